@@ -1,0 +1,250 @@
+"""The records that flow through the program, and their validation. Axes: M models, Q queries, N samples, K classes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DRAWS = ("plain", "dropout", "augment", "noise", "steps")
+SPLITS = ("pairs", "bernoulli", "given")
+TOP = 10  # sorted log-probabilities kept per sample for the shadow classifier
+
+
+class Images(NamedTuple):
+    """Labelled images as one uint8 tensor. `digest` is the sha256 of x, y and the normalisation."""
+
+    x: Tensor  # (N, C, H, W) uint8
+    y: Tensor  # (N,) int64
+    classes: tuple[str, ...]
+    name: str
+    digest: str
+    mean: tuple[float, ...]  # per channel of x / 255; (0,) and (1,) mean that the model normalises itself
+    std: tuple[float, ...]
+    canary: np.ndarray | None = None  # (N,) bool
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that determines a pool's models; JSON in, JSON out, things by name.
+
+    `model` is a key of `models.MODELS` or "package.module:function". Raises ValueError on values no pool can be trained with.
+    """
+
+    model: str = "tinycnn"
+    model_args: dict = field(default_factory=dict)
+    num_models: int = 16
+    split: str = "pairs"
+    population: int = 0
+    seed: int = 0
+    epochs: int = 20
+    batch: int = 64
+    lr: float = 0.1
+    optimizer: str = "sgd"
+    optimizer_args: dict = field(default_factory=dict)
+    schedule: str = "one_cycle"
+    augment: str = "none"
+    loss: str = "cross_entropy"
+    dtype: str = "float32"
+    defense: str | None = None
+    defense_args: dict = field(default_factory=dict)
+    parent: str | None = None
+
+    def __post_init__(self):
+        for name in ("num_models", "epochs", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: a pool needs at least 1")
+        if self.split not in SPLITS:
+            raise ValueError(f"split={self.split!r} is not one of {', '.join(SPLITS)}")
+        if self.split == "pairs" and self.num_models % 2:
+            raise ValueError(
+                f"num_models={self.num_models} is odd: complementary pairs need an even number; take {self.num_models + 1}"
+            )
+        if self.population < 0:
+            raise ValueError(f"population={self.population}: the number of samples set aside cannot be negative")
+        if not self.lr > 0:
+            raise ValueError(f"lr={self.lr}: the learning rate must be positive")
+
+    def to_json(self) -> dict:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict) -> Recipe:
+        known = {f.name for f in fields(cls)}
+        if extra := sorted(set(record) - known):
+            raise ValueError(f"recipe has unknown entries {extra}; known: {sorted(known)}")
+        return cls(**record)
+
+
+@dataclass(frozen=True, eq=False)
+class Signals:
+    """All that an attacker measures. margin phi = z_y - logsumexp of the others = log p_y - log(1 - p_y): never saturates.
+
+    Source: attacks use only these; equations in Carlini et al. 2022 (margin), Song & Mittal 2021 (modified entropy).
+    """
+
+    margin: np.ndarray  # (M, Q, N) float64
+    labels: np.ndarray  # (N,) int64
+    member: np.ndarray | None  # (M, N) bool; None = hidden from the attacker
+    population: np.ndarray  # (N,) bool: set aside before training, no model saw them
+    draws: str
+    entropy: np.ndarray  # (M, Q, N) >= 0, small = confident
+    modified_entropy: np.ndarray
+    correct: np.ndarray  # (M, Q, N) bool
+    top_log_p: np.ndarray  # (M, N, <=10) float32, sorted descending, query mean
+    info: dict
+
+    def __post_init__(self):
+        if self.margin.ndim != 3:
+            raise ValueError(f"margin has shape {self.margin.shape}; wanted (models, queries, samples)")
+        models, _, samples = self.margin.shape
+        wanted = {
+            "labels": (samples,),
+            "population": (samples,),
+            "member": (models, samples),
+            "entropy": self.margin.shape,
+            "modified_entropy": self.margin.shape,
+            "correct": self.margin.shape,
+        }
+        for name, shape in wanted.items():
+            value = getattr(self, name)
+            if value is not None and value.shape != shape:
+                raise ValueError(f"{name} has shape {value.shape}; margin {self.margin.shape} wants {shape}")
+        if self.draws not in DRAWS:
+            raise ValueError(f"draws={self.draws!r} is not one of {', '.join(DRAWS)}")
+
+    log_p = property(lambda self: -np.logaddexp(0.0, -self.margin))
+    log_not_p = property(lambda self: -np.logaddexp(0.0, self.margin))
+    loss = property(lambda self: np.logaddexp(0.0, -self.margin))
+
+    def select(self, models=None, queries=None, samples=None) -> Signals:
+        """Sub-cube by index arrays, slices or masks along each axis; None keeps all."""
+        m, q, n = (
+            slice(None) if i is None else np.atleast_1d(i) if not isinstance(i, slice) else i
+            for i in (models, queries, samples)
+        )
+
+        def cut(cube):
+            return cube[m][:, q][:, :, n]
+
+        return replace(
+            self,
+            margin=cut(self.margin),
+            entropy=cut(self.entropy),
+            modified_entropy=cut(self.modified_entropy),
+            correct=cut(self.correct),
+            labels=self.labels[n],
+            population=self.population[n],
+            member=None if self.member is None else self.member[m][:, n],
+            top_log_p=self.top_log_p[m][:, n],
+        )
+
+    def hold_out(self, target: int, *, keep_mate: bool = False) -> tuple[Signals, Signals]:
+        """(target with M = 1 and its membership hidden, references).
+
+        Every row whose mask on the audited columns equals the target's or its exact complement is no reference: the target
+        itself and its mate. `keep_mate=True` drops only rows equal to the target's, which leaks the design (evaluation 1.2).
+        """
+        if self.member is None:
+            raise ValueError("these signals hide membership (member=None): references need it")
+        audited = self.member[:, ~self.population]
+        drop = (audited == audited[target]).all(1)
+        if not keep_mate:
+            drop |= (audited != audited[target]).all(1)
+        drop[target] = True
+        return replace(self.select(models=[target]), member=None), self.select(models=np.flatnonzero(~drop))
+
+    @classmethod
+    def from_logits(cls, logits, labels, member=None, *, population=None, temperature=1.0, draws="plain", info=None) -> Signals:
+        """Signals from raw logits (M, Q, N, K) or (M, N, K) and labels (N,); the temperature divides the logits first.
+
+        Equations, all stable in float64: phi = z_y - logsumexp_{c != y} z_c; entropy = -sum p log p;
+        modified entropy = -(1 - p_y) log p_y - sum_{c != y} p_c log(1 - p_c). A tie of the argmax counts as wrong.
+        Raises ValueError for one class, labels out of range, non-finite logits (naming model and sample) and for
+        probabilities passed as logits. Caveat: log-probabilities are valid logits and are not refused.
+        """
+        logits = np.asarray(logits)
+        if logits.ndim == 3:
+            logits = logits[:, None]
+        labels = np.asarray(labels, dtype=np.int64)
+        if logits.ndim != 4 or logits.shape[2] != len(labels):
+            raise ValueError(f"logits {logits.shape} and labels {labels.shape}: wanted (M, Q, N, K) or (M, N, K) and (N,)")
+        models, queries, samples, classes = logits.shape
+        if classes < 2:
+            raise ValueError(f"logits have {classes} class: membership inference here needs two or more outputs")
+        if samples and not 0 <= labels.min() <= labels.max() < classes:
+            raise ValueError(f"labels run from {labels.min()} to {labels.max()}; the model has classes 0..{classes - 1}")
+        if not temperature > 0:
+            raise ValueError(f"temperature={temperature}: it must be positive")
+        cubes = {name: np.empty((models, queries, samples)) for name in ("margin", "entropy", "modified_entropy")}
+        correct = np.empty((models, queries, samples), bool)
+        top_log_p = np.zeros((models, samples, min(classes, TOP)), np.float32)
+        columns = np.arange(samples)
+        all_probabilities = samples > 0
+        mean_log_p = np.zeros((samples, classes))
+        for m, q in np.ndindex(models, queries):
+            z = logits[m, q].astype(np.float64) / temperature
+            if not np.isfinite(z).all():
+                n = int(np.flatnonzero(~np.isfinite(z).all(1))[0])
+                raise ValueError(f"model {m} gives a non-finite output for sample {n} (query {q}): {z[n][:4]}; did it diverge?")
+            raw = logits[m, q]
+            all_probabilities &= bool((raw >= 0).all() and np.allclose(raw.sum(1), 1, atol=1e-3))
+            z_y = z[columns, labels]
+            others = z.copy()
+            others[columns, labels] = -np.inf
+            margin = z_y - logsumexp(others, axis=1)
+            log_p = z - logsumexp(z, axis=1, keepdims=True)
+            p = np.exp(log_p)
+            # log(1 - p_c): log1p is exact enough but for the largest class, where p_c may round to 1: remove it from the sum.
+            top = z.argmax(1)
+            rest = z.copy()
+            rest[columns, top] = -np.inf
+            with np.errstate(divide="ignore"):
+                log_not = np.log1p(-np.minimum(p, 0.75))
+            log_not[columns, top] = logsumexp(rest, axis=1) - logsumexp(z, axis=1)
+            wrong = p * log_not
+            wrong[columns, labels] = 0
+            cubes["margin"][m, q] = margin
+            cubes["entropy"][m, q] = np.maximum(-(p * log_p).sum(1), 0)
+            cubes["modified_entropy"][m, q] = np.exp(-np.logaddexp(0, margin)) * np.logaddexp(0, -margin) - wrong.sum(1)
+            correct[m, q] = z_y > others.max(1)
+            mean_log_p = log_p / queries + (mean_log_p if q else 0)
+            if q == queries - 1:
+                top_log_p[m] = -np.sort(-mean_log_p, axis=1)[:, :TOP]
+        if all_probabilities:
+            raise ValueError("these logits are all >= 0 and sum to 1: probabilities were passed; pass logits, or np.log(p)")
+        if member is not None:
+            member = np.asarray(member, bool)
+        population = np.zeros(samples, bool) if population is None else np.asarray(population, bool)
+        return cls(
+            labels=labels,
+            member=member,
+            population=population,
+            draws=draws,
+            correct=correct,
+            top_log_p=top_log_p,
+            info=dict(info or {}),
+            **cubes,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """One attack on every target in turn; larger value = more likely a member. Population columns are left out."""
+
+    value: np.ndarray  # (targets, N audited) float64
+    member: np.ndarray  # (targets, N audited) bool
+    targets: np.ndarray  # (targets,) row numbers in the target pool
+    pair: np.ndarray  # (targets,) the bootstrap's unit: a target and its mate share a number
+    accuracy: np.ndarray  # (targets, 2) on members, on non-members
+    loss: np.ndarray  # (targets, 2) mean loss on members, on non-members
+    info: dict  # attack, options, k, queries, draws, combine, keys, flags
+
+    def __post_init__(self):
+        if self.value.shape != self.member.shape or self.value.ndim != 2:
+            raise ValueError(f"value {self.value.shape} and member {self.member.shape}: wanted two equal (targets, samples)")
