@@ -1,0 +1,209 @@
+"""Content-addressed results on disk: atomic writes, manifest last, checksums on read, locks that survive a dead holder.
+
+    <root>/<kind>-<name>-<key12>/    kind = pool | signals | run
+        recipe.json  ...files...     each written under a temporary name, then renamed
+        manifest.jsonl               one line per finished file with its sha256; a file not listed is not there
+
+Nothing is ever unpickled: arrays are .npy/.npz read with allow_pickle=False, weights safetensors, records JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+import numpy as np
+
+KINDS = ("pool", "signals", "run")
+MANIFEST = "manifest.jsonl"
+
+
+class Corrupt(ValueError):
+    """A stored file does not match its recorded checksum; the message names it and the way out."""
+
+
+def content_key(record: dict, *parts: bytes | str) -> str:
+    """sha256 (hex) of the record as canonical JSON and of further parts, each preceded by its length."""
+    digest = hashlib.sha256()
+    for part in (json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False), *parts):
+        raw = part.encode() if isinstance(part, str) else bytes(part)
+        digest.update(len(raw).to_bytes(8, "big") + raw)
+    return digest.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One result. Reads verify the recorded sha256 and raise `Corrupt` where it differs, KeyError where nothing is recorded."""
+
+    path: Path
+
+    kind = property(lambda self: self.path.name.split("-", 1)[0])
+    name = property(lambda self: self.path.name.split("-", 1)[1].rsplit("-", 1)[0])
+    record = property(lambda self: json.loads((self.path / "recipe.json").read_text()))
+    recipe = property(lambda self: self.record["recipe"])
+    key = property(lambda self: self.record["key"])
+
+    def files(self) -> dict[str, str]:
+        """{file name: sha256} of what is finished; the last line about a name counts, a torn last line does not."""
+        listed: dict[str, str] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for line in (self.path / MANIFEST).read_bytes().split(b"\n"):
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    entry = json.loads(line)
+                    listed[entry["file"]] = entry["sha256"]
+        return {file: sha for file, sha in listed.items() if sha}
+
+    def has(self, name: str) -> bool:
+        return name in self.files() and (self.path / name).exists()
+
+    def intact(self, name: str) -> bool:
+        """Recorded, there, and equal to its checksum."""
+        sha = self.files().get(name)
+        return sha is not None and (self.path / name).exists() and sha256_of(self.path / name) == sha
+
+    def verify(self) -> list[str]:
+        """One line per file that is recorded but missing, truncated or altered."""
+        return [f"{self.path / f}: missing, truncated or altered" for f in self.files() if not self.intact(f)]
+
+    def write_bytes(self, name: str, data: bytes | memoryview) -> None:
+        temporary = self.path / f".tmp-{os.getpid()}-{time.monotonic_ns()}-{name}"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.path / name)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        self._list(name, hashlib.sha256(data).hexdigest())
+
+    def write_json(self, name: str, value) -> None:
+        self.write_bytes(name, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
+
+    def write_array(self, name: str, array: np.ndarray) -> None:
+        buffer = io.BytesIO()
+        np.save(buffer, array, allow_pickle=False)
+        self.write_bytes(name, buffer.getbuffer())
+
+    def write_arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        self.write_bytes(name, buffer.getbuffer())
+
+    def add(self, name: str) -> None:
+        """Record a file that another program finished writing here."""
+        self._list(name, sha256_of(self.path / name))
+
+    def remove(self, name: str) -> None:
+        self._list(name, None)
+        (self.path / name).unlink(missing_ok=True)
+
+    def read_bytes(self, name: str) -> bytes:
+        recorded = self.files()[name]
+        try:
+            data = (self.path / name).read_bytes()
+        except FileNotFoundError:
+            data = b""
+        if hashlib.sha256(data).hexdigest() != recorded:
+            raise Corrupt(
+                f"{self.path / name} is missing, truncated or altered (checksum differs); run the step that made it again, "
+                f"or remove the folder with: mia-nb clean {self.path.name}"
+            )
+        return data
+
+    def read_json(self, name: str):
+        return json.loads(self.read_bytes(name))
+
+    def read_array(self, name: str) -> np.ndarray:
+        return np.load(io.BytesIO(self.read_bytes(name)), allow_pickle=False)
+
+    def read_arrays(self, name: str) -> dict[str, np.ndarray]:
+        with np.load(io.BytesIO(self.read_bytes(name)), allow_pickle=False) as archive:
+            return dict(archive)
+
+    @contextlib.contextmanager
+    def lock(self, name: str = "folder", timeout: float = -1):
+        """Hold an advisory lock of the operating system, freed when its holder dies; filelock.Timeout after `timeout` s."""
+        with filelock.FileLock(self.path / f".lock-{name}", timeout=timeout):
+            yield
+
+    def locked(self, name: str = "folder") -> bool:
+        if not (self.path / f".lock-{name}").exists():
+            return False
+        try:
+            with self.lock(name, timeout=0):
+                return False
+        except filelock.Timeout:
+            return True
+
+    def sweep(self, older_than: float = 3600.0) -> list[str]:
+        """Remove temporary files of writers that died, `older_than` seconds ago or more; their names."""
+        stale = [p for p in self.path.glob(".tmp-*") if time.time() - p.stat().st_mtime >= older_than]
+        for path in stale:
+            path.unlink(missing_ok=True)
+        return [p.name for p in stale]
+
+    def _list(self, name: str, sha256: str | None) -> None:
+        """Append to the manifest in one write, on a line of its own even after a torn one."""
+        manifest = self.path / MANIFEST
+        torn = manifest.exists() and manifest.stat().st_size and not manifest.read_bytes().endswith(b"\n")
+        line = ("\n" if torn else "") + json.dumps({"file": name, "sha256": sha256}) + "\n"
+        with open(manifest, "ab", buffering=0) as file:
+            file.write(line.encode())
+            os.fsync(file.fileno())
+
+
+def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra) -> Folder:
+    """The folder of this key, made if need be. Raises ValueError where the root cannot be written or the key clashes."""
+    if kind not in KINDS:
+        raise ValueError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
+    slug = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("._") or "unnamed"
+    folder = Folder(Path(root).absolute() / f"{kind}-{slug}-{key[:12]}")
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        if not folder.has("recipe.json"):
+            folder.write_json("recipe.json", {"kind": kind, "name": name, "key": key, "recipe": recipe, **extra})
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise ValueError(f"cannot write results to {root}: {error.strerror}; choose a folder you may write to") from error
+    if folder.read_json("recipe.json")["key"] != key:
+        raise ValueError(
+            f"{folder.path} holds another result than the one asked for; remove it or choose another results folder"
+        )
+    return folder
+
+
+def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
+    """All results under the root, oldest first."""
+    found = [Folder(p.parent) for p in Path(root).absolute().glob("*-*-*/recipe.json")]
+    found = [f for f in found if f.kind in KINDS and kind in (None, f.kind)]
+    return sorted(found, key=lambda f: ((f.path / "recipe.json").stat().st_mtime, f.path.name))
+
+
+def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
+    """The one result whose key or folder name starts with the prefix; ValueError for none or several."""
+    everything = folders(root, kind)
+    hits = [f for f in everything if f.path.name.startswith(prefix) or f.key.startswith(prefix)]
+    if len(hits) == 1:
+        return hits[0]
+    what = kind or "result"
+    if not hits:
+        there = ", ".join(f.path.name for f in everything[-5:]) or "nothing yet"
+        raise ValueError(f"no {what} in {root} starts with {prefix!r}; there: {there}")
+    raise ValueError(f"{prefix!r} fits {len(hits)} results: {', '.join(f.path.name for f in hits[:5])}; give more letters")
