@@ -1,0 +1,40 @@
+# Every target sets itself up in .venv. On Linux without a GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# saves about 2 GB of CUDA packages.
+PYTHON ?= python3
+VENV   ?= .venv
+RUN    := $(VENV)/bin
+JOBS   ?= 2
+
+.PHONY: setup demo test fast lab lint bench pictures clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "mia_nb needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,dev]'
+	@touch $@
+
+demo: setup  ## the main job: train, attack, report; no GPU, no download
+	$(RUN)/mia-nb run all --preset demo
+
+test: setup  ## everything but the tests that need a GPU
+	$(RUN)/python -m pytest -m "not gpu" -n $(JOBS)
+
+fast: setup  ## the tests of a coffee sip
+	$(RUN)/python -m pytest -m "not gpu and not slow and not notebook and not browser" -n $(JOBS)
+
+lab: setup
+	$(RUN)/jupyter lab notebooks
+
+lint: setup
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/nbstripout --verify notebooks/*.ipynb
+
+bench: setup
+	$(RUN)/python benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,212 @@
+"""Ask every model of a pool about every image: pool x images -> Signals, cached, with checks that doubt the outputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from mia_nb import data, store
+from mia_nb.training import Pool, mix
+from mia_nb.training.loop import DROPOUT, DTYPES
+from mia_nb.types import Images, Signals
+
+BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
+FILES = ("margin", "labels", "member", "population", "entropy", "modified_entropy", "correct", "top_log_p")
+
+
+def query(
+    pool: Pool,
+    images: Images,
+    *,
+    models: Sequence[int] | None = None,
+    queries: int = 1,
+    input_dropout: float = 0.0,
+    augment: bool = False,
+    noise: bool | None = None,
+    temperature: float = 1.0,
+    batch: int = 512,
+    seed: int = 0,
+    device: str | None = None,
+    progress: bool = True,
+    force: bool = False,
+) -> Signals:
+    """Signals of the pool's models (M or len(models), Q, N) on the images, kept in the store beside the pool.
+
+    input_dropout p: x_q = x * 1[u > p] per element, after normalisation, unscaled, the same masks for all models
+    (Guan et al. 2025, Algorithm 1). augment: query 0 is the plain image, the others follow the recipe's augmentation, or
+    crop+flip where it has none, the same draws for all models. noise: None as built, True switches dropout layers on with fresh
+    draws per (seed, model, query, block), False off. temperature divides the logits. queries > 1 needs one of these sources.
+
+    Raises ValueError for outputs that cannot be trusted: wrong width, non-finite, the same for every sample, probabilities
+    instead of logits, dependent on the companions in a batch (train mode left on), random without `noise`, not random with it.
+    Caveat: membership is the pool's own mask where the images are its own; other images come back with member all False.
+    """
+    sources = {"dropout": input_dropout > 0, "augment": augment, "noise": noise is True}
+    draws = next((name for name, on in sources.items() if on), "plain")
+    if sum(sources.values()) > 1:
+        raise ValueError(
+            f"{' and '.join(k for k, on in sources.items() if on)} at once: ask with one source of randomness at a time"
+        )
+    if queries < 1 or (queries > 1 and draws == "plain"):
+        raise ValueError(
+            f"queries={queries} without input_dropout, augment or noise: all answers would be the same; use queries=1"
+        )
+    if not 0 <= input_dropout < 1:
+        raise ValueError(f"input_dropout={input_dropout}: wanted a rate in [0, 1)")
+    rows = list(range(len(pool.member))) if models is None else [int(m) for m in models]
+    options = {
+        "queries": queries,
+        "input_dropout": input_dropout,
+        "augment": augment and (pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"),
+        "noise": noise,
+        "temperature": temperature,
+        "seed": seed,
+        "models": rows,
+    }
+    # which machine asked is no other experiment, but its arithmetic is recorded: plain and stacked answers differ by 6e-6
+    key = store.content_key({"pool": pool.key, **options}, images.digest)
+    folder = store.open_folder(Path(pool.folder.path).parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
+    if not force and folder.has("signals.npz") and folder.intact("signals.npz"):
+        if progress:
+            print(
+                f"signals {folder.path.name}: {len(rows)} models x {queries} queries x {len(images.y)} samples, cached",
+                flush=True,
+            )
+        return load_signals(folder)
+    with folder.lock():
+        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        signals = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
+        arrays = {name: value for name in FILES if (value := getattr(signals, name)) is not None}
+        folder.write_json("info.json", {"draws": signals.draws, **signals.info})
+        folder.write_arrays("signals.npz", arrays)
+    return signals
+
+
+def load_signals(folder: store.Folder) -> Signals:
+    """Stored signals; raises store.Corrupt where a file was altered."""
+    info = folder.read_json("info.json")
+    arrays = {"member": None, **folder.read_arrays("signals.npz")}
+    return Signals(**arrays, draws=info.pop("draws"), info=info)
+
+
+def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, batch: int, progress: bool) -> Signals:
+    """One Signals per model, joined along M, so that logits of one model at a time are in memory."""
+    own = images.digest == pool.images().digest
+    there = images._replace(x=images.x.to(device), y=images.y.to(device))
+    member = pool.member if own else np.zeros((len(pool.member), len(images.y)), bool)
+    population = pool.population if own else np.zeros(len(images.y), bool)
+    info = {"pool": pool.key, "family": pool.recipe.model, "dataset": images.name, **options}
+    quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
+    one, module = [], pool.model(rows[0]).to(device)
+    for m in tqdm(rows, desc=f"asking {len(rows)} {pool.recipe.model}", unit="model", disable=quiet):
+        module.load_state_dict(pool.state(m))
+        ask = partial(_forward, _prepare(module.eval(), options["noise"]), pool.recipe.dtype)
+        _doubt(ask, there, m, len(images.classes), pool.recipe.dtype, options["noise"])
+        logits = np.stack([_logits(ask, there, m, q, options, pool.recipe.dtype, batch) for q in range(options["queries"])])
+        try:
+            signals = Signals.from_logits(
+                logits[None], images.y.cpu().numpy(), member[[m]], population=population,
+                temperature=options["temperature"], draws=draws, info=info,
+            )  # fmt: skip
+        except ValueError as error:
+            raise ValueError(str(error).replace("model 0 gives", f"model {m} gives")) from error
+        if options["noise"] and options["queries"] > 1 and not signals.margin.std(1).any():
+            raise ValueError(
+                f"model {m} answers every query alike although noise=True: it has no noise to switch on; use noise=None"
+            )
+        one.append(signals)
+    stacked = {
+        f: np.concatenate([getattr(s, f) for s in one])
+        for f in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")
+    }
+    return replace(one[0], member=member[rows], **stacked)
+
+
+def _prepare(module: nn.Module, noise: bool | None) -> nn.Module:
+    for layer in module.modules():
+        if isinstance(layer, DROPOUT):
+            layer.train(noise is True)
+    return module
+
+
+def _forward(module: nn.Module, dtype: str, x: Tensor) -> Tensor:
+    with torch.inference_mode(), torch.autocast(x.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+        return module(x)
+
+
+def _logits(ask, images: Images, model: int, q: int, options: dict, dtype: str, batch: int) -> np.ndarray:
+    """(N, K) answers to query q, whole blocks at a time."""
+    answers, samples = [], len(images.y)
+    for start in range(0, samples, batch):
+        cut = slice(start, min(start + batch, samples))
+        x = images.x[cut]
+        blocks = range(cut.start // BLOCK, -(-cut.stop // BLOCK))
+        sizes = [min(BLOCK, samples - b * BLOCK) for b in blocks]
+        seeds = [(options["seed"], q, b) for b in blocks]
+        if options["augment"] and q > 0:
+            x = _augmented(x, options["augment"], sizes, seeds)
+        x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
+        if p := options["input_dropout"]:
+            x = x * _masks(x, p, sizes, seeds)
+        if options["noise"]:
+            answers += _noisy(ask, x, sizes, [(options["seed"], model, q, b) for b in blocks])
+        else:
+            answers.append(ask(x))
+    return torch.cat(answers).double().cpu().numpy()
+
+
+def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Tensor:
+    drawn = [
+        data.augment_draws(ops, n, *x.shape[2:], torch.Generator().manual_seed(mix(*s, "augment")))
+        for n, s in zip(sizes, seeds, strict=True)
+    ]
+    return data.apply_augment(x, {k: torch.cat([d[k] for d in drawn]).to(x.device) for k in drawn[0]})
+
+
+def _masks(x: Tensor, p: float, sizes: list[int], seeds: list[tuple]) -> Tensor:
+    """1[u > p] per element; drawn on the CPU, so that a device changes nothing."""
+    drawn = [
+        torch.rand(n, *x.shape[1:], generator=torch.Generator().manual_seed(mix(*s, "mask")))
+        for n, s in zip(sizes, seeds, strict=True)
+    ]
+    return (torch.cat(drawn) > p).to(x.device, x.dtype)
+
+
+def _noisy(ask, x: Tensor, sizes: list[int], seeds: list[tuple]) -> list[Tensor]:
+    """Block by block under torch's global generator, which is given back as found."""
+    answers = []
+    for part, words in zip(x.split(sizes), seeds, strict=True):
+        with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
+            torch.manual_seed(mix(*words, "noise"))
+            answers.append(ask(part))
+    return answers
+
+
+def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: bool | None) -> None:
+    """Refuse a model whose answers have the wrong width, are all alike, or depend on chance or on the rest of the batch."""
+    x = data.normalise(images.x[:64], images.mean, images.std, DTYPES[dtype])
+    first = ask(x)
+    if first.ndim != 2 or first.shape[1] != classes:
+        raise ValueError(
+            f"model {model} gives outputs of shape {tuple(first.shape)}; wanted ({len(x)}, {classes}): one logit a class"
+        )
+    if noise or not torch.isfinite(first).all():
+        return  # non-finite outputs are named, with their sample, where signals are made
+    if len(x) > 1 and torch.equal(first, first[:1].expand_as(first)):
+        raise ValueError(f"model {model} gives the same output for every sample: it did not learn, or its input is constant")
+    scale = 1e-3 * (1 + first.abs().max()) * (30 if dtype == "bfloat16" else 1)
+    if (ask(x) - first).abs().max() > scale:
+        raise ValueError(
+            f"model {model} answers the same question differently: declare it with noise=True, or noise=False to switch it off"
+        )
+    halves = torch.cat([ask(x[: len(x) // 2]), ask(x[len(x) // 2 :])]) if len(x) > 1 else first
+    if (halves - first).abs().max() > scale:
+        raise ValueError(f"model {model} answers by its companions in the batch: is BatchNorm left in train mode?")

@@ -1,0 +1,223 @@
+"""One trainer for a group of models: one id is an ordinary module, several are stacked along a leading model axis.
+
+Random draws are counted, not carried: initialisation, order and augmentation depend on (seed, row, epoch) alone, never on the
+strategy, the companions or the point of resumption. So a pool can grow and keep its first models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from mia_nb import data, models
+from mia_nb.types import Images, Recipe
+
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}),
+    "adam": (torch.optim.Adam, {"weight_decay": 0.0}),
+}
+LOSSES = {"cross_entropy": partial(F.cross_entropy, reduction="none")}  # logits (B, K), labels (B,) -> (B,)
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # bfloat16: autocast, float32 weights
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+SCHEDULES = ("one_cycle", "cosine", "plateau", "constant")
+TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
+
+
+def mix(*words) -> int:
+    """A stable 63-bit seed from any words, e.g. mix(seed, model, epoch, "order")."""
+    return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:8], "big") >> 1
+
+
+def generator(*words) -> torch.Generator:
+    return torch.Generator().manual_seed(mix(*words))
+
+
+class Plan(NamedTuple):
+    """What a worker needs to train any row of a pool."""
+
+    recipe: Recipe
+    images: Images
+    member: np.ndarray  # (M, N) bool
+    device: torch.device
+    stacked: bool
+    channels_last: bool
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps in an epoch, the same for all rows: the mean number of members // batch."""
+        return int(self.member.sum(1).mean()) // self.recipe.batch
+
+
+def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> float:
+    """Rate at a fraction of training in [0, 1).
+
+    one_cycle: half-cosine from lr/25 to lr over the first 30 %, then to lr/10^4 (Smith & Topin 2018, as in torch's OneCycleLR);
+    cosine: lr (1 + cos(pi t))/2; plateau: lr times .1 after more than 10 epochs in which the mean train loss
+    (`history`, one value an epoch) did not fall by 2 %, at least 1e-5; constant: lr.
+    """
+    lr = recipe.lr
+    if recipe.schedule == "one_cycle":
+        start, end, t = (lr / 25, lr, fraction / 0.3) if fraction < 0.3 else (lr, lr / 1e4, (fraction - 0.3) / 0.7)
+        return end + (start - end) * (1 + math.cos(math.pi * t)) / 2
+    if recipe.schedule == "cosine":
+        return lr * (1 + math.cos(math.pi * fraction)) / 2
+    if recipe.schedule == "plateau":
+        best, waited = math.inf, 0
+        for loss in history:
+            best, waited = (loss, 0) if loss < 0.98 * best else (best, waited + 1)
+            if waited > 10:
+                lr, waited = max(lr * 0.1, min(1e-5, recipe.lr)), 0
+    return lr
+
+
+def epoch_order(plan: Plan, model: int, epoch: int) -> Tensor:
+    """(steps * batch,) sample numbers: fresh permutations of the row's members one after another, the remainder dropped."""
+    members = torch.from_numpy(np.flatnonzero(plan.member[model]))
+    wanted, draw = plan.steps * plan.recipe.batch, generator(plan.recipe.seed, model, epoch, "order")
+    rounds = -(-wanted // len(members))
+    return torch.cat([members[torch.randperm(len(members), generator=draw)] for _ in range(rounds)])[:wanted]
+
+
+class Group:
+    """Models `ids` of a plan in training: parameters, buffers, optimiser, and per-sample losses.
+
+    Stacked: every tensor has a leading model axis and the forward runs under vmap; the losses are averaged per model and summed
+    over models, so each model gets its own gradient and elementwise optimisers need no change.
+    """
+
+    def __init__(self, plan: Plan, ids: list[int]):
+        self.plan, self.ids = plan, ids
+        recipe, images = plan.recipe, plan.images
+        modules = [build(recipe, images, m).to(plan.device, DTYPES[recipe.dtype]).train() for m in ids]
+        self.module = modules[0]
+        if plan.channels_last:
+            self.module = self.module.to(memory_format=torch.channels_last)
+        if plan.stacked:
+            params, self.buffers = stack_module_state(modules)
+            self.params = {name: p.detach().requires_grad_() for name, p in params.items()}
+        else:
+            self.params, self.buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
+        kind, defaults = OPTIMIZERS[recipe.optimizer]
+        self.optimizer = kind(self.params.values(), lr=recipe.lr, fused=True, **{**defaults, **recipe.optimizer_args})
+        self.criterion = LOSSES[recipe.loss]
+
+    def losses(self, x: Tensor, y: Tensor) -> Tensor:
+        """Per-sample losses (G, B) of normalised images (G, B, C, H, W) and labels (G, B)."""
+        autocast = torch.autocast(self.plan.device.type, torch.bfloat16, enabled=self.plan.recipe.dtype == "bfloat16")
+        if not self.plan.stacked:
+            x = x[0].contiguous(memory_format=torch.channels_last) if self.plan.channels_last else x[0]
+            with autocast:
+                logits = self.module(x)
+            return self.criterion(logits.to(DTYPES[self.plan.recipe.dtype]), y[0])[None]
+
+        def one(params, buffers, x, y):
+            with autocast:
+                logits = functional_call(self.module, (params, buffers), (x,))
+            return self.criterion(logits.to(DTYPES[self.plan.recipe.dtype]), y)
+
+        return vmap(one, randomness="different")(self.params, self.buffers, x, y)
+
+    def step(self, x: Tensor, y: Tensor, lr: float) -> Tensor:
+        """One optimiser step; the detached losses (G, B)."""
+        losses = self.losses(x, y)
+        self.optimizer.zero_grad(set_to_none=True)
+        losses.mean(1).sum().backward()
+        self.optimizer.param_groups[0]["lr"] = lr
+        self.optimizer.step()
+        return losses.detach()
+
+    def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
+        """Train one epoch: sample numbers (G, steps * batch) and their losses, both on the CPU."""
+        plan, images, recipe = self.plan, self.plan.images, self.plan.recipe
+        size = plan.steps * recipe.batch
+        order = torch.stack([epoch_order(plan, m, epoch) for m in self.ids])
+        draws = stack_draws([augmentation(plan, m, epoch, size) for m in self.ids])
+        order_there, kept = order.to(plan.device), []
+        # in-model noise draws from torch's global generator: seeded per epoch, and given back as found
+        with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
+            torch.manual_seed(mix(recipe.seed, self.ids[0], epoch, "noise"))
+            for s in range(plan.steps):
+                cut = slice(s * recipe.batch, (s + 1) * recipe.batch)
+                index = order_there[:, cut].reshape(-1)
+                x = images.x[index]
+                if draws:
+                    x = data.apply_augment(x, {k: v[:, cut].flatten(0, 1) for k, v in draws.items()})
+                x = data.normalise(x, images.mean, images.std, DTYPES[recipe.dtype])
+                x = x.view(len(self.ids), recipe.batch, *x.shape[1:])
+                lr = learning_rate(recipe, (epoch + s / plan.steps) / recipe.epochs, [row[0] for row in history])
+                kept.append(self.step(x, images.y[index].view(len(self.ids), -1), lr))
+        return order, torch.cat(kept, 1).cpu()
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a resumed group needs, flat: `p.*` parameters, `b.*` buffers, `o.*` optimiser state."""
+        flat = {f"p.{k}": v.detach() for k, v in self.params.items()} | {f"b.{k}": v for k, v in self.buffers.items()}
+        for name, p in self.params.items():
+            flat |= {f"o.{name}.{k}": torch.as_tensor(v) for k, v in self.optimizer.state[p].items() if v is not None}
+        return {k: v.contiguous().cpu() for k, v in flat.items()}
+
+    def load(self, flat: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for prefix, tensors in (("p", self.params), ("b", self.buffers)):
+                for name, tensor in tensors.items():
+                    tensor.copy_(flat[f"{prefix}.{name}"])
+        for name, p in self.params.items():
+            start = f"o.{name}."
+            entries = {k[len(start) :]: v for k, v in flat.items() if k.startswith(start)}
+            self.optimizer.state[p] = {
+                k: torch.empty_like(p).copy_(v) if v.shape == p.shape else v.clone() for k, v in entries.items()
+            }
+
+    def weights(self, slot: int) -> dict[str, Tensor]:
+        """State dictionary of one finished model, on the CPU."""
+        tensors = {**self.params, **self.buffers}
+        return {k: (v[slot] if self.plan.stacked else v).detach().cpu().contiguous().clone() for k, v in tensors.items()}
+
+
+def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
+    """Row `model` of the pool, freshly initialised."""
+    _, channels, height, width = images.x.shape
+    return models.build(
+        recipe.model,
+        recipe.model_args,
+        in_channels=channels,
+        num_classes=len(images.classes),
+        size=(height, width),
+        seed=mix(recipe.seed, model, "init"),
+    )
+
+
+def augmentation(plan: Plan, model: int, epoch: int, size: int) -> dict[str, Tensor]:
+    """One epoch's augmentation draws of a row, each tensor with `size` entries along its first axis; empty for none."""
+    if plan.recipe.augment == "none":
+        return {}
+    height, width = plan.images.x.shape[2:]
+    return data.augment_draws(plan.recipe.augment, size, height, width, generator(plan.recipe.seed, model, epoch, "augment"))
+
+
+def stack_draws(draws: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([one[name] for one in draws]) for name in draws[0]}
+
+
+def why_not_stacked(plan: Plan) -> str | None:
+    """One line that says why this recipe cannot be trained stacked, or None after one successful trial step of two models."""
+    if plan.recipe.schedule == "plateau":
+        return "the plateau schedule needs a learning rate per model"
+    probe = build(plan.recipe, plan.images, 0)
+    if any(isinstance(m, DROPOUT) and m.p > 0 for m in probe.modules()):
+        return "its dropout would draw noise that depends on the companions in the group"
+    rows = [0, min(1, len(plan.member) - 1)]
+    x = data.normalise(plan.images.x[:8], plan.images.mean, plan.images.std, DTYPES[plan.recipe.dtype])
+    try:
+        group = Group(plan._replace(stacked=True, channels_last=False), rows)
+        group.step(torch.stack([x, x]), torch.stack([plan.images.y[:8]] * 2), 0.1)
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        return str(error).strip().splitlines()[0]
+    return None

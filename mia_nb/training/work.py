@@ -1,0 +1,192 @@
+"""Workers: a unit of work is one group of rows; who holds its lock trains it, who finds it free and unfinished takes it.
+
+A worker needs nothing but the pool's folder, so the same function serves this process, helper processes on this machine
+and other machines that see the same file system. A worker that dies frees its locks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import filelock
+import numpy as np
+import safetensors.torch
+import torch
+
+from mia_nb.store import Folder
+from mia_nb.training.loop import TRACE_FLOOR, Group, Plan, learning_rate
+from mia_nb.types import Images, Recipe
+
+Progress = Callable[[list[int], int, float], None]  # (rows, epochs done just now, mean loss)
+
+
+def load_images(folder: Folder, device: str | torch.device = "cpu") -> Images:
+    """The images a pool was trained on, from its own folder."""
+    about = folder.read_json("images.json")
+    x, y = (torch.from_numpy(folder.read_array(f"{part}.npy")).to(device) for part in ("images", "labels"))
+    canary = folder.read_array("canary.npy") if folder.has("canary.npy") else None
+    return Images(x, y, *(tuple(v) if isinstance(v, list) else v for v in about.values()), canary)
+
+
+def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]:
+    """The plan of a pool begun in this folder and how it is executed."""
+    execution = folder.read_json("execution.json")
+    device = torch.device(execution["device"])
+    images = load_images(folder, device) if images is None else images._replace(x=images.x.to(device), y=images.y.to(device))
+    plan = Plan(
+        Recipe.from_json(folder.recipe),
+        images,
+        folder.read_array("member.npy"),
+        device,
+        execution["stacked"],
+        execution["channels_last"],
+    )
+    return plan, execution
+
+
+def units(num_models: int, group: int) -> Iterator[list[int]]:
+    for start in range(0, num_models, group):
+        yield list(range(start, min(start + group, num_models)))
+
+
+def unfinished(folder: Folder, rows: list[int]) -> list[int]:
+    """Rows without an intact model (and loss trace) or a record of divergence."""
+    return [
+        m
+        for m in rows
+        if not (folder.has(f"diverged_{m:03d}.json") or all(folder.intact(name) for name in (weights_name(m), trace_name(m))))
+    ]
+
+
+def weights_name(model: int) -> str:
+    return f"model_{model:03d}.safetensors"
+
+
+def trace_name(model: int) -> str:
+    return f"losses_{model:03d}.npy"
+
+
+def work(folder: Folder, *, images: Images | None = None, progress: Progress = lambda *_: None, wait: bool = True) -> None:
+    """Train whatever this pool lacks; with `wait`, also what others held a lock on but did not finish."""
+    plan, execution = load_plan(folder, images)
+    before = torch.get_num_threads()
+    torch.set_num_threads(execution["threads"])
+    try:
+        for timeout in (0, -1) if wait else (0,):
+            for rows in units(len(plan.member), execution["group"]):
+                try:
+                    with folder.lock(unit_name(rows), timeout=timeout):
+                        if unfinished(folder, rows):
+                            train_unit(folder, plan, rows, execution["checkpoint"], progress)
+                except filelock.Timeout:
+                    continue
+    finally:
+        torch.set_num_threads(before)
+
+
+def unit_name(rows: list[int]) -> str:
+    return f"part_{rows[0]:03d}-{rows[-1]:03d}"
+
+
+def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress) -> None:
+    """Train one group to the end, from its part file if there is one; finished models are written one file each."""
+    part = unit_name(rows) + ".safetensors"
+    group, epochs = Group(plan, rows), plan.recipe.epochs
+    counts = plan.member[rows].sum(1)
+    # float16 log-losses of each row's members, in sample order: a float16 loss would underflow below 6e-8
+    traces = [np.full((epochs, n), np.nan, np.float16) for n in counts]
+    history: list[list[float]] = []
+    if folder.has(part) and folder.intact(part):
+        flat = safetensors.torch.load(folder.read_bytes(part))
+        history = flat.pop("history").tolist()
+        for trace, m in zip(traces, rows, strict=True):
+            trace[: len(history)] = flat.pop(f"trace.{m}").numpy()
+        group.load(flat)
+        progress(rows, len(history), history[-1][0])
+    saved = time.monotonic()
+    for epoch in range(len(history), epochs):
+        order, losses = group.epoch(epoch, history)
+        history.append(losses.double().mean(1).tolist())
+        for trace, m, index, loss in zip(traces, rows, order.numpy(), losses.double().numpy(), strict=True):
+            place = np.cumsum(plan.member[m]) - 1
+            trace[epoch, place[index]] = np.log(np.maximum(loss, TRACE_FLOOR))
+        progress(rows, 1, float(np.mean(history[-1])))
+        if not np.isfinite(history[-1]).any():
+            break
+        if time.monotonic() - saved >= checkpoint and epoch + 1 < epochs:
+            flat = {f"trace.{m}": torch.from_numpy(t[: epoch + 1].copy()) for m, t in zip(rows, traces, strict=True)}
+            flat["history"] = torch.tensor(history, dtype=torch.float64)
+            folder.write_bytes(part, safetensors.torch.save(group.state() | flat))
+            saved = time.monotonic()
+    for slot, m in enumerate(rows):
+        bad = [e for e, losses in enumerate(history) if not np.isfinite(losses[slot])]
+        if bad:
+            lr = learning_rate(plan.recipe, bad[0] / epochs, [losses[slot] for losses in history[: bad[0]]])
+            folder.write_json(f"diverged_{m:03d}.json", {"epoch": bad[0] + 1, "lr": lr})
+            continue
+        folder.write_bytes(weights_name(m), safetensors.torch.save(group.weights(slot)))
+        folder.write_array(trace_name(m), traces[slot])
+    if folder.has(part):
+        folder.remove(part)
+
+
+class Helpers:
+    """Helper processes at work on a folder; they end when this process ends, whatever the reason."""
+
+    def __init__(self, folder: Folder, count: int, progress: Progress):
+        # the same import path, so that a user's own model builders are found; one thread each, set before torch loads
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+        command = [
+            sys.executable,
+            "-c",
+            "import sys; from mia_nb.training.work import main; main(sys.argv[1])",
+            str(folder.path),
+        ]
+        self.errors = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115  closed in __exit__
+        self.processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
+            for errors in self.errors
+        ]
+        self.readers = [threading.Thread(target=self.read, args=(p, progress), daemon=True) for p in self.processes]
+        for reader in self.readers:
+            reader.start()
+
+    @staticmethod
+    def read(process: subprocess.Popen, progress: Progress) -> None:
+        for line in process.stdout:
+            if line.startswith("["):
+                progress(*json.loads(line))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception) -> None:
+        # nothing is left to do here, or all is to stop: a helper that is still starting need not be waited for
+        for process, reader, errors in zip(self.processes, self.readers, self.errors, strict=True):
+            if process.poll() and exception[0] is None:
+                errors.seek(0)
+                last = (errors.read().decode().strip().splitlines() or ["no message"])[-1]
+                print(f"a worker stopped ({last}); its models were trained here instead", file=sys.stderr)
+            process.kill()
+            process.wait()
+            reader.join()
+            errors.close()
+
+
+def die_with_parent() -> None:
+    """Exit as soon as the parent closes our standard input, be it by ending or by being killed."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+def main(path: str) -> None:
+    threading.Thread(target=die_with_parent, daemon=True).start()
+    work(Folder(Path(path)), progress=lambda *event: print(json.dumps(event), flush=True), wait=False)
