@@ -1,0 +1,97 @@
+"""Models by name. `MODELS` says where each lives; nothing is imported before it is built."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+
+import torch
+from torch import nn
+
+from mia_nb.data import normalise
+from mia_nb.types import Images
+
+MODELS = {
+    "tinycnn": "mia_nb.models.cnn:TinyCNN",
+    "resnet14": "mia_nb.models.cnn:ResNet14",
+    "resnet18": "mia_nb.models.cnn:ResNet18",
+    "vgg16": "mia_nb.models.cnn:VGG16",
+}
+SMALLEST = 8  # pixels; below, the strides of every named model leave a single pixel early
+
+
+def build(
+    model: str, model_args: dict | None = None, *, in_channels, num_classes, size, seed, dtype=torch.float32
+) -> nn.Module:
+    """A freshly initialised module, images (B, in_channels, H, W) -> logits (B, num_classes).
+
+    model: a key of MODELS, or "package.module:function" of a builder of your own, which is called with `model_args` and with
+    those of in_channels, num_classes and size = (H, W) that its signature names. size: a number or (H, W). The weights depend
+    on `seed` only: torch's global generator is set for the call and left as it was found. Built in float32, then cast to
+    `dtype`. Raises ValueError of one line for an unknown name, a builder that cannot be imported or called, or a result that
+    is no module.
+    """
+    builder, args = _find(model), dict(model_args or {})
+    height, width = (size, size) if isinstance(size, int) else size
+    if model in MODELS and min(height, width) < SMALLEST:
+        raise ValueError(f"{model} wants images of {SMALLEST}x{SMALLEST} pixels or more; these are {height}x{width}")
+    known = inspect.signature(builder).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    if not takes_any and (unknown := sorted(set(args) - set(known))):
+        close = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"model_args: {model} takes no {unknown[0]!r}{hint} (it takes {', '.join(known)})")
+    given = {"in_channels": in_channels, "num_classes": num_classes, "size": (int(height), int(width))}
+    args = {name: value for name, value in given.items() if name in known} | args
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        try:
+            module = builder(**args)
+        except Exception as error:
+            raise ValueError(f"model {model} cannot be built with {args}: {type(error).__name__}: {_line(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"model {model} returned a {type(module).__name__}; wanted a torch.nn.Module")
+    return module.to(dtype)
+
+
+def check_width(module: nn.Module, images: Images) -> nn.Module:
+    """The module itself, if two of the images give outputs of shape (2, num_classes); otherwise ValueError of one line.
+
+    Runs in eval mode without gradient, so neither BatchNorm statistics nor the module's mode change.
+    """
+    weight = next(module.parameters(), torch.zeros(()))
+    probe = normalise(images.x[:2].to(weight.device), images.mean, images.std, weight.dtype)
+    modes = {part: part.training for part in module.modules()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            output = module.eval()(probe)
+    except Exception as error:
+        raise ValueError(f"the model fails on two images of shape {tuple(probe.shape[1:])}: {_line(error)}") from error
+    finally:
+        for part, training in modes.items():
+            part.training = training
+    got, wanted = getattr(output, "shape", type(output).__name__), (len(probe), len(images.classes))
+    if not isinstance(output, torch.Tensor) or tuple(got) != wanted:
+        shape = tuple(got) if isinstance(output, torch.Tensor) else got
+        raise ValueError(f"the model gives {shape} for two images; wanted {wanted}: one logit for each of {wanted[1]} classes")
+    return module
+
+
+def _find(model: str):
+    place, _, name = MODELS.get(model, model).partition(":")
+    if not name:
+        close = difflib.get_close_matches(model, MODELS, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"no model {model!r}{hint} (known: {', '.join(MODELS)}, or package.module:function)")
+    try:
+        module = importlib.import_module(place)
+    except Exception as error:
+        raise ValueError(f"model {model!r}: {place} cannot be imported: {type(error).__name__}: {_line(error)}") from error
+    if not callable(builder := getattr(module, name, None)):
+        raise ValueError(f"model {model!r}: {place} has no function {name!r}")
+    return builder
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0]

@@ -1,0 +1,364 @@
+"""Images as uint8 tensors, their normalisation and augmentation, and who is a member of which model's training set."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from mia_nb._image_files import class_folders, tiny_imagenet
+from mia_nb.types import Images
+
+PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "fashion_mnist": ((0.2860,), (0.3530,)),
+    "tiny_imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
+}
+SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "noise": 0.25}
+AUGMENTATIONS = ("crop", "flip", "cutout")
+
+
+def load(name_or_path, *, root="data", limit: int | None = None, download: bool = False, seed: int = 0) -> Images:
+    """Labelled images by name or from a path.
+
+    * "digits": 1,797 grey 8x8 digits that come with scikit-learn; grey value = round(v * 255 / 16).
+    * "cifar10", "cifar100", "fashion_mnist" (torchvision) and "tiny_imagenet" (official archive or its unpacked folder), all
+      under `root`: the official training part followed by the labelled test or validation part, since a pool draws its own
+      members. Fetched only with download=True.
+    * a folder of class folders of images of one size. Classes are the sorted folder names. All images grey: one channel, else
+      three; transparency is dropped. Decoded pixels are cached under `root`/.cache, keyed by path, file names, sizes and times.
+    * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or (N, 1), optional val_* and
+      test_* (all are concatenated, in that order), optional `classes` (K,) of names. Floats within 0..1 are multiplied by 255,
+      other floats must lie within 0..255; both are rounded.
+    * "synthetic:classes=10,n=2000,size=32,channels=3,seed=0,noise=0.25": one smooth random pattern per class plus pixel noise.
+
+    limit: keep that many, stratified by class, chosen by `seed`, in data order. Mean and std are the published ones where they
+    exist, otherwise measured on all images returned. Raises ValueError of one line for whatever cannot be used.
+    """
+    name, root = str(name_or_path), Path(root)
+    path = Path(name).expanduser()
+    if name in DATASETS:
+        x, y, classes = DATASETS[name](root, download)
+    elif name == "synthetic" or name.startswith("synthetic:"):
+        (x, y, classes), name = _synthetic(name.partition(":")[2]), "synthetic"
+    elif path.is_dir():
+        (x, y, classes), name = class_folders(path, root / ".cache"), path.resolve().name
+    elif path.suffix == ".npz":
+        (x, y, classes), name = _npz(path), path.stem
+    else:
+        close = difflib.get_close_matches(name, DATASETS, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(
+            f"no data set or folder {name!r}{hint} (known: {', '.join(DATASETS)}, synthetic:..., a folder, a .npz)"
+        )
+    if limit is not None:
+        if limit < 2:
+            raise ValueError(f"limit={limit}: keep two images or more")
+        keep = np.flatnonzero(_spread(y, min(limit, len(y)), np.random.default_rng([3, seed])))
+        x, y = x[keep], y[keep]
+    mean, std = PUBLISHED.get(str(name_or_path), (None, None))
+    return from_arrays(x, y, classes=classes, name=name, mean=mean, std=std)
+
+
+def from_arrays(x, y, *, classes: Sequence[str] | None = None, name="arrays", mean=None, std=None, canary=None) -> Images:
+    """Images from pixels (N, C, H, W) and integer labels (N,) or (N, 1).
+
+    Pixels are uint8, integers within 0..255, or floats by the rule of `load`. mean, std: per channel of x / 255; None: measured
+    on all columns (a constant channel gets std 1); (0,) and (1,): the model normalises. Raises ValueError on NaN, on values out
+    of range, and on labels that are negative, fractional, beyond `classes` or, without `classes`, skip a number.
+    """
+    x = torch.from_numpy(np.require(_as_uint8(np.asarray(x), name), requirements=("C", "W")))
+    if x.ndim != 4 or not 1 <= x.shape[1] <= 4 or not len(x):
+        raise ValueError(f"{name}: images have shape {tuple(x.shape)}; wanted (N, C, H, W) with 1 to 4 channels")
+    y, classes = _labels(y, len(x), classes, name)
+    if (mean is None) != (std is None):
+        raise ValueError(f"mean={mean}, std={std}: give both or none")
+    if mean is None:
+        mean, std = _measure(x)
+    mean, std = tuple(map(float, mean)), tuple(map(float, std))
+    if not len(mean) == len(std) or len(mean) not in (1, x.shape[1]) or not min(std) > 0:
+        raise ValueError(
+            f"{name}: mean={mean}, std={std}; wanted one positive std and one mean for each of {x.shape[1]} channels"
+        )
+    header = json.dumps([list(x.shape), mean, std]).encode()
+    digest = hashlib.sha256(header)
+    digest.update(memoryview(x.numpy()).cast("B"))
+    digest.update(y.astype("<i8").tobytes())
+    if canary is not None:
+        canary = np.asarray(canary, bool)
+    return Images(x, torch.from_numpy(y), classes, name, digest.hexdigest(), mean, std, canary)
+
+
+def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:
+    if x.dtype == np.uint8:
+        return x
+    if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)) or not x.size:
+        raise ValueError(f"{name}: images are {x.dtype} {x.shape}; wanted numbers within 0..255, or floats within 0..1")
+    low, high = x.min(), x.max()
+    if not (np.isfinite(low) and np.isfinite(high)):
+        first = int(np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))[0])
+        raise ValueError(f"{name}: image {first} holds NaN or infinite pixels; remove or repair it")
+    if low < 0 or high > 255:
+        raise ValueError(
+            f"{name}: pixels run from {low:g} to {high:g}; wanted 0..255, or floats within 0..1 (not yet normalised)"
+        )
+    if np.issubdtype(x.dtype, np.floating):
+        x = np.rint(x * 255 if high <= 1 else x)
+    return x.astype(np.uint8)
+
+
+def _labels(y, samples: int, classes: Sequence[str] | None, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    y = np.asarray(y)
+    if y.shape == (samples, 1):
+        y = y[:, 0]
+    if y.shape != (samples,):
+        raise ValueError(f"{name}: labels have shape {y.shape}; wanted ({samples},), one class number per image")
+    if y.dtype.kind not in "iub" and not (y.dtype.kind == "f" and (y == np.rint(y)).all()):
+        raise ValueError(f"{name}: labels are {y.dtype} and not whole numbers; wanted class numbers from 0")
+    y = y.astype(np.int64)
+    count = len(classes) if classes is not None else int(y.max()) + 1
+    if y.min() < 0 or y.max() >= count:
+        raise ValueError(f"{name}: labels run from {y.min()} to {y.max()}; wanted 0..{count - 1}")
+    if classes is None and (present := np.unique(y)).size < count:
+        missing = int(np.setdiff1d(np.arange(min(count, present.size + 1)), present)[0])
+        raise ValueError(f"{name}: labels run to {y.max()} but class {missing} has no image; number them 0..{present.size - 1}")
+    if count < 2:
+        raise ValueError(f"{name}: all labels are of one class; a classifier needs two or more")
+    return y, tuple(map(str, classes if classes is not None else range(count)))
+
+
+def _measure(x: Tensor) -> tuple[list[float], list[float]]:
+    """Mean and std per channel of x / 255, from exact counts."""
+    values = np.arange(256) / 255
+    mean, std = [], []
+    for channel in x.unbind(1):
+        share = torch.bincount(channel.reshape(-1), minlength=256).numpy() / channel.numel()
+        mean.append(float(share @ values))
+        std.append(float(np.sqrt(share @ (values - mean[-1]) ** 2)) or 1.0)
+    return mean, std
+
+
+# ---------------------------------------------------------------------------------------------------------------- data sets
+
+
+def _digits(root, download):
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    x = np.rint(images.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    return x, labels, [str(k) for k in range(10)]
+
+
+def _torchvision(kind: str, megabytes: int, root: Path, download: bool):
+    from mia_nb._torchvision import datasets
+
+    try:
+        parts = [getattr(datasets(), kind)(root, train=train, download=download) for train in (True, False)]
+    except (RuntimeError, OSError) as error:
+        if download:
+            raise ValueError(f"{kind} could not be downloaded into {root}: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{kind} is not in {root}, or not intact: pass download=True to fetch it ({megabytes} MB)") from error
+    x = np.concatenate([np.asarray(part.data) for part in parts])
+    return _channels_first(x), np.concatenate([np.asarray(part.targets) for part in parts]), parts[0].classes
+
+
+def _channels_first(x: np.ndarray) -> np.ndarray:
+    return x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+
+
+DATASETS: dict[str, Callable] = {
+    "digits": _digits,
+    "cifar10": partial(_torchvision, "CIFAR10", 170),
+    "cifar100": partial(_torchvision, "CIFAR100", 169),
+    "fashion_mnist": partial(_torchvision, "FashionMNIST", 31),
+    "tiny_imagenet": tiny_imagenet,
+}
+
+
+def _synthetic(options: str):
+    """A class is one random mixture of the nine lowest cosines per channel, which models learn; the noise they memorise."""
+    values = dict(SYNTHETIC)
+    for part in filter(None, options.split(",")):
+        key, _, value = part.partition("=")
+        if key not in values:
+            raise ValueError(f"synthetic has no option {key!r}; known: {', '.join(SYNTHETIC)}")
+        try:
+            values[key] = type(SYNTHETIC[key])(value)
+        except ValueError:
+            raise ValueError(f"synthetic: {key}={value!r} is not a number") from None
+    count, n, size, channels, seed = (values[key] for key in ("classes", "n", "size", "channels", "seed"))
+    if not (2 <= count <= n and size > 0 and 1 <= channels <= 4 and values["noise"] >= 0):
+        raise ValueError(f"synthetic: {values}; wanted 2 <= classes <= n, size > 0, 1 to 4 channels, noise >= 0")
+    rng = np.random.default_rng([4, seed])
+    waves = np.cos(np.pi * np.arange(3)[:, None] * (np.arange(size) + 0.5) / size)
+    patterns = np.einsum("kcab,ai,bj->kcij", rng.normal(size=(count, channels, 3, 3)), waves, waves)
+    y = rng.permutation(np.arange(n) % count)
+    noise = rng.standard_normal((n, channels, size, size), dtype=np.float32)
+    x = 0.5 + 0.08 * patterns.astype(np.float32)[y] + values["noise"] * noise
+    return np.rint(255 * x.clip(0, 1)).astype(np.uint8), y, [str(k) for k in range(count)]
+
+
+def _npz(path: Path):
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read as .npz of plain arrays: {error}") from error
+    parts = [part for part in ("train", "val", "test") if f"{part}_images" in arrays]
+    if "train" not in parts or (missing := [p for p in parts if f"{p}_labels" not in arrays]):
+        lacks = "train_images" if "train" not in parts else f"{missing[0]}_labels"
+        raise ValueError(f"{path.name} holds {', '.join(arrays) or 'nothing'}; it lacks {lacks}")
+    images, labels = ([arrays[f"{part}_{what}"] for part in parts] for what in ("images", "labels"))
+    shapes = [array.shape[1:] for array in images]
+    if len(set(shapes)) > 1:
+        raise ValueError(
+            f"{path.name}: image shapes differ between {', '.join(f'{p} {s}' for p, s in zip(parts, shapes, strict=True))}"
+        )
+    if len(shapes[0]) not in (2, 3) or (len(shapes[0]) == 3 and shapes[0][2] > 4):
+        raise ValueError(f"{path.name}: images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4")
+    for part, x, y in zip(parts, images, labels, strict=True):
+        if len(x) != len(y) or y.shape[1:] not in ((), (1,)):
+            raise ValueError(
+                f"{path.name}: {part}_labels have shape {y.shape}; wanted one class number for each of {len(x)} images"
+            )
+    x = _channels_first(_as_uint8(np.concatenate(images), path.name))
+    y, classes = _labels(np.concatenate([y.reshape(-1) for y in labels]), len(x), arrays.get("classes"), path.name)
+    return x, y, classes
+
+
+# --------------------------------------------------------------------------------------------- normalisation, augmentation
+
+
+def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
+    """(x / 255 - mean) / std per channel: (..., C, H, W) uint8 -> dtype. Half types are computed in float32, rounded once."""
+    work = torch.float64 if dtype == torch.float64 else torch.float32
+    mean, std = (torch.tensor(value, dtype=torch.float64)[:, None, None] for value in (mean, std))
+    scale, shift = ((1 / (255 * std)), (-mean / std))
+    return x.to(work).mul_(scale.to(x.device, work)).add_(shift.to(x.device, work)).to(dtype)
+
+
+def augment_draws(ops: str, batch: int, height: int, width: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """The random numbers of one augmented batch, drawn on the CPU: the same for every device that applies them.
+
+    ops: "none", or some of "crop", "flip", "cutout" joined by "+", in any order. shift (B, 2): rows and columns, uniform within
+    +-(size // 8), 4 at 32x32; flip (B,) bool, probability 1/2; centre (B, 2): a uniform pixel, the centre of a square hole of
+    side size // 4, 8 at 32x32, clipped at the border. To augment several models' batches at once, concatenate each tensor.
+    """
+    chosen = set() if ops == "none" else set(ops.split("+"))
+    if unknown := sorted(chosen - set(AUGMENTATIONS)):
+        raise ValueError(f"augment={ops!r}: {unknown[0]!r} is not one of none, {', '.join(AUGMENTATIONS)} (join them with '+')")
+
+    def uniform(low, high):
+        return torch.randint(low, high, (batch,), generator=generator)
+
+    draws = {}
+    if "crop" in chosen:
+        draws["shift"] = torch.stack([uniform(-(size // 8), size // 8 + 1) for size in (height, width)], 1)
+    if "flip" in chosen:
+        draws["flip"] = uniform(0, 2).bool()
+    if "cutout" in chosen:
+        draws["centre"] = torch.stack([uniform(0, size) for size in (height, width)], 1)
+    return draws
+
+
+def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+    """Crop, flip and cutout of (B, C, H, W) uint8 by `augment_draws`, as one gather and one mask. Empty draws return x itself.
+
+    A shifted crop sees black (0) beyond the border; the flip mirrors the crop left to right; a hole is black, in the frame of
+    the result. Black means 0 before normalisation.
+    """
+    if not draws:
+        return x
+    batch, channels, height, width = x.shape
+    top, left = height // 8, width // 8
+    draws = {name: value.to(x.device, non_blocking=True) for name, value in draws.items()}
+    rows, columns = (torch.arange(size, device=x.device).expand(batch, size) for size in (height, width))
+    if "centre" in draws:
+        down, right = (at - centre[:, None] for at, centre in zip((rows, columns), draws["centre"].unbind(1), strict=True))
+        tall, wide = (down >= -top) & (down < height // 4 - top), (right >= -left) & (right < width // 4 - left)
+        hole = (tall[:, :, None] & wide[:, None, :])[:, None]
+    if "flip" in draws:
+        columns = torch.where(draws["flip"][:, None], width - 1 - columns, columns)
+    if "shift" in draws:
+        rows, columns = rows + draws["shift"][:, :1], columns + draws["shift"][:, 1:]
+    if "shift" in draws or "flip" in draws:
+        pixel = (rows + top)[:, :, None] * (width + 2 * left) + (columns + left)[:, None, :]
+        black = pad(x, (left, left, top, top)).flatten(2)
+        x = black.gather(2, pixel.view(batch, 1, -1).expand(-1, channels, -1)).view(batch, channels, height, width)
+    return x.masked_fill(hole, 0) if "centre" in draws else x
+
+
+# --------------------------------------------------------------------------------------------------------------- membership
+
+
+def paired_membership(num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0) -> np.ndarray:
+    """(M, N) bool: who trains which model. Row 2k + 1 is the exact complement of row 2k on all columns but the population's.
+
+    N = num_samples; `num_population` columns are False in every row. Each row holds half of the audited samples, and with
+    labels (N,) half of each class; odd remainders are dealt out, so that halves differ by at most one, overall and in each
+    class. A pair depends on (seed, k) only: a larger pool keeps the rows of a smaller one. Raises ValueError for an odd
+    num_models, or fewer than two audited samples.
+    """
+    if num_models < 2 or num_models % 2:
+        raise ValueError(
+            f"num_models={num_models}: complementary pairs need an even number; take {num_models + num_models % 2 or 2}"
+        )
+    labels, audited = _audited(num_samples, labels, num_population, seed)
+    member = np.zeros((num_models, num_samples), bool)
+    for k in range(num_models // 2):
+        rng = np.random.default_rng([2, k, seed])
+        member[2 * k, audited] = _spread(labels[audited], (audited.size + rng.integers(2)) // 2, rng)
+        member[2 * k + 1, audited] = ~member[2 * k, audited]
+    return member
+
+
+def bernoulli_membership(
+    num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0
+) -> np.ndarray:
+    """(M, N) bool of independent fair coins, False on `num_population` columns; row m depends on (seed, m) only."""
+    if num_models < 1:
+        raise ValueError(f"num_models={num_models}: a pool needs at least 1")
+    _, audited = _audited(num_samples, labels, num_population, seed)
+    member = np.zeros((num_models, num_samples), bool)
+    for m in range(num_models):
+        member[m, audited] = np.random.default_rng([5, m, seed]).integers(2, size=audited.size, dtype=bool)
+    return member
+
+
+def _audited(num_samples: int, labels, num_population: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels (zeros if None), and the columns left after the population, which is stratified by them."""
+    labels = np.zeros(num_samples, np.int64) if labels is None else np.asarray(labels)
+    if labels.shape != (num_samples,):
+        raise ValueError(f"labels have shape {labels.shape}; wanted ({num_samples},)")
+    if not 0 <= num_population <= num_samples - 2:
+        raise ValueError(
+            f"num_population={num_population} of num_samples={num_samples}: it must leave two samples or more to audit"
+        )
+    return labels, np.flatnonzero(~_spread(labels, num_population, np.random.default_rng([1, seed])))
+
+
+def _spread(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """(N,) bool with exactly `count` True, floor or ceil of its share in each class.
+
+    Systematic sampling: samples in random order within class are laid in a row, and every (N / count)-th is taken from a random
+    start, so each sample has the same chance count / N.
+    """
+    order = rng.permutation(labels.size)
+    order = order[np.argsort(labels[order], kind="stable")]
+    steps = (np.arange(labels.size + 1) + rng.integers(labels.size)) * count // labels.size
+    chosen = np.zeros(labels.size, bool)
+    chosen[order] = np.diff(steps) == 1
+    return chosen
