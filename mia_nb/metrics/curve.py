@@ -1,0 +1,209 @@
+"""ROC curves with tie blocks and everything read off one curve. Larger score = more likely a member."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import betaincinv, gammaln
+
+MIN_FALSE_POSITIVES = 10  # below this many allowed false positives a TPR at that FPR is not measurable
+
+
+class Roc(NamedTuple):
+    """Vertices of a ROC, one per block of equal scores, from (0, 0, +inf) to (1, 1, smallest score)."""
+
+    fpr: np.ndarray
+    tpr: np.ndarray
+    threshold: np.ndarray
+
+
+class TprAt(NamedTuple):
+    """TPR at one FPR with its exact interval; `fpr_realised` <= `fpr` is what the chosen vertex has."""
+
+    fpr: float
+    tpr: float
+    low: float
+    high: float
+    tp: int
+    n1: int
+    fp: int
+    n0: int
+    fpr_realised: float
+    fpr_floor: float  # FPR of the first vertex: above `fpr` means that ties, not safety, make the TPR zero
+    measurable: bool
+
+    @property
+    def fpr_interval(self) -> tuple[float, float]:
+        """95 % Clopper-Pearson interval of the realised FPR."""
+        low, high = clopper_pearson(self.fp, self.n0)
+        return float(low), float(high)
+
+
+def counts(score, member) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cumulative (tp, fp, threshold) after each block of equal scores, largest first, starting at (0, 0, +inf); (V,) each.
+
+    Raises ValueError on NaN scores, on shapes that differ, and when members or non-members are absent.
+    """
+    score, member = np.asarray(score, dtype=np.float64), np.asarray(member, dtype=bool)
+    if score.ndim != 1 or score.shape != member.shape:
+        raise ValueError(f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one target at a time")
+    if missing := int(np.isnan(score).sum()):
+        raise ValueError(f"{missing} of {len(score)} scores are NaN: leave those samples out and report their share")
+    if not 0 < (positives := int(member.sum())) < len(member):
+        raise ValueError(f"{positives} members among {len(member)} samples: a ROC needs members and non-members")
+    order = np.argsort(-score, kind="stable")
+    score, member = score[order], member[order]
+    ends = np.append(np.flatnonzero(score[1:] != score[:-1]), len(score) - 1)
+    tp = np.concatenate([[0], np.cumsum(member)[ends]])
+    return tp, np.concatenate([[0], ends + 1]) - tp, np.concatenate([[np.inf], score[ends]])
+
+
+def roc(score, member, *, hull: bool = False) -> Roc:
+    """ROC with one vertex per block of equal scores: rule "member iff score >= threshold". score, member: (N,).
+
+    Collinear vertices are kept, a threshold never cuts a block of ties. `hull=True` keeps the vertices of the upper concave
+    hull only: what a rule that tosses coins between two thresholds reaches; never mix it with the default.
+    Infinite scores are allowed, NaN is a ValueError. Caveat: the thresholds are chosen on the target's own labels.
+    """
+    tp, fp, threshold = counts(score, member)
+    if hull:
+        keep = _upper_hull(fp, tp)
+        tp, fp, threshold = tp[keep], fp[keep], threshold[keep]
+    return Roc(fp / fp[-1], tp / tp[-1], threshold)
+
+
+def _upper_hull(x: np.ndarray, y: np.ndarray) -> list[int]:
+    """Indices of the upper concave hull of points sorted by x, then y (monotone chain)."""
+    keep: list[int] = []
+    for i in range(len(x)):
+        while len(keep) > 1:
+            a, b = keep[-2], keep[-1]
+            if (x[b] - x[a]) * (y[i] - y[a]) < (y[b] - y[a]) * (x[i] - x[a]):
+                break
+            keep.pop()
+        keep.append(i)
+    return keep
+
+
+def area(tp: np.ndarray, fp: np.ndarray) -> float:
+    """Trapezoid area under integer counts: exact up to the final division."""
+    return float(np.dot(np.diff(fp), tp[1:] + tp[:-1]) / (2 * int(tp[-1]) * int(fp[-1])))
+
+
+def auc(score, member) -> float:
+    """(#{s1 > s0} + #{s1 = s0} / 2) / (n1 n0) over members s1 and non-members s0: the Mann-Whitney statistic, O(N log N)."""
+    tp, fp, _ = counts(score, member)
+    return area(tp, fp)
+
+
+def auc_null_error(n1, n0):
+    """Standard error of an AUC when scores tell nothing: sqrt((n1 + n0 + 1) / (12 n1 n0))."""
+    return np.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
+
+
+def tpr_at(score, member, fpr: float) -> TprAt:
+    """Largest TPR over vertices with at most a = floor(fpr n0) false positives, never interpolated (Carlini et al. 2022).
+
+    `measurable` = a >= 10. `low`, `high`: 95 % Clopper-Pearson interval, conditional on the threshold.
+    """
+    return tpr_at_counts(*counts(score, member)[:2], fpr)
+
+
+def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
+    """`tpr_at` from the counts of `counts`."""
+    if not 0 <= fpr <= 1:
+        raise ValueError(f"fpr={fpr}: false positive rates are fractions in [0, 1]; 1 % is 0.01")
+    n1, n0 = int(tp[-1]), int(fp[-1])
+    allowed = int(np.floor(fpr * n0 + 1e-9))
+    last = int(np.searchsorted(fp, allowed, side="right")) - 1
+    best = int(np.searchsorted(tp, tp[last], side="left"))  # same TPR, fewest false positives
+    low, high = clopper_pearson(tp[best], n1)
+    return TprAt(
+        fpr=float(fpr),
+        tpr=float(tp[best] / n1),
+        low=float(low),
+        high=float(high),
+        tp=int(tp[best]),
+        n1=n1,
+        fp=int(fp[best]),
+        n0=n0,
+        fpr_realised=float(fp[best] / n0),
+        fpr_floor=float(fp[1] / n0),
+        measurable=allowed >= MIN_FALSE_POSITIVES,
+    )
+
+
+def clopper_pearson(successes, trials, *, confidence: float = 0.95):
+    """Exact two-sided binomial interval (low, high), quantiles of beta distributions (Clopper & Pearson 1934); broadcasts."""
+    k, n = np.broadcast_arrays(np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64))
+    if (k < 0).any() or (k > n).any() or (n < 1).any():
+        raise ValueError(f"{successes} successes of {trials} trials: wanted 0 <= successes <= trials and trials >= 1")
+    tail = (1 - confidence) / 2
+    low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1), n - k + 1, tail))
+    high = np.where(k == n, 1.0, betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail))
+    return low, high
+
+
+def rates(score, member, threshold: float) -> tuple[float, float]:
+    """(TPR, FPR) of the rule "member iff score >= threshold"."""
+    score, member = np.asarray(score), np.asarray(member, bool)
+    said = score >= threshold
+    return float(said[member].mean()), float(said[~member].mean())
+
+
+def advantage(score, member, *, threshold: float | None = None) -> float:
+    """TPR - FPR at the threshold; None: the largest over vertices, an oracle that chance alone lifts to `null_advantage`."""
+    if threshold is not None:
+        tpr, fpr = rates(score, member, threshold)
+        return tpr - fpr
+    tp, fp, _ = counts(score, member)
+    return float((tp / tp[-1] - fp / fp[-1]).max())
+
+
+def balanced_accuracy(score, member, *, threshold: float | None = None) -> float:
+    """(TPR + TNR) / 2 = (1 + advantage) / 2: accuracy at prior 1/2, whatever the ratio of the classes."""
+    return (1 + advantage(score, member, threshold=threshold)) / 2
+
+
+def null_advantage(n1: int, n0: int) -> float:
+    """Expected oracle advantage of scores that tell nothing: the baseline beside every oracle maximum.
+
+    Equal sizes n: exact, (4^n / C(2n, n) - 1) / (2n), by reflection of the random walk. Else the limit
+    sqrt(pi/8 (1/n1 + 1/n0)), the mean of the one-sided Kolmogorov-Smirnov statistic, with the same first correction.
+    """
+    if n1 == n0:
+        return float((np.exp(2 * n1 * np.log(2) + 2 * gammaln(n1 + 1) - gammaln(2 * n1 + 1)) - 1) / (2 * n1))
+    spread = 1 / n1 + 1 / n0
+    return float(np.sqrt(np.pi / 8 * spread) - spread / 4)
+
+
+def ppv(tpr, fpr, prior):
+    """Share of members among those called members, prior TPR / (prior TPR + (1 - prior) FPR); NaN when none is called."""
+    called = np.asarray(prior * np.asarray(tpr, dtype=np.float64))
+    with np.errstate(invalid="ignore"):
+        return called / (called + (1 - prior) * np.asarray(fpr, dtype=np.float64))
+
+
+def tie_mass(score) -> float:
+    """Share of samples whose score equals another's: 0 for continuous scores, 1 when all are equal."""
+    _, sizes = np.unique(np.asarray(score), return_counts=True)
+    return float(sizes[sizes > 1].sum() / sizes.sum())
+
+
+def thin(curve: Roc, n0: int) -> Roc:
+    """A drawable subset of vertices: 50,001 points become about 800, and TPR at FPR k/n0 stays exact for every k kept.
+
+    Kept false-positive counts: 0..50, every count nearest 1e-4, 1e-3, 1e-2, 1e-1 from below, a geometric and a linear grid
+    over 50..n0. Of each kept count the first and the last vertex stay; where a grid count has no vertex, its nearest from
+    below. n0: non-members of the curve, so that FPRs become integers. Compute the AUC from the full curve.
+    """
+    fp = np.rint(curve.fpr * n0).astype(np.int64)
+    if not np.allclose(fp, curve.fpr * n0, atol=1e-6):
+        raise ValueError(f"n0={n0} does not fit this curve: fpr * n0 is not whole; pass its number of non-members")
+    marks = np.floor(np.array([1e-4, 1e-3, 1e-2, 1e-1]) * n0 + 1e-9)
+    grid = np.concatenate([np.arange(51), marks, np.geomspace(50, max(n0, 50), 200), np.linspace(50, max(n0, 50), 200)])
+    grid = np.unique(np.minimum(grid, n0).astype(np.int64))
+    wanted = np.unique(fp[np.searchsorted(fp, grid, side="right") - 1])  # counts that have a vertex
+    keep = np.union1d(np.searchsorted(fp, wanted, side="left"), np.searchsorted(fp, wanted, side="right") - 1)
+    return Roc(curve.fpr[keep], curve.tpr[keep], curve.threshold[keep])

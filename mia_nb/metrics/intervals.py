@@ -1,0 +1,179 @@
+"""How sure: two-way bootstrap over pairs of targets and samples, paired differences, t-interval over pairs, ROC band."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+from ..types import Scores
+from .curve import area, clopper_pearson, counts, tpr_at_counts
+
+FPR = (0.001, 0.01, 0.1)
+CHUNK = 1 << 18  # weights held at once: the working set stays in the cache
+HIGH_WORD = 32
+
+
+class Band(NamedTuple):
+    """Mean ROC over targets on a grid of FPRs with its pointwise 95 % bootstrap interval."""
+
+    fpr: np.ndarray
+    tpr: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def names(fpr) -> list[str]:
+    """Metric names in the order used throughout: auc, advantage, one tpr@x per FPR."""
+    return ["auc", "advantage", *(f"tpr@{x:g}" for x in fpr)]
+
+
+def scored(scores: Scores, row: int) -> tuple[np.ndarray, np.ndarray]:
+    """(score, member) of one target without the samples an attack could not score (NaN: a side was missing)."""
+    known = ~np.isnan(scores.value[row])
+    return scores.value[row, known], scores.member[row, known]
+
+
+def per_target_metrics(scores: Scores, fpr=FPR) -> np.ndarray:
+    """(targets, metrics) in the order of `names`."""
+    return np.stack([_point(*scored(scores, row), fpr) for row in range(len(scores.value))])
+
+
+def _point(score, member, fpr) -> list[float]:
+    tp, fp, _ = counts(score, member)
+    return [area(tp, fp), (tp / tp[-1] - fp / fp[-1]).max(), *(tpr_at_counts(tp, fp, x).tpr for x in fpr)]
+
+
+def two_way(scores: Scores) -> bool:
+    """Whether targets can be resampled too: at least 4 targets in at least 2 pairs."""
+    return len(scores.value) >= 4 and len(np.unique(scores.pair)) >= 2
+
+
+def bootstrap(scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0) -> dict[str, np.ndarray]:
+    """Bootstrap draws of each metric, averaged over targets: {name: (draws,)}.
+
+    Each draw takes N samples and, independently, as many pairs of targets as there are, both with replacement; per-target
+    metrics use the samples' integer weights on scores sorted once, then are averaged with the pairs' weights. With one
+    pair, or fewer than 4 targets, samples only. Same seed and same shapes give the same draws, so that differences and
+    maxima of several attacks taken draw by draw are paired.
+    """
+    targets, samples = scores.value.shape
+    columns = [_sorted(scores.value[row], scores.member[row]) for row in range(targets)]
+    metrics = np.empty((draws, targets, 2 + len(fpr)))
+    sample_rng, pair_rng = (np.random.default_rng([seed, stream]) for stream in range(2))
+    step = max(1, CHUNK // samples)
+    for start in range(0, draws, step):
+        weights = _weights(sample_rng, min(step, draws - start), samples)
+        for row, column in enumerate(columns):
+            metrics[start : start + step, row] = _weighted(weights, *column, fpr)
+    pairs, unit = np.unique(scores.pair, return_inverse=True)
+    drawn = _weights(pair_rng, draws, len(pairs)) if two_way(scores) else np.ones((draws, len(pairs)), dtype=np.int64)
+    weight = drawn[:, unit] / drawn[:, unit].sum(1, keepdims=True)
+    return dict(zip(names(fpr), np.einsum("bt,btm->mb", weight, metrics), strict=True))
+
+
+def _weights(rng, draws: int, size: int) -> np.ndarray:
+    """(draws, size) counts of `size` draws with replacement."""
+    picks = rng.integers(0, size, (draws, size)) + size * np.arange(draws)[:, None]
+    return np.bincount(picks.ravel(), minlength=draws * size).reshape(draws, size)
+
+
+def _sorted(score, member) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(order, code, ends): largest score first without NaN; member 1 and non-member 2^32; last position of each tie block."""
+    order = np.argsort(-score, kind="stable")[: int((~np.isnan(score)).sum())]
+    ends = np.append(np.flatnonzero(np.diff(score[order]) != 0), len(order) - 1)
+    return order, np.where(member[order], 1, 1 << HIGH_WORD), ends
+
+
+def _weighted(weights, order, code, ends, fpr) -> np.ndarray:
+    """(draws, metrics) for one target from integer weights (draws, N).
+
+    One cumulative sum carries both counts: true positives in the low word of an int64, false positives in the high word.
+    """
+    tp = np.take(weights, order, axis=1)
+    tp *= code
+    np.cumsum(tp, axis=1, out=tp)
+    if len(ends) < len(order):
+        tp = tp[:, ends]
+    fp = tp >> HIGH_WORD
+    tp &= (1 << HIGH_WORD) - 1
+    n1, n0 = tp[:, -1:].copy(), fp[:, -1:].copy()
+    size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[:, 0]  # a draw without members or without non-members says nothing
+    # Shoelace: twice the area is n1 n0 + sum(fp_v tp_{v-1} - fp_{v-1} tp_v), whole numbers throughout.
+    double = np.einsum("bv,bv->b", fp[:, 1:], tp[:, :-1]) - np.einsum("bv,bv->b", fp[:, :-1], tp[:, 1:])
+    allowed = np.floor(n0 * np.asarray(fpr, dtype=np.float64) + 1e-9)
+    found = np.zeros((len(weights), len(fpr)))
+    for b in range(len(weights) if len(fpr) else 0):
+        last = np.searchsorted(fp[b], allowed[b], side="right") - 1
+        found[b] = np.where(last >= 0, tp[b, last], 0)
+    tp *= n0
+    fp *= n1
+    gap = np.maximum((np.subtract(tp, fp, out=tp)).max(1), 0)
+    return np.column_stack([0.5 + double / (2 * size), gap / size, found * (n0 / size[:, None])])
+
+
+def percentile(draws: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """Percentile interval of bootstrap draws."""
+    low, high = np.nanquantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def t_interval(values, pair, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Student interval over means of pairs (values and pair: (targets,)); NaN with one pair. Assumes pairs independent."""
+    means = pd.Series(np.asarray(values)).groupby(np.asarray(pair)).mean()
+    if len(means) < 2:
+        return float("nan"), float("nan")
+    half = student.ppf((1 + confidence) / 2, len(means) - 1) * means.std(ddof=1) / np.sqrt(len(means))
+    return float(means.mean() - half), float(means.mean() + half)
+
+
+def intervals(scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0, sampled: dict | None = None) -> pd.DataFrame:
+    """Every 95 % interval of one attack, a row per metric; `low`, `high` are the headline: the wider of bootstrap and exact.
+
+    Columns: value (mean over targets), low, high, bootstrap_low, bootstrap_high, exact_low, exact_high, t_low, t_high.
+    `exact` is Clopper-Pearson for a single target, its ends averaged over targets: targets share their samples, so that
+    their trials are never pooled. `t` is over pairs and only for 2 to 4 pairs, where the bootstrap has few pairs to draw.
+    `sampled`: draws of `bootstrap`, if already made.
+    """
+    metrics = per_target_metrics(scores, fpr)
+    sampled = sampled or bootstrap(scores, fpr, draws=draws, seed=seed)
+    n1 = [int(scored(scores, row)[1].sum()) for row in range(len(metrics))]
+    rows = {}
+    for column, name in enumerate(names(fpr)):
+        low, high = percentile(sampled[name])
+        exact = (np.nan, np.nan)
+        if name.startswith("tpr"):
+            exact = tuple(end.mean() for end in clopper_pearson(np.rint(metrics[:, column] * n1), n1))
+        headline = exact if exact[1] - exact[0] > high - low else (low, high)
+        few = 2 <= len(np.unique(scores.pair)) < 5
+        over_pairs = t_interval(metrics[:, column], scores.pair) if few else (np.nan, np.nan)
+        rows[name] = [metrics[:, column].mean(), *headline, low, high, *exact, *over_pairs]
+    ends = [f"{kind}{end}" for kind in ("", "bootstrap_", "exact_", "t_") for end in ("low", "high")]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["value", *ends]).rename_axis("metric")
+
+
+def difference(a: Scores, b: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0) -> pd.DataFrame:
+    """a - b, a row per metric with value, low, high: paired 95 % bootstrap, the same samples and pairs in each draw.
+
+    For two attacks on one pool, or two families trained on the same masks. ValueError when masks or pairs differ.
+    """
+    units = [np.unique(scores.pair, return_inverse=True)[1] for scores in (a, b)]
+    if not (np.array_equal(a.member, b.member) and np.array_equal(*units)):
+        raise ValueError("the two scores have different membership: a paired difference needs the same masks, row by row")
+    value = (per_target_metrics(a, fpr) - per_target_metrics(b, fpr)).mean(0)
+    first, second = (bootstrap(scores, fpr, draws=draws, seed=seed) for scores in (a, b))
+    rows = {name: [value[i], *percentile(first[name] - second[name])] for i, name in enumerate(names(fpr))}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["value", "low", "high"]).rename_axis("metric")
+
+
+def roc_band(scores: Scores, fpr=None, *, draws: int = 200, seed: int = 0) -> Band:
+    """Mean ROC over targets with a pointwise 95 % bootstrap band at the given FPRs; None: a grid from 1/n0 to 1."""
+    if fpr is None:
+        n0 = int((~scores.member).sum(1).min())
+        fpr = np.unique(np.concatenate([np.geomspace(1 / n0, 1, 60), np.linspace(0, 1, 41)]))
+    fpr = np.asarray(fpr, dtype=np.float64)
+    sampled = np.stack(list(bootstrap(scores, fpr, draws=draws, seed=seed).values())[2:])
+    low, high = np.nanquantile(sampled, [0.025, 0.975], axis=1)
+    return Band(fpr, per_target_metrics(scores, fpr)[:, 2:].mean(0), low, high)

@@ -1,0 +1,197 @@
+"""Result tables: one row per attack and target, one row per attack, and a view for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from ..types import Scores, Signals
+from .curve import area, auc_null_error, clopper_pearson, counts, null_advantage, ppv, tie_mass, tpr_at_counts
+from .intervals import FPR, bootstrap, intervals, names, percentile, scored, two_way
+
+if TYPE_CHECKING:
+    from .null import SelfTest
+
+PRIORS = (0.5, 0.1, 0.01)
+
+
+def per_target(scores: dict[str, Scores], fpr=FPR) -> pd.DataFrame:
+    """One row per attack and target, exact intervals only: the table behind `summary`.
+
+    Columns: attack, target, pair, k, queries, auc, advantage, balanced_accuracy (both oracle), advantage_null, per x tpr@x
+    with _low, _high, _tp, _fp, _realised, _measurable, then tie_mass, fpr_floor, n1, n0, train_acc, test_acc, gap,
+    train_loss, test_loss, unscored (share of NaN scores, left out of all metrics).
+    """
+    return pd.DataFrame([_target_row(name, one, row, fpr) for name, one in scores.items() for row in range(len(one.targets))])
+
+
+def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
+    score, member = scored(scores, row)
+    tp, fp, _ = counts(score, member)
+    n1, n0 = int(tp[-1]), int(fp[-1])
+    gap = float((tp / n1 - fp / n0).max())
+    train_acc, test_acc = scores.accuracy[row]
+    info = scores.info
+    record = {
+        "attack": name,
+        "target": int(scores.targets[row]),
+        "pair": int(scores.pair[row]),
+        "k": info.get("k"),
+        "queries": info.get("queries"),
+    }
+    record |= {
+        "auc": area(tp, fp),
+        "advantage": gap,
+        "balanced_accuracy": (1 + gap) / 2,
+        "advantage_null": null_advantage(n1, n0),
+    }
+    for x in fpr:
+        at = tpr_at_counts(tp, fp, x)
+        record |= {f"tpr@{x:g}": at.tpr, f"tpr@{x:g}_low": at.low, f"tpr@{x:g}_high": at.high, f"tpr@{x:g}_tp": at.tp}
+        record |= {f"tpr@{x:g}_fp": at.fp, f"tpr@{x:g}_realised": at.fpr_realised, f"tpr@{x:g}_measurable": at.measurable}
+    record |= {"tie_mass": tie_mass(score), "fpr_floor": fp[1] / n0, "n1": n1, "n0": n0}
+    record |= {"train_acc": train_acc, "test_acc": test_acc, "gap": train_acc - test_acc}
+    record |= {"train_loss": scores.loss[row, 0], "test_loss": scores.loss[row, 1]}
+    return record | {"unscored": 1 - len(score) / scores.value.shape[1]}
+
+
+def summary(
+    scores: dict[str, Scores], fpr=FPR, *, draws: int = 1000, seed: int = 0, self_test: SelfTest | None = None
+) -> pd.DataFrame:
+    """One row per attack, metrics averaged over targets, and a last row "max"; index attack.
+
+    Columns: auc, auc_low, auc_high, auc_min, auc_max (over targets); tpr@x, _low, _high, _measurable per x; advantage,
+    balanced_accuracy (oracle thresholds; chance alone gives advantage_null); ppv@prior, ppv@prior_low at ppv_fpr, the
+    smallest measurable FPR (_low: with the upper end of the realised FPR's interval); tie_mass, fpr_floor, train_acc,
+    test_acc, gap, train_loss, test_loss, k, queries, n1, n0 (smallest over targets), targets, flags, self_test.
+
+    Intervals are 95 %: the wider of two-way bootstrap and Clopper-Pearson (`intervals` shows both). "max" takes each
+    metric's largest value over attacks, unadjusted; its interval is that of the maximum inside each draw. A TPR with fewer
+    than 10 allowed false positives keeps its number and has measurable=False. A failed `self_test` stamps every row.
+    """
+    if not scores:
+        raise ValueError("summary got no scores: pass {name: attacks.score(...)}")
+    sampled = {name: bootstrap(one, fpr, draws=draws, seed=seed) for name, one in scores.items()}
+    rows = per_target(scores, fpr).groupby("attack", sort=False)
+    table = pd.DataFrame({name: _attack_row(scores[name], rows.get_group(name), sampled[name], fpr) for name in scores}).T
+    table.loc["max"] = _max_row(table, sampled, fpr)
+    table = table.infer_objects().rename_axis("attack")
+    if self_test is not None:
+        table["self_test"] = "passed" if self_test.passed else "failed"
+        if not self_test.passed:
+            table["flags"] = ["; ".join(filter(None, ["design check failed", flags])) for flags in table["flags"]]
+    return table
+
+
+def _attack_row(scores: Scores, rows: pd.DataFrame, sampled: dict, fpr) -> dict:
+    """Averages over targets with headline intervals, in the order of `summary`."""
+    ends = intervals(scores, fpr, sampled=sampled)
+    record = dict(zip(("auc", "auc_low", "auc_high"), ends.loc["auc", ["value", "low", "high"]], strict=True))
+    record |= {"auc_min": rows["auc"].min(), "auc_max": rows["auc"].max()}
+    for name in names(fpr)[2:]:
+        record |= {name: ends.loc[name, "value"], f"{name}_low": ends.loc[name, "low"], f"{name}_high": ends.loc[name, "high"]}
+        record[f"{name}_measurable"] = bool(rows[f"{name}_measurable"].all())
+    record |= {name: rows[name].mean() for name in ("advantage", "balanced_accuracy", "advantage_null")}
+    record |= _ppv(rows, fpr)
+    facts = ("tie_mass", "fpr_floor", "train_acc", "test_acc", "gap", "train_loss", "test_loss")
+    record |= {name: rows[name].mean() for name in facts}
+    record |= {"k": scores.info.get("k"), "queries": scores.info.get("queries")}
+    record |= {"n1": rows["n1"].min(), "n0": rows["n0"].min(), "targets": len(rows)}
+    return record | {"flags": "; ".join(_flags(scores, rows, fpr))}
+
+
+def _ppv(rows: pd.DataFrame, fpr) -> dict:
+    """PPV at each prior, at the smallest measurable FPR (the largest FPR when none is)."""
+    x = min([x for x in fpr if rows[f"tpr@{x:g}_measurable"].all()], default=max(fpr, default=None))
+    if x is None:
+        return {}
+    tpr, realised = rows[f"tpr@{x:g}"].mean(), rows[f"tpr@{x:g}_realised"].mean()
+    upper = clopper_pearson(rows[f"tpr@{x:g}_fp"], rows["n0"])[1].mean()
+    record = {f"ppv@{prior:g}": float(ppv(tpr, realised, prior)) for prior in PRIORS}
+    return record | {f"ppv@{prior:g}_low": float(ppv(tpr, upper, prior)) for prior in PRIORS} | {"ppv_fpr": x}
+
+
+def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> list[str]:
+    """Everything a reader must know before quoting the row."""
+    given = scores.info.get("flags") or []
+    flags = [given] if isinstance(given, str) else [str(flag) for flag in given]
+    if len(rows) == 1:
+        flags.append("one target: training randomness not covered")
+    elif not two_way(scores):
+        flags.append(f"{len(rows)} targets: training randomness not covered")
+    units = rows.groupby("pair")["auc"].mean()
+    error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(len(units))
+    if units.mean() < 0.5 - 3 * error:
+        flags.append("inverted or leaking design: AUC below 0.5 by more than 3 s.e.")
+    if (share := rows["unscored"].mean()) > 0:
+        flags.append(f"{share:.1%} of samples unscored")
+    for x in fpr:
+        tied = int(((rows["fpr_floor"] > x) & rows[f"tpr@{x:g}_measurable"]).sum())
+        if tied:
+            flags.append(f"tpr@{x:g} is 0 by ties in {tied} of {len(rows)} targets")
+    return flags
+
+
+def _max_row(table: pd.DataFrame, sampled: dict, fpr) -> dict:
+    """The unadjusted maximum per metric; all else from the row with the highest AUC."""
+    best = {name: table[name].astype(float).idxmax() for name in names(fpr)}
+    record = table.loc[best["auc"]].to_dict()
+    for name in names(fpr):
+        record[name] = table.loc[best[name], name]
+        if name != "advantage":
+            largest = np.max([draws[name] for draws in sampled.values()], axis=0)
+            record[f"{name}_low"], record[f"{name}_high"] = percentile(largest)
+    record["balanced_accuracy"] = (1 + record["advantage"]) / 2
+    record["flags"] = "unadjusted: " + ", ".join(f"{name} {attack}" for name, attack in best.items())
+    return record
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """A `summary` as text: "0.626 [0.611, 0.640]"; "n/m (n0 = 900)" if not measurable; "0 (lattice)" where ties force zero."""
+    view = pd.DataFrame(index=table.index)
+    view["AUC"] = [_interval(row, "auc") for _, row in table.iterrows()]
+    for name in [column for column in table if column.startswith("tpr@") and column.count("_") == 0]:
+        view[name.replace("tpr@", "TPR at FPR ")] = [_cell(row, name) for _, row in table.iterrows()]
+    view["advantage (oracle; by chance)"] = [
+        f"{a:.3f} ({b:.3f})" for a, b in zip(table["advantage"], table["advantage_null"], strict=True)
+    ]
+    view["train / test accuracy"] = [f"{a:.3f} / {b:.3f}" for a, b in zip(table["train_acc"], table["test_acc"], strict=True)]
+    view["gap"] = [f"{gap:.3f}" for gap in table["gap"]]
+    view["references a side"] = ["" if k is None or k != k else f"{k:g}" for k in table["k"]]
+    view["flags"] = table["flags"]
+    if "self_test" in table:
+        view["self-test"] = table["self_test"]
+    return view.rename(index={"max": "max (unadjusted)"})
+
+
+def _interval(row, name: str) -> str:
+    return f"{row[name]:.3f} [{row[name + '_low']:.3f}, {row[name + '_high']:.3f}]"
+
+
+def _cell(row, name: str) -> str:
+    if not row[f"{name}_measurable"]:
+        return f"n/m (n0 = {row['n0']})"
+    if row[name] == 0 and row["fpr_floor"] > float(name.removeprefix("tpr@")):
+        return "0 (lattice)"
+    return _interval(row, name)
+
+
+def class_gaps(signals: Signals) -> pd.DataFrame:
+    """Per class: samples, train_acc, test_acc, gap over all models and queries; audited samples only. Needs membership."""
+    if signals.member is None:
+        raise ValueError("these signals hide membership (member=None): train and test accuracy need it")
+    audited = ~signals.population
+    correct, member, labels = signals.correct.mean(1)[:, audited], signals.member[:, audited], signals.labels[audited]
+    rows = {}
+    for label in np.unique(labels):
+        right, inside = correct[:, labels == label], member[:, labels == label]
+        train_acc, test_acc = right[inside].mean(), right[~inside].mean()
+        rows[int(label)] = {
+            "samples": right.shape[1],
+            "train_acc": train_acc,
+            "test_acc": test_acc,
+            "gap": train_acc - test_acc,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("class")
