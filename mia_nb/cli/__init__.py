@@ -1,0 +1,163 @@
+"""mia-nb: run the notebooks, look at what is stored. Exit status 0 done, 1 failed, 2 bad input, 130 interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+from pathlib import Path
+
+from mia_nb import __version__
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse, run one command, turn exceptions into one readable line and an exit status."""
+    args = _parser().parse_args(_join_parameters(sys.argv[1:] if argv is None else argv))
+    try:
+        return args.command(args) or 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _complain("interrupted; run the same command again to go on", 130)
+    except ValueError as error:
+        return _complain(" ".join(str(error).split()), 2)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "free some space, or choose another --results" if full else "choose a folder you may write to with --results"
+        return _complain(f"{error.strerror or error}: {error.filename or 'results'}; {advice}", 2)
+    except RuntimeError as error:
+        from mia_nb.cli.run import Failed
+
+        if not isinstance(error, Failed):
+            raise
+        return _complain(str(error), 1)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"mia-nb: {message} (mia-nb --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="mia-nb", description="Membership inference in notebooks: run them, look at what is stored.")
+    parser.add_argument("--version", action="version", version=f"mia-nb {__version__}")
+    parser.set_defaults(command=lambda args: parser.print_help())
+    commands = parser.add_subparsers(metavar="COMMAND")
+
+    def add(name, command, help, *, notebooks=False):
+        sub = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+        sub.set_defaults(command=command)
+        sub.add_argument("--results", default="results", metavar="DIR", help="where results are kept (default: results)")
+        if notebooks:
+            sub.add_argument("--notebooks", metavar="DIR", help="look for notebooks and presets here only")
+        return sub
+
+    run = add("run", _run, "execute notebooks, or say that their results are already there", notebooks=True)
+    run.add_argument("notebook", metavar="NAME", help="all (of a preset), 01_train or train for short, or a path to a notebook")
+    run.add_argument("--preset", metavar="NAME", help="steps and parameters from notebooks/presets/NAME.yaml")
+    run.add_argument("-p", "--parameter", action="append", default=[], metavar="name=value", help="override, read as YAML")
+    run.add_argument("--force", action="store_true", help="compute again what is stored")
+    params = add("params", _params, "a notebook's parameters: type, default, meaning", notebooks=True)
+    params.add_argument("notebook", metavar="NAME")
+    add("list", _list, "what is stored: pools, signals, runs")
+    add("show", _show, "the recipe and the files of one result").add_argument("key", metavar="KEY")
+    report = add("report", _report, "write report.html of a run again")
+    report.add_argument("key", nargs="?", metavar="KEY", help="default: the latest run")
+    clean = add("clean", _clean, "remove what writers left behind and damaged files; whole results when named")
+    clean.add_argument("key", nargs="?", metavar="KEY", help="a result to remove")
+    clean.add_argument("--all", action="store_true", help="remove every result")
+    clean.add_argument("--older-than", type=float, metavar="DAYS", help="remove results not written to for so long")
+    clean.add_argument("--yes", action="store_true", help="do remove; without it whole results are only listed")
+    add("doctor", _doctor, "check the installation and every stored file")
+    return parser
+
+
+def _join_parameters(argv: list[str]) -> list[str]:
+    """`-p name value` as `-p name=value`: argparse would take -0.1 for an option and swallow what follows."""
+    out, rest = [], list(argv)
+    while rest:
+        out.append(rest.pop(0))
+        if out[-1] in ("-p", "--parameter") and rest:
+            name = rest.pop(0)
+            out[-1] = "--parameter=" + (f"{name}={rest.pop(0)}" if "=" not in name and rest else name)
+    return out
+
+
+def _run(args) -> None:
+    from mia_nb.cli import notebooks
+
+    given = []
+    for text in args.parameter:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"-p {text}: wanted -p name=value or -p name value")
+        given.append((name.strip(), value))
+    steps = notebooks.plan(args.notebook, args.preset, given, notebooks.folders(args.notebooks))
+    from mia_nb.cli import run
+
+    name = Path(args.preset).stem if args.notebook == "all" else steps[0].notebook.stem
+    folder = run.run(name, steps, args.results, force=args.force)
+    for file in [f for f in folder.files() if f.endswith(".ipynb")] + [run.REPORT]:
+        print(f"  {os.path.relpath(folder.path / file)}")
+
+
+def _params(args) -> None:
+    from mia_nb.cli import notebooks
+
+    path = notebooks.find_notebook(args.notebook, notebooks.folders(args.notebooks))
+    rows = [(p.name, " | ".join(p.kinds) or "any", repr(p.default), p.help) for p in notebooks.read_parameters(path).values()]
+    print(f"{path}" if rows else f"{path} has no cell tagged `parameters`")
+    _table(rows)
+
+
+def _list(args) -> None:
+    from mia_nb.cli import stored
+
+    rows = stored.rows(args.results)
+    if rows:
+        _table([("kind", "key", "name", "size", "date", "status"), *rows])
+    else:
+        print(f"nothing in {args.results} yet; start with: mia-nb run all --preset demo")
+
+
+def _show(args) -> None:
+    from mia_nb.cli import stored
+
+    print(stored.describe(args.results, args.key))
+
+
+def _report(args) -> None:
+    from mia_nb import store
+    from mia_nb.cli import run
+
+    runs = [store.find(args.key, args.results, "run")] if args.key else store.folders(args.results, "run")
+    if not runs:
+        raise ValueError(f"no run in {args.results} yet; start with: mia-nb run all --preset demo")
+    print(os.path.relpath(run.report(runs[-1])))
+
+
+def _clean(args) -> None:
+    from mia_nb.cli import stored
+
+    for line in stored.clean(args.results, args.key, everything=args.all, older_than=args.older_than, yes=args.yes):
+        print(line)
+
+
+def _doctor(args) -> int:
+    from mia_nb.cli import doctor
+
+    return doctor.examine(args.results)
+
+
+def _table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _complain(message: str, status: int) -> int:
+    sys.stdout.flush()
+    print(f"mia-nb: {message}", file=sys.stderr)
+    return status

@@ -1,0 +1,7 @@
+"""python -m mia_nb.cli"""
+
+import sys
+
+from mia_nb.cli import main
+
+sys.exit(main())

@@ -1,0 +1,96 @@
+"""Is the installation sound, can results be written and notebooks run, is every stored file what it was?"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mia_nb import __version__, store
+
+PACKAGES = (
+    "torch torchvision numpy pandas scipy scikit-learn plotly papermill nbclient ipykernel jupyterlab ipywidgets anywidget"
+)
+
+
+def examine(results: str) -> int:
+    """Print one line per check; 1 if any failed, else 0."""
+    checks: dict[str, Callable[[], str]] = {
+        "mia_nb": lambda: f"{__version__}, Python {platform.python_version()} at {sys.executable}",
+        "packages": _packages,
+        "torch": _torch,
+        "torchvision": _torchvision,
+        "results": lambda: _writable(Path(results)),
+        "kernel": _kernel,
+        "browser": _browser,
+        "store": lambda: _store(results),
+    }
+    failed = 0
+    for name, check in checks.items():
+        try:
+            print(f"{name:<12} {check()}", flush=True)
+        except Exception as error:  # a sick installation may raise anything; the other checks still count
+            failed += 1
+            print(f"{name:<12} WRONG: {error}", flush=True)
+    return 1 if failed else 0
+
+
+def _packages() -> str:
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES.split())
+
+
+def _torch() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        where = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    else:
+        where = f"no CUDA device, {torch.get_num_threads()} CPU threads"
+    return f"{torch.__version__} (CUDA build {torch.version.cuda or 'none'}): {where}"
+
+
+def _torchvision() -> str:
+    from mia_nb import _torchvision
+
+    _torchvision.datasets()
+    return "data sets load" + (" (its compiled operators do not fit this torch; not needed)" if _torchvision._declared else "")
+
+
+def _writable(results: Path) -> str:
+    there = next(path for path in (results.absolute(), *results.absolute().parents) if path.exists())
+    with tempfile.TemporaryFile(dir=there):
+        free = shutil.disk_usage(there).free / 1e9
+    return f"{results.absolute()} can be written, {free:.1f} GB free"
+
+
+def _kernel() -> str:
+    import nbformat
+
+    from mia_nb.cli import run
+
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        probe, out = Path(folder, "probe.ipynb"), Path(folder, "out.ipynb")
+        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import mia_nb")]), probe)
+        run.execute(probe, out, {}, quiet=True)
+    return f"runs a notebook in {time.monotonic() - start:.1f} s"
+
+
+def _browser() -> str:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    return found or "no Chromium (only the browser tests need it)"
+
+
+def _store(results: str) -> str:
+    folders = store.folders(results)
+    problems = [problem for folder in folders for problem in folder.verify()]
+    if problems:
+        raise ValueError("; ".join(problems) + "; repair with: mia-nb clean")
+    return f"{sum(len(folder.files()) for folder in folders)} files in {len(folders)} results, every checksum right"

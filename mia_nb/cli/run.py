@@ -1,0 +1,286 @@
+"""Execute the steps of a run through papermill, keep a status of our own, and say in a line what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import filelock
+
+from mia_nb import __version__, store
+from mia_nb.cli.notebooks import PACKAGE, PLACES, Step
+
+STATUS, REPORT = "status.json", "report.html"
+USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipykernel)"}
+
+
+class Failed(RuntimeError):
+    """A notebook did not finish for a reason that is not bad input; the message is at most ten lines."""
+
+
+def run(name: str, steps: list[Step], results: str | Path, *, force: bool = False) -> store.Folder:
+    """Run the steps in order into results/run-NAME-KEY, skipping those done before; return the folder.
+
+    The key is content: parameters, the notebooks' code, the package's code, the files that parameters point at. The status
+    of each step (running, done, failed, killed) is kept in status.json. Raises ValueError for bad input met on the way, or
+    Failed.
+    """
+    results = Path(results).absolute()
+    recipe = _recipe(steps)
+    folder = store.open_folder(results, "run", name, store.content_key(recipe), recipe, version=__version__)
+    files = _file_names(steps)
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(folder.lock("run", timeout=0))
+        except filelock.Timeout:
+            raise ValueError(f"{_short(folder.path)} is being run by another process; wait for it to end") from None
+        record = {} if force else {step["file"]: step for step in read_status(folder)}
+        todo = [file for file in files if not _is_done(folder, record.get(file))]
+        if not todo and _is_intact(folder, REPORT):
+            seconds = sum(record[file]["seconds"] for file in files)
+            print(f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
+            return folder
+        for step, file in zip(steps, files, strict=True):
+            if file in todo:
+                record[file] = _run_step(step, file, folder, record, force)
+            else:
+                print(f"{file:<22} cached")
+        report(folder, files)
+    return folder
+
+
+def report(folder: store.Folder, files: list[str] | None = None) -> Path:
+    """Write report.html of a run from its finished notebooks."""
+    from mia_nb.report import export
+
+    files = files or [step["file"] for step in read_status(folder) if step["status"] == "done"]
+    if not files:
+        raise ValueError(f"{_short(folder.path)} has no finished notebook; run it first")
+    export([folder.path / file for file in files], folder.path / REPORT, title=f"{folder.name} {folder.key[:12]}")
+    folder.add(REPORT)
+    return folder.path / REPORT
+
+
+def read_status(folder: store.Folder) -> list[dict]:
+    """Per step: notebook, file, status, started, seconds, error. A step left running by a dead process is killed."""
+    if not _is_intact(folder, STATUS):
+        return []
+    steps = folder.read_json(STATUS)["steps"]
+    if any(step["status"] == "running" for step in steps) and not folder.locked("run"):
+        steps = [step | {"status": "killed"} if step["status"] == "running" else step for step in steps]
+    return steps
+
+
+def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: bool) -> dict:
+    """Execute one notebook, keeping status.json up to date whatever happens."""
+    started = time.monotonic()
+    entry = {"notebook": step.notebook.stem, "file": file, "status": "running", "error": None, "seconds": 0.0}
+    entry["started"] = datetime.now(UTC).isoformat(timespec="seconds")
+    parameters = dict(step.parameters)
+    if "results" in parameters:
+        parameters["results"] = str(folder.path.parent)
+    if "data_root" in parameters:
+        parameters["data_root"] = str(Path(parameters["data_root"]).absolute())
+    if force and "force" in parameters:
+        parameters["force"] = True
+
+    def write(status: str, error: str | None = None) -> dict:
+        done = {"status": status, "error": error, "seconds": round(time.monotonic() - started, 2)}
+        record[file] = entry | done
+        folder.write_json(STATUS, {"steps": list(record.values())})
+        return record[file]
+
+    write("running")
+    folder.remove(file)
+    try:
+        execute(step.notebook, folder.path / file, parameters)
+        folder.add(file)
+        return write("done")
+    except KeyboardInterrupt:
+        write("killed", "interrupted")
+        raise
+    except (ValueError, Failed, OSError) as error:
+        with contextlib.suppress(OSError):  # on a full disk the first complaint is the one to show
+            write("killed" if isinstance(error.__cause__, _dead_kernel()) else "failed", str(error))
+        raise
+
+
+def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False) -> None:
+    """papermill with its traps closed: our interpreter as kernel, no stray warnings, braces in paths, errors in few lines."""
+    import nbformat
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)  # it calls parameters typed `str | None` unknown
+    node = nbformat.v4.upgrade(nbformat.read(notebook, as_version=4))
+    node.metadata["kernelspec"] = SPEC
+    node.metadata.pop("papermill", None)
+    nbformat.write(node, out)
+    progress = Progress(out.name, len(node.cells), quiet)
+    place = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
+    try:
+        with _kernel_environment():
+            papermill.execute_notebook(
+                place,
+                place,
+                parameters,
+                kernel_name="python3",
+                progress_bar=False,
+                stderr_file=progress,
+                on_cell_start=progress.next_cell,
+            )
+        progress.end()
+    except PapermillExecutionError as error:
+        progress.end("failed")
+        raise _explain(error, out) from error
+    except _dead_kernel() as error:
+        progress.end("killed")
+        message = f"{out.stem}: the kernel died in cell {progress.cell} of {progress.cells}; out of memory, or killed by hand?"
+        raise Failed(f"{message}\n  done so far: {_short(out)}") from error
+    except BaseException:
+        progress.end("stopped")
+        raise
+
+
+def _dead_kernel() -> type[Exception]:
+    from nbclient.exceptions import DeadKernelError
+
+    return DeadKernelError
+
+
+@contextlib.contextmanager
+def _kernel_environment() -> Iterator[None]:
+    """`python3` is this interpreter whatever specs lie around, in batch mode, without inherited warning filters."""
+    # a kernel's own log warns of TCP at each start and complains when interrupted; errors of cells do not go there
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=CRITICAL"]
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory() as specs:
+        spec = Path(specs, "kernels", "python3", "kernel.json")
+        spec.parent.mkdir(parents=True)
+        spec.write_text(json.dumps({"argv": argv, "display_name": SPEC["display_name"], "language": "python"}))
+        os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [specs, before.get("JUPYTER_PATH")]))
+        os.environ |= {"JUPYTER_PREFER_ENV_PATH": "1", "JUPYTER_PLATFORM_DIRS": "1", "MIA_NB_MODE": "batch"}
+        os.environ.pop("PYTHONWARNINGS", None)
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def _explain(error: Exception, out: Path) -> Exception:
+    """A papermill error as ValueError of one line (bad input, the user's disk) or as Failed of a few lines."""
+    trace = ANSI.sub("", "\n".join(error.traceback))
+    message = error.evalue.strip() or error.ename
+    number = re.match(r"\[Errno (\d+)\]", message)
+    ours = re.findall(r"(mia_nb[/\\][\w/\\]+\.py:\d+)", trace)
+    bad_input = error.ename in ("ValueError", "Corrupt") and ours
+    if bad_input or (number and int(number[1]) in USERS_DISK):
+        return ValueError(f"{out.stem}: {' '.join(message.split())} (see {_short(out)})")
+    here = re.search(r"Cell In\[\d+\], line (\d+)", trace)
+    lines = error.source.splitlines()
+    line = lines[int(here[1]) - 1].strip() if here and int(here[1]) <= len(lines) else lines[0] if lines else ""
+    report = [f"{out.stem} failed in cell In[{error.exec_count}]: {line}"]
+    report += [f"  {error.ename}: {text}" if not i else f"  {text}" for i, text in enumerate(message.splitlines()[:6])]
+    report += [f"  raised at {ours[-1]}"] if ours else []
+    return Failed("\n".join([*report, f"  done so far, with the whole trace: {_short(out)}"]))
+
+
+class Progress:
+    """The last line a kernel wrote to stderr: rewritten in place on a terminal, now and then in a log."""
+
+    def __init__(self, name: str, cells: int, quiet: bool = False):
+        self.name, self.cells, self.quiet, self.cell, self.last = name, cells, quiet, 0, ""
+        self.started = self.shown = time.monotonic()
+
+    def write(self, text: str) -> None:
+        parts = [part.strip() for part in re.split(r"[\r\n]", ANSI.sub("", text)) if part.strip()]
+        self.last = parts[-1] if parts else self.last
+        self._show()
+
+    def flush(self) -> None:
+        """papermill flushes what it writes to."""
+
+    def next_cell(self, cell: dict, cell_index: int) -> None:
+        self.cell, self.last = cell_index + 1, ""
+        self._show()
+
+    def end(self, word: str = "") -> None:
+        if self.quiet:
+            return
+        clear = "\r\x1b[K" if sys.stdout.isatty() else ""
+        print(f"{clear}{self.name:<22} {time.monotonic() - self.started:6.1f} s  {word}".rstrip(), flush=True)
+
+    def _show(self) -> None:
+        now, terminal = time.monotonic(), sys.stdout.isatty()
+        if self.quiet or now - self.shown < (0.1 if terminal else 30):
+            return
+        self.shown = now
+        line = f"{self.name:<22} {now - self.started:6.1f} s  cell {self.cell}/{self.cells}  {self.last}"
+        width = shutil.get_terminal_size().columns - 1
+        print(f"\r\x1b[K{line[:width]}" if terminal else line, end="" if terminal else "\n", flush=True)
+
+
+def _recipe(steps: list[Step]) -> dict:
+    """What a run's key is made of."""
+    entries = []
+    for step in steps:
+        values = {name: value for name, value in step.parameters.items() if name not in (*PLACES, "force")}
+        stamps = {name: stamp for name, value in values.items() if (stamp := _stamp(value))}
+        cells = json.loads(step.notebook.read_text(encoding="utf-8"))["cells"]
+        code = hashlib.sha256(json.dumps([[c["cell_type"], "".join(c["source"])] for c in cells]).encode()).hexdigest()
+        entries.append({"notebook": step.notebook.stem, "parameters": values, "files": stamps, "source": code})
+    package = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(PACKAGE.rglob("*.py")))).hexdigest()
+    return {"steps": entries, "package": package}
+
+
+def _stamp(value) -> list[int] | None:
+    """[files, bytes, newest change in ns] of what a text parameter points at, so that new data is a new run."""
+    path = Path(value) if isinstance(value, str) and 0 < len(value) < 1000 and "\0" not in value else None
+    if path is None or not path.exists():
+        return None
+    files = [path] if path.is_file() else [Path(top, name) for top, _, names in os.walk(path) for name in names]
+    stats = [file.stat() for file in files]
+    return [len(stats), sum(s.st_size for s in stats), max((s.st_mtime_ns for s in stats), default=0)]
+
+
+def _file_names(steps: list[Step]) -> list[str]:
+    """01_train.ipynb, and 01_train-2.ipynb where a notebook runs twice."""
+    names: list[str] = []
+    for step in steps:
+        before = sum(other.notebook.stem == step.notebook.stem for other in steps[: len(names)])
+        names.append(f"{step.notebook.stem}{f'-{before + 1}' if before else ''}.ipynb")
+    return names
+
+
+def _is_intact(folder: store.Folder, file: str) -> bool:
+    """Finished and unaltered; says so when a recorded file no longer matches its checksum."""
+    if file not in folder.files():
+        return False
+    if not folder.intact(file):
+        print(f"{_short(folder.path / file)} is missing, truncated or altered: making it again")
+        return False
+    return True
+
+
+def _is_done(folder: store.Folder, entry: dict | None) -> bool:
+    return entry is not None and entry["status"] == "done" and _is_intact(folder, entry["file"])
+
+
+def _short(path: Path) -> str:
+    """Relative to the working directory where that is shorter."""
+    return min(str(path), os.path.relpath(path), key=len)

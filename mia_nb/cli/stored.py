@@ -1,0 +1,105 @@
+"""What lies in the results folder: listed, shown, cleaned."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mia_nb import store
+from mia_nb.cli import run
+
+
+def rows(results: str) -> list[tuple[str, ...]]:
+    """(kind, first 12 of the key, name, size, date, status) of every result, oldest first."""
+    return [
+        (f.kind, f.path.name.rsplit("-", 1)[1], f.name, _size(f.path), time.strftime("%Y-%m-%d %H:%M", _date(f)), status(f))
+        for f in store.folders(results)
+    ]
+
+
+def status(folder: store.Folder) -> str:
+    """done, running, failed, killed, partial; for a pool also how many of its models are there."""
+    try:
+        recipe = folder.recipe
+    except (ValueError, KeyError):
+        return "damaged recipe.json"
+    if folder.kind == "run":
+        words = [step["status"] for step in run.read_status(folder)]
+        worst = next((word for word in ("running", "killed", "failed") if word in words), "done" if words else "empty")
+        return "partial" if worst == "done" and len(words) < len(recipe["steps"]) else worst
+    if _held(folder):
+        return "running"
+    if folder.kind == "pool":
+        wanted, there = recipe.get("num_models"), sum(file.startswith("model_") for file in folder.files())
+        return "done" if there == wanted else f"{there} of {wanted} models"
+    return "done" if len(folder.files()) > 1 else "partial"
+
+
+def describe(results: str, key: str) -> str:
+    """The recipe, the steps of a run, the files with size and checksum, and what is damaged."""
+    folder = store.find(key, results)
+    lines = [str(folder.path), f"key     {folder.key}", f"status  {status(folder)}", "recipe"]
+    lines += ["  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()]
+    for step in run.read_status(folder) if folder.kind == "run" else []:
+        lines.append(f"{step['file']:<22} {step['status']:<8} {step['seconds']:6.1f} s  {step['error'] or ''}".rstrip())
+    lines.append("files")
+    for file, sha in sorted(folder.files().items()):
+        path = folder.path / file
+        state = "" if folder.intact(file) else "  MISSING, TRUNCATED OR ALTERED"
+        lines.append(f"  {sha[:12]}  {_human(path.stat().st_size if path.exists() else 0):>9}  {file}{state}")
+    return "\n".join(lines)
+
+
+def clean(results: str, key: str | None, *, everything: bool, older_than: float | None, yes: bool) -> Iterator[str]:
+    """Remove whole results (by key, all, by age in days) after `yes`; else only temporary and damaged files. Yields lines."""
+    there = store.folders(results)
+    if key is not None:
+        there = [f for f in there if f.path.name.startswith(key) or f.path.name.rsplit("-", 1)[1].startswith(key[:12])]
+        if len(there) != 1:
+            raise ValueError(f"{len(there)} results in {results} start with {key!r}; see mia-nb list")
+    if older_than is not None:
+        there = [f for f in there if time.time() - time.mktime(_date(f)) > older_than * 86400]
+    whole = key is not None or everything or older_than is not None
+    for folder in there:
+        if _held(folder):
+            yield f"{folder.path}: in use, left alone"
+        elif not whole:
+            yield from _tidy(folder)
+        elif yes:
+            size = _size(folder.path)
+            shutil.rmtree(folder.path)
+            yield f"removed {folder.path} ({size})"
+        else:
+            yield f"would remove {folder.path} ({_size(folder.path)}); add --yes"
+
+
+def _tidy(folder: store.Folder) -> Iterator[str]:
+    for file in folder.sweep(older_than=0):
+        yield f"removed {folder.path / file} (left by a writer that died)"
+    for file in folder.files():
+        if not folder.intact(file):
+            folder.remove(file)
+            yield f"removed {folder.path / file} (missing, truncated or altered); the next run makes it again"
+
+
+def _held(folder: store.Folder) -> bool:
+    return any(folder.locked(path.name.removeprefix(".lock-")) for path in folder.path.glob(".lock-*"))
+
+
+def _date(folder: store.Folder) -> time.struct_time:
+    return time.localtime((folder.path / store.MANIFEST).stat().st_mtime)
+
+
+def _size(path: Path) -> str:
+    return _human(sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
+
+
+def _human(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,415 @@
+"""The command line: parameters, presets, runs with real kernels, and every papermill trap."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nbformat import v4
+
+from mia_nb import store
+from mia_nb.cli import _join_parameters, main, notebooks
+from mia_nb.cli import run as runner
+
+ROOT = Path(__file__).resolve().parents[1]
+PARAMETERS = """epochs: int = 16  # passes over the data
+lr: float = 0.1
+flag: bool = True  # a switch
+name: str = "digits"
+pool: str | None = None
+attacks: list[str] = ["loss", "rmia"]
+sizes: list[int] = [1, 2]
+results: str = "results"
+"""
+
+
+def notebook(path: Path, *cells: str, parameters: str = "", kernel: str = "python3") -> Path:
+    made = [v4.new_markdown_cell(f"# {path.stem}")]
+    made += [v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})] if parameters else []
+    made += [v4.new_code_cell(cell) for cell in cells]
+    spec = {"name": kernel, "display_name": kernel, "language": "python"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(v4.new_notebook(cells=made, metadata={"kernelspec": spec})))
+    return path
+
+
+def outputs(path: Path) -> str:
+    cells = json.loads(path.read_text())["cells"]
+    return "".join("".join(o.get("text", "")) for c in cells for o in c.get("outputs", []))
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A working directory with two notebooks and a preset."""
+    monkeypatch.chdir(tmp_path)
+    notebook(tmp_path / "notebooks/01_train.ipynb", "print(epochs, lr, flag, name, pool, attacks)", parameters=PARAMETERS)
+    notebook(tmp_path / "notebooks/03_attack.ipynb", "print(attacks)", parameters='attacks: list[str] = ["loss"]\n')
+    preset = "- {notebook: 01_train, parameters: {epochs: 3}}\n- {notebook: attack, parameters: {attacks: [lira]}}\n"
+    (tmp_path / "notebooks/presets").mkdir()
+    (tmp_path / "notebooks/presets/small.yaml").write_text(preset)
+    return tmp_path
+
+
+def only_run(root: Path) -> store.Folder:
+    (folder,) = store.folders(root / "results", "run")
+    return folder
+
+
+def declared() -> dict[str, notebooks.Parameter]:
+    return notebooks._parse_parameters(PARAMETERS, Path("x.ipynb"))
+
+
+def test_parameters_are_read_with_type_default_and_help():
+    read = declared()
+    assert read["epochs"] == ("epochs", 16, ("int",), "passes over the data")
+    assert read["pool"].kinds == ("str", "None")
+    untyped = notebooks._parse_parameters("a = 3\nb = None\nc: int = None\nd: 'Optional[float]' = None\ne = -1.5", Path("x"))
+    assert [p.kinds for p in untyped.values()] == [("int",), (), ("int", "None"), ("float", "None"), ("float",)]
+    assert untyped["e"].default == -1.5
+
+
+@pytest.mark.parametrize(
+    "source", ["a = 2 * 3", "a = b = 1", "import os", "a: int", "a = [len('x')]", "a['b'] = 1", "a: int = 1 +", "a += 1"]
+)
+def test_a_parameters_cell_that_computes_is_refused(source):
+    with pytest.raises(ValueError, match="parameters cell"):
+        notebooks._parse_parameters(source, Path("x.ipynb"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("flag", "false", False),
+        ("flag", "False", False),
+        ("epochs", "1e3", 1000),
+        ("lr", "1e-3", 0.001),
+        ("lr", "2", 2.0),
+        ("lr", "-0.5", -0.5),
+        ("attacks", "[lira, rmia]", ["lira", "rmia"]),
+        ("pool", "null", None),
+        ("pool", "None", None),
+        ("pool", "0123456789", "0123456789"),
+        ("pool", "12e34", "12e34"),
+        ("name", "on", "on"),
+        ("name", "null", ValueError),
+        ("name", "'12'", "12"),
+        ("name", "a=b", "a=b"),
+        ("flag", "'false'", ValueError),
+        ("flag", "1", ValueError),
+        ("epochs", "many", ValueError),
+        ("epochs", "true", ValueError),
+        ("epochs", "2.5", ValueError),
+        ("epochs", "null", ValueError),
+        ("lr", ".nan", float),
+        ("sizes", "[1, two]", ValueError),
+        ("attacks", "lira", ValueError),
+        ("attacks", "[lira", ValueError),
+    ],
+)
+def test_text_of_the_command_line_becomes_the_declared_type(name, text, value):
+    if value is ValueError:
+        with pytest.raises(ValueError, match=name) as caught:
+            notebooks.fit_text(declared()[name], text)
+        assert "\n" not in str(caught.value)
+    else:
+        found = notebooks.fit_text(declared()[name], text)
+        assert isinstance(found, float) if value is float else (found == value and type(found) is type(value))
+
+
+def test_values_papermill_cannot_write_are_converted_at_the_border():
+    given = {"a": (1, 2), "b": np.float32(0.5), "c": np.arange(2), "d": Path("x/y"), "e": [np.int64(3)]}
+    assert notebooks.plain(given) == {"a": [1, 2], "b": 0.5, "c": [0, 1], "d": "x/y", "e": [3]}
+    assert type(notebooks.plain(np.int64(3))) is int
+    with pytest.raises(ValueError, match="parameters are numbers"):
+        notebooks.plain(object())
+
+
+def test_both_spellings_of_an_override_and_negative_values_survive():
+    joined = _join_parameters(["run", "-p", "a=1", "-p", "b", "-0.1", "train", "-p", "c", "x=y", "--force"])
+    assert joined == ["run", "--parameter=a=1", "--parameter=b=-0.1", "train", "--parameter=c=x=y", "--force"]
+
+
+def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parameter(desk):
+    where = notebooks.folders()
+    steps = notebooks.plan("all", "small", [("epochs", "5"), ("attacks", "[base]")], where)
+    assert [s.notebook.stem for s in steps] == ["01_train", "03_attack"]
+    assert steps[0].parameters["epochs"] == 5 and steps[0].parameters["attacks"] == ["base"]
+    assert steps[0].parameters["lr"] == 0.1 and steps[1].parameters == {"attacks": ["base"]}
+    (attack,) = notebooks.plan("attack", "small", [], where)
+    assert attack.parameters == {"attacks": ["lira"]}
+    assert notebooks.plan("03_attack", None, [], where)[0].parameters == {"attacks": ["loss"]}
+    assert notebooks.plan("notebooks/01_train.ipynb", None, [], where)[0].parameters["epochs"] == 16
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ("run trian", "did you mean train?"),
+        ("run train -p epoch=3", "did you mean epochs?"),
+        ("run all --preset small -p nothing=3", "01_train, 03_attack has no parameter 'nothing'"),
+        ("run train -p epochs=soon", "epochs='soon' is text, wanted int"),
+        ("run train -p flag='false'", "flag='false' is text, wanted bool"),
+        ("run train -p attacks=lira", "write [lira]"),
+        ("run train -p epochs", "wanted -p name=value"),
+        ("run all --preset smal", "did you mean small?"),
+        ("run all", "there are: bad_name, bad_step, bad_type, bad_yaml, small"),
+        ("run no/where.ipynb", "no notebook at"),
+        ("run train --preset bad_step", "wanted a list of steps"),
+        ("run train --preset bad_name", "did you mean epochs?"),
+        ("run train --preset bad_type", "epochs='3' is text"),
+        ("run all --preset bad_yaml", "is not YAML"),
+        ("run train --notebooks nowhere", "is no folder"),
+        ("show abc", "no result in results"),
+        ("report", "no run in results yet"),
+        ("clean abc", "0 results in results"),
+        ("runn all", "invalid choice"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2_before_anything_runs(desk, capsys, argv, says):
+    presets = {
+        "bad_step": "- {notebok: 01_train}",
+        "bad_name": "- {notebook: 01_train, parameters: {epohcs: 3}}",
+        "bad_type": "- {notebook: 01_train, parameters: {epochs: '3'}}",
+        "bad_yaml": "- {notebook: [",
+    }
+    for name, text in presets.items():
+        (desk / f"notebooks/presets/{name}.yaml").write_text(text)
+    try:
+        status = main(argv.split())
+    except SystemExit as stop:
+        status = stop.code
+    err = capsys.readouterr().err
+    assert status == 2 and says in err and err.count("\n") == 1
+    assert not (desk / "results").exists()
+
+
+def test_a_results_folder_that_cannot_be_written_is_one_line_and_exit_2(desk, capsys):
+    (desk / "file").write_text("")
+    assert main(["run", "train", "--results", "file/results"]) == 2
+    err = capsys.readouterr().err
+    assert "cannot write results to" in err and err.count("\n") == 1
+
+
+def test_params_prints_type_default_and_help(desk, capsys):
+    assert main(["params", "train"]) == 0
+    assert re.search(r"^epochs +int +16 +passes over the data$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_help_imports_nothing_heavy_and_takes_no_time():
+    code = "import sys; from mia_nb.cli import main; main([]); print({'torch', 'papermill', 'numpy'} & set(sys.modules))"
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.rstrip().endswith("set()") and "doctor" in done.stdout
+    assert time.monotonic() - start < 1.0  # 0.04 s here; a loaded machine is granted some
+
+
+def test_a_runs_key_is_content_and_not_places(desk):
+    def key(*given):
+        steps = notebooks.plan("train", None, given, notebooks.folders())
+        return store.content_key(runner._recipe(steps))
+
+    base = key()
+    assert key(("epochs", "16")) == base == key(("results", "elsewhere"))
+    assert key(("epochs", "17")) != base
+    (desk / "images.npz").write_bytes(b"one")
+    before = key(("name", "images.npz"))
+    (desk / "images.npz").write_bytes(b"other")
+    assert key(("name", "images.npz")) != before
+    path = desk / "notebooks/01_train.ipynb"
+    edited = json.loads(path.read_text())
+    edited["metadata"]["kernelspec"]["name"], edited["cells"][-1]["outputs"] = (
+        "leaked",
+        [{"output_type": "stream", "text": "x"}],
+    )
+    path.write_text(json.dumps(edited))
+    assert key() == base
+    edited["cells"][-1]["source"] = "print(1)"
+    path.write_text(json.dumps(edited))
+    assert key() != base
+
+
+def test_stored_results_are_listed_shown_and_cleaned(tmp_path, capsys):
+    root = str(tmp_path / "results")
+    pool = store.open_folder(root, "pool", "digits", "ab" * 32, {"num_models": 2})
+    pool.write_bytes("model_000.safetensors", b"x" * 1500)
+    pool.write_bytes("model_001.safetensors", b"y")
+    signals = store.open_folder(root, "signals", "digits", "cd" * 32, {})
+    (pool.path / "model_001.safetensors").write_bytes(b"z")
+    (pool.path / ".tmp-1-2-model_002.safetensors").write_bytes(b"")
+    assert main(["list", "--results", root]) == 0
+    listed = capsys.readouterr().out
+    assert re.search(r"pool +abababababab +digits .* done", listed) and re.search(
+        r"signals +cdcdcdcdcdcd +digits .* partial", listed
+    )
+    assert main(["show", "abab", "--results", root]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        '"num_models": 2' in shown
+        and "1.5 kB  model_000.safetensors\n" in shown
+        and "model_001.safetensors  MISSING, TR" in shown
+    )
+    assert main(["clean", "--results", root]) == 0
+    cleaned = capsys.readouterr().out
+    assert "model_001.safetensors (missing" in cleaned and ".tmp-1-2" in cleaned
+    assert set(pool.files()) == {"recipe.json", "model_000.safetensors"} and not list(pool.path.glob(".tmp*"))
+    assert main(["list", "--results", root]) == 0 and "1 of 2 models" in capsys.readouterr().out
+    assert main(["clean", "--all", "--results", root]) == 0 and "add --yes" in capsys.readouterr().out
+    assert main(["clean", "--older-than", "1", "--yes", "--results", root]) == 0 and pool.path.exists()
+    with pool.lock():
+        assert main(["clean", "abab", "--yes", "--results", root]) == 0 and pool.path.exists()
+    assert "in use" in capsys.readouterr().out
+    assert main(["clean", "abab", "--yes", "--results", root]) == 0 and not pool.path.exists() and signals.path.exists()
+
+
+def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys, monkeypatch):
+    from mia_nb.cli import doctor
+
+    monkeypatch.setattr(doctor, "_kernel", lambda: "left out")
+    monkeypatch.setattr(doctor, "_torchvision", lambda: "left out")
+    folder = store.open_folder(tmp_path, "signals", "x", "ab" * 32, {})
+    folder.write_bytes("margin.npy", b"123")
+    assert main(["doctor", "--results", str(tmp_path)]) == 0
+    assert "2 files in 1 results, every checksum right" in capsys.readouterr().out
+    (folder.path / "margin.npy").write_bytes(b"12")
+    assert main(["doctor", "--results", str(tmp_path)]) == 1
+    assert re.search(r"store +WRONG: .*margin.npy: missing, truncated or altered", capsys.readouterr().out)
+
+
+def test_a_run_in_progress_elsewhere_is_refused(desk, capsys):
+    steps = notebooks.plan("train", None, [], notebooks.folders())
+    recipe = runner._recipe(steps)
+    with store.open_folder("results", "run", "01_train", store.content_key(recipe), recipe).lock("run"):
+        assert main(["run", "train"]) == 2
+    assert "is being run by another process" in capsys.readouterr().err
+
+
+@pytest.mark.notebook
+def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
+    argv = ["run", "all", "--preset", "small", "-p", "flag", "false", "-p", "lr=1e-3"]
+    assert main(argv) == 0
+    folder = only_run(desk)
+    assert re.fullmatch(r"run-small-[0-9a-f]{12}", folder.path.name)
+    assert outputs(folder.path / "01_train.ipynb") == "3 0.001 False digits None ['loss', 'rmia']\n"
+    assert outputs(folder.path / "03_attack.ipynb") == "['lira']\n"
+    assert [s["status"] for s in runner.read_status(folder)] == ["done", "done"] and folder.verify() == []
+    assert "[&#x27;lira&#x27;]" in (folder.path / "report.html").read_text()
+    text = capsys.readouterr()
+    assert text.err == "" and "report.html" in text.out
+
+    made = {file: (folder.path / file).stat().st_mtime_ns for file in folder.files()}
+    start = time.monotonic()
+    assert main(argv) == 0
+    assert time.monotonic() - start < 1
+    assert "cached" in capsys.readouterr().out
+    assert made == {file: (folder.path / file).stat().st_mtime_ns for file in folder.files()}
+
+    with open(folder.path / "03_attack.ipynb", "a") as file:
+        file.write(" ")
+    assert main(argv) == 0
+    out = capsys.readouterr().out
+    assert "03_attack.ipynb is missing, truncated or altered" in out and re.search(r"01_train.ipynb +cached", out)
+    assert folder.verify() == [] and made["01_train.ipynb"] == (folder.path / "01_train.ipynb").stat().st_mtime_ns
+
+
+@pytest.mark.notebook
+def test_force_runs_again_and_reaches_the_notebook(desk, capsys):
+    notebook(desk / "again.ipynb", "print(force, results)", parameters='force: bool = False\nresults: str = "results"')
+    assert main(["run", "again.ipynb"]) == 0
+    file = only_run(desk).path / "again.ipynb"
+    assert outputs(file) == f"False {desk / 'results'}\n"
+    assert main(["run", "again.ipynb", "--force"]) == 0
+    assert outputs(file) == f"True {desk / 'results'}\n" and len(store.folders("results")) == 1
+
+
+@pytest.mark.notebook
+def test_a_failing_cell_takes_ten_lines_at_most_and_keeps_what_was_done(desk, capsys):
+    deep = "def deep(n):\n    return deep(n - 1) if n else {}['gone']\n"
+    notebook(desk / "fails.ipynb", "print('before')", deep + "deep(30)", "print('after')")
+    assert main(["run", "fails.ipynb"]) == 1
+    err = capsys.readouterr().err
+    folder = only_run(desk)
+    assert err.count("\n") <= 10 and "KeyError: 'gone'" in err and "cell In[2]: deep(30)" in err
+    assert str((folder.path / "fails.ipynb").relative_to(desk)) in err
+    assert outputs(folder.path / "fails.ipynb").startswith("before") and not folder.has("fails.ipynb")
+    (step,) = runner.read_status(folder)
+    assert step["status"] == "failed" and "KeyError" in step["error"]
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("from mia_nb.types import Recipe\nRecipe(num_models=3)", "num_models=3 is odd"),
+        ("with open('/dev/full', 'w') as file:\n    file.write('x')", "No space left on device"),
+    ],
+)
+def test_bad_input_met_inside_a_notebook_is_one_line_and_exit_2(desk, capsys, cell, says):
+    notebook(desk / "bad.ipynb", cell)
+    assert main(["run", "bad.ipynb"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and says in err and "bad.ipynb" in err
+    assert runner.read_status(only_run(desk))[0]["status"] == "failed"
+
+
+@pytest.mark.notebook
+def test_a_dead_kernel_is_told_from_a_finished_one(desk, capsys):
+    notebook(desk / "dies.ipynb", "import os", "os.kill(os.getpid(), 9)")
+    assert main(["run", "dies.ipynb"]) == 1
+    assert "the kernel died in cell 3 of 3" in capsys.readouterr().err
+    assert runner.read_status(only_run(desk))[0]["status"] == "killed"
+    assert main(["list"]) == 0 and "killed" in capsys.readouterr().out
+
+
+def start(*argv: str, cwd: Path, **environment: str) -> subprocess.Popen:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    command = [sys.executable, "-m", "mia_nb.cli", *argv]
+    return subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.notebook
+def test_leaked_kernels_warning_filters_and_braces_in_paths_do_no_harm(tmp_path):
+    cell = "import sys, os\nprint(sys.executable, os.environ['MIA_NB_MODE'])"
+    notebook(tmp_path / "a.ipynb", cell, parameters="pool: str | None = None", kernel="somebody-elses-env")
+    wrong = tmp_path / "jupyter/kernels/python3/kernel.json"
+    wrong.parent.mkdir(parents=True)
+    wrong.write_text(json.dumps({"argv": ["/bin/false"], "display_name": "Python 3", "language": "python"}))
+    environment = {"JUPYTER_PATH": str(tmp_path / "jupyter"), "PYTHONWARNINGS": "error"}
+    process = start("run", "a.ipynb", "--results", "{braces} %d", cwd=tmp_path, **environment)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "") and out.splitlines()[0].startswith("a.ipynb")
+    (folder,) = store.folders(tmp_path / "{braces} %d")
+    assert outputs(folder.path / "a.ipynb") == f"{sys.executable} batch\n"
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_an_interrupted_or_killed_run_says_killed_and_the_next_goes_on(tmp_path, sent, code):
+    notebook(tmp_path / "nb/1_fast.ipynb", "print(1)")
+    wait = "time.sleep(0 if pathlib.Path('go').exists() else 60)"
+    notebook(tmp_path / "nb/2_slow.ipynb", f"import pathlib, time\npathlib.Path('here').touch()\n{wait}")
+    (tmp_path / "nb/presets").mkdir()
+    (tmp_path / "nb/presets/two.yaml").write_text("- {notebook: fast}\n- {notebook: slow}\n")
+    argv = ("run", "all", "--preset", "two", "--notebooks", "nb")
+    process = start(*argv, cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "here").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    folder = only_run(tmp_path)
+    assert [s["status"] for s in runner.read_status(folder)] == ["done", "running"]
+    process.send_signal(sent)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code and err.count("\n") <= 1
+    assert [s["status"] for s in runner.read_status(folder)] == ["done", "killed"]
+    (tmp_path / "go").touch()
+    again = start(*argv, cwd=tmp_path)
+    out, err = again.communicate(timeout=60)
+    assert again.returncode == 0 and err == "" and re.search(r"1_fast.ipynb +cached", out)
+    assert [s["status"] for s in runner.read_status(folder)] == ["done", "done"] and folder.verify() == []
