@@ -43,7 +43,7 @@ class Recipe:
     population: int = 0
     seed: int = 0
     epochs: int = 20
-    batch: int = 64
+    batch: int = 32
     lr: float = 0.1
     optimizer: str = "sgd"
     optimizer_args: dict = field(default_factory=dict)
