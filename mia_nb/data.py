@@ -320,7 +320,8 @@ def paired_membership(num_models: int, num_samples: int, *, labels=None, num_pop
     member = np.zeros((num_models, num_samples), bool)
     for k in range(num_models // 2):
         rng = np.random.default_rng([2, k, seed])
-        member[2 * k, audited] = _spread(labels[audited], (audited.size + rng.integers(2)) // 2, rng)
+        order = audited[_by_class(labels[audited], rng)]
+        member[2 * k, order[rng.integers(2) :: 2]] = True
         member[2 * k + 1, audited] = ~member[2 * k, audited]
     return member
 
@@ -350,14 +351,18 @@ def _audited(num_samples: int, labels, num_population: int, seed: int) -> tuple[
     return labels, np.flatnonzero(~_spread(labels, num_population, np.random.default_rng([1, seed])))
 
 
-def _spread(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """(N,) bool with exactly `count` True, floor or ceil of its share in each class.
-
-    Systematic sampling: samples in random order within class are laid in a row, and every (N / count)-th is taken from a random
-    start, so each sample has the same chance count / N.
-    """
+def _by_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Places of the samples laid in a row class by class, in random order within a class."""
     order = rng.permutation(labels.size)
-    order = order[np.argsort(labels[order], kind="stable")]
+    return order[np.argsort(labels[order], kind="stable")]
+
+
+def _spread(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """(N,) bool with exactly `count` True, floor or ceil of its share in each class, and the same chance for each sample.
+
+    Systematic sampling: every (N / count)-th of the row is taken, from a random start.
+    """
+    order = _by_class(labels, rng)
     steps = (np.arange(labels.size + 1) + rng.integers(labels.size)) * count // labels.size
     chosen = np.zeros(labels.size, bool)
     chosen[order] = np.diff(steps) == 1

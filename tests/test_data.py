@@ -1,0 +1,485 @@
+"""Images: loading from every source, refusal of bad input, augmentation against a slow twin, and who is a member."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mia_nb import data
+
+
+def one_line(error) -> str:
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def write_folder(path, pixels, names=("cat", "dog"), suffix=".png"):
+    """pixels (K, n, H, W[, 3]) as path/<class>/<i>.png; lossless."""
+    for name, images in zip(names, pixels, strict=True):
+        (path / name).mkdir(parents=True)
+        for i, image in enumerate(images):
+            Image.fromarray(image).save(path / name / f"{i:03}{suffix}")
+    return path
+
+
+@pytest.fixture
+def colours(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 9, 11, 3), dtype=np.uint8)
+    return write_folder(tmp_path / "pets", pixels), pixels
+
+
+# ---------------------------------------------------------------------------------------------------------------- data sets
+
+
+def test_digits_are_scikit_learns_images_scaled_to_255():
+    from sklearn.datasets import load_digits
+
+    images = data.load("digits")
+    values, labels = load_digits(return_X_y=True)
+    assert images.x.shape == (1797, 1, 8, 8) and images.x.dtype == torch.uint8 and images.y.dtype == torch.int64
+    assert (np.abs(images.x.numpy().reshape(1797, 64) - values * 255 / 16) <= 0.5).all() and images.x.max() == 255
+    assert (images.y.numpy() == labels).all() and images.classes == tuple("0123456789") and images.name == "digits"
+    scaled = images.x.numpy() / 255
+    assert np.allclose([images.mean[0], images.std[0]], [scaled.mean(), scaled.std()], rtol=1e-12)
+
+
+def test_the_digest_changes_with_pixels_labels_and_normalisation_but_not_with_the_name():
+    x, y = np.zeros((4, 1, 2, 2), np.uint8), np.array([0, 1, 0, 1])
+    base = data.from_arrays(x, y, mean=[0], std=[1])
+    assert data.from_arrays(x, y, mean=[0], std=[1], name="other").digest == base.digest
+    other = x.copy()
+    other[3, 0, 1, 1] = 1
+    digests = {
+        base.digest,
+        data.from_arrays(other, y, mean=[0], std=[1]).digest,
+        data.from_arrays(x, [0, 1, 1, 0], mean=[0], std=[1]).digest,
+        data.from_arrays(x, y, mean=[0.5], std=[1]).digest,
+        data.from_arrays(x, y, mean=[0], std=[2]).digest,
+        data.from_arrays(x.reshape(4, 1, 1, 4), y, mean=[0], std=[1]).digest,
+    }
+    assert len(digests) == 6
+
+
+def test_a_limit_keeps_a_seeded_subset_with_each_class_in_proportion():
+    full, some = data.load("digits"), data.load("digits", limit=300)
+    share = np.bincount(full.y) * 300 / 1797
+    assert len(some.y) == 300 and (np.abs(np.bincount(some.y) - share) < 1).all()
+    rows = {image.tobytes(): i for i, image in enumerate(full.x.numpy())}
+    places = [rows[image.tobytes()] for image in some.x.numpy()]
+    assert places == sorted(places) and (full.y[places] == some.y).all()
+    assert data.load("digits", limit=300).digest == some.digest != data.load("digits", limit=300, seed=1).digest
+    assert data.load("digits", limit=10**6).digest == full.digest
+
+
+def test_synthetic_images_of_a_class_resemble_each_other_and_noise_is_the_only_difference():
+    images = data.load("synthetic:classes=5,n=400,size=16,channels=3")
+    x, y = images.x.flatten(1).double(), images.y
+    centres = torch.stack([x[:200][y[:200] == k].mean(0) for k in range(5)])
+    assert (torch.cdist(x[200:], centres).argmin(1) == y[200:]).double().mean() > 0.95
+    assert (torch.bincount(y) == 80).all() and len(set(images.x.flatten(1)[:, :50].unique(dim=0))) == 400
+    exact = data.load("synthetic:classes=5,n=400,size=16,channels=3,noise=0")
+    assert len(exact.x.flatten(1).unique(dim=0)) == 5 and (exact.y == y).all()
+    assert data.load("synthetic:n=20,size=8").digest == data.load("synthetic:n=20,size=8,seed=0").digest
+    assert data.load("synthetic:n=20,size=8").digest != data.load("synthetic:n=20,size=8,seed=1").digest
+
+
+def test_fashion_mnist_joins_the_official_training_and_test_files(tmp_path):
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    rng, expected = np.random.default_rng(0), []
+    for part, n in (("train", 12), ("t10k", 8)):
+        x, y = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), (np.arange(n) % 10).astype(np.uint8)
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(np.array([2051, n, 28, 28], ">i4").tobytes() + x.tobytes())
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(np.array([2049, n], ">i4").tobytes() + y.tobytes())
+        expected.append((x, y))
+    images = data.load("fashion_mnist", root=tmp_path)
+    assert (images.x[:, 0].numpy() == np.concatenate([x for x, _ in expected])).all()
+    assert (images.y.numpy() == np.concatenate([y for _, y in expected])).all()
+    assert images.classes[0] == "T-shirt/top" and (images.mean, images.std) == ((0.2860,), (0.3530,))
+
+
+def test_cifar10_joins_the_official_training_and_test_files(tmp_path, monkeypatch):
+    from mia_nb._torchvision import datasets
+
+    folder, rng, expected = tmp_path / "cifar-10-batches-py", np.random.default_rng(0), []
+    folder.mkdir()
+
+    def write(name, content):
+        (folder / name).write_bytes(pickle.dumps(content))
+        return [name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
+
+    def batch(name):
+        x = rng.integers(0, 256, (4, 3072), dtype=np.uint8)
+        expected.append(x.reshape(4, 3, 32, 32))
+        return write(name, {"data": x, "labels": [3, 1, 4, 1]})
+
+    kind = datasets().CIFAR10  # only its list of checksums is replaced by that of the small files
+    monkeypatch.setattr(kind, "train_list", [batch(f"data_batch_{i}") for i in range(1, 6)])
+    monkeypatch.setattr(kind, "test_list", [batch("test_batch")])
+    key, md5 = write("batches.meta", {"label_names": [f"class{k}" for k in range(10)]})
+    monkeypatch.setattr(kind, "meta", {"filename": key, "key": "label_names", "md5": md5})
+    images = data.load("cifar10", root=tmp_path)
+    assert (images.x.numpy() == np.concatenate(expected)).all() and images.y.tolist() == [3, 1, 4, 1] * 6
+    assert images.classes[9] == "class9" and images.std == (0.2023, 0.1994, 0.2010)
+
+
+def test_tiny_imagenet_reads_alike_from_the_archive_and_from_its_unpacked_folder(tmp_path):
+    rng, train, val = np.random.default_rng(0), {}, []
+    base = tmp_path / "zip" / "tiny-imagenet-200"
+    for wnid in ("n02", "n01"):
+        (base / "train" / wnid / "images").mkdir(parents=True)
+        for i in range(2):
+            train[wnid, i] = rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+            Image.fromarray(train[wnid, i]).save(base / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", "PNG")
+    (base / "val" / "images").mkdir(parents=True)
+    (base / "test" / "images").mkdir(parents=True)
+    Image.fromarray(train["n01", 0]).save(base / "test" / "images" / "test_0.JPEG", "PNG")
+    for i in range(2):
+        val.append(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
+        Image.fromarray(val[i]).save(base / "val" / "images" / f"val_{i}.JPEG", "PNG")
+    (base / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n")
+    shutil.make_archive(str(base), "zip", tmp_path / "zip", "tiny-imagenet-200")
+    shutil.copytree(base, tmp_path / "folder" / "tiny-imagenet-200")
+    shutil.rmtree(base)
+    packed, unpacked = (data.load("tiny_imagenet", root=tmp_path / where) for where in ("zip", "folder"))
+    order = [train["n01", 0], train["n01", 1], train["n02", 0], train["n02", 1], *val]
+    assert (packed.x.numpy() == np.stack(order).transpose(0, 3, 1, 2)).all() and packed.y.tolist() == [0, 0, 1, 1, 1, 0]
+    assert packed.classes == ("n01", "n02") and packed.digest == unpacked.digest
+    (tmp_path / "zip" / "tiny-imagenet-200.zip").write_bytes(b"PK\x03\x04 cut short")
+    with pytest.raises(ValueError, match="not an intact zip archive"):
+        data.load("tiny_imagenet", root=tmp_path / "zip")
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "fashion_mnist", "tiny_imagenet"])
+def test_a_missing_data_set_is_not_downloaded_without_permission(name, tmp_path):
+    with pytest.raises(ValueError, match="download=True") as error:
+        data.load(name, root=tmp_path)
+    assert str(tmp_path) in one_line(error) and not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("cifar1O", "did you mean 'cifar10'"),
+        ("no/such/folder", "no data set or folder 'no/such/folder'"),
+        ("nowhere.npz", "does not exist"),
+        ("synthetic:klasses=3", "no option 'klasses'"),
+        ("synthetic:n=many", "n='many' is not a number"),
+        ("synthetic:n=3,classes=10", "2 <= classes <= n"),
+    ],
+)
+def test_an_unknown_name_or_option_is_refused_in_one_line(name, says):
+    with pytest.raises(ValueError) as error:
+        data.load(name)
+    assert says in one_line(error)
+
+
+def test_importing_data_loads_neither_torchvision_nor_pillow_nor_scikit_learn():
+    code = "import sys, mia_nb.data; print({'torchvision', 'PIL', 'sklearn'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+
+
+# ------------------------------------------------------------------------------------------------------------ image folders
+
+
+def test_a_folder_of_class_folders_gives_the_files_pixels_in_sorted_order(colours, tmp_path):
+    path, pixels = colours
+    (path / "cat" / "notes.txt").write_text("no image")
+    (path / "cat" / ".hidden.png").write_text("no image")
+    (path / ".git").mkdir()
+    images = data.load(path, root=tmp_path)
+    assert (images.x.numpy() == pixels.reshape(6, 9, 11, 3).transpose(0, 3, 1, 2)).all()
+    assert images.y.tolist() == [0, 0, 0, 1, 1, 1] and images.classes == ("cat", "dog") and images.name == "pets"
+    measured = images.x.numpy() / 255
+    assert np.allclose(images.mean, measured.mean((0, 2, 3))) and np.allclose(images.std, measured.std((0, 2, 3)))
+
+
+def test_grey_files_make_one_channel_and_a_single_colour_file_makes_three(tmp_path):
+    grey = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8), dtype=np.uint8)
+    path = write_folder(tmp_path / "grey", grey)
+    assert (data.load(path, root=tmp_path).x.numpy() == grey.reshape(6, 1, 8, 8)).all()
+    Image.fromarray(np.stack([grey[1, 2], grey[1, 1], grey[1, 0]], 2)).save(path / "dog" / "002.png")
+    mixed = data.load(path, root=tmp_path).x.numpy()
+    assert (mixed[:5] == grey.reshape(6, 1, 8, 8)[:5]).all() and (mixed[5] == grey[1, ::-1]).all()
+
+
+def test_the_second_load_reads_the_cache_until_a_file_changes(colours, tmp_path):
+    path, _ = colours
+    first = data.load(path, root=tmp_path / "root")
+    victim = path / "dog" / "001.png"
+    stat = victim.stat()
+    victim.write_bytes(bytes(stat.st_size))  # unreadable, but of the same size and time: only a decoder would notice
+    os.utime(victim, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert data.load(path, root=tmp_path / "root").digest == first.digest
+    os.utime(victim, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    with pytest.raises(ValueError, match=r"dog/001\.png cannot be read") as error:
+        data.load(path, root=tmp_path / "root")
+    one_line(error)
+    victim.unlink()
+    assert len(data.load(path, root=tmp_path / "root").y) == 5
+    assert len(list((tmp_path / "root" / ".cache").iterdir())) == 1  # the stale one is gone
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_a_damaged_cache_is_ignored_and_rebuilt(colours, tmp_path, damage):
+    path, _ = colours
+    first = data.load(path, root=tmp_path)
+    (cache,) = (tmp_path / ".cache").glob("*.npy")
+    good = cache.read_bytes()
+    flipped = bytes([*good[:-5], good[-5] ^ 1, *good[-4:]])
+    cache.write_bytes({"cut": good[:-7], "flip": flipped, "empty": b""}[damage])
+    assert data.load(path, root=tmp_path).digest == first.digest
+    (cache,) = (tmp_path / ".cache").glob("*.npy")
+    assert cache.read_bytes() == good
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(colours, tmp_path):
+    path, pixels = colours
+    (tmp_path / "file").write_text("not a folder")
+    assert len(data.load(path, root=tmp_path / "file").y) == pixels.shape[0] * pixels.shape[1]
+
+
+def test_a_folder_named_like_a_data_set_keeps_its_own_normalisation(tmp_path):
+    path = write_folder(tmp_path / "cifar10", np.random.default_rng(0).integers(0, 99, (2, 2, 8, 8, 3), dtype=np.uint8))
+    assert data.load(path, root=tmp_path).mean != data.PUBLISHED["cifar10"][0]
+
+
+def test_bad_folders_are_refused_in_one_line_that_names_the_file(colours, tmp_path):
+    path, _ = colours
+    Image.fromarray(np.zeros((9, 12, 3), np.uint8)).save(path / "dog" / "000.png")
+    with pytest.raises(ValueError, match=r"cat/000\.png and dog/000\.png are 11x9 and 12x9") as error:
+        data.load(path, root=tmp_path)
+    one_line(error)
+    Image.fromarray(np.zeros((9, 11), np.uint16)).save(path / "dog" / "000.png")
+    with pytest.raises(ValueError, match=r"dog/000\.png .* more than 8 bits"):
+        data.load(path, root=tmp_path)
+    (path / "eel").mkdir()
+    with pytest.raises(ValueError, match=r"pets/eel holds no images"):
+        data.load(path, root=tmp_path)
+    (path / "eel" / "small").mkdir()
+    with pytest.raises(ValueError, match=r"is the data set .*eel\?"):
+        data.load(path, root=tmp_path)
+    with pytest.raises(ValueError, match="holds 0 class folders"):
+        data.load(path / "cat", root=tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- npz
+
+
+def save(path, **arrays):
+    np.savez(path / "set.npz", **arrays)
+    return path / "set.npz"
+
+
+def test_npz_parts_are_joined_and_floats_mean_the_same_as_bytes(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (10, 6, 7, 3), dtype=np.uint8), np.arange(10).reshape(-1, 1) % 3
+    parts = {"train": slice(0, 5), "val": slice(5, 7), "test": slice(7, 10)}
+    digests = set()
+    for pixels in (x, x.astype(np.int64), x / 255, (x / 255).astype(np.float32), (x - 0.2).clip(0)):
+        arrays = {f"{part}_{k}": v[rows] for part, rows in parts.items() for k, v in (("images", pixels), ("labels", y))}
+        digests.add((images := data.load(save(tmp_path, **arrays))).digest)
+    assert (images.x.numpy() == x.transpose(0, 3, 1, 2)).all() and images.y.tolist() == y[:, 0].tolist()
+    assert len(digests) == 1 and images.name == "set" and images.classes == ("0", "1", "2")
+
+
+def test_npz_grey_images_get_one_channel_and_named_classes_may_be_empty(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (4, 5, 5), dtype=np.uint8)
+    images = data.load(save(tmp_path, train_images=x, train_labels=np.array([0, 2, 2, 0.0]), classes=["a", "b", "c"]))
+    assert (images.x[:, 0].numpy() == x).all() and images.y.tolist() == [0, 2, 2, 0] and images.classes == ("a", "b", "c")
+
+
+GOOD = {"train_images": np.zeros((4, 5, 5), np.uint8), "train_labels": np.array([0, 1, 0, 1])}
+NAN = np.full((4, 5, 5), 0.5)
+NAN[2, 3, 3] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"train_images": NAN}, "image 2 holds NaN"),
+        ({"train_images": np.full((4, 5, 5), -1.5)}, "pixels run from -1.5 to -1.5"),
+        ({"train_images": np.full((4, 5, 5), 300)}, "pixels run from 300 to 300"),
+        ({"train_images": np.array(["a"] * 4)}, "wanted (N, H, W)"),
+        ({"train_images": np.zeros((4, 5, 5, 5), np.uint8)}, "wanted (N, H, W) or (N, H, W, C)"),
+        ({"train_images": np.zeros((3, 5, 5), np.uint8)}, "for each of 3 images"),
+        ({"train_labels": np.array([0, 1, -1, 1])}, "labels run from -1 to 1"),
+        ({"train_labels": np.array([0, 1, 3, 1])}, "class 2 has no image"),
+        ({"train_labels": np.array([0, 1, 3, 1]), "classes": np.array(["a", "b"])}, "labels run from 0 to 3; wanted 0..1"),
+        ({"train_labels": np.array([0, 1, 0.5, 1])}, "not whole numbers"),
+        ({"train_labels": np.array([0, 1, np.nan, 1])}, "not whole numbers"),
+        ({"train_labels": np.eye(4)}, "train_labels have shape (4, 4)"),
+        ({"train_labels": np.zeros(4, int)}, "one class"),
+        ({"train_labels": np.array([None] * 4)}, "cannot be read"),
+        ({"val_images": np.zeros((2, 5, 5), np.uint8)}, "it lacks val_labels"),
+        (
+            {"val_images": np.zeros((2, 5, 6), np.uint8), "val_labels": np.zeros(2)},
+            "shapes differ between train (5, 5), val (5, 6)",
+        ),
+    ],
+)
+def test_bad_npz_is_refused_in_one_line_that_says_what_is_wrong(tmp_path, change, says):
+    assert len(data.load(save(tmp_path, **GOOD)).y) == 4
+    with pytest.raises(ValueError) as error:
+        data.load(save(tmp_path, **(GOOD | change)))
+    assert says in one_line(error)
+
+
+def test_a_file_that_is_no_npz_or_cut_short_or_without_training_part_is_refused(tmp_path):
+    path = save(tmp_path, **GOOD)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ValueError, match="cannot be read as") as error:
+        data.load(path)
+    one_line(error)
+    with pytest.raises(ValueError, match=r"holds x; it lacks train_images"):
+        data.load(save(tmp_path, x=np.zeros(3)))
+
+
+def test_from_arrays_takes_tensors_and_refuses_wrong_normalisation():
+    x, y = torch.zeros(4, 3, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
+    assert data.from_arrays(x, y).std == (1.0, 1.0, 1.0)  # constant channels divide by 1
+    for mean, std in (([0.5], None), ([0.5, 0.5], [1, 1]), ([0.5], [0])):
+        with pytest.raises(ValueError):
+            data.from_arrays(x, y, mean=mean, std=std)
+    with pytest.raises(ValueError, match=r"wanted \(N, C, H, W\)"):
+        data.from_arrays(x[:, 0], y)
+
+
+# --------------------------------------------------------------------------------------------- normalisation, augmentation
+
+
+def test_normalise_is_the_textbook_formula_in_every_dtype():
+    x = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(2, 3, 16, 16)
+    mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+    exact = (x.numpy() / 255 - np.array(mean)[:, None, None]) / np.array(std)[:, None, None]
+    assert np.abs(data.normalise(x, mean, std, torch.float64).numpy() - exact).max() < 1e-14
+    assert np.abs(data.normalise(x, mean, std).numpy() - exact).max() < 1e-6
+    half = data.normalise(x, mean, std, torch.bfloat16)
+    assert half.dtype == torch.bfloat16 and torch.equal(half, data.normalise(x, mean, std).bfloat16())
+    assert torch.equal(data.normalise(x, (0,), (1,), torch.float64), x.double() * (1 / 255))
+
+
+def slow_augment(image: np.ndarray, draws: dict, i: int) -> np.ndarray:
+    """One image at a time, as the words say it: pad with black, cut out, mirror, punch a hole."""
+    _, height, width = image.shape
+    if "shift" in draws:
+        top, left = height // 8, width // 8
+        padded = np.pad(image, ((0, 0), (top, top), (left, left)))
+        row, column = (int(v) for v in draws["shift"][i])
+        image = padded[:, top + row : top + row + height, left + column : left + column + width]
+    if "flip" in draws and draws["flip"][i]:
+        image = image[:, :, ::-1]
+    image = image.copy()
+    if "centre" in draws:
+        row, column = (int(v) for v in draws["centre"][i])
+        first, start = row - height // 8, column - width // 8
+        image[:, max(first, 0) : max(first + height // 4, 0), max(start, 0) : max(start + width // 4, 0)] = 0
+    return image
+
+
+@pytest.mark.parametrize("ops", ["none", "crop", "flip", "cutout", "crop+flip", "crop+flip+cutout"])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 12, 20)])
+def test_augmentation_of_a_batch_equals_one_image_at_a_time(ops, shape):
+    x = torch.from_numpy(np.random.default_rng(0).integers(1, 256, (50, *shape), dtype=np.uint8))
+    draws = data.augment_draws(ops, 50, *shape[1:], torch.Generator().manual_seed(1))
+    out = data.apply_augment(x, draws)
+    assert (out.numpy() == np.stack([slow_augment(image, draws, i) for i, image in enumerate(x.numpy())])).all()
+    assert torch.equal(out, x) == (ops == "none")
+
+
+def test_several_models_augment_at_once_as_each_would_alone():
+    x = torch.randint(0, 256, (3, 10, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    draws = [data.augment_draws("crop+flip+cutout", 10, 16, 16, torch.Generator().manual_seed(m)) for m in range(3)]
+    together = data.apply_augment(x.flatten(0, 1), {name: torch.cat([d[name] for d in draws]) for name in draws[0]})
+    alone = [data.apply_augment(x[m], draws[m]) for m in range(3)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_draws_are_uniform_over_shifts_mirrors_and_centres():
+    draws = data.augment_draws("cutout+flip+crop", 81_000, 32, 32, torch.Generator().manual_seed(0))
+    shifts = torch.bincount((draws["shift"] + 4) @ torch.tensor([9, 1]), minlength=81).double()
+    centres = torch.bincount(draws["centre"] @ torch.tensor([32, 1]), minlength=1024).double()
+    assert ((shifts - 1000).abs() < 5 * 1000**0.5).all() and len(shifts) == 81
+    assert ((centres - 81000 / 1024).abs() < 6 * 80**0.5).all() and len(centres) == 1024
+    assert abs(draws["flip"].double().mean() - 0.5) < 0.01
+    again = data.augment_draws("crop+flip+cutout", 81_000, 32, 32, torch.Generator().manual_seed(0))
+    assert all(torch.equal(again[name], draws[name]) for name in again)
+
+
+def test_an_unknown_augmentation_is_refused():
+    with pytest.raises(ValueError, match=r"'mirror' is not one of none, crop, flip, cutout"):
+        data.augment_draws("crop+mirror", 4, 8, 8, torch.Generator())
+
+
+# --------------------------------------------------------------------------------------------------------------- membership
+
+
+@pytest.mark.parametrize(
+    ("samples", "population", "classes"), [(100, 0, 10), (101, 20, 7), (57, 13, 3), (1797, 300, 10), (9, 2, 5)]
+)
+def test_pairs_are_complements_and_halves_differ_by_at_most_one_in_every_class(samples, population, classes):
+    labels = np.random.default_rng(samples).integers(0, classes, samples)
+    member = data.paired_membership(8, samples, labels=labels, num_population=population, seed=3)
+    set_aside = ~member.any(0)
+    assert member.dtype == bool and set_aside.sum() == population
+    assert (member[0::2] ^ member[1::2] == ~set_aside).all()
+    for c in range(classes):
+        halves = member[:, (labels == c) & ~set_aside].sum(1)
+        assert (np.abs(halves[0::2] - halves[1::2]) <= 1).all()
+        assert abs(set_aside[labels == c].sum() - population * (labels == c).mean()) < 1
+    assert (np.abs(member[0::2].sum(1) - member[1::2].sum(1)) <= 1).all()
+
+
+def test_a_larger_pool_keeps_the_rows_of_a_smaller_one_and_pairs_differ():
+    labels = np.arange(60) % 3
+    for draw in (data.paired_membership, data.bernoulli_membership):
+        large = draw(64, 60, labels=labels, num_population=10, seed=5)
+        assert (draw(16, 60, labels=labels, num_population=10, seed=5) == large[:16]).all()
+        assert len(np.unique(large, axis=0)) == 64
+        assert (draw(64, 60, labels=labels, num_population=10, seed=6) != large).any()
+
+
+def test_every_sample_is_a_member_half_of_the_time_whatever_its_class_size():
+    labels = np.array([0, 0, 0, 1, 2, 2, 2, 2, 2, 3, 3])  # odd classes, odd total
+    share = data.paired_membership(4000, 11, labels=labels, seed=0)[0::2].mean(0)
+    assert (np.abs(share - 0.5) < 4.5 * 0.5 / 2000**0.5).all()
+    population = np.mean(
+        [~data.paired_membership(2, 11, labels=labels, num_population=4, seed=s).any(0) for s in range(1500)], 0
+    )
+    assert (np.abs(population - 4 / 11) < 4.5 * 0.5 / 1500**0.5).all()
+
+
+def test_bernoulli_rows_are_independent_fair_coins():
+    member = data.bernoulli_membership(400, 500, num_population=100, seed=0)
+    audited = member[:, member.any(0)].astype(float)
+    assert audited.shape == (400, 400) and abs(audited.mean() - 0.5) < 4 * 0.5 / 400
+    rows = np.corrcoef(audited)[np.triu_indices(400, 1)]
+    assert np.abs(rows).max() < 6 / 20 and abs(rows.std() * 20 - 1) < 0.05
+    assert np.std(audited.sum(1)) > 5  # rows are not balanced by design: sd of a binomial is 10
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: data.paired_membership(5, 10), "take 6"),
+        (lambda: data.paired_membership(0, 10), "take 2"),
+        (lambda: data.paired_membership(4, 10, num_population=9), "leave two samples"),
+        (lambda: data.paired_membership(4, 10, num_population=-1), "leave two samples"),
+        (lambda: data.paired_membership(4, 10, labels=np.zeros(9)), "wanted (10,)"),
+        (lambda: data.bernoulli_membership(0, 10), "at least 1"),
+        (lambda: data.bernoulli_membership(3, 1), "leave two samples"),
+    ],
+)
+def test_impossible_membership_is_refused_in_one_line(call, says):
+    with pytest.raises(ValueError) as error:
+        call()
+    assert says in one_line(error)
