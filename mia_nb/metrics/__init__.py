@@ -15,8 +15,8 @@ from .curve import (
     tie_mass,
     tpr_at,
 )
-from .intervals import Band, bootstrap, difference, intervals, roc_band
-from .summary import class_gaps, per_target, readable, summary
+from .tables import class_gaps, per_target, readable, summary
+from .uncertainty import Band, bootstrap, difference, intervals, roc_band
 
 __all__ = [
     "Band",

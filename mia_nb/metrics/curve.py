@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import betaincinv, gammaln
 
 MIN_FALSE_POSITIVES = 10  # below this many allowed false positives a TPR at that FPR is not measurable
+PRIORS = (0.5, 0.1, 0.01)  # shares of members at which a positive predictive value is quoted
 
 
 class Roc(NamedTuple):

@@ -8,13 +8,11 @@ import numpy as np
 import pandas as pd
 
 from ..types import Scores, Signals
-from .curve import area, auc_null_error, clopper_pearson, counts, null_advantage, ppv, tie_mass, tpr_at_counts
-from .intervals import FPR, bootstrap, intervals, names, percentile, scored, two_way
+from .curve import PRIORS, area, auc_null_error, clopper_pearson, counts, null_advantage, ppv, tie_mass, tpr_at_counts
+from .uncertainty import FPR, bootstrap, intervals, names, percentile, scored, two_way
 
 if TYPE_CHECKING:
     from .null import SelfTest
-
-PRIORS = (0.5, 0.1, 0.01)
 
 
 def per_target(scores: dict[str, Scores], fpr=FPR) -> pd.DataFrame:
@@ -71,8 +69,10 @@ def summary(
     metric's largest value over attacks, unadjusted; its interval is that of the maximum inside each draw. A TPR with fewer
     than 10 allowed false positives keeps its number and has measurable=False. A failed `self_test` stamps every row.
     """
-    if not scores:
-        raise ValueError("summary got no scores: pass {name: attacks.score(...)}")
+    if not scores or "max" in scores:
+        raise ValueError(
+            f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken by its last row"
+        )
     sampled = {name: bootstrap(one, fpr, draws=draws, seed=seed) for name, one in scores.items()}
     rows = per_target(scores, fpr).groupby("attack", sort=False)
     table = pd.DataFrame({name: _attack_row(scores[name], rows.get_group(name), sampled[name], fpr) for name in scores}).T
@@ -99,7 +99,10 @@ def _attack_row(scores: Scores, rows: pd.DataFrame, sampled: dict, fpr) -> dict:
     record |= {name: rows[name].mean() for name in facts}
     record |= {"k": scores.info.get("k"), "queries": scores.info.get("queries")}
     record |= {"n1": rows["n1"].min(), "n0": rows["n0"].min(), "targets": len(rows)}
-    return record | {"flags": "; ".join(_flags(scores, rows, fpr))}
+    flags = _flags(scores, rows, fpr)
+    if np.isfinite(ends.loc["auc", "t_low"]):
+        flags.append(f"few pairs: t-interval of the AUC {ends.loc['auc', 't_low']:.3f} to {ends.loc['auc', 't_high']:.3f}")
+    return record | {"flags": "; ".join(flags)}
 
 
 def _ppv(rows: pd.DataFrame, fpr) -> dict:
