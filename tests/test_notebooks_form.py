@@ -1,0 +1,76 @@
+"""Every committed notebook and preset keeps the house form."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mia_nb.cli import notebooks
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+PRESETS = sorted(FOLDER.glob("presets/*.yaml"))
+ABSOLUTE = re.compile(r"""["'](/(?!/)\w|~/|[A-Za-z]:\\)""")
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def notebook(request) -> dict:
+    return json.loads(request.param.read_text(encoding="utf-8"))
+
+
+def code(notebook: dict) -> list[str]:
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def test_there_are_notebooks_and_presets():
+    assert NOTEBOOKS and PRESETS
+
+
+def test_a_notebook_is_stripped(notebook):
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook["cells"])
+    assert set(notebook["metadata"]) <= {"kernelspec", "language_info"}
+    assert all(set(cell["metadata"]) <= {"tags"} for cell in notebook["cells"])
+
+
+def test_a_notebook_asks_for_the_kernel_python3(notebook):
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+
+
+def test_cell_ids_are_there_and_name_one_cell_each(notebook):
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids) and notebook["nbformat_minor"] >= 5
+
+
+def test_cells_are_short_and_define_nothing(notebook):
+    for source in code(notebook):
+        assert len(source.splitlines()) <= 15, source
+        nodes = list(ast.walk(ast.parse(source)))
+        assert not any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in nodes), source
+
+
+def test_no_cell_names_an_absolute_path(notebook):
+    assert not [source for source in code(notebook) if ABSOLUTE.search(source)]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_one_parameters_cell_holds_literals_with_type_and_help(path):
+    tagged = [c for c in json.loads(path.read_text())["cells"] if "parameters" in c["metadata"].get("tags", [])]
+    assert len(tagged) == 1
+    parameters = notebooks.read_parameters(path)
+    assert all(notebooks.fit(p, p.default) == p.default for p in parameters.values())
+    assert all(p.kinds and p.help for p in parameters.values())
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_every_step_of_a_preset_names_a_notebook_and_its_parameters(path):
+    steps = notebooks.plan("all", path.stem, [], [FOLDER])
+    assert steps and all(step.notebook in NOTEBOOKS for step in steps)
+
+
+def test_the_form_tests_find_what_they_look_for():
+    assert ABSOLUTE.search("open('/home/me/x')") and ABSOLUTE.search('"~/x"') and ABSOLUTE.search(r"'C:\x'")
+    assert not ABSOLUTE.search("'https://x.org'") and not ABSOLUTE.search("a / b") and not ABSOLUTE.search("'results/x'")

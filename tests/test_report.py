@@ -1,0 +1,115 @@
+"""The offline page: everything shown, nothing fetched, nothing run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from nbformat import v4
+
+from mia_nb.report import DRAW, export
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def figure(title="A chart", kind=go.Scatter) -> dict:
+    chart = go.Figure(kind(x=[1, 2, 3], y=[1, 3, 2], mode="markers"), layout={"title": {"text": title}})
+    return v4.new_output(
+        "display_data", {"application/vnd.plotly.v1+json": json.loads(chart.to_json()), "text/html": "<b>no</b>"}
+    )
+
+
+def executed(path: Path, *outputs, markdown="# A title\n\n## A section\n\nProse.", source="secret_code = 1") -> Path:
+    cells = [v4.new_markdown_cell(markdown), v4.new_code_cell(source, outputs=list(outputs), execution_count=1)]
+    path.write_text(json.dumps(v4.new_notebook(cells=cells)))
+    return path
+
+
+def page_of(tmp_path: Path, *outputs, **options) -> str:
+    page = export([executed(tmp_path / "a.ipynb", *outputs, **options)], tmp_path / "out.html", title="T & T").read_text()
+    return page.partition("<body>")[2]
+
+
+def test_prose_tables_streams_and_pictures_are_there_and_code_is_folded(tmp_path):
+    table = pd.DataFrame({"auc": [0.625]}, index=["lira"])
+    page = page_of(
+        tmp_path,
+        v4.new_output("stream", name="stdout", text="epoch 1\repoch 2\rdone\n\x1b[31mred\x1b[0m\n"),
+        v4.new_output("display_data", {"text/html": table.to_html(), "text/plain": "no"}),
+        v4.new_output("display_data", {"image/png": PIXEL + "\n", "text/plain": "no"}),
+        v4.new_output("display_data", {"image/svg+xml": "<svg xmlns='http://www.w3.org/2000/svg'/>"}),
+        v4.new_output("display_data", {"text/markdown": "**bold**"}),
+        v4.new_output("execute_result", {"text/plain": "a < b"}),
+        v4.new_output("error", ename="ValueError", evalue="bad", traceback=["\x1b[31mValueError\x1b[0m: bad"]),
+    )
+    assert re.search(r"<h1>T &amp; T</h1>", page) and re.search(r'<h2 id="s1-1">A section</h2>\s*<p>Prose.</p>', page)
+    assert '<a href="#s1">A title</a><ol><li><a href="#s1-1">A section</a></li></ol>' in page
+    assert '<pre class="stdout">done\nred\n</pre>' in page and "epoch 1" not in page
+    assert "<th>auc</th>" in page and "<td>0.625</td>" in page
+    assert f'src="data:image/png;base64,{PIXEL}"' in page
+    svg = re.search(r"data:image/svg\+xml;base64,([^\"]+)", page)[1]
+    assert base64.b64decode(svg).startswith(b"<svg")
+    assert (
+        "<strong>bold</strong>" in page and "<pre>a &lt; b</pre>" in page and '<pre class="error">ValueError: bad</pre>' in page
+    )
+    assert re.search(r"<details><summary>code 1</summary><pre>secret_code = 1</pre></details>", page)
+
+
+def test_what_a_notebook_could_smuggle_in_neither_runs_nor_loads(tmp_path):
+    evil = (
+        "<script>alert(1)</script><img src=https://evil.example/a.png><img src=x onerror=alert(1)><iframe src=//evil.example>"
+        "<a href='javascript:alert(1)'>x</a><style>@import url(https://evil.example/a.css)</style><b onclick=alert(1)>kept</b>"
+    )
+    hostile = figure(title="</script><script>alert(1)</script>")
+    page = page_of(
+        tmp_path,
+        v4.new_output("display_data", {"text/html": evil}),
+        v4.new_output("display_data", {"image/png": '"><script>alert(1)</script>'}),
+        v4.new_output("stream", name="stdout", text=evil),
+        hostile,
+        markdown=f"# Title <script>alert(1)</script>\n\n{evil}\n\n![p](https://evil.example/b.png) [x](javascript:alert(1))",
+        source=f"print('''{evil}''')",
+    )
+    text = re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
+    assert re.findall(r"<script[^>]*>", text) == ['<script type="application/json" class="figure">', "<script>", "<script>"]
+    before_plotly = text.partition("<script>")[0]
+    assert not re.search(r"<(iframe|style|link|object|embed)\b|\son\w+=|javascript:", before_plotly)
+    assert all(source.startswith("data:image/") for source in re.findall(r"<img[^>]*src=\"([^\"]*)\"", before_plotly))
+    assert "<b>kept</b>" in text
+
+
+def test_figures_share_one_plotly_and_the_page_names_no_outside_address(tmp_path):
+    first = executed(tmp_path / "a.ipynb", figure(), figure("Second"))
+    second = executed(tmp_path / "b.ipynb", figure("Third"), markdown="no heading")
+    page = export([first, second], tmp_path / "out.html").read_text()
+    assert page.count("<script>") == 2 and page.count('class="figure">') == 3 and DRAW in page
+    assert 4.5e6 < len(page) < 5.5e6
+    assert not re.search(r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//", page)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
+    assert policy.startswith("default-src 'none'") and "http" not in policy and policy.count("sha256-") == 2
+    assert '<a href="#s2">b</a>' in page and 'aria-label="Third"' in page
+    assert not list(tmp_path.glob(".tmp*"))
+
+
+def test_a_page_without_figures_carries_no_script(tmp_path):
+    page = export([executed(tmp_path / "a.ipynb")], tmp_path / "out.html").read_text()
+    assert "<script" not in page and "script-src 'none'" in page and len(page) < 10_000
+
+
+def test_attached_pictures_of_markdown_are_inlined(tmp_path):
+    path = executed(tmp_path / "a.ipynb", markdown="![p](attachment:a.png)")
+    record = json.loads(path.read_text())
+    record["cells"][0]["attachments"] = {"a.png": {"image/png": PIXEL}}
+    path.write_text(json.dumps(record))
+    assert f'<img src="data:image/png;base64,{PIXEL}" alt="p">' in export([path], tmp_path / "out.html").read_text()
+
+
+def test_a_file_that_is_no_notebook_is_named(tmp_path):
+    (tmp_path / "a.ipynb").write_text("[]")
+    with pytest.raises(ValueError, match=r"a\.ipynb is not a notebook"):
+        export([tmp_path / "a.ipynb"], tmp_path / "out.html")
