@@ -27,12 +27,10 @@ def class_folders(path: Path, cache: Path) -> tuple[np.ndarray, np.ndarray, list
         )
     stamp, labels = [], []
     for label, folder in enumerate(folders):
-        with os.scandir(path / folder) as entries:
-            found = sorted(
-                (f"{folder}/{entry.name}", *_size_and_time(entry.stat()))
-                for entry in entries
-                if entry.name[0] != "." and os.path.splitext(entry.name)[1].lower() in SUFFIXES and entry.is_file()
-            )
+        try:
+            found = sorted(_images_in(path, folder))
+        except OSError as error:
+            raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
         if not found:
             deeper = any((path / folder).glob("*/"))
             fix = f"it holds folders: is the data set {path / folder}?" if deeper else "remove it or fill it"
@@ -42,6 +40,13 @@ def class_folders(path: Path, cache: Path) -> tuple[np.ndarray, np.ndarray, list
     names = [name for name, *_ in stamp]
     x = _cached(cache, path, stamp, lambda: _decode(names, lambda name: (path / name).read_bytes()))
     return x, np.array(labels), folders
+
+
+def _images_in(path: Path, folder: str):
+    with os.scandir(path / folder) as entries:
+        for entry in entries:
+            if entry.name[0] != "." and os.path.splitext(entry.name)[1].lower() in SUFFIXES and not entry.is_dir():
+                yield (f"{folder}/{entry.name}", *_size_and_time(entry.stat()))
 
 
 def tiny_imagenet(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, list[str]]:

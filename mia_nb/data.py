@@ -91,12 +91,11 @@ def from_arrays(x, y, *, classes: Sequence[str] | None = None, name="arrays", me
         raise ValueError(
             f"{name}: mean={mean}, std={std}; wanted one positive std and one mean for each of {x.shape[1]} channels"
         )
-    header = json.dumps([list(x.shape), mean, std]).encode()
-    digest = hashlib.sha256(header)
+    if canary is not None and (canary := np.asarray(canary, bool)).shape != y.shape:
+        raise ValueError(f"{name}: canary has shape {canary.shape}; wanted {y.shape}")
+    digest = hashlib.sha256(json.dumps([list(x.shape), mean, std]).encode())
     digest.update(memoryview(x.numpy()).cast("B"))
     digest.update(y.astype("<i8").tobytes())
-    if canary is not None:
-        canary = np.asarray(canary, bool)
     return Images(x, torch.from_numpy(y), classes, name, digest.hexdigest(), mean, std, canary)
 
 
@@ -122,7 +121,7 @@ def _labels(y, samples: int, classes: Sequence[str] | None, name: str) -> tuple[
     y = np.asarray(y)
     if y.shape == (samples, 1):
         y = y[:, 0]
-    if y.shape != (samples,):
+    if y.shape != (samples,) or not samples:
         raise ValueError(f"{name}: labels have shape {y.shape}; wanted ({samples},), one class number per image")
     if y.dtype.kind not in "iub" and not (y.dtype.kind == "f" and (y == np.rint(y)).all()):
         raise ValueError(f"{name}: labels are {y.dtype} and not whole numbers; wanted class numbers from 0")
@@ -163,11 +162,13 @@ def _digits(root, download):
 def _torchvision(kind: str, megabytes: int, root: Path, download: bool):
     from mia_nb._torchvision import datasets
 
+    dataset = getattr(datasets(), kind)
     try:
-        parts = [getattr(datasets(), kind)(root, train=train, download=download) for train in (True, False)]
+        parts = [dataset(root, train=train, download=download) for train in (True, False)]
     except (RuntimeError, OSError) as error:
         if download:
-            raise ValueError(f"{kind} could not be downloaded into {root}: {str(error).splitlines()[0]}") from error
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{kind} could not be downloaded into {root}: {reason}") from error
         raise ValueError(f"{kind} is not in {root}, or not intact: pass download=True to fetch it ({megabytes} MB)") from error
     x = np.concatenate([np.asarray(part.data) for part in parts])
     return _channels_first(x), np.concatenate([np.asarray(part.targets) for part in parts]), parts[0].classes
@@ -196,7 +197,7 @@ def _synthetic(options: str):
         try:
             values[key] = type(SYNTHETIC[key])(value)
         except ValueError:
-            raise ValueError(f"synthetic: {key}={value!r} is not a number") from None
+            raise ValueError(f"synthetic: {key}={value!r}; wanted a number such as {SYNTHETIC[key]}") from None
     count, n, size, channels, seed = (values[key] for key in ("classes", "n", "size", "channels", "seed"))
     if not (2 <= count <= n and size > 0 and 1 <= channels <= 4 and values["noise"] >= 0):
         raise ValueError(f"synthetic: {values}; wanted 2 <= classes <= n, size > 0, 1 to 4 channels, noise >= 0")
@@ -246,7 +247,7 @@ def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: tor
     """(x / 255 - mean) / std per channel: (..., C, H, W) uint8 -> dtype. Half types are computed in float32, rounded once."""
     work = torch.float64 if dtype == torch.float64 else torch.float32
     mean, std = (torch.tensor(value, dtype=torch.float64)[:, None, None] for value in (mean, std))
-    scale, shift = ((1 / (255 * std)), (-mean / std))
+    scale, shift = 1 / (255 * std), -mean / std
     return x.to(work).mul_(scale.to(x.device, work)).add_(shift.to(x.device, work)).to(dtype)
 
 
