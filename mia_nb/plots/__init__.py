@@ -1,0 +1,27 @@
+"""Records to plotly figures: pure functions, one house template, no torch. Every title is a sentence computed from the data.
+
+Members are vermillion, solid and round; non-members blue, dashed and diamond-shaped: colour is never the only cue. Paper is
+transparent and text mid-grey, so that a figure reads on light and on dark pages. No figure has a fixed width.
+"""
+
+from .curves import roc, roc_pair, verdict
+from .pools import accuracy, images, loss_traces
+from .style import GREY, MEMBER, NON_MEMBER, TEMPLATE
+from .views import gap_against_risk, histogram, scatter, summary
+
+__all__ = [
+    "GREY",
+    "MEMBER",
+    "NON_MEMBER",
+    "TEMPLATE",
+    "accuracy",
+    "gap_against_risk",
+    "histogram",
+    "images",
+    "loss_traces",
+    "roc",
+    "roc_pair",
+    "scatter",
+    "summary",
+    "verdict",
+]

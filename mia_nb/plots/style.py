@@ -1,0 +1,71 @@
+"""The house style: colours, second cues, template, and how every figure is finished."""
+
+from __future__ import annotations
+
+import textwrap
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ..types import Scores
+
+MEMBER, NON_MEMBER, GREY = "#D55E00", "#0072B2", "#7A7A7A"
+LINES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0072B2", "#D55E00", "#999999")  # Okabe-Ito without black and yellow
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+MARKERS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star")
+
+AXIS = {
+    "gridcolor": "rgba(128,128,128,.22)",
+    "linecolor": GREY,
+    "zeroline": False,
+    "ticks": "outside",
+    "tickcolor": GREY,
+    "title": {"font": {"size": 13}},
+}
+TITLE = {"x": 0, "xref": "paper", "y": 1, "yref": "paper", "yanchor": "bottom", "pad": {"b": 32}, "font": {"size": 14}}
+TEMPLATE = go.layout.Template(
+    layout={
+        "font": {"color": GREY, "size": 13},
+        "title": TITLE | {"subtitle": {"font": {"size": 12}}},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "autosize": True,
+        "margin": {"t": 76, "l": 64, "r": 24, "b": 52},
+        "xaxis": AXIS,
+        "yaxis": AXIS,
+        "legend": {"bgcolor": "rgba(0,0,0,0)"},
+        "colorway": LINES,
+    }
+)
+
+
+def finish(figure: go.Figure, sentence: str, note: str = "", **layout) -> go.Figure:
+    """The template, the sentence as title and, smaller, a note on how to read the picture."""
+    title = {"text": "<br>".join(textwrap.wrap(sentence, 96)), "subtitle": {"text": note}}
+    return figure.update_layout(template=TEMPLATE, title=title, **layout)
+
+
+def named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
+    return {name_of(scores): scores} if isinstance(scores, Scores) else scores
+
+
+def name_of(scores: Scores) -> str:
+    return str(scores.info.get("attack", "score"))
+
+
+def targets(scores: Scores) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(score, member) of every target, without the samples that could not be scored."""
+    known = ~np.isnan(scores.value)
+    return [(v[k], m[k]) for v, m, k in zip(scores.value, scores.member, known, strict=True)]
+
+
+def row_of(scores: Scores, target: int) -> int:
+    """The row that holds a target's scores, given its row number in the pool."""
+    rows = np.flatnonzero(scores.targets == target)
+    if not len(rows):
+        raise ValueError(f"target={target} was not attacked; these scores hold targets {scores.targets.tolist()}")
+    return int(rows[0])
+
+
+def translucent(colour: str, opacity: float) -> str:
+    return f"rgba({int(colour[1:3], 16)},{int(colour[3:5], 16)},{int(colour[5:7], 16)},{opacity})"

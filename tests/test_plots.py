@@ -1,0 +1,294 @@
+"""Figures hold exactly what the records hold, keep the house style, and stay light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from mia_nb import metrics, plots
+from mia_nb.types import Scores
+
+
+def gaussian_scores(samples=600, targets=6, shift=1.0, seed=0, name="rmia", round_to=None) -> Scores:
+    """Members N(shift, 1), non-members N(0, 1), in complementary pairs."""
+    rng = np.random.default_rng(seed)
+    first = rng.permuted(np.tile(np.arange(samples) < samples // 2, (targets // 2, 1)), axis=1)
+    member = np.stack([first, ~first], axis=1).reshape(targets, samples)
+    value = rng.normal(size=member.shape) + shift * member
+    value = value if round_to is None else np.round(value, round_to)
+    accuracy = np.stack([np.linspace(0.95, 1.0, targets), np.linspace(0.9, 0.94, targets)], axis=1)
+    rows = np.arange(targets)
+    return Scores(value, member, rows, rows // 2, accuracy, 1 - accuracy, {"attack": name})
+
+
+def traces_of(figure: go.Figure, **wanted) -> list:
+    return [t for t in figure.data if all(getattr(t, name) == value for name, value in wanted.items())]
+
+
+def curve_of(figure: go.Figure):
+    return next(t for t in figure.data if t.name and "AUC" in t.name)
+
+
+def test_drawn_tpr_is_the_mean_of_tpr_at_over_targets_at_every_drawn_rate():
+    scores = gaussian_scores()
+    curve = curve_of(plots.roc(scores))
+    for x, y in zip(curve.x[::7], curve.y[::7], strict=True):
+        exact = [
+            metrics.tpr_at(v, m, round(float(x) * 300) / 300).tpr for v, m in zip(scores.value, scores.member, strict=True)
+        ]
+        assert y == pytest.approx(np.mean(exact), abs=1e-6)
+
+
+def test_thinning_keeps_tpr_at_the_usual_rates_with_50000_samples():
+    scores = gaussian_scores(50_000, 2, seed=1)
+    curve = curve_of(plots.roc(scores))
+    for x in (1e-4, 1e-3, 1e-2, 1e-1):
+        exact = np.mean([metrics.tpr_at(v, m, x).tpr for v, m in zip(scores.value, scores.member, strict=True)])
+        assert curve.y[np.searchsorted(curve.x, x * (1 + 1e-5)) - 1] == pytest.approx(exact, abs=1e-6)
+    assert len(curve.x) < 1500
+
+
+def test_the_area_under_the_linear_view_is_the_auc():
+    for round_to in (None, 0):
+        scores = gaussian_scores(2000, 2, round_to=round_to)
+        curve = curve_of(plots.roc(scores, log=False))
+        auc = np.mean([metrics.auc(v, m) for v, m in zip(scores.value, scores.member, strict=True)])
+        assert np.trapezoid(curve.y.astype(float), curve.x.astype(float)) == pytest.approx(auc, abs=2e-3)
+        assert f"{auc:.3f}" in curve.name
+
+
+def test_log_axes_hold_only_positive_numbers_and_start_at_one_sample():
+    figure = plots.roc(gaussian_scores(shift=0.2))
+    assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
+    for trace in figure.data:
+        assert (np.asarray(trace.x) > 0).all() and (np.asarray(trace.y) > 0).all()
+    assert figure.layout.xaxis.range[0] == pytest.approx(np.log10(1 / 300))
+
+
+def test_the_resolution_floor_is_shaded_up_to_ten_false_alarms():
+    (shade,) = plots.roc(gaussian_scores()).layout.shapes
+    assert (shade.x0, shade.x1) == (pytest.approx(1 / 300), pytest.approx(10 / 300))
+
+
+def test_the_side_by_side_view_holds_both_scales_and_names_each_attack_once():
+    scores = {"rmia": gaussian_scores(), "loss": gaussian_scores(shift=0.5)}
+    figure = plots.roc_pair(scores)
+    assert figure.layout.xaxis.type != "log" and figure.layout.xaxis2.type == "log"
+    named = [t.name for t in figure.data if t.showlegend and t.name]
+    assert len(named) == 2 and named[0].startswith("rmia") and named[1].startswith("loss")
+
+
+def test_the_band_of_one_target_is_its_clopper_pearson_interval():
+    scores = gaussian_scores(targets=2)
+    one = Scores(**{n: getattr(scores, n)[:1] for n in ("value", "member", "targets", "pair", "accuracy", "loss")}, info={})
+    figure = plots.roc(one)
+    low, high = figure.data[1], figure.data[2]
+    at = 40
+    record = metrics.tpr_at(one.value[0], one.member[0], round(float(low.x[at]) * 300) / 300)
+    assert (low.y[at], high.y[at]) == (pytest.approx(record.low, abs=1e-6), pytest.approx(record.high, abs=1e-6))
+
+
+def test_the_band_is_at_least_as_wide_as_the_t_interval_over_pairs():
+    scores = gaussian_scores(targets=6)
+    scores.value[scores.pair == 0] += 1.5 * scores.member[scores.pair == 0]  # one pair leaks far more
+    figure = plots.roc(scores)
+    low, high = figure.data[1], figure.data[2]
+    at = int(np.searchsorted(low.x, 0.1))
+    x = round(float(low.x[at]) * 300) / 300
+    per_pair = [
+        np.mean([metrics.tpr_at(scores.value[r], scores.member[r], x).tpr for r in (2 * p, 2 * p + 1)]) for p in range(3)
+    ]
+    half = 4.302653 * np.std(per_pair, ddof=1) / np.sqrt(3)  # t quantile .975 with 2 degrees of freedom
+    assert low.y[at] == pytest.approx(max(np.mean(per_pair) - half, 1 / 300), abs=1e-5)
+    assert high.y[at] == pytest.approx(min(np.mean(per_pair) + half, 1), abs=1e-5)
+
+
+def test_only_the_best_of_many_attacks_shows_its_band():
+    many = {f"attack {i}": gaussian_scores(shift=0.2 * i) for i in range(5)}
+    assert [t.legendgroup for t in plots.roc(many).data if t.fill == "tonexty"] == ["attack 4"]
+    few = {name: many[name] for name in list(many)[:2]}
+    assert len(traces_of(plots.roc(few), fill="tonexty")) == 2
+
+
+def test_lattice_scores_carry_a_tie_flag_and_continuous_ones_do_not():
+    scores = gaussian_scores(round_to=0)
+    scores.value[:] = np.clip(scores.value, 0, 1)
+    assert "ties: no FPR below" in curve_of(plots.roc(scores)).name
+    assert "ties" not in curve_of(plots.roc(gaussian_scores())).name
+
+
+def test_samples_without_a_score_are_left_out():
+    scores = gaussian_scores()
+    full = curve_of(plots.roc(scores)).name
+    value = np.concatenate([scores.value, np.full((6, 50), np.nan)], axis=1)
+    padded = np.concatenate([scores.member, np.ones((6, 50), bool)], axis=1)
+    wider = Scores(value, padded, scores.targets, scores.pair, scores.accuracy, scores.loss, scores.info)
+    assert curve_of(plots.roc(wider)).name == full
+    assert sum(t.customdata[:-1].sum() for t in plots.histogram(wider, target=0).data) == 600
+
+
+def test_histogram_counts_equal_numpys_and_every_sample_is_in_a_bin():
+    scores = gaussian_scores()
+    scores.value[0, 0] = np.inf
+    figure = plots.histogram(scores, target=0)
+    non_members, members = figure.data
+    for trace, mask in ((members, scores.member[0]), (non_members, ~scores.member[0])):
+        assert len(trace.x) == 101 and trace.customdata[:-1].sum() == mask.sum()
+        np.testing.assert_allclose(trace.y, trace.customdata / mask.sum())
+        inner = np.histogram(scores.value[0, mask], np.asarray(trace.x))[0]
+        np.testing.assert_array_equal(trace.customdata[1:-2], inner[1:-1])
+
+
+def test_a_pooled_histogram_holds_every_target():
+    assert sum(t.customdata[:-1].sum() for t in plots.histogram(gaussian_scores()).data) == 6 * 600
+
+
+def test_members_are_vermillion_solid_and_round_and_non_members_blue_dashed_and_diamonds():
+    scores = gaussian_scores()
+    non_members, members = plots.histogram(scores, target=0).data
+    assert (members.line.color, members.line.dash, members.fillpattern.shape) == ("#D55E00", "solid", "/")
+    assert (non_members.line.color, non_members.line.dash, non_members.fillpattern.shape) == ("#0072B2", "dash", "\\")
+    dots = {t.name: t.marker for t in plots.scatter(scores, gaussian_scores(name="loss")).data if t.type == "scattergl"}
+    assert (dots["members"].color, dots["members"].symbol) == ("#D55E00", "circle")
+    assert (dots["non-members"].color, dots["non-members"].symbol) == ("#0072B2", "diamond-open")
+
+
+def test_no_two_attacks_of_a_suite_share_both_colour_and_dash():
+    many = {f"attack {i}": gaussian_scores(60, 2) for i in range(12)}
+    styles = [(t.line.color, t.line.dash) for t in plots.roc(many).data if t.name and "AUC" in t.name]
+    assert len(set(styles)) == 12
+
+
+def test_scatter_points_are_the_scores_of_their_sample():
+    x, y = gaussian_scores(), gaussian_scores(name="loss")
+    y.value[:] = 2 * x.value + 1
+    for trace in (t for t in plots.scatter(x, y, target=2).data if t.type == "scattergl"):
+        np.testing.assert_array_equal(trace.x, x.value[2, trace.customdata].astype(np.float32))
+        np.testing.assert_array_equal(trace.y, y.value[2, trace.customdata].astype(np.float32))
+        assert (x.member[2, trace.customdata] == (trace.name == "members")).all()
+    assert "correlation 1.00" in plots.scatter(x, y).layout.title.text
+
+
+def test_scatter_refuses_pools_with_other_members():
+    with pytest.raises(ValueError, match="other members"):
+        plots.scatter(gaussian_scores(seed=0), gaussian_scores(seed=1))
+
+
+def test_an_unknown_target_is_named():
+    with pytest.raises(ValueError, match="target=9 was not attacked"):
+        plots.histogram(gaussian_scores(), target=9)
+
+
+def test_gap_against_risk_puts_the_correctness_attack_on_its_line():
+    rng = np.random.default_rng(0)
+    scores = gaussian_scores(1000, 4)
+    right = np.where(scores.member, rng.random(scores.member.shape) < 0.98, rng.random(scores.member.shape) < 0.8)
+    accuracy = np.array([[r[m].mean(), r[~m].mean()] for r, m in zip(right, scores.member, strict=True)])
+    exact = Scores(
+        right.astype(float), scores.member, scores.targets, scores.pair, accuracy, accuracy, {"attack": "correctness"}
+    )
+    figure = plots.gap_against_risk(exact)
+    line, points = figure.data
+    np.testing.assert_allclose(points.y, 0.5 + np.asarray(points.x) / 2, atol=1e-12)
+    np.testing.assert_allclose(line.y, 0.5 + np.asarray(line.x) / 2, atol=1e-12)
+
+
+def test_gap_against_tpr_shows_the_clopper_pearson_interval():
+    scores = gaussian_scores()
+    points = plots.gap_against_risk(scores, fpr=0.1).data[1]
+    record = metrics.tpr_at(scores.value[3], scores.member[3], 0.1)
+    assert points.y[3] == record.tpr
+    assert points.y[3] + points.error_y.array[3] == pytest.approx(record.high)
+    assert points.y[3] - points.error_y.arrayminus[3] == pytest.approx(record.low)
+
+
+def test_loss_traces_show_the_median_over_models_of_the_median_over_members():
+    rng = np.random.default_rng(0)
+    log_loss = rng.normal(size=(5, 7, 40)).astype(np.float16)
+    log_loss[:, :, 20:] = np.nan
+    figure = plots.loss_traces(iter(log_loss))
+    typical = next(t for t in figure.data if t.name == "median member")
+    expected = np.median(np.median(np.exp(log_loss[:, :, :20].astype(float)), axis=2), axis=0)
+    np.testing.assert_allclose(typical.y, expected, rtol=2e-2)  # the median of an even number is taken on the log scale
+    assert list(typical.x) == list(range(1, 8)) and figure.layout.yaxis.type == "log"
+    with pytest.raises(ValueError, match="no loss traces"):
+        plots.loss_traces([])
+
+
+def test_accuracy_shows_both_ends_of_every_gap():
+    scores = gaussian_scores()
+    members, non_members = (t for t in plots.accuracy(scores).data if t.mode == "markers")
+    np.testing.assert_array_equal(members.y, scores.accuracy[:, 0])
+    np.testing.assert_array_equal(non_members.y, scores.accuracy[:, 1])
+
+
+def test_summary_and_verdict_repeat_the_tables_numbers():
+    table = metrics.summary({"rmia": gaussian_scores(), "loss": gaussian_scores(shift=0.3, name="loss")}, draws=50)
+    points = plots.summary(table).data[0]
+    assert list(points.y) == ["loss", "rmia"]
+    np.testing.assert_allclose(points.x, table.loc[["loss", "rmia"], "auc"].astype(float))
+    np.testing.assert_allclose(points.x + points.error_x.array, table.loc[["loss", "rmia"], "auc_high"].astype(float))
+    row = table.loc["rmia"]
+    wanted = f"rmia finds {100 * row['tpr@0.1']:.1f} % of members at 10 % false alarms (95 %: "
+    assert plots.verdict(row).startswith(wanted) and plots.verdict(row).endswith("n0 = 300")
+
+
+def test_the_verdict_takes_the_smallest_measurable_rate_and_the_auc_without_one():
+    row = pd.Series({"auc": 0.6, "auc_low": 0.55, "auc_high": 0.65, "n0": 898}, name="rmia")
+    for x, measurable in ((0.01, False), (0.1, True)):
+        row[f"tpr@{x:g}"], row[f"tpr@{x:g}_low"], row[f"tpr@{x:g}_high"] = 0.068, 0.051, 0.088
+        row[f"tpr@{x:g}_measurable"] = measurable
+    assert plots.verdict(row) == "rmia finds 6.8 % of members at 10 % false alarms (95 %: 5.1-8.8), n0 = 898"
+    row["tpr@0.01_measurable"] = True
+    assert "at 1 % false alarms" in plots.verdict(row)
+    row["tpr@0.01_measurable"] = row["tpr@0.1_measurable"] = False
+    assert plots.verdict(row).startswith("rmia has AUC 0.600 (95 %: 0.550-0.650)")
+
+
+def test_a_sheet_shows_the_pixels_between_frames_of_the_membership_colour():
+    import base64
+    import io
+
+    from PIL import Image
+
+    x = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8), dtype=np.uint8)
+    figure = plots.images(x, ["a", "b", "c"], np.array([True, False, True]))
+    sheet = np.asarray(Image.open(io.BytesIO(base64.b64decode(figure.data[0].source.split(",")[1]))))
+    np.testing.assert_array_equal(sheet[2:10, 14:22, :3], x[1].transpose(1, 2, 0))
+    assert tuple(sheet[1, 5]) == (0xD5, 0x5E, 0x00, 255) and tuple(sheet[1, 17]) == (0x00, 0x72, 0xB2, 255)
+    assert [a.text for a in figure.layout.annotations] == ["● a", "◇ b", "● c"]
+
+
+def every_figure(scores: dict[str, Scores]) -> dict[str, go.Figure]:
+    x, y = list(scores.values())[:2]
+    return {
+        "roc": plots.roc(scores),
+        "roc_pair": plots.roc_pair(scores),
+        "histogram": plots.histogram(x),
+        "scatter": plots.scatter(x, y),
+        "gap_against_risk": plots.gap_against_risk(scores),
+        "accuracy": plots.accuracy(x),
+    }
+
+
+def test_no_figure_of_50000_samples_and_eleven_attacks_weighs_300_kilobytes():
+    scores = {f"attack {i}": gaussian_scores(50_000, 2, shift=0.1 * i) for i in range(11)}
+    weights = {name: len(figure.to_json()) for name, figure in every_figure(scores).items()}
+    assert max(weights.values()) < 300_000, weights
+
+
+def test_figures_share_the_template_fit_their_page_and_say_a_sentence():
+    for name, figure in every_figure({"rmia": gaussian_scores(), "loss": gaussian_scores(name="loss")}).items():
+        assert figure.layout.width is None and figure.layout.height and figure.layout.template == plots.TEMPLATE, name
+        assert len(figure.layout.title.text.split()) > 4, name
+    assert plots.TEMPLATE.layout.paper_bgcolor == "rgba(0,0,0,0)"
+
+
+def test_plots_leave_torch_alone():
+    code = "import sys, mia_nb.plots, mia_nb.widgets; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
