@@ -39,7 +39,7 @@ pre.stderr { color: var(--soft) } pre.error { border-left: 4px solid #d55e00 }
 details { margin: .6rem 0 } summary { cursor: pointer; color: var(--soft); font-size: 13px }
 .table { overflow-x: auto } table { border-collapse: collapse; font-size: 14px; margin: .6rem 0 }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: right }
-th { border-bottom-color: var(--soft) } tbody th { text-align: left }
+thead th { border-bottom-color: var(--soft) } tbody th { text-align: left }
 img { max-width: 100% } .plot { width: 100%; min-height: 320px; margin: .6rem 0 }
 @media print { body { max-width: none; padding: 0 } nav, details:not([open]), .modebar { display: none } section, .plot, tr {
   break-inside: avoid } section { break-before: page } a { color: inherit; text-decoration: none } }

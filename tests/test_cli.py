@@ -291,6 +291,19 @@ def test_a_run_in_progress_elsewhere_is_refused(desk, capsys):
     assert "is being run by another process" in capsys.readouterr().err
 
 
+def test_progress_is_the_last_line_written_and_rewritten_in_place_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    progress = runner.Progress("a.ipynb", 4)
+    progress.shown -= 1
+    progress.write("epoch 1\repoch 2\n\x1b[31m \n")
+    out = capsys.readouterr().out
+    assert out.startswith("\r\x1b[Ka.ipynb") and out.endswith("cell 0/4  epoch 2") and "epoch 1" not in out
+    progress.write("epoch 3\n")
+    assert capsys.readouterr().out == ""  # ten times a second is enough
+    progress.end("failed")
+    assert re.fullmatch(r"\r\x1b\[Ka.ipynb +0.0 s  failed\n", capsys.readouterr().out)
+
+
 @pytest.mark.notebook
 def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
     argv = ["run", "all", "--preset", "small", "-p", "flag", "false", "-p", "lr=1e-3"]
@@ -310,6 +323,11 @@ def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
     assert time.monotonic() - start < 1
     assert "cached" in capsys.readouterr().out
     assert made == {file: (folder.path / file).stat().st_mtime_ns for file in folder.files()}
+
+    (folder.path / "report.html").write_text("")
+    assert main(["report"]) == 0 and capsys.readouterr().out.strip().endswith("report.html") and folder.verify() == []
+    assert main(["show", folder.key[:5]]) == 0
+    assert re.search(r"^01_train.ipynb +done +\d\.\d s$", capsys.readouterr().out, re.MULTILINE)
 
     with open(folder.path / "03_attack.ipynb", "a") as file:
         file.write(" ")

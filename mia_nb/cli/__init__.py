@@ -25,8 +25,8 @@ def main(argv: list[str] | None = None) -> int:
         return _complain(" ".join(str(error).split()), 2)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "free some space, or choose another --results" if full else "choose a folder you may write to with --results"
-        return _complain(f"{error.strerror or error}: {error.filename or 'results'}; {advice}", 2)
+        advice = "free some space, or choose another --results" if full else "check that you may read and write there"
+        return _complain(f"{error.filename or 'results'}: {error.strerror or error}; {advice}", 2)
     except RuntimeError as error:
         from mia_nb.cli.run import Failed
 

@@ -32,6 +32,10 @@ class Failed(RuntimeError):
     """A notebook did not finish for a reason that is not bad input; the message is at most ten lines."""
 
 
+class Killed(Failed):
+    """Its kernel died, or never answered."""
+
+
 def run(name: str, steps: list[Step], results: str | Path, *, force: bool = False) -> store.Folder:
     """Run the steps in order into results/run-NAME-KEY, skipping those done before; return the folder.
 
@@ -48,7 +52,8 @@ def run(name: str, steps: list[Step], results: str | Path, *, force: bool = Fals
             held.enter_context(folder.lock("run", timeout=0))
         except filelock.Timeout:
             raise ValueError(f"{_short(folder.path)} is being run by another process; wait for it to end") from None
-        record = {} if force else {step["file"]: step for step in read_status(folder)}
+        fresh = force or not _is_intact(folder, STATUS)
+        record = {} if fresh else {step["file"]: step for step in read_status(folder)}
         todo = [file for file in files if not _is_done(folder, record.get(file))]
         if not todo and _is_intact(folder, REPORT):
             seconds = sum(record[file]["seconds"] for file in files)
@@ -77,7 +82,7 @@ def report(folder: store.Folder, files: list[str] | None = None) -> Path:
 
 def read_status(folder: store.Folder) -> list[dict]:
     """Per step: notebook, file, status, started, seconds, error. A step left running by a dead process is killed."""
-    if not _is_intact(folder, STATUS):
+    if not folder.intact(STATUS):
         return []
     steps = folder.read_json(STATUS)["steps"]
     if any(step["status"] == "running" for step in steps) and not folder.locked("run"):
@@ -115,7 +120,7 @@ def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: 
         raise
     except (ValueError, Failed, OSError) as error:
         with contextlib.suppress(OSError):  # on a full disk the first complaint is the one to show
-            write("killed" if isinstance(error.__cause__, _dead_kernel()) else "failed", str(error))
+            write("killed" if isinstance(error, Killed) else "failed", str(error))
         raise
 
 
@@ -140,6 +145,7 @@ def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False)
                 parameters,
                 kernel_name="python3",
                 progress_bar=False,
+                stdout_file=progress,
                 stderr_file=progress,
                 on_cell_start=progress.next_cell,
             )
@@ -147,19 +153,13 @@ def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False)
     except PapermillExecutionError as error:
         progress.end("failed")
         raise _explain(error, out) from error
-    except _dead_kernel() as error:
+    except RuntimeError as error:  # nbclient's DeadKernelError among them
         progress.end("killed")
-        message = f"{out.stem}: the kernel died in cell {progress.cell} of {progress.cells}; out of memory, or killed by hand?"
-        raise Failed(f"{message}\n  done so far: {_short(out)}") from error
+        where = f"{out.stem}: the kernel died in cell {progress.cell} of {progress.cells}; out of memory, or killed by hand?"
+        raise Killed(f"{where}\n  {_clip(str(error))}\n  done so far: {_short(out)}") from error
     except BaseException:
         progress.end("stopped")
         raise
-
-
-def _dead_kernel() -> type[Exception]:
-    from nbclient.exceptions import DeadKernelError
-
-    return DeadKernelError
 
 
 @contextlib.contextmanager
@@ -186,22 +186,22 @@ def _explain(error: Exception, out: Path) -> Exception:
     """A papermill error as ValueError of one line (bad input, the user's disk) or as Failed of a few lines."""
     trace = ANSI.sub("", "\n".join(error.traceback))
     message = error.evalue.strip() or error.ename
-    number = re.match(r"\[Errno (\d+)\]", message)
+    refused = re.match(r"\[Errno (\d+)\]", message)
     ours = re.findall(r"(mia_nb[/\\][\w/\\]+\.py:\d+)", trace)
     bad_input = error.ename in ("ValueError", "Corrupt") and ours
-    if bad_input or (number and int(number[1]) in USERS_DISK):
-        return ValueError(f"{out.stem}: {' '.join(message.split())} (see {_short(out)})")
+    if bad_input or (refused and int(refused[1]) in USERS_DISK):
+        return ValueError(f"{out.stem}: {_clip(message)} (see {_short(out)})")
     here = re.search(r"Cell In\[\d+\], line (\d+)", trace)
     lines = error.source.splitlines()
-    line = lines[int(here[1]) - 1].strip() if here and int(here[1]) <= len(lines) else lines[0] if lines else ""
-    report = [f"{out.stem} failed in cell In[{error.exec_count}]: {line}"]
-    report += [f"  {error.ename}: {text}" if not i else f"  {text}" for i, text in enumerate(message.splitlines()[:6])]
+    number = int(here[1]) if here else 1
+    line = lines[number - 1] if number <= len(lines) else ""
+    report = [f"{out.stem} failed in cell In[{error.exec_count}]: {line.strip()}", f"  {error.ename}: {_clip(message)}"]
     report += [f"  raised at {ours[-1]}"] if ours else []
     return Failed("\n".join([*report, f"  done so far, with the whole trace: {_short(out)}"]))
 
 
 class Progress:
-    """The last line a kernel wrote to stderr: rewritten in place on a terminal, now and then in a log."""
+    """The last line a notebook wrote: rewritten in place on a terminal, twice a minute in a log."""
 
     def __init__(self, name: str, cells: int, quiet: bool = False):
         self.name, self.cells, self.quiet, self.cell, self.last = name, cells, quiet, 0, ""
@@ -254,7 +254,7 @@ def _stamp(value) -> list[int] | None:
     if path is None or not path.exists():
         return None
     files = [path] if path.is_file() else [Path(top, name) for top, _, names in os.walk(path) for name in names]
-    stats = [file.stat() for file in files]
+    stats = [file.stat() for file in files if file.exists()]
     return [len(stats), sum(s.st_size for s in stats), max((s.st_mtime_ns for s in stats), default=0)]
 
 
@@ -279,6 +279,12 @@ def _is_intact(folder: store.Folder, file: str) -> bool:
 
 def _is_done(folder: store.Folder, entry: dict | None) -> bool:
     return entry is not None and entry["status"] == "done" and _is_intact(folder, entry["file"])
+
+
+def _clip(message: str) -> str:
+    """On one line, and not longer than a screenful."""
+    line = " ".join(message.split())
+    return line if len(line) <= 600 else line[:600] + " ..."
 
 
 def _short(path: Path) -> str:
