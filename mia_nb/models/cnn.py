@@ -14,7 +14,7 @@ from torch.nn.functional import relu
 class TinyCNN(nn.Module):
     """Three times conv 3x3, BatchNorm, ReLU with w, 2w, 4w channels and stride 1, 2, 2; mean over height and width; linear.
 
-    (B, in_channels, H, W) -> (B, num_classes) logits. The model of the demo: 98.8 % on the 8x8 digits with w = 16.
+    (B, in_channels, H, W) -> (B, num_classes) logits. The model of the demo, 24,000 parameters at w = 16.
     """
 
     def __init__(self, in_channels: int = 1, num_classes: int = 10, width: int = 16):
