@@ -111,9 +111,9 @@ def train_pool(
     Raises ValueError for recipes that cannot be trained, models that diverged (the others are kept), a pool begun elsewhere.
     """
     recipe = check(recipe, images)
-    member = _member(recipe, images) if member is None else np.asarray(member, bool)
-    folder, key = _open(recipe, images, member, root)
-    pool = Pool(recipe, key, member, ~member.any(0), folder)
+    member, population = _membership(recipe, images, member)
+    folder, key = _open(recipe, images, member, population, root)
+    pool = Pool(recipe, key, member, population, folder)
     every = list(range(len(member)))
     if force:
         with folder.lock():
@@ -126,11 +126,11 @@ def train_pool(
         return _announce(pool, progress, "cached")
     for name in [n for m in missing for n in (weights_name(m), trace_name(m)) if folder.has(n) and not folder.intact(n)]:
         print(f"{folder.path / name} was truncated or altered (checksum differs): training this model again", file=sys.stderr)
-    execution = _execution(recipe, images, member, folder, device, strategy, workers, checkpoint)
+    execution = _execution(recipe, images, member, folder, device, strategy, workers)
     begun = time.perf_counter()
     count = _workers(execution, recipe, len(member), missing, workers)
-    with _Bar(pool, missing, execution, count, progress) as bar, Helpers(folder, count - 1, bar.update):
-        work(folder, images=images, progress=bar.update)
+    with _Bar(pool, missing, execution, count, progress) as bar, Helpers(folder, count - 1, checkpoint, bar.update):
+        work(folder, images=images, checkpoint=checkpoint, progress=bar.update)
     return _announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
 
 
@@ -138,7 +138,7 @@ def load_pool(prefix: str, root: str | Path = "results") -> Pool:
     """The pool whose key or folder name starts with the prefix. Raises ValueError for none, several, or an unfinished one."""
     folder = store.find(prefix, root, "pool")
     member = folder.read_array("member.npy")
-    pool = Pool(Recipe.from_json(folder.recipe), folder.key, member, ~member.any(0), folder)
+    pool = Pool(Recipe.from_json(folder.recipe), folder.key, member, folder.read_array("population.npy"), folder)
     if (left := pool.status.count("missing")) > 0:
         raise ValueError(
             f"pool {folder.path.name} lacks {left} of its {len(member)} models: run its training again to finish it"
@@ -170,22 +170,28 @@ def check(recipe: Recipe, images: Images) -> Recipe:
     return recipe
 
 
-def _member(recipe: Recipe, images: Images) -> np.ndarray:
-    if recipe.split == "given":
-        raise ValueError('split="given" wants the member mask as an argument: train_pool(recipe, images, member=...)')
-    samples, seed = len(images.y), mix(recipe.seed, "member")
-    if recipe.split == "bernoulli":
-        return data.bernoulli_membership(recipe.num_models, samples, num_population=recipe.population, seed=seed)
-    labels = images.y.cpu().numpy()
-    return data.paired_membership(recipe.num_models, samples, labels=labels, num_population=recipe.population, seed=seed)
+def _membership(recipe: Recipe, images: Images, member: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Masks (M, N) and population (N,): drawn by the recipe's split, or given."""
+    samples = len(images.y)
+    if (member is None) == (recipe.split == "given"):
+        raise ValueError(f'split={recipe.split!r}: give a member mask with split="given", and with no other split')
+    if member is not None:
+        member = np.asarray(member, bool)
+        if member.shape != (recipe.num_models, samples):
+            raise ValueError(f"member has shape {member.shape}; wanted (num_models, samples) = {(recipe.num_models, samples)}")
+        unseen = ~member.any(0)
+        if recipe.population not in (0, unseen.sum()):
+            raise ValueError(f"population={recipe.population}, but the given mask leaves {unseen.sum()} samples to no model")
+        return member, unseen & (recipe.population > 0)
+    options = {"labels": images.y.cpu().numpy(), "num_population": recipe.population, "seed": mix(recipe.seed, "member")}
+    # both splits set the same samples aside, and only in pairs is "in no row" the same as "set aside"
+    pairs = data.paired_membership(recipe.num_models + recipe.num_models % 2, samples, **options)
+    member = pairs if recipe.split == "pairs" else data.bernoulli_membership(recipe.num_models, samples, **options)
+    return member, ~pairs.any(0)
 
 
-def _open(recipe: Recipe, images: Images, member: np.ndarray, root: str | Path) -> tuple[store.Folder, str]:
-    """The pool's folder with its images and member mask in place."""
-    if member.shape != (recipe.num_models, len(images.y)):
-        raise ValueError(
-            f"member has shape {member.shape}; wanted (num_models, samples) = {(recipe.num_models, len(images.y))}"
-        )
+def _open(recipe: Recipe, images: Images, member, population, root: str | Path) -> tuple[store.Folder, str]:
+    """The pool's folder with its images and masks in place."""
     smallest = int(member.sum(1).min())
     if int(member.sum(1).mean()) < recipe.batch or smallest < 2:
         raise ValueError(
@@ -194,7 +200,13 @@ def _open(recipe: Recipe, images: Images, member: np.ndarray, root: str | Path) 
     key = store.content_key({"format": FORMAT, **recipe.to_json()}, images.digest, np.packbits(member).tobytes())
     folder = store.open_folder(root, "pool", f"{images.name}-{recipe.model}", key, recipe.to_json(), version=__version__)
     about = {k: getattr(images, k) for k in ("classes", "name", "digest", "mean", "std")}
-    arrays = {"images.npy": images.x, "labels.npy": images.y, "member.npy": member, "canary.npy": images.canary}
+    arrays = {
+        "images.npy": images.x,
+        "labels.npy": images.y,
+        "member.npy": member,
+        "population.npy": population,
+        "canary.npy": images.canary,
+    }
     with folder.lock():
         for name, array in arrays.items():
             if array is not None and not folder.intact(name):
@@ -204,12 +216,12 @@ def _open(recipe: Recipe, images: Images, member: np.ndarray, root: str | Path) 
     return folder, key
 
 
-def _execution(recipe, images, member, folder, device, strategy, workers, checkpoint) -> dict:
+def _execution(recipe, images, member, folder, device, strategy, workers) -> dict:
     """How this pool is trained: read back from its folder, or chosen and recorded there. Not part of the key."""
     cores = joblib.cpu_count()
     with folder.lock():
         if folder.has("execution.json") and folder.intact("execution.json"):
-            return _resumed(folder, device, strategy) | {"checkpoint": checkpoint}
+            return _resumed(folder, device, strategy)
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         plan = Plan(recipe, images._replace(x=images.x.to(device), y=images.y.to(device)), member, device, False, False)
         group = _group(plan, strategy)
@@ -227,7 +239,7 @@ def _execution(recipe, images, member, folder, device, strategy, workers, checkp
             "torch": torch.__version__.split("+")[0],
         }
         folder.write_json("execution.json", execution)
-    return execution | {"checkpoint": checkpoint}
+    return execution
 
 
 def _resumed(folder: store.Folder, device: str | None, strategy: str) -> dict:

@@ -33,7 +33,7 @@ def load_images(folder: Folder, device: str | torch.device = "cpu") -> Images:
     about = folder.read_json("images.json")
     x, y = (torch.from_numpy(folder.read_array(f"{part}.npy")).to(device) for part in ("images", "labels"))
     canary = folder.read_array("canary.npy") if folder.has("canary.npy") else None
-    return Images(x, y, *(tuple(v) if isinstance(v, list) else v for v in about.values()), canary)
+    return Images(x=x, y=y, canary=canary, **{k: tuple(v) if isinstance(v, list) else v for k, v in about.items()})
 
 
 def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]:
@@ -74,7 +74,14 @@ def trace_name(model: int) -> str:
     return f"losses_{model:03d}.npy"
 
 
-def work(folder: Folder, *, images: Images | None = None, progress: Progress = lambda *_: None, wait: bool = True) -> None:
+def work(
+    folder: Folder,
+    *,
+    images: Images | None = None,
+    checkpoint: float = 60.0,
+    progress: Progress = lambda *_: None,
+    wait: bool = True,
+) -> None:
     """Train whatever this pool lacks; with `wait`, also what others held a lock on but did not finish."""
     plan, execution = load_plan(folder, images)
     before = torch.get_num_threads()
@@ -85,7 +92,7 @@ def work(folder: Folder, *, images: Images | None = None, progress: Progress = l
                 try:
                     with folder.lock(unit_name(rows), timeout=timeout):
                         if unfinished(folder, rows):
-                            train_unit(folder, plan, rows, execution["checkpoint"], progress)
+                            train_unit(folder, plan, rows, checkpoint, progress)
                 except filelock.Timeout:
                     continue
     finally:
@@ -141,15 +148,11 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
 class Helpers:
     """Helper processes at work on a folder; they end when this process ends, whatever the reason."""
 
-    def __init__(self, folder: Folder, count: int, progress: Progress):
+    def __init__(self, folder: Folder, count: int, checkpoint: float, progress: Progress):
         # the same import path, so that a user's own model builders are found; one thread each, set before torch loads
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
-        command = [
-            sys.executable,
-            "-c",
-            "import sys; from mia_nb.training.work import main; main(sys.argv[1])",
-            str(folder.path),
-        ]
+        code = "import sys; from mia_nb.training.work import main; main(sys.argv[1], float(sys.argv[2]))"
+        command = [sys.executable, "-c", code, str(folder.path), str(checkpoint)]
         self.errors = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115  closed in __exit__
         self.processes = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
@@ -187,6 +190,7 @@ def die_with_parent() -> None:
     os._exit(1)
 
 
-def main(path: str) -> None:
+def main(path: str, checkpoint: float) -> None:
     threading.Thread(target=die_with_parent, daemon=True).start()
-    work(Folder(Path(path)), progress=lambda *event: print(json.dumps(event), flush=True), wait=False)
+    say = lambda *event: print(json.dumps(event), flush=True)  # noqa: E731
+    work(Folder(Path(path)), checkpoint=checkpoint, progress=say, wait=False)

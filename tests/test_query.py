@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+import torch
+
+from mia_nb import data, query, store, training
+from mia_nb.types import Recipe, Signals
+
+RECIPE = Recipe(num_models=2, epochs=2, batch=16, lr=0.05, model_args={"width": 4}, dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def images():
+    return data.load("synthetic:classes=4,n=600,size=8,channels=1,seed=1")
+
+
+@pytest.fixture(scope="module")
+def pool(images, tmp_path_factory):
+    return train(RECIPE, images, tmp_path_factory.mktemp("pool"))
+
+
+def train(recipe, images, root, **change):
+    recipe = Recipe(**{**recipe.to_json(), **change})
+    return training.train_pool(recipe, images, root=root, progress=False, workers=1)
+
+
+def ask(pool, images, **options):
+    return query.query(pool, images, progress=False, **options)
+
+
+def test_plain_signals_are_those_of_the_models_logits(pool, images):
+    signals = ask(pool, images)
+    x = data.normalise(images.x, images.mean, images.std, torch.float64)
+    logits = np.stack([pool.model(m)(x).detach().numpy() for m in range(2)])
+    expected = Signals.from_logits(logits, images.y.numpy(), pool.member)
+    np.testing.assert_allclose(signals.margin, expected.margin, rtol=1e-12)
+    assert np.array_equal(signals.member, pool.member) and signals.draws == "plain"
+
+
+def test_no_dropout_is_the_plain_query(pool, images):
+    assert np.array_equal(ask(pool, images, input_dropout=0.0).margin, ask(pool, images).margin)
+
+
+@pytest.mark.parametrize("options", [{"input_dropout": 0.1}, {"augment": True}])
+def test_answers_do_not_depend_on_the_batch_size_and_smaller_queries_are_prefixes(pool, images, options):
+    four = ask(pool, images, queries=4, batch=256, **options)
+    two = ask(pool, images, queries=2, batch=5000, **options)
+    np.testing.assert_allclose(four.margin[:, :2], two.margin, rtol=1e-11, atol=1e-11)
+    assert four.margin[:, 0].std() > 0 and not np.allclose(four.margin[:, 1], four.margin[:, 2])
+
+
+def test_the_share_of_kept_pixels_is_one_minus_the_rate_and_masks_are_fresh_per_query():
+    x = torch.ones(512, 1, 16, 16)
+    masks = [query._masks(x, 0.3, [256, 256], [(0, q, 0), (0, q, 1)]) for q in (0, 1)]
+    assert masks[0].mean().item() == pytest.approx(0.7, abs=4 * (0.21 / masks[0].numel()) ** 0.5)
+    assert not torch.equal(masks[0], masks[1]) and not torch.equal(masks[0][:256], masks[0][256:])
+
+
+def test_all_models_see_the_same_masks(images, tmp_path):
+    pool = train(RECIPE, images, tmp_path)
+    twin = training.train_pool(RECIPE, images, root=tmp_path / "twin", progress=False, workers=1)
+    state = twin.folder.read_bytes("model_000.safetensors")
+    pool.folder.write_bytes("model_001.safetensors", state)
+    signals = ask(pool, images, queries=3, input_dropout=0.2)
+    assert np.array_equal(signals.margin[0], signals.margin[1])
+
+
+def test_the_first_augmented_query_is_the_plain_image(pool, images):
+    assert np.array_equal(ask(pool, images, queries=3, augment=True).margin[:, 0], ask(pool, images).margin[:, 0])
+
+
+def test_dropping_and_masking_need_no_trained_noise_but_queries_need_a_source(pool, images):
+    with pytest.raises(ValueError, match="queries=1"):
+        ask(pool, images, queries=5)
+    with pytest.raises(ValueError, match="one source"):
+        ask(pool, images, queries=5, input_dropout=0.1, augment=True)
+
+
+def test_noise_of_dropout_layers_is_fresh_seeded_and_can_be_switched_off(images, tmp_path):
+    pool = train(RECIPE, images, tmp_path, model="toys:dropout_mlp", model_args={})
+    on = ask(pool, images, queries=3, noise=True)
+    assert on.draws == "noise" and (on.margin.std(1) > 0).all()
+    assert np.array_equal(on.margin[:, :2], ask(pool, images, queries=2, noise=True, force=True, batch=256).margin)
+    assert not np.array_equal(on.margin, ask(pool, images, queries=3, noise=True, seed=1).margin)
+    assert np.array_equal(ask(pool, images).margin, ask(pool, images, noise=False).margin)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("toys:softmax_mlp", "probabilities"),
+        ("toys:constant", "same output for every sample"),
+        ("toys:wide", r"wanted \(64, 4\)"),
+        ("toys:train_mode", "companions in the batch"),
+        ("toys:noisy", "answers the same question differently"),
+    ],
+)
+def test_outputs_that_cannot_be_trusted_are_refused_in_one_line(images, tmp_path, model, message):
+    pool = train(RECIPE, images, tmp_path, model=model, model_args={})
+    with pytest.raises(ValueError, match=message) as caught:
+        ask(pool, images)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_noise_cannot_be_asked_for_noise(pool, images):
+    with pytest.raises(ValueError, match="no noise to switch on"):
+        ask(pool, images, queries=2, noise=True)
+
+
+def test_a_non_finite_model_is_named_with_its_sample(pool, images, tmp_path):
+    broken = train(RECIPE, images, tmp_path)
+    state = broken.state(1)
+    name = next(k for k in state if k.endswith("bias"))
+    state[name] = state[name] * float("nan")
+    import safetensors.torch
+
+    broken.folder.write_bytes("model_001.safetensors", safetensors.torch.save(state))
+    with pytest.raises(ValueError, match="model 1 gives a non-finite output for sample 0"):
+        ask(broken, images)
+
+
+def test_signals_are_cached_and_an_altered_cache_is_made_again(pool, images, capsys):
+    first = ask(pool, images, seed=7, input_dropout=0.1, queries=2)
+    folder = next(f for f in store.folders(pool.folder.path.parent, "signals") if f.recipe["seed"] == 7)
+    path = folder.path / "signals.npz"
+    stamp = path.stat().st_mtime_ns
+    again = query.query(pool, images, seed=7, input_dropout=0.1, queries=2)
+    assert "cached" in capsys.readouterr().out and path.stat().st_mtime_ns == stamp
+    assert np.array_equal(again.margin, first.margin) and again.info == first.info
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(store.Corrupt, match=r"signals\.npz"):
+        query.load_signals(folder)
+    assert np.array_equal(ask(pool, images, seed=7, input_dropout=0.1, queries=2).margin, first.margin)
+
+
+def test_images_the_pool_never_saw_come_back_as_no_members(pool):
+    other = data.load("synthetic:classes=4,n=100,size=8,channels=1,seed=2")
+    assert not ask(pool, other).member.any()
+
+
+def test_a_subset_of_models_gives_the_same_rows(pool, images):
+    assert np.array_equal(ask(pool, images, models=[1]).margin[0], ask(pool, images).margin[1])

@@ -1,0 +1,143 @@
+import json
+import multiprocessing
+import os
+import signal
+import time
+
+import filelock
+import numpy as np
+import pytest
+
+from mia_nb import store
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return store.open_folder(tmp_path, "pool", "digits/tiny cnn", "a" * 64, {"epochs": 3})
+
+
+def test_what_was_written_is_read_back_to_the_bit(folder):
+    array = np.random.default_rng(0).normal(size=(3, 4))
+    folder.write_array("a.npy", array)
+    folder.write_arrays("b.npz", {"x": array, "y": array > 0})
+    folder.write_json("c.json", {"k": [1, 2.5, None]})
+    assert np.array_equal(folder.read_array("a.npy"), array)
+    assert np.array_equal(folder.read_arrays("b.npz")["y"], array > 0)
+    assert folder.read_json("c.json") == {"k": [1, 2.5, None]}
+    assert folder.recipe == {"epochs": 3} and folder.key == "a" * 64 and folder.kind == "pool"
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b""])
+def test_a_truncated_or_altered_file_is_refused_by_name(folder, damage):
+    folder.write_array("a.npy", np.arange(10))
+    path = folder.path / "a.npy"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(store.Corrupt, match=r"a\.npy"):
+        folder.read_array("a.npy")
+    assert not folder.intact("a.npy") and "a.npy" in folder.verify()[0]
+
+
+def test_a_missing_file_is_refused_by_name(folder):
+    folder.write_array("a.npy", np.arange(10))
+    (folder.path / "a.npy").unlink()
+    assert not folder.has("a.npy")
+    with pytest.raises(store.Corrupt, match=r"a\.npy"):
+        folder.read_array("a.npy")
+
+
+def test_a_file_that_is_not_in_the_manifest_is_not_there(folder):
+    (folder.path / "stray.npy").write_bytes(b"x")
+    assert not folder.has("stray.npy")
+    with pytest.raises(KeyError):
+        folder.read_bytes("stray.npy")
+
+
+def test_a_torn_last_line_of_the_manifest_hides_that_file_and_no_other(folder):
+    folder.write_bytes("a", b"1")
+    folder.write_bytes("b", b"2")
+    manifest = folder.path / store.MANIFEST
+    manifest.write_bytes(manifest.read_bytes()[:-5])
+    assert folder.has("a") and not folder.has("b")
+    folder.write_bytes("c", b"3")
+    assert folder.has("a") and folder.has("c") and not folder.has("b")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_temporary(folder, monkeypatch):
+    folder.write_bytes("a", b"old")
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        folder.write_bytes("a", b"new")
+    monkeypatch.undo()
+    assert folder.read_bytes("a") == b"old"
+    assert not list(folder.path.glob(".tmp-*"))
+
+
+def test_keys_depend_on_every_part_and_not_on_the_order_of_entries():
+    key = store.content_key({"a": 1, "b": [1, 2]}, "x", b"y")
+    assert key == store.content_key({"b": [1, 2], "a": 1}, "x", b"y")
+    others = [({"a": 2, "b": [1, 2]}, "x", b"y"), ({"a": 1, "b": [1, 2]}, "xy", b""), ({"a": 1, "b": [1, 2]}, "x")]
+    assert len({key, *(store.content_key(*other) for other in others)}) == 4
+
+
+def test_find_takes_a_unique_prefix_of_key_or_name_and_lists_what_is_there(tmp_path):
+    one = store.open_folder(tmp_path, "pool", "digits-tinycnn", "ab" + "0" * 62, {})
+    two = store.open_folder(tmp_path, "signals", "digits-tinycnn", "ac" + "0" * 62, {})
+    assert store.find("ab", tmp_path) == one
+    assert store.find("signals-digits", tmp_path) == two
+    assert store.find("a", tmp_path, kind="pool") == one
+    with pytest.raises(ValueError, match="fits 2 results"):
+        store.find("a", tmp_path)
+    with pytest.raises(ValueError, match="digits_tinycnn-ab0000000000"):
+        store.find("zz", tmp_path)
+
+
+def test_a_results_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot write results"):
+        store.open_folder(tmp_path / "file", "pool", "x", "a" * 64, {})
+
+
+def hold(path, ready):
+    with store.Folder(path).lock():
+        ready.set()
+        time.sleep(60)
+
+
+def test_a_lock_keeps_others_out_and_is_freed_when_its_holder_is_killed(folder):
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    holder = context.Process(target=hold, args=(folder.path, ready))
+    holder.start()
+    assert ready.wait(30)
+    assert folder.locked()
+    with pytest.raises(filelock.Timeout), folder.lock(timeout=0.05):
+        pass
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+    with folder.lock(timeout=5):
+        assert True
+    assert not folder.locked()
+
+
+def test_sweep_removes_only_old_temporary_files(folder):
+    old, new = folder.path / ".tmp-1-old", folder.path / ".tmp-1-new"
+    for path in (old, new):
+        path.write_bytes(b"x")
+    os.utime(old, (1, 1))
+    assert folder.sweep() == [old.name]
+    assert new.exists() and not old.exists()
+
+
+def test_nothing_in_a_folder_is_unpickled(folder):
+    class Evil:
+        def __reduce__(self):
+            return (os.system, ("true",))
+
+    np.save(folder.path / "evil.npy", np.array([Evil()], object), allow_pickle=True)
+    folder.add("evil.npy")
+    with pytest.raises(ValueError, match="allow_pickle"):
+        folder.read_array("evil.npy")
+
+
+def test_records_are_json_that_a_person_can_read(folder):
+    assert json.loads((folder.path / "recipe.json").read_text())["recipe"] == {"epochs": 3}

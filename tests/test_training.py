@@ -1,0 +1,324 @@
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from mia_nb import data, training
+from mia_nb.training import loop
+from mia_nb.training.work import load_plan, trace_name, weights_name
+from mia_nb.types import Recipe
+
+SMALL = Recipe(num_models=4, epochs=3, batch=16, lr=0.05, model_args={"width": 4})
+MLP = Recipe(model="toys:mlp", num_models=4, epochs=2, batch=16, lr=0.05)
+
+
+@pytest.fixture(scope="module")
+def images():
+    return data.load("synthetic:classes=4,n=160,size=8,channels=1,seed=1")
+
+
+def train(recipe, images, root, **options):
+    return training.train_pool(recipe, images, root=root, progress=False, **{"workers": 1, **options})
+
+
+def weights(pool):
+    return [pool.state(m) for m in range(len(pool.member))]
+
+
+def digests(folder):
+    files = sorted(p for p in Path(folder).iterdir() if p.suffix in (".safetensors", ".npy"))
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(model="tinycnn", model_args={"width": 4}, augment="crop+flip+cutout"),
+        Recipe(model="resnet14", model_args={"width": 4, "blocks": 1}, optimizer="adam", lr=1e-3, schedule="cosine"),
+        Recipe(model="resnet18", model_args={"width": 2}),
+        Recipe(model="toys:mlp", schedule="constant"),
+    ],
+    ids=lambda r: r.model,
+)
+def test_stacked_training_equals_one_by_one_in_float64(recipe, images, tmp_path):
+    if recipe.model == "resnet18":
+        images = data.load("synthetic:classes=4,n=64,size=32,channels=3,seed=1")
+    recipe = Recipe(**{**recipe.to_json(), "num_models": 4, "epochs": 3, "batch": 16, "dtype": "float64"})
+    plain = train(recipe, images, tmp_path / "plain", strategy="plain")
+    stacked = train(recipe, images, tmp_path / "stacked", strategy="stacked:3")
+    assert stacked.folder.read_json("execution.json")["stacked"]
+    for one, other in zip(weights(plain), weights(stacked), strict=True):
+        for name, tensor in one.items():
+            torch.testing.assert_close(other[name], tensor, rtol=1e-10, atol=1e-10)
+    x = data.normalise(images.x, images.mean, images.std, torch.float64)
+    torch.testing.assert_close(stacked.model(3)(x), plain.model(3)(x), rtol=1e-10, atol=1e-10)
+
+
+def test_a_pool_can_grow_and_keep_its_first_models(images, tmp_path):
+    small = train(SMALL, images, tmp_path)
+    large = train(Recipe(**{**SMALL.to_json(), "num_models": 6}), images, tmp_path)
+    assert np.array_equal(large.member[:4], small.member)
+    for m in range(4):
+        assert all(torch.equal(small.state(m)[k], v) for k, v in large.state(m).items())
+
+
+def test_the_same_recipe_gives_the_same_bytes(images, tmp_path):
+    one = train(SMALL, images, tmp_path / "one", workers=2)
+    two = train(SMALL, images, tmp_path / "two", workers=2)
+    assert one.key == two.key and digests(one.folder.path) == digests(two.folder.path)
+
+
+def test_training_leaves_the_global_generator_and_the_threads_as_found(images, tmp_path):
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    train(SMALL, images, tmp_path)
+    assert torch.equal(torch.get_rng_state(), before) and torch.get_num_threads() == threads
+
+
+def test_every_epoch_is_a_fresh_permutation_of_the_members_with_equal_steps(images):
+    member = data.bernoulli_membership(6, len(images.y), seed=3)
+    plan = loop.Plan(Recipe(num_models=6, batch=16), images, member, torch.device("cpu"), False, False)
+    for m in range(6):
+        members = np.flatnonzero(member[m])
+        first, second = (loop.epoch_order(plan, m, e).numpy() for e in (0, 1))
+        assert len(first) == plan.steps * 16 and not np.array_equal(first, second)
+        assert set(first) <= set(members)
+        once = min(len(first), len(members))
+        assert len(set(first[:once])) == once
+
+
+@pytest.mark.parametrize("fraction", np.linspace(0, 0.99, 34))
+def test_one_cycle_and_cosine_equal_torchs_schedulers(fraction):
+    total = 100_000
+    parameter = torch.zeros(1, requires_grad=True)
+    step = round(fraction * total)
+    cosine = 0.1 * (1 + np.cos(np.pi * step / total)) / 2
+    assert loop.learning_rate(Recipe(schedule="cosine"), step / total, []) == pytest.approx(cosine)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(torch.optim.SGD([parameter]), 0.1, total_steps=total, final_div_factor=400)
+    scheduler.last_epoch = step - 1
+    scheduler.optimizer.step()
+    scheduler.step()
+    assert loop.learning_rate(Recipe(), step / total, []) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-3, abs=1e-6)
+
+
+def test_plateau_equals_torchs_scheduler():
+    rng = np.random.default_rng(0)
+    history = list(
+        np.concatenate([np.linspace(2, 1, 15), 1 + 0.01 * rng.random(40), np.linspace(0.9, 0.5, 5), np.full(30, 0.5)])
+    )
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    torchs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.1, patience=10, threshold=0.02, min_lr=1e-5)
+    for epoch in range(len(history)):
+        ours = loop.learning_rate(Recipe(schedule="plateau"), 0.0, history[:epoch])
+        assert ours == pytest.approx(optimizer.param_groups[0]["lr"])
+        torchs.step(history[epoch])
+    assert ours < 0.1
+
+
+def test_loss_traces_hold_the_members_losses_and_nothing_else(images, tmp_path):
+    recipe = Recipe(**{**MLP.to_json(), "lr": 1e-30, "batch": 8, "optimizer_args": {"weight_decay": 0.0}})
+    pool = train(recipe, images, tmp_path)
+    x = data.normalise(images.x, images.mean, images.std)
+    for m in range(4):
+        loss = torch.nn.functional.cross_entropy(pool.model(m)(x), images.y, reduction="none").detach().numpy()
+        assert np.isnan(pool.traces[m][:, ~pool.member[m]]).all()
+        assert not np.isnan(pool.traces[m][:, pool.member[m]]).any()
+        np.testing.assert_allclose(pool.traces[m, 1, pool.member[m]], np.log(loss[pool.member[m]]), atol=2e-3)
+
+
+def test_a_finished_pool_comes_back_without_training(images, tmp_path):
+    pool = train(SMALL, images, tmp_path)
+    before = digests(pool.folder.path)
+    manifest = (pool.folder.path / "manifest.jsonl").read_bytes()
+    begun = time.perf_counter()
+    train(SMALL, images, tmp_path)
+    assert time.perf_counter() - begun < 1
+    assert digests(pool.folder.path) == before and (pool.folder.path / "manifest.jsonl").read_bytes() == manifest
+    assert training.load_pool(pool.key[:8], tmp_path).key == pool.key
+
+
+def test_an_altered_model_is_named_and_trained_again_to_the_same_bytes(images, tmp_path, capsys):
+    pool = train(SMALL, images, tmp_path)
+    before = digests(pool.folder.path)
+    path = pool.folder.path / weights_name(2)
+    path.write_bytes(path.read_bytes()[:-3] + b"abc")
+    with pytest.raises(ValueError, match=r"model_002\.safetensors"):
+        pool.model(2)
+    train(SMALL, images, tmp_path)
+    assert "model_002.safetensors was truncated or altered" in capsys.readouterr().err
+    assert digests(pool.folder.path) == before
+
+
+def test_force_trains_everything_again_to_the_same_bytes(images, tmp_path):
+    pool = train(SMALL, images, tmp_path)
+    before, touched = digests(pool.folder.path), (pool.folder.path / weights_name(0)).stat().st_mtime_ns
+    train(SMALL, images, tmp_path, force=True)
+    assert digests(pool.folder.path) == before
+    assert (pool.folder.path / weights_name(0)).stat().st_mtime_ns > touched
+
+
+def test_a_resumed_group_ends_with_the_bytes_of_one_never_stopped(images, tmp_path):
+    for strategy in ("plain", "stacked:4"):
+        recipe = Recipe(**{**SMALL.to_json(), "augment": "crop+flip", "optimizer": "adam", "lr": 0.01})
+        whole = train(recipe, images, tmp_path / f"{strategy}-whole", strategy=strategy)
+
+        class Stopped(Exception):
+            pass
+
+        seen = []
+
+        def stop_after_two(*event, seen=seen):
+            seen.append(event)
+            if len(seen) == 2:
+                raise Stopped
+
+        root = tmp_path / f"{strategy}-stopped"
+        monkey = pytest.MonkeyPatch()
+        monkey.setattr(training._Bar, "update", stop_after_two)
+        with pytest.raises(Stopped):
+            train(recipe, images, root, strategy=strategy, checkpoint=0)
+        monkey.undo()
+        assert list(root.glob("*/part_*"))
+        again = train(recipe, images, root, checkpoint=0)
+        assert digests(again.folder.path) == digests(whole.folder.path)
+
+
+def test_going_on_with_another_strategy_or_torch_is_refused_in_one_line(images, tmp_path):
+    pool = train(SMALL, images, tmp_path, strategy="plain")
+    pool.folder.remove(weights_name(1))
+    with pytest.raises(ValueError, match="begun with strategy plain, not stacked"):
+        train(SMALL, images, tmp_path, strategy="stacked")
+    execution = pool.folder.read_json("execution.json")
+    pool.folder.write_json("execution.json", {**execution, "torch": "1.0.0"})
+    with pytest.raises(ValueError, match=r"begun with torch 1\.0\.0"):
+        train(SMALL, images, tmp_path)
+    train(SMALL, images, tmp_path, force=True)
+
+
+def test_a_diverged_model_is_one_line_the_others_are_kept_and_it_stays_said(images, tmp_path):
+    recipe = Recipe(**{**MLP.to_json(), "lr": 1e18, "schedule": "constant", "optimizer_args": {"momentum": 0.99}})
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"model \d diverged in epoch \d .* lower lr"):
+            train(recipe, images, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimizer": "sdg"}, "did you mean 'sgd'"),
+        ({"schedule": "onecycle"}, "did you mean 'one_cycle'"),
+        ({"augment": "flop"}, "flop"),
+        ({"dtype": "float16"}, "dtype='float16'"),
+        ({"batch": 512}, "take a smaller batch"),
+        ({"optimizer_args": {"momentun": 0.9}}, "momentun"),
+        ({"model": "tinycn"}, "did you mean"),
+        ({"model": "toys:nothing"}, "nothing"),
+        ({"model": "toys:constant", "model_args": {"num_classes": 7}}, "7"),
+        ({"split": "given"}, "member mask"),
+    ],
+)
+def test_recipes_that_cannot_be_trained_are_refused_before_anything_is_written(images, tmp_path, change, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        train(Recipe(**{**SMALL.to_json(), "model_args": {}, **change}), images, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_odd_number_of_models_is_refused():
+    with pytest.raises(ValueError, match="take 6"):
+        Recipe(num_models=5)
+
+
+def test_a_given_mask_and_bernoulli_splits_keep_their_population(images, tmp_path):
+    recipe = Recipe(**{**MLP.to_json(), "split": "bernoulli", "num_models": 3, "population": 20})
+    pool = train(recipe, images, tmp_path)
+    assert pool.population.sum() == 20 and not pool.member[:, pool.population].any()
+    given = Recipe(**{**recipe.to_json(), "split": "given"})
+    assert not train(Recipe(**{**given.to_json(), "population": 0}), images, tmp_path, member=pool.member).population.any()
+    with pytest.raises(ValueError, match="leaves"):
+        train(Recipe(**{**given.to_json(), "population": 1}), images, tmp_path, member=pool.member)
+
+
+def test_what_cannot_be_stacked_is_trained_one_by_one_and_says_why(images, tmp_path, capsys):
+    train(Recipe(**{**MLP.to_json(), "model": "toys:branching"}), images, tmp_path, strategy="stacked")
+    assert "one model at a time" in capsys.readouterr().err
+    train(Recipe(**{**MLP.to_json(), "model": "toys:dropout_mlp"}), images, tmp_path, strategy="stacked")
+    assert "dropout" in capsys.readouterr().err
+    train(Recipe(**{**MLP.to_json(), "schedule": "plateau"}), images, tmp_path, strategy="stacked")
+    assert "learning rate per model" in capsys.readouterr().err
+
+
+def test_dropout_noise_depends_on_the_row_alone(images, tmp_path):
+    recipe = Recipe(**{**MLP.to_json(), "model": "toys:dropout_mlp"})
+    small, large = (train(Recipe(**{**recipe.to_json(), "num_models": m}), images, tmp_path) for m in (2, 4))
+    assert all(torch.equal(small.state(1)[k], v) for k, v in large.state(1).items())
+
+
+def test_measure_times_candidates_and_records_its_choice(images, tmp_path, capsys):
+    pool = train(SMALL, images, tmp_path, strategy="measure")
+    assert "ms per model and step" in capsys.readouterr().err
+    assert pool.folder.has("execution.json") and pool.status == ["trained"] * 4
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from mia_nb import data, training
+from mia_nb.types import Recipe
+images = data.load("synthetic:classes=4,n=160,size=8,channels=1,seed=1")
+recipe = Recipe(num_models=4, epochs=30, batch=16, lr=0.05, model_args={"width": 4})
+training.train_pool(recipe, images, root=sys.argv[1], workers=2, checkpoint=0, progress=False)
+"""
+
+
+def start(root):
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(root), str(Path(__file__).parent)])
+
+
+@pytest.mark.slow
+def test_a_pool_killed_ten_times_ends_with_the_bytes_of_one_never_killed(tmp_path):
+    begun = time.perf_counter()
+    assert start(tmp_path / "whole").wait() == 0
+    length = time.perf_counter() - begun
+    rng, kills = random.Random(0), 0
+    for _ in range(10):
+        process = start(tmp_path / "killed")
+        time.sleep(rng.uniform(0.2, 0.75) * length)
+        if process.poll() is None:
+            helpers = psutil.Process(process.pid).children()
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+            assert not psutil.wait_procs(helpers, timeout=30)[1], "a helper outlived its parent"
+        process.wait()
+    assert kills >= 3
+    assert start(tmp_path / "killed").wait() == 0
+    whole, killed = (next(root.glob("pool-*")) for root in (tmp_path / "whole", tmp_path / "killed"))
+    assert digests(killed) == digests(whole)
+    assert not list(killed.glob("part_*"))
+
+
+@pytest.mark.slow
+def test_two_runs_of_one_pool_share_the_work_and_train_no_model_twice(tmp_path):
+    assert start(tmp_path / "alone").wait() == 0
+    both = [start(tmp_path / "shared") for _ in range(2)]
+    assert [p.wait() for p in both] == [0, 0]
+    alone, shared = (next(root.glob("pool-*")) for root in (tmp_path / "alone", tmp_path / "shared"))
+    assert digests(shared) == digests(alone)
+    lines = (shared / "manifest.jsonl").read_text()
+    assert [lines.count(f'"{weights_name(m)}"') for m in range(4)] == [1] * 4
+    assert [lines.count(f'"{trace_name(m)}"') for m in range(4)] == [1] * 4
+
+
+def test_the_plan_of_a_folder_is_all_that_a_worker_needs(images, tmp_path):
+    pool = train(SMALL, images, tmp_path)
+    plan, execution = load_plan(pool.folder)
+    assert plan.recipe == pool.recipe and np.array_equal(plan.member, pool.member) and execution["threads"] >= 1
+    assert plan.images.digest == images.digest and torch.equal(plan.images.x, images.x)

@@ -1,0 +1,88 @@
+"""Model builders that tests name as "toys:function", good ones and bad ones."""
+
+import torch
+from torch import nn
+
+
+def mlp(in_channels, num_classes, size, width=8):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(in_channels * size[0] * size[1], width), nn.ReLU(), nn.Linear(width, num_classes)
+    )
+
+
+def dropout_mlp(in_channels, num_classes, size, p=0.5):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(in_channels * size[0] * size[1], 16), nn.Dropout(p), nn.Linear(16, num_classes)
+    )
+
+
+def softmax_mlp(in_channels, num_classes, size):
+    return nn.Sequential(mlp(in_channels, num_classes, size), nn.Softmax(1))
+
+
+class Branching(nn.Module):
+    """Data-dependent control flow: cannot be stacked."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x) if x.sum() > -1e9 else self.inner(-x)
+
+
+def branching(in_channels, num_classes, size):
+    return Branching(mlp(in_channels, num_classes, size))
+
+
+class Constant(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+
+    def forward(self, x):
+        return self.bias.expand(len(x), -1) + 0 * x.flatten(1).sum(1, keepdim=True)
+
+
+def constant(num_classes):
+    return Constant(num_classes)
+
+
+class Wide(nn.Module):
+    """Right in training, one logit too many in evaluation."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        z = self.inner(x)
+        return z if self.training else torch.cat([z, z[:, :1]], 1)
+
+
+def wide(in_channels, num_classes, size):
+    return Wide(mlp(in_channels, num_classes, size))
+
+
+class AlwaysTraining(nn.BatchNorm1d):
+    def forward(self, x):
+        return nn.functional.batch_norm(x, None, None, self.weight, self.bias, training=True)
+
+
+def train_mode(in_channels, num_classes, size):
+    features = in_channels * size[0] * size[1]
+    return nn.Sequential(nn.Flatten(), AlwaysTraining(features), nn.Linear(features, num_classes))
+
+
+class Noisy(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        z = self.inner(x)
+        return z + torch.randn_like(z)
+
+
+def noisy(in_channels, num_classes, size):
+    return Noisy(mlp(in_channels, num_classes, size))
