@@ -80,6 +80,7 @@ class Folder:
         return [f"{self.path / f}: missing, truncated or altered" for f in self.files() if not self.intact(f)]
 
     def write_bytes(self, name: str, data: bytes | memoryview) -> None:
+        """Write under a temporary name, flush to the disk, rename, then record: readers see all of it or none."""
         temporary = self.path / f".tmp-{os.getpid()}-{time.monotonic_ns()}-{name}"
         try:
             with open(temporary, "wb") as file:

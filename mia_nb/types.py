@@ -198,15 +198,16 @@ class Signals:
             others = z.copy()
             others[columns, labels] = -np.inf
             margin = z_y - logsumexp(others, axis=1)
-            log_p = z - logsumexp(z, axis=1, keepdims=True)
-            p = np.exp(log_p)
-            # log(1 - p_c): log1p is exact enough but for the largest class, where p_c may round to 1: remove it from the sum.
+            # the largest class is taken out of its own sums, so that neither log p nor log(1 - p) cancels where p rounds to 1
             top = z.argmax(1)
             rest = z.copy()
             rest[columns, top] = -np.inf
-            with np.errstate(divide="ignore"):
-                log_not = np.log1p(-np.minimum(p, 0.75))
-            log_not[columns, top] = logsumexp(rest, axis=1) - logsumexp(z, axis=1)
+            lead = z[columns, top] - logsumexp(rest, axis=1)
+            log_p = z - logsumexp(z, axis=1, keepdims=True)
+            log_p[columns, top] = -np.logaddexp(0, -lead)
+            p = np.exp(log_p)
+            log_not = np.log1p(-np.minimum(p, 0.75))
+            log_not[columns, top] = -np.logaddexp(0, lead)
             wrong = p * log_not
             wrong[columns, labels] = 0
             cubes["margin"][m, q] = margin

@@ -89,7 +89,6 @@ def test_noise_of_dropout_layers_is_fresh_seeded_and_can_be_switched_off(images,
     [
         ("toys:softmax_mlp", "probabilities"),
         ("toys:constant", "same output for every sample"),
-        ("toys:wide", r"wanted \(64, 4\)"),
         ("toys:train_mode", "companions in the batch"),
         ("toys:noisy", "answers the same question differently"),
     ],
@@ -99,6 +98,11 @@ def test_outputs_that_cannot_be_trusted_are_refused_in_one_line(images, tmp_path
     with pytest.raises(ValueError, match=message) as caught:
         ask(pool, images)
     assert "\n" not in str(caught.value)
+
+
+def test_images_with_other_classes_than_the_models_are_refused(pool):
+    with pytest.raises(ValueError, match=r"shape \(64, 4\); wanted \(64, 5\)"):
+        ask(pool, data.load("synthetic:classes=5,n=100,size=8,channels=1"))
 
 
 def test_a_model_without_noise_cannot_be_asked_for_noise(pool, images):

@@ -48,22 +48,6 @@ def constant(num_classes):
     return Constant(num_classes)
 
 
-class Wide(nn.Module):
-    """Right in training, one logit too many in evaluation."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        z = self.inner(x)
-        return z if self.training else torch.cat([z, z[:, :1]], 1)
-
-
-def wide(in_channels, num_classes, size):
-    return Wide(mlp(in_channels, num_classes, size))
-
-
 class AlwaysTraining(nn.BatchNorm1d):
     def forward(self, x):
         return nn.functional.batch_norm(x, None, None, self.weight, self.bias, training=True)

@@ -329,6 +329,7 @@ class _Bar:
         self.progress, self.done, self.begun, self.lock = progress, 0, time.perf_counter(), threading.Lock()
 
     def update(self, rows: list[int], epochs: int, loss: float) -> None:
+        """Some rows are `epochs` further; called from any thread."""
         with self.lock:
             before, self.done = self.done, self.done + len(rows) * epochs
             self.bar.set_postfix(loss=f"{loss:.3g}", refresh=False)

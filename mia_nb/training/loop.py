@@ -164,6 +164,7 @@ class Group:
         return {k: v.contiguous().cpu() for k, v in flat.items()}
 
     def load(self, flat: dict[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
         with torch.no_grad():
             for prefix, tensors in (("p", self.params), ("b", self.buffers)):
                 for name, tensor in tensors.items():

@@ -1,0 +1,73 @@
+"""The rooms and which way imports point; the style that every room keeps."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "mia_nb"
+LAPTOP = ["attacks", "metrics", "accounting", "auditing", "plots", "widgets", "report", "cli"]
+ROOMS = ["types", "data", "store", "models", "defenses", "training", "query", *LAPTOP]
+INSIDE_DATA = {"_torchvision", "_image_files"}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room(parts):
+    return "data" if parts[0] in INSIDE_DATA else parts[0]
+
+
+def imported(path):
+    """Rooms of the package that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        assert not getattr(node, "level", 0), "relative imports hide which room they reach"
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mia_nb":
+            inside = node.module.split(".")[1:]
+            yield from ([room(inside)] if inside else [room([a.name]) for a in node.names if not a.name.startswith("__")])
+        elif isinstance(node, ast.Import):
+            yield from (room(a.name.split(".")[1:]) for a in node.names if a.name.startswith("mia_nb."))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_module_imports_only_from_rooms_to_its_left(path):
+    here = room([path.relative_to(PACKAGE).parts[0].removesuffix(".py")])
+    if here == "__init__":
+        assert not list(imported(path))
+        return
+    for other in imported(path):
+        assert ROOMS.index(other) <= ROOMS.index(here), f"{here} imports {other}"
+
+
+@pytest.mark.parametrize("name", LAPTOP)
+def test_torch_stays_out_of_rooms_that_a_laptop_uses(name):
+    if not (PACKAGE / name).exists() and not (PACKAGE / f"{name}.py").exists():
+        pytest.skip(f"no room {name} yet")
+    code = f"import sys, mia_nb.{name}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_only_one_module_imports_torchvision():
+    users = [p.name for p in FILES if "torchvision" in {a.split(".")[0] for a in top_level_imports(p)}]
+    assert users in ([], ["_torchvision.py"])
+
+
+def top_level_imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_modules_are_short_and_public_functions_say_what_they_do(path):
+    text = path.read_text()
+    assert text.count("\n") <= 500
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno <= 70, f"{node.name} is longer than a screen"
+    for parent in (tree, *(n for n in tree.body if isinstance(n, ast.ClassDef))):
+        for node in (n for n in parent.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")):
+            assert ast.get_docstring(node) or node.end_lineno - node.lineno <= 6, f"{node.name} has no docstring"

@@ -1,0 +1,101 @@
+import mpmath
+import numpy as np
+import pytest
+
+from mia_nb.types import Recipe, Signals
+
+rng = np.random.default_rng(0)
+
+
+def exact(z, y):
+    """Margin, entropy and modified entropy in 60 digits, straight from their definitions."""
+    with mpmath.workdps(60):
+        e = [mpmath.exp(v) for v in z.tolist()]
+        p = [v / mpmath.fsum(e) for v in e]
+        rest = mpmath.fsum(v for c, v in enumerate(e) if c != y)
+        margin = mpmath.log(e[y]) - mpmath.log(rest)
+        entropy = -mpmath.fsum(v * mpmath.log(v) for v in p)
+        not_p = [mpmath.fsum(w for d, w in enumerate(p) if d != c) for c in range(len(p))]
+        modified = -not_p[y] * mpmath.log(p[y]) - mpmath.fsum(p[c] * mpmath.log(not_p[c]) for c in range(len(p)) if c != y)
+        return [float(v) for v in (margin, entropy, modified)]
+
+
+@pytest.mark.parametrize("scale", [0.1, 1, 10, 60])
+def test_signals_equal_their_definitions_in_sixty_digits_even_where_softmax_saturates(scale):
+    logits, labels = rng.normal(size=(2, 3, 6, 4)) * scale, rng.integers(0, 4, 6)
+    signals = Signals.from_logits(logits, labels)
+    for m, q, n in np.ndindex(2, 3, 6):
+        wanted = exact(logits[m, q, n], labels[n])
+        got = [signals.margin[m, q, n], signals.entropy[m, q, n], signals.modified_entropy[m, q, n]]
+        np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-300)
+
+
+def test_uniform_outputs_have_the_closed_form_entropies():
+    k = 10
+    signals = Signals.from_logits(np.zeros((1, 1, 1, k)), [3])
+    assert signals.entropy.item() == pytest.approx(np.log(k))
+    assert signals.modified_entropy.item() == pytest.approx((k - 1) / k * (np.log(k) + np.log(k / (k - 1))))
+    assert not signals.correct.item(), "a tie of the argmax counts as wrong"
+
+
+def test_margins_never_saturate_and_views_stay_finite():
+    signals = Signals.from_logits(np.array([[[[800.0, 0.0], [-800.0, 0.0]]]]), [0, 0])
+    assert signals.margin.ravel().tolist() == [800.0, -800.0]
+    assert signals.loss.ravel().tolist() == [0.0, 800.0] and np.isfinite(signals.log_not_p).all()
+
+
+def test_two_classes_give_the_logit_difference_and_a_shift_changes_nothing():
+    logits, labels = rng.normal(size=(3, 1, 20, 2)), rng.integers(0, 2, 20)
+    signals = Signals.from_logits(logits, labels)
+    sign = np.where(labels == 0, 1, -1)
+    np.testing.assert_allclose(signals.margin[:, 0], sign * (logits[:, 0, :, 0] - logits[:, 0, :, 1]), rtol=1e-12)
+    np.testing.assert_allclose(Signals.from_logits(logits + 7.5, labels).margin, signals.margin, atol=1e-12)
+
+
+def test_the_temperature_divides_the_logits_first():
+    logits, labels = rng.normal(size=(2, 1, 20, 5)), rng.integers(0, 5, 20)
+    cold = Signals.from_logits(logits, labels, temperature=2.0)
+    np.testing.assert_array_equal(cold.margin, Signals.from_logits(logits / 2, labels).margin)
+
+
+def test_top_log_probabilities_are_the_sorted_query_mean():
+    logits, labels = rng.normal(size=(2, 4, 7, 12)), rng.integers(0, 12, 7)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    np.testing.assert_allclose(
+        Signals.from_logits(logits, labels).top_log_p, -np.sort(-log_p.mean(1), axis=-1)[..., :10], rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "message"),
+    [
+        (np.zeros((1, 1, 2, 1)), [0, 0], "two or more"),
+        (np.zeros((1, 1, 2, 3)), [0, 3], "labels run from 0 to 3"),
+        (np.array([[[[0.0, 1], [np.nan, 0]]]]), [0, 0], "model 0 gives a non-finite output for sample 1"),
+        (np.full((1, 1, 3, 4), 0.25), [0, 1, 2], "probabilities were passed"),
+        (np.zeros((1, 1, 3, 4)), [0, 1], "labels"),
+    ],
+)
+def test_outputs_that_mean_nothing_are_refused(logits, labels, message):
+    with pytest.raises(ValueError, match=message):
+        Signals.from_logits(logits, labels)
+
+
+def test_holding_out_drops_the_target_and_its_mate_and_hides_membership():
+    half = rng.random((3, 40)) < 0.5
+    member = np.stack([m for row in half for m in (row, ~row)])
+    signals = Signals.from_logits(rng.normal(size=(6, 40, 3)), rng.integers(0, 3, 40), member)
+    target, references = signals.hold_out(2)
+    assert target.member is None and np.array_equal(target.margin[0], signals.margin[2])
+    assert np.array_equal(references.margin, signals.margin[[0, 1, 4, 5]])
+    assert np.array_equal(signals.hold_out(2, keep_mate=True)[1].margin, signals.margin[[0, 1, 3, 4, 5]])
+
+
+def test_recipes_survive_json_and_refuse_what_they_do_not_know():
+    recipe = Recipe(model_args={"width": 8}, epochs=3)
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    with pytest.raises(ValueError, match="epoch_count"):
+        Recipe.from_json({"epoch_count": 3})
+    for bad in ({"epochs": 0}, {"split": "halves"}, {"lr": 0.0}, {"population": -1}):
+        with pytest.raises(ValueError):
+            Recipe(**bad)
