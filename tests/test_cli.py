@@ -99,6 +99,7 @@ def test_a_parameters_cell_that_computes_is_refused(source):
         ("pool", "0123456789", "0123456789"),
         ("pool", "12e34", "12e34"),
         ("name", "on", "on"),
+        ("name", "", ""),
         ("name", "null", ValueError),
         ("name", "'12'", "12"),
         ("name", "a=b", "a=b"),

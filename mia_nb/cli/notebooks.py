@@ -150,12 +150,8 @@ def fit_text(parameter: Parameter, text: str) -> Any:
         raise ValueError(f"{parameter.name}={text}: not YAML ({' '.join(str(error).split())}); quote it") from error
     if text == "None" and "None" in parameter.kinds:
         return None
-    if (
-        set(parameter.kinds) <= {"str", "None"}
-        and parameter.kinds
-        and not isinstance(value, str)
-        and text not in ("null", "~", "")
-    ):
+    only_text = parameter.kinds in (("str",), ("str", "None"))
+    if only_text and not isinstance(value, str) and text not in ("null", "~"):
         value = text
     return fit(parameter, value)
 

@@ -135,7 +135,7 @@ def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False)
     node.metadata["kernelspec"] = SPEC
     node.metadata.pop("papermill", None)
     nbformat.write(node, out)
-    progress = Progress(out.name, len(node.cells), quiet)
+    progress = Progress(out.name, len(node.cells) + bool(parameters), quiet)  # papermill adds a cell
     place = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
     try:
         with _kernel_environment():
