@@ -1,0 +1,83 @@
+"""The notebooks' set-up: parameters are what they claim to be, whatever papermill made of them."""
+
+from __future__ import annotations
+
+import os
+
+import plotly.io as pio
+import pytest
+
+from mia_nb import widgets
+
+
+@pytest.fixture(autouse=True)
+def _as_found(monkeypatch):
+    monkeypatch.setenv("MIA_NB_MODE", "live")
+    monkeypatch.setattr(pio.renderers, "default", pio.renderers.default)
+
+
+def namespace(annotations: dict, **values) -> dict:
+    return {"__annotations__": annotations, **values}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "value"),
+    [
+        (bool, "false", False),
+        (bool, "True", True),
+        (int, "16", 16),
+        (int | None, "null", None),
+        (int | None, None, None),
+        (float, 1, 1.0),
+        (float, "0.5", 0.5),
+        (list, "[rmia, loss]", ["rmia", "loss"]),
+        (dict, "{width: 32}", {"width": 32}),
+        (str, "false", "false"),
+        (str | None, "null", None),
+        (str | None, "cpu", "cpu"),
+    ],
+)
+def test_text_becomes_the_annotated_type(wanted, given, value):
+    found = namespace({"x": wanted}, x=given)
+    widgets.setup(found)
+    assert found["x"] == value and type(found["x"]) is type(value)
+
+
+@pytest.mark.parametrize(("wanted", "given"), [(int, "many"), (int, 2.5), (int, True), (bool, 1), (str, 12), (list, "rmia")])
+def test_what_does_not_fit_is_named_with_the_type_it_should_have(wanted, given):
+    with pytest.raises(ValueError, match=rf"^epochs={given!r} is of type .*; this parameter wants {wanted.__name__}$"):
+        widgets.setup(namespace({"epochs": wanted}, epochs=given))
+
+
+def test_names_without_a_value_and_values_without_a_type_are_left_alone():
+    found = namespace({"epochs": int}, other="x")
+    widgets.setup(found)
+    assert found == namespace({"epochs": int}, other="x")
+
+
+def test_annotations_of_the_parameters_cell_are_still_known_after_papermill_has_overwritten_the_values():
+    found: dict = {}
+    for cell in ("epochs: int = 20\nforce: bool = True", "epochs = '3'\nforce = 'false'"):
+        exec(compile(cell, "cell", "exec", dont_inherit=True), found)
+    widgets.setup(found)
+    assert (found["epochs"], found["force"]) == (3, False)
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("batch", "batch"), ("live", "live"), ("auto", "live")])
+def test_the_mode_parameter_overrides_the_runners_choice_unless_auto(mode, kept):
+    widgets.setup(namespace({"mode": str}, mode=mode))
+    assert os.environ["MIA_NB_MODE"] == kept
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="mode='fast' is not one of auto, batch, live"):
+        widgets.setup(namespace({"mode": str}, mode="fast"))
+
+
+def test_figures_are_stored_as_plotly_json_alone():
+    import plotly.graph_objects as go
+
+    widgets.setup({})
+    bundle = pio.renderers._build_mime_bundle(go.Figure(layout={"height": 300}).to_dict())
+    assert list(bundle) == ["application/vnd.plotly.v1+json"]
+    assert bundle["application/vnd.plotly.v1+json"]["config"]["responsive"] is True
