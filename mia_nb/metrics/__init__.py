@@ -15,18 +15,23 @@ from .curve import (
     tie_mass,
     tpr_at,
 )
+from .null import SelfTest, self_test
+from .protocol import Choice, choose, reference_threshold
 from .tables import class_gaps, per_target, readable, summary
 from .uncertainty import Band, bootstrap, difference, intervals, roc_band
 
 __all__ = [
     "Band",
+    "Choice",
     "Roc",
+    "SelfTest",
     "TprAt",
     "advantage",
     "auc",
     "auc_null_error",
     "balanced_accuracy",
     "bootstrap",
+    "choose",
     "class_gaps",
     "clopper_pearson",
     "difference",
@@ -35,8 +40,10 @@ __all__ = [
     "per_target",
     "ppv",
     "readable",
+    "reference_threshold",
     "roc",
     "roc_band",
+    "self_test",
     "summary",
     "thin",
     "tie_mass",

@@ -128,8 +128,6 @@ def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> list[str]:
     error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(len(units))
     if units.mean() < 0.5 - 3 * error:
         flags.append("inverted or leaking design: AUC below 0.5 by more than 3 s.e.")
-    if (share := rows["unscored"].mean()) > 0:
-        flags.append(f"{share:.1%} of samples unscored")
     for x in fpr:
         tied = int(((rows["fpr_floor"] > x) & rows[f"tpr@{x:g}_measurable"]).sum())
         if tied:

@@ -1,0 +1,235 @@
+"""The null self-test: does this design, on these signals, find nothing where there is nothing?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from ..attacks import score as run_attack
+from ..types import Signals
+from .curve import auc, auc_null_error
+from .uncertainty import scored
+
+LEVEL = 0.001  # family-wise, after Holm's correction
+REDRAW_ERRORS = 4.0  # the mean redrawn AUC must lie within so many standard errors of 1/2
+SIGN_ERRORS = 3.0
+
+
+class SelfTest(NamedTuple):
+    """`passed`: no row of `table` says FAIL. Columns: test, attack, value, error, p, tests (in Holm's correction), verdict."""
+
+    passed: bool
+    table: pd.DataFrame
+
+
+def self_test(
+    signals: Signals, attacks: dict, *, draws: int = 200, seed: int = 0, keep_mate: bool = False, samples: int | None = 5000
+) -> SelfTest:
+    """Null self-test of a pool's design and of the whole chain from signals to AUC, for {name: attack}.
+
+    design  the count of a target's member references, used as score, has AUC 1/2; none has the target's mask or its mate's
+    blind   each attack with the target's signals replaced by a constant, and the mean reference margin alone: AUC 1/2
+    N1      fresh noise around each sample's mean, the real mask: AUC 1/2 over all targets (99.9 % after Holm)
+    N2      masks redrawn from the design (`draws` times) on the real signals: mean AUC of the first two pairs' targets within
+            4 standard errors of 1/2; p = (1 + #{redrawn >= real}) / (draws + 1) is evidence of a leak, not a condition
+    N3      an AUC more than 3 standard errors below 1/2 is flagged, never flipped
+
+    `keep_mate=True` keeps the target's mate among the references: the leak by counting that this test must find.
+    `samples`: larger pools are tested on that many audited samples, drawn with `seed`; None takes all. An attack that
+    refuses these signals (ValueError) is listed as refused; "shokri" is left out, as it would train a classifier per redraw.
+    Raises ValueError when membership is hidden or no attack can run.
+    """
+    if signals.member is None:
+        raise ValueError("these signals hide membership (member=None): the self-test needs it")
+    rng = np.random.default_rng(seed)
+    signals = _subset(signals, samples, rng)
+    units = _units(signals.member[:, ~signals.population])
+    attacks, rows = _willing({name: a for name, a in attacks.items() if name != "shokri"}, signals, units, keep_mate)
+    rows += _design(signals, units, keep_mate) + _blind(signals, attacks, units, keep_mate)
+    rows += _synthetic(signals, attacks, units, keep_mate, rng)
+    rows += _redrawn(signals, attacks, units, keep_mate, draws, rng)
+    table = pd.DataFrame(rows, columns=["test", "attack", "value", "error", "p", "tests", "verdict"])
+    return SelfTest(not table["verdict"].str.startswith("FAIL").any(), table)
+
+
+def _subset(signals: Signals, samples: int | None, rng) -> Signals:
+    audited = np.flatnonzero(~signals.population)
+    if samples is None or len(audited) <= samples:
+        return signals
+    chosen = rng.choice(audited, samples, replace=False)
+    return signals.select(samples=np.sort(np.concatenate([chosen, np.flatnonzero(signals.population)])))
+
+
+def _units(audited: np.ndarray) -> np.ndarray:
+    """(M,) number of each row's independent unit: rows with equal or exactly complementary masks share one."""
+    known: dict[bytes, int] = {}
+    return np.array([known.setdefault((row ^ row[0]).tobytes(), len(known)) for row in audited])
+
+
+def _willing(attacks: dict, signals: Signals, units: np.ndarray, keep_mate: bool) -> tuple[dict, list[tuple]]:
+    """(attacks that accept these signals, rows on those that refuse)."""
+    able, refused = {}, []
+    for name, attack in attacks.items():
+        try:
+            run_attack(attack, signals, targets=[0], keep_mate=keep_mate)
+            able[name] = attack
+        except ValueError as reason:
+            refused.append(("run", name, np.nan, np.nan, np.nan, 0, f"refused: {reason}"))
+    if not able:
+        raise ValueError(f"no attack can run on these signals: {refused[0][-1] if refused else 'none was given'}")
+    return able, refused
+
+
+def holm(p) -> np.ndarray:
+    """Holm's step-down adjusted p-values."""
+    p = np.asarray(p, dtype=np.float64)
+    order = np.argsort(p)
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1)
+    return adjusted
+
+
+def _two_sided(value, error):
+    return 2 * norm.sf(np.abs(np.asarray(value) - 0.5) / error)
+
+
+def _worst(test: str, names: list[str], values: np.ndarray, error: float) -> list[tuple]:
+    """A row per attack from AUCs (attacks, units): the one furthest from 1/2, Holm over all of them."""
+    p = holm(_two_sided(values, error).ravel()).reshape(values.shape)
+    worst = np.abs(values - 0.5).argmax(1)
+    return [
+        (test, name, values[i, at], error, p[i, at], p.size, "FAIL" if p[i, at] < LEVEL else "pass")
+        for i, (name, at) in enumerate(zip(names, worst, strict=True))
+    ]
+
+
+def _null_error(signals: Signals) -> float:
+    """Standard error of one target's null AUC."""
+    n1 = signals.member[0].sum()
+    return float(auc_null_error(n1, (~signals.population).sum() - n1))
+
+
+def _design(signals: Signals, units: np.ndarray, keep_mate: bool) -> list[tuple]:
+    audited = ~signals.population
+    values, same = [], 0
+    for target in np.unique(units, return_index=True)[1]:
+        mask = signals.member[target, audited]
+        others = signals.hold_out(target, keep_mate=keep_mate)[1].member[:, audited]
+        values.append(auc(others.sum(0), mask))
+        same += int(((others == mask).all(1) | (others != mask).all(1)).sum())
+    verdict = "FAIL: a reference has the target's mask or its complement" if same else "pass"
+    rows = _worst("design", ["count of member references"], np.array([values]), _null_error(signals))
+    return [*rows, ("design", "references that mirror the target", same, np.nan, np.nan, 0, verdict)]
+
+
+def _blind(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool) -> list[tuple]:
+    """One target per unit: the blind scores of mates are complements, their mean would test nothing."""
+    blind = attacks | {"mean reference margin": _mean_reference_margin}
+    values = np.empty((len(blind), units.max() + 1))
+    for unit, row in enumerate(np.unique(units, return_index=True)[1]):
+        world = _silenced(signals, row)
+        for i, attack in enumerate(blind.values()):
+            values[i, unit] = auc(*scored(run_attack(attack, world, targets=[row], keep_mate=keep_mate), 0))
+    return _worst("blind", list(blind), values, _null_error(signals))
+
+
+def _mean_reference_margin(target: Signals, references: Signals | None) -> np.ndarray:
+    return np.zeros(len(target.labels)) if references is None else references.margin.mean((0, 1))
+
+
+def _silenced(signals: Signals, row: int) -> Signals:
+    """The signals with one model answering the same for every sample."""
+    cubes = {name: getattr(signals, name).copy() for name in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")}
+    for name in ("margin", "entropy", "modified_entropy"):
+        cubes[name][row] = cubes[name][row].mean()
+    cubes["correct"][row] = True
+    cubes["top_log_p"][row] = cubes["top_log_p"][row].mean(0)
+    return replace(signals, **cubes)
+
+
+def _mean_auc(signals: Signals, attack, units: np.ndarray, keep_mate: bool, targets=None) -> float:
+    """AUC averaged over targets within each unit, then over units."""
+    scores = run_attack(attack, signals, targets=targets, keep_mate=keep_mate)
+    values = pd.Series([auc(*scored(scores, row)) for row in range(len(scores.value))])
+    return float(values.groupby(units[scores.targets]).mean().mean())
+
+
+def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, rng) -> list[tuple]:
+    """N1 on mu_i + sigma_i eps with the real signals' mean and spread per sample; and N3 on the real signals."""
+    mean, spread = signals.margin.mean((0, 1)), signals.margin.std(axis=(0, 1)) + 1e-6
+    margin = mean + spread * rng.standard_normal(signals.margin.shape)
+    logits = np.stack([margin, np.zeros_like(margin)], axis=-1)
+    null = Signals.from_logits(
+        logits,
+        np.zeros_like(signals.labels),
+        signals.member,
+        population=signals.population,
+        draws=signals.draws,
+        info=signals.info,
+    )
+    null = replace(null, labels=signals.labels)
+    error = _null_error(signals) / np.sqrt(units.max() + 1)
+    values = np.array([_mean_auc(null, attack, units, keep_mate) for attack in attacks.values()])
+    rows = _worst("N1", list(attacks), values[:, None], error)
+    for name, attack in attacks.items():
+        value = _mean_auc(signals, attack, units, keep_mate)
+        inverted = value < 0.5 - SIGN_ERRORS * error
+        rows.append(("N3", name, value, error, np.nan, 0, "flag: inverted or leaking design" if inverted else "pass"))
+    return rows
+
+
+def _redrawn(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, draws: int, rng) -> list[tuple]:
+    """N2: exact randomisation test over masks redrawn from the same design."""
+    targets = np.concatenate([np.flatnonzero(units == unit)[:2] for unit in range(min(2, units.max() + 1))])
+    draws_of = np.array(
+        [
+            [_mean_auc(replace(signals, member=mask), attack, units, keep_mate, targets) for attack in attacks.values()]
+            for mask in redraw(signals, draws, rng)
+        ]
+    )
+    rows = []
+    for (name, attack), null in zip(attacks.items(), draws_of.T, strict=True):
+        real = _mean_auc(signals, attack, units, keep_mate, targets)
+        error = null.std(ddof=1) / np.sqrt(draws)
+        p = (1 + (null >= real).sum()) / (draws + 1)
+        off = abs(null.mean() - 0.5) > REDRAW_ERRORS * error + 1e-12
+        rows.append(("N2", name, null.mean(), error, p, 1, "FAIL" if off else "pass"))
+    return rows
+
+
+def redraw(signals: Signals, draws: int, rng) -> Iterator[np.ndarray]:
+    """Masks (M, N) from the design of `signals.member`: what could as well have been trained.
+
+    Rows with equal or complementary masks keep that relation. A unit whose halves are equal in every class is dealt anew
+    within the classes, any other mask is permuted; a balanced design without pairs draws M/2 members per sample.
+    """
+    audited = np.flatnonzero(~signals.population)
+    old, labels = signals.member[:, audited], signals.labels[audited]
+    units = _units(old)
+    models = len(old)
+    balanced = units.max() + 1 == models > 2 and (old.sum(0) == models / 2).all()
+    firsts = np.unique(units, return_index=True)[1]
+    for _ in range(draws):
+        member = np.zeros_like(signals.member)
+        if balanced:
+            member[:, audited] = rng.random(old.shape).argsort(0) < models // 2
+        else:
+            fresh = np.stack([_fresh(old[row], labels, rng) for row in firsts])
+            flip = old[:, 0] != old[firsts[units], 0]
+            member[:, audited] = fresh[units] ^ flip[:, None]
+        yield member
+
+
+def _fresh(mask: np.ndarray, labels: np.ndarray, rng) -> np.ndarray:
+    signed = np.bincount(labels, weights=np.where(mask, 1, -1))
+    if np.abs(signed).max() > 1 or abs(signed.sum()) > 1:
+        return rng.permutation(mask)
+    order = np.lexsort((rng.random(len(mask)), rng.permutation(len(signed))[labels]))
+    dealt = np.zeros_like(mask)
+    dealt[order[rng.integers(2) :: 2]] = True
+    return dealt
