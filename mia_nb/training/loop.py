@@ -6,6 +6,7 @@ strategy, the companions or the point of resumption. So a pool can grow and keep
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from functools import partial
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from mia_nb import data, models
+from mia_nb.training.stacking import ChannelsLast
 from mia_nb.types import Images, Recipe
 
 OPTIMIZERS = {
@@ -123,7 +125,8 @@ class Group:
                 logits = functional_call(self.module, (params, buffers), (x,))
             return self.criterion(logits.to(DTYPES[self.plan.recipe.dtype]), y)
 
-        return vmap(one, randomness="different")(self.params, self.buffers, x, y)
+        with ChannelsLast() if self.plan.device.type == "cpu" else contextlib.nullcontext():
+            return vmap(one, randomness="different")(self.params, self.buffers, x, y)
 
     def step(self, x: Tensor, y: Tensor, lr: float) -> Tensor:
         """One optimiser step; the detached losses (G, B)."""
