@@ -6,6 +6,7 @@ import os
 import types
 import typing
 
+import pandas as pd
 import plotly.io as pio
 import yaml
 
@@ -19,7 +20,7 @@ def setup(namespace: dict) -> None:
     was wanted is read as YAML, so that `papermill -p force false` means False; the corrected value replaces the text in
     `namespace`. ValueError names what does not fit. `mode` "batch" asks for plain-text progress (an executed notebook keeps no
     widgets), "live" for progress bars; "auto" keeps the runner's choice in MIA_NB_MODE, else live. Figures are stored as
-    plotly JSON, which JupyterLab draws without a network and without trust.
+    plotly JSON, which JupyterLab draws without a network and without trust; tables show long text in full.
     """
     for name, wanted in namespace.get("__annotations__", {}).items():
         if name in namespace:
@@ -31,6 +32,7 @@ def setup(namespace: dict) -> None:
         os.environ["MIA_NB_MODE"] = mode
     pio.renderers["plotly_mimetype"].config = {"responsive": True, "displaylogo": False}
     pio.renderers.default = "plotly_mimetype"
+    pd.set_option("display.max_colwidth", None, "display.max_rows", 200)
 
 
 def coerce(name: str, value, wanted: type):

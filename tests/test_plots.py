@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -239,7 +240,7 @@ def test_summary_and_verdict_repeat_the_tables_numbers():
 
 
 def test_the_verdict_takes_the_smallest_measurable_rate_and_the_auc_without_one():
-    row = pd.Series({"auc": 0.6, "auc_low": 0.55, "auc_high": 0.65, "n0": 898}, name="rmia")
+    row = pd.Series({"auc": 0.6, "auc_low": 0.55, "auc_high": 0.65, "n0": 898, "fpr_floor": 0.0}, name="rmia")
     for x, measurable in ((0.01, False), (0.1, True)):
         row[f"tpr@{x:g}"], row[f"tpr@{x:g}_low"], row[f"tpr@{x:g}_high"] = 0.068, 0.051, 0.088
         row[f"tpr@{x:g}_measurable"] = measurable
@@ -247,7 +248,16 @@ def test_the_verdict_takes_the_smallest_measurable_rate_and_the_auc_without_one(
     row["tpr@0.01_measurable"] = True
     assert "at 1 % false alarms" in plots.verdict(row)
     row["tpr@0.01_measurable"] = row["tpr@0.1_measurable"] = False
-    assert plots.verdict(row).startswith("rmia has AUC 0.600 (95 %: 0.550-0.650)")
+    assert plots.verdict(row) == "rmia has AUC 0.600 (95 %: 0.550-0.650); n0 = 898 is too few for a rate at few false alarms"
+
+
+def test_a_zero_that_comes_from_ties_is_not_called_a_result():
+    scores = gaussian_scores(round_to=0)
+    scores.value[:] = scores.value > -1
+    row = metrics.summary({"correctness": scores}, draws=20).loc["correctness"]
+    assert re.search(
+        r"^correctness has AUC 0\.\d+ .*; its tied scores allow no fewer than 6\d % false alarms$", plots.verdict(row)
+    )
 
 
 def test_a_sheet_shows_the_pixels_between_frames_of_the_membership_colour():

@@ -33,17 +33,20 @@ class Curve(NamedTuple):
 
 
 def verdict(row: pd.Series) -> str:
-    """One row of `metrics.summary` in words, at its smallest measurable false-positive rate; without one, the AUC.
+    """One row of `metrics.summary` in words, at its smallest measurable false-positive rate.
 
-    "rmia finds 21.3 % of members at 10 % false alarms (95 %: 19.0-23.9), n0 = 898".
+    "rmia finds 21.3 % of members at 10 % false alarms (95 %: 19.0-23.9), n0 = 898". Without such a rate, or where tied scores
+    do not reach it, the AUC.
     """
     rates = sorted(float(name[4:]) for name in row.index if name.startswith("tpr@") and "_" not in name)
-    for x in rates:
-        if row[f"tpr@{x:g}_measurable"]:
-            low, high = 100 * row[f"tpr@{x:g}_low"], 100 * row[f"tpr@{x:g}_high"]
-            return f"{_found(row.name, row[f'tpr@{x:g}'], x)} (95 %: {low:.1f}-{high:.1f}), n0 = {row['n0']:.0f}"
+    x = next((x for x in rates if row[f"tpr@{x:g}_measurable"]), None)
+    if x is not None and (row[f"tpr@{x:g}"] > 0 or row["fpr_floor"] <= x):
+        low, high = 100 * row[f"tpr@{x:g}_low"], 100 * row[f"tpr@{x:g}_high"]
+        return f"{_found(row.name, row[f'tpr@{x:g}'], x)} (95 %: {low:.1f}-{high:.1f}), n0 = {row['n0']:.0f}"
     interval = f"{row['auc']:.3f} (95 %: {row['auc_low']:.3f}-{row['auc_high']:.3f})"
-    return f"{row.name} has AUC {interval}; n0 = {row['n0']:.0f} is too few for a rate at few false alarms"
+    few = f"n0 = {row['n0']:.0f} is too few for a rate at few false alarms"
+    tied = f"its tied scores allow no fewer than {100 * row['fpr_floor']:.0f} % false alarms"
+    return f"{row.name} has AUC {interval}; {few if x is None else tied}"
 
 
 def _found(name: str, tpr: float, fpr: float) -> str:

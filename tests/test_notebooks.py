@@ -1,0 +1,143 @@
+"""The notebooks run from a clean kernel at a small size, and what they leave behind is what they show."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mia_nb import metrics, plots, query, training
+from mia_nb.attacks import score, suite
+from mia_nb.cli.run import execute
+
+pytestmark = pytest.mark.notebook
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+SMALL = {"dataset": "digits", "limit": 600, "num_models": 6, "epochs": 8, "draws": 100, "self_test_draws": 10}
+FIGURE = "application/vnd.plotly.v1+json"
+
+
+class Run:
+    """One executed notebook: its outputs by cell id."""
+
+    def __init__(self, name: str, results: Path, out: Path, **parameters):
+        declared = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+        source = "".join(next(c for c in declared["cells"] if "parameters" in c["metadata"].get("tags", []))["source"])
+        known = {n: v for n, v in {**SMALL, **parameters}.items() if f"\n{n}:" in f"\n{source}"}
+        began = time.monotonic()
+        execute(FOLDER / f"{name}.ipynb", out, {**known, "results": str(results)}, quiet=True)
+        self.seconds = time.monotonic() - began
+        self.outputs = {c["id"]: c.get("outputs", []) for c in json.loads(out.read_text(encoding="utf-8"))["cells"]}
+
+    def text(self, cell: str) -> str:
+        return "".join("".join(o["text"]) for o in self.outputs[cell] if o.get("name") == "stdout")
+
+    def html(self, cell: str) -> str:
+        return "".join("".join(o["data"].get("text/html", "")) for o in self.outputs[cell] if "data" in o)
+
+    def figures(self) -> dict[str, dict]:
+        return {c: o["data"][FIGURE] for c, outs in self.outputs.items() for o in outs if FIGURE in o.get("data", {})}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("notebooks")
+
+
+@pytest.fixture(scope="module")
+def trained(folder) -> Run:
+    return Run("01_train", folder / "results", folder / "train.ipynb")
+
+
+@pytest.fixture(scope="module")
+def attacked(folder, trained) -> Run:
+    return Run("03_attack", folder / "results", folder / "attack.ipynb")
+
+
+@pytest.fixture(scope="module")
+def pool(folder, trained) -> training.Pool:
+    (path,) = (folder / "results").glob("pool-*")
+    return training.load_pool(path.name, root=folder / "results")
+
+
+@pytest.fixture(scope="module")
+def signals(pool):
+    return query.query(pool, pool.images(), progress=False)
+
+
+def test_no_cell_fails_warns_or_leaves_a_widget(trained, attacked):
+    for run in (trained, attacked):
+        for cell, outputs in run.outputs.items():
+            for output in outputs:
+                assert output["output_type"] != "error" and output.get("name") != "stderr", (cell, output)
+                assert not any("widget" in kind for kind in output.get("data", {})), cell
+
+
+def test_every_picture_is_plotly_json_of_light_weight(trained, attacked):
+    assert set(trained.figures()) == {"members", "accuracy", "traces"}
+    assert set(attacked.figures()) == {"summary", "roc", "histogram", "scatter", "gap"}
+    for figure in (*trained.figures().values(), *attacked.figures().values()):
+        assert len(json.dumps(figure)) < 300_000 and "width" not in figure["layout"]
+
+
+def test_training_leaves_a_pool_that_learned_and_says_how_well(trained, pool, signals):
+    assert pool.member.shape == (6, 600) and pool.status == ["trained"] * 6
+    train, test = (signals.correct[:, 0][mask].mean() for mask in (signals.member, ~signals.member))
+    assert 0.9 < test < train
+    row = re.search(r"<th>train accuracy</th>\s*<td>([\d.]+)</td>", trained.html("table"))
+    assert float(row[1]) == pytest.approx(train, abs=1e-4)
+    assert pool.key[:12] in trained.text("where") and "LOOK AGAIN" not in trained.html("doubt")
+
+
+def test_the_attack_finds_the_stored_pool_and_does_not_train_it_again(attacked):
+    assert "cached" in attacked.text("pool")
+
+
+def test_verdicts_and_table_repeat_what_the_stored_signals_give(attacked, signals):
+    scores = {name: score(name, signals) for name in suite(2)}
+    table = metrics.summary(scores, draws=100)
+    lines = [plots.verdict(row) for _, row in table.drop("max").iterrows()]
+    assert attacked.text("verdicts").splitlines() == lines
+    readable = metrics.readable(table)
+    assert all(f"<td>{readable.loc[name, 'AUC']}</td>" in attacked.html("result") for name in scores)
+    assert 0.5 < table.loc["rmia", "auc"] < 0.95 and table["auc"].between(0.4, 1).all()
+
+
+def test_the_self_test_passes_and_is_shown(attacked):
+    assert "null self-test passed" in attacked.text("self-test") and "<td>pass</td>" in attacked.html("doubt")
+
+
+def test_a_second_run_is_cached_fast_and_the_same_even_when_false_comes_as_text(folder, trained, attacked, pool):
+    before = {path: path.stat().st_mtime_ns for path in (folder / "results").rglob("model_*")}
+    again = Run("01_train", folder / "results", folder / "train-again.ipynb", force="false", limit="600")
+    assert "cached" in again.text("training") and "cached" in again.text("accuracy")
+    assert again.html("table") == trained.html("table")
+    assert again.seconds < max(trained.seconds, 15)
+    assert len(before) == 6 and before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_a_key_chooses_the_pool_over_the_recipe_and_references_may_come_from_another(folder, pool, attacked):
+    other = training.train_pool(
+        training.Recipe(num_models=4, epochs=4, seed=1), pool.images(), root=folder / "results", progress=False
+    )
+    run = Run(
+        "03_attack", folder / "results", folder / "transfer.ipynb",
+        pool=pool.key[:10], references=other.key[:10], attacks=["loss", "rmia"], model="resnet14",
+    )  # fmt: skip
+    assert f"pool {pool.key[:12]}" in run.text("pool") and "tinycnn" in run.text("pool")
+    assert "loss, rmia" in run.text("attacks") and run.text("verdicts").count("\n") == 2
+
+
+def test_a_parameter_of_the_wrong_type_stops_the_notebook_before_anything_is_computed(folder):
+    with pytest.raises(ValueError, match="epochs='many' is of type str; this parameter wants int"):
+        Run("01_train", folder / "nothing", folder / "wrong.ipynb", epochs="many")
+    assert not (folder / "nothing").exists()
+
+
+def test_an_unknown_attack_is_named(folder, attacked, pool):
+    with pytest.raises(ValueError, match="rmai"):
+        Run("03_attack", folder / "results", folder / "unknown.ipynb", pool=pool.key[:10], attacks=["rmai"])
+    assert np.isfinite(attacked.seconds)
