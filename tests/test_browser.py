@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import lab
 import plotly.graph_objects as go
@@ -10,9 +11,12 @@ import pytest
 from nbformat import v4
 from test_report import executed, figure
 
-from mia_nb.report import export
+from mia_nb import store
+from mia_nb.cli import main
+from mia_nb.report import PLOTLY, export
 
 pytestmark = pytest.mark.browser
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -36,15 +40,41 @@ def test_a_report_opened_from_disk_without_network_draws_every_figure(tmp_path, 
         assert (external, errors) == ([], [])
 
 
-def test_a_notebook_runs_in_jupyterlab_and_draws_every_figure(tmp_path):
-    cells = ["import plotly.graph_objects as go\ngo.Figure(go.Scatter(y=[1, 3, 2]))", "go.Figure(go.Bar(y=[1, 2]))", ""]
-    spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    made = v4.new_notebook(cells=[v4.new_code_cell(cell) for cell in cells], metadata={"kernelspec": spec})
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work/a.ipynb").write_text(json.dumps(made))
-    with lab.jupyter_lab(tmp_path / "work", tmp_path) as address, lab.chromium() as (page, external, errors):
-        lab.open_notebook(page, address, "a.ipynb")
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> store.Folder:
+    """The demo preset, made small."""
+    results = tmp_path_factory.mktemp("demo") / "results"
+    small = ["num_models=6", "limit=300", "epochs=3", "draws=50", "self_test_draws=4"]
+    argv = ["run", "all", "--preset", "demo", "--notebooks", str(NOTEBOOKS), "--results", str(results)]
+    assert main([*argv, *(word for text in small for word in ("-p", text))]) == 0
+    return store.folders(results, "run")[0]
+
+
+def figures_in(outputs: list[dict]) -> int:
+    return sum(PLOTLY in output.get("data", {}) for output in outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [path.name for path in sorted(NOTEBOOKS.glob("*.ipynb"))])
+def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_request(demo, name, tmp_path):
+    cells = json.loads((demo.path / name).read_text())["cells"]
+    stored = figures_in([output for cell in cells for output in cell.get("outputs", [])])
+    assert stored > 0
+    with lab.jupyter_lab(demo.path, tmp_path) as address, lab.chromium() as (page, external, errors):
+        lab.open_notebook(page, address, name)
+        lab.wait_for_figures(page, stored)
         outputs = lab.run_all(page)
-        assert [output["output_type"] for output in outputs] == ["display_data", "display_data"]
-        lab.wait_for_figures(page, 2)
+        assert [output for output in outputs if output["output_type"] == "error"] == []
+        assert figures_in(outputs) == stored
+        lab.wait_for_figures(page, stored)
+        assert (external, errors) == ([], [])
+
+
+@pytest.mark.slow
+def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo):
+    texts = [(demo.path / file).read_text() for file in demo.files() if file.endswith(".ipynb")]
+    count = figures_in([o for text in texts for cell in json.loads(text)["cells"] for o in cell.get("outputs", [])])
+    with lab.chromium(offline=True) as (page, external, errors):
+        page.goto((demo.path / "report.html").as_uri())
+        lab.wait_for_figures(page, count)
         assert (external, errors) == ([], [])

@@ -161,7 +161,7 @@ def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parame
         ("run train -p attacks=lira", "write [lira]"),
         ("run train -p epochs", "wanted -p name=value"),
         ("run all --preset smal", "did you mean small?"),
-        ("run all", "there are: bad_name, bad_step, bad_type, bad_yaml, small"),
+        ("run all", "`run all` needs --preset NAME; there are: bad_name"),
         ("run no/where.ipynb", "no notebook at"),
         ("run train --preset bad_step", "wanted a list of steps"),
         ("run train --preset bad_name", "did you mean epochs?"),
