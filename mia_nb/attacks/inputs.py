@@ -1,0 +1,97 @@
+"""What an attack checks and reduces before it works: options, agreement of target and references, sides, queries."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..types import Signals
+from .margins import COMBINE, combine_queries
+
+LOG_P_ATTACKS = ("attack_p", "rmia", "base")  # work on log p: average the probability over queries
+LIKELIHOOD_ATTACKS = ("lira", "nig")  # average the log-likelihood ratio over queries that are no copies of one image
+NO_MARGINS = ("vote", "shokri", "song_mittal")  # average what they read off each query
+
+
+def one_of(option: str, value, allowed: tuple):
+    if value not in allowed:
+        raise ValueError(f"{option}={value!r} is not one of {', '.join(map(str, allowed))}")
+
+
+def combination(attack: str, draws: str, combine: str | None = None) -> str:
+    """How this attack combines queries: what was asked for, else its default for what the queries are."""
+    if combine is not None:
+        return combine
+    if attack in LOG_P_ATTACKS:
+        return "logmeanp"
+    if attack in NO_MARGINS:
+        return "mean"
+    return "llr" if attack in LIKELIHOOD_ATTACKS and draws in ("augment", "steps") else "margin"
+
+
+def reduced(signals: Signals, attack: str, combine: str | None) -> np.ndarray:
+    """(M, N) margins after query combination."""
+    how = combination(attack, signals.draws, combine)
+    one_of("combine", how, COMBINE)
+    return combine_queries(signals.margin, how)
+
+
+def per_query(target: Signals, references: Signals, attack: str, combine: str | None) -> list:
+    """Pairs of margins (N,) and (M, N): one pair a query for combine="llr", one pair of reduced margins otherwise."""
+    how = combination(attack, target.draws, combine)
+    one_of("combine", how, ("llr", *COMBINE))
+    if how == "llr":
+        return [(target.margin[0, q], references.margin[:, q]) for q in range(target.margin.shape[1])]
+    return [(combine_queries(target.margin, how)[0], combine_queries(references.margin, how))]
+
+
+def check(attack: str, target: Signals, references: Signals | None = None, *, needs_references=False, same_samples=True):
+    """Refuse in one line what no attack can work with."""
+    if len(target.margin) != 1:
+        raise ValueError(
+            f"{attack} takes one target, got {len(target.margin)} models: use attacks.score, or signals.hold_out(m)"
+        )
+    if references is None or not len(references.margin):
+        if needs_references:
+            raise ValueError(f"{attack} needs reference models and none are left: train more pairs, or use loss or attack_p")
+        return
+    if references.member is None:
+        raise ValueError(f"{attack} needs to know which samples each reference was trained on, but references.member is None")
+    if target.margin.shape[1] != references.margin.shape[1]:
+        asked = target.margin.shape[1], references.margin.shape[1]
+        raise ValueError(f"the target was queried {asked[0]} times, the references {asked[1]} times: query both alike")
+    if same_samples and not np.array_equal(target.labels, references.labels):
+        sizes = target.labels.size, references.labels.size
+        raise ValueError(f"{attack}: target ({sizes[0]} samples) and references ({sizes[1]}) differ in samples or labels")
+
+
+class Sides(NamedTuple):
+    """Which references were trained on each sample."""
+
+    mask: np.ndarray  # (M, N) bool, True = IN
+    n_in: np.ndarray  # (N,)
+    n_out: np.ndarray
+    usable: np.ndarray  # (N,) bool: has every side the attack needs; never demanded of population samples
+    audited: np.ndarray  # (N,) bool: usable and no population sample; what estimates over samples are made from
+
+
+def sides(attack: str, target: Signals, references: Signals | None, need: tuple, missing: str) -> Sides:
+    """The sides of every sample; a missing one is refused (missing="raise") or makes the score NaN ("nan")."""
+    check(attack, target, references, needs_references=True)
+    one_of("missing", missing, ("raise", "nan"))
+    mask = references.member
+    n_in = np.add.reduce(mask, axis=0, dtype=np.int64)
+    n_out = len(mask) - n_in
+    usable = np.ones(mask.shape[1], bool)
+    for side, count in (("in", n_in), ("out", n_out)):
+        if side in need:
+            usable &= count > 0
+    empty = int((~usable & ~target.population).sum())
+    if empty and missing == "raise":
+        wanted = " and ".join(side.upper() for side in need)
+        raise ValueError(
+            f"{attack} needs {wanted} references of every sample and {empty} of {usable.size} samples lack one: "
+            'use complementary pairs, or missing="nan" to leave them unscored'
+        )
+    return Sides(mask, n_in, n_out, usable, usable & ~target.population)

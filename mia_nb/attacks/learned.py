@@ -1,0 +1,148 @@
+"""Attacks that learn a rule from pooled reference outputs, whose samples need not be the target's: shokri, song_mittal."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from ..types import Signals
+from .inputs import check, one_of
+from .margins import combine_queries, log_p, over_queries
+
+FLOOR = -50.0  # log-probabilities and margins beyond this tell a classifier nothing more
+
+
+def _metric(signals: Signals, metric: str) -> np.ndarray:
+    if metric == "confidence":
+        return log_p(combine_queries(signals.margin, "last" if signals.draws == "steps" else "logmeanp"))
+    cube = {"correctness": signals.correct, "entropy": -signals.entropy, "modified": -signals.modified_entropy}[metric]
+    return over_queries(cube, signals.draws).astype(np.float64)
+
+
+def song_mittal(
+    target: Signals, references: Signals | None = None, *, metric="modified", per_class=True, fewest=20
+) -> np.ndarray:
+    """Metric with a threshold per class learned on the references: s = v - tau_y, decision s >= 0.
+
+    v: correctness 1[argmax = y] (no threshold; AUC = 1/2 + gap/2); confidence log p_y; entropy sum p log p; modified
+    (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c). tau_y maximises (tpr + tnr) / 2 of v >= tau over the reference rows of
+    class y, the smallest on ties; classes with fewer than `fewest` rows of either kind take the global tau, with a warning.
+    Queries are averaged, of time steps the last is taken. Source: Song & Mittal 2021, Eq. 5-8.
+    Raises ValueError without references (all metrics but correctness).
+    """
+    one_of("metric", metric, ("correctness", "confidence", "entropy", "modified"))
+    check("song_mittal", target, references, needs_references=metric != "correctness", same_samples=False)
+    value = _metric(target, metric)[0]
+    if metric == "correctness":
+        return value
+    audited = ~references.population
+    values, member, labels = _metric(references, metric)[:, audited], references.member[:, audited], references.labels[audited]
+    tau = np.full(value.shape, np.nan)
+    for y in np.unique(target.labels) if per_class else ():
+        rows = labels == y
+        if min(member[:, rows].sum(), (~member[:, rows]).sum()) >= fewest:
+            tau[target.labels == y] = _threshold(values[:, rows], member[:, rows])
+    thin = np.isnan(tau)
+    if thin.any():
+        tau[thin] = _threshold(values, member)
+        if per_class:
+            few = len(np.unique(target.labels[thin]))
+            warnings.warn(
+                f"song_mittal: {few} classes with under {fewest} reference rows take the global threshold", stacklevel=2
+            )
+    return value - tau
+
+
+def _threshold(values: np.ndarray, member: np.ndarray) -> float:
+    """Smallest observed value tau that maximises the balanced accuracy of `value >= tau`; integers, so that ties are exact."""
+    order = np.argsort(values, axis=None)
+    values, member = values.ravel()[order], member.ravel()[order]
+    first = np.flatnonzero(np.r_[True, np.diff(values) > 0])
+    members_below = np.r_[0, np.cumsum(member)][first]
+    members = int(member.sum())
+    others = member.size - members
+    gain = (members - members_below) * others + (first - members_below) * members
+    return values[first[gain.argmax()]]
+
+
+def shokri(
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    per_class="auto",
+    classifier="logistic",
+    max_rows=200_000,
+    seed=0,
+) -> np.ndarray:
+    """Classifier of members trained on the references' outputs: s = log-odds of "member".
+
+    Rows are pairs (reference, sample); features are the descending log-probabilities (top 10; the paper's unsorted vector is
+    not kept in Signals), phi and correctness, all query means. per_class: True = a classifier per class, False = one with the
+    label one-hot appended, "auto" = per class if each has 200 rows of both kinds. classifier: "logistic" (standardised,
+    balanced) or "mlp" (64 hidden units). At most max_rows rows, drawn by class and membership with the seed.
+    Source: Shokri, Stronati, Song, Shmatikov 2017. Raises ValueError without references that have members and non-members.
+    """
+    one_of("classifier", classifier, ("logistic", "mlp"))
+    one_of("per_class", per_class, ("auto", True, False))
+    check("shokri", target, references, needs_references=True, same_samples=False)
+    model, sample = _rows(references, max_rows, seed)
+    member, labels = references.member[model, sample], references.labels[sample]
+    if member.all() or not member.any():
+        raise ValueError("shokri needs references with members and non-members to learn the difference")
+    train, test = (
+        _features(references, model, sample),
+        _features(target, np.zeros_like(target.labels), np.arange(len(target.labels))),
+    )
+    classes = np.unique(target.labels)
+    if per_class == "auto":
+        kinds = np.array([[(member[labels == y] == kind).sum() for kind in (False, True)] for y in classes])
+        per_class = kinds.min() >= 200
+    if not per_class:
+        return _log_odds(
+            np.hstack([train, labels[:, None] == classes]),
+            member,
+            np.hstack([test, target.labels[:, None] == classes]),
+            classifier,
+            seed,
+        )
+    score = np.empty(len(test))
+    for y in classes:
+        known, asked = labels == y, target.labels == y
+        score[asked] = _log_odds(train[known], member[known], test[asked], classifier, seed)
+    return score
+
+
+def _rows(signals, max_rows, seed) -> tuple[np.ndarray, np.ndarray]:
+    """(model, sample) of the audited rows, thinned evenly within every (class, membership) group."""
+    audited = np.flatnonzero(~signals.population)
+    size = len(signals.member) * len(audited)
+    if size <= max_rows:
+        row = np.arange(size)
+    else:
+        row = np.random.default_rng(seed).permutation(size)
+        group = (2 * signals.labels[audited] + signals.member[:, audited]).ravel()
+        row = row[np.argsort(group[row], kind="stable")]
+        row = row[np.linspace(0, size - 1, max_rows).astype(int)]
+    return row // len(audited), audited[row % len(audited)]
+
+
+def _features(signals, model, sample) -> np.ndarray:
+    log_probabilities = np.maximum(signals.top_log_p[model, sample], FLOOR).astype(np.float64)
+    phi = over_queries(signals.margin, "plain")[model, sample].clip(FLOOR, -FLOOR)
+    return np.column_stack([log_probabilities, phi, over_queries(signals.correct, "plain")[model, sample]])
+
+
+def _log_odds(train, member, test, classifier, seed) -> np.ndarray:
+    from sklearn.linear_model import LogisticRegression  # imported here: a second of start-up that only this attack needs
+    from sklearn.neural_network import MLPClassifier
+
+    centre, spread = train.mean(0), train.std(0)
+    spread[spread == 0] = 1
+    train, test = (train - centre) / spread, (test - centre) / spread
+    if classifier == "logistic":
+        model = LogisticRegression(class_weight="balanced", solver="newton-cholesky").fit(train, member)
+        return model.decision_function(test) * (1 if model.classes_[1] else -1)
+    model = MLPClassifier((64,), random_state=seed, max_iter=50, early_stopping=True).fit(train, member)
+    p = model.predict_proba(test)[:, list(model.classes_).index(True)].clip(1e-12, 1 - 1e-12)
+    return np.log(p / (1 - p)) - np.log(member.sum() / (~member).sum())  # balanced as the logistic one

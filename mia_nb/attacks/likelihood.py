@@ -1,0 +1,286 @@
+"""Likelihood ratios of the target's margin in the worlds with and without the sample: lira, its joint form, nig."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import betaln, digamma, gammaln, hyp2f1, log_ndtr, polygamma, stdtr
+
+from ..types import Signals
+from .inputs import Sides, combination, one_of, per_query, sides
+from .margins import blocks, median
+
+PRIOR_CAP = 5000.0  # nig's a0 when the variances look alike
+
+
+class World(NamedTuple):
+    """The references' margins on one side of every sample, each (N,)."""
+
+    n: np.ndarray
+    mean: np.ndarray
+    ss: np.ndarray  # sum of squares around the mean
+
+
+def _worlds(phi: np.ndarray, side: Sides) -> tuple[World, World]:
+    """IN and OUT world in two masked passes; a world without references has mean 0 and ss 0."""
+    n = np.maximum(side.n_in, 1), np.maximum(side.n_out, 1)
+    mean, ss = np.empty((2, phi.shape[1])), np.empty((2, phi.shape[1]))
+    for part in blocks(*phi.shape):
+        x = phi[:, part]
+        keep = side.mask[:, part].astype(np.float64)
+        for w in (0, 1):
+            mean[w, part] = np.einsum("mn,mn->n", x, keep) / n[w][part]
+            residual = x - mean[w, part]
+            residual *= keep
+            ss[w, part] = np.einsum("mn,mn->n", residual, residual)
+            np.subtract(1, keep, out=keep)
+    return World(side.n_in, mean[0], ss[0]), World(side.n_out, mean[1], ss[1])
+
+
+def lira(
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    offline=False,
+    variance="auto",
+    centre="mean",
+    share_variance=False,
+    tail="one_sided",
+    report="z",
+    ddof=1,
+    nu0=6.0,
+    rho=0.1,
+    combine=None,
+    missing="raise",
+) -> np.ndarray:
+    """Gaussian likelihood ratio of the margin: s = log N(phi_t; m_in, v_in) - log N(phi_t; m_out, v_out).
+
+    offline=True (OUT only): z = (phi_t - m_out) / sqrt(v_out), or log Phi(z) with report="logcdf", or -log N with
+    tail="two_sided", which rewards low margins too (parity). variance v of a side, SS = sum of squares around a sample's own
+    mean: per_sample SS / (n - ddof); global sum SS / sum (n - ddof); shrunk (nu0 v_global + SS) / (nu0 + n - 1);
+    auto = per_sample where every side has 32 references, else shrunk. share_variance: one v for both sides.
+    centre: "mean" or "median". combine: llr averages s over queries; a word of `combine_queries` reduces the margins first;
+    joint: one Gaussian over the Q margins, covariance (1 - rho) V + rho diag V, V pooled within samples and over sides;
+    mean_sd: that joint form of the queries' mean margin and log standard deviation.
+    Source: Carlini et al. 2022. Raises ValueError for missing sides and where no sample has two references on a side.
+    Caveat: with reference counts that depend on the target's membership the score gives the design away, not the model.
+    """
+    one_of("variance", variance, ("auto", "per_sample", "global", "shrunk"))
+    one_of("centre", centre, ("mean", "median"))
+    one_of("tail", tail, ("one_sided", "two_sided"))
+    one_of("report", report, ("z", "logcdf"))
+    side = sides("lira", target, references, ("out",) if offline else ("in", "out"), missing)
+    if combination("lira", target.draws, combine) in ("joint", "mean_sd"):
+        if offline:
+            raise ValueError("lira: the joint forms compare both worlds; use offline=False, or combine='llr'")
+        return _joint(target, references, side, rho, combine)
+    fewest = int((side.n_out if offline else np.minimum(side.n_in, side.n_out))[side.audited].min(initial=len(side.mask)))
+    if variance == "auto":
+        variance = "per_sample" if fewest >= 32 else "shrunk"
+    if fewest < 4:
+        warnings.warn(f"lira has {fewest} references on a side: rmia and nig are steadier below 4", stacklevel=2)
+    pairs = per_query(target, references, "lira", combine)
+    score = np.zeros(side.usable.shape)
+    for phi_t, phi in pairs:
+        worlds = _worlds(phi, side)
+        v_in, v_out = _variances(*worlds, side.audited, offline, share_variance, variance, ddof, nu0)
+        m_in, m_out = (median(phi, side.mask), median(phi, ~side.mask)) if centre == "median" else (w.mean for w in worlds)
+        z = (phi_t - m_out) / np.sqrt(v_out)
+        if not offline:
+            score += (z**2 - (phi_t - m_in) ** 2 / v_in + np.log(v_out / v_in)) / 2
+        elif tail == "two_sided":
+            score += (z**2 + np.log(v_out)) / 2
+        else:
+            score += z if report == "z" else log_ndtr(z)
+    return np.where(side.usable, score / len(pairs), np.nan)
+
+
+def _variances(world_in, world_out, audited, offline, share, variance, ddof, nu0) -> tuple:
+    """(v_in, v_out) of every sample; v_in is None offline."""
+    kind = {"audited": audited, "variance": variance, "ddof": ddof, "nu0": nu0}
+    if share and not offline:
+        both = _variance("IN or OUT", world_in.n + world_out.n, world_in.ss + world_out.ss, 2, **kind)
+        return both, both
+    v_out = _variance("OUT", world_out.n, world_out.ss, 1, **kind)
+    return None if offline else _variance("IN", world_in.n, world_in.ss, 1, **kind), v_out
+
+
+def _variance(world, n, ss, means, *, audited, variance, ddof, nu0) -> np.ndarray:
+    """(N,) variance of a side with `means` fitted means per sample, floored at 1e-12 + (1e-6 s_global)^2."""
+    free, divisor = np.maximum(n - means, 0), np.maximum(n - ddof * means, 0)
+    if not free[audited].any():
+        raise ValueError(
+            f"lira: no sample has two {world} references, so there is no variance estimate: train more pairs, or use rmia"
+        )
+    overall = ss[audited].sum() / divisor[audited].sum()
+    if variance == "global":
+        out = np.full(ss.shape, overall)
+    elif variance == "shrunk":
+        out = (nu0 * overall + ss) / (nu0 + free)
+    else:
+        out = np.where(free > 0, ss / np.maximum(divisor, 1), overall)
+        if not free[audited].all():
+            warnings.warn("lira: samples with one reference on a side take the global variance", stacklevel=3)
+    return np.maximum(out, 1e-12 + 1e-12 * overall)
+
+
+def _joint(target, references, side, rho, combine) -> np.ndarray:
+    """log N(D; m_in, V) - log N(D; m_out, V) of the vector D of a sample's Q margins, V pooled over samples and sides."""
+    observed, margin = target.margin[0], references.margin
+    if combine == "mean_sd":
+        observed, margin = _mean_and_log_sd(target.margin)[0], _mean_and_log_sd(margin)
+    models, dims, samples = margin.shape
+    free = np.array([n[side.audited].sum() - side.audited.sum() for n in (side.n_in, side.n_out)])
+    if free.min() < 20 * dims:
+        raise ValueError(
+            f"lira: the joint form of {dims} signals needs {20 * dims} degrees of freedom on a side and the references leave "
+            f"{free.min()}: train more pairs, or use combine='llr'"
+        )
+    m_in, m_out = np.array([[world.mean for world in _worlds(margin[:, d], side)] for d in range(dims)]).swapaxes(0, 1)
+    cross = np.zeros((dims, dims))
+    for part in blocks(models * dims, samples):
+        mask, used = side.mask[:, None, part], side.audited[part]
+        residual = (margin[:, :, part] - np.where(mask, m_in[:, part], m_out[:, part])) * used
+        residual = residual.swapaxes(0, 1).reshape(dims, -1)
+        cross += residual @ residual.T
+    pooled = cross / free.sum()
+    spread = np.diag(pooled)
+    pooled = (1 - rho) * pooled + np.diag(rho * spread + 1e-12 * (1 + spread))
+    score = np.einsum("dn,dn->n", np.linalg.solve(pooled, m_in - m_out), observed - (m_in + m_out) / 2)
+    return np.where(side.usable, score, np.nan)
+
+
+def _mean_and_log_sd(margin) -> np.ndarray:
+    """(M, Q, N) -> (M, 2, N): mean and log standard deviation over the queries."""
+    if margin.shape[1] < 2 or not np.ptp(margin, axis=1).any():
+        raise ValueError("combine='mean_sd' needs several differing queries of a stochastic model; these do not differ")
+    return np.stack([margin.mean(1), np.log(np.maximum(margin.std(1, ddof=1), 1e-9))], axis=1)
+
+
+def nig(
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    offline=False,
+    share_variance=True,
+    predictive="t",
+    kappa0=1.0,
+    a0=None,
+    combine=None,
+    missing="raise",
+    allow_unequal=False,
+) -> np.ndarray:
+    """Bayesian variance for few references: ratio of Student-t predictives under a normal-inverse-gamma prior.
+
+    s = lt(phi_t; 2a, m_in, c_in) - lt(phi_t; 2a, m_out, c_out); for a side with k = kappa0 + n: m = (kappa0 mu0 + n xbar) / k,
+    c = b (k + 1) / (a k), a = a0 + sum d / 2, b = b0 + sum [SS + kappa0 n (xbar - mu0)^2 / k] / 2, d = n (n - 1 if kappa0 = 0).
+    OUT has kappa0 = 0; IN has kappa0 and mu0 = xbar_out + the mean over samples of (xbar_in - xbar_out).
+    a0 and b0 match the moments of log SS over samples (a0 fixed when given); with one pair the variance is that of
+    (xbar_in - xbar_out) / sqrt 2 over samples. share_variance: True, False (each side its own a and b), or "ratio" (IN scaled
+    by the ratio of the global variances). predictive: "t" or "normal". offline=True: log T_cdf of the OUT predictive.
+    Source: our formulation of the idea of arXiv 2603.11799. Raises ValueError for missing sides and when reference counts
+    differ between samples: the scale depends on them, so counts that follow the target's membership leak the design;
+    allow_unequal=True is for designs, as Bernoulli, where they do not.
+    """
+    one_of("share_variance", share_variance, (True, False, "ratio"))
+    one_of("predictive", predictive, ("t", "normal"))
+    side = sides("nig", target, references, ("out",) if offline else ("in", "out"), missing)
+    for count in (side.n_out,) if offline else (side.n_in, side.n_out):
+        if not allow_unequal and np.ptp(count[side.audited]):
+            raise ValueError(
+                "nig needs as many references a side for every sample, else the score leaks the design: use complementary "
+                "pairs with the mate held out, or allow_unequal=True if the counts cannot follow the target's membership"
+            )
+    pairs = per_query(target, references, "nig", combine)
+    score = np.zeros(side.usable.shape)
+    for phi_t, phi in pairs:
+        worlds = _worlds(phi, side)
+        if offline:
+            score += _nig_offline(phi_t, worlds[1], side.audited, a0, predictive)
+        else:
+            score += _nig_online(phi_t, *worlds, side.audited, share_variance, predictive, kappa0, a0)
+    return np.where(side.usable, score / len(pairs), np.nan)
+
+
+def _nig_online(phi_t, world_in, world_out, audited, share, predictive, kappa0, a0) -> np.ndarray:
+    n_in, n_out = (np.maximum(world.n, 1) for world in (world_in, world_out))
+    free_in, free_out = n_in - 1, n_out - 1
+    gap = world_in.mean - world_out.mean
+    ratio = 1.0
+    if share == "ratio" and free_in[audited].any() and free_out[audited].any():
+        scales = [w.ss[audited].sum() / free[audited].sum() for w, free in ((world_in, free_in), (world_out, free_out))]
+        ratio = scales[0] / scales[1] if min(scales) > 0 else 1.0
+    ss_in = world_in.ss / ratio
+    a0, b0 = _prior(free_in + free_out, ss_in + world_out.ss, audited, a0, between=gap[audited])
+    kappa = kappa0 + n_in
+    centre = (kappa0 * (world_out.mean + gap[audited].mean()) + n_in * world_in.mean) / kappa
+    pull = kappa0 * n_in * (gap - gap[audited].mean()) ** 2 / kappa / ratio
+    a_in, b_in = (n_in if kappa0 > 0 else free_in) / 2, (ss_in + pull) / 2
+    a_out, b_out = free_out / 2, world_out.ss / 2
+    if share:
+        a_in = a_out = a_in + a_out
+        b_in = b_out = b_in + b_out
+    a_in, a_out, b_in, b_out = a0 + a_in, a0 + a_out, b0 + b_in, b0 + b_out
+    c_in, c_out = ratio * b_in * (kappa + 1) / (a_in * kappa), b_out * (n_out + 1) / (a_out * n_out)
+    log_in = _log_predictive(phi_t - centre, a_in, c_in, predictive)
+    log_out = _log_predictive(phi_t - world_out.mean, a_out, c_out, predictive)
+    if not share and predictive == "t":  # otherwise these terms are equal and cancel
+        log_in += gammaln(a_in + 0.5) - gammaln(a_in) - np.log(a_in) / 2
+        log_out += gammaln(a_out + 0.5) - gammaln(a_out) - np.log(a_out) / 2
+    return log_in - log_out
+
+
+def _log_predictive(gap, a, c, predictive) -> np.ndarray:
+    """log density at distance gap of Student's t, 2a degrees of freedom, scale^2 c (or the normal), up to terms in a."""
+    if predictive == "normal":
+        return -(np.log(c) + gap**2 / c) / 2
+    return -np.log(c) / 2 - (a + 0.5) * np.log1p(gap**2 / (2 * a * c))
+
+
+def _nig_offline(phi_t, world, audited, a0, predictive) -> np.ndarray:
+    n = np.maximum(world.n, 1)
+    if not (n[audited] > 1).any():
+        raise ValueError(
+            "nig: one OUT reference leaves no variance estimate offline: use rmia(offline=True) or train more pairs"
+        )
+    a0, b0 = _prior(n - 1, world.ss, audited, a0)
+    a = a0 + (n - 1) / 2
+    z = (phi_t - world.mean) / np.sqrt((b0 + world.ss / 2) * (n + 1) / (a * n))
+    return log_ndtr(z) if predictive == "normal" else _log_t_cdf(z, 2 * a)
+
+
+def _prior(free, ss, audited, a0, between=None) -> tuple[float, float]:
+    """Inverse-gamma (a0, b0) of the variances, from E and var of log SS: var = trigamma(a0) + trigamma(d/2)."""
+    used = audited & (free > 0)
+    if not used.any():
+        warnings.warn("nig has one pair only: its variance is the spread between samples, a rough guess", stacklevel=4)
+        a0 = a0 or 3.0
+        return a0, (a0 - 1 if a0 > 1 else a0) * max(between.var() / 2, 1e-6)  # prior mean b0 / (a0 - 1)
+    half = free[used] / 2
+    variance = ss[used] / free[used]
+    log_variance = np.log(np.maximum(variance, 1e-12 + 1e-12 * variance.mean())) - digamma(half) + np.log(half)
+    if a0 is None:
+        excess = log_variance.var() - polygamma(1, half).mean()
+        a0 = (
+            PRIOR_CAP
+            if excess <= polygamma(1, PRIOR_CAP)
+            else np.exp(brentq(lambda x: np.log(polygamma(1, np.exp(x)) / excess), -30, np.log(PRIOR_CAP)))
+        )
+    return a0, np.exp(log_variance.mean() + digamma(a0))
+
+
+def _log_t_cdf(z, nu) -> np.ndarray:
+    """log of Student's t distribution function, by the series of the incomplete beta function where it underflows."""
+    tail = stdtr(nu, -np.abs(z))
+    out = np.log1p(-tail)
+    low = z < 0
+    out[low] = np.log(np.maximum(tail[low], 1e-300))
+    far = low & (tail < 1e-290)
+    if far.any():
+        a, y = nu[far] / 2, nu[far] / (nu[far] + z[far] ** 2)
+        beta = betaln(a, 0.5)
+        out[far] = a * np.log(y) + np.log1p(-y) / 2 - np.log(2 * a) - beta + np.log(hyp2f1(a + 0.5, 1, a + 1, y))
+    return out

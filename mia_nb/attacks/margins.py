@@ -1,0 +1,113 @@
+"""Arithmetic of margins phi = log p_y - log(1 - p_y): stable logs, means over models and queries, alignment of scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import ndtri
+
+from ..types import Signals
+
+BLOCK = 1 << 15  # float64 per temporary (256 kB): the handful that a kernel holds stays in one core's cache
+COMBINE = ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last")
+
+
+def blocks(rows: int, samples: int) -> Iterator[slice]:
+    """Slices over the samples, so narrow that a (rows, slice) temporary has about BLOCK elements."""
+    width = max(BLOCK // max(rows, 1), 64)
+    return (slice(start, min(start + width, samples)) for start in range(0, samples, width))
+
+
+def log_p(phi: np.ndarray) -> np.ndarray:
+    """log p = -softplus(-phi) = min(phi, 0) - log1p(exp(-|phi|)): finite and accurate for every finite phi."""
+    out = np.abs(phi)
+    np.negative(out, out=out)
+    np.exp(out, out=out)
+    np.log1p(out, out=out)
+    return np.subtract(np.minimum(phi, 0), out, out=out)
+
+
+def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(log sum_k w_k p_k, log sum_k w_k (1 - p_k)) over axis 0, each relative to its own largest term; NaN weights give NaN."""
+    shared = np.abs(phi)
+    np.negative(shared, out=shared)
+    np.exp(shared, out=shared)
+    shared += 1
+    np.divide(weight, shared, out=shared)  # p = exp(min(phi, 0)) / (1 + exp(-|phi|)), and 1 - p likewise
+    logs = []
+    for power in (np.minimum(phi, 0), -np.maximum(phi, 0)):
+        top = np.where(weight > 0, power, -np.inf).max(0)
+        power -= top
+        np.minimum(power, 0, out=power)  # rows of weight 0 may lie above the top
+        np.exp(power, out=power)
+        logs.append(top + np.log(np.einsum("kn,kn->n", shared, power)))
+    return logs[0], logs[1]
+
+
+def median(phi: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(N,) median of phi (M, N) over the rows that the mask keeps; NaN where it keeps none."""
+    out = np.empty(phi.shape[1])
+    for part in blocks(*phi.shape):
+        keep = mask[:, part]
+        count = keep.sum(0)
+        ordered = np.sort(np.where(keep, phi[:, part], np.inf), axis=0)
+        low, high = (np.take_along_axis(ordered, (np.maximum(c, 0) // 2)[None], 0)[0] for c in (count - 1, count))
+        out[part] = np.where(count > 0, (low + high) / 2, np.nan)
+    return out
+
+
+def combine_queries(margin: np.ndarray, combine: str) -> np.ndarray:
+    """One margin per model and sample, (M, Q, N) -> (M, N).
+
+    margin: mean_q phi_q; logmeanp and margin_of_meanp: the margin log mean_q p_q - log mean_q (1 - p_q) of the averaged
+    probability, from which an attack reads log p (Guan et al. 2025, Eq. 8) or the margin itself; trimmed: mean of the central
+    80 % of phi_q; last: the last query. They rank samples differently (Jensen): say which was used. With one query all agree.
+    """
+    queries, samples = margin.shape[1:]
+    if combine == "last" or queries == 1:
+        return margin[:, -1]
+    if combine == "margin":
+        return margin.mean(1)
+    if combine == "trimmed":
+        cut = queries // 10
+        return np.sort(margin, axis=1)[:, cut : queries - cut].mean(1)
+    out = np.empty((len(margin), samples))
+    for m, part in ((m, part) for m in range(len(margin)) for part in blocks(queries, samples)):
+        mean_p, mean_q = log_mean_p_q(margin[m, :, part], np.full((queries, 1), 1 / queries))
+        out[m, part] = mean_p - mean_q
+    return out
+
+
+def over_queries(values: np.ndarray, draws: str) -> np.ndarray:
+    """(M, Q, N) -> (M, N): the mean over queries, or the last of the time steps."""
+    return values[:, -1] if draws == "steps" else values.mean(1)
+
+
+def align(signals: Signals, *, how: str = "affine") -> Signals:
+    """Signals whose margins are on one scale for every model, for references of another family than the target's.
+
+    affine: phi' = (phi - median phi) / IQR phi; quantile: the normal score of phi's mid-rank, Phi^-1((rank + 1/2) / (P + 1));
+    none: unchanged. Each model is measured on its own population samples, or, without them, on all samples: no label of
+    membership is used. Apply it to the target's signals and to the references'. Entropies and votes stay as they are.
+    Source: Guan et al. 2025, section 5.3 (none). Raises ValueError for a model whose interquartile range is 0.
+    Caveat: quantile has P + 1 levels, so samples beyond the population's extremes tie.
+    """
+    if how not in ("none", "affine", "quantile"):
+        raise ValueError(f"how={how!r} is not one of none, affine, quantile")
+    if how == "none":
+        return signals
+    yardstick = signals.population if signals.population.any() else slice(None)
+    margin = np.empty_like(signals.margin)
+    for m, phi in enumerate(signals.margin):
+        scale = np.sort(phi[:, yardstick], axis=None)
+        if how == "quantile":
+            rank = (np.searchsorted(scale, phi, "left") + np.searchsorted(scale, phi, "right")) / 2
+            margin[m] = ndtri((rank + 0.5) / (len(scale) + 1))
+            continue
+        low, middle, high = np.quantile(scale, (0.25, 0.5, 0.75))
+        if not high > low:
+            raise ValueError(f"model {m} has margins of interquartile range 0: it answers the same everywhere, leave it out")
+        margin[m] = (phi - middle) / (high - low)
+    return replace(signals, margin=margin, info=signals.info | {"align": how})

@@ -1,0 +1,214 @@
+"""Attacks that compare the target with the references' average answer: attack_r, watson, rmia, base."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from ..types import Signals
+from .inputs import one_of, per_query, reduced, sides
+from .margins import blocks, log_mean_p_q, log_p, median
+
+MAX_LOSS = 1000.0  # the largest loss of attack_r's interpolation
+
+
+def _mean(phi, mask) -> np.ndarray:
+    """(N,) mean of phi (M, N) over the rows that the mask keeps; NaN where it keeps none."""
+    out = np.empty(phi.shape[1])
+    for part in blocks(*phi.shape):
+        keep = mask[:, part].astype(np.float64)
+        count = keep.sum(0)
+        out[part] = np.einsum("mn,mn->n", phi[:, part], keep) / np.where(count > 0, count, np.nan)
+    return out
+
+
+def attack_r(
+    target: Signals, references: Signals | None = None, *, form="shift", refs=None, combine=None, missing="raise"
+) -> np.ndarray:
+    """Reference attack, how the target's margin compares with the references' margins phi_k of the same sample, k in S.
+
+    shift: phi_t - mean phi_k; gaussian: shift / s_pool, one standard deviation for all samples, so the same ROC;
+    interp: 1 - I(loss_t), I interpolates the sorted losses {0, l_1..n, 1000} onto 0, 1/(n+1), ..., 1 (Ye et al. 2022);
+    lattice: share of references with phi_k <= phi_t, at most |S| + 1 values (Guan et al. 2025): its zeros at low FPR are
+    made by ties. refs: "all" or "out"; None = "out" for interp, else "all".
+    Raises ValueError for samples without OUT reference (refs="out"), and for gaussian where no sample has two references.
+    """
+    one_of("form", form, ("shift", "gaussian", "interp", "lattice"))
+    refs = refs or ("out" if form == "interp" else "all")
+    one_of("refs", refs, ("all", "out"))
+    side = sides("attack_r", target, references, ("out",) if refs == "out" else (), missing)
+    phi_t, phi = reduced(target, "attack_r", combine)[0], reduced(references, "attack_r", combine)
+    among = ~side.mask if refs == "out" else np.broadcast_to(True, phi.shape)
+    if form == "lattice":
+        return _mean((phi_t >= phi).astype(np.float64), among)
+    if form == "interp":
+        return 1 - _interpolated(-log_p(phi_t), np.where(among, -log_p(phi), np.inf), among.sum(0))
+    centre = _mean(phi, among)
+    if form == "shift":
+        return phi_t - centre
+    used = np.where(side.audited, among, False)
+    free = (used.sum(0) - 1).clip(0).sum()
+    if not free:
+        raise ValueError('attack_r(form="gaussian") needs two references of some sample to measure a spread; use form="shift"')
+    spread = np.sqrt(((phi - centre)[used] ** 2).sum() / free)
+    return (phi_t - centre) / spread
+
+
+def _interpolated(loss_t, losses, count) -> np.ndarray:
+    """Position of each loss among {0, sorted losses, MAX_LOSS} in units of 1 / (count + 1); unused losses are inf."""
+    loss_t = np.minimum(loss_t, MAX_LOSS)
+    knots = np.sort(
+        np.vstack([np.zeros_like(loss_t), np.where(np.isinf(losses), np.inf, np.minimum(losses, MAX_LOSS))]), axis=0
+    )
+    knots = np.vstack([np.where(np.isinf(knots), MAX_LOSS, knots), np.full_like(loss_t, MAX_LOSS)])
+    below = np.minimum((knots[1:] <= loss_t).sum(0), count)
+    low, high = (np.take_along_axis(knots, (below + step)[None], 0)[0] for step in (0, 1))
+    share = np.where(high > low, (loss_t - low) / np.where(high > low, high - low, 1), 1)
+    return np.where(count > 0, (below + share) / (count + 1), np.nan)
+
+
+def watson(
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    signal="loss",
+    centre="mean",
+    refs="out",
+    combine=None,
+    missing="raise",
+) -> np.ndarray:
+    """Difficulty calibration: s = g_t - mean_{k in OUT} g_k, g = log p ("loss"), phi ("margin") or p ("confidence").
+
+    centre: "mean" or "median"; refs: "out" or "all" (with the margin that is attack_r's shift).
+    Source: Watson, Guo, Cormode, Sablayrolles 2022. Raises ValueError for samples without OUT reference.
+    Warns when the ranking equals the plain loss attack's: the calibration had no effect.
+    """
+    one_of("signal", signal, ("loss", "margin", "confidence"))
+    one_of("centre", centre, ("mean", "median"))
+    one_of("refs", refs, ("out", "all"))
+    side = sides("watson", target, references, ("out",) if refs == "out" else (), missing)
+    phi_t, phi = reduced(target, "watson", combine)[0], reduced(references, "watson", combine)
+    read = {"loss": log_p, "margin": np.asarray, "confidence": lambda x: np.exp(log_p(x))}[signal]
+    among = ~side.mask if refs == "out" else np.broadcast_to(True, phi.shape)
+    score = read(phi_t) - (_mean if centre == "mean" else median)(read(phi), among)
+    ranked = score[side.audited][np.argsort(phi_t[side.audited])]
+    if len(ranked) > 2 and (np.diff(ranked) > 0).all():
+        warnings.warn("watson ranks exactly as the loss attack: calibration had no effect", stacklevel=2)
+    return score
+
+
+def rmia(
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    form="ratio",
+    offline=False,
+    a=0.3,
+    gamma=1.0,
+    strict=True,
+    trim=0.0,
+    from_in=False,
+    combine=None,
+    missing="raise",
+) -> np.ndarray:
+    """Robust likelihood ratio u = log p_t - log pbar against the average confidence of the references.
+
+    online:  pbar = (mean_IN p + mean_OUT p) / 2;   offline: pbar = ((1 + a) mean_OUT p + (1 - a)) / 2, a in [0, 1].
+    form: ratio (s = u); count, s = share of population samples z with u(x) - u(z) > log gamma (>= with strict=False), whose
+    ROC vertices are a subset of ratio's; vote, the majority over queries of that comparison for each pair (x, z).
+    A population sample that no reference was trained on gets the offline rule with all its OUT references.
+    trim: share of the references dropped at each end of the confidences, online from IN and OUT together, which then weigh by
+    model; from_in: offline, samples with IN references only use p_out = (p_in + a - 1) / a, clipped at 0.
+    combine="llr" averages u over queries. pbar is kept as a margin, so saturated samples keep their order.
+    Source: Zarifzadeh, Liu, Shokri 2024, Eq. 2-11; Guan et al. 2025 (ratio). Raises ValueError for missing sides and, in
+    count and vote, without population. The paper's temperature belongs to `Signals.from_logits`.
+    """
+    one_of("form", form, ("ratio", "count", "vote"))
+    if not (0 <= a <= 1 and 0 <= trim < 0.5 and gamma > 0):
+        raise ValueError(f"rmia: a={a} must lie in [0, 1], trim={trim} in [0, 0.5), and gamma={gamma} must be positive")
+    need = ("in", "out") if not offline else () if from_in else ("out",)
+    side = sides("rmia", target, references, need, missing)
+    if from_in and not a > 0:
+        raise ValueError("rmia(from_in=True) inverts p_in = a p_out + (1 - a), which needs a > 0")
+    if form != "ratio" and not target.population.any():
+        raise ValueError(
+            f"rmia(form={form!r}) needs population samples that no model saw; set population > 0 or use form='ratio'"
+        )
+    u = np.array(
+        [
+            log_p(phi_t) - log_p(_average_margin(phi, side, offline=offline, a=a, trim=trim, from_in=from_in))
+            for phi_t, phi in per_query(target, references, "rmia", "llr" if form == "vote" else combine)
+        ]
+    )
+    u[:, ~side.usable & ~target.population] = np.nan
+    if form == "ratio":
+        return u.mean(0)
+    if form == "vote":
+        return _majority(u, target.population, np.log(gamma), strict)
+    u = u.mean(0)
+    among = np.sort(u[target.population])
+    count = np.searchsorted(among, u - np.log(gamma), side="left" if strict else "right") / len(among)
+    return np.where(np.isnan(u), np.nan, count)
+
+
+def _average_margin(phi, side, *, offline, a, trim, from_in) -> np.ndarray:
+    """(N,) margin of rmia's pbar: log pbar - log(1 - pbar), accurate where pbar rounds to 1."""
+    by_out = (side.n_in == 0) | offline
+    inverted = by_out & (side.n_out == 0) & from_in
+    n_in, n_out = np.where(side.n_in, side.n_in, np.nan), np.where(side.n_out, side.n_out, np.nan)
+    weight_in = np.where(inverted, 1 / n_in, np.where(by_out, 0, 0.5 / n_in))
+    weight_out = np.where(inverted, 0, np.where(by_out, 1 / n_out, 0.5 / n_out))
+    mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out, trim)
+    with np.errstate(divide="ignore"):  # log 0 = -inf is meant: a = 1 adds nothing, and p_out may be clipped at 0
+        if inverted.any():
+            mean_q = np.where(inverted, np.minimum(mean_q - np.log(a or 1), 0), mean_q)
+            mean_p = np.where(inverted, np.log(-np.expm1(mean_q)), mean_p)
+        blend = np.where(by_out, (1 + a) / 2, 1.0)
+        return np.logaddexp(np.log(blend) + mean_p, np.log1p(-blend)) - np.log(blend) - mean_q
+
+
+def _log_means(phi, mask, weight_in, weight_out, trim=0.0):
+    """(log mean p, log mean (1 - p)) over references, each (N,), with one weight for IN and one for OUT models."""
+    mean_p, mean_q = np.empty((2, phi.shape[1]))
+    for part in blocks(*phi.shape):
+        x, weight = phi[:, part], np.where(mask[:, part], weight_in[part], weight_out[part])
+        if trim:
+            used = weight > 0
+            count, rank = used.sum(0), np.arange(len(x))[:, None]
+            cut = (trim * count).astype(int)
+            keep = (rank >= cut) & (rank < count - cut)
+            x = np.where(keep, np.sort(np.where(used, x, np.inf), axis=0), 0)
+            weight = keep / np.maximum(count - 2 * cut, 1)
+        mean_p[part], mean_q[part] = log_mean_p_q(x, weight)
+    return mean_p, mean_q
+
+
+def _majority(u, population, log_gamma, strict) -> np.ndarray:
+    """Share of population samples z that more than half of the queries put below x: (Q, N) -> (N,)."""
+    score, beats = np.empty(u.shape[1]), np.greater if strict else np.greater_equal
+    for part in blocks(int(population.sum()), u.shape[1]):
+        votes = sum(beats(u_q[part, None] - u_q[population], log_gamma).astype(np.int32) for u_q in u)
+        score[part] = (2 * votes > len(u)).mean(1)
+    return np.where(np.isnan(u[0]), np.nan, score)
+
+
+def base(
+    target: Signals, references: Signals | None = None, *, offline=False, alpha=1.0, combine=None, missing="raise"
+) -> np.ndarray:
+    """Confidence over the models' average confidence: s = log p_t - log mean_{IN + OUT} p, or log p_t - alpha log mean_OUT p.
+
+    Online this is `rmia` when n_in = n_out; with unequal sides `base` weighs models equally, `rmia` sides equally. At Q = 1 it
+    is also the "RMIA" p_t / mean p of Guan et al. 2025, on a log scale. Source: Lassila et al. 2025.
+    Raises ValueError for samples without OUT reference (offline).
+    """
+    side = sides("base", target, references, ("out",) if offline else (), missing)
+    models = len(side.mask)
+    weight_out = 1 / np.where(side.n_out, side.n_out, np.nan) if offline else np.full(side.n_out.shape, 1 / models)
+    weight_in = np.zeros_like(weight_out) if offline else weight_out
+    score = np.zeros(side.n_out.shape)
+    pairs = per_query(target, references, "base", combine)
+    for phi_t, phi in pairs:
+        mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out)
+        score += (log_p(phi_t) - (alpha if offline else 1) * log_p(mean_p - mean_q)) / len(pairs)
+    return score

@@ -1,0 +1,58 @@
+"""The attacks by name, and which of them a number of references supports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from .learned import shokri, song_mittal
+from .likelihood import lira, nig
+from .reference import attack_r, base, rmia, watson
+from .single import attack_p, loss, vote
+
+Attack = Callable[..., np.ndarray]
+
+ATTACKS: dict[str, Attack] = {
+    "loss": loss,
+    "correctness": partial(song_mittal, metric="correctness"),
+    "attack_p": attack_p,
+    "vote": vote,
+    "attack_r": attack_r,
+    "attack_r_lattice": partial(attack_r, form="lattice"),
+    "watson": watson,
+    "shokri": shokri,
+    "song_mittal": song_mittal,
+    "lira": lira,
+    "lira_global": partial(lira, variance="global"),
+    "lira_shrunk": partial(lira, variance="shrunk"),
+    "lira_per_sample": partial(lira, variance="per_sample"),
+    "lira_offline": partial(lira, offline=True),
+    "rmia": rmia,
+    "rmia_offline": partial(rmia, offline=True),
+    "rmia_count": partial(rmia, form="count"),
+    "base": base,
+    "nig": nig,
+    "nig_offline": partial(nig, offline=True),
+}
+
+SUITES = (  # from this many references a side: headline first, then what is printed beside it
+    (32, ("lira_per_sample", "nig", "rmia")),
+    (16, ("nig", "rmia", "lira_shrunk")),
+    (5, ("rmia", "nig", "lira_global", "lira_shrunk")),
+    (2, ("rmia", "nig", "lira_global", "attack_r")),
+    (1, ("rmia", "watson", "nig")),
+    (0, ("attack_p",)),
+)
+
+
+def suite(k: int) -> dict[str, Attack]:
+    """The attacks for k references a side (k IN and k OUT), headline first; loss and correctness always, rmia from k = 1.
+
+    Left out is what so few references cannot support: per-sample variance below k = 16, any lira or lattice at k = 1.
+    """
+    if k < 0:
+        raise ValueError(f"k={k}: the number of references a side cannot be negative")
+    names = next(names for fewest, names in SUITES if k >= fewest)
+    return {name: ATTACKS[name] for name in (*names, "loss", "correctness")}

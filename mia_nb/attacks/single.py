@@ -1,0 +1,72 @@
+"""Attacks on the target alone: loss threshold, population rank, votes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..types import Signals
+from .inputs import check, one_of, reduced, sides
+from .margins import log_p
+
+
+def loss(target: Signals, references: Signals | None = None, *, signal="margin", threshold=None, combine=None) -> np.ndarray:
+    """Loss threshold: s = phi (signal="margin"), or -loss ("loss"), which ranks the same but ties when it saturates.
+
+    threshold: a loss tau that the owner revealed (the paper's is the mean training loss), or "reference_train_mean", the mean
+    IN loss of the references, which an attacker can compute; then s = tau - loss and s >= 0 is the decision "member".
+    Source: Yeom, Giacomelli, Fredrikson, Jha 2018. Raises ValueError when that threshold is asked for without references.
+    """
+    check("loss", target, references, needs_references=threshold == "reference_train_mean")
+    one_of("signal", signal, ("margin", "loss"))
+    phi = reduced(target, "loss", combine)[0]
+    if threshold is None:
+        return phi.astype(np.float64) if signal == "margin" else log_p(phi)
+    if threshold == "reference_train_mean":
+        threshold = -log_p(reduced(references, "loss", combine)[references.member]).mean()
+    return threshold + log_p(phi)
+
+
+def attack_p(
+    target: Signals, references: Signals | None = None, *, form="continuous", strict=True, exclude_self=False, combine=None
+) -> np.ndarray:
+    """Population attack: s = phi ("continuous"), or the share of population samples below it ("population").
+
+    population: s = #{j : phi(z_j) < phi(x)} / P, "<=" with strict=False; exclude_self drops a population sample from its own
+    comparison. With smoothing, 1 - s P / (P + 1) is a p-value that is valid if population and non-members are exchangeable.
+    Source: Ye et al. 2022; Guan et al. 2025. Raises ValueError without population samples.
+    Caveat: the population form is a step function of phi: it can only lose vertices of the ROC.
+    """
+    check("attack_p", target, references)
+    one_of("form", form, ("continuous", "population"))
+    phi = reduced(target, "attack_p", combine)[0]
+    if form == "continuous":
+        return phi.astype(np.float64)
+    among = target.population
+    size = np.full(phi.shape, among.sum()) - (among & exclude_self)
+    if not size.all():
+        raise ValueError(
+            'attack_p(form="population") needs samples that no model saw: set population > 0, or form="continuous"'
+        )
+    below = np.searchsorted(np.sort(phi[among]), phi, side="left" if strict else "right")
+    return (below - (among & exclude_self & (not strict))) / size
+
+
+def vote(target: Signals, references: Signals | None = None, *, missing="raise") -> np.ndarray:
+    """Label-only votes: v = share of the Q queries whose predicted class is the label.
+
+    Without references s = v. With references s = L(v) - mean_{k in OUT} L(v_k), L(v) = log((Q v + 1/2) / (Q - Q v + 1/2)).
+    Source: Choquette-Choo et al. 2021 (augmentation robustness). Raises ValueError for samples without OUT reference.
+    Caveat: v has Q + 1 levels, so ties are the rule; take Q about 32. One query without references is the correctness attack.
+    """
+    check("vote", target, references)
+    right = target.correct[0].sum(0)
+    queries = target.correct.shape[1]
+    if references is None:
+        return right / queries
+    side = sides("vote", target, references, ("out",), missing)
+    odds = np.log(np.arange(queries + 1) + 0.5)
+    odds -= odds[::-1]
+    total = np.zeros(right.shape)
+    for correct, member in zip(references.correct, side.mask, strict=True):
+        total += np.where(member, 0, odds[correct.sum(0)])
+    return np.where(side.usable, odds[right] - total / np.maximum(side.n_out, 1), np.nan)
