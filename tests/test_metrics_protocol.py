@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -129,3 +131,8 @@ def test_references_may_be_another_family_trained_on_the_same_masks():
     table = metrics.reference_threshold(signals, attacks.rmia, others, targets=[0], fpr=0.1)
     unseen = metrics.reference_threshold(signals, attacks.rmia, blinded(others, [0, 1]), targets=[0], fpr=0.1)
     assert table.equals(unseen) and np.isfinite(table["threshold"][0])
+
+
+def test_importing_metrics_leaves_torch_out():
+    code = "import sys, mia_nb.metrics; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

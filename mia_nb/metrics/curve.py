@@ -146,18 +146,11 @@ def clopper_pearson(successes, trials, *, confidence: float = 0.95):
     return low, high
 
 
-def rates(score, member, threshold: float) -> tuple[float, float]:
-    """(TPR, FPR) of the rule "member iff score >= threshold"."""
-    score, member = np.asarray(score), np.asarray(member, bool)
-    said = score >= threshold
-    return float(said[member].mean()), float(said[~member].mean())
-
-
 def advantage(score, member, *, threshold: float | None = None) -> float:
     """TPR - FPR at the threshold; None: the largest over vertices, an oracle that chance alone lifts to `null_advantage`."""
     if threshold is not None:
-        tpr, fpr = rates(score, member, threshold)
-        return tpr - fpr
+        said, member = np.asarray(score) >= threshold, np.asarray(member, bool)
+        return float(said[member].mean() - said[~member].mean())
     tp, fp, _ = counts(score, member)
     return float((tp / tp[-1] - fp / fp[-1]).max())
 

@@ -13,6 +13,7 @@ from scipy.stats import norm
 from ..attacks import score as run_attack
 from ..types import Signals
 from .curve import auc, auc_null_error
+from .protocol import units as units_of
 from .uncertainty import scored
 
 LEVEL = 0.001  # family-wise, after Holm's correction
@@ -48,7 +49,7 @@ def self_test(
         raise ValueError("these signals hide membership (member=None): the self-test needs it")
     rng = np.random.default_rng(seed)
     signals = _subset(signals, samples, rng)
-    units = _units(signals.member[:, ~signals.population])
+    units = units_of(signals.member[:, ~signals.population])
     attacks, rows = _willing({name: a for name, a in attacks.items() if name != "shokri"}, signals, units, keep_mate)
     rows += _design(signals, units, keep_mate) + _blind(signals, attacks, units, keep_mate)
     rows += _synthetic(signals, attacks, units, keep_mate, rng)
@@ -63,12 +64,6 @@ def _subset(signals: Signals, samples: int | None, rng) -> Signals:
         return signals
     chosen = rng.choice(audited, samples, replace=False)
     return signals.select(samples=np.sort(np.concatenate([chosen, np.flatnonzero(signals.population)])))
-
-
-def _units(audited: np.ndarray) -> np.ndarray:
-    """(M,) number of each row's independent unit: rows with equal or exactly complementary masks share one."""
-    known: dict[bytes, int] = {}
-    return np.array([known.setdefault((row ^ row[0]).tobytes(), len(known)) for row in audited])
 
 
 def _willing(attacks: dict, signals: Signals, units: np.ndarray, keep_mate: bool) -> tuple[dict, list[tuple]]:
@@ -186,14 +181,14 @@ def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bo
 def _redrawn(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, draws: int, rng) -> list[tuple]:
     """N2: exact randomisation test over masks redrawn from the same design."""
     targets = np.concatenate([np.flatnonzero(units == unit)[:2] for unit in range(min(2, units.max() + 1))])
-    draws_of = np.array(
+    redrawn = np.array(
         [
             [_mean_auc(replace(signals, member=mask), attack, units, keep_mate, targets) for attack in attacks.values()]
             for mask in redraw(signals, draws, rng)
         ]
     )
     rows = []
-    for (name, attack), null in zip(attacks.items(), draws_of.T, strict=True):
+    for (name, attack), null in zip(attacks.items(), redrawn.T, strict=True):
         real = _mean_auc(signals, attack, units, keep_mate, targets)
         error = null.std(ddof=1) / np.sqrt(draws)
         p = (1 + (null >= real).sum()) / (draws + 1)
@@ -210,7 +205,7 @@ def redraw(signals: Signals, draws: int, rng) -> Iterator[np.ndarray]:
     """
     audited = np.flatnonzero(~signals.population)
     old, labels = signals.member[:, audited], signals.labels[audited]
-    units = _units(old)
+    units = units_of(old)
     models = len(old)
     balanced = units.max() + 1 == models > 2 and (old.sum(0) == models / 2).all()
     firsts = np.unique(units, return_index=True)[1]

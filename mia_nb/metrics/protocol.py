@@ -22,21 +22,25 @@ class Choice(NamedTuple):
     table: pd.DataFrame
 
 
-def without(signals: Signals, exclude) -> Signals:
-    """Rows whose audited mask is neither that of an excluded row nor its exact complement."""
+def units(audited: np.ndarray) -> np.ndarray:
+    """(M,) number of each row's independent unit: rows of the mask that are equal or exactly complementary share one."""
+    known: dict[bytes, int] = {}
+    return np.array([known.setdefault((row ^ row[0]).tobytes(), len(known)) for row in audited])
+
+
+def _without(signals: Signals, masks: np.ndarray) -> Signals:
+    """Rows whose audited mask is neither one of `masks` (rows, audited) nor its exact complement."""
     if signals.member is None:
         raise ValueError("these signals hide membership (member=None): pseudo-targets need it")
     audited = signals.member[:, ~signals.population]
-    keep = np.ones(len(audited), bool)
-    for row in np.atleast_1d(exclude):
-        keep &= (audited != audited[row]).any(1) & (audited == audited[row]).any(1)
-    return signals.select(models=np.flatnonzero(keep))
+    keep = [(audited != mask).any(1) & (audited == mask).any(1) for mask in masks]
+    return signals.select(models=np.flatnonzero(np.all(keep, axis=0)))
 
 
 def _pseudo_targets(references: Signals, attack) -> Scores:
     """Scores with every reference as pseudo-target in turn, its mate dropped."""
     audited = references.member[:, ~references.population]
-    if len({min(row.tobytes(), (~row).tobytes()) for row in audited}) < 2:
+    if len(np.unique(units(audited))) < 2:
         raise ValueError(
             f"{len(audited)} references are left, less than 2 pairs: a pseudo-target would have none; "
             "use the published setting (input dropout 0.01, 30 queries) or an oracle threshold and say so"
@@ -60,7 +64,8 @@ def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choi
         first = signals if first is None else first
         if not np.array_equal(signals.member, first.member):
             raise ValueError(f"candidate {name!r} has another membership mask than the first: compare options on one pool")
-        values = objective_values(_pseudo_targets(without(signals, exclude), own), objective)
+        excluded = signals.member[np.atleast_1d(exclude)][:, ~signals.population]
+        values = _objective(_pseudo_targets(_without(signals, excluded), own), objective)
         pairs = values.groupby(level=0).mean()
         rows[name] = {"value": pairs.mean(), "error": pairs.std(ddof=1) / np.sqrt(len(pairs)), "pseudo_targets": len(values)}
     if not rows:
@@ -71,7 +76,7 @@ def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choi
     return Choice(table.index[int(table["within_one_error"].argmax())], table)
 
 
-def objective_values(scores: Scores, objective: str) -> pd.Series:
+def _objective(scores: Scores, objective: str) -> pd.Series:
     """One value per pseudo-target, indexed by pair."""
     fpr = (float(objective.removeprefix("tpr@")),) if objective.startswith("tpr@") else ()
     known = names(fpr)
@@ -81,8 +86,10 @@ def objective_values(scores: Scores, objective: str) -> pd.Series:
     return pd.Series(per_target_metrics(scores, fpr)[:, column], index=scores.pair)
 
 
-def reference_threshold(signals: Signals, attack, references: Signals | None = None, *, targets=None, fpr: float | None = 0.01):
-    """What an attacker gets who sets the threshold on references: a DataFrame with one row per target.
+def reference_threshold(
+    signals: Signals, attack, references: Signals | None = None, *, targets=None, fpr: float | None = 0.01
+) -> pd.DataFrame:
+    """What an attacker gets who sets the threshold on references: one row per target.
 
     Every reference is a pseudo-target in turn (its mate dropped); their non-member scores are pooled and the threshold is put
     at the wanted FPR, or with fpr=None at the largest balanced accuracy; then it is applied to the target.
@@ -91,22 +98,13 @@ def reference_threshold(signals: Signals, attack, references: Signals | None = N
     """
     pool = signals if references is None else references
     whole = run_attack(attack, signals, references, targets=targets)
-    audited = signals.member[:, ~signals.population]
-    thresholds: dict[bytes, float] = {}
+    thresholds: dict[int, float] = {}
     rows = []
-    for row, target in enumerate(whole.targets):
-        mask = audited[target]
-        pair = min(mask.tobytes(), (~mask).tobytes())  # a target and its mate have the same references
-        if pair not in thresholds:
-            thresholds[pair] = _threshold(_pseudo_targets(_others(pool, mask), attack), fpr)
-        rows.append({"target": int(target), **_applied(*scored(whole, row), thresholds[pair], fpr)})
+    for row, pair in enumerate(whole.pair):
+        if pair not in thresholds:  # a target and its mate have the same references
+            thresholds[pair] = _threshold(_pseudo_targets(_without(pool, whole.member[row : row + 1]), attack), fpr)
+        rows.append({"target": int(whole.targets[row]), **_applied(*scored(whole, row), thresholds[pair], fpr)})
     return pd.DataFrame(rows)
-
-
-def _others(pool: Signals, mask: np.ndarray) -> Signals:
-    """References whose audited mask is neither `mask` nor its complement."""
-    audited = pool.member[:, ~pool.population]
-    return pool.select(models=np.flatnonzero((audited != mask).any(1) & (audited == mask).any(1)))
 
 
 def _threshold(scores: Scores, fpr: float | None) -> float:
