@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .learned import shokri, song_mittal
-from .likelihood import lira, nig
-from .margins import align, combine_queries
-from .reference import attack_r, base, rmia, watson
-from .registry import ATTACKS, Attack, suite
-from .scoring import score
-from .single import attack_p, loss, vote
+from mia_nb.attacks.learned import shokri, song_mittal
+from mia_nb.attacks.likelihood import lira, nig
+from mia_nb.attacks.margins import align, combine_queries
+from mia_nb.attacks.reference import attack_r, base, rmia, watson
+from mia_nb.attacks.registry import ATTACKS, Attack, suite
+from mia_nb.attacks.scoring import score
+from mia_nb.attacks.single import attack_p, loss, vote
 
 __all__ = [
     "ATTACKS",

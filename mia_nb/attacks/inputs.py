@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..types import Signals
-from .margins import COMBINE, combine_queries
+from mia_nb.attacks.margins import COMBINE, combine_queries
+from mia_nb.types import Signals
 
 LOG_P_ATTACKS = ("attack_p", "rmia", "base")  # work on log p: average the probability over queries
 LIKELIHOOD_ATTACKS = ("lira", "nig")  # average the log-likelihood ratio over queries that are no copies of one image

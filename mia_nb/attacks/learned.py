@@ -6,9 +6,9 @@ import warnings
 
 import numpy as np
 
-from ..types import Signals
-from .inputs import check, one_of
-from .margins import combine_queries, log_p, over_queries
+from mia_nb.attacks.inputs import check, one_of
+from mia_nb.attacks.margins import combine_queries, log_p, over_queries
+from mia_nb.types import Signals
 
 FLOOR = -50.0  # log-probabilities and margins beyond this tell a classifier nothing more
 

@@ -9,9 +9,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import betaln, digamma, gammaln, hyp2f1, log_ndtr, polygamma, stdtr
 
-from ..types import Signals
-from .inputs import Sides, combination, one_of, per_query, sides
-from .margins import blocks, median
+from mia_nb.attacks.inputs import Sides, combination, one_of, per_query, sides
+from mia_nb.attacks.margins import blocks, median
+from mia_nb.types import Signals
 
 PRIOR_CAP = 5000.0  # nig's a0 when the variances look alike
 

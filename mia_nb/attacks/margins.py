@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtri
 
-from ..types import Signals
+from mia_nb.types import Signals
 
 BLOCK = 1 << 15  # float64 per temporary (256 kB): the handful that a kernel holds stays in one core's cache
 COMBINE = ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last")

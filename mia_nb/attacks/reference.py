@@ -6,9 +6,9 @@ import warnings
 
 import numpy as np
 
-from ..types import Signals
-from .inputs import one_of, per_query, reduced, sides
-from .margins import blocks, log_mean_p_q, log_p, median
+from mia_nb.attacks.inputs import one_of, per_query, reduced, sides
+from mia_nb.attacks.margins import blocks, log_mean_p_q, log_p, median
+from mia_nb.types import Signals
 
 MAX_LOSS = 1000.0  # the largest loss of attack_r's interpolation
 

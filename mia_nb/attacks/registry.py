@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from .learned import shokri, song_mittal
-from .likelihood import lira, nig
-from .reference import attack_r, base, rmia, watson
-from .single import attack_p, loss, vote
+from mia_nb.attacks.learned import shokri, song_mittal
+from mia_nb.attacks.likelihood import lira, nig
+from mia_nb.attacks.reference import attack_r, base, rmia, watson
+from mia_nb.attacks.single import attack_p, loss, vote
 
 Attack = Callable[..., np.ndarray]
 

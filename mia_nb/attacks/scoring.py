@@ -10,11 +10,11 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from ..types import Scores, Signals
-from .inputs import combination
-from .learned import shokri, song_mittal
-from .margins import log_p, over_queries
-from .registry import ATTACKS, Attack
+from mia_nb.attacks.inputs import combination
+from mia_nb.attacks.learned import shokri, song_mittal
+from mia_nb.attacks.margins import log_p, over_queries
+from mia_nb.attacks.registry import ATTACKS, Attack
+from mia_nb.types import Scores, Signals
 
 PER_MODEL = ("margin", "entropy", "modified_entropy", "correct", "top_log_p", "member")
 
@@ -78,7 +78,7 @@ def score(
             "queries": target.margin.shape[1],
             "draws": target.draws,
             "combine": combination(attack_name, target.draws, options.get("combine")),
-            "keys": {"target": target.info.get("key"), "references": pool.info.get("key")},
+            "keys": {"target": target.info.get("pool"), "references": pool.info.get("pool")},
             "flags": flags,
         },
     )

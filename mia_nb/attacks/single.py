@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..types import Signals
-from .inputs import check, one_of, reduced, sides
-from .margins import log_p
+from mia_nb.attacks.inputs import check, one_of, reduced, sides
+from mia_nb.attacks.margins import log_p
+from mia_nb.types import Signals
 
 
 def loss(target: Signals, references: Signals | None = None, *, signal="margin", threshold=None, combine=None) -> np.ndarray:
