@@ -28,6 +28,7 @@ __all__ = ["Pool", "load_pool", "mix", "train_pool"]
 
 FORMAT = 1  # enters every key; raise it when the same recipe starts to mean other models
 STACK = 16  # models trained together at most
+CACHE = 2 * 2**20  # bytes of saved activations a model and step up to which stacking pays on a CPU: one core's cache
 TRACE_LIMIT = 2**30  # bytes of loss traces that `Pool.traces` puts into memory
 
 
@@ -104,8 +105,9 @@ def train_pool(
     """Train the pool of a recipe, or what of it is missing; a finished pool comes back at once.
 
     member (M, N) bool: drawn from recipe.split, population and seed when None; given, recipe.split must be "given".
-    strategy: "auto" (by rule: plain on a CPU but for networks without convolutions, stacked on a GPU for small ones), "plain",
-    "stacked", "stacked:G", or "measure" (times one step of each). workers: processes, default all cores on a CPU, one on a GPU.
+    strategy: "auto" (by rule: stacked where a step's activations fit a core's cache, or on a GPU a network has under a million
+    weights; else plain), "plain", "stacked", "stacked:G", or "measure" (times one step of each).
+    workers: processes, by default as many as cores on a CPU and one on a GPU.
     checkpoint: seconds between part files of a running group, from which a killed run resumes to the same bits (same device,
     strategy and threads, which are recorded and read back). force: train again from nothing.
     Raises ValueError for recipes that cannot be trained, models that diverged (the others are kept), a pool begun elsewhere.
@@ -226,9 +228,10 @@ def _execution(recipe, images, member, folder, device, strategy, workers) -> dic
         plan = Plan(recipe, images._replace(x=images.x.to(device), y=images.y.to(device)), member, device, False, False)
         group = _group(plan, strategy)
         plan = plan._replace(stacked=group > 0)
-        processes = min(workers or (cores if device.type == "cpu" else 1), -(-len(member) // max(group, 1)))
-        if group > 1 and workers != 1:
+        processes = min(workers or (cores if device.type == "cpu" else 1), len(member))
+        if group and ":" not in strategy:
             group = min(group, -(-len(member) // processes))
+        processes = min(processes, -(-len(member) // max(group, 1)))
         convolutional = any(p.ndim == 4 for p in loop.build(recipe, images, 0).parameters())
         execution = {
             "device": device.type,
@@ -267,11 +270,11 @@ def _group(plan: Plan, strategy: str) -> int:
     if kind not in ("auto", "measure", "plain", "stacked") or (size and not size.isdigit()):
         raise ValueError(f"strategy={strategy!r}: wanted auto, measure, plain, stacked or stacked:NUMBER")
     if kind == "auto":
-        probe = list(loop.build(plan.recipe, plan.images, 0).parameters())
         if plan.device.type == "cuda":
-            kind = "stacked" if sum(p.numel() for p in probe) < 1_000_000 else "plain"
+            small = sum(p.numel() for p in loop.build(plan.recipe, plan.images, 0).parameters()) < 1_000_000
         else:
-            kind = "plain" if any(p.ndim == 4 for p in probe) else "stacked"
+            small = loop.saved_bytes(plan) <= CACHE
+        kind = "stacked" if small else "plain"
         if kind == "stacked" and loop.why_not_stacked(plan):
             kind = "plain"
     if kind == "measure":

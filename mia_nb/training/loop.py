@@ -210,6 +210,23 @@ def stack_draws(draws: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([one[name] for one in draws]) for name in draws[0]}
 
 
+def saved_bytes(plan: Plan) -> int:
+    """Bytes of activations that one model keeps for the backward pass of one batch."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    group = Group(plan._replace(stacked=False, channels_last=False), [0])
+    x = plan.images.x[: plan.recipe.batch]
+    x = data.normalise(x, plan.images.mean, plan.images.std, DTYPES[plan.recipe.dtype])
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), torch.random.fork_rng(devices=[]):
+        group.losses(x[None], plan.images.y[None, : plan.recipe.batch])
+    return sum(kept.values())
+
+
 def why_not_stacked(plan: Plan) -> str | None:
     """One line that says why this recipe cannot be trained stacked, or None after one successful trial step of two models."""
     if plan.recipe.schedule == "plateau":
