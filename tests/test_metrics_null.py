@@ -132,7 +132,7 @@ def test_holm_steps_down():
     np.testing.assert_allclose(holm([0.9, 0.6]), [1, 1])
 
 
-@pytest.mark.parametrize("models", [4, 8, 16])
+@pytest.mark.parametrize("models", [4, 8, 16, 64])
 def test_pooled_scores_of_every_attack_tell_nothing_in_a_null_world_of_pairs(models):
     signals = world(models, 400, population=60, seed=models)
     error = metrics.auc_null_error(200, 200) / np.sqrt(models / 2)
@@ -145,4 +145,4 @@ def test_pooled_scores_of_every_attack_tell_nothing_in_a_null_world_of_pairs(mod
             continue
         told[name] = metrics.auc(scores.value.ravel(), scores.member.ravel())
     assert len(told) >= 8
-    assert {name: auc for name, auc in told.items() if abs(auc - 0.5) > 3.5 * error} == {}
+    assert {name: auc for name, auc in told.items() if abs(auc - 0.5) > 3 * error} == {}
