@@ -103,7 +103,8 @@ def _weighted(weights, order, code, ends, fpr) -> np.ndarray:
     size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[:, 0]  # a draw without members or without non-members says nothing
     # Shoelace: twice the area is n1 n0 + sum(fp_v tp_{v-1} - fp_{v-1} tp_v), whole numbers throughout.
     double = np.einsum("bv,bv->b", fp[:, 1:], tp[:, :-1]) - np.einsum("bv,bv->b", fp[:, :-1], tp[:, 1:])
-    apart = (weights.shape[1] + 1) * np.arange(len(weights))[:, None]  # lifts each draw above the one before: one search for all
+    # Each draw is lifted above the one before, so that one search serves all.
+    apart = (weights.sum(1).max() + 1) * np.arange(len(weights))[:, None]
     allowed = np.floor(n0 * np.asarray(fpr, dtype=np.float64) + 1e-9).astype(np.int64)
     last = np.searchsorted((fp + apart).ravel(), allowed + apart, side="right") - 1
     found = np.where(last >= fp.shape[1] * np.arange(len(weights))[:, None], tp.ravel()[last], 0)
