@@ -24,13 +24,15 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e4e4e4; --soft: #a0a0a0; --line: #444; --paper: #16181b; --tint: #212429; --link: #56b4e9 } }
 * { box-sizing: border-box }
-body { margin: 0 auto; padding: 2rem 1.2rem; max-width: 62rem; color: var(--ink); background: var(--paper);
+body { margin: 0 auto; padding: 2rem 1.2rem; max-width: 70rem; color: var(--ink); background: var(--paper);
   font: 16px/1.55 system-ui, sans-serif }
+p, main > section > ul, main > section > ol { max-width: 50rem }
 a { color: var(--link) }
 header, footer { color: var(--soft) }
 header h1 { color: var(--ink); margin-bottom: .2rem }
 section { border-top: 1px solid var(--line); margin-top: 2.5rem; padding-top: .5rem }
 nav { background: var(--tint); border-radius: 6px; padding: .8rem 1rem; margin: 1.5rem 0 }
+nav > ol { columns: 22rem 2 } nav li { break-inside: avoid }
 nav ol { margin: 0; padding-left: 1.4rem } nav ol ol { list-style: none; padding-left: 1rem }
 pre, code { font: 13px/1.45 ui-monospace, monospace }
 pre { overflow-x: auto; padding: .6rem .8rem; margin: .4rem 0; background: var(--tint); border-radius: 6px;
@@ -38,7 +40,7 @@ pre { overflow-x: auto; padding: .6rem .8rem; margin: .4rem 0; background: var(-
 pre.stderr { color: var(--soft) } pre.error { border-left: 4px solid #d55e00 }
 details { margin: .6rem 0 } summary { cursor: pointer; color: var(--soft); font-size: 13px }
 .table { overflow-x: auto } table { border-collapse: collapse; font-size: 14px; margin: .6rem 0 }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: right }
+th, td { padding: .25rem .6rem; min-width: 4.5rem; border-bottom: 1px solid var(--line); text-align: right }
 thead th { border-bottom-color: var(--soft) } tbody th { text-align: left }
 img { max-width: 100% } .plot { width: 100%; min-height: 320px; margin: .6rem 0 }
 @media print { body { max-width: none; padding: 0 } nav, details:not([open]), .modebar { display: none } section, .plot, tr {
@@ -147,7 +149,18 @@ def _cell(cell: dict) -> str:
     injected = "injected-parameters" in cell.get("metadata", {}).get("tags", [])
     summary = "parameters of this run" if injected else f"code {cell.get('execution_count') or ''}"
     code = f"<details{' open' if injected else ''}><summary>{summary}</summary><pre>{html.escape(source)}</pre></details>"
-    return "\n".join([code, *map(_output, cell.get("outputs", []))])
+    return "\n".join([code, *map(_output, _joined(cell.get("outputs", [])))])
+
+
+def _joined(outputs: list[dict]) -> list[dict]:
+    """Consecutive pieces of one stream made one."""
+    joined: list[dict] = []
+    for output in outputs:
+        if joined and output.get("output_type") == "stream" and output.get("name") == joined[-1].get("name"):
+            joined[-1] = output | {"text": _text(joined[-1]["text"]) + _text(output["text"])}
+        else:
+            joined.append(output)
+    return joined
 
 
 def _output(output: dict) -> str:

@@ -313,6 +313,9 @@ def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
     assert re.fullmatch(r"run-small-[0-9a-f]{12}", folder.path.name)
     assert outputs(folder.path / "01_train.ipynb") == "3 0.001 False digits None ['loss', 'rmia']\n"
     assert outputs(folder.path / "03_attack.ipynb") == "['lira']\n"
+    cells = json.loads((folder.path / "01_train.ipynb").read_text())["cells"]
+    (injected,) = ["".join(c["source"]) for c in cells if "injected-parameters" in c["metadata"].get("tags", [])]
+    assert "lr = 0.001" in injected and "flag = False" in injected and "name" not in injected  # what differs from the defaults
     assert [s["status"] for s in runner.read_status(folder)] == ["done", "done"] and folder.verify() == []
     assert "[&#x27;lira&#x27;]" in (folder.path / "report.html").read_text()
     text = capsys.readouterr()

@@ -20,7 +20,7 @@ from pathlib import Path
 import filelock
 
 from mia_nb import __version__, store
-from mia_nb.cli.notebooks import PACKAGE, PLACES, Step
+from mia_nb.cli.notebooks import PACKAGE, PLACES, Step, read_parameters
 
 STATUS, REPORT = "status.json", "report.html"
 USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -95,13 +95,6 @@ def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: 
     started = time.monotonic()
     entry = {"notebook": step.notebook.stem, "file": file, "status": "running", "error": None, "seconds": 0.0}
     entry["started"] = datetime.now(UTC).isoformat(timespec="seconds")
-    parameters = dict(step.parameters)
-    if "results" in parameters:
-        parameters["results"] = str(folder.path.parent)
-    if "data_root" in parameters:
-        parameters["data_root"] = str(Path(parameters["data_root"]).absolute())
-    if force and "force" in parameters:
-        parameters["force"] = True
 
     def write(status: str, error: str | None = None) -> dict:
         done = {"status": status, "error": error, "seconds": round(time.monotonic() - started, 2)}
@@ -112,7 +105,7 @@ def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: 
     write("running")
     folder.remove(file)
     try:
-        execute(step.notebook, folder.path / file, parameters)
+        execute(step.notebook, folder.path / file, _to_inject(step, folder.path.parent, force))
         folder.add(file)
         return write("done")
     except KeyboardInterrupt:
@@ -122,6 +115,16 @@ def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: 
         with contextlib.suppress(OSError):  # on a full disk the first complaint is the one to show
             write("killed" if isinstance(error, Killed) else "failed", str(error))
         raise
+
+
+def _to_inject(step: Step, results: Path, force: bool) -> dict:
+    """The parameters that differ from the notebook's own, with places made absolute."""
+    values = dict(step.parameters)
+    for name, place in (("results", results), ("data_root", Path(values.get("data_root", "")).absolute())):
+        values |= {name: str(place)} if name in values else {}
+    values |= {"force": True} if force and "force" in values else {}
+    known = read_parameters(step.notebook)
+    return {name: value for name, value in values.items() if value != known[name].default}
 
 
 def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False) -> None:
