@@ -145,6 +145,14 @@ def test_histogram_counts_equal_numpys_and_every_sample_is_in_a_bin():
         np.testing.assert_array_equal(trace.customdata[1:-2], inner[1:-1])
 
 
+def test_heavy_tails_do_not_squeeze_the_histogram():
+    scores = gaussian_scores()
+    scores.value[0, :3] = 1e6, 1e5, -1e6
+    edges = np.asarray(plots.histogram(scores, target=0).data[0].x)
+    low, high = np.quantile(scores.value[0], [0.25, 0.75])
+    assert edges[-1] == pytest.approx(high + 4 * (high - low)) and edges[0] == pytest.approx(low - 4 * (high - low))
+
+
 def test_a_pooled_histogram_holds_every_target():
     assert sum(t.customdata[:-1].sum() for t in plots.histogram(gaussian_scores()).data) == 6 * 600
 

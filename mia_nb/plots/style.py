@@ -21,6 +21,7 @@ AXIS = {
     "ticks": "outside",
     "tickcolor": GREY,
     "title": {"font": {"size": 13}},
+    "automargin": True,
 }
 TITLE = {"x": 0, "xref": "paper", "y": 1, "yref": "paper", "yanchor": "bottom", "pad": {"b": 32}, "font": {"size": 14}}
 TEMPLATE = go.layout.Template(

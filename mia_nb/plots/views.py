@@ -19,13 +19,12 @@ def histogram(scores: Scores, *, target: int | None = None, bins: int = 100) -> 
     """Scores of members and of non-members, each as a share of its own group, in bins counted here and not in the browser.
 
     `target` is a row number of the target pool; None pools all targets (their scores share a scale only if the attack
-    calibrates them). Bins span the central 99.8 % of all scores; the outermost two hold the rest, infinite scores included.
+    calibrates them). Bins reach 4 interquartile ranges beyond the quartiles at most (all of a Gaussian); the outermost two hold
+    the tails, infinite scores included.
     """
     pairs = targets(scores) if target is None else [targets(scores)[row_of(scores, target)]]
     value, member = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    finite = value[np.isfinite(value)]
-    low, high = np.quantile(finite, [0.001, 0.999]) if len(finite) else (0.0, 0.0)
-    edges = np.linspace(low, high, bins + 1) if high > low else np.linspace(low - 0.5, low + 0.5, bins + 1)
+    edges = _edges(value[np.isfinite(value)], bins)
     figure = go.Figure()
     for name, mask, colour, dash, pattern in (
         ("non-members", ~member, NON_MEMBER, "dash", "\\"),
@@ -44,6 +43,13 @@ def histogram(scores: Scores, *, target: int | None = None, bins: int = 100) -> 
     sentence = f"{name_of(scores)}: a random member outscores a random non-member in {above:.1%} of cases ({who})"
     axes = {"xaxis_title": "score (larger = more likely a member)", "yaxis": {"title": "share of group", "tickformat": "~%"}}
     return finish(figure, sentence, "share of each group per bin; the outermost bins hold the tails", height=400, **axes)
+
+
+def _edges(value: np.ndarray, bins: int) -> np.ndarray:
+    low, quarter, three_quarters, high = np.quantile(value, [0, 0.25, 0.75, 1]) if len(value) else np.zeros(4)
+    if reach := 4 * (three_quarters - quarter):
+        low, high = max(low, quarter - reach), min(high, three_quarters + reach)
+    return np.linspace(low, high, bins + 1) if high > low else np.linspace(low - 0.5, low + 0.5, bins + 1)
 
 
 def scatter(
@@ -168,4 +174,4 @@ def summary(table: pd.DataFrame) -> go.Figure:
         figure.add_vline(x=auc["correctness"], line={"color": GREY, "width": 1, "dash": "dot"})
     sentence = f"{best.name} separates best: AUC {best['auc']:.3f} (95 %: {best['auc_low']:.3f}-{best['auc_high']:.3f})"
     note = "bars 95 %; solid line: a coin; dotted: accuracy alone; open markers carry flags"
-    return finish(figure, sentence, note, height=170 + 26 * len(table), xaxis_title="AUC", yaxis={"automargin": True})
+    return finish(figure, sentence, note, height=170 + 26 * len(table), xaxis_title="AUC")
