@@ -147,9 +147,7 @@ def main() -> None:
         runs = [(demo_pool(), plain_loop(3)) for _ in range(options.rounds)]
         ours, theirs = (statistics.median(side) for side in zip(*runs, strict=True))
         ratio = statistics.median(b / a for a, b in runs)
-        print(
-            f"demo pool (16 TinyCNN, digits, 20 epochs): {ours:.1f} s, a DataLoader loop per model {theirs:.1f} s, {ratio:.1f}x\n"
-        )
+        print(f"demo pool (16 TinyCNN, digits, 20 epochs): {ours:.1f} s, a DataLoader loop each {theirs:.1f} s, {ratio:.1f}x\n")
     if not options.demo_only:
         rates = {(net, row): [] for net in NETS for row in ROWS}
         for _ in range(options.rounds):

@@ -115,6 +115,7 @@ class Folder:
         (self.path / name).unlink(missing_ok=True)
 
     def read_bytes(self, name: str) -> bytes:
+        """What was written under this name, verified."""
         recorded = self.files()[name]
         try:
             data = (self.path / name).read_bytes()
@@ -144,6 +145,7 @@ class Folder:
             yield
 
     def locked(self, name: str = "folder") -> bool:
+        """Whether somebody holds this lock now."""
         if not (self.path / f".lock-{name}").exists():
             return False
         try:
@@ -200,7 +202,9 @@ def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
 def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
     """The one result whose key or folder name starts with the prefix; ValueError for none or several."""
     everything = folders(root, kind)
-    hits = [f for f in everything if f.path.name.startswith(prefix) or f.key.startswith(prefix)]
+    # twelve letters of the key stand in the name; only longer prefixes open a record, so a damaged one blocks no other result
+    hits = [f for f in everything if f.path.name.startswith(prefix) or f.path.name.rsplit("-", 1)[1].startswith(prefix[:12])]
+    hits = [f for f in hits if len(prefix) <= 12 or f.path.name.startswith(prefix) or f.key.startswith(prefix)]
     if len(hits) == 1:
         return hits[0]
     what = kind or "result"

@@ -181,40 +181,20 @@ class Signals:
             raise ValueError(f"labels run from {labels.min()} to {labels.max()}; the model has classes 0..{classes - 1}")
         if not temperature > 0:
             raise ValueError(f"temperature={temperature}: it must be positive")
-        cubes = {name: np.empty((models, queries, samples)) for name in ("margin", "entropy", "modified_entropy")}
-        correct = np.empty((models, queries, samples), bool)
+        measured = ("margin", "entropy", "modified_entropy", "correct")
+        cubes = {name: np.empty((models, queries, samples), bool if name == "correct" else float) for name in measured}
         top_log_p = np.zeros((models, samples, min(classes, TOP)), np.float32)
-        columns = np.arange(samples)
-        all_probabilities = samples > 0
-        mean_log_p = np.zeros((samples, classes))
+        all_probabilities, mean_log_p = samples > 0, np.zeros((samples, classes))
         for m, q in np.ndindex(models, queries):
-            z = logits[m, q].astype(np.float64) / temperature
+            z, raw = logits[m, q].astype(np.float64) / temperature, logits[m, q]
             if not np.isfinite(z).all():
                 n = int(np.flatnonzero(~np.isfinite(z).all(1))[0])
                 raise ValueError(f"model {m} gives a non-finite output for sample {n} (query {q}): {z[n][:4]}; did it diverge?")
-            raw = logits[m, q]
             all_probabilities &= bool((raw >= 0).all() and np.allclose(raw.sum(1), 1, atol=1e-3))
-            z_y = z[columns, labels]
-            others = z.copy()
-            others[columns, labels] = -np.inf
-            margin = z_y - logsumexp(others, axis=1)
-            # the largest class is taken out of its own sums, so that neither log p nor log(1 - p) cancels where p rounds to 1
-            top = z.argmax(1)
-            rest = z.copy()
-            rest[columns, top] = -np.inf
-            lead = z[columns, top] - logsumexp(rest, axis=1)
-            log_p = z - logsumexp(z, axis=1, keepdims=True)
-            log_p[columns, top] = -np.logaddexp(0, -lead)
-            p = np.exp(log_p)
-            log_not = np.log1p(-np.minimum(p, 0.75))
-            log_not[columns, top] = -np.logaddexp(0, lead)
-            wrong = p * log_not
-            wrong[columns, labels] = 0
-            cubes["margin"][m, q] = margin
-            cubes["entropy"][m, q] = np.maximum(-(p * log_p).sum(1), 0)
-            cubes["modified_entropy"][m, q] = np.exp(-np.logaddexp(0, margin)) * np.logaddexp(0, -margin) - wrong.sum(1)
-            correct[m, q] = z_y > others.max(1)
-            mean_log_p = log_p / queries + (mean_log_p if q else 0)
+            log_p, *values = _measure(z, labels)
+            for name, value in zip(measured, values, strict=True):
+                cubes[name][m, q] = value
+            mean_log_p = mean_log_p * (q > 0) + log_p / queries
             if q == queries - 1:
                 top_log_p[m] = -np.sort(-mean_log_p, axis=1)[:, :TOP]
         if all_probabilities:
@@ -227,11 +207,31 @@ class Signals:
             member=member,
             population=population,
             draws=draws,
-            correct=correct,
             top_log_p=top_log_p,
             info=dict(info or {}),
             **cubes,
         )
+
+
+def _measure(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
+    """log p (N, K), margin, entropy, modified entropy and correctness (N,) of logits (N, K).
+
+    The largest class is taken out of its own sums, so that neither log p nor log(1 - p) cancels where p rounds to 1.
+    """
+    columns, top = np.arange(len(z)), z.argmax(1)
+    z_y, others, rest = z[columns, labels], z.copy(), z.copy()
+    others[columns, labels] = rest[columns, top] = -np.inf
+    margin = z_y - logsumexp(others, axis=1)
+    lead = z[columns, top] - logsumexp(rest, axis=1)
+    log_p = z - logsumexp(z, axis=1, keepdims=True)
+    log_p[columns, top] = -np.logaddexp(0, -lead)
+    p = np.exp(log_p)
+    log_not = np.log1p(-np.minimum(p, 0.75))
+    log_not[columns, top] = -np.logaddexp(0, lead)
+    wrong = p * log_not
+    wrong[columns, labels] = 0
+    modified = np.exp(-np.logaddexp(0, margin)) * np.logaddexp(0, -margin) - wrong.sum(1)
+    return log_p, margin, np.maximum(-(p * log_p).sum(1), 0), modified, z_y > others.max(1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -91,6 +91,13 @@ def test_find_takes_a_unique_prefix_of_key_or_name_and_lists_what_is_there(tmp_p
         store.find("zz", tmp_path)
 
 
+def test_a_damaged_record_does_not_hide_the_other_results(tmp_path):
+    one, two = (store.open_folder(tmp_path, "pool", "digits", c * 64, {}) for c in "ab")
+    (two.path / "recipe.json").write_text("{")
+    assert store.find("aaaa", tmp_path) == one
+    assert store.find("b", tmp_path).path == two.path
+
+
 def test_a_results_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot write results"):

@@ -1,6 +1,6 @@
 """Metrics: ROC, intervals, result tables, the null self-test, and choices made on pseudo-targets. NumPy only."""
 
-from .curve import (
+from mia_nb.metrics.curve import (
     Roc,
     TprAt,
     advantage,
@@ -15,10 +15,10 @@ from .curve import (
     tie_mass,
     tpr_at,
 )
-from .null import SelfTest, self_test
-from .protocol import Choice, choose, reference_threshold
-from .tables import class_gaps, per_target, readable, summary
-from .uncertainty import Band, bootstrap, difference, intervals, roc_band
+from mia_nb.metrics.null import SelfTest, self_test
+from mia_nb.metrics.protocol import Choice, choose, reference_threshold
+from mia_nb.metrics.tables import class_gaps, per_target, readable, summary
+from mia_nb.metrics.uncertainty import Band, bootstrap, difference, intervals, roc_band
 
 __all__ = [
     "Band",

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from ..attacks import score as run_attack
-from ..types import Signals
-from .curve import auc, auc_null_error
-from .protocol import units as units_of
-from .uncertainty import scored
+from mia_nb.attacks import score as run_attack
+from mia_nb.metrics.curve import auc, auc_null_error
+from mia_nb.metrics.protocol import units as units_of
+from mia_nb.metrics.uncertainty import scored
+from mia_nb.types import Signals
 
 LEVEL = 0.001  # family-wise, after Holm's correction
 REDRAW_ERRORS = 4.0  # the mean redrawn AUC must lie within so many standard errors of 1/2

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..attacks import score as run_attack
-from ..types import Scores, Signals
-from .curve import PRIORS, clopper_pearson, counts, ppv
-from .uncertainty import names, per_target_metrics, scored
+from mia_nb.attacks import score as run_attack
+from mia_nb.metrics.curve import PRIORS, clopper_pearson, counts, ppv
+from mia_nb.metrics.uncertainty import names, per_target_metrics, scored
+from mia_nb.types import Scores, Signals
 
 RATIO = (0.5, 2.0)  # realised over nominal FPR outside this range is flagged
 

@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ..types import Scores, Signals
-from .curve import PRIORS, area, auc_null_error, clopper_pearson, counts, null_advantage, ppv, tie_mass, tpr_at_counts
-from .uncertainty import FPR, bootstrap, intervals, names, percentile, scored, two_way
+from mia_nb.metrics.curve import (
+    PRIORS,
+    area,
+    auc_null_error,
+    clopper_pearson,
+    counts,
+    null_advantage,
+    ppv,
+    tie_mass,
+    tpr_at_counts,
+)
+from mia_nb.metrics.uncertainty import FPR, bootstrap, intervals, names, percentile, scored, two_way
+from mia_nb.types import Scores, Signals
 
 if TYPE_CHECKING:
-    from .null import SelfTest
+    from mia_nb.metrics.null import SelfTest
 
 
 def per_target(scores: dict[str, Scores], fpr=FPR) -> pd.DataFrame:

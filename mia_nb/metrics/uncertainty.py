@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from ..types import Scores
-from .curve import area, clopper_pearson, counts, tpr_at_counts
+from mia_nb.metrics.curve import area, clopper_pearson, counts, tpr_at_counts
+from mia_nb.types import Scores
 
 FPR = (0.001, 0.01, 0.1)
 CHUNK = 1 << 15  # weights held at once: the working set stays in the cache

@@ -4,10 +4,10 @@ Members are vermillion, solid and round; non-members blue, dashed and diamond-sh
 transparent and text mid-grey, so that a figure reads on light and on dark pages. No figure has a fixed width.
 """
 
-from .curves import roc, roc_pair, verdict
-from .pools import accuracy, images, loss_traces
-from .style import GREY, MEMBER, NON_MEMBER, TEMPLATE
-from .views import gap_against_risk, histogram, scatter, summary
+from mia_nb.plots.curves import roc, roc_pair, verdict
+from mia_nb.plots.pools import accuracy, images, loss_traces
+from mia_nb.plots.style import GREY, MEMBER, NON_MEMBER, TEMPLATE
+from mia_nb.plots.views import gap_against_risk, histogram, scatter, summary
 
 __all__ = [
     "GREY",

@@ -11,10 +11,10 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 from scipy.stats import t as student
 
-from .. import metrics
-from ..metrics.curve import MIN_FALSE_POSITIVES
-from ..types import Scores
-from .style import DASHES, GREY, LINES, finish, named, targets, translucent
+from mia_nb import metrics
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
+from mia_nb.plots.style import DASHES, GREY, LINES, finish, named, targets, translucent
+from mia_nb.types import Scores
 
 BANDS = 3  # with more curves than this only the best one shows its band
 

@@ -10,8 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..types import Scores
-from .style import GREY, MEMBER, NON_MEMBER, finish, translucent
+from mia_nb.plots.style import GREY, MEMBER, NON_MEMBER, finish, translucent
+from mia_nb.types import Scores
 
 FRAME = 2  # pixels around each picture of a sheet
 

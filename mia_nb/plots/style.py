@@ -7,7 +7,7 @@ import textwrap
 import numpy as np
 import plotly.graph_objects as go
 
-from ..types import Scores
+from mia_nb.types import Scores
 
 MEMBER, NON_MEMBER, GREY = "#D55E00", "#0072B2", "#7A7A7A"
 LINES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0072B2", "#D55E00", "#999999")  # Okabe-Ito without black and yellow

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 from scipy.stats import spearmanr
 
-from .. import metrics
-from ..types import Scores
-from .style import GREY, LINES, MARKERS, MEMBER, NON_MEMBER, finish, name_of, named, row_of, targets, translucent
+from mia_nb import metrics
+from mia_nb.plots.style import GREY, LINES, MARKERS, MEMBER, NON_MEMBER, finish, name_of, named, row_of, targets, translucent
+from mia_nb.types import Scores
 
 POINTS = 5000  # markers that a browser draws without a pause
 

@@ -1,0 +1,49 @@
+"""The README's picture, drawn by the project itself: python docs/pictures.py [results folder with the demo's pool].
+
+Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from mia_nb import attacks, data, metrics, plots, query, training
+from mia_nb.types import Recipe
+
+HERE = Path(__file__).parent
+
+
+def screenshot(figures: list, path: Path, width: int, height: int) -> None:
+    """One picture of plotly figures side by side, on white."""
+    parts = [f.to_html(full_html=False, include_plotlyjs=i == 0) for i, f in enumerate(figures)]
+    cells = "".join(f"<div style='flex:{w}'>{part}</div>" for w, part in zip((2, 1), parts, strict=True))
+    page_text = f"<meta charset='utf-8'><body style='margin:8px;background:white'><div style='display:flex'>{cells}</div>"
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        (Path(folder) / "page.html").write_text(page_text)
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=1.5)
+        page.goto(f"file://{folder}/page.html")
+        page.wait_for_function(f"document.querySelectorAll('.main-svg').length >= {len(figures)}")
+        page.wait_for_timeout(500)
+        page.screenshot(path=path)
+        browser.close()
+
+
+def main(root: str = "results") -> None:
+    images = data.load("digits")
+    signals = query.query(training.train_pool(Recipe(), images, root=root), images)
+    scores = {name: attacks.score(name, signals) for name in attacks.suite(7)}
+    table = metrics.summary(scores, self_test=metrics.self_test(signals, attacks.suite(7), draws=50))
+    screenshot([plots.roc_pair(scores), plots.summary(table)], HERE / "roc.png", 1500, 560)
+    print(metrics.readable(table).to_string())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,27 @@
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def test_the_readmes_audit_of_an_own_model_runs_as_printed(tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    for n in range(320):
+        folder = tmp_path / "images" / f"class{n % 4}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / f"{n:03d}.png")
+    monkeypatch.chdir(tmp_path)
+    code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "my_model" in block)
+    code = code.replace("path/to/images", "images").replace("my_package.networks:my_model", "toys:mlp").replace("20", "2", 1)
+    exec(compile(code, "README", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "rmia" in printed and "n/m" in printed
+
+
+@pytest.mark.parametrize("path", re.findall(r"\]\((?!https?:)([^)#]+)\)", README))
+def test_every_link_of_the_readme_leads_somewhere(path):
+    assert (Path(__file__).parent.parent / path).exists()
