@@ -26,7 +26,7 @@ fast: setup  ## the tests of a coffee sip
 	$(RUN)/python -m pytest -m "not gpu and not slow and not notebook and not browser" -n $(JOBS)
 
 lab: setup
-	$(RUN)/jupyter lab notebooks
+	MIA_NB_HOME=$(CURDIR) $(RUN)/jupyter lab notebooks
 
 lint: setup
 	$(RUN)/ruff check .
@@ -35,6 +35,9 @@ lint: setup
 
 bench: setup
 	$(RUN)/python benchmarks/run.py
+
+pictures: setup
+	$(RUN)/python docs/pictures.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache

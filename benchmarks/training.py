@@ -55,7 +55,7 @@ def steps_per_second(
     torch.set_num_threads(threads)
     name, recipe = NETS[net]
     images = data.load(name)
-    recipe = training.check(Recipe(**{**recipe.to_json(), "dtype": dtype, "epochs": 10**6}), images)
+    recipe = training.complete(Recipe(**{**recipe.to_json(), "dtype": dtype, "epochs": 10**6}))
     member = data.paired_membership(16, len(images.y), labels=images.y.numpy())
     plan = loop.Plan(recipe, images, member, torch.device("cpu"), group > 0, channels_last)
     trained = loop.Group(plan, list(range(max(group, 1))))

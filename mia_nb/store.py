@@ -171,12 +171,17 @@ class Folder:
             os.fsync(file.fileno())
 
 
-def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra) -> Folder:
-    """The folder of this key, made if need be. Raises ValueError where the root cannot be written or the key clashes."""
+def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
+    """Where the result of this key lies or would lie; nothing is made."""
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
     slug = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("._") or "unnamed"
-    folder = Folder(Path(root).absolute() / f"{kind}-{slug}-{key[:12]}")
+    return Folder(Path(root).absolute() / f"{kind}-{slug}-{key[:12]}")
+
+
+def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra) -> Folder:
+    """The folder of this key, made if need be. Raises ValueError where the root cannot be written or the key clashes."""
+    folder = place(root, kind, name, key)
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
         if not folder.has("recipe.json"):

@@ -18,13 +18,16 @@ def setup(namespace: dict) -> None:
 
     Every annotated name of the parameters cell (`epochs: int = 20`) must hold a value of its type. Text where something else
     was wanted is read as YAML, so that `papermill -p force false` means False; the corrected value replaces the text in
-    `namespace`. ValueError names what does not fit. `mode` "batch" asks for plain-text progress (an executed notebook keeps no
-    widgets), "live" for progress bars; "auto" keeps the runner's choice in MIA_NB_MODE, else live. Figures are stored as
-    plotly JSON, which JupyterLab draws without a network and without trust; tables show long text in full.
+    `namespace`. ValueError names what does not fit. Relative folders start at MIA_NB_HOME (set by `make lab`), else here.
+    `mode` "batch" asks for plain-text progress (an executed notebook keeps no widgets), "live" for progress bars; "auto" keeps
+    the runner's choice in MIA_NB_MODE, else live. Figures are stored as plotly JSON, which JupyterLab draws without a network
+    and without trust; tables show long text in full.
     """
     for name, wanted in namespace.get("__annotations__", {}).items():
         if name in namespace:
             namespace[name] = coerce(name, namespace[name], wanted)
+    home = os.environ.get("MIA_NB_HOME", "")
+    namespace |= {name: os.path.join(home, namespace[name]) for name in ("results", "data_root") if name in namespace}
     mode = namespace.get("mode", "auto")
     if mode not in MODES:
         raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}")

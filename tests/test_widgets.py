@@ -81,3 +81,10 @@ def test_figures_are_stored_as_plotly_json_alone():
     bundle = pio.renderers._build_mime_bundle(go.Figure(layout={"height": 300}).to_dict())
     assert list(bundle) == ["application/vnd.plotly.v1+json"]
     assert bundle["application/vnd.plotly.v1+json"]["config"]["responsive"] is True
+
+
+def test_relative_folders_start_at_the_projects_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("MIA_NB_HOME", str(tmp_path))
+    namespace = {"results": "results", "data_root": "/elsewhere"}
+    widgets.setup(namespace)
+    assert namespace == {"results": str(tmp_path / "results"), "data_root": "/elsewhere"}

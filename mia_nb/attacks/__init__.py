@@ -6,7 +6,7 @@ from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.margins import align, combine_queries
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
-from mia_nb.attacks.registry import ATTACKS, Attack, suite
+from mia_nb.attacks.registry import ATTACKS, Attack, literature, suite
 from mia_nb.attacks.scoring import score
 from mia_nb.attacks.single import attack_p, loss, vote
 
@@ -19,6 +19,7 @@ __all__ = [
     "base",
     "combine_queries",
     "lira",
+    "literature",
     "loss",
     "nig",
     "rmia",

@@ -157,7 +157,7 @@ def _average_margin(phi, side, *, offline, a, trim, from_in) -> np.ndarray:
     by_out = (side.n_in == 0) | offline
     inverted = by_out & (side.n_out == 0) & from_in
     n_in, n_out = np.where(side.n_in, side.n_in, np.nan), np.where(side.n_out, side.n_out, np.nan)
-    weight_in = np.where(inverted, 1 / n_in, np.where(by_out, 0, 0.5 / n_in))
+    weight_in = np.where(inverted, 1 / n_in, np.where(by_out, 0 / n_out, 0.5 / n_in))
     weight_out = np.where(inverted, 0, np.where(by_out, 1 / n_out, 0.5 / n_out))
     mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out, trim)
     with np.errstate(divide="ignore"):  # log 0 = -inf is meant: a = 1 adds nothing, and p_out may be clipped at 0
@@ -205,7 +205,7 @@ def base(
     side = sides("base", target, references, ("out",) if offline else (), missing)
     models = len(side.mask)
     weight_out = 1 / np.where(side.n_out, side.n_out, np.nan) if offline else np.full(side.n_out.shape, 1 / models)
-    weight_in = np.zeros_like(weight_out) if offline else weight_out
+    weight_in = 0 * weight_out if offline else weight_out
     score = np.zeros(side.n_out.shape)
     pairs = per_query(target, references, "base", combine)
     for phi_t, phi in pairs:

@@ -56,3 +56,9 @@ def suite(k: int) -> dict[str, Attack]:
         raise ValueError(f"k={k}: the number of references a side cannot be negative")
     names = next(names for fewest, names in SUITES if k >= fewest)
     return {name: ATTACKS[name] for name in (*names, "loss", "correctness")}
+
+
+def literature(k: int) -> dict[str, Attack]:
+    """The suite first, then one form of every other attack that k references a side can support."""
+    others = ("attack_r", "watson", "base", "song_mittal", "shokri", "attack_p", "vote") if k else ("attack_p", "vote")
+    return suite(k) | {name: ATTACKS[name] for name in others}

@@ -112,9 +112,13 @@ def train_pool(
     strategy and threads, which are recorded and read back). force: train again from nothing.
     Raises ValueError for recipes that cannot be trained, models that diverged (the others are kept), a pool begun elsewhere.
     """
-    recipe = check(recipe, images)
+    recipe = complete(recipe)
     member, population = _membership(recipe, images, member)
-    folder, key = _open(recipe, images, member, population, root)
+    key = store.content_key({"format": FORMAT, **recipe.to_json()}, images.digest, np.packbits(member).tobytes())
+    folder = store.place(root, "pool", f"{images.name}-{recipe.model}", key)
+    if not folder.has("recipe.json"):
+        check(recipe, images, member)
+    _open(recipe, images, member, population, key, root)
     pool = Pool(recipe, key, member, population, folder)
     every = list(range(len(member)))
     if force:
@@ -148,8 +152,8 @@ def load_pool(prefix: str, root: str | Path = "results") -> Pool:
     return pool
 
 
-def check(recipe: Recipe, images: Images) -> Recipe:
-    """The recipe with the optimiser's defaults written out; ValueError for a name or value that cannot be trained."""
+def complete(recipe: Recipe) -> Recipe:
+    """The recipe with the optimiser's defaults written out; ValueError for a name that is not known."""
     tables = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "loss": LOSSES, "dtype": DTYPES}
     for name, table in tables.items():
         if (value := getattr(recipe, name)) not in table:
@@ -160,16 +164,23 @@ def check(recipe: Recipe, images: Images) -> Recipe:
         raise ValueError(
             f"defense={recipe.defense!r}, parent={recipe.parent!r}: this version trains plain pools only; leave both empty"
         )
-    kind, defaults = OPTIMIZERS[recipe.optimizer]
-    recipe = replace(recipe, optimizer_args={**defaults, **recipe.optimizer_args})
-    try:
-        kind([torch.zeros(1, requires_grad=True)], lr=recipe.lr, **recipe.optimizer_args)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}") from error
+    return replace(recipe, optimizer_args={**OPTIMIZERS[recipe.optimizer][1], **recipe.optimizer_args})
+
+
+def check(recipe: Recipe, images: Images, member: np.ndarray) -> None:
+    """Refuse, before anything is written, what cannot be trained: ValueError of one line."""
+    smallest = int(member.sum(1).min())
+    if int(member.sum(1).mean()) < recipe.batch or smallest < 2:
+        raise ValueError(
+            f"batch={recipe.batch} is more than a model's {smallest} training samples; take a smaller batch or more data"
+        )
     if recipe.augment != "none":
         data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
+    try:
+        OPTIMIZERS[recipe.optimizer][0]([torch.zeros(1, requires_grad=True)], lr=recipe.lr, **recipe.optimizer_args)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}") from error
     models.check_width(loop.build(recipe, images, 0), images)
-    return recipe
 
 
 def _membership(recipe: Recipe, images: Images, member: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -192,14 +203,8 @@ def _membership(recipe: Recipe, images: Images, member: np.ndarray | None) -> tu
     return member, ~pairs.any(0)
 
 
-def _open(recipe: Recipe, images: Images, member, population, root: str | Path) -> tuple[store.Folder, str]:
-    """The pool's folder with its images and masks in place."""
-    smallest = int(member.sum(1).min())
-    if int(member.sum(1).mean()) < recipe.batch or smallest < 2:
-        raise ValueError(
-            f"batch={recipe.batch} is more than a model's {smallest} training samples; take a smaller batch or more data"
-        )
-    key = store.content_key({"format": FORMAT, **recipe.to_json()}, images.digest, np.packbits(member).tobytes())
+def _open(recipe: Recipe, images: Images, member, population, key: str, root: str | Path) -> None:
+    """Make the pool's folder, with its images and masks in place."""
     folder = store.open_folder(root, "pool", f"{images.name}-{recipe.model}", key, recipe.to_json(), version=__version__)
     about = {k: getattr(images, k) for k in ("classes", "name", "digest", "mean", "std")}
     arrays = {
@@ -215,7 +220,6 @@ def _open(recipe: Recipe, images: Images, member, population, root: str | Path) 
                 folder.write_array(name, array if isinstance(array, np.ndarray) else array.cpu().numpy())
         if not folder.intact("images.json"):
             folder.write_json("images.json", about)
-    return folder, key
 
 
 def _execution(recipe, images, member, folder, device, strategy, workers) -> dict:
