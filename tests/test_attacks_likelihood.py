@@ -1,0 +1,351 @@
+"""lira, its joint forms and nig against plain loops over their definitions, and in worlds with a closed form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attack_worlds import auc, gaussian, null_se, pairs, signals
+from scipy.special import digamma, polygamma
+from scipy.stats import multivariate_normal, norm, spearmanr
+from scipy.stats import t as student
+
+from mia_nb import attacks
+
+pytestmark = pytest.mark.filterwarnings("ignore:lira has")
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def uneven(models=12, samples=40, queries=1, seed=0, draws="plain"):
+    """Target and references whose numbers of IN references differ from sample to sample, at least two a side."""
+    world = gaussian(models, samples, queries=queries, seed=seed, draws=draws)
+    member = np.random.default_rng(seed).random(world.member.shape) < 0.5
+    member[1:3], member[3:5] = True, False
+    world = replace(world, member=member)
+    return world.select(models=[0]), world.select(models=np.arange(1, models))
+
+
+def moments(references, ddof, centre, query=0):
+    """For each sample and side: number, centre, sum of squares around the mean."""
+    phi, rows = references.margin[:, query], []
+    for i in range(phi.shape[1]):
+        inside = references.member[:, i]
+        rows.append([(len(x), getattr(np, centre)(x), ((x - x.mean()) ** 2).sum()) for x in (phi[inside, i], phi[~inside, i])])
+    return rows
+
+
+def lira_twin(
+    target, references, *, variance="per_sample", centre="mean", ddof=1, share=False, offline=False, tail="one_sided", query=0
+):
+    rows = moments(references, ddof, centre, query)
+    sides = (0, 1)
+    overall = [sum(r[w][2] for r in rows) / sum(r[w][0] - ddof for r in rows) for w in sides]
+    both = sum(r[w][2] for r in rows for w in sides) / sum(r[w][0] - ddof for r in rows for w in sides)
+    score = []
+    for phi, row in zip(target.margin[0, query], rows, strict=True):
+        (n_in, m_in, ss_in), (n_out, m_out, ss_out) = row
+        if share:
+            n, ss = n_in + n_out - 2, ss_in + ss_out
+            v_in = v_out = {"global": both, "per_sample": ss / (n + 2 - 2 * ddof), "shrunk": (6 * both + ss) / (6 + n)}[
+                variance
+            ]
+        else:
+            v_in, v_out = (
+                {"global": g, "per_sample": ss / (n - ddof), "shrunk": (6 * g + ss) / (6 + n - 1)}[variance]
+                for g, (n, _, ss) in zip(overall, row, strict=True)
+            )
+        if offline:
+            score.append(
+                (phi - m_out) / np.sqrt(v_out)
+                if tail == "one_sided"
+                else -norm.logpdf(phi, m_out, np.sqrt(v_out)) - np.log(2 * np.pi) / 2
+            )
+        else:
+            score.append(norm.logpdf(phi, m_in, np.sqrt(v_in)) - norm.logpdf(phi, m_out, np.sqrt(v_out)))
+    return np.array(score)
+
+
+@pytest.mark.parametrize("variance", ["per_sample", "global", "shrunk"])
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize(("centre", "ddof"), [("mean", 1), ("median", 0)])
+def test_lira_equals_a_loop_over_samples(variance, share, centre, ddof):
+    target, references = uneven()
+    score = attacks.lira(target, references, variance=variance, share_variance=share, centre=centre, ddof=ddof)
+    assert np.allclose(score, lira_twin(target, references, variance=variance, share=share, centre=centre, ddof=ddof), **CLOSE)
+
+
+@pytest.mark.parametrize("variance", ["per_sample", "global", "shrunk"])
+@pytest.mark.parametrize("tail", ["one_sided", "two_sided"])
+def test_offline_lira_equals_a_loop_over_samples(variance, tail):
+    target, references = uneven()
+    score = attacks.lira(target, references, offline=True, variance=variance, tail=tail)
+    assert np.allclose(score, lira_twin(target, references, variance=variance, offline=True, tail=tail), **CLOSE)
+
+
+def test_the_log_cdf_ranks_as_the_z_score_and_does_not_saturate():
+    target, references = uneven()
+    target = replace(target, margin=target.margin - np.linspace(0, 3000, 40))
+    z = attacks.lira(target, references, offline=True)
+    log_cdf = attacks.lira(target, references, offline=True, report="logcdf")
+    assert np.allclose(log_cdf, norm.logcdf(z), rtol=1e-10) and np.isfinite(log_cdf).all()
+    assert np.array_equal(np.argsort(z), np.argsort(log_cdf))
+
+
+def test_auto_takes_the_variance_per_sample_from_32_references_a_side():
+    for models, variance in ((64, "shrunk"), (66, "per_sample")):
+        target, references = gaussian(models, 50).hold_out(0)
+        assert np.array_equal(attacks.lira(target, references), attacks.lira(target, references, variance=variance))
+
+
+def test_augmented_queries_average_the_log_ratio_and_noisy_ones_the_margin():
+    target, references = uneven(queries=3, draws="augment")
+    twins = [lira_twin(target, references, variance="shrunk", query=q) for q in range(3)]
+    assert np.allclose(attacks.lira(target, references), np.mean(twins, 0), **CLOSE)
+    noisy = [replace(s, draws="noise") for s in (target, references)]
+    mean = [replace(s.select(queries=[0]), margin=s.margin.mean(1, keepdims=True)) for s in noisy]
+    assert np.allclose(attacks.lira(*noisy), lira_twin(*mean, variance="shrunk"), **CLOSE)
+
+
+def test_swapping_the_worlds_flips_the_sign_of_lira():
+    target, references = uneven()
+    for variance in ("per_sample", "global", "shrunk"):
+        score, swapped = (
+            attacks.lira(target, r, variance=variance) for r in (references, replace(references, member=~references.member))
+        )
+        assert np.allclose(score, -swapped, **CLOSE)
+
+
+def test_one_reference_on_a_side_takes_the_global_variance_and_one_everywhere_is_refused():
+    target, references = uneven()
+    member = references.member.copy()
+    member[:, 0] = False
+    member[4, 0] = True
+    lonely = replace(references, member=member)
+    with pytest.warns(UserWarning, match="one reference on a side take the global variance"):
+        score = attacks.lira(target, lonely, variance="per_sample")
+    rows = moments(lonely, 1, "mean")
+    overall = sum(r[0][2] for r in rows) / sum(r[0][0] - 1 for r in rows)
+    (_, m_in, _), (n, m_out, ss) = rows[0]
+    phi = target.margin[0, 0, 0]
+    twin = norm.logpdf(phi, m_in, np.sqrt(overall)) - norm.logpdf(phi, m_out, np.sqrt(ss / (n - 1)))
+    assert np.isclose(score[0], twin, **CLOSE)
+    with pytest.raises(ValueError, match=r"no sample has two OUT references.*rmia"):
+        attacks.lira(*gaussian(4).hold_out(0))
+
+
+def test_constant_references_keep_lira_finite():
+    target, references = uneven()
+    flat = replace(references, margin=np.where(references.member, 2.0, 1.0)[:, None])
+    for variance in ("per_sample", "global", "shrunk"):
+        assert np.isfinite(attacks.lira(target, flat, variance=variance)).all()
+
+
+def known_world(samples, delta, sigma, seed=0):
+    """Four references, on either side the true mean plus and minus sigma, and a target drawn from the model."""
+    rng = np.random.default_rng(seed)
+    member, mu = pairs(6, samples, seed=seed), rng.normal(0, 3, samples)
+    phi = mu + delta * member + sigma * np.array([0, 0, 1, 1, -1, -1])[:, None]
+    phi[0] = mu + delta * member[0] + sigma * rng.normal(size=samples)
+    world = signals(phi, member)
+    return *world.hold_out(0), member[0]
+
+
+@pytest.mark.parametrize("delta", [0.5, 1.0, 2.0])
+def test_with_known_means_and_spread_likelihood_ratios_reach_the_closed_form_auc(delta):
+    sigma, samples = 0.8, 20_000
+    target, references, member = known_world(samples, delta, sigma)
+    exact = norm.cdf(delta / (sigma * np.sqrt(2)))
+    attack = {
+        "lira": attacks.lira(target, references, variance="global"),
+        "lira offline": attacks.lira(target, references, variance="global", offline=True),
+        "nig": attacks.nig(target, references),
+        "shift": attacks.attack_r(target, references),
+    }
+    for name, score in attack.items():
+        assert abs(auc(score, member) - exact) < 3 * null_se(samples // 2, samples // 2), name
+
+
+@pytest.mark.parametrize("models", [4, 8, 20])
+def test_reference_attacks_reach_the_closed_form_auc_for_their_number_of_references(models):
+    delta, sigma, samples, k = 1.2, 0.7, 20_000, models // 2 - 1
+    world = gaussian(models, samples, delta=delta, sigma=sigma, difficulty=4)
+    target, references = world.hold_out(0)
+    for score, share in (
+        (attacks.attack_r(target, references), 1 / (2 * k)),
+        (attacks.watson(target, references, signal="margin"), 1 / k),
+    ):
+        exact = norm.cdf(delta / (sigma * np.sqrt(2 * (1 + share))))
+        assert abs(auc(score, world.member[0]) - exact) < 3 * null_se(samples // 2, samples // 2)
+
+
+def joint_twin(target, references, rho=0.1):
+    margin, member = references.margin, references.member
+    dims, samples = margin.shape[1:]
+    cross, free, centres = np.zeros((dims, dims)), 0, []
+    for i in range(samples):
+        centres.append([margin[side, :, i].mean(0) for side in (member[:, i], ~member[:, i])])
+        for side, centre in zip((member[:, i], ~member[:, i]), centres[-1], strict=True):
+            residual = margin[side, :, i] - centre
+            cross, free = cross + residual.T @ residual, free + side.sum() - 1
+    pooled = cross / free
+    pooled = (1 - rho) * pooled + rho * np.diag(np.diag(pooled))
+    log = [[multivariate_normal.logpdf(target.margin[0, :, i], m, pooled) for m in centres[i]] for i in range(samples)]
+    return np.subtract(*np.transpose(log))
+
+
+def test_the_joint_form_is_the_gaussian_log_ratio_of_the_query_vector():
+    target, references = uneven(queries=3, draws="steps")
+    assert np.allclose(attacks.lira(target, references, combine="joint"), joint_twin(target, references), rtol=1e-8, atol=1e-8)
+
+
+def test_the_mean_and_log_spread_of_queries_are_a_joint_signal():
+    target, references = uneven(queries=6, draws="noise")
+    score = attacks.lira(target, references, combine="mean_sd")
+
+    def two(s):
+        margin = np.stack([s.margin.mean(1), np.log(s.margin.std(1, ddof=1))], axis=1)
+        return replace(s.select(queries=[0, 1]), margin=margin)
+
+    assert np.allclose(score, joint_twin(two(target), two(references)), rtol=1e-8, atol=1e-8)
+
+
+def test_with_one_step_joint_last_and_llr_agree():
+    target, references = uneven(draws="steps")
+    options = {"variance": "global", "share_variance": True}
+    llr, last = (attacks.lira(target, references, combine=how, **options) for how in ("llr", "last"))
+    assert np.array_equal(llr, last)
+    assert np.allclose(attacks.lira(target, references, combine="joint"), llr, rtol=1e-9, atol=1e-9)
+
+
+def test_duplicated_steps_change_neither_llr_nor_the_joint_form_without_shrinkage():
+    target, references = uneven(queries=3, draws="steps")
+    twice = [s.select(queries=[0, 0, 1, 1, 2, 2]) for s in (target, references)]
+    assert np.allclose(attacks.lira(*twice), attacks.lira(target, references), **CLOSE)
+    once, doubled = (attacks.lira(*pair, combine="joint", rho=0.0) for pair in ((target, references), twice))
+    assert np.allclose(once, doubled, rtol=1e-3, atol=1e-3)
+
+
+def test_the_joint_form_refuses_what_its_references_cannot_support():
+    with pytest.raises(ValueError, match="needs 60 degrees of freedom on a side and the references leave 0"):
+        attacks.lira(*gaussian(4, 100, queries=3, draws="steps").hold_out(0), combine="joint")
+    with pytest.raises(ValueError, match="these do not differ"):
+        attacks.lira(*gaussian(8, 100).hold_out(0), combine="mean_sd")
+
+
+def nig_twin(target, references, *, share=True, predictive="t", kappa0=1.0, a0=None, offline=False):
+    """The formulas of the docstring, one sample at a time."""
+    rows = [[np.array(side) for side in row] for row in moments(references, 1, "mean")]
+    free = np.array([[side[0] - 1 for side in row] for row in rows])
+    ss = np.array([[side[2] for side in row] for row in rows])
+    if offline:
+        free[:, 0] = ss[:, 0] = 0
+    r2 = (ss[:, 0].sum() / free[:, 0].sum()) / (ss[:, 1].sum() / free[:, 1].sum()) if share == "ratio" else 1.0
+    pooled, d = ss[:, 0] / r2 + ss[:, 1], free.sum(1)
+    e = np.log(pooled / d) - digamma(d / 2) + np.log(d / 2)
+    if a0 is None:
+        excess, low, high = e.var() - polygamma(1, d / 2).mean(), 1e-3, 5000.0
+        for _ in range(200):
+            a0 = (low + high) / 2
+            low, high = (a0, high) if polygamma(1, a0) > excess else (low, a0)
+    b0 = a0 * np.exp(e.mean() + digamma(a0) - np.log(a0))
+    gap = np.mean([row[0][1] - row[1][1] for row in rows])
+    score = []
+    for phi, row in zip(target.margin[0, 0], rows, strict=True):
+        (n_in, mean_in, ss_in), (n_out, mean_out, ss_out) = row
+        kappa, mu0 = kappa0 + n_in, mean_out + gap
+        m_in = (kappa0 * mu0 + n_in * mean_in) / kappa
+        d_in, d_out = (n_in if kappa0 else n_in - 1), n_out - 1
+        b_in, b_out = (ss_in + kappa0 * n_in * (mean_in - mu0) ** 2 / kappa) / r2 / 2, ss_out / 2
+        if share and not offline:
+            a_in = a_out = a0 + (d_in + d_out) / 2
+            b_in = b_out = b0 + b_in + b_out
+        else:
+            a_in, a_out, b_in, b_out = a0 + d_in / 2, a0 + d_out / 2, b0 + b_in, b0 + b_out
+        c_in, c_out = r2 * b_in * (kappa + 1) / (a_in * kappa), b_out * (n_out + 1) / (a_out * n_out)
+        world = (lambda a: student(2 * a)) if predictive == "t" else (lambda a: norm)
+        z_in, z_out = (phi - m_in) / np.sqrt(c_in), (phi - mean_out) / np.sqrt(c_out)
+        if offline:
+            score.append(world(a_out).logcdf(z_out))
+        else:
+            score.append(world(a_in).logpdf(z_in) - np.log(c_in) / 2 - world(a_out).logpdf(z_out) + np.log(c_out) / 2)
+    return np.array(score)
+
+
+def spread_out(models=14, samples=300):
+    """References with unlike variances, so that the prior is informative; even counts."""
+    world = gaussian(models, samples)
+    rng = np.random.default_rng(5)
+    scale = np.exp(rng.normal(0, 0.8, samples))
+    return replace(world, margin=world.margin.mean((0, 1)) + scale * (world.margin - world.margin.mean((0, 1))))
+
+
+@pytest.mark.parametrize("predictive", ["t", "normal"])
+@pytest.mark.parametrize("share", [True, False, "ratio"])
+@pytest.mark.parametrize(("kappa0", "a0"), [(1.0, None), (0.0, None), (2.0, 4.0)])
+def test_nig_equals_a_loop_over_samples(predictive, share, kappa0, a0):
+    target, references = spread_out().hold_out(0)
+    options = {"predictive": predictive, "kappa0": kappa0, "a0": a0}
+    twin = nig_twin(target, references, share=share, **options)
+    assert np.allclose(attacks.nig(target, references, share_variance=share, **options), twin, **CLOSE)
+
+
+@pytest.mark.parametrize("predictive", ["t", "normal"])
+def test_offline_nig_equals_a_loop_over_samples(predictive):
+    target, references = spread_out().hold_out(0)
+    twin = nig_twin(target, references, offline=True, predictive=predictive, a0=3.0)
+    assert np.allclose(attacks.nig(target, references, offline=True, predictive=predictive, a0=3.0), twin, **CLOSE)
+
+
+def test_the_students_log_cdf_continues_where_the_distribution_function_underflows():
+    from mia_nb.attacks.likelihood import _log_t_cdf
+
+    nu = 40.0
+    z = -np.geomspace(1e6, 1e12, 60)  # far out, log cdf = log density + log(-z / nu)
+    tail = student.logpdf(z, nu) + np.log(-z / nu)
+    assert np.allclose(_log_t_cdf(z, np.full(60, nu)), tail, rtol=1e-9)
+    near = np.linspace(-30, 30, 61)
+    assert np.allclose(_log_t_cdf(near, np.full(61, nu)), student.logcdf(near, nu), rtol=1e-10)
+
+
+def test_nig_goes_over_into_lira_with_a_shared_variance_per_sample():
+    world = spread_out(models=600, samples=200)
+    target, references = world.hold_out(0)
+    lira = attacks.lira(target, references, variance="per_sample", share_variance=True)
+    assert spearmanr(attacks.nig(target, references), lira).statistic > 0.9995
+
+
+@pytest.mark.parametrize("models", [6, 10])
+def test_nig_with_a_rigid_prior_is_lira_with_a_global_variance(models):
+    target, references = gaussian(models, 20_000).hold_out(0)
+    n = models // 2 - 1
+    nig = (1 + 1 / n) * attacks.nig(target, references, kappa0=0.0, a0=1e10)
+    ratio = nig / attacks.lira(target, references, variance="global", share_variance=True)
+    assert np.ptp(ratio) < 1e-4 * ratio.mean()
+    assert abs(ratio.mean() - 1) < 0.02  # two estimates of the same variance
+
+
+def test_with_one_pair_nig_measures_the_variance_between_samples():
+    target, references = gaussian(4, 500).hold_out(0)
+    with pytest.warns(UserWarning, match="one pair only"):
+        score = attacks.nig(target, references)
+    inside, phi = references.member, references.margin[:, 0]
+    x_in, x_out = (np.where(inside == kind, phi, 0).sum(0) for kind in (True, False))
+    gap = x_in - x_out
+    b0 = 2 * gap.var() / 2
+    m_in, c_scale = (x_out + gap.mean() + x_in) / 2, (b0 + (gap - gap.mean()) ** 2 / 4) / 3.5
+    t = target.margin[0, 0]
+    twin = student.logpdf(t, 7, m_in, np.sqrt(c_scale * 1.5)) - student.logpdf(t, 7, x_out, np.sqrt(c_scale * 2))
+    assert np.allclose(score, twin, **CLOSE)
+
+
+def test_nig_refuses_counts_that_differ_between_samples_unless_allowed():
+    target, references = uneven()
+    with pytest.raises(ValueError, match=r"leaks the design.*allow_unequal"):
+        attacks.nig(target, references)
+    assert np.isfinite(attacks.nig(target, references, allow_unequal=True)).all()
+
+
+def test_nig_offline_with_one_reference_is_refused():
+    with pytest.raises(ValueError, match="rmia\\(offline=True\\)"):
+        attacks.nig(*gaussian(4).hold_out(0), offline=True)
