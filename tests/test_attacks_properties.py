@@ -1,0 +1,201 @@
+"""What holds for every attack: invariances, extremes, sign, no peeking, and nothing found where nothing leaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attack_worlds import auc, gaussian, null_se, pairs, signals
+
+from mia_nb import attacks
+from mia_nb.types import Signals
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:lira has", "ignore:watson ranks", "ignore:song_mittal:", "ignore:nig has one pair"
+)
+NAMES = list(attacks.ATTACKS)
+TARGET_ALONE = ("loss", "correctness", "attack_p")
+LEARNED = ("shokri", "song_mittal")
+EVERY = pytest.mark.parametrize("name", NAMES)
+
+
+def run(name, target, references, **options):
+    return attacks.ATTACKS[name](target, references, **options)
+
+
+@EVERY
+def test_a_memorising_model_gives_an_auc_above_one_half(name):
+    world = gaussian(12, 1500, delta=1.5, difficulty=1.0, population=300, queries=3, draws="augment")
+    scores = attacks.score(name, world, targets=[0, 1])
+    assert all(auc(v, m) > 0.5 + 3 * null_se(750, 750) for v, m in zip(scores.value, scores.member, strict=True))
+
+
+@EVERY
+def test_scores_do_not_change_when_references_are_permuted(name):
+    target, references = gaussian(10, 80, population=20).hold_out(0)
+    shuffled = references.select(models=np.random.default_rng(0).permutation(8))
+    assert np.allclose(run(name, target, references), run(name, target, shuffled), rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+@EVERY
+def test_scores_follow_the_samples_when_these_are_permuted(name):
+    target, references = gaussian(10, 80, population=20).hold_out(0)
+    order = np.random.default_rng(0).permutation(100)
+    moved = run(name, *(s.select(samples=order) for s in (target, references)))
+    assert np.allclose(run(name, target, references)[order], moved, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+@EVERY
+def test_a_sample_that_is_there_twice_gets_the_same_score_twice(name):
+    target, references = (s.select(samples=np.r_[:90, 3, 80:90]) for s in gaussian(10, 80, population=20).hold_out(0))
+    score = run(name, target, references)
+    assert score[3] == score[90]
+
+
+@EVERY
+def test_scores_are_bit_identical_when_the_targets_membership_is_flipped_or_the_call_repeated(name):
+    world = gaussian(10, 80, population=20)
+    target, references = world.hold_out(0)
+    told = [replace(target, member=m) for m in (None, world.member[:1], ~world.member[:1])]
+    scores = [run(name, t, references) for t in (*told, target)]
+    assert all(np.array_equal(scores[0], other, equal_nan=True) for other in scores[1:])
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in (*TARGET_ALONE, *LEARNED, "vote")])
+def test_attacks_do_not_depend_on_how_many_samples_fit_one_block(name, monkeypatch):
+    from mia_nb.attacks import margins
+
+    target, references = gaussian(10, 300, population=50, queries=3, draws="augment").hold_out(0)
+    whole = run(name, target, references)
+    monkeypatch.setattr(margins, "BLOCK", 1)
+    assert np.allclose(whole, run(name, target, references), rtol=1e-11, atol=1e-11, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["attack_r", "attack_r_lattice", "lira_global", "lira_shrunk", "lira_per_sample", "lira_offline", "nig", "nig_offline"],
+)
+def test_moving_all_margins_of_a_sample_together_changes_no_score(name):
+    target, references = gaussian(10, 200).hold_out(0)
+    shift = np.random.default_rng(0).normal(0, 20, 200)
+    moved = [replace(s, margin=s.margin + shift) for s in (target, references)]
+    assert np.allclose(run(name, target, references), run(name, *moved), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "name", ["attack_r_lattice", "lira_global", "lira_shrunk", "lira_per_sample", "lira_offline", "nig", "nig_offline"]
+)
+def test_scaling_all_margins_changes_no_score(name):
+    target, references = gaussian(10, 200).hold_out(0)
+    scaled = [replace(s, margin=37.0 * s.margin) for s in (target, references)]
+    assert np.allclose(run(name, target, references), run(name, *scaled), rtol=1e-8, atol=1e-8)
+
+
+def test_moving_all_log_confidences_of_a_sample_together_leaves_watson_unchanged():
+    world = gaussian(8, 100)
+    phi = -np.log(np.expm1(world.loss + np.random.default_rng(0).uniform(0, 5, 100)))  # log p = -softplus(-phi), moved
+    plain, moved = (attacks.watson(*w.hold_out(0)) for w in (world, replace(world, margin=phi)))
+    assert np.allclose(plain, moved, rtol=1e-9, atol=1e-9)
+
+
+@EVERY
+@pytest.mark.parametrize("size", [1.0, 500.0])
+def test_extreme_margins_give_finite_scores(name, size):
+    rng = np.random.default_rng(0)
+    member = pairs(8, 60, 10)
+    phi = rng.choice([-size, -0.1 * size, 0.0, 0.1 * size, size], size=(8, 1, 70)) + rng.normal(size=(8, 1, 70))
+    target, references = signals(phi, member, population=np.arange(70) >= 60).hold_out(0)
+    assert np.isfinite(run(name, target, references)[:60]).all()
+
+
+@EVERY
+def test_equal_logits_everywhere_give_finite_scores_that_tell_nothing_about_a_sample(name):
+    member = pairs(8, 60, 10)
+    world = Signals.from_logits(np.zeros((8, 70, 5)), np.arange(70) % 5, member, population=np.arange(70) >= 60)
+    score = run(name, *world.hold_out(0))[:60]
+    assert np.isfinite(score).all()
+    if name not in LEARNED:
+        assert np.ptp(score) < 1e-9
+
+
+@EVERY
+def test_one_class_that_is_never_predicted_gives_finite_scores(name):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(8, 120, 3)) - 60 * (np.arange(3) == 2)
+    world = Signals.from_logits(logits, np.arange(120) % 3, pairs(8, 100, 20), population=np.arange(120) >= 100)
+    assert np.isfinite(run(name, *world.hold_out(0))[:100]).all()
+
+
+@EVERY
+def test_two_samples_are_enough(name):
+    phi = np.random.default_rng(0).normal(size=(8, 3))
+    mask = np.array([[True, False, False], [False, True, False]] * 4)
+    world = signals(phi, mask, labels=np.array([0, 1, 0]), population=np.array([False, False, True]))
+    target, references = world.select(models=[0]), world.select(models=np.arange(2, 8))
+    assert np.isfinite(run(name, target, references)[:2]).all()
+
+
+def refused(name, models):
+    """The attacks that one pair of references cannot carry."""
+    return models == 4 and (name.startswith("lira") or name == "nig_offline")
+
+
+def null_z(name, models, worlds, *, keep_mate=False, **options):
+    """Mean AUC over worlds without leak, as a z-score: exact mean 1/2, one target a world."""
+    samples = 600
+    aucs = []
+    for seed in range(worlds):
+        scores = attacks.score(
+            name, gaussian(models, samples, delta=0.0, seed=seed, **options), targets=[0], keep_mate=keep_mate
+        )
+        aucs.append(auc(scores.value[0], scores.member[0]))
+    return (np.mean(aucs) - 0.5) / (null_se(samples // 2, samples // 2) / np.sqrt(worlds))
+
+
+@EVERY
+@pytest.mark.parametrize("models", [4, 8, 16, 64])
+def test_where_nothing_leaks_the_auc_lies_in_its_99_percent_null_interval(name, models):
+    if refused(name, models):
+        with pytest.raises(ValueError, match="no variance estimate"):
+            attacks.score(name, gaussian(models, 100, delta=0.0))
+        return
+    worlds = 2 if name in LEARNED or models == 64 else 8
+    assert abs(null_z(name, models, worlds, population=60)) < 2.576
+
+
+@pytest.mark.parametrize("name", ["lira", "lira_per_sample", "nig", "rmia", "vote", "attack_r"])
+@pytest.mark.parametrize("draws", ["augment", "noise", "steps"])
+def test_several_queries_leak_no_design_either(name, draws):
+    assert abs(null_z(name, 8, 6, queries=3, draws=draws)) < 2.576
+
+
+@pytest.mark.parametrize(("name", "highest"), [("lira_global", 0.46), ("nig", 0.40)])
+def test_a_kept_mate_leaks_the_design_of_four_models(name, highest):
+    world = gaussian(4, 4000, delta=0.0)
+    scores = attacks.score(name, world, keep_mate=True)
+    mean = np.mean([auc(v, m) for v, m in zip(scores.value, scores.member, strict=True)])
+    assert mean < highest
+    assert "mate kept: the design leaks membership" in scores.info["flags"]
+
+
+def test_the_suite_leaves_out_what_the_references_cannot_support():
+    per_sample, lattice = "lira_per_sample", "attack_r_lattice"
+    for k in (1, 2, 4, 5, 15, 16, 31, 32, 100):
+        names = set(attacks.suite(k))
+        assert {"loss", "rmia", "correctness", "nig"} <= names and lattice not in names
+        assert (per_sample in names) == (k >= 32)
+        assert any(n.startswith("lira") for n in names) == (k >= 2)
+        assert all(attacks.suite(k)[n] is attacks.ATTACKS[n] for n in names)
+    assert set(attacks.suite(0)) == {"loss", "correctness", "attack_p"}
+    assert [next(iter(attacks.suite(k))) for k in (1, 2, 5, 16, 32)] == ["rmia", "rmia", "rmia", "nig", per_sample]
+    with pytest.raises(ValueError, match="k=-1"):
+        attacks.suite(-1)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 5, 16, 32])
+def test_every_suite_runs_on_the_pool_it_is_meant_for(k):
+    world = gaussian(2 * k + 2, 60)
+    for name, attack in attacks.suite(k).items():
+        scores = attacks.score(attack, world, targets=[0])
+        assert scores.info["attack"] == name and np.isfinite(scores.value).all()

@@ -1,0 +1,176 @@
+"""score: which references a target gets, and what is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import partial
+
+import numpy as np
+import pytest
+from attack_worlds import gaussian, pairs
+
+from mia_nb import attacks
+
+pytestmark = pytest.mark.filterwarnings("ignore:lira has")
+
+
+@pytest.mark.parametrize("name", ["loss", "rmia_count", "lira_shrunk", "nig", "shokri", "vote"])
+def test_score_is_the_attack_on_every_target_with_its_pair_held_out(name):
+    world = gaussian(8, 60, population=20)
+    scores = attacks.score(name, world)
+    for t in range(8):
+        assert np.array_equal(scores.value[t], attacks.ATTACKS[name](*world.hold_out(t))[:60])
+    assert np.array_equal(scores.member, world.member[:, :60])
+
+
+def test_the_order_of_targets_does_not_matter():
+    world = gaussian(10, 50)
+    whole, some = attacks.score("nig", world), attacks.score("nig", world, targets=[7, 0, 4, 0])
+    assert np.array_equal(some.value, whole.value[[7, 0, 4, 0]])
+    assert some.targets.tolist() == [7, 0, 4, 0] and some.pair.tolist() == [0, 1, 2, 1]
+
+
+def test_scoring_leaves_the_signals_as_they_were():
+    world, copy = gaussian(8, 50), gaussian(8, 50)
+    attacks.score("rmia", world, world)
+    for field in fields(world):
+        assert np.array_equal(getattr(world, field.name), getattr(copy, field.name)), field.name
+
+
+def test_the_references_that_an_attack_sees_are_the_pool_without_the_pair():
+    world = gaussian(8, 40, population=6)
+    seen = []
+
+    def spy(target, references):
+        seen.append((target.member, references.member.copy(), references.margin.copy()))
+        return np.zeros(46)
+
+    attacks.score(spy, world)
+    for t, (member, masks, margins) in enumerate(seen):
+        rows = [m for m in range(8) if m // 2 != t // 2]
+        assert member is None
+        assert np.array_equal(masks, world.member[rows]) and np.array_equal(margins, world.margin[rows])
+
+
+def test_pairs_are_numbered_by_content_wherever_mates_stand():
+    world = gaussian(8, 40).select(models=[0, 2, 4, 1, 3, 6, 5, 7])
+    assert attacks.score("loss", world).pair.tolist() == [0, 1, 2, 0, 1, 3, 2, 3]
+
+
+def test_accuracy_and_loss_are_those_of_members_and_of_non_members():
+    world = gaussian(4, 40, queries=3, draws="augment", population=8)
+    scores = attacks.score("loss", world)
+    for t in range(4):
+        for column, inside in enumerate((True, False)):
+            rows = np.flatnonzero((world.member[t] == inside) & ~world.population)
+            assert scores.accuracy[t, column] == pytest.approx(
+                np.mean([world.correct[t, q, i] for q in range(3) for i in rows])
+            )
+            assert scores.loss[t, column] == pytest.approx(np.mean([world.loss[t, q, i] for q in range(3) for i in rows]))
+    last = attacks.score("loss", replace(world, draws="steps"))
+    assert last.loss[0, 0] == pytest.approx(world.loss[0, 2, world.member[0]].mean())
+
+
+def test_references_of_another_pool_lose_the_targets_mask_and_its_complement():
+    world = gaussian(8, 50)
+    other = replace(gaussian(8, 50, seed=3), member=world.member, labels=world.labels)
+    poisoned = other.margin.copy()
+    poisoned[2:4] = np.nan  # same masks as target 2 and its mate
+    scores = attacks.score("rmia", world, replace(other, margin=poisoned), targets=[2])
+    rows = [0, 1, 4, 5, 6, 7]
+    assert np.array_equal(scores.value[0], attacks.rmia(world.select(models=[2]), other.select(models=rows)))
+    assert scores.info["k"] == 3
+
+
+def test_an_independent_target_keeps_all_references():
+    target = gaussian(2, 50, seed=9)
+    pool = gaussian(6, 50, seed=1)
+    scores = attacks.score("rmia", target, replace(pool, labels=target.labels))
+    assert scores.info["k"] == 3 and scores.pair.tolist() == [0, 0]
+
+
+def test_keeping_the_mate_adds_it_to_the_references_and_flags_every_number():
+    world = gaussian(4, 50)
+    scores = attacks.score("attack_r", world, keep_mate=True)
+    assert np.allclose(scores.value[0], world.margin[0, 0] - world.margin[1:, 0].mean(0))
+    assert scores.info["flags"] == ["mate kept: the design leaks membership"]
+
+
+def test_without_references_left_an_attack_that_needs_them_says_so_and_others_run():
+    world = gaussian(2, 50)
+    assert attacks.score("loss", world).info["k"] == 0
+    with pytest.raises(ValueError, match="rmia needs reference models and none are left"):
+        attacks.score("rmia", world)
+
+
+def bernoulli(models, samples, seed=0):
+    world = gaussian(models, samples, seed=seed)
+    return replace(world, member=np.random.default_rng(seed).random((models, samples)) < 0.5)
+
+
+@pytest.mark.parametrize("name", ["rmia", "lira_shrunk", "nig", "watson"])
+def test_in_a_bernoulli_design_samples_without_a_side_are_unscored_and_the_share_is_a_flag(name):
+    world = bernoulli(6, 300)
+    scores = attacks.score(name, world, targets=[0])
+    references = world.member[1:]
+    lacking = ~(~references).any(0) | (~references.any(0) & (name != "watson"))
+    assert lacking.any() and np.array_equal(np.isnan(scores.value[0]), lacking)
+    assert f"{lacking.mean():.2%} of the samples unscored: no reference on one side" in scores.info["flags"]
+
+
+def test_a_balanced_design_without_pairs_is_flagged():
+    world = gaussian(6, 100)
+    member = np.random.default_rng(0).random((6, 100)).argsort(0) < 3
+    scores = attacks.score("lira_global", replace(world, member=member))
+    assert "balanced design without pairs: reference counts leak membership" in scores.info["flags"]
+    assert attacks.score("rmia", world).info["flags"] == []
+
+
+def test_info_names_the_attack_its_options_and_its_queries():
+    world = replace(gaussian(6, 40, queries=3, draws="augment"), info={"pool": "abc"})
+    info = attacks.score("lira_global", world).info
+    assert info["attack"] == "lira_global" and info["options"] == {"variance": "global"}
+    assert (info["k"], info["queries"], info["draws"], info["combine"]) == (2, 3, "augment", "llr")
+    assert info["keys"] == {"target": "abc", "references": "abc"}
+    assert info["flags"] == ["lira has 2 references on a side: rmia and nig are steadier below 4"]
+    assert attacks.score(partial(attacks.lira, variance="global"), world).info["attack"] == "lira_global"
+    custom = attacks.score(partial(attacks.rmia, a=0.6, combine="margin"), world).info
+    assert custom["attack"] == "rmia(a=0.6, combine='margin')" and custom["combine"] == "margin"
+    assert attacks.score("rmia", world).info["combine"] == "logmeanp"
+
+
+def test_bad_requests_are_refused_in_one_line():
+    world = gaussian(6, 40)
+    with pytest.raises(ValueError, match="unknown attack 'rmai': did you mean 'rmia'"):
+        attacks.score("rmai", world)
+    with pytest.raises(ValueError, match="membership"):
+        attacks.score("rmia", replace(world, member=None))
+    with pytest.raises(ValueError, match=r"targets \[6\] do not exist"):
+        attacks.score("rmia", world, targets=[0, 6])
+    with pytest.raises(ValueError, match="one target"):
+        attacks.rmia(world, world)
+    with pytest.raises(ValueError, match="target was queried 1 times, the references 3 times"):
+        attacks.score("rmia", world, replace(gaussian(6, 40, queries=3, draws="augment"), labels=world.labels))
+    other = gaussian(6, 30)
+    with pytest.raises(ValueError, match="only shokri and song_mittal learn from other samples"):
+        attacks.score("rmia", world, other)
+    assert attacks.score("song_mittal", world, other).value.shape == (6, 40)
+
+
+@pytest.mark.parametrize("all_or_none", [True, False])
+def test_references_that_saw_all_or_none_of_the_audited_samples_are_refused(all_or_none):
+    world = gaussian(6, 40, population=10)
+    member = world.member.copy()
+    member[5, :40] = all_or_none
+    with pytest.raises(ValueError, match=r"reference models \[5\] saw none or all"):
+        attacks.score("rmia", replace(world, member=member), targets=[0])
+    assert np.isfinite(attacks.score("rmia", world, targets=[0]).value).all()
+
+
+def test_masks_are_compared_on_audited_columns_only():
+    world = gaussian(6, 40, population=10)
+    member = world.member.copy()
+    member[1, 40:] = True  # as in a pool that was trained on the target's population
+    scores = attacks.score("rmia", world, replace(world, member=member), targets=[0])
+    assert scores.info["k"] == 2
+    assert pairs(6, 40)[0].tolist() == scores.member[0].tolist()
