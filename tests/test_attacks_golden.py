@@ -78,6 +78,7 @@ def test_online_and_offline_lira_are_those_of_lira_pytorch(golden):
     assert np.allclose(-score, g["online"], rtol=1e-9, atol=1e-9)
     offline = attacks.lira(*pair, offline=True, tail="two_sided", **options)
     assert np.allclose(-offline, g["offline"] + HALF_LOG_TAU, rtol=1e-9, atol=1e-9)
+    assert np.allclose(-attacks.loss(pair[0]), g["global"], rtol=1e-9)
     if "auc_online" in g:
         assert auc(score, g["keep"][0]) == pytest.approx(float(g["auc_online"]), abs=1e-12)
         assert auc(offline, g["keep"][0]) == pytest.approx(float(g["auc_offline"]), abs=1e-12)
@@ -99,7 +100,7 @@ def fixed_variance(phi, keep, *, centred):
     return (log_out - log_in).mean(1), norm.logpdf(target, centre[1], spread[1]).mean(1)
 
 
-def test_what_others_call_fixed_variance_is_three_things_and_ours_is_none_of_them():
+def test_what_others_call_a_fixed_variance_is_not_one_thing_and_not_ours():
     theirs, raw, keep = whole("lira_watson_tfprivacy"), whole("lira_lirapytorch"), whole("inputs")["keep"]
     online, offline = fixed_variance(theirs["phi"], keep, centred=True)
     assert np.allclose(online, theirs["lira_both_fix1_median"], rtol=1e-9, atol=1e-9)
