@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import rankdata
@@ -29,6 +31,7 @@ def signals(phi, member=None, *, labels=None, population=None, draws="plain", cl
     return Signals.from_logits(logits, labels, member, population=population, draws=draws)
 
 
+@lru_cache(maxsize=64)  # tests only read them
 def gaussian(
     models=8, samples=200, *, delta=1.0, sigma=1.0, difficulty=1.5, queries=1, noise=0.5, population=0, draws="plain", seed=0
 ) -> Signals:

@@ -167,6 +167,15 @@ def test_both_accept_references_on_other_samples_and_others_do_not():
         attacks.rmia(target, references)
 
 
+def test_a_class_that_the_references_lack_falls_back_to_one_joint_classifier():
+    world = leaking()
+    target, references = world.hold_out(0)
+    unknown = replace(target, labels=np.where(np.arange(400) < 9, 8, target.labels))
+    score = attacks.shokri(unknown, references, per_class=True)
+    assert np.array_equal(score, attacks.shokri(unknown, references, per_class=False))
+    assert auc(score[:9], world.member[0, :9]) > 0.5
+
+
 def test_references_that_are_members_only_teach_nothing():
     target, references = leaking().hold_out(0)
     with pytest.raises(ValueError, match="members and non-members"):

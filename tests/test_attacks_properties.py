@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -168,6 +169,11 @@ def test_where_nothing_leaks_the_auc_lies_in_its_99_percent_null_interval(name, 
 @pytest.mark.parametrize("draws", ["augment", "noise", "steps"])
 def test_several_queries_leak_no_design_either(name, draws):
     assert abs(null_z(name, 8, 6, queries=3, draws=draws)) < 2.576
+
+
+@pytest.mark.parametrize(("combine", "draws"), [("joint", "steps"), ("mean_sd", "noise")])
+def test_the_joint_forms_leak_no_design(combine, draws):
+    assert abs(null_z(partial(attacks.lira, combine=combine), 8, 6, queries=4, draws=draws)) < 2.576
 
 
 @pytest.mark.parametrize(("name", "highest"), [("lira_global", 0.46), ("nig", 0.40)])

@@ -79,8 +79,9 @@ def shokri(
 
     Rows are pairs (reference, sample); features are the descending log-probabilities (top 10; the paper's unsorted vector is
     not kept in Signals), phi and correctness, all query means. per_class: True = a classifier per class, False = one with the
-    label one-hot appended, "auto" = per class if each has 200 rows of both kinds. classifier: "logistic" (standardised,
-    balanced) or "mlp" (64 hidden units). At most max_rows rows, drawn by class and membership with the seed.
+    label one-hot appended (also where a class has no rows), "auto" = per class if each has 200 rows of both kinds.
+    classifier: "logistic" (standardised, balanced) or "mlp" (64 hidden units). At most max_rows rows, drawn by class and
+    membership with the seed.
     Source: Shokri, Stronati, Song, Shmatikov 2017. Raises ValueError without references that have members and non-members.
     """
     one_of("classifier", classifier, ("logistic", "mlp"))
@@ -90,22 +91,12 @@ def shokri(
     member, labels = references.member[model, sample], references.labels[sample]
     if member.all() or not member.any():
         raise ValueError("shokri needs references with members and non-members to learn the difference")
-    train, test = (
-        _features(references, model, sample),
-        _features(target, np.zeros_like(target.labels), np.arange(len(target.labels))),
-    )
+    train, test = _features(references, model, sample), _features(target, 0, np.arange(len(target.labels)))
     classes = np.unique(target.labels)
-    if per_class == "auto":
-        kinds = np.array([[(member[labels == y] == kind).sum() for kind in (False, True)] for y in classes])
-        per_class = kinds.min() >= 200
-    if not per_class:
-        return _log_odds(
-            np.hstack([train, labels[:, None] == classes]),
-            member,
-            np.hstack([test, target.labels[:, None] == classes]),
-            classifier,
-            seed,
-        )
+    fewest = min((member[labels == y] == kind).sum() for y in classes for kind in (False, True))
+    if not per_class or fewest < (200 if per_class == "auto" else 2):
+        train, test = (np.hstack([x, y[:, None] == classes]) for x, y in ((train, labels), (test, target.labels)))
+        return _log_odds(train, member, test, classifier, seed)
     score = np.empty(len(test))
     for y in classes:
         known, asked = labels == y, target.labels == y

@@ -264,11 +264,9 @@ def _prior(free, ss, audited, a0, between=None) -> tuple[float, float]:
     log_variance = np.log(np.maximum(variance, 1e-12 + 1e-12 * variance.mean())) - digamma(half) + np.log(half)
     if a0 is None:
         excess = log_variance.var() - polygamma(1, half).mean()
-        a0 = (
-            PRIOR_CAP
-            if excess <= polygamma(1, PRIOR_CAP)
-            else np.exp(brentq(lambda x: np.log(polygamma(1, np.exp(x)) / excess), -30, np.log(PRIOR_CAP)))
-        )
+        a0 = PRIOR_CAP
+        if excess > polygamma(1, PRIOR_CAP):
+            a0 = np.exp(brentq(lambda x: np.log(polygamma(1, np.exp(x)) / excess), -30, np.log(PRIOR_CAP)))
     return a0, np.exp(log_variance.mean() + digamma(a0))
 
 
@@ -281,6 +279,6 @@ def _log_t_cdf(z, nu) -> np.ndarray:
     far = low & (tail < 1e-290)
     if far.any():
         a, y = nu[far] / 2, nu[far] / (nu[far] + z[far] ** 2)
-        beta = betaln(a, 0.5)
-        out[far] = a * np.log(y) + np.log1p(-y) / 2 - np.log(2 * a) - beta + np.log(hyp2f1(a + 0.5, 1, a + 1, y))
+        series = np.log(hyp2f1(a + 0.5, 1, a + 1, y)) - betaln(a, 0.5) - np.log(2 * a)
+        out[far] = a * np.log(y) + np.log1p(-y) / 2 + series
     return out
