@@ -68,7 +68,7 @@ def tiny_imagenet(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, l
 
 def _fetch_tiny(archive: Path, download: bool):
     if not download:
-        raise ValueError(f"tiny_imagenet is not in {archive.parent}: pass download=True (237 MB), or put {archive.name} there")
+        raise ValueError(f"tiny_imagenet is not in {archive.parent}: allow it with download=true (237 MB), or put {archive.name} there")
     from torch.hub import download_url_to_file
 
     try:

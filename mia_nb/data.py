@@ -169,7 +169,7 @@ def _torchvision(kind: str, megabytes: int, root: Path, download: bool):
         if download:
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{kind} could not be downloaded into {root}: {reason}") from error
-        raise ValueError(f"{kind} is not in {root}, or not intact: pass download=True to fetch it ({megabytes} MB)") from error
+        raise ValueError(f"{kind} is not in {root}, or not intact: allow it with download=true ({megabytes} MB)") from error
     x = np.concatenate([np.asarray(part.data) for part in parts])
     return _channels_first(x), np.concatenate([np.asarray(part.targets) for part in parts]), parts[0].classes
 

@@ -88,6 +88,10 @@ class Folder:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self.path / name)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            message = f"{error.strerror} while writing {self.path / name}: make room and run again, what is finished is kept"
+            raise OSError(error.errno, message) from error
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

@@ -161,7 +161,7 @@ def test_tiny_imagenet_reads_alike_from_the_archive_and_from_its_unpacked_folder
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "fashion_mnist", "tiny_imagenet"])
 def test_a_missing_data_set_is_not_downloaded_without_permission(name, tmp_path):
-    with pytest.raises(ValueError, match="download=True") as error:
+    with pytest.raises(ValueError, match="download=true") as error:
         data.load(name, root=tmp_path)
     assert str(tmp_path) in one_line(error) and not any(tmp_path.iterdir())
 

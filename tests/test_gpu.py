@@ -1,0 +1,52 @@
+"""On a GPU results agree with the CPU's in law and, after few steps in float64, in numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+from mia_nb import data, query, training
+from mia_nb.types import Recipe
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+RECIPE = Recipe(num_models=4, epochs=2, batch=16, lr=0.05, model_args={"width": 8}, augment="crop+flip", dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def images():
+    return data.load("synthetic:classes=4,n=400,size=16,channels=3,seed=1")
+
+
+@pytest.mark.parametrize("strategy", ["plain", "stacked"])
+def test_a_pool_in_float64_is_the_cpus_to_eight_digits(images, tmp_path, strategy):
+    pools = [
+        training.train_pool(RECIPE, images, root=tmp_path / device, device=device, strategy=strategy, progress=False)
+        for device in ("cpu", "cuda")
+    ]
+    assert pools[0].key == pools[1].key
+    for m in range(4):
+        for name, tensor in pools[0].state(m).items():
+            torch.testing.assert_close(pools[1].state(m)[name], tensor, rtol=1e-8, atol=1e-8)
+    cpu, gpu = (query.query(pools[0], images, device=d, force=True, progress=False) for d in ("cpu", "cuda"))
+    np.testing.assert_allclose(gpu.margin, cpu.margin, rtol=1e-8, atol=1e-8)
+
+
+def test_bf16_trains_to_the_accuracy_of_float32(images, tmp_path):
+    accuracies = []
+    for dtype in ("float32", "bfloat16"):
+        recipe = Recipe(**{**RECIPE.to_json(), "dtype": dtype, "epochs": 10})
+        pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+        signals = query.query(pool, images, device="cuda", progress=False)
+        accuracies.append(signals.correct[:, 0][~signals.member].mean())
+    assert abs(accuracies[0] - accuracies[1]) < 0.05
+
+
+def test_masks_and_augmentation_do_not_depend_on_the_device(images, tmp_path):
+    pool = training.train_pool(RECIPE, images, root=tmp_path, device="cpu", progress=False)
+    for options in ({"input_dropout": 0.1}, {"augment": True}):
+        cpu, gpu = (
+            query.query(pool, images, queries=3, device=d, force=True, progress=False, **options) for d in ("cpu", "cuda")
+        )
+        np.testing.assert_allclose(gpu.margin, cpu.margin, rtol=1e-8, atol=1e-8)
