@@ -27,7 +27,7 @@ from mia_nb.training import loop
 from mia_nb.types import Recipe
 
 NETS = {
-    "MLP": ("digits", Recipe(model="benchmarks.training:mlp", model_args={"width": 128}, batch=64)),
+    "MLP": ("digits", Recipe(model="__main__:mlp", model_args={"width": 128}, batch=64)),
     "TinyCNN 8x8": ("digits", Recipe(batch=32)),
     "ResNet14 w16 32x32": ("synthetic:n=1000,size=32,channels=3", Recipe(model="resnet14", model_args={"width": 16}, batch=64)),
 }
@@ -71,7 +71,7 @@ def steps_per_second(
     return done * plan.steps * len(trained.ids) / (time.perf_counter() - begun)
 
 
-START = 12.0  # seconds that a process may need to import and warm up before its window opens
+START = 6.0  # seconds that a process may need to import and warm up before its window opens
 
 
 def throughput(net: str, row: str, seconds: float) -> float:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import joblib
 import numpy as np
 import safetensors.torch
 import torch
@@ -116,28 +115,49 @@ def train_pool(
     member, population = _membership(recipe, images, member)
     key = store.content_key({"format": FORMAT, **recipe.to_json()}, images.digest, np.packbits(member).tobytes())
     folder = store.place(root, "pool", f"{images.name}-{recipe.model}", key)
-    if not folder.has("recipe.json"):
-        check(recipe, images, member)
-    _open(recipe, images, member, population, key, root)
     pool = Pool(recipe, key, member, population, folder)
-    every = list(range(len(member)))
+    if not force and folder.has("recipe.json") and not unfinished(folder, range(len(member))):
+        return _announce(pool, progress, "cached")
+    begun = time.perf_counter()
+    with Helpers(_processes(recipe, device, workers) - 1) as helpers:
+        if not folder.has("recipe.json"):
+            check(recipe, images, member)
+        _open(recipe, images, member, population, key, root)
+        missing = _missing(folder, len(member), force)
+        execution = _execution(recipe, images, member, folder, device, strategy, workers)
+        busy = sum(bool(set(rows) & set(missing)) for rows in units(len(member), execution["group"]))
+        count = min(len(helpers.processes), busy - 1)
+        with _Bar(pool, missing, execution, count + 1, progress) as bar:
+            helpers.start(folder, count, checkpoint, bar.update)
+            work(folder, images=images, checkpoint=checkpoint, progress=bar.update)
+    return _announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
+
+
+def _missing(folder: store.Folder, models: int, force: bool) -> list[int]:
+    """Rows to train: all with `force`, else those without an intact model; damaged files are named."""
     if force:
         with folder.lock():
-            for name in [
-                n for n in folder.files() if n.split("_")[0] in ("model", "losses", "part", "diverged", "execution.json")
-            ]:
-                folder.remove(name)
-    missing = unfinished(folder, every)
-    if not missing:
-        return _announce(pool, progress, "cached")
+            for name in folder.files():
+                if name.split("_")[0] in ("model", "losses", "part", "diverged", "execution.json"):
+                    folder.remove(name)
+    missing = unfinished(folder, range(models))
     for name in [n for m in missing for n in (weights_name(m), trace_name(m)) if folder.has(n) and not folder.intact(n)]:
         print(f"{folder.path / name} was truncated or altered (checksum differs): training this model again", file=sys.stderr)
-    execution = _execution(recipe, images, member, folder, device, strategy, workers)
-    begun = time.perf_counter()
-    count = _workers(execution, recipe, len(member), missing, workers)
-    with _Bar(pool, missing, execution, count, progress) as bar, Helpers(folder, count - 1, checkpoint, bar.update):
-        work(folder, images=images, checkpoint=checkpoint, progress=bar.update)
-    return _announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
+    return missing
+
+
+def _cores() -> int:
+    from joblib import cpu_count  # respects containers and affinity; imported here because helpers do not need it
+
+    return cpu_count()
+
+
+def _processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
+    """Processes worth starting: one where helpers could not import the builder, or on a GPU unless asked for more."""
+    if recipe.model.startswith("__main__:"):
+        return 1
+    on_cpu = torch.device(device).type == "cpu" if device else not torch.cuda.is_available()
+    return max(1, min(workers or (_cores() if on_cpu else 1), recipe.num_models))
 
 
 def load_pool(prefix: str, root: str | Path = "results") -> Pool:
@@ -224,7 +244,6 @@ def _open(recipe: Recipe, images: Images, member, population, key: str, root: st
 
 def _execution(recipe, images, member, folder, device, strategy, workers) -> dict:
     """How this pool is trained: read back from its folder, or chosen and recorded there. Not part of the key."""
-    cores = joblib.cpu_count()
     with folder.lock():
         if folder.has("execution.json") and folder.intact("execution.json"):
             return _resumed(folder, device, strategy)
@@ -232,7 +251,7 @@ def _execution(recipe, images, member, folder, device, strategy, workers) -> dic
         plan = Plan(recipe, images._replace(x=images.x.to(device), y=images.y.to(device)), member, device, False, False)
         group = _group(plan, strategy)
         plan = plan._replace(stacked=group > 0)
-        processes = min(workers or (cores if device.type == "cpu" else 1), len(member))
+        processes = _processes(recipe, device.type, workers)
         if group and ":" not in strategy:
             group = min(group, -(-len(member) // processes))
         processes = min(processes, -(-len(member) // max(group, 1)))
@@ -241,7 +260,7 @@ def _execution(recipe, images, member, folder, device, strategy, workers) -> dic
             "device": device.type,
             "stacked": group > 0,
             "group": max(group, 1),
-            "threads": max(1, cores // processes) if device.type == "cpu" else torch.get_num_threads(),
+            "threads": max(1, _cores() // processes) if device.type == "cpu" else torch.get_num_threads(),
             "channels_last": convolutional and group == 0,
             "torch": torch.__version__.split("+")[0],
         }
@@ -313,14 +332,6 @@ def _measure(plan: Plan) -> int:
     shown = ", ".join(f"{'plain' if g == 0 else f'stacked {g}'} {1e3 * s:.2f}" for g, s in seconds.items())
     print(f"ms per model and step: {shown}; taking {'plain' if best == 0 else f'stacked:{best}'}", file=sys.stderr)
     return best
-
-
-def _workers(execution: dict, recipe: Recipe, models: int, missing: list[int], workers: int | None) -> int:
-    """Processes that can be busy: no more than unfinished units; one where helpers could not import the builder."""
-    if recipe.model.startswith("__main__:") or execution["device"] != "cpu":
-        return workers or 1 if not recipe.model.startswith("__main__:") else 1
-    busy = sum(bool(set(rows) & set(missing)) for rows in units(models, execution["group"]))
-    return max(1, min(workers or joblib.cpu_count() // execution["threads"], busy))
 
 
 class _Bar:

@@ -6,6 +6,7 @@ and other machines that see the same file system. A worker that dies frees its l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -146,24 +147,34 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
 
 
 class Helpers:
-    """Helper processes at work on a folder; they end when this process ends, whatever the reason."""
+    """Helper processes: started early, so that they load torch while this process gets ready; put to work by `start`.
 
-    def __init__(self, folder: Folder, count: int, checkpoint: float, progress: Progress):
-        # the same import path, so that a user's own model builders are found; one thread each, set before torch loads
+    They end when this process ends, whatever the reason.
+    """
+
+    def __init__(self, count: int):
+        # the same import path, so that a user's own model builders are found
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
-        code = "import sys; from mia_nb.training.work import main; main(sys.argv[1], float(sys.argv[2]))"
-        command = [sys.executable, "-c", code, str(folder.path), str(checkpoint)]
+        command = [sys.executable, "-c", "from mia_nb.training.work import main; main()"]
         self.errors = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115  closed in __exit__
         self.processes = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
             for errors in self.errors
         ]
-        self.readers = [threading.Thread(target=self.read, args=(p, progress), daemon=True) for p in self.processes]
-        for reader in self.readers:
-            reader.start()
+        self.readers: list[threading.Thread] = []
+
+    def start(self, folder: Folder, count: int, checkpoint: float, progress: Progress) -> None:
+        """Put `count` of them to work on the folder; the others wait in vain."""
+        for process in self.processes[:count]:
+            self.readers.append(threading.Thread(target=self.read, args=(process, progress), daemon=True))
+            self.readers[-1].start()
+            with contextlib.suppress(BrokenPipeError):  # it died early: __exit__ says why
+                process.stdin.write(json.dumps([str(folder.path), checkpoint]) + "\n")
+                process.stdin.flush()
 
     @staticmethod
     def read(process: subprocess.Popen, progress: Progress) -> None:
+        """Pass a helper's reports on."""
         for line in process.stdout:
             if line.startswith("["):
                 progress(*json.loads(line))
@@ -173,15 +184,16 @@ class Helpers:
 
     def __exit__(self, *exception) -> None:
         # nothing is left to do here, or all is to stop: a helper that is still starting need not be waited for
-        for process, reader, errors in zip(self.processes, self.readers, self.errors, strict=True):
+        for process, errors in zip(self.processes, self.errors, strict=True):
             if process.poll() and exception[0] is None:
                 errors.seek(0)
                 last = (errors.read().decode().strip().splitlines() or ["no message"])[-1]
                 print(f"a worker stopped ({last}); its models were trained here instead", file=sys.stderr)
             process.kill()
             process.wait()
-            reader.join()
             errors.close()
+        for reader in self.readers:
+            reader.join()
 
 
 def die_with_parent() -> None:
@@ -190,7 +202,11 @@ def die_with_parent() -> None:
     os._exit(1)
 
 
-def main(path: str, checkpoint: float) -> None:
-    threading.Thread(target=die_with_parent, daemon=True).start()
-    say = lambda *event: print(json.dumps(event), flush=True)  # noqa: E731
-    work(Folder(Path(path)), checkpoint=checkpoint, progress=say, wait=False)
+def main() -> None:
+    """A helper process: load what takes time, read [folder, checkpoint] from standard input, work."""
+    torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimiser makes torch import half of itself
+    path, checkpoint = json.loads(sys.stdin.readline() or "[null, 0]")
+    if path:
+        threading.Thread(target=die_with_parent, daemon=True).start()
+        say = lambda *event: print(json.dumps(event), flush=True)  # noqa: E731
+        work(Folder(Path(path)), checkpoint=checkpoint, progress=say, wait=False)
