@@ -29,7 +29,7 @@ from mia_nb.types import Recipe
 NETS = {
     "MLP": ("digits", Recipe(model="__main__:mlp", model_args={"width": 128}, batch=64)),
     "TinyCNN 8x8": ("digits", Recipe(batch=32)),
-    "ResNet14 w16 32x32": ("synthetic:n=1000,size=32,channels=3", Recipe(model="resnet14", model_args={"width": 16}, batch=64)),
+    "ResNet14 w16 32x32": ("synthetic:n=300,size=32,channels=3", Recipe(model="resnet14", model_args={"width": 16}, batch=64)),
 }
 ROWS = {  # processes, threads, group (0 = plain), channels last, dtype
     "one at a time, 2 threads": (1, 2, 0, False, "float32"),
@@ -71,13 +71,13 @@ def steps_per_second(
     return done * plan.steps * len(trained.ids) / (time.perf_counter() - begun)
 
 
-START = 6.0  # seconds that a process may need to import and warm up before its window opens
+START = {"MLP": 8.0, "TinyCNN 8x8": 8.0, "ResNet14 w16 32x32": 16.0}  # seconds to import and warm up before a window opens
 
 
 def throughput(net: str, row: str, seconds: float) -> float:
     """Model-steps a second of all processes of a row together."""
     processes, threads, group, channels_last, dtype = ROWS[row]
-    arguments = json.dumps([net, group, channels_last, dtype, threads, seconds, time.time() + START])
+    arguments = json.dumps([net, group, channels_last, dtype, threads, seconds, time.time() + START[net]])
     command = [sys.executable, __file__, "--child", arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.path.dirname(os.path.dirname(__file__))}
     children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(processes)]

@@ -68,7 +68,9 @@ def tiny_imagenet(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, l
 
 def _fetch_tiny(archive: Path, download: bool):
     if not download:
-        raise ValueError(f"tiny_imagenet is not in {archive.parent}: allow it with download=true (237 MB), or put {archive.name} there")
+        raise ValueError(
+            f"tiny_imagenet is not in {archive.parent}: allow it with download=true (237 MB), or put {archive.name} there"
+        )
     from torch.hub import download_url_to_file
 
     try:
@@ -123,7 +125,8 @@ def _decode(names: list[str], read: Callable[[str], bytes]) -> np.ndarray:
         return len(block)
 
     blocks = [range(start, min(start + 256, len(names))) for start in range(0, len(names), 256)]
-    bar = tqdm(total=len(names), desc="reading images", unit="image", leave=False)
+    quiet = os.environ.get("MIA_NB_MODE") == "batch"
+    bar = tqdm(total=len(names), desc="reading images", unit="image", leave=False, disable=quiet)
     with bar, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for count in pool.map(fill, blocks):
             bar.update(count)

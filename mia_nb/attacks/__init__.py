@@ -11,7 +11,7 @@ from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.margins import align, combine_queries
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.registry import ATTACKS, Attack, literature, suite
-from mia_nb.attacks.scoring import score
+from mia_nb.attacks.scoring import find, score
 from mia_nb.attacks.single import attack_p, loss, vote
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "attack_r",
     "base",
     "combine_queries",
+    "find",
     "lira",
     "literature",
     "loss",

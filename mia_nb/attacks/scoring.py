@@ -36,7 +36,7 @@ def score(
     Raises ValueError for an unknown attack, hidden membership, references that saw no or every audited sample, and target and
     references that differ in samples or labels (only shokri and song_mittal learn from other samples).
     """
-    name, function = _named(attack)
+    name, function = find(attack)
     pool = target if references is None else references
     audited = ~target.population
     targets = np.arange(len(target.margin)) if targets is None else np.asarray(list(targets), int)
@@ -84,8 +84,8 @@ def score(
     )
 
 
-def _named(attack: str | Attack) -> tuple[str, Attack]:
-    """The attack's word in ATTACKS, or its own name with the options bound to it, and the function."""
+def find(attack: str | Attack) -> tuple[str, Attack]:
+    """The attack's word in ATTACKS, or its own name with the options bound to it, and the function; ValueError if unknown."""
     if isinstance(attack, str):
         if attack not in ATTACKS:
             near = get_close_matches(attack, ATTACKS, 1)
