@@ -18,17 +18,17 @@ from mia_nb.types import Recipe
 HERE = Path(__file__).parent
 
 
-def screenshot(figures: list, path: Path, width: int, height: int) -> None:
+def screenshot(figures: list, path: Path, widths: list[int], height: int) -> None:
     """One picture of plotly figures side by side, on white."""
-    parts = [f.to_html(full_html=False, include_plotlyjs=i == 0) for i, f in enumerate(figures)]
-    cells = "".join(f"<div style='flex:{w}'>{part}</div>" for w, part in zip((2, 1), parts, strict=True))
-    page_text = f"<meta charset='utf-8'><body style='margin:8px;background:white'><div style='display:flex'>{cells}</div>"
+    sized = [figure.update_layout(width=w, height=height) for figure, w in zip(figures, widths, strict=True)]
+    parts = [f.to_html(full_html=False, include_plotlyjs=i == 0, config={"staticPlot": True}) for i, f in enumerate(sized)]
+    page_text = f"<meta charset='utf-8'><body style='margin:0;background:white;display:flex'>{''.join(parts)}"
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         (Path(folder) / "page.html").write_text(page_text)
         browser = playwright.chromium.launch(
             executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=1.5)
+        page = browser.new_page(viewport={"width": sum(widths), "height": height}, device_scale_factor=1.5)
         page.goto(f"file://{folder}/page.html")
         page.wait_for_function(f"document.querySelectorAll('.main-svg').length >= {len(figures)}")
         page.wait_for_timeout(500)
@@ -41,7 +41,7 @@ def main(root: str = "results") -> None:
     signals = query.query(training.train_pool(Recipe(), images, root=root), images)
     scores = {name: attacks.score(name, signals) for name in attacks.suite(7)}
     table = metrics.summary(scores, self_test=metrics.self_test(signals, attacks.suite(7), draws=50))
-    screenshot([plots.roc_pair(scores), plots.summary(table)], HERE / "roc.png", 1500, 560)
+    screenshot([plots.roc_pair(scores), plots.summary(table)], HERE / "roc.png", [1000, 600], 520)
     print(metrics.readable(table).to_string())
 
 
