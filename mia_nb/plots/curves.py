@@ -83,7 +83,8 @@ def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figu
             _add_curve(figure, name, curve, LINES[i % len(LINES)], DASHES[i % len(DASHES)], log, column, banded)
     count = len(scores[best].targets)
     who = f"mean of {count} targets" if count > 1 else "one target: training randomness not covered"
-    note = f"{who}; band{'' if len(scores) <= BANDS else ' of ' + best}: {level:.0%}, pointwise, wider of Clopper-Pearson and Student t"
+    whose = "" if len(scores) <= BANDS else f" of {best}"
+    note = f"{who}; band{whose}: {level:.0%}, pointwise, wider of Clopper-Pearson and Student t"
     layout = (
         {"height": 440} if len(views) == 1 else {"height": 500, "legend": {"orientation": "h", "y": -0.18, "yanchor": "top"}}
     )
