@@ -48,10 +48,13 @@ def test_balanced_leave_one_out_leaks_the_published_amount():
     assert rows(result, "N1", "lira_global")["verdict"] == "FAIL"
 
 
-def test_independent_coins_do_not_leak():
-    result = metrics.self_test(world(10, 500, design=bernoulli), FAST, draws=20)
+@pytest.mark.parametrize("leak", [0.0, 3.0])
+def test_independent_coins_pass_whether_or_not_the_models_leak(leak):
+    result = metrics.self_test(world(10, 500, leak=leak, design=bernoulli), FAST | COUNTING, draws=20)
     assert result.passed
     assert abs(rows(result, "N2", "rmia")["value"] - 0.5) < 0.02
+    for name in FAST:
+        assert (rows(result, "N3", name)["value"] > 0.6) == (leak > 0)
 
 
 def test_an_inverted_score_is_flagged_and_not_turned_around():

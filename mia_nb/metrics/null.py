@@ -35,7 +35,8 @@ def self_test(
 
     design  the count of a target's member references, used as score, has AUC 1/2; none has the target's mask or its mate's
     blind   each attack with the target's signals replaced by a constant, and the mean reference margin alone: AUC 1/2
-    N1      fresh noise around each sample's mean, the real mask: AUC 1/2 over all targets (99.9 % after Holm)
+    N1      fresh noise around means and spreads dealt anew to the samples, the real mask: AUC 1/2 over all targets (99.9 %
+            after Holm)
     N2      masks redrawn from the design (`draws` times) on the real signals: mean AUC of the first two pairs' targets within
             4 standard errors of 1/2; p = (1 + #{redrawn >= real}) / (draws + 1) is evidence of a leak, not a condition
     N3      an AUC more than 3 standard errors below 1/2 is flagged, never flipped
@@ -155,8 +156,13 @@ def _mean_auc(signals: Signals, attack, units: np.ndarray, keep_mate: bool, targ
 
 
 def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, rng) -> list[tuple]:
-    """N1 on mu_i + sigma_i eps with the real signals' mean and spread per sample; and N3 on the real signals."""
+    """N1 on mu_i + sigma_i eps with the real signals' means and spreads, dealt anew; and N3 on the real signals."""
     mean, spread = signals.margin.mean((0, 1)), signals.margin.std(axis=(0, 1)) + 1e-6
+    # a sample's mean over models carries its leak times its number of members, the target's own membership among them:
+    # dealing the means anew among the audited samples cuts that tie and keeps their distribution
+    audited = np.flatnonzero(~signals.population)
+    dealt = rng.permutation(audited)
+    mean[audited], spread[audited] = mean[dealt], spread[dealt]
     margin = mean + spread * rng.standard_normal(signals.margin.shape)
     logits = np.stack([margin, np.zeros_like(margin)], axis=-1)
     null = Signals.from_logits(
@@ -168,7 +174,9 @@ def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bo
         info=signals.info,
     )
     null = replace(null, labels=signals.labels)
-    error = _null_error(signals) / np.sqrt(units.max() + 1)
+    error = _null_error(signals) / np.sqrt(
+        max(len(units) / 2, 1)
+    )  # one per pair; coins share their references, and gain no more
     values = np.array([_mean_auc(null, attack, units, keep_mate) for attack in attacks.values()])
     rows = _worst("N1", list(attacks), values[:, None], error)
     for name, attack in attacks.items():
