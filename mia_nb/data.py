@@ -78,7 +78,7 @@ def from_arrays(x, y, *, classes: Sequence[str] | None = None, name="arrays", me
     on all columns (a constant channel gets std 1); (0,) and (1,): the model normalises. Raises ValueError on NaN, on values out
     of range, and on labels that are negative, fractional, beyond `classes` or, without `classes`, skip a number.
     """
-    x = torch.from_numpy(np.require(_as_uint8(np.asarray(x), name), requirements=("C", "W")))
+    x = torch.from_numpy(np.array(_as_uint8(np.asarray(x), name), order="C"))  # a copy: the digest must stay true
     if x.ndim != 4 or not 1 <= x.shape[1] <= 4 or not len(x):
         raise ValueError(f"{name}: images have shape {tuple(x.shape)}; wanted (N, C, H, W) with 1 to 4 channels")
     y, classes = _labels(y, len(x), classes, name)
@@ -93,9 +93,9 @@ def from_arrays(x, y, *, classes: Sequence[str] | None = None, name="arrays", me
         )
     if canary is not None and (canary := np.asarray(canary, bool)).shape != y.shape:
         raise ValueError(f"{name}: canary has shape {canary.shape}; wanted {y.shape}")
-    digest = hashlib.sha256(json.dumps([list(x.shape), mean, std]).encode())
+    digest = hashlib.sha256(json.dumps([list(x.shape), len(classes), mean, std]).encode())
     digest.update(memoryview(x.numpy()).cast("B"))
-    digest.update(y.astype("<i8").tobytes())
+    digest.update(y.astype("<i8").tobytes() + (b"" if canary is None else canary.tobytes()))
     return Images(x, torch.from_numpy(y), classes, name, digest.hexdigest(), mean, std, canary)
 
 
@@ -235,6 +235,8 @@ def _npz(path: Path):
             raise ValueError(
                 f"{path.name}: {part}_labels have shape {y.shape}; wanted one class number for each of {len(x)} images"
             )
+    if len({part.dtype for part in images}) > 1:  # else 0..1 and 0..255 would be told apart on all of them together
+        images = [_as_uint8(part, path.name) for part in images]
     x = _channels_first(_as_uint8(np.concatenate(images), path.name))
     y, classes = _labels(np.concatenate([y.reshape(-1) for y in labels]), len(x), arrays.get("classes"), path.name)
     return x, y, classes

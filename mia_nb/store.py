@@ -53,7 +53,7 @@ class Folder:
 
     kind = property(lambda self: self.path.name.split("-", 1)[0])
     name = property(lambda self: self.path.name.split("-", 1)[1].rsplit("-", 1)[0])
-    record = property(lambda self: json.loads((self.path / "recipe.json").read_text()))
+    record = property(lambda self: self.read_json("recipe.json"))
     recipe = property(lambda self: self.record["recipe"])
     key = property(lambda self: self.record["key"])
 
@@ -88,6 +88,7 @@ class Folder:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self.path / name)
+            self._list(name, hashlib.sha256(data).hexdigest())
         except OSError as error:
             temporary.unlink(missing_ok=True)
             message = f"{error.strerror} while writing {self.path / name}: make room and run again, what is finished is kept"
@@ -95,7 +96,6 @@ class Folder:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        self._list(name, hashlib.sha256(data).hexdigest())
 
     def write_json(self, name: str, value) -> None:
         self.write_bytes(name, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())

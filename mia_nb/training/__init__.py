@@ -62,9 +62,10 @@ class Pool:
         return np.stack([self.trace(m) for m in range(models)])
 
     def trace(self, model: int) -> np.ndarray:
-        """(E, N) of one row, as `traces`."""
+        """(E, N) of one row, as `traces`; all NaN for a row that was not trained to its end."""
         full = np.full((self.recipe.epochs, self.member.shape[1]), np.nan, np.float16)
-        full[:, self.member[model]] = self.folder.read_array(trace_name(model))
+        if self.status[model] == "trained":
+            full[:, self.member[model]] = self.folder.read_array(trace_name(model))
         return full
 
     def state(self, model: int) -> dict[str, torch.Tensor]:
@@ -75,6 +76,10 @@ class Pool:
 
     def model(self, model: int) -> nn.Module:
         """One row as a module in evaluation mode, on the CPU, in the recipe's dtype."""
+        if self.folder.record.get("builder", "") != models.source(self.recipe.model):
+            raise ValueError(
+                f"the code of {self.recipe.model} is not the one pool {self.key[:12]} was trained with; train it again"
+            )
         module = loop.build(self.recipe, self._images, model).to(DTYPES[self.recipe.dtype])
         module.load_state_dict(self.state(model))
         return module.eval()
@@ -113,21 +118,24 @@ def train_pool(
     """
     recipe = complete(recipe)
     member, population = _membership(recipe, images, member)
-    key = store.content_key({"format": FORMAT, **recipe.to_json()}, images.digest, np.packbits(member).tobytes())
+    built = {"format": FORMAT, "builder": models.source(recipe.model), **recipe.to_json()}
+    key = store.content_key(built, images.digest, np.packbits(member).tobytes())
     folder = store.place(root, "pool", f"{images.name}-{recipe.model}", key)
     pool = Pool(recipe, key, member, population, folder)
-    if not force and folder.has("recipe.json") and not unfinished(folder, range(len(member))):
-        return _announce(pool, progress, "cached")
+    if known := folder.has("recipe.json"):
+        _open(recipe, images, member, population, key, root)
+        if not force and not unfinished(folder, range(len(member))):
+            return _announce(pool, progress, "cached")
     begun = time.perf_counter()
     with Helpers(_processes(recipe, device, workers) - 1) as helpers:
-        if not folder.has("recipe.json"):
+        if not known:
             check(recipe, images, member)
-        _open(recipe, images, member, population, key, root)
+            _open(recipe, images, member, population, key, root)
         missing = _missing(folder, len(member), force)
         execution = _execution(recipe, images, member, folder, device, strategy, workers)
-        busy = sum(bool(set(rows) & set(missing)) for rows in units(len(member), execution["group"]))
-        count = min(len(helpers.processes), busy - 1)
-        with _Bar(pool, missing, execution, count + 1, progress) as bar:
+        touched = [rows for rows in units(len(member), execution["group"]) if set(rows) & set(missing)]
+        count = min(len(helpers.processes), len(touched) - 1)
+        with _Bar(recipe, [m for rows in touched for m in rows], execution, count + 1, progress) as bar:
             helpers.start(folder, count, checkpoint, bar.update)
             work(folder, images=images, checkpoint=checkpoint, progress=bar.update)
     return _announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
@@ -136,6 +144,10 @@ def train_pool(
 def _missing(folder: store.Folder, models: int, force: bool) -> list[int]:
     """Rows to train: all with `force`, else those without an intact model; damaged files are named."""
     if force:
+        if any(folder.locked(path.name.removeprefix(".lock-")) for path in folder.path.glob(".lock-part_*")):
+            raise ValueError(
+                f"{folder.path.name} is being trained by another process: wait for it, or stop it, before force=True"
+            )
         with folder.lock():
             for name in folder.files():
                 if name.split("_")[0] in ("model", "losses", "part", "diverged", "execution.json"):
@@ -184,7 +196,8 @@ def complete(recipe: Recipe) -> Recipe:
         raise ValueError(
             f"defense={recipe.defense!r}, parent={recipe.parent!r}: this version trains plain pools only; leave both empty"
         )
-    return replace(recipe, optimizer_args={**OPTIMIZERS[recipe.optimizer][1], **recipe.optimizer_args})
+    # 1 and 1.0 are the same recipe
+    return replace(recipe, lr=float(recipe.lr), optimizer_args={**OPTIMIZERS[recipe.optimizer][1], **recipe.optimizer_args})
 
 
 def check(recipe: Recipe, images: Images, member: np.ndarray) -> None:
@@ -197,8 +210,8 @@ def check(recipe: Recipe, images: Images, member: np.ndarray) -> None:
     if recipe.augment != "none":
         data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
     try:
-        OPTIMIZERS[recipe.optimizer][0]([torch.zeros(1, requires_grad=True)], lr=recipe.lr, **recipe.optimizer_args)
-    except (TypeError, ValueError) as error:
+        OPTIMIZERS[recipe.optimizer][0]([torch.zeros(1, requires_grad=True)], lr=recipe.lr, fused=True, **recipe.optimizer_args)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}") from error
     models.check_width(loop.build(recipe, images, 0), images)
 
@@ -225,7 +238,8 @@ def _membership(recipe: Recipe, images: Images, member: np.ndarray | None) -> tu
 
 def _open(recipe: Recipe, images: Images, member, population, key: str, root: str | Path) -> None:
     """Make the pool's folder, with its images and masks in place."""
-    folder = store.open_folder(root, "pool", f"{images.name}-{recipe.model}", key, recipe.to_json(), version=__version__)
+    extra = {"version": __version__, "builder": models.source(recipe.model)}
+    folder = store.open_folder(root, "pool", f"{images.name}-{recipe.model}", key, recipe.to_json(), **extra)
     about = {k: getattr(images, k) for k in ("classes", "name", "digest", "mean", "std")}
     arrays = {
         "images.npy": images.x,
@@ -245,8 +259,13 @@ def _open(recipe: Recipe, images: Images, member, population, key: str, root: st
 def _execution(recipe, images, member, folder, device, strategy, workers) -> dict:
     """How this pool is trained: read back from its folder, or chosen and recorded there. Not part of the key."""
     with folder.lock():
-        if folder.has("execution.json") and folder.intact("execution.json"):
+        if folder.intact("execution.json"):
             return _resumed(folder, device, strategy)
+        if any(name.startswith(("model_", "part_")) for name in folder.files()):
+            raise ValueError(
+                f"{folder.path / 'execution.json'} is missing or altered, so nobody knows how this pool was begun; "
+                "train it anew with force=True"
+            )
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         plan = Plan(recipe, images._replace(x=images.x.to(device), y=images.y.to(device)), member, device, False, False)
         group = _group(plan, strategy)
@@ -257,7 +276,7 @@ def _execution(recipe, images, member, folder, device, strategy, workers) -> dic
         processes = min(processes, -(-len(member) // max(group, 1)))
         convolutional = any(p.ndim == 4 for p in loop.build(recipe, images, 0).parameters())
         execution = {
-            "device": device.type,
+            "device": str(device),
             "stacked": group > 0,
             "group": max(group, 1),
             "threads": max(1, _cores() // processes) if device.type == "cpu" else torch.get_num_threads(),
@@ -272,17 +291,18 @@ def _resumed(folder: store.Folder, device: str | None, strategy: str) -> dict:
     """The recorded execution; ValueError where going on from here would mix two kinds of arithmetic in one pool."""
     recorded = folder.read_json("execution.json")
     kind = "stacked" if recorded["stacked"] else "plain"
-    here = {"device": torch.device(device).type if device else recorded["device"], "torch": torch.__version__.split("+")[0]}
+    kind_of = torch.device(recorded["device"]).type
+    here = {"device": torch.device(device).type if device else kind_of, "torch": torch.__version__.split("+")[0]}
     if strategy not in ("auto", "measure"):
         here["strategy"] = strategy.split(":")[0]
     for name, value in here.items():
-        begun = kind if name == "strategy" else recorded[name]
+        begun = {"strategy": kind, "device": kind_of}.get(name, recorded.get(name))
         if value != begun:
             raise ValueError(
                 f"{folder.path.name} was begun with {name} {begun}, not {value}: continuing would mix two kinds of arithmetic; "
                 "finish it as it was begun, or train it anew with force=True"
             )
-    if recorded["device"] == "cuda" and not torch.cuda.is_available():
+    if kind_of == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"{folder.path.name} was begun on a GPU and there is none here; finish it there, or use force=True")
     return recorded
 
@@ -290,7 +310,7 @@ def _resumed(folder: store.Folder, device: str | None, strategy: str) -> dict:
 def _group(plan: Plan, strategy: str) -> int:
     """Models stacked together, 0 for plain training of one at a time."""
     kind, _, size = strategy.partition(":")
-    if kind not in ("auto", "measure", "plain", "stacked") or (size and not size.isdigit()):
+    if kind not in ("auto", "measure", "plain", "stacked") or (size and not size.strip("0").isdigit()):
         raise ValueError(f"strategy={strategy!r}: wanted auto, measure, plain, stacked or stacked:NUMBER")
     if kind == "auto":
         if plan.device.type == "cuda":
@@ -337,13 +357,11 @@ def _measure(plan: Plan) -> int:
 class _Bar:
     """One progress bar in model-epochs; plain lines, about ten in all, where MIA_NB_MODE is batch."""
 
-    def __init__(self, pool: Pool, missing: list[int], execution: dict, workers: int, progress: bool):
+    def __init__(self, recipe: Recipe, rows: list[int], execution: dict, workers: int, progress: bool):
         how = f"stacked {execution['group']}" if execution["stacked"] else "plain"
-        self.label = f"training {len(missing)} {pool.recipe.model} ({how}, {workers} x {execution['threads']} threads)"
+        self.label = f"training {len(rows)} {recipe.model} ({how}, {workers} x {execution['threads']} threads)"
         self.plain = os.environ.get("MIA_NB_MODE") == "batch"
-        self.bar = tqdm(
-            total=len(missing) * pool.recipe.epochs, desc=self.label, unit="epoch", disable=not progress or self.plain
-        )
+        self.bar = tqdm(total=len(rows) * recipe.epochs, desc=self.label, unit="epoch", disable=not progress or self.plain)
         self.progress, self.done, self.begun, self.lock = progress, 0, time.perf_counter(), threading.Lock()
 
     def update(self, rows: list[int], epochs: int, loss: float) -> None:

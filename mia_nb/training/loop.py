@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -55,6 +56,8 @@ class Plan(NamedTuple):
     @property
     def steps(self) -> int:
         """Optimiser steps in an epoch, the same for all rows: the mean number of members // batch."""
+        if self.recipe.split == "bernoulli":  # what is expected, so that a pool can grow
+            return (self.member.shape[1] - self.recipe.population) // 2 // self.recipe.batch
         return int(self.member.sum(1).mean()) // self.recipe.batch
 
 
@@ -103,13 +106,18 @@ class Group:
         if plan.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
         if plan.stacked:
-            params, self.buffers = stack_module_state(modules)
-            self.params = {name: p.detach().requires_grad_() for name, p in params.items()}
+            params, self.stacked_buffers = stack_module_state(modules)
+            self.params = {name: p.detach().requires_grad_(p.requires_grad) for name, p in params.items()}
         else:
-            self.params, self.buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
+            self.params = dict(self.module.named_parameters())
         kind, defaults = OPTIMIZERS[recipe.optimizer]
         self.optimizer = kind(self.params.values(), lr=recipe.lr, fused=True, **{**defaults, **recipe.optimizer_args})
         self.criterion = LOSSES[recipe.loss]
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """As they are now: a forward may put another tensor in a buffer's place."""
+        return self.stacked_buffers if self.plan.stacked else dict(self.module.named_buffers())
 
     def losses(self, x: Tensor, y: Tensor) -> Tensor:
         """Per-sample losses (G, B) of normalised images (G, B, C, H, W) and labels (G, B)."""
@@ -126,7 +134,8 @@ class Group:
             return self.criterion(logits.to(DTYPES[self.plan.recipe.dtype]), y)
 
         with ChannelsLast() if self.plan.device.type == "cpu" else contextlib.nullcontext():
-            return vmap(one, randomness="different")(self.params, self.buffers, x, y)
+            # random draws are refused: one draw for the whole group would make a model depend on its companions
+            return vmap(one, randomness="error")(self.params, self.buffers, x, y)
 
     def step(self, x: Tensor, y: Tensor, lr: float) -> Tensor:
         """One optimiser step; the detached losses (G, B)."""
@@ -176,13 +185,17 @@ class Group:
             start = f"o.{name}."
             entries = {k[len(start) :]: v for k, v in flat.items() if k.startswith(start)}
             self.optimizer.state[p] = {
-                k: torch.empty_like(p).copy_(v) if v.shape == p.shape else v.clone() for k, v in entries.items()
+                k: torch.empty_like(p).copy_(v) if v.shape == p.shape else v.to(p.device) for k, v in entries.items()
             }
 
     def weights(self, slot: int) -> dict[str, Tensor]:
         """State dictionary of one finished model, on the CPU."""
-        tensors = {**self.params, **self.buffers}
-        return {k: (v[slot] if self.plan.stacked else v).detach().cpu().contiguous().clone() for k, v in tensors.items()}
+        tensors = self.module.state_dict(keep_vars=True)
+        if self.plan.stacked:  # by identity, as tied weights have several names and one tensor
+            own = (*self.module.named_parameters(), *self.module.named_buffers())
+            names, stacked = {id(t): name for name, t in own}, self.params | self.buffers
+            tensors = {name: stacked[names[id(t)]][slot] for name, t in tensors.items()}
+        return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
 
 
 def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
@@ -228,17 +241,28 @@ def saved_bytes(plan: Plan) -> int:
 
 
 def why_not_stacked(plan: Plan) -> str | None:
-    """One line that says why this recipe cannot be trained stacked, or None after one successful trial step of two models."""
+    """One line that says why this recipe cannot be trained stacked, or None.
+
+    Two models take one step in float64, together and one by one; weights and buffers must agree to 1e-10. That finds what
+    stacking would lose without a word: buffers that a forward replaces, random draws, control flow by value.
+    """
     if plan.recipe.schedule == "plateau":
         return "the plateau schedule needs a learning rate per model"
-    probe = build(plan.recipe, plan.images, 0)
-    if any(isinstance(m, DROPOUT) and m.p > 0 for m in probe.modules()):
-        return "its dropout would draw noise that depends on the companions in the group"
     rows = [0, min(1, len(plan.member) - 1)]
-    x = data.normalise(plan.images.x[:8], plan.images.mean, plan.images.std, DTYPES[plan.recipe.dtype])
-    try:
-        group = Group(plan._replace(stacked=True, channels_last=False), rows)
-        group.step(torch.stack([x, x]), torch.stack([plan.images.y[:8]] * 2), 0.1)
-    except (RuntimeError, ValueError, NotImplementedError) as error:
-        return str(error).strip().splitlines()[0]
+    trial = plan._replace(recipe=replace(plan.recipe, dtype="float64"), channels_last=False)
+    x = data.normalise(plan.images.x[:8], plan.images.mean, plan.images.std, torch.float64)
+    y = plan.images.y[:8]
+    with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
+        try:
+            together = Group(trial._replace(stacked=True), rows)
+            together.step(torch.stack([x, x]), torch.stack([y, y]), 1e-3)
+        except Exception as error:  # whatever vmap does not support
+            message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            return "its forward draws random numbers, which would depend on the group" if "random" in message else message
+        for slot, row in enumerate(rows):
+            alone = Group(trial._replace(stacked=False), [row])
+            alone.step(x[None], y[None], 1e-3)
+            for name, tensor in alone.weights(0).items():
+                if not torch.allclose(together.weights(slot)[name], tensor, rtol=1e-10, atol=1e-10, equal_nan=True):
+                    return f"its stacked step changes {name} differently from a plain one"
     return None

@@ -106,14 +106,12 @@ def unit_name(rows: list[int]) -> str:
 
 def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress) -> None:
     """Train one group to the end, from its part file if there is one; finished models are written one file each."""
-    part = unit_name(rows) + ".safetensors"
     group, epochs = Group(plan, rows), plan.recipe.epochs
     counts = plan.member[rows].sum(1)
     # float16 log-losses of each row's members, in sample order: a float16 loss would underflow below 6e-8
     traces = [np.full((epochs, n), np.nan, np.float16) for n in counts]
     history: list[list[float]] = []
-    if folder.has(part) and folder.intact(part):
-        flat = safetensors.torch.load(folder.read_bytes(part))
+    if flat := _latest_part(folder, rows):
         history = flat.pop("history").tolist()
         for trace, m in zip(traces, rows, strict=True):
             trace[: len(history)] = flat.pop(f"trace.{m}").numpy()
@@ -132,18 +130,36 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
         if time.monotonic() - saved >= checkpoint and epoch + 1 < epochs:
             flat = {f"trace.{m}": torch.from_numpy(t[: epoch + 1].copy()) for m, t in zip(rows, traces, strict=True)}
             flat["history"] = torch.tensor(history, dtype=torch.float64)
-            folder.write_bytes(part, safetensors.torch.save(group.state() | flat))
+            older = _parts(folder, rows)
+            folder.write_bytes(f"{unit_name(rows)}_{epoch + 1:05d}.safetensors", safetensors.torch.save(group.state() | flat))
+            for name in older:
+                folder.remove(name)
             saved = time.monotonic()
     for slot, m in enumerate(rows):
+        weights = group.weights(slot)
         bad = [e for e, losses in enumerate(history) if not np.isfinite(losses[slot])]
-        if bad:
+        if bad or not all(t.isfinite().all() for t in weights.values()):
+            bad = bad or [epochs - 1]
             lr = learning_rate(plan.recipe, bad[0] / epochs, [losses[slot] for losses in history[: bad[0]]])
             folder.write_json(f"diverged_{m:03d}.json", {"epoch": bad[0] + 1, "lr": lr})
             continue
-        folder.write_bytes(weights_name(m), safetensors.torch.save(group.weights(slot)))
+        folder.write_bytes(weights_name(m), safetensors.torch.save(weights))
         folder.write_array(trace_name(m), traces[slot])
-    if folder.has(part):
-        folder.remove(part)
+    for name in _parts(folder, rows):
+        folder.remove(name)
+
+
+def _parts(folder: Folder, rows: list[int]) -> list[str]:
+    """Names of a unit's part files, the furthest last; the epoch is in the name, so that a new one never replaces the old."""
+    return sorted(name for name in folder.files() if name.startswith(unit_name(rows) + "_"))
+
+
+def _latest_part(folder: Folder, rows: list[int]) -> dict[str, torch.Tensor] | None:
+    for name in reversed(_parts(folder, rows)):
+        if folder.intact(name):
+            return safetensors.torch.load(folder.read_bytes(name))
+        print(f"{folder.path / name} was truncated or altered (checksum differs): going on from before it", file=sys.stderr)
+    return None
 
 
 class Helpers:
@@ -208,5 +224,7 @@ def main() -> None:
     path, checkpoint = json.loads(sys.stdin.readline() or "[null, 0]")
     if path:
         threading.Thread(target=die_with_parent, daemon=True).start()
-        say = lambda *event: print(json.dumps(event), flush=True)  # noqa: E731
+        # what a user's model prints must not end up among the reports
+        reports, sys.stdout = sys.stdout, sys.stderr
+        say = lambda *event: print(json.dumps(event), file=reports, flush=True)  # noqa: E731
         work(Folder(Path(path)), checkpoint=checkpoint, progress=say, wait=False)
