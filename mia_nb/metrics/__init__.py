@@ -18,10 +18,9 @@ from mia_nb.metrics.curve import (
 from mia_nb.metrics.null import SelfTest, self_test
 from mia_nb.metrics.protocol import Choice, choose, reference_threshold
 from mia_nb.metrics.tables import class_gaps, per_target, readable, summary
-from mia_nb.metrics.uncertainty import Band, bootstrap, difference, intervals, roc_band
+from mia_nb.metrics.uncertainty import bootstrap, difference, intervals
 
 __all__ = [
-    "Band",
     "Choice",
     "Roc",
     "SelfTest",
@@ -42,7 +41,6 @@ __all__ = [
     "readable",
     "reference_threshold",
     "roc",
-    "roc_band",
     "self_test",
     "summary",
     "thin",

@@ -75,9 +75,9 @@ def summary(
     smallest measurable FPR (_low: with the upper end of the realised FPR's interval); tie_mass, fpr_floor, train_acc,
     test_acc, gap, train_loss, test_loss, k, queries, n1, n0 (smallest over targets), targets, flags, self_test.
 
-    Intervals are 95 %: the wider of two-way bootstrap and Clopper-Pearson (`intervals` shows both). "max" takes each
-    metric's largest value over attacks, unadjusted; its interval is that of the maximum inside each draw. A TPR with fewer
-    than 10 allowed false positives keeps its number and has measurable=False. A failed `self_test` stamps every row.
+    Intervals are 95 %, the widest of those that `intervals` shows. "max" takes each metric's largest value over attacks,
+    unadjusted; its interval covers that of the maximum inside each draw and the winner's own. A TPR with fewer than 10
+    allowed false positives keeps its number and has measurable=False. A failed `self_test` stamps every row.
     """
     if not scores or "max" in scores:
         raise ValueError(
@@ -111,7 +111,7 @@ def _attack_row(scores: Scores, rows: pd.DataFrame, sampled: dict, fpr) -> dict:
     record |= {"n1": rows["n1"].min(), "n0": rows["n0"].min(), "targets": len(rows)}
     flags = _flags(scores, rows, fpr)
     if np.isfinite(ends.loc["auc", "t_low"]):
-        flags.append(f"few pairs: t-interval of the AUC {ends.loc['auc', 't_low']:.3f} to {ends.loc['auc', 't_high']:.3f}")
+        flags.append(f"few pairs ({rows['pair'].nunique()}): intervals include Student's t over pairs")
     return record | {"flags": "; ".join(flags)}
 
 
@@ -152,8 +152,9 @@ def _max_row(table: pd.DataFrame, sampled: dict, fpr) -> dict:
     for name in names(fpr):
         record[name] = table.loc[best[name], name]
         if name != "advantage":
-            largest = np.max([draws[name] for draws in sampled.values()], axis=0)
-            record[f"{name}_low"], record[f"{name}_high"] = percentile(largest)
+            low, high = percentile(np.max([draws[name] for draws in sampled.values()], axis=0))
+            winner = table.loc[best[name]]
+            record[f"{name}_low"], record[f"{name}_high"] = min(low, winner[f"{name}_low"]), max(high, winner[f"{name}_high"])
     record["balanced_accuracy"] = (1 + record["advantage"]) / 2
     record["flags"] = "unadjusted: " + ", ".join(f"{name} {attack}" for name, attack in best.items())
     return record

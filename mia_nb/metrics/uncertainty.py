@@ -1,8 +1,6 @@
-"""How sure: two-way bootstrap over pairs of targets and samples, paired differences, t-interval over pairs, ROC band."""
+"""How sure: two-way bootstrap over pairs of targets and samples, paired differences, t-interval over pairs."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,15 +12,7 @@ from mia_nb.types import Scores
 FPR = (0.001, 0.01, 0.1)
 CHUNK = 1 << 15  # weights held at once: the working set stays in the cache
 HIGH_WORD = 32
-
-
-class Band(NamedTuple):
-    """Mean ROC over targets on a grid of FPRs with its pointwise 95 % bootstrap interval."""
-
-    fpr: np.ndarray
-    tpr: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+FEW = 5  # pairs from which on the bootstrap alone speaks for them
 
 
 def names(fpr) -> list[str]:
@@ -120,36 +110,37 @@ def percentile(draws: np.ndarray, confidence: float = 0.95) -> tuple[float, floa
     return float(low), float(high)
 
 
-def t_interval(values, pair, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Student interval over means of pairs (values and pair: (targets,)); NaN with one pair. Assumes pairs independent."""
-    means = pd.Series(np.asarray(values)).groupby(np.asarray(pair)).mean()
+def t_interval(values, pair, *, confidence: float = 0.95) -> tuple:
+    """Student interval over means of pairs: values (targets, ...), pair (targets,); NaN with one pair. Assumes independence."""
+    means = np.array([np.asarray(values)[pair == one].mean(0) for one in np.unique(pair)])
     if len(means) < 2:
-        return float("nan"), float("nan")
-    half = student.ppf((1 + confidence) / 2, len(means) - 1) * means.std(ddof=1) / np.sqrt(len(means))
-    return float(means.mean() - half), float(means.mean() + half)
+        return np.nan, np.nan
+    half = student.ppf((1 + confidence) / 2, len(means) - 1) * means.std(0, ddof=1) / np.sqrt(len(means))
+    return means.mean(0) - half, means.mean(0) + half
 
 
 def intervals(scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0, sampled: dict | None = None) -> pd.DataFrame:
-    """Every 95 % interval of one attack, a row per metric; `low`, `high` are the headline: the wider of bootstrap and exact.
+    """Every 95 % interval of one attack, a row per metric; `low`, `high` are the headline: the widest of them, inside [0, 1].
 
     Columns: value (mean over targets), low, high, bootstrap_low, bootstrap_high, exact_low, exact_high, t_low, t_high.
     `exact` is Clopper-Pearson for a single target, its ends averaged over targets: targets share their samples, so that
     their trials are never pooled. `t` is over pairs and only for 2 to 4 pairs, where the bootstrap has few pairs to draw.
-    `sampled`: draws of `bootstrap`, if already made.
+    `sampled`: draws of `bootstrap`, if already made. Caveat: targets share their references, which no interval resamples;
+    where models leak very differently all of them stay optimistic.
     """
     metrics = per_target_metrics(scores, fpr)
     sampled = sampled or bootstrap(scores, fpr, draws=draws, seed=seed)
     n1 = [int(scored(scores, row)[1].sum()) for row in range(len(metrics))]
+    few = 2 <= len(np.unique(scores.pair)) < FEW
     rows = {}
     for column, name in enumerate(names(fpr)):
-        low, high = percentile(sampled[name])
-        exact = (np.nan, np.nan)
+        kinds = [percentile(sampled[name]), (np.nan, np.nan), (np.nan, np.nan)]
         if name.startswith("tpr"):
-            exact = tuple(end.mean() for end in clopper_pearson(np.rint(metrics[:, column] * n1), n1))
-        headline = exact if exact[1] - exact[0] > high - low else (low, high)
-        few = 2 <= len(np.unique(scores.pair)) < 5
-        over_pairs = t_interval(metrics[:, column], scores.pair) if few else (np.nan, np.nan)
-        rows[name] = [metrics[:, column].mean(), *headline, low, high, *exact, *over_pairs]
+            kinds[1] = tuple(end.mean() for end in clopper_pearson(np.rint(metrics[:, column] * n1), n1))
+        if few:
+            kinds[2] = t_interval(metrics[:, column], scores.pair)
+        headline = max(kinds, key=lambda ends: np.nan_to_num(ends[1] - ends[0], nan=-1.0))
+        rows[name] = [metrics[:, column].mean(), *np.clip(headline, 0, 1), *(end for ends in kinds for end in ends)]
     ends = [f"{kind}{end}" for kind in ("", "bootstrap_", "exact_", "t_") for end in ("low", "high")]
     return pd.DataFrame.from_dict(rows, orient="index", columns=["value", *ends]).rename_axis("metric")
 
@@ -166,14 +157,3 @@ def difference(a: Scores, b: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 
     first, second = (bootstrap(scores, fpr, draws=draws, seed=seed) for scores in (a, b))
     rows = {name: [value[i], *percentile(first[name] - second[name])] for i, name in enumerate(names(fpr))}
     return pd.DataFrame.from_dict(rows, orient="index", columns=["value", "low", "high"]).rename_axis("metric")
-
-
-def roc_band(scores: Scores, fpr=None, *, draws: int = 200, seed: int = 0) -> Band:
-    """Mean ROC over targets with a pointwise 95 % bootstrap band at the given FPRs; None: a grid from 1/n0 to 1."""
-    if fpr is None:
-        n0 = int((~scores.member).sum(1).min())
-        fpr = np.unique(np.concatenate([np.geomspace(1 / n0, 1, 60), np.linspace(0, 1, 41)]))
-    fpr = np.asarray(fpr, dtype=np.float64)
-    sampled = np.stack(list(bootstrap(scores, fpr, draws=draws, seed=seed).values())[2:])
-    low, high = np.nanquantile(sampled, [0.025, 0.975], axis=1)
-    return Band(fpr, per_target_metrics(scores, fpr)[:, 2:].mean(0), low, high)

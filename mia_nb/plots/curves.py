@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
-from scipy.stats import t as student
 
 from mia_nb import metrics
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
+from mia_nb.metrics.uncertainty import t_interval
 from mia_nb.plots.style import DASHES, GREY, LINES, finish, named, targets, translucent
 from mia_nb.types import Scores
 
@@ -83,6 +83,7 @@ def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figu
             _add_curve(figure, name, curve, LINES[i % len(LINES)], DASHES[i % len(DASHES)], log, column, banded)
     count = len(scores[best].targets)
     who = f"mean of {count} targets" if count > 1 else "one target: training randomness not covered"
+    who += "; thresholds set with hindsight (oracle)"
     whose = "" if len(scores) <= BANDS else f" of {best}"
     note = f"{who}; band{whose}: {level:.0%}, pointwise, wider of Clopper-Pearson and Student t"
     layout = (
@@ -126,11 +127,8 @@ def _band(rows: np.ndarray, pair: np.ndarray, n1: int, level: float) -> tuple[np
     mean = rows.mean(0)
     low = metrics.clopper_pearson(np.floor(mean * n1 + 1e-9), n1, confidence=level)[0]
     high = metrics.clopper_pearson(np.ceil(mean * n1 - 1e-9), n1, confidence=level)[1]
-    units = np.array([rows[pair == p].mean(0) for p in np.unique(pair)])
-    if len(units) > 1:
-        half = student.ppf((1 + level) / 2, len(units) - 1) * units.std(0, ddof=1) / math.sqrt(len(units))
-        low, high = np.minimum(low, mean - half), np.maximum(high, mean + half)
-    return np.clip(low, 0, 1), np.clip(high, 0, 1)
+    over_pairs = t_interval(rows, pair, confidence=level)  # NaN with one pair, which fmin and fmax pass over
+    return np.clip(np.fmin(low, over_pairs[0]), 0, 1), np.clip(np.fmax(high, over_pairs[1]), 0, 1)
 
 
 def _add_curve(figure, name, curve, colour, dash, log, column, banded) -> None:

@@ -138,7 +138,8 @@ def gap_against_risk(scores: Scores | dict[str, Scores], *, fpr: float | None = 
     words, baseline = ("AUC", "accuracy alone gives away") if fpr is None else (f"TPR at {100 * fpr:g} % FPR", "chance")
     points = f"{above} of {len(every)} points" if len(scores) > 1 else f"{above} of {len(every)} targets"
     sentence = f"{points} lie above what {baseline}" if fpr is None else f"{points} lie above chance"
-    note = f"train-test gaps from {every.min():.1%} to {every.max():.1%}; one point per target and attack; bars 95 %"
+    note = f"train-test gaps from {every.min():.1%} to {every.max():.1%}; one point per target and attack; "
+    note += "bars: 1.96 s.e. of a coin" if fpr is None else "bars: Clopper-Pearson, 95 %"
     axes = {"xaxis": {"title": "train accuracy - test accuracy", "tickformat": "~%"}, "yaxis_title": words}
     return finish(figure, sentence, note, height=420, **axes)
 
@@ -159,10 +160,13 @@ def _risk(value: np.ndarray, member: np.ndarray, fpr: float | None) -> tuple[flo
 def summary(table: pd.DataFrame) -> go.Figure:
     """AUC of every attack in a `metrics.summary` table with its interval, best on top; dotted: the correctness attack.
 
-    Open markers are rows that carry flags. An attack left of the dotted line finds less than accuracy alone gives away.
+    Of equally good attacks the first in the table is named. Open markers are rows that carry flags. An attack left of the
+    dotted line finds less than accuracy alone gives away.
     """
-    table = table[table.index != "max"].sort_values("auc")
-    auc, best = table["auc"].astype(float), table.iloc[-1]
+    table = table[table.index != "max"]
+    best = table.loc[table["auc"].astype(float).idxmax()]
+    table = table[::-1].sort_values("auc", kind="stable")
+    auc = table["auc"].astype(float)
     figure = go.Figure()
     figure.add_scatter(
         x=auc, y=table.index, mode="markers", showlegend=False, hovertemplate="%{y}: AUC %{x:.3f}",
