@@ -80,6 +80,21 @@ def test_hidden_membership_is_refused():
         metrics.self_test(replace(world(4, 50), member=None), FAST)
 
 
+def test_names_do_as_well_as_functions_and_one_redraw_is_refused():
+    signals = world(6, 100)
+    named = metrics.self_test(signals, ["loss", "rmia"], draws=5).table
+    assert named.equals(metrics.self_test(signals, {n: attacks.ATTACKS[n] for n in ("loss", "rmia")}, draws=5).table)
+    with pytest.raises(ValueError, match="draws=1"):
+        metrics.self_test(signals, FAST, draws=1)
+
+
+def test_few_redraws_judge_as_strictly_as_many():
+    failed = [
+        not metrics.self_test(world(8, 200, leak=2.0, seed=seed), {"loss": attacks.loss}, draws=3).passed for seed in range(30)
+    ]
+    assert sum(failed) == 0
+
+
 def test_same_seed_same_table_and_large_pools_are_thinned():
     signals = world(6, 300)
     first, again = (metrics.self_test(signals, FAST, draws=5, seed=1, samples=200).table for _ in range(2))

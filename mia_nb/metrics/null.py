@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from scipy.stats import norm
+from scipy.stats import t as student
 
+from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.protocol import units as units_of
@@ -17,7 +19,7 @@ from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Signals
 
 LEVEL = 0.001  # family-wise, after Holm's correction
-REDRAW_ERRORS = 4.0  # the mean redrawn AUC must lie within so many standard errors of 1/2
+REDRAW_ERRORS = 4.0  # the mean redrawn AUC must lie within so many standard errors of 1/2 (Student's equivalent for few draws)
 SIGN_ERRORS = 3.0
 
 
@@ -29,9 +31,15 @@ class SelfTest(NamedTuple):
 
 
 def self_test(
-    signals: Signals, attacks: dict, *, draws: int = 200, seed: int = 0, keep_mate: bool = False, samples: int | None = 5000
+    signals: Signals,
+    attacks: dict | list[str],
+    *,
+    draws: int = 200,
+    seed: int = 0,
+    keep_mate: bool = False,
+    samples: int | None = 5000,
 ) -> SelfTest:
-    """Null self-test of a pool's design and of the whole chain from signals to AUC, for {name: attack}.
+    """Null self-test of a pool's design and of the whole chain from signals to AUC, for {name: attack} or a list of names.
 
     design  the count of a target's member references, used as score, has AUC 1/2; none has the target's mask or its mate's
     blind   each attack with the target's signals replaced by a constant, and the mean reference margin alone: AUC 1/2
@@ -44,8 +52,11 @@ def self_test(
     `keep_mate=True` keeps the target's mate among the references: the leak by counting that this test must find.
     `samples`: larger pools are tested on that many audited samples, drawn with `seed`; None takes all. An attack that
     refuses these signals (ValueError) is listed as refused; "shokri" is left out, as it would train a classifier per redraw.
-    Raises ValueError when membership is hidden or no attack can run.
+    Raises ValueError when membership is hidden, no attack can run, or draws < 2.
     """
+    if draws < 2:
+        raise ValueError(f"draws={draws}: the spread of redrawn masks needs at least 2; 200 is usual")
+    attacks = attacks if isinstance(attacks, dict) else dict(find(one) for one in attacks)
     if signals.member is None:
         raise ValueError("these signals hide membership (member=None): the self-test needs it")
     rng = np.random.default_rng(seed)
@@ -195,12 +206,12 @@ def _redrawn(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool
             for mask in redraw(signals, draws, rng)
         ]
     )
-    rows = []
+    rows, most = [], student.isf(norm.sf(REDRAW_ERRORS), draws - 1)
     for (name, attack), null in zip(attacks.items(), redrawn.T, strict=True):
         real = _mean_auc(signals, attack, units, keep_mate, targets)
         error = null.std(ddof=1) / np.sqrt(draws)
         p = (1 + (null >= real).sum()) / (draws + 1)
-        off = abs(null.mean() - 0.5) > REDRAW_ERRORS * error + 1e-12
+        off = abs(null.mean() - 0.5) > most * error + 1e-12
         rows.append(("N2", name, null.mean(), error, p, 1, "FAIL" if off else "pass"))
     return rows
 
