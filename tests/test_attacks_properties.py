@@ -195,6 +195,8 @@ def test_the_suite_leaves_out_what_the_references_cannot_support():
         assert all(attacks.suite(k)[n] is attacks.ATTACKS[n] for n in names)
     assert set(attacks.suite(0)) == {"loss", "correctness", "attack_p"}
     assert [next(iter(attacks.suite(k))) for k in (1, 2, 5, 16, 32)] == ["rmia", "rmia", "rmia", "nig", per_sample]
+    assert next(iter(attacks.suite(0))) == "loss" and attacks.literature(0) == attacks.suite(0)
+    assert list(attacks.literature(5))[: len(attacks.suite(5))] == list(attacks.suite(5))
     with pytest.raises(ValueError, match="k=-1"):
         attacks.suite(-1)
 

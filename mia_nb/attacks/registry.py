@@ -43,14 +43,14 @@ SUITES = (  # from this many references a side: headline first, then what is pri
     (5, ("rmia", "nig", "lira_global", "lira_shrunk")),
     (2, ("rmia", "nig", "lira_global", "attack_r")),
     (1, ("rmia", "watson", "nig")),
-    (0, ("attack_p",)),
+    (0, ("loss", "attack_p")),
 )
 
 
 def suite(k: int) -> dict[str, Attack]:
     """The attacks for k references a side (k IN and k OUT), headline first; loss and correctness always, rmia from k = 1.
 
-    Left out is what so few references cannot support: per-sample variance below k = 16, any lira or lattice at k = 1.
+    Left out is what so few references cannot support: per-sample variance below k = 32, any lira at k = 1.
     """
     if k < 0:
         raise ValueError(f"k={k}: the number of references a side cannot be negative")
@@ -59,6 +59,9 @@ def suite(k: int) -> dict[str, Attack]:
 
 
 def literature(k: int) -> dict[str, Attack]:
-    """The suite first, then one form of every other attack that k references a side can support."""
-    others = ("attack_r", "watson", "base", "song_mittal", "shokri", "attack_p", "vote") if k else ("attack_p", "vote")
+    """The suite first, then one form of every other attack that k references a side can support.
+
+    Without `base`, which in pairs ranks as rmia does; without references the suite is all there is.
+    """
+    others = ("attack_r", "watson", "song_mittal", "shokri", "attack_p", "vote") if k else ()
     return suite(k) | {name: ATTACKS[name] for name in others}
