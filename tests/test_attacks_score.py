@@ -30,6 +30,11 @@ def test_the_order_of_targets_does_not_matter():
     assert some.targets.tolist() == [7, 0, 4, 0] and some.pair.tolist() == [0, 1, 2, 1]
 
 
+def test_one_target_may_be_given_as_a_number():
+    world = gaussian(8, 50)
+    assert np.array_equal(attacks.score("rmia", world, targets=3).value, attacks.score("rmia", world).value[3:4])
+
+
 def test_scoring_leaves_the_signals_as_they_were():
     world, copy = gaussian(8, 50), gaussian.__wrapped__(8, 50)
     attacks.score("rmia", world, world)
@@ -114,6 +119,8 @@ def test_in_a_bernoulli_design_samples_without_a_side_are_unscored_and_the_share
     scores = attacks.score(name, world, targets=[0])
     references = world.member[1:]
     lacking = ~(~references).any(0) | (~references.any(0) & (name != "watson"))
+    sides = np.minimum(references.sum(0), (~references).sum(0))
+    assert scores.info["k"] == int(np.median(sides)) == 2
     assert lacking.any() and np.array_equal(np.isnan(scores.value[0]), lacking)
     assert f"{lacking.mean():.2%} of the samples unscored: no reference on one side" in scores.info["flags"]
 

@@ -24,7 +24,7 @@ def score(
     target: Signals,
     references: Signals | None = None,
     *,
-    targets: Iterable[int] | None = None,
+    targets: int | Iterable[int] | None = None,
     keep_mate: bool = False,
 ) -> Scores:
     """One attack on every target model in turn (rows `targets`, default all), larger = more likely a member.
@@ -39,7 +39,11 @@ def score(
     name, function = find(attack)
     pool = target if references is None else references
     audited = ~target.population
-    targets = np.arange(len(target.margin)) if targets is None else np.asarray(list(targets), int)
+    targets = (
+        np.arange(len(target.margin))
+        if targets is None
+        else np.asarray(list(targets) if isinstance(targets, Iterable) else [targets], int)
+    )
     kept = _reference_rows(function, target, pool, targets, keep_mate)
     options = dict(getattr(function, "keywords", {}))
     plain = getattr(function, "func", function)
@@ -74,7 +78,7 @@ def score(
         info={
             "attack": name,
             "options": options,
-            "k": min((len(rows) for rows in kept), default=0) // 2,
+            "k": min((_a_side(pool, rows) for rows in kept), default=0),
             "queries": target.margin.shape[1],
             "draws": target.draws,
             "combine": combination(attack_name, target.draws, options.get("combine")),
@@ -132,6 +136,14 @@ def _reference_rows(function, target, pool, targets, keep_mate) -> list[np.ndarr
             f"reference models {blind.tolist()} saw none or all of the audited samples: they tell nothing, leave them out"
         )
     return kept
+
+
+def _a_side(pool: Signals, rows: np.ndarray) -> int:
+    """References a side: the median over audited samples of the smaller of IN and OUT; in pairs, the pairs that are left."""
+    if not len(rows):
+        return 0
+    n_in = np.count_nonzero(pool.member[rows], axis=0)[~pool.population]
+    return int(np.median(np.minimum(n_in, len(rows) - n_in)))
 
 
 def _references(pool: Signals, kept: list[np.ndarray]) -> Iterator[Signals | None]:
