@@ -70,6 +70,15 @@ def test_choosing_needs_two_pairs_of_references_one_pool_and_a_known_objective()
         metrics.choose({"a": world(8, 100), "b": world(8, 100, seed=1)}, attacks.rmia, exclude=0)
     with pytest.raises(ValueError, match="objective='accuracy'"):
         metrics.choose({"a": world(8, 100)}, attacks.rmia, exclude=0, objective="accuracy")
+    with pytest.raises(ValueError, match=r"objective='tpr@1%' is not one of auc"):
+        metrics.choose({"a": world(8, 100)}, attacks.rmia, exclude=0, objective="tpr@1%")
+    with pytest.raises(ValueError, match="hide membership"):
+        metrics.choose({"a": replace(world(8, 100), member=None)}, attacks.rmia, exclude=0)
+
+
+def test_a_threshold_from_other_samples_is_refused():
+    with pytest.raises(ValueError, match="on the same images"):
+        metrics.reference_threshold(world(6, 100), attacks.shokri, world(6, 80))
 
 
 def test_reference_thresholds_equal_a_loop_over_pseudo_targets():

@@ -133,3 +133,19 @@ def test_an_empty_or_ambiguous_summary_is_refused():
         metrics.summary({})
     with pytest.raises(ValueError, match="name max is taken"):
         metrics.summary({"max": pool(0.5)})
+
+
+def test_a_single_score_goes_by_its_attacks_name():
+    scores = pool(0.5, attack="rmia")
+    assert metrics.summary(scores, draws=20).equals(metrics.summary({"rmia": scores}, draws=20))
+
+
+def test_targets_without_a_score_are_refused_by_the_attacks_name():
+    scores = pool(0.5)
+    value = scores.value.copy()
+    value[3] = np.nan
+    with pytest.raises(ValueError, match="watson scored no sample of a target"):
+        metrics.summary({"watson": replace(scores, value=value)})
+    fields = ("value", "member", "targets", "pair", "accuracy", "loss")
+    with pytest.raises(ValueError, match="loss has no target"):
+        metrics.summary({"loss": Scores(*(getattr(scores, name)[:0] for name in fields), {})})

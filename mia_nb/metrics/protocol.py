@@ -28,10 +28,14 @@ def units(audited: np.ndarray) -> np.ndarray:
     return np.array([known.setdefault((row ^ row[0]).tobytes(), len(known)) for row in audited])
 
 
-def _without(signals: Signals, masks: np.ndarray) -> Signals:
-    """Rows whose audited mask is neither one of `masks` (rows, audited) nor its exact complement."""
+def _needs_membership(signals: Signals):
     if signals.member is None:
         raise ValueError("these signals hide membership (member=None): pseudo-targets need it")
+
+
+def _without(signals: Signals, masks: np.ndarray) -> Signals:
+    """Rows whose audited mask is neither one of `masks` (rows, audited) nor its exact complement."""
+    _needs_membership(signals)
     audited = signals.member[:, ~signals.population]
     keep = [(audited != mask).any(1) & (audited == mask).any(1) for mask in masks]
     return signals.select(models=np.flatnonzero(np.all(keep, axis=0)))
@@ -57,10 +61,12 @@ def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choi
     scored. objective: "auc", "advantage" or "tpr@x", averaged over pseudo-targets; its standard error is over pairs.
     Raises ValueError when less than two pairs of references remain.
     """
+    _objective_column(objective)
     rows = {}
     first = None
     for name, candidate in candidates.items():
         signals, own = candidate if isinstance(candidate, tuple) else (candidate, attack)
+        _needs_membership(signals)
         first = signals if first is None else first
         if not np.array_equal(signals.member, first.member):
             raise ValueError(f"candidate {name!r} has another membership mask than the first: compare options on one pool")
@@ -78,12 +84,17 @@ def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choi
 
 def _objective(scores: Scores, objective: str) -> pd.Series:
     """One value per pseudo-target, indexed by pair."""
-    fpr = (float(objective.removeprefix("tpr@")),) if objective.startswith("tpr@") else ()
-    known = names(fpr)
-    if not fpr and objective not in known:
-        raise ValueError(f"objective={objective!r} is not one of auc, advantage, tpr@0.01 (any FPR)")
-    column = 2 if fpr else known.index(objective)
+    fpr, column = _objective_column(objective)
     return pd.Series(per_target_metrics(scores, fpr)[:, column], index=scores.pair)
+
+
+def _objective_column(objective: str) -> tuple[tuple, int]:
+    """(FPRs to measure, column of the objective in `per_target_metrics`)."""
+    try:
+        fpr = (float(objective.removeprefix("tpr@")),) if objective.startswith("tpr@") else ()
+        return fpr, 2 if fpr else names(()).index(objective)
+    except ValueError:
+        raise ValueError(f"objective={objective!r} is not one of auc, advantage, tpr@0.01 (any FPR)") from None
 
 
 def reference_threshold(
@@ -97,6 +108,8 @@ def reference_threshold(
     ppv@prior, ratio = realised / nominal, flag when the ratio leaves [1/2, 2]. Needs two pairs of references.
     """
     pool = signals if references is None else references
+    if not np.array_equal(signals.labels, pool.labels):
+        raise ValueError("target and references differ in samples or labels: a threshold needs both on the same images")
     whole = run_attack(attack, signals, references, targets=targets)
     thresholds: dict[int, float] = {}
     rows = []

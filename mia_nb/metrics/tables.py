@@ -25,14 +25,28 @@ if TYPE_CHECKING:
     from mia_nb.metrics.null import SelfTest
 
 
-def per_target(scores: dict[str, Scores], fpr=FPR) -> pd.DataFrame:
+def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
     """One row per attack and target, exact intervals only: the table behind `summary`.
 
     Columns: attack, target, pair, k, queries, auc, advantage, balanced_accuracy (both oracle), advantage_null, per x tpr@x
     with _low, _high, _tp, _fp, _realised, _measurable, then tie_mass, fpr_floor, n1, n0, train_acc, test_acc, gap,
     train_loss, test_loss, unscored (share of NaN scores, left out of all metrics).
     """
-    return pd.DataFrame([_target_row(name, one, row, fpr) for name, one in scores.items() for row in range(len(one.targets))])
+    rows = [_target_row(name, one, row, fpr) for name, one in _named(scores).items() for row in range(len(one.targets))]
+    return pd.DataFrame(rows)
+
+
+def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
+    """{attack: scores}, each with a target and every target with a score."""
+    scores = {scores.info.get("attack", "attack"): scores} if isinstance(scores, Scores) else scores
+    for name, one in scores.items():
+        if not len(one.value):
+            raise ValueError(f"{name} has no target: score at least one")
+        if np.isnan(one.value).all(1).any():
+            raise ValueError(
+                f"{name} scored no sample of a target (no reference on one side?): leave it out, or train more models"
+            )
+    return scores
 
 
 def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
@@ -66,7 +80,7 @@ def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
 
 
 def summary(
-    scores: dict[str, Scores], fpr=FPR, *, draws: int = 1000, seed: int = 0, self_test: SelfTest | None = None
+    scores: Scores | dict[str, Scores], fpr=FPR, *, draws: int = 1000, seed: int = 0, self_test: SelfTest | None = None
 ) -> pd.DataFrame:
     """One row per attack, metrics averaged over targets, and a last row "max"; index attack.
 
@@ -79,6 +93,7 @@ def summary(
     unadjusted; its interval covers that of the maximum inside each draw and the winner's own. A TPR with fewer than 10
     allowed false positives keeps its number and has measurable=False. A failed `self_test` stamps every row.
     """
+    scores = _named(scores)
     if not scores or "max" in scores:
         raise ValueError(
             f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken by its last row"
