@@ -162,15 +162,28 @@ def test_leakpro_agrees_on_continuous_scores_and_breaks_tie_blocks():
     assert metrics.tpr_at(GOLDEN["tied17_scores"], Y, 0).tpr == 0 < float(GOLDEN["leakpro_tied17_TPR@0%FPR"])
 
 
+def upper_hull(x: np.ndarray, y: np.ndarray) -> list[int]:
+    """Indices of the upper concave hull of points sorted by x, then y (monotone chain)."""
+    keep: list[int] = []
+    for i in range(len(x)):
+        while len(keep) > 1:
+            a, b = keep[-2], keep[-1]
+            if (x[b] - x[a]) * (y[i] - y[a]) < (y[b] - y[a]) * (x[i] - x[a]):
+                break
+            keep.pop()
+        keep.append(i)
+    return keep
+
+
 @pytest.mark.parametrize(("name", "tool"), [("cont", "jaxp"), ("tied5", "jaxp_tied5")])
 def test_jax_privacy_reports_the_randomised_hull(name, tool):
     score = GOLDEN[f"{name}_scores"]
-    hull = metrics.roc(score, Y, hull=True)
-    assert np.trapezoid(hull.tpr, hull.fpr) == pytest.approx(float(GOLDEN[f"{tool}_auroc"]), rel=1e-9)
-    np.testing.assert_allclose(np.interp([0.001, 0.01, 0.1], hull.fpr, hull.tpr), GOLDEN[f"{tool}_tpr"], rtol=1e-7)
     full = metrics.roc(score, Y)
-    assert (np.interp(full.fpr, hull.fpr, hull.tpr) >= full.tpr - 1e-12).all()
-    assert (np.diff(np.diff(hull.tpr) / np.maximum(np.diff(hull.fpr), 1e-12)) < 0).all()
+    keep = upper_hull(full.fpr, full.tpr)
+    fpr, tpr = full.fpr[keep], full.tpr[keep]  # what a rule that tosses coins between two thresholds reaches
+    assert np.trapezoid(tpr, fpr) == pytest.approx(float(GOLDEN[f"{tool}_auroc"]), rel=1e-9)
+    np.testing.assert_allclose(np.interp([0.001, 0.01, 0.1], fpr, tpr), GOLDEN[f"{tool}_tpr"], rtol=1e-7)
+    assert metrics.auc(score, Y) <= np.trapezoid(tpr, fpr)
 
 
 def test_clopper_pearson_has_the_published_ends():

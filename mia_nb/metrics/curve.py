@@ -60,31 +60,14 @@ def counts(score, member) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tp, np.concatenate([[0], ends + 1]) - tp, np.concatenate([[np.inf], score[ends]])
 
 
-def roc(score, member, *, hull: bool = False) -> Roc:
+def roc(score, member) -> Roc:
     """ROC with one vertex per block of equal scores: rule "member iff score >= threshold". score, member: (N,).
 
-    Collinear vertices are kept, a threshold never cuts a block of ties. `hull=True` keeps the vertices of the upper concave
-    hull only: what a rule that tosses coins between two thresholds reaches; never mix it with the default.
+    Collinear vertices are kept, a threshold never cuts a block of ties.
     Infinite scores are allowed, NaN is a ValueError. Caveat: the thresholds are chosen on the target's own labels.
     """
     tp, fp, threshold = counts(score, member)
-    if hull:
-        keep = _upper_hull(fp, tp)
-        tp, fp, threshold = tp[keep], fp[keep], threshold[keep]
     return Roc(fp / fp[-1], tp / tp[-1], threshold)
-
-
-def _upper_hull(x: np.ndarray, y: np.ndarray) -> list[int]:
-    """Indices of the upper concave hull of points sorted by x, then y (monotone chain)."""
-    keep: list[int] = []
-    for i in range(len(x)):
-        while len(keep) > 1:
-            a, b = keep[-2], keep[-1]
-            if (x[b] - x[a]) * (y[i] - y[a]) < (y[b] - y[a]) * (x[i] - x[a]):
-                break
-            keep.pop()
-        keep.append(i)
-    return keep
 
 
 def area(tp: np.ndarray, fp: np.ndarray) -> float:
