@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from tqdm.auto import tqdm
 from mia_nb import data, store
 from mia_nb.training import Pool, mix
 from mia_nb.training.loop import DROPOUT, DTYPES
+from mia_nb.training.work import weights_name
 from mia_nb.types import Images, Signals
 
 BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
@@ -29,9 +29,12 @@ def query(
     models: Sequence[int] | None = None,
     queries: int = 1,
     input_dropout: float = 0.0,
+    mask_scope: str = "query",
     augment: bool = False,
     noise: bool | None = None,
+    per_step: bool = False,
     temperature: float = 1.0,
+    output: str | None = None,
     batch: int = 512,
     seed: int = 0,
     device: str | None = None,
@@ -55,6 +58,13 @@ def query(
         raise ValueError(
             f"{' and '.join(k for k, on in sources.items() if on)} at once: ask with one source of randomness at a time"
         )
+    if mask_scope != "query" or per_step or output is not None:
+        raise ValueError(
+            f"mask_scope={mask_scope!r}, per_step={per_step}, output={output!r}: the models here answer once per image and "
+            "undefended; use mask_scope='query', per_step=False, output=None"
+        )
+    if augment and queries == 1:
+        raise ValueError("augment=True with queries=1 asks the plain image only: take more queries, or augment=False")
     if queries < 1 or (queries > 1 and draws == "plain"):
         raise ValueError(
             f"queries={queries} without input_dropout, augment or noise: all answers would be the same; use queries=1"
@@ -62,28 +72,33 @@ def query(
     if not 0 <= input_dropout < 1:
         raise ValueError(f"input_dropout={input_dropout}: wanted a rate in [0, 1)")
     rows = list(range(len(pool.member))) if models is None else [int(m) for m in models]
+    if not rows or not set(rows) <= set(range(len(pool.member))):
+        raise ValueError(f"models={models}: wanted some of the rows 0..{len(pool.member) - 1}")
     options = {
         "queries": queries,
         "input_dropout": input_dropout,
         "augment": augment and (pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"),
         "noise": noise,
-        "temperature": temperature,
-        "seed": seed,
+        "temperature": float(temperature),
+        "seed": seed if draws != "plain" else 0,
         "models": rows,
     }
-    # which machine asked is no other experiment, but its arithmetic is recorded: plain and stacked answers differ by 6e-6
-    key = store.content_key({"pool": pool.key, **options}, images.digest)
-    folder = store.open_folder(Path(pool.folder.path).parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
-    if not force and folder.has("signals.npz") and folder.intact("signals.npz"):
-        if progress:
-            print(
-                f"signals {folder.path.name}: {len(rows)} models x {queries} queries x {len(images.y)} samples, cached",
-                flush=True,
-            )
-        return load_signals(folder)
-    with folder.lock():
+    # the weights themselves are in the key: a pool trained anew by another strategy has others under the same pool key.
+    # Which machine asked is not: its answers differ by rounding only.
+    listed = pool.folder.files()
+    key = store.content_key({"pool": pool.key, **options}, images.digest, *(listed.get(weights_name(m), "") for m in rows))
+    folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
+    with pool.folder.lock(f"signals-{key[:12]}"):
+        if not force and folder.intact("info.json") and folder.intact("signals.npz"):
+            if progress:
+                print(
+                    f"signals {folder.path.name}: {len(rows)} models x {queries} queries x {len(images.y)} samples, cached",
+                    flush=True,
+                )
+            return load_signals(folder)
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         signals = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
+        store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
         arrays = {name: value for name in FILES if (value := getattr(signals, name)) is not None}
         folder.write_json("info.json", {"draws": signals.draws, **signals.info})
         folder.write_arrays("signals.npz", arrays)
@@ -99,7 +114,7 @@ def load_signals(folder: store.Folder) -> Signals:
 
 def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, batch: int, progress: bool) -> Signals:
     """One Signals per model, joined along M, so that logits of one model at a time are in memory."""
-    own = images.digest == pool.images().digest
+    own = images.digest == pool.folder.read_json("images.json")["digest"]
     there = images._replace(x=images.x.to(device), y=images.y.to(device))
     member = pool.member if own else np.zeros((len(pool.member), len(images.y)), bool)
     population = pool.population if own else np.zeros(len(images.y), bool)
@@ -118,10 +133,6 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(str(error).replace("model 0 gives", f"model {m} gives")) from error
-        if options["noise"] and options["queries"] > 1 and not signals.margin.std(1).any():
-            raise ValueError(
-                f"model {m} answers every query alike although noise=True: it has no noise to switch on; use noise=None"
-            )
         one.append(signals)
     stacked = {
         f: np.concatenate([getattr(s, f) for s in one])
@@ -192,14 +203,21 @@ def _noisy(ask, x: Tensor, sizes: list[int], seeds: list[tuple]) -> list[Tensor]
 
 def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: bool | None) -> None:
     """Refuse a model whose answers have the wrong width, are all alike, or depend on chance or on the rest of the batch."""
-    x = data.normalise(images.x[:64], images.mean, images.std, DTYPES[dtype])
+    spread = torch.linspace(0, len(images.x) - 1, min(64, len(images.x))).long()
+    x = data.normalise(images.x[spread.to(images.x.device)], images.mean, images.std, DTYPES[dtype])
     first = ask(x)
     if first.ndim != 2 or first.shape[1] != classes:
         raise ValueError(
             f"model {model} gives outputs of shape {tuple(first.shape)}; wanted ({len(x)}, {classes}): one logit a class"
         )
-    if noise or not torch.isfinite(first).all():
+    if not torch.isfinite(first).all():
         return  # non-finite outputs are named, with their sample, where signals are made
+    if noise:
+        if torch.equal(*(_noisy(ask, x, [len(x)], [("doubt", n)])[0] for n in (0, 1))):
+            raise ValueError(
+                f"model {model} answers every query alike although noise=True: it has no noise to switch on; use noise=None"
+            )
+        return
     if len(x) > 1 and torch.equal(first, first[:1].expand_as(first)):
         raise ValueError(f"model {model} gives the same output for every sample: it did not learn, or its input is constant")
     scale = 1e-3 * (1 + first.abs().max()) * (30 if dtype == "bfloat16" else 1)

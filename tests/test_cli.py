@@ -435,3 +435,13 @@ def test_an_interrupted_or_killed_run_says_killed_and_the_next_goes_on(tmp_path,
     out, err = again.communicate(timeout=60)
     assert again.returncode == 0 and err == "" and re.search(r"1_fast.ipynb +cached", out)
     assert [s["status"] for s in runner.read_status(folder)] == ["done", "done"] and folder.verify() == []
+
+
+def test_an_edited_model_builder_is_another_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    builder = tmp_path / "edited_builder.py"
+    builder.write_text("def net(): return 1\n")
+    before = runner._stamp("edited_builder:net")
+    builder.write_text("def net(): return 2  # edited\n")
+    assert before is not None and runner._stamp("edited_builder:net") != before
+    assert runner._stamp("no_such_module:net") is None

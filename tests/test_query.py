@@ -141,5 +141,32 @@ def test_images_the_pool_never_saw_come_back_as_no_members(pool):
     assert not ask(pool, other).member.any()
 
 
+def test_signals_carry_the_pools_population_and_membership(images, tmp_path):
+    pool = train(RECIPE, images, tmp_path, population=50)
+    signals = ask(pool, images)
+    assert np.array_equal(signals.population, pool.population) and signals.population.sum() == 50
+
+
+def test_signals_of_other_weights_are_never_taken_for_these(images, tmp_path):
+    pool = train(RECIPE, images, tmp_path, split="pairs")
+    before = ask(pool, images)
+    assert not np.array_equal(ask(train(RECIPE, images, tmp_path, seed=1), images).margin, before.margin)
+    pool.folder.write_bytes("model_001.safetensors", pool.folder.read_bytes("model_000.safetensors"))
+    assert np.array_equal(ask(pool, images).margin[1], before.margin[0])
+
+
+@pytest.mark.parametrize("models", [[-1], [9], []])
+def test_rows_that_a_pool_does_not_have_are_refused(pool, images, models):
+    with pytest.raises(ValueError, match=r"rows 0\.\.1"):
+        ask(pool, images, models=models)
+
+
+def test_a_refused_query_leaves_no_result(images, tmp_path):
+    pool = train(RECIPE, images, tmp_path, model="toys:softmax_mlp", model_args={})
+    with pytest.raises(ValueError, match="probabilities"):
+        ask(pool, images)
+    assert not store.folders(tmp_path, "signals")
+
+
 def test_a_subset_of_models_gives_the_same_rows(pool, images):
     assert np.array_equal(ask(pool, images, models=[1]).margin[0], ask(pool, images).margin[1])

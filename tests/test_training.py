@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from mia_nb import data, training
+from mia_nb import data, models, training
 from mia_nb.training import loop
 from mia_nb.training.work import load_plan, trace_name, weights_name
 from mia_nb.types import Recipe
@@ -63,12 +63,105 @@ def test_stacked_training_equals_one_by_one_in_float64(recipe, images, tmp_path)
     torch.testing.assert_close(stacked.model(3)(x), plain.model(3)(x), rtol=1e-10, atol=1e-10)
 
 
-def test_a_pool_can_grow_and_keep_its_first_models(images, tmp_path):
-    small = train(SMALL, images, tmp_path)
-    large = train(Recipe(**{**SMALL.to_json(), "num_models": 6}), images, tmp_path)
+@pytest.mark.parametrize("split", ["pairs", "bernoulli"])
+def test_a_pool_can_grow_and_keep_its_first_models(images, tmp_path, split):
+    recipe = Recipe(**{**SMALL.to_json(), "split": split})
+    small = train(recipe, images, tmp_path, strategy="plain")
+    large = train(Recipe(**{**recipe.to_json(), "num_models": 6}), images, tmp_path, strategy="plain")
     assert np.array_equal(large.member[:4], small.member)
     for m in range(4):
         assert all(torch.equal(small.state(m)[k], v) for k, v in large.state(m).items())
+
+
+def test_rows_epochs_and_seeds_draw_different_numbers(images):
+    def plan(seed):
+        recipe = Recipe(augment="crop+flip", seed=seed)
+        return loop.Plan(recipe, images, np.ones((2, 160), bool), torch.device("cpu"), False, False)
+
+    draws = [
+        lambda seed, row, epoch: loop.epoch_order(plan(seed), row, epoch),
+        lambda seed, row, epoch: loop.augmentation(plan(seed), row, epoch, 64)["shift"],
+        lambda seed, row, epoch: next(loop.build(plan(seed).recipe, images, row).parameters()),
+    ]
+    for draw in draws:
+        base = draw(0, 0, 0)
+        assert draw(0, 0, 0).equal(base) and not draw(1, 0, 0).equal(base) and not draw(0, 1, 0).equal(base)
+    assert all(not draw(0, 0, 1).equal(draw(0, 0, 0)) for draw in draws[:2])
+
+
+def test_another_mask_other_pixels_classes_or_code_is_another_pool(images, tmp_path, monkeypatch):
+    keys = {train(MLP, images, tmp_path).key}
+    keys.add(train(Recipe(**{**MLP.to_json(), "seed": 1}), images, tmp_path).key)
+    given = Recipe(**{**MLP.to_json(), "split": "given"})
+    masks = [data.paired_membership(4, 160, seed=seed) for seed in (0, 1)]
+    keys |= {train(given, images, tmp_path, member=mask).key for mask in masks}
+    x, y = images.x.numpy(), images.y.numpy()
+    keys.add(train(MLP, data.from_arrays(255 - x, y, name=images.name), tmp_path).key)
+    keys.add(train(MLP, data.from_arrays(x, y, classes=list("abcde"), name=images.name), tmp_path).key)
+    pool = train(MLP, images, tmp_path)
+    monkeypatch.setattr(models, "source", lambda model: "other code")
+    keys.add(train(MLP, images, tmp_path).key)
+    assert len(keys) == 7
+    with pytest.raises(ValueError, match="is not the one pool"):
+        pool.model(0)
+
+
+@pytest.mark.parametrize("model", ["running", "frozen", "tied", "functional_dropout"])
+def test_what_a_users_model_does_in_training_is_kept_whatever_the_strategy(images, tmp_path, model):
+    recipe = Recipe(**{**MLP.to_json(), "model": f"toys:{model}", "dtype": "float64"})
+    plain, auto = (train(recipe, images, tmp_path / s, strategy=s) for s in ("plain", "auto"))
+    first = loop.build(recipe, images, 0).state_dict()
+    for one, other in zip(weights(plain), weights(auto), strict=True):
+        assert one.keys() == first.keys()
+        assert all(torch.allclose(one[k], other[k], rtol=1e-10, atol=1e-10) for k in one)
+    plain.model(0), auto.model(0)
+    if model == "running":
+        assert plain.state(0)["mean"] > 1
+    if model == "frozen":
+        assert torch.equal(auto.state(0)["1.weight"].float(), first["1.weight"])
+    if model in ("running", "functional_dropout"):
+        assert not auto.folder.read_json("execution.json")["stacked"]
+
+
+@pytest.mark.slow
+def test_a_model_that_prints_does_not_disturb_its_helpers(images, tmp_path):
+    recipe = Recipe(**{**MLP.to_json(), "model": "toys:talkative", "num_models": 12, "epochs": 200})
+    assert train(recipe, images, tmp_path, workers=2, strategy="plain").status == ["trained"] * 12
+
+
+def test_weights_that_are_not_finite_are_no_result(images, tmp_path):
+    recipe = Recipe(**{**MLP.to_json(), "lr": 1e39, "epochs": 1, "batch": 64, "schedule": "constant"})
+    with pytest.raises(ValueError, match="diverged in epoch 1"):
+        train(recipe, images, tmp_path)
+    assert not list(tmp_path.glob("*/model_*"))
+
+
+def test_a_pool_whose_execution_record_is_damaged_does_not_go_on(images, tmp_path):
+    pool = train(SMALL, images, tmp_path)
+    pool.folder.remove(weights_name(1))
+    (pool.folder.path / "execution.json").write_text("{}")
+    with pytest.raises(ValueError, match="nobody knows how"):
+        train(SMALL, images, tmp_path)
+
+
+def test_damaged_images_of_a_finished_pool_are_written_again(images, tmp_path):
+    pool = train(SMALL, images, tmp_path)
+    (pool.folder.path / "images.npy").write_bytes(b"")
+    assert torch.equal(train(SMALL, images, tmp_path).images().x, images.x)
+
+
+def test_an_edited_recipe_is_refused(images, tmp_path):
+    pool = train(SMALL, images, tmp_path)
+    path = pool.folder.path / "recipe.json"
+    path.write_text(path.read_text().replace('"epochs": 3', '"epochs": 7'))
+    with pytest.raises(ValueError, match=r"recipe\.json"):
+        training.load_pool(pool.key[:8], tmp_path)
+
+
+def test_force_waits_for_nobody_who_trains_now(images, tmp_path):
+    pool = train(SMALL, images, tmp_path)
+    with pool.folder.lock("part_000-003"), pytest.raises(ValueError, match="being trained by another process"):
+        train(SMALL, images, tmp_path, force=True)
 
 
 def test_the_same_recipe_gives_the_same_bytes(images, tmp_path):
@@ -166,9 +259,10 @@ def test_force_trains_everything_again_to_the_same_bytes(images, tmp_path):
 
 
 def test_a_resumed_group_ends_with_the_bytes_of_one_never_stopped(images, tmp_path):
-    for strategy in ("plain", "stacked:4"):
-        recipe = Recipe(**{**SMALL.to_json(), "augment": "crop+flip", "optimizer": "adam", "lr": 0.01})
-        whole = train(recipe, images, tmp_path / f"{strategy}-whole", strategy=strategy)
+    plateau = {"schedule": "plateau", "lr": 1e-9, "epochs": 14, "model": "toys:mlp", "model_args": {}}
+    for strategy, change in (("plain", {}), ("stacked:4", {}), ("plain", plateau)):
+        recipe = Recipe(**{**SMALL.to_json(), "augment": "crop+flip", "optimizer": "adam", "lr": 0.01, **change})
+        whole = train(recipe, images, tmp_path / f"{strategy}-{recipe.schedule}-whole", strategy=strategy)
 
         class Stopped(Exception):
             pass
@@ -180,7 +274,7 @@ def test_a_resumed_group_ends_with_the_bytes_of_one_never_stopped(images, tmp_pa
             if len(seen) == 2:
                 raise Stopped
 
-        root = tmp_path / f"{strategy}-stopped"
+        root = tmp_path / f"{strategy}-{recipe.schedule}-stopped"
         monkey = pytest.MonkeyPatch()
         monkey.setattr(training._Bar, "update", stop_after_two)
         with pytest.raises(Stopped):
@@ -200,7 +294,7 @@ def test_going_on_with_another_strategy_or_torch_is_refused_in_one_line(images, 
     pool.folder.write_json("execution.json", {**execution, "torch": "1.0.0"})
     with pytest.raises(ValueError, match=r"begun with torch 1\.0\.0"):
         train(SMALL, images, tmp_path)
-    train(SMALL, images, tmp_path, force=True)
+    assert train(SMALL, images, tmp_path, force=True).status == ["trained"] * 4
 
 
 def test_a_diverged_model_is_one_line_the_others_are_kept_and_it_stays_said(images, tmp_path):
@@ -271,10 +365,10 @@ def test_measure_times_candidates_and_records_its_choice(images, tmp_path, capsy
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from mia_nb import data, training
+from mia_nb import data, models, training
 from mia_nb.types import Recipe
 images = data.load("synthetic:classes=4,n=160,size=8,channels=1,seed=1")
-recipe = Recipe(num_models=4, epochs=30, batch=16, lr=0.05, model_args={"width": 4})
+recipe = Recipe(num_models=4, epochs=90, batch=16, lr=0.05, model_args={"width": 4})
 training.train_pool(recipe, images, root=sys.argv[1], workers=2, checkpoint=0, progress=False)
 """
 
@@ -285,20 +379,24 @@ def start(root):
 
 @pytest.mark.slow
 def test_a_pool_killed_ten_times_ends_with_the_bytes_of_one_never_killed(tmp_path):
-    begun = time.perf_counter()
     assert start(tmp_path / "whole").wait() == 0
-    length = time.perf_counter() - begun
     rng, kills = random.Random(0), 0
+
+    def written():
+        return sum(path.read_bytes().count(b"\n") for path in (tmp_path / "killed").glob("pool-*/manifest.jsonl"))
+
     for _ in range(10):
+        enough = written() + rng.randint(1, 60)
         process = start(tmp_path / "killed")
-        time.sleep(rng.uniform(0.2, 0.75) * length)
+        while process.poll() is None and written() < enough:
+            time.sleep(0.001)
         if process.poll() is None:
             helpers = psutil.Process(process.pid).children()
             os.kill(process.pid, signal.SIGKILL)
             kills += 1
             assert not psutil.wait_procs(helpers, timeout=30)[1], "a helper outlived its parent"
         process.wait()
-    assert kills >= 3
+    assert kills == 10
     assert start(tmp_path / "killed").wait() == 0
     whole, killed = (next(root.glob("pool-*")) for root in (tmp_path / "whole", tmp_path / "killed"))
     assert digests(killed) == digests(whole)

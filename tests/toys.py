@@ -70,3 +70,61 @@ class Noisy(nn.Module):
 
 def noisy(in_channels, num_classes, size):
     return Noisy(mlp(in_channels, num_classes, size))
+
+
+class Running(nn.Module):
+    """Puts a new tensor in its buffer's place at each training step."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean() + 1
+        return self.inner(x) + 0 * self.mean
+
+
+def running(in_channels, num_classes, size):
+    return Running(mlp(in_channels, num_classes, size))
+
+
+def frozen(in_channels, num_classes, size):
+    net = mlp(in_channels, num_classes, size)
+    net[1].weight.requires_grad_(False)
+    return net
+
+
+class Tied(nn.Module):
+    def __init__(self, features, num_classes):
+        super().__init__()
+        self.down, self.again = nn.Linear(features, features), nn.Linear(features, features)
+        self.again.weight = self.down.weight
+        self.head = nn.Linear(features, num_classes)
+        self.register_buffer("scratch", torch.ones(()), persistent=False)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.again(torch.relu(self.down(x.flatten(1)))))) * self.scratch
+
+
+def tied(in_channels, num_classes, size):
+    return Tied(in_channels * size[0] * size[1], num_classes)
+
+
+def functional_dropout(in_channels, num_classes, size):
+    return FunctionalDropout(mlp(in_channels, num_classes, size))
+
+
+class FunctionalDropout(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(nn.functional.dropout(x, 0.3, self.training))
+
+
+def talkative(in_channels, num_classes, size):
+    print("[INFO] building " + "x" * 1000)
+    return mlp(in_channels, num_classes, size)

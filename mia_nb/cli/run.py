@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import importlib.util
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from mia_nb.cli.notebooks import PACKAGE, PLACES, Step, read_parameters
 STATUS, REPORT = "status.json", "report.html"
 USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
 SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipykernel)"}
 
 
@@ -252,8 +254,14 @@ def _recipe(steps: list[Step]) -> dict:
 
 
 def _stamp(value) -> list[int] | None:
-    """[files, bytes, newest change in ns] of what a text parameter points at, so that new data is a new run."""
+    """[files, bytes, newest change in ns] of what a text parameter points at: new data or a new builder is a new run."""
     path = Path(value) if isinstance(value, str) and 0 < len(value) < 1000 and "\0" not in value else None
+    if path is not None and BUILDER.fullmatch(value):
+        sys.path.insert(0, os.getcwd())  # where the kernel will look first
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(value.partition(":")[0])
+            path = Path(spec.origin) if spec and spec.origin else path
+        sys.path.pop(0)
     if path is None or not path.exists():
         return None
     files = [path] if path.is_file() else [Path(top, name) for top, _, names in os.walk(path) for name in names]

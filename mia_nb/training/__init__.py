@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from mia_nb import __version__, data, models, store
 from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, SCHEDULES, Group, Plan, mix
-from mia_nb.training.work import Helpers, load_images, trace_name, unfinished, units, weights_name, work
+from mia_nb.training.work import Helpers, load_images, remove_parts, trace_name, unfinished, units, weights_name, work
 from mia_nb.types import Images, Recipe
 
 __all__ = ["Pool", "load_pool", "mix", "train_pool"]
@@ -125,6 +125,7 @@ def train_pool(
     if known := folder.has("recipe.json"):
         _open(recipe, images, member, population, key, root)
         if not force and not unfinished(folder, range(len(member))):
+            remove_parts(folder)
             return _announce(pool, progress, "cached")
     begun = time.perf_counter()
     with Helpers(_processes(recipe, device, workers) - 1) as helpers:

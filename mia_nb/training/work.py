@@ -145,8 +145,13 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
             continue
         folder.write_bytes(weights_name(m), safetensors.torch.save(weights))
         folder.write_array(trace_name(m), traces[slot])
-    for name in _parts(folder, rows):
-        folder.remove(name)
+    remove_parts(folder, unit_name(rows))
+
+
+def remove_parts(folder: Folder, unit: str = "part") -> None:
+    """Part files of a finished unit, or of all, also those that a kill left unrecorded."""
+    for path in folder.path.glob(unit + "_*"):
+        folder.remove(path.name)
 
 
 def _parts(folder: Folder, rows: list[int]) -> list[str]:
