@@ -247,6 +247,18 @@ def test_summary_and_verdict_repeat_the_tables_numbers():
     assert plots.verdict(row).startswith(wanted) and plots.verdict(row).endswith("n0 = 300")
 
 
+def test_of_equal_attacks_the_summary_names_the_first_of_the_table():
+    scores = gaussian_scores()
+    figure = plots.summary(metrics.summary({"rmia": scores, "base": scores}, draws=50))
+    assert figure.layout.title.text.startswith("rmia separates best") and figure.data[0].y[-1] == "rmia"
+
+
+def test_pictures_say_what_their_bars_and_thresholds_are():
+    assert "thresholds set with hindsight (oracle)" in plots.roc(gaussian_scores()).layout.title.subtitle.text
+    assert "1.96 s.e. of a coin" in plots.gap_against_risk(gaussian_scores()).layout.title.subtitle.text
+    assert "Clopper-Pearson" in plots.gap_against_risk(gaussian_scores(), fpr=0.1).layout.title.subtitle.text
+
+
 def test_the_verdict_takes_the_smallest_measurable_rate_and_the_auc_without_one():
     row = pd.Series({"auc": 0.6, "auc_low": 0.55, "auc_high": 0.65, "n0": 898, "fpr_floor": 0.0}, name="rmia")
     for x, measurable in ((0.01, False), (0.1, True)):
