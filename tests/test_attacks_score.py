@@ -72,6 +72,7 @@ def test_accuracy_and_loss_are_those_of_members_and_of_non_members():
                 np.mean([world.correct[t, q, i] for q in range(3) for i in rows])
             )
             assert scores.loss[t, column] == pytest.approx(np.mean([world.loss[t, q, i] for q in range(3) for i in rows]))
+    assert np.isnan(attacks.score("loss", attacks.align(world)).loss).all()  # aligned margins are no longer log-odds
     last = attacks.score("loss", replace(world, draws="steps"))
     assert last.loss[0, 0] == pytest.approx(world.loss[0, 2, world.member[0]].mean())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mia_nb import metrics, plots, query, training
+from mia_nb.attacks import align as aligned
 from mia_nb.attacks import literature, score
 from mia_nb.cli.run import execute
 
@@ -124,10 +125,19 @@ def test_a_key_chooses_the_pool_over_the_recipe_and_references_may_come_from_ano
     )
     run = Run(
         "03_attack", folder / "results", folder / "transfer.ipynb",
-        pool=pool.key[:10], references=other.key[:10], attacks=["loss", "rmia"], model="resnet14",
+        pool=pool.key[:10], references=other.key[:10], attacks=["loss", "rmia"], model="resnet14", align="affine",
     )  # fmt: skip
     assert f"pool {pool.key[:12]}" in run.text("pool") and "tinycnn" in run.text("pool")
+    assert "targets tinycnn, references tinycnn, align affine" in run.text("signals")
+    target, others = (aligned(query.query(p, pool.images(), progress=False)) for p in (pool, other))
+    table = metrics.summary({"rmia": score("rmia", target, others)}, draws=100)
+    assert metrics.readable(table).loc["rmia", "AUC"] in run.html("result")
     assert "loss, rmia" in run.text("attacks") and run.text("verdicts").count("\n") == 2
+
+
+def test_an_attack_that_the_self_test_leaves_out_can_be_run_alone(folder, pool):
+    run = Run("03_attack", folder / "results", folder / "shokri.ipynb", pool=pool.key[:10], attacks=["shokri"])
+    assert run.text("verdicts").startswith("shokri") and "null self-test passed" in run.text("self-test")
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)

@@ -179,10 +179,10 @@ def _design_flags(pool, kept, keep_mate) -> list[str]:
 
 
 def _by_membership(target, targets, member, audited) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracy and mean loss of each target, (targets, 2): on members, on non-members."""
+    """Accuracy and mean loss of each target, (targets, 2): on members, on non-members; NaN for the loss of aligned margins."""
     out = np.full((2, len(targets), 2), np.nan)
     for i, t in enumerate(targets):
-        values = target.correct[t], -log_p(target.margin[t])
+        values = (target.correct[t],) if "align" in target.info else (target.correct[t], -log_p(target.margin[t]))
         for kind, cube in enumerate(values):
             per_sample = over_queries(cube[None], target.draws)[0, audited]
             for column, side in enumerate((member[i], ~member[i])):
