@@ -160,6 +160,7 @@ def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parame
         ("run train -p flag='false'", "flag='false' is text, wanted bool"),
         ("run train -p attacks=lira", "write [lira]"),
         ("run train -p epochs", "wanted -p name=value"),
+        ("run train -p epochs --results elsewhere", "-p epochs: wanted -p name=value"),
         ("run all --preset smal", "did you mean small?"),
         ("run all", "`run all` needs --preset NAME; there are: bad_name"),
         ("run no/where.ipynb", "no notebook at"),
@@ -260,6 +261,7 @@ def test_stored_results_are_listed_shown_and_cleaned(tmp_path, capsys):
     assert main(["clean", "--results", root]) == 0
     cleaned = capsys.readouterr().out
     assert "model_001.safetensors (missing" in cleaned and ".tmp-1-2" in cleaned
+    assert main(["clean", "--results", root]) == 0 and capsys.readouterr().out == "nothing to clean\n"
     assert set(pool.files()) == {"recipe.json", "model_000.safetensors"} and not list(pool.path.glob(".tmp*"))
     assert main(["list", "--results", root]) == 0 and "1 of 2 models" in capsys.readouterr().out
     assert main(["clean", "--all", "--results", root]) == 0 and "add --yes" in capsys.readouterr().out
@@ -329,6 +331,8 @@ def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
     assert made == {file: (folder.path / file).stat().st_mtime_ns for file in folder.files()}
 
     (folder.path / "report.html").write_text("")
+    unfinished = store.open_folder("results", "run", "all", "ee" * 32, {"steps": []})  # later, but without a notebook
+    assert store.folders("results", "run")[-1] == unfinished
     assert main(["report"]) == 0 and capsys.readouterr().out.strip().endswith("report.html") and folder.verify() == []
     assert main(["show", folder.key[:5]]) == 0
     assert re.search(r"^01_train.ipynb +done +\d\.\d s$", capsys.readouterr().out, re.MULTILINE)

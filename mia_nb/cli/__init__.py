@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     add("list", _list, "what is stored: pools, signals, runs")
     add("show", _show, "the recipe and the files of one result").add_argument("key", metavar="KEY")
     report = add("report", _report, "write report.html of a run again")
-    report.add_argument("key", nargs="?", metavar="KEY", help="default: the latest run")
+    report.add_argument("key", nargs="?", metavar="KEY", help="default: the latest run with a finished notebook")
     clean = add("clean", _clean, "remove what writers left behind and damaged files; whole results when named")
     clean.add_argument("key", nargs="?", metavar="KEY", help="a result to remove")
     clean.add_argument("--all", action="store_true", help="remove every result")
@@ -81,7 +81,9 @@ def _join_parameters(argv: list[str]) -> list[str]:
         out.append(rest.pop(0))
         if out[-1] in ("-p", "--parameter") and rest:
             name = rest.pop(0)
-            out[-1] = "--parameter=" + (f"{name}={rest.pop(0)}" if "=" not in name and rest else name)
+            out[-1] = "--parameter=" + (
+                f"{name}={rest.pop(0)}" if "=" not in name and rest and not rest[0].startswith("--") else name
+            )
     return out
 
 
@@ -135,14 +137,18 @@ def _report(args) -> None:
     runs = [store.find(args.key, args.results, "run")] if args.key else store.folders(args.results, "run")
     if not runs:
         raise ValueError(f"no run in {args.results} yet; start with: mia-nb run all --preset demo")
+    runs = [one for one in runs if any(step["status"] == "done" for step in run.read_status(one))] or runs
     print(os.path.relpath(run.report(runs[-1])))
 
 
 def _clean(args) -> None:
     from mia_nb.cli import stored
 
+    line = None
     for line in stored.clean(args.results, args.key, everything=args.all, older_than=args.older_than, yes=args.yes):
         print(line)
+    if line is None:
+        print("nothing to clean")
 
 
 def _doctor(args) -> int:
