@@ -52,25 +52,12 @@ def query(
     instead of logits, dependent on the companions in a batch (train mode left on), random without `noise`, not random with it.
     Caveat: membership is the pool's own mask where the images are its own; other images come back with member all False.
     """
-    sources = {"dropout": input_dropout > 0, "augment": augment, "noise": noise is True}
-    draws = next((name for name, on in sources.items() if on), "plain")
-    if sum(sources.values()) > 1:
-        raise ValueError(
-            f"{' and '.join(k for k, on in sources.items() if on)} at once: ask with one source of randomness at a time"
-        )
     if mask_scope != "query" or per_step or output is not None:
         raise ValueError(
             f"mask_scope={mask_scope!r}, per_step={per_step}, output={output!r}: the models here answer once per image and "
             "undefended; use mask_scope='query', per_step=False, output=None"
         )
-    if augment and queries == 1:
-        raise ValueError("augment=True with queries=1 asks the plain image only: take more queries, or augment=False")
-    if queries < 1 or (queries > 1 and draws == "plain"):
-        raise ValueError(
-            f"queries={queries} without input_dropout, augment or noise: all answers would be the same; use queries=1"
-        )
-    if not 0 <= input_dropout < 1:
-        raise ValueError(f"input_dropout={input_dropout}: wanted a rate in [0, 1)")
+    draws = _source(queries, input_dropout, augment, noise)
     rows = list(range(len(pool.member))) if models is None else [int(m) for m in models]
     if not rows or not set(rows) <= set(range(len(pool.member))):
         raise ValueError(f"models={models}: wanted some of the rows 0..{len(pool.member) - 1}")
@@ -103,6 +90,23 @@ def query(
         folder.write_json("info.json", {"draws": signals.draws, **signals.info})
         folder.write_arrays("signals.npz", arrays)
     return signals
+
+
+def _source(queries: int, input_dropout: float, augment: bool, noise: bool | None) -> str:
+    """What makes the queries differ, one word of types.DRAWS; ValueError where nothing or more than one thing does."""
+    sources = {"dropout": input_dropout > 0, "augment": augment, "noise": noise is True}
+    on = [name for name, used in sources.items() if used]
+    if len(on) > 1:
+        raise ValueError(f"{' and '.join(on)} at once: ask with one source of randomness at a time")
+    if augment and queries == 1:
+        raise ValueError("augment=True with queries=1 asks the plain image only: take more queries, or augment=False")
+    if queries < 1 or (queries > 1 and not on):
+        raise ValueError(
+            f"queries={queries} without input_dropout, augment or noise: all answers would be the same; use queries=1"
+        )
+    if not 0 <= input_dropout < 1:
+        raise ValueError(f"input_dropout={input_dropout}: wanted a rate in [0, 1)")
+    return on[0] if on else "plain"
 
 
 def load_signals(folder: store.Folder) -> Signals:

@@ -219,5 +219,6 @@ def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
     what = kind or "result"
     if not hits:
         there = ", ".join(f.path.name for f in everything[-5:]) or "nothing yet"
+        there += f" and {len(everything) - 5} more" if len(everything) > 5 else ""
         raise ValueError(f"no {what} in {root} starts with {prefix!r}; there: {there}")
     raise ValueError(f"{prefix!r} fits {len(hits)} results: {', '.join(f.path.name for f in hits[:5])}; give more letters")
