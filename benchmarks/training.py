@@ -71,7 +71,7 @@ def steps_per_second(
     return done * plan.steps * len(trained.ids) / (time.perf_counter() - begun)
 
 
-START = {"MLP": 8.0, "TinyCNN 8x8": 8.0, "ResNet14 w16 32x32": 16.0}  # seconds to import and warm up before a window opens
+START = {"MLP": 6.0, "TinyCNN 8x8": 6.0, "ResNet14 w16 32x32": 13.0}  # seconds to import and warm up before a window opens
 
 
 def throughput(net: str, row: str, seconds: float) -> float:
