@@ -386,7 +386,7 @@ def test_a_pool_killed_ten_times_ends_with_the_bytes_of_one_never_killed(tmp_pat
         return sum(path.read_bytes().count(b"\n") for path in (tmp_path / "killed").glob("pool-*/manifest.jsonl"))
 
     for _ in range(10):
-        enough = written() + rng.randint(1, 60)
+        enough = written() + rng.randint(1, 20)
         process = start(tmp_path / "killed")
         while process.poll() is None and written() < enough:
             time.sleep(0.001)
