@@ -14,10 +14,11 @@ from tqdm.auto import tqdm
 
 from mia_nb import data, store
 from mia_nb.training import Pool, mix
-from mia_nb.training.loop import DROPOUT, DTYPES
+from mia_nb.training.loop import DTYPES
 from mia_nb.training.work import weights_name
 from mia_nb.types import Images, Signals
 
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
 FILES = ("margin", "labels", "member", "population", "entropy", "modified_entropy", "correct", "top_log_p")
 

@@ -29,7 +29,6 @@ OPTIMIZERS = {
 }
 LOSSES = {"cross_entropy": partial(F.cross_entropy, reduction="none")}  # logits (B, K), labels (B,) -> (B,)
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # bfloat16: autocast, float32 weights
-DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 SCHEDULES = ("one_cycle", "cosine", "plateau", "constant")
 TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
 

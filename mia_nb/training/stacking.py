@@ -1,7 +1,8 @@
 """Faster rules for two operations under vmap: a stack of convolutions is one grouped convolution, a stack of batch norms one
 batch norm over all channels, both in channels-last order.
 
-PyTorch's own rules give the same numbers in channels-first order, which on a CPU is about half as fast for small networks.
+PyTorch's own rules give the same numbers in channels-first order, which took 1.4 times as long for
+TinyCNN on a CPU (8 models, batch 32, one thread).
 """
 
 from __future__ import annotations
