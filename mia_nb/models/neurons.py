@@ -1,0 +1,202 @@
+"""Integrate-and-fire neurons over all time steps of one call. Nothing is kept between calls: no forgotten reset can carry one
+batch into the next, and vmap, grad, deepcopy, pickle and compilation work as for any function.
+
+Sources: Bojkovic et al. 2024 (conversion, boxcar), Mukhoty et al. 2023 (LocalZO), Guan et al. 2025.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor
+
+Surrogate = Callable[[Tensor, Tensor, Tensor], Tensor]  # (v, theta, amplitude) -> d spk / d v, v = mem - theta
+RESETS = ("soft", "hard")
+
+
+def boxcar(v: Tensor, theta: Tensor, amplitude: Tensor, *, width: float = 0.5) -> Tensor:
+    """d out / d mem = 1 where |v| < width * theta, else 0. At width 1/2 the area equals the jump theta.
+
+    The code released with Guan et al. 2025 uses width = 0.5 / T, a window that shrinks with the number of time steps.
+    """
+    return (v.abs() < width * theta).to(v.dtype) / amplitude
+
+
+def local_zo(
+    v: Tensor, theta: Tensor, amplitude: Tensor, *, delta: float = 0.5, dist: str = "normal", samples: int = 0
+) -> Tensor:
+    """Zeroth-order surrogate of Mukhoty et al. 2023: the mean over z of |z| / (2 delta) where |v| < delta |z|, else 0.
+
+    z has mean 0 and variance 1 (dist: normal, uniform, laplace). samples = 0: the closed form of the expectation,
+    g(v) = (1 / delta) int_{|v| / delta}^inf z density(z) dz; samples = 5 is the released setting and draws from torch's global
+    generator. ValueError for another dist.
+    """
+    if dist not in LOCAL_ZO:
+        raise ValueError(f"local_zo: dist={dist!r} is not one of {', '.join(LOCAL_ZO)}")
+    closed, draw = LOCAL_ZO[dist]
+    if samples == 0:
+        return closed(v.abs() / delta) / delta
+    total = torch.zeros_like(v)
+    for _ in range(samples):  # one draw at a time: memory does not grow with samples
+        z = draw(v).abs()
+        total += torch.where(v.abs() < delta * z, z, 0.0)
+    return total / (2 * delta * samples)
+
+
+def _laplace(v: Tensor) -> Tensor:
+    return torch.empty_like(v).exponential_(math.sqrt(2))  # only |z| is used
+
+
+LOCAL_ZO = {
+    "normal": (lambda u: (-u.square() / 2).exp() / math.sqrt(2 * math.pi), torch.randn_like),
+    "uniform": (
+        lambda u: (3 - u.square()).clamp(min=0) / (4 * math.sqrt(3)),
+        lambda v: torch.empty_like(v).uniform_(-math.sqrt(3), math.sqrt(3)),
+    ),
+    "laplace": (lambda u: (u + 1 / math.sqrt(2)) * (-math.sqrt(2) * u).exp() / 2, _laplace),
+}
+
+
+def atan(v: Tensor, theta: Tensor, amplitude: Tensor, *, alpha: float = 2.0) -> Tensor:
+    """(alpha / 2) / (1 + (pi alpha v / 2)^2)."""
+    return alpha / 2 / (1 + (math.pi / 2 * alpha * v).square())
+
+
+def fast_sigmoid(v: Tensor, theta: Tensor, amplitude: Tensor, *, k: float = 25.0) -> Tensor:
+    """1 / (1 + k |v|)^2."""
+    return 1 / (1 + k * v.abs()).square()
+
+
+def triangular(v: Tensor, theta: Tensor, amplitude: Tensor, *, k: float = 1.0) -> Tensor:
+    """k max(0, 1 - k |v|), of area 1."""
+    return k * (1 - k * v.abs()).clamp(min=0)
+
+
+def from_snntorch(v: Tensor, theta: Tensor, amplitude: Tensor, *, function: Callable) -> Tensor:
+    """The derivative of any callable of snntorch.surrogate, in v's dtype (they compute in float32).
+
+    Raises ValueError inside torch.func transforms, which such callables do not support.
+    """
+    if transformed():
+        raise ValueError("a surrogate of snntorch does not work under torch.func (vmap, grad): use local_zo, boxcar or atan")
+    with torch.enable_grad():
+        leaf = v.detach().float().requires_grad_()
+        return torch.autograd.grad(function(leaf).sum(), leaf)[0].to(v.dtype)
+
+
+SURROGATES = {"boxcar": boxcar, "local_zo": local_zo, "atan": atan, "fast_sigmoid": fast_sigmoid, "triangular": triangular}
+
+
+def surrogate(name: str, **options) -> Surrogate:
+    """A surrogate by name with its options bound; "snntorch:atan" takes one from snntorch.surrogate. ValueError if unknown."""
+    if name.startswith("snntorch:"):
+        import snntorch.surrogate
+
+        if not hasattr(snntorch.surrogate, name.partition(":")[2]):
+            raise ValueError(f"surrogate {name!r}: snntorch.surrogate has no such function")
+        return partial(from_snntorch, function=getattr(snntorch.surrogate, name.partition(":")[2])(**options))
+    if name not in SURROGATES:
+        raise ValueError(f"surrogate {name!r} is not one of {', '.join(SURROGATES)}, or snntorch:NAME")
+    bound = partial(SURROGATES[name], **options)
+    try:
+        bound(torch.zeros(1), torch.ones(1), torch.ones(1))
+    except TypeError as error:
+        raise ValueError(f"surrogate_args={options} do not fit {name}: {error}") from error
+    return bound
+
+
+def transformed() -> bool:
+    """True inside torch.func transforms."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def fire(v: Tensor, theta: Tensor, amplitude: Tensor, surrogate: Surrogate) -> Tensor:
+    """H(v) with the surrogate as its derivative; fires at v = 0.
+
+    Written as H(v) + (v - stop(v)) g(stop(v)) and not as a custom autograd function, whose gradient is lost without a word when
+    a vmapped forward is compiled. First derivatives only.
+    """
+    spk = (v >= 0).to(v.dtype)
+    if not torch.is_grad_enabled():
+        return spk
+    fixed = v.detach()
+    return spk + (v - fixed) * surrogate(fixed, theta.detach(), amplitude.detach())
+
+
+def step(x: Tensor, mem: Tensor, theta: Tensor, amplitude: Tensor, beta=1.0, reset="soft", surrogate=boxcar, detach_reset=True):
+    """One time step: (out, mem after the reset, mem before it); arguments as in `multistep`, from `placed`."""
+    charged = (mem if beta == 1 else beta * mem) + x
+    spk = fire(charged - theta, theta, amplitude, surrogate)
+    back = spk.detach() if detach_reset else spk
+    after = charged - theta * back if reset == "soft" else charged * (1 - back)
+    return amplitude * spk, after, charged
+
+
+def multistep(
+    x: Tensor,
+    theta: Tensor | float,
+    u0: Tensor | float,
+    *,
+    amplitude: float | None = None,
+    beta: float = 1.0,
+    reset: str = "soft",
+    surrogate: Surrogate = boxcar,
+    detach_reset: bool = True,
+    return_mem: bool = False,
+    compiled: bool = False,
+):
+    """Integrate and fire over x (T, B, ...): out (T, B, ...) in x's dtype, with return_mem also the potentials before reset.
+
+        mem = u0;  for each t:  mem = beta mem + x[t];  spk = H(mem - theta);  out[t] = amplitude spk;
+        mem = mem - theta spk (reset "soft")  or  mem (1 - spk) (reset "hard")
+
+    beta = 1 is IF, below LIF. theta > 0 and u0: numbers, or (C,) for x (T, B, C, ...). amplitude None means theta, as in
+    conversion. detach_reset: no gradient through the spike in the reset (False as in the code of LocalZO). The potential is kept
+    in theta's dtype where that is the wider one. compiled: one fused kernel for the loop, which falls back to this form with a
+    warning where there is no compiler, and in silence inside torch.func. Fires on mem = theta, where snntorch does not; the
+    residual decays, while snntorch subtracts theta after the decay: another neuron for beta < 1.
+    """
+    if reset not in RESETS:
+        raise ValueError(f"reset={reset!r} is not one of {', '.join(RESETS)}")
+    theta, u0, amplitude = placed(x, theta, u0, amplitude)
+    loop = _loop
+    if compiled and not transformed():
+        loop = _compiled()
+    out, mem = loop(x, theta, u0, amplitude, beta, reset, surrogate, detach_reset, return_mem)
+    return (out, mem) if return_mem else out
+
+
+def placed(x: Tensor, theta, u0, amplitude=None) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers or (C,) as tensors that broadcast to x[t] (B, C, ...), in the wider dtype of x and theta."""
+    wide = torch.promote_types(x.dtype, theta.dtype) if isinstance(theta, Tensor) else x.dtype
+    values = (torch.as_tensor(v, device=x.device) for v in (theta, u0, theta if amplitude is None else amplitude))
+    return tuple((v.view(-1, *[1] * (x.ndim - 3)) if v.ndim == 1 else v).to(wide) for v in values)
+
+
+def _loop(x, theta, u0, amplitude, beta, reset, surrogate, detach_reset, return_mem):
+    outs, mems, mem = [], [], u0
+    for x_t in x.unbind(0):
+        out, mem, charged = step(x_t, mem, theta, amplitude, beta, reset, surrogate, detach_reset)
+        outs.append(out.to(x.dtype))
+        mems += [charged] if return_mem else []
+    # cat, not stack: it keeps the channels-last order of its parts
+    joined = [torch.cat(part).unflatten(0, (len(outs), -1)) for part in ((outs, mems) if return_mem else (outs,))]
+    return joined[0], joined[1] if return_mem else None
+
+
+@lru_cache(maxsize=1)
+def _compiled():
+    """`_loop` compiled, or itself where compilation does not work here."""
+    try:
+        fused = torch.compile(_loop, dynamic=True)
+        zero = torch.zeros(2, 2, 3)
+        fused(zero, torch.ones(()), torch.zeros(()), torch.ones(()), 1.0, "soft", boxcar, True, False)
+    except Exception as error:  # no C++ compiler, no Triton, a platform without inductor
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        warnings.warn(f"neurons run uncompiled: {reason}", stacklevel=3)
+        return _loop
+    return fused

@@ -1,0 +1,240 @@
+"""Where a network spikes: every call of a ReLU, found by tracing, becomes one `Spike`.
+
+By call and not by module, because ReLU modules are shared (torchvision's ResNet18 has 9 of them in 17 places) and functional
+ones have no module at all.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from mia_nb.models import neurons
+
+RELU_FUNCTIONS = {F.relu, F.relu_, torch.relu, torch.relu_}
+OTHERS = {
+    "relu6", "gelu", "silu", "elu", "elu_", "selu", "celu", "leaky_relu", "leaky_relu_", "prelu", "rrelu", "hardswish", "hardtanh",
+    "hardsigmoid", "sigmoid", "tanh", "softplus", "softsign", "mish", "threshold", "glu", "logsigmoid", "softmax", "log_softmax",
+}  # fmt: skip
+NUMBERS = {"size", "dim", "numel", "shape", "ndim", "nelement"}  # what a tensor says about itself
+WAY_OUT = "insert mia_nb.models.snn.Spike modules by hand in place of the activations, or wrap a step-wise snntorch network in Stepwise"
+
+
+class Spike(nn.Module):
+    """Integrate-and-fire neurons in place of one ReLU call; equations and options: `neurons.multistep`.
+
+    theta and u0 are buffers (parameters with learn=True), numbers or (C,), so that they travel in the state dictionary.
+    In a network of your own call it as you would a ReLU; `SNN` supplies the time steps.
+    """
+
+    def __init__(
+        self, theta=1.0, u0=0.0, *, amplitude=None, beta=1.0, reset="soft", surrogate="boxcar", surrogate_args=None,
+        detach_reset=True, learn=False,
+    ):  # fmt: skip
+        super().__init__()
+        self.options = {"amplitude": amplitude, "beta": float(beta), "reset": reset, "detach_reset": detach_reset}
+        self.options["surrogate"] = neurons.surrogate(surrogate, **(surrogate_args or {}))
+        self.learn, self.compiled = learn, False
+        self.place(theta, u0)
+
+    def place(self, theta, u0) -> None:
+        """Set threshold and initial potential."""
+        for name, value in (("theta", theta), ("u0", u0)):
+            value = torch.as_tensor(value, dtype=torch.get_default_dtype())
+            if self.learn:
+                setattr(self, name, nn.Parameter(value))
+            else:
+                self.register_buffer(name, value)
+
+    def forward(self, x: Tensor, timesteps: int = 1, static: bool = False) -> Tensor:
+        """x (timesteps * B, ...), or (B, ...) where `static` says that it is the same at every step -> (timesteps * B, ...)."""
+        x = x.expand(timesteps, *x.shape) if static else x.unflatten(0, (timesteps, -1))
+        return neurons.multistep(x, self.theta, self.u0, compiled=self.compiled, **self.options).flatten(0, 1)
+
+    def _load_from_state_dict(self, state, prefix, *rest):
+        # a checkpoint decides whether thresholds are numbers or one per channel
+        for name in ("theta", "u0"):
+            if (saved := state.get(prefix + name)) is not None and saved.shape != getattr(self, name).shape:
+                getattr(self, name).data = torch.empty_like(saved, dtype=getattr(self, name).dtype)
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+class Repeat(nn.Module):
+    """Where a tensor that is the same at every step meets one that is not: repeats it along time."""
+
+    def forward(self, x: Tensor, timesteps: int, static: bool) -> Tensor:
+        return x.expand(timesteps, *x.shape).flatten(0, 1) if static else x
+
+
+class Site(NamedTuple):
+    """One place that spikes: its name, the part of the model it is in, and the kind of call."""
+
+    name: str
+    where: str
+    kind: str
+
+
+class _Tracer(fx.Tracer):
+    where = ""
+
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        return isinstance(module, Spike) or _snntorch(module) or super().is_leaf_module(module, name)
+
+    def call_module(self, module, forward, args, kwargs):
+        self.where = self.path_of_module(module)
+        return super().call_module(module, forward, args, kwargs)
+
+
+def _snntorch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("snntorch.")
+
+
+def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.GraphModule, list[Site]]:
+    """A copy of the model whose every ReLU call is a `Spike` made by `spike`, laid out over time, and the list of sites.
+
+    The graph takes (x, timesteps, static): with static=True all that lies before the first spikes runs once on (B, ...), else
+    the batch holds all steps, (timesteps * B, ...), step by step. spike=None keeps the Spike modules that the model brings.
+    Raises ValueError that names the place, the reason and the way out; never converts a part in silence.
+    """
+    model, tracer = copy.deepcopy(model), _Tracer()
+    try:
+        graph = tracer.trace(model)
+    except Exception as error:  # control flow by value, unsupported Python: tracing can fail in any way
+        place = tracer.where or type(model).__name__
+        raise ValueError(f"{place} cannot be traced ({_line(error)}); {WAY_OUT}") from error
+    net = fx.GraphModule(model, graph)
+    sites = []
+    for node in list(graph.nodes):
+        kind = _kind(net, node)
+        if kind is None:
+            continue
+        if (kind == "Spike") != (spike is None):
+            raise ValueError(
+                f"{_where(node)} spikes already: nothing is left to convert; {WAY_OUT}"
+                if kind == "Spike"
+                else f"{_where(node)} is a {kind} beside Spike modules: replace all activations by Spike, or none"
+            )
+        if spike is not None:
+            _replace(net, node, f"spike{len(sites)}", spike())
+        sites.append(Site(f"spike{len(sites)}", _where(node), kind))
+    if not sites:
+        raise ValueError(f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}")
+    _lay_out(net)
+    return net, sites
+
+
+def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
+    """What a site's call is, None for other nodes; ValueError for what can be no part of a spiking network."""
+    if node.op == "call_module":
+        module = net.get_submodule(node.target)
+        if isinstance(module, Spike):
+            return "Spike"
+        if type(module) is nn.ReLU:
+            return "ReLU"
+        if _snntorch(module):
+            raise ValueError(f"{node.target} is a neuron of snntorch: this network spikes already; wrap it in Stepwise")
+        if type(module).__module__ == nn.ReLU.__module__:
+            raise ValueError(_refusal(node, type(module).__name__))
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    if (node.op == "call_function" and node.target in RELU_FUNCTIONS) or (
+        node.op == "call_method" and name in ("relu", "relu_")
+    ):
+        return name
+    if node.op in ("call_function", "call_method"):
+        if name in OTHERS:
+            raise ValueError(_refusal(node, name))
+        if name in ("dropout", "dropout2d", "alpha_dropout"):
+            raise ValueError(f"{_where(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module instead")
+    return None
+
+
+def _refusal(node: fx.Node, name: str) -> str:
+    return f"{_where(node)}: {name} has no spiking form here, only ReLU has; train with ReLU, or {WAY_OUT}"
+
+
+def _where(node: fx.Node) -> str:
+    """The module that a call is in, or is."""
+    if node.op == "call_module":
+        return str(node.target)
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    inside = str(stack[-1][0]) if stack else ""
+    return f"{inside}.{node.name}" if inside else node.name
+
+
+def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> None:
+    if hasattr(net, name):
+        raise ValueError(f"the model has a part named {name!r}, the name of a spiking site: rename it")
+    net.add_submodule(name, spike)
+    source = node.args[0] if node.args else node.kwargs["input"]
+    inplace = (node.op == "call_module" and net.get_submodule(node.target).inplace) or node.kwargs.get("inplace")
+    inplace = inplace or (len(node.args) > 1 and node.args[1] is True) or node.name.startswith("relu__")
+    inplace = inplace or getattr(node.target, "__name__", node.target) == "relu_"
+    with net.graph.inserting_after(node):
+        new = net.graph.call_module(name, (source,))
+    new.meta = dict(node.meta)
+    node.replace_all_uses_with(new)
+    if inplace:  # later readers of its input saw the activation
+        order = {n: i for i, n in enumerate(net.graph.nodes)}
+        source.replace_all_uses_with(new, delete_user_cb=lambda user: order[user] > order[new])
+    net.graph.erase_node(node)
+
+
+def _lay_out(net: fx.GraphModule) -> None:
+    """Give the graph its arguments `timesteps` and `static`, pass them to the spikes, and insert `Repeat`."""
+    graph = net.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    if len(inputs) != 1 and any(not node.args for node in inputs[1:]):
+        raise ValueError(f"the model takes {len(inputs)} inputs; wanted one tensor of images; {WAY_OUT}")
+    with graph.inserting_after(inputs[0]):
+        static = graph.placeholder("static")
+        timesteps = graph.placeholder("timesteps")  # inserted later, so it comes first
+    kinds: dict[fx.Node, str] = dict.fromkeys((static, timesteps, *inputs[1:]), "fixed") | {inputs[0]: "static"}
+    for node in graph.nodes:
+        kinds.setdefault(node, _time(net, node, kinds))
+    late = [n for n in graph.nodes if kinds[n] == "temporal" and any(kinds[i] == "number" for i in n.all_input_nodes)]
+    net.add_submodule("repeat", Repeat())
+    if late:  # a number of the prefix, as a batch size, is used behind the spikes: the whole net has to run on all steps
+        with graph.inserting_after([node for node in graph.nodes if node.op == "placeholder"][-1]):
+            repeated = graph.call_module("repeat", (inputs[0], timesteps, static))
+        inputs[0].replace_all_uses_with(repeated, delete_user_cb=lambda user: user is not repeated)
+        kinds = dict.fromkeys(graph.nodes, "temporal")
+    for node in list(graph.nodes):
+        if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
+            node.args = (node.args[0], timesteps, static if kinds[node.args[0]] == "static" else False)
+            node.kwargs = {}
+        elif kinds.get(node) == "temporal" and not late:
+            for source in [i for i in node.all_input_nodes if kinds.get(i) == "static"]:
+                with graph.inserting_before(node):
+                    node.replace_input_with(source, graph.call_module("repeat", (source, timesteps, static)))
+    if kinds[next(n for n in reversed(graph.nodes) if n.op == "output")] != "temporal":
+        raise ValueError(f"the output of {type(net).__name__} does not depend on any spike: is a ReLU's result unused?")
+    for node in graph.nodes:
+        node.type = None  # annotations are strings here, which a pickled graph could not import
+    graph.eliminate_dead_code()
+    graph.lint()
+    net.delete_all_unused_submodules()
+    net.recompile()
+
+
+def _time(net: fx.GraphModule, node: fx.Node, kinds: dict) -> str:
+    """How a value varies: "fixed" (no images in it), "static" (same at every step), "number" (of a static one), "temporal"."""
+    if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
+        return "temporal"
+    before = {kinds[i] for i in node.all_input_nodes}
+    if "temporal" in before:
+        return "temporal"
+    name = node.args[1] if node.target is getattr and node.op == "call_function" else node.target
+    if "number" in before and "static" not in before:
+        return "number"
+    if "static" in before:
+        return "number" if name in NUMBERS else "static"
+    return "fixed"
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,418 @@
+"""Spiking networks: converted from a trained network, or the same network trained with spikes from the start.
+
+Time is folded into the batch, (T * B, ...), step by step; what lies before the first spikes runs once per image.
+Sources: Guan et al. 2025 (the study), Bojkovic et al. 2024 (conversion), Mukhoty et al. 2023 (direct training).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, fx, nn
+
+from mia_nb import models
+from mia_nb.models import neurons
+from mia_nb.models import sites as places
+from mia_nb.models.sites import Site, Spike
+from mia_nb.models.thresholds import DEAD, Histogram, expected, fit_histogram, fit_threshold
+
+__all__ = [
+    "SNN",
+    "Histogram",
+    "Spike",
+    "Stepwise",
+    "calibrate",
+    "convert",
+    "cumulative",
+    "firing_rates",
+    "fit_threshold",
+    "network",
+    "record",
+    "retime",
+    "sites",
+    "spiking",
+]
+
+READOUTS = ("mean", "sum", "last")
+ENCODINGS = ("constant", "rate", "latency")
+CONVERTED = {"beta": 1.0, "reset": "soft", "surrogate": "boxcar", "detach_reset": True, "amplitude": None}
+# not in Guan et al.: the released settings of Mukhoty et al., who differentiate through the reset
+DIRECT = {"beta": 0.5, "reset": "hard", "surrogate": "local_zo", "detach_reset": False, "amplitude": 1.0}
+
+
+class SNN(nn.Module):
+    """A network of `Spike` sites over T time steps: images (B, C, H, W) or events (T, B, C, H, W) -> logits (B, K).
+
+    net: a traced network of `sites.trace`, or a module of your own that calls `Spike` where it used a ReLU. readout: "mean"
+    (default), "sum" or "last" over time of the last layer, which does not spike; "sum" is "mean" at temperature 1/T and so
+    changes every confidence. encode: "constant", "rate" (Bernoulli(x) per step, random), "latency", or a function of x that
+    returns (T, B, ...); rate and latency need pixels in [0, 1] and so undo the normalisation by mean and std first.
+    fold=False runs step by step (the same answers in eval mode; batch norm statistics per step in train mode).
+    Attributes: timesteps, readout, report (a row per site, after `convert`). Raises ValueError for events of another T.
+    """
+
+    def __init__(
+        self, net: nn.Module, timesteps: int, *, readout="mean", encode="constant", encode_args=None, mean=(0.0,), std=(1.0,),
+        fold=True,
+    ):  # fmt: skip
+        super().__init__()
+        if timesteps < 1:
+            raise ValueError(f"timesteps={timesteps}: a spiking network needs at least 1")
+        if readout not in READOUTS:
+            raise ValueError(f"readout={readout!r} is not one of {', '.join(READOUTS)}")
+        if not callable(encode) and encode not in ENCODINGS:
+            raise ValueError(f"encode={encode!r} is not one of {', '.join(ENCODINGS)}, nor a function")
+        self.net, self.sites = (net, None) if isinstance(net, fx.GraphModule) else places.trace(net, None)
+        self.timesteps, self.readout, self.fold = int(timesteps), readout, fold
+        self.encode, self.encode_args, self.mean, self.std = encode, dict(encode_args or {}), tuple(mean), tuple(std)
+        self.report: pd.DataFrame | None = None
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether every call draws new spikes from torch's global generator."""
+        return self.encode == "rate"
+
+    def spikes(self) -> dict[str, Spike]:
+        """The sites by name, in the order in which they fire."""
+        names = [node.target for node in self.net.graph.nodes if node.op == "call_module"]
+        return {name: part for name in names if isinstance(part := self.net.get_submodule(name), Spike)}
+
+    def forward(self, x: Tensor, per_step: bool = False) -> Tensor:
+        """Logits (B, K); with per_step those of every single step, (T, B, K)."""
+        steps = self.steps(x)
+        return steps if per_step else read_out(steps, self.readout)
+
+    def steps(self, x: Tensor) -> Tensor:
+        """(T, B, K) outputs of the last layer."""
+        if self.fold and hasattr(self, "autograd_grad_sample_hooks"):
+            # Opacus would take the T * B rows for T * B samples and clip each step on its own
+            raise ValueError(
+                "per-sample gradients of a network folded over time would clip single steps: build with fold=False"
+            )
+        events = _events(x, self.timesteps, self.encode, self.encode_args, self.mean, self.std)
+        if not self.fold:
+            mem: dict[str, Tensor] = {}
+            one = _Step(self.net, mem)
+            inputs = [x] * self.timesteps if events is None else events
+            return torch.stack([one.run(e, 1, False) for e in inputs])
+        if events is None:
+            return self.net(x, self.timesteps, True).unflatten(0, (self.timesteps, -1))
+        return self.net(events.flatten(0, 1), self.timesteps, False).unflatten(0, (self.timesteps, -1))
+
+    def compile_neurons(self, on: bool = True) -> SNN:
+        """Run the neurons as compiled kernels, which pays in long trainings; needs a C++ compiler or a GPU with Triton."""
+        for spike in self.spikes().values():
+            spike.compiled = on
+        return self
+
+
+class _Step(fx.Interpreter):
+    """One time step; the potentials live in `mem`, which the caller drops after the last step."""
+
+    def __init__(self, net: fx.GraphModule, mem: dict[str, Tensor]):
+        super().__init__(net)
+        self.mem = mem
+
+    def run_node(self, node: fx.Node):
+        if node.op != "call_module" or not isinstance(spike := self.fetch_attr(node.target), Spike):
+            return super().run_node(node)
+        x = self.fetch_args_kwargs_from_env(node)[0][0]
+        options = dict(spike.options)
+        theta, u0, amplitude = neurons.placed(x[None], spike.theta, spike.u0, options.pop("amplitude"))
+        out, self.mem[node.name], _ = neurons.step(x, self.mem.get(node.name, u0), theta, amplitude, **options)
+        return out.to(x.dtype)
+
+
+def _events(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> Tensor | None:
+    """(T, B, ...) inputs, or None where the images themselves are shown at every step."""
+    if x.ndim == 5:
+        if len(x) != timesteps:
+            raise ValueError(
+                f"events have {len(x)} time steps (axis 0 of {tuple(x.shape)}); the network runs {timesteps}: retime it"
+            )
+        return x
+    if encode == "constant":
+        return None
+    if callable(encode):
+        events = encode(x)
+        if events.shape != (timesteps, *x.shape):
+            raise ValueError(f"encode returned {tuple(events.shape)}; wanted (T, B, ...) = {(timesteps, *x.shape)}")
+        return events
+    from snntorch import spikegen
+
+    scale, shift = (torch.tensor(v, device=x.device, dtype=x.dtype).view(-1, 1, 1) for v in (std, mean))
+    pixels = (x * scale + shift).clamp(0, 1)
+    return getattr(spikegen, encode)(pixels, num_steps=timesteps, **encode_args).to(x.dtype)
+
+
+def read_out(steps: Tensor, readout: str) -> Tensor:
+    """(T, B, K) -> (B, K)."""
+    return steps[-1] if readout == "last" else steps.mean(0) if readout == "mean" else steps.sum(0)
+
+
+def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
+    """(T, B, K) -> (T, B, K): what the readout says after the first t steps; the last row is the network's answer."""
+    if readout == "last":
+        return steps
+    sums = steps.cumsum(0)
+    return sums if readout == "sum" else sums / torch.arange(1, len(steps) + 1, device=steps.device).view(-1, 1, 1)
+
+
+class Stepwise(nn.Module):
+    """A network of snntorch neurons, called once per time step with its state cleared before and after every batch.
+
+    net(x_t (B, ...)) returns logits (B, K) or a tuple whose entry `output` they are. Never call such a network yourself between
+    batches: its membranes would carry one batch into the next, and scores would depend on the order of the questions.
+    snntorch.utils.reset sees top-level children only and resets other living networks too; here every state tensor of every
+    neuron of this network, and no other, is dropped. readout, encode and events as in `SNN`.
+    """
+
+    def __init__(
+        self, net: nn.Module, timesteps: int, *, readout="mean", encode="constant", encode_args=None, output=0, mean=(0.0,),
+        std=(1.0,),
+    ):  # fmt: skip
+        super().__init__()
+        from snntorch import SpikingNeuron
+
+        own = {id(part) for part in net.modules()}
+        # snntorch keeps a list of all neurons, which would keep every model of a pool alive
+        SpikingNeuron.instances[:] = [neuron for neuron in SpikingNeuron.instances if id(neuron) not in own]
+        if timesteps < 1 or readout not in READOUTS or not (callable(encode) or encode in ENCODINGS):
+            raise ValueError(f"timesteps={timesteps}, readout={readout!r}, encode={encode!r}: see {READOUTS} and {ENCODINGS}")
+        self.net, self.timesteps, self.readout, self.output = net, int(timesteps), readout, output
+        self.encode, self.encode_args, self.mean, self.std = encode, dict(encode_args or {}), tuple(mean), tuple(std)
+
+    stochastic = SNN.stochastic
+
+    def forward(self, x: Tensor, per_step: bool = False) -> Tensor:
+        """As `SNN.forward`."""
+        events = _events(x, self.timesteps, self.encode, self.encode_args, self.mean, self.std)
+        self.clear()
+        outputs = [self.net(e) for e in ([x] * self.timesteps if events is None else events)]
+        self.clear()
+        steps = torch.stack([out[self.output] if isinstance(out, tuple) else out for out in outputs])
+        return steps if per_step else read_out(steps, self.readout)
+
+    def clear(self) -> None:
+        """Drop every neuron's state: snntorch keeps it in buffers that it leaves out of the state dictionary."""
+        from snntorch import SpikingNeuron
+
+        for part in self.net.modules():
+            if isinstance(part, SpikingNeuron):
+                for name in part._non_persistent_buffers_set:
+                    setattr(part, name, torch.zeros(0, device=getattr(part, name).device))
+
+
+def sites(model: nn.Module) -> list[Site]:
+    """Where this model would spike, without converting it; ValueError as `convert`."""
+    return places.trace(model, Spike)[1]
+
+
+def calibrate(net: nn.Module, batches: Iterable[Tensor], *, per_channel: bool = False, bins: int = 2048) -> list[Histogram]:
+    """Histograms of the positive activations at every site, in one pass of the plain network in eval mode.
+
+    net: a model or a traced network. batches: normalised images (B, C, H, W). Memory is groups x bins per site, whatever the
+    amount of data. Use the model's own training half: never another model's, never evaluation non-members.
+    """
+    net = net if isinstance(net, fx.GraphModule) else places.trace(net, Spike)[0]
+    found: dict[str, Histogram] = {}
+    counting, training = _Counting(net, found, per_channel, bins), net.training
+    net.eval()
+    with torch.no_grad():
+        for x in batches:
+            counting.run(x, 1, False)
+    net.train(training)
+    if not found:
+        raise ValueError("calibration got no batches: pass an iterable of normalised images (B, C, H, W)")
+    return list(found.values())
+
+
+class _Counting(fx.Interpreter):
+    """The plain network, with ReLU at the sites and their activations counted."""
+
+    def __init__(self, net: fx.GraphModule, found: dict[str, Histogram], per_channel: bool, bins: int):
+        super().__init__(net)
+        self.found, self.per_channel, self.bins = found, per_channel, bins
+
+    def call_module(self, target, args, kwargs):
+        if not isinstance(self.fetch_attr(target), Spike):
+            return super().call_module(target, args, kwargs)
+        z = torch.relu(args[0])
+        grouped = z.transpose(0, 1).flatten(1) if self.per_channel and z.ndim > 1 else z.reshape(1, -1)
+        self.found[target] = self.found.get(target, Histogram.empty(len(grouped), self.bins)).add(grouped)
+        return z
+
+
+def convert(
+    model: nn.Module,
+    timesteps: int,
+    batches: Iterable[Tensor] = (),
+    *,
+    fit_T: int | None = None,
+    per_channel: bool = False,
+    p: float = 1,
+    bins: int = 2048,
+    pool: str = "keep",
+    histograms: list[Histogram] | None = None,
+    learn: bool = False,
+    surrogate: str = "boxcar",
+    surrogate_args: dict | None = None,
+    **options,
+) -> SNN:
+    """A spiking copy of a trained ReLU network, thresholds fitted on its activations, u0 = theta / 2; in eval mode.
+
+    theta minimises E |a - Q_T(a)|^p over a site's positive activations a (thresholds.py), one per layer or per channel, for
+    T = fit_T (default: timesteps; fit_T = 1 with more steps is the released conversion, meant for fine-tuning). batches:
+    normalised images of the model's own training half; or histograms from `calibrate`, to fit several T at the price of one.
+    pool="avg" replaces max-pooling, which belongs before the training of the model. options: as `SNN`. `.report` has a row per
+    site: theta and u0 (means over channels), the expected error, the mass above theta, which is clipped, and the firing rate
+    measured on up to 1,024 of the images. Dead sites get a threshold that is never reached.
+    Raises ValueError naming the place and the way out for what cannot be converted.
+    """
+    spike = dict(CONVERTED, learn=learn, surrogate=surrogate, surrogate_args=surrogate_args)
+    net, found = places.trace(_pooled(model, pool), lambda: Spike(**spike))
+    kept: list[Tensor] = []
+    if histograms is None:
+        histograms = calibrate(net, _keeping(batches, kept, 1024), per_channel=per_channel, bins=bins)
+    like, rows = next(net.parameters()), []
+    for site, histogram in zip(found, histograms, strict=True):
+        theta = fit_histogram(histogram, fit_T or timesteps, p)
+        error, clipped = expected(histogram, theta, timesteps, p)
+        value = torch.as_tensor(theta if len(theta) > 1 else theta[0]).to(like)
+        net.get_submodule(site.name).place(value, value / 2)
+        alive = theta < DEAD
+        weight = histogram.counts.sum(1).numpy() / max(1, int(histogram.counts.sum()))
+        middle = theta[alive].mean() if alive.any() else np.nan
+        row = {"channels": len(theta), "theta": middle, "u0": middle / 2, "dead": int((~alive).sum())}
+        rows.append(site._asdict() | row | {"expected_error": (weight * error).sum(), "clipped_mass": (weight * clipped).sum()})
+    snn = SNN(net.to(like.dtype), timesteps, **options).eval()
+    report = pd.DataFrame(rows).rename(columns={"name": "site"})
+    if kept:
+        report["firing_rate"] = firing_rates(snn, kept)["rate"].to_numpy()
+    snn.report = report
+    return snn
+
+
+def _keeping(batches: Iterable[Tensor], kept: list[Tensor], samples: int) -> Iterable[Tensor]:
+    """The batches; the first `samples` images stay in `kept`."""
+    left = samples
+    for x in batches:
+        if left > 0:
+            kept.append(x[:left])
+            left -= len(x)
+        yield x
+
+
+def _pooled(model: nn.Module, pool: str) -> nn.Module:
+    if pool not in ("keep", "avg"):
+        raise ValueError(f"pool={pool!r}: wanted keep or avg")
+    if pool == "keep":
+        return model
+    import copy
+
+    model = copy.deepcopy(model)
+    for parent in model.modules():
+        for name, part in parent.named_children():
+            if isinstance(part, nn.MaxPool2d):
+                setattr(parent, name, nn.AvgPool2d(part.kernel_size, part.stride, part.padding, part.ceil_mode))
+    return model
+
+
+def spiking(model: nn.Module, timesteps: int, *, theta: float = 1.0, learn: bool = False, pool: str = "keep", **options) -> SNN:
+    """The same network with LIF neurons in place of its ReLUs, to be trained with spikes from the start.
+
+    Defaults (beta .5, hard reset, differentiated, LocalZO in closed form, amplitude 1) are those released with Mukhoty et
+    al. 2023; Guan et al. 2025 name the method only. options: those of `Spike` and of `SNN`.
+    """
+    of_spike = {k: options.pop(k) for k in (*DIRECT, "surrogate_args") if k in options}
+    net, _ = places.trace(_pooled(model, pool), lambda: Spike(theta, 0.0, learn=learn, **{**DIRECT, **of_spike}))
+    return SNN(net, timesteps, **options)
+
+
+def network(
+    in_channels: int, num_classes: int, size, mean=(0.0,), std=(1.0,), *, base: str = "tinycnn", base_args: dict | None = None,
+    timesteps: int = 4, calibration: dict | None = None, pool: str = "keep", **options,
+) -> SNN:  # fmt: skip
+    """The builder behind `models.build("snn", {"base": ..., "timesteps": ...})`: `spiking` of a named or own network.
+
+    The weights start as those of the plain network of the same seed. calibration: how a converted pool's thresholds were
+    fitted (see training.convert_pool); neurons are then those of conversion, and the thresholds come with the weights.
+    options: those of `spiking`.
+    """
+    plain = models.build(
+        base, base_args, in_channels=in_channels, num_classes=num_classes, size=size, mean=mean, std=std,
+        seed=torch.initial_seed(),
+    )  # fmt: skip
+    if calibration is not None:
+        options = {**CONVERTED, **options}
+    return spiking(plain, timesteps, pool=pool, mean=mean, std=std, **options)
+
+
+def retime(snn: SNN, timesteps: int) -> SNN:
+    """The same weights and thresholds over another number of steps; a shallow copy that shares them."""
+    import copy
+
+    other = copy.copy(snn)
+    other.timesteps, other.report = int(timesteps), None
+    return other
+
+
+def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
+    """What spikes on these images, a row per site: rate = mean of spk over neurons, steps and images; silent = share of
+    neurons that never fired; always = share that fired at every step of every image. No claim about energy."""
+    totals: dict[str, list] = {}
+
+    def watch(name: str) -> Callable:
+        def hook(module, args, out: Tensor) -> None:
+            spk = out.detach().ne(0).flatten(1)
+            spent = torch.stack([spk.sum(0), torch.full((spk.shape[1],), len(spk), device=spk.device)])
+            totals[name] = totals[name] + spent if name in totals else spent
+
+        return hook
+
+    handles = [spike.register_forward_hook(watch(name)) for name, spike in snn.spikes().items()]
+    try:
+        with torch.no_grad():
+            for x in batches:
+                snn(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not totals:
+        raise ValueError("firing_rates got no batches (or a network with fold=False, whose sites are not called)")
+    rows = []
+    for name, (fired, seen) in totals.items():
+        share = {
+            "rate": fired.sum() / seen.sum(),
+            "silent": (fired == 0).double().mean(),
+            "always": (fired == seen).double().mean(),
+        }
+        rows.append({"site": name, **{k: float(v) for k, v in share.items()}})
+    return pd.DataFrame(rows)
+
+
+def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One image x (1, C, H, W) at one site: spk (T, neurons) bool, mem (T, neurons) before the reset, theta (neurons,)."""
+    spikes = snn.spikes()
+    if site not in spikes:
+        raise ValueError(f"site={site!r} is not one of {', '.join(islice(spikes, 20))}")
+    spike, seen = spikes[site], []
+
+    def look(module, args) -> None:
+        seen.append(args)
+
+    handle = spike.register_forward_pre_hook(look)
+    try:
+        with torch.no_grad():
+            snn(x)
+            ((h, timesteps, static),) = seen
+            h = h.expand(timesteps, *h.shape) if static else h.unflatten(0, (timesteps, -1))
+            out, mem = neurons.multistep(h, spike.theta, spike.u0, return_mem=True, **spike.options)
+    finally:
+        handle.remove()
+    theta = neurons.placed(h, spike.theta, spike.u0)[0].expand(h.shape[1:]).flatten()
+    return out.ne(0).flatten(1).cpu().numpy(), mem.double().flatten(1).cpu().numpy(), theta.double().cpu().numpy()

@@ -1,0 +1,139 @@
+"""Firing thresholds that make an integrate-and-fire neuron the best T-level copy of a ReLU.
+
+With constant input a, soft reset and u0 = theta / 2 the neuron emits on average
+Q_T(a) = (theta / T) clip(floor(T a / theta + 1/2), 0, T), and theta minimises E |a - Q_T(a)|^p over a site's positive activations.
+Source: Bojkovic et al. 2024; u0 = theta / 2 follows from optimality.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+DEAD = 1e4  # threshold of a site or channel that was never active: it must not start to fire
+GRID = 256  # thresholds tried between 0 and a histogram's range
+FINE = 33  # and around the best of them
+
+
+class Histogram(NamedTuple):
+    """Positive activations of one site: counts (groups, bins) of equal width between 0 and range (groups,)."""
+
+    counts: Tensor  # int64
+    range: Tensor  # float64, a power of two
+
+    @classmethod
+    def empty(cls, groups: int, bins: int) -> Histogram:
+        return cls(torch.zeros(groups, bins, dtype=torch.int64), torch.full((groups,), 2.0**-10, dtype=torch.float64))
+
+    def add(self, z: Tensor) -> Histogram:
+        """With activations z (groups, n) counted too. Ranges double, merging bins by twos, until the largest fits: the counts
+        are those of one pass with the final range."""
+        bins, counts, width = self.counts.shape[1], self.counts.clone(), self.range.clone()
+        largest = z.max(1).values.double().cpu()
+        if not torch.isfinite(largest).all():
+            raise ValueError("a site's activations are not finite: did the model diverge?")
+        while (grow := largest > width).any():
+            merged = counts[grow].unflatten(1, (bins // 2, 2)).sum(2)
+            counts[grow] = torch.cat([merged, torch.zeros_like(merged)], 1)
+            width[grow] *= 2
+        scale = (bins / width).to(z.device, z.dtype)[:, None]  # a power of two times bins: the product rounds like z alone
+        index = (z * scale).long().clamp(max=bins - 1)
+        index += torch.arange(len(z), device=z.device)[:, None] * bins
+        counts += torch.bincount(index[z > 0], minlength=counts.numel()).view(counts.shape).cpu()
+        return Histogram(counts, width)
+
+    @property
+    def centres(self) -> np.ndarray:
+        """(groups, bins) middles of the bins."""
+        bins = self.counts.shape[1]
+        return self.range.numpy()[:, None] * (np.arange(bins) + 0.5) / bins
+
+
+def quantised(a: np.ndarray, theta, T: int) -> np.ndarray:
+    """Q_T(a), the mean output over T steps for constant input a."""
+    return theta / T * np.clip(np.floor(T * a / theta + 0.5), 0, T)
+
+
+def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
+    """(groups,) thresholds by a scan of 256 values and a finer one around the best; DEAD where nothing was counted."""
+    counts, width = histogram.counts.numpy().astype(float), histogram.range.numpy()
+    bins = counts.shape[1]
+    a = (np.arange(bins) + 0.5) / bins  # in units of the range, so that one table of errors serves all groups
+
+    def best(thetas: np.ndarray, rows) -> np.ndarray:
+        errors = np.abs(a - quantised(a, thetas[:, None], T)) ** p  # (thetas, bins)
+        return thetas[(errors @ counts[rows].T).argmin(0)]
+
+    coarse = best(np.arange(1, GRID + 1) / GRID, slice(None))
+    theta = np.empty(len(counts))
+    for start in np.unique(coarse):
+        rows = coarse == start
+        theta[rows] = best(start + np.linspace(-1, 1, FINE)[int(start <= 1 / GRID) :] / GRID, rows)
+    return np.where(counts.any(1), theta * width, DEAD)
+
+
+def expected(histogram: Histogram, theta: np.ndarray, T: int, p: float = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Mean error |a - Q_T(a)|^p over the positive activations and the mass above theta, each (groups,); 0 for dead groups."""
+    counts, a = histogram.counts.numpy(), histogram.centres
+    total = np.maximum(counts.sum(1), 1)
+    error = (counts * np.abs(a - quantised(a, theta[:, None], T)) ** p).sum(1) / total
+    return error, (counts * (a > theta[:, None])).sum(1) / total
+
+
+def fit_threshold(activations, T: int = 1, p: float = 1) -> tuple[float, float]:
+    """(theta, u0 = theta / 2) that minimise the mean of |a - Q_T(a)|^p over a sample of activations; zeros do not count.
+
+    T = 1, p = 1: the exact optimum, which satisfies theta = median{a : a >= theta / 2}. Otherwise the best of 256 starts, each
+    improved by turns of assigning levels and solving for theta (a weighted median, or least squares for p = 2) until nothing
+    changes. Raises ValueError when nothing is positive, for T < 1, and for p other than 1 and 2.
+    """
+    a = np.sort(np.asarray(activations, dtype=float).ravel())
+    a = a[a > 0]
+    if not len(a) or not np.isfinite(a).all():
+        raise ValueError("fit_threshold needs positive, finite activations: this site is dead or diverged")
+    if T < 1 or p not in (1, 2):
+        raise ValueError(f"T={T}, p={p}: wanted T >= 1 and p = 1 or 2")
+    if T == 1 and p == 1:
+        theta = _two_medians(a)
+    else:
+        starts = a[-1] * np.arange(1, GRID + 1) / GRID
+        order = np.argsort([_cost(a, theta, T, p) for theta in starts])[:8]
+        theta = min((_improved(a, starts[i], T, p) for i in order), key=lambda theta: _cost(a, theta, T, p))
+    return float(theta), float(theta) / 2
+
+
+def _cost(a: np.ndarray, theta: float, T: int, p: float) -> float:
+    return float((np.abs(a - quantised(a, theta, T)) ** p).mean())
+
+
+def _two_medians(a: np.ndarray) -> float:
+    """One centre at 0 and one free: for every split of the sorted sample the free centre is the median of the upper part."""
+    n, sums = len(a), np.concatenate([[0.0], np.cumsum(a)])
+    k = np.arange(n)
+    middle = (k + n) // 2  # of a[k:], the upper one of two
+    upper = (sums[n] - sums[middle]) - (n - middle) * a[middle] + (middle - k) * a[middle] - (sums[middle] - sums[k])
+    return a[middle[(sums[k] + upper).argmin()]]
+
+
+def _improved(a: np.ndarray, theta: float, T: int, p: float) -> float:
+    """Levels by theta, theta by levels, in turns while the cost falls."""
+    cost = _cost(a, theta, T, p)
+    while True:
+        level = np.clip(np.floor(T * a / theta + 0.5), 0, T) / T
+        on = level > 0
+        if not on.any():
+            return theta
+        if p == 1:
+            ratio, weight = a[on] / level[on], level[on]
+            order = np.argsort(ratio)
+            total = np.cumsum(weight[order])
+            new = ratio[order][np.searchsorted(total, total[-1] / 2)]
+        else:
+            new = (a[on] * level[on]).sum() / (level[on] ** 2).sum()
+        new_cost = _cost(a, new, T, p)
+        if not new_cost < cost:
+            return theta
+        theta, cost = new, new_cost
