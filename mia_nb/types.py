@@ -33,7 +33,8 @@ class Images(NamedTuple):
 class Recipe:
     """Everything that determines a pool's models; JSON in, JSON out, things by name.
 
-    `model` is a key of `models.MODELS` or "package.module:function". Raises ValueError on values no pool can be trained with.
+    `model` is a key of `models.MODELS` or "package.module:function"; `parent` the key of the pool that this one starts from,
+    without which there must be epochs. Raises ValueError on values no pool can be trained with.
     """
 
     model: str = "tinycnn"
@@ -57,8 +58,9 @@ class Recipe:
 
     def __post_init__(self):
         for name in ("num_models", "epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: a pool needs at least 1")
+            smallest = 0 if name == "epochs" and self.parent else 1  # a derived pool may be its parent's weights as they are
+            if getattr(self, name) < smallest:
+                raise ValueError(f"{name}={getattr(self, name)}: a pool needs at least {smallest}")
         if self.split not in SPLITS:
             raise ValueError(f"split={self.split!r} is not one of {', '.join(SPLITS)}")
         if self.split == "pairs" and self.num_models % 2:

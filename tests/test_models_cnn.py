@@ -12,7 +12,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.functional import cross_entropy, relu
 
 from mia_nb import data
-from mia_nb.models import MODELS, build, check_width
+from mia_nb.models import build, check_width
 
 SMALL = {"tinycnn": {"width": 4}, "resnet14": {"blocks": 1, "width": 4}, "resnet18": {"width": 4}, "vgg16": {"width": 2}}
 
@@ -65,7 +65,7 @@ def test_resnet14_shapes_after_each_group_are_16_8_and_4_pixels_wide():
     assert shapes == [(32, 16, 16), (64, 8, 8), (128, 4, 4)]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", SMALL)
 @pytest.mark.parametrize(("channels", "height", "width"), [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 24, 40)])
 def test_every_model_takes_every_image_size_and_sees_the_whole_image(model, channels, height, width):
     net = make(model, SMALL[model], in_channels=channels, num_classes=7, size=(height, width), dtype=torch.float64).eval()
@@ -79,7 +79,7 @@ def test_every_model_takes_every_image_size_and_sees_the_whole_image(model, chan
     assert seen > 0.95 and (x.grad[1] == 0).all()
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", SMALL)
 def test_stacked_training_steps_equal_training_one_model_at_a_time(model):
     """Parameters, running statistics and step counts after two train-mode steps, three models, float64."""
     nets = [make(model, SMALL[model], num_classes=5, size=16, seed=s, dtype=torch.float64) for s in range(3)]

@@ -14,6 +14,7 @@ import torch
 
 from mia_nb import data, models, training
 from mia_nb.training import loop
+from mia_nb.training import train as trainer
 from mia_nb.training.work import load_plan, trace_name, weights_name
 from mia_nb.types import Recipe
 
@@ -99,7 +100,7 @@ def test_another_mask_other_pixels_classes_or_code_is_another_pool(images, tmp_p
     keys.add(train(MLP, data.from_arrays(255 - x, y, name=images.name), tmp_path).key)
     keys.add(train(MLP, data.from_arrays(x, y, classes=list("abcde"), name=images.name), tmp_path).key)
     pool = train(MLP, images, tmp_path)
-    monkeypatch.setattr(models, "source", lambda model: "other code")
+    monkeypatch.setattr(models, "source", lambda *model: "other code")
     keys.add(train(MLP, images, tmp_path).key)
     assert len(keys) == 7
     with pytest.raises(ValueError, match="is not the one pool"):
@@ -276,7 +277,7 @@ def test_a_resumed_group_ends_with_the_bytes_of_one_never_stopped(images, tmp_pa
 
         root = tmp_path / f"{strategy}-{recipe.schedule}-stopped"
         monkey = pytest.MonkeyPatch()
-        monkey.setattr(training._Bar, "update", stop_after_two)
+        monkey.setattr(trainer._Bar, "update", stop_after_two)
         with pytest.raises(Stopped):
             train(recipe, images, root, strategy=strategy, checkpoint=0)
         monkey.undo()

@@ -19,24 +19,34 @@ MODELS = {
     "resnet14": "mia_nb.models.cnn:ResNet14",
     "resnet18": "mia_nb.models.cnn:ResNet18",
     "vgg16": "mia_nb.models.cnn:VGG16",
+    "snn": "mia_nb.models.snn:network",
 }
 SMALLEST = 8  # pixels; below, the strides of every named model leave a single pixel early
 
 
 def build(
-    model: str, model_args: dict | None = None, *, in_channels, num_classes, size, seed, dtype=torch.float32
+    model: str,
+    model_args: dict | None = None,
+    *,
+    in_channels,
+    num_classes,
+    size,
+    seed,
+    dtype=torch.float32,
+    mean=(0.0,),
+    std=(1.0,),
 ) -> nn.Module:
     """A freshly initialised module, images (B, in_channels, H, W) -> logits (B, num_classes).
 
     model: a key of MODELS, or "package.module:function" of a builder of your own, which is called with `model_args` and with
-    those of in_channels, num_classes and size = (H, W) that its signature names. size: a number or (H, W). The weights depend
-    on `seed` only: torch's global generator is set for the call and left as it was found. Built in float32, then cast to
-    `dtype`. Raises ValueError of one line for an unknown name, a builder that cannot be imported or called, or a result that
-    is no module.
+    those of in_channels, num_classes, size = (H, W), mean and std (of the normalisation its input went through) that its
+    signature names. size: a number or (H, W). The weights depend on `seed` only: torch's global generator is set for the call
+    and left as it was found. Built in float32, then cast to `dtype`. Raises ValueError of one line for an unknown name, a
+    builder that cannot be imported or called, or a result that is no module.
     """
     builder, args = _find(model), dict(model_args or {})
     height, width = (size, size) if isinstance(size, int) else size
-    if model in MODELS and min(height, width) < SMALLEST:
+    if model in MODELS and model != "snn" and min(height, width) < SMALLEST:  # of a spiking network the base says it
         raise ValueError(f"{model} wants images of {SMALLEST}x{SMALLEST} pixels or more; these are {height}x{width}")
     known = inspect.signature(builder).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
@@ -45,6 +55,7 @@ def build(
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"model_args: {model} takes no {unknown[0]!r}{hint} (it takes {', '.join(known)})")
     given = {"in_channels": in_channels, "num_classes": num_classes, "size": (int(height), int(width))}
+    given |= {"mean": tuple(mean), "std": tuple(std)}
     args = {name: value for name, value in given.items() if name in known} | args
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -57,8 +68,17 @@ def build(
     return module.to(dtype)
 
 
-def source(model: str) -> str:
-    """sha256 of the code of a builder of your own (its module's file), "" for named models and where there is no file."""
+def architecture(model: str, model_args: dict | None = None) -> str:
+    """The model's name, of a spiking network that of the network it is made from."""
+    return (model_args or {}).get("base", "tinycnn") if model == "snn" else model
+
+
+def source(model: str, model_args: dict | None = None) -> str:
+    """sha256 of the code of a builder of your own (its module's file), "" for named models and where there is no file.
+
+    Of a spiking network ("snn") it is that of `model_args["base"]`.
+    """
+    model = architecture(model, model_args)
     if model in MODELS or ":" not in model:
         return ""
     builder = _find(model)
@@ -66,6 +86,12 @@ def source(model: str) -> str:
         with contextlib.suppress(OSError, TypeError):
             return hashlib.sha256(inspect.getsource(thing).encode()).hexdigest()
     return ""
+
+
+def timesteps(module: nn.Module) -> int | None:
+    """T of a spiking network, a module with `timesteps` whose forward(x, per_step=True) gives (T, B, K); None of any other."""
+    named = "per_step" in inspect.signature(module.forward).parameters
+    return getattr(module, "timesteps", None) if named else None
 
 
 def check_width(module: nn.Module, images: Images) -> nn.Module:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -27,10 +28,23 @@ OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}),
     "adam": (torch.optim.Adam, {"weight_decay": 0.0}),
 }
-LOSSES = {"cross_entropy": partial(F.cross_entropy, reduction="none")}  # logits (B, K), labels (B,) -> (B,)
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # bfloat16: autocast, float32 weights
 SCHEDULES = ("one_cycle", "cosine", "plateau", "constant")
 TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
+
+
+def tet(logits: Tensor, labels: Tensor, *, lamb: float = 0.05, means: float = 1.0) -> Tensor:
+    """(1 - lamb) mean_t CE(z_t, y) + lamb mean_{t,k} (z_tk - means)^2: logits per time step (T, B, K), labels (B,) -> (B,).
+
+    Temporal efficient training: every step answers for itself, and the second term keeps the logits near the threshold.
+    Source: Deng, Li, Zhang and Gu (ICLR 2022).
+    """
+    each = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none").view(len(logits), -1).mean(0)
+    return (1 - lamb) * each + lamb * (logits - means).square().mean((0, 2))
+
+
+LOSSES = {"cross_entropy": partial(F.cross_entropy, reduction="none"), "tet": tet}  # logits (B, K), labels (B,) -> (B,)
+PER_STEP = ("tet",)  # losses of (T, B, K), the logits of each time step
 
 
 def mix(*words) -> int:
@@ -42,6 +56,9 @@ def generator(*words) -> torch.Generator:
     return torch.Generator().manual_seed(mix(*words))
 
 
+Start = Callable[[int], dict[str, Tensor]]  # row -> the parent's weights, from which it starts
+
+
 class Plan(NamedTuple):
     """What a worker needs to train any row of a pool."""
 
@@ -51,6 +68,7 @@ class Plan(NamedTuple):
     device: torch.device
     stacked: bool
     channels_last: bool
+    start: Start | None = None  # a derived pool's
 
     @property
     def steps(self) -> int:
@@ -100,7 +118,7 @@ class Group:
     def __init__(self, plan: Plan, ids: list[int]):
         self.plan, self.ids = plan, ids
         recipe, images = plan.recipe, plan.images
-        modules = [build(recipe, images, m).to(plan.device, DTYPES[recipe.dtype]).train() for m in ids]
+        modules = [begin(recipe, images, m, plan.start).to(plan.device).train() for m in ids]
         self.module = modules[0]
         if plan.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
@@ -112,6 +130,7 @@ class Group:
         kind, defaults = OPTIMIZERS[recipe.optimizer]
         self.optimizer = kind(self.params.values(), lr=recipe.lr, fused=True, **{**defaults, **recipe.optimizer_args})
         self.criterion = LOSSES[recipe.loss]
+        self.options = {"per_step": True} if recipe.loss in PER_STEP else {}
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -124,12 +143,12 @@ class Group:
         if not self.plan.stacked:
             x = x[0].contiguous(memory_format=torch.channels_last) if self.plan.channels_last else x[0]
             with autocast:
-                logits = self.module(x)
+                logits = self.module(x, **self.options)
             return self.criterion(logits.to(DTYPES[self.plan.recipe.dtype]), y[0])[None]
 
         def one(params, buffers, x, y):
             with autocast:
-                logits = functional_call(self.module, (params, buffers), (x,))
+                logits = functional_call(self.module, (params, buffers), (x,), self.options)
             return self.criterion(logits.to(DTYPES[self.plan.recipe.dtype]), y)
 
         with ChannelsLast() if self.plan.device.type == "cpu" else contextlib.nullcontext():
@@ -197,8 +216,23 @@ class Group:
         return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
 
 
+def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None) -> nn.Module:
+    """Row `model` before its first step, in the recipe's dtype: freshly initialised, or with the weights that `start` gives."""
+    module = build(recipe, images, model).to(DTYPES[recipe.dtype])
+    if start is not None:
+        try:
+            module.load_state_dict(start(model))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split("\n\t")[1:2])[:160].strip() or str(error).splitlines()[0]
+            raise ValueError(
+                f"model {model} of pool {recipe.parent[:12]} does not fit {recipe.model} with {recipe.model_args} ({reason}): "
+                "take the parent's model and model_args, or convert_pool for a spiking network"
+            ) from error
+    return module
+
+
 def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
-    """Row `model` of the pool, freshly initialised."""
+    """Row `model` of the pool, freshly initialised; of a derived pool without the seed: all it has is its parent's."""
     _, channels, height, width = images.x.shape
     return models.build(
         recipe.model,
@@ -206,7 +240,9 @@ def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
         in_channels=channels,
         num_classes=len(images.classes),
         size=(height, width),
-        seed=mix(recipe.seed, model, "init"),
+        seed=mix(recipe.seed if recipe.parent is None else None, model, "init"),
+        mean=images.mean,
+        std=images.std,
     )
 
 

@@ -22,8 +22,8 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from mia_nb.store import Folder
-from mia_nb.training.loop import TRACE_FLOOR, Group, Plan, learning_rate
+from mia_nb.store import Folder, content_key, find
+from mia_nb.training.loop import TRACE_FLOOR, Group, Plan, Start, learning_rate
 from mia_nb.types import Images, Recipe
 
 Progress = Callable[[list[int], int, float], None]  # (rows, epochs done just now, mean loss)
@@ -49,8 +49,35 @@ def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]
         device,
         execution["stacked"],
         execution["channels_last"],
+        start_of(folder),
     )
     return plan, execution
+
+
+def start_of(folder: Folder) -> Start | None:
+    """What the rows of a derived pool start from, out of the parent's folder beside its own; None for other pools."""
+    parent = parent_of(folder)
+    return None if parent is None else lambda m: safetensors.torch.load(parent.read_bytes(weights_name(m)))
+
+
+def parent_of(folder: Folder) -> Folder | None:
+    """The folder of a derived pool's parent; ValueError where it is gone or was trained anew since."""
+    record = folder.record
+    if (key := record["recipe"]["parent"]) is None:
+        return None
+    parent = find(key, folder.path.parent, "pool")
+    if weights_digest(parent, record["recipe"]["num_models"]) != record["parent_weights"]:
+        raise ValueError(
+            f"{folder.path.name} started from weights of {parent.path.name} that are no longer there (trained anew since?): "
+            "derive the pool again from the weights of now"
+        )
+    return parent
+
+
+def weights_digest(folder: Folder, num_models: int) -> str:
+    """One checksum of the recorded checksums of all models: equal where the weights are equal."""
+    files = folder.files()
+    return content_key({}, *(files.get(weights_name(m), "") for m in range(num_models)))
 
 
 def units(num_models: int, group: int) -> Iterator[list[int]]:
@@ -85,17 +112,30 @@ def work(
 ) -> None:
     """Train whatever this pool lacks; with `wait`, also what others held a lock on but did not finish."""
     plan, execution = load_plan(folder, images)
+    each = list(units(len(plan.member), execution["group"]))
+    with threads(execution["threads"]):
+        share(folder, each, unfinished, lambda rows: train_unit(folder, plan, rows, checkpoint, progress), wait)
+
+
+def share(folder: Folder, each: list[list[int]], left: Callable, make: Callable[[list[int]], None], wait: bool = True) -> None:
+    """make(rows) for every unit of which something is `left`, under its lock; those that others work on come last."""
+    for timeout in (0, -1) if wait else (0,):
+        for rows in each:
+            try:
+                with folder.lock(unit_name(rows), timeout=timeout):
+                    if left(folder, rows):
+                        make(rows)
+            except filelock.Timeout:
+                continue
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Torch's number of threads for the time being: it enters the bits of a result."""
     before = torch.get_num_threads()
-    torch.set_num_threads(execution["threads"])
+    torch.set_num_threads(count)
     try:
-        for timeout in (0, -1) if wait else (0,):
-            for rows in units(len(plan.member), execution["group"]):
-                try:
-                    with folder.lock(unit_name(rows), timeout=timeout):
-                        if unfinished(folder, rows):
-                            train_unit(folder, plan, rows, checkpoint, progress)
-                except filelock.Timeout:
-                    continue
+        yield
     finally:
         torch.set_num_threads(before)
 
@@ -139,8 +179,8 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
         weights = group.weights(slot)
         bad = [e for e, losses in enumerate(history) if not np.isfinite(losses[slot])]
         if bad or not all(t.isfinite().all() for t in weights.values()):
-            bad = bad or [epochs - 1]
-            lr = learning_rate(plan.recipe, bad[0] / epochs, [losses[slot] for losses in history[: bad[0]]])
+            bad = bad or [max(epochs - 1, 0)]
+            lr = learning_rate(plan.recipe, bad[0] / max(epochs, 1), [losses[slot] for losses in history[: bad[0]]])
             folder.write_json(f"diverged_{m:03d}.json", {"epoch": bad[0] + 1, "lr": lr})
             continue
         folder.write_bytes(weights_name(m), safetensors.torch.save(weights))

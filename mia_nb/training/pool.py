@@ -1,0 +1,107 @@
+"""The record of a trained pool, read from its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import nn
+
+from mia_nb import models, store
+from mia_nb.training import loop
+from mia_nb.training.loop import DTYPES
+from mia_nb.training.work import load_images, parent_of, trace_name, weights_name
+from mia_nb.types import Images, Recipe
+
+TRACE_LIMIT = 2**30  # bytes of loss traces that `Pool.traces` puts into memory
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Trained models and who their members are; everything is read from `folder`, checksums verified."""
+
+    recipe: Recipe
+    key: str
+    member: np.ndarray  # (M, N) bool
+    population: np.ndarray  # (N,) bool: set aside before training
+    folder: store.Folder
+
+    @property
+    def status(self) -> list[str]:
+        """Per row: "trained", "diverged in epoch e", or "missing"."""
+        files, found = self.folder.files(), []
+        for m in range(len(self.member)):
+            if f"diverged_{m:03d}.json" in files:
+                found.append(f"diverged in epoch {self.folder.read_json(f'diverged_{m:03d}.json')['epoch']}")
+            else:
+                found.append("trained" if weights_name(m) in files else "missing")
+        return found
+
+    @cached_property
+    def traces(self) -> np.ndarray | None:
+        """(M, E, N) float16 natural logarithms of per-sample training losses, from 1e-10 up; NaN where a row did not train
+        on a sample in that epoch. None where they would take more than 1 GiB: read `trace(m)` one by one then."""
+        models, samples = self.member.shape
+        if models * self.recipe.epochs * samples * 2 > TRACE_LIMIT:
+            return None
+        return np.stack([self.trace(m) for m in range(models)])
+
+    def trace(self, model: int) -> np.ndarray:
+        """(E, N) of one row, as `traces`; all NaN for a row that was not trained to its end."""
+        full = np.full((self.recipe.epochs, self.member.shape[1]), np.nan, np.float16)
+        if self.status[model] == "trained":
+            full[:, self.member[model]] = self.folder.read_array(trace_name(model))
+        return full
+
+    def state(self, model: int) -> dict[str, torch.Tensor]:
+        """State dictionary of one row. Raises store.Corrupt where the file was altered."""
+        if (status := self.status[model]) != "trained":
+            raise ValueError(f"model {model} of pool {self.key[:12]} is {status}; train the pool again with another recipe")
+        return safetensors.torch.load(self.folder.read_bytes(weights_name(model)))
+
+    def model(self, model: int) -> nn.Module:
+        """One row as a module in evaluation mode, on the CPU, in the recipe's dtype."""
+        if self.folder.record.get("builder", "") != models.source(self.recipe.model, self.recipe.model_args):
+            raise ValueError(
+                f"the code of {self.recipe.model} is not the one pool {self.key[:12]} was trained with; train it again"
+            )
+        module = loop.build(self.recipe, self._images, model).to(DTYPES[self.recipe.dtype])
+        module.load_state_dict(self.state(model))
+        return module.eval()
+
+    @property
+    def parent(self) -> Pool | None:
+        """The pool this one was derived from; ValueError where it is gone or has other weights now."""
+        folder = parent_of(self.folder)
+        return None if folder is None else load_pool(folder.key, folder.path.parent)
+
+    def images(self) -> Images:
+        """The images, from the pool's own folder."""
+        return self._images
+
+    @cached_property
+    def _images(self) -> Images:
+        return load_images(self.folder)
+
+
+def load_pool(prefix: str, root: str | Path = "results") -> Pool:
+    """The pool whose key or folder name starts with the prefix. Raises ValueError for none, several, or an unfinished one."""
+    folder = store.find(prefix, root, "pool")
+    member = folder.read_array("member.npy")
+    pool = Pool(Recipe.from_json(folder.recipe), folder.key, member, folder.read_array("population.npy"), folder)
+    if (left := pool.status.count("missing")) > 0:
+        raise ValueError(
+            f"pool {folder.path.name} lacks {left} of its {len(member)} models: run its training again to finish it"
+        )
+    return pool
+
+
+def ancestor(pool: Pool) -> Pool:
+    """The pool at the start of the chain of parents: the pool itself where it was trained from nothing."""
+    while (parent := pool.parent) is not None:
+        pool = parent
+    return pool

@@ -1,0 +1,284 @@
+"""`train_pool`: a recipe and images -> a pool, whatever of it is missing; refusals before anything is written."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+
+from mia_nb import __version__, data, models, store
+from mia_nb.training import loop
+from mia_nb.training.execution import choose, execution, processes
+from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, SCHEDULES, mix
+from mia_nb.training.pool import Pool, load_pool
+from mia_nb.training.work import Helpers, remove_parts, trace_name, unfinished, units, weights_digest, weights_name, work
+from mia_nb.types import Images, Recipe
+
+FORMAT = 1  # enters every key; raise it when the same recipe starts to mean other models
+
+
+def train_pool(
+    recipe: Recipe,
+    images: Images,
+    *,
+    member: np.ndarray | None = None,
+    root: str | Path = "results",
+    device: str | None = None,
+    strategy: str = "auto",
+    workers: int | None = None,
+    progress: bool = True,
+    force: bool = False,
+    checkpoint: float = 60.0,
+) -> Pool:
+    """Train the pool of a recipe, or what of it is missing; a finished pool comes back at once.
+
+    member (M, N) bool: drawn from recipe.split, population and seed when None; given, recipe.split must be "given".
+    recipe.parent, the key of a pool in the same root: row m goes on from its row m, on the same members; the split is the
+    parent's, and its weights are part of the key. epochs=0 takes them as they are, say at other `timesteps`.
+    strategy: "auto" (by rule: stacked where a step's activations fit a core's cache, or on a GPU a network has under a million
+    weights; else plain), "plain", "stacked", "stacked:G", or "measure" (times one step of each).
+    workers: processes, by default as many as cores on a CPU and one on a GPU.
+    checkpoint: seconds between part files of a running group, from which a killed run resumes to the same bits (same device,
+    strategy and threads, which are recorded and read back). force: train again from nothing.
+    Raises ValueError for recipes that cannot be trained, models that diverged (the others are kept), a pool begun elsewhere,
+    a parent of another split, of other images, or not trained to its end.
+    """
+    recipe = complete(recipe)
+    parent = _parent(recipe, images, root)
+    member, population = _membership(recipe, images, member, parent)
+    pool, extra = place(recipe, images, member, population, root, parent)
+    folder = pool.folder
+    if known := folder.has("recipe.json"):
+        open_pool(pool, images, extra)
+        if not force and not unfinished(folder, range(len(member))):
+            remove_parts(folder)
+            return announce(pool, progress, "cached")
+    begun = time.perf_counter()
+    with Helpers(processes(recipe, device, workers) - 1) as helpers:
+        if not known:
+            check(recipe, images, member, parent)
+            open_pool(pool, images, extra)
+        rows = missing(folder, len(member), force, unfinished)
+        first = partial(choose, recipe, images, member, parent and parent.state, device, strategy, workers)
+        how = execution(folder, device, strategy, first)
+        touched = [unit for unit in units(len(member), how["group"]) if set(unit) & set(rows)]
+        count = min(len(helpers.processes), len(touched) - 1)
+        with _Bar(recipe, [m for unit in touched for m in unit], how, count + 1, progress) as bar:
+            helpers.start(folder, count, checkpoint, bar.update)
+            work(folder, images=images, checkpoint=checkpoint, progress=bar.update)
+    return announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
+
+
+def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options) -> Pool:
+    """Train every model of a pool further: `recipe` with the pool as its parent and its split, beside it in the same root.
+
+    options: as for `train_pool`. Raises ValueError as that does.
+    """
+    given = pool.recipe
+    split = {"num_models": given.num_models, "split": given.split, "population": given.population}
+    return train_pool(replace(recipe, parent=pool.key, **split), images, root=pool.folder.path.parent, **options)
+
+
+def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
+    """The pool that a recipe starts from; ValueError where it does not fit."""
+    if recipe.parent is None:
+        return None
+    parent = load_pool(recipe.parent, root)
+    if parent.key != recipe.parent:
+        raise ValueError(f"parent={recipe.parent!r} is short for {parent.key}: a recipe names the whole key")
+    for name in ("num_models", "split", "population"):
+        if (value := getattr(recipe, name)) != (theirs := getattr(parent.recipe, name)):
+            raise ValueError(f"{name}={value!r}, but the parent's is {theirs!r}: a derived pool keeps its parent's split")
+    check_parent(parent, images)
+    return parent
+
+
+def check_parent(parent: Pool, images: Images) -> None:
+    """ValueError where a pool was trained on other images or lacks models."""
+    if images.digest != parent.folder.read_json("images.json")["digest"]:
+        raise ValueError(
+            f"pool {parent.folder.path.name} was trained on other images than these ({images.name}): who is a member would "
+            "mean nothing; derive pools with the parent's own images"
+        )
+    for m, status in enumerate(parent.status):
+        if status != "trained":
+            raise ValueError(f"model {m} of the parent {parent.folder.path.name} is {status}: nothing can start from it")
+
+
+def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> list[int]:
+    """Rows to make: all with `force`, else those of which something is `left`; damaged files are named."""
+    if force:
+        if any(folder.locked(path.name.removeprefix(".lock-")) for path in folder.path.glob(".lock-part_*")):
+            raise ValueError(
+                f"{folder.path.name} is being trained by another process: wait for it, or stop it, before force=True"
+            )
+        with folder.lock():
+            for name in folder.files():
+                if name.split("_")[0] in ("model", "losses", "part", "diverged", "conversion", "execution.json"):
+                    folder.remove(name)
+    rows = left(folder, range(models))
+    for name in [n for m in rows for n in (weights_name(m), trace_name(m)) if folder.has(n) and not folder.intact(n)]:
+        print(f"{folder.path / name} was truncated or altered (checksum differs): training this model again", file=sys.stderr)
+    return rows
+
+
+def complete(recipe: Recipe) -> Recipe:
+    """The recipe with the optimiser's defaults written out; ValueError for a name that is not known."""
+    tables = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "loss": LOSSES, "dtype": DTYPES}
+    for name, table in tables.items():
+        if (value := getattr(recipe, name)) not in table:
+            close = difflib.get_close_matches(str(value), list(table), 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"{name}={value!r} is not one of {', '.join(table)}{hint}")
+    if recipe.defense is not None:
+        raise ValueError(f"defense={recipe.defense!r}: this version trains undefended pools only; leave it empty")
+    # 1 and 1.0 are the same recipe
+    return replace(recipe, lr=float(recipe.lr), optimizer_args={**OPTIMIZERS[recipe.optimizer][1], **recipe.optimizer_args})
+
+
+def check(recipe: Recipe, images: Images, member: np.ndarray, parent: Pool | None = None) -> None:
+    """Refuse, before anything is written, what cannot be trained: ValueError of one line."""
+    smallest = int(member.sum(1).min())
+    if int(member.sum(1).mean()) < recipe.batch or smallest < 2:
+        raise ValueError(
+            f"batch={recipe.batch} is more than a model's {smallest} training samples; take a smaller batch or more data"
+        )
+    if recipe.augment != "none":
+        data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
+    try:
+        OPTIMIZERS[recipe.optimizer][0]([torch.zeros(1, requires_grad=True)], lr=recipe.lr, fused=True, **recipe.optimizer_args)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}") from error
+    module = models.check_width(loop.begin(recipe, images, 0, parent and parent.state), images)
+    if recipe.loss in loop.PER_STEP and models.timesteps(module) is None:
+        raise ValueError(
+            f"loss={recipe.loss!r} wants logits for each time step, and {recipe.model} is no spiking network: "
+            'take loss="cross_entropy", or model="snn"'
+        )
+    same = parent and all(getattr(recipe, f) == getattr(parent.recipe, f) for f in ("model", "model_args", "dtype"))
+    if same and not _alike(module, parent.model(0), images):
+        raise ValueError(
+            f"{recipe.model} with the parent's weights answers otherwise than the parent: it computes with what its state "
+            "dictionary does not hold; register that as persistent buffers"
+        )
+
+
+def _alike(one: nn.Module, other: nn.Module, images: Images) -> bool:
+    """Whether two modules answer two images alike, given the same random draws."""
+    answers = []
+    for module in (one, other):
+        weight = next(module.parameters(), torch.zeros(()))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            answers.append(module.eval()(data.normalise(images.x[:2].cpu(), images.mean, images.std, weight.dtype)).double())
+    return torch.allclose(*answers, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+def _membership(
+    recipe: Recipe, images: Images, member: np.ndarray | None, parent: Pool | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Masks (M, N) and population (N,): the parent's, drawn by the recipe's split, or given."""
+    samples = len(images.y)
+    if parent is not None:
+        if member is not None and not np.array_equal(member, parent.member):
+            raise ValueError("member differs from the parent's: a derived pool keeps its parent's members; leave member out")
+        return parent.member, parent.population
+    if (member is None) == (recipe.split == "given"):
+        raise ValueError(f'split={recipe.split!r}: give a member mask with split="given", and with no other split')
+    if member is not None:
+        member = np.asarray(member, bool)
+        if member.shape != (recipe.num_models, samples):
+            raise ValueError(f"member has shape {member.shape}; wanted (num_models, samples) = {(recipe.num_models, samples)}")
+        unseen = ~member.any(0)
+        if recipe.population not in (0, unseen.sum()):
+            raise ValueError(f"population={recipe.population}, but the given mask leaves {unseen.sum()} samples to no model")
+        return member, unseen & (recipe.population > 0)
+    options = {"labels": images.y.cpu().numpy(), "num_population": recipe.population, "seed": mix(recipe.seed, "member")}
+    # both splits set the same samples aside, and only in pairs is "in no row" the same as "set aside"
+    pairs = data.paired_membership(recipe.num_models + recipe.num_models % 2, samples, **options)
+    member = pairs if recipe.split == "pairs" else data.bernoulli_membership(recipe.num_models, samples, **options)
+    return member, ~pairs.any(0)
+
+
+def place(recipe: Recipe, images: Images, member, population, root: str | Path, parent: Pool | None) -> tuple[Pool, dict]:
+    """The pool of a recipe where it lies or would lie, and what its record says besides the recipe; nothing is written."""
+    extra = {"builder": models.source(recipe.model, recipe.model_args)}
+    if parent is not None:
+        extra["parent_weights"] = weights_digest(parent.folder, recipe.num_models)
+    key = store.content_key({"format": FORMAT, **extra, **recipe.to_json()}, images.digest, np.packbits(member).tobytes())
+    folder = store.place(root, "pool", f"{images.name}-{recipe.model}", key)
+    return Pool(recipe, key, member, population, folder), {"version": __version__, **extra}
+
+
+def open_pool(pool: Pool, images: Images, extra: dict) -> None:
+    """Make the pool's folder, with its images and masks in place."""
+    folder = pool.folder
+    store.open_folder(
+        folder.path.parent, "pool", f"{images.name}-{pool.recipe.model}", pool.key, pool.recipe.to_json(), **extra
+    )
+    about = {k: getattr(images, k) for k in ("classes", "name", "digest", "mean", "std")}
+    arrays = {
+        "images.npy": images.x,
+        "labels.npy": images.y,
+        "member.npy": pool.member,
+        "population.npy": pool.population,
+        "canary.npy": images.canary,
+    }
+    with folder.lock():
+        for name, array in arrays.items():
+            if array is not None and not folder.intact(name):
+                folder.write_array(name, array if isinstance(array, np.ndarray) else array.cpu().numpy())
+        if not folder.intact("images.json"):
+            folder.write_json("images.json", about)
+
+
+class _Bar:
+    """One progress bar in model-epochs; plain lines, about ten in all, where MIA_NB_MODE is batch."""
+
+    def __init__(self, recipe: Recipe, rows: list[int], execution: dict, workers: int, progress: bool):
+        how = f"stacked {execution['group']}" if execution["stacked"] else "plain"
+        self.label = f"training {len(rows)} {recipe.model} ({how}, {workers} x {execution['threads']} threads)"
+        self.plain = os.environ.get("MIA_NB_MODE") == "batch"
+        self.bar = tqdm(total=len(rows) * recipe.epochs, desc=self.label, unit="epoch", disable=not progress or self.plain)
+        self.progress, self.done, self.begun, self.lock = progress, 0, time.perf_counter(), threading.Lock()
+
+    def update(self, rows: list[int], epochs: int, loss: float) -> None:
+        """Some rows are `epochs` further; called from any thread."""
+        with self.lock:
+            before, self.done = self.done, self.done + len(rows) * epochs
+            self.bar.set_postfix(loss=f"{loss:.3g}", refresh=False)
+            self.bar.update(len(rows) * epochs)
+            if self.plain and self.progress and before * 10 // self.bar.total != self.done * 10 // self.bar.total:
+                left = (time.perf_counter() - self.begun) * (self.bar.total / self.done - 1)
+                print(f"{self.label}: {100 * self.done // self.bar.total} %, loss {loss:.3g}, {left:.0f} s left", flush=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.bar.close()
+
+
+def announce(pool: Pool, progress: bool, what: str) -> Pool:
+    """The pool, with a line about it; ValueError that names a model that diverged."""
+    if progress:
+        print(f"pool {pool.folder.path.name}: {len(pool.member)} models, {what}", flush=True)
+    for m, status in enumerate(pool.status):
+        if status.startswith("diverged"):
+            lr = pool.folder.read_json(f"diverged_{m:03d}.json")["lr"]
+            raise ValueError(
+                f"model {m} {status} (non-finite loss at learning rate {lr:.3g}, peak lr={pool.recipe.lr}): "
+                "lower lr or change the schedule; the other models are kept"
+            )
+    return pool
