@@ -6,6 +6,15 @@ transparent and text mid-grey, so that a figure reads on light and on dark pages
 
 from mia_nb.plots.curves import roc, roc_pair, verdict
 from mia_nb.plots.pools import accuracy, images, loss_traces
+from mia_nb.plots.spiking import (
+    accuracy_and_risk,
+    against_timesteps,
+    confidences,
+    conversion_quality,
+    heatmap,
+    raster,
+    sites,
+)
 from mia_nb.plots.style import GREY, MEMBER, NON_MEMBER, TEMPLATE
 from mia_nb.plots.views import gap_against_risk, histogram, scatter, summary
 
@@ -15,13 +24,20 @@ __all__ = [
     "NON_MEMBER",
     "TEMPLATE",
     "accuracy",
+    "accuracy_and_risk",
+    "against_timesteps",
+    "confidences",
+    "conversion_quality",
     "gap_against_risk",
+    "heatmap",
     "histogram",
     "images",
     "loss_traces",
+    "raster",
     "roc",
     "roc_pair",
     "scatter",
+    "sites",
     "summary",
     "verdict",
 ]

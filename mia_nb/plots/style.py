@@ -23,6 +23,7 @@ AXIS = {
     "title": {"font": {"size": 13}},
     "automargin": True,
 }
+LINE_HEIGHT = 18
 TITLE = {"x": 0, "xref": "paper", "y": 1, "yref": "paper", "yanchor": "bottom", "pad": {"b": 32}, "font": {"size": 14}}
 TEMPLATE = go.layout.Template(
     layout={
@@ -40,9 +41,18 @@ TEMPLATE = go.layout.Template(
 )
 
 
-def finish(figure: go.Figure, sentence: str, note: str = "", **layout) -> go.Figure:
-    """The template, the sentence as title and, smaller, a note on how to read the picture."""
-    title = {"text": "<br>".join(textwrap.wrap(sentence, 96)), "subtitle": {"text": note}}
+def finish(figure: go.Figure, sentence: str, note: str = "", *, headroom: int = 0, **layout) -> go.Figure:
+    """The template, the sentence as title and, smaller, a note on how to read the picture.
+
+    `headroom`: pixels between note and picture, for headings of panels. Titles grow downwards, so each further line asks for
+    its own.
+    """
+    lines = textwrap.wrap(sentence, 96)
+    title = {"text": "<br>".join(lines), "subtitle": {"text": note}}
+    if more := headroom + LINE_HEIGHT * (len(lines) - 1):
+        title |= {"pad": {"b": TITLE["pad"]["b"] + more}}
+        layout |= {"margin": {"t": TEMPLATE.layout.margin.t + more}}
+        layout["height"] += more
     return figure.update_layout(template=TEMPLATE, title=title, **layout)
 
 

@@ -1,0 +1,354 @@
+"""Figures of spiking pools hold exactly what they were given, say true sentences, and lose nothing on a log axis."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from mia_nb import metrics, plots
+from mia_nb.types import Signals
+
+# RMIA on ResNet18, CIFAR-10 (Guan et al. 2025, Tables 3, 4, 6)
+AUC = {
+    "hybrid": {1: 0.5989, 2: 0.6083, 4: 0.6261},
+    "hybrid, input dropout": {1: 0.6384, 2: 0.6428, 4: 0.6465},
+    "direct": {4: 0.6385},
+    "ANN references": {1: 0.5852, 2: 0.5968, 4: 0.6132},
+}
+ANN = {"ANN": (0.6384, 0.632, 0.645), "ANN, input dropout": (0.645, np.nan, np.nan)}
+
+
+def against_t(lines=AUC, half=0.008) -> pd.DataFrame:
+    rows = [(name, t, v, v - half, v + half) for name, values in lines.items() for t, v in values.items()]
+    return pd.DataFrame(rows, columns=["line", "timesteps", "value", "low", "high"])
+
+
+def trace(figure, name):
+    return next(t for t in figure.data if t.name == name)
+
+
+def title(figure) -> str:
+    return figure.layout.title.text.replace("<br>", " ")
+
+
+def conversion_report(models=3, sites=("spike0", "spike1", "spike10")) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    columns = ["theta", "u0", "expected_error", "clipped_mass", "firing_rate"]
+    rows = [(m, s, *rng.uniform(0.01, 0.4, 5)) for m in range(models) for s in sites]
+    return pd.DataFrame(rows, columns=["model", "site", *columns])
+
+
+def grid(gain=0.02, error=0.004) -> pd.DataFrame:
+    rows = [(0.0, 1, 0.61, error), (0.01, 1, 0.605, error), (0.01, 30, 0.61 + gain, error), (0.05, 30, 0.6, error)]
+    return pd.DataFrame(rows, columns=["p", "queries", "value", "error"])
+
+
+def layer(steps=16, neurons=40, theta=1.0, seed=0):
+    """(spk, mem before reset) of integrate-and-fire neurons under constant input."""
+    x, mem = np.random.default_rng(seed).normal(0.15, 0.25, neurons), np.full(neurons, 0.5) * theta
+    spikes, potentials = [], []
+    for _ in range(steps):
+        mem = mem + x
+        spikes.append(mem >= theta)
+        potentials.append(mem)
+        mem = mem - theta * spikes[-1]
+    return np.array(spikes), np.array(potentials)
+
+
+def test_every_value_and_interval_against_t_is_the_tables():
+    table = against_t()
+    figure = plots.against_timesteps(table, reference=ANN, y_title="AUC of rmia")
+    for name, rows in table.groupby("line"):
+        drawn = trace(figure, name)
+        np.testing.assert_array_equal(drawn.customdata, rows["timesteps"])
+        np.testing.assert_array_equal(drawn.y, rows["value"])
+        np.testing.assert_allclose(drawn.y + drawn.error_y.array, rows["high"])
+        np.testing.assert_allclose(drawn.y - drawn.error_y.arrayminus, rows["low"])
+        np.testing.assert_array_equal(np.rint(np.log2(drawn.x)), np.log2(rows["timesteps"]))
+    assert list(trace(figure, "ANN").y) == [0.6384] * 2 and list(trace(figure, "ANN, input dropout").y) == [0.645] * 2
+    bands = [t for t in figure.data if t.line.width == 0]
+    assert [set(t.y) for t in bands] == [{0.632}, {0.645}]  # the second level has no interval and so no band
+    assert "1 of 11 values came without" not in title(figure)
+    assert "1 of 12 values came without" in figure.layout.title.subtitle.text
+
+
+def test_the_axis_of_t_is_logarithmic_names_every_t_and_holds_every_point():
+    figure = plots.against_timesteps(against_t({"hybrid": {1: 0.6, 3: 0.61, 64: 0.7}}), reference=ANN)
+    axis = figure.layout.xaxis
+    assert axis.type == "log" and list(axis.tickvals) == [1, 3, 64] and list(axis.ticktext) == ["1", "3", "64"]
+    for drawn in figure.data:
+        assert (np.log10(drawn.x) >= axis.range[0]).all() and (np.log10(drawn.x) <= axis.range[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "half", "sentence"),
+    [
+        ({1: 0.6, 4: 0.65}, 0.01, "hybrid: AUC rises from 0.600 at T = 1 to 0.650 at T = 4; the intervals do not overlap"),
+        ({4: 0.59, 1: 0.6}, 0.01, "hybrid: AUC falls from 0.600 at T = 1 to 0.590 at T = 4; the intervals overlap"),
+        ({1: 0.6, 4: 0.6}, 0.01, "hybrid: AUC stays at 0.600 at T = 4; the intervals overlap"),
+        ({1: 0.6, 4: 0.65}, np.nan, "hybrid: AUC rises from 0.600 at T = 1 to 0.650 at T = 4; no intervals to weigh it by"),
+        ({2: 0.6}, 0.01, "hybrid: AUC is 0.600 at T = 2"),
+    ],
+)
+def test_the_sentence_weighs_the_first_lines_change_by_its_intervals(values, half, sentence):
+    assert title(plots.against_timesteps(against_t({"hybrid": values, "other": {1: 0.9}}, half))) == sentence
+
+
+def test_references_may_come_as_a_frame():
+    frame = pd.DataFrame(ANN, index=["value", "low", "high"]).T
+    one, other = (plots.against_timesteps(against_t(), reference=reference) for reference in (ANN, frame))
+    assert one.to_json() == other.to_json()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.drop(columns=["low"]), "low missing"),
+        (lambda t: t.head(0), "without rows"),
+        (lambda t: t.assign(timesteps=0), "whole numbers from 1 on"),
+        (lambda t: t.assign(timesteps=1.5), "whole numbers from 1 on"),
+        (lambda t: t.assign(value=np.nan), "value is nan in the row"),
+        (lambda t: pd.concat([t, t]), "hybrid has T = 1 more than once"),
+    ],
+)
+def test_tables_that_a_log_axis_would_falsify_are_refused_in_one_line(change, message):
+    with pytest.raises(ValueError, match=message) as error:
+        plots.against_timesteps(change(against_t()))
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=r"wanted \(value, low, high\)"):
+        plots.against_timesteps(against_t(), reference={"ANN": 0.6})
+
+
+def test_accuracy_and_risk_keep_a_lines_look_and_say_both_changes():
+    accuracy = against_t({"direct": {4: 0.87}, "hybrid": {1: 0.861, 2: 0.873, 4: 0.882, 8: 0.89}})
+    accuracy = accuracy[accuracy["line"] != "direct"]
+    figure = plots.accuracy_and_risk(accuracy, against_t(), accuracy_reference={"ANN": (0.909, 0.9, 0.92)}, reference=ANN)
+    left, right = (t for t in figure.data if t.name == "hybrid")
+    assert (left.line.color, left.marker.symbol, left.legendgroup) == (right.line.color, right.marker.symbol, right.legendgroup)
+    assert (left.xaxis, right.xaxis) == ("x", "x2") and (left.showlegend, right.showlegend) == (True, False)
+    assert left.line.color == trace(plots.against_timesteps(against_t()), "hybrid").line.color
+    np.testing.assert_array_equal(left.y, accuracy["value"])
+    assert title(figure) == "hybrid: from T = 1 to T = 4 accuracy changes by +2.1 points, AUC by +0.027"
+    with pytest.raises(ValueError, match="name one line alike"):
+        plots.accuracy_and_risk(against_t({"a": {1: 0.5}}), against_t())
+    with pytest.raises(ValueError, match="no T in both tables"):
+        plots.accuracy_and_risk(against_t({"hybrid": {8: 0.5}}), against_t())
+
+
+def test_conversion_quality_names_the_best_fit_and_when_it_reaches_the_ann():
+    ways = {("refit", "layer"): 0.3, ("refit", "channel"): 0.2, ("reused", "layer"): 0.5}
+    rows = [(t, *way, 0.9 - d / t**2, np.nan, np.nan) for way, d in ways.items() for t in (1, 2, 4, 8)]
+    table = pd.DataFrame(rows, columns=["timesteps", "fit", "per", "value", "low", "high"])
+    figure = plots.conversion_quality(table, ann=0.905)
+    assert title(figure) == (
+        "at T = 8 refit, per channel is best: 89.7%, 0.8 points below the ANN; it first comes within a point at T = 8"
+    )
+    for (fit, per), own in table.groupby(["fit", "per"]):
+        np.testing.assert_array_equal(trace(figure, f"{fit}, per {per}").y, own["value"])
+    assert list(trace(figure, "ANN").y) == [0.905] * 2
+    assert title(plots.conversion_quality(table, ann=(0.95, 0.94, 0.96))).endswith("it never comes within a point")
+    assert title(plots.conversion_quality(table)) == "at T = 8 refit, per channel is best: 89.7%"
+    with pytest.raises(ValueError, match="fit missing"):
+        plots.conversion_quality(table.drop(columns="fit"))
+
+
+def test_sites_show_median_and_range_over_models_in_the_networks_order():
+    report = conversion_report()
+    figure = plots.sites(report)
+    for drawn, column in zip(figure.data, ("theta", "clipped_mass", "firing_rate"), strict=True):
+        cube = report[column].to_numpy().reshape(3, 3)
+        assert list(drawn.x) == ["spike0", "spike1", "spike10"]
+        np.testing.assert_allclose(drawn.y, np.median(cube, axis=0))
+        np.testing.assert_allclose(drawn.y + drawn.error_y.array, cube.max(0))
+        np.testing.assert_allclose(drawn.y - drawn.error_y.arrayminus, cube.min(0))
+    rate = report.groupby("site", sort=False)["firing_rate"].median()
+    assert f"the 3 sites fire in {rate.min():.1%} ({rate.idxmin()}) to {rate.max():.1%} ({rate.idxmax()})" in title(figure)
+
+
+def test_a_site_without_activation_is_named_and_keeps_its_place():
+    report = conversion_report()
+    report.loc[report["site"] == "spike1", ["theta", "u0"]] = np.nan
+    figure = plots.sites(report)
+    assert "no activation and so no threshold: spike1" in figure.layout.title.subtitle.text
+    np.testing.assert_array_equal(np.isnan(figure.data[0].y), [False, True, False])
+    assert np.isfinite(figure.data[2].y).all()
+
+
+def test_reports_with_missing_or_doubled_sites_are_refused():
+    report = conversion_report()
+    with pytest.raises(ValueError, match="one row per model and site"):
+        plots.sites(report.iloc[:-1])
+    with pytest.raises(ValueError, match="firing_rate is nan"):
+        plots.sites(report.assign(firing_rate=np.nan))
+    with pytest.raises(ValueError, match="u0 missing"):
+        plots.sites(report.drop(columns="u0"))
+
+
+def test_confidences_count_every_sample_once_and_draw_empty_bins_on_the_floor():
+    rng = np.random.default_rng(0)
+    members, others = rng.beta(5, 1, 700), rng.beta(1, 1, 300) * 0.5
+    figure = plots.confidences({"T = 1": (members, others), "ANN": (others, members)})
+    for drawn, values in zip(figure.data, (others, members, members, others), strict=True):
+        counts = np.histogram(values, 50, (0, 1))[0]
+        np.testing.assert_array_equal(drawn.customdata[:-1], counts)
+        assert counts.sum() == len(values) == np.sum(drawn.customdata[:-1])
+        np.testing.assert_allclose(drawn.y[:-1], np.maximum(counts / len(values), 0.5 / 700))
+        assert (np.log10(drawn.y) >= figure.layout.yaxis.range[0]).all()
+    both = np.concatenate([members, others]), np.arange(1000) < 700
+    auc = metrics.auc(*both)
+    assert f"AUC {auc:.3f} (T = 1) and {1 - auc:.3f} (ANN)" in title(figure)
+    assert "empty bins lie on the floor" in figure.layout.title.subtitle.text
+    linear = plots.confidences({"T = 1": (members, others)}, log=False)
+    np.testing.assert_allclose(linear.data[1].y[:-1], np.histogram(members, 50, (0, 1))[0] / 700)
+    assert linear.layout.yaxis.type != "log"
+
+
+def test_confidences_count_what_float32_rounds_to_one_and_what_ties():
+    below, one = 1 - 2.0**-24, 1 - 2.0**-26  # the largest float32 below 1, and a number that becomes 1
+    figure = plots.confidences({"T = 1": (np.array([one, one, below, 0.3]), np.array([1.0, 0.1, 0.2, 0.3 + 1e-12]))})
+    text = figure.layout.annotations[0].text
+    assert "in float32 37.5% are 1, 62.5% tie" in text
+
+
+def test_confidences_of_signals_are_those_of_one_target_without_its_population():
+    rng = np.random.default_rng(0)
+    member = np.array([[True, True, False, False, False], [False, False, True, True, False]])
+    population = np.array([False, False, False, False, True])
+    signals = Signals.from_logits(rng.normal(size=(2, 5, 3)), [0, 1, 2, 0, 1], member, population=population)
+    p = np.exp(signals.log_p[1, 0])
+    wanted = plots.confidences({"ANN": (p[2:4], p[:2])})
+    assert plots.confidences({"ANN": signals}, target=1).to_json() == wanted.to_json()
+    twice = Signals.from_logits(rng.normal(size=(2, 2, 5, 3)), [0, 1, 2, 0, 1], member, population=population)
+    with pytest.raises(ValueError, match="signals of 2 queries"):
+        plots.confidences({"ANN": twice})
+    with pytest.raises(ValueError, match=r"numbers in \[0, 1\]"):
+        plots.confidences({"ANN": (np.array([0.5]), np.array([2.0]))})
+    with pytest.raises(ValueError, match="no signals"):
+        plots.confidences({})
+
+
+def test_the_heatmap_stars_and_outlines_the_chosen_cell_and_leaves_untried_ones_empty():
+    figure = plots.heatmap(grid(), chosen=(0.01, 1))
+    cells = figure.data[0]
+    assert list(cells.x) == ["1", "30"] and list(cells.y) == ["0", "0.01", "0.05"]
+    np.testing.assert_array_equal(cells.z, [[0.61, np.nan], [0.605, 0.63], [np.nan, 0.6]])
+    assert [list(row) for row in cells.text] == [
+        ["0.610 ± .004", ""],
+        ["★ 0.605 ± .004", "0.630 ± .004"],
+        ["", "0.600 ± .004"],
+    ]
+    for shape in figure.layout.shapes:
+        assert (shape.x0, shape.x1, shape.y0, shape.y1) == (-0.5, 0.5, 0.5, 1.5)
+    assert "2 empty cells were not tried" in figure.layout.title.subtitle.text
+
+
+@pytest.mark.parametrize(
+    ("gain", "end"),
+    [
+        (0.02, "the best cell is 0.020 above p = 0, beyond one standard error"),
+        (0.003, "the best cell is 0.003 above p = 0, within one standard error"),
+        (-0.003, "no cell beats p = 0"),
+    ],
+)
+def test_the_heatmaps_sentence_applies_the_one_standard_error_rule(gain, end):
+    figure = plots.heatmap(grid(gain), chosen=(0.01, 30), name="AUC of rmia")
+    assert title(figure) == f"p = 0.01 with 30 queries is chosen: AUC of rmia {0.61 + gain:.3f} ± .004; {end}"
+    assert "p = 0 was not tried" in title(plots.heatmap(grid(gain)[1:]))
+
+
+def test_the_heatmap_refuses_a_choice_that_was_not_tried_and_cells_given_twice():
+    with pytest.raises(ValueError, match=r"chosen=\(0.02, 30\) is not in the table"):
+        plots.heatmap(grid(), chosen=(0.02, 30))
+    with pytest.raises(ValueError, match="twice"):
+        plots.heatmap(pd.concat([grid(), grid()]))
+    with pytest.raises(ValueError, match="error is nan"):
+        plots.heatmap(grid(error=np.nan))
+
+
+def test_the_raster_holds_every_spike_with_the_busiest_neuron_on_top():
+    spk, mem = layer()
+    figure = plots.raster(spk, mem, 1.0, name="spike3")
+    cells = figure.data[0]
+    neurons = np.asarray(cells.customdata)[:, 0]
+    np.testing.assert_array_equal(np.asarray(cells.z), spk.T[neurons])
+    assert sorted(neurons) == list(range(40)) and (np.diff(spk.mean(0)[neurons]) >= 0).all()
+    silent = int((~spk.any(0)).sum())
+    assert title(figure) == f"spike3: 40 neurons fire in {spk.mean():.1%} of 16 time steps; {silent} of them never"
+
+
+def test_the_traces_are_membranes_before_reset_with_filled_markers_where_they_reach_the_threshold():
+    theta = np.random.default_rng(1).uniform(0.5, 2, 300)
+    spk, mem = layer(neurons=300, theta=theta)
+    figure = plots.raster(spk, mem, theta)
+    traces = [t for t in figure.data if t.name and t.name.startswith("neuron")]
+    traced = [int(t.name.split()[1].rstrip(",")) for t in traces]
+    rates = spk.mean(0)
+    assert rates[traced[0]] == rates.max() and rates[traced[2]] == rates[rates > 0].min() and len(set(traced)) == 3
+    for neuron, drawn in zip(traced, traces, strict=True):
+        np.testing.assert_array_equal(drawn.y, mem[:, neuron])
+        np.testing.assert_array_equal([not symbol.endswith("-open") for symbol in drawn.marker.symbol], spk[:, neuron])
+        level = next(t for t in figure.data if t.name == f"threshold {theta[neuron]:.3g} of neuron {neuron}")
+        assert set(level.y) == {theta[neuron]} and level.line.dash == "dash"
+        assert neuron in np.asarray(figure.data[0].customdata)  # a traced neuron is never thinned away
+    assert "of 300 neurons drawn" in figure.layout.title.subtitle.text
+
+
+def test_a_silent_layer_shows_the_neurons_that_come_closest():
+    mem = np.tile([0.1, 0.9, 0.5, 0.8], (4, 1))
+    figure = plots.raster(np.zeros((4, 4), bool), mem, 1.0)
+    traces = [t.name for t in figure.data if t.name and t.name.startswith("neuron")]
+    assert traces == ["neuron 1, fires 0%", "neuron 3, fires 0%", "neuron 2, fires 0%"]
+
+
+def test_the_image_beside_the_raster_keeps_its_pixels():
+    x = np.random.default_rng(0).integers(0, 256, (3, 8, 8), dtype=np.uint8)
+    figure = plots.raster(*layer(), 1.0, image=x)
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(figure.layout.images[0].source.split(",")[1]))))
+    np.testing.assert_array_equal(shown[::24, ::24], x.transpose(1, 2, 0))
+    assert figure.layout.xaxis.domain[1] < figure.layout.images[0].x
+    with pytest.raises(ValueError, match="uint8"):
+        plots.raster(*layer(), 1.0, image=x / 255)
+
+
+def test_the_raster_refuses_membranes_after_the_reset_and_wrong_shapes():
+    spk, mem = layer()
+    with pytest.raises(ValueError, match="before the reset"):
+        plots.raster(spk, mem - spk, 1.0)
+    with pytest.raises(ValueError, match=r"wanted \(T, neurons\)"):
+        plots.raster(spk, mem[:, :3], 1.0)
+    with pytest.raises(ValueError, match=r"wanted \(T, neurons\)"):
+        plots.raster(spk, mem, np.ones(3))
+    with pytest.raises(ValueError, match="numbers from 0 to 39"):
+        plots.raster(spk, mem, 1.0, neurons=[40])
+
+
+def every_figure() -> dict:
+    rng, table = np.random.default_rng(0), against_t()
+    spk, mem = layer(64, 5000)
+    return {
+        "against_timesteps": plots.against_timesteps(table, reference=ANN),
+        "accuracy_and_risk": plots.accuracy_and_risk(table, table),
+        "conversion_quality": plots.conversion_quality(table.assign(fit="refit", per=table["line"])),
+        "sites": plots.sites(conversion_report(16, tuple(f"spike{i}" for i in range(17)))),
+        "confidences": plots.confidences({f"T = {t}": (rng.random(25_000), rng.random(25_000)) for t in (1, 2, 3, 4, 8)}),
+        "heatmap": plots.heatmap(grid(), chosen=(0.01, 30)),
+        "raster": plots.raster(spk, mem, 1.0, image=np.zeros((1, 28, 28), np.uint8)),
+    }
+
+
+def test_figures_share_the_template_fit_their_page_say_a_sentence_and_stay_light():
+    for name, figure in every_figure().items():
+        assert figure.layout.width is None and figure.layout.height and figure.layout.template == plots.TEMPLATE, name
+        assert len(title(figure).split()) > 4 and figure.layout.title.subtitle.text, name
+        assert len(figure.to_json()) < 300_000, name
+
+
+def test_a_title_of_two_lines_asks_for_the_room_it_needs():
+    short, long = (plots.against_timesteps(against_t(), y_title=title) for title in ("AUC", "AUC " * 12))
+    assert short.layout.margin.t is None and "<br>" in long.layout.title.text
+    assert long.layout.margin.t - plots.TEMPLATE.layout.margin.t == long.layout.height - short.layout.height > 0
