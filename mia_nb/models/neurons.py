@@ -155,19 +155,21 @@ def multistep(
         mem = mem - theta spk (reset "soft")  or  mem (1 - spk) (reset "hard")
 
     beta = 1 is IF, below LIF. theta > 0 and u0: numbers, or (C,) for x (T, B, C, ...). amplitude None means theta, as in
-    conversion. detach_reset: no gradient through the spike in the reset (False as in the code of LocalZO). The potential is kept
-    in theta's dtype where that is the wider one. compiled: one fused kernel for the loop, which falls back to this form with a
+    conversion. detach_reset: no gradient through the spike in the reset (False as in the code of LocalZO). The potential has
+    theta's dtype where that is the wider one. compiled: one fused kernel for the loop, which falls back to this form with a
     warning where there is no compiler, and in silence inside torch.func. Fires on mem = theta, where snntorch does not; the
     residual decays, while snntorch subtracts theta after the decay: another neuron for beta < 1.
     """
     if reset not in RESETS:
         raise ValueError(f"reset={reset!r} is not one of {', '.join(RESETS)}")
     theta, u0, amplitude = placed(x, theta, u0, amplitude)
-    loop = _loop
-    if compiled and not transformed():
-        loop = _compiled()
-    out, mem = loop(x, theta, u0, amplitude, beta, reset, surrogate, detach_reset, return_mem)
-    return (out, mem) if return_mem else out
+    rest = (beta, reset, surrogate, detach_reset)
+    if compiled and not return_mem and not transformed():
+        return _fused(x, theta, u0, amplitude, rest)
+    outs, mems = _loop(x.unbind(0), theta, u0, amplitude, *rest, return_mem)
+    # cat, not stack: it keeps the channels-last order of its parts
+    out = torch.cat(outs).unflatten(0, (len(outs), -1))
+    return (out, torch.cat(mems).unflatten(0, (len(mems), -1))) if return_mem else out
 
 
 def placed(x: Tensor, theta, u0, amplitude=None) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,26 +179,46 @@ def placed(x: Tensor, theta, u0, amplitude=None) -> tuple[Tensor, Tensor, Tensor
     return tuple((v.view(-1, *[1] * (x.ndim - 3)) if v.ndim == 1 else v).to(wide) for v in values)
 
 
-def _loop(x, theta, u0, amplitude, beta, reset, surrogate, detach_reset, return_mem):
+def _loop(xs, theta, u0, amplitude, beta, reset, surrogate, detach_reset, return_mem=False):
     outs, mems, mem = [], [], u0
-    for x_t in x.unbind(0):
+    for x_t in xs:
         out, mem, charged = step(x_t, mem, theta, amplitude, beta, reset, surrogate, detach_reset)
-        outs.append(out.to(x.dtype))
+        outs.append(out.to(x_t.dtype))
         mems += [charged] if return_mem else []
-    # cat, not stack: it keeps the channels-last order of its parts
-    joined = [torch.cat(part).unflatten(0, (len(outs), -1)) for part in ((outs, mems) if return_mem else (outs,))]
-    return joined[0], joined[1] if return_mem else None
+    return outs, mems
+
+
+def _fused(x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, rest: tuple) -> Tensor:
+    """`_loop` compiled on flat memory (T, N) of any length, so that one kernel serves all layers of either memory order."""
+    last = x.ndim == 5 and x[0].is_contiguous(memory_format=torch.channels_last) and not x[0].is_contiguous()
+    ordered = x.permute(0, 1, 3, 4, 2) if last else x
+    flat = lambda v: v if v.ndim == 0 else _rows(v.expand(x.shape[1:])[None], last)[0]  # noqa: E731
+    theta, u0, amplitude = flat(theta), flat(u0), flat(amplitude)
+    if x.stride(0) == 0:  # the same input at every step
+        out = _compiled()(_rows(x[:1], last), len(x), theta, u0, amplitude, *rest)
+    else:
+        out = _compiled()(_rows(x, last), 1, theta, u0, amplitude, *rest)
+    out = out.view(ordered.shape)
+    return out.permute(0, 1, 4, 2, 3) if last else out
+
+
+def _rows(x: Tensor, last: bool) -> Tensor:
+    return (x.permute(0, 1, 3, 4, 2) if last else x).reshape(len(x), -1)
+
+
+def _flat_loop(x: Tensor, repeats: int, *rest) -> Tensor:
+    return torch.stack(_loop(list(x.unbind(0)) * repeats, *rest)[0])
 
 
 @lru_cache(maxsize=1)
 def _compiled():
-    """`_loop` compiled, or itself where compilation does not work here."""
+    """`_flat_loop` compiled, or itself where compilation does not work here."""
     try:
-        fused = torch.compile(_loop, dynamic=True)
-        zero = torch.zeros(2, 2, 3)
-        fused(zero, torch.ones(()), torch.zeros(()), torch.ones(()), 1.0, "soft", boxcar, True, False)
+        fused = torch.compile(_flat_loop, dynamic=True)
+        one = torch.ones(())
+        fused(torch.zeros(2, 6), 1, one, one / 2, one, 1.0, "soft", boxcar, True)
     except Exception as error:  # no C++ compiler, no Triton, a platform without inductor
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(f"neurons run uncompiled: {reason}", stacklevel=3)
-        return _loop
+        return _flat_loop
     return fused

@@ -17,12 +17,14 @@ from torch import Tensor, fx, nn
 from mia_nb.models import neurons
 
 RELU_FUNCTIONS = {F.relu, F.relu_, torch.relu, torch.relu_}
+METHODS = {("call_method", "relu"), ("call_method", "relu_")}
 OTHERS = {
-    "relu6", "gelu", "silu", "elu", "elu_", "selu", "celu", "leaky_relu", "leaky_relu_", "prelu", "rrelu", "hardswish", "hardtanh",
-    "hardsigmoid", "sigmoid", "tanh", "softplus", "softsign", "mish", "threshold", "glu", "logsigmoid", "softmax", "log_softmax",
+    "relu6", "gelu", "silu", "elu", "elu_", "selu", "celu", "leaky_relu", "leaky_relu_", "prelu", "rrelu", "hardswish",
+    "hardtanh", "hardsigmoid", "sigmoid", "tanh", "softplus", "softsign", "mish", "threshold", "glu", "logsigmoid", "softmax",
+    "log_softmax",
 }  # fmt: skip
 NUMBERS = {"size", "dim", "numel", "shape", "ndim", "nelement"}  # what a tensor says about itself
-WAY_OUT = "insert mia_nb.models.snn.Spike modules by hand in place of the activations, or wrap a step-wise snntorch network in Stepwise"
+WAY_OUT = "insert mia_nb.models.snn.Spike modules by hand, or wrap a step-wise snntorch network in mia_nb.models.snn.Stepwise"
 
 
 class Spike(nn.Module):
@@ -141,9 +143,7 @@ def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
         if type(module).__module__ == nn.ReLU.__module__:
             raise ValueError(_refusal(node, type(module).__name__))
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    if (node.op == "call_function" and node.target in RELU_FUNCTIONS) or (
-        node.op == "call_method" and name in ("relu", "relu_")
-    ):
+    if (node.op == "call_function" and node.target in RELU_FUNCTIONS) or (node.op, name) in METHODS:
         return name
     if node.op in ("call_function", "call_method"):
         if name in OTHERS:

@@ -1,7 +1,8 @@
 """Firing thresholds that make an integrate-and-fire neuron the best T-level copy of a ReLU.
 
 With constant input a, soft reset and u0 = theta / 2 the neuron emits on average
-Q_T(a) = (theta / T) clip(floor(T a / theta + 1/2), 0, T), and theta minimises E |a - Q_T(a)|^p over a site's positive activations.
+Q_T(a) = (theta / T) clip(floor(T a / theta + 1/2), 0, T), and theta minimises E |a - Q_T(a)|^p over a site's positive
+activations.
 Source: Bojkovic et al. 2024; u0 = theta / 2 follows from optimality.
 """
 
