@@ -2,7 +2,21 @@
 
 from mia_nb.training.loop import mix
 from mia_nb.training.pool import Pool, ancestor, load_pool
+from mia_nb.training.spiking import conversion_report, convert_pool, hybrid_pools
 from mia_nb.training.train import check, complete, finetune_pool, train_pool
 from mia_nb.types import Recipe
 
-__all__ = ["Pool", "Recipe", "ancestor", "check", "complete", "finetune_pool", "load_pool", "mix", "train_pool"]
+__all__ = [
+    "Pool",
+    "Recipe",
+    "ancestor",
+    "check",
+    "complete",
+    "conversion_report",
+    "convert_pool",
+    "finetune_pool",
+    "hybrid_pools",
+    "load_pool",
+    "mix",
+    "train_pool",
+]

@@ -149,6 +149,8 @@ def complete(recipe: Recipe) -> Recipe:
 
 def check(recipe: Recipe, images: Images, member: np.ndarray, parent: Pool | None = None) -> None:
     """Refuse, before anything is written, what cannot be trained: ValueError of one line."""
+    if parent is None and recipe.model == "snn" and recipe.model_args.get("calibration"):
+        raise ValueError("model_args names a calibration, but nothing was calibrated: thresholds come from convert_pool")
     smallest = int(member.sum(1).min())
     if int(member.sum(1).mean()) < recipe.batch or smallest < 2:
         raise ValueError(

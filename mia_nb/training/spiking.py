@@ -1,0 +1,184 @@
+"""Spiking pools out of a pool of trained networks: conversion, and the hybrid training that starts from it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import safetensors.torch
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from mia_nb import data, models, store
+from mia_nb.models import snn
+from mia_nb.training import loop
+from mia_nb.training.execution import cores, execution
+from mia_nb.training.loop import DTYPES, generator
+from mia_nb.training.pool import Pool
+from mia_nb.training.train import announce, check_parent, finetune_pool, missing, open_pool, place
+from mia_nb.training.work import share, threads, trace_name, unfinished, weights_name
+from mia_nb.types import Images, Recipe
+
+BATCH = 256  # images a calibration looks at together
+
+
+def convert_pool(
+    pool: Pool,
+    images: Images,
+    timesteps: int,
+    *,
+    fit_T: int | None = None,
+    per_channel: bool = False,
+    p: float = 1,
+    calibration: int = 10_000,
+    pool_layers: str = "keep",
+    readout: str = "mean",
+    device: str | None = None,
+    progress: bool = True,
+    force: bool = False,
+    **network,
+) -> Pool:
+    """The pool's networks as spiking networks over `timesteps` steps, beside it in the same root; not trained any further.
+
+    Thresholds are fitted by `models.snn.convert` (fit_T, per_channel, p, pool_layers are its options) on up to `calibration`
+    images of each model's *own* members, in a seeded random order, without augmentation: no model's thresholds know of an image
+    that the model did not train on. network: further options of `models.snn.network`, e.g. surrogate, for later training.
+    Resumes model by model; comes back at once where it was done. Each model's report is kept: `conversion_report`.
+    Raises ValueError for images other than the pool's, a pool that spikes already or is not trained, and what cannot be
+    converted. Caveat: a bfloat16 pool is calibrated in float32, of which its activations are roundings.
+    """
+    if pool.recipe.model == "snn":
+        raise ValueError(f"pool {pool.folder.path.name} spikes already: for other timesteps derive it with finetune_pool")
+    if calibration < 1:
+        raise ValueError(f"calibration={calibration}: thresholds need at least one image")
+    check_parent(pool, images)
+    fitted = {"fit_T": int(fit_T or timesteps), "per_channel": per_channel, "p": p}
+    fitted["images"] = min(calibration, int(pool.member.sum(1).max()))
+    args = {"base": pool.recipe.model, "base_args": pool.recipe.model_args, "timesteps": int(timesteps), "readout": readout}
+    args |= {"pool": pool_layers, "calibration": fitted} | {name: v for name, v in network.items() if v is not None}
+    recipe = replace(pool.recipe, model="snn", model_args=args, epochs=0, parent=pool.key)
+    derived, extra = place(recipe, images, pool.member, pool.population, pool.folder.path.parent, pool)
+    folder, rows = derived.folder, range(len(pool.member))
+    if folder.has("recipe.json") and not force and not _left(folder, rows):
+        return announce(derived, progress, "cached")
+    models.check_width(loop.build(recipe, images, 0), images)
+    open_pool(derived, images, extra)
+    todo, begun = missing(folder, len(rows), force, _left), time.perf_counter()
+    how = execution(folder, device, "plain", lambda: _alone(device))
+    quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
+    with threads(how["threads"]), tqdm(total=len(todo), desc="converting", unit="model", disable=quiet) as bar:
+
+        def make(unit: list[int]) -> None:
+            _convert(pool, derived, images, unit[0], torch.device(how["device"]))
+            bar.update()
+
+        share(folder, [[m] for m in rows], _left, make)
+    return announce(derived, progress, f"converted in {time.perf_counter() - begun:.1f} s")
+
+
+def _alone(device: str | None) -> dict:
+    """The execution of a conversion: one model after another."""
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    count = cores() if device.type == "cpu" else torch.get_num_threads()
+    return {"device": str(device), "stacked": False, "group": 1, "threads": count, "channels_last": False}
+
+
+def _report_name(model: int) -> str:
+    return f"conversion_{model:03d}.json"
+
+
+def _left(folder: store.Folder, rows) -> list[int]:
+    """Rows not converted, or without their report."""
+    gone = set(unfinished(folder, rows))
+    return [m for m in rows if m in gone or not folder.intact(_report_name(m))]
+
+
+def _convert(pool: Pool, derived: Pool, images: Images, model: int, device: torch.device) -> None:
+    """Convert one row and write report, trace and weights."""
+    args = dict(derived.recipe.model_args)
+    fitted, timesteps = dict(args.pop("calibration")), args.pop("timesteps")
+    del args["base"], args["base_args"]
+    converted = snn.convert(
+        pool.model(model).to(device), timesteps, _own_half(derived, images, model, fitted.pop("images"), device),
+        **fitted, **args, mean=images.mean, std=images.std,
+    )  # fmt: skip
+    state = {name: t.detach().cpu().contiguous().clone() for name, t in converted.state_dict().items()}
+    loop.begin(derived.recipe, images, model, lambda _: state)  # what the recipe builds takes these weights
+    report = converted.report.astype(object).where(converted.report.notna(), None)  # JSON has no NaN
+    derived.folder.write_json(_report_name(model), {"columns": list(report), "rows": report.to_numpy().tolist()})
+    derived.folder.write_array(trace_name(model), np.zeros((0, int(pool.member[model].sum())), np.float16))
+    derived.folder.write_bytes(weights_name(model), safetensors.torch.save(state))
+
+
+def _own_half(pool: Pool, images: Images, model: int, count: int, device: torch.device) -> Iterator[Tensor]:
+    """Normalised batches of the first `count` of a row's own members, in an order drawn for this row."""
+    members = torch.from_numpy(np.flatnonzero(pool.member[model]))
+    order = members[torch.randperm(len(members), generator=generator(pool.recipe.seed, model, "calibration"))]
+    for chosen in order[:count].split(BATCH):
+        x = images.x[chosen.to(images.x.device)].to(device)
+        yield data.normalise(x, images.mean, images.std, DTYPES[pool.recipe.dtype])
+
+
+def conversion_report(pool: Pool) -> pd.DataFrame:
+    """What the conversion of every model fitted: `model`, and the columns of `models.snn.convert(...).report`, a row per site.
+
+    Of a pool that was fine-tuned after a conversion, that conversion's. Raises ValueError where there is none.
+    """
+    first = pool
+    while not pool.folder.has(_report_name(0)):
+        if pool.recipe.model != "snn" or (parent := pool.parent) is None:
+            raise ValueError(f"pool {first.folder.path.name} was not converted: there are no fitted thresholds to report")
+        pool = parent
+    reports = [pool.folder.read_json(_report_name(m)) for m in range(len(pool.member))]
+    rows = [[m, *row] for m, report in enumerate(reports) for row in report["rows"]]
+    return pd.DataFrame(rows, columns=["model", *reports[0]["columns"]]).replace({None: np.nan}).infer_objects()
+
+
+def hybrid_pools(
+    pool: Pool,
+    images: Images,
+    *,
+    timesteps: int = 4,
+    epochs: int | Sequence[int] = (50, 30, 30, 30),
+    lr: float = 5e-3,
+    batch: int = 16,
+    schedule: str = "cosine",
+    optimizer: str = "sgd",
+    optimizer_args: dict | None = None,
+    loss: str = "cross_entropy",
+    augment: str | None = None,
+    dtype: str | None = None,
+    conversion: dict | None = None,
+    **train,
+) -> dict[int, Pool]:
+    """Hybrid training: {1: pool, 2: pool, ..., timesteps: pool}, each fine-tuned from the one before it.
+
+    The networks are converted at T = 1 and fine-tuned; then T = 2, 3, ... start from the weights of T - 1 and keep the
+    thresholds of T = 1. epochs: one number, or one per T. optimizer_args: SGD with momentum .9, no Nesterov, no weight decay
+    where None. augment, dtype: the network's own where None. conversion: options of `convert_pool` (per_channel, p, readout,
+    surrogate, ...). train: options of `train_pool`.
+    Source: Guan et al. 2025 (learning rate, epochs) and their code (optimiser, schedule, batch). Raises ValueError as
+    `convert_pool` and `train_pool` do, and where epochs do not fit timesteps.
+    """
+    each = [int(epochs)] * timesteps if isinstance(epochs, int) else list(epochs)[:timesteps]
+    if timesteps < 1 or len(each) < timesteps:
+        raise ValueError(f"epochs={epochs} for timesteps={timesteps}: give one number, or one for each of T = 1, 2, ...")
+    if optimizer_args is None:
+        optimizer_args = {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0} if optimizer == "sgd" else {}
+    how = {name: train[name] for name in ("device", "progress", "force") if name in train}
+    last, pools = convert_pool(pool, images, 1, fit_T=1, **{**(conversion or {}), **how}), {}
+    args = last.recipe.model_args
+    for T, n in enumerate(each, 1):
+        recipe = Recipe(
+            model="snn", model_args={**args, "timesteps": T}, num_models=pool.recipe.num_models, split=pool.recipe.split,
+            population=pool.recipe.population, seed=pool.recipe.seed, epochs=n, batch=batch, lr=lr, optimizer=optimizer,
+            optimizer_args=optimizer_args, schedule=schedule, augment=augment or pool.recipe.augment, loss=loss,
+            dtype=dtype or pool.recipe.dtype, parent=last.key,
+        )  # fmt: skip
+        last = pools[T] = finetune_pool(last, recipe, images, **train)
+    return pools
