@@ -1,5 +1,6 @@
-"""Metrics: ROC, intervals, result tables, the null self-test, and choices made on pseudo-targets. NumPy only."""
+"""Metrics: ROC, intervals, result tables, null self-test, choices on pseudo-targets, published claims. NumPy only."""
 
+from mia_nb.metrics.claims import snn_claims, snn_comparisons
 from mia_nb.metrics.curve import (
     Roc,
     TprAt,
@@ -17,15 +18,19 @@ from mia_nb.metrics.curve import (
 )
 from mia_nb.metrics.null import SelfTest, self_test
 from mia_nb.metrics.protocol import Choice, choose, reference_threshold
+from mia_nb.metrics.published import Cell, against_papers, against_papers_readable, paper_results
 from mia_nb.metrics.tables import class_gaps, per_target, readable, summary
 from mia_nb.metrics.uncertainty import bootstrap, difference, intervals
 
 __all__ = [
+    "Cell",
     "Choice",
     "Roc",
     "SelfTest",
     "TprAt",
     "advantage",
+    "against_papers",
+    "against_papers_readable",
     "auc",
     "auc_null_error",
     "balanced_accuracy",
@@ -36,12 +41,15 @@ __all__ = [
     "difference",
     "intervals",
     "null_advantage",
+    "paper_results",
     "per_target",
     "ppv",
     "readable",
     "reference_threshold",
     "roc",
     "self_test",
+    "snn_claims",
+    "snn_comparisons",
     "summary",
     "thin",
     "tie_mass",

@@ -1,0 +1,186 @@
+"""What the papers printed, and ours beside it: settings of the spiking-network study, cell by cell."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
+from mia_nb.metrics.uncertainty import intervals, scored, t_interval, two_way
+from mia_nb.types import Scores
+
+PACKAGE = Path(__file__).resolve().parents[1]
+PLACES = (PACKAGE / "published", PACKAGE.parent / "data")  # an installed package's, a checkout's
+SPIKING = ("snn-uai2025", "snn-workshop2025")
+WORDS = {"attack-p": "attack_p", "attack-r": "attack_r", "rmia": "rmia"}
+FPR = (0.001, 0.01)  # the only two that the spiking papers print
+FAMILIES = {"ann": ("",), "snn": ("convert", "hybrid", "direct")}
+
+
+class Cell(NamedTuple):
+    """One setting of a study on spiking networks and the attack that was run in it.
+
+    `training` is "" and `timesteps` 0 for an ordinary network (ann). `references`: "own" family, or "ann" for transfer.
+    """
+
+    family: str  # "ann" | "snn"
+    training: str = ""  # "convert" | "hybrid" | "direct"
+    timesteps: int = 0
+    input_dropout: bool = False
+    references: str = "own"
+    attack: str = "rmia"  # as in attacks.ATTACKS
+
+
+def checked(cells: dict) -> dict[Cell, Scores]:
+    """The cells with `Cell` keys; ValueError for a setting that cannot be, or one without a target."""
+    cells = {Cell(*key): scores for key, scores in cells.items()}
+    for cell, scores in cells.items():
+        spiking = cell.family == "snn"
+        fits = cell.training in FAMILIES.get(cell.family, ()) and (cell.timesteps > 0) == spiking
+        if not fits or not (spiking or cell.references == "own"):
+            raise ValueError(
+                f"{cell} is no setting: an ann has training '', 0 timesteps and its own references, "
+                f"a snn {', '.join(FAMILIES['snn'])} and at least 1 timestep"
+            )
+        if not len(scores.value):
+            raise ValueError(f"{cell} has no target: score at least one")
+    return cells
+
+
+@lru_cache(maxsize=1)
+def _records() -> tuple[dict, ...]:
+    for place in PLACES:
+        if (path := place / "paper_results.json").is_file():
+            return tuple(json.loads(path.read_text(encoding="utf-8")))
+    raise ValueError(f"paper_results.json is in none of {', '.join(map(str, PLACES))}: install the package again")
+
+
+def paper_results(paper: str | None = None, table: str | None = None) -> list[dict]:
+    """Every number that the papers printed: paper, table, dataset, model, setting, attack, metric, value, unit, maybe a note.
+
+    Papers: snn-uai2025 (Guan et al., tables 2 to 6), snn-workshop2025 (F.1 to F.4), nsde2025 (I to XII). Fractions, not
+    percent. Caveat: one target, one seed, no intervals; orderings to compare with, not values to reproduce.
+    """
+    return [dict(r) for r in _records() if paper in (None, r["paper"]) and table in (None, r["table"])]
+
+
+def against_papers(
+    cells: dict[Cell, Scores],
+    *,
+    stands_for: tuple[str, str] | None = ("cifar10", "resnet18"),
+    ours: str = "",
+    tables=("2", "3", "4", "5", "6"),
+    draws: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """One row per number printed in these tables of the spiking papers (Guan et al. 2025), ours and its interval beside it.
+
+    stands_for: the printed (data set, model) whose block ours is placed in; None places it nowhere. ours: what ours really is,
+    say "digits, tinycnn", for the note. Columns: paper, table, dataset, model, training, timesteps (0 = ANN), input_dropout,
+    references, attack, metric, published, ours, low, high (as in `intervals`; test accuracy: Student's t over pairs),
+    measurable, n0, note. Raises ValueError for a table that no spiking paper has.
+    Caveat: the printed Attack-R counts references (4, so five levels), hence its zeros at low FPR; ours is continuous.
+    """
+    cells = checked(cells)
+    records = [r for r in _records() if r["paper"] in SPIKING]
+    if strange := sorted(set(tables) - {r["table"] for r in records}):
+        raise ValueError(f"no spiking paper has table {', '.join(strange)}; known: {sorted({r['table'] for r in records})}")
+    place = f"ours is {ours}" if ours else f"ours stands for {', '.join(stands_for or ('nothing',))}"
+    measured: dict[Cell, dict] = {}
+    rows = []
+    for record in (r for r in records if r["table"] in tables):
+        cell = _cell_of(record)
+        here = stands_for is not None and (record["dataset"], record["model"].split("-")[1]) == tuple(stands_for)
+        cell, scores = _find(cells, cell) if here else (cell, None)
+        if scores is not None and cell not in measured:
+            measured[cell] = _measure(scores, draws, seed)
+        rows.append(_row(record, measured.get(cell) if here else None, "" if here else place))
+        if here and scores is not None:
+            rows[-1]["note"] = "; ".join(filter(None, [rows[-1]["note"], place]))
+    return pd.DataFrame(rows)
+
+
+def _cell_of(record: dict) -> Cell:
+    """The printed setting in our words; attack "" for an accuracy."""
+    family, setting = record["model"].split("-")[0], record["setting"]
+    references = setting.get("references", family)
+    return Cell(
+        family,
+        setting.get("training", ""),
+        setting.get("T", 0),
+        setting.get("input_dropout", False),
+        "own" if references == family else references,
+        WORDS.get(record["attack"], ""),
+    )
+
+
+def _find(cells: dict[Cell, Scores], wanted: Cell) -> tuple[Cell, Scores | None]:
+    """The wanted cell; for an accuracy any plain cell of the same models, which all have the same."""
+    if not wanted.attack:
+        wanted = next((cell for cell in cells if cell[:4] == wanted[:4]), wanted)
+    return wanted, cells.get(wanted)
+
+
+def _measure(scores: Scores, draws: int, seed: int) -> dict:
+    """{metric: (value, low, high)}, the fewest non-members of a target, and the caveat of few targets."""
+    ends = intervals(scores, FPR, draws=draws, seed=seed)
+    record = {name: tuple(ends.loc[name, ["value", "low", "high"]]) for name in ("auc", *(f"tpr@{x:g}" for x in FPR))}
+    right = scores.accuracy[:, 1]
+    record["test_accuracy"] = (right.mean(), *np.clip(t_interval(right, scores.pair), 0, 1))
+    few = "" if two_way(scores) else f"{len(scores.value)} targets: training randomness not covered"
+    return record | {"n0": fewest_non_members(scores), "few": few}
+
+
+def _row(record: dict, found: dict | None, elsewhere: str) -> dict:
+    """One line of the table; `elsewhere` says why a block is not ours."""
+    cell, metric = _cell_of(record), record["metric"]
+    row = {name: record[name] for name in ("paper", "table", "dataset", "model")}
+    row |= cell._asdict() | {"references": cell.references if cell.attack else ""}
+    del row["family"]
+    row |= {"metric": metric, "published": record["value"]}
+    notes = [f"print: {record['note']}" if "note" in record else ""]
+    if found is None:
+        row |= dict.fromkeys(("ours", "low", "high"), np.nan) | {"measurable": False, "n0": 0}
+        notes.append("; ".join(filter(None, ["not run", elsewhere])))
+    else:
+        row |= dict(zip(("ours", "low", "high"), map(float, found[metric]), strict=True))
+        row |= {"measurable": measurable(metric, found["n0"]), "n0": found["n0"]}
+        notes += ["printed in five levels, ours is continuous" if cell.attack == "attack_r" else "", found["few"]]
+    return row | {"note": "; ".join(filter(None, notes))}
+
+
+def measurable(metric: str, n0: int) -> bool:
+    """Whether so many non-members can tell a TPR: 10 allowed false positives; every other metric always."""
+    return not metric.startswith("tpr@") or np.floor(float(metric.removeprefix("tpr@")) * n0 + 1e-9) >= MIN_FALSE_POSITIVES
+
+
+def fewest_non_members(scores: Scores) -> int:
+    """n0 of the target that has the fewest."""
+    return min(int((~scored(scores, row)[1]).sum()) for row in range(len(scores.value)))
+
+
+def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
+    """`against_papers` as text, a row per setting and attack: "0.5458 | 0.561 [0.550, 0.571]", published first.
+
+    "not run" where ours has no such cell; "n/m (n0 = 700)" where the FPR is too low for so few non-members.
+    """
+    setting = ["table", "dataset", "model", "training", "timesteps", "input_dropout", "references", "attack"]
+    titles = {"auc": "AUC", "test_accuracy": "test accuracy"}
+    rows: dict[tuple, dict] = {}
+    for _, row in table.iterrows():
+        title = titles.get(row["metric"], row["metric"].replace("tpr@", "TPR at FPR "))
+        rows.setdefault(tuple(row[setting]), {})[title] = f"{row['published']:.4f} | {_ours(row)}"
+    return pd.DataFrame([dict(zip(setting, key, strict=True)) | texts for key, texts in rows.items()]).fillna("")
+
+
+def _ours(row) -> str:
+    if np.isnan(row["ours"]):
+        return "not run"
+    if not row["measurable"]:
+        return f"n/m (n0 = {row['n0']})"
+    return f"{row['ours']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
