@@ -8,11 +8,14 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from mia_nb import data, store
+from mia_nb.models import architecture, snn, timesteps
+from mia_nb.models.snn import cumulative
 from mia_nb.training import Pool, mix
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.work import weights_name
@@ -33,7 +36,7 @@ def query(
     mask_scope: str = "query",
     augment: bool = False,
     noise: bool | None = None,
-    per_step: bool = False,
+    per_step: bool | str = False,
     temperature: float = 1.0,
     output: str | None = None,
     batch: int = 512,
@@ -47,21 +50,25 @@ def query(
     input_dropout p: x_q = x * 1[u > p] per element, after normalisation, unscaled, the same masks for all models
     (Guan et al. 2025, Algorithm 1). augment: query 0 is the plain image, the others follow the recipe's augmentation, or
     crop+flip where it has none, the same draws for all models. noise: None as built, True switches dropout layers on with fresh
-    draws per (seed, model, query, block), False off. temperature divides the logits. queries > 1 needs one of these sources.
+    draws per (seed, model, query, block), False off; an input encoding by random spikes is noise, and never off. temperature
+    divides the logits. queries > 1 needs one of these sources.
+
+    Spiking networks only: mask_scope="step" drops other inputs at every time step, as the public code of Guan et al. does,
+    which takes more than one submitted image ("query": one mask, held over time). per_step=True (or "cumulative"): the Q axis
+    holds the time steps, entry t the answer after the first t, the last the plain query's; "instant": the logits of step t
+    alone. That is a stronger attacker, to whom the service gives its output step by step.
 
     Raises ValueError for outputs that cannot be trusted: wrong width, non-finite, the same for every sample, probabilities
     instead of logits, dependent on the companions in a batch (train mode left on), random without `noise`, not random with it.
     Caveat: membership is the pool's own mask where the images are its own; other images come back with member all False.
     """
-    if mask_scope != "query" or per_step or output is not None:
-        raise ValueError(
-            f"mask_scope={mask_scope!r}, per_step={per_step}, output={output!r}: the models here answer once per image and "
-            "undefended; use mask_scope='query', per_step=False, output=None"
-        )
-    draws = _source(queries, input_dropout, augment, noise)
-    rows = list(range(len(pool.member))) if models is None else [int(m) for m in models]
-    if not rows or not set(rows) <= set(range(len(pool.member))):
-        raise ValueError(f"models={models}: wanted some of the rows 0..{len(pool.member) - 1}")
+    if output is not None:
+        raise ValueError(f"output={output!r}: the models here answer undefended; use output=None")
+    per_step = "cumulative" if per_step is True else per_step
+    draws = _source(queries, input_dropout, augment, noise, per_step)
+    rows = _rows(pool, models)
+    if mask_scope != "query" or per_step:
+        _check_steps(pool, rows[0], mask_scope)
     options = {
         "queries": queries,
         "input_dropout": input_dropout,
@@ -71,6 +78,9 @@ def query(
         "seed": seed if draws != "plain" else 0,
         "models": rows,
     }
+    # written down only where it matters, so that other keys stay as they are
+    options |= {"per_step": per_step} if per_step else {}
+    options |= {"mask_scope": mask_scope} if mask_scope != "query" and input_dropout else {}
     # the weights themselves are in the key: a pool trained anew by another strategy has others under the same pool key.
     # Which machine asked is not: its answers differ by rounding only.
     listed = pool.folder.files()
@@ -93,10 +103,41 @@ def query(
     return signals
 
 
-def _source(queries: int, input_dropout: float, augment: bool, noise: bool | None) -> str:
+def _rows(pool: Pool, models: Sequence[int] | None) -> list[int]:
+    rows = list(range(len(pool.member))) if models is None else [int(m) for m in models]
+    if not rows or not set(rows) <= set(range(len(pool.member))):
+        raise ValueError(f"models={models}: wanted some of the rows 0..{len(pool.member) - 1}")
+    return rows
+
+
+def _check_steps(pool: Pool, model: int, mask_scope: str) -> None:
+    """Refuse questions about time steps to a model that has none."""
+    if mask_scope not in ("query", "step"):
+        raise ValueError(f"mask_scope={mask_scope!r}: wanted query, or step for spiking networks")
+    module = pool.model(model)
+    if timesteps(module) is None:
+        raise ValueError(
+            f"mask_scope='step' and per_step are for spiking networks; {pool.recipe.model} answers once per image: use "
+            "mask_scope='query', per_step=False"
+        )
+    if mask_scope == "step" and (encode := getattr(module, "encode", "constant")) != "constant":
+        raise ValueError(
+            f"mask_scope='step' masks what enters at each step, and encode={encode!r} makes that from one image: use "
+            "mask_scope='query'"
+        )
+
+
+def _source(queries: int, input_dropout: float, augment: bool, noise: bool | None, per_step: bool | str) -> str:
     """What makes the queries differ, one word of types.DRAWS; ValueError where nothing or more than one thing does."""
-    sources = {"dropout": input_dropout > 0, "augment": augment, "noise": noise is True}
+    if per_step not in (False, "cumulative", "instant"):
+        raise ValueError(f"per_step={per_step!r}: wanted False, True, 'cumulative' or 'instant'")
+    sources = {"dropout": input_dropout > 0, "augment": augment, "noise": noise is True, "steps": bool(per_step)}
     on = [name for name, used in sources.items() if used]
+    if per_step and (queries > 1 or len(on) > 1):
+        raise ValueError(
+            f"per_step with queries={queries} and {' and '.join(on[:-1]) or 'nothing random'}: the query axis holds the time "
+            "steps then; ask one plain query"
+        )
     if len(on) > 1:
         raise ValueError(f"{' and '.join(on)} at once: ask with one source of randomness at a time")
     if augment and queries == 1:
@@ -123,14 +164,17 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
     there = images._replace(x=images.x.to(device), y=images.y.to(device))
     member = pool.member if own else np.zeros((len(pool.member), len(images.y)), bool)
     population = pool.population if own else np.zeros(len(images.y), bool)
-    info = {"pool": pool.key, "family": pool.recipe.model, "dataset": images.name, **options}
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
     one, module = [], pool.model(rows[0]).to(device)
+    info = {"pool": pool.key, **_family(pool, module), "dataset": images.name, **options}
+    steps = timesteps(module) if options.get("mask_scope") == "step" else None
     for m in tqdm(rows, desc=f"asking {len(rows)} {pool.recipe.model}", unit="model", disable=quiet):
         module.load_state_dict(pool.state(m))
         ask = partial(_forward, _prepare(module.eval(), options["noise"]), pool.recipe.dtype)
         _doubt(ask, there, m, len(images.classes), pool.recipe.dtype, options["noise"])
-        logits = np.stack([_logits(ask, there, m, q, options, pool.recipe.dtype, batch) for q in range(options["queries"])])
+        ask = partial(ask, per_step=options.get("per_step"))
+        answer = partial(_logits, ask, there, m, options=options, dtype=pool.recipe.dtype, batch=batch, steps=steps)
+        logits = answer(0) if options.get("per_step") else np.stack([answer(q) for q in range(options["queries"])])
         try:
             signals = Signals.from_logits(
                 logits[None], images.y.cpu().numpy(), member[[m]], population=population,
@@ -153,13 +197,31 @@ def _prepare(module: nn.Module, noise: bool | None) -> nn.Module:
     return module
 
 
-def _forward(module: nn.Module, dtype: str, x: Tensor) -> Tensor:
+def _family(pool: Pool, module: nn.Module) -> dict:
+    """What was asked, in words; of spiking networks also over how many steps and how their outputs become one answer."""
+    steps = timesteps(module)
+    if steps is None:
+        return {"family": pool.recipe.model}
+    base = architecture(pool.recipe.model, pool.recipe.model_args)
+    name = f"snn {base}" if pool.recipe.model == "snn" else base
+    return {"family": f"{name} T={steps}", "base": base, "timesteps": steps, "readout": _readout(module)}
+
+
+def _forward(module: nn.Module, dtype: str, x: Tensor, per_step: str | None = None) -> Tensor:
+    """Logits (B, K), or (T, B, K) with per_step."""
     with torch.inference_mode(), torch.autocast(x.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-        return module(x)
+        if not per_step:
+            return module(x)
+        instant = module(x, per_step=True)
+        return cumulative(instant.to(DTYPES[dtype]), _readout(module)) if per_step == "cumulative" else instant
 
 
-def _logits(ask, images: Images, model: int, q: int, options: dict, dtype: str, batch: int) -> np.ndarray:
-    """(N, K) answers to query q, whole blocks at a time."""
+def _readout(module: nn.Module) -> str:
+    return getattr(module, "readout", "mean")
+
+
+def _logits(ask, images: Images, model: int, q: int, *, options: dict, dtype: str, batch: int, steps: int | None) -> np.ndarray:
+    """(N, K) answers to query q, (T, N, K) where it asks per step; whole blocks at a time. steps: masks for each of them."""
     answers, samples = [], len(images.y)
     for start in range(0, samples, batch):
         cut = slice(start, min(start + batch, samples))
@@ -171,12 +233,12 @@ def _logits(ask, images: Images, model: int, q: int, options: dict, dtype: str, 
             x = _augmented(x, options["augment"], sizes, seeds)
         x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
         if p := options["input_dropout"]:
-            x = x * _masks(x, p, sizes, seeds)
+            x = x * _masks(x, p, sizes, seeds, steps)
         if options["noise"]:
             answers += _noisy(ask, x, sizes, [(options["seed"], model, q, b) for b in blocks])
         else:
             answers.append(ask(x))
-    return torch.cat(answers).double().cpu().numpy()
+    return torch.cat(answers, -2).double().cpu().numpy()
 
 
 def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Tensor:
@@ -187,13 +249,14 @@ def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Ten
     return data.apply_augment(x, {k: torch.cat([d[k] for d in drawn]).to(x.device) for k in drawn[0]})
 
 
-def _masks(x: Tensor, p: float, sizes: list[int], seeds: list[tuple]) -> Tensor:
-    """1[u > p] per element; drawn on the CPU, so that a device changes nothing."""
+def _masks(x: Tensor, p: float, sizes: list[int], seeds: list[tuple], steps: int | None = None) -> Tensor:
+    """1[u > p] per element, with `steps` (steps, B, ...): one for each time step; drawn on the CPU, whatever the device."""
     drawn = [
-        torch.rand(n, *x.shape[1:], generator=torch.Generator().manual_seed(mix(*s, "mask")))
+        torch.rand(steps or 1, n, *x.shape[1:], generator=torch.Generator().manual_seed(mix(*s, "mask")))
         for n, s in zip(sizes, seeds, strict=True)
     ]
-    return (torch.cat(drawn) > p).to(x.device, x.dtype)
+    masks = (torch.cat(drawn, 1) > p).to(x.device, x.dtype)
+    return masks if steps else masks[0]
 
 
 def _noisy(ask, x: Tensor, sizes: list[int], seeds: list[tuple]) -> list[Tensor]:
@@ -208,6 +271,7 @@ def _noisy(ask, x: Tensor, sizes: list[int], seeds: list[tuple]) -> list[Tensor]
 
 def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: bool | None) -> None:
     """Refuse a model whose answers have the wrong width, are all alike, or depend on chance or on the rest of the batch."""
+    module = ask.args[0]
     spread = torch.linspace(0, len(images.x) - 1, min(64, len(images.x))).long()
     x = data.normalise(images.x[spread.to(images.x.device)], images.mean, images.std, DTYPES[dtype])
     first = ask(x)
@@ -223,13 +287,67 @@ def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: boo
                 f"model {model} answers every query alike although noise=True: it has no noise to switch on; use noise=None"
             )
         return
+    if getattr(module, "stochastic", False):
+        raise ValueError(
+            f"model {model} encodes its input as random spikes, so that every answer is another one: declare it with "
+            "noise=True, and take several queries"
+        )
     if len(x) > 1 and torch.equal(first, first[:1].expand_as(first)):
-        raise ValueError(f"model {model} gives the same output for every sample: it did not learn, or its input is constant")
+        raise ValueError(f"model {model} gives the same output for every sample: {_silence(module, x)}")
     scale = 1e-3 * (1 + first.abs().max()) * (30 if dtype == "bfloat16" else 1)
-    if (ask(x) - first).abs().max() > scale:
+    # a convolution rounds differently in another batch, and in one sample of many that flips a spike
+    allowed = 0 if timesteps(module) is None else 0.25
+    if _share(ask(x) - first, scale) > allowed:
         raise ValueError(
             f"model {model} answers the same question differently: declare it with noise=True, or noise=False to switch it off"
         )
     halves = torch.cat([ask(x[: len(x) // 2]), ask(x[len(x) // 2 :])]) if len(x) > 1 else first
-    if (halves - first).abs().max() > scale:
+    if _share(halves - first, scale) > allowed:
         raise ValueError(f"model {model} answers by its companions in the batch: is BatchNorm left in train mode?")
+
+
+def _share(difference: Tensor, scale: Tensor) -> float:
+    """Share of samples whose answer differs by more than `scale`."""
+    return float((difference.abs().amax(1) > scale).double().mean())
+
+
+def _silence(module: nn.Module, x: Tensor) -> str:
+    """Why a model could give a constant."""
+    if isinstance(module, snn.SNN) and module.fold:
+        rates = snn.firing_rates(module, [x])
+        if len(silent := rates[rates["rate"] == 0]):
+            return f"it never spikes at {silent['site'].iloc[0]}; lower its thresholds, or train it further"
+    return "it did not learn, or its input is constant"
+
+
+def firing_rates(
+    pool: Pool,
+    images: Images,
+    *,
+    models: Sequence[int] | None = None,
+    limit: int = 2000,
+    batch: int = BLOCK,
+    device: str | None = None,
+) -> pd.DataFrame:
+    """How much the networks of a spiking pool fire: a row per model and site with `model`, `site`, `rate`, `silent`, `always`.
+
+    Measured on the first `limit` audited images (not of the population), members and non-members alike; columns as
+    `models.snn.firing_rates`. It makes no claim about energy. Raises ValueError for models that are no `SNN`.
+    """
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    own = images.digest == pool.folder.read_json("images.json")["digest"]
+    audited = np.flatnonzero(~pool.population)[:limit] if own else np.arange(min(limit, len(images.y)))
+    batches = torch.from_numpy(audited).split(batch)
+    tables = []
+    for m in _rows(pool, models):
+        module = pool.model(m)
+        if not isinstance(module, snn.SNN):
+            raise ValueError(f"firing rates are those of spiking networks (models.snn.SNN); {pool.recipe.model} is none")
+        shown = (
+            data.normalise(images.x[i.to(images.x.device)].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
+            for i in batches
+        )
+        table = snn.firing_rates(module.to(device), shown)
+        table.insert(0, "model", m)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
