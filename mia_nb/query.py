@@ -64,9 +64,8 @@ def query(
     """
     if output is not None:
         raise ValueError(f"output={output!r}: the models here answer undefended; use output=None")
-    per_step = "cumulative" if per_step is True else per_step
+    per_step, rows = "cumulative" if per_step is True else per_step, _rows(pool, models)
     draws = _source(queries, input_dropout, augment, noise, per_step)
-    rows = _rows(pool, models)
     if mask_scope != "query" or per_step:
         _check_steps(pool, rows[0], mask_scope)
     options = {
@@ -75,12 +74,10 @@ def query(
         "augment": augment and (pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"),
         "noise": noise,
         "temperature": float(temperature),
-        "seed": seed if draws != "plain" else 0,
+        "seed": seed if draws not in ("plain", "steps") else 0,
         "models": rows,
+        **_of_steps(per_step, mask_scope if input_dropout else "query"),
     }
-    # written down only where it matters, so that other keys stay as they are
-    options |= {"per_step": per_step} if per_step else {}
-    options |= {"mask_scope": mask_scope} if mask_scope != "query" and input_dropout else {}
     # the weights themselves are in the key: a pool trained anew by another strategy has others under the same pool key.
     # Which machine asked is not: its answers differ by rounding only.
     listed = pool.folder.files()
@@ -89,10 +86,8 @@ def query(
     with pool.folder.lock(f"signals-{key[:12]}"):
         if not force and folder.intact("info.json") and folder.intact("signals.npz"):
             if progress:
-                print(
-                    f"signals {folder.path.name}: {len(rows)} models x {queries} queries x {len(images.y)} samples, cached",
-                    flush=True,
-                )
+                size = f"{len(rows)} models x {queries} queries x {len(images.y)} samples"
+                print(f"signals {folder.path.name}: {size}, cached", flush=True)
             return load_signals(folder)
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         signals = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
@@ -125,6 +120,12 @@ def _check_steps(pool: Pool, model: int, mask_scope: str) -> None:
             f"mask_scope='step' masks what enters at each step, and encode={encode!r} makes that from one image: use "
             "mask_scope='query'"
         )
+
+
+def _of_steps(per_step: bool | str, mask_scope: str) -> dict:
+    """Options that only spiking networks have, written down only where they matter: other keys stay as they are."""
+    given = {"per_step": (per_step, False), "mask_scope": (mask_scope, "query")}
+    return {name: value for name, (value, default) in given.items() if value != default}
 
 
 def _source(queries: int, input_dropout: float, augment: bool, noise: bool | None, per_step: bool | str) -> str:

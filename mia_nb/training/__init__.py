@@ -2,7 +2,7 @@
 
 from mia_nb.training.loop import mix
 from mia_nb.training.pool import Pool, ancestor, load_pool
-from mia_nb.training.spiking import conversion_report, convert_pool, hybrid_pools
+from mia_nb.training.spiking import conversion_quality, conversion_report, convert_pool, hybrid_pools
 from mia_nb.training.train import check, complete, finetune_pool, train_pool
 from mia_nb.types import Recipe
 
@@ -12,6 +12,7 @@ __all__ = [
     "ancestor",
     "check",
     "complete",
+    "conversion_quality",
     "conversion_report",
     "convert_pool",
     "finetune_pool",

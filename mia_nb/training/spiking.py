@@ -175,10 +175,51 @@ def hybrid_pools(
     args = last.recipe.model_args
     for T, n in enumerate(each, 1):
         recipe = Recipe(
-            model="snn", model_args={**args, "timesteps": T}, num_models=pool.recipe.num_models, split=pool.recipe.split,
-            population=pool.recipe.population, seed=pool.recipe.seed, epochs=n, batch=batch, lr=lr, optimizer=optimizer,
-            optimizer_args=optimizer_args, schedule=schedule, augment=augment or pool.recipe.augment, loss=loss,
-            dtype=dtype or pool.recipe.dtype, parent=last.key,
+            model="snn", model_args={**args, "timesteps": T}, seed=pool.recipe.seed, epochs=n, batch=batch, lr=lr,
+            optimizer=optimizer, optimizer_args=optimizer_args, schedule=schedule, augment=augment or pool.recipe.augment,
+            loss=loss, dtype=dtype or pool.recipe.dtype,
         )  # fmt: skip
         last = pools[T] = finetune_pool(last, recipe, images, **train)
     return pools
+
+
+def conversion_quality(
+    pool: Pool,
+    images: Images,
+    timesteps: Sequence[int] = (1, 2, 4, 8, 16, 32),
+    *,
+    models: Sequence[int] = (0, 1),
+    calibration: int = 2000,
+    limit: int = 2000,
+    device: str | None = None,
+) -> pd.DataFrame:
+    """How much accuracy a conversion costs without any training: a row per model, T, fit and grouping.
+
+    Columns: model, timesteps, fit ("refit" for this T, or "reused" from T = 1), per ("layer" or "channel"), right (of `asked`
+    images that the model did not train on, population included), network (right answers of the network itself). One
+    calibration per model and grouping serves all T. Nothing is stored. Raises ValueError as `convert_pool`.
+    """
+    check_parent(pool, images)
+    device, rows = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")), []
+    for m in models:
+        model = pool.model(m).to(device)
+        foreign = torch.from_numpy(np.flatnonzero(~pool.member[m]))
+        draw = generator(pool.recipe.seed, m, "quality")
+        asked = foreign[torch.randperm(len(foreign), generator=draw)][:limit].to(images.x.device)
+        x = data.normalise(images.x[asked].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
+        y = images.y[asked].to(device)
+        network = _right(model, x, y)
+        for per_channel in (False, True):
+            histograms = snn.calibrate(model, _own_half(pool, images, m, calibration, device), per_channel=per_channel)
+            for T in timesteps:
+                for fit in ("refit", "reused")[: 1 if T == 1 else 2]:
+                    fit_T = T if fit == "refit" else 1
+                    converted = snn.convert(model, T, fit_T=fit_T, per_channel=per_channel, histograms=histograms)
+                    row = {"model": m, "timesteps": T, "fit": fit, "per": "channel" if per_channel else "layer"}
+                    rows.append(row | {"right": _right(converted, x, y), "asked": len(y), "network": network})
+    return pd.DataFrame(rows)
+
+
+def _right(model: torch.nn.Module, x: Tensor, y: Tensor) -> int:
+    with torch.inference_mode():
+        return sum(int((model(part).argmax(1) == labels).sum()) for part, labels in zip(x.split(BATCH), y.split(BATCH), strict=True))
