@@ -27,21 +27,24 @@ class Histogram(NamedTuple):
 
     @classmethod
     def empty(cls, groups: int, bins: int) -> Histogram:
+        if bins < 2 or bins % 2:
+            raise ValueError(f"bins={bins}: wanted an even number, as bins merge by twos")
         return cls(torch.zeros(groups, bins, dtype=torch.int64), torch.full((groups,), 2.0**-10, dtype=torch.float64))
 
     def add(self, z: Tensor) -> Histogram:
-        """With activations z (groups, n) counted too. Ranges double, merging bins by twos, until the largest fits: the counts
-        are those of one pass with the final range."""
+        """With activations z (groups, n) counted too. Ranges double, merging bins by twos, until the largest is below: the
+        counts are those of one pass with the final range."""
+        z = z.to(torch.promote_types(z.dtype, torch.float32))  # float16 has no room for bins / range
         bins, counts, width = self.counts.shape[1], self.counts.clone(), self.range.clone()
         largest = z.max(1).values.double().cpu()
         if not torch.isfinite(largest).all():
             raise ValueError("a site's activations are not finite: did the model diverge?")
-        while (grow := largest > width).any():
+        while (grow := largest >= width).any():
             merged = counts[grow].unflatten(1, (bins // 2, 2)).sum(2)
             counts[grow] = torch.cat([merged, torch.zeros_like(merged)], 1)
             width[grow] *= 2
         scale = (bins / width).to(z.device, z.dtype)[:, None]  # a power of two times bins: the product rounds like z alone
-        index = (z * scale).long().clamp(max=bins - 1)
+        index = (z * scale).long()
         index += torch.arange(len(z), device=z.device)[:, None] * bins
         counts += torch.bincount(index[z > 0], minlength=counts.numel()).view(counts.shape).cpu()
         return Histogram(counts, width)
@@ -87,7 +90,7 @@ def expected(histogram: Histogram, theta: np.ndarray, T: int, p: float = 1) -> t
 def fit_threshold(activations, T: int = 1, p: float = 1) -> tuple[float, float]:
     """(theta, u0 = theta / 2) that minimise the mean of |a - Q_T(a)|^p over a sample of activations; zeros do not count.
 
-    T = 1, p = 1: the exact optimum, which satisfies theta = median{a : a >= theta / 2}. Otherwise the best of 256 starts, each
+    T = 1, p = 1: the exact optimum, which satisfies theta = median{a : a >= theta / 2}. Otherwise the 8 best of 256 starts,
     improved by turns of assigning levels and solving for theta (a weighted median, or least squares for p = 2) until nothing
     changes. Raises ValueError when nothing is positive, for T < 1, and for p other than 1 and 2.
     """
