@@ -7,7 +7,9 @@ ones have no module at all.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -24,6 +26,8 @@ OTHERS = {
     "log_softmax",
 }  # fmt: skip
 NUMBERS = {"size", "dim", "numel", "shape", "ndim", "nelement"}  # what a tensor says about itself
+KINDS = {"dtype", "device", "layout", "get_device", "is_cuda"}  # and what no number of images changes
+OPAQUE = {part.__module__ for part in (nn.ReLU, nn.RNN, nn.Transformer)}  # activations, also such as fx does not see inside
 WAY_OUT = "insert mia_nb.models.snn.Spike modules by hand, or wrap a step-wise snntorch network in mia_nb.models.snn.Stepwise"
 
 
@@ -47,7 +51,7 @@ class Spike(nn.Module):
     def place(self, theta, u0) -> None:
         """Set threshold and initial potential."""
         for name, value in (("theta", theta), ("u0", u0)):
-            value = torch.as_tensor(value, dtype=torch.get_default_dtype())
+            value = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()  # sites share no memory
             if self.learn:
                 setattr(self, name, nn.Parameter(value))
             else:
@@ -62,7 +66,7 @@ class Spike(nn.Module):
         # a checkpoint decides whether thresholds are numbers or one per channel
         for name in ("theta", "u0"):
             if (saved := state.get(prefix + name)) is not None and saved.shape != getattr(self, name).shape:
-                getattr(self, name).data = torch.empty_like(saved, dtype=getattr(self, name).dtype)
+                getattr(self, name).data = getattr(self, name).new_empty(saved.shape)
         super()._load_from_state_dict(state, prefix, *rest)
 
 
@@ -103,13 +107,10 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     the batch holds all steps, (timesteps * B, ...), step by step. spike=None keeps the Spike modules that the model brings.
     Raises ValueError that names the place, the reason and the way out; never converts a part in silence.
     """
-    model, tracer = copy.deepcopy(model), _Tracer()
-    try:
-        graph = tracer.trace(model)
-    except Exception as error:  # control flow by value, unsupported Python: tracing can fail in any way
-        place = tracer.where or type(model).__name__
-        raise ValueError(f"{place} cannot be traced ({_line(error)}); {WAY_OUT}") from error
-    net = fx.GraphModule(model, graph)
+    model = copy.deepcopy(model)
+    graph = _graph(model)
+    _same_in_both_modes(model, graph)
+    net = fx.GraphModule(model, graph, type(model).__name__)
     sites = []
     for node in list(graph.nodes):
         kind = _kind(net, node)
@@ -123,11 +124,43 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
             )
         if spike is not None:
             _replace(net, node, f"spike{len(sites)}", spike())
-        sites.append(Site(f"spike{len(sites)}", _where(node), kind))
+        sites.append(Site(node.target if spike is None else f"spike{len(sites)}", _where(node), kind))
     if not sites:
         raise ValueError(f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}")
     _lay_out(net)
-    return net, sites
+    fires = {node.target for node in graph.nodes}  # a ReLU whose result is unused does not
+    return net, [site for site in sites if site.name in fires]
+
+
+def _graph(model: nn.Module) -> fx.Graph:
+    """The model's calls for one image tensor; other arguments take their defaults."""
+    tracer, parameters = _Tracer(), list(inspect.signature(model.forward).parameters.values())
+    simple = (bool, int, float, str, type(None))
+    defaults = {p.name: p.default for p in parameters[1:] if isinstance(p.default, simple)}
+    try:
+        graph = tracer.trace(model, concrete_args=defaults)
+    except Exception as error:  # control flow by value, unsupported Python: tracing can fail in any way
+        place = tracer.where or type(model).__name__
+        raise ValueError(f"{place} cannot be traced ({_line(error)}); {WAY_OUT}") from error
+    checks = [node for node in graph.nodes if node.op == "placeholder"][1 : 1 + len(defaults)]
+    for node in checks:  # fx checks the defaults at every call; nobody passes others
+        checks += [user for user in node.users if user not in checks]
+    for node in reversed(checks):
+        graph.erase_node(node)
+    return graph
+
+
+def _same_in_both_modes(model: nn.Module, graph: fx.Graph) -> None:
+    modes = {part: part.training for part in model.modules()}
+    other = _graph(model.train(not model.training))
+    for part, training in modes.items():
+        part.training = training
+    for node, twin in zip_longest(graph.nodes, other.nodes):
+        if node is None or twin is None or node.format_node() != twin.format_node():
+            raise ValueError(
+                f"{_where(node or twin)} differs between training and evaluation, which tracing freezes: use modules as "
+                f"nn.Dropout in place of functions that are told the mode, or {WAY_OUT}"
+            )
 
 
 def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
@@ -140,7 +173,7 @@ def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
             return "ReLU"
         if _snntorch(module):
             raise ValueError(f"{node.target} is a neuron of snntorch: this network spikes already; wrap it in Stepwise")
-        if type(module).__module__ == nn.ReLU.__module__:
+        if type(module).__module__ in OPAQUE:
             raise ValueError(_refusal(node, type(module).__name__))
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
     if (node.op == "call_function" and node.target in RELU_FUNCTIONS) or (node.op, name) in METHODS:
@@ -172,7 +205,7 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> Non
     net.add_submodule(name, spike)
     source = node.args[0] if node.args else node.kwargs["input"]
     inplace = (node.op == "call_module" and net.get_submodule(node.target).inplace) or node.kwargs.get("inplace")
-    inplace = inplace or (len(node.args) > 1 and node.args[1] is True) or node.name.startswith("relu__")
+    inplace = inplace or (len(node.args) > 1 and node.args[1] is True)
     inplace = inplace or getattr(node.target, "__name__", node.target) == "relu_"
     with net.graph.inserting_after(node):
         new = net.graph.call_module(name, (source,))
@@ -188,12 +221,12 @@ def _lay_out(net: fx.GraphModule) -> None:
     """Give the graph its arguments `timesteps` and `static`, pass them to the spikes, and insert `Repeat`."""
     graph = net.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    if len(inputs) != 1 and any(not node.args for node in inputs[1:]):
+    if len(inputs) != 1:
         raise ValueError(f"the model takes {len(inputs)} inputs; wanted one tensor of images; {WAY_OUT}")
     with graph.inserting_after(inputs[0]):
         static = graph.placeholder("static")
         timesteps = graph.placeholder("timesteps")  # inserted later, so it comes first
-    kinds: dict[fx.Node, str] = dict.fromkeys((static, timesteps, *inputs[1:]), "fixed") | {inputs[0]: "static"}
+    kinds: dict[fx.Node, str] = dict.fromkeys((static, timesteps), "fixed") | {inputs[0]: "static"}
     for node in graph.nodes:
         kinds.setdefault(node, _time(net, node, kinds))
     late = [n for n in graph.nodes if kinds[n] == "temporal" and any(kinds[i] == "number" for i in n.all_input_nodes)]
@@ -226,9 +259,11 @@ def _time(net: fx.GraphModule, node: fx.Node, kinds: dict) -> str:
     if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
         return "temporal"
     before = {kinds[i] for i in node.all_input_nodes}
+    name = node.args[1] if node.target is getattr else getattr(node.target, "__name__", node.target)
+    if name in KINDS:
+        return "fixed"
     if "temporal" in before:
         return "temporal"
-    name = node.args[1] if node.target is getattr and node.op == "call_function" else node.target
     if "number" in before and "static" not in before:
         return "number"
     if "static" in before:
