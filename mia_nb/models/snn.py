@@ -6,7 +6,9 @@ Sources: Guan et al. 2025 (the study), Bojkovic et al. 2024 (conversion), Mukhot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import numpy as np
@@ -50,7 +52,8 @@ class SNN(nn.Module):
     net: a traced network of `sites.trace`, or a module of your own that calls `Spike` where it used a ReLU. readout: "mean"
     (default), "sum" or "last" over time of the last layer, which does not spike; "sum" is "mean" at temperature 1/T and so
     changes every confidence. encode: "constant", "rate" (Bernoulli(x) per step, random), "latency", or a function of x that
-    returns (T, B, ...); rate and latency need pixels in [0, 1] and so undo the normalisation by mean and std first.
+    returns (T, B, ...); rate and latency need pixels in [0, 1] and so undo the normalisation by mean and std
+    first; latency fits its spike times into the T steps unless encode_args says normalize=False.
     fold=False runs step by step (the same answers in eval mode; batch norm statistics per step in train mode).
     Attributes: timesteps, readout, report (a row per site, after `convert`). Raises ValueError for events of another T.
     """
@@ -88,7 +91,7 @@ class SNN(nn.Module):
 
     def steps(self, x: Tensor) -> Tensor:
         """(T, B, K) outputs of the last layer."""
-        if self.fold and hasattr(self, "autograd_grad_sample_hooks"):
+        if self.fold and _hooked_by_opacus(self.net):
             # Opacus would take the T * B rows for T * B samples and clip each step on its own
             raise ValueError(
                 "per-sample gradients of a network folded over time would clip single steps: build with fold=False"
@@ -108,6 +111,12 @@ class SNN(nn.Module):
         for spike in self.spikes().values():
             spike.compiled = on
         return self
+
+
+def _hooked_by_opacus(net: nn.Module) -> bool:
+    """Whether per-sample gradients are collected here, be the network the wrapped module or a part of it."""
+    hooks = (hook for part in net.modules() for hook in part._forward_hooks.values())
+    return any((getattr(hook, "__module__", None) or "").startswith("opacus.") for hook in hooks)
 
 
 class _Step(fx.Interpreter):
@@ -139,14 +148,18 @@ def _events(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> 
         return None
     if callable(encode):
         events = encode(x)
-        if events.shape != (timesteps, *x.shape):
-            raise ValueError(f"encode returned {tuple(events.shape)}; wanted (T, B, ...) = {(timesteps, *x.shape)}")
+        if events.shape[:2] != (timesteps, len(x)):
+            raise ValueError(f"encode returned {tuple(events.shape)}; wanted (T, B, ...) = ({timesteps}, {len(x)}, ...)")
         return events
     from snntorch import spikegen
 
     scale, shift = (torch.tensor(v, device=x.device, dtype=x.dtype).view(-1, 1, 1) for v in (std, mean))
     pixels = (x * scale + shift).clamp(0, 1)
-    return getattr(spikegen, encode)(pixels, num_steps=timesteps, **encode_args).to(x.dtype)
+    fitting = {"normalize": True} if encode == "latency" else {}  # else dark pixels would fire after the last step
+    try:
+        return getattr(spikegen, encode)(pixels, num_steps=timesteps, **{**fitting, **encode_args}).to(x.dtype)
+    except Exception as error:  # snntorch raises bare exceptions
+        raise ValueError(f"encode={encode!r} with encode_args={encode_args}: {' '.join(str(error).split())}") from error
 
 
 def read_out(steps: Tensor, readout: str) -> Tensor:
@@ -220,15 +233,26 @@ def calibrate(net: nn.Module, batches: Iterable[Tensor], *, per_channel: bool = 
     """
     net = net if isinstance(net, fx.GraphModule) else places.trace(net, Spike)[0]
     found: dict[str, Histogram] = {}
-    counting, training = _Counting(net, found, per_channel, bins), net.training
-    net.eval()
-    with torch.no_grad():
+    counting = _Counting(net, found, per_channel, bins)
+    with _measuring(net):
         for x in batches:
             counting.run(x, 1, False)
-    net.train(training)
     if not found:
         raise ValueError("calibration got no batches: pass an iterable of normalised images (B, C, H, W)")
     return list(found.values())
+
+
+@contextmanager
+def _measuring(net: nn.Module) -> Iterator[None]:
+    """Eval mode without gradient; modes are left as found, part by part."""
+    modes = {part: part.training for part in net.modules()}
+    net.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
 
 
 class _Counting(fx.Interpreter):
@@ -278,6 +302,8 @@ def convert(
     kept: list[Tensor] = []
     if histograms is None:
         histograms = calibrate(net, _keeping(batches, kept, 1024), per_channel=per_channel, bins=bins)
+    if len(histograms) != len(found):
+        raise ValueError(f"histograms of {len(histograms)} sites came; this model has {len(found)}: calibrate it")
     like, rows = next(net.parameters()), []
     for site, histogram in zip(found, histograms, strict=True):
         theta = fit_histogram(histogram, fit_T or timesteps, p)
@@ -312,8 +338,6 @@ def _pooled(model: nn.Module, pool: str) -> nn.Module:
         raise ValueError(f"pool={pool!r}: wanted keep or avg")
     if pool == "keep":
         return model
-    import copy
-
     model = copy.deepcopy(model)
     for parent in model.modules():
         for name, part in parent.named_children():
@@ -354,8 +378,8 @@ def network(
 
 def retime(snn: SNN, timesteps: int) -> SNN:
     """The same weights and thresholds over another number of steps; a shallow copy that shares them."""
-    import copy
-
+    if timesteps < 1:
+        raise ValueError(f"timesteps={timesteps}: a spiking network needs at least 1")
     other = copy.copy(snn)
     other.timesteps, other.report = int(timesteps), None
     return other
@@ -363,7 +387,7 @@ def retime(snn: SNN, timesteps: int) -> SNN:
 
 def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
     """What spikes on these images, a row per site: rate = mean of spk over neurons, steps and images; silent = share of
-    neurons that never fired; always = share that fired at every step of every image. No claim about energy."""
+    neurons that never fired; always = share that fired at every step of every image. In eval mode. No claim about energy."""
     totals: dict[str, list] = {}
 
     def watch(name: str) -> Callable:
@@ -376,14 +400,14 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
 
     handles = [spike.register_forward_hook(watch(name)) for name, spike in snn.spikes().items()]
     try:
-        with torch.no_grad():
+        with _measuring(snn):
             for x in batches:
-                snn(x)
+                _folded(snn)(x)
     finally:
         for handle in handles:
             handle.remove()
     if not totals:
-        raise ValueError("firing_rates got no batches (or a network with fold=False, whose sites are not called)")
+        raise ValueError("firing_rates got no batches: pass an iterable of normalised images (B, C, H, W)")
     rows = []
     for name, (fired, seen) in totals.items():
         share = {
@@ -393,6 +417,13 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
         }
         rows.append({"site": name, **{k: float(v) for k, v in share.items()}})
     return pd.DataFrame(rows)
+
+
+def _folded(snn: SNN) -> SNN:
+    """The network whose sites are called as modules; the answers in eval mode are the same."""
+    other = copy.copy(snn)
+    other.fold = True
+    return other
 
 
 def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -407,8 +438,8 @@ def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.nd
 
     handle = spike.register_forward_pre_hook(look)
     try:
-        with torch.no_grad():
-            snn(x)
+        with _measuring(snn):
+            _folded(snn)(x)
             ((h, timesteps, static),) = seen
             h = h.expand(timesteps, *h.shape) if static else h.unflatten(0, (timesteps, -1))
             out, mem = neurons.multistep(h, spike.theta, spike.u0, return_mem=True, **spike.options)
