@@ -6,6 +6,7 @@ Sources: Bojkovic et al. 2024 (conversion, boxcar), Mukhoty et al. 2023 (LocalZO
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -214,7 +215,9 @@ def _flat_loop(x: Tensor, repeats: int, *rest) -> Tensor:
 def _compiled():
     """`_flat_loop` compiled, or itself where compilation does not work here."""
     try:
-        fused = torch.compile(_flat_loop, dynamic=True)
+        # four kernels for every T (grad or not, same input or not); torch stops at 8 unless told, from 2.13 on
+        known = "recompile_limit" in inspect.signature(torch.compile).parameters
+        fused = torch.compile(_flat_loop, dynamic=True, **({"recompile_limit": 64} if known else {}))
         one = torch.ones(())
         fused(torch.zeros(2, 6), 1, one, one / 2, one, 1.0, "soft", boxcar, True)
     except Exception as error:  # no C++ compiler, no Triton, a platform without inductor
