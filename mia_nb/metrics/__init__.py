@@ -19,7 +19,7 @@ from mia_nb.metrics.curve import (
 from mia_nb.metrics.null import SelfTest, self_test
 from mia_nb.metrics.protocol import Choice, choose, reference_threshold
 from mia_nb.metrics.published import Cell, against_papers, against_papers_readable, paper_results
-from mia_nb.metrics.tables import class_gaps, per_target, readable, summary
+from mia_nb.metrics.tables import accuracies, class_gaps, per_target, readable, summary
 from mia_nb.metrics.uncertainty import bootstrap, difference, intervals
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Roc",
     "SelfTest",
     "TprAt",
+    "accuracies",
     "advantage",
     "against_papers",
     "against_papers_readable",

@@ -18,7 +18,7 @@ from mia_nb.metrics.curve import (
     tie_mass,
     tpr_at_counts,
 )
-from mia_nb.metrics.uncertainty import FPR, bootstrap, intervals, names, percentile, scored, two_way
+from mia_nb.metrics.uncertainty import FPR, bootstrap, intervals, names, percentile, scored, t_interval, two_way
 from mia_nb.types import Scores, Signals
 
 if TYPE_CHECKING:
@@ -203,6 +203,17 @@ def _cell(row, name: str) -> str:
     if row[name] == 0 and row["fpr_floor"] > float(name.removeprefix("tpr@")):
         return "0 (lattice)"
     return _interval(row, name)
+
+
+def accuracies(scores: Scores) -> pd.DataFrame:
+    """Mean accuracy on members (train), on non-members (test) and their gap: value, low, high.
+
+    Student's 95 % interval over pairs, since what one model of a pair has seen the other has not; NaN ends with one pair.
+    """
+    values = np.column_stack([scores.accuracy, scores.accuracy[:, 0] - scores.accuracy[:, 1]])
+    means = [values[scores.pair == pair].mean(0) for pair in np.unique(scores.pair)]
+    low, high = (np.clip(end, [0, 0, -1], 1) for end in t_interval(values, scores.pair))
+    return pd.DataFrame({"value": np.mean(means, axis=0), "low": low, "high": high}, index=["train", "test", "gap"])
 
 
 def class_gaps(signals: Signals) -> pd.DataFrame:

@@ -222,4 +222,4 @@ def conversion_quality(
 
 def _right(model: torch.nn.Module, x: Tensor, y: Tensor) -> int:
     with torch.inference_mode():
-        return sum(int((model(part).argmax(1) == labels).sum()) for part, labels in zip(x.split(BATCH), y.split(BATCH), strict=True))
+        return int((torch.cat([model(part) for part in x.split(BATCH)]).argmax(1) == y).sum())
