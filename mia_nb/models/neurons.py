@@ -130,7 +130,7 @@ def fire(v: Tensor, theta: Tensor, amplitude: Tensor, surrogate: Surrogate) -> T
 
 def step(x: Tensor, mem: Tensor, theta: Tensor, amplitude: Tensor, beta=1.0, reset="soft", surrogate=boxcar, detach_reset=True):
     """One time step: (out, mem after the reset, mem before it); arguments as in `multistep`, from `placed`."""
-    charged = (mem if beta == 1 else beta * mem) + x
+    charged = (mem if beta == 1 else beta * mem) + x.to(theta.dtype)  # a number would take the dtype of x
     spk = fire(charged - theta, theta, amplitude, surrogate)
     back = spk.detach() if detach_reset else spk
     after = charged - theta * back if reset == "soft" else charged * (1 - back)
