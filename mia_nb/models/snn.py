@@ -216,8 +216,10 @@ class Stepwise(nn.Module):
 
         for part in self.net.modules():
             if isinstance(part, SpikingNeuron):
+                getattr(part, "reset_mem", lambda: None)()  # DeltaLeaky keeps plain attributes
                 for name in part._non_persistent_buffers_set:
-                    setattr(part, name, torch.zeros(0, device=getattr(part, name).device))
+                    if (state := getattr(part, name)) is not None:
+                        setattr(part, name, torch.zeros(0, device=state.device))
 
 
 def sites(model: nn.Module) -> list[Site]:
