@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from mia_nb.models import neurons
 
 RELU_FUNCTIONS = {F.relu, F.relu_, torch.relu, torch.relu_}
+CLAMPS = {"clamp", "clip", "clamp_min"}  # without an upper end, which makes them a ReLU or nearly so
 METHODS = {("call_method", "relu"), ("call_method", "relu_")}
 OTHERS = {
     "relu6", "gelu", "silu", "elu", "elu_", "selu", "celu", "leaky_relu", "leaky_relu_", "prelu", "rrelu", "hardswish",
@@ -49,7 +50,9 @@ class Spike(nn.Module):
         self.place(theta, u0)
 
     def place(self, theta, u0) -> None:
-        """Set threshold and initial potential."""
+        """Set threshold and initial potential; ValueError unless theta > 0."""
+        if not (torch.as_tensor(theta) > 0).all():
+            raise ValueError(f"theta={theta}: a firing threshold is above 0")
         for name, value in (("theta", theta), ("u0", u0)):
             value = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()  # sites share no memory
             if self.learn:
@@ -74,7 +77,7 @@ class Repeat(nn.Module):
     """Where a tensor that is the same at every step meets one that is not: repeats it along time."""
 
     def forward(self, x: Tensor, timesteps: int, static: bool) -> Tensor:
-        return x.expand(timesteps, *x.shape).flatten(0, 1) if static else x
+        return x.expand(timesteps, *x.shape).flatten(0, 1) if static and x.ndim else x  # a number of the batch has no images
 
 
 class Site(NamedTuple):
@@ -111,7 +114,7 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     graph = _graph(model)
     _same_in_both_modes(model, graph)
     net = fx.GraphModule(model, graph, type(model).__name__)
-    sites = []
+    sites, device = [], next((p.device for p in net.parameters()), None)
     for node in list(graph.nodes):
         kind = _kind(net, node)
         if kind is None:
@@ -123,7 +126,7 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
                 else f"{_where(node)} is a {kind} beside Spike modules: replace all activations by Spike, or none"
             )
         if spike is not None:
-            _replace(net, node, f"spike{len(sites)}", spike())
+            _replace(net, node, f"spike{len(sites)}", spike().to(device))
         sites.append(Site(node.target if spike is None else f"spike{len(sites)}", _where(node), kind))
     if not sites:
         raise ValueError(f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}")
@@ -179,7 +182,7 @@ def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
     if (node.op == "call_function" and node.target in RELU_FUNCTIONS) or (node.op, name) in METHODS:
         return name
     if node.op in ("call_function", "call_method"):
-        if name in OTHERS:
+        if name in OTHERS or (name.rstrip("_") in CLAMPS and len(node.args) < 3 and node.kwargs.get("max") is None):
             raise ValueError(_refusal(node, name))
         if name in ("dropout", "dropout2d", "alpha_dropout"):
             raise ValueError(f"{_where(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module instead")
