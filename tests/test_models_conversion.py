@@ -295,6 +295,10 @@ def made_of_the_size(m, x):
     return m.head((F.relu(m.conv(x)) + bias).flatten(1))
 
 
+def scaled_by_the_batch(m, x):
+    return m.head((F.relu(m.conv(x.clamp(-3, 3))) * x.abs().max()).flatten(1))
+
+
 def unused(m, x):
     h = m.conv(x)
     F.relu(h + 1)
@@ -319,6 +323,7 @@ WAYS = {
     functional: 2, methods: 2, keywords: 2, in_place: 2, in_place_module: 2, size_of_the_input: 2, shape_of_the_input: 2,
     size_of_the_activation: 2, skip_from_the_input: 2, skip_from_the_prefix: 2, static_and_temporal: 1, two_branches: 2,
     shared_module: 2, dtype_of_the_input: 2, parameter_and_added_in_place: 2, made_of_the_size: 1, unused: 1, with_options: 1,
+    scaled_by_the_batch: 1,
 }  # fmt: skip
 
 
@@ -508,6 +513,10 @@ def sigmoid_method(m, x):
     return m.head(m.conv(x).sigmoid().relu().flatten(1))
 
 
+def clamped(m, x):
+    return m.head(m.more(F.relu(m.conv(x))).clamp(min=0).flatten(1))
+
+
 def no_relu(m, x):
     return m.head(m.conv(x).flatten(1))
 
@@ -559,6 +568,7 @@ REFUSED = {
     "dropout": (Net(dropped), "dropout differs between training and evaluation"),
     "always dropout": (Net(always_dropped), "dropout calls F.dropout"),
     "training flag": (Net(only_in_training), "differs between training and evaluation"),
+    "clamp": (Net(clamped), "clamp: clamp has no spiking form"),
     "no ReLU": (Net(no_relu), "Net has no ReLU"),
     "unread ReLU": (Net(unread), "the output of Net does not depend on any spike"),
     "already spiking": (with_spike(already), "spike spikes already"),
@@ -589,6 +599,7 @@ def test_what_cannot_be_converted_is_refused_by_name_with_the_way_out(case):
         (lambda: snn.convert(Net(functional).double(), 2, histograms=[]), "histograms of 0 sites came; this model has 2"),
         (lambda: snn.convert(Net(functional).double(), 2, [images()], readout="max"), "readout='max' is not one of mean"),
         (lambda: snn.spiking(Net(functional), 0), "timesteps=0"),
+        (lambda: snn.spiking(Net(functional), 2, theta=0), "theta=0: a firing threshold is above 0"),
         (lambda: snn.spiking(Net(functional), 2, encode="poisson"), "encode='poisson' is not one of constant"),
     ],
 )

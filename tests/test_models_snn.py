@@ -302,6 +302,11 @@ def test_retimed_networks_share_weights_and_thresholds_and_answer_like_one_built
         snn.retime(net, 0)
 
 
+def test_thresholds_live_on_the_device_of_the_weights():
+    net = snn.spiking(plain().to("meta"), 2)
+    assert {value.device.type for value in net.state_dict().values()} == {"meta"}
+
+
 def test_the_builder_starts_from_the_weights_of_the_plain_network_of_the_same_seed():
     options = {"in_channels": 2, "num_classes": 5, "size": 8, "seed": 3}
     base = build("tinycnn", {"width": 3}, **options)
