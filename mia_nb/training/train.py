@@ -219,15 +219,23 @@ def place(recipe: Recipe, images: Images, member, population, root: str | Path, 
     if parent is not None:
         extra["parent_weights"] = weights_digest(parent.folder, recipe.num_models)
     key = store.content_key({"format": FORMAT, **extra, **recipe.to_json()}, images.digest, np.packbits(member).tobytes())
-    folder = store.place(root, "pool", f"{images.name}-{recipe.model}", key)
+    folder = store.place(root, "pool", f"{images.name}-{_title(recipe)}", key)
     return Pool(recipe, key, member, population, folder), {"version": __version__, **extra}
+
+
+def _title(recipe: Recipe) -> str:
+    """What a folder is called by: the model, of a spiking network also its network, time steps and origin."""
+    if recipe.model != "snn":
+        return recipe.model + ("_tuned" if recipe.parent else "")
+    way = "direct" if recipe.parent is None else "tuned" if recipe.epochs else "converted"
+    return f"snn_{models.architecture(recipe.model, recipe.model_args)}_T{recipe.model_args.get('timesteps', 4)}_{way}"
 
 
 def open_pool(pool: Pool, images: Images, extra: dict) -> None:
     """Make the pool's folder, with its images and masks in place."""
     folder = pool.folder
     store.open_folder(
-        folder.path.parent, "pool", f"{images.name}-{pool.recipe.model}", pool.key, pool.recipe.to_json(), **extra
+        folder.path.parent, "pool", f"{images.name}-{_title(pool.recipe)}", pool.key, pool.recipe.to_json(), **extra
     )
     about = {k: getattr(images, k) for k in ("classes", "name", "digest", "mean", "std")}
     arrays = {
@@ -250,7 +258,7 @@ class _Bar:
 
     def __init__(self, recipe: Recipe, rows: list[int], execution: dict, workers: int, progress: bool):
         how = f"stacked {execution['group']}" if execution["stacked"] else "plain"
-        self.label = f"training {len(rows)} {recipe.model} ({how}, {workers} x {execution['threads']} threads)"
+        self.label = f"training {len(rows)} {_title(recipe)} ({how}, {workers} x {execution['threads']} threads)"
         self.plain = os.environ.get("MIA_NB_MODE") == "batch"
         self.bar = tqdm(total=len(rows) * recipe.epochs, desc=self.label, unit="epoch", disable=not progress or self.plain)
         self.progress, self.done, self.begun, self.lock = progress, 0, time.perf_counter(), threading.Lock()
