@@ -29,6 +29,8 @@ from mia_nb.types import Recipe
 NETS = {
     "MLP": ("digits", Recipe(model="__main__:mlp", model_args={"width": 128}, batch=64)),
     "TinyCNN 8x8": ("digits", Recipe(batch=32)),
+    "SNN TinyCNN T=1": ("digits", Recipe(model="snn", model_args={"base": "tinycnn", "timesteps": 1}, batch=32)),
+    "SNN TinyCNN T=4": ("digits", Recipe(model="snn", model_args={"base": "tinycnn", "timesteps": 4}, batch=32)),
     "ResNet14 w16 32x32": ("synthetic:n=300,size=32,channels=3", Recipe(model="resnet14", model_args={"width": 16}, batch=64)),
 }
 ROWS = {  # processes, threads, group (0 = plain), channels last, dtype
@@ -71,7 +73,14 @@ def steps_per_second(
     return done * plan.steps * len(trained.ids) / (time.perf_counter() - begun)
 
 
-START = {"MLP": 6.0, "TinyCNN 8x8": 6.0, "ResNet14 w16 32x32": 13.0}  # seconds to import and warm up before a window opens
+# seconds to import and warm up before a window opens
+START = {
+    "MLP": 6.0,
+    "TinyCNN 8x8": 6.0,
+    "SNN TinyCNN T=1": 8.0,
+    "SNN TinyCNN T=4": 8.0,
+    "ResNet14 w16 32x32": 13.0,
+}  # seconds to import and warm up before a window opens
 
 
 def throughput(net: str, row: str, seconds: float) -> float:

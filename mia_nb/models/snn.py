@@ -163,7 +163,9 @@ def _events(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> 
 
 
 def read_out(steps: Tensor, readout: str) -> Tensor:
-    """(T, B, K) -> (B, K)."""
+    """(T, B, K) -> (B, K); under autocast in float32, since a mean in half precision would tie answers that differ."""
+    if torch.is_autocast_enabled(steps.device.type):
+        steps = steps.float()
     return steps[-1] if readout == "last" else steps.mean(0) if readout == "mean" else steps.sum(0)
 
 
@@ -442,7 +444,7 @@ def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.nd
     try:
         with _measuring(snn):
             _folded(snn)(x)
-            ((h, timesteps, static),) = seen
+            (h, timesteps, static), *_ = seen
             h = h.expand(timesteps, *h.shape) if static else h.unflatten(0, (timesteps, -1))
             out, mem = neurons.multistep(h, spike.theta, spike.u0, return_mem=True, **spike.options)
     finally:
