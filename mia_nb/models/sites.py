@@ -114,7 +114,7 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     graph = _graph(model)
     _same_in_both_modes(model, graph)
     net = fx.GraphModule(model, graph, type(model).__name__)
-    sites, device = [], next((p.device for p in net.parameters()), None)
+    sites, changed, device = [], set(), next((p.device for p in net.parameters()), None)
     for node in list(graph.nodes):
         kind = _kind(net, node)
         if kind is None:
@@ -125,13 +125,16 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
                 if kind == "Spike"
                 else f"{_where(node)} is a {kind} beside Spike modules: replace all activations by Spike, or none"
             )
-        if spike is not None:
-            _replace(net, node, f"spike{len(sites)}", spike().to(device))
+        if spike is not None and _replace(net, node, f"spike{len(sites)}", spike().to(device)):
+            changed.add(f"spike{len(sites)}")
         sites.append(Site(node.target if spike is None else f"spike{len(sites)}", _where(node), kind))
     if not sites:
         raise ValueError(f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}")
     _lay_out(net)
     fires = {node.target for node in graph.nodes}  # a ReLU whose result is unused does not
+    for site in sites:
+        if site.name in changed - fires:
+            raise ValueError(f"{site.where} changes in place what is then read by another name: use its result; {WAY_OUT}")
     return net, [site for site in sites if site.name in fires]
 
 
@@ -202,7 +205,8 @@ def _where(node: fx.Node) -> str:
     return f"{inside}.{node.name}" if inside else node.name
 
 
-def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> None:
+def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> bool:
+    """Put the spikes in the call's place; whether it worked in place."""
     if hasattr(net, name):
         raise ValueError(f"the model has a part named {name!r}, the name of a spiking site: rename it")
     net.add_submodule(name, spike)
@@ -218,6 +222,7 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> Non
         order = {n: i for i, n in enumerate(net.graph.nodes)}
         source.replace_all_uses_with(new, delete_user_cb=lambda user: order[user] > order[new])
     net.graph.erase_node(node)
+    return bool(inplace)
 
 
 def _lay_out(net: fx.GraphModule) -> None:
@@ -260,6 +265,8 @@ def _lay_out(net: fx.GraphModule) -> None:
 def _time(net: fx.GraphModule, node: fx.Node, kinds: dict) -> str:
     """How a value varies: "fixed" (no images in it), "static" (same at every step), "number" (of a static one), "temporal"."""
     if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
+        if kinds[node.args[0]] not in ("static", "temporal"):
+            raise ValueError(f"{node.target}: a ReLU of a weight or a constant cannot spike; {WAY_OUT}")
         return "temporal"
     before = {kinds[i] for i in node.all_input_nodes}
     name = node.args[1] if node.target is getattr else getattr(node.target, "__name__", node.target)
