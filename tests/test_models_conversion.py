@@ -517,6 +517,16 @@ def clamped(m, x):
     return m.head(m.more(F.relu(m.conv(x))).clamp(min=0).flatten(1))
 
 
+def of_a_weight(m, x):
+    return m.head((F.relu(m.conv(x)) * F.relu(m.gain)).flatten(1))
+
+
+def in_place_on_a_view(m, x):
+    h = m.conv(x)
+    F.relu_(h.view(h.size(0), -1))
+    return m.head(F.relu(m.more(h)).flatten(1))
+
+
 def no_relu(m, x):
     return m.head(m.conv(x).flatten(1))
 
@@ -569,6 +579,8 @@ REFUSED = {
     "always dropout": (Net(always_dropped), "dropout calls F.dropout"),
     "training flag": (Net(only_in_training), "differs between training and evaluation"),
     "clamp": (Net(clamped), "clamp: clamp has no spiking form"),
+    "weight": (Net(of_a_weight), "spike1: a ReLU of a weight or a constant cannot spike"),
+    "view": (Net(in_place_on_a_view), "relu_ changes in place what is then read by another name"),
     "no ReLU": (Net(no_relu), "Net has no ReLU"),
     "unread ReLU": (Net(unread), "the output of Net does not depend on any spike"),
     "already spiking": (with_spike(already), "spike spikes already"),
