@@ -50,3 +50,24 @@ def test_masks_and_augmentation_do_not_depend_on_the_device(images, tmp_path):
             query.query(pool, images, queries=3, device=d, force=True, progress=False, **options) for d in ("cpu", "cuda")
         )
         np.testing.assert_allclose(gpu.margin, cpu.margin, rtol=1e-8, atol=1e-8)
+
+
+def test_a_conversion_and_its_answers_per_step_do_not_depend_on_the_device(images, tmp_path):
+    networks = training.train_pool(RECIPE, images, root=tmp_path, device="cpu", progress=False)
+    margins = []
+    for device in ("cpu", "cuda"):
+        pool = training.convert_pool(networks, images, 3, device=device, progress=False, force=True)
+        rates = query.firing_rates(pool, images, device=device)
+        signals = query.query(pool, images, per_step=True, device=device, force=True, progress=False)
+        margins.append((signals.margin, rates["rate"].to_numpy()))
+    # a spike may flip where a convolution rounds otherwise, even in float64: nearly all answers agree, none is far off
+    close = np.isclose(margins[0][0], margins[1][0], rtol=1e-6, atol=1e-6)
+    assert close.mean() > 0.99
+    np.testing.assert_allclose(*(rates for _, rates in margins), atol=1e-3)
+
+
+def test_spiking_networks_train_on_the_gpu(images, tmp_path):
+    recipe = Recipe(**{**RECIPE.to_json(), "model": "snn", "model_args": {"base": "tinycnn", "timesteps": 2}, "epochs": 10})
+    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+    signals = query.query(pool, images, device="cuda", progress=False)
+    assert signals.correct[:, 0][signals.member].mean() > 0.5
