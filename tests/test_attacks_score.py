@@ -182,3 +182,10 @@ def test_masks_are_compared_on_audited_columns_only():
     scores = attacks.score("rmia", world, replace(world, member=member), targets=[0])
     assert scores.info["k"] == 2
     assert pairs(6, 40)[0].tolist() == scores.member[0].tolist()
+
+
+def test_two_readouts_of_spiking_networks_are_flagged_as_two_scales():
+    world = gaussian(8, 40)
+    mean, total = (replace(world, info={**world.info, "readout": way}) for way in ("mean", "sum"))
+    assert not attacks.score("rmia", mean, mean).info["flags"]
+    assert "two scales" in attacks.score("rmia", total, mean).info["flags"][0]

@@ -372,3 +372,30 @@ def test_fine_tuning_a_conversion_repairs_what_one_time_step_lost_on_digits(tmp_
     hybrid = training.hybrid_pools(ann, images, timesteps=2, epochs=4, progress=False)
     converted = accuracy(hybrid[1].parent)
     assert accuracy(hybrid[1]) > converted + 0.02 and accuracy(hybrid[2]) > 0.95 and accuracy(ann) > 0.96
+
+
+def test_thresholds_are_not_given_to_other_neurons(pool, images):
+    converted = convert(pool, images, 2)
+    bare = {"base": pool.recipe.model, "base_args": pool.recipe.model_args, "timesteps": 3}
+    with pytest.raises(ValueError, match="differ from the parent's in calibration, pool"):
+        finetune(converted, Recipe(model="snn", model_args=bare, num_models=4, epochs=1), images)
+    longer = replace(
+        converted.recipe, model_args={**converted.recipe.model_args, "timesteps": 3}, epochs=1, parent=converted.key
+    )
+    assert finetune(converted, longer, images).model(0).timesteps == 3
+
+
+@pytest.mark.parametrize(
+    "options", [{"fit_T": 0}, {"p": 3}, {"calibration": 2.5}, {"beta": 0.9}, {"timesteps": 1.5}], ids=lambda o: next(iter(o))
+)
+def test_options_that_no_conversion_takes_are_named_before_anything_is_written(pool, images, root, options):
+    before = set(root.iterdir())
+    with pytest.raises(ValueError, match=next(iter(options))):
+        convert(pool, images, **{"timesteps": 2, **options})
+    assert set(root.iterdir()) == before
+
+
+def test_hybrid_training_names_options_that_it_sets_itself(pool, images):
+    for options in ({"conversion": {"fit_T": 4}}, {"root": "elsewhere"}):
+        with pytest.raises(ValueError, match="is no option of"):
+            training.hybrid_pools(pool, images, timesteps=1, epochs=1, **options)

@@ -57,7 +57,7 @@ def score(
         warnings.simplefilter("always", UserWarning)
         for row, t, chosen in zip(value, targets, _references(pool, kept), strict=True):
             row[:] = function(replace(target.select(models=[t]), member=None), chosen, **tolerated)[audited]
-    flags = _design_flags(pool, kept, keep_mate)
+    flags = _design_flags(pool, kept, keep_mate) + _scale_flags(target, pool)
     for warning in raised:
         if warning.category is not UserWarning:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
@@ -176,6 +176,14 @@ def _design_flags(pool, kept, keep_mate) -> list[str]:
         if np.ptp(np.count_nonzero(pool.member[rows], axis=0)[audited]):
             return ["balanced design without pairs: reference counts leak membership"]
     return []
+
+
+def _scale_flags(target, pool) -> list[str]:
+    """Answers of spiking networks read out in two ways differ in scale, unless both sides were aligned."""
+    ways = [signals.info.get("readout") for signals in (target, pool)]
+    if None in ways or ways[0] == ways[1] or "align" in target.info:
+        return []
+    return [f"targets read out by {ways[0]}, references by {ways[1]}: two scales; align them"]
 
 
 def _by_membership(target, targets, member, audited) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from numbers import Integral
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ from mia_nb.training.work import share, threads, trace_name, unfinished, weights
 from mia_nb.types import Images, Recipe
 
 BATCH = 256  # images a calibration looks at together
+LATER = ("surrogate", "surrogate_args", "learn", "fold", "encode", "encode_args")  # what a conversion leaves open
 
 
 def convert_pool(
@@ -47,18 +49,23 @@ def convert_pool(
 
     Thresholds are fitted by `models.snn.convert` (fit_T, per_channel, p, pool_layers are its options) on up to `calibration`
     images of each model's *own* members, in a seeded random order, without augmentation: no model's thresholds know of an image
-    that the model did not train on. network: further options of `models.snn.network`, e.g. surrogate, for later training.
+    that the model did not train on. network: surrogate, surrogate_args, learn, fold for later training; encode, encode_args.
     Resumes model by model; comes back at once where it was done. Each model's report is kept: `conversion_report`.
     Raises ValueError for images other than the pool's, a pool that spikes already or is not trained, and what cannot be
     converted. Caveat: a bfloat16 pool is calibrated in float32, of which its activations are roundings.
     """
-    if pool.recipe.model == "snn":
-        raise ValueError(f"pool {pool.folder.path.name} spikes already: for other timesteps derive it with finetune_pool")
-    if calibration < 1:
-        raise ValueError(f"calibration={calibration}: thresholds need at least one image")
+    _plain(pool)
+    fit_T = timesteps if fit_T is None else fit_T
+    for name, value in (("timesteps", timesteps), ("fit_T", fit_T), ("calibration", calibration)):
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name}={value!r}: wanted a whole number from 1 up")
+    if p not in (1, 2):
+        raise ValueError(f"p={p!r}: thresholds minimise the mean absolute error (1) or the mean square (2)")
+    if unknown := sorted(set(network) - set(LATER)):
+        raise ValueError(f"{unknown[0]!r} is no option of a conversion, whose neurons are fixed; it takes {', '.join(LATER)}")
     check_parent(pool, images)
-    fitted = {"fit_T": int(fit_T or timesteps), "per_channel": per_channel, "p": p}
-    fitted["images"] = min(calibration, int(pool.member.sum(1).max()))
+    fitted = {"fit_T": int(fit_T), "per_channel": bool(per_channel), "p": int(p)}
+    fitted["images"] = min(int(calibration), int(pool.member.sum(1).max()))
     args = {"base": pool.recipe.model, "base_args": pool.recipe.model_args, "timesteps": int(timesteps), "readout": readout}
     args |= {"pool": pool_layers, "calibration": fitted} | {name: v for name, v in network.items() if v is not None}
     recipe = replace(pool.recipe, model="snn", model_args=args, epochs=0, parent=pool.key)
@@ -79,6 +86,11 @@ def convert_pool(
 
         share(folder, [[m] for m in rows], _left, make)
     return announce(derived, progress, f"converted in {time.perf_counter() - begun:.1f} s")
+
+
+def _plain(pool: Pool) -> None:
+    if pool.recipe.model == "snn":
+        raise ValueError(f"pool {pool.folder.path.name} spikes already: for other timesteps derive it with finetune_pool")
 
 
 def _alone(device: str | None) -> dict:
@@ -159,13 +171,15 @@ def hybrid_pools(
     """Hybrid training: {1: pool, 2: pool, ..., timesteps: pool}, each fine-tuned from the one before it.
 
     The networks are converted at T = 1 and fine-tuned; then T = 2, 3, ... start from the weights of T - 1 and keep the
-    thresholds of T = 1. epochs: one number, or one per T. optimizer_args: SGD with momentum .9, no Nesterov, no weight decay
-    where None. augment, dtype: the network's own where None. conversion: options of `convert_pool` (per_channel, p, readout,
-    surrogate, ...). train: options of `train_pool`.
+    thresholds of T = 1. epochs: one number, or one per T (those beyond `timesteps` are not used). optimizer_args: SGD with
+    momentum .9, no Nesterov, no weight decay where None. augment, dtype: the network's own where None. conversion: options of
+    `convert_pool` (per_channel, p, readout, surrogate, ...). train: options of `train_pool`.
     Source: Guan et al. 2025 (learning rate, epochs) and their code (optimiser, schedule, batch). Raises ValueError as
     `convert_pool` and `train_pool` do, and where epochs do not fit timesteps.
     """
-    each = [int(epochs)] * timesteps if isinstance(epochs, int) else list(epochs)[:timesteps]
+    _only("conversion", conversion or {}, ("per_channel", "p", "calibration", "pool_layers", "readout", *LATER))
+    _only("training", train, ("device", "strategy", "workers", "progress", "force", "checkpoint"))
+    each = [int(epochs)] * timesteps if isinstance(epochs, Integral) else list(epochs)[:timesteps]
     if timesteps < 1 or len(each) < timesteps:
         raise ValueError(f"epochs={epochs} for timesteps={timesteps}: give one number, or one for each of T = 1, 2, ...")
     if optimizer_args is None:
@@ -181,6 +195,11 @@ def hybrid_pools(
         )  # fmt: skip
         last = pools[T] = finetune_pool(last, recipe, images, **train)
     return pools
+
+
+def _only(what: str, options: dict, known: tuple[str, ...]) -> None:
+    if unknown := sorted(set(options) - set(known)):
+        raise ValueError(f"{unknown[0]!r} is no option of {what} here; it takes {', '.join(known)}")
 
 
 def conversion_quality(
@@ -199,7 +218,10 @@ def conversion_quality(
     images that the model did not train on, population included), network (right answers of the network itself). One
     calibration per model and grouping serves all T. Nothing is stored. Raises ValueError as `convert_pool`.
     """
+    _plain(pool)
     check_parent(pool, images)
+    if not set(models) <= set(range(len(pool.member))):
+        raise ValueError(f"models={list(models)}: wanted some of the rows 0..{len(pool.member) - 1}")
     device, rows = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")), []
     for m in models:
         model = pool.model(m).to(device)

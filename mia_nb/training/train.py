@@ -26,6 +26,8 @@ from mia_nb.training.work import Helpers, remove_parts, trace_name, unfinished, 
 from mia_nb.types import Images, Recipe
 
 FORMAT = 1  # enters every key; raise it when the same recipe starts to mean other models
+# what a fine-tuned spiking pool may have otherwise than its parent
+MAY_CHANGE = ("timesteps", "readout", "encode", "encode_args", "surrogate", "surrogate_args", "learn", "fold")
 
 
 def train_pool(
@@ -151,6 +153,8 @@ def check(recipe: Recipe, images: Images, member: np.ndarray, parent: Pool | Non
     """Refuse, before anything is written, what cannot be trained: ValueError of one line."""
     if parent is None and recipe.model == "snn" and recipe.model_args.get("calibration"):
         raise ValueError("model_args names a calibration, but nothing was calibrated: thresholds come from convert_pool")
+    if parent is not None and recipe.model == parent.recipe.model == "snn":
+        _same_neurons(recipe, parent.recipe)
     smallest = int(member.sum(1).min())
     if int(member.sum(1).mean()) < recipe.batch or smallest < 2:
         raise ValueError(
@@ -173,6 +177,16 @@ def check(recipe: Recipe, images: Images, member: np.ndarray, parent: Pool | Non
         raise ValueError(
             f"{recipe.model} with the parent's weights answers otherwise than the parent: it computes with what its state "
             "dictionary does not hold; register that as persistent buffers"
+        )
+
+
+def _same_neurons(recipe: Recipe, parent: Recipe) -> None:
+    """ValueError where weights and thresholds would be read by other neurons than those that they were fitted for."""
+    args = [{k: v for k, v in one.model_args.items() if k not in MAY_CHANGE} for one in (recipe, parent)]
+    if differing := sorted(k for k in args[0].keys() | args[1].keys() if args[0].get(k) != args[1].get(k)):
+        raise ValueError(
+            f"model_args differ from the parent's in {', '.join(differing)}: its thresholds would serve other neurons; start "
+            "from {**parent.recipe.model_args, ...} and change " + ", ".join(MAY_CHANGE) + " at most"
         )
 
 
