@@ -131,6 +131,8 @@ def _s4(cells) -> Iterator[Contrast]:
         if snn.attack == ATTACKS[0] and ann in cells and (plain := ann._replace(input_dropout=False)) in cells:
             terms = (*gain.terms, (-1, (ann,)), (1, (plain,)))
             yield Contrast("gain beyond the ANN's own", gain.compared, terms, needed=False)
+    for gain in _gains(cells, _own(cells, family="ann")):
+        yield gain._replace(part=f"{gain.part} on the ANN itself", needed=False)
 
 
 def _s5(cells) -> Iterator[Contrast]:

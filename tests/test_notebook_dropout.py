@@ -1,0 +1,233 @@
+"""04_dropout_sweep from a clean kernel at a small size: what it chooses and compares is what the stored models give."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+from test_notebooks import Run
+
+from mia_nb import metrics, query, training
+from mia_nb.attacks import align, attack_p, score
+from mia_nb.metrics import Cell
+
+pytestmark = pytest.mark.notebook
+SIZE = {
+    "limit": 600, "population": 100, "num_models": 8, "epochs": 8, "timesteps": 2,
+    "tuning": {"epochs": 2, "lr": 0.02, "batch": 32}, "direct": {"epochs": 6, "optimizer": "adam", "lr": 0.004},
+    "rates": [0.1, 0.3], "queries": 3, "draws": 50,
+}  # fmt: skip
+TARGETS, OTHERS = range(4), range(4, 8)
+FAMILIES = {
+    "ANN": Cell("ann"), "hybrid T = 1": Cell("snn", "hybrid", 1), "hybrid T = 2": Cell("snn", "hybrid", 2),
+    "direct T = 2": Cell("snn", "direct", 2),
+}  # fmt: skip
+POPULATION = "attack_p(form='population')"
+ATTACKS = {name: name for name in ("attack_p", "attack_r", "rmia", "rmia_count")} | {
+    POPULATION: partial(attack_p, form="population")
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("dropout")
+
+
+@pytest.fixture(scope="module")
+def swept(folder) -> Run:
+    return Run("04_dropout_sweep", folder / "results", folder / "swept.ipynb", **SIZE)
+
+
+@pytest.fixture(scope="module")
+def pools(folder, swept) -> dict[str, training.Pool]:
+    found = {}
+    for path in (folder / "results").glob("pool-*"):
+        pool = training.load_pool(path.name, folder / "results")
+        spiking, derived = pool.recipe.model == "snn", pool.recipe.epochs and pool.parent
+        way = ("hybrid" if derived else "direct" if pool.recipe.epochs else "convert") if spiking else ""
+        found[way, pool.recipe.model_args.get("timesteps", 0)] = pool
+    assert set(found) == {("convert", 1), *(cell[1:3] for cell in FAMILIES.values())}
+    return {name: found[cell[1:3]] for name, cell in FAMILIES.items()}
+
+
+def asked(pool, p: float, q: int):
+    options = {"input_dropout": p, "queries": SIZE["queries"]} if p else {}
+    return query.query(pool, pool.images(), models=range(8), progress=False, **options).select(queries=slice(0, q))
+
+
+def table(html: str) -> list[list[str]]:
+    """The texts of an HTML table, row by row; a cell that spans rows is in each of them."""
+    rows, hanging = [], {}
+    for markup in re.findall(r"<tr.*?</tr>", html, re.S):
+        cells, row = re.findall(r"<t[hd]([^>]*)>(.*?)</t[hd]>", markup, re.S), []
+        while cells or len(row) in hanging:
+            if len(row) in hanging:
+                text, left = hanging.pop(len(row))
+            else:
+                attributes, text = cells.pop(0)
+                left = int((re.search(r'rowspan="(\d+)"', attributes) or [0, 1])[1])
+            hanging |= {len(row): (text, left - 1)} if left > 1 else {}
+            row.append(text.replace("\N{NO-BREAK SPACE}", " "))
+        rows.append(row)
+    return rows
+
+
+def setting(text: str) -> tuple[float, int]:
+    """(p, Q) of "p = 0.1, Q = 2"; "p = 0" is one question."""
+    p, _, q = text.removeprefix("p = ").partition(", Q = ")
+    return float(p), int(q or 1)
+
+
+@pytest.fixture(scope="module")
+def used(swept) -> dict[str, tuple[float, int]]:
+    return {row[0]: setting(row[2]) for row in table(swept.html("choices"))[1:]}
+
+
+@pytest.fixture(scope="module")
+def result(swept) -> dict[tuple, str]:
+    """{(references, models, dropout, attack): "AUC [low, high]"}."""
+    (_, *head), _, *rows = table(swept.html("result"))
+    return {(*row[:3], attack): text for row in rows for attack, text in zip(head[2:], row[3:], strict=True) if text}
+
+
+def auc(text: str) -> float:
+    return float(text.split()[0])
+
+
+def test_no_cell_fails_warns_or_leaves_a_widget(swept):
+    for cell, outputs in swept.outputs.items():
+        for output in outputs:
+            assert output["output_type"] != "error" and output.get("name") != "stderr", (cell, output)
+            assert not any("widget" in kind for kind in output.get("data", {})), cell
+
+
+def test_every_picture_is_there_and_light(swept):
+    figures = swept.figures()
+    assert set(figures) == {"heatmap-snn", "heatmap-ann", "steps", "accuracy"}
+    assert all(len(json.dumps(figure)) < 100_000 for figure in figures.values())
+    names = [trace["name"] for trace in figures["steps"]["data"] if trace.get("showlegend") is not False]
+    assert {"ANN", "ANN, dropout", "hybrid", "hybrid, dropout", "hybrid, ANN references", "direct"} <= set(names)
+
+
+def test_the_choice_comes_from_models_that_are_not_attacked_and_prefers_plain_questions(swept, pools):
+    grid = [(0.0, 1), *((p, q) for q in (1, 2, 3) for p in (0.1, 0.3))]  # the simplest first
+    for name, *row in table(swept.html("choices"))[1:]:
+        values = []
+        for p, q in grid:
+            alone = score("rmia", asked(pools[name], p, q).select(models=OTHERS))  # rows 0 to 3 are not even there
+            each = [metrics.auc(value, member) for value, member in zip(alone.value, alone.member, strict=True)]
+            values.append([np.mean(each[:2]), np.mean(each[2:])])
+        mean, error = np.mean(values, axis=1), np.std(values, axis=1, ddof=1) / np.sqrt(2)
+        best = grid[int(np.argmax(mean >= mean.max() - error[mean.argmax()]))]
+        dropout = best if best[0] else grid[1 + int(mean[1:].argmax())]
+        assert (setting(row[0]), setting(row[1])) == (best, dropout), name
+        assert row[3] == f"{mean[0]:.3f} ± {error[0]:.3f}"
+        assert row[2] == f"{mean[grid.index(dropout)]:.3f} ± {error[grid.index(dropout)]:.3f}"
+
+
+def test_the_heat_map_holds_the_whole_grid_and_one_cell_without_damage(swept):
+    (heat,) = swept.figures()["heatmap-snn"]["data"]
+    assert heat["y"] == ["0", "0.1", "0.3"] and heat["x"] == ["1", "2", "3"]
+    assert [bool(text) for text in np.ravel(heat["text"])] == [True, False, False, *[True] * 6]
+    assert sum(text.startswith("★") for text in np.ravel(heat["text"])) == 1
+
+
+@pytest.fixture(scope="module")
+def cells(pools, used) -> dict[Cell, object]:
+    """The scores of every setting, from the stored pools."""
+    found = {}
+    for name, family in FAMILIES.items():
+        for dropout, (p, q) in ((False, (0.0, 1)), (True, used[name])):
+            spot, mine, networks = family._replace(input_dropout=dropout), asked(pools[name], p, q), asked(pools["ANN"], p, q)
+            found |= {spot._replace(attack=a): score(one, mine, targets=TARGETS) for a, one in ATTACKS.items()}
+            for attack in ("attack_r", "rmia") if name != "ANN" else ():
+                foreign = score(attack, mine, networks, targets=TARGETS)
+                found[spot._replace(attack=attack, references="ann")] = foreign
+    return found
+
+
+def test_every_family_is_attacked_with_and_without_dropout_the_ann_too(result, cells):
+    words = {family: name for name, family in FAMILIES.items()}
+    for cell, scores in cells.items():
+        key = cell.references.replace("ann", "ANN"), words[Cell(*cell[:3])], "yes" if cell.input_dropout else "no", cell.attack
+        assert auc(result[key]) == pytest.approx(metrics.per_target(scores)["auc"].mean(), abs=6e-4), cell
+    assert len(result) == len(cells) + 6  # and, aligned, three families with and without dropout
+
+
+def test_networks_as_references_stand_beside_themselves_on_one_scale(result, pools, used):
+    for name in ("hybrid T = 1", "hybrid T = 2", "direct T = 2"):
+        both = (align(asked(pools[which], *used[name])) for which in (name, "ANN"))
+        truth = metrics.per_target(score("rmia", *both, targets=TARGETS))["auc"].mean()
+        assert auc(result["ANN", name, "yes", "rmia, aligned"]) == pytest.approx(truth, abs=6e-4)
+
+
+def test_the_gain_of_spikes_is_set_against_that_of_the_ann(swept, result):
+    rows = {(row[0], row[1].removeprefix("SNN ")): [float(v) for v in row[2:]] for row in table(swept.html("gain"))[1:]}
+    gains = {name: ends[0] for (what, name), ends in rows.items() if what == "gain"}
+    plain, damaged = (auc(result["own", "ANN", treated, "rmia"]) for treated in ("no", "yes"))
+    assert gains["ANN"] == pytest.approx(damaged - plain, abs=2e-3)
+    beyond = {name: ends for (what, name), ends in rows.items() if what != "gain"}
+    assert set(beyond) == {"hybrid T=1", "hybrid T=2", "direct T=2"}
+    for name, (value, low, high) in beyond.items():
+        assert value == pytest.approx(gains[name] - gains["ANN"], abs=2e-4) and low < value < high
+    assert f"{len(beyond)} intervals" in swept.text("verdict")
+
+
+def test_the_claims_are_those_of_the_same_scores(swept, cells):
+    truth = metrics.snn_claims(cells, draws=SIZE["draws"])
+    shown = {row[0]: row[1] for row in table(swept.html("claims"))[1:]}
+    assert shown == {f"{name}. {row['claim']}": row["verdict"] for name, row in truth.iterrows()}
+    assert "not run" not in shown.values()
+    lines = swept.text("evidence")
+    assert all(phrase in lines for evidence in truth["evidence"] for phrase in evidence.split("; "))
+    assert "rmia on the ANN itself: ANN" in lines and "gain beyond the ANN's own" in lines
+
+
+def test_printed_numbers_stand_under_their_attack_with_ours_beside_them(swept, result):
+    head, _, *rows = table(swept.html("published"))
+    printed = {tuple(row[:3]): dict(zip(head[3:], row[3:], strict=True)) for row in rows}
+    ours = result["own", "hybrid T = 1", "yes", "rmia"]
+    assert printed["2", "cifar10", "snn-resnet18, hybrid, T = 1, dropout"]["rmia"] == f"0.6384 | {ours}"
+    assert printed["2", "cifar10", "ann-resnet18"]["rmia"].startswith("0.6384 | 0.")
+    assert printed["4", "cifar10", "snn-resnet18, hybrid, T = 2, ANN references"]["attack_p"] == ""
+    elsewhere = [row for key, row in printed.items() if key[1] != "cifar10" or "vgg16" in key[2]]
+    assert all(text.endswith("| not run") for row in elsewhere for text in row.values() if text)
+    assert printed["2", "cifar10", "snn-resnet18, hybrid, T = 4"]["rmia"].endswith("not run")
+    assert "| n/m" in swept.html("published-rates") and "0.8610 | 0." in swept.html("published-accuracy")
+    assert len(rows) == 37
+
+
+def test_it_ends_in_doubt(swept):
+    assert re.match(r"null self-test (passed|FAILED): \d+ checks", swept.text("self-test"))
+    doubts = {row[0]: row[1] for row in table(swept.html("doubts"))[1:]}
+    assert doubts["a rate at 1 % false alarms is measurable"] == "LOOK AGAIN"
+    assert doubts["all families are asked with masks of one kind"] == "holds"
+    assert {row[0] for row in table(swept.html("stability"))[1:]} == set(FAMILIES)
+
+
+def test_a_second_run_is_cached_and_says_the_same(folder, swept):
+    again = Run("04_dropout_sweep", folder / "results", folder / "again.ipynb", force="false", **SIZE)
+    assert again.text("pools").count("cached") == 5 and again.text("choice").count("cached") == 12
+    for cell in ("choices", "result", "gain", "claims", "published", "doubts"):
+        assert again.html(cell) == swept.html(cell), cell
+
+
+def test_masks_per_step_are_for_spikes_only_and_what_is_left_out_is_said(folder, swept):
+    size = SIZE | {"direct": {}, "timesteps": 1, "attacks": ["attack_p"], "stands_for": [], "mask_scope": "step"}
+    run = Run("04_dropout_sweep", folder / "results", folder / "step.ipynb", **size)
+    infos = [json.loads(path.read_text()) for path in (folder / "results").glob("signals-*/info.json")]
+    stepwise = [info for info in infos if info.get("mask_scope") == "step"]
+    assert len(stepwise) == 2 and all(info["timesteps"] == 1 for info in stepwise)
+    shown = {row[0][:2]: row[1] for row in table(run.html("claims"))[1:]}
+    assert {name for name, verdict in shown.items() if verdict == "not run"} == {"S1", "S2", "S7", "S8"}
+    assert run.text("beside").startswith("0 of ") and "not run" in run.html("published")
+    doubts = {row[0]: row[1] for row in table(run.html("doubts"))[1:]}
+    assert doubts["all families are asked with masks of one kind"] == "LOOK AGAIN"
+
+
+def test_too_few_models_for_a_choice_are_refused_with_a_way_out(folder, swept):
+    with pytest.raises(ValueError, match="less than 2 pairs"):
+        Run("04_dropout_sweep", folder / "results", folder / "few.ipynb", **SIZE | {"models": 4})
