@@ -18,7 +18,7 @@ from mia_nb.models import architecture, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.training import Pool, mix
 from mia_nb.training.loop import DTYPES
-from mia_nb.training.work import weights_name
+from mia_nb.training.work import threads, useful_threads, weights_name
 from mia_nb.types import Images, Signals
 
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -85,12 +85,12 @@ def query(
     folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
     with pool.folder.lock(f"signals-{key[:12]}"):
         if not force and folder.intact("info.json") and folder.intact("signals.npz"):
-            if progress:
-                size = f"{len(rows)} models x {queries} queries x {len(images.y)} samples"
-                print(f"signals {folder.path.name}: {size}, cached", flush=True)
+            size = f"{len(rows)} models x {queries} queries x {len(images.y)} samples"
+            print(f"signals {folder.path.name}: {size}, cached\n" if progress else "", end="", flush=True)
             return load_signals(folder)
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        signals = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
+        with threads(useful_threads(batch * images.x[0].numel())):
+            signals = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
         store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
         arrays = {name: value for name in FILES if (value := getattr(signals, name)) is not None}
         folder.write_json("info.json", {"draws": signals.draws, **signals.info})
@@ -348,7 +348,8 @@ def firing_rates(
             data.normalise(images.x[i.to(images.x.device)].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
             for i in batches
         )
-        table = snn.firing_rates(module.to(device), shown)
+        with threads(useful_threads(batch * images.x[0].numel())):
+            table = snn.firing_rates(module.to(device), shown)
         table.insert(0, "model", m)
         tables.append(table)
     return pd.concat(tables, ignore_index=True)

@@ -22,7 +22,7 @@ from mia_nb.training.execution import cores, execution
 from mia_nb.training.loop import DTYPES, generator
 from mia_nb.training.pool import Pool
 from mia_nb.training.train import announce, check_parent, finetune_pool, missing, open_pool, place
-from mia_nb.training.work import share, threads, trace_name, unfinished, weights_name
+from mia_nb.training.work import share, threads, trace_name, unfinished, useful_threads, weights_name
 from mia_nb.types import Images, Recipe
 
 BATCH = 256  # images a calibration looks at together
@@ -76,7 +76,7 @@ def convert_pool(
     models.check_width(loop.build(recipe, images, 0), images)
     open_pool(derived, images, extra)
     todo, begun = missing(folder, len(rows), force, _left), time.perf_counter()
-    how = execution(folder, device, "plain", lambda: _alone(device))
+    how = execution(folder, device, "plain", lambda: _alone(device, images))
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
     with threads(how["threads"]), tqdm(total=len(todo), desc="converting", unit="model", disable=quiet) as bar:
 
@@ -93,10 +93,10 @@ def _plain(pool: Pool) -> None:
         raise ValueError(f"pool {pool.folder.path.name} spikes already: for other timesteps derive it with finetune_pool")
 
 
-def _alone(device: str | None) -> dict:
+def _alone(device: str | None, images: Images) -> dict:
     """The execution of a conversion: one model after another."""
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    count = cores() if device.type == "cpu" else torch.get_num_threads()
+    count = useful_threads(BATCH * images.x[0].numel(), cores() if device.type == "cpu" else None)
     return {"device": str(device), "stacked": False, "group": 1, "threads": count, "channels_last": False}
 
 
@@ -223,23 +223,30 @@ def conversion_quality(
     if not set(models) <= set(range(len(pool.member))):
         raise ValueError(f"models={list(models)}: wanted some of the rows 0..{len(pool.member) - 1}")
     device, rows = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")), []
-    for m in models:
-        model = pool.model(m).to(device)
-        foreign = torch.from_numpy(np.flatnonzero(~pool.member[m]))
-        draw = generator(pool.recipe.seed, m, "quality")
-        asked = foreign[torch.randperm(len(foreign), generator=draw)][:limit].to(images.x.device)
-        x = data.normalise(images.x[asked].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
-        y = images.y[asked].to(device)
-        network = _right(model, x, y)
-        for per_channel in (False, True):
-            histograms = snn.calibrate(model, _own_half(pool, images, m, calibration, device), per_channel=per_channel)
-            for T in timesteps:
-                for fit in ("refit", "reused")[: 1 if T == 1 else 2]:
-                    fit_T = T if fit == "refit" else 1
-                    converted = snn.convert(model, T, fit_T=fit_T, per_channel=per_channel, histograms=histograms)
-                    row = {"model": m, "timesteps": T, "fit": fit, "per": "channel" if per_channel else "layer"}
-                    rows.append(row | {"right": _right(converted, x, y), "asked": len(y), "network": network})
+    with threads(useful_threads(BATCH * images.x[0].numel())):
+        for m in models:
+            rows += _quality(pool, images, m, timesteps, calibration, limit, device)
     return pd.DataFrame(rows)
+
+
+def _quality(pool: Pool, images: Images, m: int, timesteps, calibration: int, limit: int, device: torch.device) -> list[dict]:
+    """Rows of one model."""
+    model, rows = pool.model(m).to(device), []
+    foreign = torch.from_numpy(np.flatnonzero(~pool.member[m]))
+    draw = generator(pool.recipe.seed, m, "quality")
+    asked = foreign[torch.randperm(len(foreign), generator=draw)][:limit].to(images.x.device)
+    x = data.normalise(images.x[asked].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
+    y = images.y[asked].to(device)
+    network = _right(model, x, y)
+    for per_channel in (False, True):
+        histograms = snn.calibrate(model, _own_half(pool, images, m, calibration, device), per_channel=per_channel)
+        for T in timesteps:
+            for fit in ("refit", "reused")[: 1 if T == 1 else 2]:
+                fit_T = T if fit == "refit" else 1
+                converted = snn.convert(model, T, fit_T=fit_T, per_channel=per_channel, histograms=histograms)
+                row = {"model": m, "timesteps": T, "fit": fit, "per": "channel" if per_channel else "layer"}
+                rows.append(row | {"right": _right(converted, x, y), "asked": len(y), "network": network})
+    return rows
 
 
 def _right(model: torch.nn.Module, x: Tensor, y: Tensor) -> int:
