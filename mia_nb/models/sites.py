@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
 from collections.abc import Callable
 from itertools import zip_longest
 from typing import NamedTuple
@@ -26,6 +27,10 @@ OTHERS = {
     "hardtanh", "hardsigmoid", "sigmoid", "tanh", "softplus", "softsign", "mish", "threshold", "glu", "logsigmoid", "softmax",
     "log_softmax",
 }  # fmt: skip
+CHANGES = {getattr(operator, f"i{name}"): getattr(operator, name) for name in (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul",
+)}  # fmt: skip
+POOL_ARGS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 NUMBERS = {"size", "dim", "numel", "shape", "ndim", "nelement"}  # what a tensor says about itself
 KINDS = {"dtype", "device", "layout", "get_device", "is_cuda"}  # and what no number of images changes
 OPAQUE = {part.__module__ for part in (nn.ReLU, nn.RNN, nn.Transformer)}  # activations, also such as fx does not see inside
@@ -88,8 +93,20 @@ class Site(NamedTuple):
     kind: str
 
 
+class _Proxy(fx.Proxy):
+    """Keeps `h += a`, which also changes h under its other names, apart from `h + a`, which fx does not."""
+
+
+for change in CHANGES:
+    setattr(_Proxy, f"__{change.__name__}__", lambda self, other, change=change: self.tracer.create_proxy(
+        "call_function", change, (self, other), {}))  # fmt: skip
+
+
 class _Tracer(fx.Tracer):
     where = ""
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         return isinstance(module, Spike) or _snntorch(module) or super().is_leaf_module(module, name)
@@ -130,6 +147,7 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
         sites.append(Site(node.target if spike is None else f"spike{len(sites)}", _where(node), kind))
     if not sites:
         raise ValueError(f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}")
+    _without_changes(net)
     _lay_out(net)
     fires = {node.target for node in graph.nodes}  # a ReLU whose result is unused does not
     for site in sites:
@@ -225,6 +243,34 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> boo
     return bool(inplace)
 
 
+def _without_changes(net: fx.GraphModule) -> None:
+    """Refuse calls that change a tensor which is read elsewhere, or whose result is dropped: a graph knows results only."""
+    order = {node: i for i, node in enumerate(net.graph.nodes)}
+    for node in net.graph.nodes:
+        if (old := _changed(net, node)) is None:
+            continue
+        if old.op in ("placeholder", "get_attr") and node.target not in CHANGES:
+            raise ValueError(f"{_where(node)} changes {old.name}, which is not its own, in place: work on a new tensor")
+        if not node.users or any(order[user] > order[node] for user in old.users):
+            raise ValueError(
+                f"{_where(node)} changes in place what another name reads, or none: use its result, as in h = h + 1"
+            )
+        node.target = CHANGES.get(node.target, node.target)
+
+
+def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """The tensor that a call changes in place."""
+    if node.op not in ("call_module", "call_method", "call_function"):
+        return None
+    if isinstance(out := node.kwargs.get("out"), fx.Node):
+        return out
+    name = getattr(node.target, "__name__", node.target)
+    inplace = node.kwargs.get("inplace") is True or node.target in CHANGES
+    inplace = inplace or (node.op == "call_module" and getattr(net.get_submodule(node.target), "inplace", False))
+    inplace = inplace or (node.op != "call_module" and name.endswith("_") and not name.endswith("__"))
+    return next(iter(node.all_input_nodes), None) if inplace else None
+
+
 def _lay_out(net: fx.GraphModule) -> None:
     """Give the graph its arguments `timesteps` and `static`, pass them to the spikes, and insert `Repeat`."""
     graph = net.graph
@@ -260,6 +306,31 @@ def _lay_out(net: fx.GraphModule) -> None:
     graph.lint()
     net.delete_all_unused_submodules()
     net.recompile()
+
+
+def average_pools(net: fx.GraphModule) -> fx.GraphModule:
+    """The traced network itself, with average pooling at every call of a 2-d max pooling, module or function.
+
+    Raises ValueError for other max pooling, dilated ones, and such as return indices: there is no average of their kind.
+    """
+    for node in net.graph.nodes:
+        part = net.get_submodule(node.target) if node.op == "call_module" else None
+        name = str(getattr(node.target, "__name__", node.target)) if part is None else type(part).__name__
+        if node.op not in ("call_module", "call_function") or "maxpool" not in name.lower().replace("_", ""):
+            continue
+        given = dict(zip(POOL_ARGS, node.args, strict=False)) | node.kwargs if part is None else vars(part)
+        dilated = given.get("dilation", 1) not in (1, (1, 1), [1, 1])
+        if name not in ("max_pool2d", "MaxPool2d") or dilated or given.get("return_indices"):
+            raise ValueError(
+                f"{_where(node)}: pool='avg' replaces plain 2-d max pooling only, not this {name}: change the model"
+            )
+        window = {k: given[k] for k in ("kernel_size", "stride", "padding", "ceil_mode") if given.get(k) is not None}
+        if part is None:
+            node.target, node.args, node.kwargs = F.avg_pool2d, (given["input"],), window
+        else:
+            net.set_submodule(node.target, nn.AvgPool2d(**window))
+    net.recompile()
+    return net
 
 
 def _time(net: fx.GraphModule, node: fx.Node, kinds: dict) -> str:

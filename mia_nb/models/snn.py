@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import pandas as pd
@@ -299,11 +299,16 @@ def convert(
     pool="avg" replaces max-pooling, which belongs before the training of the model. options: as `SNN`. `.report` has a row per
     site: theta and u0 (means over channels), the expected error, the mass above theta, which is clipped, and the firing rate
     measured on up to 1,024 of the images. Dead sites get a threshold that is never reached.
-    Raises ValueError naming the place and the way out for what cannot be converted.
+    Raises ValueError naming the place and the way out for what cannot be converted, and where the traced network, with ReLU at
+    its sites, answers the first batch otherwise than the model.
     """
     spike = dict(CONVERTED, learn=learn, surrogate=surrogate, surrogate_args=surrogate_args)
-    net, found = places.trace(_pooled(model, pool), lambda: Spike(**spike))
+    net, found = places.trace(model, lambda: Spike(**spike))
     kept: list[Tensor] = []
+    for first in islice(batches := iter(batches), 1):
+        _same_answers(net, model, first)
+        batches = chain([first], batches)
+    _pooled(net, pool)
     if histograms is None:
         histograms = calibrate(net, _keeping(batches, kept, 1024), per_channel=per_channel, bins=bins)
     if len(histograms) != len(found):
@@ -327,6 +332,24 @@ def convert(
     return snn
 
 
+def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
+    """Refuse a network whose trace computes something else: views that change in place, or values frozen by tracing."""
+    devices, answers = [x.device] if x.is_cuda else [], []
+    for run in (model, lambda x: _Counting(net, {}, False, 2).run(x, 1, False)):
+        with _measuring(model), _measuring(net), torch.random.fork_rng(devices=devices):
+            torch.manual_seed(0)
+            answers.append(run(x.clone()))
+    plain, traced = answers
+    if not isinstance(plain, Tensor):
+        raise ValueError(f"{type(model).__name__} returns a {type(plain).__name__}; wanted logits (B, K) as one tensor")
+    allowed = max(1e-3, 4 * torch.finfo(plain.dtype).eps) * float(plain.abs().max())
+    if not torch.allclose(traced, plain, rtol=0, atol=allowed, equal_nan=True):
+        raise ValueError(
+            f"{type(model).__name__} answers otherwise once traced (by up to {float((traced - plain).abs().max()):.3g}): does "
+            "forward change in place a view that is read later, draw random numbers or read a clock?"
+        )
+
+
 def _keeping(batches: Iterable[Tensor], kept: list[Tensor], samples: int) -> Iterable[Tensor]:
     """The batches; the first `samples` images stay in `kept`."""
     left = samples
@@ -337,17 +360,10 @@ def _keeping(batches: Iterable[Tensor], kept: list[Tensor], samples: int) -> Ite
         yield x
 
 
-def _pooled(model: nn.Module, pool: str) -> nn.Module:
+def _pooled(net: fx.GraphModule, pool: str) -> fx.GraphModule:
     if pool not in ("keep", "avg"):
         raise ValueError(f"pool={pool!r}: wanted keep or avg")
-    if pool == "keep":
-        return model
-    model = copy.deepcopy(model)
-    for parent in model.modules():
-        for name, part in parent.named_children():
-            if isinstance(part, nn.MaxPool2d):
-                setattr(parent, name, nn.AvgPool2d(part.kernel_size, part.stride, part.padding, part.ceil_mode))
-    return model
+    return net if pool == "keep" else places.average_pools(net)
 
 
 def spiking(model: nn.Module, timesteps: int, *, theta: float = 1.0, learn: bool = False, pool: str = "keep", **options) -> SNN:
@@ -357,8 +373,8 @@ def spiking(model: nn.Module, timesteps: int, *, theta: float = 1.0, learn: bool
     al. 2023; Guan et al. 2025 name the method only. options: those of `Spike` and of `SNN`.
     """
     of_spike = {k: options.pop(k) for k in (*DIRECT, "surrogate_args") if k in options}
-    net, _ = places.trace(_pooled(model, pool), lambda: Spike(theta, 0.0, learn=learn, **{**DIRECT, **of_spike}))
-    return SNN(net, timesteps, **options)
+    net, _ = places.trace(model, lambda: Spike(theta, 0.0, learn=learn, **{**DIRECT, **of_spike}))
+    return SNN(_pooled(net, pool), timesteps, **options)
 
 
 def network(
