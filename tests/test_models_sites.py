@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mia_nb.models import snn
+from mia_nb.models import build, snn
+from mia_nb.models.sites import Spike, trace
 
 
 class Net(nn.Module):
@@ -194,3 +195,123 @@ def test_other_max_pooling_is_kept_or_refused_but_never_dropped(layer, name):
     for call in (lambda: snn.convert(model, 2, [images()], pool="avg"), lambda: snn.spiking(model, 2, pool="avg")):
         assert f"pool='avg' replaces plain 2-d max pooling only, not this {name}" in refusal(call)
     assert snn.convert(model, 2, [images()])(images()).shape == (8, model(images()).shape[1])
+
+
+# ------------------------------------------------------------------------------------------------- constants, draws, clamps
+
+
+def by_value(m, x):
+    return end(m, m.conv(x) if x.sum() > 0 else m.conv(-x))
+
+
+def scaled_by_the_mode(m, x):
+    return end(m, m.conv(x) * torch.tensor(1.0 + m.training))
+
+
+def a_branch_by_chance(m, x):
+    return end(m, m.conv(x) if torch.rand(1) < 0.5 else m.conv(-x))
+
+
+def noise_of_no_input(m, x):
+    return end(m, m.conv(x) + torch.randn(3, 1, 1))
+
+
+def with_constants(m, x):
+    h = m.conv(x) * torch.tensor([0.5, 1.0, 2.0]).double().view(3, 1, 1)
+    return end(m, h + torch.tensor(0.1, dtype=x.dtype))
+
+
+def test_constants_made_in_forward_are_kept_and_the_model_left_without_them():
+    model, x = net_of(with_constants), images()
+    names = set(vars(model))
+    near, far = ((snn.convert(model, T, [x])(x) - model(x)).abs().mean() for T in (256, 4))
+    assert near < 0.1 * far and set(vars(model)) == names
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        (scaled_by_the_mode, "differs between training and evaluation, or from call to call"),
+        (a_branch_by_chance, "Net draws random numbers that do not depend on its input"),
+        (noise_of_no_input, "Net draws random numbers that do not depend on its input"),
+        (by_value, "Net cannot be traced"),
+    ],
+)
+def test_values_that_tracing_would_freeze_are_refused_for_the_true_reason_without_useless_advice(how, says):
+    message = refusal(lambda: snn.spiking(net_of(how), 2))
+    assert says in message and "Spike modules" not in message
+    assert says in refusal(lambda: snn.SNN(net_of(how), 2))
+
+
+CLAMPED = {
+    "two sides": lambda h: h.clamp(0, 6),
+    "two sides by name": lambda h: torch.clip(h, min=-1, max=1),
+    "above": lambda h: F.relu(h).clamp_max(6),
+    "in place": lambda h: h.clamp_(0, 6),
+    "expit": lambda h: torch.special.expit(h),
+    "tanh in place": lambda h: h.tanh_(),
+    "special softmax": lambda h: torch.special.softmax(h, 1),
+}
+
+
+@pytest.mark.parametrize("case", CLAMPED)
+def test_other_activations_in_disguise_are_refused(case):
+    message = refusal(lambda: snn.sites(net_of(lambda m, x: end(m, CLAMPED[case](m.conv(x))))))
+    assert "has no spiking form here, only ReLU has" in message
+
+
+@pytest.mark.parametrize("clamp", [lambda x: x.clamp(0, 1), lambda x: torch.clamp(x, min=-2.0), lambda x: x.clip(max=1)])
+def test_the_input_may_be_clamped(clamp):
+    assert len(snn.sites(net_of(lambda m, x: end(m, m.conv(clamp(x)))))) == 2
+
+
+# ------------------------------------------------------------------------------------------------------- what is passed in
+
+
+class ByHand(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.sp, self.last = nn.Linear(72, 6), Spike(0.3), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.last(self.sp(x=self.first(x.flatten(1))))
+
+
+def test_spikes_by_hand_may_be_called_by_keyword():
+    x, spiking = images(), snn.SNN(ByHand().double(), 3)
+    h = ByHand().double().first(x.flatten(1))
+    out = spiking.net.sp(h, 3, True).unflatten(0, (3, -1))
+    torch.testing.assert_close(spiking(x, per_step=True), spiking.net.last(out))
+
+
+def spiking_already():
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(72, 6), nn.ReLU(), nn.Linear(6, 4)).double()
+    net = snn.spiking(plain, 2)
+    return {"SNN": net, "Stepwise": snn.Stepwise(plain, 2), "1": nn.Sequential(nn.Identity(), net)}
+
+
+@pytest.mark.parametrize("name", ["SNN", "Stepwise", "1"])
+def test_spiking_networks_are_not_converted_again(name):
+    net = spiking_already()[name]
+    calls = [snn.sites, lambda n: snn.convert(n, 2, [images()]), lambda n: snn.spiking(n, 2), lambda n: snn.SNN(n, 2)]
+    for call in [*calls, lambda n: snn.calibrate(n, [images()])]:
+        assert refusal(lambda call=call: call(net)).startswith(f"{name} spikes already: pass the plain network")
+
+
+def test_a_graph_of_the_users_own_is_traced_like_any_module():
+    x = images()
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(72, 6), nn.ReLU(), nn.Linear(6, 4)).double()
+    graph = torch.fx.symbolic_trace(plain)
+    assert torch.equal(snn.convert(graph, 3, [x])(x), snn.convert(plain, 3, [x])(x))
+    assert torch.equal(snn.calibrate(graph, [x])[0].counts, snn.calibrate(plain, [x])[0].counts)
+    assert torch.equal(snn.calibrate(trace(graph, Spike)[0], [x])[0].counts, snn.calibrate(plain, [x])[0].counts)
+    assert "is a ReLU beside Spike modules" in refusal(lambda: snn.SNN(graph, 2))
+
+
+def test_a_base_that_spikes_already_is_refused_and_a_builders_reason_comes_first_with_the_users_own_arguments_only():
+    options = {"in_channels": 1, "num_classes": 3, "size": 8, "seed": 0}
+    says = refusal(lambda: build("snn", {"base": "snn", "base_args": {"timesteps": 2}, "timesteps": 2}, **options))
+    assert says.startswith("model snn cannot be built: ValueError: SNN spikes already")
+    says = refusal(lambda: build("resnet14", {"width": "wide"}, **options))
+    assert says.startswith("model resnet14 cannot be built: ") and says.endswith("(model_args: {'width': 'wide'})")

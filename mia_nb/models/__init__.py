@@ -62,7 +62,8 @@ def build(
         try:
             module = builder(**args)
         except Exception as error:
-            raise ValueError(f"model {model} cannot be built with {args}: {type(error).__name__}: {_line(error)}") from error
+            reason = f"model {model} cannot be built: {type(error).__name__}: {first_line(error)}"
+            raise ValueError(f"{reason} (model_args: {model_args})" if model_args else reason) from error
     if not isinstance(module, nn.Module):
         raise ValueError(f"model {model} returned a {type(module).__name__}; wanted a torch.nn.Module")
     return module.to(dtype)
@@ -90,8 +91,8 @@ def source(model: str, model_args: dict | None = None) -> str:
 
 def timesteps(module: nn.Module) -> int | None:
     """T of a spiking network, a module with `timesteps` whose forward(x, per_step=True) gives (T, B, K); None of any other."""
-    named = "per_step" in inspect.signature(module.forward).parameters
-    return getattr(module, "timesteps", None) if named else None
+    count = getattr(module, "timesteps", None)
+    return count if count is not None and "per_step" in inspect.signature(module.forward).parameters else None
 
 
 def check_width(module: nn.Module, images: Images) -> nn.Module:
@@ -106,7 +107,7 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             output = module.eval()(probe)
     except Exception as error:
-        raise ValueError(f"the model fails on two images of shape {tuple(probe.shape[1:])}: {_line(error)}") from error
+        raise ValueError(f"the model fails on two images of shape {tuple(probe.shape[1:])}: {first_line(error)}") from error
     finally:
         for part, training in modes.items():
             part.training = training
@@ -126,11 +127,12 @@ def _find(model: str):
     try:
         module = importlib.import_module(place)
     except Exception as error:
-        raise ValueError(f"model {model!r}: {place} cannot be imported: {type(error).__name__}: {_line(error)}") from error
+        raise ValueError(f"model {model!r}: {place} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
     if not callable(builder := getattr(module, name, None)):
         raise ValueError(f"model {model!r}: {place} has no function {name!r}")
     return builder
 
 
-def _line(error: Exception) -> str:
-    return (str(error).strip() or repr(error)).splitlines()[0]
+def first_line(error: Exception) -> str:
+    """What an exception says, for errors of one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

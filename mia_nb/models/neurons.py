@@ -15,6 +15,8 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
+from mia_nb import models
+
 Surrogate = Callable[[Tensor, Tensor, Tensor], Tensor]  # (v, theta, amplitude) -> d spk / d v, v = mem - theta
 RESETS = ("soft", "hard")
 
@@ -221,7 +223,6 @@ def _compiled():
         one = torch.ones(())
         fused(torch.zeros(2, 6), 1, one, one / 2, one, 1.0, "soft", boxcar, True)
     except Exception as error:  # no C++ compiler, no Triton, a platform without inductor
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(f"neurons run uncompiled: {reason}", stacklevel=3)
+        warnings.warn(f"neurons run uncompiled: {models.first_line(error)}", stacklevel=3)
         return _flat_loop
     return fused

@@ -17,15 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from mia_nb import models
 from mia_nb.models import neurons
 
 RELU_FUNCTIONS = {F.relu, F.relu_, torch.relu, torch.relu_}
-CLAMPS = {"clamp", "clip", "clamp_min"}  # without an upper end, which makes them a ReLU or nearly so
+CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max"}
 METHODS = {("call_method", "relu"), ("call_method", "relu_")}
 OTHERS = {
-    "relu6", "gelu", "silu", "elu", "elu_", "selu", "celu", "leaky_relu", "leaky_relu_", "prelu", "rrelu", "hardswish",
-    "hardtanh", "hardsigmoid", "sigmoid", "tanh", "softplus", "softsign", "mish", "threshold", "glu", "logsigmoid", "softmax",
-    "log_softmax",
+    "relu6", "gelu", "silu", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "hardswish", "hardtanh", "hardsigmoid",
+    "sigmoid", "expit", "tanh", "softplus", "softsign", "mish", "threshold", "glu", "logsigmoid", "softmax", "log_softmax",
+    "softmin", "softshrink", "hardshrink", "tanhshrink", "scaled_dot_product_attention",
 }  # fmt: skip
 CHANGES = {getattr(operator, f"i{name}"): getattr(operator, name) for name in (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul",
@@ -34,7 +35,9 @@ POOL_ARGS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode
 NUMBERS = {"size", "dim", "numel", "shape", "ndim", "nelement"}  # what a tensor says about itself
 KINDS = {"dtype", "device", "layout", "get_device", "is_cuda"}  # and what no number of images changes
 OPAQUE = {part.__module__ for part in (nn.ReLU, nn.RNN, nn.Transformer)}  # activations, also such as fx does not see inside
-WAY_OUT = "insert mia_nb.models.snn.Spike modules by hand, or wrap a step-wise snntorch network in mia_nb.models.snn.Stepwise"
+STEPWISE = "wrap a step-wise snntorch network in mia_nb.models.snn.Stepwise"
+WAY_OUT = f"insert mia_nb.models.snn.Spike modules by hand, or {STEPWISE}"
+UNTRACED = f"write the control flow without values of tensors, or {STEPWISE}"  # networks with Spike modules are traced as well
 
 
 class Spike(nn.Module):
@@ -116,6 +119,12 @@ class _Tracer(fx.Tracer):
         return super().call_module(module, forward, args, kwargs)
 
 
+def traced(net: nn.Module) -> bool:
+    """Whether a graph is one of `trace`, and not one of the user's own."""
+    inputs = {node.target for node in net.graph.nodes if node.op == "placeholder"} if isinstance(net, fx.GraphModule) else set()
+    return {"timesteps", "static"} <= inputs
+
+
 def _snntorch(module: nn.Module) -> bool:
     return type(module).__module__.startswith("snntorch.")
 
@@ -127,15 +136,20 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     the batch holds all steps, (timesteps * B, ...), step by step. spike=None keeps the Spike modules that the model brings.
     Raises ValueError that names the place, the reason and the way out; never converts a part in silence.
     """
-    model = copy.deepcopy(model)
+    for name, part in model.named_modules():
+        if models.timesteps(part) is not None:
+            raise ValueError(f"{name or type(part).__name__} spikes already: pass the plain network that it was made from")
+    model, other = copy.deepcopy(model), copy.deepcopy(model)  # tracing writes constants into them
     graph = _graph(model)
-    _same_in_both_modes(model, graph)
+    _same_in_both_modes(model, graph, other, _graph(other.train(not model.training)))
     net = fx.GraphModule(model, graph, type(model).__name__)
     sites, changed, device = [], set(), next((p.device for p in net.parameters()), None)
     for node in list(graph.nodes):
         kind = _kind(net, node)
         if kind is None:
             continue
+        if kind == "Spike" and not node.args:
+            node.args = (node.kwargs["x"],)
         if (kind == "Spike") != (spike is None):
             raise ValueError(
                 f"{_where(node)} spikes already: nothing is left to convert; {WAY_OUT}"
@@ -161,11 +175,17 @@ def _graph(model: nn.Module) -> fx.Graph:
     tracer, parameters = _Tracer(), list(inspect.signature(model.forward).parameters.values())
     simple = (bool, int, float, str, type(None))
     defaults = {p.name: p.default for p in parameters[1:] if isinstance(p.default, simple)}
+    drawn = torch.get_rng_state()
     try:
         graph = tracer.trace(model, concrete_args=defaults)
     except Exception as error:  # control flow by value, unsupported Python: tracing can fail in any way
         place = tracer.where or type(model).__name__
-        raise ValueError(f"{place} cannot be traced ({_line(error)}); {WAY_OUT}") from error
+        raise ValueError(f"{place} cannot be traced ({models.first_line(error)}); {UNTRACED}") from error
+    if not torch.equal(torch.get_rng_state(), drawn):
+        raise ValueError(
+            f"{type(model).__name__} draws random numbers that do not depend on its input, which tracing freezes: use an "
+            "nn.Dropout module or torch.rand_like of a tensor"
+        )
     checks = [node for node in graph.nodes if node.op == "placeholder"][1 : 1 + len(defaults)]
     for node in checks:  # fx checks the defaults at every call; nobody passes others
         checks += [user for user in node.users if user not in checks]
@@ -174,16 +194,15 @@ def _graph(model: nn.Module) -> fx.Graph:
     return graph
 
 
-def _same_in_both_modes(model: nn.Module, graph: fx.Graph) -> None:
-    modes = {part: part.training for part in model.modules()}
-    other = _graph(model.train(not model.training))
-    for part, training in modes.items():
-        part.training = training
-    for node, twin in zip_longest(graph.nodes, other.nodes):
-        if node is None or twin is None or node.format_node() != twin.format_node():
+def _same_in_both_modes(model: nn.Module, graph: fx.Graph, other: nn.Module, others: fx.Graph) -> None:
+    for node, twin in zip_longest(graph.nodes, others.nodes):
+        same = node is not None and twin is not None and node.format_node() == twin.format_node()
+        if same and str(node.target).startswith("_tensor_constant"):  # made in forward
+            same = torch.equal(operator.attrgetter(node.target)(model), operator.attrgetter(node.target)(other))
+        if not same:
             raise ValueError(
-                f"{_where(node or twin)} differs between training and evaluation, which tracing freezes: use modules as "
-                f"nn.Dropout in place of functions that are told the mode, or {WAY_OUT}"
+                f"{_where(node or twin)} differs between training and evaluation, or from call to call, which tracing freezes: "
+                "use an nn.Dropout module or its like in place of functions that are told the mode"
             )
 
 
@@ -203,7 +222,9 @@ def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
     if (node.op == "call_function" and node.target in RELU_FUNCTIONS) or (node.op, name) in METHODS:
         return name
     if node.op in ("call_function", "call_method"):
-        if name in OTHERS or (name.rstrip("_") in CLAMPS and len(node.args) < 3 and node.kwargs.get("max") is None):
+        plain = name.rstrip("_").removeprefix("special_")
+        of_pixels = next((i.op == "placeholder" for i in node.all_input_nodes), False)
+        if plain in OTHERS or (plain in CLAMPS and not of_pixels):  # clamps of activations are ReLU, ReLU6 or hardtanh
             raise ValueError(_refusal(node, name))
         if name in ("dropout", "dropout2d", "alpha_dropout"):
             raise ValueError(f"{_where(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module instead")
@@ -276,7 +297,7 @@ def _lay_out(net: fx.GraphModule) -> None:
     graph = net.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     if len(inputs) != 1:
-        raise ValueError(f"the model takes {len(inputs)} inputs; wanted one tensor of images; {WAY_OUT}")
+        raise ValueError(f"the model takes {len(inputs)} inputs; wanted one tensor of images")
     with graph.inserting_after(inputs[0]):
         static = graph.placeholder("static")
         timesteps = graph.placeholder("timesteps")  # inserted later, so it comes first
@@ -350,7 +371,3 @@ def _time(net: fx.GraphModule, node: fx.Node, kinds: dict) -> str:
     if "static" in before:
         return "number" if name in NUMBERS else "static"
     return "fixed"
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -69,7 +69,7 @@ class SNN(nn.Module):
             raise ValueError(f"readout={readout!r} is not one of {', '.join(READOUTS)}")
         if not callable(encode) and encode not in ENCODINGS:
             raise ValueError(f"encode={encode!r} is not one of {', '.join(ENCODINGS)}, nor a function")
-        self.net, self.sites = (net, None) if isinstance(net, fx.GraphModule) else places.trace(net, None)
+        self.net, self.sites = (net, None) if places.traced(net) else places.trace(net, None)
         self.timesteps, self.readout, self.fold = int(timesteps), readout, fold
         self.encode, self.encode_args, self.mean, self.std = encode, dict(encode_args or {}), tuple(mean), tuple(std)
         self.report: pd.DataFrame | None = None
@@ -235,7 +235,7 @@ def calibrate(net: nn.Module, batches: Iterable[Tensor], *, per_channel: bool = 
     net: a model or a traced network. batches: normalised images (B, C, H, W). Memory is groups x bins per site, whatever the
     amount of data. Use the model's own training half: never another model's, never evaluation non-members.
     """
-    net = net if isinstance(net, fx.GraphModule) else places.trace(net, Spike)[0]
+    net = net if places.traced(net) else places.trace(net, Spike)[0]
     found: dict[str, Histogram] = {}
     counting = _Counting(net, found, per_channel, bins)
     with _measuring(net):
