@@ -209,7 +209,7 @@ def conversion_quality(
     *,
     models: Sequence[int] = (0, 1),
     calibration: int = 2000,
-    limit: int = 2000,
+    limit: int = 1000,
     device: str | None = None,
 ) -> pd.DataFrame:
     """How much accuracy a conversion costs without any training: a row per model, T, fit and grouping.

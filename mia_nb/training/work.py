@@ -132,7 +132,7 @@ def share(folder: Folder, each: list[list[int]], left: Callable, make: Callable[
 def useful_threads(values: int, most: int | None = None) -> int:
     """Threads for asking a network about so many input values at a time: one where that is little, since on a busy machine
     the threads of small operations mostly wait for each other (measured: ten times and more)."""
-    return 1 if values < 2**20 else most or torch.get_num_threads()
+    return 1 if values < 2**18 else most or torch.get_num_threads()
 
 
 @contextlib.contextmanager
