@@ -192,6 +192,9 @@ def test_expected_error_and_clipped_mass_are_those_of_the_sample():
         (lambda: fit_threshold([1.0, np.inf]), "finite"),
         (lambda: fit_threshold([1.0], T=0), "T=0, p=1"),
         (lambda: fit_threshold([1.0], p=3), "p=3"),
+        (lambda: fit_histogram(Histogram.empty(1, 8), T=0), "T=0, p=1: wanted a whole T >= 1 and p = 1 or 2"),
+        (lambda: fit_histogram(Histogram.empty(1, 8), T=2.5), "T=2.5"),
+        (lambda: fit_histogram(Histogram.empty(1, 8), p=0.5), "p=0.5"),
         (lambda: Histogram.empty(1, 7), "bins=7"),
         (lambda: Histogram.empty(1, 8).add(torch.tensor([[1.0, float("nan")]])), "did the model diverge?"),
     ],
@@ -437,6 +440,14 @@ def test_calibration_counts_every_site_in_eval_mode_and_leaves_modes_as_found():
     assert net.training and not net.get_submodule("features.1").training and net.get_submodule("features.4").training
 
 
+def test_a_network_without_parameters_converts_in_the_dtype_of_its_images():
+    x = images()
+    plain = nn.Sequential(nn.AvgPool2d(2), nn.ReLU(), nn.Flatten())
+    error = [(snn.convert(plain, T, [x])(x) - plain(x)).abs().mean() for T in (4, 64)]
+    assert error[1] < 0.2 * error[0] and snn.convert(plain, 4, [x])(x).dtype == torch.float64
+    assert snn.convert(plain, 4, histograms=snn.calibrate(plain, [x]))(x.float()).dtype == torch.float32
+
+
 def test_per_channel_thresholds_are_those_of_the_channels_alone():
     model, x = net_of(functional), images(32)
     spiking = snn.convert(model, 2, [x], per_channel=True)
@@ -598,7 +609,9 @@ def test_what_cannot_be_converted_is_refused_by_name_with_the_way_out(case):
         with pytest.raises(ValueError) as error:
             call()
         assert says in str(error.value) and "\n" not in str(error.value)
-        assert "Stepwise" in str(error.value) or "nn.Dropout module" in str(error.value) or case in ("unread ReLU", "two inputs")
+        assert (
+            "Stepwise" in str(error.value) or "nn.Dropout module" in str(error.value) or case in ("unread ReLU", "two inputs")
+        )
     assert model.training == training
 
 
@@ -611,6 +624,17 @@ def test_what_cannot_be_converted_is_refused_by_name_with_the_way_out(case):
         (lambda: snn.convert(Net(functional).double(), 2, histograms=[]), "histograms of 0 sites came; this model has 2"),
         (lambda: snn.convert(Net(functional).double(), 2, [images()], readout="max"), "readout='max' is not one of mean"),
         (lambda: snn.spiking(Net(functional), 0), "timesteps=0"),
+        (lambda: snn.spiking(Net(functional), 2.5), "timesteps=2.5: a spiking network needs a whole number of steps"),
+        (lambda: snn.convert(Net(functional).double(), 2.5, [images()]), "timesteps=2.5"),
+        (lambda: snn.convert(Net(functional).double(), 2, [images()], fit_T=0), "T=0, p=1"),
+        (lambda: snn.convert(Net(functional).double(), 2, [images()], p=3), "T=2, p=3"),
+        (lambda: snn.convert(Net(functional), 2, [images().byte()]), "a batch is a uint8 tensor; wanted normalised images"),
+        (lambda: snn.convert(Net(functional), 2, [(images(), 0)]), "a batch is a tuple; wanted normalised images"),
+        (lambda: snn.calibrate(Net(functional), [[images()]]), "a batch is a list; wanted normalised images"),
+        (lambda: snn.firing_rates(snn.spiking(Net(functional), 2), [(images(), 0)]), "a batch is a tuple"),
+        (lambda: Spike(beta=0), "beta=0: wanted soft or hard, and 0 < beta <= 1"),
+        (lambda: Spike(beta=1.1), "beta=1.1"),
+        (lambda: Spike(reset="none"), "reset='none'"),
         (lambda: snn.spiking(Net(functional), 2, theta=0), "theta=0: a firing threshold is above 0"),
         (lambda: snn.spiking(Net(functional), 2, encode="poisson"), "encode='poisson' is not one of constant"),
     ],

@@ -290,6 +290,14 @@ def test_learned_thresholds_get_gradients_and_share_no_memory():
     assert all(spike.theta.grad.abs() > 0 for spike in net.spikes().values())
 
 
+@pytest.mark.parametrize("wrong", [0.0, -0.5, float("nan")])
+def test_a_state_whose_training_took_a_threshold_to_zero_is_refused_by_name(wrong):
+    net = snn.spiking(plain(), 4, learn=True)
+    net.net.spike1.theta.data.fill_(wrong)
+    with pytest.raises(ValueError, match=f"net.spike1.theta={wrong:.4g}: a firing threshold is above 0"):
+        snn.spiking(plain(), 4, learn=True).load_state_dict(net.state_dict())
+
+
 def test_retimed_networks_share_weights_and_thresholds_and_answer_like_one_built_for_that_time():
     x, net = images(), converted(4)
     other = snn.retime(net, 7)
@@ -298,8 +306,11 @@ def test_retimed_networks_share_weights_and_thresholds_and_answer_like_one_built
     assert (net.timesteps, other.timesteps, other.report) == (4, 7, None)
     assert all(a is b for a, b in zip(net.parameters(), other.parameters(), strict=True))
     assert torch.equal(snn.retime(other, 4)(x), net(x))
-    with pytest.raises(ValueError, match="timesteps=0"):
-        snn.retime(net, 0)
+    for wrong in (0, 2.5, "3"):
+        with pytest.raises(
+            ValueError, match=f"timesteps={wrong!r}: a spiking network needs a whole number of steps, at least 1"
+        ):
+            snn.retime(net, wrong)
 
 
 def test_thresholds_live_on_the_device_of_the_weights():
@@ -553,5 +564,5 @@ def test_stepwise_encodes_reads_out_and_refuses_like_snn():
     with pytest.raises(ValueError, match="events have 2 time steps"):
         by_hand(torch.stack([x, x]))
     for name, wrong in (("readout", "max"), ("encode", "poisson"), ("timesteps", 0)):
-        with pytest.raises(ValueError, match=f"{name}={wrong!r}"):
+        with pytest.raises(ValueError, match=f"^{name}={wrong!r}[ :]"):
             snn.Stepwise(nested("Leaky"), **{"timesteps": 3, name: wrong})

@@ -44,7 +44,9 @@ class Spike(nn.Module):
     """Integrate-and-fire neurons in place of one ReLU call; equations and options: `neurons.multistep`.
 
     theta and u0 are buffers (parameters with learn=True), numbers or (C,), so that they travel in the state dictionary.
-    In a network of your own call it as you would a ReLU; `SNN` supplies the time steps.
+    In a network of your own call it as you would a ReLU; `SNN` supplies the time steps. Training with learn=True can take theta
+    to 0 or below, where neurons fire without input: such a state is refused when it is loaded.
+    Raises ValueError for theta <= 0, beta outside (0, 1], and an unknown reset or surrogate.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class Spike(nn.Module):
         detach_reset=True, learn=False,
     ):  # fmt: skip
         super().__init__()
+        if reset not in neurons.RESETS or not 0 < beta <= 1:
+            raise ValueError(f"reset={reset!r}, beta={beta}: wanted {' or '.join(neurons.RESETS)}, and 0 < beta <= 1")
         self.options = {"amplitude": amplitude, "beta": float(beta), "reset": reset, "detach_reset": detach_reset}
         self.options["surrogate"] = neurons.surrogate(surrogate, **(surrogate_args or {}))
         self.learn, self.compiled = learn, False
@@ -75,6 +79,9 @@ class Spike(nn.Module):
 
     def _load_from_state_dict(self, state, prefix, *rest):
         # a checkpoint decides whether thresholds are numbers or one per channel
+        theta = state.get(prefix + "theta")
+        if theta is not None and not theta.is_meta and not (theta > 0).all():
+            raise ValueError(f"{prefix}theta={float(theta.min()):.4g}: a firing threshold is above 0; train with a smaller lr")
         for name in ("theta", "u0"):
             if (saved := state.get(prefix + name)) is not None and saved.shape != getattr(self, name).shape:
                 getattr(self, name).data = getattr(self, name).new_empty(saved.shape)

@@ -7,6 +7,7 @@ Sources: Guan et al. 2025 (the study), Bojkovic et al. 2024 (conversion), Mukhot
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -20,7 +21,7 @@ from mia_nb import models
 from mia_nb.models import neurons
 from mia_nb.models import sites as places
 from mia_nb.models.sites import Site, Spike
-from mia_nb.models.thresholds import DEAD, Histogram, expected, fit_histogram, fit_threshold
+from mia_nb.models.thresholds import DEAD, Histogram, check_fit, expected, fit_histogram, fit_threshold
 
 __all__ = [
     "SNN",
@@ -63,20 +64,13 @@ class SNN(nn.Module):
         fold=True,
     ):  # fmt: skip
         super().__init__()
-        if timesteps < 1:
-            raise ValueError(f"timesteps={timesteps}: a spiking network needs at least 1")
-        if readout not in READOUTS:
-            raise ValueError(f"readout={readout!r} is not one of {', '.join(READOUTS)}")
-        if not callable(encode) and encode not in ENCODINGS:
-            raise ValueError(f"encode={encode!r} is not one of {', '.join(ENCODINGS)}, nor a function")
+        _set_up(self, timesteps, readout, encode, encode_args, mean, std)
         self.net, self.sites = (net, None) if places.traced(net) else places.trace(net, None)
-        self.timesteps, self.readout, self.fold = int(timesteps), readout, fold
-        self.encode, self.encode_args, self.mean, self.std = encode, dict(encode_args or {}), tuple(mean), tuple(std)
-        self.report: pd.DataFrame | None = None
+        self.fold, self.report = fold, None
 
     @property
     def stochastic(self) -> bool:
-        """Whether every call draws new spikes from torch's global generator."""
+        """Whether every call draws new spikes from torch's global generator; a function `encode` is taken not to draw."""
         return self.encode == "rate"
 
     def spikes(self) -> dict[str, Spike]:
@@ -111,6 +105,26 @@ class SNN(nn.Module):
         for spike in self.spikes().values():
             spike.compiled = on
         return self
+
+
+def _set_up(module: nn.Module, timesteps, readout, encode, encode_args, mean, std) -> None:
+    """What networks in time have in common."""
+    if readout not in READOUTS:
+        raise ValueError(f"readout={readout!r} is not one of {', '.join(READOUTS)}")
+    if not callable(encode) and encode not in ENCODINGS:
+        raise ValueError(f"encode={encode!r} is not one of {', '.join(ENCODINGS)}, nor a function")
+    module.timesteps, module.readout = _whole(timesteps), readout
+    module.encode, module.encode_args, module.mean, module.std = encode, dict(encode_args or {}), tuple(mean), tuple(std)
+
+
+def _whole(timesteps) -> int:
+    try:
+        count = operator.index(timesteps)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ValueError(f"timesteps={timesteps!r}: a spiking network needs a whole number of steps, at least 1")
+    return count
 
 
 def _hooked_by_opacus(net: nn.Module) -> bool:
@@ -196,10 +210,8 @@ class Stepwise(nn.Module):
         own = {id(part) for part in net.modules()}
         # snntorch keeps a list of all neurons, which would keep every model of a pool alive
         SpikingNeuron.instances[:] = [neuron for neuron in SpikingNeuron.instances if id(neuron) not in own]
-        if timesteps < 1 or readout not in READOUTS or not (callable(encode) or encode in ENCODINGS):
-            raise ValueError(f"timesteps={timesteps}, readout={readout!r}, encode={encode!r}: see {READOUTS} and {ENCODINGS}")
-        self.net, self.timesteps, self.readout, self.output = net, int(timesteps), readout, output
-        self.encode, self.encode_args, self.mean, self.std = encode, dict(encode_args or {}), tuple(mean), tuple(std)
+        _set_up(self, timesteps, readout, encode, encode_args, mean, std)
+        self.net, self.output = net, output
 
     stochastic = SNN.stochastic
 
@@ -239,11 +251,19 @@ def calibrate(net: nn.Module, batches: Iterable[Tensor], *, per_channel: bool = 
     found: dict[str, Histogram] = {}
     counting = _Counting(net, found, per_channel, bins)
     with _measuring(net):
-        for x in batches:
+        for x in _checked(batches):
             counting.run(x, 1, False)
     if not found:
         raise ValueError("calibration got no batches: pass an iterable of normalised images (B, C, H, W)")
     return list(found.values())
+
+
+def _checked(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+    for x in batches:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            came = f"{x.dtype} tensor".removeprefix("torch.") if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"a batch is a {came}; wanted normalised images (B, C, H, W) alone, as a tensor of floats")
+        yield x
 
 
 @contextmanager
@@ -302,20 +322,23 @@ def convert(
     Raises ValueError naming the place and the way out for what cannot be converted, and where the traced network, with ReLU at
     its sites, answers the first batch otherwise than the model.
     """
+    timesteps = _whole(timesteps)
+    fit_T = timesteps if fit_T is None else fit_T
+    check_fit(fit_T, p)
     spike = dict(CONVERTED, learn=learn, surrogate=surrogate, surrogate_args=surrogate_args)
     net, found = places.trace(model, lambda: Spike(**spike))
-    kept: list[Tensor] = []
-    for first in islice(batches := iter(batches), 1):
+    snn, kept, like = SNN(net, timesteps, **options).eval(), [], next(model.parameters(), torch.zeros(()))
+    for first in islice(batches := _checked(batches), 1):
         _same_answers(net, model, first)
-        batches = chain([first], batches)
+        batches, like = chain([first], batches), next(model.parameters(), first)
     _pooled(net, pool)
     if histograms is None:
         histograms = calibrate(net, _keeping(batches, kept, 1024), per_channel=per_channel, bins=bins)
     if len(histograms) != len(found):
         raise ValueError(f"histograms of {len(histograms)} sites came; this model has {len(found)}: calibrate it")
-    like, rows = next(net.parameters()), []
+    rows = []
     for site, histogram in zip(found, histograms, strict=True):
-        theta = fit_histogram(histogram, fit_T or timesteps, p)
+        theta = fit_histogram(histogram, fit_T, p)
         error, clipped = expected(histogram, theta, timesteps, p)
         value = torch.as_tensor(theta if len(theta) > 1 else theta[0]).to(like)
         net.get_submodule(site.name).place(value, value / 2)
@@ -324,11 +347,9 @@ def convert(
         middle = theta[alive].mean() if alive.any() else np.nan
         row = {"channels": len(theta), "theta": middle, "u0": middle / 2, "dead": int((~alive).sum())}
         rows.append(site._asdict() | row | {"expected_error": (weight * error).sum(), "clipped_mass": (weight * clipped).sum()})
-    snn = SNN(net.to(like.dtype), timesteps, **options).eval()
-    report = pd.DataFrame(rows).rename(columns={"name": "site"})
+    snn.to(like.dtype).report = pd.DataFrame(rows).rename(columns={"name": "site"})
     if kept:
-        report["firing_rate"] = firing_rates(snn, kept)["rate"].to_numpy()
-    snn.report = report
+        snn.report["firing_rate"] = firing_rates(snn, kept)["rate"].to_numpy()
     return snn
 
 
@@ -398,10 +419,8 @@ def network(
 
 def retime(snn: SNN, timesteps: int) -> SNN:
     """The same weights and thresholds over another number of steps; a shallow copy that shares them."""
-    if timesteps < 1:
-        raise ValueError(f"timesteps={timesteps}: a spiking network needs at least 1")
     other = copy.copy(snn)
-    other.timesteps, other.report = int(timesteps), None
+    other.timesteps, other.report = _whole(timesteps), None
     return other
 
 
@@ -421,7 +440,7 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
     handles = [spike.register_forward_hook(watch(name)) for name, spike in snn.spikes().items()]
     try:
         with _measuring(snn):
-            for x in batches:
+            for x in _checked(batches):
                 _folded(snn)(x)
     finally:
         for handle in handles:

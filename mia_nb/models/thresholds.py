@@ -8,6 +8,7 @@ Source: Bojkovic et al. 2024; u0 = theta / 2 follows from optimality.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -62,7 +63,11 @@ def quantised(a: np.ndarray, theta, T: int) -> np.ndarray:
 
 
 def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
-    """(groups,) thresholds by a scan of 256 values and a finer one around the best; DEAD where nothing was counted."""
+    """(groups,) thresholds by a scan of 256 values and a finer one around the best; DEAD where nothing was counted.
+
+    ValueError for T < 1 and for p other than 1 and 2.
+    """
+    check_fit(T, p)
     counts, width = histogram.counts.numpy().astype(float), histogram.range.numpy()
     bins = counts.shape[1]
     a = (np.arange(bins) + 0.5) / bins  # in units of the range, so that one table of errors serves all groups
@@ -77,6 +82,12 @@ def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
         rows = coarse == start
         theta[rows] = best(start + np.linspace(-1, 1, FINE)[int(start <= 1 / GRID) :] / GRID, rows)
     return np.where(counts.any(1), theta * width, DEAD)
+
+
+def check_fit(T: int, p: float) -> None:
+    """ValueError unless T is a whole number of steps and p a power that the fits know."""
+    if not isinstance(T, Integral) or T < 1 or p not in (1, 2):
+        raise ValueError(f"T={T}, p={p}: wanted a whole T >= 1 and p = 1 or 2")
 
 
 def expected(histogram: Histogram, theta: np.ndarray, T: int, p: float = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -98,8 +109,7 @@ def fit_threshold(activations, T: int = 1, p: float = 1) -> tuple[float, float]:
     a = a[a > 0]
     if not len(a) or not np.isfinite(a).all():
         raise ValueError("fit_threshold needs positive, finite activations: this site is dead or diverged")
-    if T < 1 or p not in (1, 2):
-        raise ValueError(f"T={T}, p={p}: wanted T >= 1 and p = 1 or 2")
+    check_fit(T, p)
     if T == 1 and p == 1:
         theta = _two_medians(a)
     else:
