@@ -11,8 +11,9 @@ from torch import fx, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.functional import cross_entropy, relu
 
+import mia_nb._torchvision
 from mia_nb import data
-from mia_nb.models import build, check_width
+from mia_nb.models import build, check_width, source
 
 SMALL = {"tinycnn": {"width": 4}, "resnet14": {"blocks": 1, "width": 4}, "resnet18": {"width": 4}, "vgg16": {"width": 2}}
 
@@ -171,6 +172,66 @@ def fails(): raise RuntimeError("no weights here\\nand more")
     with pytest.raises(ValueError) as error:
         make(model, args)
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("os:system", "is part of Python or torch"),
+        ("subprocess:Popen", "is part of Python or torch"),
+        ("torch.hub:load", "is part of Python or torch"),
+        ("builtins:exec", "is part of Python or torch"),
+        ("torchvision.datasets.utils:download_url", "is part of Python or torch"),
+        ("user_models:system", "is no builder of models"),
+        ("user_models:run", "is no builder of models"),
+        ("user_models:Popen", "is no builder of models"),
+        ("user_models:load", "is no builder of models"),
+        ("user_models:ready", "is no builder of models"),
+        ("no_torch_here:touch", "is no builder of models"),
+    ],
+)
+def test_what_a_foreign_recipe_names_is_called_only_if_it_can_be_a_builder(user, tmp_path, model, says):
+    user("""
+from functools import partial
+from os import system
+from subprocess import Popen, run
+from torch.hub import load
+ready = partial(nn.Linear, 2)
+""")
+    (tmp_path / "no_torch_here.py").write_text("def touch(path): open(path, 'w')\n")
+    mark = tmp_path / "called"
+    for args in ({"command": f"touch {mark}"}, {"args": ["touch", str(mark)]}, {"path": str(mark)}):
+        for call in (lambda args=args: make(model, args), lambda args=args: make("snn", {"base": model, "base_args": args})):
+            with pytest.raises(ValueError) as error:
+                call()
+            assert "\n" not in str(error.value)
+        with pytest.raises(ValueError, match=says):
+            source(model)
+    assert not mark.exists()
+
+
+def test_a_module_of_python_is_not_even_imported():
+    sys.modules.pop("antigravity", None)
+    with pytest.raises(ValueError, match="is part of Python or torch"):
+        source("antigravity:geohash")
+    assert "antigravity" not in sys.modules
+
+
+def test_builders_of_torchvision_of_a_notebook_and_of_modules_that_use_torch_in_any_way_are_taken(user, tmp_path, monkeypatch):
+    mia_nb._torchvision.datasets()
+    assert make("torchvision.models:resnet18", {"num_classes": 3}).fc.out_features == 3
+    namespace = sys.modules["__main__"].__dict__
+    monkeypatch.setitem(namespace, "linear", nn.Linear)
+    monkeypatch.setitem(namespace, "written_here", lambda: nn.Identity())
+    namespace["written_here"].__module__ = "__main__"
+    assert isinstance(make("__main__:written_here"), nn.Identity)
+    user("")
+    for name, imports in (("one", "from torch.nn import Identity"), ("two", "from mia_nb.models.cnn import TinyCNN\nTinyCNN"),
+                          ("three", "from torchvision.models import resnet18")):  # fmt: skip
+        (tmp_path / f"builders_{name}.py").write_text(
+            f"{imports}\ndef net():\n    import torch\n    return torch.nn.Identity()\n"
+        )
+        assert isinstance(make(f"builders_{name}:net"), nn.Identity)
 
 
 def test_images_below_8x8_are_refused_by_the_named_models():

@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import importlib
 import inspect
+import sys
 
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ MODELS = {
     "vgg16": "mia_nb.models.cnn:VGG16",
     "snn": "mia_nb.models.snn:network",
 }
+NO_BUILDERS = sys.stdlib_module_names | {"torch"}  # a recipe from elsewhere must not choose what of these is called
 SMALLEST = 8  # pixels; below, the strides of every named model leave a single pixel early
 
 
@@ -41,8 +43,11 @@ def build(
     model: a key of MODELS, or "package.module:function" of a builder of your own, which is called with `model_args` and with
     those of in_channels, num_classes, size = (H, W), mean and std (of the normalisation its input went through) that its
     signature names. size: a number or (H, W). The weights depend on `seed` only: torch's global generator is set for the call
-    and left as it was found. Built in float32, then cast to `dtype`. Raises ValueError of one line for an unknown name, a
-    builder that cannot be imported or called, or a result that is no module.
+    and left as it was found. Built in float32, then cast to `dtype`. Your builder is an nn.Module class, or a function or class
+    of a module that uses torch and is no part of Python or torch: recipes travel with results and say what is imported and
+    called, so this keeps others' results from calling the system, but only those of people you trust are safe to load. Raises
+    ValueError of one line for an unknown name, a builder that is none or cannot be imported or called, and a result that is no
+    module.
     """
     builder, args = _find(model), dict(model_args or {})
     height, width = (size, size) if isinstance(size, int) else size
@@ -124,13 +129,37 @@ def _find(model: str):
         close = difflib.get_close_matches(model, MODELS, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"no model {model!r}{hint} (known: {', '.join(MODELS)}, or package.module:function)")
+    wanted = "wanted an nn.Module class, or a function of a module of yours that imports torch"
+    if _foreign(place):
+        raise ValueError(f"model {model!r} is part of Python or torch: {wanted}")
     try:
         module = importlib.import_module(place)
     except Exception as error:
         raise ValueError(f"model {model!r}: {place} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
     if not callable(builder := getattr(module, name, None)):
         raise ValueError(f"model {model!r}: {place} has no function {name!r}")
+    if not _builds(builder):
+        raise ValueError(f"model {model!r} is no builder of models: {wanted}")
     return builder
+
+
+def _foreign(place: str) -> bool:
+    top = place.partition(".")[0]  # of torchvision only the models: other parts download and write
+    return top in NO_BUILDERS or (top == "torchvision" and place.split(".")[1:2] != ["models"])
+
+
+def _builds(builder) -> bool:
+    """An nn.Module class, or a function or class defined where something comes from torch."""
+    if inspect.isclass(builder) and issubclass(builder, nn.Module):
+        return True
+    home = getattr(builder, "__module__", None) or ""
+    if not (inspect.isfunction(builder) or inspect.isclass(builder)) or _foreign(home):
+        return False
+    values = vars(sys.modules[home]).values() if home in sys.modules else ()
+    origins = (value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) for value in values)
+    return any(str(origin).partition(".")[0] in ("torch", "torchvision") for origin in origins) or any(
+        inspect.isclass(value) and issubclass(value, nn.Module) for value in values
+    )
 
 
 def first_line(error: Exception) -> str:
