@@ -18,6 +18,7 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.how, self.pool, self.drop = how, nn.MaxPool2d(2), nn.Dropout(0.5, inplace=True)
+        self.again = self.pool  # one module under two names
         self.conv, self.more, self.head = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1), nn.Linear(features, 4)
 
     def forward(self, x):
@@ -158,6 +159,7 @@ def pooled_by(call):
 
 POOLS = {
     "one module twice": (lambda m, h: m.pool(h), lambda m, h: F.avg_pool2d(h, 2), 3),
+    "its second name": (lambda m, h: m.again(h), lambda m, h: F.avg_pool2d(h, 2), 3),
     "function": (lambda m, h: F.max_pool2d(h, 2), lambda m, h: F.avg_pool2d(h, 2), 3),
     "torch's": (lambda m, h: torch.max_pool2d(h, 2, 2), lambda m, h: F.avg_pool2d(h, 2), 3),
     "options": (
