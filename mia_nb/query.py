@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +19,7 @@ from mia_nb import data, store
 from mia_nb.models import architecture, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.training import Pool, mix
+from mia_nb.training.execution import cores
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.work import threads, useful_threads, weights_name
 from mia_nb.types import Images, Signals
@@ -89,8 +92,7 @@ def query(
             print(f"signals {folder.path.name}: {size}, cached\n" if progress else "", end="", flush=True)
             return load_signals(folder)
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        with threads(useful_threads(batch * images.x[0].numel())):
-            signals = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
+        signals = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
         store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
         arrays = {name: value for name in FILES if (value := getattr(signals, name)) is not None}
         folder.write_json("info.json", {"draws": signals.draws, **signals.info})
@@ -166,29 +168,47 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
     member = pool.member if own else np.zeros((len(pool.member), len(images.y)), bool)
     population = pool.population if own else np.zeros(len(images.y), bool)
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
-    one, module = [], pool.model(rows[0]).to(device)
+    # on a CPU models side by side, one thread each: a network's own threads mostly wait for each other. Noise draws from the
+    # one global generator
+    side_by_side = min(cores(), len(rows)) if device.type == "cpu" and not options["noise"] else 1
+    modules: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
+    for _ in range(side_by_side):
+        modules.put(module := pool.model(rows[0]).to(device))
     info = {"pool": pool.key, **_family(pool, module), "dataset": images.name, **options}
-    steps = timesteps(module) if options.get("mask_scope") == "step" else None
-    for m in tqdm(rows, desc=f"asking {len(rows)} {pool.recipe.model}", unit="model", disable=quiet):
-        module.load_state_dict(pool.state(m))
-        ask = partial(_forward, _prepare(module.eval(), options["noise"]), pool.recipe.dtype)
-        _doubt(ask, there, m, len(images.classes), pool.recipe.dtype, options["noise"])
-        ask = partial(ask, per_step=options.get("per_step"))
-        answer = partial(_logits, ask, there, m, options=options, dtype=pool.recipe.dtype, batch=batch, steps=steps)
-        logits = answer(0) if options.get("per_step") else np.stack([answer(q) for q in range(options["queries"])])
+
+    def one(m: int) -> Signals:
+        module = modules.get()
         try:
-            signals = Signals.from_logits(
+            module.load_state_dict(pool.state(m))
+            logits = _answers(module, there, m, options, pool.recipe.dtype, batch)
+        finally:
+            modules.put(module)
+        try:
+            return Signals.from_logits(
                 logits[None], images.y.cpu().numpy(), member[[m]], population=population,
                 temperature=options["temperature"], draws=draws, info=info,
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(str(error).replace("model 0 gives", f"model {m} gives")) from error
-        one.append(signals)
+
+    with threads(1 if side_by_side > 1 else torch.get_num_threads()), ThreadPoolExecutor(side_by_side) as executor:
+        told = tqdm(executor.map(one, rows), f"asking {len(rows)} {pool.recipe.model}", len(rows), unit="model", disable=quiet)
+        found = list(told)
     stacked = {
-        f: np.concatenate([getattr(s, f) for s in one])
+        f: np.concatenate([getattr(s, f) for s in found])
         for f in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")
     }
-    return replace(one[0], member=member[rows], **stacked)
+    return replace(found[0], member=member[rows], **stacked)
+
+
+def _answers(module: nn.Module, images: Images, model: int, options: dict, dtype: str, batch: int) -> np.ndarray:
+    """(Q, N, K) logits of one model, doubted first."""
+    ask = partial(_forward, _prepare(module.eval(), options["noise"]), dtype)
+    _doubt(ask, images, model, len(images.classes), dtype, options["noise"])
+    ask = partial(ask, per_step=options.get("per_step"))
+    steps = timesteps(module)
+    answer = partial(_logits, ask, images, model, options=options, dtype=dtype, batch=batch, steps=steps)
+    return answer(0) if options.get("per_step") else np.stack([answer(q) for q in range(options["queries"])])
 
 
 def _prepare(module: nn.Module, noise: bool | None) -> nn.Module:
@@ -222,8 +242,9 @@ def _readout(module: nn.Module) -> str:
 
 
 def _logits(ask, images: Images, model: int, q: int, *, options: dict, dtype: str, batch: int, steps: int | None) -> np.ndarray:
-    """(N, K) answers to query q, (T, N, K) where it asks per step; whole blocks at a time. steps: masks for each of them."""
-    answers, samples = [], len(images.y)
+    """(N, K) answers to query q, (T, N, K) where it asks per step; whole blocks at a time, of spiking networks a part of them
+    that makes as many rows with its `steps` time steps."""
+    answers, samples, part = [], len(images.y), max(1, batch // (steps or 1))
     for start in range(0, samples, batch):
         cut = slice(start, min(start + batch, samples))
         x = images.x[cut]
@@ -234,11 +255,11 @@ def _logits(ask, images: Images, model: int, q: int, *, options: dict, dtype: st
             x = _augmented(x, options["augment"], sizes, seeds)
         x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
         if p := options["input_dropout"]:
-            x = x * _masks(x, p, sizes, seeds, steps)
+            x = x * _masks(x, p, sizes, seeds, steps if options.get("mask_scope") == "step" else None)
         if options["noise"]:
             answers += _noisy(ask, x, sizes, [(options["seed"], model, q, b) for b in blocks])
         else:
-            answers.append(ask(x))
+            answers += [ask(few) for few in x.split(part, -4)]
     return torch.cat(answers, -2).double().cpu().numpy()
 
 
