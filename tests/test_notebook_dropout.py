@@ -12,6 +12,7 @@ from test_notebooks import Run
 
 from mia_nb import metrics, query, training
 from mia_nb.attacks import align, attack_p, score
+from mia_nb.cli.run import Failed
 from mia_nb.metrics import Cell
 
 pytestmark = pytest.mark.notebook
@@ -176,8 +177,14 @@ def test_the_gain_of_spikes_is_set_against_that_of_the_ann(swept, result):
     assert f"{len(beyond)} intervals" in swept.text("verdict")
 
 
-def test_the_claims_are_those_of_the_same_scores(swept, cells):
-    truth = metrics.snn_claims(cells, draws=SIZE["draws"])
+def test_the_claims_are_those_of_the_same_scores(swept, cells, pools, used):
+    aligned = {}
+    for name in ("hybrid T = 1", "hybrid T = 2", "direct T = 2"):
+        for dropout, plan in ((False, (0.0, 1)), (True, used[name])):
+            both = (align(asked(pools[which], *plan)) for which in (name, "ANN"))
+            cell = FAMILIES[name]._replace(input_dropout=dropout, attack="rmia", references="ann, aligned")
+            aligned[cell] = score("rmia", *both, targets=TARGETS)
+    truth = metrics.snn_claims(cells | aligned, draws=SIZE["draws"])
     shown = {row[0]: row[1] for row in table(swept.html("claims"))[1:]}
     assert shown == {f"{name}. {row['claim']}": row["verdict"] for name, row in truth.iterrows()}
     assert "not run" not in shown.values()
@@ -229,5 +236,5 @@ def test_masks_per_step_are_for_spikes_only_and_what_is_left_out_is_said(folder,
 
 
 def test_too_few_models_for_a_choice_are_refused_with_a_way_out(folder, swept):
-    with pytest.raises(ValueError, match="less than 2 pairs"):
+    with pytest.raises(Failed, match="take 6 or more"):
         Run("04_dropout_sweep", folder / "results", folder / "few.ipynb", **SIZE | {"models": 4})
