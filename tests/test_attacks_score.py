@@ -189,3 +189,36 @@ def test_two_readouts_of_spiking_networks_are_flagged_as_two_scales():
     mean, total = (replace(world, info={**world.info, "readout": way}) for way in ("mean", "sum"))
     assert not attacks.score("rmia", mean, mean).info["flags"]
     assert "two scales" in attacks.score("rmia", total, mean).info["flags"][0]
+
+
+def test_references_that_were_asked_by_another_plan_are_flagged_with_what_differs():
+    world = gaussian(8, 40, queries=3, draws="dropout")
+    plan = {"queries": 3, "input_dropout": 0.3, "augment": False, "seed": 0, "noise": None, "temperature": 1.0}
+
+    def flags(target, references, **shape):
+        ours, theirs = (replace(world, info=plan | changes) for changes in (target, references))
+        return attacks.score("attack_r", ours, theirs).info["flags"]
+
+    assert flags({}, {}) == flags({"noise": False}, {"mask_scope": "query", "per_step": False}) == []
+    assert flags({"mask_scope": "step"}, {}) == ["targets asked with mask_scope step, references with query: not one plan"]
+    assert flags({}, {"per_step": "instant"}) == ["targets asked with per_step False, references with instant: not one plan"]
+    for name, value in {"input_dropout": 0.5, "augment": "flip", "seed": 1, "noise": True, "temperature": 2.0}.items():
+        expected = f"targets asked with {name} {plan[name]}, references with {value}: not one plan"
+        assert flags({}, {name: value}) == [expected]
+    assert len(flags({"seed": 1, "mask_scope": "step"}, {})) == 2
+    unsaid = replace(world, info={})
+    assert attacks.score("attack_r", unsaid, replace(world, info=plan)).info["flags"] == []
+
+
+def test_a_plan_has_as_many_queries_as_were_kept():
+    many = replace(gaussian(8, 40, queries=3, draws="dropout"), info={"queries": 3})
+    few = replace(many.select(queries=slice(0, 2)), info={"queries": 2})
+    assert attacks.score("rmia", few, many.select(queries=slice(0, 2))).info["flags"] == []
+    flags = attacks.score(lambda target, references: np.zeros(40), few, many).info["flags"]
+    assert flags == ["targets asked with queries 2, references with 3: not one plan"]  # the attacks here refuse it
+
+
+def test_answers_after_every_time_step_are_flagged_as_a_stronger_attacker():
+    world = gaussian(8, 40, queries=3, draws="steps")
+    assert attacks.score("rmia", world).info["flags"] == ["answers after every time step: a stronger attacker"]
+    assert attacks.score("rmia", replace(world, draws="dropout")).info["flags"] == []

@@ -17,6 +17,8 @@ from mia_nb.attacks.registry import ATTACKS, Attack
 from mia_nb.types import Scores, Signals
 
 PER_MODEL = ("margin", "entropy", "modified_entropy", "correct", "top_log_p", "member")
+PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")  # with the queries, how one asks
+UNSAID = {"mask_scope": "query", "per_step": False}  # what signals mean that do not say
 
 
 def score(
@@ -32,7 +34,8 @@ def score(
     references: the pool they are taken from, None = the target's own. Every row whose mask on the audited columns equals the
     target's or its exact complement is no reference, whichever pool it is in; keep_mate=True drops the equal ones only, which
     leaks the design. With none left the attack gets references=None. The attack sees all columns, Scores only audited ones.
-    Where samples lack a side (Bernoulli designs) they score NaN and the share is a flag; the attack's warnings are flags too.
+    Where samples lack a side (Bernoulli designs) they score NaN and the share is a flag; the attack's warnings are flags too,
+    as are answers after every time step, and targets and references on two scales or asked by two plans.
     Raises ValueError for an unknown attack, hidden membership, references that saw no or every audited sample, and target and
     references that differ in samples or labels (only shokri and song_mittal learn from other samples).
     """
@@ -57,7 +60,7 @@ def score(
         warnings.simplefilter("always", UserWarning)
         for row, t, chosen in zip(value, targets, _references(pool, kept), strict=True):
             row[:] = function(replace(target.select(models=[t]), member=None), chosen, **tolerated)[audited]
-    flags = _design_flags(pool, kept, keep_mate) + _scale_flags(target, pool)
+    flags = _design_flags(pool, kept, keep_mate) + _scale_flags(target, pool) + _plan_flags(target, pool)
     for warning in raised:
         if warning.category is not UserWarning:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
@@ -184,6 +187,18 @@ def _scale_flags(target, pool) -> list[str]:
     if None in ways or ways[0] == ways[1] or "align" in target.info:
         return []
     return [f"targets read out by {ways[0]}, references by {ways[1]}: two scales; align them"]
+
+
+def _plan_flags(target, pool) -> list[str]:
+    """References show how models answer the target's questions only where they were asked the same ones."""
+    flags = ["answers after every time step: a stronger attacker"] if target.draws == "steps" else []
+    plans = [UNSAID | signals.info | {"queries": signals.margin.shape[1]} for signals in (target, pool)]
+    for name in ("queries", *PLAN):
+        ours, theirs = (plan.get(name) for plan in plans)
+        said = all(name in plan for plan in plans)
+        if said and (ours or None) != (theirs or None):  # None, False and 0 all say no
+            flags.append(f"targets asked with {name} {ours}, references with {theirs}: not one plan")
+    return flags
 
 
 def _by_membership(target, targets, member, audited) -> tuple[np.ndarray, np.ndarray]:
