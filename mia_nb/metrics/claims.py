@@ -244,7 +244,8 @@ def snn_comparisons(cells: dict[Cell, Scores], *, draws: int = 1000, level: floa
     nothing, or of all parts that do, jointly: level 1 - (1 - level) / comparisons), margin, outcome "for" | "against" | "open".
     Intervals are paired: the wider of the bootstrap over samples and pairs of targets, the same draws in every cell, and
     Student's t over pairs; for accuracies t alone. ValueError when the cells' targets were trained on different masks.
-    "for": [low, high] above 0 (or within +-margin); "against": [sure_low, sure_high] below 0 (or outside +-margin).
+    "for": [low, high] above 0 (or within +-margin); "against": [sure_low, sure_high] below 0 (or outside +-margin). With one
+    pair of targets everything is "open": intervals are then over samples alone, and do not show what training changes.
     Caveat: references are shared and samples of an accuracy are fixed, which no interval covers.
     """
     cells = checked(cells)
@@ -292,10 +293,15 @@ def _compared(name: str, claim: Claim, cells, tpr, measured, draws, level, seed)
         m = contrast.margin
         holds = low > 0 if not m else -m < low and high < m
         fails = sure_high < 0 if not m else sure_low > m or sure_high < -m
-        outcome = "for" if holds else "against" if fails else "open"
+        alone = _one_pair(measured[contrast.terms[0][1][0]][2])  # then the intervals are of samples only
+        outcome = "open" if alone else "for" if holds else "against" if fails else "open"
         record = (name, contrast.part, contrast.compared, contrast.metric, contrast.needed, value)
         rows.append(dict(zip(COLUMNS, (*record, low, high, sure_low, sure_high, m, outcome), strict=True)))
     return rows
+
+
+def _one_pair(scores: Scores) -> bool:
+    return len(np.unique(scores.pair)) < 2
 
 
 def _family(contrast: Contrast) -> str:
@@ -392,5 +398,7 @@ def _caveats(contrasts: list[Contrast], cells: dict[Cell, Scores]) -> Iterator[s
         apart = max(apart, np.ptp([accuracy[_who(cell)][1] for cell in side]))
     if apart > 0:
         yield f"compared at test accuracies up to {apart:.3f} apart"
-    if sides and not two_way(scores := cells[sides[0][0]]):
+    if sides and _one_pair(scores := cells[sides[0][0]]):
+        yield "one pair of targets does not show training randomness: nothing is decided"
+    elif sides and not two_way(scores):
         yield f"{len(scores.value)} targets: training randomness not covered"
