@@ -181,6 +181,49 @@ def test_a_claim_that_lacks_a_part_is_never_said_to_hold():
     assert alone.loc["S6", "verdict"] == "not resolved" and "weaker than own: not run" in alone.loc["S6", "evidence"]
 
 
+def with_aligned(cells, share):
+    """Aligned ANN references whose scores are `share` own and the rest those of plain ANN references."""
+    found = {c: s for c, s in cells.items() if c.references == "ann" and c.attack == "rmia"}
+    own = {c: cells[c._replace(references="own")].value for c in found}
+    mixed = {c: replace(s, value=share * own[c] + (1 - share) * s.value) for c, s in found.items()}
+    return cells | {c._replace(references="ann, aligned"): s for c, s in mixed.items()}
+
+
+def test_references_of_another_family_are_weaker_only_where_aligning_them_does_not_help():
+    cells = study(as_claimed, rising, samples=1000, settings=SETTINGS[2:3])
+    weaker, equal = (metrics.snn_claims(with_aligned(cells, share), draws=DRAWS).loc["S6"] for share in (0.0, 1.0))
+    alone = metrics.snn_claims(cells, draws=DRAWS).loc["S6"]
+    assert alone["verdict"] == "holds" and "without alignment: part of the difference" in alone["evidence"]
+    assert weaker["verdict"] == "holds" and "without alignment" not in weaker["evidence"]
+    assert "weaker than own, aligned: 2 of 2 for" in weaker["evidence"]
+    assert equal["verdict"] == "not resolved" and "weaker without alignment only" in equal["evidence"]
+    assert "weaker than own: 2 of 2 for" in equal["evidence"] and "better than a coin, aligned: 2 of 2" in equal["evidence"]
+    stronger = with_aligned(cells, 1.0)
+    for cell in [cell for cell in stronger if cell.references == "ann, aligned"]:
+        scores = stronger[cell]
+        stronger[cell] = replace(scores, value=scores.value + scores.member)
+    assert verdicts(stronger)["S6"] == "does not hold"
+
+
+def test_aligned_references_touch_nothing_but_s6_and_what_s5_reports():
+    cells = study(as_claimed, rising, settings=SETTINGS[:3])
+    plain, both = (metrics.snn_comparisons(some, draws=DRAWS) for some in (cells, with_aligned(cells, 0.5)))
+    added = both[both["compared"].str.contains("aligned")]
+    assert set(added["claim"]) == {"S5", "S6"} and not added.query("claim == 'S5'")["needed"].any()
+    rest, values = both.drop(added.index), ["claim", "part", "compared", "metric", "value", "low", "high"]
+    assert rest[values].reset_index(drop=True).equals(plain[values])
+
+
+def test_aligned_references_stand_beside_no_printed_number():
+    cells = study(as_claimed, rising, settings=SETTINGS[:3])
+    tables = [metrics.against_papers(some, draws=DRAWS) for some in (cells, with_aligned(cells, 0.5))]
+    assert tables[0].equals(tables[1])
+    only = {c: s for c, s in with_aligned(cells, 0.5).items() if c.references == "ann, aligned"}
+    assert metrics.against_papers(only, draws=DRAWS)["ours"].isna().all()
+    with pytest.raises(ValueError, match="unknown references 'ann aligned': wanted one of"):
+        metrics.against_papers({Cell("snn", "hybrid", 1, references="ann aligned"): cells[Cell("snn", "hybrid", 1)]})
+
+
 def test_the_gain_beyond_the_anns_own_is_the_difference_of_four_auc_drawn_jointly():
     cells = study(lambda cell: 1 + cell.input_dropout * (0.6 if cell.family == "snn" else 0.3), noise=0.2)
     table = metrics.snn_comparisons(cells, draws=DRAWS, seed=3)

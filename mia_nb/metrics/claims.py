@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from mia_nb.metrics.published import Cell, checked, fewest_non_members, measurable
+from mia_nb.metrics.published import ALIGNED, Cell, checked, fewest_non_members, measurable
 from mia_nb.metrics.uncertainty import FPR, bootstrap, names, per_target_metrics, percentile, t_interval, two_way
 from mia_nb.types import Scores
 
@@ -17,6 +17,7 @@ ATTACKS = ("rmia", "attack_r", "attack_p")  # the study's three, strongest first
 ORIGINALS = {"rmia": "rmia_count", "attack_p": "attack_p(form='population')"}  # modified score: what it replaced
 SAME = 0.01  # differences up to this count as none
 TREATMENTS = {False: "without dropout", True: "with dropout"}
+FROM = {"own": "", "ann": ", ANN references", ALIGNED: ", aligned ANN references"}
 
 
 class Contrast(NamedTuple):
@@ -43,11 +44,11 @@ def _who(cell: Cell) -> str:
 def _where(cell: Cell) -> str:
     """The whole setting of a cell in words."""
     dropout = " with dropout" if cell.input_dropout else ""
-    return _who(cell) + dropout + ("" if cell.references == "own" else f", {cell.references.replace('ann', 'ANN')} references")
+    return _who(cell) + dropout + FROM[cell.references]
 
 
 def _own(cells, **wanted) -> list[Cell]:
-    """Cells with references of their own family and these fields, by number of time steps."""
+    """Cells with these fields, and references of their own family unless one of them, by number of time steps."""
     wanted = {"references": "own"} | wanted
     found = [cell for cell in cells if all(getattr(cell, name) == value for name, value in wanted.items())]
     return sorted(found, key=lambda cell: cell.timesteps)
@@ -136,17 +137,19 @@ def _s4(cells) -> Iterator[Contrast]:
 
 
 def _s5(cells) -> Iterator[Contrast]:
-    yield from _gains(cells, [cell for cell in cells if cell.family == "snn" and cell.references != "own"])
+    yield from _gains(cells, _own(cells, family="snn", references="ann"))
+    for gain in _gains(cells, _own(cells, family="snn", references=ALIGNED)):
+        yield gain._replace(part=f"{gain.part}, aligned", needed=False)
 
 
 def _s6(cells) -> Iterator[Contrast]:
     for cell in cells:
         if cell.family == "snn" and cell.references != "own" and cell.attack in ATTACKS[:2]:
             needed, own = cell.attack == ATTACKS[0], cell._replace(references="own")
-            prefix = "" if needed else f"{cell.attack} "
+            prefix, how = "" if needed else f"{cell.attack} ", ", aligned" if cell.references == ALIGNED else ""
             if own in cells:
-                yield _minus(f"{prefix}weaker than own", f"own - other, {_where(cell)}", own, cell, needed=needed)
-            coin = f"{prefix}better than a coin"
+                yield _minus(f"{prefix}weaker than own{how}", f"own - other, {_where(cell)}", own, cell, needed=needed)
+            coin = f"{prefix}better than a coin{how}"
             yield Contrast(coin, _where(cell), ((1, (cell,)),), needed=needed, chance=True)
 
 
@@ -337,7 +340,8 @@ def snn_claims(cells: dict[Cell, Scores], *, draws: int = 1000, level: float = 0
 
     "holds": every comparison that the claim needs is for it at `level`; "does not hold": one is against it with all of them
     taken jointly (`snn_comparisons` has each), so that many comparisons do not refute by chance; "not run": nothing to compare;
-    else "not resolved", also when what was run is for it but a part that it needs is missing.
+    else "not resolved", also when what was run is for it but a part that it needs is missing. Where aligned references were run
+    S6 needs them too; without them its evidence says so.
     Caveat: comparisons are at the accuracies that the evidence states, rarely equal ones; claims are not corrected for each
     other, nor for the choice of data.
     """
@@ -351,6 +355,7 @@ def snn_claims(cells: dict[Cell, Scores], *, draws: int = 1000, level: float = 0
         evidence = [
             *_evidence(found),
             *(f"{part}: not run" for part in missing),
+            *_alignment(needed),
             *_caveats(list(claim.contrasts(cells)), cells),
         ]
         rows[name] = {
@@ -379,6 +384,15 @@ def _evidence(found: pd.DataFrame) -> Iterator[str]:
             interval = f"{least['compared']} {least['value']:+.3f} [{least['low']:+.3f}, {least['high']:+.3f}]"
             texts = [*texts, f"least {interval}"] if len(group) > 1 else [interval]
         yield f"{part}{f' {metric}' if tpr else ''}: {', '.join(texts)}"
+
+
+def _alignment(needed: pd.DataFrame) -> Iterator[str]:
+    """References of another family may be weaker by their scale alone: what remains when both sides are aligned."""
+    plain, aligned = (needed[needed["part"] == f"weaker than own{how}"]["outcome"] for how in ("", ", aligned"))
+    if len(plain) and not len(aligned):
+        yield "without alignment: part of the difference may be one of scale"
+    elif len(plain) and (plain == "for").all() and not (aligned == "for").all():
+        yield "weaker without alignment only"
 
 
 def _least(group: pd.DataFrame) -> pd.Series:
