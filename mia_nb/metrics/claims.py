@@ -15,7 +15,7 @@ from mia_nb.types import Scores
 
 ATTACKS = ("rmia", "attack_r", "attack_p")  # the study's three, strongest first as it claims
 ORIGINALS = {"rmia": "rmia_count", "attack_p": "attack_p(form='population')"}  # modified score: what it replaced
-SAME = 0.01  # differences up to this count as none
+SAME = 0.01  # differences up to this count as none, of AUC and of accuracy
 TREATMENTS = {False: "without dropout", True: "with dropout"}
 FROM = {"own": "", "ann": ", ANN references", ALIGNED: ", aligned ANN references"}
 
@@ -182,39 +182,48 @@ def _s9(cells) -> Iterator[Contrast]:
 
 
 class Claim(NamedTuple):
-    """`needs` says what must be run; without one of `parts` the claim cannot hold; `tpr`: equal AUC is not enough."""
+    """`needs` says what must be run; without one of `parts` the claim cannot hold; `tpr`: equal AUC is not enough.
+
+    `equal`: the claim compares the risks of different models, which says less when these are not equally accurate.
+    """
 
     sentence: str
     contrasts: Callable[..., Iterator[Contrast]]
     needs: str
     parts: tuple[str, ...] = ()
     tpr: bool = False
+    equal: bool = False
 
 
 CLAIMS = {
     "S1": Claim(
-        "RMIA is stronger than Attack-R, and Attack-R stronger than Attack-P.",
+        "RMIA is stronger than Attack-R, and Attack-R stronger than Attack-P (in AUC).",
         _s1,
         "two of rmia, attack_r and attack_p in one setting",
         ("rmia over attack_r", "attack_r over attack_p"),
     ),
     "S2": Claim(
-        "A spiking network's risk grows with its number of time steps.", _s2, "one attack at two numbers of time steps"
+        "A spiking network's risk grows with its number of time steps (in AUC).", _s2, "one attack at two numbers of time steps"
     ),
     "S3": Claim(
-        "The ordinary network is more exposed than every spiking one under the same treatment.",
+        "The ordinary network is more exposed than every spiking one under the same treatment (in AUC).",
         _s3,
         "one attack on both families, with and without input dropout",
         ("without dropout", "with dropout"),
+        equal=True,
     ),
     "S4": Claim(
-        "Input dropout strengthens RMIA on spiking networks.", _s4, "rmia on a spiking network with and without input dropout"
+        "Input dropout strengthens RMIA on spiking networks (in AUC).",
+        _s4,
+        "rmia on a spiking network with and without input dropout",
     ),
     "S5": Claim(
-        "Input dropout helps RMIA with ANN references too.", _s5, "rmia with ANN references, with and without input dropout"
+        "Input dropout helps RMIA with ANN references too (in AUC).",
+        _s5,
+        "rmia with ANN references, with and without input dropout",
     ),
     "S6": Claim(
-        "ANN references are weaker than the target's own family, but better than a coin.",
+        "ANN references are weaker than the target's own family, but better than a coin (in AUC).",
         _s6,
         "rmia with ANN references and with the target's own family",
         ("weaker than own", "better than a coin"),
@@ -223,6 +232,7 @@ CLAIMS = {
         f"At equal time steps the risk does not depend on the training method (AUC within {SAME}).",
         _s7,
         "direct and hybrid training at the same number of time steps",
+        equal=True,
     ),
     "S8": Claim(
         "Test accuracy and AUC both rise with the number of time steps.",
@@ -336,12 +346,15 @@ def _difference(contrast: Contrast, measured, levels) -> tuple:
 
 
 def snn_claims(cells: dict[Cell, Scores], *, draws: int = 1000, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
-    """Verdicts on the claims of the spiking study (Guan et al. 2025): index S1..S9; claim, verdict, evidence, compared.
+    """Verdicts on the claims of the spiking study (Guan et al. 2025): index S1..S9.
 
+    Columns: claim, verdict, evidence, compared, accuracy_apart (the largest difference of mean test accuracy between models
+    that a deciding comparison sets against each other, in points, 1 = 1 %; NaN where it sets none but the same ones).
     "holds": every comparison that the claim needs is for it at `level`; "does not hold": one is against it with all of them
     taken jointly (`snn_comparisons` has each), so that many comparisons do not refute by chance; "not run": nothing to compare;
     else "not resolved", also when what was run is for it but a part that it needs is missing. Where aligned references were run
-    S6 needs them too; without them its evidence says so.
+    S6 needs them too; without them its evidence says so. "holds" and "does not hold" of S3 and S7 are followed by
+    " (at unequal accuracy)" above 1 point.
     Caveat: comparisons are at the accuracies that the evidence states, rarely equal ones; claims are not corrected for each
     other, nor for the choice of data.
     """
@@ -350,29 +363,33 @@ def snn_claims(cells: dict[Cell, Scores], *, draws: int = 1000, level: float = 0
     rows = {}
     for name, claim in CLAIMS.items():
         found = table[table["claim"] == name]
-        needed = found[found["needed"]]
+        needed, contrasts = found[found["needed"]], list(claim.contrasts(cells))
+        apart = _apart([contrast for contrast in contrasts if contrast.needed], cells)
         missing = [part for part in claim.parts if part not in set(needed["part"])]
         evidence = [
             *_evidence(found),
             *(f"{part}: not run" for part in missing),
             *_alignment(needed),
-            *_caveats(list(claim.contrasts(cells)), cells),
+            *_caveats(contrasts, cells),
         ]
         rows[name] = {
             "claim": claim.sentence,
-            "verdict": _verdict(needed, missing),
+            "verdict": _verdict(needed, missing, unequal=claim.equal and apart > SAME + 1e-9),
             "evidence": "; ".join(evidence) if len(found) else f"not run: needs {claim.needs}",
             "compared": "; ".join(dict.fromkeys(needed["compared"])),
+            "accuracy_apart": 100 * apart,
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("id")
 
 
-def _verdict(needed: pd.DataFrame, missing) -> str:
+def _verdict(needed: pd.DataFrame, missing, *, unequal: bool) -> str:
+    """In words; only what is decided can rest on unequal accuracy."""
     if not len(needed):
         return "not run"
+    at = " (at unequal accuracy)" if unequal else ""
     if (needed["outcome"] == "against").any():
-        return "does not hold"
-    return "holds" if (needed["outcome"] == "for").all() and not missing else "not resolved"
+        return "does not hold" + at
+    return "holds" + at if (needed["outcome"] == "for").all() and not missing else "not resolved"
 
 
 def _evidence(found: pd.DataFrame) -> Iterator[str]:
@@ -401,18 +418,33 @@ def _least(group: pd.DataFrame) -> pd.Series:
     return group.loc[size.idxmin()]
 
 
+def _sides(contrasts: list[Contrast]) -> list[list[Cell]]:
+    """The cells that each contrast compares."""
+    return [[cell for _, side in contrast.terms for cell in side] for contrast in contrasts]
+
+
+def _accuracy(contrasts: list[Contrast], cells: dict[Cell, Scores]) -> dict[str, np.ndarray]:
+    """Mean train and test accuracy of all models compared."""
+    accuracy: dict[str, np.ndarray] = {}
+    for cell in sorted({cell for side in _sides(contrasts) for cell in side}):  # plain sorts first: the model as it is used
+        accuracy.setdefault(_who(cell), cells[cell].accuracy.mean(0))
+    return accuracy
+
+
+def _apart(contrasts: list[Contrast], cells: dict[Cell, Scores]) -> float:
+    """Largest difference of test accuracy inside a contrast of different models; NaN without one."""
+    accuracy = _accuracy(contrasts, cells)
+    models = [{_who(cell) for cell in side} for side in _sides(contrasts)]
+    return max((float(np.ptp([accuracy[who][1] for who in side])) for side in models if len(side) > 1), default=np.nan)
+
+
 def _caveats(contrasts: list[Contrast], cells: dict[Cell, Scores]) -> Iterator[str]:
     """Train and test accuracy of everything compared, how unequal, and too few targets."""
-    accuracy, apart = {}, 0.0
-    sides = [[cell for _, side in contrast.terms for cell in side] for contrast in contrasts]
-    for cell in sorted({cell for side in sides for cell in side}):  # plain queries sort first: the model as it is used
-        accuracy.setdefault(_who(cell), cells[cell].accuracy.mean(0))
-    yield "train / test accuracy " + ", ".join(f"{who} {a:.3f} / {b:.3f}" for who, (a, b) in accuracy.items())
-    for side in sides:
-        apart = max(apart, np.ptp([accuracy[_who(cell)][1] for cell in side]))
-    if apart > 0:
+    accuracy = _accuracy(contrasts, cells).items()
+    yield "train / test accuracy " + ", ".join(f"{who} {a:.3f} / {b:.3f}" for who, (a, b) in accuracy)
+    if (apart := _apart(contrasts, cells)) > 0:
         yield f"compared at test accuracies up to {apart:.3f} apart"
-    if sides and _one_pair(scores := cells[sides[0][0]]):
+    if contrasts and _one_pair(scores := cells[contrasts[0].terms[0][1][0]]):
         yield "one pair of targets does not show training randomness: nothing is decided"
-    elif sides and not two_way(scores):
+    elif contrasts and not two_way(scores):
         yield f"{len(scores.value)} targets: training randomness not covered"
