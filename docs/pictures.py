@@ -1,4 +1,4 @@
-"""The README's picture, drawn by the project itself: python docs/pictures.py [results folder with the demo's pool].
+"""The README's pictures, drawn by the project itself: python docs/pictures.py [results folder with the demo's pool].
 
 Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright.
 """
@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pandas as pd
 from playwright.sync_api import sync_playwright
 
 from mia_nb import attacks, data, metrics, plots, query, training
@@ -43,6 +44,27 @@ def main(root: str = "results") -> None:
     table = metrics.summary(scores, self_test=metrics.self_test(signals, attacks.suite(7), draws=50))
     screenshot([plots.roc_pair(scores), plots.summary(table)], HERE / "roc.png", [1000, 600], 520)
     print(metrics.readable(table).to_string())
+    spiking(images, root)
+
+
+def spiking(images, root: str) -> None:
+    """Accuracy and risk against time steps, for the spiking pools of the demo."""
+    networks = training.train_pool(Recipe(), images, root=root)
+    tuned = training.hybrid_pools(networks, images, epochs=(4, 2, 2, 2), lr=0.02, batch=32)
+    spikes = {"base": "tinycnn", "base_args": {}, "timesteps": 4}
+    direct = training.train_pool(Recipe(model="snn", model_args=spikes, epochs=8), images, root=root)
+    pools = {("network", 0): networks, **{("hybrid", T): pool for T, pool in tuned.items()}, ("direct", 4): direct}
+    right, risk = [], []
+    for (line, T), pool in pools.items():
+        scores = attacks.score("rmia", query.query(pool, images))
+        place = {"line": line, "timesteps": T}
+        right.append(metrics.accuracies(scores).loc["test"].to_dict() | place)
+        risk.append(metrics.intervals(scores, ()).loc["auc", ["value", "low", "high"]].to_dict() | place)
+    right, risk = pd.DataFrame(right), pd.DataFrame(risk)
+    level = [table[table["timesteps"] == 0].set_index("line")[["value", "low", "high"]] for table in (right, risk)]
+    drawn = [table[table["timesteps"] > 0] for table in (right, risk)]
+    figure = plots.accuracy_and_risk(*drawn, accuracy_reference=level[0], reference=level[1], y_title="AUC of RMIA")
+    screenshot([figure], HERE / "spiking.png", [1100], 460)
 
 
 if __name__ == "__main__":
