@@ -238,3 +238,13 @@ def test_masks_per_step_are_for_spikes_only_and_what_is_left_out_is_said(folder,
 def test_too_few_models_for_a_choice_are_refused_with_a_way_out(folder, swept):
     with pytest.raises(Failed, match="take 6 or more"):
         Run("04_dropout_sweep", folder / "results", folder / "few.ipynb", **SIZE | {"models": 4})
+
+
+def test_with_a_plan_fixed_beforehand_every_model_is_attacked_by_it(folder, swept, pools):
+    run = Run("04_dropout_sweep", folder / "results", folder / "plan.ipynb", **SIZE | {"plan": [0.05, 2]})
+    assert run.text("grid").startswith("8 targets") and "p = 0.05, Q = 2 is fixed" in run.text("grid")
+    assert {row[2] for row in table(run.html("choices"))[1:]} == {"p = 0.05, Q = 2"}
+    truth = metrics.per_target(score("rmia", asked(pools["ANN"], 0.05, 2)))["auc"].mean()
+    (_, *head), _, *rows = table(run.html("result"))
+    (shown,) = [row for row in rows if row[:3] == ["own", "ANN", "yes"]]
+    assert auc(shown[2 + head[1:].index("rmia")]) == pytest.approx(truth, abs=6e-4)
