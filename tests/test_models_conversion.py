@@ -4,8 +4,6 @@ many time steps."""
 from __future__ import annotations
 
 import copy
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,18 +15,6 @@ import mia_nb._torchvision
 from mia_nb.models import build, snn
 from mia_nb.models.sites import Spike, trace
 from mia_nb.models.thresholds import DEAD, Histogram, expected, fit_histogram, fit_threshold, quantised
-
-SMALL = Path(__file__).parent / "golden" / "snn.npz"
-
-
-@pytest.fixture(params=["small", "whole"])
-def official(request):
-    if request.param == "small":
-        return np.load(SMALL)
-    folder = os.environ.get("MIA_NB_GOLDEN")
-    if not folder:
-        pytest.skip("MIA_NB_GOLDEN is not set")
-    return np.load(Path(folder) / "snn_official.npz")
 
 
 def cost(a, theta, T=1, p=1):

@@ -6,9 +6,7 @@ MIA_NB_GOLDEN.
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,18 +18,6 @@ from torch.func import grad, vmap
 
 from mia_nb.models import neurons
 from mia_nb.models.neurons import multistep, surrogate
-
-SMALL = Path(__file__).parent / "golden" / "snn.npz"
-
-
-@pytest.fixture(params=["small", "whole"])
-def official(request):
-    if request.param == "small":
-        return np.load(SMALL)
-    folder = os.environ.get("MIA_NB_GOLDEN")
-    if not folder:
-        pytest.skip("MIA_NB_GOLDEN is not set")
-    return np.load(Path(folder) / "snn_official.npz")
 
 
 def noise(*shape, seed=0, shift=0.3, dtype=torch.float64):
