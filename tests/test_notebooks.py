@@ -128,7 +128,7 @@ def test_a_key_chooses_the_pool_over_the_recipe_and_references_may_come_from_ano
         "03_attack", folder / "results", folder / "transfer.ipynb",
         pool=pool.key[:10], references=other.key[:10], attacks=["loss", "rmia"], model="resnet14", align="affine",
     )  # fmt: skip
-    assert f"pool {pool.key[:12]}" in run.text("pool") and "tinycnn" in run.text("pool")
+    assert f"pool {pool.key[:12]}" in run.text("signals") and "tinycnn" in run.text("signals")
     assert "targets tinycnn, references tinycnn, align affine" in run.text("signals")
     target, others = (aligned(query.query(p, pool.images(), progress=False)) for p in (pool, other))
     table = metrics.summary({"rmia": score("rmia", target, others)}, draws=100)
