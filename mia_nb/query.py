@@ -162,7 +162,7 @@ def load_signals(folder: store.Folder) -> Signals:
 
 
 def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, batch: int, progress: bool) -> Signals:
-    """One Signals per model, joined along M, so that logits of one model at a time are in memory."""
+    """One Signals per model, joined along M, so that logits of no more models than cores are in memory."""
     own = images.digest == pool.folder.read_json("images.json")["digest"]
     there = images._replace(x=images.x.to(device), y=images.y.to(device))
     member = pool.member if own else np.zeros((len(pool.member), len(images.y)), bool)
@@ -193,7 +193,11 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
 
     with threads(1 if side_by_side > 1 else torch.get_num_threads()), ThreadPoolExecutor(side_by_side) as executor:
         told = tqdm(executor.map(one, rows), f"asking {len(rows)} {pool.recipe.model}", len(rows), unit="model", disable=quiet)
-        found = list(told)
+        try:
+            found = list(told)
+        except BaseException:  # the first bad answer, or an interrupt: the other models need not be asked
+            executor.shutdown(cancel_futures=True)
+            raise
     stacked = {
         f: np.concatenate([getattr(s, f) for s in found])
         for f in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")
