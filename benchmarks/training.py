@@ -77,8 +77,8 @@ def steps_per_second(
 START = {
     "MLP": 6.0,
     "TinyCNN 8x8": 6.0,
-    "SNN TinyCNN T=1": 8.0,
-    "SNN TinyCNN T=4": 8.0,
+    "SNN TinyCNN T=1": 14.0,
+    "SNN TinyCNN T=4": 22.0,
     "ResNet14 w16 32x32": 13.0,
 }  # seconds to import and warm up before a window opens
 
