@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -397,7 +398,10 @@ def test_a_dead_kernel_is_told_from_a_finished_one(desk, capsys):
 def start(*argv: str, cwd: Path, **environment: str) -> subprocess.Popen:
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | environment
     command = [sys.executable, "-m", "mia_nb.cli", *argv]
-    return subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # a background shell lets its children ignore SIGINT; a terminal does not
+    hears = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=cwd, env=environment, preexec_fn=hears, **pipes)
 
 
 @pytest.mark.notebook
