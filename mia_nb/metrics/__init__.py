@@ -19,6 +19,7 @@ from mia_nb.metrics.curve import (
 from mia_nb.metrics.null import SelfTest, self_test
 from mia_nb.metrics.protocol import Choice, choose, reference_threshold
 from mia_nb.metrics.published import Cell, against_papers, against_papers_readable, paper_results
+from mia_nb.metrics.queries import VarianceSplit, query_curve, variance_split
 from mia_nb.metrics.tables import accuracies, class_gaps, per_target, readable, summary
 from mia_nb.metrics.uncertainty import bootstrap, difference, intervals
 
@@ -28,6 +29,7 @@ __all__ = [
     "Roc",
     "SelfTest",
     "TprAt",
+    "VarianceSplit",
     "accuracies",
     "advantage",
     "against_papers",
@@ -45,6 +47,7 @@ __all__ = [
     "paper_results",
     "per_target",
     "ppv",
+    "query_curve",
     "readable",
     "reference_threshold",
     "roc",
@@ -55,4 +58,5 @@ __all__ = [
     "thin",
     "tie_mass",
     "tpr_at",
+    "variance_split",
 ]

@@ -1,0 +1,205 @@
+"""Models that answer at random, asked again and again: how the risk grows with the queries, and where it ends."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtr, ndtri
+
+from mia_nb.attacks import find, shokri
+from mia_nb.attacks import score as run_attack
+from mia_nb.metrics.protocol import units
+from mia_nb.metrics.published import fewest_non_members, measurable
+from mia_nb.metrics.uncertainty import FPR, intervals, names, t_interval
+from mia_nb.types import Scores, Signals
+
+UNAVERAGED = ("joint", "mean_sd", "last")  # forms whose score is no mean over queries: the Gaussian model says nothing
+SMALLEST = 1e-12  # squared nats, for a lower end of 0: averaging might separate without bound
+
+
+class VarianceSplit(NamedTuple):
+    """Variance of the margin between the answers to one question (s^2) and between models (sigma^2), in squared nats."""
+
+    between_queries: float
+    between_models: float
+    queries: int
+    pairs: int
+    between_queries_low: float
+    between_queries_high: float
+    between_models_low: float
+    between_models_high: float
+
+    def spread(self, queries: float) -> float:
+        """Standard deviation sqrt(sigma^2 + s^2 / R) between models of the mean of R margins; R may be infinite."""
+        return float(np.sqrt(self.between_models + self.between_queries / queries))
+
+
+def variance_split(signals: Signals) -> VarianceSplit:
+    """How much of the margin's variance an attacker averages away by asking again, and how much stays.
+
+    s^2: mean over models and audited samples of the unbiased variance over queries. sigma^2: mean over samples and sides (IN,
+    OUT) of the unbiased variance over the models of that side of the mean over the Q queries, minus s^2 / Q, not below 0.
+    Ends: 95 %, Student's t over jackknife pseudo-values, one per pair of complementary models left out; sigma^2 needs 3
+    pairs for them, s^2 needs 2, else NaN. They speak of these samples.
+    Raises ValueError for a single query, hidden membership, time steps on the query axis, fewer than two models on every
+    side, and for models whose answers to every question are all equal: their noise is off.
+    Caveat: where queries share their noise between models (one input-dropout mask for all), s^2 / Q takes too much away.
+    """
+    audited = ~signals.population
+    if signals.member is None:
+        raise ValueError("these signals hide membership (member=None): the spread between models is measured side by side")
+    count = signals.margin.shape[1]
+    if count < 2:
+        raise ValueError("these signals hold one query: the noise shows between answers, query with queries=16 or more")
+    if signals.draws == "steps":
+        raise ValueError("these signals hold time steps, not repeated queries: query with queries=R and per_step=False")
+    margin, member = signals.margin[:, :, audited], signals.member[:, audited]
+    silent = [m for m, own in enumerate(margin) if not np.ptp(own, axis=0).any()]
+    if silent:
+        who = "" if len(silent) == len(margin) else f" of models {silent}"
+        raise ValueError(f"declared stochastic, but all answers{who} to a question are equal: the noise is off; switch it on")
+    noise = np.array([own.var(0, ddof=1).mean() for own in margin])
+    mean, unit = margin.mean(1), units(member)
+    split = _split(noise, mean, member, count)
+    if np.isnan(split[1]):
+        raise ValueError(f"no sample has two models on one side among {len(mean)}: train at least two pairs")
+    pairs = np.unique(unit)
+    left_out = np.array([_split(noise[unit != one], mean[unit != one], member[unit != one], count) for one in pairs])
+    pseudo = len(pairs) * split - (len(pairs) - 1) * left_out
+    ends = np.maximum(np.reshape(t_interval(pseudo, pairs), (2, -1)) * np.ones(2), 0)
+    return VarianceSplit(float(split[0]), float(max(split[1], 0)), count, len(pairs), *ends.T.ravel().tolist())
+
+
+def _split(noise, mean, member, queries: int) -> np.ndarray:
+    """(s^2, sigma^2 before it is cut at 0) of the models given; NaN where too few are left."""
+    if not len(noise):
+        return np.full(2, np.nan)
+    found = []
+    for side in (member, ~member):
+        n = side.sum(0)
+        two = n >= 2
+        own, n = side[:, two], n[two]
+        centred = (mean[:, two] - (mean[:, two] * own).sum(0) / n) * own
+        found.append((centred**2).sum(0) / (n - 1))
+    variance = np.concatenate(found)
+    return np.array([noise.mean(), variance.mean() - noise.mean() / queries if variance.size else np.nan])
+
+
+def query_curve(
+    signals: Signals,
+    attack="rmia",
+    references: Signals | None = None,
+    *,
+    queries=(1, 4, 16, 64),
+    fpr=FPR,
+    combine: str | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Risk of stochastic models against the number R of queries an attacker averages, and its limit: index R, the last inf.
+
+    attack: a word of attacks.ATTACKS or a callable as in attacks.score, or a list of them: then the curves follow each other.
+    The first R queries of targets and of references are used, R <= Q. combine: how queries become one margin, given to every
+    attack (None: its own default, the column `combine` says which); mean_sd needs R >= 2, so R = 1 is left out there.
+
+    Columns: attack, combine; auc and, per x, tpr@x with _low, _high (headline 95 % of `intervals`), tpr@x_measurable;
+    spread = sqrt(sigma^2 + s^2 / R) from `variance_split`; predicted = Phi(delta / (sqrt 2 spread)), delta fitted at the
+    largest R; extrapolated; targets, pairs, n1, n0. The row inf is Phi(Phi^-1(AUC_R) spread_R / sigma) from the largest R, and
+    its ends the farthest that those of AUC_R, s^2 and sigma^2 together reach (of AUC_R alone below 3 pairs); NaN where
+    sigma^2 is not above 0. TPRs are not extrapolated, and joint, mean_sd and last, which average nothing, not at all.
+
+    Noise that is fresh in every answer averages away, so that one answer's AUC is no property of the model. The model is
+    Gaussian, with noise independent of membership and margins averaged; other attacks and `combine` follow it more loosely.
+    Raises ValueError as `variance_split` does, for no R <= Q, and for attacks that cannot be asked with the first R queries.
+    """
+    split = variance_split(signals)
+    asked = _asked(queries, [signals] if references is None else [signals, references])
+    chosen = [attack] if isinstance(attack, str) or callable(attack) else list(attack)
+    if not chosen:
+        raise ValueError("query_curve got no attack: pass a word of attacks.ATTACKS, a callable, or a list of them")
+    curves = [_curve(_bound(one, combine, signals), signals, references, asked, split, fpr, draws, seed) for one in chosen]
+    return pd.concat(curves).rename_axis("R")
+
+
+def _asked(queries, pools: list[Signals]) -> list[int]:
+    """The wanted numbers of queries that all pools can answer, ascending."""
+    wanted = np.unique(np.atleast_1d(queries))
+    if (wanted < 1).any() or (wanted % 1 != 0).any():
+        raise ValueError(f"queries={queries}: wanted whole numbers from 1 on")
+    most = min(pool.margin.shape[1] for pool in pools)
+    if not (wanted <= most).any():
+        raise ValueError(f"queries={queries}, but there are {most} answers to each question: query more, or ask for fewer")
+    return [int(one) for one in wanted if one <= most]
+
+
+def _bound(attack, combine: str | None, signals: Signals):
+    """The attack with its `combine`; refused where the first R queries cannot be told from all of them."""
+    name, function = find(attack)
+    plain = getattr(function, "func", function)
+    if plain is shokri:
+        raise ValueError("shokri reads probabilities averaged over all queries, not the first R: query anew with each R")
+    if combine is None:
+        return attack
+    if "combine" not in inspect.signature(plain).parameters:
+        raise ValueError(f"{name} takes no combine: leave combine={combine!r} out for it")
+    return partial(function, combine=combine)
+
+
+def _curve(attack, signals, references, asked, split, fpr, draws, seed) -> pd.DataFrame:
+    if getattr(attack, "keywords", {}).get("combine") == "mean_sd":
+        asked = [one for one in asked if one > 1]
+        if not asked:
+            raise ValueError("combine='mean_sd' needs several queries: ask for some R of 2 or more")
+    rows = {}
+    for count in asked:
+        first = slice(0, count)
+        others = None if references is None else references.select(queries=first)
+        rows[float(count)] = _measured(run_attack(attack, signals.select(queries=first), others), fpr, draws, seed)
+    last = rows[float(asked[-1])]
+    averaged = last["combine"] not in UNAVERAGED
+    rows[np.inf] = (
+        last | _limit(last, asked[-1], split, averaged) | dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan)
+    )
+    rows[np.inf] |= {f"{name}_measurable": False for name in names(fpr)[2:]}
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table["spread"] = [split.spread(count) for count in table.index]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = split.spread(asked[-1]) / table["spread"].to_numpy()
+        table["predicted"] = np.where(averaged & (table["spread"] > 0), ndtr(ndtri(last["auc"]) * ratio), np.nan)
+    table["extrapolated"] = np.isinf(table.index)
+    facts = ["targets", "pairs", "n1", "n0"]
+    return table[[column for column in table if column not in facts] + facts]
+
+
+def _measured(scores: Scores, fpr, draws: int, seed: int) -> dict:
+    found = intervals(scores, fpr, draws=draws, seed=seed)
+    record = {"attack": scores.info["attack"], "combine": scores.info["combine"]}
+    fewest = fewest_non_members(scores)
+    for name in names(fpr):
+        if name == "advantage":
+            continue
+        record |= {f"{name}{end}": found.loc[name, kind] for end, kind in (("", "value"), ("_low", "low"), ("_high", "high"))}
+        if name != "auc":
+            record[f"{name}_measurable"] = measurable(name, fewest)
+    known = ~np.isnan(scores.value)
+    record |= {"targets": len(scores.value), "pairs": len(np.unique(scores.pair))}
+    return record | {"n1": int((scores.member & known).sum(1).min()), "n0": fewest}
+
+
+def _limit(last: dict, count: int, split: VarianceSplit, averaged: bool) -> dict:
+    """AUC of infinitely many queries from that of `count`."""
+    if not (averaged and split.between_models > 0):
+        return dict.fromkeys(("auc", "auc_low", "auc_high"), np.nan)
+    corners = [(split.between_queries, split.between_models)]
+    if np.isfinite(split.between_models_low):
+        corners.append((split.between_queries_low, split.between_models_high))
+        corners.append((split.between_queries_high, max(split.between_models_low, SMALLEST)))
+    ratios = [np.sqrt(1 + s2 / count / sigma2) for s2, sigma2 in corners]
+    record = {"auc": float(ndtr(ndtri(last["auc"]) * ratios[0]))}
+    for end, farthest in (("auc_low", min), ("auc_high", max)):
+        record[end] = float(farthest(ndtr(ndtri(last[end]) * ratio) for ratio in ratios))
+    return record
