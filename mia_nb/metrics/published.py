@@ -58,7 +58,8 @@ def checked(cells: dict) -> dict[Cell, Scores]:
 
 
 @lru_cache(maxsize=1)
-def _records() -> tuple[dict, ...]:
+def records() -> tuple[dict, ...]:
+    """Every printed number, read once and shared: not to be changed."""
     for place in PLACES:
         if (path := place / "paper_results.json").is_file():
             return tuple(json.loads(path.read_text(encoding="utf-8")))
@@ -71,7 +72,7 @@ def paper_results(paper: str | None = None, table: str | None = None) -> list[di
     Papers: snn-uai2025 (Guan et al., tables 2 to 6), snn-workshop2025 (F.1 to F.4), nsde2025 (I to XII). Fractions, not
     percent. Caveat: one target, one seed, no intervals; orderings to compare with, not values to reproduce.
     """
-    return [dict(r) for r in _records() if paper in (None, r["paper"]) and table in (None, r["table"])]
+    return [dict(r) for r in records() if paper in (None, r["paper"]) and table in (None, r["table"])]
 
 
 def against_papers(
@@ -93,18 +94,18 @@ def against_papers(
     Caveat: the printed Attack-R counts references (4, so five levels), hence its zeros at low FPR; ours is continuous.
     """
     cells = {cell: scores for cell, scores in checked(cells).items() if cell.references != ALIGNED}
-    records = [r for r in _records() if r["paper"] in SPIKING]
-    if strange := sorted(set(tables) - {r["table"] for r in records}):
-        raise ValueError(f"no spiking paper has table {', '.join(strange)}; known: {sorted({r['table'] for r in records})}")
+    printed = [r for r in records() if r["paper"] in SPIKING]
+    if strange := sorted(set(tables) - {r["table"] for r in printed}):
+        raise ValueError(f"no spiking paper has table {', '.join(strange)}; known: {sorted({r['table'] for r in printed})}")
     place = f"ours is {ours}" if ours else f"ours stands for {', '.join(stands_for or ('nothing',))}"
     measured: dict[Cell, dict] = {}
     rows = []
-    for record in (r for r in records if r["table"] in tables):
+    for record in (r for r in printed if r["table"] in tables):
         cell = _cell_of(record)
         here = stands_for is not None and (record["dataset"], record["model"].split("-")[1]) == tuple(stands_for)
         cell, scores = _find(cells, cell) if here else (cell, None)
         if scores is not None and cell not in measured:
-            measured[cell] = _measure(scores, draws, seed)
+            measured[cell] = measure(scores, draws, seed)
         rows.append(_row(record, measured.get(cell) if here else None, "" if here else place))
         if here and scores is not None:
             rows[-1]["note"] = "; ".join(filter(None, [rows[-1]["note"], place]))
@@ -132,14 +133,29 @@ def _find(cells: dict[Cell, Scores], wanted: Cell) -> tuple[Cell, Scores | None]
     return wanted, cells.get(wanted)
 
 
-def _measure(scores: Scores, draws: int, seed: int) -> dict:
-    """{metric: (value, low, high)}, the fewest non-members of a target, and the caveat of few targets."""
+def measure(scores: Scores, draws: int, seed: int) -> dict:
+    """{metric: (value, low, high)} under the printed names, the fewest non-members n0 of a target, and the caveat few targets.
+
+    Accuracies and the generalization gap with Student's t over pairs; "accuracy" is the attack's own at its best threshold,
+    (1 + advantage) / 2, which chance alone lifts above 1/2.
+    """
     ends = intervals(scores, FPR, draws=draws, seed=seed)
-    record = {name: tuple(ends.loc[name, ["value", "low", "high"]]) for name in ("auc", *(f"tpr@{x:g}" for x in FPR))}
-    right = scores.accuracy[:, 1]
-    record["test_accuracy"] = (right.mean(), *np.clip(t_interval(right, scores.pair), 0, 1))
+    found = {name: tuple(ends.loc[name, ["value", "low", "high"]]) for name in ("auc", *(f"tpr@{x:g}" for x in FPR))}
+    found["accuracy"] = tuple((1 + ends.loc["advantage", end]) / 2 for end in ("value", "low", "high"))
+    for name, right in zip(("train_accuracy", "test_accuracy"), scores.accuracy.T, strict=True):
+        found[name] = (right.mean(), *np.clip(t_interval(right, scores.pair), 0, 1))
+    gap = -np.diff(scores.accuracy)[:, 0]
+    found["generalization_gap"] = (gap.mean(), *t_interval(gap, scores.pair))
     few = "" if two_way(scores) else f"{len(scores.value)} targets: training randomness not covered"
-    return record | {"n0": fewest_non_members(scores), "few": few}
+    return found | {"n0": fewest_non_members(scores), "few": few}
+
+
+def beside(metric: str, found: dict | None) -> dict:
+    """ours, low, high, measurable and n0 of one metric from `measure`; None: it was not run."""
+    if found is None:
+        return dict.fromkeys(("ours", "low", "high"), np.nan) | {"measurable": False, "n0": 0}
+    row = dict(zip(("ours", "low", "high"), map(float, found[metric]), strict=True))
+    return row | {"measurable": measurable(metric, found["n0"]), "n0": found["n0"]}
 
 
 def _row(record: dict, found: dict | None, elsewhere: str) -> dict:
@@ -150,12 +166,10 @@ def _row(record: dict, found: dict | None, elsewhere: str) -> dict:
     del row["family"]
     row |= {"metric": metric, "published": record["value"]}
     notes = [f"print: {record['note']}" if "note" in record else ""]
+    row |= beside(metric, found)
     if found is None:
-        row |= dict.fromkeys(("ours", "low", "high"), np.nan) | {"measurable": False, "n0": 0}
         notes.append("; ".join(filter(None, ["not run", elsewhere])))
     else:
-        row |= dict(zip(("ours", "low", "high"), map(float, found[metric]), strict=True))
-        row |= {"measurable": measurable(metric, found["n0"]), "n0": found["n0"]}
         notes += ["printed in five levels, ours is continuous" if cell.attack == "attack_r" else "", found["few"]]
     return row | {"note": "; ".join(filter(None, notes))}
 
@@ -171,15 +185,16 @@ def fewest_non_members(scores: Scores) -> int:
 
 
 def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
-    """`against_papers` as text, a row per setting and attack: "0.5458 | 0.561 [0.550, 0.571]", published first.
+    """`against_papers` or `flow_against_papers` as text, a row per setting and attack: "0.5458 | 0.561 [0.550, 0.571]".
 
-    "not run" where ours has no such cell; "n/m (n0 = 700)" where the FPR is too low for so few non-members.
+    Published first. "not run" where ours has no such cell; "n/m (n0 = 700)" where the FPR is too low for so few non-members.
     """
-    setting = ["table", "dataset", "model", "training", "timesteps", "input_dropout", "references", "attack"]
-    titles = {"auc": "AUC", "test_accuracy": "test accuracy"}
+    setting = list(table.columns[1 : table.columns.get_loc("metric")])
+    titles = {"auc": "AUC", "accuracy": "attack accuracy"}
     rows: dict[tuple, dict] = {}
     for _, row in table.iterrows():
-        title = titles.get(row["metric"], row["metric"].replace("tpr@", "TPR at FPR "))
+        title = row["metric"].replace("tpr@", "TPR at FPR ").replace("_", " ")
+        title = titles.get(row["metric"], title)
         rows.setdefault(tuple(row[setting]), {})[title] = f"{row['published']:.4f} | {_ours(row)}"
     return pd.DataFrame([dict(zip(setting, key, strict=True)) | texts for key, texts in rows.items()]).fillna("")
 
