@@ -13,15 +13,16 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from tqdm.auto import tqdm
 
 from mia_nb import data, store
-from mia_nb.models import architecture, snn, timesteps
+from mia_nb.models import BASES, FLOWS, architecture, neural_de, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.training import Pool, mix
 from mia_nb.training.execution import cores
 from mia_nb.training.loop import DTYPES
-from mia_nb.training.work import threads, useful_threads, weights_name
+from mia_nb.training.work import threads, useful_threads
 from mia_nb.types import Images, Signals
 
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -34,6 +35,7 @@ def query(
     images: Images,
     *,
     models: Sequence[int] | None = None,
+    limit: int | None = None,
     queries: int = 1,
     input_dropout: float = 0.0,
     mask_scope: str = "query",
@@ -52,9 +54,11 @@ def query(
 
     input_dropout p: x_q = x * 1[u > p] per element, after normalisation, unscaled, the same masks for all models
     (Guan et al. 2025, Algorithm 1). augment: query 0 is the plain image, the others follow the recipe's augmentation, or
-    crop+flip where it has none, the same draws for all models. noise: None as built, True switches dropout layers on with fresh
-    draws per (seed, model, query, block), False off; an input encoding by random spikes is noise, and never off. temperature
-    divides the logits. queries > 1 needs one of these sources.
+    crop+flip where it has none, the same draws for all models. noise: None as built; True switches the noise of SDE blocks and
+    dropout layers on, with fresh draws per (seed, model, query, block of samples), False off; an SDE built with noise at
+    inference answers with it (draws "noise"); an input encoding by random spikes is noise, and never off. temperature
+    divides the logits. queries > 1 needs one of these sources. limit: ask only about so many of the audited images, a fixed
+    random choice, and as many of the population. A pool `at` an earlier epoch answers with the weights of then.
 
     Spiking networks only: mask_scope="step" drops other inputs at every time step, as the public code of Guan et al. does,
     which takes more than one submitted image ("query": one mask, held over time). per_step=True (or "cumulative"): the Q axis
@@ -68,6 +72,8 @@ def query(
     if output is not None:
         raise ValueError(f"output={output!r}: the models here answer undefended; use output=None")
     per_step, rows = "cumulative" if per_step is True else per_step, _rows(pool, models)
+    if noise is None and pool.recipe.model in FLOWS and neural_de.is_noisy(pool.model(rows[0])):
+        noise = True
     draws = _source(queries, input_dropout, augment, noise, per_step)
     if mask_scope != "query" or per_step:
         _check_steps(pool, rows[0], mask_scope)
@@ -80,17 +86,20 @@ def query(
         "seed": seed if draws not in ("plain", "steps") else 0,
         "models": rows,
         **_of_steps(per_step, mask_scope if input_dropout else "query"),
+        **({} if limit is None else {"limit": limit}),
+        **({} if pool.epoch is None else {"epoch": pool.epoch}),
     }
     # the weights themselves are in the key: a pool trained anew by another strategy has others under the same pool key.
     # Which machine asked is not: its answers differ by rounding only.
     listed = pool.folder.files()
-    key = store.content_key({"pool": pool.key, **options}, images.digest, *(listed.get(weights_name(m), "") for m in rows))
+    key = store.content_key({"pool": pool.key, **options}, images.digest, *(listed.get(pool.weights_name(m), "") for m in rows))
     folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
     with pool.folder.lock(f"signals-{key[:12]}"):
         if not force and folder.intact("info.json") and folder.intact("signals.npz"):
-            size = f"{len(rows)} models x {queries} queries x {len(images.y)} samples"
+            signals = load_signals(folder)
+            size = "{} models x {} queries x {} samples".format(*signals.margin.shape)
             print(f"signals {folder.path.name}: {size}, cached\n" if progress else "", end="", flush=True)
-            return load_signals(folder)
+            return signals
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         signals = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
         store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
@@ -164,13 +173,18 @@ def load_signals(folder: store.Folder) -> Signals:
 def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, batch: int, progress: bool) -> Signals:
     """One Signals per model, joined along M, so that logits of no more models than cores are in memory."""
     own = images.digest == pool.folder.read_json("images.json")["digest"]
-    there = images._replace(x=images.x.to(device), y=images.y.to(device))
     member = pool.member if own else np.zeros((len(pool.member), len(images.y)), bool)
     population = pool.population if own else np.zeros(len(images.y), bool)
+    if (limit := options.get("limit")) is not None:
+        chosen = _chosen(population, limit)
+        images = images._replace(x=images.x[chosen], y=images.y[chosen])
+        member, population = member[:, chosen], population[chosen]
+    there = images._replace(x=images.x.to(device), y=images.y.to(device))
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
-    # on a CPU models side by side, one thread each: a network's own threads mostly wait for each other. Noise draws from the
-    # one global generator
-    side_by_side = min(cores(), len(rows)) if device.type == "cpu" and not options["noise"] else 1
+    # on a CPU models side by side, one thread each: a network's own threads mostly wait for each other. Dropout and the noise
+    # of models from elsewhere draw from the one global generator
+    alone = device.type != "cpu" or (options["noise"] and not _own_noise(pool))
+    side_by_side = 1 if alone else min(cores(), len(rows))
     modules: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
     for _ in range(side_by_side):
         modules.put(module := pool.model(rows[0]).to(device))
@@ -191,7 +205,8 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
         except ValueError as error:
             raise ValueError(str(error).replace("model 0 gives", f"model {m} gives")) from error
 
-    with threads(1 if side_by_side > 1 else torch.get_num_threads()), ThreadPoolExecutor(side_by_side) as executor:
+    count, given_back = 1 if side_by_side > 1 else torch.get_num_threads(), [device] if device.type == "cuda" else []
+    with threads(count), torch.random.fork_rng(devices=given_back), ThreadPoolExecutor(side_by_side) as executor:
         told = tqdm(executor.map(one, rows), f"asking {len(rows)} {pool.recipe.model}", len(rows), unit="model", disable=quiet)
         try:
             found = list(told)
@@ -203,6 +218,18 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
         for f in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")
     }
     return replace(found[0], member=member[rows], **stacked)
+
+
+def _chosen(population: np.ndarray, limit: int) -> np.ndarray:
+    """Sample numbers in data order: `limit` of the audited ones and as many of the population, the same for all who ask."""
+    rng = np.random.default_rng(0)
+    parts = (rng.permutation(np.flatnonzero(part))[:limit] for part in (~population, population))
+    return np.sort(np.concatenate(list(parts)))
+
+
+def _own_noise(pool: Pool) -> bool:
+    """Whether all noise of the pool's models is that of SDE blocks, which can be given a generator each."""
+    return pool.recipe.model in FLOWS and ":" not in architecture(pool.recipe.model, pool.recipe.model_args)
 
 
 def _answers(module: nn.Module, images: Images, model: int, options: dict, dtype: str, batch: int) -> np.ndarray:
@@ -219,17 +246,27 @@ def _prepare(module: nn.Module, noise: bool | None) -> nn.Module:
     for layer in module.modules():
         if isinstance(layer, DROPOUT):
             layer.train(noise is True)
-    return module
+    return neural_de.set_noise(module, noise)
 
 
 def _family(pool: Pool, module: nn.Module) -> dict:
     """What was asked, in words; of spiking networks also over how many steps and how their outputs become one answer."""
-    steps = timesteps(module)
+    steps, flow = timesteps(module), neural_de.describe(module)
+    about = {"model": pool.recipe.model} | ({} if flow is None else {"flow": flow})
+    if "blocks" in pool.recipe.model_args:
+        about["blocks"] = pool.recipe.model_args["blocks"]
     if steps is None:
-        return {"family": pool.recipe.model}
+        return {"family": _equation(pool, flow), **about}
     base = architecture(pool.recipe.model, pool.recipe.model_args)
     name = f"snn {base}" if pool.recipe.model == "snn" else base
-    return {"family": f"{name} T={steps}", "base": base, "timesteps": steps, "readout": _readout(module)}
+    return {"family": f"{name} T={steps}", **about, "base": base, "timesteps": steps, "readout": _readout(module)}
+
+
+def _equation(pool: Pool, flow: dict | None) -> str:
+    """Name of a family of networks, of stochastic ones with their noise."""
+    base = architecture(pool.recipe.model, pool.recipe.model_args)
+    name = f"{base} with its last group replaced" if pool.recipe.model in BASES else pool.recipe.model
+    return f"{name} sigma={flow['sigma']:.3g} (noise sd {flow['noise_sd']:.3g})" if flow and flow["k"] else name
 
 
 def _forward(module: nn.Module, dtype: str, x: Tensor, per_step: str | None = None) -> Tensor:
@@ -286,13 +323,27 @@ def _masks(x: Tensor, p: float, sizes: list[int], seeds: list[tuple], steps: int
 
 
 def _noisy(ask, x: Tensor, sizes: list[int], seeds: list[tuple]) -> list[Tensor]:
-    """Block by block under torch's global generator, which is given back as found."""
+    """Block by block, each under its own seed: SDE blocks draw from a generator of this thread, the rest from torch's global
+    one, which `_ask` gives back as found."""
     answers = []
     for part, words in zip(x.split(sizes), seeds, strict=True):
-        with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
-            torch.manual_seed(mix(*words, "noise"))
+        torch.manual_seed(seed := mix(*words, "noise"))
+        with Draws(torch.Generator(x.device).manual_seed(seed)):
             answers.append(ask(part))
     return answers
+
+
+class Draws(TorchFunctionMode):
+    """While on, in this thread, randn_like draws from a generator."""
+
+    def __init__(self, generator: torch.Generator):
+        super().__init__()
+        self.generator = generator
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.randn_like:
+            return torch.randn(args[0].shape, generator=self.generator, dtype=args[0].dtype, device=args[0].device)
+        return function(*args, **(kwargs or {}))
 
 
 def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: bool | None) -> None:
@@ -306,12 +357,18 @@ def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: boo
             f"model {model} gives outputs of shape {tuple(first.shape)}; wanted ({len(x)}, {classes}): one logit a class"
         )
     if not torch.isfinite(first).all():
+        if reason := neural_de.blown_up(module, x):
+            raise ValueError(f"model {model}: {reason}")
         return  # non-finite outputs are named, with their sample, where signals are made
     if noise:
         if torch.equal(*(_noisy(ask, x, [len(x)], [("doubt", n)])[0] for n in (0, 1))):
             raise ValueError(
                 f"model {model} answers every query alike although noise=True: it has no noise to switch on; use noise=None"
             )
+        if next(neural_de.flow_blocks(module), None):
+            neural_de.set_noise(module, False)
+            _doubt(ask, images, model, classes, dtype, False)
+            neural_de.set_noise(module, True)
         return
     if getattr(module, "stochastic", False):
         raise ValueError(

@@ -34,7 +34,8 @@ class Recipe:
     """Everything that determines a pool's models; JSON in, JSON out, things by name.
 
     `model` is a key of `models.MODELS` or "package.module:function"; `parent` the key of the pool that this one starts from,
-    without which there must be epochs. Raises ValueError on values no pool can be trained with.
+    without which there must be epochs. `snapshots`: epochs after which the weights are kept too, those before the last one
+    (others are dropped from the recipe). Raises ValueError on values no pool can be trained with.
     """
 
     model: str = "tinycnn"
@@ -44,6 +45,7 @@ class Recipe:
     population: int = 0
     seed: int = 0
     epochs: int = 20
+    snapshots: list = field(default_factory=list)
     batch: int = 32
     lr: float = 0.1
     optimizer: str = "sgd"
@@ -71,6 +73,9 @@ class Recipe:
             raise ValueError(f"population={self.population}: the number of samples set aside cannot be negative")
         if not self.lr > 0:
             raise ValueError(f"lr={self.lr}: the learning rate must be positive")
+        if bad := [e for e in self.snapshots if not isinstance(e, int) or isinstance(e, bool) or e < 1]:
+            raise ValueError(f"snapshots={list(self.snapshots)}: {bad[0]!r} is no epoch; wanted whole numbers from 1 up")
+        object.__setattr__(self, "snapshots", sorted({e for e in self.snapshots if e < self.epochs}))
 
     def to_json(self) -> dict:
         return asdict(self)

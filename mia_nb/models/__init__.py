@@ -20,8 +20,24 @@ MODELS = {
     "resnet14": "mia_nb.models.cnn:ResNet14",
     "resnet18": "mia_nb.models.cnn:ResNet18",
     "vgg16": "mia_nb.models.cnn:VGG16",
+    "odenet": "mia_nb.models.neural_de:FlowNet",
+    "odenet64": "mia_nb.models.neural_de:FlowNet",
+    "anode": "mia_nb.models.neural_de:FlowNet",
+    "sonode": "mia_nb.models.neural_de:FlowNet",
+    "hbnode": "mia_nb.models.neural_de:FlowNet",
+    "sdenet": "mia_nb.models.neural_de:FlowNet",
     "snn": "mia_nb.models.snn:network",
+    "replaced": "mia_nb.models.neural_de:replaced",
 }
+FORMS = {  # what a name stands for where one class serves several; model_args come after it
+    "odenet64": {"layout": "64"},
+    "anode": {"layout": "64", "augment": 16},
+    "sonode": {"layout": "64", "order": 2},
+    "hbnode": {"layout": "64", "order": 2, "damped": True},
+    "sdenet": {"k": 0.5},
+}
+FLOWS = ("odenet", "replaced", *FORMS)  # networks of differential equations
+BASES = {"snn": "tinycnn", "replaced": "resnet14"}  # models made of another one, model_args["base"], and which by default
 NO_BUILDERS = sys.stdlib_module_names | {"torch"}  # a recipe from elsewhere must not choose what of these is called
 SMALLEST = 8  # pixels; below, the strides of every named model leave a single pixel early
 
@@ -49,9 +65,9 @@ def build(
     ValueError of one line for an unknown name, a builder that is none or cannot be imported or called, and a result that is no
     module.
     """
-    builder, args = _find(model), dict(model_args or {})
+    builder, args = _find(model), {**FORMS.get(model, {}), **(model_args or {})}
     height, width = (size, size) if isinstance(size, int) else size
-    if model in MODELS and model != "snn" and min(height, width) < SMALLEST:  # of a spiking network the base says it
+    if model in MODELS and model not in BASES and min(height, width) < SMALLEST:  # else the base says it
         raise ValueError(f"{model} wants images of {SMALLEST}x{SMALLEST} pixels or more; these are {height}x{width}")
     known = inspect.signature(builder).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
@@ -75,14 +91,14 @@ def build(
 
 
 def architecture(model: str, model_args: dict | None = None) -> str:
-    """The model's name, of a spiking network that of the network it is made from."""
-    return (model_args or {}).get("base", "tinycnn") if model == "snn" else model
+    """The model's name, of a spiking or replaced network that of the network it is made from."""
+    return (model_args or {}).get("base", BASES[model]) if model in BASES else model
 
 
 def source(model: str, model_args: dict | None = None) -> str:
     """sha256 of the code of a builder of your own (its module's file), "" for named models and where there is no file.
 
-    Of a spiking network ("snn") it is that of `model_args["base"]`.
+    Of a spiking ("snn") or replaced network it is that of `model_args["base"]`.
     """
     model = architecture(model, model_args)
     if model in MODELS or ":" not in model:

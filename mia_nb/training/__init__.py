@@ -3,7 +3,7 @@
 from mia_nb.training.loop import mix
 from mia_nb.training.pool import Pool, ancestor, load_pool
 from mia_nb.training.spiking import conversion_quality, conversion_report, convert_pool, hybrid_pools
-from mia_nb.training.train import check, complete, finetune_pool, train_pool
+from mia_nb.training.train import check, complete, finetune_pool, replace_pool, train_pool
 from mia_nb.types import Recipe
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "hybrid_pools",
     "load_pool",
     "mix",
+    "replace_pool",
     "train_pool",
 ]

@@ -6,7 +6,6 @@ strategy, the companions or the point of resumption. So a pool can grow and keep
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from mia_nb import data, models
-from mia_nb.training.stacking import ChannelsLast
+from mia_nb.training.stacking import Stacking
 from mia_nb.types import Images, Recipe
 
 OPTIMIZERS = {
@@ -129,6 +128,7 @@ class Group:
             self.params = dict(self.module.named_parameters())
         kind, defaults = OPTIMIZERS[recipe.optimizer]
         self.optimizer = kind(self.params.values(), lr=recipe.lr, fused=True, **{**defaults, **recipe.optimizer_args})
+        self.generators: list[torch.Generator] = []
         self.criterion = LOSSES[recipe.loss]
         self.options = {"per_step": True} if recipe.loss in PER_STEP else {}
 
@@ -151,9 +151,18 @@ class Group:
                 logits = functional_call(self.module, (params, buffers), (x,), self.options)
             return self.criterion(logits.to(DTYPES[self.plan.recipe.dtype]), y)
 
-        with ChannelsLast() if self.plan.device.type == "cpu" else contextlib.nullcontext():
-            # random draws are refused: one draw for the whole group would make a model depend on its companions
+        with Stacking(self.generators, channels_last=self.plan.device.type == "cpu"):
+            # other draws are refused: one for the whole group would make a model depend on its companions
             return vmap(one, randomness="error")(self.params, self.buffers, x, y)
+
+    def seed_noise(self, epoch: int, *, each: bool | None = None) -> None:
+        """Start an epoch's noise. A plain model draws from torch's global generator, a stacked one from its own, the same
+        numbers; on a GPU a whole group draws from one, equal in law, unless `each`."""
+        seeds = [mix(self.plan.recipe.seed, m, epoch, "noise") for m in self.ids]
+        torch.manual_seed(seeds[0])
+        if not (self.plan.device.type == "cpu" if each is None else each):
+            seeds = [mix(*seeds)]
+        self.generators = [torch.Generator(self.plan.device).manual_seed(s) for s in seeds]
 
     def step(self, x: Tensor, y: Tensor, lr: float) -> Tensor:
         """One optimiser step; the detached losses (G, B)."""
@@ -171,9 +180,8 @@ class Group:
         order = torch.stack([epoch_order(plan, m, epoch) for m in self.ids])
         draws = stack_draws([augmentation(plan, m, epoch, size) for m in self.ids])
         order_there, kept = order.to(plan.device), []
-        # in-model noise draws from torch's global generator: seeded per epoch, and given back as found
-        with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
-            torch.manual_seed(mix(recipe.seed, self.ids[0], epoch, "noise"))
+        with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):  # given back as found
+            self.seed_noise(epoch)
             for s in range(plan.steps):
                 cut = slice(s * recipe.batch, (s + 1) * recipe.batch)
                 index = order_there[:, cut].reshape(-1)
@@ -221,7 +229,10 @@ def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None
     module = build(recipe, images, model).to(DTYPES[recipe.dtype])
     if start is not None:
         try:
-            module.load_state_dict(start(model))
+            state = start(model)
+            if hasattr(module, "adopt") and state.keys() != module.state_dict().keys():
+                state = module.adopt(state)
+            module.load_state_dict(state)
         except RuntimeError as error:
             reason = " ".join(str(error).split("\n\t")[1:2])[:160].strip() or str(error).splitlines()[0]
             raise ValueError(
@@ -232,7 +243,8 @@ def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None
 
 
 def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
-    """Row `model` of the pool, freshly initialised; of a derived pool without the seed: all it has is its parent's."""
+    """Row `model` of the pool, freshly initialised; of a derived pool without the seed where all it has is its parent's."""
+    fresh = recipe.parent is None or recipe.model == "replaced"
     _, channels, height, width = images.x.shape
     return models.build(
         recipe.model,
@@ -240,7 +252,7 @@ def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
         in_channels=channels,
         num_classes=len(images.classes),
         size=(height, width),
-        seed=mix(recipe.seed if recipe.parent is None else None, model, "init"),
+        seed=mix(recipe.seed if fresh else None, model, "init"),
         mean=images.mean,
         std=images.std,
     )
@@ -290,12 +302,14 @@ def why_not_stacked(plan: Plan) -> str | None:
     with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
         try:
             together = Group(trial._replace(stacked=True), rows)
+            together.seed_noise(0, each=True)
             together.step(torch.stack([x, x]), torch.stack([y, y]), 1e-3)
         except Exception as error:  # whatever vmap does not support
             message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             return "its forward draws random numbers, which would depend on the group" if "random" in message else message
         for slot, row in enumerate(rows):
             alone = Group(trial._replace(stacked=False), [row])
+            alone.seed_noise(0)
             alone.step(x[None], y[None], 1e-3)
             for name, tensor in alone.weights(0).items():
                 if not torch.allclose(together.weights(slot)[name], tensor, rtol=1e-10, atol=1e-10, equal_nan=True):

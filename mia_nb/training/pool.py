@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +29,7 @@ class Pool:
     member: np.ndarray  # (M, N) bool
     population: np.ndarray  # (N,) bool: set aside before training
     folder: store.Folder
+    epoch: int | None = None  # None: the weights at the end of training
 
     @property
     def status(self) -> list[str]:
@@ -57,11 +58,24 @@ class Pool:
             full[:, self.member[model]] = self.folder.read_array(trace_name(model))
         return full
 
+    def at(self, epoch: int) -> Pool:
+        """The same pool with the weights that it had after this epoch; ValueError for one that was not kept."""
+        if epoch not in (kept := [*self.recipe.snapshots, self.recipe.epochs]):
+            raise ValueError(
+                f"epoch {epoch} of pool {self.folder.path.name} was not kept; there are {', '.join(map(str, kept))} "
+                "(snapshots= of the recipe says which)"
+            )
+        return replace(self, epoch=None if epoch == self.recipe.epochs else epoch)
+
+    def weights_name(self, model: int) -> str:
+        """Name of the file that holds a row's weights."""
+        return weights_name(model, self.epoch)
+
     def state(self, model: int) -> dict[str, torch.Tensor]:
         """State dictionary of one row. Raises store.Corrupt where the file was altered."""
         if (status := self.status[model]) != "trained":
             raise ValueError(f"model {model} of pool {self.key[:12]} is {status}; train the pool again with another recipe")
-        return safetensors.torch.load(self.folder.read_bytes(weights_name(model)))
+        return safetensors.torch.load(self.folder.read_bytes(self.weights_name(model)))
 
     def model(self, model: int) -> nn.Module:
         """One row as a module in evaluation mode, on the CPU, in the recipe's dtype."""

@@ -92,6 +92,20 @@ def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options) -> Pool
     return train_pool(replace(recipe, parent=pool.key, **split), images, root=pool.folder.path.parent, **options)
 
 
+def replace_pool(
+    pool: Pool, recipe: Recipe, images: Images, *, freeze: bool = False, block: dict | None = None, **options
+) -> Pool:
+    """Replace-then-finetune: the last group of every network becomes a fresh SDE block, and training goes on by `recipe`.
+
+    block: options of `models.neural_de.FlowBlock` (by default k = .5, 16 steps, T = 1: sigma 2). freeze: train only the block
+    and the head. options: as for `train_pool`. Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), 5.4; they fine-tune half as
+    long as they trained, and do not say whether all layers. Raises ValueError as `train_pool`, and for networks without a group
+    to replace. Caveat: what lies before the block was trained on the same images without noise.
+    """
+    given = {"base": pool.recipe.model, "base_args": pool.recipe.model_args, "freeze": bool(freeze), **(block or {})}
+    return finetune_pool(pool, replace(recipe, model="replaced", model_args=given), images, **options)
+
+
 def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
     """The pool that a recipe starts from; ValueError where it does not fit."""
     if recipe.parent is None:
@@ -127,7 +141,7 @@ def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> l
             )
         with folder.lock():
             for name in folder.files():
-                if name.split("_")[0] in ("model", "losses", "part", "diverged", "conversion", "execution.json"):
+                if name.split("_")[0] in ("model", "losses", "snapshot", "part", "diverged", "conversion", "execution.json"):
                     folder.remove(name)
     rows = left(folder, range(models))
     for name in [n for m in rows for n in (weights_name(m), trace_name(m)) if folder.has(n) and not folder.intact(n)]:
@@ -240,7 +254,8 @@ def place(recipe: Recipe, images: Images, member, population, root: str | Path, 
 def _title(recipe: Recipe) -> str:
     """What a folder is called by: the model, of a spiking network also its network, time steps and origin."""
     if recipe.model != "snn":
-        return recipe.model + ("_tuned" if recipe.parent else "")
+        base = "" if recipe.model not in models.BASES else "_" + models.architecture(recipe.model, recipe.model_args)
+        return recipe.model + base + ("_tuned" if recipe.parent else "")
     way = "direct" if recipe.parent is None else "tuned" if recipe.epochs else "converted"
     return f"snn_{models.architecture(recipe.model, recipe.model_args)}_T{recipe.model_args.get('timesteps', 4)}_{way}"
 
@@ -301,8 +316,9 @@ def announce(pool: Pool, progress: bool, what: str) -> Pool:
     for m, status in enumerate(pool.status):
         if status.startswith("diverged"):
             lr = pool.folder.read_json(f"diverged_{m:03d}.json")["lr"]
+            flow = ", or take more steps, or bound the drift (lipschitz)" if pool.recipe.model in models.FLOWS else ""
             raise ValueError(
                 f"model {m} {status} (non-finite loss at learning rate {lr:.3g}, peak lr={pool.recipe.lr}): "
-                "lower lr or change the schedule; the other models are kept"
+                f"lower lr or change the schedule{flow}; the other models are kept"
             )
     return pool

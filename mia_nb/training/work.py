@@ -87,15 +87,18 @@ def units(num_models: int, group: int) -> Iterator[list[int]]:
 
 def unfinished(folder: Folder, rows: list[int]) -> list[int]:
     """Rows without an intact model (and loss trace) or a record of divergence."""
-    return [
-        m
-        for m in rows
-        if not (folder.has(f"diverged_{m:03d}.json") or all(folder.intact(name) for name in (weights_name(m), trace_name(m))))
-    ]
+    kept = folder.recipe.get("snapshots", [])
+
+    def done(m: int) -> bool:
+        names = (weights_name(m), trace_name(m), *(weights_name(m, epoch) for epoch in kept))
+        return folder.has(f"diverged_{m:03d}.json") or all(folder.intact(name) for name in names)
+
+    return [m for m in rows if not done(m)]
 
 
-def weights_name(model: int) -> str:
-    return f"model_{model:03d}.safetensors"
+def weights_name(model: int, epoch: int | None = None) -> str:
+    """File of a row's weights: the last ones, or those kept after an earlier epoch."""
+    return f"model_{model:03d}.safetensors" if epoch is None else f"snapshot_{model:03d}_{epoch:05d}.safetensors"
 
 
 def trace_name(model: int) -> str:
@@ -173,6 +176,9 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
         progress(rows, 1, float(np.mean(history[-1])))
         if not np.isfinite(history[-1]).any():
             break
+        if epoch + 1 in plan.recipe.snapshots:
+            for slot, m in enumerate(rows):
+                folder.write_bytes(weights_name(m, epoch + 1), safetensors.torch.save(group.weights(slot)))
         if time.monotonic() - saved >= checkpoint and epoch + 1 < epochs:
             flat = {f"trace.{m}": torch.from_numpy(t[: epoch + 1].copy()) for m, t in zip(rows, traces, strict=True)}
             flat["history"] = torch.tensor(history, dtype=torch.float64)

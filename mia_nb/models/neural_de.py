@@ -1,0 +1,380 @@
+"""Neural ODE and SDE classifiers: ODENet, ANODE, SONODE, HBNODE, SDENet, and a network whose last group became an SDE.
+
+Sources: Hong, Wu, Gruber and Lee (arXiv 2501.06686), "the study"; its architectures are those of Oganesyan, Volokhova and
+Vetrov. ANODE: Dupont, Doucet and Teh (NeurIPS 2019); SONODE: Norcliffe et al. (2020); HBNODE: Xia et al. (2021).
+Not stated by the study, so arguments here: steps of the Euler baseline (16), noise at inference, which "stochastic RK4".
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from mia_nb import models
+from mia_nb.models import solvers
+from mia_nb.models.lipschitz import conv_norm, local_lipschitz, power_norm
+from mia_nb.models.solvers import integrate
+
+__all__ = [
+    "ConcatConv2d",
+    "Drift",
+    "FlowBlock",
+    "FlowNet",
+    "Replaced",
+    "blown_up",
+    "conv_norm",
+    "describe",
+    "flow_blocks",
+    "integrate",
+    "is_noisy",
+    "local_lipschitz",
+    "power_norm",
+    "replace_last",
+    "replaced",
+    "set_noise",
+]
+
+GAMMA = -3.0  # HBNODE: damping sigmoid(-3) = .0474
+STARTS = ("conv", "zeros")
+NORMS = ("bn", "gn")
+LAYOUTS = ("16-32-64", "64")
+
+
+class ConcatConv2d(nn.Module):
+    """A 3x3 convolution with bias of cat([t * ones, h]): h (B, before, H, W) -> (B, after, H, W).
+
+    Written as the sum of a convolution of h and one of the time channel: the same map and the same initial distribution,
+    without the copy (1.1 to 1.3 times as fast with its gradient), and hooks see every weight.
+    """
+
+    def __init__(self, before: int, after: int):
+        super().__init__()
+        self.state = nn.Conv2d(before, after, 3, padding=1, bias=False)
+        self.time = nn.Conv2d(1, after, 3, padding=1)
+        bound = 1 / math.sqrt(9 * (before + 1))  # torch's own for before + 1 channels
+        for p in self.parameters():
+            nn.init.uniform_(p, -bound, bound)
+
+    def forward(self, t: float | Tensor, h: Tensor, scale: Tensor | None = None) -> Tensor:
+        mapped = self.state(h)
+        return (mapped if scale is None else scale * mapped) + self.time(t * torch.ones_like(h[:, :1]))
+
+
+class Drift(nn.Module):
+    """f(t, h) = CC2(ReLU(CC1(ReLU(h)))): the study's drift, without normalisation.
+
+    lipschitz=L: each convolution's weights on h are scaled by min(1, sqrt(L) / n), n their certified norm (`conv_norm`), so
+    that |f(t, a) - f(t, b)| <= L |a - b|; the time channel is constant in h and left out.
+    """
+
+    def __init__(self, before: int, after: int, lipschitz: float | None = None):
+        super().__init__()
+        self.first, self.second, self.lipschitz = ConcatConv2d(before, after), ConcatConv2d(after, after), lipschitz
+
+    def scales(self, size: tuple[int, int]) -> tuple[Tensor | None, Tensor | None]:
+        """Factors of the two convolutions on states of this height and width; the same for all steps of a solution."""
+        if self.lipschitz is None:
+            return None, None
+        bound = math.sqrt(self.lipschitz)
+        return tuple((bound / conv_norm(c.state.weight, *size)).clamp(max=1) for c in (self.first, self.second))
+
+    def certified_lipschitz(self, size: tuple[int, int]) -> float:
+        """Certified upper bound of the Lipschitz constant in h on states of this height and width, after any scaling."""
+        with torch.no_grad():
+            norms = [conv_norm(c.state.weight, *size) for c in (self.first, self.second)]
+            scales = [1.0 if s is None else s for s in self.scales(size)]
+            return float(norms[0] * scales[0] * norms[1] * scales[1])
+
+    def forward(self, t: float | Tensor, h: Tensor, scales=None) -> Tensor:
+        first, second = self.scales(h.shape[-2:]) if scales is None else scales
+        return self.second(t, relu(self.first(t, relu(h), first)), second)
+
+
+class FlowBlock(nn.Module):
+    """h(t0) (B, channels, H, W) -> h(t0 + T) of a differential equation with a learned drift.
+
+    order=1: h' = f(t, h); augment=p appends p zero channels first, and the result has channels + p (ANODE). order=2:
+    h' = v, v' = f(t, [h, v]) (SONODE); damped: v' = f(t, h) - sigmoid(gamma) v, gamma learned from -3 (HBNODE); v(t0) from a
+    small convolutional net of h, or start="zeros". k > 0: noise of standard deviation k after each step (of all state), with
+    `noise_train` and `noise_eval` switches for the two modes. clip=C: h(t0) scaled to norm at most C, image by image.
+    lipschitz=L bounds the drift (order 1). `.sigma` = k sqrt(steps / T), `.noise_sd` = k sqrt(steps). Solvers: `integrate`.
+    Raises ValueError for settings that make no sense; in training where the noise it wants was switched off; where adjoint
+    gradients, or a bounded drift's, are asked for per sample.
+    """
+
+    def __init__(
+        self, channels: int, *, steps: int = 16, T: float = 1.0, t0: float = 0.0, method: str = "euler", k: float = 0.0,
+        order: int = 1, damped: bool = False, augment: int = 0, start: str = "conv", noise_train: bool = True,
+        noise_eval: bool = True, lipschitz: float | None = None, clip: float | None = None, rtol: float = 1e-3,
+        atol: float = 1e-3, adjoint: bool = False,
+    ):  # fmt: skip
+        super().__init__()
+        solvers.check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol, adjoint=adjoint)
+        _check_equation(order, damped, augment, start, lipschitz, clip)
+        self.solver = {"steps": steps, "T": T, "t0": t0, "method": method, "rtol": rtol, "atol": atol, "adjoint": adjoint}
+        self.k, self.order, self.damped, self.augment, self.clip = k, order, damped, augment, clip
+        self.noise_train, self.noise_eval, self.forced = noise_train, noise_eval, None
+        wide = channels + augment
+        self.out_channels = wide
+        self.drift = Drift(2 * wide if order == 2 and not damped else wide, wide, lipschitz)
+        if damped:
+            self.gamma = nn.Parameter(torch.tensor(GAMMA))
+        if order == 2 and start == "conv":
+            conv = [nn.Conv2d(wide, wide, 3, padding=1) for _ in range(2)]
+            self.start = nn.Sequential(conv[0], nn.ReLU(), conv[1])
+
+    sigma = property(lambda self: solvers.sigma(self.k, self.solver["steps"], self.solver["T"]))
+    noise_sd = property(lambda self: solvers.noise_sd(self.k, self.solver["steps"]))
+
+    @property
+    def noise_on(self) -> bool:
+        """Whether the next forward adds noise: as built for this mode, unless `set_noise` said otherwise."""
+        if self.training and self.k > 0 and self.noise_train and self.forced is False:
+            raise ValueError(
+                f"noise is switched off, but this block trains with it (k={self.k}, noise_train=True): call set_noise(model, "
+                "None) before training, or build the model with noise_train=False"
+            )
+        built = self.noise_train if self.training else self.noise_eval
+        return self.k > 0 and (built if self.forced is None else self.forced)
+
+    def field(self, t: float | Tensor, state: Tensor, scales=None) -> Tensor:
+        """Time derivative of the whole state: h, or [h, v] along the channels."""
+        if self.order == 1:
+            return self.drift(t, state, scales)
+        h, v = state.chunk(2, 1)
+        if not self.damped:
+            return torch.cat([v, self.drift(t, state)], 1)
+        return torch.cat([v, self.drift(t, h) - torch.sigmoid(self.gamma) * v], 1)
+
+    def forward(self, h: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        self._check_gradients(h)
+        if self.clip is not None:
+            norm = h.flatten(1).norm(dim=1).clamp(min=torch.finfo(h.dtype).tiny)
+            h = h * (self.clip / norm).clamp(max=1).view(-1, 1, 1, 1)
+        if self.augment:
+            h = torch.cat([h, torch.zeros_like(h[:, :1]).expand(-1, self.augment, -1, -1)], 1)
+        if self.order == 2:
+            h = torch.cat([h, self.start(h) if hasattr(self, "start") else torch.zeros_like(h)], 1)
+        field = self.field
+        if self.drift.lipschitz is not None:  # once a solution, not once a step
+            scales = self.drift.scales(h.shape[-2:])
+
+            def field(t, state):
+                return self.field(t, state, scales)
+
+        h = integrate(field, h, **self.solver, k=self.k if self.noise_on else 0.0, generator=generator)
+        return h.chunk(2, 1)[0] if self.order == 2 else h
+
+    def _check_gradients(self, h: Tensor) -> None:
+        """Refuse gradients per sample where they would be wrong without a word."""
+        wrong = "adjoint=True" if self.solver["adjoint"] else "lipschitz" if self.drift.lipschitz is not None else None
+        hooked = any(hasattr(p, "grad_sample") for p in self.parameters())  # put there by Opacus
+        if wrong and (hooked or (wrong == "adjoint=True" and solvers.is_transformed(h))):
+            raise ValueError(f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block without it")
+
+
+def _check_equation(order, damped, augment, start, lipschitz, clip) -> None:
+    if order not in (1, 2) or (damped and order != 2):
+        raise ValueError(f"order={order}, damped={damped}: wanted order 1, order 2 (SONODE), or order 2 and damped (HBNODE)")
+    if augment < 0 or (augment and order == 2):
+        raise ValueError(f"augment={augment} with order={order}: wanted channels from 0 up, and order 1 where there are any")
+    if start not in STARTS:
+        raise ValueError(f"start={start!r} is not one of {', '.join(STARTS)}")
+    if lipschitz is not None and (not lipschitz > 0 or order == 2):
+        raise ValueError(f"lipschitz={lipschitz} with order={order}: wanted a positive bound, and order 1")
+    if clip is not None and not clip > 0:
+        raise ValueError(f"clip={clip}: wanted a positive norm")
+
+
+def _norm(kind: str, channels: int) -> nn.Module:
+    return nn.BatchNorm2d(channels) if kind == "bn" else nn.GroupNorm(math.gcd(8, channels), channels)
+
+
+def _down(kind: str, before: int, after: int) -> nn.Sequential:
+    return nn.Sequential(_norm(kind, before), nn.ReLU(), nn.Conv2d(before, after, 3, 2, 1, bias=False))
+
+
+class FlowNet(nn.Module):
+    """Images (B, in_channels, H, W) -> logits (B, num_classes) with flows where a ResNet-14 has groups of residual blocks.
+
+    layout "16-32-64": stem (stride 2), flow of `width` channels, down to 2 width, flow, down to 4 width, flow, mean, linear:
+    the skeleton of `models.cnn.ResNet14`. layout "64": stem and two downs of 2 width channels throughout, then one group of
+    flows. blocks: flows one after another in a group, each with its own weights, on [0, T], [T, 2T], ... norm: "bn", or "gn"
+    (group norm: no statistics of a batch, as gradients per sample need). The rest are options of every `FlowBlock`; only a
+    group's first block appends `augment` channels. Named forms: odenet, odenet64, anode, sonode, hbnode, sdenet (k = .5,
+    sigma 2). 486,122 parameters at the defaults and 10 classes. Raises ValueError as `FlowBlock` does.
+    """
+
+    def __init__(
+        self, in_channels: int = 3, num_classes: int = 10, *, layout: str = "16-32-64", width: int = 32, blocks: int = 1,
+        norm: str = "bn", steps: int = 16, T: float = 1.0, method: str = "euler", k: float = 0.0, order: int = 1,
+        damped: bool = False, augment: int = 0, start: str = "conv", noise_train: bool = True, noise_eval: bool = True,
+        lipschitz: float | None = None, clip: float | None = None, rtol: float = 1e-3, atol: float = 1e-3,
+        adjoint: bool = False,
+    ):  # fmt: skip
+        super().__init__()
+        for name, value, known in (("layout", layout, LAYOUTS), ("norm", norm, NORMS)):
+            if value not in known:
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(known)}")
+        if blocks < 1 or width < 1:
+            raise ValueError(f"blocks={blocks}, width={width}: wanted both from 1 up")
+        options = {
+            "steps": steps, "T": T, "method": method, "k": k, "order": order, "damped": damped, "start": start,
+            "noise_train": noise_train, "noise_eval": noise_eval, "lipschitz": lipschitz, "clip": clip, "rtol": rtol,
+            "atol": atol, "adjoint": adjoint,
+        }  # fmt: skip
+        self.layout, self.blocks = layout, blocks
+        first = width if layout == "16-32-64" else 2 * width
+        self.stem = nn.Sequential(nn.Conv2d(in_channels, first, 3, 2, 1, bias=False), _norm(norm, first), nn.ReLU())
+        self.groups, downs, channels = nn.ModuleList(), [], first
+        for after in (2 * width, 4 * width) if layout == "16-32-64" else (first, first):
+            if layout == "16-32-64":
+                self.groups.append(_flows(channels, blocks, augment, options))
+                channels = self.groups[-1][-1].out_channels
+            downs.append(_down(norm, channels, after))
+            channels = after
+        self.downs = nn.ModuleList(downs)
+        self.groups.append(_flows(channels, blocks, augment, options))
+        self.head = nn.Linear(self.groups[-1][-1].out_channels, num_classes)
+
+    def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        h = self.stem(x)
+        for place, down in enumerate(self.downs):
+            if self.layout == "16-32-64":
+                h = _through(self.groups[place], h, generator)
+            h = down(h)
+        return self.head(_through(self.groups[-1], h, generator).mean((-2, -1)))
+
+
+def _flows(channels: int, blocks: int, augment: int, options: dict) -> nn.ModuleList:
+    """One group: flows on [0, T], [T, 2T], ..."""
+    first = FlowBlock(channels, augment=augment, **options)
+    rest = (FlowBlock(channels + augment, t0=i * options["T"], **options) for i in range(1, blocks))
+    return nn.ModuleList([first, *rest])
+
+
+def _through(group: nn.ModuleList, h: Tensor, generator: torch.Generator | None) -> Tensor:
+    for block in group:
+        h = block(h, generator)
+    return h
+
+
+class Replaced(nn.Module):
+    """A network whose last group is another block; frozen parts take no gradient and stay in evaluation mode in training."""
+
+    def __init__(self, network: nn.Module, freeze: bool = False):
+        super().__init__()
+        self.network, self.freeze = network, freeze
+        if freeze:
+            network.requires_grad_(False)
+            network.groups[-1].requires_grad_(True)
+            network.head.requires_grad_(True)
+
+    def train(self, mode: bool = True) -> Replaced:
+        super().train(mode)
+        if self.freeze:  # else batch norm would go on averaging
+            self.network.eval()
+            self.network.groups[-1].train(mode)
+            self.network.head.train(mode)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
+
+    def adopt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """This module's state dictionary with all that the network before its replacement knew outside the last group."""
+        gone = f"groups.{len(self.network.groups) - 1}."
+        fresh = {name: tensor for name, tensor in self.state_dict().items() if name.startswith(f"network.{gone}")}
+        return fresh | {f"network.{name}": tensor for name, tensor in state.items() if not name.startswith(gone)}
+
+
+def replace_last(model: nn.Module, block: nn.Module, freeze: bool = False) -> Replaced:
+    """A copy of a trained network with its last group of residual blocks replaced by `block`, to be fine-tuned.
+
+    model: anything with `groups` (a ModuleList) and `head`, as `models.cnn.ResNet14`. freeze: train only the block and the head
+    (the study does not say; by default everything is trained). Raises ValueError for a model without groups. Caveat: what
+    lies before the block was trained on the same data without noise, and still gives it away.
+    """
+    if not isinstance(getattr(model, "groups", None), nn.ModuleList) or not hasattr(model, "head"):
+        raise ValueError(
+            f"{type(model).__name__} has no `groups` and `head`: replace_last wants a ResNet14 or one built like it"
+        )
+    model = copy.deepcopy(model)
+    last = model.groups[-1]
+    model.groups[-1] = nn.ModuleList([block]) if isinstance(last, nn.ModuleList) else block
+    return Replaced(model, freeze)
+
+
+def replaced(
+    in_channels: int, num_classes: int, size, mean=(0.0,), std=(1.0,), *, base: str = "resnet14", base_args: dict | None = None,
+    freeze: bool = False, k: float = 0.5, **flow,
+) -> Replaced:  # fmt: skip
+    """The builder behind `models.build("replaced", {"base": ..., "k": ...})`: `replace_last` of a named or own network.
+
+    flow: options of `FlowBlock` except augment. The study's defaults: k = .5, 16 steps, T = 1, so sigma 2.
+    """
+    network = models.build(
+        base, base_args, in_channels=in_channels, num_classes=num_classes, size=size, mean=mean, std=std,
+        seed=torch.initial_seed(),
+    )  # fmt: skip
+    if flow.get("augment"):
+        raise ValueError("augment: the head of a replaced network has the width it was trained with; leave augment out")
+    if not isinstance(getattr(network, "head", None), nn.Linear):
+        raise ValueError(f"{base} has no linear `head`: replaced wants a resnet14, or a network of flows")
+    block = FlowBlock(network.head.in_features, k=k, **flow)
+    return replace_last(network, block, freeze)
+
+
+def flow_blocks(module: nn.Module) -> Iterator[tuple[str, FlowBlock]]:
+    """(name, block) of every FlowBlock."""
+    return ((name, part) for name, part in module.named_modules() if isinstance(part, FlowBlock))
+
+
+def set_noise(module: nn.Module, on: bool | None) -> nn.Module:
+    """Force the noise of all FlowBlocks on or off in both modes; None: as they were built. The module itself comes back."""
+    for _, block in flow_blocks(module):
+        block.forced = on
+    return module
+
+
+def is_noisy(module: nn.Module) -> bool:
+    """Whether a module in evaluation mode answers with noise of a FlowBlock, as it was built."""
+    return any(block.k > 0 and block.noise_eval for _, block in flow_blocks(module))
+
+
+def describe(module: nn.Module) -> dict | None:
+    """The differential equation of a network in words and numbers, None where there is none; all blocks have the same."""
+    block = next((block for _, block in flow_blocks(module)), None)
+    if block is None:
+        return None
+    about = {"layout": getattr(module, "layout", "last"), "blocks": getattr(module, "blocks", 1), "k": float(block.k)}
+    about |= {name: block.solver[name] for name in ("method", "steps", "T")}
+    about |= {name: getattr(block, name) for name in ("order", "damped", "augment", "noise_train", "noise_eval")}
+    return about | {"sigma": block.sigma, "noise_sd": block.noise_sd, "lipschitz": block.drift.lipschitz, "clip": block.clip}
+
+
+def blown_up(module: nn.Module, x: Tensor) -> str | None:
+    """One line that names the first FlowBlock whose state is not finite on these images, None where all are."""
+    found: list[str] = []
+
+    def watch(name: str):
+        def hook(block: FlowBlock, args, out: Tensor) -> None:
+            if not found and args[0].isfinite().all() and not out.isfinite().all():
+                s = block.solver
+                found.append(f"the state of {name} blew up ({s['method']}, {s['steps']} steps, T={s['T']:g}, k={block.k:g})")
+
+        return hook
+
+    handles = [block.register_forward_hook(watch(name)) for name, block in flow_blocks(module)]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return f"{found[0]}: take more steps, a smaller learning rate, or lipschitz=" if found else None

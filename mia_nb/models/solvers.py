@@ -1,0 +1,204 @@
+"""Solving dh/dt = f(t, h), and dh = f(t, h) dt + g dB: an own fixed-grid loop, and two libraries where they serve better."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from numbers import Integral
+
+import torch
+from torch import Tensor, nn
+
+FIXED = ("euler", "rk4", "stoch_rk4")
+ADAPTIVE = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")  # torchdiffeq
+DIAGONAL = ("srk", "milstein")  # torchsde
+METHODS = (*FIXED, *ADAPTIVE, *DIAGONAL)
+BACKENDS = dict.fromkeys(ADAPTIVE, "torchdiffeq") | dict.fromkeys(DIAGONAL, "torchsde")
+
+Drift = Callable[[float, Tensor], Tensor]
+
+
+def sigma(k: float, steps: int, T: float = 1.0) -> float:
+    """Diffusion coefficient k sqrt(steps / T) of noise with standard deviation k a step: the study's sigma, all its Table XII.
+
+    Hong, Wu, Gruber and Lee (arXiv 2501.06686). Their Theorem 1 writes the diffusion as sigma / sqrt(T): that sigma is
+    `noise_sd`. The two agree at T = 1 only.
+    """
+    return k * math.sqrt(steps / T)
+
+
+def noise_sd(k: float, steps: int) -> float:
+    """Standard deviation k sqrt(steps) of the noise in h(T) where the drift is 0."""
+    return k * math.sqrt(steps)
+
+
+def integrate(
+    drift: Drift,
+    h: Tensor,
+    *,
+    steps: int,
+    T: float = 1.0,
+    t0: float = 0.0,
+    method: str = "euler",
+    k: float = 0.0,
+    generator: torch.Generator | None = None,
+    rtol: float = 1e-3,
+    atol: float = 1e-3,
+    adjoint: bool = False,
+) -> Tensor:
+    """h(t0 + T) of dh/dt = drift(t, h), h(t0) = h (B, ...); after each of `steps` steps noise of standard deviation k is added.
+
+    euler with k > 0 is Euler-Maruyama; rk4 is the classical tableau (coefficients >= 0, so a step's Lipschitz factor is at most
+    sum_{j<=4} (dt L)^j / j!), its noise comes after the step. stoch_rk4: one draw W = k n a step, W/2, W/2, W added inside
+    stages 2 to 4 and W to the result (public code of Oganesyan, Volokhova and Vetrov; equal to rk4 only where the drift is 0).
+    dopri5, dopri8, bosh3, fehlberg2, adaptive_heun: torchdiffeq, steps chosen by rtol and atol, no noise; adjoint=True solves
+    backwards in time for the gradient: little memory, approximate, and wrong for gradients per sample. srk, milstein:
+    torchsde with diffusion k sqrt(steps / T). Noise comes from `generator`, else from torch's global one. The own loop (first
+    three) works under torch.func.vmap and compiles whole. Under autocast the state stays float32: increments smaller than its
+    256th part would be lost in bfloat16. Raises ValueError for settings that make no sense, a missing library, a state
+    that blows up in an adaptive solver. Caveat: a fixed grid is not checked for its accuracy, and may give inf.
+    """
+    check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol, adjoint=adjoint)
+    if h.dtype in (torch.bfloat16, torch.float16):
+        h = h.float()
+    if method in BACKENDS:
+        if is_transformed(h):
+            raise ValueError(
+                f"method={method!r} works under no torch.func transform, so its models cannot be stacked: train them one by "
+                f"one (strategy='plain'), or take {', '.join(FIXED)}"
+            )
+        if method in DIAGONAL:
+            return _torchsde(drift, h, t0, T, method, steps, sigma(k, steps, T), generator)
+        return _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint)
+    dt = T / steps
+    step = {"euler": _euler, "rk4": _rk4, "stoch_rk4": _stoch_rk4}[method]
+    for i in range(steps):
+        noise = k * draw(h, generator) if k else None
+        h = step(drift, t0 + i * dt, h, dt, noise)
+    return h
+
+
+def check(*, steps, T=1.0, method="euler", k=0.0, rtol=1e-3, atol=1e-3, adjoint=False) -> None:
+    """ValueError of one line for settings that no solver can serve."""
+    if method not in METHODS:
+        raise ValueError(f"method={method!r} is not one of {', '.join(METHODS)}")
+    if not isinstance(steps, Integral) or isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"steps={steps!r}: wanted a whole number of steps from 1 up")
+    if not (0 < T < math.inf):
+        raise ValueError(f"T={T}: wanted a positive time of integration")
+    if not (0 <= k < math.inf):
+        raise ValueError(f"k={k}: wanted a standard deviation of the noise of a step, 0 for none")
+    if k > 0 and method in ADAPTIVE:
+        raise ValueError(
+            f"k={k} with method={method!r}: an adaptive solver would chase the noise with ever smaller steps; take "
+            "euler, rk4, stoch_rk4, srk or milstein, or k=0"
+        )
+    if not (rtol > 0 and atol > 0):
+        raise ValueError(f"rtol={rtol}, atol={atol}: tolerances must be positive")
+    if adjoint and method not in ADAPTIVE:
+        raise ValueError(f"adjoint=True with method={method!r}: only {', '.join(ADAPTIVE)} have adjoint gradients")
+    if method in BACKENDS:
+        _library(method)
+
+
+def is_transformed(h: Tensor) -> bool:
+    """Whether a torch.func transform (vmap, grad, jvp) is looking at this tensor."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(h)
+
+
+def draw(h: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal noise like h, filled in the order of its logical shape whatever its memory format, so that stacked and
+    plain training draw the same numbers."""
+    if generator is None:
+        return torch.randn_like(h, memory_format=torch.contiguous_format)
+    return torch.randn(h.shape, generator=generator, device=h.device, dtype=h.dtype)
+
+
+def _euler(drift, t, h, dt, noise):
+    h = h + dt * drift(t, h)
+    return h if noise is None else h + noise
+
+
+def _rk4(drift, t, h, dt, noise):
+    k1 = drift(t, h)
+    k2 = drift(t + dt / 2, h + dt / 2 * k1)
+    k3 = drift(t + dt / 2, h + dt / 2 * k2)
+    k4 = drift(t + dt, h + dt * k3)
+    h = h + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return h if noise is None else h + noise
+
+
+def _stoch_rk4(drift, t, h, dt, noise):
+    w = 0.0 if noise is None else noise
+    k1 = drift(t, h)
+    k2 = drift(t + dt / 2, h + dt / 2 * k1 + w / 2)
+    k3 = drift(t + dt / 2, h + dt / 2 * k2 + w / 2)
+    k4 = drift(t + dt, h + dt * k3 + w)
+    return h + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4) + w
+
+
+def _library(method: str):
+    """The module behind a method; imported here, since it takes a second and few need it."""
+    name = BACKENDS[method]
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"method={method!r} needs {name}, which is not installed: pip install {name}") from error
+
+
+class _Function(nn.Module):
+    """A drift as torchdiffeq's adjoint wants it: a module that owns the parameters."""
+
+    def __init__(self, drift: Drift):
+        super().__init__()
+        self.drift = drift
+        owner = getattr(drift, "__self__", drift)
+        self.owner = owner if isinstance(owner, nn.Module) else None
+
+    def forward(self, t: Tensor, h: Tensor) -> Tensor:
+        return self.drift(t, h)
+
+
+def _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint) -> Tensor:
+    library = _library(method)
+    times = torch.tensor([t0, t0 + T], dtype=h.dtype if h.dtype == torch.float64 else torch.float32, device=h.device)
+    solve = library.odeint_adjoint if adjoint else library.odeint
+    try:
+        return solve(_Function(drift), h, times, rtol=rtol, atol=atol, method=method)[-1]
+    except AssertionError as error:  # a step size of 0, or a state that is not finite
+        first = (str(error).splitlines() or ["no reason given"])[0]
+        raise ValueError(
+            f"the state blew up: {method} found no step that meets rtol={rtol}, atol={atol} ({first}); take a smaller learning "
+            "rate, lipschitz=, or a fixed grid"
+        ) from error
+
+
+class _Diffusion(nn.Module):
+    """drift and constant diffusion on states flattened to (B, d), as torchsde wants them."""
+
+    noise_type, sde_type = "diagonal", "ito"
+
+    def __init__(self, drift: Drift, shape: torch.Size, diffusion: float):
+        super().__init__()
+        self.drift, self.shape, self.diffusion = drift, shape, diffusion
+
+    def f(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.drift(t, y.view(-1, *self.shape)).flatten(1).to(y.dtype)
+
+    def g(self, t: Tensor, y: Tensor) -> Tensor:
+        return torch.full_like(y, self.diffusion)
+
+
+def _torchsde(drift, h, t0, T, method, steps, diffusion, generator) -> Tensor:
+    library, y = _library(method), h.flatten(1)
+    device = "cpu" if generator is None else generator.device
+    # torchsde draws from NumPy: the bits of one number of ours are its seed
+    entropy = int(draw(torch.zeros(1, dtype=torch.float64, device=device), generator).view(torch.int64).abs())
+    levy = "space-time" if method == "srk" else "none"
+    path = library.BrownianInterval(
+        t0=t0, t1=t0 + T, size=tuple(y.shape), dtype=y.dtype, device=y.device, entropy=entropy, levy_area_approximation=levy
+    )
+    times = torch.tensor([t0, t0 + T], dtype=y.dtype, device=y.device)
+    problem = _Diffusion(drift, h.shape[1:], diffusion)
+    return library.sdeint(problem, y, times, bm=path, method=method, dt=T / steps)[-1].view_as(h)
