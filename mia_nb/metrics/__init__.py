@@ -16,6 +16,7 @@ from mia_nb.metrics.curve import (
     tie_mass,
     tpr_at,
 )
+from mia_nb.metrics.frontier import frontier, frontier_means, matched
 from mia_nb.metrics.null import SelfTest, self_test
 from mia_nb.metrics.protocol import Choice, choose, reference_threshold
 from mia_nb.metrics.published import Cell, against_papers, against_papers_readable, paper_results
@@ -42,7 +43,10 @@ __all__ = [
     "class_gaps",
     "clopper_pearson",
     "difference",
+    "frontier",
+    "frontier_means",
     "intervals",
+    "matched",
     "null_advantage",
     "paper_results",
     "per_target",
