@@ -16,6 +16,8 @@ from mia_nb.metrics.curve import (
     tie_mass,
     tpr_at,
 )
+from mia_nb.metrics.flow_claims import flow_claims, flow_comparisons
+from mia_nb.metrics.flow_published import FlowCell, flow_against_papers, flow_cell
 from mia_nb.metrics.frontier import frontier, frontier_means, matched
 from mia_nb.metrics.null import SelfTest, self_test
 from mia_nb.metrics.protocol import Choice, choose, reference_threshold
@@ -27,6 +29,7 @@ from mia_nb.metrics.uncertainty import bootstrap, difference, intervals
 __all__ = [
     "Cell",
     "Choice",
+    "FlowCell",
     "Roc",
     "SelfTest",
     "TprAt",
@@ -43,6 +46,10 @@ __all__ = [
     "class_gaps",
     "clopper_pearson",
     "difference",
+    "flow_against_papers",
+    "flow_cell",
+    "flow_claims",
+    "flow_comparisons",
     "frontier",
     "frontier_means",
     "intervals",
