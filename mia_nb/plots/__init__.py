@@ -5,6 +5,7 @@ transparent and text mid-grey, so that a figure reads on light and on dark pages
 """
 
 from mia_nb.plots.curves import roc, roc_pair, verdict
+from mia_nb.plots.flow import costs, families_gap, frontier_lines, matched_differences, query_curves, risk_against
 from mia_nb.plots.pools import accuracy, images, loss_traces
 from mia_nb.plots.spiking import (
     accuracy_and_risk,
@@ -28,12 +29,18 @@ __all__ = [
     "against_timesteps",
     "confidences",
     "conversion_quality",
+    "costs",
+    "families_gap",
+    "frontier_lines",
     "gap_against_risk",
     "heatmap",
     "histogram",
     "images",
     "loss_traces",
+    "matched_differences",
+    "query_curves",
     "raster",
+    "risk_against",
     "roc",
     "roc_pair",
     "scatter",
