@@ -85,15 +85,9 @@ def query(
         "temperature": float(temperature),
         "seed": seed if draws not in ("plain", "steps") else 0,
         "models": rows,
-        **_of_steps(per_step, mask_scope if input_dropout else "query"),
-        **({} if limit is None else {"limit": limit}),
-        **({} if pool.epoch is None else {"epoch": pool.epoch}),
+        **_given(per_step=per_step, mask_scope=mask_scope if input_dropout else "query", limit=limit, epoch=pool.epoch),
     }
-    # the weights themselves are in the key: a pool trained anew by another strategy has others under the same pool key.
-    # Which machine asked is not: its answers differ by rounding only.
-    listed = pool.folder.files()
-    key = store.content_key({"pool": pool.key, **options}, images.digest, *(listed.get(pool.weights_name(m), "") for m in rows))
-    folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
+    folder, key = _place(pool, images, rows, options)
     with pool.folder.lock(f"signals-{key[:12]}"):
         if not force and folder.intact("info.json") and folder.intact("signals.npz"):
             signals = load_signals(folder)
@@ -103,10 +97,17 @@ def query(
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         signals = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
         store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
-        arrays = {name: value for name in FILES if (value := getattr(signals, name)) is not None}
         folder.write_json("info.json", {"draws": signals.draws, **signals.info})
-        folder.write_arrays("signals.npz", arrays)
+        folder.write_arrays("signals.npz", {f: value for f in FILES if (value := getattr(signals, f)) is not None})
     return signals
+
+
+def _place(pool: Pool, images: Images, rows: list[int], options: dict) -> tuple[store.Folder, str]:
+    """Where these signals lie or would lie. The weights themselves are in the key: a pool trained anew by another strategy has
+    others under the same pool key. Which machine asked is not: its answers differ by rounding only."""
+    listed = pool.folder.files()
+    key = store.content_key({"pool": pool.key, **options}, images.digest, *(listed.get(pool.weights_name(m), "") for m in rows))
+    return store.place(pool.folder.path.parent, "signals", pool.folder.name, key), key
 
 
 def _rows(pool: Pool, models: Sequence[int] | None) -> list[int]:
@@ -133,10 +134,9 @@ def _check_steps(pool: Pool, model: int, mask_scope: str) -> None:
         )
 
 
-def _of_steps(per_step: bool | str, mask_scope: str) -> dict:
-    """Options that only spiking networks have, written down only where they matter: other keys stay as they are."""
-    given = {"per_step": (per_step, False), "mask_scope": (mask_scope, "query")}
-    return {name: value for name, (value, default) in given.items() if value != default}
+def _given(**options) -> dict:
+    """Options that few questions have, written down only where they matter: other keys stay as they are."""
+    return {name: value for name, value in options.items() if value not in (None, False, "query")}
 
 
 def _source(queries: int, input_dropout: float, augment: bool, noise: bool | None, per_step: bool | str) -> str:
@@ -223,6 +223,8 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
 def _chosen(population: np.ndarray, limit: int) -> np.ndarray:
     """Sample numbers in data order: `limit` of the audited ones and as many of the population, the same for all who ask."""
     rng = np.random.default_rng(0)
+    if limit < 1:
+        raise ValueError(f"limit={limit}: wanted at least one image to ask about, or None for all")
     parts = (rng.permutation(np.flatnonzero(part))[:limit] for part in (~population, population))
     return np.sort(np.concatenate(list(parts)))
 

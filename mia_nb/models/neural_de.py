@@ -152,6 +152,7 @@ class FlowBlock(nn.Module):
         return torch.cat([v, self.drift(t, h) - torch.sigmoid(self.gamma) * v], 1)
 
     def forward(self, h: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """h(t0 + T) (B, out_channels, H, W); noise from the generator, else from torch's global one."""
         self._check_gradients(h)
         if self.clip is not None:
             norm = h.flatten(1).norm(dim=1).clamp(min=torch.finfo(h.dtype).tiny)
