@@ -264,7 +264,8 @@ def _evidence(found: pd.DataFrame) -> Iterator[str]:
             value, low, high = (format(least[name], form) for name in ("value", "low", "high"))
             interval = f"{least['compared']} {value} [{low}, {high}]"
             texts = [*texts, f"least {interval}"] if len(group) > 1 else [interval]
-        yield f"{part}{f' {metric}' if 'tpr@' in metric else ''}: {', '.join(texts)}"
+        title = part if "tpr@" not in metric else metric if metric.startswith(part) else f"{part} {metric}"
+        yield f"{title}: {', '.join(texts)}"
 
 
 def _least(group: pd.DataFrame) -> pd.Series:

@@ -230,10 +230,10 @@ def _differences(wanted: FlowCell, cell: FlowCell, attack: str | None) -> list[s
 
 
 def _oddities(record: dict) -> list[str]:
-    """What is strange about a printed number: its own note, and failed attacks."""
+    """What is strange about a printed number: its own note, and attacks that a coin beats."""
     notes = [f"print: {record['note']}"] if "note" in record else []
     if record["metric"] == "auc" and record["value"] < 0.5:
-        notes.append("print: AUC below 0.5, an inverted or failed attack")
+        notes.append("print: AUC below 0.5, worse than a coin")
     return notes
 
 
