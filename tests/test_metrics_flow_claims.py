@@ -382,6 +382,8 @@ def test_the_interval_of_a_ratio_is_the_set_that_students_t_does_not_reject():
         assert low == pytest.approx(inside.min(), abs=0.05)
         assert min(high, 80) == pytest.approx(inside.max(), abs=0.05) and np.isinf(high) == (mean < 0.1)
     assert np.isnan(fieller(a[:2], b[:2], pair[:2])).all()
+    low, high = fieller(np.abs(rng.normal(0, 0.2, 12)) * (pair == 0), b, pair)  # one pair alone is above 0
+    assert low == 0 and 0 < high < 1
 
 
 def test_an_auc_below_one_half_is_a_failed_design_and_no_absence_of_risk():
