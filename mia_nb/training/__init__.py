@@ -1,5 +1,6 @@
 """Pools: M models of one recipe, trained on different parts of one data set, resumable, in as many processes as help."""
 
+from mia_nb.training.cost import step_cost
 from mia_nb.training.loop import mix
 from mia_nb.training.pool import Pool, ancestor, load_pool
 from mia_nb.training.spiking import conversion_quality, conversion_report, convert_pool, hybrid_pools
@@ -20,5 +21,6 @@ __all__ = [
     "load_pool",
     "mix",
     "replace_pool",
+    "step_cost",
     "train_pool",
 ]
