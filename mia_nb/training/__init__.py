@@ -1,6 +1,7 @@
 """Pools: M models of one recipe, trained on different parts of one data set, resumable, in as many processes as help."""
 
 from mia_nb.training.cost import step_cost
+from mia_nb.training.families import family_pools
 from mia_nb.training.loop import mix
 from mia_nb.training.pool import Pool, ancestor, load_pool
 from mia_nb.training.spiking import conversion_quality, conversion_report, convert_pool, hybrid_pools
@@ -16,6 +17,7 @@ __all__ = [
     "conversion_quality",
     "conversion_report",
     "convert_pool",
+    "family_pools",
     "finetune_pool",
     "hybrid_pools",
     "load_pool",
