@@ -81,7 +81,8 @@ class Drift(nn.Module):
         if self.lipschitz is None:
             return None, None
         bound = math.sqrt(self.lipschitz)
-        return tuple((bound / conv_norm(c.state.weight, *size)).clamp(max=1) for c in (self.first, self.second))
+        # the smaller of 1 and bound / norm, without a division by a norm of 0
+        return tuple(bound / conv_norm(c.state.weight, *size).clamp(min=bound) for c in (self.first, self.second))
 
     def certified_lipschitz(self, size: tuple[int, int]) -> float:
         """Certified upper bound of the Lipschitz constant in h on states of this height and width, after any scaling."""
@@ -95,6 +96,17 @@ class Drift(nn.Module):
         return self.second(t, relu(self.first(t, relu(h), first)), second)
 
 
+class Damping(nn.Module):
+    """v -> sigmoid(gamma) v, gamma learned from -3. A module of its own, so that hooks for gradients per sample see gamma."""
+
+    def __init__(self):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.tensor(GAMMA))
+
+    def forward(self, v: Tensor) -> Tensor:
+        return torch.sigmoid(self.gamma) * v
+
+
 class FlowBlock(nn.Module):
     """h(t0) (B, channels, H, W) -> h(t0 + T) of a differential equation with a learned drift.
 
@@ -103,8 +115,9 @@ class FlowBlock(nn.Module):
     small convolutional net of h, or start="zeros". k > 0: noise of standard deviation k after each step (of all state), with
     `noise_train` and `noise_eval` switches for the two modes. clip=C: h(t0) scaled to norm at most C, image by image.
     lipschitz=L bounds the drift (order 1). `.sigma` = k sqrt(steps / T), `.noise_sd` = k sqrt(steps). Solvers: `integrate`.
-    Raises ValueError for settings that make no sense; in training where the noise it wants was switched off; where adjoint
-    gradients, or a bounded drift's, are asked for per sample.
+    Raises ValueError for settings that make no sense; in training where the noise it wants was switched off; where gradients
+    are asked for per sample and would be wrong (adjoint ones; under Opacus' hooks also those of a bounded drift or a library's
+    solver).
     """
 
     def __init__(
@@ -123,7 +136,7 @@ class FlowBlock(nn.Module):
         self.out_channels = wide
         self.drift = Drift(2 * wide if order == 2 and not damped else wide, wide, lipschitz)
         if damped:
-            self.gamma = nn.Parameter(torch.tensor(GAMMA))
+            self.damping = Damping()
         if order == 2 and start == "conv":
             conv = [nn.Conv2d(wide, wide, 3, padding=1) for _ in range(2)]
             self.start = nn.Sequential(conv[0], nn.ReLU(), conv[1])
@@ -149,20 +162,21 @@ class FlowBlock(nn.Module):
         h, v = state.chunk(2, 1)
         if not self.damped:
             return torch.cat([v, self.drift(t, state)], 1)
-        return torch.cat([v, self.drift(t, h) - torch.sigmoid(self.gamma) * v], 1)
+        return torch.cat([v, self.drift(t, h) - self.damping(v)], 1)
 
     def forward(self, h: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """h(t0 + T) (B, out_channels, H, W); noise from the generator, else from torch's global one."""
         self._check_gradients(h)
         if self.clip is not None:
-            norm = h.flatten(1).norm(dim=1).clamp(min=torch.finfo(h.dtype).tiny)
-            h = h * (self.clip / norm).clamp(max=1).view(-1, 1, 1, 1)
+            h = solvers.widened(h)  # a bound of a rounded norm would be none
+            norm = h.flatten(1).norm(dim=1).clamp(min=self.clip)
+            h = h * (self.clip / norm).view(-1, 1, 1, 1)
         if self.augment:
             h = torch.cat([h, torch.zeros_like(h[:, :1]).expand(-1, self.augment, -1, -1)], 1)
         if self.order == 2:
             h = torch.cat([h, self.start(h) if hasattr(self, "start") else torch.zeros_like(h)], 1)
         field = self.field
-        if self.drift.lipschitz is not None:  # once a solution, not once a step
+        if self.drift.lipschitz is not None and not self.solver["adjoint"]:  # once a solution, not once a step
             scales = self.drift.scales(h.shape[-2:])
 
             def field(t, state):
@@ -173,9 +187,15 @@ class FlowBlock(nn.Module):
 
     def _check_gradients(self, h: Tensor) -> None:
         """Refuse gradients per sample where they would be wrong without a word."""
-        wrong = "adjoint=True" if self.solver["adjoint"] else "lipschitz" if self.drift.lipschitz is not None else None
         hooked = any(hasattr(p, "grad_sample") for p in self.parameters())  # put there by Opacus
-        if wrong and (hooked or (wrong == "adjoint=True" and solvers.is_transformed(h))):
+        wrong = None
+        if self.solver["adjoint"] and (hooked or solvers.is_transformed(h)):
+            wrong = "adjoint=True"
+        elif hooked and self.solver["method"] in solvers.BACKENDS:  # steps refused or unused: calls without a backward pass
+            wrong = f"method={self.solver['method']!r}"
+        elif hooked and self.drift.lipschitz is not None:  # the scales are functions of the weights that hooks do not see
+            wrong = "lipschitz"
+        if wrong:
             raise ValueError(f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block without it")
 
 

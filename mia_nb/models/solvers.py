@@ -57,11 +57,11 @@ def integrate(
     torchsde with diffusion k sqrt(steps / T). Noise comes from `generator`, else from torch's global one. The own loop (first
     three) works under torch.func.vmap and compiles whole. Under autocast the state stays float32: increments smaller than its
     256th part would be lost in bfloat16. Raises ValueError for settings that make no sense, a missing library, a state
-    that blows up in an adaptive solver. Caveat: a fixed grid is not checked for its accuracy, and may give inf.
+    that blows up in an adaptive solver. Caveats: a fixed grid is not checked for its accuracy, and may give inf; an adaptive
+    solver chooses its steps for the whole batch, so within the tolerances a state's solution depends on its companions.
     """
     check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol, adjoint=adjoint)
-    if h.dtype in (torch.bfloat16, torch.float16):
-        h = h.float()
+    h = widened(h)
     if method in BACKENDS:
         if is_transformed(h):
             raise ValueError(
@@ -100,6 +100,11 @@ def check(*, steps, T=1.0, method="euler", k=0.0, rtol=1e-3, atol=1e-3, adjoint=
         raise ValueError(f"adjoint=True with method={method!r}: only {', '.join(ADAPTIVE)} have adjoint gradients")
     if method in BACKENDS:
         _library(method)
+
+
+def widened(h: Tensor) -> Tensor:
+    """A state in float32 at least."""
+    return h.float() if h.dtype in (torch.bfloat16, torch.float16) else h
 
 
 def is_transformed(h: Tensor) -> bool:
@@ -163,9 +168,14 @@ class _Function(nn.Module):
 def _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint) -> Tensor:
     library = _library(method)
     times = torch.tensor([t0, t0 + T], dtype=h.dtype if h.dtype == torch.float64 else torch.float32, device=h.device)
-    solve = library.odeint_adjoint if adjoint else library.odeint
+    solve, function = (library.odeint_adjoint if adjoint else library.odeint), _Function(drift)
+    if adjoint and function.owner is None:  # its parameters would get no gradient
+        raise ValueError(
+            "adjoint=True with a drift that is no nn.Module and no method of one: its parameters cannot be found; make it a "
+            "module, or leave adjoint out"
+        )
     try:
-        return solve(_Function(drift), h, times, rtol=rtol, atol=atol, method=method)[-1]
+        return solve(function, h, times, rtol=rtol, atol=atol, method=method)[-1]
     except AssertionError as error:  # a step size of 0, or a state that is not finite
         first = (str(error).splitlines() or ["no reason given"])[0]
         raise ValueError(
@@ -199,6 +209,7 @@ def _torchsde(drift, h, t0, T, method, steps, diffusion, generator) -> Tensor:
     path = library.BrownianInterval(
         t0=t0, t1=t0 + T, size=tuple(y.shape), dtype=y.dtype, device=y.device, entropy=entropy, levy_area_approximation=levy
     )
-    times = torch.tensor([t0, t0 + T], dtype=y.dtype, device=y.device)
+    times = torch.tensor([t0, t0 + T], dtype=torch.float64, device=y.device)
     problem = _Diffusion(drift, h.shape[1:], diffusion)
-    return library.sdeint(problem, y, times, bm=path, method=method, dt=T / steps)[-1].view_as(h)
+    # steps a trifle longer, the last cut off at the end: rounding would leave a remainder of a step more
+    return library.sdeint(problem, y, times, bm=path, method=method, dt=T / steps * (1 + 1e-9))[-1].view_as(h)
