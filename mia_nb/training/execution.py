@@ -119,12 +119,14 @@ def _measure(plan: Plan) -> int:
         x = data.normalise(plan.images.x[index.reshape(-1)], plan.images.mean, plan.images.std, DTYPES[plan.recipe.dtype])
         batch = x.view(*index.shape, *x.shape[1:]), plan.images.y[index]
         runs = []
-        for _ in range(5):
-            begun = time.perf_counter()
-            group.step(*batch, 1e-6)
-            if plan.device.type == "cuda":
-                torch.cuda.synchronize()
-            runs.append(time.perf_counter() - begun)
+        with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
+            group.seed_noise(0)
+            for _ in range(5):
+                begun = time.perf_counter()
+                group.step(*batch, 1e-6)
+                if plan.device.type == "cuda":
+                    torch.cuda.synchronize()
+                runs.append(time.perf_counter() - begun)
         seconds[size] = sorted(runs[1:])[1] / len(group.ids)
     torch.set_num_threads(threads)
     best = min(seconds, key=seconds.get)

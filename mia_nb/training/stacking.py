@@ -95,12 +95,16 @@ class _Noise(torch.autograd.Function):
         return torch.stack([torch.randn(shape[1:], generator=g, dtype=h.dtype, device=h.device) for g in generators]), 0
 
 
-RULES = {torch.conv2d: _conv2d, F.batch_norm: _batch_norm}
+def _group_norm(x, num_groups, weight=None, bias=None, eps=1e-5):
+    return F.group_norm(x.contiguous(), num_groups, weight, bias, eps)  # under vmap it refuses what is channels last
+
+
+RULES = {torch.conv2d: _conv2d, F.batch_norm: _batch_norm, F.group_norm: _group_norm}
 
 
 class Stacking(TorchFunctionMode):
-    """While on, noise comes from the models' generators and, with `channels_last`, convolutions and batch norms use the rules
-    above; everything else is untouched."""
+    """While on, noise comes from the models' generators and, with `channels_last`, convolutions and norms use the rules above;
+    everything else is untouched."""
 
     def __init__(self, generators: list[torch.Generator], channels_last: bool):
         super().__init__()

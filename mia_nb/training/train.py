@@ -144,7 +144,9 @@ def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> l
                 if name.split("_")[0] in ("model", "losses", "snapshot", "part", "diverged", "conversion", "execution.json"):
                     folder.remove(name)
     rows = left(folder, range(models))
-    for name in [n for m in rows for n in (weights_name(m), trace_name(m)) if folder.has(n) and not folder.intact(n)]:
+    kept = folder.recipe.get("snapshots", [])
+    names = [n for m in rows for n in (weights_name(m), trace_name(m), *(weights_name(m, epoch) for epoch in kept))]
+    for name in [n for n in names if folder.has(n) and not folder.intact(n)]:
         print(f"{folder.path / name} was truncated or altered (checksum differs): training this model again", file=sys.stderr)
     return rows
 
