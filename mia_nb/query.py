@@ -136,7 +136,7 @@ def _check_steps(pool: Pool, model: int, mask_scope: str) -> None:
 
 def _given(**options) -> dict:
     """Options that few questions have, written down only where they matter: other keys stay as they are."""
-    return {name: value for name, value in options.items() if value not in (None, False, "query")}
+    return {name: value for name, value in options.items() if value is not None and value is not False and value != "query"}
 
 
 def _source(queries: int, input_dropout: float, augment: bool, noise: bool | None, per_step: bool | str) -> str:
@@ -368,9 +368,9 @@ def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: boo
                 f"model {model} answers every query alike although noise=True: it has no noise to switch on; use noise=None"
             )
         if next(neural_de.flow_blocks(module), None):
-            neural_de.set_noise(module, False)
+            _prepare(module, False)
             _doubt(ask, images, model, classes, dtype, False)
-            neural_de.set_noise(module, True)
+            _prepare(module, True)
         return
     if getattr(module, "stochastic", False):
         raise ValueError(
