@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from mia_nb import data, store
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, snn, timesteps
 from mia_nb.models.snn import cumulative
+from mia_nb.models.solvers import ADAPTIVE
 from mia_nb.training import Pool, mix
 from mia_nb.training.execution import cores
 from mia_nb.training.loop import DTYPES
@@ -240,6 +241,8 @@ def _answers(module: nn.Module, images: Images, model: int, options: dict, dtype
     _doubt(ask, images, model, len(images.classes), dtype, options["noise"])
     ask = partial(ask, per_step=options.get("per_step"))
     steps = timesteps(module)
+    if any(block.solver["method"] in ADAPTIVE for _, block in neural_de.flow_blocks(module)):
+        batch = BLOCK  # its steps are chosen for all images of a batch together
     answer = partial(_logits, ask, images, model, options=options, dtype=dtype, batch=batch, steps=steps)
     return answer(0) if options.get("per_step") else np.stack([answer(q) for q in range(options["queries"])])
 
