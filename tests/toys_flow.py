@@ -1,0 +1,40 @@
+"""Builders with flow blocks that tests name as "toys_flow:function": noise switched off, frozen, beside dropout."""
+
+import torch
+from torch import nn
+
+from mia_nb.models.neural_de import FlowBlock, FlowNet, set_noise
+
+
+def silenced(in_channels, num_classes):
+    """An SDE classifier whose noise somebody switched off and forgot."""
+    return set_noise(FlowNet(in_channels, num_classes, width=4, steps=2, k=0.3), False)
+
+
+class Frozen(nn.Module):
+    """Solves its SDE on the same path at every question: it ignores whatever seed is set."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return self.net(x, torch.Generator().manual_seed(0))
+
+
+def frozen(in_channels, num_classes):
+    return Frozen(FlowNet(in_channels, num_classes, width=4, steps=2, k=0.3))
+
+
+def dropout_and_flow(in_channels, num_classes, size, k=0.3):
+    """Two sources of noise in one network: dropout, and an SDE block on states (B, 2, 4, 4)."""
+    features = in_channels * size[0] * size[1]
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(features, 32),
+        nn.Dropout(0.5),
+        nn.Unflatten(1, (2, 4, 4)),
+        FlowBlock(2, steps=2, k=k),
+        nn.Flatten(),
+        nn.Linear(32, num_classes),
+    )
