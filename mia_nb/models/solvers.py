@@ -174,8 +174,10 @@ def _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint) -> Tensor:
             "adjoint=True with a drift that is no nn.Module and no method of one: its parameters cannot be found; make it a "
             "module, or leave adjoint out"
         )
+    # the last step ends at the end; else the library steps beyond it and interpolates, which no tolerance checks
+    ends, back = {"step_t": times[1:]}, {"adjoint_options": {"step_t": times[:1]}} if adjoint else {}
     try:
-        return solve(function, h, times, rtol=rtol, atol=atol, method=method)[-1]
+        return solve(function, h, times, rtol=rtol, atol=atol, method=method, options=ends, **back)[-1]
     except AssertionError as error:  # a step size of 0, or a state that is not finite
         first = (str(error).splitlines() or ["no reason given"])[0]
         raise ValueError(
