@@ -23,6 +23,7 @@ from mia_nb.metrics.null import SelfTest, self_test
 from mia_nb.metrics.protocol import Choice, choose, reference_threshold
 from mia_nb.metrics.published import Cell, against_papers, against_papers_readable, paper_results
 from mia_nb.metrics.queries import VarianceSplit, query_curve, variance_split
+from mia_nb.metrics.settings import varied_settings
 from mia_nb.metrics.tables import accuracies, class_gaps, per_target, readable, summary
 from mia_nb.metrics.uncertainty import bootstrap, difference, intervals
 
@@ -70,4 +71,5 @@ __all__ = [
     "tie_mass",
     "tpr_at",
     "variance_split",
+    "varied_settings",
 ]
