@@ -440,10 +440,10 @@ def test_adjoint_gradients_are_those_of_a_fine_grid(lipschitz):
 @pytest.mark.parametrize(
     ("name", "args"),
     [
-        ("sdenet", {}),
-        ("sdenet", {"method": "rk4", "steps": 2}),
-        ("sdenet", {"lipschitz": 1.0, "clip": 2.0}),
-        ("hbnode", {"k": 0.1}),
+        ("sdenet", {"steps": 2}),
+        ("sdenet", {"method": "rk4", "steps": 1}),
+        ("odenet64", {"lipschitz": 1.0, "clip": 2.0, "k": 0.5, "steps": 2}),
+        ("hbnode", {"k": 0.1, "steps": 2}),
     ],
 )
 def test_training_with_noise_compiles_as_one_graph(name, args):
