@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 
 from mia_nb import models
 from mia_nb.models import neurons
+from mia_nb.models.neural_de import FlowBlock
 
 RELU_FUNCTIONS = {F.relu, F.relu_, torch.relu, torch.relu_}
 CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max"}
@@ -146,6 +147,8 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     for name, part in model.named_modules():
         if models.timesteps(part) is not None:
             raise ValueError(f"{name or type(part).__name__} spikes already: pass the plain network that it was made from")
+        if isinstance(part, FlowBlock):
+            raise ValueError(f"{name} is a differential equation, which no spikes stand for: convert a network without one")
     model, other = copy.deepcopy(model), copy.deepcopy(model)  # tracing writes constants into them
     graph = _graph(model)
     _same_in_both_modes(model, graph, other, _graph(other.train(not model.training)))
