@@ -236,6 +236,11 @@ def test_every_kept_epoch_has_signals_of_its_own_and_the_last_has_the_pools(pool
         assert signals[epoch].info.get("epoch") == (epoch if epoch < 3 else None)
         assert np.array_equal(signals[epoch].member, pool.member)
     assert not np.allclose(signals[1].margin, signals[2].margin)
+    name, other = weights_name(1, 1), pool.folder.read_bytes(weights_name(1, 2))
+    own = pool.folder.read_bytes(name)
+    pool.folder.write_bytes(name, other)
+    assert np.array_equal(ask(pool.at(1), images, noise=False).margin[1], signals[2].margin[1])  # by weights, not by number
+    pool.folder.write_bytes(name, own)
     before = len(store.folders(pool.folder.path.parent, "signals"))
     assert np.array_equal(ask(pool, images, noise=False).margin, signals[3].margin)
     assert len(store.folders(pool.folder.path.parent, "signals")) == before
