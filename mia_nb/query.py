@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from mia_nb import data, store
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, snn, timesteps
 from mia_nb.models.snn import cumulative
-from mia_nb.models.solvers import ADAPTIVE
+from mia_nb.models.solvers import ADAPTIVE, BlownUp
 from mia_nb.training import Pool, mix
 from mia_nb.training.execution import cores
 from mia_nb.training.loop import DTYPES
@@ -196,6 +196,8 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
         try:
             module.load_state_dict(pool.state(m))
             logits = _answers(module, there, m, options, pool.recipe.dtype, batch)
+        except BlownUp as error:
+            raise ValueError(f"model {m}: {error}") from error
         finally:
             modules.put(module)
         try:

@@ -335,3 +335,16 @@ def test_a_model_that_diverges_in_a_stack_changes_no_bit_of_its_companions(image
             pools[name] = training.finetune_pool(start, tune, images, **options)
     assert pools["broken"].status == ["trained", "diverged in epoch 1", "trained", "trained"]
     same_weights(pools["sound"], pools["broken"], rows=[0, 2, 3])
+
+
+def test_a_state_that_blows_up_in_an_adaptive_solver_is_a_divergence_of_its_model(tmp_path):
+    recipe = Recipe(
+        model="odenet", model_args={"width": 4, "method": "dopri5"}, num_models=4, batch=16, epochs=2, lr=1e12,
+        schedule="constant",
+    )  # fmt: skip
+    images = data.load("digits", limit=200)
+    for _ in range(2):  # and a second run says the same at once
+        with pytest.raises(ValueError, match="model 0 diverged in epoch 1 .* bound the drift"):
+            training.train_pool(recipe, images, root=tmp_path, progress=False, workers=1)
+    (folder,) = tmp_path.glob("pool-*")
+    assert len(list(folder.glob("diverged_*.json"))) == 4

@@ -27,6 +27,7 @@ __all__ = [
     "FlowNet",
     "Replaced",
     "blown_up",
+    "check_noise",
     "conv_norm",
     "describe",
     "flow_blocks",
@@ -147,13 +148,18 @@ class FlowBlock(nn.Module):
     @property
     def noise_on(self) -> bool:
         """Whether the next forward adds noise: as built for this mode, unless `set_noise` said otherwise."""
-        if self.training and self.k > 0 and self.noise_train and self.forced is False:
+        if self.training:
+            self.check_noise()
+        built = self.noise_train if self.training else self.noise_eval
+        return self.k > 0 and (built if self.forced is None else self.forced)
+
+    def check_noise(self) -> None:
+        """ValueError where the noise that this block trains with was switched off."""
+        if self.k > 0 and self.noise_train and self.forced is False:
             raise ValueError(
                 f"noise is switched off, but this block trains with it (k={self.k}, noise_train=True): call set_noise(model, "
                 "None) before training, or build the model with noise_train=False"
             )
-        built = self.noise_train if self.training else self.noise_eval
-        return self.k > 0 and (built if self.forced is None else self.forced)
 
     def field(self, t: float | Tensor, state: Tensor, scales=None) -> Tensor:
         """Time derivative of the whole state: h, or [h, v] along the channels."""
@@ -361,6 +367,12 @@ def set_noise(module: nn.Module, on: bool | None) -> nn.Module:
     for _, block in flow_blocks(module):
         block.forced = on
     return module
+
+
+def check_noise(module: nn.Module) -> None:
+    """ValueError where training would go without the noise that a FlowBlock was built with."""
+    for _, block in flow_blocks(module):
+        block.check_noise()
 
 
 def is_noisy(module: nn.Module) -> bool:

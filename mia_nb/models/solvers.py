@@ -19,6 +19,10 @@ BACKENDS = dict.fromkeys(ADAPTIVE, "torchdiffeq") | dict.fromkeys(DIAGONAL, "tor
 Drift = Callable[[float, Tensor], Tensor]
 
 
+class BlownUp(ValueError):
+    """A state that left all bounds inside a solver that chooses its own steps."""
+
+
 def sigma(k: float, steps: int, T: float = 1.0) -> float:
     """Diffusion coefficient k sqrt(steps / T) of noise with standard deviation k a step: the study's sigma, all its Table XII.
 
@@ -180,7 +184,7 @@ def _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint) -> Tensor:
         return solve(function, h, times, rtol=rtol, atol=atol, method=method, options=ends, **back)[-1]
     except AssertionError as error:  # a step size of 0, or a state that is not finite
         first = (str(error).splitlines() or ["no reason given"])[0]
-        raise ValueError(
+        raise BlownUp(
             f"the state blew up: {method} found no step that meets rtol={rtol}, atol={atol} ({first}); take a smaller learning "
             "rate, lipschitz=, or a fixed grid"
         ) from error

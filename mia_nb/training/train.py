@@ -18,6 +18,7 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from mia_nb import __version__, data, models, store
+from mia_nb.models import neural_de
 from mia_nb.training import loop
 from mia_nb.training.execution import choose, execution, processes
 from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, SCHEDULES, mix
@@ -183,6 +184,7 @@ def check(recipe: Recipe, images: Images, member: np.ndarray, parent: Pool | Non
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}") from error
     module = models.check_width(loop.begin(recipe, images, 0, parent and parent.state), images)
+    neural_de.check_noise(module)
     if recipe.loss in loop.PER_STEP and models.timesteps(module) is None:
         raise ValueError(
             f"loss={recipe.loss!r} wants logits for each time step, and {recipe.model} is no spiking network: "

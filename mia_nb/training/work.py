@@ -22,6 +22,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Folder, content_key, find
 from mia_nb.training.loop import TRACE_FLOOR, Group, Plan, Start, learning_rate
 from mia_nb.types import Images, Recipe
@@ -160,7 +161,7 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
     # float16 log-losses of each row's members, in sample order: a float16 loss would underflow below 6e-8
     traces = [np.full((epochs, n), np.nan, np.float16) for n in counts]
     history: list[list[float]] = []
-    if flat := _latest_part(folder, rows):
+    if flat := _latest_part(folder, rows, plan.recipe.snapshots):
         history = flat.pop("history").tolist()
         for trace, m in zip(traces, rows, strict=True):
             trace[: len(history)] = flat.pop(f"trace.{m}").numpy()
@@ -168,7 +169,11 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
         progress(rows, len(history), history[-1][0])
     saved = time.monotonic()
     for epoch in range(len(history), epochs):
-        order, losses = group.epoch(epoch, history)
+        try:
+            order, losses = group.epoch(epoch, history)
+        except BlownUp:  # the solver noticed before a loss could
+            history.append([float("nan")] * len(rows))
+            break
         history.append(losses.double().mean(1).tolist())
         for trace, m, index, loss in zip(traces, rows, order.numpy(), losses.double().numpy(), strict=True):
             place = np.cumsum(plan.member[m]) - 1
@@ -211,8 +216,12 @@ def _parts(folder: Folder, rows: list[int]) -> list[str]:
     return sorted(name for name in folder.files() if name.startswith(unit_name(rows) + "_"))
 
 
-def _latest_part(folder: Folder, rows: list[int]) -> dict[str, torch.Tensor] | None:
+def _latest_part(folder: Folder, rows: list[int], snapshots: list[int]) -> dict[str, torch.Tensor] | None:
+    """What the furthest intact part file holds, from whose epoch on no snapshot is missing."""
     for name in reversed(_parts(folder, rows)):
+        there = int(name.removesuffix(".safetensors").rpartition("_")[2])
+        if not all(folder.intact(weights_name(m, e)) for e in snapshots if e <= there for m in rows):
+            continue
         if folder.intact(name):
             return safetensors.torch.load(folder.read_bytes(name))
         print(f"{folder.path / name} was truncated or altered (checksum differs): going on from before it", file=sys.stderr)
