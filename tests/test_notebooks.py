@@ -17,7 +17,9 @@ from mia_nb.cli.run import execute
 
 pytestmark = pytest.mark.notebook
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-SMALL = {"dataset": "digits", "limit": 600, "num_models": 6, "epochs": 8, "draws": 100, "self_test_draws": 20}
+SMALL = {
+    "dataset": "digits", "limit": 600, "num_models": 6, "epochs": 8, "snapshots": [3], "draws": 100, "self_test_draws": 20,
+}  # fmt: skip
 FIGURE = "application/vnd.plotly.v1+json"
 
 
@@ -91,6 +93,17 @@ def test_training_leaves_a_pool_that_learned_and_says_how_well(trained, pool, si
     row = re.search(r"<th>train accuracy</th>\s*<td>([\d.]+)</td>", trained.html("table"))
     assert float(row[1]) == pytest.approx(train, abs=1e-4)
     assert pool.key[:12] in trained.text("where") and "LOOK AGAIN" not in trained.html("doubt")
+
+
+def test_weights_along_training_are_kept_and_know_less_than_those_at_its_end(pool, signals):
+    then = query.query(pool.at(3), pool.images(), progress=False)
+    assert len(list(pool.folder.path.glob("snapshot_*"))) == 6 and pool.at(3).folder.path == pool.folder.path
+    assert 0.2 < then.correct.mean() < signals.correct.mean() and then.info["epoch"] == 3
+    assert then.loss[:, 0][then.member].mean() > signals.loss[:, 0][signals.member].mean()
+
+
+def test_answers_that_are_always_the_same_are_not_asked_for_again(attacked):
+    assert attacked.text("again").startswith("not asked: the answers carry no noise")
 
 
 def test_the_attack_finds_the_stored_pool_and_does_not_train_it_again(attacked):
