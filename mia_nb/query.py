@@ -22,7 +22,7 @@ from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import ADAPTIVE, BlownUp
 from mia_nb.training import Pool, mix
 from mia_nb.training.execution import cores
-from mia_nb.training.loop import DTYPES
+from mia_nb.training.loop import DTYPES, build
 from mia_nb.training.work import threads, useful_threads
 from mia_nb.types import Images, Signals
 
@@ -57,9 +57,9 @@ def query(
     (Guan et al. 2025, Algorithm 1). augment: query 0 is the plain image, the others follow the recipe's augmentation, or
     crop+flip where it has none, the same draws for all models. noise: None as built; True switches the noise of SDE blocks and
     dropout layers on, with fresh draws per (seed, model, query, block of samples), False off; an SDE built with noise at
-    inference answers with it (draws "noise"); an input encoding by random spikes is noise, and never off. temperature
-    divides the logits. queries > 1 needs one of these sources. limit: ask only about so many of the audited images, a fixed
-    random choice, and as many of the population. A pool `at` an earlier epoch answers with the weights of then.
+    inference answers with it (draws "noise", or along with one of the others); an input encoding by random spikes is noise,
+    and never off. temperature divides the logits. queries > 1 needs one of these sources. limit: only so many of the audited
+    images, a fixed random choice, and as many of the population. A pool `at` an earlier epoch answers as it was then.
 
     Spiking networks only: mask_scope="step" drops other inputs at every time step, as the public code of Guan et al. does,
     which takes more than one submitted image ("query": one mask, held over time). per_step=True (or "cumulative"): the Q axis
@@ -73,9 +73,9 @@ def query(
     if output is not None:
         raise ValueError(f"output={output!r}: the models here answer undefended; use output=None")
     per_step, rows = "cumulative" if per_step is True else per_step, _rows(pool, models)
-    if noise is None and pool.recipe.model in FLOWS and neural_de.is_noisy(pool.model(rows[0])):
-        noise = True
-    draws = _source(queries, input_dropout, augment, noise, per_step)
+    noise = _as_built(pool) if noise is None else noise
+    # an SDE's noise goes along with what is done to the image; dropout layers' noise is a question of its own
+    draws = _source(queries, input_dropout, augment, noise and not (_own_noise(pool) and (input_dropout or augment)), per_step)
     if mask_scope != "query" or per_step:
         _check_steps(pool, rows[0], mask_scope)
     options = {
@@ -109,6 +109,11 @@ def _place(pool: Pool, images: Images, rows: list[int], options: dict) -> tuple[
     listed = pool.folder.files()
     key = store.content_key({"pool": pool.key, **options}, images.digest, *(listed.get(pool.weights_name(m), "") for m in rows))
     return store.place(pool.folder.path.parent, "signals", pool.folder.name, key), key
+
+
+def _as_built(pool: Pool) -> bool | None:
+    """True for a pool that answers with noise of its own, None for any other."""
+    return pool.recipe.model in FLOWS and neural_de.is_noisy(build(pool.recipe, pool.images(), 0)) or None
 
 
 def _rows(pool: Pool, models: Sequence[int] | None) -> list[int]:
@@ -260,11 +265,11 @@ def _family(pool: Pool, module: nn.Module) -> dict:
     """What was asked, in words; of spiking networks also over how many steps and how their outputs become one answer."""
     steps, flow = timesteps(module), neural_de.describe(module)
     about = {"model": pool.recipe.model} | ({} if flow is None else {"flow": flow})
-    if "blocks" in pool.recipe.model_args:
-        about["blocks"] = pool.recipe.model_args["blocks"]
-    if steps is None:
-        return {"family": _equation(pool, flow), **about}
+    about |= {name: pool.recipe.model_args[name] for name in ("blocks", "freeze") if name in pool.recipe.model_args}
     base = architecture(pool.recipe.model, pool.recipe.model_args)
+    if steps is None:
+        about |= {"base": base} if pool.recipe.model in BASES else {}
+        return {"family": _equation(pool, flow), **about}
     name = f"snn {base}" if pool.recipe.model == "snn" else base
     return {"family": f"{name} T={steps}", **about, "base": base, "timesteps": steps, "readout": _readout(module)}
 

@@ -29,6 +29,7 @@ ATTACKS: dict[str, Attack] = {
     "lira_shrunk": partial(lira, variance="shrunk"),
     "lira_per_sample": partial(lira, variance="per_sample"),
     "lira_offline": partial(lira, offline=True),
+    "lira_joint": partial(lira, combine="mean_sd"),
     "rmia": rmia,
     "rmia_offline": partial(rmia, offline=True),
     "rmia_count": partial(rmia, form="count"),
@@ -58,10 +59,13 @@ def suite(k: int) -> dict[str, Attack]:
     return {name: ATTACKS[name] for name in (*names, "loss", "correctness")}
 
 
-def literature(k: int) -> dict[str, Attack]:
+def literature(k: int, draws: str = "plain", queries: int = 1) -> dict[str, Attack]:
     """The suite first, then one form of every other attack that k references a side can support.
 
-    Without `base`, which in pairs ranks as rmia does; without references the suite is all there is.
+    Without `base`, which in pairs ranks as rmia does; without references the suite is all there is. draws, queries: how the
+    signals were asked; of stochastic models ("noise") asked 4 times or more also lira_joint, which reads off how much the
+    answers to one image vary: a member may be answered with less noise.
     """
     others = ("attack_r", "watson", "song_mittal", "shokri", "attack_p", "vote") if k else ()
+    others += ("lira_joint",) if k > 1 and draws == "noise" and queries >= 4 else ()
     return suite(k) | {name: ATTACKS[name] for name in others}

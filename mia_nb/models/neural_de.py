@@ -255,7 +255,7 @@ class FlowNet(nn.Module):
             "noise_train": noise_train, "noise_eval": noise_eval, "lipschitz": lipschitz, "clip": clip, "rtol": rtol,
             "atol": atol, "adjoint": adjoint,
         }  # fmt: skip
-        self.layout, self.blocks = layout, blocks
+        self.layout, self.blocks, self.norm = layout, blocks, norm
         first = width if layout == "16-32-64" else 2 * width
         self.stem = nn.Sequential(nn.Conv2d(in_channels, first, 3, 2, 1, bias=False), _norm(norm, first), nn.ReLU())
         self.groups, downs, channels = nn.ModuleList(), [], first
@@ -381,11 +381,17 @@ def is_noisy(module: nn.Module) -> bool:
 
 
 def describe(module: nn.Module) -> dict | None:
-    """The differential equation of a network in words and numbers, None where there is none; all blocks have the same."""
-    block = next((block for _, block in flow_blocks(module)), None)
+    """The differential equation of a network in words and numbers, None where there is none: that of its last block, the same
+    as all others' unless it took a group's place."""
+    *_, block = None, *(block for _, block in flow_blocks(module))
     if block is None:
         return None
-    about = {"layout": getattr(module, "layout", "last"), "blocks": getattr(module, "blocks", 1), "k": float(block.k)}
+    about = {
+        "norm": getattr(module, "norm", "bn"),
+        "layout": getattr(module, "layout", "last"),
+        "blocks": getattr(module, "blocks", 1),
+        "k": float(block.k),
+    }
     about |= {name: block.solver[name] for name in ("method", "steps", "T")}
     about |= {name: getattr(block, name) for name in ("order", "damped", "augment", "noise_train", "noise_eval")}
     return about | {"sigma": block.sigma, "noise_sd": block.noise_sd, "lipschitz": block.drift.lipschitz, "clip": block.clip}

@@ -208,7 +208,7 @@ class _Diffusion(nn.Module):
 
 def _torchsde(drift, h, t0, T, method, steps, diffusion, generator) -> Tensor:
     library, y = _library(method), h.flatten(1)
-    device = "cpu" if generator is None else generator.device
+    device = h.device if generator is None else generator.device
     # torchsde draws from NumPy: the bits of one number of ours are its seed
     entropy = int(draw(torch.zeros(1, dtype=torch.float64, device=device), generator).view(torch.int64).abs())
     levy = "space-time" if method == "srk" else "none"

@@ -21,7 +21,7 @@ from mia_nb.training import loop
 from mia_nb.training.execution import cores, execution
 from mia_nb.training.loop import DTYPES, generator
 from mia_nb.training.pool import Pool
-from mia_nb.training.train import announce, check_parent, finetune_pool, missing, open_pool, place
+from mia_nb.training.train import announce, at_the_end, check_parent, finetune_pool, missing, open_pool, place
 from mia_nb.training.work import share, threads, trace_name, unfinished, useful_threads, weights_name
 from mia_nb.types import Images, Recipe
 
@@ -55,6 +55,7 @@ def convert_pool(
     converted. Caveat: a bfloat16 pool is calibrated in float32, of which its activations are roundings.
     """
     _plain(pool)
+    at_the_end(pool)
     fit_T = timesteps if fit_T is None else fit_T
     for name, value in (("timesteps", timesteps), ("fit_T", fit_T), ("calibration", calibration)):
         if not isinstance(value, Integral) or value < 1:

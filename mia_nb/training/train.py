@@ -88,6 +88,7 @@ def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options) -> Pool
 
     options: as for `train_pool`. Raises ValueError as that does.
     """
+    at_the_end(pool)
     given = pool.recipe
     split = {"num_models": given.num_models, "split": given.split, "population": given.population}
     return train_pool(replace(recipe, parent=pool.key, **split), images, root=pool.folder.path.parent, **options)
@@ -105,6 +106,15 @@ def replace_pool(
     """
     given = {"base": pool.recipe.model, "base_args": pool.recipe.model_args, "freeze": bool(freeze), **(block or {})}
     return finetune_pool(pool, replace(recipe, model="replaced", model_args=given), images, **options)
+
+
+def at_the_end(pool: Pool) -> None:
+    """ValueError for a pool as it was earlier: what is derived from it would start from its last weights."""
+    if pool.epoch is not None:
+        raise ValueError(
+            f"this is pool {pool.folder.path.name} as it was after epoch {pool.epoch}, and pools are derived from the end of "
+            f"training: train one of {pool.epoch} epochs and derive from that"
+        )
 
 
 def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
@@ -250,7 +260,8 @@ def place(recipe: Recipe, images: Images, member, population, root: str | Path, 
     extra = {"builder": models.source(recipe.model, recipe.model_args)}
     if parent is not None:
         extra["parent_weights"] = weights_digest(parent.folder, recipe.num_models)
-    key = store.content_key({"format": FORMAT, **extra, **recipe.to_json()}, images.digest, np.packbits(member).tobytes())
+    told = {name: value for name, value in recipe.to_json().items() if name != "snapshots" or value}  # older keys stay
+    key = store.content_key({"format": FORMAT, **extra, **told}, images.digest, np.packbits(member).tobytes())
     folder = store.place(root, "pool", f"{images.name}-{_title(recipe)}", key)
     return Pool(recipe, key, member, population, folder), {"version": __version__, **extra}
 
