@@ -113,7 +113,7 @@ def _place(pool: Pool, images: Images, rows: list[int], options: dict) -> tuple[
 
 def _as_built(pool: Pool) -> bool | None:
     """True for a pool that answers with noise of its own, None for any other."""
-    return pool.recipe.model in FLOWS and neural_de.is_noisy(build(pool.recipe, pool.images(), 0)) or None
+    return (pool.recipe.model in FLOWS and neural_de.is_noisy(build(pool.recipe, pool.images(), 0))) or None
 
 
 def _rows(pool: Pool, models: Sequence[int] | None) -> list[int]:
