@@ -11,6 +11,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from mia_nb import metrics
+from mia_nb.metrics.uncertainty import over_pairs
 from mia_nb.types import Scores
 
 
@@ -86,6 +87,92 @@ def test_ends_stay_possible_and_one_pair_has_none():
     assert metrics.frontier_means(certain).loc[0, "auc_high"] == 1
     alone = metrics.frontier_means(metrics.frontier({"ode": {1: {"rmia": scores(targets=2)}}}, ()))
     assert np.isfinite(alone.loc[0, "auc"]) and np.isnan(alone.loc[0, ["auc_low", "auc_high"]].astype(float)).all()
+
+
+def test_draws_are_those_of_the_bootstrap_over_samples_and_the_same_samples_for_all_families():
+    """With one pair the bootstrap draws samples alone; coarse scores tie and some are missing."""
+    coarse = replace(scores(targets=2), value=np.round(scores(targets=2).value))
+    coarse.value[0, :20] = np.nan
+    runs = {"cnn": {1: {"rmia": coarse}}, "ode": {1: {"rmia": replace(coarse, value=coarse.value.copy())}}}
+    table = metrics.frontier(runs, (), draws=40, seed=3)
+    for family in runs:
+        drawn = np.stack(table.loc[table["family"] == family, "auc_draws"])
+        assert drawn.dtype == np.float32 and drawn.shape == (2, 40)
+        np.testing.assert_allclose(drawn.mean(0), metrics.bootstrap(coarse, (), draws=40, seed=3)["auc"], atol=1e-6)
+    assert "auc_draws" not in metrics.frontier(runs, (), draws=0)
+    few = replace(coarse, member=np.stack([np.arange(200) < 1, np.arange(200) >= 1]), value=scores(targets=2).value)
+    drawn = np.stack(metrics.frontier({"cnn": {1: {"rmia": few}}}, (), draws=40)["auc_draws"])
+    assert 0 < np.isnan(drawn[0]).sum() < 40  # the only member of a target is not in every draw
+    with pytest.raises(ValueError, match="draws=-1: wanted 0"):
+        metrics.frontier(runs, (), draws=-1)
+
+
+def null_world(seed: int, draws: int, pairs: int = 8, samples: int = 160) -> pd.Series:
+    """B - A at one accuracy, two families of one law in which each gives away its own samples in every training."""
+    rng = np.random.default_rng(seed)
+    half = rng.permuted(np.tile(np.arange(samples) < samples // 2, (pairs, 1)), axis=1)
+    member, rows = np.stack([half, ~half], axis=1).reshape(2 * pairs, samples), np.arange(2 * pairs)
+    runs: dict = {}
+    for family in "AB":
+        leak = 1.0 + 2.0 * rng.normal(size=samples)
+        for epoch, progress in enumerate((0.2, 1.0)):
+            value = rng.normal(size=member.shape) + progress * leak * member
+            accuracy = np.full((2 * pairs, 2), 0.5 + 0.3 * progress)
+            runs.setdefault(family, {})[epoch] = {"rmia": Scores(value, member, rows, rows // 2, accuracy, accuracy, {})}
+    return at(metrics.matched(metrics.frontier(runs, (), draws=draws), baseline="A", levels=[0.75]), "B", 0.75)
+
+
+def test_samples_that_one_family_gives_away_in_every_training_do_not_make_families_differ():
+    found = [null_world(seed, draws=200) for seed in range(60)]
+    excluded = sum(not row["difference_low"] <= 0 <= row["difference_high"] for row in found)
+    assert excluded <= 9, excluded  # 3 of 60 expected; chance gives 10 or more once in 900 times
+    assert all(row["over_samples"] for row in found)
+
+
+def test_ends_are_the_wider_of_students_t_and_of_the_draws_over_samples_and_pairs():
+    wide, narrow = null_world(0, draws=200), null_world(0, draws=0)
+    assert wide["difference"] == narrow["difference"] and not narrow["over_samples"]
+    assert wide["difference_high"] - wide["difference_low"] > narrow["difference_high"] - narrow["difference_low"]
+    table = lines({"cnn": [(0.5, 0.5), (0.7, 0.6)], "ode": [(0.5, 0.5), (0.7, 0.7)]}, np.zeros((3, 2)))
+    rng = np.random.default_rng(0)
+    apart = {"cnn": 0.0, "ode": 0.02 * rng.normal(size=400)}  # all pairs alike: no training randomness
+    table["auc_draws"] = [np.float32(row.auc + apart[row.family] * (row.epoch == 2)) for row in table.itertuples()]
+    with pytest.raises(ValueError, match=r"rows hold \[0, 400\] draws"):
+        metrics.matched(table)
+    table["auc_draws"] = [drawn * np.ones(400, np.float32) for drawn in table["auc_draws"]]
+    for confidence in (0.95, 0.8):
+        ode = at(metrics.matched(table, baseline="cnn", levels=[0.65], confidence=confidence), "ode", 0.65)
+        ends = np.quantile(0.75 * apart["ode"], [(1 - confidence) / 2, (1 + confidence) / 2])  # three quarters of the way
+        assert ode["difference"] == pytest.approx(0.075)
+        np.testing.assert_allclose(ode[["difference_low", "difference_high"]].astype(float), 0.075 + ends, atol=1e-5)
+        np.testing.assert_allclose(ode[["low", "high"]].astype(float), 0.65 + ends, atol=1e-5)
+    other = metrics.matched(table, by="test_acc", metric="gap", levels=[0.65])
+    assert not other["over_samples"].any() and np.allclose(other["low"], other["high"])  # draws are of the AUC alone
+    means = metrics.frontier_means(table).set_index(["family", "epoch"])
+    assert means.loc[("ode", 2), "auc_high"] == pytest.approx(0.7 + np.quantile(apart["ode"], 0.975), abs=1e-5)
+    assert means["over_samples"].all() and not metrics.frontier_means(table.drop(columns="auc_draws"))["over_samples"].any()
+
+
+def test_pairs_are_drawn_anew_beside_the_samples():
+    """Draws without spread over samples leave the bootstrap of pairs: its spread is sd / sqrt(pairs) with divisor pairs."""
+    offsets = np.column_stack([np.zeros(30), 0.05 * np.random.default_rng(1).normal(size=30)])
+    table = lines({"cnn": [(0.5, 0.5)]}, offsets)
+    table["auc_draws"] = [np.full(4000, auc, np.float32) for auc in table["auc"]]
+    drawn = over_pairs(np.stack(table.groupby("pair")["auc_draws"].first()))
+    assert drawn.std() == pytest.approx(offsets[:, 1].std() / np.sqrt(30), rel=0.05)
+    assert drawn.mean() == pytest.approx(table["auc"].mean(), abs=1e-3)
+
+
+def test_the_queries_of_the_checkpoints_next_to_a_level_are_said():
+    def asked(shift, accuracy, queries):
+        return replace(scores(shift, accuracy), info={"attack": "rmia", "queries": queries})
+
+    runs = {"sde": {1: {"rmia": asked(0.2, 0.5, 4)}, 2: {"rmia": asked(0.5, 0.7, 16)}, 3: {"rmia": asked(0.9, 0.9, 16)}}}
+    table = metrics.frontier(runs, (), draws=0)
+    assert table.groupby("epoch")["queries"].first().tolist() == [4, 16, 16]
+    assert metrics.matched(table, levels=[0.6, 0.85])["queries"].tolist() == [4, 16]
+    unsaid = metrics.frontier({"sde": {1: {"rmia": scores()}, 2: {"rmia": scores(test_acc=0.9)}}}, ())
+    assert unsaid["queries"].isna().all() and metrics.matched(unsaid)["queries"].isna().all()
 
 
 def test_other_masks_or_pairs_are_refused():

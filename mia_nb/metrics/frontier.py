@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.metrics.tables import per_target
-from mia_nb.metrics.uncertainty import FPR, names, t_interval
+from mia_nb.metrics.uncertainty import FPR, auc_draws, names, over_pairs, percentile, sample_weights, t_interval
 from mia_nb.types import Scores
 
 UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # the way each goes while a model learns
@@ -17,18 +17,23 @@ FACTS = ("train_acc", "test_acc", "gap", "train_loss", "test_loss")
 KEYS = ("family", "epoch", "attack")
 MATCHED = [
     "level", "family", "value", "low", "high", "difference", "difference_low", "difference_high", "pairs",
-    "difference_pairs", "attack", "last_test_acc", "by", "metric", "baseline",
+    "difference_pairs", "attack", "queries", "last_test_acc", "over_samples", "by", "metric", "baseline",
 ]  # fmt: skip
 
 
-def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR) -> pd.DataFrame:
+def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: int = 200, seed: int = 0) -> pd.DataFrame:
     """One row per family, checkpoint, attack and target: what the model can do, and what it gives away.
 
     runs: {family: {epoch: {attack: Scores}}}. Columns: family, epoch, attack, target, pair (from 0), train_acc, test_acc,
-    gap = train_acc - test_acc, train_loss, test_loss, auc, advantage (oracle), per x tpr@x and tpr@x_measurable, n1, n0.
-    Raises ValueError when there is nothing, or when any two scores differ in their masks or pairs: families are compared
-    target by target, each trained on the same samples.
+    gap = train_acc - test_acc, train_loss, test_loss, auc, advantage (oracle), per x tpr@x and tpr@x_measurable, n1, n0,
+    queries (answers per sample, where the scores say so), auc_draws: a float32 array (draws,) of the AUC on samples drawn
+    with replacement, the same samples in every row, so that differences between families are paired. Of the AUC alone: the
+    other metrics have no draws. draws=0: no such column, and ends made from the table cover the training of models only.
+    Raises ValueError when there is nothing, for draws below 0, and when any two scores differ in their masks or pairs:
+    families are compared target by target, each trained on the same samples.
     """
+    if draws < 0:
+        raise ValueError(f"draws={draws}: wanted 0 (none) or more, say 200")
     flat = {(family, epoch, attack): scores for family, epochs in runs.items() for epoch, attacks in epochs.items()
             for attack, scores in attacks.items()}  # fmt: skip
     if not flat:
@@ -41,11 +46,13 @@ def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR) -> pd.DataF
                 f"{_named(key)} and {_named(first)} have different membership: families are matched target by target, train "
                 "them on the same masks and score the same targets"
             )
-    columns = ["target", *FACTS, *names(fpr), *(f"{name}_measurable" for name in names(fpr)[2:]), "n1", "n0"]
-    tables = []
+    columns = ["target", *FACTS, *names(fpr), *(f"{name}_measurable" for name in names(fpr)[2:]), "n1", "n0", "queries"]
+    tables, weights = [], sample_weights(flat[first].value.shape[1], draws, seed) if draws else None
     for key, scores in flat.items():
         table = per_target({key[2]: scores}, fpr)[columns]
         table.insert(1, "pair", units[key])
+        if draws:
+            table["auc_draws"] = list(auc_draws(scores, weights))
         tables.append(pd.DataFrame([key] * len(table), columns=KEYS).join(table))
     return pd.concat(tables, ignore_index=True)
 
@@ -55,26 +62,28 @@ def _named(key) -> str:
 
 
 def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per family and epoch of a `frontier`: its strongest attack, and every mean with 95 % Student ends over pairs.
+    """One row per family and epoch of a `frontier`: its strongest attack, and every mean with 95 % ends.
 
     The strongest attack is the one of largest mean AUC over targets, unadjusted. Columns: family, epoch, attack, then each
-    measured column with _low, _high (NaN with one pair), tpr@x_measurable, pairs, targets, n1, n0 (smallest over targets).
-    Caveat: pairs share their samples, so the ends cover the training of models and not the choice of samples.
+    measured column with _low, _high (NaN with one pair), tpr@x_measurable, pairs, targets, n1, n0 (smallest over targets),
+    over_samples: whether the ends of auc are the wider of Student's t over pairs and the percentiles of draws over samples
+    and pairs (`frontier(draws=...)`). All other ends are Student's alone.
+    Caveat: pairs share their samples, so Student's ends cover the training of models and not the choice of samples.
     """
     _need(table, ("auc",), "frontier_means")
     flags = [column for column in table if column.endswith("_measurable")]
-    strongest = _strongest(table, "auc")
+    strongest, drawn = _strongest(table, "auc"), _with_draws(table)
     rows = []
     for (family, epoch), group in table.groupby(["family", "epoch"], sort=False):
         best = strongest[family, epoch]
         group = group[group["attack"] == best]
         record = {"family": family, "epoch": epoch, "attack": best}
         for column in _measured(table):
-            values = group.groupby("pair")[column].mean().to_numpy()
+            values = _of_pairs(group, column, drawn)
             ends = _mean_and_ends(values, *_range(column))
             record |= dict(zip((column, f"{column}_low", f"{column}_high"), ends, strict=True))
         record |= {flag: bool(group[flag].all()) for flag in flags}
-        record |= {"pairs": group["pair"].nunique(), "targets": len(group)}
+        record |= {"pairs": group["pair"].nunique(), "targets": len(group), "over_samples": drawn}
         rows.append(record | {size: int(group[size].min()) for size in ("n1", "n0") if size in group})
     return pd.DataFrame(rows)
 
@@ -89,12 +98,34 @@ def _range(column: str) -> tuple[float, float]:
     return (0, np.inf) if column.endswith("loss") else (-1, 1) if column == "gap" else (0, 1)
 
 
-def _mean_and_ends(values: np.ndarray, least: float = -np.inf, most: float = np.inf) -> tuple[float, float, float]:
-    """(mean, low, high) of values that are one per pair, ends cut to what is possible; NaN ends below two, NaN without any."""
+def _with_draws(table: pd.DataFrame) -> bool:
+    """Whether all rows hold draws over samples; ValueError where they hold different numbers of them."""
+    if "auc_draws" not in table:
+        return False
+    sizes = {len(drawn) if isinstance(drawn, np.ndarray) else 0 for drawn in table["auc_draws"]}
+    if len(sizes) > 1:
+        raise ValueError(f"rows hold {sorted(sizes)} draws over samples: make the frontier of all families in one call")
+    return 0 not in sizes
+
+
+def _of_pairs(rows: pd.DataFrame, column: str, drawn: bool) -> np.ndarray:
+    """(pairs, 1 + draws): means over the targets of each pair, pairs ascending; then of auc its draws over samples."""
+    values = rows[[column]].to_numpy(float)
+    if drawn and column == "auc":
+        values = np.hstack([values, np.stack(rows["auc_draws"])])
+    pairs, unit = np.unique(rows["pair"], return_inverse=True)
+    return np.stack([values[unit == i].mean(0) for i in range(len(pairs))])
+
+
+def _mean_and_ends(values: np.ndarray, least=-np.inf, most=np.inf, confidence: float = 0.95) -> tuple[float, float, float]:
+    """(mean, low, high) of (pairs, 1 + draws): the wider of Student's t and draws; NaN ends below two pairs, NaN of none."""
     if not len(values):
         return np.nan, np.nan, np.nan
-    low, high = np.clip(t_interval(values, np.arange(len(values))), least, most)
-    return float(values.mean()), float(low), float(high)
+    ends = [t_interval(values[:, 0], np.arange(len(values)), confidence=confidence)]
+    if values.shape[1] > 1 and len(values) > 1:
+        ends.append(percentile(over_pairs(values[:, 1:]), confidence))
+    low, high = np.clip(max(ends, key=lambda end: np.nan_to_num(end[1] - end[0], nan=-1.0)), least, most)
+    return float(values[:, 0].mean()), float(low), float(high)
 
 
 def _strongest(table: pd.DataFrame, metric: str) -> dict[tuple, str]:
@@ -104,17 +135,25 @@ def _strongest(table: pd.DataFrame, metric: str) -> dict[tuple, str]:
 
 
 class Curve(NamedTuple):
-    """One family along training: utility and leakage (checkpoints, pairs), and the attack at each checkpoint."""
+    """One family along training: utility (checkpoints, pairs), leakage (checkpoints, pairs, 1 + draws), attacks and queries."""
 
     utility: np.ndarray
     leakage: np.ndarray
     attack: list[str]
+    queries: np.ndarray
     pairs: np.ndarray
     last_test_acc: float
 
 
 def matched(
-    table: pd.DataFrame, *, by: str = "test_acc", metric: str = "auc", baseline: str | None = None, levels=None, attack="max"
+    table: pd.DataFrame,
+    *,
+    by: str = "test_acc",
+    metric: str = "auc",
+    baseline: str | None = None,
+    levels=None,
+    attack: str = "max",
+    confidence: float = 0.95,
 ) -> pd.DataFrame:
     """Leakage of families at equal utility: linear interpolation between the checkpoints of a `frontier`, no extrapolation.
 
@@ -124,18 +163,25 @@ def matched(
     5 evenly spaced inside the range that all families' mean curves cover. attack: a name, or "max": the strongest at each
     checkpoint by mean `metric` over targets, unadjusted.
 
-    Columns: level, family, value, low, high (mean over the pairs left, Student's 95 % ends over them; NaN below two),
-    difference, difference_low, difference_high (family minus `baseline`, paired, over the pairs that both have; NaN for the
-    baseline itself and without one), pairs, difference_pairs, attack (used next to the level), last_test_acc (of the last
-    checkpoint: to be said beside any difference), by, metric, baseline. Where families share no range the table is empty and
-    `table.attrs["reason"]` says why.
+    Columns: level, family, value, low, high (mean over the pairs left and its ends; NaN below two), difference,
+    difference_low, difference_high (family minus `baseline`, paired, over the pairs that both have; NaN for the baseline
+    itself and without one), pairs, difference_pairs, attack (used next to the level), queries (fewest of the checkpoints next
+    to the level; NaN where not known), last_test_acc (of the last checkpoint: to be said beside any difference),
+    over_samples, by, metric, baseline. Where families share no range the table is empty and `table.attrs["reason"]` says why.
 
-    Caveats: where few pairs reach a level, those that do are not a random choice; ends cover training, not the choice of
-    samples; equal accuracy is not all that can be equal.
-    Raises ValueError for unknown words, an attack or baseline that is not there, and targets that differ between families.
+    Ends, at `confidence`, are the wider of Student's t over pairs and the percentiles of draws over samples and pairs: the
+    draws of `frontier`, the same samples for all families, are interpolated like the value, and as many pairs are drawn
+    anew in each. All pairs share their samples: what one family gives away of some sample in every training and another
+    does not, t over pairs cannot see. There are draws of the AUC alone; over_samples=False says that ends are t's alone.
+
+    Caveats: where few pairs reach a level, those that do are not a random choice; places of the crossings and the choice of
+    the strongest attack are not drawn anew; equal accuracy is not all that can be equal.
+    Raises ValueError for unknown words, an attack or baseline that is not there, targets that differ between families, and
+    rows with different numbers of draws.
     """
     _check_matched(table, by, metric, baseline, attack)
-    curves = {family: _curve(rows, by, metric, attack) for family, rows in table.groupby("family", sort=False)}
+    drawn = metric == "auc" and _with_draws(table)
+    curves = {family: _curve(rows, by, metric, attack, drawn) for family, rows in table.groupby("family", sort=False)}
     sign = UTILITY[by]
     ranges = {family: _covered(curve.utility.mean(1), sign) for family, curve in curves.items()}
     reason = ""
@@ -145,8 +191,8 @@ def matched(
         if low >= high:
             covered = ", ".join(f"{family} {ends[0]:.4g} to {ends[1]:.4g}" for family, ends in ranges.items())
             reason = f"no level of {by} is passed by all families: {covered}; save earlier or later checkpoints"
-    rows = [row for level in np.atleast_1d(levels) for row in _at_level(float(level), curves, sign, metric, baseline)]
-    out = pd.DataFrame(rows, columns=MATCHED[:-3]).assign(by=by, metric=metric, baseline=baseline or "")
+    rows = [row for level in np.atleast_1d(levels) for row in _at_level(float(level), curves, by, metric, baseline, confidence)]
+    out = pd.DataFrame(rows, columns=MATCHED[:-4]).assign(over_samples=drawn, by=by, metric=metric, baseline=baseline or "")
     out.attrs = {"reason": reason}
     return out
 
@@ -178,19 +224,20 @@ def _check_matched(table, by, metric, baseline, attack):
             raise ValueError(f"{_named(key)} and {_named(wanted[0])} have other targets or pairs: score the same in all")
 
 
-def _curve(rows: pd.DataFrame, by: str, metric: str, attack: str) -> Curve:
+def _curve(rows: pd.DataFrame, by: str, metric: str, attack: str, drawn: bool) -> Curve:
     family, epochs = rows["family"].iloc[0], np.sort(rows["epoch"].unique())
     chosen = _strongest(rows, metric) if attack == "max" else {(family, epoch): attack for epoch in epochs}
-    utility, leakage = [], []
+    utility, leakage, queries = [], [], []
     for epoch in epochs:
         mine = rows[(rows["epoch"] == epoch) & (rows["attack"] == chosen[family, epoch])]
         if mine.empty:
             raise ValueError(f"{family} has no {attack} at epoch {epoch}: run it there, or say attack='max'")
-        means = mine.groupby("pair")[list({by, metric, "test_acc"})].mean()
-        utility.append(means[by])
-        leakage.append(means[metric])
-    attacks, pairs = [chosen[family, epoch] for epoch in epochs], means.index.to_numpy()
-    return Curve(np.array(utility), np.array(leakage), attacks, pairs, means["test_acc"].mean())
+        utility.append(_of_pairs(mine, by, False)[:, 0])
+        leakage.append(_of_pairs(mine, metric, drawn))
+        queries.append(pd.to_numeric(mine["queries"]).min() if "queries" in mine else np.nan)
+    attacks, pairs = [chosen[family, epoch] for epoch in epochs], np.unique(mine["pair"])
+    last = _of_pairs(mine, "test_acc", False).mean()
+    return Curve(np.array(utility), np.array(leakage), attacks, np.array(queries, float), pairs, last)
 
 
 def _covered(utility: np.ndarray, sign: int) -> tuple[float, float]:
@@ -210,25 +257,27 @@ def _crossing(utility: np.ndarray, level: float, sign: int) -> tuple[int, float]
     return after - 1, (level - utility[after - 1]) / (utility[after] - utility[after - 1])
 
 
-def _at_level(level: float, curves: dict[str, Curve], sign: int, metric: str, baseline: str | None) -> list[dict]:
+def _at_level(level: float, curves: dict[str, Curve], by: str, metric: str, baseline, confidence: float) -> list[dict]:
     """One row per family: interpolated over its pairs, and against the baseline's same pairs."""
-    found = {family: _interpolated(curve, level, sign) for family, curve in curves.items()}
+    found = {family: _interpolated(curve, level, UTILITY[by]) for family, curve in curves.items()}
     rows = []
     for family, (values, used) in found.items():
-        record = {"level": level, "family": family}
-        record |= dict(
-            zip(("value", "low", "high"), _mean_and_ends(np.array([*values.values()]), *_range(metric)), strict=True)
-        )
         base = found[baseline][0] if baseline not in (None, family) else {}
         both = np.array([values[pair] - base[pair] for pair in values if pair in base])
-        record |= dict(zip(("difference", "difference_low", "difference_high"), _mean_and_ends(both), strict=True))
+        record = {"level": level, "family": family}
+        own = _mean_and_ends(np.array([*values.values()]), *_range(metric), confidence)
+        record |= dict(zip(("value", "low", "high"), own, strict=True))
+        apart = _mean_and_ends(both, confidence=confidence)
+        record |= dict(zip(("difference", "difference_low", "difference_high"), apart, strict=True))
         record |= {"pairs": len(values), "difference_pairs": len(both)}
-        rows.append(record | {"attack": ", ".join(used), "last_test_acc": curves[family].last_test_acc})
+        record |= {"attack": ", ".join(dict.fromkeys(curves[family].attack[at] for at in used))}
+        record |= {"queries": curves[family].queries[used].min() if used else np.nan}
+        rows.append(record | {"last_test_acc": curves[family].last_test_acc})
     return rows
 
 
-def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, float], list[str]]:
-    """({pair: leakage at the level}, attacks of the checkpoints used)."""
+def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, np.ndarray], list[int]]:
+    """({pair: leakage at the level and its draws}, checkpoints used)."""
     values, checkpoints = {}, set()
     for column, pair in enumerate(curve.pairs):
         place = _crossing(curve.utility[:, column], level, sign)
@@ -236,6 +285,6 @@ def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, floa
             continue
         before, share = place
         ends = curve.leakage[before : before + 2, column]
-        values[int(pair)] = float(ends[0] if share == 0 else (1 - share) * ends[0] + share * ends[1])
+        values[int(pair)] = ends[0] if share == 0 else (1 - share) * ends[0] + share * ends[1]
         checkpoints |= {before} if share == 0 else {before, before + 1}
-    return values, list(dict.fromkeys(curve.attack[at] for at in sorted(checkpoints)))
+    return values, sorted(checkpoints)

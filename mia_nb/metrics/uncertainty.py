@@ -64,6 +64,40 @@ def bootstrap(scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0) -> d
     return dict(zip(names(fpr), np.einsum("bt,btm->mb", weight, metrics), strict=True))
 
 
+def sample_weights(samples: int, draws: int, seed: int = 0) -> np.ndarray:
+    """(N, draws) float32: how often each sample is in each draw; those of `bootstrap` with the same seed."""
+    return np.ascontiguousarray(_weights(np.random.default_rng([seed, 0]), draws, samples).T, dtype=np.float32)
+
+
+def auc_draws(scores: Scores, weights: np.ndarray) -> np.ndarray:
+    """(targets, draws) float32: the AUC of each target in each draw of samples (`sample_weights`), the targets as they are.
+
+    sum over non-members j of w_j (members' weight above j + half of that beside j) / (n1 n0). NaN in a draw without members
+    or without non-members. Scores of the same N and the same weights are paired draw by draw.
+    """
+    each = [_auc_draws(value, member, weights) for value, member in zip(scores.value, scores.member, strict=True)]
+    return np.stack(each).astype(np.float32)
+
+
+def _auc_draws(score, member, weights) -> np.ndarray:
+    falling = np.argsort(-score, kind="stable")[: int((~np.isnan(score)).sum())]
+    rows, others = falling[member[falling]], falling[~member[falling]]
+    above = np.zeros((len(rows) + 1, weights.shape[1]), np.float32)  # whole numbers below 2^24 are exact
+    np.cumsum(weights[rows], axis=0, out=above[1:])
+    first, last = (np.searchsorted(-score[rows], -score[others], side=side) for side in ("left", "right"))
+    beaten, against = above[first], weights[others]
+    if (first != last).any():
+        beaten = (beaten + above[last]) / 2
+    size = above[-1].astype(np.float64) * against.sum(0)
+    return np.divide(np.einsum("nd,nd->d", beaten, against), size, out=np.full(len(size), np.nan), where=size > 0)
+
+
+def over_pairs(drawn: np.ndarray, seed: int = 0) -> np.ndarray:
+    """(draws,): mean over pairs drawn anew in each draw, from (pairs, draws); as many pairs, the same for all of that shape."""
+    weights = _weights(np.random.default_rng([seed, 1]), drawn.shape[1], len(drawn))
+    return np.einsum("dp,pd->d", weights, drawn) / len(drawn)
+
+
 def _weights(rng, draws: int, size: int) -> np.ndarray:
     """(draws, size) counts of `size` draws with replacement."""
     picks = rng.integers(0, size, (draws, size)) + size * np.arange(draws)[:, None]

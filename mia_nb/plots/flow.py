@@ -23,8 +23,8 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
     """Risk against the generalisation gap, a point per target, families apart.
 
     scores: {family: Scores of one attack}; metric: "auc" or "tpr@x". Points, bars and the line of overfitting alone are those
-    of `gap_against_risk`; the legend says each family's mean gap and mean risk with Student's 95 % ends over pairs of
-    targets, hovers say how many members and non-members a point stands on. Families that lie apart along the line differ in
+    of `gap_against_risk`; the legend says each family's mean gap and mean risk with the 95 % ends of `metrics.frontier_means`,
+    hovers say how many members and non-members a point stands on. Families that lie apart along the line differ in
     overfitting, families that lie apart across it in what they give away beyond it.
     Source: Figures 1 and 8 of Hong, Wu, Gruber and Lee (arXiv 2501.06686). Raises ValueError for no family or another metric.
     """
@@ -36,7 +36,8 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
     means = {}
     for name, one in scores.items():
         table = metrics.frontier({name: {0: {"": one}}}, () if fpr is None else (fpr,))
-        means[name] = row = metrics.frontier_means(table).iloc[0]
+        table = metrics.frontier_means(table)
+        means[name] = row = table.iloc[0]
         (drawn,) = (trace for trace in figure.data if trace.name == name)
         drawn.name = f"{name}: gap {row['gap']:.1%}, {word} {_with_ends(row, metric)}"
         drawn.hovertemplate += f"<br>{row['n1']:,} members, {row['n0']:,} non-members<extra>{name}</extra>"
@@ -46,7 +47,7 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
     if len(means) > 1:
         sentence += f"; {safest}: {means[safest][metric]:.3f} at {means[safest]['gap']:.1%}"
     attack = _listed(one.info.get("attack", "score") for one in scores.values())
-    note = f"{attack}; one point per target; legend: mean [95 % over pairs]; bars: "
+    note = f"{attack}; one point per target; legend: mean [95 %, {_over(table, metric)}]; bars: "
     note += "1.96 s.e. of a coin" if fpr is None else "Clopper-Pearson, 95 %"
     unresolved = fpr is not None and not all(row[f"{metric}_measurable"] for row in means.values())
     note += f"; {word} is not measurable with so few non-members" if unresolved else ""
@@ -65,6 +66,13 @@ def _word(metric: str) -> str:
     return (
         f"TPR at {100 * float(metric.removeprefix('tpr@')):g} % FPR" if metric.startswith("tpr@") else WORDS.get(metric, metric)
     )
+
+
+def _over(table: pd.DataFrame, metric: str) -> str:
+    """What the ends of a frontier's means or of matched families cover, in words."""
+    both = metric == "auc" and "over_samples" in table and table["over_samples"].all()
+    pairs = f"{_span(table['pairs'])} pairs" if "pairs" in table else "pairs"
+    return f"wider of Student over {pairs} and draws of samples" if both else f"Student over {pairs}"
 
 
 def _with_ends(row, name: str) -> str:
@@ -179,7 +187,7 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
     """Leakage against test accuracy along training, a line per family, markers labelled with the epoch.
 
     table: a `metrics.frontier`, or its `metrics.frontier_means`. y is the mean of `metric` under the strongest attack of each
-    checkpoint; bars both ways are Student's 95 % over pairs, the last checkpoint is drawn large. Families can be compared where
+    checkpoint; bars both ways are the table's 95 % ends, the last checkpoint is drawn large. Families can be compared where
     their lines stand over the same accuracy, and nowhere else. Raises ValueError for missing columns and tables without rows.
     """
     if "target" in table:
@@ -205,8 +213,9 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
         )  # fmt: skip
     sentence = "; ".join(f"{family} ends at {_word(metric)} {row[metric]:.3f} with test accuracy {row['test_acc']:.1%}"
                          for family, row in last.items())  # fmt: skip
-    pairs = f"{table['pairs'].min()} pairs, " if "pairs" in table else ""
-    note = f"numbers: epochs; large: last checkpoint; bars 95 % ({pairs}Student); up and left is bad, down and right is good"
+    note = (
+        f"numbers: epochs; large: last checkpoint; bars 95 % ({_over(table, metric)}); up and left is bad, down and right good"
+    )
     axes = {"xaxis": {"title": "test accuracy", "tickformat": "~%"}, "yaxis": {"title": _word(metric)}}
     return finish(figure, sentence, note, height=480, legend=BELOW, **axes)
 
@@ -242,7 +251,7 @@ def matched_differences(table: pd.DataFrame) -> go.Figure:
             marker={"symbol": MARKERS[(i + 1) % len(MARKERS)], "color": LINES[(i + 1) % len(LINES)], "size": 10},
             hovertemplate="at %{customdata[0]:.3f}: %{y:+.3f} (%{customdata[1]} pairs)",
         )  # fmt: skip
-    note = f"bars 95 %, Student over {_span(others['difference_pairs'])} pairs, each for itself; "
+    note = f"bars 95 %, {_over(others.assign(pairs=others['difference_pairs']), metric)}, each for itself; "
     note += f"below the line: less than {baseline}; in brackets: test accuracy at the end"
     axes = {"xaxis": {"title": f"level of {_word(by)}", "tickformat": ".1~%" if by in SHARES else ".3~f", "tickvals": levels},
             "yaxis": {"title": f"difference in {_word(metric)}", "tickformat": "+.3~f"}}  # fmt: skip
