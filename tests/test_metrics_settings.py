@@ -96,17 +96,28 @@ def test_networks_asked_without_their_noise_or_trained_without_it_are_not_points
     assert groups(found["k"], "k") == {"noise_train True, noise True": [0.3, 0.6], "noise_train True, noise False": [0.3, 0.6]}
 
 
-def test_sigma_and_noise_sd_have_tables_of_their_own_where_time_or_steps_differ_too():
-    cells = [SDENET._replace(k=k, T=T) for T in (1.0, 0.25) for k in (0.3, 0.6)]
-    found = varied(*cells)
-    assert list(found) == ["k", "T", "sigma"]  # noise_sd = k sqrt(steps) is the same for both T: it coincides
-    sigmas = groups(found["sigma"], "sigma")
-    assert sigmas["T 1.0"] == pytest.approx([0.3 * sqrt(8), 0.6 * sqrt(8)])
-    assert sigmas["T 0.25"] == pytest.approx([0.6 * sqrt(8), 1.2 * sqrt(8)])
+def test_noise_has_its_tables_in_every_unit_where_time_or_steps_differ_too():
+    found = varied(*(SDENET._replace(k=k, T=T) for T in (1.0, 0.25) for k in (0.3, 0.6)))
+    assert list(found) == ["k", "T", "T at equal sigma", "sigma", "noise_sd"]
     assert groups(found["T"], "T") == {"k 0.3": [1.0, 0.25], "k 0.6": [1.0, 0.25]}
-    steps = varied(SDENET, SDENET._replace(steps=16), SDENET._replace(k=0.7, steps=32, T=0.5))
-    assert list(steps) == ["steps", "noise_sd"]
-    assert groups(steps["noise_sd"], "noise_sd") == {"": pytest.approx([0.3 * sqrt(8), 1.2, 0.7 * sqrt(32)])}
+    low, high, highest = (pytest.approx(k * sqrt(8), rel=1e-3) for k in (0.3, 0.6, 1.2))
+    assert groups(found["sigma"], "sigma") == {"T 1": [low, high], "T 0.25": [high, highest]}
+    assert groups(found["noise_sd"], "noise_sd") == {"T 1": [low, high], "T 0.25": [low, high]}  # coincide, so apart by T
+
+
+def test_time_and_steps_are_compared_at_equal_sigma_where_k_makes_up_for_them():
+    found = varied(ODENET, SDENET, SDENET._replace(k=0.3 * sqrt(0.25), T=0.25), SDENET._replace(k=0.3 * sqrt(0.5), steps=16))
+    assert {"T at equal sigma", "steps at equal sigma"} <= set(found) and not {"T", "steps"} & set(found)
+    assert groups(found["T at equal sigma"], "T at equal sigma") == {"steps 8": [1.0, 0.25]}
+    assert groups(found["steps at equal sigma"], "steps at equal sigma") == {"T 1": [8, 16]}
+    for what in ("T at equal sigma", "steps at equal sigma"):
+        assert found[what]["sigma"].nunique() == 1 and (found[what]["model"] == "sdenet").all()
+
+
+def test_networks_that_differ_in_noise_time_and_steps_at_once_share_the_axis_of_the_noise_that_they_add_up_to():
+    found = varied(SDENET, SDENET._replace(steps=16), SDENET._replace(k=0.7, steps=32, T=0.5))
+    assert list(found) == ["steps", "noise_sd"]
+    assert groups(found["noise_sd"], "noise_sd") == {"": [pytest.approx(sd, rel=1e-3) for sd in (0.8485, 1.2, 3.960)]}
 
 
 def test_families_that_coincide_in_a_setting_leave_it_out():
@@ -136,7 +147,7 @@ def test_every_table_can_be_drawn_with_a_line_for_each_group():
     cells = [SDENET._replace(k=k, T=T) for T in (1.0, 0.25) for k in (0.3, 0.6)]
     adaptive = FlowCell("odenet", method="dopri5")
     tables = varied(ODENET, adaptive, *cells, FlowCell("odenet64"), FlowCell("sonode"))
-    assert set(tables) == {"method", "k", "T", "sigma", "equation"}
+    assert set(tables) >= {"method", "k", "T", "sigma", "equation"}
     for what, table in tables.items():
         figure = plots.risk_against(table, what)
         aucs = [trace for trace in figure.data if trace.name.endswith("AUC")]
