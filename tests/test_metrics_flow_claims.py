@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from mia_nb import metrics
 from mia_nb.metrics import FlowCell
-from mia_nb.metrics.contrasts import fieller
+from mia_nb.metrics.contrasts import STOCHASTIC_ONLY, fieller, strongest
 from mia_nb.metrics.flow_claims import CLAIMS
 from mia_nb.metrics.flow_published import PRINTED_ATTACKS, TABLES, flow_checked, printed_cell
 from mia_nb.metrics.uncertainty import t_interval
@@ -73,8 +73,8 @@ def overfit(cell):
     return (0.98, 0.8) if cell.model == "resnet14" else (0.85, 0.8)
 
 
-def training(leak, accuracy, families, checkpoints=8, **sizes):
-    """A frontier: leak(family, progress), accuracy(family, progress) = (train, test) at each checkpoint."""
+def training(leak, accuracy, families, checkpoints=8, info=None, draws=200, **sizes):
+    """A frontier: leak(family, progress), accuracy(family, progress) = (train, test) at each checkpoint; info of all scores."""
     rng, member, pair, shared = design(**sizes)
     runs = {}
     for family in families:
@@ -82,9 +82,9 @@ def training(leak, accuracy, families, checkpoints=8, **sizes):
             progress = epoch / (checkpoints - 1)
             value = shared + NOISE * rng.normal(size=member.shape) + leak(family, progress) * member
             seen = np.array(accuracy(family, progress)) + 0.001 * rng.normal(size=(len(member), 2))
-            scores = Scores(value, member, np.arange(len(member)), pair, seen, 1 - seen, {})
+            scores = Scores(value, member, np.arange(len(member)), pair, seen, 1 - seen, info or {})
             runs.setdefault(family, {})[epoch + 1] = {"lira_global": scores}
-    return metrics.frontier(runs)
+    return metrics.frontier(runs, draws=draws)
 
 
 def verdicts(cells, **options):
@@ -217,6 +217,37 @@ def test_signals_say_which_setting_they_are_of():
     assert last.label == "ResNet+SDENet sigma=2"
 
 
+def test_what_sets_a_network_apart_from_the_studys_is_its_variant_and_part_of_its_label():
+    info = {"model": "sdenet", "flow": FLOW | {"lipschitz": None, "clip": None, "norm": "bn"}, "noise": None, "queries": 4}
+    plain = metrics.flow_cell(info, "rmia")
+    assert plain == SDENET._replace(queries=4, attack="rmia") and FlowCell._fields[-1] == "variant"
+    for about, changed, variant in (
+        ({}, {"lipschitz": 1.0}, "lipschitz 1"),
+        ({}, {"clip": 5.0}, "clip 5"),
+        ({}, {"norm": "gn"}, "gn"),
+        ({"freeze": True}, {"lipschitz": 0.5, "clip": 5.0}, "frozen, lipschitz 0.5, clip 5"),
+    ):
+        cell = metrics.flow_cell(info | about | {"flow": info["flow"] | changed}, "rmia")
+        assert cell == plain._replace(variant=variant) and cell.label == f"SDENet sigma=2, {variant}"
+    last = {"model": "replaced", "flow": FLOW | {"layout": "last"}, "queries": 4}
+    assert metrics.flow_cell(last | {"base": "resnet14", "freeze": False}, "rmia") == metrics.flow_cell(last, "rmia")
+    other = metrics.flow_cell(last | {"base": "odenet", "freeze": True}, "rmia")
+    assert other.label == "ResNet+SDENet sigma=2, frozen, made of odenet"
+
+
+def test_variants_stand_beside_no_printed_number_and_decide_no_claim():
+    settings = [RESNET, ODENET, *ASKED, *NOISES, REPLACED, *SWEEP]
+    own = [cell._replace(variant="gn") for cell in settings]
+    cells = study(as_claimed, settings=settings) | study(lambda cell: 3.0, settings=own)
+    assert len(flow_checked(cells)) == 2 * len(settings)
+    studied = {cell: scores for cell, scores in cells.items() if not cell.variant}
+    for table in (metrics.flow_claims, metrics.flow_comparisons):
+        assert table(cells, draws=20).equals(table(studied, draws=20))
+    apart = {cell: scores for cell, scores in cells.items() if cell.variant}
+    assert (metrics.flow_claims(apart, draws=20)["verdict"] == "not run").all()
+    assert metrics.flow_against_papers(apart, draws=20)["ours"].isna().all()
+
+
 def test_signals_and_cells_that_have_no_place_are_refused_in_one_line():
     info = {"model": "sdenet", "flow": FLOW}
     for wrong, words in (
@@ -341,6 +372,41 @@ def test_families_are_compared_by_the_strongest_attack_that_both_have():
     assert verdicts(cells)["D1"] == "does not hold"
 
 
+def test_what_only_stochastic_networks_can_be_asked_counts_on_their_side():
+    def leak(cell):  # the joint attack finds what the mean of the answers does not
+        return {"odenet": 0.6, "sdenet": 0.9 if cell.attack == "lira_joint" else 0.3}[cell.model]
+
+    cells = study(leak, settings=[ODENET, SDENET], attacks=("rmia", *STOCHASTIC_ONLY))
+    del cells[ODENET._replace(attack="lira_joint")]
+    table = metrics.flow_comparisons(cells, draws=DRAWS).query("claim == 'D6' and needed")
+    assert table["compared"].tolist() == ["ODENet - SDENet sigma=2, rmia against strongest of 2 attacks"]
+    auc = {cell: metrics.per_target(scores)["auc"].mean() for cell, scores in cells.items()}
+    joint = auc[SDENET._replace(attack="lira_joint")]
+    assert table["value"].item() == pytest.approx(auc[ODENET._replace(attack="rmia")] - joint)
+    assert verdicts(cells)["D6"] == "does not hold"
+    assert verdicts({c: s for c, s in cells.items() if c.attack == "rmia"})["D6"] == "holds"
+
+
+def test_a_stochastic_network_is_held_to_no_attack_that_another_stochastic_one_was_spared():
+    more = SDENET._replace(blocks=2)
+    run = {cell._replace(attack=word) for cell in (SDENET, more, RESNET) for word in ("rmia", "loss")}
+    words = [{cell.attack for cell in side} for side in strongest(run | {SDENET._replace(attack="lira_joint")}, SDENET, more)]
+    assert words == [{"rmia", "loss"}] * 2
+    both = run | {cell._replace(attack="lira_joint") for cell in (SDENET, more)}
+    assert [len(side) for side in strongest(both, SDENET, more)] == [3, 3]
+    assert [len(side) for side in strongest(both, RESNET, more)] == [2, 3]
+    assert [len(side) for side in strongest(both, SDENET._replace(noise=False), RESNET)] == [0, 0]
+    alone = {RESNET._replace(attack="rmia"), SDENET._replace(attack="lira_joint")}  # nothing that both were asked
+    assert [len(side) for side in strongest(alone, SDENET, RESNET)] == [0, 0]
+    compared = metrics.flow_comparisons(
+        study(as_claimed, settings=[RESNET, REPLACED], attacks=("rmia", "loss"))
+        | study(as_claimed, settings=[REPLACED], attacks=("lira_joint",)),
+        draws=20,
+    ).query("claim == 'D11' and metric == 'auc'")
+    assert list(compared["part"]) == ["AUC", "rmia", "loss"]
+    assert compared["compared"].iloc[0].endswith("strongest of 2 attacks against strongest of 3 attacks")
+
+
 def test_a_variant_that_was_not_run_leaves_its_claim_unresolved():
     cells = study(as_claimed, settings=VARIANTS[:3])
     claims = metrics.flow_claims(cells, draws=DRAWS)
@@ -406,6 +472,36 @@ def test_time_and_steps_are_varied_one_at_a_time_at_one_sigma():
     assert verdicts(other)["D13"] == "not run"
 
 
+def test_two_networks_of_almost_one_sigma_are_two_and_rounding_makes_none():
+    T = [SDENET._replace(k=sqrt(0.125), T=0.5)]  # sigma 2
+    cells = study(lambda cell: 1.4 if cell.k == 0.51 else 1.0, settings=[SDENET, SDENET._replace(k=0.51), *T])
+    table = metrics.flow_comparisons(cells, draws=20).query("claim == 'D13' and metric == 'auc'")
+    assert table["compared"].tolist() == ["SDENet sigma=2 - SDENet sigma=2, T=0.5, lira_global"]
+    near = study(lambda cell: 1.4 if cell.k == 0.5001 else 1.0, settings=[SDENET, SDENET._replace(k=0.5001), *T])
+    table = metrics.flow_comparisons(near, draws=20).query("claim == 'D13' and metric == 'auc'")
+    assert table["value"].round(1).tolist() == [0.0, 0.1] and table["part"].tolist() == ["T", "T"]
+    rounded = study(as_claimed, settings=[SDENET, SDENET._replace(k=0.35355, T=0.5)])
+    assert verdicts(rounded)["D13"] != "not run"
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ([SDENET], "training alone, asking alone"),
+        ([SDENET, NOISES[1], NOISES[2]], ""),
+        ([NOISES[2]], "both, training alone"),
+        ([SDENET._replace(method="rk4"), *(cell._replace(method="rk4") for cell in NOISES[1:])], "neither"),
+        ([], "both, training alone, asking alone"),
+        ([SDENET._replace(k=0.4)], "both, training alone, asking alone"),
+    ],
+)
+def test_where_noise_was_not_tried_is_said(settings, missing):
+    """An ODENet is the network without noise anywhere, unless its solver is another one."""
+    evidence = metrics.flow_claims(study(as_claimed, settings=[RESNET, ODENET, *settings]), draws=20)["evidence"]
+    assert (f"not run at sigma 2: noise in {missing};" in evidence["D9"]) == bool(missing)
+    assert "not run at sigma 2" not in "".join(evidence.drop("D9")) + evidence["D9"] * (not missing)
+
+
 def curves_of(extra, families=("ResNet-14", "ODENet"), top=(0.86, 0.82), **sizes):
     """Checkpoints that leak by accuracy alone, and `extra` more for the first family; each ends at its own accuracy."""
 
@@ -447,16 +543,52 @@ def test_checkpoints_that_share_no_accuracy_or_hold_one_pair_decide_nothing():
         assert "at equal accuracy: 1 of 1 not compared" in claims.loc["D1", "evidence"]
 
 
-def test_a_matched_difference_is_that_of_the_frontier_at_its_highest_level_with_students_t():
+def test_equal_accuracy_says_the_attack_and_how_often_stochastic_networks_were_asked():
+    def asked(count, cells):
+        curves = curves_of(0.5, ("ODENet", "SDENet sigma=2"), info={"queries": count} if count else None)
+        claims = metrics.flow_claims(cells, frontier=curves, draws=DRAWS)
+        return claims.loc["D6", "verdict"], claims.loc["D6", "evidence"]
+
+    cells = study(as_claimed, settings=[ODENET, *ASKED])
+    for count, said, bracket in ((4, "R = 4", ", R = 4"), (64, "R = 64", ""), (None, "R not known", ", R not known")):
+        verdict, evidence = asked(count, cells)
+        assert verdict == f"holds (also at equal accuracy{bracket})"
+        assert f"(4 pairs), lira_global, {said} +0." in evidence
+    verdict, evidence = asked(4, study(as_claimed, settings=[ODENET, SDENET]))
+    assert verdict == "holds (also at equal accuracy)"
+    pair = curves_of(0.5, info={"queries": 1})
+    assert "R = " not in metrics.flow_claims(study(as_claimed), frontier=pair, draws=20).loc["D1", "evidence"]
+
+
+def test_a_frontier_without_draws_over_samples_decides_nothing():
+    cells = study(as_claimed, lambda cell: (0.98, 0.86) if cell.model == "resnet14" else (0.9, 0.82), settings=[RESNET, ODENET])
+    for extra in (0.5, 0.0):
+        claims = metrics.flow_claims(cells, frontier=curves_of(extra, draws=0), draws=DRAWS)
+        assert claims["verdict"][["D1", "D2"]].tolist() == ["holds (at unequal accuracy)", "not resolved"]
+        assert "samples not drawn: decides nothing" in claims.loc["D1", "evidence"]
+    table = metrics.flow_comparisons(cells, frontier=curves_of(0.5, draws=0), draws=DRAWS)
+    assert set(table.loc[table["part"].str.startswith("at equal"), "outcome"]) == {"open"}
+
+
+def test_a_matched_difference_is_that_of_the_frontier_at_its_highest_level_with_its_interval():
     cells, curves = study(as_claimed, settings=[RESNET, ODENET]), curves_of(0.2)
     table = metrics.flow_comparisons(cells, frontier=curves, draws=DRAWS, level=0.8)
     row = table.query("claim == 'D1' and part == 'at equal accuracy'").iloc[0]
-    found = metrics.matched(curves, baseline="ODENet").query("family == 'ResNet-14'").iloc[-1]
-    assert row["value"] == found["difference"] and not row["needed"]
-    values = np.random.default_rng(0).normal(size=4)  # any four numbers: both ends scale alike with the level
-    wide, narrow = (np.diff(t_interval(values, np.arange(4), confidence=level))[0] for level in (0.95, 0.8))
-    given = found["difference_high"] - found["difference_low"]
-    assert (row["high"] - row["low"]) / given == pytest.approx(narrow / wide)
+    found = metrics.matched(curves, baseline="ODENet", confidence=0.8).query("family == 'ResNet-14'").iloc[-1]
+    assert row["value"] == pytest.approx(found["difference"], abs=1e-12) and not row["needed"]
+    assert tuple(row[["low", "high"]]) == pytest.approx(tuple(found[["difference_low", "difference_high"]]))
+    assert tuple(row[["sure_low", "sure_high"]]) == tuple(row[["low", "high"]])  # one comparison: nothing is shared
+    solvers = [FlowCell("odenet", blocks) for blocks in (1, 2, 3)]
+    curves = curves_of(0.0, tuple(cell.label for cell in solvers), (0.86, 0.84, 0.82))
+    table = metrics.flow_comparisons(study(as_claimed, settings=solvers), frontier=curves, draws=DRAWS)
+    rows = table.query("claim == 'D4' and part == 'at equal accuracy'")
+    assert len(rows) == 3
+    options = {"baseline": "ODENet, 2 blocks", "confidence": 1 - 0.05 / 3}
+    pair = curves[curves["family"].isin(["ODENet, 2 blocks", "ODENet, 3 blocks"])]
+    sure = metrics.matched(pair, **options).query("family == 'ODENet, 3 blocks'").iloc[-1]
+    row = rows[rows["compared"].str.startswith("ODENet, 3 blocks - ODENet, 2 blocks")].iloc[0]
+    assert tuple(row[["sure_low", "sure_high"]]) == pytest.approx(tuple(sure[["difference_low", "difference_high"]]))
+    assert row["sure_low"] < row["low"] and row["high"] < row["sure_high"]
 
 
 def test_one_pair_of_targets_decides_nothing():

@@ -16,6 +16,7 @@ from mia_nb.types import Scores
 
 SAME = 0.01  # differences up to this count as none, of AUC and of accuracy
 TPR = "tpr"  # stands for the TPR at the smallest FPR that all cells can measure
+STOCHASTIC_ONLY = ("lira_joint",)  # attacks that read off how answers to one question differ
 OF_MODELS = {"test_accuracy": lambda scores: scores.accuracy[:, 1], "gap": lambda scores: -np.diff(scores.accuracy)[:, 0]}
 COLUMNS = [
     "claim", "part", "compared", "metric", "needed", "value", "low", "high", "sure_low", "sure_high", "margin", "outcome",
@@ -64,14 +65,23 @@ def minus(part: str, compared: str, a, b, **options) -> Contrast:
 
 
 def strongest(cells, *settings) -> list[tuple]:
-    """For each setting the attacks that all of them have, so that families are compared by their worst case; maybe none."""
-    common = [cell.attack for cell in cells if all(s._replace(attack=cell.attack) in cells for s in settings)]
-    return [tuple(s._replace(attack=attack) for attack in dict.fromkeys(common)) for s in settings]
+    """For each setting the attacks that all of them have, so that families are compared by their worst case; maybe none.
+
+    What only stochastic networks can be asked (`STOCHASTIC_ONLY`) counts beside these where all stochastic settings have it.
+    """
+    words = dict.fromkeys(cell.attack for cell in cells)
+    found = {word: [s._replace(attack=word) in cells for s in settings] for word in words}
+    common = [word for word in words if all(found[word])]
+    noisy = [getattr(s, "stochastic", False) for s in settings]
+    own = [word for word in STOCHASTIC_ONLY if word in words and word not in common and any(noisy) and found[word] == noisy]
+    sides = [[*common, *(own if random else [])] if common else [] for random in noisy]
+    return [tuple(s._replace(attack=word) for word in side) for s, side in zip(settings, sides, strict=True)]
 
 
-def worst_case(side: tuple) -> str:
-    """In words: which attacks a side takes the strongest of."""
-    return f"strongest of {len(side)} attacks" if len(side) > 1 else side[0].attack
+def worst_case(side: tuple, other: tuple = ()) -> str:
+    """In words: which attacks a side takes the strongest of, and the other side where it takes other ones."""
+    words = [f"strongest of {len(one)} attacks" if len(one) > 1 else one[0].attack for one in (side, other or side)]
+    return " against ".join(dict.fromkeys(words))
 
 
 def steps(group: list) -> list[tuple]:

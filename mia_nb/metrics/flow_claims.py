@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 
 import pandas as pd
-from scipy.stats import t as student
 
 from mia_nb.metrics.contrasts import (
     COLUMNS,
@@ -26,13 +25,15 @@ from mia_nb.metrics.contrasts import (
     worst_case,
 )
 from mia_nb.metrics.flow_published import ADAPTIVE, NEAR, FlowCell, flow_checked
-from mia_nb.metrics.frontier import matched
+from mia_nb.metrics.frontier import highest_level, matched
 from mia_nb.types import Scores
 
 VARIANTS = {"SONODE": "sonode", "ANODE": "anode", "HBNODE": "hbnode"}
 SIGMA = 2.0  # the study's SDENet
+ROUNDING = 1e-3  # of sigma, where k was not given in full
 LARGE_K, LARGE_SD = 0.6, 2.4  # its largest noise per step at T = 1, and what 16 steps add up to
 TENFOLD, HUNDREDFOLD = 10.0, 100.0
+NOISE_IN = {(True, True): "both", (True, False): "training alone", (False, True): "asking alone", (False, False): "neither"}
 AT_EQUAL = {"test_acc": "at equal accuracy", "gap": "at equal gap"}
 LEVEL_OF = {"test_acc": "test accuracy", "gap": "gap"}
 
@@ -92,7 +93,7 @@ def _versus(cells, part: str, a: FlowCell, b: FlowCell, **options) -> Iterator[C
     """a - b by the strongest of the attacks that both have, with options of the contrast."""
     side_a, side_b = strongest(cells, a, b)
     if side_a:
-        yield minus(part, f"{_who(a)} - {_who(b)}, {worst_case(side_a)}", side_a, side_b, **options)
+        yield minus(part, f"{_who(a)} - {_who(b)}, {worst_case(side_a, side_b)}", side_a, side_b, **options)
 
 
 def _ratio(cells, part: str, a: FlowCell, b: FlowCell, **options) -> Iterator[Contrast]:
@@ -102,8 +103,9 @@ def _ratio(cells, part: str, a: FlowCell, b: FlowCell, **options) -> Iterator[Co
 
 def _by_attack(cells, a: FlowCell, b: FlowCell) -> Iterator[Contrast]:
     """a - b attack by attack; decides nothing."""
-    for side_a, side_b in zip(*strongest(cells, a, b), strict=True):
-        yield minus(side_a.attack, f"{_who(a)} - {_who(b)}", side_a, side_b, needed=False)
+    side_a, side_b = ({cell.attack: cell for cell in side} for side in strongest(cells, a, b))
+    for attack in (word for word in side_a if word in side_b):
+        yield minus(attack, f"{_who(a)} - {_who(b)}", side_a[attack], side_b[attack], needed=False)
 
 
 def _gap(cells, a: FlowCell, b: FlowCell, **options) -> Iterator[Contrast]:
@@ -189,16 +191,29 @@ def _d9(cells) -> Iterator[Contrast]:
     """Noise nowhere against ResNet-14; then what noise in training, in asking, and in both adds to that."""
     built = _sdenets(cells)
     never = [cell for cell in built if not (cell.noise_train or cell.noise)]
-    zero = _settings(cells, model="sdenet", k=0.0, blocks=1)
-    alike = [cell for one in built for cell in _alike(zero or _odenets(cells, blocks=1), one)]
-    for quiet in dict.fromkeys([*(alike or zero or _studied(cells)), *never]):
+    for quiet in _noiseless(cells):
         for resnet in _settings(cells, model="resnet14"):
             yield from _versus(cells, "no noise", resnet, quiet)
             yield from _ratio(cells, "ratio", resnet, quiet, needed=False, above=1.0)
         for cell in _most_asked([cell for cell in built if cell not in never]):
-            where = {(True, True): "both", (True, False): "training alone", (False, True): "asking alone"}
-            part = f"gain of noise in {where[cell.noise_train, cell.noise]}"
+            part = f"gain of noise in {NOISE_IN[cell.noise_train, cell.noise]}"
             yield from _versus(cells, part, quiet, cell, needed=False)
+
+
+def _noiseless(cells) -> list[FlowCell]:
+    """Networks of sigma 0, most like the SDENets of sigma 2, and these with their noise off in training and asking."""
+    built, zero = _sdenets(cells), _settings(cells, model="sdenet", k=0.0, blocks=1)
+    alike = [cell for one in built for cell in _alike(zero or _odenets(cells, blocks=1), one)]
+    never = [cell for cell in built if not (cell.noise_train or cell.noise)]
+    return list(dict.fromkeys([*(alike or zero or _studied(cells)), *never]))
+
+
+def _noise_not_run(cells) -> list[str]:
+    """Where noise could have been on and was not; a network of sigma 0 that is otherwise alike has its noise on nowhere."""
+    built = _sdenets(cells)
+    run = {(cell.noise_train, cell.noise) for cell in built}
+    alike = {(cell.method, cell.steps) for cell in built} & {(cell.method, cell.steps) for cell in _noiseless(cells)}
+    return [where for on, where in NOISE_IN.items() if on not in run and (any(on) or (built and not alike))]
 
 
 def _d11(cells) -> Iterator[Contrast]:
@@ -217,10 +232,10 @@ def _d12(cells) -> Iterator[Contrast]:
 
 
 def _one_sigma(settings: list[FlowCell]) -> Iterator[list[FlowCell]]:
-    """Groups of the same sigma, to 5 %: k may be given rounded."""
+    """Groups of the same sigma but for rounding."""
     group: list[FlowCell] = []
     for cell in sorted(settings, key=lambda cell: cell.sigma):
-        if group and not math.isclose(cell.sigma, group[0].sigma, rel_tol=0.05):
+        if group and not math.isclose(cell.sigma, group[0].sigma, rel_tol=ROUNDING):
             yield group
             group = []
         group.append(cell)
@@ -229,11 +244,14 @@ def _one_sigma(settings: list[FlowCell]) -> Iterator[list[FlowCell]]:
 
 def _d13(cells) -> Iterator[Contrast]:
     for group in _one_sigma(_noisy(cells)):
-        sigma = {cell._replace(k=group[0].k): cell for cell in group}  # k follows from sigma, steps and T
+        sigma: dict[FlowCell, list[FlowCell]] = {}  # k follows from sigma, steps and T
+        for cell in group:
+            sigma.setdefault(cell._replace(k=group[0].k), []).append(cell)
         for varied in ("T", "steps"):
             for row in _over(list(sigma), varied):
                 for less, more in steps(row):
-                    yield from _versus(cells, varied, sigma[more], sigma[less], margin=SAME)
+                    for a, b in product(sigma[more], sigma[less]):
+                        yield from _versus(cells, varied, a, b, margin=SAME)
 
 
 CLAIMS = {
@@ -331,57 +349,82 @@ def flow_comparisons(
     """One row per comparison that a claim of Hong, Wu, Gruber and Lee (arXiv 2501.06686) rests on, as far as it was run.
 
     Columns and intervals as in `snn_comparisons`; metric may be gap (train minus test accuracy) and "ratio of tpr@x", whose
-    interval covers the bootstrap's and Fieller's. A stochastic model is taken with the most queries that were run.
+    interval covers the bootstrap's and Fieller's. A stochastic model is taken with the most queries that were run. Attacks that
+    only stochastic models can be asked (lira_joint) count on their side. Cells with a `variant` are left out.
     frontier: `metrics.frontier` of checkpoints, families named by `FlowCell.label`. Then comparisons of models are repeated
-    "at equal accuracy" (D1, D4 to D6, D9, D11; needed=False) and "at equal gap" (D2; decides): `metrics.matched`, strongest
-    attack, at the highest of its default levels that two pairs of both families reach, Student's t over pairs.
+    "at equal accuracy" (D1, D4 to D6, D9, D11; needed=False) and "at equal gap" (D2; decides): `metrics.matched`, the strongest
+    of the attacks in the frontier, at the highest of its default levels that two pairs of both families reach. `compared`
+    says which attacks these were, and of stochastic models R, the answers averaged.
     "against" at equal accuracy also says that nothing is left: the joint interval lies within +-0.01. "for" is as elsewhere.
+    Made with draws=0, a frontier decides nothing ("open"): its intervals do not cover the choice of samples.
     Raises ValueError for settings that cannot be, and for cells trained on different masks.
     Caveats: a frontier has its own number of queries; at its highest levels fewer pairs may be left, as the row says.
     """
-    cells = flow_checked(cells)
+    return _compared(_deciding(cells), frontier, draws, level, seed)[0]
+
+
+def _deciding(cells: dict) -> dict[FlowCell, Scores]:
+    """The cells that are the study's."""
+    return {cell: scores for cell, scores in flow_checked(cells).items() if not cell.variant}
+
+
+def _compared(cells, frontier, draws: int, level: float, seed: int) -> tuple[pd.DataFrame, dict[str, str]]:
+    """All comparisons, and by claim the R of those at equal accuracy that were asked less than what decides."""
     table = compare(CLAIMS, cells, _who, draws=draws, level=level, seed=seed)
-    rows = [] if frontier is None else [row for name in CLAIMS for row in _at_one_level(name, cells, frontier, level)]
-    if not rows:
-        return table
-    table = pd.concat([table, pd.DataFrame(rows, columns=COLUMNS)], ignore_index=True)
+    matches = [] if frontier is None else [one for name in CLAIMS for one in _at_one_level(name, cells, frontier, level)]
+    if not matches:
+        return table, {}
+    table = pd.concat([table, pd.DataFrame([row for row, _ in matches], columns=COLUMNS)], ignore_index=True)
     order = table["claim"].map(list(CLAIMS).index)
-    return table.iloc[order.argsort(kind="stable")].reset_index(drop=True)
+    fewer: dict[str, dict] = {}
+    for row, asked in matches:
+        fewer.setdefault(row["claim"], {}).update(dict.fromkeys(asked))
+    return table.iloc[order.argsort(kind="stable")].reset_index(drop=True), {k: ", ".join(v) for k, v in fewer.items()}
 
 
-def _at_one_level(name: str, cells, frontier: pd.DataFrame, level: float) -> list[dict]:
-    """The contrasts of one claim that decide, at equal accuracy or gap, as far as checkpoints of both families are there."""
+def _at_one_level(name: str, cells, frontier: pd.DataFrame, level: float) -> Iterator[tuple[dict, list[str]]]:
+    """The contrasts of one claim that decide, at equal accuracy or gap, as far as checkpoints of both families are there.
+
+    Beside each row the R of stochastic families that were asked less along training than in what decides.
+    """
     claim, by = CLAIMS[name], CLAIMS[name].matched
     deciding = [c for c in claim.contrasts(cells) if c.needed and c.metric == ("gap" if by == "gap" else "auc")] if by else []
     found = []
     for contrast in deciding:
-        a, b = (side[0].label for _, side in contrast.terms)
-        if a != b and {a, b} <= set(frontier["family"]) and (top := _highest(frontier, a, b, by)) is not None:
-            found.append((contrast, a, b, top))
-    sure, rows = 1 - (1 - level) / max(len(found), 1), []
-    for contrast, a, b, top in found:
-        value, ends, sure_ends = top["difference"], _student(top, level), _student(top, sure)
-        what = f"{a} - {b} at {LEVEL_OF[by]} {top['level']:.3f} ({top['difference_pairs']} pairs)"
-        options = {"part": AT_EQUAL[by], "compared": what, "metric": "auc", "needed": by == "gap"}
-        row = row_of(name, contrast._replace(**options, margin=SAME if by == "gap" else 0.0), value, ends, sure_ends)
-        gone = contrast.above == 0 and sure_ends[0] > -SAME and sure_ends[1] < SAME
-        rows.append(row | ({"outcome": "against"} if by == "test_acc" and gone else {}))
-    return rows
+        a, b = (side[0] for _, side in contrast.terms)
+        if a.label != b.label and {a.label, b.label} <= set(frontier["family"]):
+            pair = frontier[frontier["family"].isin([a.label, b.label])]
+            if (top := highest_level(pair, a.label, b.label, by)) is not None:
+                found.append((contrast, pair, a, b, top))
+    sure = 1 - (1 - level) / max(len(found), 1)
+    for contrast, pair, a, b, top in found:
+        options = {"by": by, "baseline": b.label, "levels": [top]}
+        there, surely = (matched(pair, **options, confidence=one).set_index("family") for one in (level, sure))
+        yield _matched_row(name, contrast, by, (a, b), there, surely.loc[a.label])
 
 
-def _highest(frontier: pd.DataFrame, a: str, b: str, by: str) -> pd.Series | None:
-    """a minus b at the highest level that two pairs of both reach, None without one."""
-    both = matched(frontier[frontier["family"].isin([a, b])], by=by, metric="auc", baseline=b)
-    both = both[(both["family"] == a) & (both["difference_pairs"] >= 2)]
-    return both.loc[both["level"].idxmax()] if len(both) else None
-
-
-def _student(row: pd.Series, level: float) -> tuple[float, float]:
-    """The 95 % interval of a matched difference at another level."""
-    half = (row["difference_high"] - row["difference_low"]) / 2
-    scale = student.ppf([(1 + level) / 2, 0.975], row["difference_pairs"] - 1)
-    half = half * scale[0] / scale[1]
-    return row["difference"] - half, row["difference"] + half
+def _matched_row(name: str, contrast: Contrast, by: str, sides, there: pd.DataFrame, surely: pd.Series):
+    (a, b), one = sides, there.loc[sides[0].label]
+    asked = {cell: there.loc[cell.label, "queries"] for cell in sides if cell.stochastic}
+    said = {cell: f"R = {count:g}" if pd.notna(count) else "R not known" for cell, count in asked.items()}
+    words = [
+        " against ".join(dict.fromkeys(there.loc[[a.label, b.label], "attack"])),
+        " against ".join(dict.fromkeys(said.values())),
+    ]
+    words += [] if one["over_samples"] else ["samples not drawn: decides nothing"]
+    what = f"{a.label} - {b.label} at {LEVEL_OF[by]} {one['level']:.3f} ({one['difference_pairs']} pairs)"
+    options = {
+        "part": AT_EQUAL[by],
+        "compared": ", ".join(filter(None, [what, *words])),
+        "metric": "auc",
+        "needed": by == "gap",
+    }
+    ends, sure_ends = ((row["difference_low"], row["difference_high"]) for row in (one, surely))
+    contrast = contrast._replace(**options, margin=SAME if by == "gap" else 0.0)
+    row = row_of(name, contrast, one["difference"], ends, sure_ends)
+    gone = by == "test_acc" and contrast.above == 0 and sure_ends[0] > -SAME and sure_ends[1] < SAME
+    row |= {"outcome": "open"} if not one["over_samples"] else {"outcome": "against"} if gone else {}
+    return row, [said[cell] for cell, count in asked.items() if not count >= cell.queries]
 
 
 def flow_claims(
@@ -398,17 +441,19 @@ def flow_claims(
     What compares models of test accuracies more than 1 point apart is followed by " (at unequal accuracy)"; with a
     `frontier` by " (also at equal accuracy)" where every comparison that decides comes out the same there. What holds as the
     models are, but where a comparison at equal accuracy is against it or finds nothing left, is "not at equal accuracy".
+    "(also at equal accuracy, R = 4)": there stochastic models were asked less often than in what decides.
     D7 asks for 10 times, and is "not resolved" at best where the FPR that can be measured is so large that a model at chance
     allows no such ratio. D12: an AUC resolved below 0.5 is no absence of risk but a failed design, and is said to be so.
     Defenses (D8, D15) and accounting (D10, D14) have no place here.
     Caveat: verdicts are about the attacks that were run, on these data, and not a statement on what any attack could find.
     """
-    table = flow_comparisons(cells, frontier=frontier, draws=draws, level=level, seed=seed)
-    extra = partial(_remarks, checkpoints=frontier is not None)
-    return judge(CLAIMS, flow_checked(cells), table, _who, extra=extra, qualify=_qualified)
+    cells = _deciding(cells)
+    table, fewer = _compared(cells, frontier, draws, level, seed)
+    extra = partial(_remarks, cells=cells, checkpoints=frontier is not None)
+    return judge(CLAIMS, cells, table, _who, extra=extra, qualify=partial(_qualified, fewer=fewer))
 
 
-def _remarks(found: pd.DataFrame, checkpoints: bool) -> Iterator[str]:
+def _remarks(found: pd.DataFrame, cells, checkpoints: bool) -> Iterator[str]:
     """What a reader must know beside the verdict: what was not matched, ratios out of reach, and an AUC below chance."""
     asked, there = _asked(found), (found["part"] == AT_EQUAL["test_acc"]).sum()
     if checkpoints and there < asked and CLAIMS[found["claim"].iloc[0]].matched == "test_acc":
@@ -417,6 +462,8 @@ def _remarks(found: pd.DataFrame, checkpoints: bool) -> Iterator[str]:
         most = 1 / float(metric.rpartition("@")[2])
         if most < HUNDREDFOLD:
             yield f"at this FPR a model at chance allows ratios up to {most:.0f} only"
+    if (found["claim"] == "D9").any() and (missing := _noise_not_run(cells)):
+        yield f"not run at sigma {SIGMA:g}: noise in {', '.join(missing)}"
     if _below_chance(found):
         yield "design check failed: AUC below 0.5, a wrong sign or an effect of the design and no absence of risk"
 
@@ -431,7 +478,7 @@ def _below_chance(found: pd.DataFrame) -> bool:
     return bool((coin.loc[coin["metric"] == "auc", "sure_high"] < 0).any())
 
 
-def _qualified(verdict: str, found: pd.DataFrame, unequal: bool) -> str:
+def _qualified(verdict: str, found: pd.DataFrame, unequal: bool, fewer: dict[str, str]) -> str:
     """The verdict with what comparisons at equal accuracy make of it."""
     if _below_chance(found):
         return "not resolved (design check failed)"
@@ -443,5 +490,6 @@ def _qualified(verdict: str, found: pd.DataFrame, unequal: bool) -> str:
         len(there) == _asked(found) and (there == "for").all() if verdict == "holds" else against and verdict == "does not hold"
     )
     if same and len(there):
-        return f"{verdict} (also at equal accuracy)"
+        asked = fewer.get(found["claim"].iloc[0])
+        return f"{verdict} (also at equal accuracy{f', {asked}' if asked else ''})"
     return at_unequal_accuracy(verdict, found, unequal)

@@ -45,7 +45,8 @@ class FlowCell(NamedTuple):
     `blocks` per group: ODE or SDE blocks of a flow network, residual blocks of a ResNet-14, which are not the same thing;
     FlowCell("resnet14", 3) is the study's. "odenet" has groups of 16, 32 and 64 widened channels, "odenet64" and its variants
     one group; an "sdenet" of k = 0 is an "odenet". `k`: standard deviation of the noise added per step. `queries`: answers
-    averaged per sample.
+    averaged per sample. `variant`: in words, what the study does not know ("frozen", "gn", "made of odenet"); a cell with one
+    stands in no printed table and decides no claim.
     """
 
     model: str  # a key of NAMES
@@ -59,6 +60,12 @@ class FlowCell(NamedTuple):
     noise: bool = True  # was it on when the models were asked
     queries: int = 1
     attack: str = "lira_global"  # as in attacks.ATTACKS
+    variant: str = ""
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether answers to one question differ."""
+        return self.k > 0 and self.noise
 
     @property
     def sigma(self) -> float:
@@ -83,6 +90,7 @@ class FlowCell(NamedTuple):
             f"T={self.T:g}" if self.T != 1 else "",
             "" if self.noise_train else "trained without noise",
             "" if self.noise else "noise off",
+            self.variant,
         ]
         return ", ".join(filter(None, words))
 
@@ -90,8 +98,10 @@ class FlowCell(NamedTuple):
 def flow_cell(info: dict, attack: str) -> FlowCell:
     """The setting of signals, from `Signals.info`, with the attack that was run on them.
 
-    The model is named by its equation, so that an "odenet" built with noise is an "sdenet". Raises ValueError when the
-    signals are of no model of the study, or do not say how their flow was integrated.
+    The model is named by its equation, so that an "odenet" built with noise is an "sdenet". `variant` says what the study does
+    not know: a frozen network, a Lipschitz bound, a clipped state, another norm than "bn", a replaced network made of another
+    one than ResNet-14. Raises ValueError when the signals are of no model of the study, or do not say how their flow was
+    integrated.
     """
     model, flow = info.get("model"), info.get("flow")
     if model not in NAMES:
@@ -106,9 +116,19 @@ def flow_cell(info: dict, attack: str) -> FlowCell:
             raise ValueError(f"a {model} of layout, order, damping, extra channels {shape} is none of {', '.join(NAMES)}")
         noisy = SHAPES[shape] == "odenet" and (flow["k"] > 0 or model == "sdenet")
         model = "sdenet" if noisy else SHAPES[shape]
+    about = {"queries": info.get("queries", 1), "attack": attack, "variant": _variant(info, model == "replaced")}
     noise = flow["noise_eval"] if info.get("noise") is None else info["noise"]
     numbers = {name: flow[name] for name in ("blocks", "method", "augment", "k", "steps", "T", "noise_train")}
-    return flow_checked_cell(FlowCell(model, **numbers, noise=bool(noise), queries=info.get("queries", 1), attack=attack))
+    return flow_checked_cell(FlowCell(model, **numbers, noise=bool(noise), **about))
+
+
+def _variant(info: dict, replaced: bool) -> str:
+    """What sets a network apart from the study's."""
+    flow, base = info["flow"], info.get("base") or "resnet14"
+    norm = flow.get("norm") or "bn"
+    bounds = [f"{name} {flow[name]:g}" for name in ("lipschitz", "clip") if flow.get(name) is not None]
+    words = ["frozen" if info.get("freeze") else "", *bounds, norm if norm != "bn" else ""]
+    return ", ".join(filter(None, [*words, f"made of {base}" if replaced and base != "resnet14" else ""]))
 
 
 def flow_checked_cell(cell: FlowCell) -> FlowCell:
@@ -161,7 +181,8 @@ def flow_against_papers(
 
     Ours is placed by model, blocks, channels, solver, and for stochastic models sigma, steps and T, with noise on in
     training and asking and the fewest queries, whose number the study does not state; neither does it state the steps of the
-    ODENets and which form of LiRA it ran. SDENets are placed whatever their scheme. The note says what differs.
+    ODENets and which form of LiRA it ran. SDENets are placed whatever their scheme, cells with a variant nowhere. The note
+    says what differs.
     """
     cells, printed = flow_checked(cells), [r for r in records() if r["paper"] == PAPER]
     if strange := sorted(set(tables) - set(TABLES)):
@@ -210,6 +231,8 @@ def _find(cells: dict, wanted: FlowCell, attacks: tuple[str, ...]) -> FlowCell |
 
 
 def _same_setting(cell: FlowCell, wanted: FlowCell) -> bool:
+    if cell.variant:
+        return False
     if wanted.model == "resnet14":
         return True
     same = (cell.blocks, cell.augment, cell.T) == (wanted.blocks, wanted.augment, wanted.T) and cell.noise and cell.noise_train

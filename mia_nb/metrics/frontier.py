@@ -197,6 +197,13 @@ def matched(
     return out
 
 
+def highest_level(table: pd.DataFrame, a: str, b: str, by: str) -> float | None:
+    """The highest default level of `matched` that two pairs of both families reach, None without one."""
+    both = matched(table[table["family"].isin([a, b])].drop(columns="auc_draws", errors="ignore"), by=by, baseline=b)
+    reached = both.loc[(both["family"] == a) & (both["difference_pairs"] >= 2), "level"]
+    return float(reached.max()) if len(reached) else None
+
+
 def _need(table: pd.DataFrame, columns: tuple, who: str):
     wanted = (*KEYS, "target", "pair", *columns)
     if lacks := [name for name in wanted if name not in table.columns]:

@@ -150,7 +150,7 @@ def _bound(attack, combine: str | None, signals: Signals):
 
 
 def _curve(attack, signals, references, asked, split, fpr, draws, seed) -> pd.DataFrame:
-    if getattr(attack, "keywords", {}).get("combine") == "mean_sd":
+    if getattr(find(attack)[1], "keywords", {}).get("combine") == "mean_sd":
         asked = [one for one in asked if one > 1]
         if not asked:
             raise ValueError("combine='mean_sd' needs several queries: ask for some R of 2 or more")
