@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mia_nb import metrics, plots
-from mia_nb.types import Scores
+from mia_nb.types import Scores, Signals
 
 # AUC of LiRA and accuracies on CIFAR-10 (Hong, Wu, Gruber and Lee, arXiv 2501.06686)
 STUDY = {"ResNet-14": (0.679, 0.981, 0.860), "ODENet": (0.616, 0.943, 0.844), "SDENet": (0.525, 0.830, 0.819)}
@@ -235,6 +235,24 @@ def test_attacks_of_one_curve_are_lines_of_their_own_and_an_open_limit_is_said()
     assert list(figure.layout.xaxis.ticktext) == ["1", "4", "16", "64", "∞"]
     np.testing.assert_allclose(trace(figure, "SDENet, nig").x, [2, 6])
     assert title(figure).endswith("no limit could be extrapolated")
+
+
+def test_an_attack_on_the_spread_of_answers_is_drawn_from_two_queries_on_and_has_no_limit():
+    """Members answer with less noise; what averages the answers sees nothing of it."""
+    rng, member = np.random.default_rng(0), np.zeros((8, 200), bool)
+    for first in range(0, 8, 2):
+        member[first, rng.permutation(200)[:100]] = True
+        member[first + 1] = ~member[first]
+    margin = rng.normal(size=200) + np.where(member, 0.5, 1.0)[:, None] * rng.normal(size=(8, 16, 200))
+    signals = Signals.from_logits(np.stack([margin, 0 * margin], -1), np.zeros(200, int), member, draws="noise")
+    both = metrics.query_curve(signals, ["rmia", "lira_joint"], queries=(1, 2, 16), draws=20)
+    drawn = {t.name: t for t in plots.query_curves({"SDENet": both}).data if t.showlegend}
+    assert len(drawn["SDENet, rmia"].x) == 3 and len(drawn["SDENet, lira_joint"].x) == 2
+    assert drawn["SDENet, lira_joint"].y[1] > 0.8 > 0.6 > drawn["SDENet, rmia"].y[2]
+    joint = both[both["attack"] == "lira_joint"]
+    assert joint.index.tolist() == [2, 16, np.inf] and np.isnan(joint.loc[np.inf, "auc"])
+    with pytest.raises(ValueError, match="needs several queries"):
+        metrics.query_curve(signals, "lira_joint", queries=1)
 
 
 def test_costs_are_bars_of_the_tables_values_with_ratios_to_the_first_family():
