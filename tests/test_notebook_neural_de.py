@@ -194,7 +194,7 @@ def test_every_attack_on_every_family_has_its_auc_with_an_interval_and_the_last_
 
 
 def test_the_strongest_attack_of_each_family_is_the_one_that_is_drawn(compared, scores, best):
-    shown = rows(compared, "rates")
+    shown = rows(compared, "rates", 1)
     assert {name: row[0] for name, row in shown.items()} == best
     drawn = {trace["name"].split(":")[0]: trace for trace in picture(compared, "gap")["data"][1:]}
     for name, word in best.items():

@@ -10,7 +10,7 @@ from mia_nb.metrics.uncertainty import intervals
 from mia_nb.types import Scores
 
 VARIANTS = ("odenet64", "anode", "sonode", "hbnode")
-HELD = ("model", "blocks", "method", "k", "steps", "T", "noise_train", "noise")
+HELD = ("model", "blocks", "method", "k", "steps", "T", "noise_train", "noise", "variant")
 # what is compared: the fields that may differ besides it, and those that are held in their place
 FREE = {
     "method": ((), ()), "blocks": ((), ()), "k": (("model",), ()), "T": ((), ()), "steps": ((), ()),
