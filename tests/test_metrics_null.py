@@ -159,7 +159,9 @@ def test_pooled_scores_of_every_attack_tell_nothing_in_a_null_world_of_pairs(mod
         try:
             scores = attacks.score(attack, signals)
         except ValueError:
-            assert models == 4 and ("lira" in name or name == "nig_offline")  # one pair left: no variance
+            assert name == "lira_joint" or (
+                models == 4 and ("lira" in name or name == "nig_offline")
+            )  # no answers, no variance
             continue
         told[name] = metrics.auc(scores.value.ravel(), scores.member.ravel())
     assert len(told) >= 8
