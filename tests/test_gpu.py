@@ -71,3 +71,26 @@ def test_spiking_networks_train_on_the_gpu(images, tmp_path):
     pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
     signals = query.query(pool, images, device="cuda", progress=False)
     assert signals.correct[:, 0][signals.member].mean() > 0.5
+
+
+def test_networks_of_equations_train_stacked_and_answer_with_noise_on_the_gpu(images, tmp_path):
+    args = {"width": 8, "steps": 2, "k": 0.1}
+    recipe = Recipe(**{**RECIPE.to_json(), "model": "sdenet", "model_args": args, "epochs": 10, "snapshots": [2]})
+    for strategy in ("plain", "stacked"):  # equal in law there, not in bits: a group draws its noise from one generator
+        pool = training.train_pool(recipe, images, root=tmp_path / strategy, device="cuda", strategy=strategy, progress=False)
+        assert pool.folder.read_json("execution.json")["stacked"] == (strategy == "stacked")
+        signals = query.query(pool, images, queries=4, device="cuda", progress=False)
+        assert signals.draws == "noise" and signals.margin.std(1).min() > 0
+        assert signals.correct[:, 0][signals.member].mean() > 0.5
+        again = query.query(pool, images, queries=4, device="cuda", batch=256, force=True, progress=False)
+        np.testing.assert_array_equal(again.margin, signals.margin)
+
+
+def test_a_librarys_sde_solver_answers_on_the_gpu_and_a_step_tells_its_peak(images, tmp_path):
+    recipe = Recipe(
+        **{**RECIPE.to_json(), "model": "sdenet", "model_args": {"width": 4, "steps": 2, "method": "srk"}, "epochs": 1}
+    )
+    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+    assert query.query(pool, images, queries=2, device="cuda", progress=False).margin.std(1).min() > 0
+    cost = training.step_cost(recipe, images, device="cuda")
+    assert cost["memory_mib"] > 0 and cost["seconds"] > 0
