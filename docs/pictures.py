@@ -45,6 +45,7 @@ def main(root: str = "results") -> None:
     screenshot([plots.roc_pair(scores), plots.summary(table)], HERE / "roc.png", [1000, 600], 520)
     print(metrics.readable(table).to_string())
     spiking(images, root)
+    equations(images, root)
 
 
 def spiking(images, root: str) -> None:
@@ -65,6 +66,22 @@ def spiking(images, root: str) -> None:
     drawn = [table[table["timesteps"] > 0] for table in (right, risk)]
     figure = plots.accuracy_and_risk(*drawn, accuracy_reference=level[0], reference=level[1], y_title="AUC of RMIA")
     screenshot([figure], HERE / "spiking.png", [1100], 460)
+
+
+def equations(images, root: str) -> None:
+    """Leakage along training and against the number of queries, for the demo's networks of differential equations."""
+    families, kept = [{"model": "resnet14"}, {"model": "odenet"}, {"model": "sdenet"}], [2, 4]
+    recipe = Recipe(num_models=8, epochs=8, snapshots=kept)
+    pools = training.family_pools(families, recipe, images, model_args={"width": 8}, flow={"steps": 4}, root=root)
+    runs = {}
+    for pool in pools:
+        answers = {epoch: query.query(pool.at(epoch), images) for epoch in [*kept, 8]}
+        name = metrics.flow_cell(answers[8].info, "").label
+        runs[name] = {e: {word: attacks.score(word, one) for word in ("rmia", "loss")} for e, one in answers.items()}
+    asked, quiet = query.query(pools[2], images, queries=16), query.query(pools[2], images, noise=False)
+    level = tuple(metrics.intervals(attacks.score("rmia", quiet), ()).loc["auc", ["value", "low", "high"]])
+    curve = plots.query_curves({name: metrics.query_curve(asked)}, noise_off={name: level})
+    screenshot([plots.frontier_lines(metrics.frontier(runs)), curve], HERE / "equations.png", [850, 750], 460)
 
 
 if __name__ == "__main__":
