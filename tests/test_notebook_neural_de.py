@@ -18,7 +18,7 @@ from mia_nb.metrics import FlowCell
 pytestmark = pytest.mark.notebook
 K, SD = {"k": 0.5}, "sigma=0.707"
 SIZE = {
-    "limit": 240, "num_models": 8, "model_args": {"width": 4}, "flow": {"steps": 2}, "epochs": 3, "snapshots": [1, 2],
+    "limit": 240, "num_models": 8, "network": {"width": 4}, "flow": {"steps": 2}, "epochs": 3, "snapshots": [1, 2],
     "queries": 4, "along": 2, "finetune": {"epochs": 2, "lr": 0.02}, "attacks": ["rmia", "loss"], "draws": 50,
     "self_test_draws": 5,
     "families": [

@@ -39,6 +39,6 @@ def test_the_readmes_audit_in_one_line_fits_the_preset_and_the_model():
     words = line.replace("my_package.networks:my_model", "toys:mlp").split()
     given = [tuple(word.split("=", 1)) for word in words if "=" in word]
     steps = notebooks.plan("all", words[words.index("--preset") + 1], given, notebooks.folders(None))
-    for step in steps:
+    for step in [step for step in steps if "model" in step.parameters]:  # the equations bring their own
         args = step.parameters.get("model_args", {})
         assert models.build(step.parameters["model"], args, in_channels=1, num_classes=3, size=8, seed=0)
