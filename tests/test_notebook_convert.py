@@ -13,7 +13,7 @@ from mia_nb.attacks import score
 
 pytestmark = pytest.mark.notebook
 TUNING = {"epochs": 2, "lr": 0.02, "batch": 32}
-SIZE = {"limit": 500, "num_models": 4, "epochs": 6, "timesteps": 2, "tuning": TUNING, "quality": [1, 16]}
+SIZE = {"limit": 500, "num_models": 4, "epochs": 6, "snapshots": [], "timesteps": 2, "tuning": TUNING, "quality": [1, 16]}
 
 
 @pytest.fixture(scope="module")

@@ -135,10 +135,14 @@ def test_noise_that_an_equation_does_not_have_is_refused_in_one_line(images, roo
     assert np.array_equal(ask(ode, images, noise=False).margin, ask(ode, images).margin)
 
 
-def test_input_dropout_of_an_sde_asks_for_its_noise_to_be_off(pool, images):
-    with pytest.raises(ValueError, match="dropout and noise at once"):
-        ask(pool, images, queries=2, input_dropout=0.1)
-    assert ask(pool, images, queries=2, input_dropout=0.1, noise=False).draws == "dropout"
+def test_an_sdes_noise_goes_along_with_input_dropout_and_augmentation(pool, images):
+    for option, draws in (({"input_dropout": 0.1}, "dropout"), ({"augment": True}, "augment")):
+        noisy, quiet = (ask(pool, images, queries=3, noise=noise, **option) for noise in (None, False))
+        assert noisy.draws == quiet.draws == draws
+        assert (noisy.info["noise"], quiet.info["noise"]) == (True, False)
+        assert (noisy.margin != quiet.margin).mean() > 0.99
+    with pytest.raises(ValueError, match="at once"):
+        ask(pool, images, queries=3, input_dropout=0.1, augment=True)
 
 
 def test_dropout_layers_draw_from_the_global_generator_block_by_block_as_before(images, root, monkeypatch):
