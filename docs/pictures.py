@@ -71,12 +71,12 @@ def spiking(images, root: str) -> None:
 def equations(images, root: str) -> None:
     """Leakage along training and against the number of queries, for the demo's networks of differential equations."""
     families, kept = [{"model": "resnet14"}, {"model": "odenet"}, {"model": "sdenet"}], [2, 4]
-    recipe = Recipe(num_models=8, epochs=8, snapshots=kept)
+    recipe = Recipe(num_models=8, epochs=6, snapshots=kept)
     pools = training.family_pools(families, recipe, images, model_args={"width": 8}, flow={"steps": 4}, root=root)
     runs = {}
     for pool in pools:
-        answers = {epoch: query.query(pool.at(epoch), images) for epoch in [*kept, 8]}
-        name = metrics.flow_cell(answers[8].info, "").label
+        answers = {epoch: query.query(pool.at(epoch), images) for epoch in [*kept, 6]}
+        name = metrics.flow_cell(answers[6].info, "").label
         runs[name] = {e: {word: attacks.score(word, one) for word in ("rmia", "loss")} for e, one in answers.items()}
     asked, quiet = query.query(pools[2], images, queries=16), query.query(pools[2], images, noise=False)
     level = tuple(metrics.intervals(attacks.score("rmia", quiet), ()).loc["auc", ["value", "low", "high"]])
