@@ -270,6 +270,7 @@ class FlowNet(nn.Module):
         self.head = nn.Linear(self.groups[-1][-1].out_channels, num_classes)
 
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Logits (B, num_classes); noise from the generator, else from torch's global one."""
         h = self.stem(x)
         for place, down in enumerate(self.downs):
             if self.layout == "16-32-64":
@@ -303,6 +304,7 @@ class Replaced(nn.Module):
             network.head.requires_grad_(True)
 
     def train(self, mode: bool = True) -> Replaced:
+        """As nn.Module.train, except that frozen parts stay in evaluation mode."""
         super().train(mode)
         if self.freeze:  # else batch norm would go on averaging
             self.network.eval()
