@@ -1,0 +1,106 @@
+"""Lower bounds on epsilon from true and false positives of an attack at a threshold that was fixed beforehand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri
+
+from mia_nb.metrics.curve import clopper_pearson, counts
+from mia_nb.metrics.uncertainty import scored
+from mia_nb.types import Scores
+
+POPULATION_LEVEL = "population-level"
+OTHER_TARGETS, HALF_OF_SAMPLES = "other targets", "half of the samples"
+
+
+def _ends(tp, positives, fp, negatives, confidence) -> tuple[float, float]:
+    """(lower end of the TPR, upper end of the FPR), which hold jointly with the stated confidence (Bonferroni)."""
+    for name, hits, trials in (("tp", tp, positives), ("fp", fp, negatives)):
+        if not (trials >= 1 and 0 <= hits <= trials):
+            raise ValueError(f"{name}={hits} of {trials}: wanted 0 <= hits <= trials and at least one trial")
+    check_level(confidence)
+    low, _ = clopper_pearson(tp, positives, confidence=confidence)
+    _, high = clopper_pearson(fp, negatives, confidence=confidence)
+    return float(low), float(high)
+
+
+def check_level(confidence: float, delta: float = 0.0) -> None:
+    """ValueError unless 0 < confidence < 1 and 0 <= delta < 1."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence}: wanted a fraction between 0 and 1; 95 % is 0.95")
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta={delta}: wanted a fraction in [0, 1), such as 1e-5")
+
+
+def epsilon_lower(*, tp: int, positives: int, fp: int, negatives: int, delta: float, confidence: float = 0.95) -> float:
+    """Lower bound on epsilon of any (epsilon, delta)-DP mechanism (one record added or removed) that an attack with these
+    counts could face: with a = 1 - confidence,
+
+        tpr_lo = Beta^-1(a/2; tp, positives - tp + 1)          fpr_hi = Beta^-1(1 - a/2; fp + 1, negatives - fp)
+        epsilon >= max(0, ln((tpr_lo - delta) / fpr_hi), ln((1 - delta - fpr_hi) / (1 - tpr_lo)))
+
+    tp of `positives` trials with the record and fp of `negatives` without it are called members. Exact Clopper-Pearson ends,
+    joint coverage by Bonferroni (Jagielski, Ullman and Oprea 2020; Nasr et al. 2021). ValueError for impossible counts.
+    Caveat: the threshold must come from other data, and trials must be independent trainings for a statement on a mechanism;
+    many records of one model are not (`population_level`). 25,000 of 25,000 without a false positive certify 8.82 at most.
+    """
+    check_level(confidence, delta)
+    low, high = _ends(tp, positives, fp, negatives, confidence)
+    with np.errstate(divide="ignore"):
+        ratios = [np.maximum(low - delta, 0) / high, np.maximum(1 - delta - high, 0) / (1 - low)]
+        return float(max(0.0, *np.log(ratios)))
+
+
+def mu_lower(*, tp: int, positives: int, fp: int, negatives: int, confidence: float = 0.95) -> float:
+    """max(0, Phi^-1(tpr_lo) - Phi^-1(fpr_hi)): lower bound on mu, with the ends of `epsilon_lower` (Dong, Roth and Su 2022).
+
+    `accounting.gaussian_epsilon(mu, delta)` turns it into epsilon. Valid only where the mechanism is Gaussian-DP.
+    """
+    low, high = _ends(tp, positives, fp, negatives, confidence)
+    return 0.0 if low == 0 or high == 1 else float(max(0.0, ndtri(low) - ndtri(high)))
+
+
+def population_level(
+    scores: Scores, *, fpr=(0.001, 0.01, 0.1), delta: float, confidence: float = 0.95, seed: int = 0
+) -> pd.DataFrame:
+    """`epsilon_lower` of every target at thresholds that its own membership did not set: a row per target and preset FPR.
+
+    The threshold for an FPR is the smallest one with at most that share of false positives among the pooled non-members of
+    all other targets, neither the target nor its mate; with a single pair it comes from a random half of the target's own
+    samples (`seed`) and is applied to the other half. Every row holds at 1 - (1 - confidence) / len(fpr), so that the largest
+    of a target's rows holds at `confidence` (Bonferroni); the largest over targets does not.
+    Columns: target, fpr, threshold, source, tp, positives, fp, negatives, fpr_realised, epsilon, delta, alpha (of the row),
+    label. Samples without a score (NaN) are left out. ValueError for FPRs outside (0, 1).
+    Caveat: the label says "population-level". Many records of one training are no independent runs, so this describes one
+    model and refutes no claim about a mechanism; targets whose scores differ in scale get a poor threshold, not a wrong bound.
+    """
+    fpr = np.atleast_1d(np.asarray(fpr, dtype=np.float64))
+    if not fpr.size or not ((fpr > 0) & (fpr < 1)).all():
+        raise ValueError(f"fpr={fpr.tolist()}: wanted one or more false positive rates between 0 and 1; 1 % is 0.01")
+    check_level(confidence, delta)
+    alpha, rows = (1 - confidence) / len(fpr), []
+    for row, target in enumerate(scores.targets):
+        value, member = scored(scores, row)
+        others = np.flatnonzero(scores.pair != scores.pair[row])
+        if len(others):
+            source, whole = OTHER_TARGETS, [scored(scores, other) for other in others]
+            pooled, pooled_member = (np.concatenate(part) for part in zip(*whole, strict=True))
+        else:
+            source, half = HALF_OF_SAMPLES, np.random.default_rng([seed, row]).permutation(len(value)) < len(value) // 2
+            (pooled, pooled_member), (value, member) = (value[half], member[half]), (value[~half], member[~half])
+        for x, threshold in zip(fpr, _thresholds(pooled, pooled_member, fpr), strict=True):
+            called = value >= threshold
+            tp, fp = int((called & member).sum()), int((called & ~member).sum())
+            trials = {"tp": tp, "positives": int(member.sum()), "fp": fp, "negatives": int((~member).sum())}
+            bound = epsilon_lower(**trials, delta=delta, confidence=1 - alpha)
+            about = {"target": int(target), "fpr": float(x), "threshold": threshold, "source": source, **trials}
+            about |= {"fpr_realised": fp / trials["negatives"], "epsilon": bound, "delta": delta, "alpha": alpha}
+            rows.append(about | {"label": POPULATION_LEVEL})
+    return pd.DataFrame(rows)
+
+
+def _thresholds(value, member, fpr) -> np.ndarray:
+    """For each FPR the smallest threshold, at a block of ties, with at most that share of non-members at or above it."""
+    _, fp, threshold = counts(value, member)
+    return threshold[np.searchsorted(fp, np.floor(fpr * fp[-1] + 1e-9), side="right") - 1]
