@@ -1,0 +1,328 @@
+"""Lower bounds on epsilon from one training run whose canaries were each included by a fair coin."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import brentq
+from scipy.special import betainc, betaincinv, gammaln, ndtr, ndtri
+from scipy.stats import binom, chi2
+
+from mia_nb.accounting import gaussian_epsilon
+from mia_nb.auditing.bounds import check_level
+from mia_nb.types import Scores
+
+GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is preset
+NODES = np.polynomial.legendre.leggauss(96)
+TOLERANCE = 1e-9
+CHANCE, HALVES = 1e-6, 1e-4  # at most about so often fair coins are refused, by any check and by that for halves
+LABELS = {
+    "steinke": "at least",
+    "fdp": "at least, assuming a Gaussian trade-off",
+    "xiang": "at least, assuming a Gaussian trade-off",
+}
+COINS = "each canary included by its own fair coin"
+CONDITIONS = {
+    "steinke": f"{COINS}; holds for any (epsilon, delta)-DP training",
+    "fdp": f"{COINS}; tests Gaussian trade-offs only",
+    "xiang": f"{COINS}; tests Gaussian trade-offs only, in the model of its authors: canaries that do not interfere",
+}
+
+
+class OneRun(NamedTuple):
+    """A lower bound from one run, at delta, for one record added or removed: `epsilon` from `correct` of `guesses`.
+
+    `alpha` is the level of the one test behind the bound, after division by the number of bounds among which it was picked;
+    `left_out` counts canaries without a score.
+    """
+
+    epsilon: float
+    guesses: int
+    correct: int
+    canaries: int
+    delta: float
+    confidence: float
+    method: str
+    label: str
+    conditions: str
+    alpha: float
+    left_out: int
+
+
+class Audit(NamedTuple):
+    """The best of several one-run bounds after Bonferroni over targets, attempts and numbers of guesses.
+
+    `targets`: a row per target with epsilon, canaries m, guesses r, correct v, alpha. `attack`: the word of the scores.
+    """
+
+    epsilon: float
+    target: int
+    canaries: int
+    guesses: int
+    correct: int
+    alpha: float
+    delta: float
+    confidence: float
+    method: str
+    label: str
+    conditions: str
+    attack: str
+    attempts: int
+    targets: pd.DataFrame
+
+
+def one_run_epsilon(
+    *, canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95, method: str = "steinke"
+) -> float:
+    """Lower bound on epsilon at delta from v = `correct` of r = `guesses` on m = `canaries`, at alpha = 1 - confidence.
+
+    steinke  any (epsilon, delta)-DP training. q = 1 / (1 + e^-eps), S(j) = P[Bin(r, q) >= j],
+             p(eps) = S(v) + 2 m delta max_{1<=i<=v} (S(v-i) - S(v)) / i; the bound is sup{eps : p(eps) < alpha}
+             (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846)
+    fdp      largest mu-Gaussian trade-off F(a) = Phi(Phi^-1(a) - mu) that is rejected: t = alpha r / m, a = t v / r,
+             b = t (r - v) / r; for i = v-1, ..., 0: b' = max(b, F(a)), a += i / (r - i) (b' - b), b = b'; rejected iff
+             a + b > r / m (Mahloujifar, Melis and Chaudhuri 2024, arXiv 2410.22235)
+    xiang    mu with P[errors <= r - v] = E_W BinCDF(r - v; r, e(W)) = alpha, W ~ Beta(m - r, r + 1) (0 if r = m),
+             e(w) = Phi(-x - mu/2) / (Phi(-x - mu/2) + Phi(-x + mu/2)), x the w-quantile of |N(mu/2, 1)|
+             (Xiang, Wang, Xiao, Tian and Wang 2025)
+    The last two give mu, which the exact Gaussian formula turns into epsilon. A small bound is no evidence of anything: audits
+    in one run are tight only where canaries do not interfere (Keinan, Shenfeld and Ligett 2025).
+    Raises ValueError unless 0 <= correct <= guesses <= canaries, guesses >= 1, and delta > 0 for fdp and xiang.
+    """
+    if method not in LABELS:
+        raise ValueError(f"method={method!r} is not one of {', '.join(LABELS)}")
+    if not (0 <= correct <= guesses <= canaries and guesses >= 1):
+        raise ValueError(
+            f"correct={correct}, guesses={guesses}, canaries={canaries}: wanted correct <= guesses <= canaries and a guess"
+        )
+    check_level(confidence, delta)
+    m, r, v, alpha = int(canaries), int(guesses), int(correct), 1 - confidence
+    if method == "steinke":
+        return _steinke(m, r, v, delta, alpha)
+    if delta == 0:
+        raise ValueError(f"delta=0: method={method!r} tests Gaussian trade-offs, which have no finite epsilon at 0; take 1e-5")
+    mu = _largest(_fdp_rejects(m, r, v, alpha)) if method == "fdp" else _xiang(m, r, r - v, alpha)
+    return float(gaussian_epsilon(mu, delta)) if mu > 0 else 0.0
+
+
+def _steinke(m, r, v, delta, alpha) -> float:
+    """A mean of the pmf over the i values below v is (S(v-i) - S(v)) / i, so that one cumulative sum serves the maximum."""
+    if v == 0:
+        return 0.0
+    j = np.arange(v - 1, -1, -1.0)
+    choose, wrong, i = gammaln(r + 1) - gammaln(j + 1) - gammaln(r - j + 1), r - j, np.arange(1.0, v + 1)
+
+    def excess(epsilon):
+        tail = betainc(v, r - v + 1, 1 / (1 + math.exp(-epsilon)))
+        if delta == 0 or tail >= alpha:
+            return tail - alpha
+        below = np.exp(choose - wrong * epsilon - r * np.log1p(math.exp(-epsilon)))
+        return tail + 2 * m * delta * float((np.cumsum(below) / i).max()) - alpha
+
+    if excess(0.0) >= 0:
+        return 0.0
+    odds = betaincinv(v, r - v + 1, alpha)
+    return float(brentq(excess, 0.0, math.log(odds / (1 - odds)) + TOLERANCE, xtol=TOLERANCE))
+
+
+def _largest(rejects) -> float:
+    """Largest mu >= 0 that is rejected, to 1e-7; 0 if none."""
+    if not rejects(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while rejects(high):
+        low, high = high, 2 * high
+    while high - low > 1e-7:
+        low, high = (mid, high) if rejects(mid := (low + high) / 2) else (low, mid)
+    return low
+
+
+def _fdp_rejects(m, r, v, alpha):
+    share = alpha * r / m
+    quantile, erfc, root, limit = NormalDist().inv_cdf, math.erfc, math.sqrt(0.5), r / m
+
+    def rejects(mu: float) -> bool:
+        a, b = share * v / r, share * (r - v) / r
+        for i in range(v - 1, -1, -1):
+            reached = 0.5 * erfc((mu - quantile(a)) * root)
+            if reached <= b:  # a no longer moves, and b with it
+                break
+            a += i / (r - i) * (reached - b)
+            b = reached
+            if a + b > limit:  # both only grow
+                return True
+        return a + b > limit
+
+    return rejects
+
+
+def _xiang(m, r, errors, alpha) -> float:
+    """The expectation by Gauss-Legendre over all but 1e-13 of the Beta law of the guessed share of |O|."""
+    if errors == r:
+        return 0.0
+    share, weight = np.ones(1), np.ones(1)
+    if m > r:
+        low, high = betaincinv(r + 1, m - r, 1e-13), betaincinv(r + 1, m - r, 1 - 1e-13)
+        share = (low + high) / 2 + (high - low) / 2 * NODES[0]
+        log_density = r * np.log(share) + (m - r - 1) * np.log1p(-share)
+        weight = NODES[1] * np.exp(log_density - log_density.max())
+        weight /= weight.sum()
+
+    def probability(mu: float) -> float:
+        x, c = _cut(share, mu / 2), mu / 2
+        wrong = ndtr(-x - c) / (ndtr(-x - c) + ndtr(-x + c))
+        return float(weight @ betainc(r - errors, errors + 1, 1 - wrong))
+
+    if probability(0.0) >= alpha:
+        return 0.0
+    high = 1.0
+    while probability(high) < alpha:
+        high *= 2
+    return float(brentq(lambda mu: probability(mu) - alpha, 0.0, high, xtol=1e-10))
+
+
+def _cut(share, c) -> np.ndarray:
+    """x with P[|N(c, 1)| > x] = share, by bisection."""
+    low, high = np.zeros_like(share), c - ndtri(share / 2)
+    for _ in range(60):
+        mid = (low + high) / 2
+        above = ndtr(-mid + c) + ndtr(-mid - c) > share
+        low, high = np.where(above, mid, low), np.where(above, high, mid)
+    return (low + high) / 2
+
+
+def one_run(
+    score,
+    member,
+    *,
+    delta: float,
+    guesses: int | None = None,
+    confidence: float = 0.95,
+    method: str = "steinke",
+    seed: int = 0,
+) -> OneRun:
+    """Audit of one training run: scores (m,) of its canaries, and the coins `member` (m,) that included them.
+
+    The ceil(r/2) highest scores are guessed IN, the floor(r/2) lowest OUT, and `one_run_epsilon` turns the number of correct
+    guesses into a bound. guesses=None: the preset numbers 1, 5, 25 and 100 % of m, each at alpha / 4, and the largest bound.
+    Ties are broken by a permutation of the canaries drawn with `seed`, without a look at `member`.
+    Scores may use whatever is independent of the canaries' own coins, the bits and outputs of other models included: they
+    leave those coins fair. They may not use the target's own bits, not even to pick a threshold, an attack or its options.
+    Canaries scored NaN, because other models' coins left them no references on one side, are left out and counted in
+    `left_out`; that they were says nothing about the target's coins.
+    Raises ValueError for shapes that differ, no scored canary, and more guesses than canaries. Caveat: whether coins were
+    fair and independent cannot be seen here (`check_bernoulli` recognises exact halves in a whole mask).
+    """
+    score, member = np.asarray(score, dtype=np.float64), np.asarray(member, dtype=bool)
+    if score.ndim != 1 or score.shape != member.shape:
+        raise ValueError(f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one run at a time")
+    known = ~np.isnan(score)
+    m = int(known.sum())
+    if not m:
+        raise ValueError(f"none of {len(score)} canaries has a score (all NaN): score them with references on both sides")
+    if guesses is not None and not 1 <= guesses <= m:
+        raise ValueError(f"guesses={guesses}: wanted 1 to {m}, the number of scored canaries")
+    order = np.random.default_rng(seed).permutation(m)
+    order = order[np.argsort(score[known][order], kind="stable")]
+    ranked = member[known][order]  # lowest score first
+    numbers = [max(1, round(share * m)) for share in GRID] if guesses is None else [int(guesses)]
+    alpha, found = (1 - confidence) / len(numbers), []
+    for r in numbers:
+        correct = int(ranked[m - (r + 1) // 2 :].sum() + (~ranked[: r // 2]).sum())
+        bound = one_run_epsilon(canaries=m, guesses=r, correct=correct, delta=delta, confidence=1 - alpha, method=method)
+        found.append((bound, r, correct))
+    epsilon, r, correct = max(found, key=lambda one: one[0])
+    return OneRun(epsilon, r, correct, m, delta, confidence, method, LABELS[method], CONDITIONS[method], alpha, len(score) - m)
+
+
+def check_bernoulli(member) -> None:
+    """ValueError if a mask (M, N), or (N,) of one model, was visibly not drawn by independent fair coins.
+
+    Refused: rows that are equal or complementary (pairs), the same number of members in every row up to one (exact halves,
+    also within strata), numbers of models per sample that vary less or more than coins let them (balanced designs, fixed
+    samples), and shares of members far from 1/2. Each check refuses true coins with a probability of about 1e-4 at most.
+    Caveat: the exact half of a single row of few samples cannot be told from a coin's, and nothing here sees dependence
+    between samples, duplicates for example: that the coins were independent is for whoever drew them to say.
+    """
+    member = np.atleast_2d(np.asarray(member, dtype=bool))
+    models, samples = member.shape
+    if samples < 2:
+        raise ValueError(f"member has {samples} columns: coins cannot be judged on less than 2 samples")
+    advice = "a one-run audit needs independent fair coins; train the pool with split='bernoulli'"
+    if models > 1 and samples > math.log2(models**2 / CHANCE):
+        canonical = {(row ^ row[0]).tobytes() for row in member}
+        if len(canonical) < models:
+            raise ValueError(f"{models - len(canonical)} of {models} masks equal another or its complement (pairs): {advice}")
+    sums = member.sum(1)
+    off = int(np.abs(2 * sums - samples).max())
+    near = float(binom.cdf((samples + off) // 2, samples, 0.5) - binom.cdf((samples - off + 1) // 2 - 1, samples, 0.5))
+    if models * math.log(max(near, 1e-300)) < math.log(HALVES):
+        raise ValueError(f"all {models} masks have {sums.min()} to {sums.max()} members of {samples} (exact halves): {advice}")
+    if binom.cdf(min(sums.sum(), member.size - sums.sum()), member.size, 0.5) < CHANCE / 2:
+        raise ValueError(f"{sums.sum() / member.size:.1%} of the mask are members, too far from one half: {advice}")
+    if models > 1:
+        spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
+        if min(chi2.cdf(spread, samples), chi2.sf(spread, samples)) < CHANCE / 2:
+            raise ValueError(
+                f"the number of models that saw a sample varies {spread / samples:.2f} times as much as with coins: {advice}"
+            )
+
+
+def audit(
+    scores: Scores,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = "steinke",
+    attempts: int = 1,
+    guesses: int | None = None,
+    canary=None,
+    seed: int = 0,
+) -> Audit:
+    """Every target of a Bernoulli pool audited in its own run; the largest bound, at alpha / (targets * attempts).
+
+    All records are canaries, or the columns `canary` (N,) bool alone. `attempts`: how many attacks, and options of attacks,
+    were tried on these targets before this one was picked; leave none out. guesses=None divides alpha by 4 once more
+    (`one_run`). Why scores may use other models' coins: given those and the other models' outputs, the target's own coins are
+    still fair and independent, so that anything computed from the target's outputs and from them is post-processing of one
+    run. The target's own bits may not enter: its score on one canary must not know whether another was in.
+    Raises ValueError where the mask is visibly no coin design (`check_bernoulli`) and for attempts < 1.
+    The claim that is tested concerns the whole training, whichever target shows it.
+    """
+    if attempts < 1:
+        raise ValueError(f"attempts={attempts}: wanted the number of attacks that were tried, at least 1")
+    check_level(confidence, delta)
+    columns = np.ones(scores.value.shape[1], bool) if canary is None else np.asarray(canary, bool)
+    if columns.shape != scores.value.shape[1:] or not columns.any():
+        raise ValueError(f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more")
+    value, member = scores.value[:, columns], scores.member[:, columns]
+    check_bernoulli(member)
+    each = 1 - (1 - confidence) / (len(value) * attempts)
+    runs = [
+        one_run(v, who, delta=delta, guesses=guesses, confidence=each, method=method, seed=seed)
+        for v, who in zip(value, member, strict=True)
+    ]
+    table = pd.DataFrame(runs)[["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]]
+    table.insert(0, "target", np.asarray(scores.targets, dtype=int))
+    at = int(table["epsilon"].argmax())
+    best = runs[at]
+    return Audit(
+        epsilon=best.epsilon,
+        target=int(scores.targets[at]),
+        canaries=best.canaries,
+        guesses=best.guesses,
+        correct=best.correct,
+        alpha=best.alpha,
+        delta=delta,
+        confidence=confidence,
+        method=method,
+        label=best.label,
+        conditions=best.conditions,
+        attack=str(scores.info.get("attack", "unnamed")),
+        attempts=attempts,
+        targets=table,
+    )

@@ -1,0 +1,256 @@
+"""Audits in one training run: published values, coverage, fair coins, and what they may not read."""
+
+import json
+import os
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom, norm
+
+from mia_nb.accounting import gaussian_epsilon
+from mia_nb.auditing.one_run import GRID, audit, check_bernoulli, one_run, one_run_epsilon
+from mia_nb.types import Scores
+
+STEINKE = [  # m, r, v, delta, epsilon, tolerance: the first two published
+    (1000, 100, 75, 1e-4, 0.673, 2e-3),
+    (100000, 1510, 1439, 1e-5, 2.675, 2e-3),
+    (1000, 1000, 600, 1e-5, 0.2972, 5e-5),
+    (1000, 1000, 500, 1e-5, 0, 0),
+    (1000, 1000, 1000, 1e-5, 5.7823, 5e-5),
+]
+XIANG = [  # m, r, errors, epsilon at delta 1e-5, published
+    (1000, 100, 26, 1.1926),
+    (1000, 1000, 401, 1.4140),
+    (10000, 1000, 259, 1.7437),
+    (1000, 100, 10, 3.1645),
+    (1000, 500, 103, 3.7557),
+    (1000, 1000, 309, 3.6700),
+]
+FDP = [(100, 50, 40, 1.5188, 1.5144), (100, 60, 60, 6.4301, 6.4232), (200, 100, 80, 1.8353, 1.8288)]
+METHODS = ("steinke", "fdp", "xiang")
+
+
+def bound(m, r, v, delta=1e-5, **options):
+    return one_run_epsilon(canaries=m, guesses=r, correct=v, delta=delta, **options)
+
+
+@pytest.mark.parametrize(("m", "r", "v", "delta", "wanted", "tolerance"), STEINKE)
+def test_the_bound_for_any_training_agrees_with_its_paper(m, r, v, delta, wanted, tolerance):
+    assert bound(m, r, v, delta) == pytest.approx(wanted, abs=tolerance)
+
+
+@pytest.mark.parametrize(("m", "r", "errors", "wanted"), XIANG)
+def test_the_bound_from_order_statistics_agrees_with_its_paper(m, r, errors, wanted):
+    assert bound(m, r, r - errors, method="xiang") == pytest.approx(wanted, abs=5e-4)
+
+
+@pytest.mark.parametrize(("m", "r", "v", "wanted", "grid_search"), FDP)
+def test_the_bound_from_gaussian_tradeoffs_agrees_with_a_published_grid_search(m, r, v, wanted, grid_search):
+    ours = bound(m, r, v, method="fdp")
+    assert ours == pytest.approx(wanted, abs=5e-5)
+    assert ours == pytest.approx(grid_search, rel=5e-3)
+
+
+def test_all_three_bounds_agree_with_computed_tables():
+    if not (folder := os.environ.get("MIA_NB_GOLDEN")):
+        pytest.skip("MIA_NB_GOLDEN is not set")
+    tables = json.loads((Path(folder) / "audit.json").read_text())
+    for case in tables["steinke_one_run"]:
+        assert bound(case["m"], case["r"], case["v"], case["delta"]) == pytest.approx(case["eps"], abs=1e-8)
+    for case in tables["xiang_one_run_gaussian"]:
+        counts = (case["n"], case["r"], case["r"] - case["errors"], case["delta"])
+        assert bound(*counts, method="xiang") == pytest.approx(case["eps_xiang"], abs=2e-6)
+        assert bound(*counts) == pytest.approx(case["eps_steinke"], abs=1e-8)
+        if case["eps_fdp_mahloujifar"]:
+            assert bound(*counts, method="fdp") == pytest.approx(case["eps_fdp_mahloujifar"], abs=1e-5)
+
+
+def test_the_p_value_at_the_bound_is_alpha_by_the_formula_written_out():
+    m, r, v, delta = 400, 60, 50, 1e-3
+    q = 1 / (1 + np.exp(-bound(m, r, v, delta)))
+    tail = [binom.sf(j - 1, r, q) for j in range(v + 1)]
+    p = tail[v] + 2 * m * delta * max((tail[v - i] - tail[v]) / i for i in range(1, v + 1))
+    assert p == pytest.approx(0.05, abs=1e-7)
+
+
+def test_the_gaussian_recursion_agrees_with_its_loop_written_out():
+    m, r, v, alpha = 300, 80, 70, 0.05
+
+    def rejected(mu):
+        a, b = alpha * r / m * v / r, alpha * r / m * (r - v) / r
+        for i in range(v - 1, -1, -1):
+            reached = max(b, ndtr(ndtri(min(a, 1.0)) - mu))
+            a, b = a + i / (r - i) * (reached - b), reached
+        return a + b > r / m
+
+    grid = np.linspace(0, 3, 301)
+    largest = max(mu for mu in grid if rejected(mu))
+    ours = bound(m, r, v, method="fdp")
+    assert gaussian_epsilon(largest, 1e-5) <= ours <= gaussian_epsilon(largest + 0.0101, 1e-5)
+
+
+def test_order_statistics_are_integrated_as_a_simulation_does():
+    m, r, errors, mu = 200, 50, 9, 0.9
+    rng, hits, runs = np.random.default_rng(0), 0, 40000
+    above = np.sort(np.abs(rng.standard_normal((2000, m)) + mu / 2), axis=1)[:, m - r - 1]
+    wrong = norm.cdf(-above - mu / 2) / (norm.cdf(-above - mu / 2) + norm.cdf(-above + mu / 2))
+    hits = binom.cdf(errors, r, np.repeat(wrong, runs // 2000)).mean()
+    at_mu = one_run_epsilon(
+        canaries=m, guesses=r, correct=r - errors, delta=1e-5, confidence=1 - hits, method="xiang"
+    )  # the bound at the level that the simulation found is mu itself
+    assert at_mu == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=0.02)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_more_correct_guesses_never_lower_a_bound_and_more_confidence_never_raises_it(method):
+    rising = [bound(500, 100, v, method=method) for v in range(40, 101, 6)]
+    assert (np.diff(rising) >= 0).all() and rising[0] == 0 < rising[-1]
+    surer = [bound(500, 100, 90, method=method, confidence=c) for c in (0.8, 0.95, 0.999)]
+    assert (np.diff(surer) < 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fifty_thousand_canaries_take_less_than_a_second(method):
+    for guesses, correct in ((50_000, 30_000), (12_500, 12_000), (50_000, 45_000), (500, 500)):
+        start = perf_counter()
+        assert bound(50_000, guesses, correct, method=method) > 0
+        assert perf_counter() - start < 1
+
+
+def test_bounds_stay_below_the_truth_of_a_gaussian_channel_in_95_percent_of_runs():
+    """Scores N(+-1/2, 1) of 1000 canaries: mu = 1, whose exact epsilon at 1e-5 is 4.377; 250 guesses a run."""
+    rng, runs, m, r, truth = np.random.default_rng(9), 1500, 1000, 250, 4.3772
+    coin = rng.random((runs, m)) < 0.5
+    ranked = np.take_along_axis(coin, (rng.standard_normal((runs, m)) + coin).argsort(1), axis=1)
+    correct = ranked[:, -r // 2 :].sum(1) + (~ranked[:, : r // 2]).sum(1)
+    means = {"steinke": 1.46, "fdp": 2.39, "xiang": 3.6}
+    for method, mean in means.items():
+        known = cache(lambda v, method=method: bound(m, r, v, method=method))
+        bounds = np.array([known(int(v)) for v in correct])
+        assert (bounds > truth).sum() <= runs * 0.05 + 3 * np.sqrt(runs * 0.05 * 0.95)
+        assert bounds.mean() == pytest.approx(mean, abs=0.05)
+
+
+def test_highest_scores_are_guessed_in_and_lowest_out():
+    score = np.arange(10.0)
+    member = np.array([0, 0, 0, 1, 0, 1, 1, 1, 0, 1], bool)
+    assert one_run(score, member, delta=1e-5, guesses=5).correct == 2 + 2  # 9, 8, 7 in; 0, 1 out
+    assert one_run(score, member, delta=1e-5, guesses=10).correct == 4 + 4
+    assert one_run(-score, member, delta=1e-5, guesses=10).correct == 1 + 1
+
+
+def test_the_preset_numbers_of_guesses_pay_for_each_other():
+    rng = np.random.default_rng(0)
+    coin = rng.random(2000) < 0.5
+    score = rng.standard_normal(2000) + 2 * coin
+    record = one_run(score, coin, delta=1e-5)
+    each = [one_run(score, coin, delta=1e-5, guesses=round(g * 2000), confidence=1 - 0.05 / 4) for g in GRID]
+    assert record.epsilon == max(one.epsilon for one in each) > 0
+    assert record.alpha == pytest.approx(0.05 / 4) and record.label == "at least"
+    assert record.epsilon < max(one_run(score, coin, delta=1e-5, guesses=round(g * 2000)).epsilon for g in GRID)
+
+
+def test_scores_that_are_all_equal_give_no_more_than_chance():
+    coin = np.arange(1000) < 500  # sorted by membership: an order of the canaries that must not help
+    correct = [one_run(np.zeros(1000), coin, delta=1e-5, guesses=200, seed=seed).correct for seed in range(30)]
+    assert abs(np.mean(correct) - 100) < 4 * np.sqrt(200 / 4 / 30) and np.std(correct) > 2
+
+
+def test_canaries_without_a_score_are_left_out_and_counted():
+    rng = np.random.default_rng(3)
+    coin = rng.random(500) < 0.5
+    score = rng.standard_normal(500) + 3 * coin
+    gone = rng.random(500) < 0.2
+    whole = one_run(score[~gone], coin[~gone], delta=1e-5)
+    with_nan = one_run(np.where(gone, np.nan, score), coin, delta=1e-5)
+    assert with_nan.left_out == gone.sum() and with_nan.canaries == (~gone).sum()
+    assert with_nan[:2] == whole[:2]
+
+
+def test_a_random_score_gives_zero_in_at_least_95_percent_of_runs():
+    rng, known = np.random.default_rng(5), 0
+    for _ in range(300):
+        known += one_run(rng.standard_normal(400), rng.random(400) < 0.5, delta=1e-5).epsilon > 0
+    assert known <= 300 * 0.05 + 2 * np.sqrt(300 * 0.05 * 0.95)
+
+
+def pool(rng, targets=6, samples=600, shift=0.0):
+    member = rng.random((targets, samples)) < 0.5
+    value = rng.standard_normal(member.shape) + np.broadcast_to(shift, targets)[:, None] * member
+    side = np.zeros((targets, 2))
+    return Scores(value, member, np.arange(targets) * 3, np.arange(targets), side, side, {"attack": "rmia"})
+
+
+def test_the_audit_reports_the_leaking_target_after_correction():
+    scores = pool(np.random.default_rng(6), shift=[0, 0, 0, 3, 0, 0])
+    record = audit(scores, delta=1e-5, attempts=2)
+    assert record.target == 9 and record.epsilon > 1 and record.attack == "rmia"
+    assert record.alpha == pytest.approx(0.05 / (6 * 2 * 4))
+    alone = one_run(scores.value[3], scores.member[3], delta=1e-5, confidence=1 - 0.05 / 12)
+    assert (record.epsilon, record.guesses, record.correct) == (alone.epsilon, alone.guesses, alone.correct)
+    assert record.targets["target"].to_list() == [0, 3, 6, 9, 12, 15]
+    assert audit(scores, delta=1e-5).epsilon > record.epsilon
+
+
+def test_audits_of_targets_that_leak_nothing_are_zero_in_95_percent_of_pools():
+    found = sum(audit(pool(np.random.default_rng(seed), samples=300), delta=1e-5).epsilon > 0 for seed in range(100))
+    assert found <= 5 + 2 * np.sqrt(100 * 0.05 * 0.95)
+
+
+def test_fixed_samples_are_kept_out_of_an_audit_by_naming_the_canaries():
+    scores = pool(np.random.default_rng(7), shift=2.0)
+    fixed = np.ones((6, 900), bool)
+    planted = replace(scores, value=np.hstack([scores.value, fixed * 9.0]), member=np.hstack([scores.member, fixed]))
+    with pytest.raises(ValueError, match="fair coins"):
+        audit(planted, delta=1e-5)
+    assert audit(planted, delta=1e-5, canary=np.arange(1500) < 600).epsilon == audit(scores, delta=1e-5).epsilon
+
+
+def designs():
+    rng = np.random.default_rng(8)
+    half = rng.random((4, 500)).argsort(1) < 250
+    return {
+        "pairs": (np.vstack([half, ~half]), "complement"),
+        "exact halves": (rng.random((4, 500)).argsort(1) < 250, "exact halves"),
+        "balanced": (rng.random((8, 500)).argsort(0) < 4, "0.00 times"),
+        "rare": (rng.random((4, 500)) < 0.3, "far from one half"),
+        "same coins twice": (np.repeat(rng.random((2, 500)) < 0.5, 2, axis=0), "equal another"),
+    }
+
+
+@pytest.mark.parametrize("name", designs())
+def test_designs_that_are_no_fair_coins_are_refused(name):
+    member, message = designs()[name]
+    with pytest.raises(ValueError, match=message):
+        check_bernoulli(member)
+
+
+def test_fair_coins_are_accepted():
+    for seed in range(500):
+        rng = np.random.default_rng(seed)
+        check_bernoulli(rng.random((rng.integers(1, 17), rng.integers(10, 400))) < 0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [(lambda: bound(10, 20, 5), "guesses=20, canaries=10"), (lambda: bound(10, 5, 6), "correct=6"),
+     (lambda: bound(10, 5, 5, method="tight"), "not one of steinke, fdp, xiang"),
+     (lambda: bound(10, 5, 5, delta=0, method="fdp"), "take 1e-5"),
+     (lambda: one_run(np.zeros(3), np.zeros(4, bool), delta=1e-5), "two equal vectors"),
+     (lambda: one_run(np.full(3, np.nan), np.zeros(3, bool), delta=1e-5), "none of 3 canaries"),
+     (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, guesses=4), "guesses=4: wanted 1 to 3"),
+     (lambda: audit(pool(np.random.default_rng(0)), delta=1e-5, attempts=0), "attempts=0")],
+)  # fmt: skip
+def test_bad_input_is_refused_in_one_line(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_guessing_all_canaries_is_the_limit_of_guessing_almost_all():
+    nearly = one_run_epsilon(canaries=100_001, guesses=100_000, correct=70_000, delta=1e-5, method="xiang")
+    assert bound(100_000, 100_000, 70_000, method="xiang") == pytest.approx(nearly, rel=1e-3)
