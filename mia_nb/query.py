@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from tqdm.auto import tqdm
 
-from mia_nb import data, store
+from mia_nb import data, defenses, store
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import ADAPTIVE, BlownUp
@@ -45,6 +45,7 @@ def query(
     per_step: bool | str = False,
     temperature: float = 1.0,
     output: str | None = None,
+    output_args: dict | None = None,
     batch: int = 512,
     seed: int = 0,
     device: str | None = None,
@@ -59,7 +60,9 @@ def query(
     dropout layers on, with fresh draws per (seed, model, query, block of samples), False off; an SDE built with noise at
     inference answers with it (draws "noise", or along with one of the others); an input encoding by random spikes is noise,
     and never off. temperature divides the logits. queries > 1 needs one of these sources. limit: only so many of the audited
-    images, a fixed random choice, and as many of the population. A pool `at` an earlier epoch answers as it was then.
+    images, a fixed random choice, and as many of the population. A pool `at` an earlier epoch answers as it was then. output: a
+    defense of `defenses.OUTPUTS`, with its options, between the attacker and the models, targets and references alike. Images
+    that only a training defense saw (`pool.held_out`) are left out.
 
     Spiking networks only: mask_scope="step" drops other inputs at every time step, as the public code of Guan et al. does,
     which takes more than one submitted image ("query": one mask, held over time). per_step=True (or "cumulative"): the Q axis
@@ -70,8 +73,7 @@ def query(
     instead of logits, dependent on the companions in a batch (train mode left on), random without `noise`, not random with it.
     Caveat: membership is the pool's own mask where the images are its own; other images come back with member all False.
     """
-    if output is not None:
-        raise ValueError(f"output={output!r}: the models here answer undefended; use output=None")
+    output_args = defenses.output_arguments(output, output_args) if output else None
     per_step, rows = "cumulative" if per_step is True else per_step, _rows(pool, models)
     noise = _as_built(pool) if noise is None else noise
     # an SDE's noise goes along with what is done to the image; dropout layers' noise is a question of its own
@@ -87,6 +89,7 @@ def query(
         "seed": seed if draws not in ("plain", "steps") else 0,
         "models": rows,
         **_given(per_step=per_step, mask_scope=mask_scope if input_dropout else "query", limit=limit, epoch=pool.epoch),
+        **_given(output=output, output_args=output_args),
     }
     folder, key = _place(pool, images, rows, options)
     with pool.folder.lock(f"signals-{key[:12]}"):
@@ -181,8 +184,9 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
     own = images.digest == pool.folder.read_json("images.json")["digest"]
     member = pool.member if own else np.zeros((len(pool.member), len(images.y)), bool)
     population = pool.population if own else np.zeros(len(images.y), bool)
-    if (limit := options.get("limit")) is not None:
-        chosen = _chosen(population, limit)
+    limit, secret = options.get("limit"), pool.held_out if own else np.zeros(len(images.y), bool)
+    if limit is not None or secret.any():
+        chosen = _chosen(population, limit, secret)
         images = images._replace(x=images.x[chosen], y=images.y[chosen])
         member, population = member[:, chosen], population[chosen]
     there = images._replace(x=images.x.to(device), y=images.y.to(device))
@@ -228,13 +232,15 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
     return replace(found[0], member=member[rows], **stacked)
 
 
-def _chosen(population: np.ndarray, limit: int) -> np.ndarray:
-    """Sample numbers in data order: `limit` of the audited ones and as many of the population, the same for all who ask."""
+def _chosen(population: np.ndarray, limit: int | None, secret: np.ndarray) -> np.ndarray:
+    """Sample numbers in data order: `limit` of the audited ones and as many of the population, the same for all who ask, but
+    those that are secret."""
     rng = np.random.default_rng(0)
-    if limit < 1:
+    if limit is not None and limit < 1:
         raise ValueError(f"limit={limit}: wanted at least one image to ask about, or None for all")
     parts = (rng.permutation(np.flatnonzero(part))[:limit] for part in (~population, population))
-    return np.sort(np.concatenate(list(parts)))
+    chosen = np.sort(np.concatenate(list(parts)))
+    return chosen[~secret[chosen]]
 
 
 def _own_noise(pool: Pool) -> bool:
@@ -250,8 +256,21 @@ def _answers(module: nn.Module, images: Images, model: int, options: dict, dtype
     steps = timesteps(module)
     if any(block.solver["method"] in ADAPTIVE for _, block in neural_de.flow_blocks(module)):
         batch = BLOCK  # its steps are chosen for all images of a batch together
-    answer = partial(_logits, ask, images, model, options=options, dtype=dtype, batch=batch, steps=steps)
-    return answer(0) if options.get("per_step") else np.stack([answer(q) for q in range(options["queries"])])
+
+    def answer(images: Images) -> np.ndarray:
+        one = partial(_logits, ask, images, model, options=options, dtype=dtype, batch=batch, steps=steps)
+        return one(0) if options.get("per_step") else np.stack([one(q) for q in range(options["queries"])])
+
+    if (output := options.get("output")) is None:
+        return answer(images)
+    random = answer(_random_images(images, options["seed"])) if defenses.OUTPUTS[output].random else None
+    return defenses.change_output(output, answer(images), random, **options["output_args"])
+
+
+def _random_images(images: Images, seed: int) -> Images:
+    """As many images of uniform pixels."""
+    draw = torch.Generator().manual_seed(mix(seed, "random images"))
+    return images._replace(x=torch.randint(0, 256, images.x.shape, generator=draw, dtype=torch.uint8).to(images.x.device))
 
 
 def _prepare(module: nn.Module, noise: bool | None) -> nn.Module:
@@ -265,6 +284,7 @@ def _family(pool: Pool, module: nn.Module) -> dict:
     """What was asked, in words; of spiking networks also over how many steps and how their outputs become one answer."""
     steps, flow = timesteps(module), neural_de.describe(module)
     about = {"model": pool.recipe.model} | ({} if flow is None else {"flow": flow})
+    about |= {"defense": pool.recipe.defense, "defense_args": pool.recipe.defense_args} if pool.recipe.defense else {}
     about |= {name: pool.recipe.model_args[name] for name in ("blocks", "freeze") if name in pool.recipe.model_args}
     base = architecture(pool.recipe.model, pool.recipe.model_args)
     if steps is None:

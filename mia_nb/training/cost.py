@@ -30,8 +30,10 @@ def step_cost(
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     samples = (len(images.y) - recipe.population) // 2 if samples is None else samples
     x = images.x[: recipe.batch].to(device)
-    member = np.ones((1, len(images.y)), bool)
-    plan = Plan(recipe, images._replace(x=x, y=images.y[: recipe.batch].to(device)), member, device, False, True)
+    member, held_out = np.ones((1, len(images.y)), bool), np.arange(len(x))
+    plan = Plan(
+        recipe, images._replace(x=x, y=images.y[: recipe.batch].to(device)), member, device, False, True, None, held_out
+    )
     x = data.normalise(x, images.mean, images.std, DTYPES[recipe.dtype])[None]
     count = 1 if device.type == "cpu" else torch.get_num_threads()
     with threads(count), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

@@ -6,13 +6,12 @@ import sys
 import time
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from mia_nb import data, models, store
 from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES, Group, Plan
-from mia_nb.types import Images, Recipe
+from mia_nb.types import Recipe
 
 STACK = 16  # models trained together at most
 CACHE = 2 * 2**20  # bytes of saved activations a model and step up to which stacking pays on a CPU: one core's cache
@@ -47,11 +46,12 @@ def execution(folder: store.Folder, device: str | None, strategy: str, choose: C
     return chosen
 
 
-def choose(recipe: Recipe, images: Images, member: np.ndarray, start, device, strategy: str, workers: int | None) -> dict:
-    """The execution of a training that begins here."""
+def choose(plan: Plan, device, strategy: str, workers: int | None) -> dict:
+    """The execution of a training that begins here, of a plan on the CPU."""
+    recipe, images, member = plan.recipe, plan.images, plan.member
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     images = images._replace(x=images.x.to(device), y=images.y.to(device))
-    group = _group(Plan(recipe, images, member, device, False, False, start), strategy)
+    group = _group(plan._replace(images=images, device=device), strategy)
     count = processes(recipe, device.type, workers)
     if group and ":" not in strategy:
         group = min(group, -(-len(member) // count))

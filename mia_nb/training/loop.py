@@ -7,6 +7,7 @@ strategy, the companions or the point of resumption. So a pool can grow and keep
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from mia_nb import data, models
+from mia_nb import data, defenses, models
 from mia_nb.training.stacking import Stacking
 from mia_nb.types import Images, Recipe
 
@@ -68,13 +69,24 @@ class Plan(NamedTuple):
     stacked: bool
     channels_last: bool
     start: Start | None = None  # a derived pool's
+    held_out: np.ndarray | None = None  # numbers of the images that only the defense sees
 
     @property
     def steps(self) -> int:
-        """Optimiser steps in an epoch, the same for all rows: the mean number of members // batch."""
-        if self.recipe.split == "bernoulli":  # what is expected, so that a pool can grow
-            return (self.member.shape[1] - self.recipe.population) // 2 // self.recipe.batch
-        return int(self.member.sum(1).mean()) // self.recipe.batch
+        """Optimiser steps in an epoch, the same for all rows: the expected number of members // batch."""
+        return expected_members(self.recipe, self.member) // self.recipe.batch
+
+    @property
+    def sample_rate(self) -> float:
+        """Probability of a member to be in a batch, under Poisson sampling: batch / expected number of members."""
+        return self.recipe.batch / expected_members(self.recipe, self.member)
+
+
+def expected_members(recipe: Recipe, member: np.ndarray) -> int:
+    """Members of a row on average; under coin flips what is expected, so that a pool can grow."""
+    if recipe.split == "bernoulli":
+        return (member.shape[1] - recipe.population) // 2
+    return int(member.sum(1).mean())
 
 
 def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> float:
@@ -107,6 +119,15 @@ def epoch_order(plan: Plan, model: int, epoch: int) -> Tensor:
     return torch.cat([members[torch.randperm(len(members), generator=draw)] for _ in range(rounds)])[:wanted]
 
 
+def held_out(recipe: Recipe, population: np.ndarray) -> np.ndarray | None:
+    """Numbers of the images that the recipe's defense keeps to itself, out of those set aside; None where it wants none."""
+    if recipe.defense is None or not defenses.find(recipe.defense).held_out:
+        return None
+    aside, draw = np.flatnonzero(population), generator(recipe.seed, "held_out")
+    order = torch.randperm(len(aside), generator=draw).numpy()
+    return np.sort(aside[order[: recipe.defense_args["held_out"]]])
+
+
 class Group:
     """Models `ids` of a plan in training: parameters, buffers, optimiser, and per-sample losses.
 
@@ -131,74 +152,148 @@ class Group:
         self.generators: list[torch.Generator] = []
         self.criterion = LOSSES[recipe.loss]
         self.options = {"per_step": True} if recipe.loss in PER_STEP else {}
+        self.defense = defenses.find(recipe.defense) if recipe.defense else None
+        self.trained = [name for name, p in self.params.items() if p.requires_grad]
+        # early stopping: the lowest loss on held-out images, after how many epochs, and the weights then
+        self.best, self.stopped, self.kept = torch.full((len(ids),), math.inf), torch.zeros(len(ids), dtype=torch.int64), {}
 
     @property
     def buffers(self) -> dict[str, Tensor]:
         """As they are now: a forward may put another tensor in a buffer's place."""
         return self.stacked_buffers if self.plan.stacked else dict(self.module.named_buffers())
 
-    def losses(self, x: Tensor, y: Tensor) -> Tensor:
-        """Per-sample losses (G, B) of normalised images (G, B, C, H, W) and labels (G, B)."""
-        autocast = torch.autocast(self.plan.device.type, torch.bfloat16, enabled=self.plan.recipe.dtype == "bfloat16")
+    def losses(self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None) -> tuple[Tensor, Tensor]:
+        """Per-sample losses (G, B) of normalised images (G, B, C, H, W) and labels (G, B), and what each model minimises (G,).
+
+        draws: the defense's, each (G, ...); without them those of a first step are taken. objective: by default the defense's.
+        """
+        draws = self.draws(epoch, 1, y.shape[1])(0) if draws is None else draws
+        if objective is None:
+            objective = partial(self.defense.objective, **self.arguments) if self.defense else defenses.plain
+
+        def one(params, buffers, x, y, draws):
+            if self.plan.stacked:
+                call = lambda x: functional_call(self.module, (params, buffers), (x,), self.options)  # noqa: E731
+            else:
+                call = partial(self.module, **self.options)
+            trained = {name: params[name] for name in self.trained}
+            return objective(defenses.Step(partial(self.answer, call), self.criterion, x, y, epoch, trained, draws))
+
         if not self.plan.stacked:
-            x = x[0].contiguous(memory_format=torch.channels_last) if self.plan.channels_last else x[0]
-            with autocast:
-                logits = self.module(x, **self.options)
-            return self.criterion(logits.to(DTYPES[self.plan.recipe.dtype]), y[0])[None]
-
-        def one(params, buffers, x, y):
-            with autocast:
-                logits = functional_call(self.module, (params, buffers), (x,), self.options)
-            return self.criterion(logits.to(DTYPES[self.plan.recipe.dtype]), y)
-
+            losses, minimised = one(self.params, None, x[0], y[0], {name: value[0] for name, value in draws.items()})
+            return losses[None], minimised[None]
         with Stacking(self.generators, channels_last=self.plan.device.type == "cpu"):
             # other draws are refused: one for the whole group would make a model depend on its companions
-            return vmap(one, randomness="error")(self.params, self.buffers, x, y)
+            return vmap(one, randomness="error")(self.params, self.buffers, x, y, draws)
 
-    def seed_noise(self, epoch: int, *, each: bool | None = None) -> None:
+    def answer(self, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Logits of images, in the recipe's precision."""
+        dtype = self.plan.recipe.dtype
+        if self.plan.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self.plan.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+            logits = call(x)
+        return logits.to(DTYPES[dtype])
+
+    @property
+    def arguments(self) -> dict:
+        """Options of the defense that its objective takes."""
+        wanted = inspect.signature(self.defense.objective).parameters
+        return {name: value for name, value in self.plan.recipe.defense_args.items() if name in wanted}
+
+    def draws(self, epoch: int, steps: int, batch: int) -> Callable[[int], dict[str, Tensor]]:
+        """The defense's random numbers of an epoch: step -> its draws, each (G, ...), held-out images as shown."""
+        if self.defense is None or self.defense.draws is None:
+            return lambda _: {}
+        plan, recipe = self.plan, self.plan.recipe
+        seeds = [mix(recipe.seed, m, epoch, "defense") for m in self.ids]
+        drawn = stack_draws([self.defense.draws(s, plan.held_out, steps, batch, **recipe.defense_args) for s in seeds])
+        numbers = drawn.pop("held_out").to(plan.device)
+        augments = stack_draws([augmentation(plan, m, epoch, steps * batch, "held_out augment") for m in self.ids])
+
+        def at(step: int) -> dict[str, Tensor]:
+            cut = slice(step * batch, (step + 1) * batch)
+            index = numbers[:, step]
+            x = self.shown(index.reshape(-1), {k: v[:, cut].flatten(0, 1) for k, v in augments.items()})
+            there = {name: value[:, step].to(plan.device) for name, value in drawn.items()}
+            return there | {"x": x.view(*index.shape, *x.shape[1:]), "y": plan.images.y[index]}
+
+        return at
+
+    def shown(self, index: Tensor, augment: dict[str, Tensor]) -> Tensor:
+        """Images as the network sees them: gathered, augmented, normalised."""
+        images = self.plan.images
+        x = images.x[index]
+        if augment:
+            x = data.apply_augment(x, augment)
+        return data.normalise(x, images.mean, images.std, DTYPES[self.plan.recipe.dtype])
+
+    def seed_noise(self, epoch: int, word: str = "noise", *, each: bool | None = None) -> None:
         """Start an epoch's noise. A plain model draws from torch's global generator, a stacked one from its own, the same
         numbers; on a GPU a whole group draws from one, equal in law, unless `each`."""
-        seeds = [mix(self.plan.recipe.seed, m, epoch, "noise") for m in self.ids]
+        seeds = [mix(self.plan.recipe.seed, m, epoch, word) for m in self.ids]
         torch.manual_seed(seeds[0])
         if not (self.plan.device.type == "cpu" if each is None else each):
             seeds = [mix(*seeds)]
         self.generators = [torch.Generator(self.plan.device).manual_seed(s) for s in seeds]
 
-    def step(self, x: Tensor, y: Tensor, lr: float) -> Tensor:
+    def step(self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None) -> Tensor:
         """One optimiser step; the detached losses (G, B)."""
-        losses = self.losses(x, y)
+        losses, minimised = self.losses(x, y, epoch=epoch, draws=draws)
         self.optimizer.zero_grad(set_to_none=True)
-        losses.mean(1).sum().backward()
+        minimised.sum().backward()
         self.optimizer.param_groups[0]["lr"] = lr
         self.optimizer.step()
         return losses.detach()
 
     def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
         """Train one epoch: sample numbers (G, steps * batch) and their losses, both on the CPU."""
-        plan, images, recipe = self.plan, self.plan.images, self.plan.recipe
+        plan, recipe = self.plan, self.plan.recipe
         size = plan.steps * recipe.batch
         order = torch.stack([epoch_order(plan, m, epoch) for m in self.ids])
-        draws = stack_draws([augmentation(plan, m, epoch, size) for m in self.ids])
+        augments = stack_draws([augmentation(plan, m, epoch, size) for m in self.ids])
+        draws = self.draws(epoch, plan.steps, recipe.batch)
         order_there, kept = order.to(plan.device), []
         with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):  # given back as found
             self.seed_noise(epoch)
             for s in range(plan.steps):
                 cut = slice(s * recipe.batch, (s + 1) * recipe.batch)
                 index = order_there[:, cut].reshape(-1)
-                x = images.x[index]
-                if draws:
-                    x = data.apply_augment(x, {k: v[:, cut].flatten(0, 1) for k, v in draws.items()})
-                x = data.normalise(x, images.mean, images.std, DTYPES[recipe.dtype])
+                x = self.shown(index, {k: v[:, cut].flatten(0, 1) for k, v in augments.items()})
                 x = x.view(len(self.ids), recipe.batch, *x.shape[1:])
                 lr = learning_rate(recipe, (epoch + s / plan.steps) / recipe.epochs, [row[0] for row in history])
-                kept.append(self.step(x, images.y[index].view(len(self.ids), -1), lr))
+                y = plan.images.y[index].view(len(self.ids), -1)
+                kept.append(self.step(x, y, lr, epoch=epoch, draws=draws(s)))
+            if recipe.defense == "early_stopping":
+                self.keep_best(epoch)
         return order, torch.cat(kept, 1).cpu()
 
+    def keep_best(self, epoch: int) -> None:
+        """Early stopping: each model keeps its weights of the epoch with the lowest mean loss on the held-out images."""
+        models, total = len(self.ids), torch.zeros(len(self.ids), device=self.plan.device)
+        self.seed_noise(epoch, "held_out")
+        self.module.eval()
+        for numbers in torch.from_numpy(self.plan.held_out).to(self.plan.device).split(256):
+            x, y = self.shown(numbers, {}), self.plan.images.y[numbers]
+            with torch.no_grad():
+                losses, _ = self.losses(x.expand(models, *x.shape), y.expand(models, -1), objective=defenses.plain, draws={})
+            total += losses.sum(1)
+        self.module.train()
+        mean = total.cpu() / len(self.plan.held_out)
+        better = mean < self.best
+        self.best, self.stopped = torch.where(better, mean, self.best), torch.where(better, epoch + 1, self.stopped)
+        for name, now in (self.params | self.buffers).items():
+            now, chosen = now.detach(), better.to(now.device)
+            chosen = chosen.view(-1, *[1] * (now.ndim - 1)) if self.plan.stacked else chosen[0]
+            self.kept[name] = torch.where(chosen, now, self.kept.get(name, now))
+
     def state(self) -> dict[str, Tensor]:
-        """Everything that a resumed group needs, flat: `p.*` parameters, `b.*` buffers, `o.*` optimiser state."""
+        """What a resumed group needs, flat: `p.*` parameters, `b.*` buffers, `o.*` optimiser state, `k.*` the best so far."""
         flat = {f"p.{k}": v.detach() for k, v in self.params.items()} | {f"b.{k}": v for k, v in self.buffers.items()}
         for name, p in self.params.items():
             flat |= {f"o.{name}.{k}": torch.as_tensor(v) for k, v in self.optimizer.state[p].items() if v is not None}
+        if self.kept:
+            flat |= {f"k.{name}": tensor for name, tensor in self.kept.items()} | {"best": self.best, "stopped": self.stopped}
         return {k: v.contiguous().cpu() for k, v in flat.items()}
 
     def load(self, flat: dict[str, Tensor]) -> None:
@@ -213,14 +308,18 @@ class Group:
             self.optimizer.state[p] = {
                 k: torch.empty_like(p).copy_(v) if v.shape == p.shape else v.to(p.device) for k, v in entries.items()
             }
+        if "best" in flat:
+            self.best, self.stopped = flat["best"], flat["stopped"]
+            self.kept = {k[2:]: v.to(self.plan.device) for k, v in flat.items() if k.startswith("k.")}
 
     def weights(self, slot: int) -> dict[str, Tensor]:
-        """State dictionary of one finished model, on the CPU."""
+        """State dictionary of one model, on the CPU; with early stopping that of its best epoch so far."""
         tensors = self.module.state_dict(keep_vars=True)
-        if self.plan.stacked:  # by identity, as tied weights have several names and one tensor
+        if self.plan.stacked or self.kept:  # by identity, as tied weights have several names and one tensor
             own = (*self.module.named_parameters(), *self.module.named_buffers())
-            names, stacked = {id(t): name for name, t in own}, self.params | self.buffers
-            tensors = {name: stacked[names[id(t)]][slot] for name, t in tensors.items()}
+            names, current = {id(t): name for name, t in own}, self.kept or (self.params | self.buffers)
+            tensors = {name: current[names[id(t)]] for name, t in tensors.items()}
+            tensors = {name: t[slot] for name, t in tensors.items()} if self.plan.stacked else tensors
         return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
 
 
@@ -246,7 +345,7 @@ def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
     """Row `model` of the pool, freshly initialised; of a derived pool without the seed where all it has is its parent's."""
     fresh = recipe.parent is None or recipe.model == "replaced"
     _, channels, height, width = images.x.shape
-    return models.build(
+    module = models.build(
         recipe.model,
         recipe.model_args,
         in_channels=channels,
@@ -256,14 +355,15 @@ def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
         mean=images.mean,
         std=images.std,
     )
+    return defenses.adapt(module, recipe.defense, recipe.defense_args)
 
 
-def augmentation(plan: Plan, model: int, epoch: int, size: int) -> dict[str, Tensor]:
+def augmentation(plan: Plan, model: int, epoch: int, size: int, word: str = "augment") -> dict[str, Tensor]:
     """One epoch's augmentation draws of a row, each tensor with `size` entries along its first axis; empty for none."""
     if plan.recipe.augment == "none":
         return {}
     height, width = plan.images.x.shape[2:]
-    return data.augment_draws(plan.recipe.augment, size, height, width, generator(plan.recipe.seed, model, epoch, "augment"))
+    return data.augment_draws(plan.recipe.augment, size, height, width, generator(plan.recipe.seed, model, epoch, word))
 
 
 def stack_draws(draws: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -295,6 +395,8 @@ def why_not_stacked(plan: Plan) -> str | None:
     """
     if plan.recipe.schedule == "plateau":
         return "the plateau schedule needs a learning rate per model"
+    if plan.recipe.defense == "dp_sgd":
+        return "gradients per sample are taken of one model at a time"
     rows = [0, min(1, len(plan.member) - 1)]
     trial = plan._replace(recipe=replace(plan.recipe, dtype="float64"), channels_last=False)
     x = data.normalise(plan.images.x[:8], plan.images.mean, plan.images.std, torch.float64)

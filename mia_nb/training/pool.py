@@ -14,7 +14,7 @@ from torch import nn
 from mia_nb import models, store
 from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES
-from mia_nb.training.work import load_images, parent_of, trace_name, weights_name
+from mia_nb.training.work import load_images, parent_of, stopped_name, trace_name, weights_name
 from mia_nb.types import Images, Recipe
 
 TRACE_LIMIT = 2**30  # bytes of loss traces that `Pool.traces` puts into memory
@@ -41,6 +41,28 @@ class Pool:
             else:
                 found.append("trained" if weights_name(m) in files else "missing")
         return found
+
+    @property
+    def sampling(self) -> dict:
+        """{"sample_rate", "steps"} of a row's training up to `epoch`, as an accountant wants them: batch / expected members,
+        optimiser steps. Batches are Poisson draws under dp_sgd only; otherwise these are nominal."""
+        members, epochs = loop.expected_members(self.recipe, self.member), self.epoch or self.recipe.epochs
+        return {"sample_rate": self.recipe.batch / members, "steps": epochs * (members // self.recipe.batch)}
+
+    @property
+    def held_out(self) -> np.ndarray:
+        """(N,) bool: images set aside that only the defense saw; they are no population for an attack."""
+        numbers = loop.held_out(self.recipe, self.population)
+        return np.isin(np.arange(len(self.population)), [] if numbers is None else numbers)
+
+    @property
+    def stopped(self) -> list[int] | None:
+        """Per row the epoch at which early stopping took its weights; None for other pools, 0 for a row that diverged."""
+        if self.recipe.defense != "early_stopping":
+            return None
+        files = self.folder.files()
+        names = [stopped_name(m) for m in range(len(self.member))]
+        return [self.folder.read_json(name)["epoch"] if name in files else 0 for name in names]
 
     @cached_property
     def traces(self) -> np.ndarray | None:

@@ -17,16 +17,19 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from mia_nb import __version__, data, models, store
+from mia_nb import __version__, data, defenses, models, store
+from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
 from mia_nb.training import loop
+from mia_nb.training.clipped import ClippedGroup
 from mia_nb.training.execution import choose, execution, processes
-from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, SCHEDULES, mix
+from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, SCHEDULES, Plan, mix
 from mia_nb.training.pool import Pool, load_pool
 from mia_nb.training.work import Helpers, remove_parts, trace_name, unfinished, units, weights_digest, weights_name, work
 from mia_nb.types import Images, Recipe
 
 FORMAT = 1  # enters every key; raise it when the same recipe starts to mean other models
+MADE = ("model", "losses", "snapshot", "part", "diverged", "stopped", "conversion", "execution.json")  # what training writes
 # what a fine-tuned spiking pool may have otherwise than its parent
 MAY_CHANGE = ("timesteps", "readout", "encode", "encode_args", "surrogate", "surrogate_args", "learn", "fold")
 
@@ -70,10 +73,11 @@ def train_pool(
     begun = time.perf_counter()
     with Helpers(processes(recipe, device, workers) - 1) as helpers:
         if not known:
-            check(recipe, images, member, parent)
+            check(recipe, images, member, population, parent)
             open_pool(pool, images, extra)
         rows = missing(folder, len(member), force, unfinished)
-        first = partial(choose, recipe, images, member, parent and parent.state, device, strategy, workers)
+        plan = plan_of(recipe, images, member, population, parent)
+        first = partial(choose, plan, device, strategy, workers)
         how = execution(folder, device, strategy, first)
         touched = [unit for unit in units(len(member), how["group"]) if set(unit) & set(rows)]
         count = min(len(helpers.processes), len(touched) - 1)
@@ -152,7 +156,7 @@ def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> l
             )
         with folder.lock():
             for name in folder.files():
-                if name.split("_")[0] in ("model", "losses", "snapshot", "part", "diverged", "conversion", "execution.json"):
+                if name.split("_")[0] in MADE:
                     folder.remove(name)
     rows = left(folder, range(models))
     kept = folder.recipe.get("snapshots", [])
@@ -170,14 +174,25 @@ def complete(recipe: Recipe) -> Recipe:
             close = difflib.get_close_matches(str(value), list(table), 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"{name}={value!r} is not one of {', '.join(table)}{hint}")
-    if recipe.defense is not None:
-        raise ValueError(f"defense={recipe.defense!r}: this version trains undefended pools only; leave it empty")
     # 1 and 1.0 are the same recipe
-    return replace(recipe, lr=float(recipe.lr), optimizer_args={**OPTIMIZERS[recipe.optimizer][1], **recipe.optimizer_args})
+    return replace(
+        recipe,
+        lr=float(recipe.lr),
+        optimizer_args={**OPTIMIZERS[recipe.optimizer][1], **recipe.optimizer_args},
+        defense_args=defenses.arguments(recipe.defense, recipe.defense_args),
+    )
 
 
-def check(recipe: Recipe, images: Images, member: np.ndarray, parent: Pool | None = None) -> None:
+def plan_of(recipe: Recipe, images: Images, member: np.ndarray, population: np.ndarray, parent: Pool | None = None) -> Plan:
+    """What there is to train, on the CPU, one model at a time."""
+    start, kept = parent and parent.state, loop.held_out(recipe, population)
+    return Plan(recipe, images, member, torch.device("cpu"), False, False, start, kept)
+
+
+def check(recipe: Recipe, images: Images, member: np.ndarray, population: np.ndarray, parent: Pool | None = None) -> None:
     """Refuse, before anything is written, what cannot be trained: ValueError of one line."""
+    if recipe.defense is not None:
+        _check_defense(recipe, int(population.sum()))
     if parent is None and recipe.model == "snn" and recipe.model_args.get("calibration"):
         raise ValueError("model_args names a calibration, but nothing was calibrated: thresholds come from convert_pool")
     if parent is not None and recipe.model == parent.recipe.model == "snn":
@@ -200,12 +215,36 @@ def check(recipe: Recipe, images: Images, member: np.ndarray, parent: Pool | Non
             f"loss={recipe.loss!r} wants logits for each time step, and {recipe.model} is no spiking network: "
             'take loss="cross_entropy", or model="snn"'
         )
+    if recipe.defense == "dp_sgd":
+        _try_clipping(plan_of(recipe, images, member, population))
     same = parent and all(getattr(recipe, f) == getattr(parent.recipe, f) for f in ("model", "model_args", "dtype"))
     if same and not _alike(module, parent.model(0), images):
         raise ValueError(
             f"{recipe.model} with the parent's weights answers otherwise than the parent: it computes with what its state "
             "dictionary does not hold; register that as persistent buffers"
         )
+
+
+def _check_defense(recipe: Recipe, aside: int) -> None:
+    """ValueError for a defense that this recipe, with so many images set aside, cannot have."""
+    defense, args = defenses.find(recipe.defense), recipe.defense_args
+    if defense.held_out and not 1 <= args["held_out"] <= aside:
+        raise ValueError(
+            f"held_out={args['held_out']} of {aside} images set aside: defense {recipe.defense} looks at images that are no "
+            "members and no non-members; take population=1000, say, and defense_args={'held_out': 500}"
+        )
+    if defense.logits and recipe.loss != "cross_entropy":
+        raise ValueError(f"defense {recipe.defense} changes cross_entropy, and loss={recipe.loss!r}: take one of the two")
+    if recipe.defense == "dp_sgd":
+        dp_sgd.checked(args, recipe)
+
+
+def _try_clipping(plan: Plan) -> None:
+    """One clipped step of two images, so that a network without gradients per sample is refused before anything is written."""
+    group = ClippedGroup(plan, [0])
+    x, y = group.shown(torch.arange(2), {}), plan.images.y[:2]
+    with torch.random.fork_rng(devices=[]):
+        group.poisson_step(x, y, 1e-6, torch.Generator().manual_seed(0))
 
 
 def _same_neurons(recipe: Recipe, parent: Recipe) -> None:
@@ -267,12 +306,13 @@ def place(recipe: Recipe, images: Images, member, population, root: str | Path, 
 
 
 def _title(recipe: Recipe) -> str:
-    """What a folder is called by: the model, of a spiking network also its network, time steps and origin."""
+    """What a folder is called by: the model and its defense, of a spiking network also its network, time steps and origin."""
+    defense = f"_{recipe.defense}" if recipe.defense else ""
     if recipe.model != "snn":
         base = "" if recipe.model not in models.BASES else "_" + models.architecture(recipe.model, recipe.model_args)
-        return recipe.model + base + ("_tuned" if recipe.parent else "")
+        return recipe.model + base + ("_tuned" if recipe.parent else "") + defense
     way = "direct" if recipe.parent is None else "tuned" if recipe.epochs else "converted"
-    return f"snn_{models.architecture(recipe.model, recipe.model_args)}_T{recipe.model_args.get('timesteps', 4)}_{way}"
+    return f"snn_{models.architecture(recipe.model, recipe.model_args)}_T{recipe.model_args.get('timesteps', 4)}_{way}{defense}"
 
 
 def open_pool(pool: Pool, images: Images, extra: dict) -> None:

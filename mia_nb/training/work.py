@@ -24,7 +24,8 @@ import torch
 
 from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Folder, content_key, find
-from mia_nb.training.loop import TRACE_FLOOR, Group, Plan, Start, learning_rate
+from mia_nb.training.clipped import group_of
+from mia_nb.training.loop import TRACE_FLOOR, Plan, Start, held_out, learning_rate
 from mia_nb.types import Images, Recipe
 
 Progress = Callable[[list[int], int, float], None]  # (rows, epochs done just now, mean loss)
@@ -43,14 +44,16 @@ def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]
     execution = folder.read_json("execution.json")
     device = torch.device(execution["device"])
     images = load_images(folder, device) if images is None else images._replace(x=images.x.to(device), y=images.y.to(device))
+    recipe = Recipe.from_json(folder.recipe)
     plan = Plan(
-        Recipe.from_json(folder.recipe),
+        recipe,
         images,
         folder.read_array("member.npy"),
         device,
         execution["stacked"],
         execution["channels_last"],
         start_of(folder),
+        held_out(recipe, folder.read_array("population.npy")),
     )
     return plan, execution
 
@@ -106,6 +109,10 @@ def trace_name(model: int) -> str:
     return f"losses_{model:03d}.npy"
 
 
+def stopped_name(model: int) -> str:
+    return f"stopped_{model:03d}.json"
+
+
 def work(
     folder: Folder,
     *,
@@ -156,7 +163,7 @@ def unit_name(rows: list[int]) -> str:
 
 def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress) -> None:
     """Train one group to the end, from its part file if there is one; finished models are written one file each."""
-    group, epochs = Group(plan, rows), plan.recipe.epochs
+    group, epochs = group_of(plan, rows), plan.recipe.epochs
     counts = plan.member[rows].sum(1)
     # float16 log-losses of each row's members, in sample order: a float16 loss would underflow below 6e-8
     traces = [np.full((epochs, n), np.nan, np.float16) for n in counts]
@@ -200,6 +207,8 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
             lr = learning_rate(plan.recipe, bad[0] / max(epochs, 1), [losses[slot] for losses in history[: bad[0]]])
             folder.write_json(f"diverged_{m:03d}.json", {"epoch": bad[0] + 1, "lr": lr})
             continue
+        if group.kept:
+            folder.write_json(stopped_name(m), {"epoch": int(group.stopped[slot]), "held_out_loss": float(group.best[slot])})
         folder.write_bytes(weights_name(m), safetensors.torch.save(weights))
         folder.write_array(trace_name(m), traces[slot])
     remove_parts(folder, unit_name(rows))

@@ -1,0 +1,128 @@
+"""Defenses: plain functions that change what a training step minimises, how it is made, or what a model answers."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from torch import nn
+
+from mia_nb.defenses import dp_sgd, objectives
+from mia_nb.defenses.objectives import Step, class_mmd, plain
+from mia_nb.defenses.outputs import OUTPUTS
+
+__all__ = [
+    "DEFENSES",
+    "OUTPUTS",
+    "Defense",
+    "Step",
+    "adapt",
+    "arguments",
+    "change_output",
+    "class_mmd",
+    "find",
+    "output_arguments",
+    "plain",
+]
+
+
+class Defense(NamedTuple):
+    """A training-side defense: its options, and where it acts.
+
+    objective(step, **options) -> losses (B,) and what is minimised. module(module, **options) -> the network that is trained.
+    draws(seed, numbers, steps, batch, **options): an epoch's random numbers for the objective. held_out: it looks at that many
+    of the images that are set aside, and nobody else ever does. logits: it needs one answer (B, K).
+    """
+
+    defaults: dict
+    objective: Callable = plain
+    module: Callable[..., nn.Module] | None = None
+    draws: Callable[..., dict] | None = None
+    held_out: bool = False
+    logits: bool = False
+
+
+def with_dropout(module: nn.Module, *, rate: float) -> nn.Module:
+    """Dropout of the features before the last linear layer, in training only."""
+    if not 0 < rate < 1:
+        raise ValueError(f"rate={rate}: wanted a dropout rate between 0 and 1")
+    name = next((n for n, layer in reversed(list(module.named_modules())) if isinstance(layer, nn.Linear)), None)
+    if name is None:
+        raise ValueError(f"{type(module).__name__} has no linear layer, before which the dropout defense goes")
+    owner, _, last = name.rpartition(".")
+    owner = module.get_submodule(owner)
+    setattr(owner, last, nn.Sequential(nn.Dropout(rate), getattr(owner, last)))
+    return module
+
+
+DEFENSES = {
+    "l1": Defense({"weight": 1e-5}, objectives.l1),
+    "l2": Defense({"weight": 1e-5}, objectives.l2),
+    "early_stopping": Defense({"held_out": 0}, held_out=True),  # stops at the lowest loss on held-out images
+    "dropout": Defense({"rate": 0.5}, module=with_dropout),
+    "label_smoothing": Defense({"smoothing": 0.1}, objectives.label_smoothing, logits=True),
+    "mmd_mixup": Defense(
+        {"weight": 5e-4, "alpha": 1.0, "bandwidth": 0.5, "held_out": 0},
+        objectives.mmd_mixup,
+        draws=objectives.mixup_draws,
+        held_out=True,
+        logits=True,
+    ),
+    "relaxloss": Defense({"target": 0.5}, objectives.relaxloss, logits=True),
+    "dp_sgd": Defense(
+        {"noise_multiplier": 1.0, "max_grad_norm": 1.0}, module=lambda module, **_: dp_sgd.without_batch_norm(module)
+    ),
+}
+
+
+def find(name: str) -> Defense:
+    """The defense of that name; ValueError for one that is not known."""
+    if name not in DEFENSES:
+        hint = difflib.get_close_matches(str(name), [*DEFENSES, *OUTPUTS], 1)
+        where = " is an output defense: give it to query(output=...)" if name in OUTPUTS else " is not known"
+        near = f"; did you mean {hint[0]!r}?" if hint and name not in OUTPUTS else ""
+        raise ValueError(f"defense={name!r}{where}; there are {', '.join(DEFENSES)}{near}")
+    return DEFENSES[name]
+
+
+def arguments(name: str | None, given: dict) -> dict:
+    """The defense's options with its defaults written out; ValueError for one that it does not have."""
+    if name is None:
+        if given:
+            raise ValueError(f"defense_args={given} without a defense: name one of {', '.join(DEFENSES)}")
+        return {}
+    defaults = find(name).defaults
+    _known(f"defense {name}", given, defaults)
+    numbers = {k: type(v)(given[k]) if k in given and isinstance(v, float) else given.get(k, v) for k, v in defaults.items()}
+    if bad := [f"{k}={v!r}" for k, v in numbers.items() if not isinstance(v, int | float) or isinstance(v, bool) or v < 0]:
+        raise ValueError(f"defense {name} with {', '.join(bad)}: wanted numbers of at least 0")
+    return numbers
+
+
+def adapt(module: nn.Module, name: str | None, args: dict) -> nn.Module:
+    """The network that is trained under this defense."""
+    change = find(name).module if name else None
+    return change(module, **args) if change else module
+
+
+def output_arguments(name: str, given: dict | None) -> dict:
+    """The options of an output defense with its defaults written out; ValueError for one that it does not have."""
+    if name not in OUTPUTS:
+        where = " changes the training: give it to Recipe(defense=...)" if name in DEFENSES else " is not known"
+        raise ValueError(f"output={name!r}{where}; output defenses are {', '.join(OUTPUTS)}")
+    defaults = OUTPUTS[name].defaults
+    _known(f"output {name}", given or {}, defaults)
+    return {**defaults, **(given or {})}
+
+
+def change_output(name: str, logits: np.ndarray, random: np.ndarray | None = None, **options) -> np.ndarray:
+    """Logits (..., K) as the output defense shows them; random: the model's logits on random images, where it wants them."""
+    change, _, wants = OUTPUTS[name]
+    return change(logits, **options, **({"random": random} if wants else {}))
+
+
+def _known(what: str, given: dict, defaults: dict) -> None:
+    if strange := sorted(set(given) - set(defaults)):
+        raise ValueError(f"{what} has no option {', '.join(strange)}; it has {', '.join(defaults) or 'none'}")

@@ -1,0 +1,112 @@
+"""Defenses that change what a training step minimises: functions of one model's step, usable under vmap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Step(NamedTuple):
+    """What a defense sees of one model's optimiser step."""
+
+    forward: Callable[[Tensor], Tensor]  # normalised images (B, C, H, W) -> logits (B, K)
+    criterion: Callable[[Tensor, Tensor], Tensor]  # logits, labels -> losses (B,)
+    x: Tensor
+    y: Tensor  # (B,)
+    epoch: int
+    params: dict[str, Tensor]  # what the optimiser changes
+    draws: dict[str, Tensor]  # the defense's own random numbers, and held-out images "x", "y" (B, ...) where it draws some
+
+
+def plain(step: Step) -> tuple[Tensor, Tensor]:
+    """(losses (B,), their mean): no defense."""
+    losses = step.criterion(step.forward(step.x), step.y)
+    return losses, losses.mean()
+
+
+def l1(step: Step, *, weight: float) -> tuple[Tensor, Tensor]:
+    """mean loss + weight * sum |w| over everything that is trained."""
+    losses, mean = plain(step)
+    return losses, mean + weight * sum(p.abs().sum() for p in step.params.values())
+
+
+def l2(step: Step, *, weight: float) -> tuple[Tensor, Tensor]:
+    """mean loss + weight * sum w^2, beside the optimiser's own weight decay; of SGD the same as 2 * weight more of that."""
+    losses, mean = plain(step)
+    return losses, mean + weight * sum(p.square().sum() for p in step.params.values())
+
+
+def label_smoothing(step: Step, *, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Cross-entropy to (1 - a) onehot(y) + a / K. Caveat: it may raise what attacks with references find."""
+    logits = step.forward(step.x)
+    return step.criterion(logits, step.y), F.cross_entropy(logits, step.y, label_smoothing=smoothing)
+
+
+def relaxloss(step: Step, *, target: float) -> tuple[Tensor, Tensor]:
+    """Training towards a mean loss `target` instead of 0.
+
+    A batch whose mean cross-entropy is at least the target is descended as usual. Below it: in even epochs (the first is 0)
+    ascent, in odd ones descent of the cross-entropy to flattened labels t_y = p_y, t_c = (1 - p_y) / (K - 1), held fixed.
+    Source: Chen, Yu and Fritz (ICLR 2022), Algorithm 1. Caveat: no target fits all data; 0 is no defense, log K learns nothing.
+    """
+    logits = step.forward(step.x)
+    losses = step.criterion(logits, step.y)
+    mean = losses.mean()
+    if step.epoch % 2 == 0:
+        return losses, (mean - target).abs()
+    log_p = logits.log_softmax(1)
+    p_y = log_p.gather(1, step.y[:, None]).exp().detach()
+    own = F.one_hot(step.y, logits.shape[1]).to(log_p.dtype)
+    flat = own * p_y + (1 - own) * (1 - p_y) / (logits.shape[1] - 1)
+    flattened = -(flat * log_p).sum(1).mean()
+    return losses, torch.where(mean.detach() >= target, mean, flattened)
+
+
+def mmd_mixup(step: Step, *, weight: float, bandwidth: float) -> tuple[Tensor, Tensor]:
+    """Mixup's cross-entropy + weight * MMD^2 between the softmax outputs of training and held-out images of one class.
+
+    Mixup: lam x + (1 - lam) x', lam CE(., y) + (1 - lam) CE(., y'), lam ~ Beta(alpha, alpha). MMD^2 is the biased estimate
+    with the kernel exp(-|p - q|^2 / (2 bandwidth^2)), class by class, averaged over the classes that both batches hold; all
+    three batches pass the network as one. The losses returned are those of the unmixed batch.
+    Source: Li, Li and Ribeiro (CODASPY 2021). Hong, Wu, Gruber and Lee (arXiv 2501.06686) give weight 5e-4 and no kernel: as
+    MMD^2 is at most 2, that weight leaves mixup nearly alone.
+    """
+    draws, size = step.draws, len(step.y)
+    lam, other = draws["lam"], draws["other"]
+    mixed = lam * step.x + (1 - lam) * step.x[other]
+    logits = step.forward(torch.cat([mixed, step.x, draws["x"].to(step.x.dtype)]))
+    on_mixed, on_members, on_held_out = logits[:size], logits[size : 2 * size], logits[2 * size :]
+    mixup = lam * step.criterion(on_mixed, step.y) + (1 - lam) * step.criterion(on_mixed, step.y[other])
+    gap = class_mmd(on_members.softmax(1), step.y, on_held_out.softmax(1), draws["y"], bandwidth)
+    return step.criterion(on_members, step.y), mixup.mean() + weight * gap
+
+
+def mixup_draws(seed: int, numbers: np.ndarray, steps: int, batch: int, *, alpha: float, **_) -> dict[str, Tensor]:
+    """An epoch's random numbers of `mmd_mixup`: lam (steps,), other and held_out (steps, batch), of `numbers`."""
+    rng = np.random.default_rng(seed)
+    drawn = {
+        "lam": rng.beta(alpha, alpha, steps).astype(np.float32) if alpha else np.ones(steps, np.float32),
+        "other": rng.permuted(np.tile(np.arange(batch), (steps, 1)), axis=1),
+        "held_out": rng.choice(numbers, (steps, batch)),
+    }
+    return {name: torch.from_numpy(values) for name, values in drawn.items()}
+
+
+def class_mmd(p: Tensor, y: Tensor, q: Tensor, other: Tensor, bandwidth: float) -> Tensor:
+    """Mean over classes of MMD^2 between the rows of p (A, K) and of q (B, K) that have this class; 0 where none has both."""
+    classes = torch.arange(p.shape[1], device=p.device)[:, None]
+    ours, theirs = (classes == y).to(p.dtype), (classes == other).to(p.dtype)  # (K, A), (K, B)
+    both = ((ours.sum(1) > 0) & (theirs.sum(1) > 0)).to(p.dtype)
+    ours, theirs = (w / w.sum(1, keepdim=True).clamp(min=1) for w in (ours, theirs))
+
+    def mean_kernel(a, wa, b, wb):
+        squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T
+        return ((wa @ torch.exp(-squared / (2 * bandwidth**2))) * wb).sum(1)
+
+    gaps = mean_kernel(p, ours, p, ours) + mean_kernel(q, theirs, q, theirs) - 2 * mean_kernel(p, ours, q, theirs)
+    return (both * gaps).sum() / both.sum().clamp(min=1)

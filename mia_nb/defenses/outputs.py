@@ -1,0 +1,78 @@
+"""Defenses that change what a trained model answers: logits in, logits out, NumPy.
+
+The attacker sees the changed answer, of targets and references alike. What leaves no logits is given as logarithms of the
+probabilities that are shown, so that attacks read off of them what they would of any answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import log_softmax
+
+
+def label_only(logits: np.ndarray, *, confidence: float = 0.5) -> np.ndarray:
+    """MemGuard in the form that Hong, Wu, Gruber and Lee (arXiv 2501.06686) call arbitrary: a vector that depends on the argmax
+    alone, `confidence` for the predicted class and equal shares for the others. (..., K) -> (..., K).
+
+    There are two scores then, right and wrong: no threshold reaches a small false positive rate, so its TPR there is 0 by ties.
+    That measures no protection: ask with the attacks that need labels only (correctness; vote, with augmentation).
+    """
+    classes = logits.shape[-1]
+    if not 1 / classes < confidence < 1:
+        raise ValueError(
+            f"confidence={confidence}: wanted more than 1/{classes} and less than 1, so that the label can be read"
+        )
+    top = np.arange(classes) == logits.argmax(-1)[..., None]
+    return np.where(top, np.log(confidence), np.log((1 - confidence) / (classes - 1)))
+
+
+def hamp(logits: np.ndarray, *, random: np.ndarray) -> np.ndarray:
+    """The output part of HAMP: the sorted probabilities of a random input, in the order of the real answer's classes.
+
+    random (N, K): the same model's logits on random images, one for each answer. Source: Chen and Pattabiraman (NDSS 2024).
+    Caveat: the order of all classes stays as it was, and so does what it tells; their training part is not included.
+    """
+    rank = np.argsort(np.argsort(logits, -1, kind="stable"), -1)
+    return np.take_along_axis(np.sort(log_softmax(random, -1), -1), rank, -1)
+
+
+def rounding(logits: np.ndarray, *, decimals: int = 1) -> np.ndarray:
+    """Probabilities to so many decimals; what rounds to 0 may be anything below half a unit and counts as a quarter of one."""
+    unit = 10.0 ** -_whole("decimals", decimals)
+    return np.log(np.maximum(np.round(np.exp(log_softmax(logits, -1)), decimals), unit / 4))
+
+
+def top(logits: np.ndarray, *, classes: int = 1) -> np.ndarray:
+    """Only the `classes` largest probabilities are shown; the attacker spreads what is missing evenly over the others."""
+    total = logits.shape[-1]
+    if not 1 <= _whole("classes", classes) < total:
+        raise ValueError(f"classes={classes}: wanted at least 1 and fewer than the model's {total}")
+    p = np.exp(log_softmax(logits, -1))
+    shown = np.argsort(np.argsort(-p, -1, kind="stable"), -1) < classes
+    rest = np.maximum(1 - (p * shown).sum(-1, keepdims=True), 1e-12) / (total - classes)
+    return np.log(np.where(shown, np.maximum(p, 1e-12), np.minimum(rest, np.where(shown, p, np.inf).min(-1, keepdims=True))))
+
+
+def _whole(name: str, value) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r}: wanted a whole number of at least 1")
+    return value
+
+
+class Output(NamedTuple):
+    """A function logits -> logits, its options, and whether it is given the model's answers to random images (random=)."""
+
+    change: Callable[..., np.ndarray]
+    defaults: dict
+    random: bool = False
+
+
+OUTPUTS = {
+    "memguard": Output(label_only, {"confidence": 0.5}),
+    "hamp": Output(hamp, {}, random=True),
+    "rounding": Output(rounding, {"decimals": 1}),
+    "top": Output(top, {"classes": 1}),
+}

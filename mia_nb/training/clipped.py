@@ -1,0 +1,54 @@
+"""Training by DP-SGD: a group of one model, whose batches are Poisson draws and whose steps are clipped and noised."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mia_nb import defenses
+from mia_nb.defenses.dp_sgd import Clipped
+from mia_nb.training.loop import Group, Plan, augmentation, generator, learning_rate
+
+
+class ClippedGroup(Group):
+    """One model of a plan whose recipe says dp_sgd."""
+
+    def __init__(self, plan: Plan, ids: list[int]):
+        super().__init__(plan._replace(stacked=False), ids)
+        args = plan.recipe.defense_args
+        self.clipped = Clipped(self.module, self.optimizer, batch=plan.recipe.batch, **args)
+
+    def poisson_step(self, x: Tensor, y: Tensor, lr: float, noise: torch.Generator) -> Tensor:
+        """One step on a Poisson batch (B, C, H, W), maybe empty; the detached losses (B,)."""
+
+        def losses_of(hooked, rows: slice) -> Tensor:
+            step = defenses.Step(lambda x: self.answer(hooked, x), self.criterion, x[rows], y[rows], 0, {}, {})
+            return defenses.plain(step)[0]
+
+        self.optimizer.param_groups[0]["lr"] = lr
+        return self.clipped.step(x, losses_of, noise)
+
+    def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
+        """Train one epoch of `steps` Poisson batches: sample numbers (1, drawn) and their losses, both on the CPU."""
+        plan, recipe, (model,) = self.plan, self.plan.recipe, self.ids
+        members = np.flatnonzero(plan.member[model])
+        drawn = torch.rand(plan.steps, len(members), generator=generator(recipe.seed, model, epoch, "order")) < plan.sample_rate
+        batches = [torch.from_numpy(members[row.numpy()]) for row in drawn]
+        sizes = [len(batch) for batch in batches]
+        augments = augmentation(plan, model, epoch, sum(sizes))
+        parts = {name: values.split(sizes) for name, values in augments.items()}
+        noise, kept = torch.Generator(plan.device).manual_seed(generator(recipe.seed, model, epoch, "clip").initial_seed()), []
+        with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
+            self.seed_noise(epoch)
+            for s, numbers in enumerate(batches):
+                there = numbers.to(plan.device)
+                x = self.shown(there, {name: part[s] for name, part in parts.items()})
+                lr = learning_rate(recipe, (epoch + s / plan.steps) / recipe.epochs, [row[0] for row in history])
+                kept.append(self.poisson_step(x, plan.images.y[there], lr, noise))
+        return torch.cat(batches)[None], torch.cat(kept)[None].cpu()
+
+
+def group_of(plan: Plan, ids: list[int]) -> Group:
+    """The trainer that the plan's recipe asks for."""
+    return ClippedGroup(plan, ids) if plan.recipe.defense == "dp_sgd" else Group(plan, ids)
