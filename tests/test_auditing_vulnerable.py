@@ -1,0 +1,146 @@
+"""Samples found exposed: exact p-values, false discoveries in a null world, a planted sample, and what cannot be resolved."""
+
+from dataclasses import replace
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from scipy.stats import mannwhitneyu
+
+from mia_nb.attacks import score
+from mia_nb.auditing.vulnerable import null_scores, vulnerability
+from mia_nb.metrics import auc
+from mia_nb.types import Scores, Signals
+
+APART = {"attack": "lira", "keys": {"target": "a", "references": "b"}}
+SHARED = {"attack": "lira", "keys": {"target": "a", "references": "a"}}
+
+
+def world(rng, *, targets=16, samples=200, pairs=True, planted=(), shift=6.0, info=APART, digits=None):
+    """Null scores N(0, 1) with a shift for members on the planted samples only."""
+    if pairs:
+        half = rng.random((targets // 2, samples)) < 0.5
+        member = np.stack([half, ~half], axis=1).reshape(targets, samples)
+    else:
+        member = rng.random((targets, samples)) < 0.5
+    value = rng.standard_normal(member.shape)
+    value[:, list(planted)] += shift * member[:, list(planted)]
+    value = value if digits is None else value.round(digits)
+    side, rows = np.zeros((targets, 2)), np.arange(targets)
+    return Scores(value, member, rows, rows // 2 if pairs else rows, side, side, info)
+
+
+def test_the_auc_of_a_sample_is_that_of_its_scores_over_targets():
+    scores = world(np.random.default_rng(0), samples=30, pairs=False, digits=0)
+    table = vulnerability(scores)
+    wanted = [auc(scores.value[:, i], scores.member[:, i]) for i in range(30)]
+    np.testing.assert_allclose(table["auc"], wanted, atol=1e-12)
+    np.testing.assert_allclose(table["resolution"], 1 / (table["t_in"] * table["t_out"]))
+
+
+def test_untied_p_values_of_coins_are_those_of_the_exact_mann_whitney_test():
+    scores = world(np.random.default_rng(1), targets=20, samples=40, pairs=False, planted=[3], shift=1.0)
+    wanted = [
+        mannwhitneyu(v[m], v[~m], alternative="greater", method="exact").pvalue
+        for v, m in zip(scores.value.T, scores.member.T, strict=True)
+    ]
+    np.testing.assert_allclose(vulnerability(scores)["p"], wanted, rtol=1e-10)
+
+
+@pytest.mark.parametrize("digits", [0, None])
+def test_p_values_count_all_permutations_of_targets_and_all_flips_of_pairs_ties_included(digits):
+    rng = np.random.default_rng(2)
+    for pairs in (False, True):
+        scores = world(rng, targets=8, samples=12, pairs=pairs, digits=digits, planted=[0], shift=1.0)
+        for i, p in enumerate(vulnerability(scores)["p"]):
+            value, member = scores.value[:, i], scores.member[:, i]
+            if pairs:
+                masks = [np.ravel([[a, not a] for a in flips]) for flips in product([False, True], repeat=4)]
+            else:
+                masks = [np.isin(np.arange(8), chosen) for chosen in combinations(range(8), int(member.sum()))]
+            null = np.array([auc(value, mask) for mask in masks])
+            assert p == pytest.approx((null >= auc(value, member) - 1e-12).mean(), rel=1e-12)
+
+
+def test_many_tied_patterns_fall_back_to_random_permutations_that_agree_with_the_exact_test(monkeypatch):
+    scores = world(np.random.default_rng(3), targets=16, samples=60, pairs=False, digits=0, planted=[5], shift=2.0)
+    exact = vulnerability(scores)
+    monkeypatch.setattr("mia_nb.auditing.vulnerable.BUDGET", 0)
+    drawn = vulnerability(scores, permutations=4000)
+    assert exact.attrs["method"].startswith("exact") and drawn.attrs["method"].startswith("4000 random")
+    assert np.abs(exact["p"] - drawn["p"]).max() < 5 * np.sqrt(0.25 / 4000)
+    assert (drawn["smallest_p"] >= 1 / 4001).all()
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_in_a_null_world_at_most_the_rate_of_runs_discovers_anything(pairs):
+    rng = np.random.default_rng(4)
+    found = [vulnerability(world(rng, targets=24, pairs=pairs), rate=0.1)["significant"].any() for _ in range(80)]
+    assert np.mean(found) <= 0.1 + 2 * np.sqrt(0.1 * 0.9 / 80)
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_a_planted_sample_is_found_with_enough_targets(pairs):
+    table = vulnerability(world(np.random.default_rng(5), targets=32, pairs=pairs, planted=[17]))
+    assert table.loc[17, "significant"] and table.loc[17, "auc"] == 1
+    assert table["significant"].sum() <= 3
+    assert "a single sample of 200 can be found" in table.attrs["resolution"]
+
+
+def test_with_eight_targets_in_pairs_nothing_can_be_found_and_it_is_said():
+    table = vulnerability(world(np.random.default_rng(6), targets=8, planted=[17]))
+    assert table.loc[17, "auc"] == 1 and table.loc[17, "p"] == 1 / 16 == table.loc[17, "smallest_p"]
+    assert not table["significant"].any()
+    assert (
+        "8 targets in 4 pairs: p cannot fall below 0.0625; nothing can be found unless 125 of 200" in table.attrs["resolution"]
+    )
+    few = vulnerability(world(np.random.default_rng(6), targets=4))
+    assert "nothing can be found at a rate of 0.1" in few.attrs["resolution"]
+
+
+def test_samples_that_one_target_did_not_score_lose_that_target_only():
+    scores = world(np.random.default_rng(7), targets=12, samples=20, pairs=False)
+    value = scores.value.copy()
+    value[4, 3] = np.nan
+    table = vulnerability(replace(scores, value=value))
+    rest = np.arange(12) != 4
+    assert table.loc[3, "auc"] == pytest.approx(auc(value[rest, 3], scores.member[rest, 3]))
+    assert table.loc[3, "t_in"] + table.loc[3, "t_out"] == 11
+    wanted = mannwhitneyu(
+        value[rest & scores.member[:, 3], 3], value[rest & ~scores.member[:, 3], 3], alternative="greater", method="exact"
+    )
+    assert table.loc[3, "p"] == pytest.approx(wanted.pvalue)
+
+
+def null_signals(rng, models=8, samples=150):
+    half = rng.random((models // 2, samples)).argsort(1) < samples // 2
+    member = np.stack([half, ~half], axis=1).reshape(models, samples)
+    margin = rng.normal(0, 2, samples) + rng.standard_normal((models, 1, samples))
+    logits = np.stack([margin, np.zeros_like(margin)], axis=-1)
+    return Signals.from_logits(logits, np.zeros(samples, int), member, info={"pool": "a"})
+
+
+def test_shared_pools_are_biased_and_their_null_is_printed_beside_them():
+    signals = null_signals(np.random.default_rng(8))
+    scores = score("lira", signals)
+    with pytest.raises(ValueError, match="share a pool"):
+        vulnerability(scores)
+    table = vulnerability(scores, null=null_scores("lira", signals, draws=60))
+    assert table["null_auc"].mean() < 0.48  # nothing leaks: the honest value is 1/2
+    error = table["auc"].std() / np.sqrt(len(table))
+    assert abs(table["auc"].mean() - table["null_auc"].mean()) < 4 * error
+    assert not table["significant"].any() and "60 redrawn masks" in table.attrs["method"]
+    assert abs(table["p"].mean() - 0.5) < 4 * np.sqrt(1 / 12 / len(table)) * 2
+
+
+def test_mates_of_some_targets_only_are_refused_and_empty_sides_too():
+    scores = world(np.random.default_rng(9))
+    part = {n: getattr(scores, n)[:15] for n in ("value", "member", "targets", "pair", "accuracy", "loss")}
+    with pytest.raises(ValueError, match="both of each pair, or one of each"):
+        vulnerability(Scores(**part, info=APART))
+    with pytest.raises(ValueError, match="in one target and out of another"):
+        vulnerability(replace(world(np.random.default_rng(9), pairs=False), member=np.ones((16, 200), bool)))
+    with pytest.raises(ValueError, match="rate=2"):
+        vulnerability(scores, rate=2)
+    with pytest.raises(ValueError, match="share a pool"):
+        vulnerability(replace(scores, info=SHARED))
