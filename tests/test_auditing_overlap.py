@@ -1,0 +1,122 @@
+"""Vulnerable sets over seeds and attacks, and the guard against sets that differ before anything is trained."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from sklearn.datasets import load_digits
+
+from mia_nb.auditing.shift import shift_guard
+from mia_nb.auditing.stability import stability
+from mia_nb.metrics import tpr_at
+
+
+def repetitions(rng, *, seeds=4, samples=2000, common=0.0, shift=1.0):
+    """Scores with a share `common` of each sample's noise repeated in every repetition."""
+    member = rng.permutation(samples) < samples // 2
+    noise = np.sqrt(common) * rng.standard_normal(samples)
+    value = noise + np.sqrt(1 - common) * rng.standard_normal((seeds, samples)) + shift * member
+    return value, member
+
+
+def test_sets_overlap_as_counted_by_hand():
+    member = np.array([1, 1, 1, 1, 0, 0], bool)
+    a = np.array([[9, 8, 1, 1, 5, 0], [9, 1, 8, 1, 5, 0], [9, 8, 1, 1, 5, 0]], float)  # sets {0, 1}, {0, 2}, {0, 1}
+    table = stability({"a": a}, member, fpr=0.3)
+    row = table.iloc[0]
+    assert row["jaccard"] == pytest.approx((1 / 3 + 1 + 1 / 3) / 3) and row["jaccard_max"] == 1
+    assert (row["coverage"], row["stability"], row["size"]) == (3, 1, 2)
+    assert row["coverage_chance"] == pytest.approx(4 * (1 - 0.5**3)) and row["stability_chance"] == pytest.approx(0.5)
+    assert row["jaccard_chance"] == pytest.approx((1 / 6) * 1 + (4 / 6) / 3)  # 2 of 4 against 2 of 4, counted
+
+
+def test_each_set_has_the_size_that_the_roc_gives_it():
+    value, member = repetitions(np.random.default_rng(0))
+    row = stability({"a": value}, member, fpr=0.05).iloc[0]
+    assert row["size"] == pytest.approx(np.mean([tpr_at(v, member, 0.05).tp for v in value]))
+
+
+def test_independent_repetitions_overlap_as_chance_says_and_equal_ones_wholly():
+    value, member = repetitions(np.random.default_rng(1), samples=20000)
+    row = stability({"a": value}, member, fpr=0.1).iloc[0]
+    for name in ("jaccard", "coverage", "stability"):
+        assert row[name] == pytest.approx(row[f"{name}_chance"], rel=0.1)
+    same = stability({"a": np.repeat(value[:1], 3, axis=0)}, member, fpr=0.1)
+    assert same.loc[0, "jaccard"] == 1 and same.loc[0, "coverage"] == same.loc[0, "stability"] == same.loc[0, "size"]
+    assert "overlap" in same.attrs["note"]
+
+
+def test_the_union_is_judged_at_the_false_positive_rate_of_a_single_set():
+    value, member = repetitions(np.random.default_rng(2), samples=20000)
+    row = stability({"a": value}, member, fpr=0.05).iloc[0]
+    assert row["union_fpr"] == pytest.approx(1 - 0.95**4, rel=0.1)
+    each = 1 - 0.95**0.25  # the FPR at which four independent sets have a union of 5 %
+    wanted = 1 - (1 - norm.sf(norm.isf(each) - 1)) ** 4
+    assert (
+        row["coverage_equal_fpr"] / row["n1"] == pytest.approx(wanted, rel=0.1) and row["coverage_equal_fpr"] < row["coverage"]
+    )
+
+
+def test_attacks_are_compared_within_a_seed_and_low_overlap_is_said():
+    rng = np.random.default_rng(3)
+    value, member = repetitions(rng, common=0.2)
+    other = value + 0.1 * rng.standard_normal(value.shape)
+    table = stability({"loss": value, "lira": other}, member, fpr=0.05)
+    assert table["compare"].to_list() == ["seeds"] * 2 + ["attacks"] * 4
+    assert table.loc[table["compare"] == "attacks", "jaccard"].min() > table.loc[table["compare"] == "seeds", "jaccard"].max()
+    assert "do not report lists" in table.attrs["note"]
+
+
+@pytest.mark.parametrize(
+    ("values", "fpr", "message"),
+    [({"a": np.zeros((2, 4))}, 0.1, "2 repetitions"), ({"a": np.zeros((3, 5))}, 0.1, "wanted equal"),
+     ({"a": np.zeros((3, 4))}, 0, "fpr=0"), ({"a": np.full((3, 4), np.nan)}, 0.1, "NaN")],
+)  # fmt: skip
+def test_stability_refuses_bad_input_in_one_line(values, fpr, message):
+    with pytest.raises(ValueError, match=message):
+        stability(values, np.array([1, 1, 0, 0], bool), fpr=fpr)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = load_digits()
+    return (data.images[:, None] * 15).astype(np.uint8), data.target
+
+
+def test_random_halves_of_the_digits_pass_the_guard(digits):
+    x, y = digits
+    verdicts = [shift_guard(x, y, np.random.default_rng(s).permutation(len(y)) < len(y) // 2, seed=s) for s in range(25)]
+    assert sum(v.passed for v in verdicts) >= 24
+    z = np.array([(v.auc - 0.5) / v.error for v in verdicts])
+    assert abs(z.mean()) < 4 / np.sqrt(25) and 0.5 < z.std() < 1.7
+    assert verdicts[0].note.startswith("no shift found")
+
+
+def test_members_that_are_a_tenth_of_a_deviation_brighter_fail_the_guard(digits):
+    x, y = digits
+    member = np.random.default_rng(0).permutation(len(y)) < len(y) // 2
+    bright = x + member[:, None, None, None] * 0.1 * x.std(0)
+    verdict = shift_guard(bright, y, member)
+    assert not verdict.passed and verdict.auc > 0.5 + 3 * verdict.error
+    assert verdict.note.startswith("confounded, not membership: AUC")
+
+
+def test_sets_of_other_classes_fail_the_guard_by_their_histogram(digits):
+    rng = np.random.default_rng(1)
+    y = np.arange(1000) % 10
+    member = rng.random(1000) < np.where(y < 5, 0.4, 0.6)
+    verdict = shift_guard(rng.normal(size=(1000, 20)), y, member)
+    assert not verdict.passed and verdict.classes_p < 1e-6 and abs(verdict.auc - 0.5) < 3 * verdict.error
+    assert "class histograms differ" in verdict.note
+
+
+def test_large_sets_are_tested_on_a_part_and_flat_ones_are_accepted():
+    rng = np.random.default_rng(2)
+    verdict = shift_guard(rng.normal(size=(3000, 5)), np.zeros(3000, int), rng.random(3000) < 0.5, samples=500)
+    assert verdict.error == pytest.approx(np.sqrt(501 / (12 * 250**2)), rel=0.05) and verdict.passed
+
+
+def test_the_guard_refuses_bad_input_in_one_line():
+    with pytest.raises(ValueError, match="one entry of each per sample"):
+        shift_guard(np.zeros((5, 3)), np.zeros(4), np.zeros(5, bool))
+    with pytest.raises(ValueError, match="0 members and 9 non-members"):
+        shift_guard(np.zeros((9, 3)), np.zeros(9), np.zeros(9, bool))
