@@ -1,0 +1,170 @@
+"""Canaries: samples made to be remembered, each in or out of a model by a coin, and the rates at which they are found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, tpr_at_counts
+from mia_nb.types import Scores
+
+KINDS = ("mislabelled", "mislabelled_near_duplicate", "ood")
+DESIGNS = ("bernoulli", "pairs")
+LARGEST_SHARE = 0.02  # of the training set; more canaries change what is trained
+JITTER = 2.0  # standard deviation of a near duplicate's pixels, of 255
+
+
+def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
+    """Labels (N,) in which every sample of `canary` (N,) bool has a wrong one, uniform over the other classes; a copy."""
+    labels, canary = np.array(labels, dtype=np.int64), np.asarray(canary, bool)
+    if labels.shape != canary.shape or labels.ndim != 1:
+        raise ValueError(f"labels {labels.shape} and canary {canary.shape}: wanted two equal vectors")
+    if classes < 2 or (labels.size and not 0 <= labels.min() <= labels.max() < classes):
+        raise ValueError(f"classes={classes}: wrong labels need 2 classes or more, and labels from 0 to {classes - 1}")
+    step = np.random.default_rng([7, seed]).integers(1, classes, int(canary.sum()))
+    labels[canary] = (labels[canary] + step) % classes
+    return labels
+
+
+def canary_arrays(
+    x, y, classes: int, *, share: float = 0.02, kind: str = "mislabelled", population=None, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(x, y, canary): copies of images (N, C, H, W) uint8 and labels (N,) with round(share N) samples turned into canaries.
+
+    mislabelled                 the image stays, its label is a wrong one
+    mislabelled_near_duplicate  the image becomes a near copy of a sample that is no canary, stays in every model and keeps its
+                                right label: moved by one pixel, noise of 2/255; its own label is a wrong one for that sample
+    ood                         the image's pixels are shuffled, its label is drawn from all classes
+    A defense that is known to treat one kind well must be tested with another: name the kind with every result (Aerni, Zhang
+    and Tramèr 2024, arXiv 2404.17399). `population` (N,) bool: columns no model trains on, never made canaries.
+    Raises ValueError for an unknown kind, shapes that differ, and a share that leaves no canary or fewer others than canaries.
+    Caveat: accuracy with and without canaries belongs beside their rates; keep their share at 2 % or less.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
+    x, y = np.array(x, dtype=np.uint8), np.array(y, dtype=np.int64)
+    able = np.ones(len(y), bool) if population is None else ~np.asarray(population, bool)
+    if x.ndim != 4 or y.shape != x.shape[:1] or able.shape != y.shape:
+        raise ValueError(f"x {x.shape}, y {y.shape}: wanted images (N, C, H, W) with a label each (and a population mask (N,))")
+    size, rng = round(share * int(able.sum())), np.random.default_rng([8, seed])
+    if not 1 <= size <= able.sum() // 2:
+        raise ValueError(
+            f"share={share} of {able.sum()} samples makes {size} canaries: wanted at least 1, at most half of them"
+        )
+    dealt = rng.permutation(np.flatnonzero(able))
+    chosen, others = np.sort(dealt[:size]), dealt[size : 2 * size]
+    canary = np.zeros(len(y), bool)
+    canary[chosen] = True
+    if kind == "ood":
+        flat = x[chosen].reshape(size, x.shape[1], -1)
+        x[chosen] = rng.permuted(flat, axis=2).reshape(x[chosen].shape)
+        y[chosen] = rng.integers(classes, size=size)
+        return x, y, canary
+    if kind == "mislabelled_near_duplicate":
+        moved = np.stack([np.roll(x[o], (dy, dx), (1, 2)) for o, (dy, dx) in zip(others, _moves(rng, size), strict=True)])
+        x[chosen] = np.clip(np.rint(moved + rng.normal(0, JITTER, moved.shape)), 0, 255).astype(np.uint8)
+        y[chosen] = y[others]
+    return x, canary_labels(y, canary, classes, seed=seed), canary
+
+
+def _moves(rng, size: int) -> np.ndarray:
+    """(size, 2) shifts by one pixel up, down, left or right."""
+    return np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])[rng.integers(4, size=size)]
+
+
+def canary_member(num_models: int, canary, *, design: str = "bernoulli", population=None, seed: int = 0) -> np.ndarray:
+    """(M, N) bool: canaries by coins, all other samples in every model, `population` (N,) bool in none.
+
+    bernoulli: independent fair coins, row m depends on (seed, m) only: what a one-run audit needs. pairs: row 2k + 1 is the
+    exact complement of row 2k on the canaries, each row holding half of them. Train with split="given" and this mask. Score
+    on the canaries alone, `signals.select(samples=canary | signals.population)`: on other columns mates look like strangers, and a sample that all
+    references saw tells nothing. Raises ValueError for an unknown design, an odd number of paired models, and canaries that
+    are absent or in the population.
+    """
+    canary = np.asarray(canary, bool)
+    out = np.zeros(canary.shape, bool) if population is None else np.asarray(population, bool)
+    if design not in DESIGNS:
+        raise ValueError(f"design={design!r} is not one of {', '.join(DESIGNS)}")
+    if num_models < 1 or (design == "pairs" and num_models % 2):
+        raise ValueError(f"num_models={num_models}: wanted at least 1, and an even number for pairs; take {num_models + 1}")
+    if canary.ndim != 1 or out.shape != canary.shape or not canary.any() or (canary & out).any():
+        raise ValueError(
+            f"{canary.sum()} canaries, {(canary & out).sum()} of them in the population: wanted 1 or more, outside it"
+        )
+    member = np.broadcast_to(~out, (num_models, len(out))).copy()
+    size = int(canary.sum())
+    for m in range(num_models):
+        if design == "bernoulli":
+            member[m, canary] = np.random.default_rng([9, m, seed]).integers(2, size=size, dtype=bool)
+        elif m % 2:
+            member[m, canary] = ~member[m - 1, canary]
+        else:
+            rng = np.random.default_rng([10, m // 2, seed])
+            member[m, canary] = rng.permutation(size) < size // 2 + rng.integers(1 + size % 2)
+    return member
+
+
+def canary_rates(
+    scores: Scores,
+    *,
+    fpr=(0.001, 0.01, 0.1),
+    canary=None,
+    share: float | None = None,
+    kind: str | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """TPR at each FPR over the canaries of all targets pooled: one threshold for all, a row per FPR.
+
+    Columns: kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on pooled trials), cluster_low,
+    cluster_high (bootstrap over canaries, all trials of one together), tp, n1, fp, n0, fpr_realised, measurable,
+    canaries, targets, share, flag. low and high are the wider of the two. measurable: 10 false positives or more are
+    allowed, which takes canaries / 2 * targets >= 10 / fpr; trials of one canary are not independent, hence the bootstrap.
+    `canary` (N,) bool selects the columns of `scores` (None: all are canaries) and, where `share` of the training set is not
+    given, sets it. NaN scores are left out. Raises ValueError for an FPR outside [0, 1] and a mask of another shape.
+    Caveats: targets are pooled on one scale, which suits calibrated attacks (likelihood ratios, RMIA); targets share
+    references, which no interval resamples.
+    """
+    columns = np.ones(scores.value.shape[1], bool) if canary is None else np.asarray(canary, bool)
+    if columns.shape != scores.value.shape[1:] or not columns.any():
+        raise ValueError(f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more")
+    share = float(columns.mean()) if share is None and canary is not None else np.nan if share is None else share
+    value, member = scores.value[:, columns], scores.member[:, columns]
+    which = np.broadcast_to(np.arange(value.shape[1]), value.shape)
+    known = ~np.isnan(value)
+    value, member, which = value[known], member[known], which[known]
+    tp, fp, _ = counts(value, member)
+    drawn = _clustered(value, member, which, columns.sum(), fpr, draws, seed)
+    rows = []
+    for x, sample in zip(np.atleast_1d(fpr), drawn.T, strict=True):
+        at = tpr_at_counts(tp, fp, float(x))
+        exact = clopper_pearson(at.tp, at.n1)
+        cluster = np.nanquantile(sample, (0.025, 0.975))
+        low, high = max((cluster, exact), key=lambda ends: ends[1] - ends[0])
+        about = {"kind": kind or "unnamed", "fpr": float(x), "tpr": at.tpr, "low": float(low), "high": float(high)}
+        about |= {"exact_low": float(exact[0]), "exact_high": float(exact[1])}
+        about |= {"cluster_low": float(cluster[0]), "cluster_high": float(cluster[1])}
+        about |= {"tp": at.tp, "n1": at.n1, "fp": at.fp, "n0": at.n0, "fpr_realised": at.fpr_realised}
+        about |= {"measurable": at.measurable, "canaries": int(columns.sum()), "targets": len(scores.value), "share": share}
+        rows.append(about | {"flag": _flag(at, share)})
+    return pd.DataFrame(rows)
+
+
+def _flag(at, share: float) -> str:
+    flags = [] if at.measurable else [f"{at.n0} non-member trials allow less than {MIN_FALSE_POSITIVES} false positives"]
+    flags += [f"canaries are {share:.1%} of the training set, more than {LARGEST_SHARE:.0%}"] if share > LARGEST_SHARE else []
+    return "; ".join(flags)
+
+
+def _clustered(value, member, which, canaries: int, fpr, draws: int, seed: int) -> np.ndarray:
+    """(draws, FPRs) pooled TPRs when canaries are drawn with replacement, all trials of one together."""
+    order = np.argsort(-value, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(value[order]) != 0), len(order) - 1)
+    member, which, fpr = member[order], which[order], np.atleast_1d(fpr)
+    rng, out = np.random.default_rng([seed, 11]), np.full((draws, len(fpr)), np.nan)
+    for row in out:
+        weight = np.bincount(rng.integers(canaries, size=canaries), minlength=canaries)[which]
+        tp, fp = (np.concatenate([[0], np.cumsum(weight * side)[ends]]) for side in (member, ~member))
+        if tp[-1] and fp[-1]:
+            row[:] = tp[np.searchsorted(fp, np.floor(fpr * fp[-1] + 1e-9), side="right") - 1] / tp[-1]
+    return out

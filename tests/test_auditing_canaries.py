@@ -1,0 +1,137 @@
+"""Canaries: how they are made, who trains on them, and rates whose intervals know that trials of one belong together."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from mia_nb.auditing.canaries import KINDS, canary_arrays, canary_labels, canary_member, canary_rates
+from mia_nb.auditing.one_run import audit, check_bernoulli
+from mia_nb.metrics import clopper_pearson, tpr_at
+from mia_nb.types import Scores
+
+
+@pytest.fixture(scope="module")
+def images():
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (1000, 3, 8, 8), dtype=np.uint8), rng.integers(0, 10, 1000)
+
+
+def test_every_canary_label_is_wrong_and_uniform_over_the_other_classes():
+    labels = np.arange(30000) % 5
+    canary = np.arange(30000) % 3 > 0
+    wrong = canary_labels(labels, canary, 5, seed=1)
+    assert (wrong[canary] != labels[canary]).all() and (wrong[~canary] == labels[~canary]).all()
+    steps = np.bincount((wrong - labels)[canary] % 5, minlength=5)[1:]
+    assert (abs(steps - 5000) < 5 * np.sqrt(5000)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_canaries_are_made_of_few_samples_and_leave_the_others_as_they_are(images, kind):
+    x, y = images
+    population = np.arange(1000) < 200
+    new_x, new_y, canary = canary_arrays(x, y, 10, kind=kind, share=0.02, population=population, seed=3)
+    assert canary.sum() == 16 and not (canary & population).any()
+    assert (new_x[~canary] == x[~canary]).all() and (new_y[~canary] == y[~canary]).all()
+    again = canary_arrays(x, y, 10, kind=kind, share=0.02, population=population, seed=3)
+    assert all((a == b).all() for a, b in zip(again, (new_x, new_y, canary), strict=True))
+    other = canary_arrays(x, y, 10, kind=kind, population=population, seed=4)[2]
+    assert (other != canary).any()
+    if kind == "mislabelled":
+        assert (new_x == x).all() and (new_y[canary] != y[canary]).all()
+
+
+def test_a_near_duplicate_lies_beside_a_sample_that_stays_and_contradicts_its_label(images):
+    x, y = images
+    new_x, new_y, canary = canary_arrays(x, y, 10, kind="mislabelled_near_duplicate", share=0.05)
+    interior = (slice(None), slice(1, -1), slice(1, -1))
+    for copy, label in zip(new_x[canary], new_y[canary], strict=True):
+        moved = [np.roll(x, s, a)[:, *interior] for s, a in ((1, 2), (-1, 2), (1, 3), (-1, 3))]
+        gaps = np.stack([np.abs(m.astype(int) - copy[interior].astype(int)).mean((1, 2, 3)) for m in moved]).min(0)
+        twin = int(gaps.argmin())
+        assert gaps[twin] < 4 < np.sort(gaps)[1] and not canary[twin] and label != y[twin]
+
+
+def test_pixels_of_an_outlier_are_those_of_its_image_in_another_order(images):
+    x, y = images
+    new_x, _, canary = canary_arrays(x, y, 10, kind="ood")
+    flat = (new_x[canary].reshape(-1, 64), x[canary].reshape(-1, 64))
+    assert (np.sort(flat[0], 1) == np.sort(flat[1], 1)).all() and (flat[0] != flat[1]).any()
+
+
+def test_coins_decide_on_canaries_only_and_others_are_in_every_model():
+    canary, population = np.arange(900) % 3 == 0, np.arange(900) % 3 == 1
+    member = canary_member(12, canary, population=population)
+    assert not member[:, population].any() and member[:, ~canary & ~population].all()
+    check_bernoulli(member[:, canary])
+    with pytest.raises(ValueError, match="fair coins"):
+        check_bernoulli(member[:, ~population])
+    assert (canary_member(14, canary, population=population)[:12] == member).all()  # a larger pool keeps its rows
+
+
+def test_pairs_are_complements_on_the_canaries():
+    canary = np.arange(500) < 101
+    member = canary_member(6, canary, design="pairs")
+    assert (member[::2, canary] == ~member[1::2, canary]).all() and member[:, ~canary].all()
+    assert set(member[:, canary].sum(1)) == {50, 51}
+    assert abs(canary_member(400, canary, design="pairs")[::2, canary].mean() - 0.5) < 5 * 0.5 / np.sqrt(200 * 101)
+
+
+def world(rng, *, targets=8, canaries=200, others=800, shift=1.5, sway=0.0):
+    """Margins of canaries, a share `sway` of each canary's noise common to all targets; fixed samples at the end."""
+    member = np.hstack([rng.random((targets, canaries)) < 0.5, np.ones((targets, others), bool)])
+    noise = np.sqrt(sway) * rng.standard_normal(canaries + others)
+    value = noise + np.sqrt(1 - sway) * rng.standard_normal(member.shape) + shift * member
+    side, rows = np.zeros((targets, 2)), np.arange(targets)
+    return Scores(value, member, rows, rows, side, side, {"attack": "lira"}), np.arange(canaries + others) < canaries
+
+
+def test_rates_are_those_of_pooled_canaries_with_exact_intervals():
+    scores, canary = world(np.random.default_rng(1))
+    table = canary_rates(scores, canary=canary, fpr=(0.01, 0.1), kind="mislabelled", draws=50)
+    pooled = tpr_at(scores.value[:, canary].ravel(), scores.member[:, canary].ravel(), 0.1)
+    row = table.iloc[1]
+    assert (row["tpr"], row["tp"], row["n1"], row["fp"]) == (pooled.tpr, pooled.tp, pooled.n1, pooled.fp)
+    assert (row["exact_low"], row["exact_high"]) == pytest.approx([float(e) for e in clopper_pearson(pooled.tp, pooled.n1)])
+    assert row["share"] == 0.2 and "more than 2%" in row["flag"]
+    assert (row["canaries"], row["targets"], row["kind"]) == (200, 8, "mislabelled")
+    assert not table.iloc[0]["measurable"] and table.iloc[1]["measurable"]  # about 800 trials: 8 allowed at 1 %
+
+
+def test_intervals_widen_when_trials_of_one_canary_hang_together():
+    width = {}
+    for sway in (0.0, 0.9):
+        scores, canary = world(np.random.default_rng(2), sway=sway)
+        row = canary_rates(scores, canary=canary, fpr=(0.1,), draws=300).iloc[0]
+        width[sway] = row["cluster_high"] - row["cluster_low"]
+        assert row["low"] <= row["tpr"] <= row["high"]
+        assert row["high"] - row["low"] == pytest.approx(max(width[sway], row["exact_high"] - row["exact_low"]))
+    assert width[0.9] > 1.4 * width[0.0]
+
+
+def test_clustered_intervals_cover_the_true_rate():
+    rng, truth, covered = np.random.default_rng(3), norm.cdf(norm.ppf(0.1) + 1.5), 0
+    for _ in range(60):
+        scores, canary = world(rng, others=0, sway=0.5)
+        row = canary_rates(scores, canary=canary, fpr=(0.1,), draws=150).iloc[0]
+        covered += row["low"] <= truth <= row["high"]
+    assert covered >= 60 * 0.95 - 3 * np.sqrt(60 * 0.95 * 0.05)
+
+
+def test_canaries_are_audited_in_one_run_without_the_fixed_samples():
+    scores, canary = world(np.random.default_rng(4), shift=4.0, canaries=400)
+    assert audit(scores, delta=1e-5, canary=canary).epsilon > 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [(lambda x, y: canary_arrays(x, y, 10, kind="loud"), "not one of mislabelled"),
+     (lambda x, y: canary_arrays(x, y, 10, share=0.7), "makes 700 canaries"),
+     (lambda x, y: canary_arrays(x, y[:5], 10), "a label each"),
+     (lambda x, y: canary_labels(y, np.ones(1000, bool), 5), "classes=5"),
+     (lambda x, y: canary_member(3, np.ones(9, bool), design="pairs"), "take 4"),
+     (lambda x, y: canary_member(4, np.zeros(9, bool)), "0 canaries"),
+     (lambda x, y: canary_member(4, np.ones(9, bool), population=np.ones(9, bool)), "9 of them in the population")],
+)  # fmt: skip
+def test_bad_input_is_refused_in_one_line(images, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(*images)
