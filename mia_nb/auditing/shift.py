@@ -34,8 +34,10 @@ def shift_guard(
     """Two-sample classifier test of members against non-members on raw inputs, before any attack.
 
     x: (N, C, H, W) uint8 or (N, D); labels (N,); member (N,). Pixels standardised, PCA to `components`, logistic regression;
-    AUC of the held-out part averaged over `folds` stratified folds. Passed: it lies within 3 standard errors,
-    sqrt((n1 + n0 + 1) / (12 n1 n0)), of 1/2, and a chi-square test finds the class histograms alike (p >= .001).
+    AUC of the held-out part averaged over `folds` stratified folds. Passed: it lies at most 3 standard errors,
+    sqrt((n1 + n0 + 1) / (12 n1 n0)), above 1/2, and a chi-square test finds the class histograms alike (p >= .001).
+    Below 1/2 nothing fails: in halves balanced by class, what the training folds have too much of the held-out one lacks,
+    which lowers the AUC by about one standard error without any shift, and no shift lowers it.
     `samples`: larger sets are tested on that many, drawn with `seed`; None takes all (Lopez-Paz and Oquab 2017).
     Where it fails an attack's false positive rate means nothing: the note says "confounded, not membership". Raises
     ValueError for shapes that differ, and fewer than `folds` members or non-members. Caveat: a pass rules out shifts that a
@@ -75,9 +77,9 @@ def _histograms(labels, member) -> np.ndarray:
 
 
 def _verdict(value, error, classes_p, n1, n0) -> tuple:
-    seen = f"AUC {value:.3f} on raw inputs, {abs(value - 0.5) / error:.1f} standard errors ({error:.3f}) from 1/2"
+    seen = f"AUC {value:.3f} on raw inputs, {(value - 0.5) / error:+.1f} standard errors of {error:.3f} from 1/2"
     size = f"{n1} members, {n0} non-members"
-    found = [seen] if abs(value - 0.5) > ERRORS * error else []
+    found = [seen] if value - 0.5 > ERRORS * error else []
     found += [f"class histograms differ (p = {classes_p:.2g})"] if classes_p < LEVEL else []
     note = (
         f"{CONFOUNDED}: {'; '.join(found)}; {size}" if found else f"no shift found: {seen}; classes p = {classes_p:.2g}; {size}"
