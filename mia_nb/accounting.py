@@ -1,0 +1,449 @@
+"""What noise buys: DP-SGD accountants, the formulas of the neural SDE study, a release bound, trade-off curves.
+
+Neighbouring data sets differ by adding or removing one record. delta goes with every epsilon. Logarithms are natural, Phi is
+the normal cdf. Three kinds of numbers live here and are never mixed: `epsilon` speaks about DP-SGD (clipped per-sample
+gradients, Gaussian noise, Poisson batches) and is a nominal number for anything else; `theorem_epsilon` and
+`corollary_epsilon` are a paper's formulas; `release_mu` bounds what one answer tells about the queried input, and says
+nothing about training.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import brentq
+from scipy.special import erf, log_ndtr, ndtr, ndtri
+
+LOW_ORDERS = [1 + x / 1000 for x in (1, 2, 3, 5, 7, 10, 14, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100)]
+HIGH_ORDERS = [64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024]
+PRV_ERROR = 0.01  # what the privacy loss distribution's discretisation may add, and is added
+PRV_POINTS = 14_000_000  # mesh points at most: about 2.5 GB
+PRV_WIDTH = 690.0  # exp of more overflows
+PRV_DELTA = 1e-10  # below it rounding in the Fourier transform moves epsilon by more than 0.002
+NOISE_RANGE = (1e-3, 1e6)
+HALVINGS = 100
+
+WANTED = {
+    "noise_multiplier": (
+        lambda v: (v == 0) | ((v >= 1e-6) & (v <= 1e9)),
+        "0 or from 1e-6 to 1e9: standard deviation of the noise / clipping norm",
+    ),
+    "sample_rate": (lambda v: (v > 0) & (v <= 1), "above 0 and at most 1: expected batch / number of records"),
+    "steps": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1: count the steps taken"),
+    "epochs": (lambda v: (v >= 1) & (v == np.floor(v)), "whole numbers from 1: count epochs from 1"),
+    "samples": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1: records trained on"),
+    "batch": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1, at most samples"),
+    "iterations": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1"),
+    "queries": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1: answers to the same input"),
+    "delta": (lambda v: (v >= 0) & (v < 1), "from 0 to below 1: use 1e-5, or less than 1 / number of records"),
+    "delta_prime": (lambda v: (v > 0) & (v < 1), "above 0 and below 1: use half of the total delta"),
+    "epsilon": (lambda v: v >= 0, "a number from 0"),
+    "mu": (lambda v: v >= 0, "a number from 0: distance of two unit Gaussians"),
+    "fpr": (lambda v: (v >= 0) & (v <= 1), "fractions from 0 to 1"),
+    "k": (lambda v: v >= 0, "a finite number from 0: noise per step"),
+    "noise_sd": (lambda v: v >= 0, "a finite number from 0: k sqrt(steps)"),
+    "T": (lambda v: v > 0, "a finite number above 0: integration time"),
+    "lipschitz": (lambda v: v >= 0, "a finite number from 0: a certified bound of the drift"),
+    "clip": (lambda v: v > 0, "a finite number above 0: the largest norm of the state that enters the block"),
+}
+MAY_BE_INFINITE = {"epsilon", "mu"}
+
+
+def epsilon(*, noise_multiplier, sample_rate, steps, delta, accountant="prv", sampling="poisson") -> float:
+    """(epsilon, delta) of DP-SGD: `steps` Gaussian steps on batches drawn at `sample_rate`, each clipped to norm 1.
+
+    noise_multiplier: standard deviation of the noise / clipping norm; sample_rate: expected batch / records; steps: taken.
+    accountant "prv" (Gopi, Lee and Wutschitz, arXiv 2106.02848, by Opacus): privacy loss distribution, upper end: the tight
+    value + about .01; 0.1 to 2 s, more where epsilon is large. Its error grows from .01 where the mesh would not fit into
+    memory; where it cannot hold the loss at all (epsilon above about 600) the value is that of "rdp". Nothing below .01.
+    "rdp" (Mironov, Talwar and Zhang, arXiv 1908.10530; conversion of Balle et al., arXiv 1905.09982): 5 to 20 % above prv
+    in usual settings, tens of milliseconds. Its orders, 1.1 to 63, are extended to 1.001 and 1024 when the best is at an end.
+    "gdp" (Dong, Roth and Su; Bu et al., arXiv 1911.11607): closed form of `gdp_mu`, a central limit approximation and
+    NO guarantee: below the true value in 23 of 32 settings tested, from -22 % to +83 %.
+    sampling "uniform" (batches of fixed size): gdp only. 0 noise or delta 0: infinite.
+    Raises ValueError for numbers out of range, an unknown accountant, uniform with prv or rdp, and prv with a delta that its
+    arithmetic cannot resolve (below 1e-10).
+    Caveats: holds for DP-SGD with secret Poisson batches only, for one training run; of any other noise it is nominal. One
+    full-batch release (sample_rate 1) is a plain Gaussian: `gaussian_epsilon(sqrt(steps) / noise_multiplier, delta)` is
+    exact there, while gdp's limit is not (2.140 instead of 1.993 at noise 2, one step, delta 1e-5).
+    """
+    _check(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps, delta=delta)
+    _one_of("accountant", accountant, ACCOUNTANTS)
+    _one_of("sampling", sampling, SAMPLINGS)
+    if sampling == "uniform" and accountant != "gdp":
+        raise ValueError(f"sampling='uniform' with accountant={accountant!r}: only gdp has such a form; take 'poisson'")
+    if sampling == "uniform":
+        return gaussian_epsilon(
+            gdp_mu(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps, sampling=sampling), delta
+        )
+    return _spent(accountant, float(noise_multiplier), float(sample_rate), int(steps), float(delta))
+
+
+def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") -> float:
+    """Smallest noise multiplier of DP-SGD whose (epsilon, delta) by `accountant` stays within `epsilon`, rounded up.
+
+    Four significant digits; the result is checked, so that the target is never exceeded by that accountant. "rdp" takes
+    a tenth of a second to one; "prv" starts from there, takes some ten calls and asks for about 5 % less noise; "gdp" is
+    no guarantee.
+    Raises ValueError for numbers out of range, and where no noise from 0.001 to 1e6 reaches the target or all of it does:
+    "prv" never goes below .01, "rdp" never below about ln(1/delta) / 1000, and delta 0 is out of reach.
+    """
+    _check(epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=delta)
+    _one_of("accountant", accountant, ACCOUNTANTS)
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon={epsilon}: wanted a finite target above 0, say 8")
+    if delta == 0:
+        raise ValueError(f"epsilon={epsilon} at delta=0 is not reached by any noise: take a delta above 0, say 1e-5")
+    noise = 1.0
+    for name, factor in (("gdp", 2.0), ("rdp", 1.2), ("prv", 1.05)):
+        noise = _solve(name, factor, noise, float(epsilon), (float(sample_rate), int(steps), float(delta)))
+        if name == accountant:
+            break
+    return noise
+
+
+def over_epochs(
+    *, noise_multiplier, samples, batch, epochs, delta, accountants=("prv", "rdp", "gdp"), sampling="poisson"
+) -> pd.DataFrame:
+    """`epsilon` along training, a row per epoch, delta and accountant: epoch, steps, accountant, sampling, delta, epsilon.
+
+    sample_rate = batch / samples, steps = epoch * ceil(samples / batch). epochs and delta: one number or several. sampling
+    names the form of gdp; rows of prv and rdp are Poisson whatever it says, and carry that word: with "uniform" the table
+    is figure 4 (left) of Hong, Wu, Gruber and Lee (arXiv 2501.06686) with noise_multiplier 2.
+    Raises ValueError as `epsilon` does. Caveat: prv takes up to seconds per row, so pass a few epochs.
+    """
+    _check(samples=samples, batch=batch, epochs=epochs)
+    _one_of("sampling", sampling, SAMPLINGS)
+    if batch > samples:
+        raise ValueError(f"batch={batch} is more than samples={samples}: wanted at most all records")
+    rows = []
+    for epoch in np.atleast_1d(epochs):
+        steps = int(epoch) * math.ceil(samples / batch)
+        for one in np.atleast_1d(delta).tolist():
+            for accountant in [accountants] if isinstance(accountants, str) else accountants:
+                form = sampling if accountant == "gdp" else "poisson"
+                facts = {"steps": steps, "delta": one, "accountant": accountant, "sampling": form}
+                spent = epsilon(noise_multiplier=noise_multiplier, sample_rate=batch / samples, **facts)
+                rows.append({"epoch": int(epoch), **facts, "epsilon": spent})
+    return pd.DataFrame(rows, columns=["epoch", "steps", "accountant", "sampling", "delta", "epsilon"])
+
+
+def gdp_mu(*, noise_multiplier, sample_rate, steps, sampling="poisson") -> float:
+    """mu of the Gaussian that DP-SGD's trade-off function tends to, c = sample_rate sqrt(steps), n = noise_multiplier.
+
+    poisson: mu = c sqrt(exp(1/n^2) - 1)                                        (Bu, Dong, Long and Su, arXiv 1911.11607)
+    uniform: mu = sqrt(2) c sqrt(exp(1/n^2) Phi(3/(2n)) + 3 Phi(-1/(2n)) - 2)   (Dong, Roth and Su, arXiv 1905.02383)
+    Infinite where n is 0, and where exp overflows (n below .038). Raises ValueError for numbers out of range.
+    Caveat: a limit for many steps and c fixed, no guarantee.
+    """
+    _check(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps)
+    _one_of("sampling", sampling, SAMPLINGS)
+    if noise_multiplier == 0:
+        return math.inf
+    half = 0.5 / noise_multiplier
+    with np.errstate(over="ignore"):
+        growth = float(np.expm1(np.square(2 * half)))
+    if sampling == "uniform":  # the same sum, written so that nothing cancels for large n
+        growth = 2 * growth * ndtr(3 * half) + erf(3 * half / math.sqrt(2)) - 3 * erf(half / math.sqrt(2))
+    return float(sample_rate * math.sqrt(steps) * math.sqrt(growth))
+
+
+def nsde_sigma(*, k, steps, T) -> float:
+    """sigma = k sqrt(steps / T): the diffusion coefficient, printed as sigma by Hong, Wu, Gruber and Lee (arXiv 2501.06686).
+
+    k: standard deviation of the noise of one step; T: integration time. Their accountants take it as the noise multiplier;
+    their Theorem 1 takes `noise_sd`. The two agree at T = 1 only. Raises ValueError for numbers out of range.
+    """
+    _check(k=k, steps=steps, T=T)
+    return float(k * math.sqrt(steps / T))
+
+
+def noise_sd(*, k, steps) -> float:
+    """k sqrt(steps) = sigma sqrt(T): standard deviation of the noise in h(T) where the drift is 0. ValueError: out of range."""
+    _check(k=k, steps=steps)
+    return float(k * math.sqrt(steps))
+
+
+def theorem_epsilon(*, noise_sd, T, lipschitz, delta) -> float:
+    """Theorem 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved: sqrt(2 ln(1.25 / delta)) T lipschitz / noise_sd.
+
+    noise_sd = k sqrt(steps): the theorem's sigma in dh = f dt + (sigma / sqrt T) dB. Infinite where noise_sd or delta is 0.
+    Caveats: stated for a result below 1 only, and for |h - h'| <= 1, which is neither enforced in the study's networks nor
+    used beyond time 0; h(0) itself is missing from the sum that the proof bounds, so that a zero drift would need no noise.
+    The paper's formula, not a guarantee. Raises ValueError for numbers out of range.
+    """
+    _check(noise_sd=noise_sd, T=T, lipschitz=lipschitz, delta=delta)
+    if noise_sd == 0 or delta == 0:
+        return math.inf
+    return float(math.sqrt(2 * math.log(1.25 / delta)) * T * lipschitz / noise_sd)
+
+
+def corollary_epsilon(*, noise_sd, T, lipschitz, iterations, delta, delta_prime) -> float:
+    """Corollary 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved for epsilon' after K = iterations.
+
+    4 sqrt(K ln(1.25 / delta) ln(1 / delta')) T lipschitz / noise_sd, for (epsilon', K delta + delta'). lipschitz: the largest
+    during training. Infinite where noise_sd or delta is 0. Caveats: those of `theorem_epsilon`; beyond that it assumes that
+    gradients see the data through h(T) alone. The paper's formula, not a guarantee. Raises ValueError for numbers out of range.
+    """
+    factor = _corollary(T, lipschitz, iterations, delta, delta_prime)
+    _check(noise_sd=noise_sd)
+    return math.inf if noise_sd == 0 else factor / noise_sd
+
+
+def corollary_noise_sd(*, epsilon, T, lipschitz, iterations, delta, delta_prime) -> float:
+    """The noise_sd that Corollary 1 asks for: `corollary_epsilon` solved for the noise; its caveats, its errors.
+
+    For T lipschitz = 1, K = 300 and a total delta of 1e-5 split evenly (delta = 5e-6 / K, delta' = 5e-6): 128.8 for 8.
+    """
+    factor = _corollary(T, lipschitz, iterations, delta, delta_prime)
+    _check(epsilon=epsilon)
+    return math.inf if epsilon == 0 else factor / epsilon
+
+
+def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_sided=None) -> float:
+    """mu of the Gaussian trade-off between the hidden states of two inputs: local DP of the queried input, per `queries`.
+
+    Delta = 2 clip, s = steps, dt = T / s, L = lipschitz; noise k N(0, 1) after every step, whose map is c-Lipschitz:
+    euler       mu = Delta sqrt(c^2s / (k^2 sum_{j<s} c^2j)), c = 1 + dt L; with one_sided l: c = sqrt(1 + 2 dt l + (dt L)^2)
+    rk4         the same with c = sum_{j<=4} (dt L)^j / j! (the classical scheme)
+    continuous  mu = (Delta / g) sqrt(2 l / (1 - exp(-2 l T))), g = k sqrt(s / T), l = one_sided, else L: the limit, to compare
+    times sqrt(queries). Then `gaussian_epsilon(mu, delta)`. one_sided: <f(a) - f(b), a - b> <= l |a - b|^2, from -L to L.
+    Privacy amplification by iteration (Feldman et al. 2018; Altschuler and Talwar 2022; in trade-off functions Bok, Su and
+    Altschuler 2024); equality for linear drift. Infinite where k is 0. Raises ValueError for numbers out of range.
+    Caveats, all on the caller: the state that enters is clipped to norm `clip` and depends on no other record (no batch norm
+    in train mode); L is certified and global; noise is independent, on at inference; parameters are fixed. It says nothing
+    about training. Not covered: stochastic RK4, the 3/8 rule, adaptive solvers. Later blocks add nothing (post-processing).
+    """
+    _check(k=k, steps=steps, T=T, lipschitz=lipschitz, clip=clip, queries=queries)
+    _one_of("scheme", scheme, ("euler", "rk4", "continuous"))
+    if one_sided is not None:
+        if scheme == "rk4":
+            raise ValueError("one_sided with scheme='rk4': no such form is known; leave one_sided empty, or use 'euler'")
+        if not -lipschitz <= one_sided <= lipschitz:
+            raise ValueError(f"one_sided={one_sided}: wanted -lipschitz to lipschitz, here {-lipschitz} to {lipschitz}")
+    if k == 0:
+        return math.inf
+    rate = lipschitz if one_sided is None else one_sided
+    with np.errstate(divide="ignore", over="ignore"):
+        if scheme == "continuous":
+            power, parts = np.float64(2 * rate * T), 1.0
+        else:
+            power, parts = _log_squared_lipschitz(T / steps, lipschitz, one_sided, scheme), steps
+        # c^2s / sum_{j<s} c^2j with c = exp(power / 2); without steps the sum is an integral, and s its length
+        numerator = power if scheme == "continuous" else np.expm1(power)
+        ratio = 1 / parts if power == 0 else numerator / -np.expm1(-parts * power)
+        return float(2 * clip * np.sqrt(ratio * queries) / (noise_sd(k=k, steps=steps) if scheme == "continuous" else k))
+
+
+def gaussian_delta(mu, epsilon):
+    """delta of a mu-GDP mechanism at epsilon: Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), from log-cdfs.
+
+    Exact for every epsilon (Balle and Wang, arXiv 1805.06530; Dong, Roth and Su, corollary 1). Numbers or arrays, broadcast.
+    ValueError for a negative one.
+    """
+    _check(mu=mu, epsilon=epsilon)
+    mu, epsilon = np.broadcast_arrays(np.asarray(mu, float), np.asarray(epsilon, float))
+    with np.errstate(all="ignore"):
+        delta = np.where(np.isinf(mu), 1.0, np.exp(_log_delta(mu, epsilon)))
+    return _plain(np.where((mu == 0) | np.isinf(epsilon), 0.0, delta))
+
+
+def gaussian_epsilon(mu, delta):
+    """epsilon of a mu-GDP mechanism at delta, exact for all mu: `gaussian_delta` inverted by bisection, never below the root.
+
+    mu = sensitivity / standard deviation for one Gaussian release, sqrt(sum of squares) for several. Numbers or arrays,
+    broadcast. 0 for mu 0; infinite for mu infinite or delta 0. ValueError for mu < 0 or delta outside [0, 1).
+    The classical sqrt(2 ln(1.25 / delta)) mu is proved below 1 only: its true delta is 2.3e-5 at epsilon 10 for 1e-5.
+    """
+    _check(mu=mu, delta=delta)
+    mu, delta = np.broadcast_arrays(np.asarray(mu, float), np.asarray(delta, float))
+    with np.errstate(all="ignore"):
+        target = np.log(delta)
+        high = np.where(_log_delta(mu, 0.0) <= target, 0.0, np.maximum(mu * (mu / 2 - ndtri(delta)), 0))
+        _, high = _bisect(lambda middle: _log_delta(mu, middle) <= target, np.zeros(mu.shape), high)
+    return _plain(np.where(mu == 0, 0.0, np.where(np.isinf(mu) | (delta == 0), np.inf, high)))
+
+
+def gaussian_mu(epsilon, delta):
+    """The largest mu whose Gaussian trade-off implies (epsilon, delta): the inverse of `gaussian_epsilon` in mu.
+
+    For the curve of `tradeoff(mu=...)` of equal (epsilon, delta): 1.666 for (8, 1e-5). Numbers or arrays, broadcast; 0 for
+    delta 0, infinite for epsilon infinite. ValueError for epsilon < 0 or delta outside [0, 1).
+    """
+    _check(epsilon=epsilon, delta=delta)
+    epsilon, delta = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(delta, float))
+    with np.errstate(all="ignore"):
+        finite, target = np.where(np.isinf(epsilon), 0.0, epsilon), np.log(delta)
+        high = np.ones(epsilon.shape)
+        while np.any(short := _log_delta(high, finite) < target):
+            high = np.where(short, 2 * high, high)
+        low, _ = _bisect(lambda middle: _log_delta(middle, finite) > target, np.zeros(epsilon.shape), high)
+    return _plain(np.where(np.isinf(epsilon), np.inf, np.where(delta == 0, 0.0, low)))
+
+
+def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
+    """The largest TPR at `fpr` of any attack on an (epsilon, delta)-DP or on a mu-GDP mechanism: a ceiling for a ROC curve.
+
+    (epsilon, delta): min(e^epsilon fpr + delta, 1 - e^-epsilon (1 - delta - fpr), 1)  (Kairouz, Oh and Viswanath 2015)
+    mu:               Phi(Phi^-1(fpr) + mu)                                           (Dong, Roth and Su, arXiv 1905.02383)
+    fpr: a number or an array in [0, 1]; returns the same shape. Raises ValueError unless exactly one of epsilon and mu is
+    given, for delta with mu, and for numbers out of range. Caveat: a measured curve is above it only where the lower end of
+    its interval is.
+    """
+    if (epsilon is None) == (mu is None):
+        raise ValueError(f"tradeoff got epsilon={epsilon} and mu={mu}: wanted exactly one of them")
+    _check(fpr=fpr, delta=delta, **({"mu": mu} if epsilon is None else {"epsilon": epsilon}))
+    fpr = np.asarray(fpr, float)
+    if mu is not None:
+        if delta:
+            raise ValueError(f"delta={delta} with mu={mu}: a Gaussian trade-off has no delta; leave it out, or pass epsilon")
+        return _plain(ndtr(ndtri(fpr) + mu) if np.isfinite(mu) else np.ones_like(fpr))
+    if np.isinf(epsilon):
+        return _plain(np.ones_like(fpr))
+    steep = np.exp(min(epsilon, 700.0)) * fpr + delta
+    return _plain(np.minimum(np.minimum(steep, 1 - np.exp(-epsilon) * (1 - delta - fpr)), 1.0))
+
+
+def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
+    """Opacus' PRV accountant on a mesh that fits; RDP's value where none does."""
+    from opacus.accountants import PRVAccountant
+    from opacus.accountants.analysis.prv import PoissonSubsampledGaussianPRV, compute_safe_domain_size
+
+    if delta < PRV_DELTA:
+        raise ValueError(f"delta={delta} with accountant='prv': wanted {PRV_DELTA} or more, below rounding decides; use 'rdp'")
+    error = delta / 1000
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        # orders at the end of their range only widen the mesh; log(1 - sample_rate) is -inf for full batches
+        warnings.filterwarnings("ignore", message="Optimal order")
+        width = compute_safe_domain_size([PoissonSubsampledGaussianPRV(rate, noise)], [steps], PRV_ERROR, error)
+        points = 2 * width * math.sqrt(steps * math.log(12 / error) / 2) / PRV_ERROR
+        precision = PRV_ERROR * max(1.0, points / PRV_POINTS)
+        if not (width < PRV_WIDTH and precision < 1):
+            return _rdp(noise, rate, steps, delta)
+        accountant = PRVAccountant()
+        accountant.history = [(noise, rate, steps)]
+        try:
+            return max(0.0, float(accountant.get_epsilon(delta, eps_error=precision, delta_error=error)))
+        except RuntimeError as failure:
+            if "Cannot compute epsilon" in str(failure):  # even the lowest loss on the mesh, far below 0, has less than delta
+                return 0.0
+            raise
+
+
+def _rdp(noise: float, rate: float, steps: int, delta: float) -> float:
+    """Rényi accountant with Opacus' orders, and with more where the best one is the first or the last."""
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    accountant.history = [(noise, rate, steps)]
+    orders = accountant.DEFAULT_ALPHAS
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.filterwarnings("ignore", message="Optimal order")
+        spent, best = accountant.get_privacy_spent(delta=delta, alphas=orders)
+        if best in (orders[0], orders[-1]):
+            more = LOW_ORDERS if best == orders[0] else HIGH_ORDERS
+            spent = min(spent, accountant.get_privacy_spent(delta=delta, alphas=more)[0])
+    return max(0.0, float(spent))
+
+
+def _gdp(noise: float, rate: float, steps: int, delta: float) -> float:
+    return gaussian_epsilon(gdp_mu(noise_multiplier=noise, sample_rate=rate, steps=steps), delta)
+
+
+ACCOUNTANTS = {"prv": _prv, "rdp": _rdp, "gdp": _gdp}
+SAMPLINGS = ("poisson", "uniform")
+
+
+@lru_cache(maxsize=4096)
+def _spent(accountant: str, noise: float, rate: float, steps: int, delta: float) -> float:
+    return math.inf if noise == 0 or delta == 0 else ACCOUNTANTS[accountant](noise, rate, steps, delta)
+
+
+def _solve(accountant: str, factor: float, start: float, target: float, setting: tuple[float, int, float]) -> float:
+    """Smallest noise within the target on a grid of four digits, searched outwards from `start` in growing strides."""
+
+    def excess(log_noise):
+        spent = _spent(accountant, math.exp(log_noise), *setting)
+        return math.log(min(max(spent / target, 0.1), 10.0))
+
+    high, stride = math.log(start), math.log(factor)
+    low, lowest, highest = high, *map(math.log, NOISE_RANGE)
+    while excess(high) > 0:
+        low, high, stride = high, high + stride, 1.5 * stride
+        if high > highest:
+            raise ValueError(
+                f"epsilon={target} at delta={setting[2]} is not reached by any noise_multiplier up to {NOISE_RANGE[1]:g} "
+                f"by {accountant}: raise epsilon or delta"
+            )
+    while excess(low) <= 0:
+        high, low, stride = low, low - stride, 1.5 * stride
+        if low < lowest:
+            raise ValueError(f"epsilon={target} is met at noise_multiplier {NOISE_RANGE[0]:g} already: ask for less")
+    root = math.exp(brentq(excess, low, high, xtol=1e-5))
+    digit = 10.0 ** (math.floor(math.log10(root)) - 3)
+    multiple = math.ceil(root / digit)
+    while _spent(accountant, noise := float(f"{multiple * digit:.4g}"), *setting) > target:
+        multiple += 1
+    return noise
+
+
+def _corollary(T, lipschitz, iterations, delta, delta_prime) -> float:
+    """epsilon' noise_sd of Corollary 1."""
+    _check(T=T, lipschitz=lipschitz, iterations=iterations, delta=delta, delta_prime=delta_prime)
+    if delta == 0:
+        return math.inf
+    return float(4 * math.sqrt(iterations * math.log(1.25 / delta) * math.log(1 / delta_prime)) * T * lipschitz)
+
+
+def _log_squared_lipschitz(dt, lipschitz, one_sided, scheme) -> np.float64:
+    """ln c^2 of one step's map."""
+    reach = dt * lipschitz
+    if scheme == "rk4":
+        return np.float64(2 * np.log1p(sum(reach**j / math.factorial(j) for j in range(1, 5))))
+    if one_sided is None:
+        return np.float64(2 * np.log1p(reach))
+    return np.log1p(np.maximum(2 * dt * one_sided + reach**2, -1.0))
+
+
+def _log_delta(mu, epsilon):
+    """ln of `gaussian_delta` for finite numbers above 0: two log-cdfs, subtracted without leaving the logarithm."""
+    first, second = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    return first + np.log(-np.expm1(np.minimum(second - first, 0)))
+
+
+def _bisect(in_upper_part, low, high):
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        upper = in_upper_part(middle)
+        low, high = np.where(upper, low, middle), np.where(upper, middle, high)
+    return low, high
+
+
+def _plain(values):
+    """A Python number for one, the array for several."""
+    return values.item() if np.ndim(values) == 0 else values
+
+
+def _check(**given) -> None:
+    for name, value in given.items():
+        holds, wanted = WANTED[name]
+        try:
+            array = np.asarray(value, float)
+            fine = bool(np.all(holds(array) & (np.isfinite(array) | (name in MAY_BE_INFINITE))))
+        except (TypeError, ValueError):
+            fine = False
+        if not fine:
+            raise ValueError(f"{name}={value}: wanted {wanted}")
+
+
+def _one_of(name: str, value, known: Sequence[str]) -> None:
+    if value not in known:
+        close = get_close_matches(str(value), known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(known)}{hint}")
