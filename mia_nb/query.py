@@ -101,9 +101,13 @@ def query(
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         signals = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
         store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
-        folder.write_json("info.json", {"draws": signals.draws, **signals.info})
-        folder.write_arrays("signals.npz", {f: value for f in FILES if (value := getattr(signals, f)) is not None})
+        _write(folder, signals)
     return signals
+
+
+def _write(folder: store.Folder, signals: Signals) -> None:
+    folder.write_json("info.json", {"draws": signals.draws, **signals.info})
+    folder.write_arrays("signals.npz", {f: value for f in FILES if (value := getattr(signals, f)) is not None})
 
 
 def _place(pool: Pool, images: Images, rows: list[int], options: dict) -> tuple[store.Folder, str]:

@@ -182,7 +182,8 @@ def test_an_altered_file_of_the_parent_is_named(images, tmp_path):
         ({"model_args": {"width": 5}}, "does not fit tinycnn"),
         ({"model": "snn", "model_args": DIRECT}, "convert_pool"),
         ({"loss": "tet"}, "no spiking network"),
-        ({"defense": "mixup"}, "undefended"),
+        ({"defense": "mixup"}, "did you mean .mmd_mixup"),
+        ({"defense": "dp_sgd"}, "with a parent"),
     ],
 )
 def test_children_that_do_not_fit_their_parent_are_refused_before_anything_is_written(pool, images, root, change, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -95,9 +96,13 @@ def arguments(name: str | None, given: dict) -> dict:
         return {}
     defaults = find(name).defaults
     _known(f"defense {name}", given, defaults)
-    numbers = {k: type(v)(given[k]) if k in given and isinstance(v, float) else given.get(k, v) for k, v in defaults.items()}
-    if bad := [f"{k}={v!r}" for k, v in numbers.items() if not isinstance(v, int | float) or isinstance(v, bool) or v < 0]:
-        raise ValueError(f"defense {name} with {', '.join(bad)}: wanted numbers of at least 0")
+    numbers = {**defaults, **given}
+    for option, value in numbers.items():
+        whole = isinstance(defaults[option], int)
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not 0 <= value < math.inf:
+            wanted = "a whole number" if whole else "a number"
+            raise ValueError(f"defense {name}: {option}={value!r}; wanted {wanted} of at least 0")
+        numbers[option] = type(defaults[option])(value)  # 1 and 1.0 are the same recipe
     return numbers
 
 

@@ -11,6 +11,7 @@ not accounted for.
 from __future__ import annotations
 
 import math
+import warnings
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +64,9 @@ class Clipped:
         self.optimizer.zero_grad(set_to_none=True)
         for start in chunks:
             each = losses_of(self.hooked, slice(start, start + self.chunk))
-            each.sum().backward()
+            with warnings.catch_warnings():  # that images need no gradients is as it should be
+                warnings.filterwarnings("ignore", "Full backward hook is firing")
+                each.sum().backward()
             losses.append(each.detach())
             self._complete(len(each))
             self.optimizer.signal_skip_step(start != chunks[-1])

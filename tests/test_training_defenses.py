@@ -1,0 +1,271 @@
+"""Pools trained under a defense: what is trained, on what, resumed as it was, refused where it would mean nothing."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mia_nb import data, query, training
+from mia_nb.attacks import score
+from mia_nb.defenses import change_output, dp_sgd
+from mia_nb.training import loop
+from mia_nb.training import train as trainer
+from mia_nb.training.clipped import ClippedGroup
+from mia_nb.types import Recipe, Signals
+
+MLP = Recipe(model="toys:mlp", num_models=4, population=30, epochs=3, batch=16, lr=0.1)
+CNN = replace(MLP, model="tinycnn", model_args={"width": 4})
+CLIPPED = {"noise_multiplier": 1.0, "max_grad_norm": 1.0}
+STACKABLE = {
+    "l1": {"weight": 1e-3},
+    "l2": {"weight": 1e-3},
+    "label_smoothing": {},
+    "relaxloss": {"target": 1.5},
+    "mmd_mixup": {"held_out": 20, "weight": 1.0},
+    "early_stopping": {"held_out": 20},
+}
+
+
+@pytest.fixture(scope="module")
+def images():
+    return data.load("digits", limit=200)
+
+
+def train(recipe, images, root, **options):
+    return training.train_pool(recipe, images, root=root, progress=False, **{"workers": 1, "strategy": "plain", **options})
+
+
+def under(recipe, name, **args):
+    return replace(recipe, defense=name, defense_args={**STACKABLE.get(name, {}), **args})
+
+
+def bytes_of(pool):
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in pool.folder.path.glob("[mls]*_*")}
+
+
+@pytest.mark.parametrize("name", [*STACKABLE])
+def test_models_trained_together_under_a_defense_are_those_trained_alone(name, images, tmp_path):
+    recipe = under(replace(CNN, dtype="float64"), name)
+    alone = train(recipe, images, tmp_path / "plain")
+    together = train(recipe, images, tmp_path / "stacked", strategy="stacked:4")
+    assert together.folder.read_json("execution.json")["stacked"]
+    assert together.stopped == alone.stopped
+    for m in range(4):
+        for key, tensor in alone.state(m).items():
+            torch.testing.assert_close(together.state(m)[key], tensor, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["relaxloss", "mmd_mixup", "dropout", "early_stopping", "dp_sgd"])
+def test_a_pool_stopped_under_a_defense_resumes_to_the_same_bytes(name, images, tmp_path, monkeypatch):
+    recipe = under(replace(MLP, epochs=4), name)
+    whole = train(recipe, images, tmp_path / "whole")
+
+    class Stopped(Exception):
+        pass
+
+    seen = []
+
+    def stop(*event):
+        seen.append(event)
+        if len(seen) == 3:
+            raise Stopped
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer._Bar, "update", stop)
+        with pytest.raises(Stopped):
+            train(recipe, images, tmp_path / "stopped", checkpoint=0)
+    assert list((tmp_path / "stopped").glob("*/part_*"))
+    assert bytes_of(train(recipe, images, tmp_path / "stopped", checkpoint=0)) == bytes_of(whole)
+
+
+def test_l2_of_sgd_is_weight_decay_of_twice_its_weight(images, tmp_path):
+    recipe = replace(MLP, dtype="float64")
+    penalised = train(under(recipe, "l2", weight=1e-2), images, tmp_path)
+    decayed = train(replace(recipe, optimizer_args={"weight_decay": 5e-4 + 2e-2}), images, tmp_path)
+    for name, tensor in decayed.state(1).items():
+        torch.testing.assert_close(penalised.state(1)[name], tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_early_stopping_takes_the_weights_of_the_epoch_that_did_best_on_images_nobody_else_sees(images, tmp_path):
+    recipe = replace(CNN, epochs=8, lr=0.3)
+    pool = train(under(recipe, "early_stopping"), images, tmp_path)
+    free = train(replace(recipe, snapshots=list(range(1, 8))), images, tmp_path)
+    assert pool.held_out.sum() == 20 and not (pool.held_out & ~pool.population).any() and not free.held_out.any()
+    x, y = data.normalise(images.x[pool.held_out], images.mean, images.std), images.y[pool.held_out]
+    for m in range(4):
+        with torch.inference_mode():
+            losses = [float(F.cross_entropy((free.at(e) if e < 8 else free).model(m)(x), y)) for e in range(1, 9)]
+        best = int(np.argmin(losses)) + 1
+        assert pool.stopped[m] == best
+        then = (free.at(best) if best < 8 else free).state(m)
+        assert all(torch.equal(tensor, then[name]) for name, tensor in pool.state(m).items())
+    assert len(set(pool.stopped)) > 1 and free.stopped is None
+
+
+def test_held_out_images_are_no_population_and_no_candidates(images, tmp_path):
+    pool = train(under(MLP, "early_stopping"), images, tmp_path)
+    signals = query.query(pool, images, progress=False)
+    shown = np.flatnonzero(~pool.held_out)
+    assert signals.margin.shape[2] == len(shown) == 180 and signals.population.sum() == 10
+    assert np.array_equal(signals.labels, images.y[shown].numpy()) and np.array_equal(signals.member, pool.member[:, shown])
+    few = query.query(pool, images, limit=40, progress=False)
+    free = query.query(train(MLP, images, tmp_path), images, limit=40, progress=False)
+    assert np.array_equal(few.member[:, ~few.population], free.member[:, ~free.population])  # the same candidates as without
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"defense": "early_stopping"}, "held_out=0 of 30 images set aside"),
+        ({"defense": "mmd_mixup", "defense_args": {"held_out": 31}}, "held_out=31 of 30"),
+        ({"defense": "dp_sgd", "schedule": "plateau"}, "looks at the training loss"),
+        ({"defense": "dp_sgd", "defense_args": {"max_grad_norm": 0.0}}, "positive norm"),
+        ({"defense": "dp_sgd", "defense_args": {"noise_multiplier": float("inf")}}, "wanted a number"),
+        (
+            {"defense": "dp_sgd", "model": "odenet", "model_args": {"method": "dopri5", "adjoint": True}},
+            "adjoint=True gives wrong",
+        ),
+        ({"defense": "dp_sgd", "model": "odenet", "model_args": {"method": "dopri5"}}, "method='dopri5' gives wrong"),
+        ({"defense": "dp_sgd", "model": "sdenet", "model_args": {"lipschitz": 1.0}}, "lipschitz gives wrong"),
+        ({"defense": "dp_sgd", "model": "snn", "model_args": {"base_args": {"width": 4}}}, "build with fold=False"),
+        ({"defense": "dp_sgd", "model": "toys:tracking"}, "no gradients per sample"),
+        (
+            {"defense": "relaxloss", "model": "snn", "loss": "tet", "model_args": {"base_args": {"width": 4}}},
+            "take one of the two",
+        ),
+        ({"defense": "dropout", "defense_args": {"rate": 0.0}}, "between 0 and 1"),
+    ],
+)
+def test_defenses_that_would_mean_nothing_are_refused_before_anything_is_written(images, tmp_path, change, says):
+    with pytest.raises(ValueError, match=says) as error:
+        train(replace(MLP, **{"model_args": {}, **change}), images, tmp_path)
+    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_an_output_defense_lies_between_attacker_and_models_and_has_its_own_signals(images, tmp_path):
+    pool = train(MLP, images, tmp_path)
+    plain, ask = query.query(pool, images, progress=False), {"progress": False}
+    with torch.inference_mode():
+        x = data.normalise(images.x, images.mean, images.std)
+        logits = np.stack([pool.model(m)(x).double().numpy() for m in range(4)])
+    for name, args in (("memguard", {"confidence": 0.7}), ("rounding", {"decimals": 2}), ("top", {"classes": 3})):
+        found = query.query(pool, images, output=name, output_args=args, **ask)
+        made = Signals.from_logits(change_output(name, logits, **args), images.y.numpy())
+        np.testing.assert_allclose(found.margin, made.margin, rtol=1e-4, atol=1e-4)
+        assert found.info["output"] == name and found.info["output_args"] == args and "output" not in plain.info
+    labels = query.query(pool, images, output="memguard", **ask)
+    assert (labels.correct == plain.correct).all()
+    assert np.array_equal(score("correctness", labels).value, score("correctness", plain).value)
+    random = query.query(pool, images, output="hamp", **ask)
+    assert (random.correct == plain.correct).all() and not np.allclose(random.margin, plain.margin)
+    with pytest.raises(ValueError, match="give it to Recipe"):
+        query.query(pool, images, output="l1", **ask)
+
+
+def group(images, *, recipe=CNN, **args):
+    recipe = trainer.complete(replace(recipe, defense="dp_sgd", defense_args={**CLIPPED, **args}, dtype="float64"))
+    member, population = trainer._membership(recipe, images, None)
+    return ClippedGroup(trainer.plan_of(recipe, images, member, population), [0])
+
+
+def batch(group, count):
+    index = torch.arange(count)
+    return group.shown(index, {}), group.plan.images.y[index]
+
+
+def test_a_clipped_step_sums_gradients_of_single_samples_each_cut_to_the_norm(images):
+    one = group(images, noise_multiplier=0.0, max_grad_norm=0.5)
+    one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
+    x, y = batch(one, 7)
+    before = {name: p.detach().clone() for name, p in one.params.items()}
+    expected, cut = {name: torch.zeros_like(p) for name, p in one.params.items()}, 0
+    for i in range(7):
+        alone = group(images, noise_multiplier=0.0, max_grad_norm=0.5)
+        losses = F.cross_entropy(alone.clipped.hooked(x[i : i + 1]), y[i : i + 1])
+        grads = torch.autograd.grad(losses, list(alone.params.values()))
+        norm = torch.sqrt(sum(g.square().sum() for g in grads))
+        cut += norm > 0.5
+        for (name, total), g in zip(expected.items(), grads, strict=True):
+            expected[name] = total + g * min(1.0, 0.5 / float(norm))
+    assert cut > 0
+    one.poisson_step(x, y, 0.3, torch.Generator().manual_seed(0))
+    for name, p in one.params.items():
+        torch.testing.assert_close(p.detach(), before[name] - 0.3 * expected[name] / 16, rtol=1e-5, atol=1e-9)
+
+
+def test_an_empty_batch_takes_a_step_of_noise_alone_of_the_promised_size(images):
+    one = group(images, noise_multiplier=2.0, max_grad_norm=0.5)
+    one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
+    before = torch.cat([p.detach().flatten().clone() for p in one.params.values()])
+    losses = one.poisson_step(*batch(one, 0), 1.0, torch.Generator().manual_seed(0))
+    moved = torch.cat([p.detach().flatten() for p in one.params.values()]) - before
+    assert losses.shape == (0,) and len(moved) > 1000
+    assert abs(float(moved.std()) / (2.0 * 0.5 / 16) - 1) < 4 / np.sqrt(2 * len(moved))
+
+
+def test_a_batch_in_chunks_takes_the_step_of_the_whole(images):
+    whole, parts = group(images), group(images)
+    parts.clipped.chunk = 3
+    for one in (whole, parts):
+        one.poisson_step(*batch(one, 10), 0.3, torch.Generator().manual_seed(1))
+    for name, p in whole.params.items():
+        torch.testing.assert_close(parts.params[name], p, rtol=1e-9, atol=1e-12)
+
+
+def test_batches_are_poisson_draws_at_the_rate_and_number_that_are_accounted_for(images, tmp_path):
+    recipe = replace(MLP, epochs=30, defense="dp_sgd", defense_args=CLIPPED)
+    pool = train(recipe, images, tmp_path)
+    members = int(pool.member.sum(1).mean())
+    assert pool.sampling == {"sample_rate": 16 / members, "steps": 30 * (members // 16)}
+    sizes = []
+    for epoch in range(30):
+        drawn = torch.rand(members // 16, members, generator=loop.generator(0, 0, epoch, "order")) < 16 / members
+        sizes += drawn.sum(1).tolist()
+        seen = np.isfinite(pool.trace(0)[epoch]) & pool.member[0]
+        assert np.array_equal(np.flatnonzero(seen), np.flatnonzero(pool.member[0])[drawn.any(0).numpy()])
+    expected = members * (16 / members) * (1 - 16 / members)
+    assert len(set(sizes)) > 5 and abs(np.mean(sizes) - 16) < 4 * np.sqrt(expected / len(sizes))
+    early = replace(recipe, snapshots=[3])
+    assert train(early, images, tmp_path).at(3).sampling["steps"] == 3 * (members // 16)
+
+
+def test_batch_norm_becomes_group_norm_before_anything_is_trained_and_keys_stay_the_networks_own(images, tmp_path):
+    pool = train(replace(CNN, epochs=1, defense="dp_sgd", defense_args=CLIPPED), images, tmp_path)
+    kinds = {type(layer) for layer in pool.model(0).modules()}
+    assert torch.nn.GroupNorm in kinds and torch.nn.BatchNorm2d not in kinds
+    assert not any(name.startswith("_module") or "running" in name for name in pool.state(0))
+    groups = dp_sgd.without_batch_norm(torch.nn.Sequential(torch.nn.BatchNorm2d(48), torch.nn.BatchNorm2d(6)))
+    assert [layer.num_groups for layer in groups] == [24, 6]
+
+
+@pytest.mark.parametrize(
+    ("model", "args"),
+    [
+        ("resnet14", {"width": 4, "blocks": 1}),
+        ("odenet", {"width": 4, "steps": 2}),
+        ("sdenet", {"width": 4, "steps": 2, "k": 0.3}),
+        ("sonode", {"width": 4, "steps": 2}),
+        ("hbnode", {"width": 4, "steps": 2}),
+        ("snn", {"base_args": {"width": 4}, "timesteps": 2, "fold": False}),
+    ],
+)
+def test_every_kind_of_network_trains_and_is_attacked_under_dp_sgd(model, args, images, tmp_path):
+    recipe = replace(MLP, model=model, model_args=args, epochs=1, num_models=2, defense="dp_sgd", defense_args=CLIPPED)
+    pool = train(recipe, images, tmp_path)
+    assert pool.status == ["trained"] * 2 and pool.folder.path.name.rpartition("-")[0].endswith("_dp_sgd")
+    signals = query.query(pool, images, progress=False)
+    assert signals.info["defense"] == "dp_sgd" and np.isfinite(signals.margin).all()
+    assert score("loss", signals).value.shape == (2, 170)
+
+
+def test_what_is_learned_is_bounded_by_the_clipping(images, tmp_path):
+    """Without noise the weights move at most lr * (drawn / batch) * norm a step: a rate that nothing unclipped would keep."""
+    one = group(images, noise_multiplier=0.0, max_grad_norm=1e-3)
+    one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
+    before = torch.cat([p.detach().flatten().clone() for p in one.params.values()])
+    one.poisson_step(*batch(one, 12), 1.0, torch.Generator().manual_seed(0))
+    moved = torch.cat([p.detach().flatten() for p in one.params.values()]) - before
+    assert 0 < float(moved.norm()) <= 12 / 16 * 1e-3 * (1 + 1e-6)
