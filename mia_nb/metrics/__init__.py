@@ -16,6 +16,13 @@ from mia_nb.metrics.curve import (
     tie_mass,
     tpr_at,
 )
+from mia_nb.metrics.defense_published import (
+    DefenseCell,
+    cost_against_papers,
+    defense_against_papers,
+    defense_cell,
+    defense_table,
+)
 from mia_nb.metrics.flow_claims import flow_claims, flow_comparisons
 from mia_nb.metrics.flow_published import FlowCell, flow_against_papers, flow_cell
 from mia_nb.metrics.frontier import frontier, frontier_means, matched
@@ -30,6 +37,7 @@ from mia_nb.metrics.uncertainty import bootstrap, difference, intervals
 __all__ = [
     "Cell",
     "Choice",
+    "DefenseCell",
     "FlowCell",
     "Roc",
     "SelfTest",
@@ -46,6 +54,10 @@ __all__ = [
     "choose",
     "class_gaps",
     "clopper_pearson",
+    "cost_against_papers",
+    "defense_against_papers",
+    "defense_cell",
+    "defense_table",
     "difference",
     "flow_against_papers",
     "flow_cell",
