@@ -107,6 +107,19 @@ def test_each_row_pays_for_the_number_of_preset_rates():
     assert set(several["label"]) == {"population-level"}
 
 
+def test_the_threshold_allows_the_preset_share_of_false_positives_ties_included():
+    scores = world(np.random.default_rng(5))
+    coarse = Scores(scores.value.round(1), *(getattr(scores, n) for n in list(scores.__dict__)[1:]))
+    for one in (scores, coarse):
+        table = population_level(one, fpr=(0.01, 0.1), delta=1e-5)
+        for row in table.itertuples():
+            at = np.flatnonzero(one.targets == row.target)[0]
+            others = one.pair != one.pair[at]
+            pooled = one.value[others][~one.member[others]]
+            assert (pooled > row.threshold).mean() <= row.fpr < (pooled >= row.threshold).mean()
+            assert row.fp == ((one.value[at] > row.threshold) & ~one.member[at]).sum()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"tp": 11}, "tp=11 of 10"), ({"negatives": 0, "fp": 0}, "fp=0 of 0"), ({"confidence": 95}, "95 % is 0.95"),

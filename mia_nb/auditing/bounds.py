@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from mia_nb.metrics.curve import clopper_pearson, counts
+from mia_nb.metrics.curve import clopper_pearson
 from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Scores
 
@@ -66,14 +66,16 @@ def population_level(
 ) -> pd.DataFrame:
     """`epsilon_lower` of every target at thresholds that its own membership did not set: a row per target and preset FPR.
 
-    The threshold for an FPR is the smallest one with at most that share of false positives among the pooled non-members of
-    all other targets, neither the target nor its mate; with a single pair it comes from a random half of the target's own
-    samples (`seed`) and is applied to the other half. Every row holds at 1 - (1 - confidence) / len(fpr), so that the largest
-    of a target's rows holds at `confidence` (Bonferroni); the largest over targets does not.
+    Samples that score above the threshold are called members. For an FPR it is the smallest score above which at most that
+    share of the pooled non-members of all other targets lie, neither the target's nor its mate's; with a single pair it comes
+    from a random half of the target's own samples (`seed`) and is applied to the other half. Every row holds at
+    1 - (1 - confidence) / len(fpr), so that the largest of a target's rows holds at `confidence` (Bonferroni); the largest
+    over targets does not.
     Columns: target, fpr, threshold, source, tp, positives, fp, negatives, fpr_realised, epsilon, delta, alpha (of the row),
-    label. Samples without a score (NaN) are left out. ValueError for FPRs outside (0, 1).
-    Caveat: the label says "population-level". Many records of one training are no independent runs, so this describes one
-    model and refutes no claim about a mechanism; targets whose scores differ in scale get a poor threshold, not a wrong bound.
+    label. Samples without a score (NaN) are left out. ValueError for FPRs outside (0, 1), and where no non-member can set a
+    threshold. Caveat: the label says "population-level". Many records of one training are no independent runs, so this
+    describes one model and refutes no claim about a mechanism. Other targets may have had this one among their references;
+    targets whose scores differ in scale get a poor threshold, not a wrong bound.
     """
     fpr = np.atleast_1d(np.asarray(fpr, dtype=np.float64))
     if not fpr.size or not ((fpr > 0) & (fpr < 1)).all():
@@ -90,7 +92,7 @@ def population_level(
             source, half = HALF_OF_SAMPLES, np.random.default_rng([seed, row]).permutation(len(value)) < len(value) // 2
             (pooled, pooled_member), (value, member) = (value[half], member[half]), (value[~half], member[~half])
         for x, threshold in zip(fpr, _thresholds(pooled, pooled_member, fpr), strict=True):
-            called = value >= threshold
+            called = value > threshold
             tp, fp = int((called & member).sum()), int((called & ~member).sum())
             trials = {"tp": tp, "positives": int(member.sum()), "fp": fp, "negatives": int((~member).sum())}
             bound = epsilon_lower(**trials, delta=delta, confidence=1 - alpha)
@@ -100,7 +102,10 @@ def population_level(
     return pd.DataFrame(rows)
 
 
-def _thresholds(value, member, fpr) -> np.ndarray:
-    """For each FPR the smallest threshold, at a block of ties, with at most that share of non-members at or above it."""
-    _, fp, threshold = counts(value, member)
-    return threshold[np.searchsorted(fp, np.floor(fpr * fp[-1] + 1e-9), side="right") - 1]
+def _thresholds(value, member, fpr) -> list[float]:
+    """For each FPR the score above which at most that share of the non-members lie."""
+    others = value[~member]
+    if not len(others):
+        raise ValueError(f"none of {len(value)} samples that set the threshold is a non-member: score more samples or targets")
+    places = len(others) - 1 - np.floor(fpr * len(others) + 1e-9).astype(int)
+    return np.partition(others, places)[places].tolist()
