@@ -133,6 +133,19 @@ def test_shared_pools_are_biased_and_their_null_is_printed_beside_them():
     assert abs(table["p"].mean() - 0.5) < 4 * np.sqrt(1 / 12 / len(table)) * 2
 
 
+def test_redrawn_coins_that_leave_a_sample_one_side_count_for_nothing():
+    scores = world(np.random.default_rng(10), targets=4, samples=50, pairs=False, info=SHARED)
+    redrawn = [world(np.random.default_rng(100 + seed), targets=4, samples=50, pairs=False) for seed in range(40)]
+    table = vulnerability(scores, null=redrawn)
+    with np.errstate(invalid="ignore"):
+        drawn = np.array([vulnerability(one)["auc"] for one in redrawn])
+    assert np.isnan(drawn).any()
+    for row in table[table["auc"].notna()].itertuples():
+        known = drawn[~np.isnan(drawn[:, row.sample]), row.sample]
+        assert row.p == pytest.approx((1 + (known >= row.auc).sum()) / (1 + len(known)))
+        assert row.null_auc == pytest.approx(known.mean())
+
+
 def test_mates_of_some_targets_only_are_refused_and_empty_sides_too():
     scores = world(np.random.default_rng(9))
     part = {n: getattr(scores, n)[:15] for n in ("value", "member", "targets", "pair", "accuracy", "loss")}

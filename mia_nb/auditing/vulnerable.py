@@ -66,8 +66,10 @@ def vulnerability(
     p, smallest, null_auc = np.full(len(auc), np.nan), np.full(len(auc), np.nan), np.full(len(auc), 0.5)
     if null is not None:
         drawn = np.array([_per_sample(other.value, other.member)[1] for other in null])
-        p[able] = (1 + (drawn >= auc)[:, able].sum(0)) / (len(drawn) + 1)
-        smallest[able], null_auc, method = 1 / (len(drawn) + 1), drawn.mean(0), f"{len(drawn)} redrawn masks"
+        seen = (~np.isnan(drawn)).sum(0)  # a redrawn mask of coins may leave a sample one side
+        p[able], smallest[able] = ((1 + (drawn >= auc).sum(0)) / (seen + 1))[able], (1 / (seen + 1))[able]
+        null_auc = np.where(seen > 0, np.nansum(drawn, axis=0) / np.maximum(seen, 1), np.nan)
+        method = f"{len(drawn)} redrawn masks"
     elif paired:
         p[able], smallest[able], method = *_flips(ranks, scores, able), "exact: flips within pairs"
     else:
