@@ -108,6 +108,27 @@ def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") ->
     return noise
 
 
+def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> list[dict]:
+    """Changes to a recipe in which "epsilon" has become the noise multiplier of DP-SGD that reaches it, by RDP.
+
+    families: dicts of recipe changes; those with defense "dp_sgd" may name the epsilon that is aimed at, for `members` records
+    a model, with the batch and epochs of the family or else of the recipe. The others come back as they are.
+    Raises ValueError for an epsilon without dp_sgd, and as `noise_multiplier` does.
+    """
+    found = []
+    for number, family in enumerate(families):
+        family = dict(family)
+        if (target := family.pop("epsilon", None)) is not None:
+            if family.get("defense") != "dp_sgd":
+                raise ValueError(f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise it would set")
+            batch, epochs = (family.get(name, getattr(recipe, name)) for name in ("batch", "epochs"))
+            rate, steps = batch / members, epochs * (members // batch)
+            noise = noise_multiplier(epsilon=target, sample_rate=rate, steps=steps, delta=delta)
+            family["defense_args"] = {**family.get("defense_args", {}), "noise_multiplier": noise}
+        found.append(family)
+    return found
+
+
 def over_epochs(
     *, noise_multiplier, samples, batch, epochs, delta, accountants=("prv", "rdp", "gdp"), sampling="poisson"
 ) -> pd.DataFrame:

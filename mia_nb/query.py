@@ -58,16 +58,15 @@ def query(
     (Guan et al. 2025, Algorithm 1). augment: query 0 is the plain image, the others follow the recipe's augmentation, or
     crop+flip where it has none, the same draws for all models. noise: None as built; True switches the noise of SDE blocks and
     dropout layers on, with fresh draws per (seed, model, query, block of samples), False off; an SDE built with noise at
-    inference answers with it (draws "noise", or along with one of the others); an input encoding by random spikes is noise,
-    and never off. temperature divides the logits. queries > 1 needs one of these sources. limit: only so many of the audited
-    images, a fixed random choice, and as many of the population. A pool `at` an earlier epoch answers as it was then. output: a
-    defense of `defenses.OUTPUTS`, with its options, between the attacker and the models, targets and references alike. Images
-    that only a training defense saw (`pool.held_out`) are left out.
+    inference answers with it (draws "noise", or along with another); input encoded by random spikes is noise, and never off.
+    temperature divides the logits. queries > 1 needs one of these sources. limit: only so many of the audited images, a fixed
+    random choice, and as many of the population; never those that only a training defense saw (`pool.held_out`). A pool `at` an
+    earlier epoch answers as it was then. output: a defense of `defenses.OUTPUTS` between attacker and models.
 
     Spiking networks only: mask_scope="step" drops other inputs at every time step, as the public code of Guan et al. does,
     which takes more than one submitted image ("query": one mask, held over time). per_step=True (or "cumulative"): the Q axis
-    holds the time steps, entry t the answer after the first t, the last the plain query's; "instant": the logits of step t
-    alone. That is a stronger attacker, to whom the service gives its output step by step.
+    holds the time steps, entry t the answer after the first t, the last the plain query's; "instant": step t alone. That is a
+    stronger attacker, to whom the service gives its output step by step.
 
     Raises ValueError for outputs that cannot be trusted: wrong width, non-finite, the same for every sample, probabilities
     instead of logits, dependent on the companions in a batch (train mode left on), random without `noise`, not random with it.

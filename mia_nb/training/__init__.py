@@ -2,8 +2,9 @@
 
 from mia_nb.training.cost import step_cost
 from mia_nb.training.families import family_pools
-from mia_nb.training.loop import mix
+from mia_nb.training.loop import mix, sampling
 from mia_nb.training.pool import Pool, ancestor, load_pool
+from mia_nb.training.sensitivity import sensitivity
 from mia_nb.training.spiking import conversion_quality, conversion_report, convert_pool, hybrid_pools
 from mia_nb.training.train import check, complete, finetune_pool, replace_pool, train_pool
 from mia_nb.types import Recipe
@@ -23,6 +24,8 @@ __all__ = [
     "load_pool",
     "mix",
     "replace_pool",
+    "sampling",
+    "sensitivity",
     "step_cost",
     "train_pool",
 ]

@@ -82,6 +82,14 @@ class Plan(NamedTuple):
         return self.recipe.batch / expected_members(self.recipe, self.member)
 
 
+def sampling(recipe: Recipe, members: int) -> dict:
+    """{"sample_rate": batch / members, "steps": optimiser steps} of a training on so many members, as an accountant wants them.
+
+    Batches are Poisson draws at that rate under dp_sgd only; of any other training these numbers are nominal.
+    """
+    return {"sample_rate": recipe.batch / members, "steps": recipe.epochs * (members // recipe.batch)}
+
+
 def expected_members(recipe: Recipe, member: np.ndarray) -> int:
     """Members of a row on average; under coin flips what is expected, so that a pool can grow."""
     if recipe.split == "bernoulli":

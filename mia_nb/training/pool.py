@@ -44,10 +44,9 @@ class Pool:
 
     @property
     def sampling(self) -> dict:
-        """{"sample_rate", "steps"} of a row's training up to `epoch`, as an accountant wants them: batch / expected members,
-        optimiser steps. Batches are Poisson draws under dp_sgd only; otherwise these are nominal."""
-        members, epochs = loop.expected_members(self.recipe, self.member), self.epoch or self.recipe.epochs
-        return {"sample_rate": self.recipe.batch / members, "steps": epochs * (members // self.recipe.batch)}
+        """{"sample_rate", "steps"} of a row's training up to `epoch`, see `training.sampling`."""
+        done = replace(self.recipe, epochs=self.epoch or self.recipe.epochs)
+        return loop.sampling(done, loop.expected_members(self.recipe, self.member))
 
     @property
     def held_out(self) -> np.ndarray:

@@ -1,0 +1,65 @@
+"""What the proofs about neural differential equations assume of a trained pool, measured: Lipschitz constants and distances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mia_nb import data
+from mia_nb.models.neural_de import FlowBlock, flow_blocks, local_lipschitz, set_noise
+from mia_nb.training.loop import DTYPES
+from mia_nb.training.pool import Pool
+
+
+def sensitivity(pool: Pool, *, models: Sequence[int] | None = None, limit: int = 64, iterations: int = 20) -> pd.DataFrame:
+    """A row per model and FlowBlock of a pool: how far apart its hidden states lie, and how much its drift can stretch that.
+
+    Columns: model, block, certified (upper bound of the drift's Lipschitz constant in h, `Drift.certified_lipschitz`; NaN for
+    second order), local (largest Jacobian norm of the drift found at the states that enter and leave the block: a lower bound
+    of the constant), norm (largest |h0|), distance (largest |h0 - h0'| over pairs of images), images.
+    On the first `limit` images, all in float32, without noise on the way to the block. Hong, Wu, Gruber and Lee (arXiv
+    2501.06686), Theorem 1, take pairs of states at distance 1 at most. Raises ValueError for a pool without a FlowBlock.
+    """
+    images, rows = pool.images(), []
+    for m in range(len(pool.member)) if models is None else models:
+        module = set_noise(pool.model(m), False)
+        blocks = list(flow_blocks(module))
+        if not blocks:
+            raise ValueError(f"{pool.recipe.model} has no differential equation whose sensitivity could be measured")
+        x = data.normalise(images.x[:limit], images.mean, images.std, DTYPES[pool.recipe.dtype])
+        for name, block, before, after in _states(module, blocks, x):
+            flat = before.flatten(1)
+            facts = {"certified": np.nan, "local": np.nan}
+            if block.order == 1:
+                facts["certified"] = block.drift.certified_lipschitz(tuple(before.shape[-2:]))
+                ends = ((block.solver["t0"], _entering(block, before)), (block.solver["t0"] + block.solver["T"], after))
+                facts["local"] = max(
+                    float(local_lipschitz(block.drift, h, t, iterations=iterations).detach().max()) for t, h in ends
+                )
+            distance = float(torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").max())
+            rows.append({"model": m, "block": name, **facts, "norm": float(flat.norm(dim=1).max()), "distance": distance})
+    return pd.DataFrame(rows).assign(images=len(images.x[:limit]))
+
+
+def _entering(block: FlowBlock, h: torch.Tensor) -> torch.Tensor:
+    """The state that is integrated: clipped and with its extra channels."""
+    if block.clip is not None:
+        h = h * (block.clip / h.flatten(1).norm(dim=1).clamp(min=block.clip)).view(-1, 1, 1, 1)
+    return torch.cat([h, torch.zeros_like(h[:, :1]).expand(-1, block.augment, -1, -1)], 1) if block.augment else h
+
+
+def _states(module: torch.nn.Module, blocks: list, x: torch.Tensor) -> list[tuple]:
+    """(name, block, what entered it, what left it) of every block on these images."""
+    found: list[tuple] = []
+    handles = [
+        block.register_forward_hook(lambda b, args, out, name=name: found.append((name, b, args[0].detach(), out.detach())))
+        for name, block in blocks
+    ]
+    with torch.no_grad():
+        module.eval()(x)
+    for handle in handles:
+        handle.remove()
+    return found
