@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -174,7 +174,8 @@ def _below(cells, delta: float, level: float) -> list[dict]:
 
 def _least_room(contrast: Contrast, scores: Scores, x: float, delta: float, levels: tuple[float, float]) -> dict:
     """One row: the target with the least room below the curve, and what all of them say."""
-    rooms = np.array([_room(*scored(scores, row), x, delta, levels) for row in range(len(scores.value))])
+    curve = partial(tradeoff, epsilon=CURVE, delta=delta)
+    rooms = np.array([room_below(*scored(scores, row), x, curve, levels) for row in range(len(scores.value))])
     row, least = int(rooms[:, 0].argmin()), f"{contrast.compared}, {contrast.terms[0][1][0].attack}"
     if len(rooms) > 1:
         least += f", least of {len(rooms)} targets ({scores.targets[row]})"
@@ -185,11 +186,13 @@ def _least_room(contrast: Contrast, scores: Scores, x: float, delta: float, leve
     return record | {"outcome": "open" if alone else "against" if above else "for" if below else "open"}
 
 
-def _room(score, member, x: float, delta: float, levels) -> list[float]:
-    """[curve - TPR, then its two ends per level] of one target at the largest FPR that is at most x."""
+def room_below(score, member, x: float, curve: Callable, levels) -> list[float]:
+    """[curve - TPR, then its low and high end per level] of one target at the largest FPR that is at most x.
+
+    curve(fpr) -> the largest TPR. Ends as in `privacy_comparisons`: above the curve is what has a high end below 0.
+    """
     tp, fp, _ = counts(score, member)
     last = np.searchsorted(fp, np.floor(x * fp[-1] + 1e-9), side="right") - 1  # where non-members alone put the threshold
-    curve = partial(tradeoff, epsilon=CURVE, delta=delta)
     room = [float(curve(fp[last] / fp[-1])) - tp[last] / tp[-1]]
     for level in levels:
         fpr, tpr = (clopper_pearson(hits[last], hits[-1], confidence=level) for hits in (fp, tp))
@@ -291,7 +294,7 @@ def _established(ladders: dict[str, pd.DataFrame]) -> dict:
     evidence, refuted, of_interest = [], False, {name: one for name, one in ladders.items() if not _finite(one, 4)}
     for name, ladder in of_interest.items():
         nominal, proved, audited = (_row_of(ladder, row) for row in (1, 4, 5))
-        shown = f"claimed {nominal['shown']}, training guarantee {proved['shown']}, audited {audited['shown']}"
+        shown = f"{nominal['label']} {nominal['shown']}, training guarantee {proved['shown']}, audited {audited['shown']}"
         words = [f"{name} at delta {nominal['delta']:g}: {shown}", nominal["verdict"], audited["method"]]
         evidence += filter(None, words)
         refuted |= str(nominal["verdict"]).startswith("refuted")

@@ -7,6 +7,7 @@ transparent and text mid-grey, so that a figure reads on light and on dark pages
 from mia_nb.plots.curves import roc, roc_pair, verdict
 from mia_nb.plots.flow import costs, families_gap, frontier_lines, matched_differences, query_curves, risk_against
 from mia_nb.plots.pools import accuracy, images, loss_traces
+from mia_nb.plots.privacy import accounting, defenses, delta_sweep, ladder, privacy_utility, roc_bounds
 from mia_nb.plots.spiking import (
     accuracy_and_risk,
     against_timesteps,
@@ -24,24 +25,30 @@ __all__ = [
     "MEMBER",
     "NON_MEMBER",
     "TEMPLATE",
+    "accounting",
     "accuracy",
     "accuracy_and_risk",
     "against_timesteps",
     "confidences",
     "conversion_quality",
     "costs",
+    "defenses",
+    "delta_sweep",
     "families_gap",
     "frontier_lines",
     "gap_against_risk",
     "heatmap",
     "histogram",
     "images",
+    "ladder",
     "loss_traces",
     "matched_differences",
+    "privacy_utility",
     "query_curves",
     "raster",
     "risk_against",
     "roc",
+    "roc_bounds",
     "roc_pair",
     "scatter",
     "sites",
