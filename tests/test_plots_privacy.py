@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from scipy.stats import norm
 
 from mia_nb import accounting, auditing, metrics, plots
 from mia_nb.accounting import tradeoff
+from mia_nb.auditing.claims import room_below
 from mia_nb.plots import privacy
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.types import Scores
@@ -222,6 +224,19 @@ def test_a_gaussian_curve_can_be_exceeded_where_the_line_is_not():
     figure = plots.roc_bounds(scores(between, samples=1900), bounds=((8.0, 1e-5),))
     assert "rmia is above GDP of epsilon 8, delta 1e-05 at FPR 10 % (4 of 4)" in title(figure)
     assert "above epsilon 8" not in title(figure)  # the line allows all there
+
+
+def test_what_a_single_look_would_call_above_is_not_above_after_all_looks():
+    bounds = tuple((epsilon, 1e-5) for epsilon in (1.0, 6.0, 7.0, 8.0))
+    curve = partial(tradeoff, mu=accounting.gaussian_mu(1.0, 1e-5))
+
+    def high(one, confidence):
+        return room_below(one.value[0], one.member[0], 0.1, curve, (confidence,))[2]
+
+    worlds = (scores(shift, targets=1, samples=1900) for shift in np.arange(0.3, 1.0, 0.02))
+    one = next(one for one in worlds if high(one, 0.95) < 0 < high(one, 1 - 0.05 / 8))
+    assert title(plots.roc_bounds(one, bounds=bounds)) == "no curve is above a bound (95% over 8 looks together)"
+    assert "is above GDP of epsilon 1" in title(plots.roc_bounds(one, bounds=bounds, level=0.6))
 
 
 def test_every_target_is_drawn_beside_the_mean():
