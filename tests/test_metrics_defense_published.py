@@ -95,8 +95,8 @@ def test_the_smallest_realisable_false_positive_rate_is_that_of_the_first_tie_bl
 def test_signals_say_which_defense_they_were_asked_behind():
     plain = {"model": "resnet14", "queries": 1}
     assert metrics.defense_cell(plain, "rmia") == PLAIN._replace(attack="rmia")
-    assert metrics.defense_cell(plain | {"output": "memguard", "output_args": {"confidence": 0.5}}, "loss").label == (
-        "ResNet-14, MemGuard, confidence 0.5"
+    assert metrics.defense_cell(plain | {"output": "memguard", "output_args": {"confidence": 0.9}}, "loss").label == (
+        "ResNet-14, MemGuard, confidence 0.9"
     )
     printed_weight = metrics.defense_cell(plain | {"defense": "l1", "defense_args": {"weight": 1e-5}}, "rmia")
     assert printed_weight.label == "ResNet-14, L1" and printed_weight.setting == ""

@@ -15,7 +15,7 @@ from mia_nb.metrics.uncertainty import FPR, scored, t_interval
 from mia_nb.types import Scores
 
 PRINTED_DEFENSES = {  # printed word: defense in training, defense of the output, the options it says
-    "memguard": ("", "memguard", {}),
+    "memguard": ("", "memguard", {"confidence": 0.5}),  # not printed: which confidence is shown says nothing
     "mmd-mixup": ("mmd_mixup", "", {"weight": 5e-4}),
     "l2": ("l2", "", {"weight": 1e-5}),
     "l1": ("l1", "", {"weight": 1e-5}),
@@ -88,7 +88,8 @@ def defense_cell(info: dict, attack: str) -> DefenseCell:
 def _options(name: str, given: dict | None) -> str:
     """Options in words, without those whose value the study prints."""
     printed = PRINTED_OPTIONS.get(name, {})
-    return ", ".join(f"{key.replace('_', ' ')} {value:g}" for key, value in (given or {}).items() if printed.get(key) != value)
+    words = {key: f"{value:g}" if isinstance(value, int | float) else str(value) for key, value in (given or {}).items()}
+    return ", ".join(f"{key.replace('_', ' ')} {word}" for key, word in words.items() if printed.get(key) != given[key])
 
 
 def defense_checked_cell(cell: DefenseCell) -> DefenseCell:
