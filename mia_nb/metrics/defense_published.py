@@ -77,7 +77,7 @@ def defense_cell(info: dict, attack: str) -> DefenseCell:
     cell = DefenseCell(model, defense, output, attack=attack, queries=info.get("queries", 1))
     if model not in NAMES:
         return defense_checked_cell(cell._replace(setting=", ".join(filter(None, options))))
-    flow = flow_cell(info, attack)
+    flow = flow_cell({**info, "defense": None, "output": None}, attack)
     about = flow._replace(variant="", noise=True, noise_train=True).label.partition(", ")[2]
     words = [flow.variant, "" if flow.noise_train else "trained without noise", "" if flow.noise else "noise off"]
     cell = cell._replace(model=flow.model, sigma=flow.sigma, noise_sd=flow.noise_sd, queries=flow.queries)

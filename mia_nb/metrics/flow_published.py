@@ -128,6 +128,7 @@ def _variant(info: dict, replaced: bool) -> str:
     norm = flow.get("norm") or "bn"
     bounds = [f"{name} {flow[name]:g}" for name in ("lipschitz", "clip") if flow.get(name) is not None]
     words = ["frozen" if info.get("freeze") else "", *bounds, norm if norm != "bn" else ""]
+    words += [f"{kind} {info[kind]}" for kind in ("defense", "output") if info.get(kind)]
     return ", ".join(filter(None, [*words, f"made of {base}" if replaced and base != "resnet14" else ""]))
 
 
