@@ -25,8 +25,8 @@ def step_cost(
 
     seconds: median of `repeats` steps, times the steps of an epoch of `samples` training images (by default half of those
     that are not set aside). memory_mib: on a GPU the peak that was allocated during a step; on a CPU the activations that a
-    step keeps for its backward pass (DP-SGD's gradients per sample come on top). On a CPU with one thread. Nothing is stored; derived recipes start from fresh weights.
-    Caveat: a step's time on a busy machine is that of the busy machine.
+    step keeps for its backward pass (DP-SGD's gradients per sample come on top). On a CPU with one thread. Nothing is stored;
+    derived recipes start from fresh weights. Caveat: a step's time on a busy machine is that of the busy machine.
     """
     recipe = complete(recipe)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
