@@ -1,0 +1,155 @@
+"""05_nsde_privacy from a clean kernel at a tiny size: its numbers are those of stored pools, its words those that are allowed."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from test_notebook_dropout import table
+from test_notebook_neural_de import picture, title
+from test_notebooks import Run
+from test_wording import found
+
+from mia_nb import accounting, auditing, query, training
+from mia_nb.attacks import score
+from mia_nb.auditing import LABELS
+
+pytestmark = pytest.mark.notebook
+SIZE = {
+    "limit": 260, "population": 20, "num_models": 4, "network": {"width": 4}, "flow": {"steps": 2}, "epochs": 2, "snapshots": [1],
+    "queries": 2, "draws": 50, "self_test_draws": 5, "batches": [512, 128], "marks": [10, 100], "deltas": [1e-3, 1e-5],
+    "attacks": ["rmia", "loss"], "trials": 3,
+    "families": [
+        {"model": "sdenet", "model_args": {"k": 0.5, "T": 0.125}},
+        {"model": "sdenet", "model_args": {"k": 0.5, "T": 0.125, "clip": 2.0, "lipschitz": 1.0}},
+        {"model": "resnet14"},
+    ],
+    "private": {"model": "tinycnn", "model_args": {"width": 4}, "epsilon": 8.0}, "clipped": {"batch": 40, "epochs": 2},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("privacy")
+
+
+@pytest.fixture(scope="module")
+def ran(folder) -> Run:
+    return Run("05_nsde_privacy", folder / "results", folder / "out.ipynb", **SIZE)
+
+
+@pytest.fixture(scope="module")
+def pools(folder, ran) -> list[training.Pool]:
+    return [training.load_pool(path.name, folder / "results") for path in (folder / "results").glob("pool-*")]
+
+
+def pool_of(pools, **wanted) -> training.Pool:
+    (one,) = [
+        pool for pool in pools
+        if all({"defense": pool.recipe.defense, **pool.recipe.model_args}.get(name) == value for name, value in wanted.items())
+    ]  # fmt: skip
+    return one
+
+
+def test_no_cell_fails_or_warns_and_nothing_said_is_a_forbidden_phrase(ran):
+    for cell, outputs in ran.outputs.items():
+        for output in outputs:
+            assert output["output_type"] != "error" and output.get("name") != "stderr", (cell, output)
+            assert not found(re.sub(r"<[^>]+>", " ", json.dumps(output.get("data", output.get("text", "")))))
+
+
+def test_the_nominal_numbers_are_the_accountants(ran):
+    rows = {row[0]: row[1:] for row in table(ran.html("order"))[2:]}
+    setting = {"noise_multiplier": 2.0, "sample_rate": 512 / 25000, "steps": 4900, "delta": 1e-5}
+    wanted = [
+        accounting.epsilon(**setting, accountant="gdp"),
+        accounting.epsilon(**setting, accountant="gdp", sampling="uniform"),
+        *(accounting.epsilon(**setting, accountant=name) for name in ("prv", "rdp")),
+    ]
+    assert [float(text) for text in rows["100"]] == pytest.approx(wanted, abs=6e-4)
+    assert "nominal epsilon after 100 epochs" in title(picture(ran, "accounting"))
+    assert "falls as delta grows" in title(picture(ran, "sweep"))
+
+
+def test_the_counterexamples_show_what_the_text_says(ran):
+    rows = {float(row[0]): [float(text) for text in row[1:]] for row in table(ran.html("counter-drift"))[2:]}
+    assert rows[2.0] == [0.0, 1.99] and rows[0.1][0] == 0 and rows[0.1][1] > 90
+    lines = ran.text("counter-gradient").strip().splitlines()
+    assert [line.split(":")[0] for line in lines] == ["sigma 2", "sigma 2000"]
+    for line in lines:
+        error, said, true = re.search(r"recovered to (\S+); label said (\S+), is (\S+)", line).groups()
+        assert float(error) < 1e-5 and said == true
+
+
+def test_every_ladder_has_the_five_labels_and_the_values_of_its_pool(ran, pools):
+    html = ran.html("ladder-tables")
+    assert [html.count(f">{label.replace(chr(39), '&#x27;')}<") or html.count(f">{label}<") for label in LABELS] == [4] * 5
+    private = pool_of(pools, defense="dp_sgd")
+    spent = {"noise_multiplier": private.recipe.defense_args["noise_multiplier"], **private.sampling}
+    epsilon = accounting.epsilon(**spent, delta=1e-5)
+    assert f">{epsilon:.3g}<" in html and html.count("none (infinite)") == 3 and epsilon < 8
+    bounded = pool_of(pools, lipschitz=1.0)
+    certified = training.sensitivity(bounded)["certified"].max()
+    mu = accounting.release_mu(k=0.5, steps=2, T=0.125, lipschitz=certified, clip=2.0, queries=2)
+    assert f">{accounting.gaussian_epsilon(mu, 1e-5):.3g}" in html
+    assert "needs clipped h0" in html  # the unbounded one has none
+    assert "claimed" in title(picture(ran, "ladder")) and "exceeded" in title(picture(ran, "ladder"))
+    both = re.search(r": (\S+) for one training, (\S+) for 3", ran.text("tuned")).groups()
+    three = accounting.epsilon(**{**spent, "steps": 3 * spent["steps"]}, delta=1e-5)
+    assert [float(text) for text in both] == pytest.approx([epsilon, three], abs=6e-3)
+
+
+def test_the_audits_are_those_of_the_stored_pools_with_every_attack_paid_for(ran, pools):
+    pool = pool_of(pools, defense=None, width=4, steps=None)
+    signals = query.query(pool, pool.images(), progress=False)
+    rows = [row for row in table(ran.html("audits"))[2:] if row[0].startswith("ResNet-14")]
+    assert [row[1] for row in rows] == ["rmia", "loss"]
+    for row in rows:
+        one = auditing.audit(score(row[1], signals), delta=1e-5, attempts=2)
+        assert [float(text) for text in row[2:]] == pytest.approx(
+            [one.epsilon, one.canaries, one.guesses, one.correct, one.alpha], abs=6e-5
+        )
+        assert one.alpha == pytest.approx(0.05 / 2 / 4 / 4)  # attacks, targets, numbers of guesses
+
+
+def test_accuracy_for_a_nominal_epsilon_is_drawn_with_its_epochs(ran):
+    outputs = [output["data"] for output in ran.outputs["utility"] if "data" in output]
+    assert len(outputs) == 2  # one picture for each of the two stochastic networks
+    assert "nominal epsilon" in json.dumps(outputs[0]) and "epoch" in json.dumps(outputs[0])
+
+
+def test_claims_are_never_that_training_is_private(ran):
+    text = ran.text("claims")
+    verdict = re.search(r"D14\. .*: (.*)", text)[1]
+    assert verdict in ("not established", "does not hold")
+    assert "none (infinite)" in text
+
+
+def test_the_doubts_are_told_and_the_chain_is_tested(ran):
+    assert ran.text("self-test").startswith("null self-test passed")
+    rows = {row[0]: row[1] for row in table(ran.html("doubts"))[1:]}
+    assert (
+        rows["the null self-test passed"] == "holds"
+        and rows["every stochastic network was asked 16 times or more"] == "LOOK AGAIN"
+    )
+    assert np.isin(list(rows.values()), ["holds", "LOOK AGAIN"]).all() or "verdict" in rows.values()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"attacks": ["rmi"]}, "did you mean 'rmia'"),
+        ({"private": {"model": "tinycnn", "epsilon": 0.0}}, "wanted a finite target above 0"),
+        ({"delta": 2.0}, "from 0 to below 1"),
+    ],
+)
+def test_parameters_that_mean_nothing_stop_it_in_one_line(folder, parameters, says):
+    with pytest.raises(Exception, match=says):
+        Run(
+            "05_nsde_privacy",
+            folder / "results",
+            folder / "bad.ipynb",
+            **{**SIZE, "marks": [1], "batches": [128], **parameters},
+        )
