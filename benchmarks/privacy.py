@@ -22,7 +22,7 @@ from mia_nb.types import Recipe
 
 warnings.filterwarnings("ignore", module="opacus")
 TRAINED = ("l1", "l2", "dropout", "label_smoothing", "relaxloss", "mmd_mixup", "dp_sgd")
-DEFENSES = {None: {}, **dict.fromkeys(TRAINED, {}), "mmd_mixup": {"held_out": 1}}
+DEFENSES = {None: {}} | {name: {} for name in TRAINED} | {"mmd_mixup": {"held_out": 1}}
 NETWORKS = {  # name: (model, arguments, batch, a CIFAR-sized image?)
     "TinyCNN, digits": ("tinycnn", {"width": 16}, 64, False),
     "ResNet-14 w16, 32x32": ("resnet14", {"width": 16}, 64, True),

@@ -1,11 +1,10 @@
-"""05_nsde_privacy from a clean kernel at a tiny size: its numbers are those of stored pools, its words those that are allowed."""
+"""05_nsde_privacy from a clean kernel at a tiny size: its numbers are those of stored pools, its words are allowed ones."""
 
 from __future__ import annotations
 
 import json
 import re
 
-import numpy as np
 import pytest
 from test_notebook_dropout import table
 from test_notebook_neural_de import picture, title
@@ -18,8 +17,8 @@ from mia_nb.auditing import LABELS
 
 pytestmark = pytest.mark.notebook
 SIZE = {
-    "limit": 260, "population": 20, "num_models": 4, "network": {"width": 4}, "flow": {"steps": 2}, "epochs": 2, "snapshots": [1],
-    "queries": 2, "draws": 50, "self_test_draws": 5, "batches": [512, 128], "marks": [10, 100], "deltas": [1e-3, 1e-5],
+    "limit": 260, "population": 20, "num_models": 4, "network": {"width": 4}, "flow": {"steps": 2}, "epochs": 2,
+    "snapshots": [1], "queries": 2, "draws": 50, "self_test_draws": 5, "batches": [512, 128], "marks": [10, 100], "deltas": [1e-3, 1e-5],
     "attacks": ["rmia", "loss"], "trials": 3,
     "families": [
         {"model": "sdenet", "model_args": {"k": 0.5, "T": 0.125}},
@@ -130,11 +129,8 @@ def test_claims_are_never_that_training_is_private(ran):
 def test_the_doubts_are_told_and_the_chain_is_tested(ran):
     assert ran.text("self-test").startswith("null self-test passed")
     rows = {row[0]: row[1] for row in table(ran.html("doubts"))[1:]}
-    assert (
-        rows["the null self-test passed"] == "holds"
-        and rows["every stochastic network was asked 16 times or more"] == "LOOK AGAIN"
-    )
-    assert np.isin(list(rows.values()), ["holds", "LOOK AGAIN"]).all() or "verdict" in rows.values()
+    assert rows["the null self-test passed"] == "holds"
+    assert rows["every stochastic network was asked 16 times or more"] == "LOOK AGAIN"
 
 
 @pytest.mark.parametrize(
@@ -146,10 +142,6 @@ def test_the_doubts_are_told_and_the_chain_is_tested(ran):
     ],
 )
 def test_parameters_that_mean_nothing_stop_it_in_one_line(folder, parameters, says):
+    swift = {**SIZE, "marks": [1], "batches": [128], **parameters}
     with pytest.raises(Exception, match=says):
-        Run(
-            "05_nsde_privacy",
-            folder / "results",
-            folder / "bad.ipynb",
-            **{**SIZE, "marks": [1], "batches": [128], **parameters},
-        )
+        Run("05_nsde_privacy", folder / "results", folder / "bad.ipynb", **swift)
