@@ -18,7 +18,8 @@ from mia_nb.auditing import LABELS
 pytestmark = pytest.mark.notebook
 SIZE = {
     "limit": 260, "population": 20, "num_models": 4, "network": {"width": 4}, "flow": {"steps": 2}, "epochs": 2,
-    "snapshots": [1], "queries": 2, "draws": 50, "self_test_draws": 5, "batches": [512, 128], "marks": [10, 100], "deltas": [1e-3, 1e-5],
+    "snapshots": [1], "queries": 2, "draws": 50, "self_test_draws": 5, "batches": [512, 128], "marks": [10, 100],
+    "deltas": [1e-3, 1e-5],
     "attacks": ["rmia", "loss"], "trials": 3,
     "families": [
         {"model": "sdenet", "model_args": {"k": 0.5, "T": 0.125}},
