@@ -34,9 +34,9 @@ class Recipe:
     """Everything that determines a pool's models; JSON in, JSON out, things by name.
 
     `model` is a key of `models.MODELS` or "package.module:function"; `parent` the key of the pool that this one starts from,
-    without which there must be epochs. `snapshots`: epochs after which the weights are kept too, those before the last one
-    (others are dropped from the recipe); they change no weight, but another list is another pool, trained anew. Raises
-    ValueError on values no pool can be trained with.
+    without which there must be epochs. `defense`: a key of `defenses.DEFENSES`, its options in `defense_args`. `snapshots`:
+    epochs after which the weights are kept too, those before the last one (others are dropped from the recipe); they change no
+    weight, but another list is another pool, trained anew. Raises ValueError on values no pool can be trained with.
     """
 
     model: str = "tinycnn"
