@@ -61,7 +61,7 @@ def epsilon(*, noise_multiplier, sample_rate, steps, delta, accountant="prv", sa
     noise_multiplier: standard deviation of the noise / clipping norm; sample_rate: expected batch / records; steps: taken.
     accountant "prv" (Gopi, Lee and Wutschitz, arXiv 2106.02848, by Opacus): privacy loss distribution, upper end: the tight
     value + about .01; 0.1 to 2 s, more where epsilon is large. Its error grows from .01 where the mesh would not fit into
-    memory; where it cannot hold the loss at all (epsilon above about 600) the value is that of "rdp". Nothing below .01.
+    memory; where it cannot hold the loss at all (epsilon above about 600) the value is that of "rdp".
     "rdp" (Mironov, Talwar and Zhang, arXiv 1908.10530; conversion of Balle et al., arXiv 1905.09982): 5 to 20 % above prv
     in usual settings, tens of milliseconds. Its orders, 1.1 to 63, are extended to 1.001 and 1024 when the best is at an end.
     "gdp" (Dong, Roth and Su; Bu et al., arXiv 1911.11607): closed form of `gdp_mu`, a central limit approximation and
@@ -92,7 +92,7 @@ def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") ->
     a tenth of a second to one; "prv" starts from there, takes some ten calls and asks for about 5 % less noise; "gdp" is
     no guarantee.
     Raises ValueError for numbers out of range, and where no noise from 0.001 to 1e6 reaches the target or all of it does:
-    "prv" never goes below .01, "rdp" never below about ln(1/delta) / 1000, and delta 0 is out of reach.
+    "prv" is coarse below .01, "rdp" never goes below about ln(1/delta) / 1000, and delta 0 is out of reach.
     """
     _check(epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=delta)
     _one_of("accountant", accountant, ACCOUNTANTS)
@@ -113,14 +113,20 @@ def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> li
 
     families: dicts of recipe changes; those with defense "dp_sgd" may name the epsilon that is aimed at, for `members` records
     a model, with the batch and epochs of the family or else of the recipe. The others come back as they are.
-    Raises ValueError for an epsilon without dp_sgd, and as `noise_multiplier` does.
+    Raises ValueError for an epsilon without dp_sgd or beside a noise multiplier, and as `noise_multiplier` does.
     """
     found = []
     for number, family in enumerate(families):
+        if not isinstance(family, dict):
+            raise ValueError(
+                f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g. {{model: odenet}}"
+            )
         family = dict(family)
         if (target := family.pop("epsilon", None)) is not None:
             if family.get("defense") != "dp_sgd":
                 raise ValueError(f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise it would set")
+            if "noise_multiplier" in family.get("defense_args", {}):
+                raise ValueError(f"family {number} names an epsilon and a noise_multiplier, of which one follows: name one")
             batch, epochs = (family.get(name, getattr(recipe, name)) for name in ("batch", "epochs"))
             rate, steps = batch / members, epochs * (members // batch)
             noise = noise_multiplier(epsilon=target, sample_rate=rate, steps=steps, delta=delta)
@@ -134,9 +140,10 @@ def over_epochs(
 ) -> pd.DataFrame:
     """`epsilon` along training, a row per epoch, delta and accountant: epoch, steps, accountant, sampling, delta, epsilon.
 
-    sample_rate = batch / samples, steps = epoch * ceil(samples / batch). epochs and delta: one number or several. sampling
-    names the form of gdp; rows of prv and rdp are Poisson whatever it says, and carry that word: with "uniform" the table
-    is figure 4 (left) of Hong, Wu, Gruber and Lee (arXiv 2501.06686) with noise_multiplier 2.
+    sample_rate = batch / samples, steps = epoch * ceil(samples / batch); trainings here drop the remainder (`Pool.sampling`).
+    epochs and delta: one number or several. sampling names the form of gdp; rows of prv and rdp are Poisson whatever it says,
+    and carry that word: with "uniform" the table is figure 4 (left) of Hong, Wu, Gruber and Lee (arXiv 2501.06686) with
+    noise_multiplier 2.
     Raises ValueError as `epsilon` does. Caveat: prv takes up to seconds per row, so pass a few epochs.
     """
     _check(samples=samples, batch=batch, epochs=epochs)

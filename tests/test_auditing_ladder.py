@@ -11,6 +11,7 @@ import pytest
 
 from mia_nb import auditing
 from mia_nb.auditing import LABELS, NOTES, ladder, one_run
+from mia_nb.auditing.ladder import number
 from mia_nb.models.neural_de import FlowBlock
 
 DELTA = 1e-5
@@ -205,3 +206,20 @@ def test_incomplete_arguments_are_refused_in_one_line(given, message):
 def test_an_audit_at_another_delta_is_refused():
     with pytest.raises(ValueError, match="audit again at this delta"):
         rows(audited=audited(1, delta=1e-4))
+
+
+def test_an_audit_of_gaussian_trade_offs_says_nothing_about_a_corollary_that_claims_none():
+    flow = {"k": 0.5, "steps": 16, "T": 1.0, "method": "euler"}
+    one = one_run(np.arange(4000.0), np.arange(4000) >= 2000, delta=1e-5, method="fdp")
+    table = ladder(
+        delta=1e-5, flow=flow, nominal={"sample_rate": 0.01, "steps": 10}, lipschitz={"certified": 1e-9, "local": None},
+        audited=one, accountant="gdp",
+    )  # fmt: skip
+    assert table["verdict"][0].startswith("refuted") and not table["verdict"][1].startswith("refuted")
+
+
+def test_upper_statements_are_rounded_up_and_a_missing_bound_is_none():
+    assert [number(e) for e in (8.0, 8.004, 2.9649, 0.12345, 1234.2, 0.0)] == ["8", "8.01", "2.97", "0.124", "1,235", "0"]
+    flow = {"k": 0.5, "steps": 16, "T": 1.0, "method": "euler"}
+    table = ladder(delta=1e-5, flow=flow, lipschitz={"certified": float("nan"), "local": float("nan")})
+    assert np.isnan(table["epsilon"][1])

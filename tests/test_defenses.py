@@ -167,7 +167,8 @@ def test_defenses_and_options_that_do_not_exist_are_refused_in_one_line(name, gi
 
 
 def test_output_defenses_that_do_not_exist_are_refused_in_one_line():
-    cases = (("l1", {}, "changes the training"), ("noise", {}, "not known"), ("top", {"k": 1}, "has no option k"))
+    cases = [("l1", {}, "changes the training"), ("noise", {}, "is none"), (None, {"classes": 2}, "is none")]
+    cases += [("top", {"k": 1}, "has no option k")]
     for name, given, says in cases:
         with pytest.raises(ValueError, match=says):
             defenses.output_arguments(name, given)

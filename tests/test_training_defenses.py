@@ -18,6 +18,8 @@ from mia_nb.types import Recipe, Signals
 
 MLP = Recipe(model="toys:mlp", num_models=4, population=30, epochs=3, batch=16, lr=0.1)
 CNN = replace(MLP, model="tinycnn", model_args={"width": 4})
+UNFOLDED = {"base_args": {"width": 4}, "timesteps": 2, "fold": False}
+LEARNED = {**UNFOLDED, "learn": True}
 CLIPPED = {"noise_multiplier": 1.0, "max_grad_norm": 1.0}
 STACKABLE = {
     "l1": {"weight": 1e-3},
@@ -132,6 +134,9 @@ def test_held_out_images_are_no_population_and_no_candidates(images, tmp_path):
         ({"defense": "dp_sgd", "model": "sdenet", "model_args": {"lipschitz": 1.0}}, "lipschitz gives wrong"),
         ({"defense": "dp_sgd", "model": "snn", "model_args": {"base_args": {"width": 4}}}, "build with fold=False"),
         ({"defense": "dp_sgd", "model": "toys:tracking"}, "no gradients per sample"),
+        ({"defense": "dp_sgd", "model": "toys:mixing"}, "samples mix in a batch"),
+        ({"defense": "dp_sgd", "model": "snn", "model_args": LEARNED}, "its layer does not use it alone"),
+        ({"defense": "dp_sgd", "model": "snn", "loss": "tet", "model_args": UNFOLDED}, "wanted cross_entropy"),
         (
             {"defense": "relaxloss", "model": "snn", "loss": "tet", "model_args": {"base_args": {"width": 4}}},
             "take one of the two",
@@ -163,6 +168,10 @@ def test_an_output_defense_lies_between_attacker_and_models_and_has_its_own_sign
     assert (random.correct == plain.correct).all() and not np.allclose(random.margin, plain.margin)
     with pytest.raises(ValueError, match="give it to Recipe"):
         query.query(pool, images, output="l1", **ask)
+
+
+def group_of(pool, images):
+    return ClippedGroup(trainer.plan_of(pool.recipe, images, pool.member, pool.population), [0])
 
 
 def group(images, *, recipe=CNN, **args):
@@ -222,7 +231,8 @@ def test_batches_are_poisson_draws_at_the_rate_and_number_that_are_accounted_for
     assert pool.sampling == {"sample_rate": 16 / members, "steps": 30 * (members // 16)}
     sizes = []
     for epoch in range(30):
-        drawn = torch.rand(members // 16, members, generator=loop.generator(0, 0, epoch, "order")) < 16 / members
+        coins = loop.generator(group_of(pool, images).training, epoch, "order")
+        drawn = torch.rand(members // 16, members, generator=coins) < 16 / members
         sizes += drawn.sum(1).tolist()
         seen = np.isfinite(pool.trace(0)[epoch]) & pool.member[0]
         assert np.array_equal(np.flatnonzero(seen), np.flatnonzero(pool.member[0])[drawn.any(0).numpy()])
@@ -238,7 +248,7 @@ def test_batch_norm_becomes_group_norm_before_anything_is_trained_and_keys_stay_
     assert torch.nn.GroupNorm in kinds and torch.nn.BatchNorm2d not in kinds
     assert not any(name.startswith("_module") or "running" in name for name in pool.state(0))
     groups = dp_sgd.without_batch_norm(torch.nn.Sequential(torch.nn.BatchNorm2d(48), torch.nn.BatchNorm2d(6)))
-    assert [layer.num_groups for layer in groups] == [24, 6]
+    assert [layer.num_groups for layer in groups] == [12, 1]  # groups of four channels at least
 
 
 @pytest.mark.parametrize(
@@ -269,3 +279,59 @@ def test_what_is_learned_is_bounded_by_the_clipping(images, tmp_path):
     one.poisson_step(*batch(one, 12), 1.0, torch.Generator().manual_seed(0))
     moved = torch.cat([p.detach().flatten() for p in one.params.values()]) - before
     assert 0 < float(moved.norm()) <= 12 / 16 * 1e-3 * (1 + 1e-6)
+
+
+def test_under_autocast_no_sample_counts_for_more_than_the_norm(images):
+    """Norms are taken in the precision of the weights: in bfloat16 they would be exceeded by half a per cent and more."""
+    recipe = trainer.complete(replace(CNN, defense="dp_sgd", defense_args=CLIPPED, dtype="bfloat16"))
+    member, population = trainer._membership(recipe, images, None)
+    plan = trainer.plan_of(recipe, images, member, population)
+    for i in range(5):
+        one = ClippedGroup(plan, [0])
+        one.clipped.optimizer.noise_multiplier, one.clipped.optimizer.max_grad_norm = 0.0, 0.01
+        one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
+        before = torch.cat([p.detach().flatten().clone().double() for p in one.params.values()])
+        one.poisson_step(one.shown(torch.tensor([i]), {}), images.y[i : i + 1], 1024.0, torch.Generator().manual_seed(0))
+        moved = torch.cat([p.detach().flatten().double() for p in one.params.values()]) - before
+        assert float(moved.norm()) / 1024 * 16 == pytest.approx(0.01, rel=1e-4)
+
+
+def test_two_trainings_have_neither_noise_nor_batches_in_common(images, tmp_path):
+    recipe = replace(MLP, defense="dp_sgd", defense_args=CLIPPED)
+    other = replace(recipe, defense_args={**CLIPPED, "max_grad_norm": 0.5})
+    pools = [train(one, images, tmp_path) for one in (recipe, other)]
+    words = {group_of(pool, images).training for pool in pools}
+    shifted = pools[0].member.copy()
+    shifted[0, np.flatnonzero(shifted[0])[0]] = False
+    words.add(ClippedGroup(trainer.plan_of(pools[0].recipe, images, shifted, pools[0].population), [0]).training)
+    assert len(words) == 3
+    grown = train(replace(recipe, num_models=6), images, tmp_path)
+    assert np.array_equal(grown.member[:4], pools[0].member)
+    assert all(torch.equal(t, grown.state(0)[name]) for name, t in pools[0].state(0).items())  # a pool still grows
+
+
+def test_what_is_made_of_a_defended_pool_is_not_called_defended(images, tmp_path):
+    watched = train(under(CNN, "early_stopping"), images, tmp_path)
+    converted = training.convert_pool(watched, images, 2, progress=False)
+    tuned = training.finetune_pool(watched, replace(CNN, epochs=1), images, progress=False, workers=1)
+    for pool in (converted, tuned):
+        assert pool.recipe.defense is None and pool.stopped is None and "stopping" not in pool.folder.path.name
+        assert np.array_equal(pool.held_out, watched.held_out) and pool.held_out.sum() == 20  # they chose its first weights
+
+
+def test_from_networks_that_only_a_defense_makes_nothing_is_derived_without_it(images, tmp_path):
+    pool = train(replace(CNN, defense="dp_sgd", defense_args=CLIPPED, epochs=1), images, tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="trained under dp_sgd, which changes the network"):
+        training.convert_pool(pool, images, 2, progress=False)
+    with pytest.raises(ValueError, match="trained under dp_sgd, which changes the network"):
+        training.finetune_pool(pool, replace(CNN, epochs=1), images, progress=False, workers=1)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_narrow_networks_take_batches_of_one_and_still_see_features_of_one_pixel(images, tmp_path):
+    recipe = replace(MLP, model="resnet14", model_args={"width": 8, "blocks": 1}, batch=4, epochs=1, num_models=2)
+    pool = train(replace(recipe, defense="dp_sgd", defense_args=CLIPPED), images, tmp_path)
+    x = data.normalise(images.x[:20], images.mean, images.std)
+    with torch.inference_mode():
+        assert float(pool.model(0)(x).std(0).min()) > 1e-4

@@ -86,6 +86,7 @@ def score(
             "draws": target.draws,
             "combine": combination(attack_name, target.draws, options.get("combine")),
             "keys": {"target": target.info.get("pool"), "references": pool.info.get("pool")},
+            "disjoint": references is not None and not _shared_masks(target.member[targets][:, audited], pool),
             "flags": flags,
         },
     )
@@ -139,6 +140,13 @@ def _reference_rows(function, target, pool, targets, keep_mate) -> list[np.ndarr
             f"reference models {blind.tolist()} saw none or all of the audited samples: they tell nothing, leave them out"
         )
     return kept
+
+
+def _shared_masks(masks: np.ndarray, pool: Signals) -> bool:
+    """Whether a model of the pool was trained on the members of a target, or on exactly the others."""
+    theirs = pool.member[:, ~pool.population]
+    same = masks.shape[1] == theirs.shape[1]
+    return same and any(((theirs == own).all(1) | (theirs != own).all(1)).any() for own in masks)
 
 
 def _a_side(pool: Signals, rows: np.ndarray) -> int:

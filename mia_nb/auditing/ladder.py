@@ -74,6 +74,7 @@ def ladder(
     if audited is not None and audited.delta != delta:
         raise ValueError(f"audited holds at delta={audited.delta}, the ladder at delta={delta}: audit again at this delta")
     bounds = {"certified": (flow or {}).get("lipschitz"), "local": None} | (lipschitz or {})
+    bounds = {name: None if L is None or math.isnan(L) else L for name, L in bounds.items()}  # second order has none
     rows = [
         _nominal(flow, nominal, bounds, delta, accountant, sampling),
         _theorem(flow, nominal, bounds, delta),
@@ -81,7 +82,7 @@ def ladder(
         _training(flow, dp_sgd, delta, accountant),
         _audited(audited),
     ]
-    gaussian = (accountant == "gdp", accountant == "gdp", False, False, False)
+    gaussian = (accountant == "gdp", False, False, False, False)
     for i, (row, claims_gaussian) in enumerate(zip(rows, gaussian, strict=True)):
         row |= {"row": i + 1, "label": LABELS[i], "delta": delta, "note": row.get("note", NOTES[i])}
         row["verdict"] = _verdict(row, audited, claims_gaussian)
@@ -91,8 +92,12 @@ def ladder(
 
 
 def number(epsilon: float) -> str:
-    """An epsilon as it is printed: three digits, "none (infinite)" for inf."""
-    return INFINITE if math.isinf(epsilon) else f"{epsilon:,.0f}" if epsilon >= 1000 else f"{epsilon:.3g}"
+    """An epsilon as it is printed: three digits, rounded up, as it stands for an upper statement; "none (infinite)" for inf."""
+    if math.isinf(epsilon) or epsilon == 0:
+        return INFINITE if epsilon else "0"
+    unit = 10.0 ** max(math.floor(math.log10(epsilon)) - 2, -12)
+    up = math.ceil(epsilon / unit - 1e-9) * unit
+    return f"{math.ceil(epsilon - 1e-9):,}" if epsilon >= 1000 else f"{up:.3g}"
 
 
 def _complete(name: str, given: dict | None, wanted: tuple[str, ...]) -> None:
@@ -200,7 +205,7 @@ def _training(flow, dp_sgd, delta, accountant) -> dict:
     method = f"DP-SGD, {used.upper()} accountant, noise multiplier {spent['noise_multiplier']:.4g}, "
     method += f"q = {spent['sample_rate']:.4g}, {spent['steps']:,} steps"
     noisy = flow is not None and flow["k"] > 0
-    remark = "holds for clipped per-sample gradients and Poisson batches" + (
+    remark = "holds for the weights, with clipped per-sample gradients, Poisson batches and a secret seed" + (
         "; the network's noise adds nothing" if noisy else ""
     )
     return {

@@ -49,9 +49,8 @@ def vulnerability(
     """
     if not 0 < rate < 1 or permutations < 1:
         raise ValueError(f"rate={rate}, permutations={permutations}: wanted a rate between 0 and 1, at least 1 permutation")
-    keys = scores.info.get("keys") or {}
     if disjoint is None:
-        disjoint = None not in (keys.get("target"), keys.get("references")) and keys["target"] != keys["references"]
+        disjoint = scores.info.get("disjoint", False)
     if not disjoint and null is None:
         raise ValueError(
             "targets and references share a pool: per-sample numbers are biased; score with references=another pool, "

@@ -112,10 +112,10 @@ def adapt(module: nn.Module, name: str | None, args: dict) -> nn.Module:
     return change(module, **args) if change else module
 
 
-def output_arguments(name: str, given: dict | None) -> dict:
+def output_arguments(name: str | None, given: dict | None) -> dict:
     """The options of an output defense with its defaults written out; ValueError for one that it does not have."""
     if name not in OUTPUTS:
-        where = " changes the training: give it to Recipe(defense=...)" if name in DEFENSES else " is not known"
+        where = " changes the training: give it to Recipe(defense=...)" if name in DEFENSES else " is none"
         raise ValueError(f"output={name!r}{where}; output defenses are {', '.join(OUTPUTS)}")
     defaults = OUTPUTS[name].defaults
     _known(f"output {name}", given or {}, defaults)

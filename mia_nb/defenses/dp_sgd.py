@@ -2,16 +2,20 @@
 
 The number of steps, the sampling rate and the noise multiplier are what an accountant needs; they are in the recipe and in
 `Pool.sampling`. What would void the statement is refused or replaced: BatchNorm (GroupNorm goes in before the optimiser is
-made), schedules that look at the training loss, a start from weights that saw the members without it, gradients that are wrong
-per sample (adjoint solvers, folded time steps). Caveats: the noise comes from the recipe's seed, so who knows the recipe knows
-the noise: for a release keep the seed secret; normalisation measured on the images, and choosing among several trainings, are
-not accounted for.
+made), schedules that look at the training loss, a start from weights that saw the members without it, and gradients per
+sample that are not those of single samples (`mismatch`: adjoint solvers, folded time steps, networks that mix a batch).
+
+Caveats. Noise and batches come from the recipe's seed, the recipe, the images and the row's members: who knows all of these
+knows the noise, so for a release keep the seed secret; it is drawn by ordinary generators, in floating point. The statement is
+about weights: a pool's folder also holds the losses of single members, which nothing protects. Not accounted for: normalisation
+measured on the images, stopping at a loss that is not finite, choosing among several trainings.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +26,15 @@ SCHEDULES = ("one_cycle", "cosine", "constant")  # known beforehand
 
 
 def without_batch_norm(module: nn.Module) -> nn.Module:
-    """The module with a fresh GroupNorm for every BatchNorm, of the largest number of groups up to 32 that divides C."""
+    """The module with a fresh GroupNorm for every BatchNorm: up to 32 groups of at least 4 channels, as many as divide C.
+
+    With the usual min(32, C) groups a group of narrow networks is one channel; where one pixel is left of it the norm erases
+    it, or cannot be computed for a batch of one.
+    """
     for name, child in module.named_children():
         if isinstance(child, NORMS):
             channels = child.num_features
-            groups = max(g for g in range(1, min(32, channels) + 1) if channels % g == 0)
+            groups = max(g for g in range(1, max(min(32, channels // 4), 1) + 1) if channels % g == 0)
             setattr(module, name, nn.GroupNorm(groups, channels, affine=child.affine))
         else:
             without_batch_norm(child)
@@ -80,10 +88,37 @@ class Clipped:
         return torch.cat(losses) if losses else x.new_zeros(0)
 
     def _complete(self, size: int) -> None:
-        """Weights that the forward did not use have no gradients per sample; they get zeros, and noise like all others."""
+        """Gradients per sample in the weights' own precision, in which norms are taken and clipped; zeros for weights that the
+        forward did not use, which get noise like all others."""
         for p in self.weights:
-            if p.grad_sample is None:
-                p.grad_sample = p.new_zeros(size, *p.shape)
+            p.grad_sample = p.new_zeros(size, *p.shape) if p.grad_sample is None else p.grad_sample.to(p.dtype)
+
+
+def mismatch(module: nn.Module, losses_of: Callable[[nn.Module], Tensor], names: dict[str, Tensor]) -> str | None:
+    """Name of a weight whose gradients per sample by hooks are not those of single losses by autograd; None where all are.
+
+    losses_of(module) -> losses (B,) of a fixed batch with fixed noise. Hooks attribute gradients by what passes a layer: where
+    a network mixes the samples of a batch, or uses a weight outside its layer, they differ, and clipping them bounds nothing.
+    """
+    from opacus import GradSampleModule
+
+    losses = losses_of(module)
+    weights = {name: p for name, p in names.items() if p.requires_grad}
+    alone = [torch.autograd.grad(one, list(weights.values()), retain_graph=True, allow_unused=True) for one in losses]
+    hooked = GradSampleModule(module, loss_reduction="sum")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            losses_of(hooked).sum().backward()
+        for (name, p), each in zip(weights.items(), zip(*alone, strict=True), strict=True):
+            expected = torch.stack([torch.zeros_like(p) if g is None else g for g in each])
+            found = torch.zeros_like(expected) if p.grad_sample is None else p.grad_sample
+            scale = float(expected.abs().max())
+            if found.shape != expected.shape or float((found - expected).abs().max()) > 1e-6 * scale + 1e-12:
+                return name
+    finally:
+        hooked.to_standard_module()
+    return None
 
 
 def checked(args: dict, recipe) -> None:
@@ -94,6 +129,8 @@ def checked(args: dict, recipe) -> None:
             f"noise_multiplier={noise}, max_grad_norm={bound}: wanted at least 0 (accounting.noise_multiplier finds one for a "
             "target) and a positive norm"
         )
+    if recipe.loss != "cross_entropy":
+        raise ValueError(f"loss={recipe.loss!r} under dp_sgd: wanted cross_entropy, one loss for each sample")
     if recipe.schedule not in SCHEDULES:
         raise ValueError(
             f"schedule={recipe.schedule!r} looks at the training loss, which nobody accounts for: take {', '.join(SCHEDULES)}"

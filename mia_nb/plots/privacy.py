@@ -260,7 +260,13 @@ def _add_rungs(figure, name: str, table: pd.DataFrame, ends: tuple[float, float]
         )  # fmt: skip
 
 
-def roc_bounds(scores: Scores | dict[str, Scores], *, bounds=((1.0, 1e-5), (8.0, 1e-5)), level: float = 0.95) -> go.Figure:
+def roc_bounds(
+    scores: Scores | dict[str, Scores],
+    *,
+    bounds=((1.0, 1e-5), (8.0, 1e-5)),
+    level: float = 0.95,
+    attempts: int = 1,
+) -> go.Figure:
     """ROC of attacks on logarithmic axes under the trade-off curves of (epsilon, delta): Figure 5 of Hong, Wu, Gruber and Lee.
 
     For each bound the line min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR), 1) and the Gaussian curve Phi(Phi^-1(FPR) + mu)
@@ -269,7 +275,8 @@ def roc_bounds(scores: Scores | dict[str, Scores], *, bounds=((1.0, 1e-5), (8.0,
     Band: pointwise Clopper-Pearson at `level` for one target's members at the mean TPR, or Student t over pairs where wider.
 
     Above a bound is only said of a target whose exact lower end of TPR is above the curve at the upper end of its FPR, at FPRs
-    1e-4, 1e-3, 1e-2, 1e-1 as far as 10 false positives are allowed, jointly at `level` over all that is looked at (Bonferroni).
+    1e-4, 1e-3, 1e-2, 1e-1 as far as 10 false positives are allowed, jointly at `level` over all that is looked at (Bonferroni);
+    attempts: of how many attacks each of the drawn ones was chosen.
     Caveat: one training is one trial, so that being above is no formal statement on a mechanism, and being below is none.
     Raises ValueError for epsilons below 0 and deltas outside [0, 1).
     """
@@ -289,7 +296,7 @@ def roc_bounds(scores: Scores | dict[str, Scores], *, bounds=((1.0, 1e-5), (8.0,
         _add_curve(figure, name, drawn[name], colour, dash, True, 1, True)
     figure.update_xaxes(range=[math.log10(1 / (10 * most.n0)), 0.01])
     figure.update_yaxes(range=[math.log10(min(1 / curve.n1 for curve in drawn.values())), 0.02])
-    sentence, rates = _above(scores, bounds, level)
+    sentence, rates = _above(scores, bounds, level, attempts)
     count = max(len(one.targets) for one in scores.values())
     note = f"mean of {count} targets; thin: each (a spread, no confidence interval)" if count > 1 else "one target"
     note += f"; band {level:.0%} pointwise; grey: bounds ({RELATION})"
@@ -328,13 +335,13 @@ def _add_targets(figure, name: str, scores: Scores, colour: str, level: float) -
         )  # fmt: skip
 
 
-def _above(scores: dict[str, Scores], bounds, level: float) -> tuple[str, list[float]]:
+def _above(scores: dict[str, Scores], bounds, level: float, attempts: int) -> tuple[str, list[float]]:
     """(which curves are resolved above which bounds, in words, the rates that were looked at)."""
     whole = {name: targets(one) for name, one in scores.items()}
     rates = {name: [x for x in LOOKED_AT if all(math.floor(x * (~m).sum() + 1e-9) >= MIN_FALSE_POSITIVES for _, m in pairs)]
              for name, pairs in whole.items()}  # fmt: skip
     curves = [bound for i, (epsilon, delta) in enumerate(bounds) for bound in _bounds(epsilon, delta, i)]
-    looks = len(curves) * sum(len(rates[name]) * len(pairs) for name, pairs in whole.items())
+    looks = attempts * len(curves) * sum(len(rates[name]) * len(pairs) for name, pairs in whole.items())
     every = sorted({x for each in rates.values() for x in each})
     if not looks:
         return "too few non-members to hold any curve against a bound", every

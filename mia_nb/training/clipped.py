@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mia_nb import defenses
+from mia_nb import defenses, store
 from mia_nb.defenses.dp_sgd import Clipped
-from mia_nb.training.loop import Group, Plan, augmentation, generator, learning_rate
+from mia_nb.training.loop import Group, Plan, augmentation, generator, learning_rate, mix
 
 
 class ClippedGroup(Group):
@@ -18,6 +18,10 @@ class ClippedGroup(Group):
         super().__init__(plan._replace(stacked=False), ids)
         args = plan.recipe.defense_args
         self.clipped = Clipped(self.module, self.optimizer, batch=plan.recipe.batch, **args)
+        told = {k: v for k, v in plan.recipe.to_json().items() if k not in ("num_models", "snapshots")}
+        row = np.packbits(plan.member[ids[0]]).tobytes()
+        # another training must have other noise and other batches, or the noise of two trainings could be taken out
+        self.training = store.content_key(told, plan.images.digest, row)
 
     def poisson_step(self, x: Tensor, y: Tensor, lr: float, noise: torch.Generator) -> Tensor:
         """One step on a Poisson batch (B, C, H, W), maybe empty; the detached losses (B,)."""
@@ -33,12 +37,13 @@ class ClippedGroup(Group):
         """Train one epoch of `steps` Poisson batches: sample numbers (1, drawn) and their losses, both on the CPU."""
         plan, recipe, (model,) = self.plan, self.plan.recipe, self.ids
         members = np.flatnonzero(plan.member[model])
-        drawn = torch.rand(plan.steps, len(members), generator=generator(recipe.seed, model, epoch, "order")) < plan.sample_rate
+        coins = generator(self.training, epoch, "order")
+        drawn = torch.rand(plan.steps, len(members), generator=coins) < plan.sample_rate
         batches = [torch.from_numpy(members[row.numpy()]) for row in drawn]
         sizes = [len(batch) for batch in batches]
         augments = augmentation(plan, model, epoch, sum(sizes))
         parts = {name: values.split(sizes) for name, values in augments.items()}
-        noise, kept = torch.Generator(plan.device).manual_seed(generator(recipe.seed, model, epoch, "clip").initial_seed()), []
+        noise, kept = torch.Generator(plan.device).manual_seed(mix(self.training, epoch, "clip")), []
         with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
             self.seed_noise(epoch)
             for s, numbers in enumerate(batches):

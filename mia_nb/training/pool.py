@@ -50,9 +50,10 @@ class Pool:
 
     @property
     def held_out(self) -> np.ndarray:
-        """(N,) bool: images set aside that only the defense saw; they are no population for an attack."""
+        """(N,) bool: images set aside that a defense of this pool or of one it was derived from saw; no population any more."""
         numbers = loop.held_out(self.recipe, self.population)
-        return np.isin(np.arange(len(self.population)), [] if numbers is None else numbers)
+        own = np.isin(np.arange(len(self.population)), [] if numbers is None else numbers)
+        return own if (parent := self.parent) is None else own | parent.held_out
 
     @property
     def stopped(self) -> list[int] | None:

@@ -69,7 +69,9 @@ def convert_pool(
     fitted["images"] = min(int(calibration), int(pool.member.sum(1).max()))
     args = {"base": pool.recipe.model, "base_args": pool.recipe.model_args, "timesteps": int(timesteps), "readout": readout}
     args |= {"pool": pool_layers, "calibration": fitted} | {name: v for name, v in network.items() if v is not None}
-    recipe = replace(pool.recipe, model="snn", model_args=args, epochs=0, parent=pool.key)
+    # thresholds are fitted on the members, and not under the parent's defense
+    undefended = {"defense": None, "defense_args": {}}
+    recipe = replace(pool.recipe, model="snn", model_args=args, epochs=0, parent=pool.key, **undefended)
     derived, extra = place(recipe, images, pool.member, pool.population, pool.folder.path.parent, pool)
     folder, rows = derived.folder, range(len(pool.member))
     if folder.has("recipe.json") and not force and not _left(folder, rows):

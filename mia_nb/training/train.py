@@ -131,12 +131,18 @@ def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
     for name in ("num_models", "split", "population"):
         if (value := getattr(recipe, name)) != (theirs := getattr(parent.recipe, name)):
             raise ValueError(f"{name}={value!r}, but the parent's is {theirs!r}: a derived pool keeps its parent's split")
-    check_parent(parent, images)
+    check_parent(parent, images, recipe.defense)
     return parent
 
 
-def check_parent(parent: Pool, images: Images) -> None:
-    """ValueError where a pool was trained on other images or lacks models."""
+def check_parent(parent: Pool, images: Images, defense: str | None = None) -> None:
+    """ValueError where a pool was trained on other images, lacks models, or has networks that only its defense makes."""
+    theirs = parent.recipe.defense
+    if theirs is not None and theirs != defense and defenses.find(theirs).module is not None:
+        raise ValueError(
+            f"pool {parent.folder.path.name} was trained under {theirs}, which changes the network: train one without it, and "
+            "derive from that"
+        )
     if images.digest != parent.folder.read_json("images.json")["digest"]:
         raise ValueError(
             f"pool {parent.folder.path.name} was trained on other images than these ({images.name}): who is a member would "
@@ -240,11 +246,24 @@ def _check_defense(recipe: Recipe, aside: int) -> None:
 
 
 def _try_clipping(plan: Plan) -> None:
-    """One clipped step of two images, so that a network without gradients per sample is refused before anything is written."""
-    group = ClippedGroup(plan, [0])
-    x, y = group.shown(torch.arange(2), {}), plan.images.y[:2]
+    """A clipped step of one image, and gradients per sample of three against those of single losses, in float64: so that a
+    network whose clipping would bound nothing is refused before anything is written."""
+    group = ClippedGroup(plan._replace(recipe=replace(plan.recipe, dtype="float64")), [0])
+    x, y = group.shown(torch.arange(3), {}), plan.images.y[:3]
+    module = group.clipped.hooked.to_standard_module()
+
+    def losses_of(network: nn.Module) -> torch.Tensor:
+        torch.manual_seed(0)
+        return group.criterion(network(x), y)
+
     with torch.random.fork_rng(devices=[]):
-        group.poisson_step(x, y, 1e-6, torch.Generator().manual_seed(0))
+        if name := dp_sgd.mismatch(module, losses_of, group.params):
+            raise ValueError(
+                f"{plan.recipe.model} has no gradients per sample at {name}: samples mix in a batch, or its layer does not use "
+                "it alone; DP-SGD would clip what is none"
+            )
+        one = x[:1].to(DTYPES[plan.recipe.dtype])
+        ClippedGroup(plan, [0]).poisson_step(one, y[:1], 1e-6, torch.Generator().manual_seed(0))
 
 
 def _same_neurons(recipe: Recipe, parent: Recipe) -> None:

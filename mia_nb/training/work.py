@@ -181,7 +181,8 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
         except BlownUp:  # the solver noticed before a loss could
             history.append([float("nan")] * len(rows))
             break
-        history.append(losses.double().mean(1).tolist())
+        # a Poisson epoch may be empty
+        history.append(losses.double().mean(1).tolist() if losses.numel() else (history or [[0.0] * len(rows)])[-1])
         for trace, m, index, loss in zip(traces, rows, order.numpy(), losses.double().numpy(), strict=True):
             place = np.cumsum(plan.member[m]) - 1
             trace[epoch, place[index]] = np.log(np.maximum(loss, TRACE_FLOOR))
