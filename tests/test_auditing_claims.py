@@ -180,7 +180,7 @@ def test_a_ladder_with_a_finite_guarantee_is_dp_sgds_and_speaks_in_its_claim():
     cells = world({DP: 0.05, SDE: 0.05}, {DP: (0.74, 0.74), SDE: (0.82, 0.82)})
     trained = ladder(490, {"noise_multiplier": 2.0, "sample_rate": 512 / 25_000, "steps": 14_700})
     table = privacy_claims(cells, draws=DRAWS, ladders={"ResNet-14, DP-SGD": trained})
-    assert "DP-SGD accounted: ResNet-14, DP-SGD epsilon 6.6 at delta 1e-05, DP-SGD, RDP" in table.loc["D8", "evidence"]
+    assert "DP-SGD accounted: ResNet-14, DP-SGD epsilon 6.61 at delta 1e-05, DP-SGD, RDP" in table.loc["D8", "evidence"]
     assert table.loc["D14", "verdict"] == "not established" and "3.25" not in table.loc["D14", "evidence"]
     with pytest.raises(ValueError, match="lacks shown"):
         privacy_claims({}, ladders=trained.drop(columns="shown"))

@@ -219,7 +219,8 @@ def test_an_audit_of_gaussian_trade_offs_says_nothing_about_a_corollary_that_cla
 
 
 def test_upper_statements_are_rounded_up_and_a_missing_bound_is_none():
-    assert [number(e) for e in (8.0, 8.004, 2.9649, 0.12345, 1234.2, 0.0)] == ["8", "8.01", "2.97", "0.124", "1,235", "0"]
+    assert [number(e, up=True) for e in (8.0, 8.004, 2.9649, 0.12345, 0.0)] == ["8", "8.01", "2.97", "0.124", "0"]
+    assert number(1234.2, up=True) == "1,240" and number(7.381) == "7.38"
     flow = {"k": 0.5, "steps": 16, "T": 1.0, "method": "euler"}
     table = ladder(delta=1e-5, flow=flow, lipschitz={"certified": float("nan"), "local": float("nan")})
     assert np.isnan(table["epsilon"][1])

@@ -91,13 +91,14 @@ def ladder(
     return pd.DataFrame(rows)[COLUMNS]
 
 
-def number(epsilon: float) -> str:
-    """An epsilon as it is printed: three digits, rounded up, as it stands for an upper statement; "none (infinite)" for inf."""
-    if math.isinf(epsilon) or epsilon == 0:
-        return INFINITE if epsilon else "0"
-    unit = 10.0 ** max(math.floor(math.log10(epsilon)) - 2, -12)
-    up = math.ceil(epsilon / unit - 1e-9) * unit
-    return f"{math.ceil(epsilon - 1e-9):,}" if epsilon >= 1000 else f"{up:.3g}"
+def number(epsilon: float, *, up: bool = False) -> str:
+    """An epsilon as it is printed: three digits, rounded up where it is an upper statement; "none (infinite)" for inf."""
+    if math.isinf(epsilon):
+        return INFINITE
+    if up and epsilon > 0:
+        unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+        epsilon = math.ceil(epsilon / max(unit, 1e-12) - 1e-9) * max(unit, 1e-12)
+    return f"{epsilon:,.0f}" if epsilon >= 1000 else f"{epsilon:.3g}"
 
 
 def _complete(name: str, given: dict | None, wanted: tuple[str, ...]) -> None:
@@ -185,7 +186,7 @@ def _release(flow, bounds, release, delta) -> dict:
     epsilon = accounting.gaussian_epsilon(mu, delta)
     queries = f" over {release['queries']} queries" if release["queries"] > 1 else ""
     return {
-        "shown": number(epsilon) + (queries if math.isfinite(epsilon) else ""),
+        "shown": number(epsilon, up=True) + (queries if math.isfinite(epsilon) else ""),
         "epsilon": epsilon,
         "relation": relation,
         "method": f"exact Gaussian formula, mu = {mu:.4g}, {flow['method']}, Delta = {2 * release['clip']:.4g}, "
@@ -209,7 +210,7 @@ def _training(flow, dp_sgd, delta, accountant) -> dict:
         "; the network's noise adds nothing" if noisy else ""
     )
     return {
-        "shown": number(epsilon),
+        "shown": number(epsilon, up=True),
         "epsilon": epsilon,
         "relation": RECORD,
         "method": method,

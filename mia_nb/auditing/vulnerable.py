@@ -49,8 +49,10 @@ def vulnerability(
     """
     if not 0 < rate < 1 or permutations < 1:
         raise ValueError(f"rate={rate}, permutations={permutations}: wanted a rate between 0 and 1, at least 1 permutation")
-    if disjoint is None:
-        disjoint = scores.info.get("disjoint", False)
+    keys = scores.info.get("keys") or {}
+    if disjoint is None:  # another pool, none of whose models has a target's members
+        apart = None not in (keys.get("target"), keys.get("references")) and keys["target"] != keys["references"]
+        disjoint = apart and scores.info.get("disjoint", True)
     if not disjoint and null is None:
         raise ValueError(
             "targets and references share a pool: per-sample numbers are biased; score with references=another pool, "

@@ -88,7 +88,9 @@ def defense_cell(info: dict, attack: str) -> DefenseCell:
 def _options(name: str, given: dict | None) -> str:
     """Options in words, without those whose value the study prints."""
     printed = PRINTED_OPTIONS.get(name, {})
-    words = {key: f"{value:g}" if isinstance(value, int | float) else str(value) for key, value in (given or {}).items()}
+    words = {
+        key: f"{value:g}" if isinstance(value, int | float) else str(value) for key, value in sorted((given or {}).items())
+    }
     return ", ".join(f"{key.replace('_', ' ')} {word}" for key, word in words.items() if printed.get(key) != given[key])
 
 
