@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 from playwright.sync_api import sync_playwright
 
-from mia_nb import attacks, data, metrics, plots, query, training
+from mia_nb import accounting, attacks, auditing, data, metrics, plots, query, training
 from mia_nb.types import Recipe
 
 HERE = Path(__file__).parent
@@ -46,6 +46,7 @@ def main(root: str = "results") -> None:
     print(metrics.readable(table).to_string())
     spiking(images, root)
     equations(images, root)
+    privacy(images, root)
 
 
 def spiking(images, root: str) -> None:
@@ -82,6 +83,39 @@ def equations(images, root: str) -> None:
     level = tuple(metrics.intervals(attacks.score("rmia", quiet), ()).loc["auc", ["value", "low", "high"]])
     curve = plots.query_curves({name: metrics.query_curve(asked)}, noise_off={name: level})
     screenshot([plots.frontier_lines(metrics.frontier(runs)), curve], HERE / "equations.png", [850, 750], 460)
+
+
+def privacy(images, root: str) -> None:
+    """The ladder of the demo's stochastic, undefended and DP-SGD networks, and what its defenses leave and cost."""
+    recipe = Recipe(num_models=8, split="bernoulli", population=297, epochs=6, snapshots=[1, 2, 4])
+    clipped = {"defense": "dp_sgd", "epsilon": 8.0, "batch": 128, "epochs": 10, "lr": 1.0, "schedule": "cosine"}
+    families = [
+        {"model": "sdenet", "model_args": {"k": 0.35355339, "T": 0.125}},
+        {},
+        clipped,
+        {"defense": "relaxloss", "defense_args": {"target": 0.3}},
+    ]
+    families = accounting.aimed(families, recipe, members=(len(images.y) - 297) // 2, delta=1e-5)
+    sizes = {"model_args": {"width": 16}, "flow": {"width": 8, "steps": 4}}
+    pools = training.family_pools(families, recipe, images, root=root, **sizes)
+    cells, ladders = {}, {}
+    for pool in pools:
+        signals = query.query(pool, images, queries=16 if pool is pools[0] else 1)
+        name, scores = metrics.defense_cell(signals.info, "").label, attacks.score("rmia", signals)
+        cells |= {metrics.defense_cell(signals.info, word): attacks.score(word, signals) for word in ("rmia", "loss")}
+        spent = pool.recipe.defense_args if pool.recipe.defense == "dp_sgd" else None
+        ladders[name] = auditing.ladder(
+            delta=1e-5,
+            flow=signals.info.get("flow"),
+            nominal=pool.sampling,
+            dp_sgd=spent and {"noise_multiplier": spent["noise_multiplier"], **pool.sampling},
+            audited=auditing.audit(scores, delta=1e-5),
+        )
+    masked = query.query(pools[1], images, output="memguard")
+    cells |= {metrics.defense_cell(masked.info, word): attacks.score(word, masked) for word in ("rmia", "loss")}
+    three = dict(list(ladders.items())[:3])
+    screenshot([plots.ladder(three)], HERE / "ladder.png", [1100], 560)
+    screenshot([plots.defenses(metrics.defense_table(cells))], HERE / "defenses.png", [1100], 480)
 
 
 if __name__ == "__main__":
