@@ -45,7 +45,7 @@ def demo(tmp_path_factory) -> store.Folder:
     """The demo preset, made small."""
     results = tmp_path_factory.mktemp("demo") / "results"
     small = ["num_models=6", "limit=360", "epochs=3", "draws=50", "self_test_draws=4", "flow={steps: 2}", "along=2"]
-    small += ["population=90", "queries=2", "votes=2", "marks=[1, 10]", "clipped={batch: 64, epochs: 2}"]
+    small += ["population=90", "votes=2", "marks=[1, 10]", "clipped={batch: 64, epochs: 2}"]
     argv = ["run", "all", "--preset", "demo", "--notebooks", str(NOTEBOOKS), "--results", str(results)]
     assert main([*argv, *(word for text in small for word in ("-p", text))]) == 0
     return store.folders(results, "run")[0]
