@@ -310,6 +310,13 @@ def test_two_trainings_have_neither_noise_nor_batches_in_common(images, tmp_path
     assert all(torch.equal(t, grown.state(0)[name]) for name, t in pools[0].state(0).items())  # a pool still grows
 
 
+def test_two_rows_of_the_same_members_have_neither_noise_nor_batches_in_common(images):
+    recipe = trainer.complete(replace(MLP, split="given", population=0, num_models=2, defense="dp_sgd", defense_args=CLIPPED))
+    member = np.tile(np.arange(len(images.y)) % 2 == 0, (2, 1))
+    plan = trainer.plan_of(recipe, images, member, np.zeros(len(images.y), bool))
+    assert ClippedGroup(plan, [0]).training != ClippedGroup(plan, [1]).training
+
+
 def test_what_is_made_of_a_defended_pool_is_not_called_defended(images, tmp_path):
     watched = train(under(CNN, "early_stopping"), images, tmp_path)
     converted = training.convert_pool(watched, images, 2, progress=False)

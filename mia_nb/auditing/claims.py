@@ -24,7 +24,7 @@ CONCLUSION = "not established"
 COUNTEREXAMPLES = (
     "with drift 0 the theorem allows every sigma above 0, as h(0) is missing in its proof",
     "with one record per batch the gradients of stem and classifier bias reveal x and y, whatever sigma is",
-    "hidden states are not clipped and the drift's Lipschitz constant is not bounded",
+    "in the study hidden states are not clipped and the drift's Lipschitz constant is not bounded",
     "layers before the block are trained on the same records",
 )
 FIGURE4 = {

@@ -5,7 +5,7 @@ The number of steps, the sampling rate and the noise multiplier are what an acco
 made), schedules that look at the training loss, a start from weights that saw the members without it, and gradients per
 sample that are not those of single samples (`mismatch`: adjoint solvers, folded time steps, networks that mix a batch).
 
-Caveats. Noise and batches come from the recipe's seed, the recipe, the images and the row's members: who knows all of these
+Caveats. Noise and batches come from the recipe, its seed, the images, the row and its members: who knows all of these
 knows the noise, so for a release keep the seed secret; it is drawn by ordinary generators, in floating point. The statement is
 about weights: a pool's folder also holds the losses of single members, which nothing protects. Not accounted for: normalisation
 measured on the images, stopping at a loss that is not finite, choosing among several trainings.
@@ -76,22 +76,21 @@ class Clipped:
                 warnings.filterwarnings("ignore", "Full backward hook is firing")
                 each.sum().backward()
             losses.append(each.detach())
-            self._complete(len(each))
-            self.optimizer.signal_skip_step(start != chunks[-1])
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            self._take(len(each), last=start == chunks[-1])
         if not chunks:
-            self._complete(0)
-            self.optimizer.signal_skip_step(False)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            self._take(0, last=True)
         return torch.cat(losses) if losses else x.new_zeros(0)
 
-    def _complete(self, size: int) -> None:
-        """Gradients per sample in the weights' own precision, in which norms are taken and clipped; zeros for weights that the
-        forward did not use, which get noise like all others."""
+    def _take(self, size: int, *, last: bool) -> None:
+        """Clip and add up what `size` samples left, after the last of a batch with noise, and step.
+
+        Norms are taken in the weights' own precision; weights that the forward did not use get noise like all others.
+        """
         for p in self.weights:
             p.grad_sample = p.new_zeros(size, *p.shape) if p.grad_sample is None else p.grad_sample.to(p.dtype)
+        self.optimizer.signal_skip_step(not last)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
 
 def mismatch(module: nn.Module, losses_of: Callable[[nn.Module], Tensor], names: dict[str, Tensor]) -> str | None:

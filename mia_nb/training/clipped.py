@@ -21,7 +21,7 @@ class ClippedGroup(Group):
         told = {k: v for k, v in plan.recipe.to_json().items() if k not in ("num_models", "snapshots")}
         row = np.packbits(plan.member[ids[0]]).tobytes()
         # another training must have other noise and other batches, or the noise of two trainings could be taken out
-        self.training = store.content_key(told, plan.images.digest, row)
+        self.training = store.content_key(told | {"row": ids[0]}, plan.images.digest, row)
 
     def poisson_step(self, x: Tensor, y: Tensor, lr: float, noise: torch.Generator) -> Tensor:
         """One step on a Poisson batch (B, C, H, W), maybe empty; the detached losses (B,)."""
