@@ -28,7 +28,6 @@ from mia_nb.types import Images, Signals
 
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
-FILES = ("margin", "labels", "member", "population", "entropy", "modified_entropy", "correct", "top_log_p")
 
 
 def query(
@@ -93,20 +92,15 @@ def query(
     folder, key = _place(pool, images, rows, options)
     with pool.folder.lock(f"signals-{key[:12]}"):
         if not force and folder.intact("info.json") and folder.intact("signals.npz"):
-            signals = load_signals(folder)
+            signals = store.load_signals(folder)
             size = "{} models x {} queries x {} samples".format(*signals.margin.shape)
             print(f"signals {folder.path.name}: {size}, cached\n" if progress else "", end="", flush=True)
             return signals
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        signals = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
+        signals, samples = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
         store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
-        _write(folder, signals)
+        store.save_signals(folder, signals, samples)
     return signals
-
-
-def _write(folder: store.Folder, signals: Signals) -> None:
-    folder.write_json("info.json", {"draws": signals.draws, **signals.info})
-    folder.write_arrays("signals.npz", {f: value for f in FILES if (value := getattr(signals, f)) is not None})
 
 
 def _place(pool: Pool, images: Images, rows: list[int], options: dict) -> tuple[store.Folder, str]:
@@ -175,19 +169,14 @@ def _source(queries: int, input_dropout: float, augment: bool, noise: bool | Non
     return on[0] if on else "plain"
 
 
-def load_signals(folder: store.Folder) -> Signals:
-    """Stored signals; raises store.Corrupt where a file was altered."""
-    info = folder.read_json("info.json")
-    arrays = {"member": None, **folder.read_arrays("signals.npz")}
-    return Signals(**arrays, draws=info.pop("draws"), info=info)
-
-
-def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, batch: int, progress: bool) -> Signals:
-    """One Signals per model, joined along M, so that logits of no more models than cores are in memory."""
+def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, batch: int, progress: bool) -> tuple:
+    """One Signals per model, joined along M, so that logits of no more models than cores are in memory; and which of the
+    pool's images these are: None for all, no number for images of others."""
     own = images.digest == pool.folder.read_json("images.json")["digest"]
     member = pool.member if own else np.zeros((len(pool.member), len(images.y)), bool)
     population = pool.population if own else np.zeros(len(images.y), bool)
     limit, secret = options.get("limit"), pool.held_out if own else np.zeros(len(images.y), bool)
+    chosen = None
     if limit is not None or secret.any():
         chosen = _chosen(population, limit, secret)
         images = images._replace(x=images.x[chosen], y=images.y[chosen])
@@ -232,7 +221,7 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
         f: np.concatenate([getattr(s, f) for s in found])
         for f in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")
     }
-    return replace(found[0], member=member[rows], **stacked)
+    return replace(found[0], member=member[rows], **stacked), chosen if own else np.zeros(0, int)
 
 
 def _chosen(population: np.ndarray, limit: int | None, secret: np.ndarray) -> np.ndarray:

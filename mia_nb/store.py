@@ -23,8 +23,11 @@ from pathlib import Path
 import filelock
 import numpy as np
 
+from mia_nb.types import Signals
+
 KINDS = ("pool", "signals", "run")
 MANIFEST = "manifest.jsonl"
+SIGNALS = ("margin", "labels", "member", "population", "entropy", "modified_entropy", "correct", "top_log_p")
 
 
 class Corrupt(ValueError):
@@ -222,3 +225,18 @@ def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
         there += f" and {len(everything) - 5} more" if len(everything) > 5 else ""
         raise ValueError(f"no {what} in {root} starts with {prefix!r}; there: {there}")
     raise ValueError(f"{prefix!r} fits {len(hits)} results: {', '.join(f.path.name for f in hits[:5])}; give more letters")
+
+
+def save_signals(folder: Folder, signals: Signals, samples: np.ndarray | None = None) -> None:
+    """Write signals.npz and info.json; `samples`: which images were asked about, where not all of the pool's were."""
+    if samples is not None:
+        folder.write_array("samples.npy", samples)
+    folder.write_json("info.json", {"draws": signals.draws, **signals.info})
+    folder.write_arrays("signals.npz", {name: value for name in SIGNALS if (value := getattr(signals, name)) is not None})
+
+
+def load_signals(folder: Folder) -> Signals:
+    """Stored signals; raises Corrupt where a file was altered."""
+    info = folder.read_json("info.json")
+    arrays = {"member": None, **folder.read_arrays("signals.npz")}
+    return Signals(**arrays, draws=info.pop("draws"), info=info)

@@ -132,7 +132,7 @@ def test_signals_are_cached_and_an_altered_cache_is_made_again(pool, images, cap
     assert np.array_equal(again.margin, first.margin) and again.info == first.info
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(store.Corrupt, match=r"signals\.npz"):
-        query.load_signals(folder)
+        store.load_signals(folder)
     assert np.array_equal(ask(pool, images, seed=7, input_dropout=0.1, queries=2).margin, first.margin)
 
 

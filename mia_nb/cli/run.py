@@ -27,6 +27,7 @@ STATUS, REPORT = "status.json", "report.html"
 USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
+STARTS = 3  # attempts to start a kernel
 SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipykernel)"}
 
 
@@ -139,21 +140,27 @@ def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False)
     node = nbformat.v4.upgrade(nbformat.read(notebook, as_version=4))
     node.metadata["kernelspec"] = SPEC
     node.metadata.pop("papermill", None)
-    nbformat.write(node, out)
     progress = Progress(out.name, len(node.cells) + bool(parameters), quiet)  # papermill adds a cell
     place = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
     try:
-        with _kernel_environment():
-            papermill.execute_notebook(
-                place,
-                place,
-                parameters,
-                kernel_name="python3",
-                progress_bar=False,
-                stdout_file=progress,
-                stderr_file=progress,
-                on_cell_start=progress.next_cell,
-            )
+        for attempt in range(STARTS):
+            nbformat.write(node, out)
+            try:
+                with _kernel_environment():
+                    papermill.execute_notebook(
+                        place,
+                        place,
+                        parameters,
+                        kernel_name="python3",
+                        progress_bar=False,
+                        stdout_file=progress,
+                        stderr_file=progress,
+                        on_cell_start=progress.next_cell,
+                    )
+                break
+            except RuntimeError:  # two kernels that start at once may draw the same port; nothing has run yet
+                if progress.cell or attempt == STARTS - 1:
+                    raise
         progress.end()
     except PapermillExecutionError as error:
         progress.end("failed")

@@ -112,7 +112,7 @@ def _curve(scores: Scores, log: bool, level: float) -> Curve:
         rows = np.array([r.tpr[i] for r, i in zip(rocs, last, strict=True)])
     else:
         rows = np.array([np.interp(fpr, r.fpr, r.tpr) for r in rocs])  # at a vertical rise np.interp gives its upper end
-    tpr, (low, high) = rows.mean(0), _band(rows, scores.pair, n1, level)
+    tpr, (low, high) = rows.mean(0), band(rows, scores.pair, n1, level)
     if log:
         keep = (fpr > 0) & (tpr > 0)
         fpr, tpr, low, high = fpr[keep], tpr[keep], np.maximum(low[keep], 1 / n1), high[keep]
@@ -122,7 +122,7 @@ def _curve(scores: Scores, log: bool, level: float) -> Curve:
     return Curve(fpr, tpr, low, high, auc, n1, n0, floor=float(np.mean([r.fpr[r.fpr > 0][0] for r in rocs])))
 
 
-def _band(rows: np.ndarray, pair: np.ndarray, n1: int, level: float) -> tuple[np.ndarray, np.ndarray]:
+def band(rows: np.ndarray, pair: np.ndarray, n1: int, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
     """Interval of the mean of rows (targets, points): the wider of Clopper-Pearson on n1 trials and Student t over pairs."""
     mean = rows.mean(0)
     low = metrics.clopper_pearson(np.floor(mean * n1 + 1e-9), n1, confidence=level)[0]

@@ -1,0 +1,12 @@
+"""Explorers of stored results, and the first call of every notebook. Kept free of torch.
+
+Each explorer is a function of sources, `widgets.scores(widgets.sources("results"))`: live in JupyterLab and Voila, a static
+figure with the same sentence and numbers in batch mode. They train nothing and compute nothing that training could have kept.
+"""
+
+from mia_nb.widgets.explorer import Explorer, View
+from mia_nb.widgets.scores import scores
+from mia_nb.widgets.setup import coerce, setup
+from mia_nb.widgets.stored import Source, sources
+
+__all__ = ["Explorer", "Source", "View", "coerce", "scores", "setup", "sources"]

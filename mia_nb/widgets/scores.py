@@ -1,0 +1,139 @@
+"""Scores and ROC: one threshold, seen as a line in the histogram, a point on the curve, and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from mia_nb import metrics, plots
+from mia_nb.plots.curves import band
+from mia_nb.plots.style import GREY
+from mia_nb.types import Scores
+from mia_nb.widgets.explorer import Explorer, Ticks, View, buttons, dropdown, message, slider
+from mia_nb.widgets.figure import plain
+from mia_nb.widgets.stored import Source, only
+
+TITLE = "Scores and ROC"
+NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
+PRIORS = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
+ALL = "all"
+STEPS = 400  # positions of the threshold
+
+
+def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float = 0.1) -> Explorer:
+    """Histogram and ROC of one attack on one pool with a movable threshold; others beside it to compare.
+
+    The threshold starts where a share `at` of non-members is accused, and is set with hindsight: an attacker does a little
+    worse. Rates are means over targets, with the interval of `plots.roc`: pointwise, the wider of Clopper-Pearson on one
+    target's samples and Student t over pairs of targets. PPV = prior TPR / (prior TPR + (1 - prior) FPR): the share of right
+    accusations. attacks: which to offer; all that the pool's references support if empty.
+    """
+    found = {source.label: source for source in sources}
+    if not found:
+        return message(TITLE, NOTHING)
+    offered = cache(lambda pool: tuple(name for name in attacks or found[pool].attacks()))
+    chosen = cache(lambda pool, attack, target: only(found[pool].scores(attack), None if target == ALL else target))
+    first = next(iter(found))
+
+    @cache
+    def pictures(pool, attack, target, others):
+        drawn = {name: chosen(pool, name, target) for name in dict.fromkeys((attack, *others))}
+        return plain(plots.histogram(drawn[attack])), plain(plots.roc_pair(drawn))
+
+    @cache
+    def spread(pool, attack, target):
+        return rates(chosen(pool, attack, target))
+
+    @cache
+    def measured(pool, attack, target):
+        return metrics.intervals(chosen(pool, attack, target), (), draws=200).loc["auc"]
+
+    def draw(pool, target, attack, compare, threshold, prior) -> View:
+        one, found_rates = chosen(pool, attack, target), spread(pool, attack, target)
+        tpr, fpr, low, high, tp, fp = found_rates(threshold)
+        histogram, roc = pictures(pool, attack, target, compare)
+        line = {"type": "line", "x0": threshold, "x1": threshold, "y0": 0, "y1": 1, "yref": "y domain", "line": {"color": GREY}}
+        mark = {"symbol": "star", "size": 14, "color": GREY, "line": {"width": 1, "color": "white"}}
+        star = {"type": "scatter", "x": [fpr], "y": [tpr], "mode": "markers", "showlegend": False, "marker": mark}
+        star["hovertemplate"] = "threshold: %{y:.2%} of members at %{x:.3%} false alarms<extra></extra>"
+        histogram = histogram | {"layout": histogram["layout"] | {"shapes": [line]}}
+        roc = roc | {"data": [*roc["data"], star, star | {"xaxis": "x2", "yaxis": "y2"}]}
+        n0, auc = int((~one.member).sum(1).min()), measured(pool, attack, target)
+        sure = f"(95 %: {100 * low:.1f}-{100 * high:.1f})"
+        sentence = f"{attack} finds {100 * tpr:.1f} % of members at {100 * fpr:.2g} % false alarms {sure}, n0 = {n0:,}"
+        if fpr * n0 < 10:
+            sentence += "; below resolution: fewer than ten false alarms"
+        ppv = float(metrics.ppv(tpr, fpr, PRIORS[prior])) if tp + fp else float("nan")
+        row = {
+            "TPR": f"{tpr:.4f} [{low:.4f}, {high:.4f}]", "FPR": f"{fpr:.4f}", f"PPV at prior {prior}": f"{ppv:.3f}",
+            "members accused": f"{tp:,} of {int(one.member.sum()):,}",
+            "false alarms": f"{fp:,} of {int((~one.member).sum()):,}",
+            "AUC": f"{auc['value']:.3f} [{auc['low']:.3f}, {auc['high']:.3f}]", "ties": f"{metrics.tie_mass(one.value[0]):.3f}",
+            "k": one.info["k"], "Q": one.info["queries"], "targets": len(one.targets),
+        }  # fmt: skip
+        note = "; ".join(["threshold set with hindsight (oracle)", *one.info["flags"]])
+        return View(sentence, {"histogram": histogram, "roc": roc}, pd.DataFrame([row]), note)
+
+    last: dict[str, tuple] = {"at": ()}
+
+    def adjust(values) -> dict:
+        pool = values["pool"]
+        names, targets = offered(pool), found[pool].signals.margin.shape[0]
+        attack = values["attack"] if values["attack"] in names else names[0]
+        target = values["target"] if values["target"] == ALL or values["target"] < targets else ALL
+        others = tuple(name for name in values["compare"] if name in names and name != attack)
+        changes = {
+            "target": {"options": [ALL, *range(targets)], "value": target},
+            "attack": {"options": names, "value": attack},
+            "compare": {"options": tuple(name for name in names if name != attack), "value": others},
+        }
+        if last["at"] != (place := (pool, attack, target)):  # another scale of scores
+            last["at"] = place
+            low, high = span(chosen(pool, attack, target))
+            start = spread(pool, attack, target).threshold_at(at)
+            changes["threshold"] = {"min": low, "max": high, "step": (high - low) / STEPS, "value": min(max(start, low), high)}
+        return changes
+
+    names = offered(first)
+    controls = {
+        "pool": dropdown("pool", list(found), first),
+        "target": dropdown("target", [ALL], ALL),
+        "attack": dropdown("attack", names, names[0]),
+        "compare": Ticks("compare with", names[1:], tuple(n for n in ("loss",) if n in names[1:])),
+        "threshold": slider("threshold", 0.0, 1.0, 0.5, 0.01),
+        "prior": buttons("prior", list(PRIORS), "1/2"),
+    }
+    return Explorer(TITLE, controls, draw, rows=[["histogram"], ["roc"]], adjust=adjust)
+
+
+def span(one: Scores) -> tuple[float, float]:
+    """Ends of the scores, without the outermost 1 in 2,000 on either side; never empty."""
+    finite = one.value[np.isfinite(one.value)]
+    low, high = (float(x) for x in np.quantile(finite, [0.0005, 0.9995])) if len(finite) else (0.0, 1.0)
+    return (low, high) if high > low else (low - 0.5, low + 0.5)
+
+
+class rates:
+    """TPR and FPR of Scores at any threshold (a score at it counts as accused), by sorting once."""
+
+    def __init__(self, one: Scores):
+        known = ~np.isnan(one.value)
+        pairs = list(zip(one.value, one.member, known, strict=True))
+        self.inside = [np.sort(v[m & k]) for v, m, k in pairs]
+        self.outside = [np.sort(v[~m & k]) for v, m, k in pairs]
+        self.pair = one.pair
+
+    def __call__(self, threshold: float) -> tuple[float, float, float, float, int, int]:
+        """(tpr, fpr, low, high of the tpr, true positives, false positives); rates are means over targets."""
+        tp = np.array([len(s) - np.searchsorted(s, threshold) for s in self.inside])
+        fp = np.array([len(s) - np.searchsorted(s, threshold) for s in self.outside])
+        n1, n0 = (np.array([len(s) for s in side]) for side in (self.inside, self.outside))
+        low, high = band((tp / n1)[:, None], self.pair, int(n1.min()))
+        return float((tp / n1).mean()), float((fp / n0).mean()), float(low[0]), float(high[0]), int(tp.sum()), int(fp.sum())
+
+    def threshold_at(self, fpr: float) -> float:
+        """Where about this share of all non-members is accused."""
+        return float(np.quantile(np.concatenate(self.outside), 1 - fpr, method="higher"))

@@ -1,0 +1,150 @@
+"""What explorers look at: stored signals, and beside them the images, loss traces and recipe of their pool. No torch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from mia_nb import attacks, store
+from mia_nb.types import Scores, Signals
+
+
+class Source:
+    """One Signals under a label; from the store, or `Source("mine", signals, images=x, classes=names)` from memory.
+
+    Everything is read on first use and kept: signals, images (N, C, H, W) uint8 in the signals' order or None, scores.
+    Raises store.Corrupt where a file was altered, ValueError where the folder of the pool is needed and gone.
+    """
+
+    def __init__(self, label, signals=None, *, images=None, classes=(), folder=None, pool=None, info=None):
+        self.label, self.folder, self.pool = label, folder, pool
+        self._signals, self._images, self._classes, self._scores = signals, images, classes, {}
+        self.info = info if info is not None else dict(signals.info)  # who was asked, and how: without reading the arrays
+
+    @cached_property
+    def signals(self) -> Signals:
+        return self._signals if self._signals is not None else store.load_signals(self.folder)
+
+    @cached_property
+    def samples(self) -> np.ndarray:
+        """(N,) numbers of these samples in the pool's images; the pool's own count where all were asked."""
+        if self.folder is not None and self.folder.has("samples.npy"):
+            return self.folder.read_array("samples.npy")
+        return np.arange(len(self.signals.labels))
+
+    @cached_property
+    def images(self) -> np.ndarray | None:
+        if self._images is not None or self.pool is None or not self.pool.has("images.npy"):
+            return self._images
+        x = np.load(self.pool.path / "images.npy", mmap_mode="r")  # 600 MB for 50,000 of 64 x 64: a picture needs one of them
+        return _Chosen(x, self.samples) if len(self.samples) == len(self.signals.labels) <= len(x) else None
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        if not self._classes and self.pool is not None:
+            return tuple(self.pool.read_json("images.json")["classes"])
+        return tuple(self._classes) or tuple(str(label) for label in range(int(self.signals.labels.max()) + 1))
+
+    @property
+    def recipe(self) -> dict:
+        """How the pool was trained; {} where it is not known."""
+        return self.pool.recipe if self.pool is not None else {}
+
+    @cached_property
+    def audited(self) -> np.ndarray:
+        """Columns of the signals that Scores hold: all but the population."""
+        return np.flatnonzero(~self.signals.population)
+
+    @property
+    def k(self) -> int:
+        """References a side that a target keeps, at worst."""
+        return self.scores("loss").info["k"]
+
+    def scores(self, attack: str) -> Scores:
+        """Scores of one attack on every model in turn, computed once."""
+        if attack not in self._scores:
+            self._scores[attack] = attacks.score(attack, self.signals)
+        return self._scores[attack]
+
+    def attacks(self) -> list[str]:
+        """Names of the attacks that these signals support, the headline first; without those that train a classifier."""
+        names = attacks.literature(self.k, self.signals.draws, self.signals.margin.shape[1])
+        return [name for name in names if name not in ("shokri", "song_mittal")]
+
+    def trace(self, model: int) -> np.ndarray | None:
+        """(E, N) natural logarithms of training losses of one model, NaN where it did not train; None where none were kept."""
+        name, row = f"losses_{self.rows[model]:03d}.npy", self.rows[model]
+        if self.pool is None or not self.pool.has(name):
+            return None
+        member, kept = self.pool.read_array("member.npy")[row], self.pool.read_array(name)
+        if not len(kept):
+            return None
+        full = np.full((len(kept), len(member)), np.nan, np.float32)
+        full[:, member] = kept
+        return full[:, self.samples]
+
+    @property
+    def rows(self) -> list[int]:
+        """Row numbers in the pool of the models that were asked."""
+        return self.info.get("models") or list(range(len(self.signals.margin)))
+
+
+class _Chosen:
+    """x[samples], row by row."""
+
+    def __init__(self, x: np.ndarray, samples: np.ndarray):
+        self.x, self.samples = x, samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index) -> np.ndarray:
+        return np.asarray(self.x[self.samples[index]])
+
+
+def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -> list[Source]:
+    """Stored signals whose membership is known, the newest `limit` of them, oldest first; `pool`: only those of this pool.
+
+    Damaged or half-written results are passed over (`mia-nb doctor` names them). [] where nothing is stored.
+    """
+    pools = {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
+    found: list[Source] = []
+    for folder in reversed(store.folders(root, "signals")):
+        with contextlib.suppress(ValueError, KeyError, OSError):
+            info = folder.read_json("info.json")
+            own = pools.get(info["pool"][:12])
+            if folder.has("signals.npz") and own is not None and info["pool"].startswith(pool):
+                found.append(Source(label(info, own.recipe), folder=folder, pool=own, info=info))
+        if len(found) == limit:
+            break
+    names = [source.label for source in found]
+    for source in found:
+        if names.count(source.label) > 1:
+            source.label += f" {source.folder.key[:4]}"
+    return found[::-1]
+
+
+def label(info: dict, recipe: dict) -> str:
+    """Who was asked and how, in a line: "digits resnet14 d5ec, dropout 0.02 x 3"."""
+    words = [f"{info.get('dataset', '')} {info.get('family', recipe.get('model', '?'))}".strip()]
+    words[0] += f" {info['pool'][:4]}" if info.get("pool") else ""
+    words += [str(recipe["defense"])] if recipe.get("defense") else []
+    words += [f"epoch {info['epoch']}"] if info.get("epoch") else []
+    words += [f"behind {info['output']}"] if info.get("output") else []
+    asked = "noise off" if info.get("noise") is False else info.get("draws", "plain")
+    asked += f" {info['input_dropout']:g}" if info.get("input_dropout") else ""
+    asked += f" x {info['queries']}" if info.get("queries", 1) > 1 else ""
+    return ", ".join([*words, *([asked] if asked != "plain" else [])])
+
+
+def only(scores: Scores, target: int | None) -> Scores:
+    """The scores of one target; of all for None."""
+    if target is None:
+        return scores
+    row = np.flatnonzero(scores.targets == target)
+    parts = {name: getattr(scores, name)[row] for name in ("value", "member", "targets", "pair", "accuracy", "loss")}
+    return dataclasses.replace(scores, **parts)
