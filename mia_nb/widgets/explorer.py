@@ -288,35 +288,25 @@ class Ticks(W.VBox):
             box.value = option in self.value
 
 
-WIDE = {"width": "98%"}
-NARROW = {"description_width": "72px"}
+ROW = {"layout": {"width": "98%"}, "style": {"description_width": "72px"}}
 
 
 def dropdown(description: str, options=(), value=None) -> W.Dropdown:
-    return W.Dropdown(description=description, options=options, value=value, layout=W.Layout(**WIDE), style=NARROW)
+    return W.Dropdown(description=description, options=options, value=value, **ROW)
 
 
-def slider(description: str, low, high, value, step, *, form: str = ".3g") -> W.FloatSlider:
-    return W.FloatSlider(
-        description=description,
-        min=low,
-        max=high,
-        value=value,
-        step=step,
-        readout_format=form,
-        layout=W.Layout(**WIDE),
-        style=NARROW,
-    )
+def slider(description: str, low: float, high: float, value: float, step: float, *, form: str = ".3g") -> W.FloatSlider:
+    limits = {"min": low, "max": high, "value": value, "step": step}
+    return W.FloatSlider(description=description, readout_format=form, **limits, **ROW)
 
 
 def steps(description: str, options, value) -> W.SelectionSlider:
-    """A slider over given values."""
-    return W.SelectionSlider(description=description, options=options, value=value, layout=W.Layout(**WIDE), style=NARROW)
+    return W.SelectionSlider(description=description, options=options, value=value, **ROW)
 
 
 def buttons(description: str, options, value) -> W.ToggleButtons:
-    style = {"description_width": "72px", "button_width": "auto"}
-    return W.ToggleButtons(description=description, options=options, value=value, layout=W.Layout(**WIDE), style=style)
+    style = ROW["style"] | {"button_width": "auto"}
+    return W.ToggleButtons(description=description, options=options, value=value, style=style)
 
 
 def message(name: str, text: str) -> Explorer:
