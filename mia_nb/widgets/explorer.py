@@ -214,7 +214,7 @@ class Explorer:
         words = f"<b>{html.escape(self.name)}</b>: {html.escape(self.view.sentence)}"
         self._sentence.value = f'<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">{words}</div>'
         note = f'<div style="opacity:.75;line-height:1.4">{html.escape(self.view.note)}</div>' if self.view.note else ""
-        self._numbers.value = f'<div style="overflow-x:auto">{_table(self.view.table)}</div>{note}'
+        self._numbers.value = _numbers(self.view.table) + note
         for name, figure in self._figures.items():
             figure.layout.display = None if name in self.view.figures else "none"
             if name in self.view.figures:
@@ -247,10 +247,16 @@ def _set(control: W.Widget, properties: dict) -> None:
 
 
 def _table(table: pd.DataFrame | None) -> str:
-    if table is None:
-        return ""
-    text = table.to_html(index=False, border=0, na_rep="n/m", float_format="{:.4g}".format)
-    return text.replace('class="dataframe"', 'class="dataframe" style="white-space:nowrap"')
+    return "" if table is None else table.to_html(index=False, border=0, na_rep="n/m", float_format="{:.4g}".format)
+
+
+def _numbers(table: pd.DataFrame | None) -> str:
+    """For a narrow column: one row as labels over values that flow, more as a table that scrolls."""
+    if table is None or len(table) != 1:
+        return f'<div style="overflow-x:auto">{_table(table).replace("<table", "<table style='white-space:nowrap'")}</div>'
+    cell = '<div><dt style="opacity:.7;font-weight:normal">{}</dt><dd style="margin:0">{}</dd></div>'
+    cells = [cell.format(html.escape(str(name)), html.escape(str(value))) for name, value in table.iloc[0].items()]
+    return f'<dl style="display:flex;flex-wrap:wrap;gap:.3rem 1.6rem;margin:0;line-height:1.3">{"".join(cells)}</dl>'
 
 
 class Ticks(W.VBox):

@@ -31,82 +31,91 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     target's samples and Student t over pairs of targets. PPV = prior TPR / (prior TPR + (1 - prior) FPR): the share of right
     accusations. attacks: which to offer; all that the pool's references support if empty.
     """
-    found = {source.label: source for source in sources}
-    if not found:
+    if not sources:
         return message(TITLE, NOTHING)
-    offered = cache(lambda pool: tuple(name for name in attacks or found[pool].attacks()))
-    chosen = cache(lambda pool, attack, target: only(found[pool].scores(attack), None if target == ALL else target))
-    first = next(iter(found))
-
-    @cache
-    def pictures(pool, attack, target, others):
-        drawn = {name: chosen(pool, name, target) for name in dict.fromkeys((attack, *others))}
-        return plain(plots.histogram(drawn[attack])), plain(plots.roc_pair(drawn))
-
-    @cache
-    def spread(pool, attack, target):
-        return rates(chosen(pool, attack, target))
-
-    @cache
-    def measured(pool, attack, target):
-        return metrics.intervals(chosen(pool, attack, target), (), draws=200).loc["auc"]
-
-    def draw(pool, target, attack, compare, threshold, prior) -> View:
-        one, found_rates = chosen(pool, attack, target), spread(pool, attack, target)
-        tpr, fpr, low, high, tp, fp = found_rates(threshold)
-        histogram, roc = pictures(pool, attack, target, compare)
-        line = {"type": "line", "x0": threshold, "x1": threshold, "y0": 0, "y1": 1, "yref": "y domain", "line": {"color": GREY}}
-        mark = {"symbol": "star", "size": 14, "color": GREY, "line": {"width": 1, "color": "white"}}
-        star = {"type": "scatter", "x": [fpr], "y": [tpr], "mode": "markers", "showlegend": False, "marker": mark}
-        star["hovertemplate"] = "threshold: %{y:.2%} of members at %{x:.3%} false alarms<extra></extra>"
-        histogram = histogram | {"layout": histogram["layout"] | {"shapes": [line]}}
-        roc = roc | {"data": [*roc["data"], star, star | {"xaxis": "x2", "yaxis": "y2"}]}
-        n0, auc = int((~one.member).sum(1).min()), measured(pool, attack, target)
-        sure = f"(95 %: {100 * low:.1f}-{100 * high:.1f})"
-        sentence = f"{attack} finds {100 * tpr:.1f} % of members at {100 * fpr:.2g} % false alarms {sure}, n0 = {n0:,}"
-        if fpr * n0 < 10:
-            sentence += "; below resolution: fewer than ten false alarms"
-        ppv = float(metrics.ppv(tpr, fpr, PRIORS[prior])) if tp + fp else float("nan")
-        row = {
-            "TPR": f"{tpr:.4f} [{low:.4f}, {high:.4f}]", "FPR": f"{fpr:.4f}", f"PPV at prior {prior}": f"{ppv:.3f}",
-            "members accused": f"{tp:,} of {int(one.member.sum()):,}",
-            "false alarms": f"{fp:,} of {int((~one.member).sum()):,}",
-            "AUC": f"{auc['value']:.3f} [{auc['low']:.3f}, {auc['high']:.3f}]", "ties": f"{metrics.tie_mass(one.value[0]):.3f}",
-            "k": one.info["k"], "Q": one.info["queries"], "targets": len(one.targets),
-        }  # fmt: skip
-        note = "; ".join(["threshold set with hindsight (oracle)", *one.info["flags"]])
-        return View(sentence, {"histogram": histogram, "roc": roc}, pd.DataFrame([row]), note)
-
-    last: dict[str, tuple] = {"at": ()}
-
-    def adjust(values) -> dict:
-        pool = values["pool"]
-        names, targets = offered(pool), found[pool].signals.margin.shape[0]
-        attack = values["attack"] if values["attack"] in names else names[0]
-        target = values["target"] if values["target"] == ALL or values["target"] < targets else ALL
-        others = tuple(name for name in values["compare"] if name in names and name != attack)
-        changes = {
-            "target": {"options": [ALL, *range(targets)], "value": target},
-            "attack": {"options": names, "value": attack},
-            "compare": {"options": tuple(name for name in names if name != attack), "value": others},
-        }
-        if last["at"] != (place := (pool, attack, target)):  # another scale of scores
-            last["at"] = place
-            low, high = span(chosen(pool, attack, target))
-            start = spread(pool, attack, target).threshold_at(at)
-            changes["threshold"] = {"min": low, "max": high, "step": (high - low) / STEPS, "value": min(max(start, low), high)}
-        return changes
-
-    names = offered(first)
+    kept = _Kept(sources, attacks)
+    first = sources[0].label
+    names = kept.offered(first)
     controls = {
-        "pool": dropdown("pool", list(found), first),
+        "pool": dropdown("pool", list(kept.found), first),
         "target": dropdown("target", [ALL], ALL),
         "attack": dropdown("attack", names, names[0]),
         "compare": Ticks("compare with", names[1:], tuple(n for n in ("loss",) if n in names[1:])),
         "threshold": slider("threshold", 0.0, 1.0, 0.5, 0.01),
         "prior": buttons("prior", list(PRIORS), "1/2"),
     }
-    return Explorer(TITLE, controls, draw, rows=[["histogram"], ["roc"]], adjust=adjust)
+    return Explorer(TITLE, controls, kept.view, rows=[["histogram"], ["roc"]], adjust=lambda values: kept.adjust(at, **values))
+
+
+class _Kept:
+    """What one explorer has computed so far, by what it depends on."""
+
+    def __init__(self, sources: Sequence[Source], attacks: Sequence[str]):
+        self.found = {source.label: source for source in sources}
+        self.offered = cache(lambda pool: tuple(attacks or self.found[pool].attacks()))
+        self.chosen = cache(
+            lambda pool, attack, target: only(self.found[pool].scores(attack), None if target == ALL else target)
+        )
+        self.rates = cache(lambda *which: Rates(self.chosen(*which)))
+        self.auc = cache(lambda *which: metrics.intervals(self.chosen(*which), (), draws=200).loc["auc"])
+        self.pictures = cache(self._pictures)
+        self.shown = ()
+
+    def _pictures(self, pool, attack, target, others) -> tuple[dict, dict]:
+        drawn = {name: self.chosen(pool, name, target) for name in dict.fromkeys((attack, *others))}
+        return plain(plots.histogram(drawn[attack])), plain(plots.roc_pair(drawn))
+
+    def view(self, pool, target, attack, compare, threshold, prior) -> View:
+        which = (pool, attack, target)
+        one, auc = self.chosen(*which), self.auc(*which)
+        tpr, fpr, low, high, tp, fp = self.rates(*which)(threshold)
+        n0 = int((~one.member).sum(1).min())
+        sure = f"(95 %: {100 * low:.1f}-{100 * high:.1f})"
+        sentence = f"{attack} finds {100 * tpr:.1f} % of members at {100 * fpr:.3g} % false alarms {sure}, n0 = {n0:,}"
+        if fpr * n0 < 10:
+            sentence += "; below resolution: fewer than ten false alarms"
+        row = {
+            "TPR": f"{tpr:.4f} [{low:.4f}, {high:.4f}]",
+            "FPR": f"{fpr:.4f}",
+            f"PPV at prior {prior}": f"{metrics.ppv(tpr, fpr, PRIORS[prior]):.3f}" if tp + fp else "n/m",
+            "members accused": f"{tp:,} of {int(one.member.sum()):,}",
+            "false alarms": f"{fp:,} of {int((~one.member).sum()):,}",
+            "AUC": f"{auc['value']:.3f} [{auc['low']:.3f}, {auc['high']:.3f}]",
+            "ties": f"{metrics.tie_mass(one.value[0]):.3f}",
+            "k": one.info["k"],
+            "Q": one.info["queries"],
+            "targets": len(one.targets),
+        }
+        figures = dict(zip(("histogram", "roc"), _marked(*self.pictures(*which, compare), threshold, tpr, fpr), strict=True))
+        note = "; ".join(["threshold set with hindsight (oracle)", *one.info["flags"]])
+        return View(sentence, figures, pd.DataFrame([row]), note)
+
+    def adjust(self, at: float, *, pool, target, attack, compare, **_) -> dict:
+        """Targets and attacks of this pool; where scores have another scale, the threshold's range and start."""
+        names, targets = self.offered(pool), [ALL, *range(len(self.found[pool].signals.margin))]
+        attack, target = attack if attack in names else names[0], target if target in targets else ALL
+        others = tuple(name for name in names if name != attack)
+        changes = {
+            "target": {"options": targets, "value": target},
+            "attack": {"options": names, "value": attack},
+            "compare": {"options": others, "value": tuple(name for name in compare if name in others)},
+        }
+        if self.shown != (which := (pool, attack, target)):
+            self.shown = which
+            low, high = span(self.chosen(*which))
+            start = min(max(self.rates(*which).threshold_at(at), low), high)
+            changes["threshold"] = {"min": low, "max": high, "step": (high - low) / STEPS, "value": start}
+        return changes
+
+
+def _marked(histogram: dict, roc: dict, threshold: float, tpr: float, fpr: float) -> tuple[dict, dict]:
+    """The threshold as a line and as a star on both axes."""
+    line = {"type": "line", "x0": threshold, "x1": threshold, "y0": 0, "y1": 1, "yref": "y domain", "line": {"color": GREY}}
+    mark = {"symbol": "star", "size": 14, "color": GREY, "line": {"width": 1, "color": "white"}}
+    star = {"type": "scatter", "x": [fpr], "y": [tpr], "mode": "markers", "showlegend": False, "marker": mark}
+    star["hovertemplate"] = "threshold: %{y:.2%} of members at %{x:.3%} false alarms<extra></extra>"
+    stars = [star, star | {"xaxis": "x2", "yaxis": "y2"}]
+    return histogram | {"layout": histogram["layout"] | {"shapes": [line]}}, roc | {"data": [*roc["data"], *stars]}
 
 
 def span(one: Scores) -> tuple[float, float]:
@@ -116,7 +125,7 @@ def span(one: Scores) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, low + 0.5)
 
 
-class rates:
+class Rates:
     """TPR and FPR of Scores at any threshold (a score at it counts as accused), by sorting once."""
 
     def __init__(self, one: Scores):
