@@ -253,7 +253,7 @@ def _table(table: pd.DataFrame | None) -> str:
 def _numbers(table: pd.DataFrame | None) -> str:
     """For a narrow column: one row as labels over values that flow, more as a table that scrolls."""
     if table is None or len(table) != 1:
-        return f'<div style="overflow-x:auto">{_table(table).replace("<table", "<table style='white-space:nowrap'")}</div>'
+        return f'<div style="overflow-x:auto;white-space:nowrap">{_table(table)}</div>'
     cell = '<div><dt style="opacity:.7;font-weight:normal">{}</dt><dd style="margin:0">{}</dd></div>'
     cells = [cell.format(html.escape(str(name)), html.escape(str(value))) for name, value in table.iloc[0].items()]
     return f'<dl style="display:flex;flex-wrap:wrap;gap:.3rem 1.6rem;margin:0;line-height:1.3">{"".join(cells)}</dl>'
