@@ -41,6 +41,7 @@ pre.stderr { color: var(--soft) } pre.error { border-left: 4px solid #d55e00 }
 details { margin: .6rem 0 } summary { cursor: pointer; color: var(--soft); font-size: 13px }
 .table { overflow-x: auto } table { border-collapse: collapse; font-size: 14px; margin: .6rem 0 }
 th, td { padding: .25rem .6rem; min-width: 4.5rem; border-bottom: 1px solid var(--line); text-align: right }
+table.facts th, table.facts td { text-align: left; vertical-align: top; overflow-wrap: anywhere }
 thead th { border-bottom-color: var(--soft) } tbody th { text-align: left }
 img { max-width: 100% } .plot { width: 100%; min-height: 320px; margin: .6rem 0 }
 @media print { body { max-width: none; padding: 0 } nav, details:not([open]), .modebar { display: none } section, .plot, tr {
@@ -63,22 +64,33 @@ for (const block of document.querySelectorAll('script.figure')) {
 """
 
 
-def export(notebooks: list[Path], out: Path, *, title: str = "Report") -> Path:
+def export(notebooks: list[Path], out: Path, *, title: str = "Report", provenance: dict | None = None) -> Path:
     """Write the outputs of executed notebooks as one page that asks nothing of the network; return its path.
 
+    What cells tagged `headline` put out stands on top, under "In short"; provenance {name: value} (what was run, where, with
+    which versions) at the end.
     Every plotly figure is drawn by plotly.js, inlined once (4.8 MB; left out where there is no figure). Markdown and HTML of
     the notebooks are reduced to harmless tags, and a content security policy forbids every request and every script but the
     page's own two. Caveats: charts need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped.
     Raises ValueError naming a file that is no notebook.
     """
-    sections, contents = [], []
+    sections, contents, short = [], [], []
     for number, path in enumerate(map(Path, notebooks), 1):
-        body = "\n".join(_cell(cell) for cell in _cells(path))
-        body, headings = _number_headings(body, f"s{number}")
+        cells = _cells(path)
+        body, headings = _number_headings("\n".join(map(_cell, cells)), f"s{number}")
         name = headings[0][2] if headings else html.escape(path.stem)
         inner = "".join(f'<li><a href="#{i}">{text}</a></li>' for level, i, text in headings[1:] if level == 2)
         contents.append(f'<li><a href="#s{number}">{name}</a>{inner and f"<ol>{inner}</ol>"}</li>')
         sections.append(f'<section id="s{number}">\n{body}\n</section>')
+        if found := "\n".join(_outputs(cell) for cell in cells if "headline" in cell.get("metadata", {}).get("tags", [])):
+            short.append(f'<h3><a href="#s{number}">{name}</a></h3>\n{found}')
+    if short:
+        sections.insert(0, f'<section id="short"><h2>In short</h2>\n{"".join(short)}</section>')
+        contents.insert(0, '<li><a href="#short">In short</a></li>')
+    if provenance:
+        rows = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(str(v))}</td></tr>" for n, v in provenance.items())
+        sections.append(f'<section id="provenance"><h2>Provenance</h2><table class="facts">{rows}</table></section>')
+        contents.append('<li><a href="#provenance">Provenance</a></li>')
     page = _page(title, contents, sections)
     out = Path(out)
     temporary = out.with_name(f".tmp-{os.getpid()}-{out.name}")
@@ -149,7 +161,11 @@ def _cell(cell: dict) -> str:
     injected = "injected-parameters" in cell.get("metadata", {}).get("tags", [])
     summary = "parameters of this run" if injected else f"code {cell.get('execution_count') or ''}"
     code = f"<details{' open' if injected else ''}><summary>{summary}</summary><pre>{html.escape(source)}</pre></details>"
-    return "\n".join([code, *map(_output, _joined(cell.get("outputs", [])))])
+    return code + "\n" + _outputs(cell)
+
+
+def _outputs(cell: dict) -> str:
+    return "\n".join(map(_output, _joined(cell.get("outputs", []))))
 
 
 def _joined(outputs: list[dict]) -> list[dict]:

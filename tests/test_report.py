@@ -114,3 +114,18 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path):
     (tmp_path / "a.ipynb").write_text("[]")
     with pytest.raises(ValueError, match=r"a\.ipynb is not a notebook"):
         export([tmp_path / "a.ipynb"], tmp_path / "out.html")
+
+
+def test_what_headline_cells_put_out_stands_on_top_and_provenance_at_the_end(tmp_path):
+    first = executed(tmp_path / "a.ipynb", v4.new_output("stream", name="stdout", text="7 % found"))
+    node = json.loads(first.read_text())
+    node["cells"][1]["metadata"] = {"tags": ["headline"]}
+    first.write_text(json.dumps(node))
+    facts = {"Python": "3.11", "<b>": "a & b"}
+    page = export([first, executed(tmp_path / "b.ipynb")], tmp_path / "out.html", provenance=facts).read_text()
+    short, body, last = page.index('id="short"'), page.index('<section id="s1">'), page.index('<section id="provenance">')
+    assert page.index("7 % found") < body < last and short < page.index("7 % found") and page.count("7 % found") == 2
+    assert '<a href="#s1">A title</a></h3>' in page and "<th>&lt;b&gt;</th><td>a &amp; b</td>" in page
+    assert "secret_code" not in page[short:body]
+    plain = export([executed(tmp_path / "c.ipynb")], tmp_path / "plain.html").read_text()
+    assert 'id="short"' not in plain and 'id="provenance"' not in plain

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import logging
 import os
+import platform
 import re
 import shutil
 import sys
@@ -23,7 +25,8 @@ import filelock
 from mia_nb import __version__, store
 from mia_nb.cli.notebooks import PACKAGE, PLACES, Step, read_parameters
 
-STATUS, REPORT = "status.json", "report.html"
+STATUS, REPORT, PROVENANCE = "status.json", "report.html", "provenance.json"
+LIBRARIES = ("torch", "torchvision", "snntorch", "torchdiffeq", "torchsde", "opacus", "numpy", "scipy", "pandas", "plotly")
 USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
@@ -62,6 +65,7 @@ def run(name: str, steps: list[Step], results: str | Path, *, force: bool = Fals
             seconds = sum(record[file]["seconds"] for file in files)
             print(f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
             return folder
+        folder.write_json(PROVENANCE, _provenance())
         for step, file in zip(steps, files, strict=True):
             if file in todo:
                 record[file] = _run_step(step, file, folder, record, force)
@@ -78,9 +82,25 @@ def report(folder: store.Folder, files: list[str] | None = None) -> Path:
     files = files or [step["file"] for step in read_status(folder) if step["status"] == "done"]
     if not files:
         raise ValueError(f"{_short(folder.path)} has no finished notebook; run it first")
-    export([folder.path / file for file in files], folder.path / REPORT, title=f"{folder.name} {folder.key[:12]}")
+    facts = {"run": f"{folder.name} {folder.key}", **(folder.read_json(PROVENANCE) if folder.intact(PROVENANCE) else {})}
+    facts |= {
+        step["file"]: f"{step['started']}, {step['seconds']:.1f} s" for step in read_status(folder) if step["file"] in files
+    }
+    title = f"{folder.name} {folder.key[:12]}"
+    export([folder.path / file for file in files], folder.path / REPORT, title=title, provenance=facts)
     folder.add(REPORT)
     return folder.path / REPORT
+
+
+def _provenance() -> dict[str, str]:
+    """What computes here: versions and machine. Which device trained a pool stands in the pool's own record."""
+    versions = {name: importlib.metadata.version(name) for name in LIBRARIES if importlib.util.find_spec(name)}
+    return {
+        "mia_nb": __version__,
+        "Python": f"{platform.python_version()} on {platform.platform()}",
+        "packages": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
 
 
 def read_status(folder: store.Folder) -> list[dict]:
