@@ -1,0 +1,287 @@
+"""The frame of every explorer, what it reads, and the first of them: scores and ROC."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import time
+
+import ipywidgets as W
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from attack_worlds import gaussian
+from worlds import world
+
+from mia_nb import attacks, data, metrics, query, training, widgets
+from mia_nb.types import Recipe
+from mia_nb.widgets import figure as live
+from mia_nb.widgets.explorer import Explorer, Ticks, View, message, slider
+from mia_nb.widgets.scores import Rates
+
+
+@pytest.fixture(autouse=True)
+def _live(monkeypatch):
+    monkeypatch.setenv("MIA_NB_MODE", "live")
+
+
+def line(x: float) -> go.Figure:
+    return go.Figure(go.Scatter(x=[0, 1], y=[0, x]), layout={"title": {"text": f"slope {x:g}"}})
+
+
+def small(**options) -> Explorer:
+    def draw(x, **_):
+        if x > 8:
+            raise ValueError(f"x={x:g} is above 8: move it down")
+        if x < -8:
+            raise KeyError("inside")
+        return View(f"x is {x:g}", {"line": line(x)}, pd.DataFrame({"x": [x]}), "a note")
+
+    return Explorer("Small", {"x": slider("x", -10, 10, 1, 0.1)}, draw, rows=[["line"]], **options)
+
+
+def test_a_moved_control_redraws_sentence_picture_and_table():
+    explorer = small()
+    widget = explorer.widget
+    before = explorer._figures["line"].count
+    explorer.controls["x"].value = 3
+    assert explorer.view.sentence == "x is 3" and "x is 3" in explorer._sentence.value
+    assert explorer._figures["line"].count == before + 1
+    assert json.loads(explorer._figures["line"].figure)["layout"]["title"]["text"] == "slope 3"
+    assert "<dd" in explorer._numbers.value and "a note" in explorer._numbers.value
+    assert isinstance(widget, W.VBox)
+
+
+def test_a_refused_value_is_said_in_place_and_the_picture_stays():
+    explorer = small()
+    _ = explorer.widget
+    count = explorer._figures["line"].count
+    explorer.controls["x"].value = 9
+    assert "x=9 is above 8: move it down" in explorer._message.value and 'role="alert"' in explorer._message.value
+    assert explorer._figures["line"].count == count and explorer.view.sentence == "x is 1"
+    explorer.controls["x"].value = 2
+    assert explorer._message.value == "" and explorer.view.sentence == "x is 2"
+    with pytest.raises(ValueError, match="above 8"):
+        explorer.set(x=9)
+
+
+def test_an_unforeseen_error_is_one_line_in_place_and_no_trace():
+    explorer = small()
+    _ = explorer.widget
+    explorer.controls["x"].value = -9
+    assert "KeyError: &#x27;inside&#x27;; please report this" in explorer._message.value
+    assert "Traceback" not in explorer._message.value
+
+
+def test_an_unknown_control_and_a_value_outside_its_options_are_refused():
+    with pytest.raises(ValueError, match="Small has no y; it has x"):
+        small().set(y=1)
+    explorer = widgets.scores([widgets.Source("a", gaussian())])
+    with pytest.raises(ValueError, match="attack='lirra'"):
+        explorer.set(attack="lirra")
+
+
+def test_clicks_and_selections_arrive_as_control_or_state():
+    def draw(x, chosen):
+        return View(f"{x:g} {chosen}", {"line": line(x)})
+
+    options = {"state": {"chosen": ()}, "clicks": {"line": "x"}, "lassos": {"line": "chosen"}}
+    explorer = Explorer("Pointed", {"x": slider("x", 0, 10, 1, 1)}, draw, rows=[["line"]], **options)
+    _ = explorer.widget
+    picture = explorer._figures["line"]
+    picture.event = {"kind": "click", "numbers": [7], "count": 1}
+    picture.event = {"kind": "select", "numbers": [3, 4], "count": 2}
+    assert explorer.view.sentence == "7 (3, 4)"
+    picture.event = {"kind": "click", "numbers": [], "count": 3}  # a click beside every point
+    assert explorer.view.sentence == "7 (3, 4)"
+
+
+def test_in_batch_mode_an_explorer_is_a_static_figure_with_its_words_and_numbers(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setenv("MIA_NB_MODE", "batch")
+    monkeypatch.setattr("mia_nb.widgets.explorer.display", shown.append)
+    small()._ipython_display_()
+    assert capsys.readouterr().out == "Small: x is 1\na note\n"
+    assert isinstance(shown[0], go.Figure) and "<td>1" in shown[1].data
+    assert not any(isinstance(one, W.Widget) for one in shown)
+    message("Empty", "nothing stored; run this")._ipython_display_()
+    assert capsys.readouterr().out == "nothing stored; run this\n"
+
+
+def test_what_is_exported_holds_what_is_shown():
+    explorer = small()
+    table = pd.read_csv(io.StringIO(explorer.csv()), comment="#")
+    assert table["x"].tolist() == [1.0] and explorer.csv().startswith("# Small: x is 1\n")
+    page = explorer.html()
+    assert "x is 1" in page and "slope 1" in page and "a note" in page and "https://cdn" not in page.partition("Plotly")[0]
+
+
+def test_many_figures_share_one_plotly_so_that_a_saved_notebook_stays_small():
+    figures = [live.Figure(live.plain(line(x))) for x in range(6)]
+    states = [figure.get_state() for figure in figures]
+    assert len({state["library"] for state in states}) == 1
+    source = figures[0].library.source
+    assert b"Plotly" in gzip.decompress(source) and len(source) * 4 / 3 < 2.5e6  # base64 in the notebook
+    assert all(len(json.dumps(state)) < 12_000 for state in states)
+
+
+def test_a_plain_figure_draws_as_its_original():
+    figure = go.Figure(go.Scatter(x=np.arange(5.0), y=np.arange(5) ** 2))
+    assert go.Figure(live.plain(figure)).to_json() == go.Figure(json.loads(figure.to_json())).to_json()
+
+
+def test_ticks_keep_the_newest_when_more_than_their_limit_are_ticked():
+    ticks = Ticks("compare", ["a", "b", "c"], ["a"], limit=2)
+    for box in ticks.box.children[1:]:
+        box.value = True
+    assert ticks.value == ("b", "c") and [box.value for box in ticks.box.children] == [False, True, True]
+    ticks.options = ("b", "d")
+    assert ticks.value == ("b",) and [box.description for box in ticks.box.children] == ["b", "d"]
+
+
+def test_a_drag_is_followed_at_its_first_step_and_caught_up_at_its_end():
+    import asyncio
+
+    async def drag():
+        explorer = small()
+        _ = explorer.widget
+        explorer._drawn = 0.0
+        for x in np.linspace(1.1, 5, 40):
+            explorer.controls["x"].value = round(float(x), 1)
+        first = explorer.view.sentence
+        await asyncio.sleep(0.2)
+        return first, explorer.view.sentence, explorer._figures["line"].count
+
+    first, last, count = asyncio.run(drag())
+    assert (first, last) == ("x is 1.1", "x is 5") and count <= 4
+
+
+def source(**options) -> widgets.Source:
+    return widgets.Source("world", world(8, 2000, leak=1.0, **options), images=np.zeros((2000, 1, 8, 8), np.uint8))
+
+
+def test_rates_at_a_threshold_are_counted_as_a_slow_loop_counts_them():
+    scores = attacks.score("loss", world(6, 300, leak=1.0))
+    rates, threshold = Rates(scores), float(np.median(scores.value))
+    tpr, _, low, high, tp, fp = rates(threshold)
+    accused = scores.value >= threshold
+    assert tp == (accused & scores.member).sum() and fp == (accused & ~scores.member).sum()
+    assert tpr == pytest.approx(np.mean([a[m].mean() for a, m in zip(accused, scores.member, strict=True)]))
+    assert low < tpr < high
+    assert rates(np.inf)[:2] == (0, 0) and rates(-np.inf)[:2] == (1, 1)
+    assert rates(rates.threshold_at(0.1))[1] == pytest.approx(0.1, abs=0.01)
+
+
+def test_the_threshold_is_one_thing_in_the_histogram_on_the_curve_and_in_the_numbers():
+    explorer = widgets.scores([source()])
+    first = explorer.set(attack="rmia", target=3)
+    low, high = explorer.controls["threshold"].min, explorer.controls["threshold"].max
+    scores = attacks.score("rmia", source().signals, targets=3)
+    for threshold in (explorer.values["threshold"], low + 0.3 * (high - low)):
+        view = explorer.set(threshold=threshold) if threshold != explorer.values["threshold"] else first
+        threshold = explorer.values["threshold"]  # on the slider's grid
+        accused, member = scores.value[0] >= threshold, scores.member[0]
+        star = view.figures["roc"]["data"][-1]
+        assert view.figures["histogram"]["layout"]["shapes"][0]["x0"] == threshold
+        assert (star["x"], star["y"]) == ([accused[~member].mean()], [accused[member].mean()])
+        assert view.table["members accused"][0] == f"{(accused & member).sum():,} of {member.sum():,}"
+        assert f"finds {100 * accused[member].mean():.1f} % of members" in view.sentence
+
+
+def test_ppv_follows_the_prior():
+    explorer = widgets.scores([source()])
+    half = float(explorer.view.table["PPV at prior 1/2"][0])
+    hundredth = float(explorer.set(prior="1/100").table["PPV at prior 1/100"][0])
+    tpr, fpr = float(explorer.view.table["TPR"][0].split()[0]), float(explorer.view.table["FPR"][0])
+    assert half == pytest.approx(tpr / (tpr + fpr), abs=2e-3)
+    assert hundredth == pytest.approx(0.01 * tpr / (0.01 * tpr + 0.99 * fpr), abs=2e-3)
+
+
+def test_where_nothing_leaks_the_explorer_finds_nothing():
+    explorer = widgets.scores([widgets.Source("null", world(16, 2000, leak=0.0, seed=5))])
+    for attack in ("rmia", "lira_global", "loss"):
+        low, high = explorer.set(attack=attack).table["AUC"][0].split("[")[1].rstrip("]").split(", ")
+        assert float(low) <= 0.505 and float(high) >= 0.495
+    assert 0.07 < float(explorer.view.table["TPR"][0].split()[0]) < 0.13
+
+
+def test_a_rate_that_rests_on_fewer_than_ten_false_alarms_is_called_below_resolution():
+    explorer = widgets.scores([source()])
+    view = explorer.set(target=0, threshold=explorer.controls["threshold"].max)
+    assert "below resolution" in view.sentence
+
+
+def test_another_pool_offers_its_own_targets_and_attacks():
+    few = widgets.Source("few", world(2, 300, leak=1.0))
+    explorer = widgets.scores([source(), few])
+    assert "rmia" in explorer.controls["attack"].options
+    explorer.set(target=7)
+    view = explorer.set(pool="few")
+    assert explorer.values["target"] == "all" and explorer.controls["target"].options == ("all", 0, 1)
+    assert "rmia" not in explorer.controls["attack"].options and view.table["k"][0] == 0
+
+
+def test_nothing_stored_is_a_message_that_says_what_to_run(tmp_path):
+    explorer = widgets.scores(widgets.sources(tmp_path))
+    assert "mia-nb run all --preset demo" in explorer.error
+    assert "nothing is stored" in explorer.widget.children[1].value
+
+
+def test_an_update_at_fifty_thousand_samples_and_sixteen_models_takes_milliseconds_of_the_kernel():
+    explorer = widgets.scores([widgets.Source("big", world(16, 50_000, leak=0.5))], attacks=["loss"])
+    _ = explorer.widget
+    low, high = explorer.controls["threshold"].min, explorer.controls["threshold"].max
+    took = []
+    for threshold in np.linspace(low, high, 9)[1:]:
+        explorer._drawn, start = 0.0, time.perf_counter()
+        explorer.controls["threshold"].value = float(threshold)
+        took.append(time.perf_counter() - start)
+    assert f"{explorer.values['threshold']:.2f}" == f"{high:.2f}" and np.median(took) < 0.5  # 0.015 s on a quiet machine
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """Signals of a small real pool, asked in three ways."""
+    root = tmp_path_factory.mktemp("results")
+    images = data.load("digits", limit=240)
+    pool = training.train_pool(Recipe(num_models=4, epochs=2, population=40), images, root=root, progress=False)
+    plain = query.query(pool, images, progress=False)
+    query.query(pool, images, input_dropout=0.1, queries=2, progress=False)
+    query.query(pool, images, limit=60, progress=False)
+    return root, images, pool, plain
+
+
+def test_stored_signals_come_with_their_images_classes_traces_and_recipe(stored):
+    root, images, pool, plain = stored
+    first, dropped, limited = widgets.sources(root)
+    assert np.array_equal(first.signals.margin, plain.margin) and first.classes == images.classes
+    assert first.label == f"digits tinycnn {pool.key[:4]}" or first.label.startswith(f"digits tinycnn {pool.key[:4]} ")
+    assert dropped.label.endswith("dropout 0.1 x 2") and dropped.signals.margin.shape == (4, 2, 240)
+    assert all(np.array_equal(first.images[n], images.x[n].numpy()) for n in (0, 100, 239))
+    assert first.recipe["epochs"] == 2 and len(first.audited) == 200
+    assert np.array_equal(first.trace(1), pool.trace(1).astype(np.float32), equal_nan=True)
+    assert len(limited.signals.labels) < 240
+    assert all(int(images.y[n]) == label for n, label in zip(limited.samples, limited.signals.labels, strict=True))
+    assert np.array_equal(limited.images[3], images.x[limited.samples[3]].numpy())
+
+
+def test_sources_pass_over_what_is_damaged(stored, tmp_path):
+    import shutil
+
+    root = tmp_path / "copy"
+    shutil.copytree(stored[0], root)
+    folder = next(root.glob("signals-*"))
+    (folder / "info.json").write_text("{}")
+    assert len(widgets.sources(root)) == 2
+    assert widgets.sources(root, pool="ffff") == []
+
+
+def test_scores_of_a_source_are_those_of_the_attack(stored):
+    first = widgets.sources(stored[0])[0]
+    assert np.array_equal(first.scores("rmia").value, attacks.score("rmia", stored[3]).value)
+    assert first.scores("rmia") is first.scores("rmia")
+    table = widgets.scores([first]).set(attack="rmia", target="all").table
+    auc = np.mean([metrics.auc(v, m) for v, m in zip(first.scores("rmia").value, first.scores("rmia").member, strict=True)])
+    assert float(table["AUC"][0].split()[0]) == pytest.approx(auc, abs=1e-3)
