@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from tqdm.auto import tqdm
 
 from mia_nb import data, defenses, store
-from mia_nb.models import BASES, FLOWS, architecture, neural_de, snn, timesteps
+from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import ADAPTIVE, BlownUp
 from mia_nb.training import Pool, mix
@@ -65,7 +65,7 @@ def query(
     Spiking networks only: mask_scope="step" drops other inputs at every time step, as the public code of Guan et al. does,
     which takes more than one submitted image ("query": one mask, held over time). per_step=True (or "cumulative"): the Q axis
     holds the time steps, entry t the answer after the first t, the last the plain query's; "instant": step t alone. That is a
-    stronger attacker, to whom the service gives its output step by step.
+    stronger attacker, to whom the service gives its output step by step. Spikes on a few images are kept beside it.
 
     Raises ValueError for outputs that cannot be trusted: wrong width, non-finite, the same for every sample, probabilities
     instead of logits, dependent on the companions in a batch (train mode left on), random without `noise`, not random with it.
@@ -99,8 +99,19 @@ def query(
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         signals, samples = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
         store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
-        store.save_signals(folder, signals, samples)
+        _keep(folder, pool, images, signals, samples, device)
     return signals
+
+
+def _keep(folder: store.Folder, pool: Pool, images: Images, signals: Signals, samples: np.ndarray | None, device) -> None:
+    """Write the signals, and beside answers step by step raster.npz: the first model at work on a few audited images."""
+    if signals.draws == "steps" and (samples is None or len(samples)):  # no number: images of others
+        columns = recording.evenly(np.flatnonzero(~signals.population))
+        shown = torch.from_numpy(columns if samples is None else samples[columns]).to(images.x.device)
+        x = data.normalise(images.x[shown].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
+        if kept := recording.recorded(pool.model(signals.info["models"][0]).to(device), x, columns):
+            folder.write_arrays("raster.npz", kept)
+    store.save_signals(folder, signals, samples)
 
 
 def _place(pool: Pool, images: Images, rows: list[int], options: dict) -> tuple[store.Folder, str]:

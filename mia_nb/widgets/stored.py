@@ -49,6 +49,13 @@ class Source:
             return tuple(self.pool.read_json("images.json")["classes"])
         return tuple(self._classes) or tuple(str(label) for label in range(int(self.signals.labels.max()) + 1))
 
+    @cached_property
+    def raster(self) -> dict[str, np.ndarray] | None:
+        """One spiking layer at work on a few of these samples, as `models.recording` tells; None where none was kept."""
+        if self.folder is None or not self.folder.has("raster.npz"):
+            return None
+        return self.folder.read_arrays("raster.npz")
+
     @property
     def recipe(self) -> dict:
         """How the pool was trained; {} where it is not known."""
