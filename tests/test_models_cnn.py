@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 import sys
 
 import pytest
@@ -232,6 +233,21 @@ def test_builders_of_torchvision_of_a_notebook_and_of_modules_that_use_torch_in_
             f"{imports}\ndef net():\n    import torch\n    return torch.nn.Identity()\n"
         )
         assert isinstance(make(f"builders_{name}:net"), nn.Identity)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1"])
+def test_a_torchvision_network_as_it_comes_has_one_output_a_class_of_the_images(name):
+    images = data.load("synthetic:n=20,classes=7")
+    check_width(make(f"torchvision.models:{name}", {}, in_channels=3, num_classes=7, size=32), images)
+    assert make(f"torchvision.models:{name}", {"num_classes": 5}, num_classes=7)(torch.zeros(2, 3, 64, 64)).shape == (2, 5)
+
+
+def test_a_fresh_interpreter_builds_torchvision_networks_and_own_modules_that_import_it(tmp_path):
+    (tmp_path / "builders_own.py").write_text("import torchvision\nnet = torchvision.models.squeezenet1_1\n")
+    for model in ("torchvision.models:squeezenet1_1", "builders_own:net"):
+        code = f"from mia_nb import models; models.build({model!r}, in_channels=3, num_classes=3, size=32, seed=0)"
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_images_below_8x8_are_refused_by_the_named_models():

@@ -1,10 +1,13 @@
-"""Audits: lower bounds on epsilon, the ladder, exposed samples, canaries, stability, shift guard. NumPy only."""
+"""Audits: lower bounds on epsilon, the ladder, stated limits, outputs from elsewhere, exposed samples, canaries. NumPy only."""
 
 from mia_nb.auditing.bounds import epsilon_lower, mu_lower, population_level
 from mia_nb.auditing.canaries import canary_arrays, canary_labels, canary_member, canary_rates
 from mia_nb.auditing.claims import figure4_against_paper, privacy_claims, privacy_comparisons
+from mia_nb.auditing.gate import Limit, Verdict, fewest, is_coins, judge, limits, refuse_unmeasurable
 from mia_nb.auditing.ladder import LABELS, NOTES, ladder
 from mia_nb.auditing.one_run import Audit, OneRun, audit, check_bernoulli, one_run, one_run_epsilon
+from mia_nb.auditing.outputs import Outputs, read_outputs
+from mia_nb.auditing.result import bundle, design, headline, in_words, provenance, result
 from mia_nb.auditing.shift import ShiftGuard, shift_guard
 from mia_nb.auditing.stability import stability
 from mia_nb.auditing.vulnerable import null_scores, vulnerability
@@ -13,17 +16,28 @@ __all__ = [
     "LABELS",
     "NOTES",
     "Audit",
+    "Limit",
     "OneRun",
+    "Outputs",
     "ShiftGuard",
+    "Verdict",
     "audit",
+    "bundle",
     "canary_arrays",
     "canary_labels",
     "canary_member",
     "canary_rates",
     "check_bernoulli",
+    "design",
     "epsilon_lower",
+    "fewest",
     "figure4_against_paper",
+    "headline",
+    "in_words",
+    "is_coins",
+    "judge",
     "ladder",
+    "limits",
     "mu_lower",
     "null_scores",
     "one_run",
@@ -31,6 +45,10 @@ __all__ = [
     "population_level",
     "privacy_claims",
     "privacy_comparisons",
+    "provenance",
+    "read_outputs",
+    "refuse_unmeasurable",
+    "result",
     "shift_guard",
     "stability",
     "vulnerability",

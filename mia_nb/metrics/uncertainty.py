@@ -153,8 +153,10 @@ def t_interval(values, pair, *, confidence: float = 0.95) -> tuple:
     return means.mean(0) - half, means.mean(0) + half
 
 
-def intervals(scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0, sampled: dict | None = None) -> pd.DataFrame:
-    """Every 95 % interval of one attack, a row per metric; `low`, `high` are the headline: the widest of them, inside [0, 1].
+def intervals(
+    scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0, sampled: dict | None = None, confidence: float = 0.95
+) -> pd.DataFrame:
+    """Every interval of one attack, a row per metric; `low`, `high` are the headline: the widest of them, inside [0, 1].
 
     Columns: value (mean over targets), low, high, bootstrap_low, bootstrap_high, exact_low, exact_high, t_low, t_high.
     `exact` is Clopper-Pearson for a single target, its ends averaged over targets: targets share their samples, so that
@@ -168,11 +170,12 @@ def intervals(scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0, samp
     few = 2 <= len(np.unique(scores.pair)) < FEW
     rows = {}
     for column, name in enumerate(names(fpr)):
-        kinds = [percentile(sampled[name]), (np.nan, np.nan), (np.nan, np.nan)]
+        kinds = [percentile(sampled[name], confidence), (np.nan, np.nan), (np.nan, np.nan)]
         if name.startswith("tpr"):
-            kinds[1] = tuple(end.mean() for end in clopper_pearson(np.rint(metrics[:, column] * n1), n1))
+            exact = clopper_pearson(np.rint(metrics[:, column] * n1), n1, confidence=confidence)
+            kinds[1] = tuple(end.mean() for end in exact)
         if few:
-            kinds[2] = t_interval(metrics[:, column], scores.pair)
+            kinds[2] = t_interval(metrics[:, column], scores.pair, confidence=confidence)
         headline = max(kinds, key=lambda ends: np.nan_to_num(ends[1] - ends[0], nan=-1.0))
         rows[name] = [metrics[:, column].mean(), *np.clip(headline, 0, 1), *(end for ends in kinds for end in ends)]
     ends = [f"{kind}{end}" for kind in ("", "bootstrap_", "exact_", "t_") for end in ("low", "high")]

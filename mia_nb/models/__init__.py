@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 import hashlib
-import importlib
 import inspect
 import sys
 
 import torch
 from torch import nn
 
+from mia_nb import _torchvision
 from mia_nb.data import normalise
 from mia_nb.types import Images
 
@@ -58,12 +58,12 @@ def build(
 
     model: a key of MODELS, or "package.module:function" of a builder of your own, which is called with `model_args` and with
     those of in_channels, num_classes, size = (H, W), mean and std (of the normalisation its input went through) that its
-    signature names. size: a number or (H, W). The weights depend on `seed` only: torch's global generator is set for the call
-    and left as it was found. Built in float32, then cast to `dtype`. Your builder is an nn.Module class, or a function or class
-    of a module that uses torch and is no part of Python or torch: recipes travel with results and say what is imported and
-    called, so this keeps others' results from calling the system, but only those of people you trust are safe to load. Raises
-    ValueError of one line for an unknown name, a builder that is none or cannot be imported or called, and a result that is no
-    module.
+    signature names; builders of torchvision.models get num_classes as they come. size: a number or (H, W). The weights depend
+    on `seed` only: torch's global generator is set for the call and left as it was found. Built in float32, then cast to
+    `dtype`. Your builder is an nn.Module class, or a function or class of a module that uses torch and is no part of Python
+    or torch: recipes travel with results and say what is imported and called, so this keeps others' results from calling the
+    system, but only those of people you trust are safe to load. Raises ValueError of one line for an unknown name, a builder
+    that is none or cannot be imported or called, and a result that is no module.
     """
     builder, args = _find(model), {**FORMS.get(model, {}), **(model_args or {})}
     height, width = (size, size) if isinstance(size, int) else size
@@ -77,7 +77,8 @@ def build(
         raise ValueError(f"model_args: {model} takes no {unknown[0]!r}{hint} (it takes {', '.join(known)})")
     given = {"in_channels": in_channels, "num_classes": num_classes, "size": (int(height), int(width))}
     given |= {"mean": tuple(mean), "std": tuple(std)}
-    args = {name: value for name, value in given.items() if name in known} | args
+    wanted = {*known, "num_classes"} if _is_torchvision(getattr(builder, "__module__", None)) else known
+    args = {name: value for name, value in given.items() if name in wanted} | args
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:
@@ -149,7 +150,7 @@ def _find(model: str):
     if _foreign(place):
         raise ValueError(f"model {model!r} is part of Python or torch: {wanted}")
     try:
-        module = importlib.import_module(place)
+        module = _torchvision.module(place)
     except Exception as error:
         raise ValueError(f"model {model!r}: {place} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
     if not callable(builder := getattr(module, name, None)):
@@ -162,6 +163,10 @@ def _find(model: str):
 def _foreign(place: str) -> bool:
     top = place.partition(".")[0]  # of torchvision only the models: other parts download and write
     return top in NO_BUILDERS or (top == "torchvision" and place.split(".")[1:2] != ["models"])
+
+
+def _is_torchvision(place: str | None) -> bool:
+    return (place or "").partition(".")[0] == "torchvision"
 
 
 def _builds(builder) -> bool:

@@ -1,0 +1,225 @@
+"""Limits stated beforehand on what attacks may find, and what the evidence says about each: a gate for a release."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from mia_nb.auditing.one_run import audit, check_bernoulli, one_run_epsilon
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts
+from mia_nb.metrics.uncertainty import bootstrap, intervals, scored
+from mia_nb.types import Scores
+
+EXCEEDED, BELOW, OPEN = "exceeded", "not exceeded", "not established"
+WANTED = 'wanted METRIC>LIMIT with METRIC auc, advantage, tpr@FPR or epsilon, e.g. "tpr@0.01>0.05" or "auc>0.6"'
+FORM = re.compile(r"\s*(auc|advantage|epsilon|tpr@([0-9.]+(?:e-?[0-9]+)?))\s*>\s*([0-9.]+(?:e-?[0-9]+)?)\s*", re.IGNORECASE)
+TAIL = 10  # bootstrap draws beyond each end of an interval
+
+
+class Limit(NamedTuple):
+    """`metric` (auc, advantage, tpr@x or epsilon) is not to lie above `value`; `fpr` is the x of a tpr@x."""
+
+    metric: str
+    value: float
+    fpr: float | None
+
+    def __str__(self) -> str:
+        return f"{self.metric}>{self.value:g}"
+
+
+class Verdict(NamedTuple):
+    """What was found about one limit. `low`, `high`: 95 % interval of the largest value over attacks (NaN: no such end)."""
+
+    limit: str
+    outcome: str
+    metric: str
+    threshold: float
+    value: float
+    low: float
+    high: float
+    attack: str
+    attacks: int
+    n1: int
+    n0: int
+    targets: int
+    sentence: str
+
+
+def limits(texts: Sequence[str]) -> list[Limit]:
+    """["tpr@0.01>0.05", "auc>0.6"] as `Limit`s. ValueError of one line for whatever is none, and for limits never exceeded."""
+    found = []
+    for text in texts:
+        match = FORM.fullmatch(str(text))
+        try:
+            name, fpr, value = match[1].lower(), match[2] and float(match[2]), float(match[3])
+        except (TypeError, ValueError):
+            raise ValueError(f'limit "{text}": {WANTED}') from None
+        if fpr is not None and not 0 < fpr < 1:
+            raise ValueError(f'limit "{text}": a false positive rate lies between 0 and 1; 1 % is 0.01')
+        if name != "epsilon" and value >= 1:
+            raise ValueError(f'limit "{text}": {name.partition("@")[0]} is a fraction and never above 1; 5 % is 0.05')
+        one = Limit(name if fpr is None else f"tpr@{fpr:g}", value, fpr)
+        if one not in found:
+            found.append(one)
+    return found
+
+
+def fewest(audited: int, split: str) -> int:
+    """Members, or non-members, that every model has at least: half of the audited samples, in coins four s.d. less."""
+    return audited // 2 if split == "pairs" else max(0, math.floor(audited / 2 - 2 * math.sqrt(audited)))
+
+
+def refuse_unmeasurable(
+    stated: Sequence[Limit], *, non_members: int, members: int, models: int, coins: bool, audited: int = 0, delta: float = 1e-5,
+    attacks: int = 6,
+) -> None:  # fmt: skip
+    """ValueError, before anything is trained, for a limit that these data cannot measure or that could never be exceeded.
+
+    non_members, members: of the model that has fewest. A tpr@x wants ceil(10 / x) non-members; advantage targets of two pairs,
+    since its threshold comes from other targets; epsilon fair coins (`coins`), and a limit below what a perfect attack on
+    `audited` samples would certify. `attacks`: how many will be tried.
+    """
+    for one in stated:
+        start = f'limit "{one}" cannot be measured'
+        if one.fpr is not None and math.floor(one.fpr * non_members + 1e-9) < MIN_FALSE_POSITIVES:
+            needed, least = math.ceil(MIN_FALSE_POSITIVES / one.fpr - 1e-9), MIN_FALSE_POSITIVES / max(non_members, 1)
+            advice = f"state tpr@{math.ceil(1e4 * least) / 1e4:g} or a higher rate, or audit more images" if least < 1 else ""
+            raise ValueError(
+                f"{start} with n0 = {non_members} non-members a model: {needed:,} are needed, so that "
+                f"{MIN_FALSE_POSITIVES} false alarms are allowed; {advice or 'audit more images'}"
+            )
+        if one.fpr is not None and one.value >= (most := _best(members, attacks)):
+            raise ValueError(
+                f'limit "{one}" can never be exceeded: with n1 = {members} members a model and {attacks} attacks even a rate '
+                f"of 1 shows only {most:.4g} at 95 % confidence; state a lower limit, or audit more images"
+            )
+        if one.metric == "advantage" and models < 4:
+            raise ValueError(f"{start} on {models} models: its threshold is set on other targets; train 4 or more")
+        if one.metric == "epsilon":
+            if not coins:
+                raise ValueError(f"{start} in this design: an audited bound needs a fair coin per image (split=bernoulli)")
+            level = 1 - 0.05 / (models * attacks * 4)
+            most = one_run_epsilon(canaries=audited, guesses=audited, correct=audited, delta=delta, confidence=level)
+            if one.value >= most:
+                raise ValueError(
+                    f'limit "{one}" can never be exceeded: right guesses about all {audited} images would certify {most:.3g}; '
+                    "state a lower limit, or audit more images"
+                )
+
+
+def is_coins(member) -> bool:
+    """Whether a mask (M, N) may have been drawn by independent fair coins, see `check_bernoulli`."""
+    try:
+        check_bernoulli(member)
+    except ValueError:
+        return False
+    return True
+
+
+def _best(members: int, attacks: int) -> float:
+    return float(clopper_pearson(members, members, confidence=1 - 0.05 / attacks)[0])
+
+
+def judge(
+    stated: Sequence[Limit], scores: dict[str, Scores], *, delta: float = 1e-5, draws: int = 1000, seed: int = 0
+) -> list[Verdict]:
+    """What {attack: scores} say about each limit, as a statement about the largest value over all these attacks.
+
+    Of A attacks each gets its interval at level 1 - 0.05 / A (Bonferroni, so that choosing the strongest with hindsight is paid
+    for): the widest of two-way bootstrap, Clopper-Pearson (TPR) and Student's t over pairs (fewer than 5 pairs), see
+    `metrics.intervals`; with at least 10 draws beyond each end. `low` and `high` are the largest lower and the largest upper
+    end, a two-sided 95 % interval of the maximum.
+
+        exceeded          low > limit
+        not exceeded      high <= limit
+        not established   the interval contains the limit
+
+    advantage: TPR - FPR of each target at the threshold that is best on the pooled samples of the targets of other pairs, and
+    not the optimistic maximum with hindsight. epsilon: the lower bound of `audit` with all attacks as attempts, at 95 %
+    confidence (one-sided); nothing bounds epsilon from above, so that it is never "not exceeded". Every limit holds by
+    itself: several limits are several tests. Attacks whose own samples do not allow 10 false alarms say nothing on a tpr@x;
+    ValueError where that is all of them. Caveat: about these models and these attacks; what no attack here finds the next may.
+    """
+    level, fpr = 1 - 0.05 / len(scores), tuple(dict.fromkeys(one.fpr for one in stated if one.fpr is not None))
+    draws = max(draws, math.ceil(2 * TAIL / (1 - level) - 1e-9))
+    ends, rows = {}, []
+    if any(one.metric == "auc" or one.fpr is not None for one in stated):
+        for name, one in scores.items():
+            ends[name] = intervals(one, fpr, sampled=bootstrap(one, fpr, draws=draws, seed=seed), confidence=level)
+    for one in stated:
+        if one.metric == "epsilon":
+            rows.append(_epsilon(one, scores, delta))
+            continue
+        if one.metric == "advantage":
+            fixed = {name: intervals(at_others(s), (), draws=draws, seed=seed, confidence=level) for name, s in scores.items()}
+            found = {name: 2 * table.loc["auc", ["value", "low", "high"]] - 1 for name, table in fixed.items()}
+        else:
+            able = [name for name, s in scores.items() if one.fpr is None or _allows(s, one.fpr)]
+            found = {name: ends[name].loc[one.metric, ["value", "low", "high"]] for name in able}
+        if not found:
+            raise ValueError(
+                f'limit "{one}" cannot be measured: no attack scored {10 / one.fpr:,.0f} non-members of each model'
+            )
+        rows.append(_compare(one, found, scores))
+    return rows
+
+
+def _allows(scores: Scores, fpr: float) -> bool:
+    others = [(~scored(scores, row)[1]).sum() for row in range(len(scores.value))]
+    return math.floor(fpr * min(others) + 1e-9) >= MIN_FALSE_POSITIVES
+
+
+def at_others(scores: Scores) -> Scores:
+    """The scores as 1 or 0: above a target's threshold or not, where TPR - FPR of the other pairs' pooled samples is largest.
+
+    Its AUC is (1 + TPR - FPR) / 2, so that all that holds for an AUC holds for the advantage at this threshold. NaN stays.
+    """
+    said = np.full(scores.value.shape, np.nan)
+    for pair in np.unique(scores.pair):
+        rows, others = scores.pair == pair, scores.pair != pair
+        known = ~np.isnan(scores.value[others])
+        tp, fp, threshold = counts(scores.value[others][known], scores.member[others][known])
+        said[rows] = scores.value[rows] >= threshold[np.argmax(tp / tp[-1] - fp / fp[-1])]
+    return replace(scores, value=np.where(np.isnan(scores.value), np.nan, said))
+
+
+def _compare(one: Limit, found: dict, scores: dict[str, Scores]) -> Verdict:
+    strongest = max(found, key=lambda name: (found[name]["low"], found[name]["value"]))
+    value, low, high = (float(max(row[end] for row in found.values())) for end in ("value", "low", "high"))
+    outcome = EXCEEDED if low > one.value else BELOW if high <= one.value else OPEN
+    facts = _sizes(scores[strongest])
+    reason = {
+        EXCEEDED: "the lower end lies above the limit",
+        BELOW: "the upper end does not lie above the limit",
+        OPEN: "the interval contains the limit",
+    }[outcome]
+    tried = f"the largest of {len(scores)} attacks" if len(scores) > 1 else "one attack"
+    said = f"{one.metric} {value:.3f} [{low:.3f}, {high:.3f}] ({tried}, {strongest}; {_words(facts)}): {reason}"
+    about = (one.metric, one.value, value, low, high, strongest, len(scores), *facts)
+    return Verdict(str(one), outcome, *about, f"{one}: {outcome}; {said}")
+
+
+def _epsilon(one: Limit, scores: dict[str, Scores], delta: float) -> Verdict:
+    audits = {name: audit(s, delta=delta, attempts=len(scores)) for name, s in scores.items()}
+    strongest = max(audits, key=lambda name: audits[name].epsilon)
+    low, facts = float(audits[strongest].epsilon), _sizes(scores[strongest])
+    outcome = EXCEEDED if low > one.value else OPEN
+    said = f"epsilon at least {low:.3g} at delta {delta:g} (95 %, one run, {strongest}; {_words(facts)})"
+    end = "" if outcome == EXCEEDED else "; a low bound is no evidence, and nothing here bounds it from above"
+    about = (one.metric, one.value, low, low, math.nan, strongest, len(scores), *facts)
+    return Verdict(str(one), outcome, *about, f"{one}: {outcome}; {said}{end}")
+
+
+def _sizes(scores: Scores) -> tuple[int, int, int]:
+    sides = [scored(scores, row)[1] for row in range(len(scores.value))]
+    return int(min(side.sum() for side in sides)), int(min((~side).sum() for side in sides)), len(sides)
+
+
+def _words(facts: tuple[int, int, int]) -> str:
+    models = f"{facts[2]} models" if facts[2] > 1 else "1 model: training randomness not covered"
+    return f"{models}, n1 = {facts[0]:,}, n0 = {facts[1]:,}"

@@ -1,0 +1,142 @@
+"""An audit's result for machines: design, models, attacks with intervals, verdicts, provenance, as strict JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+
+from mia_nb import __version__
+from mia_nb.auditing.gate import is_coins
+from mia_nb.metrics.protocol import units
+from mia_nb.types import Signals
+
+SCHEMA = "mia_nb.audit/1"
+MIME = "application/vnd.mia-nb.audit+json"  # under which an executed notebook carries the record
+PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "torch", "torchvision")
+INVERTED = "inverted or leaking design"
+
+
+def design(signals: Signals) -> dict:
+    """How members were drawn, as far as the masks show, and who is compared with whom.
+
+    kind: "pairs" (rows in exact complements), "coins" (fair and independent as far as can be seen), "masks" (any others).
+    Smallest numbers of members and non-members over models; `references` a side for the target that keeps fewest.
+    """
+    member = signals.member[:, ~signals.population]
+    numbers = units(member)
+    twins = [member[numbers == one] for one in np.unique(numbers)]
+    paired = all(len(two) == 2 and (two[0] != two[1]).all() for two in twins)
+    kind = "pairs" if paired else "coins" if is_coins(member) else "masks"
+    inside = member.sum(1)
+    kept = [member[numbers != one] for one in numbers]
+    sides = [int(np.median(np.minimum(rest.sum(0), (~rest).sum(0)))) if len(rest) else 0 for rest in kept]
+    return {
+        "kind": kind,
+        "models": len(member),
+        "units": len(twins),
+        "samples": len(signals.labels),
+        "audited": member.shape[1],
+        "population": int(signals.population.sum()),
+        "members": int(inside.min()),
+        "non_members": int((member.shape[1] - inside).min()),
+        "references": min(sides),
+        "queries": signals.margin.shape[1],
+        "draws": signals.draws,
+    }
+
+
+WORDS = {
+    "pairs": "{units} pairs of models on complementary halves",
+    "coins": "{models} models, a fair coin for every sample and model",
+    "masks": "{models} models on {units} different training sets, given",
+}
+
+
+def in_words(facts: dict) -> str:
+    """The design in sentences."""
+    mate = "A target's mate, trained on exactly the other half,"
+    left_out = mate if facts["kind"] == "pairs" else "A model with the target's training set, or with exactly the others,"
+    k = facts["references"]
+    knows = f"{k} models with and {k} without each sample to compare with" if k else "no model to compare with"
+    sizes = f"{facts['members']:,} members or more and {facts['non_members']:,} non-members or more"
+    return (
+        f"{WORDS[facts['kind']].format(**facts)}: of {facts['audited']:,} audited samples each has {sizes}. Every model is "
+        f"the target in turn. {left_out} is no reference: it would give the answer away. The attacker sees the outputs "
+        f"for all classes and the true labels, knows how it was made, and has {knows}; weights and gradients stay hidden."
+    )
+
+
+def headline(table: pd.DataFrame, self_test_passed: bool) -> str:
+    """What the strongest attack found, with interval, sizes and the state of the self-test, in a sentence."""
+    top = table.loc[table.drop("max")["auc"].astype(float).idxmax()]
+    low, high = table.loc["max", ["auc_low", "auc_high"]]
+    found = "finds members no better than a coin, as far as these numbers resolve"
+    if low > 0.5 or high < 0.5:
+        found = "tells members from non-members" if low > 0.5 else "ranks members below non-members (is the design right?)"
+    targets = f"{top['targets']:.0f} target{'s' if top['targets'] > 1 else ''}"
+    sizes = f"{targets}, n1 = {top['n1']:,.0f} members, n0 = {top['n0']:,.0f} non-members"
+    test = "The null self-test passed" if self_test_passed else "The null self-test FAILED: do not quote these numbers"
+    auc = f"AUC {top['auc']:.3f} [{low:.3f}, {high:.3f}]"
+    return f"The strongest of {len(table) - 1} attacks, {top.name}, {found}: {auc}, {sizes}. {test}."
+
+
+def provenance() -> dict:
+    """Versions, date, machine; of torch only where it was used."""
+    versions = {"mia_nb": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        if name not in ("torch", "torchvision") or name in sys.modules:
+            versions[name] = importlib.metadata.version(name)
+    torch = sys.modules.get("torch")
+    gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    machine = {"system": platform.system(), "machine": platform.machine(), "cores": cores, "gpu": gpu}
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions, "hardware": machine}
+
+
+def result(
+    *, question: str, design: dict, data: dict, models, table: pd.DataFrame, self_test, verdicts, limits: dict,
+    provenance: dict, audited=None,
+) -> dict:  # fmt: skip
+    """The record that stands beside the report: strict JSON, null for what has no number.
+
+    models: `metrics.accuracies`; table: `metrics.summary`; self_test: `metrics.self_test`; verdicts: those of `judge`;
+    limits: {question to doubt: whether it holds}; audited: the record of `audit`, None where there is none. The attacks'
+    numbers keep their own 95 % intervals, measurable or not (`tpr@x_measurable`); the verdicts are about their maximum.
+    """
+    attacks = [{"attack": name} | row for name, row in zip(table.index, table.to_dict("records"), strict=True)]
+    inverted = [name for name, flags in table.drop("max")["flags"].items() if INVERTED in flags]
+    checks = {"self_test_passed": bool(self_test.passed), "inverted": inverted, "tests": self_test.table.to_dict("records")}
+    bound = None if audited is None else {k: v for k, v in audited._asdict().items() if k != "targets"}
+    return strict(
+        {
+            "schema": SCHEMA, "question": question, "design": design, "data": data, "models": models.to_dict("index"),
+            "attacks": attacks, "self_test": checks, "audited_bound": bound, "verdicts": [one._asdict() for one in verdicts],
+            "limits": limits, "provenance": provenance,
+        }
+    )  # fmt: skip
+
+
+def strict(value):
+    """What strict JSON can hold: NumPy's numbers as Python's, NaN and infinities as null, keys as text, tuples as lists."""
+    if isinstance(value, dict):
+        return {str(name): strict(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    if hasattr(value, "tolist"):
+        return strict(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | bool | int) else str(value)
+
+
+def bundle(record: dict) -> dict:
+    """The record as an output of a notebook cell: `display(bundle(record), raw=True)`."""
+    said = f"{record['schema']}: {len(record['attacks'])} rows, {len(record['verdicts'])} limits"
+    return {MIME: record, "text/plain": f"{said}; the machine-readable result of this page"}
