@@ -63,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     params.add_argument("notebook", metavar="NAME")
     add("list", _list, "what is stored: pools, signals, runs")
     add("show", _show, "the recipe and the files of one result").add_argument("key", metavar="KEY")
+    explore = add("explore", _explore, "open all explorers in the browser, without code (needs voila)", notebooks=True)
+    explore.add_argument("--port", type=int, default=8866, help="default: 8866; only this machine can reach it")
+    explore.add_argument("--no-browser", action="store_true", help="do not open a browser")
     report = add("report", _report, "write report.html of a run again")
     report.add_argument("key", nargs="?", metavar="KEY", help="default: the latest run with a finished notebook")
     clean = add("clean", _clean, "remove what writers left behind and damaged files; whole results when named")
@@ -139,6 +142,12 @@ def _report(args) -> None:
         raise ValueError(f"no run in {args.results} yet; start with: mia-nb run all --preset demo")
     runs = [one for one in runs if any(step["status"] == "done" for step in run.read_status(one))] or runs
     print(os.path.relpath(run.report(runs[-1])))
+
+
+def _explore(args) -> int:
+    from mia_nb.cli import dashboard, notebooks
+
+    return dashboard.serve(args.results, notebooks.folders(args.notebooks), port=args.port, browser=not args.no_browser)
 
 
 def _clean(args) -> None:

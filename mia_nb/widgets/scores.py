@@ -12,7 +12,7 @@ from mia_nb import metrics, plots
 from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
-from mia_nb.widgets.explorer import Explorer, Ticks, View, buttons, dropdown, message, slider
+from mia_nb.widgets.explorer import Explorer, Ticks, View, buttons, dropdown, message, steps
 from mia_nb.widgets.figure import plain
 from mia_nb.widgets.stored import Source, only
 
@@ -20,7 +20,7 @@ TITLE = "Scores and ROC"
 NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
 PRIORS = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 ALL = "all"
-STEPS = 400  # positions of the threshold
+LINEAR, TAIL = 91, 80  # positions of the threshold above and below 10 % false alarms
 
 
 def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float = 0.1) -> Explorer:
@@ -41,7 +41,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         "target": dropdown("target", [ALL], ALL),
         "attack": dropdown("attack", names, names[0]),
         "compare": Ticks("compare with", names[1:], tuple(n for n in ("loss",) if n in names[1:])),
-        "threshold": slider("threshold", 0.0, 1.0, 0.5, 0.01),
+        "threshold": steps("threshold", [("", 0.0)], 0.0),
         "prior": buttons("prior", list(PRIORS), "1/2"),
     }
     return Explorer(TITLE, controls, kept.view, rows=[["histogram"], ["roc"]], adjust=lambda values: kept.adjust(at, **values))
@@ -102,9 +102,9 @@ class _Kept:
         }
         if self.shown != (which := (pool, attack, target)):
             self.shown = which
-            low, high = span(self.chosen(*which))
-            start = min(max(self.rates(*which).threshold_at(at), low), high)
-            changes["threshold"] = {"min": low, "max": high, "step": (high - low) / STEPS, "value": start}
+            thresholds = self.rates(*which).grid()
+            start = min(thresholds, key=lambda t: abs(self.rates(*which)(t)[1] - at))
+            changes["threshold"] = {"options": [(f"{t:.3g}", t) for t in thresholds], "value": start}
         return changes
 
 
@@ -116,13 +116,6 @@ def _marked(histogram: dict, roc: dict, threshold: float, tpr: float, fpr: float
     star["hovertemplate"] = "threshold: %{y:.2%} of members at %{x:.3%} false alarms<extra></extra>"
     stars = [star, star | {"xaxis": "x2", "yaxis": "y2"}]
     return histogram | {"layout": histogram["layout"] | {"shapes": [line]}}, roc | {"data": [*roc["data"], *stars]}
-
-
-def span(one: Scores) -> tuple[float, float]:
-    """Ends of the scores, without the outermost 1 in 2,000 on either side; never empty."""
-    finite = one.value[np.isfinite(one.value)]
-    low, high = (float(x) for x in np.quantile(finite, [0.0005, 0.9995])) if len(finite) else (0.0, 1.0)
-    return (low, high) if high > low else (low - 0.5, low + 0.5)
 
 
 class Rates:
@@ -143,6 +136,11 @@ class Rates:
         low, high = band((tp / n1)[:, None], self.pair, int(n1.min()))
         return float((tp / n1).mean()), float((fp / n0).mean()), float(low[0]), float(high[0]), int(tp.sum()), int(fp.sum())
 
-    def threshold_at(self, fpr: float) -> float:
-        """Where about this share of all non-members is accused."""
-        return float(np.quantile(np.concatenate(self.outside), 1 - fpr, method="higher"))
+    def grid(self) -> list[float]:
+        """Thresholds from accusing all to accusing none, close together where few non-members are accused."""
+        n0 = min(len(s) for s in self.outside)
+        fpr = np.concatenate([np.linspace(1, 0.1, LINEAR), np.geomspace(0.1, 1 / n0, TAIL)[1:] if n0 > 10 else []])
+        outside = np.concatenate(self.outside)
+        found = np.quantile(outside, 1 - fpr, method="higher")
+        top = np.nextafter(max(outside.max(), *(s.max() for s in self.inside)), np.inf)
+        return sorted({float(t) for t in (*found, top) if np.isfinite(t)})

@@ -1,0 +1,56 @@
+"""All explorers on one page, each built when its tab is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import ipywidgets as W
+from IPython.display import Markdown, display
+
+from mia_nb.widgets.explorer import Explorer
+from mia_nb.widgets.scores import TITLE, scores
+from mia_nb.widgets.stored import Source
+
+
+class Tabs:
+    """Explorers under tabs, {title: function without arguments that makes one}; in batch mode one after the other.
+
+    Live, an explorer is made when its tab is first opened: a page of two dozen pictures would be slow to appear and to follow.
+    """
+
+    def __init__(self, makers: dict[str, Callable[[], Explorer]]):
+        self.makers, self.made = makers, {}
+
+    def __getitem__(self, title: str) -> Explorer:
+        if title not in self.made:
+            self.made[title] = self.makers[title]()
+        return self.made[title]
+
+    def _ipython_display_(self) -> None:
+        if os.environ.get("MIA_NB_MODE") == "batch":
+            for title in self.makers:
+                display(Markdown(f"## {title}"))
+                self[title]._ipython_display_()
+        else:
+            display(self._widget())
+
+    def _widget(self) -> W.Tab:
+        titles = tuple(self.makers)
+        tab = W.Tab([W.VBox() for _ in titles], titles=titles, layout=W.Layout(width="100%"))
+
+        def opened(change) -> None:
+            place = tab.children[change["new"]] if change["new"] is not None else None
+            if place is not None and not place.children:
+                place.children = [W.Label("reading ...")]
+                place.children = [self[titles[change["new"]]].widget]
+
+        tab.observe(opened, "selected_index")
+        tab.selected_index = 0
+        opened({"new": 0})
+        return tab
+
+
+def explore(sources: Sequence[Source]) -> Tabs:
+    """Every explorer on the same sources."""
+    return Tabs({TITLE: lambda: scores(sources)})
