@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import betaln, digamma, gammaln, hyp2f1, log_ndtr, polygamma, stdtr
 
-from mia_nb.attacks.inputs import Sides, combination, one_of, per_query, sides
+from mia_nb.attacks.inputs import Sides, combination, one_of, per_query, reduced, sides
 from mia_nb.attacks.margins import blocks, median
 from mia_nb.types import Signals
 
@@ -22,6 +22,36 @@ class World(NamedTuple):
     n: np.ndarray
     mean: np.ndarray
     ss: np.ndarray  # sum of squares around the mean
+
+
+class Fit(NamedTuple):
+    """What an attack takes the density of a sample's margin to be, in row 0 IN and in row 1 OUT: arrays (2, N), in nats.
+
+    Student's t with `freedom` degrees of freedom, the Gaussian where they are infinite. NaN where a side has no references.
+    """
+
+    centre: np.ndarray
+    scale: np.ndarray  # standard deviation of the Gaussian, scale of Student's t
+    freedom: np.ndarray
+    n: np.ndarray  # references on the side
+
+    def of(self, sample: int) -> Fit:
+        """The fit of one sample, arrays (2, 1)."""
+        return Fit(*(part[:, sample : sample + 1] for part in self))
+
+    def log_density(self, phi: np.ndarray) -> np.ndarray:
+        """log densities IN and OUT at margins phi, (2, N): of every sample at its own, or of one (`of`) at all."""
+        z = (phi - self.centre) / self.scale
+        if np.isinf(self.freedom).all():
+            return -(z**2 + np.log(2 * np.pi)) / 2 - np.log(self.scale)
+        a = self.freedom / 2
+        level = gammaln(a + 0.5) - gammaln(a) - np.log(2 * np.pi * a) / 2
+        return level - np.log(self.scale) - (a + 0.5) * np.log1p(z**2 / (2 * a))
+
+    def log_ratio(self, phi: np.ndarray) -> np.ndarray:
+        """log density IN - log density OUT: the attack's score of margins phi (N,)."""
+        inside, outside = self.log_density(phi)
+        return inside - outside
 
 
 def _worlds(phi: np.ndarray, side: Sides) -> tuple[World, World]:
@@ -85,9 +115,7 @@ def lira(
     pairs = per_query(target, references, "lira", combine)
     score = np.zeros(side.usable.shape)
     for phi_t, phi in pairs:
-        worlds = _worlds(phi, side)
-        v_in, v_out = _variances(*worlds, side.audited, offline, share_variance, variance, ddof, nu0)
-        m_in, m_out = (median(phi, side.mask), median(phi, ~side.mask)) if centre == "median" else (w.mean for w in worlds)
+        (m_in, m_out), (v_in, v_out) = _gaussians(phi, side, offline, share_variance, variance, ddof, nu0, centre)
         z = (phi_t - m_out) / np.sqrt(v_out)
         if not offline:
             score += (z**2 - (phi_t - m_in) ** 2 / v_in + np.log(v_out / v_in)) / 2
@@ -96,6 +124,51 @@ def lira(
         else:
             score += z if report == "z" else log_ndtr(z)
     return np.where(side.usable, score / len(pairs), np.nan)
+
+
+def lira_fit(
+    target: Signals, references: Signals, *, variance="shrunk", combine="margin", share_variance=False, ddof=1, nu0=6.0
+) -> tuple[np.ndarray, Fit]:
+    """(the target's margins (N,), the Gaussians that `lira` compares at them); options as there, one margin for all queries.
+
+    log_ratio of the margins is the score of `lira` with these options; NaN where a side is missing. Raises ValueError where no
+    sample has two references on a side, so that there is no variance, and for variance="auto".
+    """
+    one_of("variance", variance, ("per_sample", "global", "shrunk"))
+    side = sides("lira", target, references, ("in", "out"), "nan")
+    phi = reduced(references, "lira", combine)
+    means, variances = _gaussians(phi, side, False, share_variance, variance, ddof, nu0, "mean")
+    return reduced(target, "lira", combine)[0], _fit(side, means, variances, (np.inf, np.inf))
+
+
+def nig_fit(target: Signals, references: Signals, *, combine="margin", **options) -> tuple[np.ndarray, Fit]:
+    """(the target's margins (N,), the Student t predictives that `nig` compares at them); share_variance, kappa0, a0 as there.
+
+    log_ratio of the margins is the score of nig(..., combine, allow_unequal=True); NaN where a side is missing.
+    """
+    side = sides("nig", target, references, ("in", "out"), "nan")
+    worlds = _worlds(reduced(references, "nig", combine), side)
+    centre, a, c = _nig_predictives(*worlds, side.audited, **options)
+    return reduced(target, "nig", combine)[0], _fit(side, centre, c, [2 * one for one in a])
+
+
+def _fit(side: Sides, centre, variance, freedom) -> Fit:
+    n = np.stack([side.n_in, side.n_out])
+    shape = np.where(n > 0, 1.0, np.nan)
+    return Fit(np.stack(list(centre)) * shape, np.sqrt(np.stack(list(variance))) * shape, _rows(freedom, n), n)
+
+
+def _rows(pair, like) -> np.ndarray:
+    return np.stack([np.broadcast_to(np.asarray(one, float), like.shape[1:]) for one in pair])
+
+
+def _gaussians(phi, side, offline, share, variance, ddof, nu0, centre) -> tuple[tuple, tuple]:
+    """((m_in, m_out), (v_in, v_out)) of every sample."""
+    worlds = _worlds(phi, side)
+    variances = _variances(*worlds, side.audited, offline, share, variance, ddof, nu0)
+    if centre == "median":
+        return (median(phi, side.mask), median(phi, ~side.mask)), variances
+    return (worlds[0].mean, worlds[1].mean), variances
 
 
 def _variances(world_in, world_out, audited, offline, share, variance, ddof, nu0) -> tuple:
@@ -206,6 +279,18 @@ def nig(
 
 
 def _nig_online(phi_t, world_in, world_out, audited, share, predictive, kappa0, a0) -> np.ndarray:
+    (centre, m_out), (a_in, a_out), (c_in, c_out) = _nig_predictives(world_in, world_out, audited, share, kappa0, a0)
+    log_in = _log_predictive(phi_t - centre, a_in, c_in, predictive)
+    log_out = _log_predictive(phi_t - m_out, a_out, c_out, predictive)
+    if not share and predictive == "t":  # otherwise these terms are equal and cancel
+        log_in += gammaln(a_in + 0.5) - gammaln(a_in) - np.log(a_in) / 2
+        log_out += gammaln(a_out + 0.5) - gammaln(a_out) - np.log(a_out) / 2
+    return log_in - log_out
+
+
+def _nig_predictives(world_in, world_out, audited, share_variance=True, kappa0=1.0, a0=None) -> tuple[tuple, tuple, tuple]:
+    """((m_in, m_out), (a_in, a_out), (c_in, c_out)): Student's t with 2a degrees of freedom, centre m, scale^2 c."""
+    share = share_variance
     n_in, n_out = (np.maximum(world.n, 1) for world in (world_in, world_out))
     free_in, free_out = n_in - 1, n_out - 1
     gap = world_in.mean - world_out.mean
@@ -225,12 +310,7 @@ def _nig_online(phi_t, world_in, world_out, audited, share, predictive, kappa0, 
         b_in = b_out = b_in + b_out
     a_in, a_out, b_in, b_out = a0 + a_in, a0 + a_out, b0 + b_in, b0 + b_out
     c_in, c_out = ratio * b_in * (kappa + 1) / (a_in * kappa), b_out * (n_out + 1) / (a_out * n_out)
-    log_in = _log_predictive(phi_t - centre, a_in, c_in, predictive)
-    log_out = _log_predictive(phi_t - world_out.mean, a_out, c_out, predictive)
-    if not share and predictive == "t":  # otherwise these terms are equal and cancel
-        log_in += gammaln(a_in + 0.5) - gammaln(a_in) - np.log(a_in) / 2
-        log_out += gammaln(a_out + 0.5) - gammaln(a_out) - np.log(a_out) / 2
-    return log_in - log_out
+    return (centre, world_out.mean), (a_in, a_out), (c_in, c_out)
 
 
 def _log_predictive(gap, a, c, predictive) -> np.ndarray:

@@ -1,0 +1,342 @@
+"""One sample, two worlds: how models with it and models without it answer, and which of them the target is like."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import ipywidgets as W
+import numpy as np
+import pandas as pd
+
+from mia_nb import metrics, plots
+from mia_nb.attacks.likelihood import Fit, lira_fit, nig_fit
+from mia_nb.attacks.margins import over_queries
+from mia_nb.metrics.protocol import units
+from mia_nb.plots import samples as pictures
+from mia_nb.plots.style import LINES, row_of
+from mia_nb.types import Signals
+from mia_nb.widgets.explorer import ROW, Explorer, View, buttons, dropdown, message
+from mia_nb.widgets.figure import plain
+from mia_nb.widgets.scores import NOTHING
+from mia_nb.widgets.stored import Source
+
+TITLE = "One sample, two worlds"
+VARIANCES = {"global": "global", "shrunk": "shrunk", "per sample": "per_sample"}
+NU0 = 6.0  # lira's weight of the shrunk variance
+DRAWS = 2000  # fits that the references leave possible
+THUMBNAILS = 24
+KEPT = 1e8  # losses held in memory
+
+
+class Evidence(NamedTuple):
+    """What k references a side say about every sample of one target; columns of the signals, population included."""
+
+    phi: np.ndarray  # (N,) the target's margins
+    gauss: Fit | None  # None: these references leave no variance
+    student: Fit
+    ratio: np.ndarray  # (N,) log likelihood ratios of the Gaussians, of Student's t where there are none
+    flags: tuple[str, ...]
+
+
+def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
+    """A sample's margin in the worlds with and without it, fitted from k references a side, and the target's own margin.
+
+    Choose a sample by a click or by its number (its column among the audited samples); a lasso tells who is in a subset.
+    References come a pair at a time, the target's mate left out as in `attacks.score`; in designs without pairs k stands for 2k
+    models. Fits: the Gaussians of `lira` with the chosen variance, Student's t of `nig`, both of the margin averaged over
+    queries (of the last time step for "steps"). Intervals: 95 % of the fits that the references leave possible: v SS-scaled
+    inverse chi-squared, m given v normal with variance v / n. sample: where to start; by default where the worlds differ most.
+    """
+    found = {source.label: source for source in sources}
+    if not found:
+        return message(TITLE, NOTHING)
+    first = next(iter(found))
+    try:
+        names = found[first].attacks()
+    except ValueError as error:
+        return message(TITLE, str(error))
+    evidence, references = _evidence(found)
+    losses = cache(lambda pool: _losses(found[pool]))
+
+    @lru_cache(16)
+    def points(pool, target, attack, truth) -> dict:
+        x, y = (found[pool].scores(name) for name in ("loss", attack))
+        row, keep = row_of(y, target), f"{pool} {target} {attack}"
+        figure = pictures.score_points(x.value[row], y.value[row], y.member[row] if truth else None, names=("loss", attack))
+        layout = figure["layout"]  # zoom and lasso stay while samples change
+        axes = {axis: layout[axis] | {"uirevision": keep} for axis in ("xaxis", "yaxis")}
+        return figure | {"layout": layout | axes | {"selectionrevision": keep, "modebar": {"uirevision": keep}}}
+
+    image = lru_cache(8)(lambda pool, target, one: _image(found[pool], target, one))
+    crowd = lru_cache(8)(lambda pool, *rest: _subset(found[pool], *rest))
+
+    @lru_cache(8)
+    def traces(pool, target, one, truth) -> dict:
+        rows = references(pool, target)[0]
+        return _traces(losses(pool), rows, one, target if truth else None)
+
+    def draw(pool, target, attack, sample, k, variance, truth, subset) -> View:
+        source, scores = found[pool], found[pool].scores(attack)
+        audited, value = source.audited, scores.value[row_of(scores, target)]
+        if not 0 <= sample < len(audited):
+            raise ValueError(f"sample {sample} is not there: {pool} has audited samples 0 to {len(audited) - 1}")
+        subset = tuple(c for c in subset if c < len(audited))
+        world, one = evidence(pool, target, k, VARIANCES[variance]), int(audited[sample])
+        everyone = references(pool, target)[1]
+        refs, trained = everyone.select(models=slice(0, 2 * k)), bool(source.signals.member[target, one])
+        told = _told(source, target, one, sample, world, k, variance)
+        figures = {
+            "scatter": _marked(points(pool, target, attack, truth), source, target, attack, sample),
+            "margins": _margins(refs, everyone, references(pool, target)[0], world, one, trained if truth else None),
+            "image": image(pool, target, one),
+            "traces": traces(pool, target, one, truth),
+            "subset": crowd(pool, target, subset, truth),
+        }
+        rows = [_row(source, target, sample, world, value, truth, told)]
+        rows += [_crowd(source, target, subset, world, value, truth)] if subset else []
+        outcome = f"; in truth {'a member' if trained else 'no member'}" if truth else ""
+        note = _note(source, refs, world, k, attack)
+        return View(told["sentence"] + outcome, figures, pd.DataFrame(rows).fillna(""), note)
+
+    last: dict[str, str | None] = {"pool": None}
+
+    def adjust(values) -> dict:
+        pool = values["pool"]
+        source = found[pool]
+        offered, models = source.attacks(), len(source.signals.margin)
+        target = values["target"] if values["target"] < models else 0
+        most = -(-len(references(pool, target)[0]) // 2)
+        k = most if last["pool"] != pool else min(values["k"], most)
+        changes = {
+            "target": {"options": list(range(models)), "value": target},
+            "attack": {"options": offered, "value": values["attack"] if values["attack"] in offered else offered[0]},
+            "k": {"min": 1, "max": most, "value": k},
+        }
+        unset = sample is None if last["pool"] is None else values["sample"] >= len(source.audited)
+        if last["pool"] != pool and unset:
+            changes["sample"] = {"value": _start(source, evidence(pool, target, most, "shrunk").student)}
+        last["pool"] = pool
+        return changes
+
+    controls = {
+        "pool": dropdown("pool", list(found), first),
+        "target": dropdown("target", [0], 0),
+        "attack": dropdown("attack", names, names[0]),
+        "sample": W.IntText(description="sample", value=0 if sample is None else sample, **ROW),
+        "k": W.IntSlider(description="k a side", min=1, max=1, value=1, **ROW),
+        "variance": buttons("variance", list(VARIANCES), "shrunk"),
+        "truth": W.Checkbox(description="show the truth", value=True, indent=False, layout=W.Layout(width="98%")),
+    }
+    rows, at = [["scatter", "margins"], ["image", "traces"], ["subset"]], {"scatter": "sample"}
+    return Explorer(
+        TITLE, controls, draw, rows=rows, adjust=adjust, state={"subset": ()}, clicks=at, lassos={"scatter": "subset"}
+    )
+
+
+def _evidence(found: dict[str, Source]):
+    """(Evidence of k references a side, the rows that are references and (target, references) pair by pair), both cached."""
+
+    @lru_cache(4)
+    def references(pool, target) -> tuple[np.ndarray, Signals, Signals]:
+        signals = found[pool].signals
+        alone, others = signals.hold_out(target)
+        if not len(others.margin):
+            raise ValueError(f"target {target} of {pool} has no references but its mate: train two pairs or more")
+        order = np.argsort(units(others.member[:, ~others.population]), kind="stable")
+        own = signals.member[:, found[pool].audited]
+        rows = np.flatnonzero((own != own[target]).any(1) & (own == own[target]).any(1))
+        return rows[order], others.select(models=order), alone
+
+    @lru_cache(64)
+    def evidence(pool, target, k, variance) -> Evidence:
+        _, others, alone = references(pool, target)
+        others, how = others.select(models=slice(0, 2 * k)), "last" if others.draws == "steps" else "margin"
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always", UserWarning)
+            phi, student = nig_fit(alone, others, combine=how)
+            flags = [str(w.message) for w in raised]
+            try:
+                gauss = lira_fit(alone, others, variance=variance, combine=how)[1]
+            except ValueError as error:  # one reference a side
+                gauss, flags = None, [str(error)]
+        return Evidence(phi, gauss, student, (gauss or student).log_ratio(phi), tuple(flags))
+
+    return evidence, references
+
+
+def _start(source: Source, student: Fit) -> int:
+    apart = ((student.centre[0] - student.centre[1]) / student.scale[1])[source.audited]
+    return int(np.nanargmax(apart)) if np.isfinite(apart).any() else 0
+
+
+def possible(fit: Fit, phi: float, freedom: np.ndarray, *, seed: int = 0) -> np.ndarray:
+    """(2, 2): 95 % intervals of m_in - m_out and of the log likelihood ratio at phi, for the Gaussians of one sample.
+
+    Draws v = s^2 freedom / chi2(freedom) and m ~ N(centre, v / n) for both worlds, freedom (2,) infinite where v is known.
+    """
+    rng = np.random.default_rng(seed)
+    known = np.isinf(freedom)[:, None]
+    counted = np.where(np.isinf(freedom), 1.0, np.maximum(freedom, 1e-9))[:, None]
+    scale = fit.scale * np.where(known, 1.0, np.sqrt(counted / np.maximum(rng.chisquare(counted, (2, DRAWS)), 1e-300)))
+    centre = fit.centre + scale / np.sqrt(fit.n) * rng.standard_normal((2, DRAWS))
+    ratio = Fit(centre, scale, np.full_like(scale, np.inf), fit.n).log_ratio(phi)
+    return np.quantile([centre[0] - centre[1], ratio], [0.025, 0.975], axis=1).T
+
+
+def _told(source: Source, target, one, sample, world: Evidence, k, variance) -> dict:
+    """The sentence, and the numbers in it."""
+    label = source.classes[source.signals.labels[one]]
+    right = over_queries(source.signals.correct[target : target + 1], source.signals.draws)[0, one]
+    says = "the target agrees" if right == 1 else "the target disagrees" if right == 0 else f"right in {right:.0%} of queries"
+    start = f"Sample {sample} (labelled {label}, {says}): "
+    fit = (world.gauss or world.student).of(one)
+    gap, ratio, n = float(fit.centre[0, 0] - fit.centre[1, 0]), float(world.ratio[one]), fit.n[:, 0]
+    if n.min() == 0:
+        missing = "IN" if n[0] == 0 else "OUT"
+        return {"sentence": f"{start}none of these references is {missing}, so there is no ratio: take more"}
+    words = f"k = {k} reference{'s' * (k > 1)} a side" if n[0] == n[1] == k else f"{n[0]} IN and {n[1]} OUT references"
+    if world.gauss is None:
+        sentence = f"{start}IN and OUT models differ by {gap:.2g} nats; from {words} only nig gives a ratio, {ratio:.2g}"
+        return {"sentence": f"{sentence}, and no interval"}
+    freedom = {"global": np.full(2, np.inf), "shrunk": NU0 + n - 1.0, "per sample": n - 1.0}[variance]
+    between = possible(fit, float(world.phi[one]), freedom) if freedom.min() > 0 else np.full((2, 2), np.nan)
+    (low, high), (least, most) = between
+    verdict = "undecided" if not (least > 0 or most < 0) else "as if it were a member" if ratio > 0 else "as if it were none"
+    sentence = f"{start}IN and OUT models differ by {gap:.2g} nats [{low:.2g}, {high:.2g}]; from {words} the log likelihood "
+    sentence += f"ratio is {ratio:.2g} [{least:.2g}, {most:.2g}]: {verdict}"
+    return {
+        "sentence": sentence,
+        "gap": f"{gap:.3g} [{low:.3g}, {high:.3g}]",
+        "ratio": f"{ratio:.3g} [{least:.3g}, {most:.3g}]",
+    }
+
+
+def _row(source: Source, target, sample, world: Evidence, value, truth, told) -> dict:
+    signals, one = source.signals, source.audited[sample]
+    fit, phi = world.student.of(one), float(world.phi[one])
+    row = {
+        "who": f"sample {sample}", "label": source.classes[signals.labels[one]], "target's margin": f"{phi:.3f}",
+        "confidence": f"{np.exp(-np.logaddexp(0, -phi)):.2%}", "n IN": str(fit.n[0, 0]), "n OUT": str(fit.n[1, 0]),
+        "m IN - m OUT": told.get("gap", ""), "log LR": told.get("ratio", ""),
+        "log LR (nig)": f"{float(fit.log_ratio(phi)[0]):.3g}", "score": f"{value[sample]:.4g}",
+    }  # fmt: skip
+    if truth:
+        ratio, member = world.ratio[source.audited], signals.member[target, source.audited]
+        others = ratio[~member & np.isfinite(ratio)]
+        high = int((others >= world.ratio[one]).sum())
+        low, top = metrics.clopper_pearson(high, len(others)) if len(others) else (np.nan, np.nan)
+        row["non-members as high"] = f"{high:,} of {len(others):,} [{low:.2%}, {top:.2%}]"
+        row["members"] = "yes" if signals.member[target, one] else "no"
+    return row
+
+
+def _crowd(source: Source, target, subset, world: Evidence, value, truth) -> dict:
+    """The table's row of a lassoed subset: means."""
+    columns = np.array(subset)
+    own = source.audited[columns]
+    inside = int(source.signals.member[target, own].sum())
+    return {
+        "who": f"lasso: {len(columns):,} samples, means", "target's margin": f"{world.phi[own].mean():.3f}",
+        "log LR": f"{np.nanmean(world.ratio[own]):.3g}", "score": f"{np.nanmean(value[columns]):.4g}",
+        "log LR (nig)": f"{np.nanmean(world.student.log_ratio(world.phi)[own]):.3g}",
+        "members": f"{inside:,} members, {len(columns) - inside:,} non-members" if truth else "hidden",
+    }  # fmt: skip
+
+
+def _note(source: Source, refs: Signals, world: Evidence, k: int, attack: str) -> str:
+    asked = refs.margin.shape[1]
+    words = ["intervals: 95 % of the fits that these references leave possible", "the target's mate is no reference"]
+    if not (refs.member.sum(0) == k)[source.audited].all():
+        words.append(f"no complementary pairs: k = {k} stands for {len(refs.margin)} models, shared out by chance")
+    if asked > 1:
+        words.append("margins after the last time step" if refs.draws == "steps" else f"margins are means of {asked} queries")
+    words.append(f"score: {attack} with all references; what one ratio proves depends on how often it errs: see Scores and ROC")
+    return "; ".join([*words, *dict.fromkeys(world.flags)])
+
+
+def _marked(points: dict, source: Source, target, attack, sample) -> dict:
+    """The scatter with a ring around the sample."""
+    x, y = (source.scores(name).value[row_of(source.scores(name), target), sample] for name in ("loss", attack))
+    ring = {"color": LINES[2], "symbol": "circle-open", "size": 17, "line": {"width": 3}}
+    mark = {"type": "scatter", "x": [float(x)], "y": [float(y)], "mode": "markers", "marker": ring, "hoverinfo": "skip"}
+    mark = mark | {"name": f"sample {sample}", "unselected": {"marker": {"opacity": 1}}}
+    return points | {"data": [*points["data"], mark]} if np.isfinite(x) and np.isfinite(y) else points
+
+
+def _margins(refs: Signals, everyone: Signals, rows, world: Evidence, one: int, trained: bool | None) -> dict:
+    how = (lambda cube: cube[:, -1, one]) if refs.draws == "steps" else (lambda cube: cube[:, :, one].mean(1))
+    margin, phi = how(refs.margin), float(world.phi[one])
+    reach = np.append(how(everyone.margin), phi)  # of all references: the axis stays while k grows
+    low, high = float(reach.min()), float(reach.max())
+    span = (low - 0.25 * (high - low) - 0.1, high + 0.25 * (high - low) + 0.1)
+    curves = []
+    for name, dash, fit in (("Gaussian", "dash", world.gauss), ("Student t (nig)", "dot", world.student)):
+        if fit is not None and np.isfinite(fit.of(one).centre).any():
+            mine = fit.of(one)
+            near = np.nan_to_num(
+                mine.centre + mine.scale * np.linspace(-4, 4, 61), nan=low
+            ).ravel()  # a narrow peak is drawn too
+            x = np.sort(np.concatenate([np.linspace(*span, 121), near[(near > span[0]) & (near < span[1])]]))
+            curves.append(pictures.Curve(name, dash, x, *np.exp(mine.log_density(x))))
+    n = int(refs.member[:, one].sum())
+    sentence = f"{n} IN and {len(margin) - n} OUT references; the target at {phi:.2f}"
+    note = "curves: fitted densities" if curves else ""
+    place = {"numbers": rows[: len(margin)], "target": phi, "trained": trained, "curves": curves, "span": span, "note": note}
+    return pictures.two_worlds(margin, refs.member[:, one], sentence, **place)
+
+
+def _image(source: Source, target, one) -> dict:
+    if source.images is None:
+        return pictures.empty("no images are stored with these signals")
+    right = over_queries(source.signals.correct[target : target + 1], source.signals.draws)[0, one]
+    sure = np.exp(-np.logaddexp(0, -source.signals.margin[target, :, one])).mean()
+    verdict = "right" if right == 1 else "wrong" if right == 0 else f"right in {right:.0%} of queries"
+    label = source.classes[source.signals.labels[one]]
+    return pictures.picture(source.images[one], f"labelled {label}; the target is {verdict}, {sure:.1%} sure of it")
+
+
+def _losses(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
+    """(log losses (M, E, N) of as many models as memory should hold, quartiles of all members' losses (3, E)), or None."""
+    one = source.trace(0)
+    if one is None:
+        return None
+    kept = np.stack([source.trace(m) for m in range(min(len(source.signals.margin), max(1, int(KEPT / one.size))))])
+    each = [np.quantile(log[:, ~np.isnan(log).all(0)], [0.25, 0.5, 0.75], axis=1) for log in kept]
+    return kept, np.exp(np.mean(each, axis=0))
+
+
+def _traces(losses, rows, one, target: int | None) -> dict:
+    """Losses of the references that trained on the sample; the target's own where its membership may be seen."""
+    if losses is None:
+        return pictures.empty("no training losses are stored with this pool")
+    kept, everyone = losses
+    log = kept[rows[rows < len(kept)], :, one]
+    lines = np.exp(log[~np.isnan(log).any(1)])
+    own = np.exp(kept[target, :, one]) if target is not None and target < len(kept) else None
+    own = None if own is None or np.isnan(own).any() else own
+    ends = (
+        f"{np.median(lines[:, -1]):.2g} here, {everyone[1, -1]:.2g} for the median member" if len(lines) else "no IN reference"
+    )
+    sentence = f"loss in the last epoch: {ends}"
+    note = "band: quartiles of all members; non-members have no training loss"
+    return pictures.sample_traces(lines, everyone, sentence, own=own, note=note)
+
+
+def _subset(source: Source, target, subset, truth) -> dict:
+    if not subset:
+        return pictures.empty("Draw a lasso around points of the scatter to see who they are", height=90)
+    own = source.audited[list(subset)]
+    inside = int(source.signals.member[target, own].sum())
+    who = f"{len(own):,} samples" + (f", {inside:,} members and {len(own) - inside:,} non-members" if truth else "")
+    if source.images is None:
+        return pictures.empty(f"{who}; no images are stored with these signals")
+    shown = own[:THUMBNAILS]
+    captions = [f"{c}: {source.classes[source.signals.labels[i]]}" for c, i in zip(subset, shown, strict=False)]
+    x, first = source.images[shown], f"; the first {len(shown)}" if len(shown) < len(own) else ""
+    if not truth:
+        return pictures.sheet(x, captions, subset[:THUMBNAILS], who + first)
+    figure = plots.images(x, captions, source.signals.member[target, shown], columns=8)
+    return plain(figure.update_layout(title={"text": f"{who}{first}: ● members, ◇ non-members"}))
