@@ -1,0 +1,254 @@
+"""Latency: what an attacker learns from a spiking network after t of its T time steps, or from networks of different T."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from mia_nb import metrics, plots
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
+from mia_nb.metrics.uncertainty import FPR, percentile
+from mia_nb.plots.style import GREY, finish
+from mia_nb.types import Scores, Signals
+from mia_nb.widgets.explorer import Explorer, View, dropdown, message, steps
+from mia_nb.widgets.figure import plain
+from mia_nb.widgets.networks import ORDINARY, Network, networks
+from mia_nb.widgets.stored import Source, only
+
+TITLE = "Latency"
+NOTHING = "no spiking network is stored that was asked at several time steps; make some with: mia-nb run all --preset demo"
+ASK = "query.query(training.load_pool({!r}), images, per_step=True)"
+UNRECORDED = (("nothing recorded", -1),)
+ALL = "all"
+DRAWS = 200  # of the bootstrap
+AHEAD = 8  # of so many time steps all pictures are drawn at once, so that the slider never waits
+HEIGHTS = {"histogram": 340, "confidence": 360, "roc": 440, "curve": 340, "raster": 480}
+
+
+def latency(sources: Sequence[Source]) -> Explorer:
+    """What one answer after t time steps gives away, beside the ordinary network that the spiking one came from.
+
+    Networks: every spiking pool that was asked step by step (query(..., per_step=True); t: the readout of the first t steps,
+    or step t alone), and every set of spiking pools with the same members and recipe that differ in T (t: their T). The
+    ordinary network has the same members and was asked in the same way, input dropout included; a parent comes before any
+    other of the same architecture. Intervals: `metrics.intervals`; the difference of AUC is paired, from the same draws of
+    samples and pairs of targets. Caveats: networks that differ in accuracy compare unfairly; an attacker who is shown the
+    answers to all steps has more than one answer.
+    """
+    found = networks(sources)
+    if not found:
+        return message(TITLE, NOTHING)
+    recorded = {s.info.get("pool"): s for s in sources if s.raster is not None}
+    scores_at = cache(lambda network, attack, t: found[network].scores(t, attack))
+    chosen = cache(lambda network, attack, target, t: only(scores_at(network, attack, t), None if target == ALL else target))
+    measured = cache(lambda *at: measure({t: chosen(*at, t) for t in found[at[0]].times}))
+    curve = cache(lambda *at: _high("curve", against(measured(*at), found[at[0]], at[1])))
+    shown = cache(lambda source, column: _high("raster", raster(source, column)))
+
+    @cache
+    def pictures(network, attack, target, t) -> dict:
+        one = found[network]
+        times = [t, ORDINARY] if one.ordinary else [t]
+        drawn = {f"{attack} {one.when(u)}" if u else one.when(u): chosen(network, attack, target, u) for u in times}
+        answers = {one.when(u): confidences(one.signals(u), target) for u in times}
+        figures = {"histogram": plots.histogram(chosen(network, attack, target, t)), "roc": plots.roc_pair(drawn)}
+        figures["confidence"] = plots.confidences(answers)
+        return {name: _high(name, figure) for name, figure in figures.items()}
+
+    def recorder(network, t) -> Source | None:
+        source = found[network].answers[t]
+        return source if source.raster is not None else recorded.get(source.info.get("pool", ""))
+
+    def draw(network, target, attack, t, sample) -> View:
+        one, at, source = found[network], (network, attack, target), recorder(network, t)
+        rows = measured(*at)
+        for u in one.answers if len(one.answers) <= AHEAD else ():
+            pictures(*at, u)
+        layer = _unrecorded(one, t) if source is None else seen(shown(source, sample), one, source, t, sample)
+        figures = {"curve": _marked(curve(*at), t), **pictures(*at, t), "raster": layer}
+        words = note(one, rows, t, chosen(*at, t).info["flags"])
+        return View(sentence(one, attack, rows, t), figures, table(one, rows, t), words)
+
+    def adjust(values) -> dict:
+        one = found[values["network"]]
+        names, targets = one.any.attacks(), range(len(one.any.signals.margin))
+        t = values["t"] if values["t"] in one.answers else _middle(one)
+        samples = _samples(recorder(values["network"], t))
+        columns = [column for _, column in samples]
+        return {
+            "target": {"options": [ALL, *targets], "value": values["target"] if values["target"] in targets else ALL},
+            "attack": {"options": names, "value": values["attack"] if values["attack"] in names else names[0]},
+            "t": {"options": list(one.answers), "value": t},
+            "sample": {
+                "options": samples, "disabled": samples == UNRECORDED,
+                "value": values["sample"] if values["sample"] in columns else columns[0],
+            },
+        }  # fmt: skip
+
+    first, offered = next(iter(found)), next(iter(found.values())).any.attacks()
+    controls = {
+        "network": dropdown("network", list(found), first),
+        "target": dropdown("target", [ALL], ALL),
+        "attack": dropdown("attack", offered, offered[0]),
+        "t": steps("steps t", list(found[first].answers), _middle(found[first])),
+        "sample": dropdown("spikes of", UNRECORDED, -1),
+    }
+    rows = [["curve", "histogram"], ["roc"], ["confidence"], ["raster"]]
+    return Explorer(TITLE, controls, draw, rows=rows, adjust=adjust, clicks={"curve": "t"})
+
+
+def _middle(one: Network) -> int:
+    return sorted(one.answers)[(len(one.answers) - 1) // 2]
+
+
+def measure(scores: dict[int, Scores]) -> pd.DataFrame:
+    """A row per t (0: the ordinary network): auc and tpr@x with _low and _high, gain = AUC minus the ordinary one's, facts."""
+    drawn = {t: metrics.bootstrap(one, FPR, draws=DRAWS) for t, one in scores.items()}
+    rows = {}
+    for t, one in scores.items():
+        ends = metrics.intervals(one, FPR, sampled=drawn[t])
+        record = {f"{name}{end}": ends.loc[name, end or "value"] for name in ends.index for end in ("", "low", "high")}
+        facts = metrics.per_target(one, FPR)
+        record |= facts[["tie_mass", "fpr_floor", "train_acc", "test_acc"]].mean().to_dict()
+        record |= {"n0": int(facts["n0"].min()), "n1": int(facts["n1"].min()), "targets": len(facts)}
+        if ORDINARY in scores:
+            gain = percentile(drawn[t]["auc"] - drawn[ORDINARY]["auc"])
+            middle = ends.loc["auc", "value"] - metrics.per_target(scores[ORDINARY], ())["auc"].mean()
+            record |= dict(zip(("gain", "gainlow", "gainhigh"), (middle, *gain), strict=True))
+        rows[t] = record
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _rate(rows: pd.DataFrame) -> float | None:
+    """The smallest false-alarm rate at which every row has a measurable TPR; None where there is none."""
+    usable = (x for x in FPR if math.floor(x * rows["n0"].min() + 1e-9) >= MIN_FALSE_POSITIVES)
+    return next((x for x in usable if ((rows["fpr_floor"] <= x) | (rows[f"tpr@{x:g}"] > 0)).all()), None)
+
+
+def sentence(one: Network, attack: str, rows: pd.DataFrame, t: int) -> str:
+    """ "After 2 of 4 steps rmia finds 12.0 % of members at 10 % false alarms (95 %: 10.1-14.0), n0 = 898; after all 4: ..." """
+    x = _rate(rows)
+    name, unit, form = ("auc", 1, ".3f") if x is None else (f"tpr@{x:g}", 100, ".1f")
+
+    def found(u: int, what: str = "") -> str:
+        value, low, high = (unit * rows.loc[u, name + end] for end in ("", "low", "high"))
+        return f"{value:{form}}{'' if x is None else ' %'}{what} (95 %: {low:{form}}-{high:{form}})"
+
+    verb, what = ("has AUC", "") if x is None else ("finds", f" of members at {100 * x:g} % false alarms")
+    last = max(one.answers)
+    words = [f"{one.when(t)} {attack} {verb} {found(t, what)}, n0 = {rows['n0'].min():,}"]
+    words += [f"{f'after all {last}' if one.per_step == 'cumulative' else one.when(last)}: {found(last)}"] if t != last else []
+    words += [f"{one.when(ORDINARY)}: {found(ORDINARY)}"] if one.ordinary else []
+    return (text := "; ".join(words))[:1].upper() + text[1:]
+
+
+def table(one: Network, rows: pd.DataFrame, t: int) -> pd.DataFrame:
+    """The measured rows for a reader; an arrow at t."""
+    x = _rate(rows)
+
+    def interval(row, name: str, form: str = ".3f") -> str:
+        return f"{row[name]:{form}} [{row[name + 'low']:{form}}, {row[name + 'high']:{form}}]"
+
+    lines = []
+    for u, row in rows.iterrows():
+        line = {"": "\N{BLACK RIGHT-POINTING TRIANGLE}" if u == t else "", "answer": one.when(u), "AUC": interval(row, "auc")}
+        line |= {} if x is None else {f"TPR at {100 * x:g} % FPR": interval(row, f"tpr@{x:g}")}
+        if one.ordinary:
+            line["AUC minus ordinary"] = interval(row, "gain", "+.3f") if u != ORDINARY else ""
+        line |= {"train accuracy": f"{row['train_acc']:.3f}", "test accuracy": f"{row['test_acc']:.3f}"}
+        lines.append(line | {"tied": f"{row['tie_mass']:.1%}", **{name: int(row[name]) for name in ("n1", "n0", "targets")}})
+    return pd.DataFrame(lines)
+
+
+def note(one: Network, rows: pd.DataFrame, t: int, flags: Sequence[str]) -> str:
+    """What the numbers rest on and what they do not say."""
+    kinds = {
+        "cumulative": "an attacker who is given one answer, at t; who sees those to every step has more",
+        "instant": "an attacker who is given the output of step t alone",
+        "": "each T is a network of its own, with the same members",
+    }
+    words = [kinds[one.per_step]]
+    if one.ordinary is None:
+        words.append("no ordinary network with the same members was asked in this way")
+    elif (apart := abs(rows.loc[t, "test_acc"] - rows.loc[ORDINARY, "test_acc"])) > 0.01:
+        words.append(f"test accuracy is {100 * apart:.1f} points from the ordinary network's: unequal models compare unfairly")
+    words.append("tied: share of scores equal to another's. Few steps allow few answers: ties hide, they do not protect")
+    return "; ".join([*words, "thresholds set with hindsight (oracle)", *flags])
+
+
+def against(rows: pd.DataFrame, one: Network, attack: str) -> go.Figure:
+    """AUC against t over the level of the ordinary network."""
+    values = rows[["auc", "auclow", "auchigh"]].set_axis(["value", "low", "high"], axis=1)
+    line = values.drop(index=ORDINARY, errors="ignore").rename_axis("timesteps").reset_index()
+    kinds = {"cumulative": "after t steps", "instant": "step t alone", "": "networks of T steps"}
+    level = {one.when(ORDINARY): tuple(values.loc[ORDINARY])} if one.ordinary else None
+    figure = plots.against_timesteps(line.assign(line=kinds[one.per_step]), reference=level, y_title=f"AUC of {attack}")
+    return figure.update_xaxes(title_text="time steps T" if not one.per_step else "time steps t")
+
+
+def confidences(signals: Signals, target) -> tuple[np.ndarray, np.ndarray]:
+    """p_y of members and of non-members, of one target or of all; the mean over queries where there are several."""
+    models = slice(None) if target == ALL else [target]
+    audited = ~signals.population
+    value, member = np.exp(signals.log_p[models]).mean(1)[:, audited], signals.member[models][:, audited]
+    return value[member], value[~member]
+
+
+def raster(source: Source, column: int) -> go.Figure:
+    """The recorded layer while it looks at one sample."""
+    kept = source.raster
+    at, thresholds = int(np.flatnonzero(kept["samples"] == column)[0]), kept["thresholds"]
+    label = source.classes[int(source.signals.labels[column])]
+    side = "a member" if source.signals.member[0, column] else "not a member"
+    name = f"Sample {source.samples[column]}, a {label}, {side} of model {source.rows[0]}, layer {kept['site'][0]}"
+    theta = float(thresholds[0]) if np.ptp(thresholds) == 0 else thresholds
+    image = None if source.images is None else source.images[column]
+    figure = plots.raster(kept["spikes"][at], kept["membranes"][at], theta, image=image, name=name)
+    if len(thresholds) < int(kept["size"][0]):
+        figure.layout.title.subtitle.text += f"; {len(thresholds)} of the layer's {int(kept['size'][0]):,} neurons"
+    return figure
+
+
+def seen(figure: dict, one: Network, source: Source, t: int, column: int) -> dict:
+    """The raster with what comes after t greyed out, and how sure the network is then."""
+    step = t if one.per_step else source.signals.margin.shape[1]
+    sure = float(np.exp(source.signals.log_p[0, step - 1, column]))
+    layout, last = figure["layout"], source.signals.margin.shape[1]
+    title = layout["title"] | {"text": f"{layout['title']['text']}; confidence {one.when(t)}: {sure:.3f}"}
+    shapes = list(layout.get("shapes", []))
+    for x, y in (("x", "y domain"), ("x2", "y2 domain")):
+        place = {"xref": x, "yref": y, "y0": 0, "y1": 1, "x0": step + 0.5}
+        line = {"type": "line", "x1": step + 0.5, "line": {"color": GREY, "width": 2, "dash": "dot"}}
+        later = {"type": "rect", "x1": last + 0.5, "fillcolor": GREY, "opacity": 0.22, "line": {"width": 0}}
+        shapes += [later | place, line | place] if step < last else [line | place]
+    return figure | {"layout": layout | {"title": title, "shapes": shapes}}
+
+
+def _unrecorded(one: Network, t: int) -> dict:
+    how = ASK.format(one.answers[t].info.get("pool", "KEY")[:12])
+    figure = finish(
+        go.Figure(), f"No spikes of this network are recorded; asking it step by step records some: {how}", height=110
+    )
+    return plain(figure.update_xaxes(visible=False).update_yaxes(visible=False))
+
+
+def _samples(source: Source | None) -> tuple[tuple[str, int], ...]:
+    if source is None:
+        return UNRECORDED
+    labels = source.signals.labels
+    return tuple((f"sample {source.samples[c]} ({source.classes[int(labels[c])]})", int(c)) for c in source.raster["samples"])
+
+
+def _marked(figure: dict, t: int) -> dict:
+    """A line at t."""
+    line = {"type": "line", "x0": t, "x1": t, "y0": 0, "y1": 1, "yref": "y domain", "line": {"color": GREY}}
+    return figure | {"layout": figure["layout"] | {"shapes": [*figure["layout"].get("shapes", []), line]}}
+
+
+def _high(name: str, figure: go.Figure) -> dict:
+    return plain(figure.update_layout(height=HEIGHTS[name]))

@@ -1,0 +1,155 @@
+"""Which stored sources are one network seen in several ways: after each time step, at several T, with and without spikes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mia_nb import attacks, store
+from mia_nb.types import Scores, Signals
+from mia_nb.widgets.stored import Source
+
+ORDINARY = 0  # the time steps of a network that has none
+
+
+class Network(NamedTuple):
+    """Answers of a spiking network after t steps, or of networks of T = t steps, and those of the ordinary one beside it."""
+
+    answers: dict[int, Source]  # by t; the same source throughout where a network answered after each step
+    per_step: str  # "cumulative" | "instant"; "" for networks of different T
+    ordinary: Source | None  # asked in the same way
+
+    @property
+    def any(self) -> Source:
+        return next(iter(self.answers.values()))
+
+    @property
+    def times(self) -> list[int]:
+        """Every t, the ordinary network last."""
+        return [*self.answers, *([ORDINARY] if self.ordinary else [])]
+
+    def source(self, t: int) -> Source:
+        return self.answers[t] if t != ORDINARY else self.ordinary
+
+    def signals(self, t: int) -> Signals:
+        """Of an attacker who is given one answer, at t."""
+        signals = self.source(t).signals
+        if t == ORDINARY or not self.per_step:
+            return signals
+        return dataclasses.replace(signals.select(queries=[t - 1]), draws="plain")
+
+    def scores(self, t: int, attack: str) -> Scores:
+        return self.source(t).scores(attack) if t == ORDINARY or not self.per_step else attacks.score(attack, self.signals(t))
+
+    def when(self, t: int) -> str:
+        if t == ORDINARY:
+            return "ordinary network"
+        if not self.per_step:
+            return f"with T = {t}"
+        return f"after {t} of {max(self.answers)} steps" if self.per_step == "cumulative" else f"in step {t} alone"
+
+
+def networks(sources: Sequence[Source]) -> dict[str, Network]:
+    """Spiking networks seen at several times, by name; {} where there are none.
+
+    One entry for every source with an answer per time step, and one for every set of spiking pools that have members, recipe
+    and parent's parent in common and were asked in the same way, but differ in T; of two with equal T the newest.
+    """
+    pools = _pools(sources)
+    single = [source for source in sources if draws(source) != "steps"]
+    entries: list[tuple[str, Network]] = []
+    for source in (source for source in sources if draws(source) == "steps"):
+        count = source.info.get("timesteps") or source.signals.margin.shape[1]
+        kind = "instant" if source.info.get("per_step") == "instant" else "cumulative"
+        name = f"{_name(source)} T={count}, step by step" + (", each alone" if kind == "instant" else "")
+        entries.append((name, Network(dict.fromkeys(range(1, count + 1), source), kind, ordinary(source, single, pools))))
+    groups: dict[tuple, list[Source]] = {}
+    for source in (source for source in single if source.info.get("timesteps")):
+        groups.setdefault((*alike(source), _training(source, pools)), []).append(source)
+    for group in groups.values():
+        answers = {source.info["timesteps"]: source for source in sorted(group, key=lambda s: s.info["timesteps"])}
+        if len(answers) > 1:
+            name = f"{_name(group[0])} T={', '.join(map(str, answers))}{_asked(group[0])}"
+            entries.append((name, Network(answers, "", ordinary(group[-1], single, pools))))
+    return _by_name(entries)
+
+
+def _by_name(entries: list[tuple[str, Network]]) -> dict[str, Network]:
+    """With the data set where there are several; names that occur twice get the pool's key, and after that a number."""
+    names, datasets = [name for name, _ in entries], {one.any.info.get("dataset") for _, one in entries}
+    found: dict[str, Network] = {}
+    for name, one in entries:
+        full = f"{one.any.info['dataset']} {name}" if len(datasets) > 1 and one.any.info.get("dataset") else name
+        full += f", {one.any.info['pool'][:4]}" if names.count(name) > 1 and one.any.info.get("pool") else ""
+        found[full if full not in found else f"{full} ({len(found)})"] = one
+    return found
+
+
+def draws(source: Source) -> str:
+    """What its queries are; stored sources say so without being read."""
+    return source.info.get("draws") or source.signals.draws
+
+
+def _name(source: Source) -> str:
+    """How the network came to spike: "tinycnn fine-tuned"."""
+    recipe = source.recipe
+    if not recipe:
+        return source.label
+    way = "direct" if recipe.get("parent") is None else "fine-tuned" if recipe["epochs"] else "converted"
+    return f"{source.info.get('base', recipe['model'])} {way}"
+
+
+def _asked(source: Source) -> str:
+    """The words of a label that say how was asked: ", dropout 0.02 x 3"."""
+    return "".join(f", {words}" for words in source.label.split(", ")[1:]) if source.recipe else ""
+
+
+def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:
+    """What sources share whose scores are compared row by row: members, samples and, `but` for some, how they were asked."""
+    if source.pool is None:
+        one = source.signals
+        place = (hashlib.sha256(b"".join(a.tobytes() for a in (one.member, one.labels, one.population))).hexdigest(),)
+    else:
+        asked, trained = source.folder.files(), source.pool.files()
+        place = (trained.get("member.npy"), asked.get("samples.npy"), tuple(source.rows), source.info.get("dataset"))
+    usual = {"input_dropout": 0.0, "queries": 1, "temperature": 1.0}
+    how = {name: source.info.get(name) or usual.get(name) for name in (*usual, "output", "output_args", "epoch", "limit")}
+    how["draws"] = "plain" if draws(source) == "steps" else draws(source)
+    return (*place, json.dumps({name: value for name, value in how.items() if name not in but}, sort_keys=True))
+
+
+def _training(source: Source, pools: dict[str, store.Folder]) -> str:
+    """How a pool was trained but for its number of time steps."""
+    recipe = {name: value for name, value in source.recipe.items() if name not in ("epochs", "model_args", "parent")}
+    args = {name: value for name, value in source.recipe.get("model_args", {}).items() if name != "timesteps"}
+    args["calibration"] = {name: value for name, value in (args.get("calibration") or {}).items() if name != "fit_T"}
+    first = ancestors(source, pools)[-1:]
+    return json.dumps([recipe, args, _name(source), first, source.info.get("mask_scope")], sort_keys=True)
+
+
+def _pools(sources: Sequence[Source]) -> dict[str, store.Folder]:
+    """Every pool beside these, by the first twelve letters of its key: a parent need not have been asked anything."""
+    roots = {source.pool.path.parent for source in sources if source.pool is not None}
+    return {folder.path.name.rsplit("-", 1)[1]: folder for root in roots for folder in store.folders(root, "pool")}
+
+
+def ancestors(source: Source, pools: dict[str, store.Folder]) -> list[str]:
+    """Keys of the pools that this one was derived from, the nearest first."""
+    keys: list[str] = []
+    folder = source.pool
+    while folder is not None and (key := folder.recipe.get("parent")):
+        keys.append(key)
+        folder = pools.get(key[:12])
+    return keys
+
+
+def ordinary(spiking: Source, sources: Sequence[Source], pools: dict[str, store.Folder]) -> Source | None:
+    """The network without time that was asked in the same way: an ancestor, or the newest of the same architecture."""
+    like, keys, base = alike(spiking), ancestors(spiking, pools), spiking.info.get("base")
+    fitting = [s for s in sources if not s.info.get("timesteps") and alike(s) == like]
+    parents = [s for s in fitting if s.info.get("pool") in keys]
+    same = [s for s in fitting if not s.recipe.get("defense") and (base is None or s.info.get("family") in (base, None))]
+    return next(reversed(parents or same), None)
