@@ -63,6 +63,9 @@ def limits(texts: Sequence[str]) -> list[Limit]:
             raise ValueError(f'limit "{text}": a false positive rate lies between 0 and 1; 1 % is 0.01')
         if name != "epsilon" and value >= 1:
             raise ValueError(f'limit "{text}": {name.partition("@")[0]} is a fraction and never above 1; 5 % is 0.05')
+        chance = {"auc": 0.5}.get(name, fpr or 0.0)
+        if value < chance:
+            raise ValueError(f'limit "{text}": an attacker who guesses reaches {chance:g}; wanted a limit at or above that')
         one = Limit(name if fpr is None else f"tpr@{fpr:g}", value, fpr)
         if one not in found:
             found.append(one)

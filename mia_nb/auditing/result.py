@@ -53,9 +53,9 @@ def design(signals: Signals) -> dict:
 
 
 WORDS = {
-    "pairs": "{units} pairs of models on complementary halves",
+    "pairs": "{units} pair{plural} of models on complementary halves",
     "coins": "{models} models, a fair coin for every sample and model",
-    "masks": "{models} models on {units} different training sets, given",
+    "masks": "{models} models on {units} training set{plural}, given",
 }
 
 
@@ -65,11 +65,12 @@ def in_words(facts: dict) -> str:
     left_out = mate if facts["kind"] == "pairs" else "A model with the target's training set, or with exactly the others,"
     k = facts["references"]
     knows = f"{k} models with and {k} without each sample to compare with" if k else "no model to compare with"
-    sizes = f"{facts['members']:,} members or more and {facts['non_members']:,} non-members or more"
+    sizes = f"at least {facts['members']:,} members and {facts['non_members']:,} non-members"
+    who = WORDS[facts["kind"]].format(**facts, plural="s" if facts["units"] > 1 else "")
     return (
-        f"{WORDS[facts['kind']].format(**facts)}: of {facts['audited']:,} audited samples each has {sizes}. Every model is "
-        f"the target in turn. {left_out} is no reference: it would give the answer away. The attacker sees the outputs "
-        f"for all classes and the true labels, knows how it was made, and has {knows}; weights and gradients stay hidden."
+        f"{who}: of {facts['audited']:,} audited samples each model has {sizes}. Every model is the target in turn. {left_out} "
+        "is no reference: it would give the answer away. The attacker sees the outputs for all classes and the true labels, "
+        f"knows how the target was made, and has {knows}; weights and gradients stay hidden."
     )
 
 
@@ -114,13 +115,10 @@ def result(
     inverted = [name for name, flags in table.drop("max")["flags"].items() if INVERTED in flags]
     checks = {"self_test_passed": bool(self_test.passed), "inverted": inverted, "tests": self_test.table.to_dict("records")}
     bound = None if audited is None else {k: v for k, v in audited._asdict().items() if k != "targets"}
-    return strict(
-        {
-            "schema": SCHEMA, "question": question, "design": design, "data": data, "models": models.to_dict("index"),
-            "attacks": attacks, "self_test": checks, "audited_bound": bound, "verdicts": [one._asdict() for one in verdicts],
-            "limits": limits, "provenance": provenance,
-        }
-    )  # fmt: skip
+    record = {"schema": SCHEMA, "headline": headline(table, self_test.passed), "question": question, "design": design}
+    record |= {"data": data, "models": models.to_dict("index"), "attacks": attacks, "self_test": checks}
+    record |= {"verdicts": [one._asdict() for one in verdicts], "audited_bound": bound, "limits": limits}
+    return strict(record | {"provenance": provenance})
 
 
 def strict(value):

@@ -1,4 +1,5 @@
-"""mia-nb: run the notebooks, look at what is stored. Exit status 0 done, 1 failed, 2 bad input, 130 interrupted."""
+"""mia-nb: run the notebooks, look at what is stored. Exit status 0 done, 1 failed, 2 bad input, 3 a stated limit
+exceeded, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -59,6 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--preset", metavar="NAME", help="steps and parameters from notebooks/presets/NAME.yaml")
     run.add_argument("-p", "--parameter", action="append", default=[], metavar="name=value", help="override, read as YAML")
     run.add_argument("--force", action="store_true", help="compute again what is stored")
+    _add_audit(
+        add("audit", _audit, "ask whether a model of yours can be made to betray its training data: one report", notebooks=True)
+    )
     params = add("params", _params, "a notebook's parameters: type, default, meaning", notebooks=True)
     params.add_argument("notebook", metavar="NAME")
     add("list", _list, "what is stored: pools, signals, runs")
@@ -75,6 +79,19 @@ def _parser() -> argparse.ArgumentParser:
     clean.add_argument("--yes", action="store_true", help="do remove; without it whole results are only listed")
     add("doctor", _doctor, "check the installation and every stored file")
     return parser
+
+
+def _add_audit(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--model", metavar="MODULE:FUNCTION", help="builds your network; torchvision.models:resnet18 as it comes")
+    sub.add_argument("--data", metavar="PATH", help="a folder of class folders of images, an .npz, or the name of a data set")
+    sub.add_argument("--logits", metavar="FILE.npz", help="instead: logits, labels and member of models trained elsewhere")
+    sub.add_argument("--pool", metavar="KEY", help="instead: a stored pool")
+    sub.add_argument("--epochs", type=int, metavar="N", help="passes over a model's half of the images (default: 20)")
+    sub.add_argument("--models", type=int, metavar="N", help="models to train, even (default: 16; 8 take half the time)")
+    what = 'exit with status 3 if "tpr@0.01>0.05", "auc>0.6", "advantage>0.1" or "epsilon>1" is established at 95 %% confidence'
+    sub.add_argument("--fail-if", action="append", default=[], metavar="LIMIT", help=f"{what}; may be given several times")
+    sub.add_argument("-p", "--parameter", action="append", default=[], metavar="name=value", help="override, read as YAML")
+    sub.add_argument("--force", action="store_true", help="compute again what is stored")
 
 
 def _join_parameters(argv: list[str]) -> list[str]:
@@ -106,6 +123,12 @@ def _run(args) -> None:
     folder = run.run(name, steps, args.results, force=args.force)
     for file in [f for f in folder.files() if f.endswith(".ipynb")] + [run.REPORT]:
         print(f"  {os.path.relpath(folder.path / file)}")
+
+
+def _audit(args) -> int:
+    from mia_nb.cli import audit
+
+    return audit.audit(args)
 
 
 def _params(args) -> None:

@@ -1,0 +1,95 @@
+"""`mia-nb audit`: one run of the audit notebook, its result as a file, and an exit status that can gate a release."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from mia_nb import auditing, store
+from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
+from mia_nb.auditing.result import MIME
+from mia_nb.cli import notebooks, run
+
+NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
+WAYS = ("model", "logits", "pool")
+ELSEWHERE = {"dataset": "--data", "epochs": "--epochs", "num_models": "--models"}  # of a training that is over
+DONE, FAILED, OVER = 0, 1, 3
+
+
+def parameters(args) -> list[tuple[str, str]]:
+    """What the options say, as (parameter, text) of the notebook; ValueError for what does not go together."""
+    given = []
+    for text in args.parameter:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"-p {text}: wanted -p name=value or -p name value")
+        given.append((name.strip(), value))
+    options = {"model": args.model, "logits": args.logits, "pool": args.pool, "dataset": args.data}
+    options |= {"epochs": args.epochs, "num_models": args.models}
+    named = dict(given) | {name: str(value) for name, value in options.items() if value is not None}
+    ways = [name for name in WAYS if named.get(name)]
+    if len(ways) != 1:
+        came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
+        raise ValueError(
+            "wanted one of --model package.module:function --data IMAGES, --logits FILE.npz (outputs of models trained "
+            f"elsewhere), --pool KEY (a stored pool){came}"
+        )
+    if ways == ["model"] and "dataset" not in named:
+        raise ValueError(
+            "--model needs --data: a folder of class folders of images, an .npz with train_images, or a known name"
+        )
+    if ways != ["model"] and (extra := [option for name, option in ELSEWHERE.items() if name in named]):
+        raise ValueError(f"--{ways[0]} brings trained models: {', '.join(extra)} would change nothing; leave it out")
+    if ways == ["logits"] and not Path(named["logits"]).is_file():
+        raise ValueError(f"--logits {named['logits']}: no such file; wanted an .npz with logits, labels and member")
+    stated = [str(one) for one in auditing.limits(args.fail_if)]
+    return [*named.items(), *([("fail_if", json.dumps(stated))] if stated else [])]
+
+
+def audit(args) -> int:
+    """Run the audit, or find it done; print verdicts and where the report lies. 0, 1 (no verdict can be trusted) or 3."""
+    steps = notebooks.plan(NOTEBOOK, None, parameters(args), notebooks.folders(args.notebooks))
+    folder = run.run("audit", steps, args.results, force=args.force)
+    record = read_result(folder)
+    print(record["headline"])
+    for verdict in record["verdicts"]:
+        print(f"  {verdict['sentence']}")
+    code, line = status(record)
+    print(line)
+    for file in (run.REPORT, RESULT):
+        print(f"  {os.path.relpath(folder.path / file)}")
+    return code
+
+
+def read_result(folder: store.Folder) -> dict:
+    """result.json of a run of the audit notebook, taken out of the executed notebook where it is not there yet."""
+    source = f"{NOTEBOOK}.ipynb"
+    cells = json.loads(folder.read_bytes(source))["cells"]
+    found = [o["data"][MIME] for cell in cells for o in cell.get("outputs", []) if MIME in o.get("data", {})]
+    if not found:
+        raise run.Failed(f"{folder.path / source} holds no result; run the audit again with --force")
+    if not (folder.intact(RESULT) and folder.read_json(RESULT) == found[-1]):
+        folder.write_json(RESULT, found[-1])
+    return found[-1]
+
+
+def status(record: dict) -> tuple[int, str]:
+    """(exit status, line that says why) of a result.
+
+    3: a stated limit is exceeded. 1: none is, but the null self-test failed, or an attack ranks members below non-members
+    beyond chance, so that nothing vouches for the numbers. 0: otherwise, limits that could not be decided included.
+    """
+    outcomes = [verdict["outcome"] for verdict in record["verdicts"]]
+    if not outcomes:
+        return DONE, "no limit was stated (--fail-if)"
+    checks = record["self_test"]
+    if EXCEEDED in outcomes:
+        return OVER, f"{outcomes.count(EXCEEDED)} of {len(outcomes)} stated limits exceeded at 95 % confidence"
+    if not checks["self_test_passed"]:
+        return FAILED, "the null self-test failed: no verdict on a limit can be trusted; see Self-test in the report"
+    if checks["inverted"]:
+        names = ", ".join(checks["inverted"])
+        return FAILED, f"{names} ranks members below non-members: look at the design (is `member` right?) before any verdict"
+    words = [f"{outcomes.count(word)} {word}" for word in (BELOW, OPEN) if word in outcomes]
+    return DONE, f"no stated limit exceeded at 95 % confidence: {', '.join(words)}"
