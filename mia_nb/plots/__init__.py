@@ -8,6 +8,7 @@ from mia_nb.plots.curves import roc, roc_pair, verdict
 from mia_nb.plots.flow import costs, families_gap, frontier_lines, matched_differences, query_curves, risk_against
 from mia_nb.plots.pools import accuracy, images, loss_traces
 from mia_nb.plots.privacy import accounting, defenses, delta_sweep, ladder, privacy_utility, roc_bounds
+from mia_nb.plots.queries import auc_against_answers, settling
 from mia_nb.plots.spiking import (
     accuracy_and_risk,
     against_timesteps,
@@ -29,6 +30,7 @@ __all__ = [
     "accuracy",
     "accuracy_and_risk",
     "against_timesteps",
+    "auc_against_answers",
     "confidences",
     "conversion_quality",
     "costs",
@@ -51,6 +53,7 @@ __all__ = [
     "roc_bounds",
     "roc_pair",
     "scatter",
+    "settling",
     "sites",
     "summary",
     "verdict",

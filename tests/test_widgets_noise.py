@@ -1,0 +1,196 @@
+"""Noise is not privacy, on a Gaussian world in which the separation after R answers is known."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attack_worlds import gaussian
+from scipy.stats import norm
+
+from mia_nb import attacks, metrics
+from mia_nb.widgets import Source
+from mia_nb.widgets.noise import AHEAD, grouped, noise, separation, two_worlds
+
+DELTA, SIGMA, NOISE, QUERIES = 1.0, 0.8, 3.0, 16
+
+
+def world(seed=0, noise_sd=NOISE, samples=800, queries=QUERIES):
+    """Equally hard samples: 1 + delta member + .8 eps(model, sample) + noise eps(answer), and the same margins without it."""
+    options = {"delta": DELTA, "sigma": SIGMA, "difficulty": 0.0, "seed": seed}
+    noisy = gaussian(8, samples, queries=queries, noise=noise_sd, draws="noise", **options)
+    return noisy, gaussian(8, samples, **options)
+
+
+def flow(sigma, **other):
+    return {"k": sigma / 2, "sigma": sigma, "noise_sd": sigma, "T": 1.0, "steps": 4} | other
+
+
+def stored(noisy, quiet=None, *, pool="aaaa", sigma=1.0, **info):
+    """Sources as the store gives them: who was asked, and how, in `info`."""
+    facts = {"pool": pool, "dataset": "toy", "model": "sdenet", "flow": flow(sigma)} | info
+    found = [Source(f"toy sdenet {pool}, noise", noisy, info=facts | {"draws": "noise", "noise": True, "queries": QUERIES})]
+    off = facts | {"draws": "plain", "noise": False, "queries": 1}
+    return found + ([Source(f"toy sdenet {pool}, noise off", quiet, info=off)] if quiet is not None else [])
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    return noise(stored(*world()))
+
+
+def heights(view, name):
+    """y of a line of the AUC picture, which plotly keeps as base64."""
+    y = next(trace["y"] for trace in view.figures["curve"]["data"] if trace.get("name") == name)
+    return np.frombuffer(base64.b64decode(y["bdata"]), y["dtype"])
+
+
+def d_prime(answers):
+    return DELTA / np.sqrt(SIGMA**2 + NOISE**2 / answers)
+
+
+@pytest.mark.parametrize("answers", [1, 4, 16])
+def test_the_separation_after_r_answers_is_the_closed_form_within_its_error(explorer, answers):
+    table = explorer.set(attack="loss", target="all", answers=answers).table.set_index("answers")
+    row = table.loc[str(answers)]
+    low, high = (np.sqrt(2) * norm.ppf(float(end)) for end in row["AUC"].split("[")[1].rstrip("]").split(", "))
+    assert low < d_prime(answers) < high
+    assert float(row["d' closed form"]) == pytest.approx(d_prime(answers), rel=0.06)
+
+
+def test_infinitely_many_answers_tend_to_the_margins_without_noise(explorer):
+    row = explorer.set(attack="loss", target="all").table.set_index("answers").loc["noise off"]
+    assert float(row["d' measured"]) == pytest.approx(DELTA / SIGMA, rel=0.06)
+    assert float(row["d' closed form"]) == pytest.approx(DELTA / SIGMA, rel=0.1)
+
+
+def test_the_closed_form_is_the_known_ratio_of_spreads():
+    split = metrics.VarianceSplit(9.0, 0.64, 16, 4, *[np.nan] * 4)
+    table = separation(0.7, split, [1, 16, np.inf])
+    assert table.loc[16, "auc"] == pytest.approx(0.7)
+    assert table.loc[1, "d"] / table.loc[16, "d"] == pytest.approx(np.sqrt((0.64 + 9 / 16) / (0.64 + 9)))
+    assert table.loc[np.inf, "d"] == pytest.approx(np.sqrt(2) * norm.ppf(0.7) * np.sqrt(1 + 9 / 16 / 0.64))
+
+
+@pytest.mark.parametrize("attack", ["loss", "rmia"])
+def test_all_answers_are_the_plain_attack_on_all_queries_and_one_is_the_first(explorer, attack):
+    noisy, quiet = world()
+    table = explorer.set(attack=attack, target="all", answers=QUERIES).table.set_index("answers")
+    for words, signals in (("16", noisy), ("1", noisy.select(queries=[0])), ("noise off", quiet)):
+        auc = metrics.intervals(attacks.score(attack, signals), (), draws=200).loc["auc"]
+        assert table.loc[words, "AUC"] == f"{auc['value']:.3f} [{auc['low']:.3f}, {auc['high']:.3f}]"
+
+
+def test_the_curve_agrees_with_the_table_of_metrics(explorer):
+    view = explorer.set(attack="loss", target="all", answers=4, closed=True)
+    wanted = metrics.query_curve(world()[0], "loss", queries=(1, 4, 16), fpr=(), draws=200)
+    drawn = dict(zip(range(1, 17), heights(view, "asked R times"), strict=True))
+    for count in (1, 4, 16):
+        assert drawn[count] == pytest.approx(wanted.loc[count, "auc"])
+    assert explorer.view.sentence.count(f"{wanted.loc[4, 'auc']:.3f}") == 1
+
+
+def test_the_sentence_names_one_answer_many_and_the_noise_off_with_intervals_and_size(explorer):
+    sentence = explorer.set(attack="loss", target="all", answers=16).sentence
+    assert sentence.startswith("sigma = 1 (noise sd 1): one answer gives AUC 0.")
+    assert "16 answers 0." in sentence and "the model without its noise 0." in sentence
+    assert sentence.count("[") == 3 and "8 targets" in sentence and "n0 = 400" in sentence
+    assert "1 answers" not in explorer.set(answers=1).sentence
+
+
+def test_every_control_changes_a_picture(explorer):
+    explorer.set(attack="loss", target="all", answers=4, sample=1, closed=False)
+    for control, other in {"answers": 9, "sample": 7, "closed": True, "attack": "rmia", "target": 2}.items():
+        before = explorer.view.figures
+        assert explorer.set(**{control: other}).figures != before, control
+
+
+def test_a_running_mean_settles_on_the_mean_of_all_answers_of_the_chosen_models(explorer):
+    noisy, _ = world()
+    view = explorer.set(attack="loss", target=3, answers=16, sample=5)
+    title = view.figures["sample"]["layout"]["title"]["text"]
+    column, apart = int(title.split("Sample ")[1].split()[0]), float(title.split("answers are ")[1].split()[0])
+    models = two_worlds(noisy.member[:, column], noisy.member, 3)
+    assert 3 in models.values() and noisy.member[models[True], column] and not noisy.member[models[False], column]
+    mean = noisy.margin.mean(1)[:, column]
+    assert apart == pytest.approx(mean[models[True]] - mean[models[False]], abs=0.006)
+
+
+def test_a_target_stands_against_its_own_complement():
+    member = np.array([[1, 0, 1, 0], [1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1]], bool)
+    assert two_worlds(member[:, 0], member, 0) == {True: 0, False: 2}
+    assert two_worlds(member[:, 0], member, 3) == {True: 1, False: 3}
+    assert two_worlds(member[:, 0], member, None) == {True: 0, False: 2}
+    assert two_worlds(np.ones(3, bool), np.ones((3, 2), bool), None) == {True: 0}
+
+
+def test_pools_that_differ_in_the_noise_alone_share_an_entry_and_the_slider_orders_them_by_sigma():
+    noisy, _ = world(samples=60)
+    pools = [stored(noisy, pool=f"{i}" * 4, sigma=sigma)[0] for i, sigma in enumerate((2.0, 0.5, 1.0))]
+    longer = stored(noisy, pool="long", sigma=1.0, flow=flow(1.0, T=0.5))
+    groups = grouped([*pools, *longer])
+    assert [list(levels) for levels in groups.values()] == [
+        [f"sigma = {s:g} (noise sd {s:g})" for s in (0.5, 1.0, 2.0)],
+        ["sigma = 1 (noise sd 1)"],
+    ]
+    explorer = noise([*pools, *longer])
+    assert explorer.set(sigma="sigma = 2 (noise sd 2)").sentence.startswith("sigma = 2")
+    assert not explorer.controls["sigma"].disabled
+    explorer.set(pool=list(groups)[1])
+    assert explorer.controls["sigma"].disabled and explorer.view.sentence.startswith("sigma = 1")
+
+
+def test_the_noise_off_twin_is_of_the_same_pool_and_epoch():
+    noisy, quiet = world(samples=60)
+    other = stored(noisy, quiet, pool="bbbb")[1]
+    early = stored(noisy, quiet, pool="aaaa", epoch=2)[1]
+    ((levels),) = grouped([*stored(noisy), other, early]).values()
+    assert levels["sigma = 1 (noise sd 1)"][1] is None
+    own = stored(noisy, quiet)
+    ((levels),) = grouped([other, early, *own]).values()
+    assert levels["sigma = 1 (noise sd 1)"] == (own[0], own[1])
+
+
+def test_of_two_askings_of_one_pool_the_one_with_more_answers_counts():
+    noisy, _ = world(samples=60)
+    few = stored(noisy.select(queries=slice(0, 4)))[0]
+    few.info["queries"] = 4
+    many = stored(noisy)[0]
+    ((levels),) = grouped([few, many]).values()
+    assert levels["sigma = 1 (noise sd 1)"][0] is many
+
+
+def test_without_stored_noise_off_the_explorer_says_how_to_ask():
+    explorer = noise(stored(world(samples=60)[0]))
+    assert "without its noise" not in explorer.view.sentence
+    assert "query(pool, images, noise=False)" in explorer.view.note
+
+
+def test_no_noisy_source_gives_a_message_with_a_command():
+    plain = Source("plain", world(samples=60)[1])
+    assert "mia-nb run" in noise([plain]).error and noise([]).view is None
+
+
+def test_models_whose_noise_is_off_are_named_and_have_no_closed_form():
+    noisy, _ = world(samples=60)
+    same = replace(noisy, margin=np.repeat(noisy.margin[:, :1], QUERIES, axis=1))
+    explorer = noise(stored(same))
+    assert "the noise is off" in explorer.set(closed=True).note
+    assert (explorer.view.table["d' closed form"] == "n/m").all()
+
+
+def test_attacks_that_do_not_average_are_not_offered(explorer):
+    assert "lira_joint" not in explorer.controls["attack"].options
+    assert "lira_joint" in stored(world()[0])[0].attacks()
+
+
+def test_many_samples_are_scored_at_doublings_only_and_where_the_slider_stands():
+    noisy, _ = world(samples=AHEAD // 8 // QUERIES + 2)
+    explorer = noise(stored(noisy))
+    view = explorer.set(attack="loss", answers=11)
+    assert len(heights(view, "asked R times")) == 5
+    value = attacks.score("loss", noisy.select(queries=slice(0, 11)), targets=0).value[0]
+    auc = metrics.auc(value, noisy.member[0])
+    assert explorer.set(target=0).sentence.count(f"11 answers {auc:.3f} [") == 1
