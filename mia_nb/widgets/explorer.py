@@ -121,7 +121,7 @@ class Explorer:
         right = []
         for row in self.rows:
             figures = [self._figures[name] for name in row if name in self._figures]
-            columns = " ".join(["minmax(0, 1fr)"] * len(figures))
+            columns = f"repeat(auto-fit, minmax(min(100%, {360 if len(figures) > 1 else 0}px), 1fr))"  # side by side where wide
             right.append(W.GridBox(figures, layout=W.Layout(grid_template_columns=columns, width="100%")))
         right = W.VBox([*right, self._numbers], layout=W.Layout(flex="1 1 480px", min_width="0"))
         body = W.HBox([left, right], layout=W.Layout(width="100%", flex_flow="row wrap"))
