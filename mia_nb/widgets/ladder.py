@@ -1,0 +1,272 @@
+"""The privacy ladder: what is claimed, proved and exceeded, as noise, epochs and delta move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import ipywidgets as W
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from mia_nb import accounting, auditing, metrics, plots
+from mia_nb.auditing.ladder import number
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
+from mia_nb.metrics.uncertainty import FPR
+from mia_nb.plots.spiking import BELOW
+from mia_nb.plots.style import DASHES, GREY, finish, translucent
+from mia_nb.types import Scores
+from mia_nb.widgets.explorer import ROW, Explorer, View, buttons, dropdown, slider, steps
+from mia_nb.widgets.figure import plain
+from mia_nb.widgets.stored import Source
+
+TITLE = "Privacy ladder"
+FORMULAS = "no pool: formulas only"
+NO_ATTACK = "none"
+ATTACKS = ("rmia", "lira_global", "loss")  # chosen beforehand: each is paid for in confidence
+ACCOUNTANTS = {"GDP, fixed batches": ("gdp", "uniform"), "GDP, Poisson": ("gdp", "poisson"), "RDP": ("rdp", "poisson")}
+DELTAS = [float(f"{digit}e{power}") for power in range(-7, -2) for digit in (1, 2, 5)] + [1e-2]
+STUDY = {"samples": 25_000, "batch": 512, "epochs": 300, "sigma": 2.0, "steps": 16, "T": 1.0, "clip": 0.5}  # arXiv 2501.06686
+NO_RECIPE = "rows 1, 2 and 4 lack the recipe of the training: it is not stored with these signals"
+DERIVED = "a derived pool's own steps say nothing of what its parent saw: no row counts them"
+VACUOUS = 0.99
+NOT_COMPARED = "row 5 belongs to the stored training: not compared"
+DRAWS = 200
+
+
+class Training(NamedTuple):
+    """What an accountant wants to know of a training; None where it is not known or does not apply."""
+
+    flow: dict | None
+    noise_multiplier: float | None  # of DP-SGD
+    sample_rate: float | None
+    per_epoch: int  # optimiser steps
+    epochs: int
+    why: str = ""  # a number is missing
+
+    @property
+    def noise(self) -> float:
+        """What the slider starts at: sigma of the equation, else DP-SGD's noise multiplier, else 0."""
+        return round(float(self.flow["sigma"]) if self.flow else self.noise_multiplier or 0.0, 4)
+
+
+def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
+    """The five rows of `auditing.ladder`, and trade-off curves over the ROC of an attack, with sliders for what they rest on.
+
+    sigma: of the equation, k = sigma sqrt(T / steps); of a network trained by DP-SGD its noise multiplier. epochs: times the
+    steps of one epoch. Rows 1 to 4 follow; row 5 and the ROC are of the training that is stored, so that they are
+    compared only where noise and epochs stand at its values. Without a pool the rows are those of the study's setting (Hong,
+    Wu, Gruber and Lee, arXiv 2501.06686: 25,000 records, sigma 2, 300 epochs; batch 512, clip 0.5 and L are assumed here).
+    accountant: closed forms of GDP, an approximation and no guarantee; or RDP, an upper statement. Row 4 takes RDP in either
+    case; PRV, about 5 to 20 % lower, takes up to seconds: `auditing.ladder(accountant="prv")`.
+    Row 5: `auditing.audit` with the attack chosen, alpha divided by the attacks offered; pools whose members were not drawn
+    by coins cannot be audited this way, and say so. Raises ValueError for a delta outside (0, 1).
+    """
+    if not 0 < delta < 1:
+        raise ValueError(f"delta={delta}: wanted a number above 0 and below 1, say 1e-5")
+    found = {source.label: source for source in sources}
+    training = cache(lambda name: known(found.get(name)))
+    offered = cache(lambda name: [word for word in ATTACKS if word in found[name].attacks()] if name in found else [NO_ATTACK])
+    evidence = cache(lambda name, attack, at: audited(found.get(name), attack, at, len(offered(name))))
+    base = cache(lambda name, attack: frame(found.get(name), attack))
+    rates = cache(lambda name, attack: measured(found[name].scores(attack)) if name in found else None)
+
+    def draw(source, attack, sigma, epochs, lipschitz, delta, accountant) -> View:
+        own, (record, why) = training(source), evidence(source, attack, delta)
+        moved = moves(own, sigma, epochs) if source in found else []
+        table = rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz if source == FORMULAS else None)
+        figure = plain(plots.ladder(table))
+        sentence = figure["layout"]["title"]["text"].replace("<br>", " ")
+        sentence += f" (delta {delta:g}, add/remove one record{f'; m = {record.canaries:,} coins' if record else ''})"
+        roc = with_bounds(base(source, attack), claims(table), delta, rates(source, attack), moved)
+        note = [
+            "no row bounds another; row 4 alone may be called a guarantee for the training set, and only of DP-SGD",
+            own.why,
+        ]
+        if source == FORMULAS:
+            note.append(f"the study's setting; L = {lipschitz:g} and clip {STUDY['clip']} are assumed, nobody measured them")
+        if moved:
+            note.append(
+                f"moved: {', '.join(moved)}; row 5 and the ROC are of the stored training and say nothing about this one"
+            )
+        note.append("row 4 counts one training, not those that its settings took to find" if own.noise_multiplier else "")
+        note.append(f"no audit: {why}" if why else "")
+        shown = table[["label", "shown", "verdict", "method", "remark"]]
+        return View(sentence, {"ladder": figure, "roc": roc}, shown, "; ".join(filter(None, note)))
+
+    last: dict[str, str] = {"source": ""}
+
+    def adjust(values) -> dict:
+        source, own = values["source"], training(values["source"])
+        names, counted = offered(source), own.sample_rate is not None and own.per_epoch > 0
+        noisy = bool(own.flow) or own.noise_multiplier is not None
+        changes = {
+            "attack": {"options": names, "value": values["attack"] if values["attack"] in names else names[0]},
+            "lipschitz": {"disabled": source != FORMULAS},
+            "sigma": {"disabled": not noisy, "description": "sigma" if own.flow or not noisy else "noise mult."},
+            "epochs": {"disabled": not (noisy and counted)},
+            "accountant": {"disabled": not own.flow},
+        }
+        if last["source"] != source:
+            last["source"] = source
+            changes["sigma"] |= {"max": max(4.0, 2 * own.noise), "value": own.noise}
+            changes["epochs"] |= {"max": max(300, own.epochs), "value": max(own.epochs, 1)}
+        return changes
+
+    first, deltas = start(found), sorted({*DELTAS, float(delta)})
+    controls = {
+        "source": dropdown("source", [FORMULAS, *found], first),
+        "attack": dropdown("attack", offered(first), offered(first)[0]),
+        "sigma": slider("sigma", 0.0, 4.0, 2.0, 0.05),
+        "epochs": W.IntSlider(description="epochs", min=1, max=300, value=300, **ROW),
+        "lipschitz": slider("L", 0.0, 10.0, 1.0, 0.1),
+        "delta": steps("delta", [(f"{one:.0e}" if one in DELTAS else f"{one:g}", one) for one in deltas], float(delta)),
+        "accountant": buttons("account", list(ACCOUNTANTS), next(iter(ACCOUNTANTS))),
+    }
+    return Explorer(TITLE, controls, draw, rows=[["ladder"], ["roc"]], adjust=adjust)
+
+
+def start(found: dict[str, Source]) -> str:
+    """A pool with noise whose members were drawn by coins, else one drawn by coins, else the first, else no pool."""
+    coins = [name for name, source in found.items() if source.recipe.get("split") == "bernoulli"]
+    noisy = [name for name in coins if (found[name].info.get("flow") or {}).get("k")]
+    return next(iter([*noisy, *coins, *found]), FORMULAS)
+
+
+def known(source: Source | None) -> Training:
+    """Noise, sampling rate and steps of a stored training, or of the study's."""
+    if source is None:
+        flow = {name: STUDY[name] for name in ("sigma", "steps", "T", "clip")} | {"method": "euler"}
+        flow["k"] = spread(flow, flow["sigma"])
+        rate, steps_ = STUDY["batch"] / STUDY["samples"], math.ceil(STUDY["samples"] / STUDY["batch"])
+        return Training(flow, None, rate, steps_, STUDY["epochs"])
+    recipe, flow = source.recipe, source.info.get("flow")
+    if flow and source.info.get("noise") is False:
+        flow = flow | {"noise_eval": False}
+    epochs = source.info.get("epoch") or recipe.get("epochs", 0)
+    if not recipe:
+        return Training(flow, None, None, 0, epochs, NO_RECIPE)
+    if recipe.get("parent"):
+        return Training(flow, None, None, 0, epochs, DERIVED)
+    members = trained_on(source)
+    private = recipe.get("defense_args", {}).get("noise_multiplier") if recipe.get("defense") == "dp_sgd" else None
+    return Training(flow, private, recipe["batch"] / members, members // recipe["batch"], epochs)
+
+
+def trained_on(source: Source) -> int:
+    """Records that a model trained on; where coins were flipped, as many as are expected."""
+    member, recipe = source.pool.read_array("member.npy"), source.recipe
+    whole = member.shape[1] - recipe.get("population", 0)
+    return whole // 2 if recipe.get("split") == "bernoulli" else int(member.sum(1).mean())
+
+
+def spread(flow: dict, sigma: float) -> float:
+    """k = sigma sqrt(T / steps)."""
+    return sigma * math.sqrt(flow["T"] / flow["steps"])
+
+
+def moves(own: Training, sigma: float, epochs: int) -> list[str]:
+    """Which values differ from those that the pool was trained with, in words."""
+    word = "sigma" if own.flow else "noise multiplier"
+    found = [f"{word} {sigma:g}, trained with {own.noise:g}"] if abs(sigma - own.noise) > 1e-6 else []
+    return found + ([f"{epochs} epochs, trained for {own.epochs}"] if epochs != max(own.epochs, 1) else [])
+
+
+def rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz) -> pd.DataFrame:
+    """`auditing.ladder` at the values set; row 4 by RDP; beside moved values an audit stands apart, uncompared."""
+    how, sampling = ACCOUNTANTS[accountant]
+    steps_ = epochs * own.per_epoch
+    counted = {"sample_rate": own.sample_rate, "steps": steps_} if own.sample_rate and steps_ else None
+    flow, args = own.flow, {"delta": delta, "audited": None if moved else record}
+    if flow is not None and abs(sigma - own.noise) > 1e-6:
+        flow = flow | {"k": spread(flow, sigma)}
+    private = own.noise_multiplier if flow is not None else sigma
+    dp_sgd = {"noise_multiplier": private, **counted} if own.noise_multiplier is not None and counted else None
+    bounds = None if lipschitz is None else {"certified": lipschitz}
+    table = auditing.ladder(**args, flow=flow, nominal=counted, lipschitz=bounds, accountant=how, sampling=sampling)
+    if dp_sgd is not None:
+        table.loc[3] = auditing.ladder(**args, flow=flow, dp_sgd=dp_sgd, accountant="rdp").loc[3]
+    if record is None:
+        table.loc[4, ["note", "remark"]] = "not audited: no pool, or members not drawn by coins" if why else "", why
+    elif moved:
+        table.loc[4] = auditing.ladder(delta=delta, audited=record).loc[4]
+        table.loc[4, "shown"] += " (stored training)"
+        table.loc[4, "note"] += "; of the stored training, not of the values set here"
+        table.loc[table["epsilon"].notna() & (table["row"] < 5), "verdict"] = NOT_COMPARED
+    return table
+
+
+def audited(source: Source | None, attack: str, delta: float, attempts: int):
+    """(record of the audit or None, why there is none)."""
+    if source is None:
+        return None, "no pool is chosen"
+    try:
+        return auditing.audit(source.scores(attack), delta=delta, attempts=attempts), ""
+    except ValueError as error:
+        return None, " ".join(str(error).split())
+
+
+def claims(table: pd.DataFrame) -> dict[str, float]:
+    """{name of a curve: epsilon}: what rows 1 and 4 state about the training; else two values to compare with."""
+    words = {1: "nominal epsilon {} (paper's accounting)", 4: "DP-SGD's epsilon {}"}
+    rows = table.set_index("row").loc[list(words), "epsilon"]
+    found = {words[row].format(number(value, up=row == 4)): value for row, value in rows.items() if np.isfinite(value)}
+    return found or {"for reference: epsilon 1": 1.0, "for reference: epsilon 8": 8.0}
+
+
+def measured(scores: Scores) -> tuple[float, float, float, float, int] | None:
+    """(fpr, tpr, low, high, n0) at the smallest false-positive rate with ten false positives."""
+    n0 = int((~scores.member & ~np.isnan(scores.value)).sum(1).min())
+    fpr = next((x for x in FPR if math.floor(x * n0 + 1e-9) >= MIN_FALSE_POSITIVES), None)
+    if fpr is None:
+        return None
+    row = metrics.intervals(scores, (fpr,), draws=DRAWS).loc[f"tpr@{fpr:g}"]
+    return fpr, row["value"], row["low"], row["high"], n0
+
+
+def frame(source: Source | None, attack: str) -> dict:
+    """The ROC on logarithmic axes without any bound; empty axes without a pool."""
+    if source is not None:
+        return plain(plots.roc_bounds({attack: source.scores(attack)}, bounds=()))
+    axis, figure = {"type": "log", "dtick": 1, "tickformat": "~%"}, go.Figure()
+    axes = {"xaxis": axis | {"range": [-6, 0.01], "title": "false alarms (FPR)"}}
+    axes |= {"yaxis": axis | {"range": [-6, 0.02], "title": "members found (TPR)"}}
+    return plain(finish(figure, "", height=520, legend=BELOW | {"y": -0.14}, **axes))
+
+
+def with_bounds(figure: dict, curves: dict[str, float], delta: float, rate, moved) -> dict:
+    """The ROC under the trade-off curves of (epsilon, delta) and the Gaussian ones of equal (epsilon, delta)."""
+    fpr = np.geomspace(10 ** figure["layout"]["xaxis"]["range"][0], 1, 200)
+    traces, title = [], []
+    for i, (name, epsilon) in enumerate(curves.items()):
+        gaussian = accounting.tradeoff(fpr, mu=accounting.gaussian_mu(epsilon, delta))
+        for word, tpr, dash in ((name, accounting.tradeoff(fpr, epsilon=epsilon, delta=delta), DASHES[2 * i % 4 + 1]),
+                                (f"Gaussian of {name}", gaussian, DASHES[2 * i % 4 + 2])):  # fmt: skip
+            traces += bound(word, fpr, np.asarray(tpr), dash)
+        if rate is not None:
+            most = float(accounting.tradeoff(rate[0], epsilon=epsilon, delta=delta))
+            title.append(f"{name} allows {100 * min(most, 1):.3g} %")
+    words = "The curves that rows 1 and 4 allow; no pool is chosen"
+    if rate is not None:
+        x, tpr, low, high, n0 = rate
+        words = f"At {100 * x:g} % false alarms {100 * tpr:.1f} % of members are found (95 %: {100 * low:.1f}-{100 * high:.1f}"
+        words += f"), n0 = {n0:,}, in the stored training; " if moved else f"), n0 = {n0:,}; "
+        words += ", ".join(title) + (": another training, not compared" if moved else "")
+    layout = figure["layout"] | {"title": figure["layout"].get("title", {}) | {"text": words}}
+    return figure | {"data": [*traces, *figure["data"]], "layout": layout}
+
+
+def bound(name: str, fpr, tpr, dash: str) -> list[dict]:
+    """A ceiling as plain traces, faint where it allows all there is to find."""
+    usable = int((tpr <= VACUOUS).sum())
+    parts = ((slice(0, usable + 1), GREY, 1.8, True), (slice(usable, None), translucent(GREY, 0.3), 1.2, False))
+    same = {"type": "scatter", "mode": "lines", "name": name, "legendgroup": name}
+    same["hovertemplate"] = f"{name}: at most %{{y:.2%}} at %{{x:.3%}}<extra></extra>"
+    return [
+        same | {"x": fpr[part].tolist(), "y": tpr[part].round(7).tolist(), "showlegend": shown}
+        | {"line": {"color": colour, "dash": dash, "width": width}}
+        for part, colour, width, shown in parts
+    ]  # fmt: skip
