@@ -27,8 +27,8 @@ LARGE = 256  # pixels of a single picture: enlarged before it is sent, so that n
 SMALL = 64
 UNIT = 100
 HIDDEN = {"visible": False, "fixedrange": True}
-ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 1, "xanchor": "right"}
-BELOW = {"orientation": "h", "y": -0.24, "yanchor": "top", "x": 0}
+NARROW, WIDE = 46, 96  # characters of a title's line
+BELOW = {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
 
 
 class Curve(NamedTuple):
@@ -43,7 +43,7 @@ class Curve(NamedTuple):
 
 def empty(text: str, *, height: int = 130) -> dict:
     """A figure without axes that says in words why there is nothing to draw."""
-    return _figure([], text, height=height, xaxis=HIDDEN, yaxis=HIDDEN)
+    return _figure([], text, height=height, wrap=WIDE, xaxis=HIDDEN, yaxis=HIDDEN)
 
 
 def score_points(x, y, member=None, *, names: tuple[str, str], points: int = POINTS, height: int = 420) -> dict:
@@ -69,7 +69,7 @@ def score_points(x, y, member=None, *, names: tuple[str, str], points: int = POI
     note = "click a point, or draw a lasso around some" + (f"; {len(shown):,} drawn" if len(shown) < len(finite) else "")
     axes = {"xaxis": {"title": {"text": f"score: {names[0]}"}}, "yaxis": {"title": {"text": f"score: {names[1]}"}}}
     pointer = {"dragmode": "lasso", "hovermode": "closest"}
-    return _figure(data, sentence, note, height=height, legend=BELOW, margin={"b": 100}, **pointer, **axes)
+    return _figure(data, sentence, note, height=height, legend=BELOW, margin={"b": 92}, **pointer, **axes)
 
 
 def picture(x, sentence: str, *, height: int = 330) -> dict:
@@ -112,18 +112,18 @@ def two_worlds(
         points = {"x": _packed(margin[mine]), "y": _packed(np.full(mine.sum(), row)), "text": [str(n) for n in numbers[mine]]}
         hover = f"{world}, model %{{text}}: margin %{{x:.3f}}<extra></extra>"
         style = {"type": "scatter", "mode": "markers", "marker": marker, "hovertemplate": hover}
-        data.append(points | style | {"name": f"{world} ({mine.sum()} models)"})
+        data.append(points | style | {"name": f"{world} ({mine.sum()})"})
     for curve in curves:  # what the dashes say, once for both colours
         data.append(_line([np.nan], [np.nan], GREY, dash=curve.dash, name=curve.name))
     if target is not None:
-        colour, who = GREY, "the target"
+        colour, who = GREY, "target"
         if trained is not None:
-            colour, who = (MEMBER, "the target, a member") if trained else (NON_MEMBER, "the target, no member")
+            colour, who = (MEMBER, "target: a member") if trained else (NON_MEMBER, "target: no member")
         dash, hover = "dash" if trained is False else "solid", "target: %{x:.3f}<extra></extra>"
         data.append(_line([target] * 2, [-0.25, 1.95], colour, width=2.5, dash=dash, name=who, hovertemplate=hover))
     rows = {"tickvals": [0, 1], "ticktext": ["OUT", "IN"], "range": [-0.3, 2.0], "fixedrange": True}
     ends = {"range": [float(end) for end in span]} if span else {}
-    axes = {"xaxis": {"title": {"text": "margin (nats)"}} | ends, "yaxis": rows, "legend": BELOW, "margin": {"b": 120}}
+    axes = {"xaxis": {"title": {"text": "margin (nats)"}} | ends, "yaxis": rows, "legend": BELOW, "margin": {"b": 112}}
     return _figure(data, sentence, note, height=height, **axes)
 
 
@@ -142,14 +142,14 @@ def sample_traces(lines, everyone, sentence: str, *, own=None, note: str = "", h
         gap = np.full((len(lines), 1), np.nan)  # one trace of many lines
         x, y = (np.hstack([part, gap]).ravel() for part in (np.broadcast_to(epochs, lines.shape), lines))
         faint = {"width": 1, "opacity": 0.45, "hoverinfo": "skip"}
-        data.append(_line(x, y, MEMBER, name=f"this sample, {len(lines)} models", **faint))
-        middle = np.median(lines, axis=0)
+        data.append(_line(x, y, MEMBER, name=f"this sample ({len(lines)})", **faint))
+        middle = np.nanmedian(lines, axis=0)
         data.append(_line(epochs, middle, MEMBER, width=2.5, name="their median", hovertemplate="%{y:.3g}"))
     if own is not None:
-        data.append(_line(epochs, own, LINES[0], dash="dot", width=2.5, name="the target", hovertemplate="%{y:.3g}"))
+        data.append(_line(epochs, own, LINES[0], dash="dot", width=2.5, name="target", hovertemplate="%{y:.3g}"))
     scale = {"title": {"text": "loss (nats)"}, "type": "log", "dtick": 1, "tickformat": "~g"}
     axes = {"xaxis": {"title": {"text": "epoch"}}, "yaxis": scale, "hovermode": "x"}
-    return _figure(data, sentence, note, height=height, legend=BELOW | {"y": -0.3}, margin={"b": 105}, **axes)
+    return _figure(data, sentence, note, height=height, legend=BELOW, margin={"b": 112}, **axes)
 
 
 def sheet(
@@ -191,11 +191,11 @@ def sheet(
         ends = {name: float(end + (1.5 if name.endswith("1") else -2.5)) for name, end in corners}
         frames.append({"type": "rect", "line": {"color": LINES[2], "width": 4}} | ends)
     pointer = {"hovermode": "closest", "hoverdistance": 60, "annotations": words, "shapes": frames}
-    return _figure(data, sentence, note, height=86 + 122 * rows, **pointer, **_plane(*canvas.shape[:2]))
+    return _figure(data, sentence, note, height=86 + 122 * rows, wrap=WIDE, **pointer, **_plane(*canvas.shape[:2]))
 
 
-def ranking(value, sentence: str, *, null=None, at: float | None = None, name="separation", bins: int = 80) -> dict:
-    """How a ranking statistic (N,) spreads over samples, beside its values under redrawn masks; at: the one looked at."""
+def ranking(value, sentence: str, *, null=None, name="separation", bins: int = 80) -> dict:
+    """How a ranking statistic (N,) spreads over samples, beside its values under redrawn masks, each as shares of its own."""
     value = np.asarray(value, float)
     groups = [("samples", value[np.isfinite(value)], LINES[0], "solid")]
     if null is not None:
@@ -210,12 +210,17 @@ def ranking(value, sentence: str, *, null=None, at: float | None = None, name="s
         share = np.append(counts, counts[-1]) / max(len(numbers), 1)  # a step line needs the last level twice
         style = {"dash": dash, "shape": "hv", "fill": "tozeroy", "fillcolor": translucent(colour, 0.15)}
         data.append(_line(edges, share, colour, name=label, hovertemplate="%{x:.2f}: %{y:.2%}", **style))
-    marks = []
-    if at is not None and np.isfinite(at):
-        stick = {"color": LINES[2], "width": 3}
-        marks = [{"type": "line", "x0": float(at), "x1": float(at), "y0": 0, "y1": 1, "yref": "y domain", "line": stick}]
     axes = {"xaxis": {"title": {"text": name}}, "yaxis": {"title": {"text": "share of samples"}, "tickformat": "~%"}}
-    return _figure(data, sentence, height=330, legend=BELOW | {"y": -0.3}, margin={"b": 100}, shapes=marks, **axes)
+    return _figure(data, sentence, height=330, legend=BELOW, margin={"b": 92}, **axes)
+
+
+def marked(figure: dict, x: float) -> dict:
+    """The figure with an upright line at x; unchanged where x is not finite."""
+    if not np.isfinite(x):
+        return figure
+    stick = {"type": "line", "x0": float(x), "x1": float(x), "y0": 0, "y1": 1, "yref": "y domain"}
+    shapes = [stick | {"line": {"color": LINES[2], "width": 3}}]
+    return figure | {"layout": figure["layout"] | {"shapes": shapes}}
 
 
 def _line(x, y, colour, *, dash="solid", width=1.5, shape="linear", **rest) -> dict:
@@ -236,9 +241,9 @@ def _plane(height: int, width: int) -> dict:
     return {"xaxis": x, "yaxis": y, "margin": {"l": 8, "r": 8, "b": 8}, "dragmode": False}
 
 
-def _figure(data: list[dict], sentence: str, note: str = "", *, height: int, margin: dict | None = None, **layout) -> dict:
-    """`style.finish` on plain JSON."""
-    lines = textwrap.wrap(sentence, 96) or [""]
+def _figure(data: list[dict], sentence: str, note: str = "", *, height: int, wrap=NARROW, margin=None, **layout) -> dict:
+    """`style.finish` on plain JSON, the title from the left edge: two of these stand side by side."""
+    lines = textwrap.wrap(sentence, wrap) or [""]
     base = _layout(len(lines))
     title = base["title"] | {"text": "<br>".join(lines), "subtitle": {"text": note}}
     edges = base["template"]["layout"]["margin"] | base.get("margin", {}) | (margin or {})
@@ -248,7 +253,9 @@ def _figure(data: list[dict], sentence: str, note: str = "", *, height: int, mar
 @cache
 def _layout(lines: int) -> dict:
     figure = finish(go.Figure(), " ".join(["x" * 96] * lines), "note", height=UNIT)
-    return json.loads(figure.to_json())["layout"]
+    layout = json.loads(figure.to_json())["layout"]
+    layout["template"]["layout"]["title"] |= {"xref": "container", "x": 0.01}
+    return layout
 
 
 def _png(pixels: np.ndarray) -> str:

@@ -5,11 +5,26 @@ figure with the same sentence and numbers in batch mode. They train nothing and 
 """
 
 from mia_nb.widgets.explorer import Explorer, View
+from mia_nb.widgets.exposed import exposed
 from mia_nb.widgets.ladder import ladder
 from mia_nb.widgets.noise import noise
+from mia_nb.widgets.sample import sample
 from mia_nb.widgets.scores import scores
 from mia_nb.widgets.setup import coerce, setup
 from mia_nb.widgets.stored import Source, sources
 from mia_nb.widgets.tabs import explore
 
-__all__ = ["Explorer", "Source", "View", "coerce", "explore", "ladder", "noise", "scores", "setup", "sources"]
+__all__ = [
+    "Explorer",
+    "Source",
+    "View",
+    "coerce",
+    "explore",
+    "exposed",
+    "ladder",
+    "noise",
+    "sample",
+    "scores",
+    "setup",
+    "sources",
+]

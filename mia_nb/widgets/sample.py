@@ -59,7 +59,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     except ValueError as error:
         return message(TITLE, str(error))
     evidence, references = _evidence(found)
-    losses = cache(lambda pool: _losses(found[pool]))
+    losses = cache(lambda pool: losses_of(found[pool]))
 
     @lru_cache(16)
     def points(pool, target, attack, truth) -> dict:
@@ -76,14 +76,14 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     @lru_cache(8)
     def traces(pool, target, one, truth) -> dict:
         rows = references(pool, target)[0]
-        return _traces(losses(pool), rows, one, target if truth else None)
+        return traces_of(losses(pool), rows, one, target if truth else None)
 
     def draw(pool, target, attack, sample, k, variance, truth, subset) -> View:
         source, scores = found[pool], found[pool].scores(attack)
         audited, value = source.audited, scores.value[row_of(scores, target)]
         if not 0 <= sample < len(audited):
             raise ValueError(f"sample {sample} is not there: {pool} has audited samples 0 to {len(audited) - 1}")
-        subset = tuple(c for c in subset if c < len(audited))
+        subset = tuple(sorted(c for c in subset if c < len(audited)))
         world, one = evidence(pool, target, k, VARIANCES[variance]), int(audited[sample])
         everyone = references(pool, target)[1]
         refs, trained = everyone.select(models=slice(0, 2 * k)), bool(source.signals.member[target, one])
@@ -95,11 +95,11 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
             "traces": traces(pool, target, one, truth),
             "subset": crowd(pool, target, subset, truth),
         }
-        rows = [_row(source, target, sample, world, value, truth, told)]
-        rows += [_crowd(source, target, subset, world, value, truth)] if subset else []
+        row = _row(source, target, sample, world, value, truth, told)
+        row |= _crowd(source, target, subset, world, value, truth) if subset else {}
         outcome = f"; in truth {'a member' if trained else 'no member'}" if truth else ""
         note = _note(source, refs, world, k, attack)
-        return View(told["sentence"] + outcome, figures, pd.DataFrame(rows).fillna(""), note)
+        return View(told["sentence"] + outcome, figures, pd.DataFrame([row]), note)
 
     last: dict[str, str | None] = {"pool": None}
 
@@ -189,7 +189,7 @@ def possible(fit: Fit, phi: float, freedom: np.ndarray, *, seed: int = 0) -> np.
 def _told(source: Source, target, one, sample, world: Evidence, k, variance) -> dict:
     """The sentence, and the numbers in it."""
     label = source.classes[source.signals.labels[one]]
-    right = over_queries(source.signals.correct[target : target + 1], source.signals.draws)[0, one]
+    right = over_queries(source.signals.correct[target : target + 1, :, one : one + 1], source.signals.draws)[0, 0]
     says = "the target agrees" if right == 1 else "the target disagrees" if right == 0 else f"right in {right:.0%} of queries"
     start = f"Sample {sample} (labelled {label}, {says}): "
     fit = (world.gauss or world.student).of(one)
@@ -234,16 +234,19 @@ def _row(source: Source, target, sample, world: Evidence, value, truth, told) ->
 
 
 def _crowd(source: Source, target, subset, world: Evidence, value, truth) -> dict:
-    """The table's row of a lassoed subset: means."""
+    """What the table says of a lassoed subset."""
     columns = np.array(subset)
     own = source.audited[columns]
     inside = int(source.signals.member[target, own].sum())
-    return {
-        "who": f"lasso: {len(columns):,} samples, means", "target's margin": f"{world.phi[own].mean():.3f}",
-        "log LR": f"{np.nanmean(world.ratio[own]):.3g}", "score": f"{np.nanmean(value[columns]):.4g}",
-        "log LR (nig)": f"{np.nanmean(world.student.log_ratio(world.phi)[own]):.3g}",
-        "members": f"{inside:,} members, {len(columns) - inside:,} non-members" if truth else "hidden",
-    }  # fmt: skip
+    means = {"margin": world.phi[own], "log LR": world.ratio[own], "score": value[columns]}
+    row = {"lasso": f"{len(columns):,} samples"}
+    row |= {"lasso: members": f"{inside:,} and {len(columns) - inside:,} non-members"} if truth else {}
+    return row | {f"lasso: mean {name}": f"{_mean(numbers):.4g}" for name, numbers in means.items()}
+
+
+def _mean(numbers: np.ndarray) -> float:
+    known = numbers[~np.isnan(numbers)]
+    return float(known.mean()) if len(known) else np.nan
 
 
 def _note(source: Source, refs: Signals, world: Evidence, k: int, attack: str) -> str:
@@ -253,6 +256,7 @@ def _note(source: Source, refs: Signals, world: Evidence, k: int, attack: str) -
         words.append(f"no complementary pairs: k = {k} stands for {len(refs.margin)} models, shared out by chance")
     if asked > 1:
         words.append("margins after the last time step" if refs.draws == "steps" else f"margins are means of {asked} queries")
+    words.append("losses: references that trained on it, dashed and shaded all members; non-members have no training loss")
     words.append(f"score: {attack} with all references; what one ratio proves depends on how often it errs: see Scores and ROC")
     return "; ".join([*words, *dict.fromkeys(world.flags)])
 
@@ -283,46 +287,43 @@ def _margins(refs: Signals, everyone: Signals, rows, world: Evidence, one: int, 
             curves.append(pictures.Curve(name, dash, x, *np.exp(mine.log_density(x))))
     n = int(refs.member[:, one].sum())
     sentence = f"{n} IN and {len(margin) - n} OUT references; the target at {phi:.2f}"
-    note = "curves: fitted densities" if curves else ""
-    place = {"numbers": rows[: len(margin)], "target": phi, "trained": trained, "curves": curves, "span": span, "note": note}
+    place = {"numbers": rows[: len(margin)], "target": phi, "trained": trained, "curves": curves, "span": span}
     return pictures.two_worlds(margin, refs.member[:, one], sentence, **place)
 
 
 def _image(source: Source, target, one) -> dict:
     if source.images is None:
         return pictures.empty("no images are stored with these signals")
-    right = over_queries(source.signals.correct[target : target + 1], source.signals.draws)[0, one]
+    right = over_queries(source.signals.correct[target : target + 1, :, one : one + 1], source.signals.draws)[0, 0]
     sure = np.exp(-np.logaddexp(0, -source.signals.margin[target, :, one])).mean()
     verdict = "right" if right == 1 else "wrong" if right == 0 else f"right in {right:.0%} of queries"
     label = source.classes[source.signals.labels[one]]
-    return pictures.picture(source.images[one], f"labelled {label}; the target is {verdict}, {sure:.1%} sure of it")
+    return pictures.picture(source.images[one], f"labelled {label}; target {verdict}, p = {sure:.3g}")
 
 
-def _losses(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
+def losses_of(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
     """(log losses (M, E, N) of as many models as memory should hold, quartiles of all members' losses (3, E)), or None."""
     one = source.trace(0)
     if one is None:
         return None
     kept = np.stack([source.trace(m) for m in range(min(len(source.signals.margin), max(1, int(KEPT / one.size))))])
-    each = [np.quantile(log[:, ~np.isnan(log).all(0)], [0.25, 0.5, 0.75], axis=1) for log in kept]
+    each = [np.nanquantile(log[:, ~np.isnan(log).all(0)], [0.25, 0.5, 0.75], axis=1) for log in kept]
     return kept, np.exp(np.mean(each, axis=0))
 
 
-def _traces(losses, rows, one, target: int | None) -> dict:
+def traces_of(losses, rows, one, target: int | None) -> dict:
     """Losses of the references that trained on the sample; the target's own where its membership may be seen."""
     if losses is None:
         return pictures.empty("no training losses are stored with this pool")
     kept, everyone = losses
     log = kept[rows[rows < len(kept)], :, one]
-    lines = np.exp(log[~np.isnan(log).any(1)])
+    lines = np.exp(log[~np.isnan(log).all(1)])  # an epoch that leaves out an incomplete batch leaves a gap
     own = np.exp(kept[target, :, one]) if target is not None and target < len(kept) else None
-    own = None if own is None or np.isnan(own).any() else own
-    ends = (
-        f"{np.median(lines[:, -1]):.2g} here, {everyone[1, -1]:.2g} for the median member" if len(lines) else "no IN reference"
-    )
-    sentence = f"loss in the last epoch: {ends}"
-    note = "band: quartiles of all members; non-members have no training loss"
-    return pictures.sample_traces(lines, everyone, sentence, own=own, note=note)
+    own = None if own is None or np.isnan(own).all() else own
+    ended = np.exp(log[:, -1][~np.isnan(log[:, -1])])
+    here = f"{np.median(ended):.2g} here" if len(ended) else "no reference trained on it"
+    sentence = f"loss in the last epoch: {here}, {everyone[1, -1]:.2g} for the median member"
+    return pictures.sample_traces(lines, everyone, sentence, own=own)
 
 
 def _subset(source: Source, target, subset, truth) -> dict:
@@ -330,13 +331,14 @@ def _subset(source: Source, target, subset, truth) -> dict:
         return pictures.empty("Draw a lasso around points of the scatter to see who they are", height=90)
     own = source.audited[list(subset)]
     inside = int(source.signals.member[target, own].sum())
+    shown = np.linspace(0, len(own) - 1, min(len(own), THUMBNAILS)).astype(int)
     who = f"{len(own):,} samples" + (f", {inside:,} members and {len(own) - inside:,} non-members" if truth else "")
     if source.images is None:
         return pictures.empty(f"{who}; no images are stored with these signals")
-    shown = own[:THUMBNAILS]
-    captions = [f"{c}: {source.classes[source.signals.labels[i]]}" for c, i in zip(subset, shown, strict=False)]
-    x, first = source.images[shown], f"; the first {len(shown)}" if len(shown) < len(own) else ""
+    numbers, own = np.array(subset)[shown], own[shown]
+    captions = [f"{c}: {source.classes[source.signals.labels[i]]}" for c, i in zip(numbers, own, strict=True)]
+    x, who = source.images[own], who + (f"; {len(own)} of them" if len(own) < len(subset) else "")
     if not truth:
-        return pictures.sheet(x, captions, subset[:THUMBNAILS], who + first)
-    figure = plots.images(x, captions, source.signals.member[target, shown], columns=8)
-    return plain(figure.update_layout(title={"text": f"{who}{first}: ● members, ◇ non-members"}))
+        return pictures.sheet(x, captions, numbers, who)
+    figure = plots.images(x, captions, source.signals.member[target, own], columns=8)
+    return plain(figure.update_layout(title={"text": f"{who}: ● members, ◇ non-members"}))

@@ -1,0 +1,309 @@
+"""Vulnerable samples: whose scores move most when they are in the training set, and how far that list can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import ipywidgets as W
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+from scipy.stats import t as student
+
+from mia_nb import auditing
+from mia_nb.attacks.margins import over_queries
+from mia_nb.plots import samples as pictures
+from mia_nb.types import Scores
+from mia_nb.widgets.explorer import ROW, Explorer, View, dropdown, message
+from mia_nb.widgets.sample import losses_of, traces_of
+from mia_nb.widgets.scores import NOTHING
+from mia_nb.widgets.stored import Source
+
+TITLE = "Vulnerable samples"
+PAGE = 24  # thumbnails
+TESTED = 5000  # samples of which all are tested
+FOREMOST, YARDSTICK = 480, 2000  # of more: the head of the list, and these, drawn at random
+ALL = "all"
+FILTERS = {ALL: ALL, "most OUT models right": "right", "most OUT models wrong": "wrong"}
+
+
+class Ranking(NamedTuple):
+    """Audited samples by mean standardised separation of their scores."""
+
+    gap: np.ndarray  # (units, N) IN minus OUT score of every pair of targets, in standard deviations; one row without pairs
+    value: np.ndarray  # (N,) their mean; NaN where a side is missing
+    order: np.ndarray  # samples, most exposed first, NaN left out
+    agreement: tuple[float, int] | None  # between halves of the pairs: rank correlation, how many of a page both put on top
+
+
+class Tested(NamedTuple):
+    """Scores under redrawn masks."""
+
+    table: pd.DataFrame  # of auditing.vulnerability
+    null: np.ndarray  # separations under redrawn masks
+    columns: np.ndarray  # samples that were tested
+
+
+def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Explorer:
+    """Samples ranked by d_i = mean over pairs of targets of (z_t,i with i in t) - (z_t',i with i out of t').
+
+    z: a target's scores less their mean, over their standard deviation; without pairs the mean over targets with i less that
+    over those without. It is a ranking, no risk: references and targets share a pool, which moves a sample's scores together
+    (see `auditing.vulnerability`). The tick box "test" redraws the masks `draws` times and shows AUC over targets, its mean
+    under redrawn masks, p and q; of more than 5,000 samples only the first 480 and 2,000 others are redrawn, and all the
+    rest enter the correction with p = 1.
+    """
+    found = {source.label: source for source in sources}
+    if not found:
+        return message(TITLE, NOTHING)
+    first = next(iter(found))
+    try:
+        names = found[first].attacks()
+    except ValueError as error:
+        return message(TITLE, str(error))
+    ranks = cache(lambda pool, attack: ranking(found[pool].scores(attack)))
+    canaries, right = cache(lambda pool: _canaries(found[pool])), cache(lambda pool: _right(found[pool]))
+    losses = cache(lambda pool: losses_of(found[pool]))
+
+    @lru_cache(32)
+    def listed(pool, attack, kind, answers, canary) -> np.ndarray:
+        """Samples that pass the filters, most exposed first."""
+        source, order = found[pool], ranks(pool, attack).order
+        keep = np.ones(len(source.audited), bool)
+        if kind != ALL:
+            keep &= source.signals.labels[source.audited] == source.classes.index(kind)
+        if FILTERS[answers] != ALL:
+            share = right(pool)
+            keep &= share >= 0.5 if FILTERS[answers] == "right" else share < 0.5
+        if canary != ALL:
+            known = canaries(pool)
+            if known is None:
+                raise ValueError(f"{pool} has no canaries: choose canaries: all")
+            keep &= known if canary == "only" else ~known
+        return order[keep[order]]
+
+    @lru_cache(4)
+    def tested(pool, attack) -> Tested:
+        return _test(found[pool], attack, ranks(pool, attack).order, draws, seed)
+
+    @lru_cache(16)
+    def histogram(pool, attack, test, *filters) -> dict:
+        source, rows = found[pool], listed(pool, attack, *filters)
+        value, title = ranks(pool, attack).value[rows], f"{len(rows):,} of {len(source.audited):,} samples"
+        null = tested(pool, attack).null if test else None
+        return pictures.ranking(value, title, null=null, name="separation (sd of scores)")
+
+    traces = lru_cache(8)(lambda pool, one: traces_of(losses(pool), np.arange(len(found[pool].signals.margin)), one, None))
+    margins = lru_cache(8)(lambda pool, one: _margins(found[pool], one))
+    thumbs = lru_cache(16)(lambda pool, attack, shown, ranks_from, sample: _sheet(found[pool], shown, ranks_from, sample))
+
+    def draw(pool, attack, kind, answers, page, sample, test, canary=ALL) -> View:
+        source, ranked = found[pool], ranks(pool, attack)
+        if not 0 <= sample < len(source.audited):
+            raise ValueError(f"sample {sample} is not there: {pool} has audited samples 0 to {len(source.audited) - 1}")
+        rows = listed(pool, attack, kind, answers, canary)
+        if not len(rows):
+            raise ValueError("no sample passes these filters: widen class or answers")
+        shown = tuple(rows[PAGE * (page - 1) : PAGE * page].tolist())
+        outcome = tested(pool, attack) if test else None
+        one, value = int(source.audited[sample]), float(ranked.value[sample])
+        figures = {
+            "sheet": thumbs(pool, attack, shown, PAGE * (page - 1), sample),
+            "margins": margins(pool, one),
+            "traces": traces(pool, one),
+            "ranking": pictures.marked(histogram(pool, attack, test, kind, answers, canary), value),
+        }
+        row = _row(source, ranked, sample, right(pool), outcome, canaries(pool))
+        return View(
+            _sentence(source, ranked, rows, outcome, attack), figures, pd.DataFrame([row]), _note(ranked, outcome, source)
+        )
+
+    last: dict[str, tuple | None] = {"at": None}
+
+    def adjust(values) -> dict:
+        pool = values["pool"]
+        source = found[pool]
+        offered = source.attacks()
+        attack = values["attack"] if values["attack"] in offered else offered[0]
+        kind = values["kind"] if values["kind"] in source.classes else ALL
+        asked = (pool, attack, kind, values["answers"], values.get("canary", ALL))
+        rows = listed(*asked)
+        changes = {
+            "attack": {"options": offered, "value": attack},
+            "kind": {"options": [ALL, *source.classes], "value": kind},
+        }
+        most = max(1, -(-len(rows) // PAGE))
+        if last["at"] != asked:  # another list starts at its top
+            last["at"] = asked
+            changes["page"] = {"min": 1, "max": most, "value": 1}
+            changes["sample"] = {"value": int(rows[0])} if len(rows) else {}
+        return changes
+
+    controls = {
+        "pool": dropdown("pool", list(found), first),
+        "attack": dropdown("attack", names, names[0]),
+        "kind": dropdown("class", [ALL], ALL),
+        "answers": dropdown("answers", list(FILTERS), ALL),
+    }
+    if any(_canaries(source) is not None for source in found.values()):
+        controls["canary"] = dropdown("canaries", [ALL, "only", "none"], ALL)
+    controls |= {
+        "page": W.IntSlider(description="page", min=1, max=1, value=1, **ROW),
+        "sample": W.IntText(description="sample", value=0, **ROW),
+        "test": W.Checkbox(
+            description="test (redraws masks, seconds)", value=False, indent=False, layout=W.Layout(width="98%")
+        ),
+    }
+    rows = [["sheet"], ["margins", "traces"], ["ranking"]]
+    return Explorer(TITLE, controls, draw, rows=rows, adjust=adjust, clicks={"sheet": "sample"})
+
+
+def ranking(scores: Scores, *, page: int = PAGE) -> Ranking:
+    """Separation of every sample, mean over pairs of targets; without pairs, between means over targets."""
+    gap = separations(scores)
+    value = gap.mean(0)
+    order = np.argsort(-value, kind="stable")
+    order = order[~np.isnan(value[order])]
+    agreement = None
+    if len(gap) > 1:
+        halves = [np.where(np.isnan(value), -np.inf, gap[start::2].mean(0)) for start in (0, 1)]
+        tops = [set(np.argsort(-half, kind="stable")[:page]) for half in halves]
+        known = np.isfinite(halves[0]) & np.isfinite(halves[1])
+        agreement = float(spearmanr(halves[0][known], halves[1][known]).statistic), len(tops[0] & tops[1])
+    return Ranking(gap, value, order, agreement)
+
+
+def separations(scores: Scores) -> np.ndarray:
+    """(units, N): score with the sample less score without it, in the targets' standard deviations over samples."""
+    mean, spread = np.nanmean(scores.value, axis=1), np.nanstd(scores.value, axis=1)
+    z = (scores.value - mean[:, None]) / np.maximum(spread, 1e-12)[:, None]
+    twins = [np.flatnonzero(scores.pair == one) for one in np.unique(scores.pair)]
+    if all(len(rows) == 2 and (scores.member[rows[0]] != scores.member[rows[1]]).all() for rows in twins):
+        return np.stack([np.where(scores.member[a], z[a] - z[b], z[b] - z[a]) for a, b in twins])
+    known = ~np.isnan(z)
+    sums = [np.where(known & side, z, 0).sum(0) for side in (scores.member, ~scores.member)]
+    counts = [(known & side).sum(0) for side in (scores.member, ~scores.member)]
+    both = (counts[0] > 0) & (counts[1] > 0)
+    means = [total / np.maximum(count, 1) for total, count in zip(sums, counts, strict=True)]
+    return np.where(both, means[0] - means[1], np.nan)[None]
+
+
+def _test(source: Source, attack: str, order: np.ndarray, draws: int, seed: int) -> Tested:
+    """Redrawn masks for all samples, or for the first in order and a yardstick; what was not redrawn counts with p = 1."""
+    signals, everyone, scores = source.signals, len(source.audited), source.scores(attack)
+    columns = np.arange(everyone)
+    if everyone > TESTED:
+        others = np.random.default_rng(seed).choice(everyone, YARDSTICK, replace=False)
+        columns = np.unique(np.concatenate([order[:FOREMOST], others]))
+        chosen = np.sort(np.concatenate([source.audited[columns], np.flatnonzero(signals.population)]))
+        signals = signals.select(samples=chosen)
+    found: list[np.ndarray] = []
+
+    def full() -> Iterator[Scores]:
+        for one in auditing.null_scores(attack, signals, draws=draws, seed=seed):
+            found.append(separations(one).mean(0).astype(np.float32))
+            value, member = np.full((len(one.value), everyone), np.nan), np.zeros((len(one.value), everyone), bool)
+            value[:, columns], member[:, columns] = one.value, one.member
+            yield replace(one, value=value, member=member)
+
+    table = auditing.vulnerability(scores, null=full())
+    return Tested(table, np.concatenate(found), columns)
+
+
+def _canaries(source: Source) -> np.ndarray | None:
+    """(N audited,) bool, or None where none are known."""
+    if source.pool is None or not source.pool.has("canary.npy"):
+        return None
+    return source.pool.read_array("canary.npy")[source.samples][source.audited]
+
+
+def _right(source: Source) -> np.ndarray:
+    """(N audited,) share of the models without a sample that are right on it, mean over queries; NaN without such models."""
+    correct = over_queries(source.signals.correct, source.signals.draws)[:, source.audited]
+    out = ~source.signals.member[:, source.audited]
+    return np.where(out.any(0), (correct * out).sum(0) / np.maximum(out.sum(0), 1), np.nan)
+
+
+def _sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, attack: str) -> str:
+    top = int(rows[0])
+    label = source.classes[source.signals.labels[source.audited[top]]]
+    start = f"By {attack}, sample {top} (labelled {label}) leads {len(rows):,} sample{'s' * (len(rows) > 1)}: its score is "
+    start += f"higher by {_interval(ranked, top)} sd where it is a member"
+    if outcome is None:
+        return f"{start}; a ranking, no risk: not tested"
+    found, everyone = int(outcome.table["significant"].sum()), len(source.audited)
+    rate = outcome.table.attrs["rate"]
+    said = f"{found:,} of {everyone:,} samples" if found else f"no sample of {everyone:,}"
+    return f"{start}; {said} exposed beyond chance at a false discovery rate of {rate:.0%}"
+
+
+def _interval(ranked: Ranking, sample: int) -> str:
+    """Mean over pairs with Student's interval over pairs."""
+    gap, mean = ranked.gap[:, sample], ranked.value[sample]
+    if len(gap) < 2:
+        return f"{mean:.2f} (no pairs of targets, no interval)"
+    half = student.ppf(0.975, len(gap) - 1) * gap.std(ddof=1) / np.sqrt(len(gap))
+    return f"{mean:.2f} [{mean - half:.2f}, {mean + half:.2f}]"
+
+
+def _row(source: Source, ranked: Ranking, sample: int, share, outcome: Tested | None, canary) -> dict:
+    signals, one = source.signals, source.audited[sample]
+    place = np.flatnonzero(ranked.order == sample)
+    row = {
+        "sample": sample, "label": source.classes[signals.labels[one]],
+        "rank": f"{place[0] + 1:,} of {len(ranked.order):,}" if len(place) else "not ranked: a side is missing",
+        "separation (sd)": _interval(ranked, sample) if len(place) else "", "pairs of targets": len(ranked.gap),
+        "OUT models right": f"{share[sample]:.0%} of {int((~signals.member[:, one]).sum())}",
+    }  # fmt: skip
+    row |= {} if canary is None else {"canary": "yes" if canary[sample] else "no"}
+    if outcome is not None:
+        line = outcome.table.iloc[sample]
+        row["AUC over targets"] = f"{line['auc']:.3f}"
+        row["targets in, out"] = f"{line['t_in']:.0f}, {line['t_out']:.0f}"
+        row["p"] = "not redrawn"
+        if sample in outcome.columns:
+            row["AUC over targets"] += f" (redrawn masks: {line['null_auc']:.3f})"
+            row["p"], row["q"] = f"{line['p']:.3g} (no less than {line['smallest_p']:.3g})", f"{line['q']:.3g}"
+    return row
+
+
+def _note(ranked: Ranking, outcome: Tested | None, source: Source) -> str:
+    words = ["with another seed other images stand on top"]
+    if ranked.agreement is not None:
+        alike, common = ranked.agreement
+        words.append(f"two halves of the targets: rank correlation {alike:.2f}, {common} of the {PAGE} on top in common")
+    if outcome is None:
+        words.append("intervals: Student over pairs, of a sample chosen beforehand; who leads a list leads by luck too")
+        words.append("targets are each other's references, which moves a sample's scores together: test for p values")
+    else:
+        words.append(outcome.table.attrs["resolution"])
+        words.append(f"p: {outcome.table.attrs['method']}")
+        if len(outcome.columns) < len(source.audited):
+            words.append(f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for with p = 1")
+    if missing := int(np.isnan(ranked.value).sum()):
+        words.append(f"{missing:,} samples are in all targets or in none, and are not ranked")
+    return "; ".join(words)
+
+
+def _margins(source: Source, one: int) -> dict:
+    signals = source.signals
+    margin = over_queries(signals.margin[:, :, one : one + 1], signals.draws)[:, 0]
+    inside = signals.member[:, one]
+    means = [margin[side].mean() if side.any() else np.nan for side in (inside, ~inside)]
+    sentence = f"margins of all {len(margin)} models: {means[0]:.2f} with it, {means[1]:.2f} without it"
+    return pictures.two_worlds(margin, inside, sentence, height=330)
+
+
+def _sheet(source: Source, shown: tuple, start: int, sample: int) -> dict:
+    labels = [source.classes[source.signals.labels[source.audited[c]]] for c in shown]
+    title = f"ranks {start + 1:,} to {start + len(shown):,} of the list; click one"
+    if source.images is None:
+        listed = ", ".join(f"{c} ({label})" for c, label in zip(shown, labels, strict=True))
+        return pictures.empty(
+            f"no images are stored with these signals; ranks {start + 1:,} to {start + len(shown):,}: {listed}"
+        )
+    captions = [f"{c}: {label}" for c, label in zip(shown, labels, strict=True)]
+    return pictures.sheet(source.images[source.audited[list(shown)]], captions, shown, title, chosen=sample)
