@@ -17,7 +17,7 @@ from mia_nb.widgets import Source
 from mia_nb.widgets.ladder import ACCOUNTANTS, ATTACKS, DERIVED, FORMULAS, NO_RECIPE, NOT_COMPARED, claims, ladder
 
 FLOW = {"k": 0.5, "sigma": 2.0, "noise_sd": 1.0, "T": 0.25, "steps": 4, "method": "euler", "clip": 0.5, "lipschitz": 1.5}
-GDP = "GDP, Poisson"
+GDP = "GDP Poisson"
 KEYS = itertools.count()
 
 
@@ -179,7 +179,7 @@ def test_where_nothing_is_claimed_the_curves_are_for_reference(tmp_path):
     table = auditing.ladder(delta=1e-5)
     assert list(claims(table)) == ["for reference: epsilon 1", "for reference: epsilon 8"]
     assert "Claimed: nothing" in explorer.view.sentence
-    assert "for reference: epsilon 8 allows" in explorer.view.figures["roc"]["layout"]["title"]["text"]
+    assert "(for reference: epsilon 8)" in explorer.view.figures["roc"]["layout"]["title"]["text"]
 
 
 def test_a_pool_drawn_by_coins_with_noise_is_shown_first(tmp_path):

@@ -27,11 +27,12 @@ TITLE = "Privacy ladder"
 FORMULAS = "no pool: formulas only"
 NO_ATTACK = "none"
 ATTACKS = ("rmia", "lira_global", "loss")  # chosen beforehand: each is paid for in confidence
-ACCOUNTANTS = {"GDP, fixed batches": ("gdp", "uniform"), "GDP, Poisson": ("gdp", "poisson"), "RDP": ("rdp", "poisson")}
+ACCOUNTANTS = {"GDP fixed": ("gdp", "uniform"), "GDP Poisson": ("gdp", "poisson"), "RDP": ("rdp", "poisson")}
 DELTAS = [float(f"{digit}e{power}") for power in range(-7, -2) for digit in (1, 2, 5)] + [1e-2]
 STUDY = {"samples": 25_000, "batch": 512, "epochs": 300, "sigma": 2.0, "steps": 16, "T": 1.0, "clip": 0.5}  # arXiv 2501.06686
 NO_RECIPE = "rows 1, 2 and 4 lack the recipe of the training: it is not stored with these signals"
 DERIVED = "a derived pool's own steps say nothing of what its parent saw: no row counts them"
+HEADING = "Five epsilons; no row bounds another"
 VACUOUS = 0.99
 NOT_COMPARED = "row 5 belongs to the stored training: not compared"
 DRAWS = 200
@@ -95,7 +96,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         note.append("row 4 counts one training, not those that its settings took to find" if own.noise_multiplier else "")
         note.append(f"no audit: {why}" if why else "")
         shown = table[["label", "shown", "verdict", "method", "remark"]]
-        return View(sentence, {"ladder": figure, "roc": roc}, shown, "; ".join(filter(None, note)))
+        return View(sentence, {"ladder": narrow(figure), "roc": roc}, shown, "; ".join(filter(None, note)))
 
     last: dict[str, str] = {"source": ""}
 
@@ -124,7 +125,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         "epochs": W.IntSlider(description="epochs", min=1, max=300, value=300, **ROW),
         "lipschitz": slider("L", 0.0, 10.0, 1.0, 0.1),
         "delta": steps("delta", [(f"{one:.0e}" if one in DELTAS else f"{one:g}", one) for one in deltas], float(delta)),
-        "accountant": buttons("account", list(ACCOUNTANTS), next(iter(ACCOUNTANTS))),
+        "accountant": buttons("accountant", list(ACCOUNTANTS), next(iter(ACCOUNTANTS))),
     }
     return Explorer(TITLE, controls, draw, rows=[["ladder"], ["roc"]], adjust=adjust)
 
@@ -209,6 +210,14 @@ def audited(source: Source | None, attack: str, delta: float, attempts: int):
         return None, " ".join(str(error).split())
 
 
+def narrow(figure: dict) -> dict:
+    """For a column of a page: the sentence stands above already, notes may reach under the labels."""
+    layout = figure["layout"]
+    notes = [note | {"x": 1, "xanchor": "right"} for note in layout["annotations"]]
+    title = layout["title"] | {"text": HEADING}
+    return figure | {"layout": layout | {"annotations": notes, "title": title, "height": layout["height"] + 60}}
+
+
 def claims(table: pd.DataFrame) -> dict[str, float]:
     """{name of a curve: epsilon}: what rows 1 and 4 state about the training; else two values to compare with."""
     words = {1: "nominal epsilon {} (paper's accounting)", 4: "DP-SGD's epsilon {}"}
@@ -248,13 +257,12 @@ def with_bounds(figure: dict, curves: dict[str, float], delta: float, rate, move
             traces += bound(word, fpr, np.asarray(tpr), dash)
         if rate is not None:
             most = float(accounting.tradeoff(rate[0], epsilon=epsilon, delta=delta))
-            title.append(f"{name} allows {100 * min(most, 1):.3g} %")
+            title.append(f"{100 * min(most, 1):.3g} % ({name.split(' (')[0]})")
     words = "The curves that rows 1 and 4 allow; no pool is chosen"
     if rate is not None:
         x, tpr, low, high, n0 = rate
-        words = f"At {100 * x:g} % false alarms {100 * tpr:.1f} % of members are found (95 %: {100 * low:.1f}-{100 * high:.1f}"
-        words += f"), n0 = {n0:,}, in the stored training; " if moved else f"), n0 = {n0:,}; "
-        words += ", ".join(title) + (": another training, not compared" if moved else "")
+        words = f"At {100 * x:g} % false alarms found {100 * tpr:.1f} % (95 %: {100 * low:.1f}-{100 * high:.1f}, n0 = {n0:,})"
+        words += f"; allowed {', '.join(title)}" if not moved else f"; stored training: not compared with {', '.join(title)}"
     layout = figure["layout"] | {"title": figure["layout"].get("title", {}) | {"text": words}}
     return figure | {"data": [*traces, *figure["data"]], "layout": layout}
 
