@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cache
 
@@ -10,11 +9,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from mia_nb import metrics, plots
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
-from mia_nb.metrics.uncertainty import FPR, percentile
+from mia_nb import plots
 from mia_nb.plots.style import GREY, finish
-from mia_nb.types import Scores, Signals
+from mia_nb.types import Signals
+from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import Explorer, View, dropdown, message, steps
 from mia_nb.widgets.figure import plain
 from mia_nb.widgets.networks import ORDINARY, Network, networks
@@ -24,10 +22,11 @@ TITLE = "Latency"
 NOTHING = "no spiking network is stored that was asked at several time steps; make some with: mia-nb run all --preset demo"
 ASK = "query.query(training.load_pool({!r}), images, per_step=True)"
 UNRECORDED = (("nothing recorded", -1),)
+CONFIDENCE = "Confidence in the right class: members, non-members"
 ALL = "all"
-DRAWS = 200  # of the bootstrap
 AHEAD = 8  # of so many time steps all pictures are drawn at once, so that the slider never waits
-HEIGHTS = {"histogram": 340, "confidence": 360, "roc": 440, "curve": 340, "raster": 480}
+HEIGHTS = {"curve": 290, "histogram": 270, "roc": 420, "confidence": 290, "raster": 440}
+LEGENDS = {"curve": -0.45, "confidence": -0.42, "raster": -0.22}  # far enough below that the axis keeps its title
 
 
 def latency(sources: Sequence[Source]) -> Explorer:
@@ -46,7 +45,8 @@ def latency(sources: Sequence[Source]) -> Explorer:
     recorded = {s.info.get("pool"): s for s in sources if s.raster is not None}
     scores_at = cache(lambda network, attack, t: found[network].scores(t, attack))
     chosen = cache(lambda network, attack, target, t: only(scores_at(network, attack, t), None if target == ALL else target))
-    measured = cache(lambda *at: measure({t: chosen(*at, t) for t in found[at[0]].times}))
+    reference = {name: ORDINARY if one.ordinary else None for name, one in found.items()}
+    measured = cache(lambda *at: compared.measure({t: chosen(*at, t) for t in found[at[0]].times}, reference[at[0]]))
     curve = cache(lambda *at: _high("curve", against(measured(*at), found[at[0]], at[1])))
     shown = cache(lambda source, column: _high("raster", raster(source, column)))
 
@@ -57,7 +57,7 @@ def latency(sources: Sequence[Source]) -> Explorer:
         drawn = {f"{attack} {one.when(u)}" if u else one.when(u): chosen(network, attack, target, u) for u in times}
         answers = {one.when(u): confidences(one.signals(u), target) for u in times}
         figures = {"histogram": plots.histogram(chosen(network, attack, target, t)), "roc": plots.roc_pair(drawn)}
-        figures["confidence"] = plots.confidences(answers)
+        figures["confidence"] = sure(answers)
         return {name: _high(name, figure) for name, figure in figures.items()}
 
     def recorder(network, t) -> Source | None:
@@ -72,7 +72,9 @@ def latency(sources: Sequence[Source]) -> Explorer:
         layer = _unrecorded(one, t) if source is None else seen(shown(source, sample), one, source, t, sample)
         figures = {"curve": _marked(curve(*at), t), **pictures(*at, t), "raster": layer}
         words = note(one, rows, t, chosen(*at, t).info["flags"])
-        return View(sentence(one, attack, rows, t), figures, table(one, rows, t), words)
+        names = {u: one.when(u) for u in one.times}
+        table = compared.numbers(rows, names, t, reference=reference[network], word="ordinary")
+        return View(sentence(one, attack, rows, t), figures, table, words)
 
     def adjust(values) -> dict:
         one = found[values["network"]]
@@ -98,71 +100,21 @@ def latency(sources: Sequence[Source]) -> Explorer:
         "t": steps("steps t", list(found[first].answers), _middle(found[first])),
         "sample": dropdown("spikes of", UNRECORDED, -1),
     }
-    rows = [["curve", "histogram"], ["roc"], ["confidence"], ["raster"]]
-    return Explorer(TITLE, controls, draw, rows=rows, adjust=adjust, clicks={"curve": "t"})
+    return Explorer(TITLE, controls, draw, rows=[[name] for name in HEIGHTS], adjust=adjust, clicks={"curve": "t"})
 
 
 def _middle(one: Network) -> int:
     return sorted(one.answers)[(len(one.answers) - 1) // 2]
 
 
-def measure(scores: dict[int, Scores]) -> pd.DataFrame:
-    """A row per t (0: the ordinary network): auc and tpr@x with _low and _high, gain = AUC minus the ordinary one's, facts."""
-    drawn = {t: metrics.bootstrap(one, FPR, draws=DRAWS) for t, one in scores.items()}
-    rows = {}
-    for t, one in scores.items():
-        ends = metrics.intervals(one, FPR, sampled=drawn[t])
-        record = {f"{name}{end}": ends.loc[name, end or "value"] for name in ends.index for end in ("", "low", "high")}
-        facts = metrics.per_target(one, FPR)
-        record |= facts[["tie_mass", "fpr_floor", "train_acc", "test_acc"]].mean().to_dict()
-        record |= {"n0": int(facts["n0"].min()), "n1": int(facts["n1"].min()), "targets": len(facts)}
-        if ORDINARY in scores:
-            gain = percentile(drawn[t]["auc"] - drawn[ORDINARY]["auc"])
-            middle = ends.loc["auc", "value"] - metrics.per_target(scores[ORDINARY], ())["auc"].mean()
-            record |= dict(zip(("gain", "gainlow", "gainhigh"), (middle, *gain), strict=True))
-        rows[t] = record
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _rate(rows: pd.DataFrame) -> float | None:
-    """The smallest false-alarm rate at which every row has a measurable TPR; None where there is none."""
-    usable = (x for x in FPR if math.floor(x * rows["n0"].min() + 1e-9) >= MIN_FALSE_POSITIVES)
-    return next((x for x in usable if ((rows["fpr_floor"] <= x) | (rows[f"tpr@{x:g}"] > 0)).all()), None)
-
-
 def sentence(one: Network, attack: str, rows: pd.DataFrame, t: int) -> str:
     """ "After 2 of 4 steps rmia finds 12.0 % of members at 10 % false alarms (95 %: 10.1-14.0), n0 = 898; after all 4: ..." """
-    x = _rate(rows)
-    name, unit, form = ("auc", 1, ".3f") if x is None else (f"tpr@{x:g}", 100, ".1f")
-
-    def found(u: int, what: str = "") -> str:
-        value, low, high = (unit * rows.loc[u, name + end] for end in ("", "low", "high"))
-        return f"{value:{form}}{'' if x is None else ' %'}{what} (95 %: {low:{form}}-{high:{form}})"
-
-    verb, what = ("has AUC", "") if x is None else ("finds", f" of members at {100 * x:g} % false alarms")
     last = max(one.answers)
-    words = [f"{one.when(t)} {attack} {verb} {found(t, what)}, n0 = {rows['n0'].min():,}"]
-    words += [f"{f'after all {last}' if one.per_step == 'cumulative' else one.when(last)}: {found(last)}"] if t != last else []
-    words += [f"{one.when(ORDINARY)}: {found(ORDINARY)}"] if one.ordinary else []
-    return (text := "; ".join(words))[:1].upper() + text[1:]
-
-
-def table(one: Network, rows: pd.DataFrame, t: int) -> pd.DataFrame:
-    """The measured rows for a reader; an arrow at t."""
-    x = _rate(rows)
-
-    def interval(row, name: str, form: str = ".3f") -> str:
-        return f"{row[name]:{form}} [{row[name + 'low']:{form}}, {row[name + 'high']:{form}}]"
-
-    lines = []
-    for u, row in rows.iterrows():
-        line = {"": "\N{BLACK RIGHT-POINTING TRIANGLE}" if u == t else "", "answer": one.when(u), "AUC": interval(row, "auc")}
-        line |= {} if x is None else {f"TPR at {100 * x:g} % FPR": interval(row, f"tpr@{x:g}")}
-        if one.ordinary:
-            line["AUC minus ordinary"] = interval(row, "gain", "+.3f") if u != ORDINARY else ""
-        line |= {"train accuracy": f"{row['train_acc']:.3f}", "test accuracy": f"{row['test_acc']:.3f}"}
-        lines.append(line | {"tied": f"{row['tie_mass']:.1%}", **{name: int(row[name]) for name in ("n1", "n0", "targets")}})
-    return pd.DataFrame(lines)
+    words = [f"{one.when(t)} {compared.told(rows, t, attack)}"]
+    if t != last:
+        words.append(f"{one.when(last)}: {compared.told(rows, last)}")
+    words += [f"{one.when(ORDINARY)}: {compared.told(rows, ORDINARY)}"] if one.ordinary else []
+    return compared.sentence(*words)
 
 
 def note(one: Network, rows: pd.DataFrame, t: int, flags: Sequence[str]) -> str:
@@ -172,18 +124,19 @@ def note(one: Network, rows: pd.DataFrame, t: int, flags: Sequence[str]) -> str:
         "instant": "an attacker who is given the output of step t alone",
         "": "each T is a network of its own, with the same members",
     }
-    words = [kinds[one.per_step]]
+    words = [compared.sizes(rows), kinds[one.per_step]]
     if one.ordinary is None:
         words.append("no ordinary network with the same members was asked in this way")
     elif (apart := abs(rows.loc[t, "test_acc"] - rows.loc[ORDINARY, "test_acc"])) > 0.01:
         words.append(f"test accuracy is {100 * apart:.1f} points from the ordinary network's: unequal models compare unfairly")
-    words.append("tied: share of scores equal to another's. Few steps allow few answers: ties hide, they do not protect")
+    if compared.tied(rows):
+        words.append("tied: share of scores equal to another's; few steps allow few answers, which hides without protecting")
     return "; ".join([*words, "thresholds set with hindsight (oracle)", *flags])
 
 
 def against(rows: pd.DataFrame, one: Network, attack: str) -> go.Figure:
     """AUC against t over the level of the ordinary network."""
-    values = rows[["auc", "auclow", "auchigh"]].set_axis(["value", "low", "high"], axis=1)
+    values = rows[["auc", "auc_low", "auc_high"]].set_axis(["value", "low", "high"], axis=1)
     line = values.drop(index=ORDINARY, errors="ignore").rename_axis("timesteps").reset_index()
     kinds = {"cumulative": "after t steps", "instant": "step t alone", "": "networks of T steps"}
     level = {one.when(ORDINARY): tuple(values.loc[ORDINARY])} if one.ordinary else None
@@ -199,27 +152,36 @@ def confidences(signals: Signals, target) -> tuple[np.ndarray, np.ndarray]:
     return value[member], value[~member]
 
 
+def sure(answers: dict[str, tuple[np.ndarray, np.ndarray]]) -> go.Figure:
+    """`plots.confidences` with short headings."""
+    figure = plots.confidences(answers).update_layout(title_text=CONFIDENCE)
+    return figure.for_each_annotation(lambda heading: heading.update(text=heading.text.split("<br>")[0]))
+
+
 def raster(source: Source, column: int) -> go.Figure:
     """The recorded layer while it looks at one sample."""
     kept = source.raster
     at, thresholds = int(np.flatnonzero(kept["samples"] == column)[0]), kept["thresholds"]
     label = source.classes[int(source.signals.labels[column])]
     side = "a member" if source.signals.member[0, column] else "not a member"
-    name = f"Sample {source.samples[column]}, a {label}, {side} of model {source.rows[0]}, layer {kept['site'][0]}"
+    name = f"Sample {source.samples[column]} ({label}), {side} of model {source.rows[0]}"
     theta = float(thresholds[0]) if np.ptp(thresholds) == 0 else thresholds
     image = None if source.images is None else source.images[column]
-    figure = plots.raster(kept["spikes"][at], kept["membranes"][at], theta, image=image, name=name)
-    if len(thresholds) < int(kept["size"][0]):
-        figure.layout.title.subtitle.text += f"; {len(thresholds)} of the layer's {int(kept['size'][0]):,} neurons"
-    return figure
+    spk = kept["spikes"][at]
+    figure = plots.raster(spk, kept["membranes"][at], theta, image=image, name=name)
+    layer = f"{kept['site'][0]}: {spk.shape[1]} of {int(kept['size'][0]):,} neurons, {(~spk.any(0)).sum()} of them silent"
+    figure.update_yaxes(title_text="neurons", row=1, col=1).update_yaxes(title_text="membrane", row=2, col=1)
+    return figure.update_layout(title={"text": name, "subtitle": {"text": layer}})
 
 
 def seen(figure: dict, one: Network, source: Source, t: int, column: int) -> dict:
     """The raster with what comes after t greyed out, and how sure the network is then."""
     step = t if one.per_step else source.signals.margin.shape[1]
-    sure = float(np.exp(source.signals.log_p[0, step - 1, column]))
+    confidence = float(np.exp(source.signals.log_p[0, step - 1, column]))
     layout, last = figure["layout"], source.signals.margin.shape[1]
-    title = layout["title"] | {"text": f"{layout['title']['text']}; confidence {one.when(t)}: {sure:.3f}"}
+    name, layer = layout["title"]["text"], layout["title"]["subtitle"]["text"]
+    words = f"{name}: confidence {confidence:.3f} {one.when(t)}<br>{layer}"
+    title = layout["title"] | {"text": words, "subtitle": {"text": ""}}
     shapes = list(layout.get("shapes", []))
     for x, y in (("x", "y domain"), ("x2", "y2 domain")):
         place = {"xref": x, "yref": y, "y0": 0, "y1": 1, "x0": step + 0.5}
@@ -251,4 +213,6 @@ def _marked(figure: dict, t: int) -> dict:
 
 
 def _high(name: str, figure: go.Figure) -> dict:
-    return plain(figure.update_layout(height=HEIGHTS[name]))
+    """As JSON, of a height that leaves room for the others on a screen, its legend in its place."""
+    figure.update_layout(height=HEIGHTS[name], title_text=" ".join((figure.layout.title.text or "").split("<br>")))
+    return plain(figure.update_layout(legend_y=LEGENDS[name]) if name in LEGENDS else figure)

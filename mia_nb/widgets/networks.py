@@ -49,7 +49,9 @@ class Network(NamedTuple):
             return "ordinary network"
         if not self.per_step:
             return f"with T = {t}"
-        return f"after {t} of {max(self.answers)} steps" if self.per_step == "cumulative" else f"in step {t} alone"
+        if self.per_step == "instant":
+            return f"in step {t} alone"
+        return f"after {t} of {max(self.answers)} steps" if t < max(self.answers) else f"after all {t} steps"
 
 
 def networks(sources: Sequence[Source]) -> dict[str, Network]:
