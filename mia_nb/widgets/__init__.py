@@ -4,9 +4,12 @@ Each explorer is a function of sources, `widgets.scores(widgets.sources("results
 figure with the same sentence and numbers in batch mode. They train nothing and compute nothing that training could have kept.
 """
 
+from mia_nb.widgets.compare import compare
+from mia_nb.widgets.dropout import dropout
 from mia_nb.widgets.explorer import Explorer, View
 from mia_nb.widgets.exposed import exposed
 from mia_nb.widgets.ladder import ladder
+from mia_nb.widgets.latency import latency
 from mia_nb.widgets.noise import noise
 from mia_nb.widgets.sample import sample
 from mia_nb.widgets.scores import scores
@@ -19,9 +22,12 @@ __all__ = [
     "Source",
     "View",
     "coerce",
+    "compare",
+    "dropout",
     "explore",
     "exposed",
     "ladder",
+    "latency",
     "noise",
     "sample",
     "scores",

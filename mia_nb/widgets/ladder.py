@@ -60,7 +60,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
     sigma: of the equation, k = sigma sqrt(T / steps); of a network trained by DP-SGD its noise multiplier. epochs: times the
     steps of one epoch. Rows 1 to 4 follow; row 5 and the ROC are of the training that is stored, so that they are
     compared only where noise and epochs stand at its values. Without a pool the rows are those of the study's setting (Hong,
-    Wu, Gruber and Lee, arXiv 2501.06686: 25,000 records, sigma 2, 300 epochs; batch 512, clip 0.5 and L are assumed here).
+    Wu, Gruber and Lee, arXiv 2501.06686: sigma 2, 300 epochs; 25,000 records, batch 512, clip 0.5 and L are assumed here).
     accountant: closed forms of GDP, an approximation and no guarantee; or RDP, an upper statement. Row 4 takes RDP in either
     case; PRV, about 5 to 20 % lower, takes up to seconds: `auditing.ladder(accountant="prv")`.
     Row 5: `auditing.audit` with the attack chosen, alpha divided by the attacks offered; pools whose members were not drawn
@@ -83,20 +83,9 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         sentence = figure["layout"]["title"]["text"].replace("<br>", " ")
         sentence += f" (delta {delta:g}, add/remove one record{f'; m = {record.canaries:,} coins' if record else ''})"
         roc = with_bounds(base(source, attack), claims(table), delta, rates(source, attack), moved)
-        note = [
-            "no row bounds another; row 4 alone may be called a guarantee for the training set, and only of DP-SGD",
-            own.why,
-        ]
-        if source == FORMULAS:
-            note.append(f"the study's setting; L = {lipschitz:g} and clip {STUDY['clip']} are assumed, nobody measured them")
-        if moved:
-            note.append(
-                f"moved: {', '.join(moved)}; row 5 and the ROC are of the stored training and say nothing about this one"
-            )
-        note.append("row 4 counts one training, not those that its settings took to find" if own.noise_multiplier else "")
-        note.append(f"no audit: {why}" if why else "")
+        note = remarks(own, lipschitz if source == FORMULAS else None, moved, why)
         shown = table[["label", "shown", "verdict", "method", "remark"]]
-        return View(sentence, {"ladder": narrow(figure), "roc": roc}, shown, "; ".join(filter(None, note)))
+        return View(sentence, {"ladder": narrow(figure), "roc": roc}, shown, note)
 
     last: dict[str, str] = {"source": ""}
 
@@ -167,6 +156,18 @@ def trained_on(source: Source) -> int:
 def spread(flow: dict, sigma: float) -> float:
     """k = sigma sqrt(T / steps)."""
     return sigma * math.sqrt(flow["T"] / flow["steps"])
+
+
+def remarks(own: Training, lipschitz: float | None, moved: list[str], why: str) -> str:
+    """What the numbers rest on, and what they do not say."""
+    note = ["no row bounds another; row 4 alone may be called a guarantee for the training set, and only of DP-SGD", own.why]
+    if lipschitz is not None:
+        note.append("the study's setting; its records and batch are not stated: 25,000 and 512 are assumed")
+        note.append(f"L = {lipschitz:g} and clip {STUDY['clip']} are assumed too, nobody measured them")
+    if moved:
+        note.append(f"moved: {', '.join(moved)}; row 5 and the ROC are of the stored training and say nothing about this one")
+    note.append("row 4 counts one training, not those that its settings took to find" if own.noise_multiplier else "")
+    return "; ".join(filter(None, [*note, f"no audit: {why}" if why else ""]))
 
 
 def moves(own: Training, sigma: float, epochs: int) -> list[str]:
