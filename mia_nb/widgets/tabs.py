@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import ipywidgets as W
 from IPython.display import Markdown, display
 
+from mia_nb.widgets.compare import compare
+from mia_nb.widgets.dropout import dropout
 from mia_nb.widgets.explorer import Explorer
-from mia_nb.widgets.scores import TITLE, scores
+from mia_nb.widgets.exposed import exposed
+from mia_nb.widgets.ladder import ladder
+from mia_nb.widgets.latency import latency
+from mia_nb.widgets.noise import noise
+from mia_nb.widgets.sample import sample
+from mia_nb.widgets.scores import scores
 from mia_nb.widgets.stored import Source
 
 
@@ -53,4 +61,14 @@ class Tabs:
 
 def explore(sources: Sequence[Source]) -> Tabs:
     """Every explorer on the same sources."""
-    return Tabs({TITLE: lambda: scores(sources)})
+    explorers = {
+        "Scores and ROC": scores,
+        "One sample, two worlds": sample,
+        "Vulnerable samples": exposed,
+        "Latency": latency,
+        "Dropout": dropout,
+        "Noise is not privacy": noise,
+        "Privacy ladder": ladder,
+        "Run comparison": compare,
+    }
+    return Tabs({title: partial(make, sources) for title, make in explorers.items()})
