@@ -113,6 +113,7 @@ class Measured:
             "histograms",
             "base",
             "order",
+            "third",
             "against",
             "settling",
             "numbers",
@@ -195,10 +196,10 @@ class Measured:
 
     def roc(self, pool, sigma, attack, target, count, closed) -> dict:
         """The base, the curve of `count` answers, and the closed form's."""
-        figure, scores = self.base(pool, sigma, attack, target), self.one(pool, sigma, attack, target, count)
+        figure = self.base(pool, sigma, attack, target)
         traces = list(figure["data"])
         if count > 1:
-            traces += curves(f"{count} answers", scores)
+            traces += self.third(pool, sigma, attack, target, count)
         theory = self.theory(pool, sigma, attack, target) if closed else None
         if theory is not None:
             fpr = np.geomspace(1e-5, 1, 200)
@@ -210,6 +211,9 @@ class Measured:
         words = "one answer" if count == 1 else f"{count} answers"
         title = figure["layout"]["title"] | {"text": f"ROC after {words}: AUC {_ends(row)}, n0 = {row['n0']:,.0f}"}
         return figure | {"data": traces, "layout": figure["layout"] | {"title": title}}
+
+    def third(self, pool, sigma, attack, target, count) -> list[dict]:
+        return curves(f"{count} answers", self.one(pool, sigma, attack, target, count))
 
     def against(self, pool, sigma, attack, target, counts, closed) -> dict:
         table = self.table(pool, sigma, attack, target, max(counts)).loc[list(counts)]
