@@ -147,7 +147,7 @@ def sample_traces(lines, everyone, sentence: str, *, own=None, note: str = "", h
         data.append(_line(epochs, middle, MEMBER, width=2.5, name="their median", hovertemplate="%{y:.3g}"))
     if own is not None:
         data.append(_line(epochs, own, LINES[0], dash="dot", width=2.5, name="target", hovertemplate="%{y:.3g}"))
-    scale = {"title": {"text": "loss (nats)"}, "type": "log", "dtick": 1, "tickformat": "~g"}
+    scale = {"title": {"text": "loss (nats)"}, "type": "log", "tickformat": "~g", "nticks": 6}
     axes = {"xaxis": {"title": {"text": "epoch"}}, "yaxis": scale, "hovermode": "x"}
     return _figure(data, sentence, note, height=height, legend=BELOW, margin={"b": 112}, **axes)
 
@@ -164,7 +164,7 @@ def sheet(
     x = np.repeat(np.repeat(x, factor, 2), factor, 3)
     height, width = x.shape[2:]
     gap = max(height, width) // 8 + 2
-    pitch, rows = height + height // 3 + gap, -(-len(x) // columns)
+    pitch, rows = height + height // 2 + gap, -(-len(x) // columns)
     canvas = np.zeros((rows * pitch, columns * (width + gap), 4), np.uint8)
     place = np.arange(len(x))
     tops, lefts = (place // columns) * pitch + gap // 2, (place % columns) * (width + gap) + gap // 2
@@ -191,7 +191,7 @@ def sheet(
         ends = {name: float(end + (1.5 if name.endswith("1") else -2.5)) for name, end in corners}
         frames.append({"type": "rect", "line": {"color": LINES[2], "width": 4}} | ends)
     pointer = {"hovermode": "closest", "hoverdistance": 60, "annotations": words, "shapes": frames}
-    return _figure(data, sentence, note, height=86 + 122 * rows, wrap=WIDE, **pointer, **_plane(*canvas.shape[:2]))
+    return _figure(data, sentence, note, height=86 + 118 * rows, wrap=WIDE, **pointer, **_plane(*canvas.shape[:2]))
 
 
 def ranking(value, sentence: str, *, null=None, name="separation", bins: int = 80) -> dict:
@@ -237,7 +237,7 @@ def _packed(values, dtype=np.float32) -> dict:
 def _plane(height: int, width: int) -> dict:
     """Axes of a picture: unseen, as large as it is, its first row on top."""
     x = HIDDEN | {"range": [-0.5, width - 0.5], "scaleanchor": "y", "constrain": "domain"}
-    y = HIDDEN | {"range": [height - 0.5, -0.5], "constrain": "domain"}
+    y = HIDDEN | {"range": [height - 0.5, -0.5], "constrain": "domain", "constraintoward": "top"}
     return {"xaxis": x, "yaxis": y, "margin": {"l": 8, "r": 8, "b": 8}, "dragmode": False}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import ipywidgets as W
@@ -33,10 +34,11 @@ FILTERS = {ALL: ALL, "most OUT models right": "right", "most OUT models wrong": 
 class Ranking(NamedTuple):
     """Audited samples by mean standardised separation of their scores."""
 
-    gap: np.ndarray  # (units, N) IN minus OUT score of every pair of targets, in standard deviations; one row without pairs
-    value: np.ndarray  # (N,) their mean; NaN where a side is missing
+    value: np.ndarray  # (N,) standard deviations of the scores; NaN where a side is missing
+    half: np.ndarray  # (N,) half of the 95 % interval, NaN where it cannot be told
+    units: str  # what the interval is over
     order: np.ndarray  # samples, most exposed first, NaN left out
-    agreement: tuple[float, int] | None  # between halves of the pairs: rank correlation, how many of a page both put on top
+    agreement: tuple[float, int]  # between halves of the targets: rank correlation, how many of a page both put on top
 
 
 class Tested(NamedTuple):
@@ -59,11 +61,78 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
     found = {source.label: source for source in sources}
     if not found:
         return message(TITLE, NOTHING)
-    first = next(iter(found))
     try:
-        names = found[first].attacks()
+        names = next(iter(found.values())).attacks()
     except ValueError as error:
         return message(TITLE, str(error))
+    seen = _cached(found, draws, seed)
+    last: dict[str, tuple | None] = {"at": None}
+
+    def draw(pool, attack, kind, answers, page, sample, test, canary=ALL) -> View:
+        source, ranked = found[pool], seen.ranks(pool, attack)
+        if not 0 <= sample < len(source.audited):
+            raise ValueError(f"sample {sample} is not there: {pool} has audited samples 0 to {len(source.audited) - 1}")
+        rows = seen.listed(pool, attack, kind, answers, canary)
+        if not len(rows):
+            raise ValueError("no sample passes these filters: widen class or answers")
+        shown = tuple(rows[PAGE * (page - 1) : PAGE * page].tolist())
+        outcome = seen.tested(pool, attack) if test else None
+        one, value = int(source.audited[sample]), float(ranked.value[sample])
+        figures = {
+            "sheet": seen.thumbs(pool, attack, shown, PAGE * (page - 1), sample),
+            "margins": seen.margins(pool, one),
+            "traces": seen.traces(pool, one),
+            "ranking": pictures.marked(seen.histogram(pool, attack, test, kind, answers, canary), value),
+        }
+        row = _row(source, ranked, sample, seen.right(pool), outcome, seen.canaries(pool))
+        return View(
+            _sentence(source, ranked, rows, outcome, attack), figures, pd.DataFrame([row]), _note(ranked, outcome, source)
+        )
+
+    def adjust(values) -> dict:
+        pool = values["pool"]
+        source = found[pool]
+        offered = source.attacks()
+        attack = values["attack"] if values["attack"] in offered else offered[0]
+        kind = values["kind"] if values["kind"] in source.classes else ALL
+        asked = (pool, attack, kind, values["answers"], values.get("canary", ALL))
+        rows = seen.listed(*asked)
+        changes = {
+            "attack": {"options": offered, "value": attack},
+            "kind": {"options": [ALL, *source.classes], "value": kind},
+        }
+        most = max(1, -(-len(rows) // PAGE))
+        if last["at"] != asked:  # another list starts at its top
+            last["at"] = asked
+            changes["page"] = {"min": 1, "max": most, "value": 1}
+            changes["sample"] = {"value": int(rows[0])} if len(rows) else {}
+        return changes
+
+    rows = [["sheet"], ["margins", "traces"], ["ranking"]]
+    return Explorer(TITLE, _controls(found, names), draw, rows=rows, adjust=adjust, clicks={"sheet": "sample"})
+
+
+def _controls(found: dict[str, Source], names: list[str]) -> dict:
+    controls = {
+        "pool": dropdown("pool", list(found), next(iter(found))),
+        "attack": dropdown("attack", names, names[0]),
+        "kind": dropdown("class", [ALL], ALL),
+        "answers": dropdown("answers", list(FILTERS), ALL),
+    }
+    if any(_canaries(source) is not None for source in found.values()):
+        controls["canary"] = dropdown("canaries", [ALL, "only", "none"], ALL)
+    controls |= {
+        "page": W.IntSlider(description="page", min=1, max=1, value=1, **ROW),
+        "sample": W.IntText(description="sample", value=0, **ROW),
+        "test": W.Checkbox(
+            description="test (redraws masks, seconds)", value=False, indent=False, layout=W.Layout(width="98%")
+        ),
+    }
+    return controls
+
+
+def _cached(found: dict[str, Source], draws: int, seed: int) -> SimpleNamespace:
+    """What is computed once for the controls it depends on."""
     ranks = cache(lambda pool, attack: ranking(found[pool].scores(attack)))
     canaries, right = cache(lambda pool: _canaries(found[pool])), cache(lambda pool: _right(found[pool]))
     losses = cache(lambda pool: losses_of(found[pool]))
@@ -100,95 +169,54 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
     margins = lru_cache(8)(lambda pool, one: _margins(found[pool], one))
     thumbs = lru_cache(16)(lambda pool, attack, shown, ranks_from, sample: _sheet(found[pool], shown, ranks_from, sample))
 
-    def draw(pool, attack, kind, answers, page, sample, test, canary=ALL) -> View:
-        source, ranked = found[pool], ranks(pool, attack)
-        if not 0 <= sample < len(source.audited):
-            raise ValueError(f"sample {sample} is not there: {pool} has audited samples 0 to {len(source.audited) - 1}")
-        rows = listed(pool, attack, kind, answers, canary)
-        if not len(rows):
-            raise ValueError("no sample passes these filters: widen class or answers")
-        shown = tuple(rows[PAGE * (page - 1) : PAGE * page].tolist())
-        outcome = tested(pool, attack) if test else None
-        one, value = int(source.audited[sample]), float(ranked.value[sample])
-        figures = {
-            "sheet": thumbs(pool, attack, shown, PAGE * (page - 1), sample),
-            "margins": margins(pool, one),
-            "traces": traces(pool, one),
-            "ranking": pictures.marked(histogram(pool, attack, test, kind, answers, canary), value),
-        }
-        row = _row(source, ranked, sample, right(pool), outcome, canaries(pool))
-        return View(
-            _sentence(source, ranked, rows, outcome, attack), figures, pd.DataFrame([row]), _note(ranked, outcome, source)
-        )
-
-    last: dict[str, tuple | None] = {"at": None}
-
-    def adjust(values) -> dict:
-        pool = values["pool"]
-        source = found[pool]
-        offered = source.attacks()
-        attack = values["attack"] if values["attack"] in offered else offered[0]
-        kind = values["kind"] if values["kind"] in source.classes else ALL
-        asked = (pool, attack, kind, values["answers"], values.get("canary", ALL))
-        rows = listed(*asked)
-        changes = {
-            "attack": {"options": offered, "value": attack},
-            "kind": {"options": [ALL, *source.classes], "value": kind},
-        }
-        most = max(1, -(-len(rows) // PAGE))
-        if last["at"] != asked:  # another list starts at its top
-            last["at"] = asked
-            changes["page"] = {"min": 1, "max": most, "value": 1}
-            changes["sample"] = {"value": int(rows[0])} if len(rows) else {}
-        return changes
-
-    controls = {
-        "pool": dropdown("pool", list(found), first),
-        "attack": dropdown("attack", names, names[0]),
-        "kind": dropdown("class", [ALL], ALL),
-        "answers": dropdown("answers", list(FILTERS), ALL),
-    }
-    if any(_canaries(source) is not None for source in found.values()):
-        controls["canary"] = dropdown("canaries", [ALL, "only", "none"], ALL)
-    controls |= {
-        "page": W.IntSlider(description="page", min=1, max=1, value=1, **ROW),
-        "sample": W.IntText(description="sample", value=0, **ROW),
-        "test": W.Checkbox(
-            description="test (redraws masks, seconds)", value=False, indent=False, layout=W.Layout(width="98%")
-        ),
-    }
-    rows = [["sheet"], ["margins", "traces"], ["ranking"]]
-    return Explorer(TITLE, controls, draw, rows=rows, adjust=adjust, clicks={"sheet": "sample"})
+    parts = {"ranks": ranks, "canaries": canaries, "right": right, "traces": traces, "margins": margins, "thumbs": thumbs}
+    return SimpleNamespace(**parts, listed=listed, tested=tested, histogram=histogram)
 
 
 def ranking(scores: Scores, *, page: int = PAGE) -> Ranking:
-    """Separation of every sample, mean over pairs of targets; without pairs, between means over targets."""
-    gap = separations(scores)
-    value = gap.mean(0)
+    """Separation of every sample over all targets, and how far every other pair of targets agrees with the rest."""
+    value, half, units = separations(scores)
     order = np.argsort(-value, kind="stable")
-    order = order[~np.isnan(value[order])]
-    agreement = None
-    if len(gap) > 1:
-        halves = [np.where(np.isnan(value), -np.inf, gap[start::2].mean(0)) for start in (0, 1)]
-        tops = [set(np.argsort(-half, kind="stable")[:page]) for half in halves]
-        known = np.isfinite(halves[0]) & np.isfinite(halves[1])
-        agreement = float(spearmanr(halves[0][known], halves[1][known]).statistic), len(tops[0] & tops[1])
-    return Ranking(gap, value, order, agreement)
+    parts = []
+    for start in (0, 1):
+        rows = np.flatnonzero(np.isin(scores.pair, np.unique(scores.pair)[start::2]))
+        parts.append(separations(_rows(scores, rows))[0] if len(rows) else np.full(len(value), np.nan))
+    known = np.flatnonzero(np.isfinite(parts[0]) & np.isfinite(parts[1]))
+    tops = [set(known[np.argsort(-part[known], kind="stable")[:page]]) for part in parts]
+    alike = float(spearmanr(parts[0][known], parts[1][known]).statistic) if len(known) > 2 else np.nan
+    return Ranking(value, half, units, order[~np.isnan(value[order])], (alike, len(tops[0] & tops[1])))
 
 
-def separations(scores: Scores) -> np.ndarray:
-    """(units, N): score with the sample less score without it, in the targets' standard deviations over samples."""
+def _rows(scores: Scores, rows: np.ndarray) -> Scores:
+    names = ("value", "member", "targets", "pair", "accuracy", "loss")
+    return replace(scores, **{name: getattr(scores, name)[rows] for name in names})
+
+
+def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
+    """(mean separation (N,), half of its 95 % interval (N,), over what): score with the sample less score without it.
+
+    In standard deviations of a target's scores over samples. Complementary pairs: mean and Student's t over the pairs of
+    targets; other designs: mean of the targets with the sample less mean of those without it, Student's t with one variance.
+    """
     mean, spread = np.nanmean(scores.value, axis=1), np.nanstd(scores.value, axis=1)
     z = (scores.value - mean[:, None]) / np.maximum(spread, 1e-12)[:, None]
     twins = [np.flatnonzero(scores.pair == one) for one in np.unique(scores.pair)]
     if all(len(rows) == 2 and (scores.member[rows[0]] != scores.member[rows[1]]).all() for rows in twins):
-        return np.stack([np.where(scores.member[a], z[a] - z[b], z[b] - z[a]) for a, b in twins])
+        gap = np.stack([np.where(scores.member[a], z[a] - z[b], z[b] - z[a]) for a, b in twins])
+        units, free = f"{len(gap)} pairs of targets", len(gap) - 1
+        error = gap.std(0, ddof=1) / np.sqrt(len(gap)) if free else np.full(gap.shape[1], np.nan)
+        return gap.mean(0), (student.ppf(0.975, free) if free else np.nan) * error, units
     known = ~np.isnan(z)
-    sums = [np.where(known & side, z, 0).sum(0) for side in (scores.member, ~scores.member)]
-    counts = [(known & side).sum(0) for side in (scores.member, ~scores.member)]
-    both = (counts[0] > 0) & (counts[1] > 0)
-    means = [total / np.maximum(count, 1) for total, count in zip(sums, counts, strict=True)]
-    return np.where(both, means[0] - means[1], np.nan)[None]
+    sides = [known & scores.member, known & ~scores.member]
+    n_in, n_out = (side.sum(0) for side in sides)
+    m_in, m_out = (np.where(side, z, 0).sum(0) / np.maximum(side.sum(0), 1) for side in sides)
+    value = np.where((n_in > 0) & (n_out > 0), m_in - m_out, np.nan)
+    ss = sum(np.where(side, (z - m) ** 2, 0).sum(0) for side, m in zip(sides, (m_in, m_out), strict=True))
+    free = n_in + n_out - 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.sqrt(ss / free * (1 / n_in + 1 / n_out))
+        half = np.where(free > 0, student.ppf(0.975, np.maximum(free, 1)) * error, np.nan)
+    return value, half, f"{len(z)} targets without pairs"
 
 
 def _test(source: Source, attack: str, order: np.ndarray, draws: int, seed: int) -> Tested:
@@ -204,7 +232,7 @@ def _test(source: Source, attack: str, order: np.ndarray, draws: int, seed: int)
 
     def full() -> Iterator[Scores]:
         for one in auditing.null_scores(attack, signals, draws=draws, seed=seed):
-            found.append(separations(one).mean(0).astype(np.float32))
+            found.append(separations(one)[0].astype(np.float32))
             value, member = np.full((len(one.value), everyone), np.nan), np.zeros((len(one.value), everyone), bool)
             value[:, columns], member[:, columns] = one.value, one.member
             yield replace(one, value=value, member=member)
@@ -231,7 +259,7 @@ def _sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, att
     top = int(rows[0])
     label = source.classes[source.signals.labels[source.audited[top]]]
     start = f"By {attack}, sample {top} (labelled {label}) leads {len(rows):,} sample{'s' * (len(rows) > 1)}: its score is "
-    start += f"higher by {_interval(ranked, top)} sd where it is a member"
+    start += f"higher by {_interval(ranked, top)} sd where it is a member ({ranked.units})"
     if outcome is None:
         return f"{start}; a ranking, no risk: not tested"
     found, everyone = int(outcome.table["significant"].sum()), len(source.audited)
@@ -241,12 +269,8 @@ def _sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, att
 
 
 def _interval(ranked: Ranking, sample: int) -> str:
-    """Mean over pairs with Student's interval over pairs."""
-    gap, mean = ranked.gap[:, sample], ranked.value[sample]
-    if len(gap) < 2:
-        return f"{mean:.2f} (no pairs of targets, no interval)"
-    half = student.ppf(0.975, len(gap) - 1) * gap.std(ddof=1) / np.sqrt(len(gap))
-    return f"{mean:.2f} [{mean - half:.2f}, {mean + half:.2f}]"
+    value, half = ranked.value[sample], ranked.half[sample]
+    return f"{value:.2f} [{value - half:.2f}, {value + half:.2f}]" if np.isfinite(half) else f"{value:.2f} [n/m]"
 
 
 def _row(source: Source, ranked: Ranking, sample: int, share, outcome: Tested | None, canary) -> dict:
@@ -255,7 +279,7 @@ def _row(source: Source, ranked: Ranking, sample: int, share, outcome: Tested | 
     row = {
         "sample": sample, "label": source.classes[signals.labels[one]],
         "rank": f"{place[0] + 1:,} of {len(ranked.order):,}" if len(place) else "not ranked: a side is missing",
-        "separation (sd)": _interval(ranked, sample) if len(place) else "", "pairs of targets": len(ranked.gap),
+        "separation (sd)": _interval(ranked, sample) if len(place) else "", "over": ranked.units,
         "OUT models right": f"{share[sample]:.0%} of {int((~signals.member[:, one]).sum())}",
     }  # fmt: skip
     row |= {} if canary is None else {"canary": "yes" if canary[sample] else "no"}
@@ -272,11 +296,11 @@ def _row(source: Source, ranked: Ranking, sample: int, share, outcome: Tested | 
 
 def _note(ranked: Ranking, outcome: Tested | None, source: Source) -> str:
     words = ["with another seed other images stand on top"]
-    if ranked.agreement is not None:
-        alike, common = ranked.agreement
+    alike, common = ranked.agreement
+    if np.isfinite(alike):
         words.append(f"two halves of the targets: rank correlation {alike:.2f}, {common} of the {PAGE} on top in common")
     if outcome is None:
-        words.append("intervals: Student over pairs, of a sample chosen beforehand; who leads a list leads by luck too")
+        words.append("intervals: Student's, 95 %, of a sample chosen beforehand; who leads a list leads by luck too")
         words.append("targets are each other's references, which moves a sample's scores together: test for p values")
     else:
         words.append(outcome.table.attrs["resolution"])
@@ -305,5 +329,5 @@ def _sheet(source: Source, shown: tuple, start: int, sample: int) -> dict:
         return pictures.empty(
             f"no images are stored with these signals; ranks {start + 1:,} to {start + len(shown):,}: {listed}"
         )
-    captions = [f"{c}: {label}" for c, label in zip(shown, labels, strict=True)]
+    captions = [f"{c}<br>{label}" for c, label in zip(shown, labels, strict=True)]
     return pictures.sheet(source.images[source.audited[list(shown)]], captions, shown, title, chosen=sample)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import ipywidgets as W
@@ -53,30 +54,13 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     found = {source.label: source for source in sources}
     if not found:
         return message(TITLE, NOTHING)
-    first = next(iter(found))
     try:
-        names = found[first].attacks()
+        names = next(iter(found.values())).attacks()
     except ValueError as error:
         return message(TITLE, str(error))
-    evidence, references = _evidence(found)
-    losses = cache(lambda pool: losses_of(found[pool]))
-
-    @lru_cache(16)
-    def points(pool, target, attack, truth) -> dict:
-        x, y = (found[pool].scores(name) for name in ("loss", attack))
-        row, keep = row_of(y, target), f"{pool} {target} {attack}"
-        figure = pictures.score_points(x.value[row], y.value[row], y.member[row] if truth else None, names=("loss", attack))
-        layout = figure["layout"]  # zoom and lasso stay while samples change
-        axes = {axis: layout[axis] | {"uirevision": keep} for axis in ("xaxis", "yaxis")}
-        return figure | {"layout": layout | axes | {"selectionrevision": keep, "modebar": {"uirevision": keep}}}
-
-    image = lru_cache(8)(lambda pool, target, one: _image(found[pool], target, one))
-    crowd = lru_cache(8)(lambda pool, *rest: _subset(found[pool], *rest))
-
-    @lru_cache(8)
-    def traces(pool, target, one, truth) -> dict:
-        rows = references(pool, target)[0]
-        return traces_of(losses(pool), rows, one, target if truth else None)
+    seen = _cached(found)
+    evidence, references = seen.evidence, seen.references
+    last: dict[str, str | None] = {"pool": None}
 
     def draw(pool, target, attack, sample, k, variance, truth, subset) -> View:
         source, scores = found[pool], found[pool].scores(attack)
@@ -89,19 +73,17 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         refs, trained = everyone.select(models=slice(0, 2 * k)), bool(source.signals.member[target, one])
         told = _told(source, target, one, sample, world, k, variance)
         figures = {
-            "scatter": _marked(points(pool, target, attack, truth), source, target, attack, sample),
+            "scatter": _marked(seen.points(pool, target, attack, truth), source, target, attack, sample),
             "margins": _margins(refs, everyone, references(pool, target)[0], world, one, trained if truth else None),
-            "image": image(pool, target, one),
-            "traces": traces(pool, target, one, truth),
-            "subset": crowd(pool, target, subset, truth),
+            "image": seen.image(pool, target, one),
+            "traces": seen.traces(pool, target, one, truth),
+            "subset": seen.crowd(pool, target, subset, truth),
         }
         row = _row(source, target, sample, world, value, truth, told)
         row |= _crowd(source, target, subset, world, value, truth) if subset else {}
         outcome = f"; in truth {'a member' if trained else 'no member'}" if truth else ""
         note = _note(source, refs, world, k, attack)
         return View(told["sentence"] + outcome, figures, pd.DataFrame([row]), note)
-
-    last: dict[str, str | None] = {"pool": None}
 
     def adjust(values) -> dict:
         pool = values["pool"]
@@ -121,8 +103,14 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         last["pool"] = pool
         return changes
 
-    controls = {
-        "pool": dropdown("pool", list(found), first),
+    rows, controls = [["scatter", "margins"], ["image", "traces"], ["subset"]], _controls(list(found), names, sample)
+    pointer = {"clicks": {"scatter": "sample"}, "lassos": {"scatter": "subset"}, "state": {"subset": ()}}
+    return Explorer(TITLE, controls, draw, rows=rows, adjust=adjust, **pointer)
+
+
+def _controls(pools: list[str], names: list[str], sample: int | None) -> dict:
+    return {
+        "pool": dropdown("pool", pools, pools[0]),
         "target": dropdown("target", [0], 0),
         "attack": dropdown("attack", names, names[0]),
         "sample": W.IntText(description="sample", value=0 if sample is None else sample, **ROW),
@@ -130,14 +118,11 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         "variance": buttons("variance", list(VARIANCES), "shrunk"),
         "truth": W.Checkbox(description="show the truth", value=True, indent=False, layout=W.Layout(width="98%")),
     }
-    rows, at = [["scatter", "margins"], ["image", "traces"], ["subset"]], {"scatter": "sample"}
-    return Explorer(
-        TITLE, controls, draw, rows=rows, adjust=adjust, state={"subset": ()}, clicks=at, lassos={"scatter": "subset"}
-    )
 
 
-def _evidence(found: dict[str, Source]):
-    """(Evidence of k references a side, the rows that are references and (target, references) pair by pair), both cached."""
+def _cached(found: dict[str, Source]) -> SimpleNamespace:
+    """What is computed once: references pair by pair and their rows, evidence, and the pictures that few controls change."""
+    losses = cache(lambda pool: losses_of(found[pool]))
 
     @lru_cache(4)
     def references(pool, target) -> tuple[np.ndarray, Signals, Signals]:
@@ -164,7 +149,24 @@ def _evidence(found: dict[str, Source]):
                 gauss, flags = None, [str(error)]
         return Evidence(phi, gauss, student, (gauss or student).log_ratio(phi), tuple(flags))
 
-    return evidence, references
+    @lru_cache(16)
+    def points(pool, target, attack, truth) -> dict:
+        x, y = (found[pool].scores(name) for name in ("loss", attack))
+        row, keep = row_of(y, target), f"{pool} {target} {attack}"
+        figure = pictures.score_points(x.value[row], y.value[row], y.member[row] if truth else None, names=("loss", attack))
+        layout = figure["layout"]  # zoom and lasso stay while samples change
+        axes = {axis: layout[axis] | {"uirevision": keep} for axis in ("xaxis", "yaxis")}
+        return figure | {"layout": layout | axes | {"selectionrevision": keep, "modebar": {"uirevision": keep}}}
+
+    image = lru_cache(8)(lambda pool, target, one: _image(found[pool], target, one))
+    crowd = lru_cache(8)(lambda pool, *rest: _subset(found[pool], *rest))
+
+    @lru_cache(8)
+    def traces(pool, target, one, truth) -> dict:
+        rows = references(pool, target)[0]
+        return traces_of(losses(pool), rows, one, target if truth else None)
+
+    return SimpleNamespace(**{f.__name__: f for f in (references, evidence, points, traces)}, image=image, crowd=crowd)
 
 
 def _start(source: Source, student: Fit) -> int:
@@ -336,9 +338,10 @@ def _subset(source: Source, target, subset, truth) -> dict:
     if source.images is None:
         return pictures.empty(f"{who}; no images are stored with these signals")
     numbers, own = np.array(subset)[shown], own[shown]
-    captions = [f"{c}: {source.classes[source.signals.labels[i]]}" for c, i in zip(numbers, own, strict=True)]
+    labels = [source.classes[label] for label in source.signals.labels[own]]
     x, who = source.images[own], who + (f"; {len(own)} of them" if len(own) < len(subset) else "")
     if not truth:
-        return pictures.sheet(x, captions, numbers, who)
+        return pictures.sheet(x, [f"{c}<br>{label}" for c, label in zip(numbers, labels, strict=True)], numbers, who)
+    captions = [f"{c}: {label}" for c, label in zip(numbers, labels, strict=True)]
     figure = plots.images(x, captions, source.signals.member[target, own], columns=8)
     return plain(figure.update_layout(title={"text": f"{who}: ● members, ◇ non-members"}))

@@ -1,0 +1,353 @@
+"""One sample in two worlds, and which samples are exposed: explorers against the attacks they show."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from scipy.stats import t as student
+from worlds import bernoulli, world
+
+from mia_nb import attacks, auditing, store, widgets
+from mia_nb.attacks.likelihood import Fit, lira_fit, nig_fit
+from mia_nb.widgets.exposed import separations
+from mia_nb.widgets.sample import possible
+
+RNG = np.random.default_rng(5)
+X = RNG.integers(0, 256, (220, 1, 8, 8), dtype=np.uint8)
+
+
+def source(signals, *, images=True, label="here"):
+    return widgets.Source(label, signals, images=X[: len(signals.labels)] if images else None, classes=("a", "b", "c", "d"))
+
+
+@pytest.fixture(scope="module")
+def signals():
+    return world(8, 200, leak=1.5, population=20)
+
+
+@pytest.fixture(scope="module")
+def explorer(signals):
+    return widgets.sample([source(signals)], sample=3)
+
+
+def numbers(trace, axis="x"):
+    values = trace[axis]
+    return np.frombuffer(base64.b64decode(values["bdata"]), {"f4": np.float32, "i4": np.int32}[values["dtype"]])
+
+
+def drawn(view, start):
+    return next(t for t in view.figures["margins"]["data"] if t.get("name", "").startswith(start))
+
+
+def cell(view, name):
+    return view.table.iloc[0][name]
+
+
+@pytest.mark.parametrize("variance", ["global", "shrunk", "per_sample"])
+@pytest.mark.parametrize("design", ["pairs", "bernoulli"])
+def test_the_fitted_densities_are_those_that_the_attacks_compare(variance, design):
+    world_of = world(8, 120, leak=1.0, **({"design": bernoulli} if design == "bernoulli" else {}))
+    target, references = world_of.hold_out(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        phi, fit = lira_fit(target, references, variance=variance)
+        score = attacks.lira(target, references, variance=variance, combine="margin", missing="nan")
+        assert np.allclose(fit.log_ratio(phi), score, rtol=1e-9, atol=1e-9, equal_nan=True)
+        for share in (True, False, "ratio"):
+            phi, fit = nig_fit(target, references, share_variance=share)
+            options = {"share_variance": share, "combine": "margin", "missing": "nan", "allow_unequal": True}
+            score = attacks.nig(target, references, **options)
+            assert np.allclose(fit.log_ratio(phi), score, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+def test_log_densities_are_the_gaussian_and_students_t():
+    fit = Fit(*(np.array(part, float)[:, None] for part in ([1, -1], [0.5, 2], [np.inf, np.inf], [3, 3])))
+    x = np.linspace(-4, 4, 9)
+    wanted = [norm.logpdf(x, 1, 0.5), norm.logpdf(x, -1, 2)]
+    assert np.allclose(fit.log_density(x), wanted)
+    heavy = fit._replace(freedom=np.array([[3.0], [7.5]]))
+    assert np.allclose(heavy.log_density(x), [student.logpdf(x, 3, 1, 0.5), student.logpdf(x, 7.5, -1, 2)])
+
+
+@pytest.mark.parametrize(
+    ("choice", "attack"), [("global", "lira_global"), ("shrunk", "lira_shrunk"), ("per sample", "lira_per_sample")]
+)
+@pytest.mark.parametrize("target", [0, 5])
+def test_with_all_references_the_ratios_shown_are_the_scores_of_lira_and_nig(explorer, signals, choice, attack, target):
+    view = explorer.set(variance=choice, target=target, sample=11, k=3)
+    for column, name in (("log LR", attack), ("log LR (nig)", "nig")):
+        wanted = attacks.score(name, signals, targets=target).value[0, 11]
+        assert float(cell(view, column).split(" ")[0]) == pytest.approx(wanted, rel=6e-3)
+
+
+def test_the_curves_drawn_are_the_fit_at_the_drawn_margins(explorer, signals):
+    view = explorer.set(variance="shrunk", target=2, sample=7, k=3)
+    target, references = signals.hold_out(2)
+    _, fit = lira_fit(target, references, variance="shrunk")
+    data = view.figures["margins"]["data"]
+    lines = [t for t in data if t.get("line", {}).get("dash") == "dash" and "name" not in t]
+    density = np.exp(fit.of(7).log_density(numbers(lines[0]).astype(float)))
+    heights = np.stack([numbers(lines[1], "y") - 1, numbers(lines[0], "y")])
+    assert np.allclose(heights[1] / heights[1].max(), density[1] / density[1].max(), atol=1e-3)
+    assert np.isclose(heights[0].max() / heights[1].max(), fit.scale[1, 7] / fit.scale[0, 7], rtol=0.02)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_k_references_a_side_are_drawn_and_neither_the_target_nor_its_mate_is_one(explorer, signals, k):
+    target = 4
+    view = explorer.set(target=target, sample=9, k=k, variance="shrunk")
+    inside, outside = drawn(view, "IN"), drawn(view, "OUT")
+    rows = [int(n) for n in (*inside["text"], *outside["text"])]
+    assert len(inside["text"]) == len(outside["text"]) == k
+    assert not {4, 5} & set(rows) and len(set(rows)) == 2 * k
+    assert signals.member[rows, 9].tolist() == [True] * k + [False] * k
+    assert np.allclose(numbers(inside), [signals.margin[int(n), 0, 9] for n in inside["text"]], rtol=1e-6)
+    assert np.allclose(numbers(drawn(view, "target")), signals.margin[target, 0, 9])
+
+
+def test_one_reference_a_side_leaves_no_gaussian_and_says_so(explorer):
+    view = explorer.set(k=1, target=0, sample=3)
+    assert "only nig gives a ratio" in view.sentence and "no interval" in view.sentence
+    assert not any(t.get("name") == "Gaussian" for t in view.figures["margins"]["data"])
+    assert "no variance estimate" in view.note
+
+
+def test_a_click_is_the_same_as_the_number_and_a_lasso_fills_the_state(explorer):
+    explorer.set(sample=3, k=3)
+    explorer._pointed("scatter", {"kind": "click", "numbers": [17]})
+    clicked = explorer.view
+    assert explorer.values["sample"] == 17
+    explorer.set(sample=3)
+    assert explorer.set(sample=17).sentence == clicked.sentence
+    ring = explorer.view.figures["scatter"]["data"][-1]
+    assert np.isclose(ring["x"][0], float(cell(explorer.view, "target's margin")), atol=1e-3)
+    explorer._pointed("scatter", {"kind": "select", "numbers": [1, 2, 3]})
+    assert cell(explorer.view, "lasso") == "3 samples"
+    explorer._pointed("scatter", {"kind": "select", "numbers": []})
+    assert "lasso" not in explorer.view.table
+
+
+def test_a_lassoed_subset_is_counted_and_averaged(explorer, signals):
+    columns = (150, 4, 8, 15, 16, 23, 42)
+    view = explorer.set(target=1, attack="rmia", subset=columns, truth=True, sample=3)
+    inside = int(signals.member[1, list(columns)].sum())
+    assert cell(view, "lasso: members") == f"{inside} and {7 - inside} non-members"
+    wanted = attacks.score("rmia", signals, targets=1).value[0, list(columns)].mean()
+    assert float(cell(view, "lasso: mean score")) == pytest.approx(wanted, rel=1e-3)
+    hidden = explorer.set(truth=False)
+    assert "lasso: members" not in hidden.table and "members" not in hidden.figures["subset"]["layout"]["title"]["text"]
+    explorer.set(subset=(), truth=True)
+
+
+def test_with_the_truth_hidden_nothing_on_the_page_gives_the_membership_away(explorer):
+    texts = []
+    for sample in (3, 5):
+        view = explorer.set(sample=sample, truth=False, target=0, k=3)
+        texts.append(view.sentence)
+        assert "truth" not in view.sentence and "non-members as high" not in view.table and "members" not in view.table
+        assert {t["name"] for t in view.figures["scatter"]["data"]} == {"samples", f"sample {sample}"}
+        assert drawn(view, "target")["line"]["color"] == "#7A7A7A"
+    assert "in truth" in explorer.set(truth=True).sentence
+
+
+def test_a_sample_that_is_not_there_is_answered_in_place(explorer):
+    with pytest.raises(ValueError, match="sample 200 is not there: here has audited samples 0 to 199"):
+        explorer.set(sample=200)
+    explorer.controls["sample"].value = -1
+    assert explorer.error.startswith("sample -1 is not there") and explorer.view is not None
+    explorer.set(sample=3)
+
+
+def test_an_explorer_without_images_or_losses_says_so_and_still_works(signals):
+    view = widgets.sample([source(signals, images=False)]).set(subset=(1, 2))
+    assert "no images are stored" in view.figures["image"]["layout"]["title"]["text"]
+    assert "2 samples" in view.figures["subset"]["layout"]["title"]["text"]
+    assert "no training losses" in view.figures["traces"]["layout"]["title"]["text"]
+    seen = widgets.exposed([source(signals, images=False)]).view
+    assert "no images are stored" in seen.figures["sheet"]["layout"]["title"]["text"]
+
+
+def test_bad_sources_give_a_message_and_no_stack_trace(signals):
+    for make in (widgets.sample, widgets.exposed):
+        assert "mia-nb run all" in make([]).error
+        assert "member is None" in make([source(dataclasses.replace(signals, member=None))]).error
+    alone = signals.select(models=[0, 1])
+    assert "has no references but its mate: train two pairs or more" in widgets.sample([source(alone)]).error
+
+
+def test_without_pairs_k_stands_for_2k_models_and_a_missing_side_is_named():
+    lopsided = world(8, 60, leak=1.0, design=bernoulli)
+    member = lopsided.member.copy()
+    member[1:, 5] = False
+    view = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(target=0, k=2)
+    assert "none of these references is IN" in view.sentence and "k = 2 stands for 4 models" in view.note
+    assert len(drawn(view, "OUT")["text"]) == 4 and not drawn(view, "IN")["text"]
+
+
+def test_intervals_cover_the_true_ratio_about_as_often_as_they_say():
+    rng, n, hits = np.random.default_rng(0), 4, 0
+    truth = norm.logpdf(0.3, 1, 1) - norm.logpdf(0.3, -0.5, 1)
+    for trial in range(400):
+        x = rng.normal([[1.0], [-0.5]], 1, (2, n))
+        fit = Fit(x.mean(1)[:, None], x.std(1, ddof=1)[:, None], np.full((2, 1), np.inf), np.full((2, 1), n))
+        low, high = possible(fit, 0.3, np.full(2, n - 1.0), seed=trial)[1]
+        hits += low <= truth <= high
+    assert 0.92 <= hits / 400 <= 0.995
+
+
+def planted(models=12, samples=200, where=77, seed=3):
+    """No leak but for one sample, which nobody answers right unless it is a member: then its margin rises by 12."""
+    quiet = world(models, samples, leak=0.0, spread=0.0, seed=seed)
+    margin = quiet.margin.copy()
+    margin[:, 0, where] += 12 * quiet.member[:, where] - margin[:, 0, where].mean() - 6
+    return dataclasses.replace(quiet, margin=margin)
+
+
+@pytest.mark.parametrize("attack", ["loss", "rmia", "nig"])
+def test_a_planted_sample_leads_the_list_and_its_thumbnail_comes_first(attack):
+    explorer = widgets.exposed([source(planted())])
+    view = explorer.set(attack=attack)
+    assert "sample 77 (" in view.sentence and cell(view, "rank") == "1 of 200" and explorer.values["sample"] == 77
+    assert numbers(view.figures["sheet"]["data"][1], "customdata")[0] == 77
+    margins = view.figures["margins"]["data"]
+    assert [len(t["text"]) for t in margins if t["mode"] == "markers"] == [6, 6]
+
+
+def test_the_test_shows_what_vulnerability_says_with_redrawn_masks():
+    signals = planted()
+    explorer = widgets.exposed([source(signals)], draws=40)
+    assert "not tested" in explorer.view.sentence
+    view = explorer.set(attack="loss", test=True)
+    scores = attacks.score("loss", signals)
+    table = auditing.vulnerability(scores, null=auditing.null_scores("loss", signals, draws=40))
+    line = table.iloc[77]
+    assert cell(view, "p").startswith(f"{line['p']:.3g} ") and cell(view, "q") == f"{line['q']:.3g}"
+    assert cell(view, "AUC over targets") == f"{line['auc']:.3f} (redrawn masks: {line['null_auc']:.3f})"
+    assert table.attrs["resolution"] in view.note and "40 redrawn masks" in view.note
+    assert any(t["name"] == "redrawn masks" for t in view.figures["ranking"]["data"])
+
+
+def test_of_many_samples_those_not_redrawn_count_against_the_others(monkeypatch):
+    module = sys.modules["mia_nb.widgets.exposed"]
+    monkeypatch.setattr(module, "TESTED", 100)
+    monkeypatch.setattr(module, "FOREMOST", 10)
+    monkeypatch.setattr(module, "YARDSTICK", 30)
+    view = module.exposed([source(planted())], draws=40).set(attack="loss", test=True)
+    tested = int(view.note.split("masks redrawn for ")[1].split(" ")[0])
+    assert 30 <= tested <= 40
+    p, q = float(cell(view, "p").split(" ")[0]), float(cell(view, "q"))
+    assert q >= min(1, p * 200 / tested) - 1e-9 and "of 200 samples" in view.note
+
+
+def test_separation_is_the_mean_gap_of_standardised_scores_over_pairs():
+    scores = attacks.score("loss", world(6, 50, leak=1.0))
+    z = (scores.value - scores.value.mean(1, keepdims=True)) / scores.value.std(1, keepdims=True)
+    sign = np.where(scores.member, 1, -1)
+    gaps = np.array([sign[a] * (z[a] - z[a + 1]) for a in (0, 2, 4)])
+    value, half, units = separations(scores)
+    assert np.allclose(value, gaps.mean(0)) and units == "3 pairs of targets"
+    assert np.allclose(half, student.ppf(0.975, 2) * gaps.std(0, ddof=1) / np.sqrt(3))
+
+
+def test_without_pairs_the_separation_is_students_two_sample_comparison():
+    from scipy.stats import ttest_ind
+
+    scores = attacks.score("loss", world(8, 40, leak=1.0, design=bernoulli))
+    z = (scores.value - scores.value.mean(1, keepdims=True)) / scores.value.std(1, keepdims=True)
+    value, half, _ = separations(scores)
+    for i in range(40):
+        inside, outside = z[scores.member[:, i], i], z[~scores.member[:, i], i]
+        if min(len(inside), len(outside)) == 0:
+            assert np.isnan(value[i])
+            continue
+        between = ttest_ind(inside, outside).confidence_interval()
+        assert np.allclose([value[i] - half[i], value[i] + half[i]], between)
+
+
+def test_filters_leave_only_what_they_name():
+    signals = planted()
+    explorer = widgets.exposed([source(signals)])
+    shown = numbers(explorer.set(kind="b").figures["sheet"]["data"][1], "customdata")
+    assert (signals.labels[shown] == 1).all()
+    right = np.array([signals.correct[~signals.member[:, i], 0, i].mean() for i in range(200)])
+    wrong = numbers(explorer.set(kind="all", answers="most OUT models wrong").figures["sheet"]["data"][1], "customdata")
+    assert len(wrong) == min(24, (right < 0.5).sum()) and (right[wrong] < 0.5).all()
+    explorer.set(answers="all")
+    first, second = (numbers(explorer.set(page=p).figures["sheet"]["data"][1], "customdata") for p in (1, 2))
+    assert len(first) == len(second) == 24 and not set(first) & set(second)
+
+
+def test_a_thumbnail_that_is_clicked_is_the_sample_looked_at():
+    explorer = widgets.exposed([source(planted())])
+    explorer._pointed("sheet", {"kind": "click", "numbers": [9]})
+    assert explorer.values["sample"] == 9 and cell(explorer.view, "sample") == 9
+    with pytest.raises(ValueError, match="sample 4000 is not there"):
+        explorer.set(sample=4000)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """(a Source read from disk, log losses (M, E, N) that its pool kept, canaries)."""
+    signals, root, key = planted(8, 60, where=11), tmp_path_factory.mktemp("results"), "ab" * 32
+    signals, canary = dataclasses.replace(signals, info={"pool": key, "family": "tinycnn"}), np.arange(60) % 20 == 11
+    log = np.where(signals.member[:, None], np.random.default_rng(1).normal(-2, 1, (8, 5, 60)), np.nan).astype(np.float32)
+    pool = store.open_folder(root, "pool", "here", key, {"model": "tinycnn"})
+    pool.write_array("member.npy", signals.member)
+    pool.write_array("images.npy", X[:60])
+    pool.write_array("canary.npy", canary)
+    pool.write_json("images.json", {"classes": ["a", "b", "c", "d"]})
+    for m in range(8):
+        pool.write_array(f"losses_{m:03d}.npy", log[m][:, signals.member[m]])
+    store.save_signals(store.open_folder(root, "signals", "here", "cd" * 32, {}), signals)
+    (found,) = widgets.sources(root)
+    return found, log, canary
+
+
+def test_losses_are_those_of_references_that_trained_on_the_sample_beside_all_members(stored):
+    found, log, _ = stored
+    member = found.signals.member
+    view = widgets.sample([found]).set(target=0, sample=4, truth=True)
+    lines = {t.get("name", ""): numbers(t, "y") for t in view.figures["traces"]["data"]}
+    rows = [m for m in range(2, 8) if member[m, 4]]
+    drawn_lines = lines[f"this sample ({len(rows)})"].reshape(len(rows), 6)[:, :5]
+    assert np.allclose(np.sort(drawn_lines, 0), np.sort(np.exp(log[rows, :, 4]), 0), rtol=1e-5)
+    middle = np.exp(np.mean([np.median(log[m][:, member[m]], axis=1) for m in range(8)], axis=0))
+    assert np.allclose(lines["all members"], middle, rtol=1e-5)
+    assert ("target" in lines) == bool(member[0, 4])
+    assert "non-members have no training loss" in view.note
+    hidden = widgets.sample([found]).set(target=0, sample=4, truth=False)
+    assert "target" not in {t.get("name") for t in hidden.figures["traces"]["data"]}
+
+
+def test_the_models_own_image_is_shown_with_its_label(stored):
+    found, _, _ = stored
+    view = widgets.sample([found]).set(sample=7)
+    source_of = view.figures["image"]["data"][0]["source"]
+    assert source_of == widgets.sample([source(found.signals)]).set(sample=7).figures["image"]["data"][0]["source"]
+    assert view.figures["image"]["layout"]["title"]["text"].startswith("labelled d;")
+
+
+def test_canaries_are_a_filter_where_they_are_known(stored):
+    found, _, canary = stored
+    explorer = widgets.exposed([found])
+    only = numbers(explorer.set(canary="only").figures["sheet"]["data"][1], "customdata")
+    assert set(only) == set(np.flatnonzero(canary)) and cell(explorer.view, "canary") == "yes"
+    others = numbers(explorer.set(canary="none").figures["sheet"]["data"][1], "customdata")
+    assert not canary[others].any()
+    assert "canary" not in widgets.exposed([source(planted())]).controls
+
+
+def test_in_batch_mode_both_are_shown_once_with_every_figure(stored, monkeypatch, capsys):
+    shown = []
+    monkeypatch.setenv("MIA_NB_MODE", "batch")
+    monkeypatch.setattr("mia_nb.widgets.explorer.display", shown.append)
+    widgets.sample([stored[0]])._ipython_display_()
+    widgets.exposed([stored[0]])._ipython_display_()
+    assert len(shown) == 5 + 1 + 4 + 1
+    assert "One sample, two worlds: Sample" in capsys.readouterr().out
