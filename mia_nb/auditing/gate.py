@@ -29,7 +29,7 @@ class Limit(NamedTuple):
     fpr: float | None
 
     def __str__(self) -> str:
-        return f"{self.metric}>{self.value:g}"
+        return f"{self.metric}>{self.value:.10g}"
 
 
 class Verdict(NamedTuple):

@@ -78,17 +78,17 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise ValueError(f"{path} is no file: wanted an .npz with {_wanted()}")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not hasattr(file, "files"):
-                raise ValueError(f"{path.name} is one bare array; wanted np.savez(path, logits=..., labels=..., member=...)")
-            there = {name: _one(file, name, path.name) for name in file.files if name in (*ARRAYS, *OPTIONAL)}
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ValueError(f"{path.name} is one bare array; wanted np.savez(path, logits=..., labels=..., member=...)")
+        with file:
             names = list(file.files)
+            there = {name: _one(file, name, path.name) for name in names if name in (*ARRAYS, *OPTIONAL)}
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
         if str(error).startswith(path.name):
             raise
-        raise ValueError(
-            f"{path.name} cannot be read as an .npz of plain arrays: {' '.join(str(error).split())[:200]}"
-        ) from error
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path.name} cannot be read as an .npz of plain arrays: {reason}") from error
     if lacks := [name for name in ARRAYS if name not in there]:
         close = difflib.get_close_matches(lacks[0], names, 1, cutoff=0.5)
         hint = f"; is it {close[0]!r}?" if close else ""

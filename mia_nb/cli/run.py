@@ -286,14 +286,24 @@ def _stamp(value) -> list[int] | None:
     if path is not None and BUILDER.fullmatch(value):
         sys.path.insert(0, os.getcwd())  # where the kernel will look first
         with contextlib.suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(value.partition(":")[0])
-            path = Path(spec.origin) if spec and spec.origin else path
+            path = _source_of(value.partition(":")[0]) or path
         sys.path.pop(0)
     if path is None or not path.exists():
         return None
     files = [path] if path.is_file() else [Path(top, name) for top, _, names in os.walk(path) for name in names]
     stats = [file.stat() for file in files if file.exists()]
     return [len(stats), sum(s.st_size for s in stats), max((s.st_mtime_ns for s in stats), default=0)]
+
+
+def _source_of(module: str) -> Path | None:
+    """A module's file, without importing the package that it is in: that may be slow, and may fail outside of a kernel."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    places = [Path(spec.origin)] if spec and spec.origin else []
+    if spec and rest:
+        roots = [Path(root, *rest) for root in spec.submodule_search_locations or ()]
+        places = [place for root in roots for place in (root.with_name(f"{root.name}.py"), root / "__init__.py")]
+    return next((place for place in places if place.is_file()), None)
 
 
 def _file_names(steps: list[Step]) -> list[str]:

@@ -1,0 +1,395 @@
+"""Stated limits against closed forms, outputs of models trained elsewhere, and the exit status of `mia-nb audit`."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from argparse import Namespace
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+from worlds import bernoulli, pairs, world
+
+from mia_nb import auditing, metrics
+from mia_nb.attacks import score
+from mia_nb.auditing.gate import at_others
+from mia_nb.auditing.result import strict
+from mia_nb.cli import audit as command
+from mia_nb.cli import main
+from mia_nb.cli import run as runner
+from mia_nb.types import Scores
+
+ONE = auditing.limits
+
+
+def scores(value, member, pair=None) -> Scores:
+    """Scores (targets, N) as `attacks.score` gives them; each target its own unit unless said otherwise."""
+    value, member = np.atleast_2d(value).astype(float), np.atleast_2d(member).astype(bool)
+    targets, sides = np.arange(len(value)), np.zeros((len(value), 2))
+    return Scores(value, member, targets, targets if pair is None else np.asarray(pair), sides, sides, {"attack": "a"})
+
+
+def gaussian(d, n, targets=1, seed=0) -> Scores:
+    rng = np.random.default_rng(seed)
+    member = np.tile(np.arange(2 * n) < n, (targets, 1))
+    return scores(rng.normal(size=member.shape) + d * member, member, np.arange(targets) // 2)
+
+
+# -------------------------------------------------------------------------------------------------------------- limits stated
+
+
+def test_limits_are_read_however_they_are_spaced_and_each_once():
+    assert [str(one) for one in ONE([" TPR@0.010 > 5e-2", "tpr@1e-2>.05", "auc>0.6", "epsilon>8", "advantage>0.1"])] == [
+        "tpr@0.01>0.05", "auc>0.6", "epsilon>8", "advantage>0.1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("auc", "wanted METRIC>LIMIT"),
+        ("auc<0.6", "wanted METRIC>LIMIT"),
+        ("auc>=0.6", "wanted METRIC>LIMIT"),
+        ("acc>0.6", "wanted METRIC>LIMIT"),
+        ("tpr@1%>0.1", "wanted METRIC>LIMIT"),
+        ("tpr>0.1", "wanted METRIC>LIMIT"),
+        ("auc>nan", "wanted METRIC>LIMIT"),
+        ("auc>0.6.1", "wanted METRIC>LIMIT"),
+        (0.6, "wanted METRIC>LIMIT"),
+        ("auc>60", "never above 1"),
+        ("tpr@0.01>1", "never above 1"),
+        ("tpr@1>0.9", "lies between 0 and 1"),
+        ("auc>0.4", "an attacker who guesses reaches 0.5"),
+        ("tpr@0.1>0.05", "an attacker who guesses reaches 0.1"),
+    ],
+)
+def test_what_is_no_limit_is_refused_in_one_line(text, says):
+    with pytest.raises(ValueError, match=says) as error:
+        ONE([text])
+    assert "\n" not in str(error.value) and str(text) in str(error.value)
+
+
+SIZES = {"non_members": 999, "members": 999, "models": 8, "coins": False}
+
+
+def test_a_rate_that_ten_false_alarms_cannot_carry_is_refused_with_the_number_that_could():
+    with pytest.raises(ValueError, match=r"n0 = 999 non-members a model: 1,000 are needed.*state tpr@0.0101 or a higher rate"):
+        auditing.refuse_unmeasurable(ONE(["tpr@0.01>0.05"]), **SIZES)
+    auditing.refuse_unmeasurable(ONE(["tpr@0.01>0.05", "tpr@0.0101>0.05"]), **{**SIZES, "non_members": 1000})
+    auditing.refuse_unmeasurable(ONE(["tpr@0.0101>0.05"]), **SIZES)  # what the message advises is taken
+
+
+def test_a_limit_on_a_rate_that_even_all_members_found_would_not_exceed_is_refused():
+    most = 0.025 ** (1 / 999)  # Clopper-Pearson, 999 of 999, one attack
+    auditing.refuse_unmeasurable(ONE([f"tpr@0.1>{most - 1e-6}"]), **SIZES, attacks=1)
+    with pytest.raises(ValueError, match="can never be exceeded: with n1 = 999"):
+        auditing.refuse_unmeasurable(ONE([f"tpr@0.1>{most + 1e-6}"]), **SIZES, attacks=1)
+
+
+def test_epsilon_wants_coins_and_a_limit_that_right_guesses_about_all_would_exceed():
+    with pytest.raises(ValueError, match="needs a fair coin per image"):
+        auditing.refuse_unmeasurable(ONE(["epsilon>1"]), **SIZES, audited=2000)
+    coins = {**SIZES, "coins": True, "audited": 2000}
+    q = (0.05 / (8 * 6 * 4)) ** (1 / 2000)  # q^m = alpha at delta 0
+    most = math.log(q / (1 - q))
+    auditing.refuse_unmeasurable(ONE([f"epsilon>{most - 0.01}"]), **coins, delta=0)
+    with pytest.raises(ValueError, match="can never be exceeded: right guesses about all 2000"):
+        auditing.refuse_unmeasurable(ONE([f"epsilon>{most + 0.01}"]), **coins, delta=0)
+
+
+def test_advantage_wants_other_targets_to_set_its_threshold():
+    with pytest.raises(ValueError, match="threshold is set on other targets; train 4 or more"):
+        auditing.refuse_unmeasurable(ONE(["advantage>0.1"]), **{**SIZES, "models": 2})
+
+
+def test_the_members_promised_before_training_are_there_afterwards():
+    for n in (100, 1001):
+        assert auditing.fewest(n, "pairs") == pairs(2, n, np.zeros(n, int), np.random.default_rng(0)).sum(1).min()
+        coins = bernoulli(2000, n, None, np.random.default_rng(0)).sum(1)
+        assert coins.min() > auditing.fewest(n, "bernoulli") > n // 2 - 3 * np.sqrt(n)
+
+
+# ------------------------------------------------------------------------------------------------------------- limits judged
+
+
+@pytest.mark.parametrize("attacks", [1, 6])
+def test_a_perfect_attack_exceeds_a_rate_up_to_the_exact_lower_end_shared_by_all_attacks(attacks):
+    member = np.arange(200) < 100
+    found = {f"a{i}": scores(np.where(member, 2.0, 1.0) + 1e-3 * np.arange(200), member) for i in range(attacks)}
+    low = (0.025 / attacks) ** (1 / 100)  # Clopper-Pearson by hand: 100 of 100
+    above, below = auditing.judge(ONE([f"tpr@0.1>{low - 1e-4}", f"tpr@0.1>{low + 1e-4}"]), found)
+    assert above.outcome == "exceeded" and below.outcome == "not established"
+    assert above.low == pytest.approx(low, abs=1e-9) and (above.value, above.high, above.attacks) == (1, 1, attacks)
+
+
+def test_a_rate_without_any_hit_is_below_a_limit_only_from_the_exact_upper_end_on():
+    member = np.arange(200) < 100
+    found = {"a": scores(np.where(member, 1.0, 2.0) + 1e-3 * np.arange(200), member)}  # every member below all others
+    high = 1 - 0.025 ** (1 / 100)
+    assert high < 0.1
+    (verdict,) = auditing.judge(ONE(["tpr@0.1>0.1"]), found)
+    assert verdict.outcome == "not exceeded" and verdict.high == pytest.approx(high, abs=1e-9)
+
+
+def test_a_gaussian_shift_is_judged_as_its_true_values_say():
+    d, n = 1.0, 4000
+    auc, advantage, tpr = norm.cdf(d / math.sqrt(2)), 2 * norm.cdf(d / 2) - 1, norm.cdf(d + norm.ppf(0.1))
+    found = {"a": gaussian(d, n, targets=12)}
+    for name, true, wide in (("auc", auc, 0.03), ("advantage", advantage, 0.06), ("tpr@0.1", tpr, 0.06)):
+        stated = ONE([f"{name}>{true - wide}", f"{name}>{true}", f"{name}>{true + wide}"])
+        verdicts = auditing.judge(stated, found)
+        assert [one.outcome for one in verdicts] == ["exceeded", "not established", "not exceeded"], name
+        assert verdicts[1].low < true < verdicts[1].high and verdicts[1].value == pytest.approx(true, abs=0.02)
+
+
+def test_a_limit_at_the_truth_is_seldom_called_exceeded_though_the_strongest_attack_is_picked():
+    worlds, stated = 120, ONE([f"auc>{norm.cdf(0.5 / math.sqrt(2)):.9f}", "auc>0.5"])
+    wrong = 0
+    for seed in range(worlds):
+        found = {f"a{i}": gaussian(0.5, 100, seed=1000 * i + seed) for i in range(4)}
+        at_truth, below = auditing.judge(stated, found, draws=100)
+        wrong += at_truth.outcome == "exceeded"
+        assert below.outcome == "exceeded"
+    assert wrong <= binom.isf(1e-4, worlds, 0.05)
+
+
+def test_choosing_among_attacks_is_paid_for():
+    found = gaussian(0.4, 500, seed=3)
+    alone = auditing.judge(ONE(["auc>0.5"]), {"a": found})[0]
+    many = auditing.judge(ONE(["auc>0.5"]), {f"a{i}": found for i in range(8)})[0]
+    assert many.value == alone.value and many.low < alone.low and many.high > alone.high
+
+
+def test_the_advantage_is_that_of_thresholds_set_on_other_pairs():
+    found = gaussian(1.0, 300, targets=4)
+    said = at_others(found)
+    tpr, fpr = said.value[0, found.member[0]].mean(), said.value[0, ~found.member[0]].mean()
+    assert tpr - fpr == pytest.approx(2 * metrics.auc(said.value[0], found.member[0]) - 1)
+    moved = replace(found, value=found.value + np.array([[5.0], [5.0], [0.0], [0.0]]))  # its own scores set no threshold
+    assert np.array_equal(at_others(moved).value[0], (moved.value[0] >= moved.value[0].min()).astype(float))
+    null = gaussian(0.0, 40, targets=8, seed=1)
+    hindsight = metrics.summary({"a": null}, draws=50).loc["a", "advantage"]
+    assert hindsight > 0.1 > abs(auditing.judge(ONE(["advantage>0.5"]), {"a": null}, draws=50)[0].value)
+
+
+def test_an_audited_epsilon_is_exceeded_or_open_and_never_not_exceeded():
+    signals = world(4, 600, leak=3.0, design=bernoulli)
+    found = {name: score(name, signals) for name in ("loss", "attack_r")}
+    bound = max(auditing.audit(one, delta=1e-5, attempts=2).epsilon for one in found.values())
+    over, open_ = auditing.judge(ONE([f"epsilon>{bound - 0.01}", f"epsilon>{bound + 0.01}"]), found)
+    assert bound > 0.1 and (over.outcome, open_.outcome) == ("exceeded", "not established")
+    assert over.low == bound and math.isnan(over.high) and "nothing here bounds it from above" in open_.sentence
+
+
+def test_attacks_that_scored_too_few_non_members_say_nothing_on_a_rate():
+    full = gaussian(1.0, 100)
+    holes = replace(full, value=np.where(np.arange(200) % 3, full.value, np.nan))
+    (verdict,) = auditing.judge(ONE(["tpr@0.1>0.9"]), {"full": full, "holes": holes})
+    assert verdict.attack == "full" and verdict.attacks == 2
+    with pytest.raises(ValueError, match="no attack scored 100 non-members"):
+        auditing.judge(ONE(["tpr@0.1>0.9"]), {"holes": holes})
+
+
+# ---------------------------------------------------------------------------------------------------- design, headline, result
+
+
+def test_the_design_is_told_from_the_masks():
+    kinds = {design.__name__: auditing.design(world(8, 400, design=design)) for design in (pairs, bernoulli)}
+    assert {name: facts["kind"] for name, facts in kinds.items()} == {"pairs": "pairs", "bernoulli": "coins"}
+    assert kinds["pairs"] | {"draws": ""} == {
+        "kind": "pairs", "models": 8, "units": 4, "samples": 400, "audited": 400, "population": 0, "members": 200,
+        "non_members": 200, "references": 3, "queries": 1, "draws": "",
+    }  # fmt: skip
+    signals = world(6, 300)
+    member = np.tile(np.arange(300) < 100, (6, 1)) ^ (np.arange(6)[:, None] == np.arange(300) % 50)
+    given = auditing.design(replace(signals, member=member))
+    assert given["kind"] == "masks" and given["units"] == 6
+    assert "at least 200 members and 200 non-members" in auditing.in_words(kinds["pairs"])
+
+
+def test_strict_json_has_null_for_what_is_no_number():
+    odd = {"a": np.float64("nan"), 1: (np.int64(3), np.inf), "b": np.array([True, False]), "c": {"d": np.str_("x")}}
+    assert json.loads(json.dumps(strict(odd), allow_nan=False)) == {
+        "a": None,
+        "1": [3, None],
+        "b": [True, False],
+        "c": {"d": "x"},
+    }
+
+
+def test_the_headline_follows_the_interval():
+    for leak, words in ((2.0, "tells members from non-members"), (0.0, "no better than a coin")):
+        signals = world(8, 300, leak=leak)
+        table = metrics.summary({name: score(name, signals) for name in ("loss", "rmia")}, draws=100)
+        assert words in auditing.headline(table, True) and "n0 = 150" in auditing.headline(table, True)
+        assert "FAILED" in auditing.headline(table, False)
+
+
+def test_the_status_is_three_only_for_what_is_established_and_one_where_nothing_vouches_for_the_numbers():
+    record = {"self_test": {"self_test_passed": True, "inverted": []}}
+    for outcomes, passed, inverted, code in (
+        ([], False, [], 0), (["not exceeded"], True, [], 0), (["not established"], True, [], 0),
+        (["exceeded", "not exceeded"], True, [], 3), (["exceeded"], False, [], 3), (["not exceeded"], False, [], 1),
+        (["not exceeded"], True, ["rmia"], 1),
+    ):  # fmt: skip
+        record["verdicts"] = [{"outcome": one} for one in outcomes]
+        record["self_test"] = {"self_test_passed": passed, "inverted": inverted}
+        assert command.status(record)[0] == code, (outcomes, passed, inverted)
+
+
+# -------------------------------------------------------------------------------------------------------------------- outputs
+
+
+def arrays(models=4, samples=60, classes=3, seed=0) -> dict:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(samples) % classes
+    member = pairs(models, samples, labels, rng)
+    z = rng.normal(size=(models, samples, classes))
+    z[:, np.arange(samples), labels] += 1 + member
+    return {"logits": z, "labels": labels, "member": member}
+
+
+def saved(tmp_path, **changes):
+    kept = {name: value for name, value in (arrays() | changes).items() if value is not None}
+    np.savez(tmp_path / "outputs.npz", **kept)
+    return tmp_path / "outputs.npz"
+
+
+def test_outputs_come_back_as_signals_of_the_same_logits(tmp_path):
+    given = arrays()
+    x = np.random.default_rng(1).integers(0, 256, (60, 5, 4, 3), np.uint8)
+    names = np.array(["a", "b", "c"])
+    found = auditing.read_outputs(saved(tmp_path, member=given["member"].astype(int), images=x, classes=names))
+    z, y = given["logits"], given["labels"]
+    margin = z[:, np.arange(60), y] - np.log(np.exp(z).sum(2) - np.exp(z[:, np.arange(60), y]))
+    np.testing.assert_allclose(found.signals.margin[:, 0], margin, rtol=1e-10)
+    assert np.array_equal(found.signals.member, given["member"]) and found.signals.draws == "plain"
+    assert found.classes == ("a", "b", "c") and np.array_equal(found.images, x.transpose(0, 3, 1, 2))
+    score("rmia", found.signals)
+
+
+def test_several_queries_one_model_and_a_population_are_taken(tmp_path):
+    given = arrays()
+    many = np.stack([given["logits"], given["logits"] + 0.1], axis=1)
+    assert auditing.read_outputs(saved(tmp_path, logits=many)).signals.draws == "noise"
+    assert auditing.read_outputs(saved(tmp_path, logits=many, draws=np.array("augment"))).signals.draws == "augment"
+    one = auditing.read_outputs(saved(tmp_path, logits=given["logits"][:1], member=given["member"][0]))
+    assert one.signals.member.shape == (1, 60)
+    aside = np.arange(60) >= 50
+    member = given["member"] & ~aside
+    assert auditing.read_outputs(saved(tmp_path, member=member, population=aside)).signals.population.sum() == 10
+
+
+def test_tensors_are_not_needed_to_read_outputs(tmp_path):
+    path = saved(tmp_path)
+    code = f"import sys; from mia_nb import auditing; auditing.read_outputs({str(path)!r}); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+GIVEN = arrays()
+Z, Y, IN = GIVEN["logits"], GIVEN["labels"], GIVEN["member"]
+P = np.exp(Z) / np.exp(Z).sum(2, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"member": None, "members": IN}, r"holds logits, labels, members; it lacks member \(.*; is it 'members'"),
+        ({"labels": None}, r"lacks labels \(samples,\)"),
+        ({"logits": Z.transpose(1, 0, 2)}, r"pass np.moveaxis\(logits, 0, -2\)"),
+        ({"logits": Z.transpose(0, 2, 1)}, r"pass np.moveaxis\(logits, 2, -2\)"),
+        ({"logits": Z[0]}, r"of one model pass logits\[None\]"),
+        ({"logits": Z[None, None]}, r"wanted \(models, samples, classes\)"),
+        ({"logits": Z[:, :50]}, "there are 60 labels"),
+        ({"logits": P}, "probabilities were passed"),
+        ({"logits": np.where(np.arange(60)[:, None] == 7, np.nan, Z)}, "model 0 gives a non-finite output for sample 7"),
+        ({"logits": np.concatenate([Z[:3], Z[:1]])}, "models 0 and 3 gave the same outputs"),
+        ({"logits": np.concatenate([Z[:3], np.ones((1, 60, 3))])}, "model 3 answers every sample alike"),
+        ({"logits": Z.astype(object)}, "logits is an object array"),
+        ({"logits": Z.astype(complex)}, "wanted numbers"),
+        ({"labels": np.eye(3)[Y]}, r"pass labels.argmax\(1\)"),
+        ({"labels": Y + 1}, "labels run from 1 to 3"),
+        ({"labels": Y + 0.5}, "whole numbers from 0"),
+        ({"labels": Y - 1}, "whole numbers from 0"),
+        ({"member": IN.T}, r"pass member.T"),
+        ({"member": IN[:3]}, r"want \(4, 60\), a row per model"),
+        ({"member": IN * 0.5}, "member holds 0.5"),
+        ({"member": np.where(np.arange(4)[:, None] == 2, True, IN)}, "model 2 has 60 members and 0 non-members"),
+        (arrays(samples=600) | {"member": ~arrays(samples=600)["member"]}, "pass ~member"),
+        ({"population": np.arange(60) < 5}, "5 samples of the population are members"),
+        ({"population": np.zeros(9)}, r"population has shape \(9,\)"),
+        ({"classes": np.array(["a", "b"])}, "the logits have 3"),
+        ({"images": np.zeros((60, 4, 4))}, "wanted uint8"),
+        ({"images": np.zeros((60, 4, 4, 2), np.uint8)}, "wanted 1 or 3"),
+        ({"logits": np.stack([Z, Z + 1], 1), "draws": np.array("often")}, "draws is 'often'"),
+    ],
+)  # fmt: skip
+def test_outputs_that_cannot_be_believed_are_refused_in_one_line(tmp_path, changes, says):
+    with pytest.raises(ValueError, match=says) as error:
+        auditing.read_outputs(saved(tmp_path, **changes))
+    assert "\n" not in str(error.value) and "outputs.npz" in str(error.value)
+
+
+def test_files_that_are_no_npz_are_refused_in_one_line(tmp_path):
+    np.save(tmp_path / "bare.npy", Z)
+    (tmp_path / "torn.npz").write_bytes(saved(tmp_path).read_bytes()[:300])
+    (tmp_path / "text.npz").write_text("logits")
+    for name, says in (("bare.npy", "one bare array"), ("torn.npz", "cannot be read"), ("text.npz", "cannot be read"),
+                       ("absent.npz", "is no file"), (".", "is no file")):  # fmt: skip
+        with pytest.raises(ValueError, match=says) as error:
+            auditing.read_outputs(tmp_path / name)
+        assert "\n" not in str(error.value)
+
+
+# --------------------------------------------------------------------------------------------------------------- command line
+
+
+def options(**changes) -> Namespace:
+    none = dict.fromkeys(("model", "data", "logits", "pool", "epochs", "models"))
+    return Namespace(**none | {"parameter": [], "fail_if": []} | changes)
+
+
+def test_options_become_parameters_of_the_notebook():
+    given = command.parameters(options(model="a:b", data="d", epochs=3, models=8, parameter=["lr=0.1"], fail_if=["auc > .6"]))
+    wanted = {"model": "a:b", "dataset": "d", "epochs": "3", "num_models": "8", "lr": "0.1", "fail_if": '["auc>0.6"]'}
+    assert dict(given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "wanted one of --model"),
+        (["--model", "a:b"], "--model needs --data"),
+        (["--pool", "4c", "--logits", "x.npz"], "came --logits and --pool"),
+        (["--pool", "4c", "--epochs", "3"], "--epochs would change nothing"),
+        (["--logits", "x.npz"], "no such file"),
+        (["--pool", "4c", "--fail-if", "auc"], "wanted METRIC>LIMIT"),
+        (["--pool", "4c", "-p", "colour=red"], "no parameter 'colour'"),
+        (["--model", "a:b", "--data", "d", "-p", "epochs"], "wanted -p name=value"),
+        (["--model", "a:b", "--data", "d", "--models", "many"], "invalid int value"),
+    ],
+)
+def test_bad_options_are_one_line_and_status_two_before_anything_runs(words, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(["audit", *words])
+    except SystemExit as leaving:  # argparse
+        code = leaving.code
+    said = capsys.readouterr().err
+    assert code == 2 and says in said and said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_builders_file_is_found_without_importing_the_package_around_it(tmp_path, monkeypatch):
+    (tmp_path / "fragile/inner").mkdir(parents=True)
+    (tmp_path / "fragile/__init__.py").write_text("raise RuntimeError('imported')")
+    (tmp_path / "fragile/inner/net.py").write_text("x = 1\n")  # inner/ has no __init__.py
+    (tmp_path / "loose").mkdir()
+    (tmp_path / "loose/net.py").write_text("xyz = 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert runner._stamp("fragile.inner.net:make")[:2] == [1, 6] and runner._stamp("loose.net:make")[:2] == [1, 8]
+    assert runner._stamp("fragile.absent:make") is None and runner._stamp("sys:exit") is None
