@@ -12,7 +12,7 @@ import pytest
 from mia_nb.cli import notebooks
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+NOTEBOOKS = sorted(FOLDER.rglob("*.ipynb"))
 PRESETS = sorted(FOLDER.glob("presets/*.yaml"))
 ABSOLUTE = re.compile(r"""["'](/(?!/)\w|~/|[A-Za-z]:\\)""")
 

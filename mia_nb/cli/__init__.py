@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     run = add("run", _run, "execute notebooks, or say that their results are already there", notebooks=True)
-    run.add_argument("notebook", metavar="NAME", help="all (of a preset), 01_train or train for short, or a path to a notebook")
+    run.add_argument("notebook", metavar="NAME", help="01_train or train for short, a path, a preset, or all (of --preset)")
     run.add_argument("--preset", metavar="NAME", help="steps and parameters from notebooks/presets/NAME.yaml")
     run.add_argument("-p", "--parameter", action="append", default=[], metavar="name=value", help="override, read as YAML")
     run.add_argument("--force", action="store_true", help="compute again what is stored")
@@ -116,10 +116,12 @@ def _run(args) -> None:
         if not equals:
             raise ValueError(f"-p {text}: wanted -p name=value or -p name value")
         given.append((name.strip(), value))
-    steps = notebooks.plan(args.notebook, args.preset, given, notebooks.folders(args.notebooks))
+    where = notebooks.folders(args.notebooks)
+    target, preset = notebooks.resolve(args.notebook, args.preset, where)
+    steps = notebooks.plan(target, preset, given, where)
     from mia_nb.cli import run
 
-    name = Path(args.preset).stem if args.notebook == "all" else steps[0].notebook.stem
+    name = Path(preset).stem if target == "all" else steps[0].notebook.stem
     folder = run.run(name, steps, args.results, force=args.force)
     for file in [f for f in folder.files() if f.endswith(".ipynb")] + [run.REPORT]:
         print(f"  {os.path.relpath(folder.path / file)}")

@@ -48,25 +48,47 @@ def folders(given: str | None = None) -> list[Path]:
 
 
 def find_notebook(name: str, where: list[Path]) -> Path:
-    """`01_train`, `train` or a path -> the notebook's path."""
+    """`01_train`, `train`, `workshop/04_budget_race` or a path -> the notebook's path; those at the top come first."""
+    known = _notebooks(where)
+    if name in known:
+        return known[name]
     if name.endswith(".ipynb") or os.sep in name:
         if not Path(name).is_file():
             raise ValueError(f"no notebook at {name}")
         return Path(name)
+    close = difflib.get_close_matches(name, [*known, *_presets(where)], n=1)
+    listed = dict.fromkeys(path.stem for path in known.values())
+    raise ValueError(f"no notebook named {name!r}{_hint(name, close or listed)}")
+
+
+def _notebooks(where: list[Path]) -> dict[str, Path]:
+    """Every notebook by its names: with and without its number, those of the workshop also with their folder."""
     known: dict[str, Path] = {}
-    for path in (path for place in where for path in sorted(place.glob("*.ipynb"))):
-        known.setdefault(path.stem, path)
-        known.setdefault(re.sub(r"^\d+_", "", path.stem), path)
-    if name not in known:
-        raise ValueError(f"no notebook named {name!r}{_hint(name, known)}")
-    return known[name]
+    for folder in ("", "workshop"):
+        for path in (path for place in where for path in sorted((place / folder).glob("*.ipynb"))):
+            for name in (path.stem, re.sub(r"^\d+_", "", path.stem)):
+                known.setdefault(name, path)
+                if folder:
+                    known.setdefault(f"{folder}/{name}", path)
+    return known
+
+
+def resolve(name: str, preset: str | None, where: list[Path]) -> tuple[str, str | None]:
+    """(target, preset) of `mia-nb run NAME`: a NAME that is no notebook but a preset means all of that preset."""
+    if preset is None and name != "all" and name not in _notebooks(where) and name in _presets(where):
+        return "all", name
+    return name, preset
+
+
+def _presets(where: list[Path]) -> dict[str, Path]:
+    return {path.stem: path for place in reversed(where) for path in sorted(place.glob("presets/*.yaml"))}
 
 
 def read_preset(name: str, where: list[Path]) -> list[dict]:
     """The steps of notebooks/presets/NAME.yaml (or of a .yaml file), as written."""
     import yaml
 
-    known = {path.stem: path for place in reversed(where) for path in sorted(place.glob("presets/*.yaml"))}
+    known = _presets(where)
     path = Path(name) if name.endswith((".yaml", ".yml")) else known.get(name)
     if path is None or not path.is_file():
         raise ValueError(f"no preset named {name!r}{_hint(name, known)}")
@@ -203,7 +225,7 @@ def plan(target: str, preset: str | None, given: Iterable[tuple[str, str]], wher
     """
     if target == "all":
         if preset is None:
-            known = sorted({path.stem for place in where for path in place.glob("presets/*.yaml")})
+            known = sorted(_presets(where))
             raise ValueError(f"`run all` needs --preset NAME; there are: {', '.join(known) or 'none'}")
         entries = [(find_notebook(step["notebook"], where), step) for step in read_preset(preset, where)]
     else:

@@ -19,6 +19,7 @@ from mia_nb.plots.spiking import (
     sites,
 )
 from mia_nb.plots.style import GREY, MEMBER, NON_MEMBER, TEMPLATE
+from mia_nb.plots.teaching import budget_race, found_again, guesser, levels, null_band
 from mia_nb.plots.views import gap_against_risk, histogram, scatter, summary
 
 __all__ = [
@@ -31,20 +32,25 @@ __all__ = [
     "accuracy_and_risk",
     "against_timesteps",
     "auc_against_answers",
+    "budget_race",
     "confidences",
     "conversion_quality",
     "costs",
     "defenses",
     "delta_sweep",
     "families_gap",
+    "found_again",
     "frontier_lines",
     "gap_against_risk",
+    "guesser",
     "heatmap",
     "histogram",
     "images",
     "ladder",
+    "levels",
     "loss_traces",
     "matched_differences",
+    "null_band",
     "privacy_utility",
     "query_curves",
     "raster",
