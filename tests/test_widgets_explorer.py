@@ -98,16 +98,15 @@ def test_clicks_and_selections_arrive_as_control_or_state():
     assert explorer.view.sentence == "7 (3, 4)"
 
 
-def test_in_batch_mode_an_explorer_is_a_static_figure_with_its_words_and_numbers(monkeypatch, capsys):
+def test_in_batch_mode_an_explorer_is_a_static_figure_with_its_words_and_numbers(monkeypatch):
     shown = []
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     monkeypatch.setattr("mia_nb.widgets.explorer.display", shown.append)
     small()._ipython_display_()
-    assert capsys.readouterr().out == "Small: x is 1\na note\n"
-    assert isinstance(shown[0], go.Figure) and "<td>1" in shown[1].data
-    assert not any(isinstance(one, W.Widget) for one in shown)
-    message("Empty", "nothing stored; run this")._ipython_display_()
-    assert capsys.readouterr().out == "nothing stored; run this\n"
+    assert [type(one).__name__ for one in shown] == ["HTML", "Figure", "HTML"]
+    assert shown[0].data == "<p><b>Small</b>: x is 1</p>" and "<td>1" in shown[2].data and "a note" in shown[2].data
+    message("Empty", "nothing <stored>; run this")._ipython_display_()
+    assert len(shown) == 4 and shown[3].data == "<p><b>Empty</b>: nothing &lt;stored&gt;; run this</p>"
 
 
 def test_what_is_exported_holds_what_is_shown():

@@ -99,13 +99,15 @@ class Explorer:
 
     def _ipython_display_(self) -> None:
         if os.environ.get("MIA_NB_MODE") == "batch":
-            print(self.error or f"{self.name}: {self.view.sentence}")
-            if self.view is not None:
-                for figure in self.view.figures.values():
-                    display(go.Figure(figure))
-                if self.view.table is not None:
-                    display(HTML(_table(self.view.table)))
-                print(self.view.note, end="\n" if self.view.note else "")
+            told = self.error or self.view.sentence
+            display(HTML(f"<p><b>{html.escape(self.name)}</b>: {html.escape(told)}</p>"))
+            if self.view is None:
+                return
+            for figure in map(go.Figure, self.view.figures.values()):
+                if figure.data or figure.layout.images:  # not one that waits for a hand
+                    display(figure)
+            note = f"<p><small>{html.escape(self.view.note)}</small></p>" if self.view.note else ""
+            display(HTML(_table(self.view.table) + note))
         else:
             display(self.widget)
 
