@@ -64,7 +64,7 @@ def test_moving_delta_moves_row_1_as_the_accountant_says(tmp_path, accountant, d
 def test_without_a_pool_the_studys_setting_gives_its_published_number():
     explorer = ladder()
     assert explorer.view.sentence.startswith("Claimed 7.38 (nominal) - proved: none - not audited (delta 1e-05")
-    assert rows(explorer).loc[LABELS[1], "shown"].startswith("2.42")
+    assert rows(explorer).loc[LABELS[1], "shown"] == "2.42 (assumed L)"
     mu = accounting.release_mu(k=0.5, steps=16, T=1.0, lipschitz=1.0, clip=0.5)
     assert rows(explorer).loc[LABELS[2], "shown"] == number(accounting.gaussian_epsilon(mu, 1e-5), up=True)
     assert "nobody measured" in explorer.view.note
@@ -121,7 +121,7 @@ def test_a_pool_of_exact_pairs_is_not_audited_and_says_why(tmp_path):
 def test_dp_sgd_has_the_guarantee_of_its_accountant_and_its_noise_multiplier_on_the_slider(tmp_path):
     facts = {"defense": "dp_sgd", "defense_args": {"noise_multiplier": 1.5, "max_grad_norm": 1.0}}
     explorer = ladder([pool(tmp_path, flow=None, **facts)])
-    assert explorer.controls["sigma"].description == "noise mult." and explorer.values["sigma"] == 1.5
+    assert explorer.controls["sigma"].description == "noise" and explorer.values["sigma"] == 1.5
     for noise in (1.5, 3.0):
         explorer.set(sigma=noise)
         shown = rows(explorer).loc[LABELS[3], "shown"]
@@ -130,6 +130,17 @@ def test_dp_sgd_has_the_guarantee_of_its_accountant_and_its_noise_multiplier_on_
         assert epsilon <= float(shown) <= 1.01 * epsilon
         assert f"proved: {shown}" in explorer.view.sentence
     assert "not those that its settings took" in explorer.view.note
+
+
+def test_noise_between_the_marks_of_the_slider_is_on_it_and_counts_as_not_moved(tmp_path):
+    facts = {"defense": "dp_sgd", "defense_args": {"noise_multiplier": 1.437}}
+    source = pool(tmp_path, flow=None, **facts)
+    explorer = ladder([source])
+    explorer.set(source=FORMULAS)
+    explorer.set(source=source.label)
+    assert 1.437 in dict(explorer.controls["sigma"].options).values() and "moved" not in explorer.view.note
+    explorer.set(sigma=1.45)
+    assert "moved: noise multiplier 1.45, trained with 1.437" in explorer.view.note
 
 
 def test_a_derived_pool_has_no_number_that_counts_its_own_steps_alone(tmp_path):

@@ -96,13 +96,13 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         changes = {
             "attack": {"options": names, "value": values["attack"] if values["attack"] in names else names[0]},
             "lipschitz": {"disabled": source != FORMULAS},
-            "sigma": {"disabled": not noisy, "description": "sigma" if own.flow or not noisy else "noise mult."},
+            "sigma": {"disabled": not noisy, "description": "sigma" if own.flow or not noisy else "noise"},
             "epochs": {"disabled": not (noisy and counted)},
             "accountant": {"disabled": not own.flow},
         }
         if last["source"] != source:
             last["source"] = source
-            changes["sigma"] |= {"max": max(4.0, 2 * own.noise), "value": own.noise}
+            changes["sigma"] |= {"options": strengths(own.noise), "value": own.noise}
             changes["epochs"] |= {"max": max(300, own.epochs), "value": max(own.epochs, 1)}
         return changes
 
@@ -110,13 +110,19 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
     controls = {
         "source": dropdown("source", [FORMULAS, *found], first),
         "attack": dropdown("attack", offered(first), offered(first)[0]),
-        "sigma": slider("sigma", 0.0, 4.0, 2.0, 0.05),
+        "sigma": steps("sigma", strengths(STUDY["sigma"]), STUDY["sigma"]),
         "epochs": W.IntSlider(description="epochs", min=1, max=300, value=300, **ROW),
         "lipschitz": slider("L", 0.0, 10.0, 1.0, 0.1),
         "delta": steps("delta", [(f"{one:.0e}" if one in DELTAS else f"{one:g}", one) for one in deltas], float(delta)),
         "accountant": buttons("accountant", list(ACCOUNTANTS), next(iter(ACCOUNTANTS))),
     }
     return Explorer(TITLE, controls, draw, rows=[["ladder"], ["roc"]], adjust=adjust)
+
+
+def strengths(trained: float) -> list[tuple[str, float]]:
+    """Values of the noise to choose from, that of the training among them: a slider with steps would round it."""
+    values = np.arange(0, max(4.0, 2 * trained) + 0.01, 0.05).round(4)
+    return [(f"{value:g}", value) for value in sorted({*values.tolist(), trained})]
 
 
 def start(found: dict[str, Source]) -> str:
@@ -191,6 +197,8 @@ def rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz) 
     table = auditing.ladder(**args, flow=flow, nominal=counted, lipschitz=bounds, accountant=how, sampling=sampling)
     if dp_sgd is not None:
         table.loc[3] = auditing.ladder(**args, flow=flow, dp_sgd=dp_sgd, accountant="rdp").loc[3]
+    if lipschitz is not None:
+        table = table.replace({"shown": "certified L", "method": "certified L"}, "assumed L", regex=True)
     if record is None:
         table.loc[4, ["note", "remark"]] = "not audited: no pool, or members not drawn by coins" if why else "", why
     elif moved:
