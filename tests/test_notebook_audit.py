@@ -1,0 +1,117 @@
+"""07_audit_your_model by its command: a planted leak stops a release, a world without one does not; an own builder too."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from worlds import CLASSES, bernoulli, pairs
+
+from mia_nb import auditing, metrics, store
+from mia_nb.attacks import score
+from mia_nb.auditing.result import MIME
+from mia_nb.cli import main
+
+pytestmark = [pytest.mark.notebook, pytest.mark.slow]
+SMALL = ["-p", "draws=100", "-p", "self_test_draws=20"]
+BUILDER = """from torch import nn
+
+
+def mlp(in_channels, num_classes, size):
+    return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * size[0] * size[1], 64), nn.ReLU(), nn.Linear(64, num_classes))
+"""
+
+
+def outputs(path, leak: float, *, design=pairs, models=8, samples=400) -> dict:
+    rng = np.random.default_rng(0)
+    labels = np.arange(samples) % CLASSES
+    member = design(models, samples, labels, rng)
+    logits = rng.normal(size=(models, samples, CLASSES))
+    logits[:, np.arange(samples), labels] += rng.normal(2, 1, samples) + leak * member
+    np.savez(path, logits=logits, labels=labels, member=member)
+    return {"logits": logits, "labels": labels, "member": member}
+
+
+def audited(capsys, *words: str) -> tuple[int, str, dict, dict]:
+    """(exit status, what was printed, result.json, the executed notebook) of `mia-nb audit`."""
+    status = main(["audit", *words])
+    said = capsys.readouterr().out
+    folder = next(one for one in store.folders("results", "run") if one.path.name in said)
+    assert folder.verify() == [] and (folder.path / "report.html").exists()
+    return status, said, folder.read_json("result.json"), json.loads((folder.path / "07_audit_your_model.ipynb").read_text())
+
+
+def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_the_attacks_give(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    outputs("leak.npz", 2.0, design=bernoulli)
+    limits = ["--fail-if", "auc>0.7", "--fail-if", "tpr@0.1>0.95", "--fail-if", "epsilon>0.1", "--fail-if", "advantage>0.95"]
+    status, said, result, notebook = audited(capsys, "--logits", "leak.npz", *SMALL, *limits)
+    assert status == 3
+    found = auditing.read_outputs("leak.npz")
+    scores = {row["attack"]: score(row["attack"], found.signals) for row in result["attacks"] if row["attack"] != "max"}
+    table = metrics.summary(scores, draws=100)
+    for row in result["attacks"]:
+        assert [row[f"auc{end}"] for end in ("", "_low", "_high")] == pytest.approx(
+            table.loc[row["attack"], ["auc", "auc_low", "auc_high"]].tolist()
+        )
+    verdicts = auditing.judge(auditing.limits(limits[1::2]), scores, draws=100)
+    assert [one["sentence"] for one in result["verdicts"]] == [one.sentence for one in verdicts]
+    assert [one.outcome for one in verdicts] == ["exceeded", "not exceeded", "exceeded", "not exceeded"]
+    assert result["design"]["kind"] == "coins" and result["data"]["digest"] == found.digest
+    assert result["audited_bound"]["epsilon"] == pytest.approx(verdicts[2].low) and result["provenance"]["recipe"] is None
+    assert result["provenance"]["versions"].keys() >= {"mia_nb", "numpy"} and "torch" not in result["provenance"]["versions"]
+    json.dumps(result, allow_nan=False)
+    tagged = [cell for cell in notebook["cells"] if "headline" in cell["metadata"].get("tags", [])]
+    assert len(tagged) == 2 and result["headline"] in "".join(tagged[0]["outputs"][0]["text"])
+    headings = re.findall(r"^## (.*)$", "\n".join("".join(cell["source"]) for cell in notebook["cells"]), re.MULTILINE)
+    wanted = ["Question", "Design", "Data", "Models", "Self-test", "Attacks", "Verdict", "Limits", "Provenance"]
+    assert [one for one in headings if one in wanted] == wanted
+    again, said_again, same, _ = audited(capsys, "--logits", "leak.npz", *SMALL, *limits)
+    assert again == 3 and "cached" in said_again and same == result
+    assert "report.html" in said and "result.json" in said and "2 of 4 stated limits exceeded" in said
+
+
+def test_a_world_without_a_leak_exits_with_zero_and_its_interval_covers_one_half(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    outputs("null.npz", 0.0)
+    status, said, result, _ = audited(capsys, "--logits", "null.npz", *SMALL, "--fail-if", "auc>0.6", "--fail-if", "auc>0.5")
+    assert status == 0 and "no stated limit exceeded" in said
+    assert [one["outcome"] for one in result["verdicts"]] == ["not exceeded", "not established"]
+    top = next(row for row in result["attacks"] if row["attack"] == "max")
+    assert top["auc_low"] < 0.5 < top["auc_high"] and result["self_test"]["self_test_passed"]
+    assert result["audited_bound"] is None and result["design"]["kind"] == "pairs"
+
+
+def test_limits_that_these_outputs_cannot_measure_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    outputs("small.npz", 0.0)
+    assert main(["audit", "--logits", "small.npz", "--fail-if", "tpr@0.01>0.05"]) == 2
+    assert "n0 = 200 non-members a model: 1,000 are needed" in capsys.readouterr().err
+
+
+def test_an_own_builder_on_a_folder_of_images_is_trained_attacked_and_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(BUILDER)
+    rng = np.random.default_rng(0)
+    for n in range(240):
+        folder = tmp_path / "images" / f"kind{n % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 200, (8, 8, 3)) + 20 * (n % 3)
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{n:03d}.jpg", quality=95)
+    words = ["--model", "mine:mlp", "--data", "images", "--models", "4", "--epochs", "15", "-p", "lr=0.01", "-p", "shown=6"]
+    status, said, result, notebook = audited(capsys, *words, *SMALL, "--fail-if", "auc>0.6")
+    assert status == 3, said
+    assert result["models"]["gap"]["value"] > 0.1  # random pixels are learned by heart
+    assert result["provenance"]["recipe"]["model"] == "mine:mlp" and result["provenance"]["pool"]
+    assert result["data"] | {"digest": ""} == {
+        "name": "images", "digest": "", "samples": 240, "classes": ["kind0", "kind1", "kind2"],
+    }  # fmt: skip
+    drawn = {cell["id"] for cell in notebook["cells"] for o in cell.get("outputs", []) if "image/png" in str(o.get("data"))}
+    assert {"pictures", "thumbnails"} <= drawn
+    assert sum(MIME in o.get("data", {}) for cell in notebook["cells"] for o in cell.get("outputs", [])) == 1
+    pool = result["provenance"]["pool"]
+    status, _, of_pool, _ = audited(capsys, "--pool", pool[:8], *SMALL, "--fail-if", "auc>0.6")
+    assert status == 3 and of_pool["attacks"] == result["attacks"]
