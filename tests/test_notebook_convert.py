@@ -84,5 +84,11 @@ def test_attack_makes_the_same_spiking_target_and_takes_its_parent_as_reference(
 def test_attack_takes_answers_after_every_time_step(folder, pools):
     Run("03_attack", folder / "results", folder / "steps.ipynb", **SIZE, spiking="convert", per_step=True)
     infos = [json.loads(path.read_text()) for path in (folder / "results").glob("signals-*/info.json")]
-    (steps,) = [info for info in infos if info["draws"] == "steps"]
-    assert steps["pool"] == pools[2, 0, True].key
+    asked = [info["pool"] for info in infos if info["draws"] == "steps"]  # of the tuned one by 02
+    assert sorted(asked) == sorted([pools[2, 0, True].key, pools[2, 2, True].key])
+
+
+def test_the_answers_after_every_step_are_kept_with_a_recording(folder, converted, pools):
+    assert "after step 1 " in converted.text("steps") and "after step 2 " in converted.text("steps")
+    (kept,) = [path for path in (folder / "results").glob("signals-*/raster.npz")][:1]
+    assert kept.stat().st_size < 300_000
