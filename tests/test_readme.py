@@ -1,12 +1,13 @@
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from mia_nb import models
-from mia_nb.cli import notebooks
+from mia_nb import cli, models
+from mia_nb.cli import audit, notebooks
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -26,7 +27,7 @@ def test_the_readmes_audit_of_an_own_model_runs_as_printed(tmp_path, monkeypatch
     )
     exec(compile(code, "README", "exec"), {})
     printed = capsys.readouterr().out
-    assert "rmia" in printed and "n/m" in printed
+    assert "rmia" in printed and "n/m" in printed and "auc>0.6: " in printed
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\((?!https?:)([^)#]+)\)", README))
@@ -34,11 +35,13 @@ def test_every_link_of_the_readme_leads_somewhere(path):
     assert (Path(__file__).parent.parent / path).exists()
 
 
-def test_the_readmes_audit_in_one_line_fits_the_preset_and_the_model():
-    line = next(text for text in re.findall(r"`(mia-nb run all [^`]+)`", README) if "my_model" in text)
-    words = line.replace("my_package.networks:my_model", "toys:mlp").split()
-    given = [tuple(word.split("=", 1)) for word in words if "=" in word]
-    steps = notebooks.plan("all", words[words.index("--preset") + 1], given, notebooks.folders(None))
-    for step in [step for step in steps if "model" in step.parameters]:  # the equations bring their own
-        args = step.parameters.get("model_args", {})
-        assert models.build(step.parameters["model"], args, in_channels=1, num_classes=3, size=8, seed=0)
+@pytest.mark.parametrize("line", re.findall(r"^(mia-nb audit [^#\n]+)", README, re.MULTILINE))
+def test_the_readmes_audits_in_one_line_fit_the_notebook_and_the_model(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("outputs.npz").touch()
+    words = shlex.split(line.replace("my_package.networks:my_model", "toys:mlp"))
+    args = cli._parser().parse_args(cli._join_parameters(words[1:]))
+    (step,) = notebooks.plan("07_audit_your_model", None, audit.parameters(args), notebooks.folders(None))
+    assert step.parameters["fail_if"] == args.fail_if and (step.parameters["dataset"] == "path/to/images" or args.logits)
+    if args.model:
+        assert models.build(args.model, {}, in_channels=3, num_classes=3, size=32, seed=0)
