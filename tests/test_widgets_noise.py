@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +13,12 @@ from scipy.stats import norm
 
 from mia_nb import attacks, metrics
 from mia_nb.widgets import Source
-from mia_nb.widgets.noise import AHEAD, grouped, noise, separation, two_worlds
+from mia_nb.widgets.noise import grouped, noise, separation, two_worlds
 
 DELTA, SIGMA, NOISE, QUERIES = 1.0, 0.8, 3.0, 16
 
 
-def world(seed=0, noise_sd=NOISE, samples=800, queries=QUERIES):
+def world(seed=0, noise_sd=NOISE, samples=600, queries=QUERIES):
     """Equally hard samples: 1 + delta member + .8 eps(model, sample) + noise eps(answer), and the same margins without it."""
     options = {"delta": DELTA, "sigma": SIGMA, "difficulty": 0.0, "seed": seed}
     noisy = gaussian(8, samples, queries=queries, noise=noise_sd, draws="noise", **options)
@@ -96,7 +97,7 @@ def test_the_sentence_names_one_answer_many_and_the_noise_off_with_intervals_and
     sentence = explorer.set(attack="loss", target="all", answers=16).sentence
     assert sentence.startswith("sigma = 1 (noise sd 1): one answer gives AUC 0.")
     assert "16 answers 0." in sentence and "the model without its noise 0." in sentence
-    assert sentence.count("[") == 3 and "8 targets" in sentence and "n0 = 400" in sentence
+    assert sentence.count("[") == 3 and "8 targets" in sentence and "n0 = 300" in sentence
     assert "1 answers" not in explorer.set(answers=1).sentence
 
 
@@ -186,11 +187,20 @@ def test_attacks_that_do_not_average_are_not_offered(explorer):
     assert "lira_joint" in stored(world()[0])[0].attacks()
 
 
-def test_many_samples_are_scored_at_doublings_only_and_where_the_slider_stands():
-    noisy, _ = world(samples=AHEAD // 8 // QUERIES + 2)
+def test_of_many_samples_one_target_comes_first_and_all_are_scored_at_doublings_and_at_the_slider(monkeypatch):
+    noisy, _ = world(samples=150)
+    monkeypatch.setattr(sys.modules["mia_nb.widgets.noise"], "AHEAD", noisy.margin.size - 1)
     explorer = noise(stored(noisy))
-    view = explorer.set(attack="loss", answers=11)
-    assert len(heights(view, "asked R times")) == 5
     value = attacks.score("loss", noisy.select(queries=slice(0, 11)), targets=0).value[0]
-    auc = metrics.auc(value, noisy.member[0])
-    assert explorer.set(target=0).sentence.count(f"11 answers {auc:.3f} [") == 1
+    view = explorer.set(attack="loss", answers=11)
+    assert explorer.values["target"] == 0 and len(heights(view, "asked R times")) == QUERIES
+    assert view.sentence.count(f"11 answers {metrics.auc(value, noisy.member[0]):.3f} [") == 1
+    view = explorer.set(target="all")
+    assert len(heights(view, "asked R times")) == 5 and "8 targets" in view.sentence and "11 answers" in view.sentence
+
+
+@pytest.mark.parametrize("attack", ["loss", "rmia"])
+def test_one_target_has_the_scores_it_has_among_all(explorer, attack):
+    data = attacks.score(attack, world()[0].select(queries=slice(0, 5)))
+    auc = metrics.auc(data.value[6], data.member[6])
+    assert f"5 answers {auc:.3f} [" in explorer.set(attack=attack, target=6, answers=5).sentence

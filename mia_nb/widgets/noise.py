@@ -26,7 +26,7 @@ TITLE = "Noise is not privacy"
 NOTHING = "no model with noise was asked twice yet; make some with: mia-nb run 09_neural_de --preset demo"
 ALL = "all"
 RANKED = "sample 1: the margins of models trained on it exceed those of others most"
-AHEAD = 400_000  # models x answers x samples up to which every number of answers is scored at once
+AHEAD = 1_000_000  # targets x answers x samples up to which every number of answers is scored at once
 DRAWS = 200
 
 
@@ -41,7 +41,8 @@ def noise(sources: Sequence[Source]) -> Explorer:
     closed form: margins are Gaussian, d' (R) = d / sqrt(v + s2 / R) with s2 the variance between answers and v that between
     models (`metrics.variance_split`), d fitted at the largest R, AUC = Phi(d' / sqrt 2), ROC Phi(Phi^-1(FPR) + d').
     Intervals are those of `metrics.intervals` with 200 draws. Nothing here says that a network withholds anything: noise that
-    is fresh in every answer averages away, and what is left after it may be as little or as much as without it.
+    is fresh in every answer averages away, and what is left after it may be as little or as much as without it. Where
+    targets x answers x samples exceed a million it starts with one target, as scoring all of them takes seconds.
     """
     groups = grouped(sources)
     if not groups:
@@ -84,11 +85,12 @@ def noise(sources: Sequence[Source]) -> Explorer:
 
     group = next(iter(groups))
     sigma = next(iter(groups[group]))
-    queries, names = groups[group][sigma][0].signals.margin.shape[1], offered(group, sigma)
+    margin, names = groups[group][sigma][0].signals.margin, offered(group, sigma)
+    queries, start = margin.shape[1], ALL if margin.size <= AHEAD else 0
     controls = {
         "pool": dropdown("pool", list(groups), group),
         "sigma": steps("sigma", [(short(word), word) for word in groups[group]], sigma),
-        "target": dropdown("target", [ALL], ALL),
+        "target": dropdown("target", [ALL, 0], start),
         "attack": dropdown("attack", names, names[0]),
         "answers": W.IntSlider(description="answers R", min=1, max=queries, value=queries, **ROW),
         "sample": W.IntSlider(description="sample", min=1, max=1, value=1, **ROW),
@@ -104,7 +106,7 @@ class Measured:
     def __init__(self, groups: dict):
         self.groups = groups
         for name in (
-            "asked",
+            "one",
             "row",
             "quiet",
             "split",
@@ -120,15 +122,12 @@ class Measured:
         ):
             setattr(self, name, cache(getattr(self, name)))
 
-    def asked(self, pool, sigma, attack, count) -> Scores:
-        """All targets with their first `count` answers, the references too."""
-        source = self.groups[pool][sigma][0]
-        if count == source.signals.margin.shape[1]:
-            return source.scores(attack)
-        return attacks.score(attack, source.signals.select(queries=slice(0, count)))
-
     def one(self, pool, sigma, attack, target, count) -> Scores:
-        return only(self.asked(pool, sigma, attack, count), None if target == ALL else target)
+        """A target, or all, with their first `count` answers, the references too."""
+        source = self.groups[pool][sigma][0]
+        if target == ALL and count == source.signals.margin.shape[1]:
+            return source.scores(attack)
+        return attacks.score(attack, source.signals.select(queries=slice(0, count)), targets=None if target == ALL else target)
 
     def row(self, pool, sigma, attack, target, count) -> pd.Series:
         return measured(self.one(pool, sigma, attack, target, count))
@@ -146,7 +145,8 @@ class Measured:
         """Index R: every number of answers where that is quick, else doublings and what is asked for now."""
         margin = self.groups[pool][sigma][0].signals.margin
         most = margin.shape[1]
-        counts = set(range(1, most + 1)) if margin.size <= AHEAD else {2**i for i in range(most.bit_length())} | {most, answers}
+        few = margin.size <= AHEAD * (1 if target == ALL else len(margin))
+        counts = set(range(1, most + 1)) if few else {2**i for i in range(most.bit_length())} | {most, answers}
         rows = {count: self.row(pool, sigma, attack, target, count) for count in sorted(counts)}
         return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -269,7 +269,7 @@ class Measured:
 
     def notes(self, pool, sigma, attack, target, closed) -> list[str]:
         """Flags of the attack, the two variances, and how far the closed form may be trusted."""
-        split, flags = self.split(pool, sigma), list(self.asked(pool, sigma, attack, 1).info["flags"])
+        split, flags = self.split(pool, sigma), list(self.one(pool, sigma, attack, target, 1).info["flags"])
         if isinstance(split, str):
             return [*flags, f"no closed form: {split}"]
         words = f"variance of the margin between answers s2 = {split.between_queries:.3g} "
