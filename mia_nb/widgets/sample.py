@@ -29,6 +29,7 @@ VARIANCES = {"global": "global", "shrunk": "shrunk", "per sample": "per_sample"}
 NU0 = 6.0  # lira's weight of the shrunk variance
 DRAWS = 2000  # fits that the references leave possible
 THUMBNAILS = 24
+DOTS = 3000  # drawn anew with every sample
 KEPT = 1e8  # losses held in memory
 
 
@@ -153,7 +154,9 @@ def _cached(found: dict[str, Source]) -> SimpleNamespace:
     def points(pool, target, attack, truth) -> dict:
         x, y = (found[pool].scores(name) for name in ("loss", attack))
         row, keep = row_of(y, target), f"{pool} {target} {attack}"
-        figure = pictures.score_points(x.value[row], y.value[row], y.member[row] if truth else None, names=("loss", attack))
+        figure = pictures.score_points(
+            x.value[row], y.value[row], y.member[row] if truth else None, names=("loss", attack), points=DOTS
+        )
         layout = figure["layout"]  # zoom and lasso stay while samples change
         axes = {axis: layout[axis] | {"uirevision": keep} for axis in ("xaxis", "yaxis")}
         return figure | {"layout": layout | axes | {"selectionrevision": keep, "modebar": {"uirevision": keep}}}
