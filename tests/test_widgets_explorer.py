@@ -50,7 +50,7 @@ def test_a_moved_control_redraws_sentence_picture_and_table():
     assert explorer.view.sentence == "x is 3" and "x is 3" in explorer._sentence.value
     assert explorer._figures["line"].count == before + 1
     assert json.loads(explorer._figures["line"].figure)["layout"]["title"]["text"] == "slope 3"
-    assert "<dd" in explorer._numbers.value and "a note" in explorer._numbers.value
+    assert "<div>3.0</div>" in explorer._numbers.value and "a note" in explorer._numbers.value
     assert isinstance(widget, W.VBox)
 
 

@@ -252,13 +252,16 @@ def _table(table: pd.DataFrame | None) -> str:
     return "" if table is None else table.to_html(index=False, border=0, na_rep="n/m", float_format="{:.4g}".format)
 
 
+LOOK = """<style>.mia-nb th, .mia-nb td { text-align: left; padding: .1rem .9rem .1rem 0; line-height: 1.5 }</style>"""
+
+
 def _numbers(table: pd.DataFrame | None) -> str:
     """For a narrow column: one row as labels over values that flow, more as a table that scrolls."""
     if table is None or len(table) != 1:
-        return f'<div style="overflow-x:auto;white-space:nowrap">{_table(table)}</div>'
-    cell = '<div><dt style="opacity:.7;font-weight:normal">{}</dt><dd style="margin:0">{}</dd></div>'
+        return f'{LOOK}<div class="mia-nb" style="overflow-x:auto;white-space:nowrap">{_table(table)}</div>'
+    cell = '<div><div style="opacity:.7">{}</div><div>{}</div></div>'
     cells = [cell.format(html.escape(str(name)), html.escape(str(value))) for name, value in table.iloc[0].items()]
-    return f'<dl style="display:flex;flex-wrap:wrap;gap:.3rem 1.6rem;margin:0;line-height:1.3">{"".join(cells)}</dl>'
+    return f'<div style="display:flex;flex-wrap:wrap;gap:.3rem 1.6rem;line-height:1.3">{"".join(cells)}</div>'
 
 
 class Ticks(W.VBox):

@@ -20,6 +20,8 @@ from mia_nb.widgets.sample import sample
 from mia_nb.widgets.scores import scores
 from mia_nb.widgets.stored import Source
 
+WHOLE_TITLES = "<style>.jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 1 auto; max-width: none }</style>"
+
 
 class Tabs:
     """Explorers under tabs, {title: function without arguments that makes one}; in batch mode one after the other.
@@ -43,7 +45,7 @@ class Tabs:
         else:
             display(self._widget())
 
-    def _widget(self) -> W.Tab:
+    def _widget(self) -> W.Widget:
         titles = tuple(self.makers)
         tab = W.Tab([W.VBox() for _ in titles], titles=titles, layout=W.Layout(width="100%"))
 
@@ -56,7 +58,7 @@ class Tabs:
         tab.observe(opened, "selected_index")
         tab.selected_index = 0
         opened({"new": 0})
-        return tab
+        return W.VBox([W.HTML(WHOLE_TITLES), tab], layout=W.Layout(width="100%"))
 
 
 def explore(sources: Sequence[Source]) -> Tabs:
