@@ -192,7 +192,7 @@ def at_others(scores: Scores) -> Scores:
 
 
 def _compare(one: Limit, found: dict, scores: dict[str, Scores]) -> Verdict:
-    strongest = max(found, key=lambda name: (found[name]["low"], found[name]["value"]))
+    strongest = max(found, key=lambda name: found[name]["value"])
     value, low, high = (float(max(row[end] for row in found.values())) for end in ("value", "low", "high"))
     outcome = EXCEEDED if low > one.value else BELOW if high <= one.value else OPEN
     facts = _sizes(scores[strongest])
