@@ -92,7 +92,8 @@ def tied(rows: pd.DataFrame) -> bool:
 def sizes(rows: pd.DataFrame) -> str:
     """Numbers of targets and of samples behind the rows."""
     fewest = rows[["n1", "n0", "targets"]].min()
-    return f"{fewest['targets']} targets with {fewest['n1']:,} members and {fewest['n0']:,} non-members each"
+    targets = f"{fewest['targets']} target{'s' if fewest['targets'] > 1 else ''}"
+    return f"{targets} with {fewest['n1']:,} members and {fewest['n0']:,} non-members each"
 
 
 def sentence(*words: str) -> str:

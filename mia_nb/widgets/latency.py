@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from scipy.special import expit
 
 from mia_nb import plots
 from mia_nb.plots.style import GREY, finish
@@ -25,8 +26,8 @@ UNRECORDED = (("nothing recorded", -1),)
 CONFIDENCE = "Confidence in the right class: members, non-members"
 ALL = "all"
 AHEAD = 8  # of so many time steps all pictures are drawn at once, so that the slider never waits
-HEIGHTS = {"curve": 290, "histogram": 270, "roc": 420, "confidence": 290, "raster": 440}
-LEGENDS = {"curve": -0.45, "confidence": -0.42, "raster": -0.22}  # far enough below that the axis keeps its title
+HEIGHTS = {"curve": 290, "histogram": 270, "roc": 420, "confidence": 320, "raster": 440}
+LEGENDS = {"curve": -0.45, "confidence": -0.6, "raster": -0.22}  # far enough below that the axis keeps its title
 
 
 def latency(sources: Sequence[Source]) -> Explorer:
@@ -177,7 +178,7 @@ def raster(source: Source, column: int) -> go.Figure:
 def seen(figure: dict, one: Network, source: Source, t: int, column: int) -> dict:
     """The raster with what comes after t greyed out, and how sure the network is then."""
     step = t if one.per_step else source.signals.margin.shape[1]
-    confidence = float(np.exp(source.signals.log_p[0, step - 1, column]))
+    confidence = float(expit(source.signals.margin[0, step - 1, column]))
     layout, last = figure["layout"], source.signals.margin.shape[1]
     name, layer = layout["title"]["text"], layout["title"]["subtitle"]["text"]
     words = f"{name}: confidence {confidence:.3f} {one.when(t)}<br>{layer}"

@@ -46,7 +46,7 @@ class Network(NamedTuple):
 
     def when(self, t: int) -> str:
         if t == ORDINARY:
-            return "ordinary network"
+            return "ordinary network" + (", same dropout" if self.ordinary.info.get("input_dropout") else "")
         if not self.per_step:
             return f"with T = {t}"
         if self.per_step == "instant":
@@ -111,7 +111,7 @@ def _asked(source: Source) -> str:
 
 def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:
     """What sources share whose scores are compared row by row: members, samples and, `but` for some, how they were asked."""
-    if source.pool is None:
+    if source.pool is None or source.folder is None:
         one = source.signals
         place = (hashlib.sha256(b"".join(a.tobytes() for a in (one.member, one.labels, one.population))).hexdigest(),)
     else:
