@@ -68,32 +68,24 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     chosen = cache(lambda pool, attack, target, cell: only(scores_of(pool, attack, cell), None if target == ALL else target))
     drawn = cache(lambda *at: compared.bootstrap(chosen(*at)))
     grid = cache(lambda *at: table_of(cells[at[0]], [chosen(*at, i) for i in range(len(cells[at[0]]))]))
+    both = cache(lambda *at, cell: {i: chosen(*at, i) for i in dict.fromkeys((cell, PLAIN))})
+    measured = cache(lambda *at, cell: compared.measure(both(*at, cell=cell), PLAIN, draws=lambda i: drawn(*at, i)))
 
     @cache
-    def measured(*at) -> pd.DataFrame:
-        both = {i: chosen(*at[:-1], i) for i in dict.fromkeys((at[-1], PLAIN))}
-        return compared.measure(both, PLAIN, draws=lambda i: drawn(*at[:-1], i))
-
-    @cache
-    def pictures(*at) -> dict:
-        pool, attack, _, cell = at
-        both = {how(*cells[pool][i]): chosen(*at[:-1], i) for i in dict.fromkeys((cell, PLAIN))}
-        roc = plots.roc_pair({f"{attack}, {name}": one for name, one in both.items()})
-        roc.update_layout(height=420, title_text=f"ROC of {attack}: " + " beside ".join(both))
-        one_map = mapped(grid(*at[:-1]), cells[pool][cell], attack)
-        return {"map": one_map, "histogram": plain(beside(both, attack)), "roc": plain(roc)}
+    def pictures(*at, cell) -> dict:
+        one_map = mapped(grid(*at), cells[at[0]][cell], at[1])
+        return {"map": one_map} | beside({how(*cells[at[0]][i]): one for i, one in both(*at, cell=cell).items()}, at[1])
 
     def draw(pool, target, attack, p, queries, cell) -> View:
         at, own = (pool, attack, target), cells[pool]
         if len(own) * chosen(*at, PLAIN).value.size <= AHEAD:
             for i in range(len(own)):
-                measured(*at, i), pictures(*at, i)
-        rows = measured(*at, cell)
+                measured(*at, cell=i), pictures(*at, cell=i)
+        rows = measured(*at, cell=cell)
         names = {i: how(*own[i]) for i in rows.index}
         table = compared.numbers(rows, names, cell, reference=PLAIN, word="plain")
-        return View(
-            sentence(rows, own[cell], cell, attack), pictures(*at, cell), table, note(found[pool], own, chosen(*at, cell))
-        )
+        words = note(found[pool], rows, len(own), chosen(*at, cell).info["flags"])
+        return View(sentence(rows, own[cell], cell, attack), pictures(*at, cell=cell), table, words)
 
     last: dict[str, int] = {"pool": "", "cell": 0}
 
@@ -127,8 +119,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         "queries": steps("queries Q", [1], 1),
         "cell": W.IntSlider(description="cell", min=0, max=0, value=0, layout=W.Layout(display="none")),  # what a click sets
     }
-    rows = [["map"], ["histogram"], ["roc"]]
-    return Explorer(TITLE, controls, draw, rows=rows, adjust=adjust, clicks={"map": "cell"})
+    return Explorer(TITLE, controls, draw, rows=[["map"], ["histogram"], ["roc"]], adjust=adjust, clicks={"map": "cell"})
 
 
 def asked(sources: Sequence[Source]) -> dict[str, Asked]:
@@ -190,7 +181,14 @@ def how(p: float, queries: int) -> str:
     return f"p = {p:g}, Q = {queries}" if p else "plain"
 
 
-def beside(both: dict[str, Scores], attack: str) -> go.Figure:
+def beside(both: dict[str, Scores], attack: str) -> dict[str, dict]:
+    """Histograms and ROCs of named scores."""
+    roc = plots.roc_pair({f"{attack}, {name}": one for name, one in both.items()})
+    roc.update_layout(height=420, title_text=f"ROC of {attack}: " + " beside ".join(both))
+    return {"histogram": plain(histograms(both, attack)), "roc": plain(roc)}
+
+
+def histograms(both: dict[str, Scores], attack: str) -> go.Figure:
     """Histograms of scores, a panel each with its own scale of scores."""
     single, names = [plots.histogram(one, bins=60) for one in both.values()], list(both)
     figure = make_subplots(1, len(single), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.06)
@@ -220,11 +218,12 @@ def sentence(rows: pd.DataFrame, where: tuple[float, int], cell: int, attack: st
     )
 
 
-def note(one: Asked, cells: Sequence[tuple[float, int]], scores: Scores) -> str:
-    """How not to read the map, and what is missing in it."""
+def note(one: Asked, rows: pd.DataFrame, cells: int, flags: Sequence[str]) -> str:
+    """What the numbers rest on, how not to read the map, and what is missing in it."""
     words = [
-        f"one of {len(cells)} cells tried on the same targets: to pick p and Q by this map is a selection that flatters the "
-        "attacker; metrics.choose picks them on other models"
+        compared.sizes(rows),
+        f"one of {cells} cells tried on the same targets: to pick p and Q by this map is a selection that flatters the "
+        "attacker; metrics.choose picks them on other models",
     ]
     if len(one.at) == 1:
         key = (one.plain.info.get("pool") or "KEY")[:12]
@@ -232,4 +231,4 @@ def note(one: Asked, cells: Sequence[tuple[float, int]], scores: Scores) -> str:
             f"only p = {next(iter(one.at)):g} was asked; more: {MORE}, or of any pool "
             f"query.query(training.load_pool({key!r}), images, input_dropout=0.05, queries=8)"
         )
-    return "; ".join([*words, "thresholds set with hindsight (oracle)", *scores.info["flags"]])
+    return "; ".join([*words, "thresholds set with hindsight (oracle)", *flags])

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from mia_nb import plots
 from mia_nb.plots.style import GREY, finish
-from mia_nb.types import Signals
+from mia_nb.types import Scores, Signals
 from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import Explorer, View, dropdown, message, steps
 from mia_nb.widgets.figure import plain
@@ -51,15 +51,7 @@ def latency(sources: Sequence[Source]) -> Explorer:
     curve = cache(lambda *at: _high("curve", against(measured(*at), found[at[0]], at[1])))
     shown = cache(lambda source, column: _high("raster", raster(source, column)))
 
-    @cache
-    def pictures(network, attack, target, t) -> dict:
-        one = found[network]
-        times = [t, ORDINARY] if one.ordinary else [t]
-        drawn = {f"{attack} {one.when(u)}" if u else one.when(u): chosen(network, attack, target, u) for u in times}
-        answers = {one.when(u): confidences(one.signals(u), target) for u in times}
-        figures = {"histogram": plots.histogram(chosen(network, attack, target, t)), "roc": plots.roc_pair(drawn)}
-        figures["confidence"] = sure(answers)
-        return {name: _high(name, figure) for name, figure in figures.items()}
+    pictures = cache(lambda *at, t: beside(found[at[0]], *at[1:], {u: chosen(*at, u) for u in found[at[0]].pair(t)}))
 
     def recorder(network, t) -> Source | None:
         source = found[network].answers[t]
@@ -69,9 +61,9 @@ def latency(sources: Sequence[Source]) -> Explorer:
         one, at, source = found[network], (network, attack, target), recorder(network, t)
         rows = measured(*at)
         for u in one.answers if len(one.answers) <= AHEAD else ():
-            pictures(*at, u)
+            pictures(*at, t=u)
         layer = _unrecorded(one, t) if source is None else seen(shown(source, sample), one, source, t, sample)
-        figures = {"curve": _marked(curve(*at), t), **pictures(*at, t), "raster": layer}
+        figures = {"curve": _marked(curve(*at), t), **pictures(*at, t=t), "raster": layer}
         words = note(one, rows, t, chosen(*at, t).info["flags"])
         names = {u: one.when(u) for u in one.times}
         table = compared.numbers(rows, names, t, reference=reference[network], word="ordinary")
@@ -106,6 +98,15 @@ def latency(sources: Sequence[Source]) -> Explorer:
 
 def _middle(one: Network) -> int:
     return sorted(one.answers)[(len(one.answers) - 1) // 2]
+
+
+def beside(one: Network, attack: str, target, scores: dict[int, Scores]) -> dict[str, dict]:
+    """Histogram, ROC and confidences at the first t of the scores; ROC and confidences also of the others."""
+    names = {t: f"{attack} {one.when(t)}" if t != ORDINARY else one.when(t) for t in scores}
+    answers = {one.when(t): confidences(one.signals(t), target) for t in scores}
+    figures = {"histogram": plots.histogram(next(iter(scores.values()))), "confidence": sure(answers)}
+    figures["roc"] = plots.roc_pair({names[t]: scores[t] for t in scores})
+    return {name: _high(name, figure) for name, figure in figures.items()}
 
 
 def sentence(one: Network, attack: str, rows: pd.DataFrame, t: int) -> str:

@@ -31,6 +31,10 @@ class Network(NamedTuple):
         """Every t, the ordinary network last."""
         return [*self.answers, *([ORDINARY] if self.ordinary else [])]
 
+    def pair(self, t: int) -> list[int]:
+        """t, and the ordinary network where there is one."""
+        return [t, *([ORDINARY] if self.ordinary else [])]
+
     def source(self, t: int) -> Source:
         return self.answers[t] if t != ORDINARY else self.ordinary
 
@@ -45,6 +49,7 @@ class Network(NamedTuple):
         return self.source(t).scores(attack) if t == ORDINARY or not self.per_step else attacks.score(attack, self.signals(t))
 
     def when(self, t: int) -> str:
+        """In words, to go before or after a verb."""
         if t == ORDINARY:
             return "ordinary network" + (", same dropout" if self.ordinary.info.get("input_dropout") else "")
         if not self.per_step:
