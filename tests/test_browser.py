@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import lab
@@ -68,6 +69,58 @@ def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_re
         assert [output for output in outputs if output["output_type"] == "error"] == []
         assert figures_in(outputs) == stored
         lab.wait_for_figures(page, stored)
+        assert (external, errors) == ([], [])
+
+
+MOVED = {  # tab: which of its sliders to move, by keyboard alone
+    "Scores and ROC": 0, "One sample, two worlds": 0, "Vulnerable samples": None, "Latency": 0, "Dropout": 1,
+    "Noise is not privacy": 1, "Privacy ladder": 3, "Run comparison": None,
+}  # fmt: skip
+SHOWN = "[...document.querySelectorAll('.js-plotly-plot')].filter(p => p.offsetWidth > 0)"
+POINT = """(() => {{ const plot = {plot}, trace = plot._fullData[0];
+  plot.scrollIntoView({{block: 'center'}});
+  const [x, y] = [plot._fullLayout.xaxis, plot._fullLayout.yaxis], at = plot.getBoundingClientRect();
+  return [at.left + x._offset + x.d2p(trace.x[0]), at.top + y._offset + y.d2p(trace.y[0])]; }})()"""
+WORDS = "[...document.querySelectorAll('[role=status], [role=alert]')].filter(e => e.offsetWidth > 0).map(e => e.innerText)[0]"
+
+
+@pytest.mark.slow
+def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(demo, tmp_path, monkeypatch):
+    monkeypatch.delenv("MIA_NB_MODE", raising=False)
+    monkeypatch.setenv("MIA_NB_HOME", str(demo.path.parents[1]))
+    (tmp_path / "root").mkdir()
+    shutil.copy(NOTEBOOKS / "08_explore.ipynb", tmp_path / "root")
+    with lab.jupyter_lab(tmp_path / "root", tmp_path) as address, lab.chromium() as (page, external, errors):
+        lab.open_notebook(page, address, "08_explore.ipynb")
+        outputs = lab.run_all(page)
+        assert [output for output in outputs if output["output_type"] == "error"] == []
+        tabs = page.locator(".jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab")
+        assert tabs.all_inner_texts() == list(MOVED)
+        for number, (title, handle) in enumerate(MOVED.items()):
+            tabs.nth(number).click()
+            page.wait_for_function(f"{WORDS}?.startsWith({json.dumps(title)})", timeout=60_000)
+            page.wait_for_function(f"{SHOWN}.length > 0 && {SHOWN}.every(p => p.dataset.drawn)", timeout=60_000)
+            before = page.evaluate(WORDS)
+            assert before.startswith(title)
+            drawn = page.evaluate(f"{SHOWN}.map(p => p.dataset.drawn)")
+            if handle is not None:
+                page.locator(".noUi-handle:visible").nth(handle).focus()
+                page.keyboard.press("ArrowLeft")
+            elif title == "Run comparison":
+                page.locator("input[type=checkbox]:visible").nth(2).click()
+            else:
+                page.locator("input[type=number]:visible").fill("7")
+                page.keyboard.press("Enter")
+            page.wait_for_function(
+                f"JSON.stringify({SHOWN}.map(p => p.dataset.drawn)) != '{json.dumps(drawn, separators=(',', ':'))}'"
+            )
+            assert page.evaluate(WORDS).startswith(title)
+        tabs.nth(1).click()
+        page.wait_for_function(f"{WORDS}?.startsWith('One sample')")
+        image = f"{SHOWN}[2].data[0].source"
+        picture = page.evaluate(image)
+        page.mouse.click(*page.evaluate(POINT.format(plot=f"{SHOWN}[0]")))
+        page.wait_for_function(f"{image} !== {json.dumps(picture)}", timeout=20_000)
         assert (external, errors) == ([], [])
 
 

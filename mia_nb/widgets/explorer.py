@@ -216,7 +216,8 @@ class Explorer:
         words = f"<b>{html.escape(self.name)}</b>: {html.escape(self.view.sentence)}"
         self._sentence.value = f'<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">{words}</div>'
         note = f'<div style="opacity:.75;line-height:1.4">{html.escape(self.view.note)}</div>' if self.view.note else ""
-        self._numbers.value = _numbers(self.view.table) + note
+        # a wide table scrolls in its column, it does not widen it
+        self._numbers.value = f'<div style="width:0;min-width:100%">{_numbers(self.view.table)}{note}</div>'
         for name, figure in self._figures.items():
             figure.layout.display = None if name in self.view.figures else "none"
             if name in self.view.figures:
@@ -226,8 +227,9 @@ class Explorer:
         return self.view.figures if self.view is not None else {}
 
     def _styled(self, name: str) -> dict:
-        """For a column of a page: a short title. The zoom of the picture stays while only sliders move."""
-        fixed = {n: str(c.value) for n, c in self.controls.items() if not isinstance(c, SLIDERS)}
+        """For a column of a page: a short title. The zoom stays while only sliders move or points are clicked."""
+        moving = {n for n, c in self.controls.items() if isinstance(c, SLIDERS)} | set(self._clicks.values())
+        fixed = {n: str(c.value) for n, c in self.controls.items() if n not in moving}
         figure, lines = plain(self._shown()[name]), []
         for line in (figure["layout"].get("title", {}).get("text") or "").split("<br>"):
             lines += textwrap.wrap(line, 78)

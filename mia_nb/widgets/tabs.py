@@ -20,7 +20,7 @@ from mia_nb.widgets.sample import sample
 from mia_nb.widgets.scores import scores
 from mia_nb.widgets.stored import Source
 
-WHOLE_TITLES = "<style>.jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 1 auto; max-width: none }</style>"
+WHOLE_TITLES = "<style>.jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 0 auto !important; max-width: none }</style>"
 
 
 class Tabs:
