@@ -1,6 +1,6 @@
 """The two-hour workshop: questions, games and exercises on one stored cube of signals. Kept free of torch."""
 
-from mia_nb.workshop.cube import canaries, facts, group, keep, open
+from mia_nb.workshop.cube import canaries, facts, group, keep, open, stored
 from mia_nb.workshop.exercises import check
 from mia_nb.workshop.fight import canary_auc, common_accuracy, family, fight, frontier, support
 from mia_nb.workshop.game import deal, game
@@ -34,6 +34,7 @@ __all__ = [
     "race_table",
     "recovered",
     "redrawn",
+    "stored",
     "support",
     "truth",
     "with_references",

@@ -16,19 +16,26 @@ INDEX = "workshop.json"
 BUILD = "build it with: mia-nb run workshop"
 
 
+def stored(signals: Signals, results: str | Path = "results") -> Source:
+    """The Source of signals that `query` has just returned: the same answers with images and loss traces beside them.
+
+    ValueError for signals that are not stored in this folder.
+    """
+    wanted = _same({"draws": signals.draws, **signals.info})
+    for source in reversed(sources(results, pool=signals.info.get("pool", "?"), limit=10_000)):
+        if _same(source.info) == wanted:
+            return source
+    raise ValueError(f"these signals are not stored in {results}; ask with query.query(pool, images)")
+
+
 def keep(results: str | Path, roles: dict[str, Signals], *, facts: dict | None = None) -> Path:
     """Write results/workshop.json: which stored signals play which role, {role: Signals as `query` returned them}.
 
     facts: numbers that only the training side can compute (an accountant's), as JSON. A role with a slash belongs to a group,
     "noise/0.5". The newest cube replaces the one before. Raises ValueError for signals that are not stored in this folder.
     """
-    known = {_same(source.info): source for source in sources(results, limit=10_000)}  # the newest of equals stays
-    chosen = {}
-    for role, signals in roles.items():
-        source = known.get(_same({"draws": signals.draws, **signals.info}))
-        if source is None:
-            raise ValueError(f"{role}: these signals are not stored in {results}; ask with query.query(pool, images)")
-        chosen[role] = {"signals": source.folder.key, "pool": source.pool.key}
+    found = {role: stored(signals, results) for role, signals in roles.items()}
+    chosen = {role: {"signals": source.folder.key, "pool": source.pool.key} for role, source in found.items()}
     path = Path(results) / INDEX
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     draft.write_text(json.dumps({"roles": chosen, "facts": facts or {}}, indent=1), encoding="utf-8")

@@ -37,7 +37,7 @@ def check(part: int, value, cube: Cube) -> bool:
         if part not in CHECKS:
             right, words = False, f"there is no part {part!r}; the workshop has parts 1 to {max(CHECKS)}"
         elif value is None:
-            right, words = False, "not answered yet: put your result into `answer` and run this cell again"
+            right, words = False, "not answered yet: put your result into `answer` above, then run both cells"
         else:
             right, words = CHECKS[part](value, cube)
             words = f"right. {words}" if right else f"not yet. {words}"

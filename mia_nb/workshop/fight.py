@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,11 @@ def frontier(sources: Sequence[Source], *, names: Sequence[str] = NAMES, draws: 
     The family is what distinguishes the training, in words; the epoch of the end of training is its number of epochs. Attacks
     that refuse a family's references are left out.
     """
+    return _frontier(tuple(sources), tuple(names), draws).copy()
+
+
+@lru_cache(4)
+def _frontier(sources: tuple, names: tuple, draws: int) -> pd.DataFrame:
     runs: dict[str, dict] = {}
     for source in sources:
         epoch = source.info.get("epoch") or source.recipe["epochs"]

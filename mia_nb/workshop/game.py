@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from functools import cache
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import pandas as pd
 from mia_nb import metrics, plots
 from mia_nb.attacks.margins import over_queries
 from mia_nb.plots import samples as pictures
-from mia_nb.plots.style import LINES, MEMBER, NON_MEMBER
+from mia_nb.plots.style import LINES, MEMBER, NON_MEMBER, row_of
 from mia_nb.widgets.explorer import ROW, Explorer, Ticks, View, message
 from mia_nb.widgets.figure import plain
 from mia_nb.widgets.stored import Source
@@ -21,6 +22,7 @@ TITLE = "The membership game"
 SIDE = 10  # members, and as many non-members, in a hand
 COLUMNS = 10
 DEALS = 20
+NUMBERS = range(1, 2 * SIDE + 1)
 
 
 class Hand(NamedTuple):
@@ -51,74 +53,83 @@ def game(source: Source, *, target: int = 0, attacks=("loss", "rmia"), guesses=(
     """
     if source.images is None:
         return message(TITLE, f"no images are stored with {source.label}; build the cube with: mia-nb run workshop")
-    hand = cache(lambda number: deal(source, target=target, seed=number - 1))
-    labels = cache(lambda number: tuple(f"{i}: {_sure(p)}" for i, p in enumerate(hand(number).confidence, 1)))
-    row = cache(lambda attack: int(np.flatnonzero(source.scores(attack).targets == target)[0]))
-    whole = cache(lambda attack: (source.scores(attack).value[row(attack)], source.scores(attack).member[row(attack)]))
+    hands, box, last = Hands(source, target, tuple(attacks)), {}, {"hand": 1}
 
-    @cache
-    def accused(number, attack) -> np.ndarray:
-        at = np.searchsorted(source.audited, hand(number).columns)
-        order = np.argsort(-np.nan_to_num(whole(attack)[0][at], nan=-np.inf), kind="stable")
-        return np.isin(np.arange(2 * SIDE), order[:SIDE])
-
-    @cache
-    def sheet(number) -> dict:
-        own = hand(number)
-        words = [f"{i}: {_sure(p)}" for i, p in enumerate(own.confidence, 1)]
-        numbers = list(range(1, 2 * SIDE + 1))
-        title = "How sure the model is of each image's right class"
-        return pictures.sheet(source.images[own.columns], words, numbers, title, columns=COLUMNS, note="click to accuse")
-
-    @cache
-    def plane(number, guessed, shown) -> dict:
-        own = hand(number)
-        said = {name: accused(number, name) for name in attacks}
-        said |= {"you": np.isin(np.arange(1, 2 * SIDE + 1), guessed)} if shown else {}
-        points = {name: (int((a & own.member).sum()), int((a & ~own.member).sum())) for name, a in said.items()}
-        return plain(plots.guesser({name: whole(name) for name in attacks}, points, SIDE, SIDE))
-
-    def draw(another, accuse, score, clicked) -> View:
-        guessed = tuple(labels(another).index(label) + 1 for label in accuse)
-        own = hand(another)
-        mine = np.isin(np.arange(1, 2 * SIDE + 1), guessed)
-        figures = {
-            "images": _framed(sheet(another), mine, own.member if score else None),
-            "plane": plane(another, guessed, score),
-        }
-        rows = [_row(name, accused(another, name), own.member) for name in attacks]
+    def draw(hand, accuse, score, clicked) -> View:
+        guessed = tuple(hands.labels(hand).index(label) + 1 for label in accuse)
+        mine, member = np.isin(list(NUMBERS), guessed), hands.hand(hand).member
+        sheet = _framed(hands.sheet(hand), mine, member if score else None)
+        figures = {"images": sheet, "plane": hands.plane(hand, guessed if score else None)}
+        rows = [_row(name, hands.accused(hand, name), member) for name in attacks]
         if not score:
-            sentence = f'{len(guessed)} of 20 accused. Who was in the training data? Tick or click them, then tick "score me"'
+            sentence = f'{len(guessed)} of 20 accused. Who was in the training data? Click or tick them, then tick "score me"'
             return View(sentence, figures, pd.DataFrame(rows), "attacks accuse the ten images that they are most sure of")
-        right, others = int((mine == own.member).sum()), [f"{row['who']} {row['right']}" for row in rows]
+        right, others = int((mine == member).sum()), [f"{row['who']} {row['right']}" for row in rows]
         low, high = (100 * float(end) for end in metrics.clopper_pearson(right, 2 * SIDE))
-        sentence = f"{right} of 20 right (95 %: {low:.0f}-{high:.0f} %); a coin gets 10, {', '.join(others)}"
-        note = "framed solid: members, dashed: non-members; a cross marks a wrong guess"
-        return View(sentence, figures, pd.DataFrame([_row("you", mine, own.member), *rows]), note)
-
-    box, last = {}, {"deal": 1}
+        sentence = f"You: {right} of 20 right (95 %: {low:.0f}-{high:.0f} %); a coin gets 10, {', '.join(others)}"
+        note = "solid frames: members; dashed: non-members; a cross marks a wrong guess"
+        return View(sentence, figures, pd.DataFrame([_row("you", mine, member), *rows]), note)
 
     def adjust(values) -> dict:
-        number, accuse = values["another"], values["accuse"]
-        changes = {"accuse": {"options": labels(number), "value": accuse}}
-        if number != last["deal"]:
-            last["deal"] = number
-            return {"accuse": {"options": labels(number), "value": ()}, "score": {"value": False}}
-        if (clicked := values["clicked"]) is not None:
-            box["game"].state["clicked"] = None
-            label = labels(number)[clicked - 1]
-            changes["accuse"]["value"] = tuple(x for x in accuse if x != label) if label in accuse else (*accuse, label)
-        return changes
+        labels, accuse = hands.labels(values["hand"]), values["accuse"]
+        if values["hand"] != last["hand"]:
+            last["hand"] = values["hand"]
+            return {"accuse": {"options": labels, "value": ()}, "score": {"value": False}}
+        if (clicked := values["clicked"]) is None:
+            return {}
+        box["game"].state["clicked"] = None
+        label = labels[clicked - 1]
+        return {"accuse": {"value": tuple(x for x in accuse if x != label) if label in accuse else (*accuse, label)}}
 
+    first = hands.labels(1)
     controls = {
-        "another": W.IntSlider(description="hand", min=1, max=DEALS, value=1, **ROW),
-        "accuse": Ticks("in the training data?", labels(1), tuple(labels(1)[i - 1] for i in guesses), limit=2 * SIDE),
-        "score": W.Checkbox(description="score me", value=reveal, indent=False),
+        "hand": W.IntSlider(description="hand", min=1, max=DEALS, value=1, **ROW),
+        "score": W.Checkbox(description="score me", value=reveal, **ROW),
+        "accuse": Ticks("in the training data?", first, tuple(first[i - 1] for i in guesses), limit=2 * SIDE),
     }
-    clicks = {"images": "clicked"}
-    rows = [["images"], ["plane"]]
-    box["game"] = made = Explorer(TITLE, controls, draw, rows=rows, adjust=adjust, state={"clicked": None}, clicks=clicks)
+    wired = {"rows": [["images"], ["plane"]], "adjust": adjust, "state": {"clicked": None}, "clicks": {"images": "clicked"}}
+    box["game"] = made = Explorer(TITLE, controls, draw, **wired)
     return made
+
+
+class Hands:
+    """What the game shows, each computed once; hands are counted from 1."""
+
+    def __init__(self, source: Source, target: int, attacks: tuple[str, ...]):
+        self.source, self.target, self.attacks = source, target, attacks
+        for name in ("hand", "labels", "whole", "accused", "sheet", "plane"):
+            setattr(self, name, cache(getattr(self, name)))
+
+    def hand(self, number: int) -> Hand:
+        return deal(self.source, target=self.target, seed=number - 1)
+
+    def labels(self, number: int) -> tuple[str, ...]:
+        """Number and confidence of each image."""
+        return tuple(f"{i}: {_sure(p)}" for i, p in zip(NUMBERS, self.hand(number).confidence, strict=True))
+
+    def whole(self, attack: str) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and membership of every image, for the target."""
+        found = self.source.scores(attack)
+        row = row_of(found, self.target)
+        return found.value[row], found.member[row]
+
+    def accused(self, number: int, attack: str) -> np.ndarray:
+        """(20,) bool: the ten that the attack scores highest."""
+        at = np.searchsorted(self.source.audited, self.hand(number).columns)
+        order = np.argsort(-np.nan_to_num(self.whole(attack)[0][at], nan=-np.inf), kind="stable")
+        return np.isin(np.arange(2 * SIDE), order[:SIDE])
+
+    def sheet(self, number: int) -> dict:
+        x, title = self.source.images[self.hand(number).columns], "How sure the model is of each image's right class"
+        return pictures.sheet(x, self.labels(number), NUMBERS, title, columns=COLUMNS, note="click to accuse")
+
+    def plane(self, number: int, guessed: tuple[int, ...] | None) -> dict:
+        """Everybody's point; without one's own before it is scored."""
+        said = {name: self.accused(number, name) for name in self.attacks}
+        said |= {} if guessed is None else {"you": np.isin(list(NUMBERS), guessed)}
+        member = self.hand(number).member
+        points = {name: (int((mine & member).sum()), int((mine & ~member).sum())) for name, mine in said.items()}
+        return plain(plots.guesser({name: self.whole(name) for name in self.attacks}, points, SIDE, SIDE))
 
 
 def _sure(p: float) -> str:
@@ -138,8 +149,6 @@ def _row(who: str, said: np.ndarray, member: np.ndarray) -> dict:
 
 def _framed(sheet: dict, mine: np.ndarray, member: np.ndarray | None) -> dict:
     """The sheet with a frame around the accused, or around all in the colours of their membership and crosses over mistakes."""
-    import base64
-
     points = sheet["data"][1]
     x, y = (np.frombuffer(base64.b64decode(points[axis]["bdata"]), np.float32) for axis in "xy")
     half, shapes = float(np.diff(np.unique(x))[:1].sum() or 72) / 2 - 3, []

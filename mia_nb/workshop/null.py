@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,12 @@ def redrawn(
     If membership changed no signal, the real mask would be one of the redrawn ones: p = (1 + #{drawn >= real}) / (draws + 1).
     keep_mate=True leaves the target's exact complement among its references. Errors as `attacks.score`.
     """
+    real, drawn = _redrawn(signals, attack, keep_mate, draws, seed)
+    return real, drawn.copy()
+
+
+@lru_cache(32)
+def _redrawn(signals: Signals, attack: str, keep_mate: bool, draws: int, seed: int) -> tuple[float, np.ndarray]:
     targets = _targets(signals)
 
     def mean_auc(world: Signals) -> float:
@@ -63,7 +69,7 @@ def null(source: Source, *, names: Sequence[str] = ("rmia", "loss", "lira_global
 
     @cache
     def measured(attack, design, models):
-        few = source.signals.select(models=slice(0, models))
+        few = source.signals if models == most else source.signals.select(models=slice(0, models))
         return redrawn(few, attack, keep_mate=design == LEFT, draws=draws)
 
     @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import pandas as pd
@@ -56,8 +56,14 @@ def with_references(signals: Signals, attack: str, references: int, *, pairs: in
 def race_table(signals: Signals, *, budgets=BUDGETS, names: Sequence[str] = ATTACKS, pairs: int = PAIRS) -> pd.DataFrame:
     """A row per attack, budget and metric: attack, references, metric, value, low, high, targets, n0; NaN where it cannot run.
 
-    Ends are those of `metrics.intervals` with 200 draws. budgets larger than the pool are left out.
+    Ends are those of `metrics.intervals` with 200 draws. Budgets larger than the pool are left out; the same question about the
+    same signals is answered once.
     """
+    return _measured(signals, tuple(budgets), tuple(names), pairs).copy()
+
+
+@lru_cache(8)
+def _measured(signals: Signals, budgets: tuple, names: tuple, pairs: int) -> pd.DataFrame:
     rows, most = [], len(signals.member) - 2
     for budget in [b for b in budgets if b <= most]:
         for name in names:
