@@ -105,7 +105,8 @@ def beside(one: Network, attack: str, target, scores: dict[int, Scores]) -> dict
     names = {t: f"{attack} {one.when(t)}" if t != ORDINARY else one.when(t) for t in scores}
     answers = {one.when(t): confidences(one.signals(t), target) for t in scores}
     figures = {"histogram": plots.histogram(next(iter(scores.values()))), "confidence": sure(answers)}
-    figures["roc"] = plots.roc_pair({names[t]: scores[t] for t in scores})
+    words = f"ROC of {attack}: " + " beside the ".join(map(one.when, scores))
+    figures["roc"] = plots.roc_pair({names[t]: scores[t] for t in scores}).update_layout(title_text=words)
     return {name: _high(name, figure) for name, figure in figures.items()}
 
 
