@@ -29,7 +29,7 @@ def guesser(curves: dict[str, tuple], points: dict[str, tuple[int, int]], n1: in
         figure.add_scatter(x=curve.fpr, y=curve.tpr, mode="lines", line=style, name=words, hoverinfo="skip")
     for i, (name, (hits, alarms)) in enumerate(points.items()):
         mine = name == own
-        (low, high), (left, right) = metrics.clopper_pearson(hits, n1), metrics.clopper_pearson(alarms, n0)
+        low, high, left, right = (float(end) for at in ((hits, n1), (alarms, n0)) for end in metrics.clopper_pearson(*at))
         if mine:
             box = {"x0": left, "x1": right, "y0": low, "y1": high, "line": {"color": MEMBER, "dash": "dash", "width": 1}}
             figure.add_shape(type="rect", fillcolor=translucent(MEMBER, 0.12), layer="below", **box)

@@ -8,6 +8,7 @@ import numpy as np
 
 from mia_nb import accounting, attacks, metrics
 from mia_nb.types import Scores
+from mia_nb.widgets.networks import draws
 from mia_nb.widgets.stored import Source
 from mia_nb.workshop.cube import canaries, group
 from mia_nb.workshop.fight import canary_auc, common_accuracy, frontier
@@ -133,7 +134,7 @@ def _noise(cube: Cube) -> tuple:
 
 def middle(cube: Cube) -> Source:
     """The noisy networks of middle strength: noise that an attacker notices and that leaves them useful."""
-    noisy = sorted((one for one in group(cube, "noise") if one.info.get("draws") == "noise"), key=sigma_of)
+    noisy = sorted((one for one in group(cube, "noise") if draws(one) == "noise"), key=sigma_of)
     return noisy[len(noisy) // 2]
 
 

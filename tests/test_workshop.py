@@ -1,0 +1,363 @@
+"""The workshop's room: questions that keep their answers, checks that hint, a game with honest uncertainty."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from mia_nb import attacks, metrics, plots, workshop
+from mia_nb.metrics.protocol import units
+from mia_nb.types import Signals
+from mia_nb.widgets import Source
+from mia_nb.workshop import exercises
+
+MODELS, SAMPLES = 12, 300
+
+
+def cube_of(leak: float = 1.0, models: int = MODELS, *, queries: int = 1, draws: str = "plain", seed: int = 0) -> Signals:
+    """Complementary pairs whose members' margins lie `leak` higher, around a difficulty of every sample."""
+    rng = np.random.default_rng([13, seed])  # another stream than that of redrawn masks
+    member = np.zeros((models, SAMPLES), bool)
+    for k in range(0, models, 2):
+        member[k, rng.permutation(SAMPLES)[: SAMPLES // 2]] = True
+        member[k + 1] = ~member[k]
+    level = rng.normal(2, 1.5, SAMPLES) + leak * member
+    margin = level[:, None] + rng.normal(0, 0.7, (models, 1, SAMPLES)) + rng.normal(0, 0.5, (models, queries, SAMPLES))
+    labels = rng.integers(0, 5, SAMPLES)
+    logits = np.zeros((models, queries, SAMPLES, 5))
+    np.put_along_axis(logits, np.broadcast_to(labels, logits.shape[:3])[..., None], (margin + math.log(4))[..., None], axis=3)
+    return Signals.from_logits(logits, labels, member, draws=draws)
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    x = np.random.default_rng(1).integers(0, 256, (SAMPLES, 1, 8, 8), np.uint8)
+    return Source("toy", cube_of(), images=x, classes=tuple("abcde"))
+
+
+@pytest.fixture(scope="module")
+def cube(source) -> dict[str, Source]:
+    noisy = Source("noisy", cube_of(queries=8, draws="noise"))
+    steps = cube_of(queries=4, draws="steps")
+    clearer = steps.margin + np.array([0, 1, 2, 4])[None, :, None] * (steps.member[:, None] - 0.5)
+    return {
+        "small": source, "pool": source, "noise/0.25": noisy,
+        "spikes/steps": Source("steps", replace(steps, margin=clearer)),
+    }  # fmt: skip
+
+
+def said(capsys, part, value, cube) -> tuple[bool, str]:
+    capsys.readouterr()
+    right = workshop.check(part, value, cube)
+    return right, capsys.readouterr().out
+
+
+def test_a_prediction_tells_its_answer_only_after_one_was_given():
+    question = workshop.predict("What share?", ["few", "many"], answer="many", why="because of X")
+    shown = " ".join(child.value for child in question.widget.children if hasattr(child, "value") and child.value)
+    assert "many" not in shown and "because" not in shown and question.told == ""
+    question.widget.children[1].value = "few"
+    assert "You said: few" in question.told and "many" in question.told and "because of X" in question.widget.children[-1].value
+
+
+def test_a_prediction_on_a_slider_waits_for_the_button():
+    question = workshop.predict("How many of 20?", (0, 20), answer=10.4, why="a coin")
+    control, button, shown = question.widget.children[1:]
+    control.value = 17
+    assert question.told == shown.value == ""
+    button.click()
+    assert "You said: 17" in question.told and "10.4" in shown.value
+
+
+def test_in_batch_mode_question_and_options_are_printed_and_the_answer_is_folded(monkeypatch, capsys):
+    monkeypatch.setenv("MIA_NB_MODE", "batch")
+    folded = []
+    monkeypatch.setattr("mia_nb.workshop.questions.display", lambda page: folded.append(page.data))
+    workshop.predict("Which <one>?", ["this", "that"], answer="that", why="it < this")._ipython_display_()
+    printed = capsys.readouterr().out
+    assert "Which <one>?" in printed and "this / that" in printed
+    assert folded[0].startswith("<details><summary>") and "it &lt; this" in folded[0] and "it <" not in printed
+
+
+def test_a_prediction_refuses_an_answer_that_nobody_can_choose():
+    with pytest.raises(ValueError, match=r"'maybe' is none of the options"):
+        workshop.predict("Well?", ["yes", "no"], answer="maybe")
+    with pytest.raises(ValueError, match="two or more"):
+        workshop.predict("Well?", ["yes"], answer="yes")
+
+
+@pytest.mark.parametrize("part", sorted(exercises.CHECKS))
+def test_no_answer_is_no_failure_and_odd_input_never_raises(capsys, part, cube):
+    right, words = said(capsys, part, None, cube)
+    assert not right and "not answered yet" in words
+    odd = ["twelve", b"x", float("nan"), np.inf, [1, 2], {}, object(), -1, 1e9, 0.123, np.zeros((0,)), True, lambda: 1]
+    for value in odd:
+        right, words = said(capsys, part, value, cube)
+        assert not right and words.startswith(f"Part {part}: not yet."), (value, words)
+        assert words.count("\n") == 1 and "Traceback" not in words
+
+
+def test_a_part_that_does_not_exist_is_named(capsys, cube):
+    assert "there is no part 12" in said(capsys, 12, 1, cube)[1]
+    with pytest.raises(ValueError, match="parts 1 to 11"):
+        workshop.truth(0, cube)
+
+
+def test_fifteen_of_twenty_is_the_smallest_number_that_luck_rarely_reaches(capsys, cube):
+    assert binom.sf(14, 20, 0.5) < 0.05 < binom.sf(13, 20, 0.5)
+    assert said(capsys, 1, 15, cube)[0] and said(capsys, 1, np.int64(15), cube)[0]
+    assert f"{binom.sf(13, 20, 0.5):.1%}" in said(capsys, 1, 14, cube)[1]
+    assert "is it the smallest" in said(capsys, 1, 18, cube)[1] and "whole number" in said(capsys, 1, 15.5, cube)[1]
+
+
+def test_the_check_of_accusations_knows_the_usual_mistakes(capsys, cube):
+    rmia = cube["small"].scores("rmia")
+    at = metrics.tpr_at(rmia.value[0], rmia.member[0], 0.05)
+    right = metrics.ppv(at.tpr, at.fpr_realised, 0.01)
+    assert said(capsys, 2, right, cube)[0]
+    assert "every second person" in said(capsys, 2, metrics.ppv(at.tpr, at.fpr_realised, 0.5), cube)[1]
+    assert "share of members found" in said(capsys, 2, at.tpr, cube)[1]
+    assert "wrong" in said(capsys, 2, 1 - right, cube)[1] and "per cent" in said(capsys, 2, 100 * right, cube)[1]
+
+
+def test_the_check_of_two_worlds_notices_the_sign_and_the_targets_mate(capsys, cube):
+    _, references = cube["pool"].signals.hold_out(0)
+    phi, inside = references.margin[:, 0, 42], references.member[:, 42]
+    gap = phi[inside].mean() - phi[~inside].mean()
+    assert said(capsys, 3, gap, cube)[0] and "sign" in said(capsys, 3, -gap, cube)[1]
+    whole, member = cube["pool"].signals.margin[:, 0, 42], cube["pool"].signals.member[:, 42]
+    assert "hold_out" in said(capsys, 3, whole[member].mean() - whole[~member].mean(), cube)[1]
+
+
+def test_the_check_of_the_budget_names_how_far_behind_and_never_the_answer(capsys, cube):
+    table = workshop.race_table(cube["pool"].signals)
+    best = table[table["metric"] == "AUC"].groupby("references")["value"].max()
+    enough = int(best.index[best > best.max() - 0.01].min())
+    assert said(capsys, 4, enough, cube)[0]
+    for other in best.index.difference([enough]):
+        right, words = said(capsys, 4, other, cube)
+        assert not right and ("behind" in words) == (other < enough)
+    assert "One of the budgets" in said(capsys, 4, 3, cube)[1]
+
+
+def test_a_p_value_of_zero_is_nearly_right(capsys, cube):
+    real, drawn = workshop.redrawn(cube["small"].signals, "loss")
+    count = (drawn >= real).sum()
+    assert said(capsys, 5, (1 + count) / (len(drawn) + 1), cube)[0]
+    assert "Nearly" in said(capsys, 5, count / len(drawn), cube)[1]
+
+
+def test_the_check_of_the_lattice_accepts_the_first_step_alone(capsys, cube):
+    one = attacks.score("attack_r_lattice", cube["pool"].signals.select(models=range(6)), targets=0)
+    curve = metrics.roc(one.value[0], one.member[0])
+    assert said(capsys, 6, curve.fpr[1], cube)[0]
+    assert "(0, 0)" in said(capsys, 6, 0.0, cube)[1] and "1 / n0" in said(capsys, 6, 1 / 150, cube)[1]
+    assert "true positive" in said(capsys, 6, curve.tpr[1], cube)[1]
+
+
+def test_words_are_read_in_any_case_and_the_interval_decides(capsys, cube):
+    assert said(capsys, 7, " More ", cube)[0] and "low" in said(capsys, 7, "less", cube)[1]
+    assert "one of the words" in said(capsys, 7, "yes", cube)[1]
+
+
+def test_the_check_of_noise_wants_a_gain_and_not_a_level(capsys, cube):
+    noisy = cube["noise/0.25"].signals
+    once, often = attacks.score("rmia", noisy.select(queries=[0])), attacks.score("rmia", noisy)
+    each = [np.mean([metrics.auc(v, m) for v, m in zip(s.value, s.member, strict=True)]) for s in (once, often)]
+    assert each[1] > each[0] and said(capsys, 8, each[1] - each[0], cube)[0]
+    assert "sign" in said(capsys, 8, each[0] - each[1], cube)[1] and "difference" in said(capsys, 8, each[1], cube)[1]
+
+
+def test_the_ceiling_of_epsilon_eight_is_the_smaller_of_two_lines(capsys, cube):
+    right = min(math.exp(8) * 0.01 + 1e-5, 1 - math.exp(-8) * (1 - 1e-5 - 0.01))
+    assert said(capsys, 11, right, cube)[0] and "no share" in said(capsys, 11, math.exp(8) * 0.01 + 1e-5, cube)[1]
+
+
+def test_a_cube_that_lacks_a_role_is_said_in_words(capsys):
+    assert "cannot be checked" in said(capsys, 2, 0.5, {})[1]
+
+
+@pytest.mark.parametrize("part", [1, 2, 3, 4, 5, 6, 7, 8, 11])
+def test_the_truth_behind_a_prediction_is_computed_from_the_cube(part, cube):
+    found = workshop.truth(part, cube)
+    assert set(found) == {"answer", "why"} and len(found["why"]) > 20 and "nan" not in found["why"]
+
+
+def test_truths_follow_the_world_they_are_asked_about():
+    nothing = {"small": Source("null", cube_of(0.0)), "pool": Source("null", cube_of(0.0))}
+    assert (
+        workshop.truth(5, nothing)["answer"] == "yes" and workshop.truth(5, {"small": Source("x", cube_of())})["answer"] == "no"
+    )
+    assert (
+        abs(workshop.truth(1, nothing)["answer"] - 10)
+        < 0.5
+        < workshop.truth(1, {"small": Source("x", cube_of())})["answer"] - 10
+    )
+
+
+def test_a_hand_is_ten_and_ten_and_the_same_again(source):
+    hand, again, other = (workshop.deal(source, seed=seed) for seed in (3, 3, 4))
+    assert hand.member.sum() == 10 and len(set(hand.columns)) == 20 and np.array_equal(hand.columns, again.columns)
+    assert not np.array_equal(hand.columns, other.columns)
+    assert np.array_equal(source.signals.member[0, hand.columns], hand.member)
+    np.testing.assert_allclose(hand.confidence, np.exp(source.signals.log_p[0, 0, hand.columns]))
+
+
+def test_the_players_point_and_box_are_counts_and_clopper_pearson(source):
+    member = workshop.deal(source).member
+    guesses = tuple(np.flatnonzero(member)[:7] + 1) + tuple(np.flatnonzero(~member)[:2] + 1)
+    game = workshop.game(source, guesses=guesses, reveal=True)
+    assert game.error == "" and game.view.sentence.startswith("You: 15 of 20 right")
+    plane = game.view.figures["plane"]
+    star = next(trace for trace in plane["data"] if trace["name"].startswith("you"))
+    assert (star["x"], star["y"]) == ([0.2], [0.7])
+    (box,) = plane["layout"]["shapes"]
+    ends = [*metrics.clopper_pearson(2, 10), *metrics.clopper_pearson(7, 10)]
+    np.testing.assert_allclose([box["x0"], box["x1"], box["y0"], box["y1"]], [float(end) for end in ends])
+    assert game.view.table.iloc[0].tolist()[:2] == ["you", "15 of 20"]
+
+
+def test_before_scoring_no_frame_gives_the_members_away(source):
+    game = workshop.game(source, guesses=(1, 2, 3))
+    shapes = game.view.figures["images"]["layout"]["shapes"]
+    assert len(shapes) == 3 and len({json.dumps(shape["line"]) for shape in shapes}) == 1
+    assert not any("you" in trace["name"] for trace in game.view.figures["plane"]["data"])
+    scored = game.set(score=True).figures["images"]["layout"]["shapes"]
+    assert sum(shape["type"] == "rect" for shape in scored) == 20
+    wrong = (np.isin(np.arange(1, 21), (1, 2, 3)) != workshop.deal(source).member).sum()
+    assert sum(shape["type"] == "line" for shape in scored) == 2 * wrong
+
+
+def test_a_click_accuses_and_a_second_one_takes_it_back(source):
+    game = workshop.game(source)
+    for expected in (1, 0):
+        game._pointed("images", {"kind": "click", "numbers": [5]})
+        assert len(game.controls["accuse"].value) == expected
+    game._pointed("images", {"kind": "click", "numbers": [5]})
+    assert game.set(hand=2).sentence.startswith("0 of 20")
+
+
+def test_attacks_in_the_game_accuse_the_ten_that_they_score_highest(source):
+    hand, loss = workshop.deal(source), source.scores("loss")
+    top = np.argsort(-loss.value[0, hand.columns])[:10]
+    row = workshop.game(source).view.table.set_index("who").loc["loss"]
+    assert row["members found"].startswith(f"{hand.member[top].sum()} of 10")
+
+
+def test_a_game_without_images_says_so_in_place():
+    game = workshop.game(Source("no pictures", cube_of()))
+    assert game.view is None and "mia-nb run workshop" in game.error
+
+
+def test_the_race_gives_every_target_its_budget_and_never_its_mate(source):
+    signals = source.signals
+    unit = units(signals.member)
+    for count in (1, 2, 4, 10):
+        one = workshop.with_references(signals, "rmia", count, pairs=3)
+        assert one.targets.tolist() == [0, 1, 2, 3, 4, 5] and one.pair.tolist() == [0, 0, 1, 1, 2, 2]
+        assert np.array_equal(one.member, signals.member[one.targets])
+    rows = [0, 1, *np.flatnonzero(unit == 1), *np.flatnonzero(unit == 2)]
+    direct = attacks.score("rmia", signals.select(models=rows), targets=[0, 1])
+    np.testing.assert_array_equal(workshop.with_references(signals, "rmia", 4).value[:2], direct.value)
+    with pytest.raises(ValueError, match="leaves 1 to 10"):
+        workshop.with_references(signals, "rmia", 11)
+
+
+def test_likelihood_ratios_cannot_run_on_one_reference_and_the_table_says_so(source):
+    table = workshop.race_table(source.signals, budgets=(1, 4)).set_index(["attack", "references", "metric"])["value"]
+    assert np.isnan(table["nig", 1, "AUC"]) and np.isnan(table["lira_shrunk", 1, "AUC"])
+    assert table["loss", 1, "AUC"] == table["loss", 4, "AUC"] and table["rmia", 4, "AUC"] > table["loss", 4, "AUC"]
+    race = workshop.race(source, budgets=(1, 4))
+    assert "n/m" in race.view.table.set_index("attack").loc["nig", "1 reference"]
+    with pytest.raises(ValueError, match="tick one attack"):
+        race.set(shown=())
+
+
+def test_redrawn_worlds_lie_around_a_half_and_leave_one_out_does_not():
+    _, held = workshop.redrawn(cube_of(0.0, models=8), "lira_global", draws=40)
+    _, left = workshop.redrawn(cube_of(0.0, models=4), "lira_global", keep_mate=True, draws=40)
+    assert abs(held.mean() - 0.5) < 4 * held.std() / np.sqrt(40) and left.mean() < 0.5 - 8 * left.std() / np.sqrt(40)
+    explorer = workshop.null(Source("null", cube_of(0.0, models=8)), names=("lira_global",), draws=40)
+    assert explorer.view.table["verdict"][0] == "pass"
+    with pytest.raises(ValueError, match="train more pairs"):
+        explorer.set(models=4)
+    assert explorer.set(design="leave one out").table["verdict"][0] == "FAIL"
+
+
+def test_the_lattice_has_one_value_more_than_references_and_its_first_step_is_wide(source):
+    for references in (2, 4, 8):
+        tied, free = workshop.lattice_scores(source, references).values()
+        assert set(np.unique(tied.value)) <= {i / references for i in range(references + 1)}
+        assert len(np.unique(free.value[0])) == SAMPLES
+    tied = workshop.lattice_scores(Source("little", cube_of(0.2)), 4)["attack_r (share beaten)"]
+    explorer = workshop.lattice(Source("little", cube_of(0.2)))
+    floor = (tied.value[0] == 1)[~tied.member[0]].mean()
+    assert floor > 0.05 and f"fewer than {100 * floor:.1f} %" in explorer.view.sentence
+    assert "5 different scores" in explorer.view.sentence and explorer.view.table["TPR at 5%"][0].startswith("0.0000")
+
+
+@pytest.mark.parametrize("sigma", [0, 2, 2000])
+def test_a_record_and_its_label_are_read_off_its_gradients_whatever_the_noise(sigma):
+    rng = np.random.default_rng(0)
+    for label in range(10):
+        x = rng.random(64)
+        seen, said = workshop.recovered(workshop.gradients(x, label, 10, sigma=sigma, seed=label))
+        assert said == label and np.abs(seen - x).max() < 1e-9
+
+
+def test_the_gradients_are_those_of_the_loss():
+    x, label, classes = np.random.default_rng(1).random(9), 2, 4
+    found = workshop.gradients(x, label, classes, sigma=1.0)
+
+    def loss(shift):  # the bias enters as h_0 + shift: the same noise, another start
+        rng = np.random.default_rng(0)
+        first, last = rng.normal(0, 1 / 3, (16, 9)), rng.normal(0, 1, (classes, 16))
+        h, dt = first @ x + rng.normal(0, 0.1, 16) + shift, 1 / 16
+        for _ in range(16):
+            h = h + np.tanh(h) * dt + np.sqrt(dt) * rng.standard_normal(16)
+        z = last @ h / np.linalg.norm(h)
+        return np.log(np.exp(z - z.max()).sum()) + z.max() - z[label]
+
+    steps = 1e-6 * np.eye(16)
+    slope = np.array([(loss(step) - loss(-step)) / 2e-6 for step in steps])
+    np.testing.assert_allclose(found.bias, slope, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(found.weight, np.outer(slope, x), rtol=1e-5, atol=1e-8)
+
+
+def test_without_a_cube_one_line_says_how_to_build_it(tmp_path):
+    with pytest.raises(ValueError, match=r"no workshop cube in .*mia-nb run workshop"):
+        workshop.open(tmp_path)
+    (tmp_path / "workshop.json").write_text("{")
+    with pytest.raises(ValueError, match=r"damaged.*mia-nb run workshop"):
+        workshop.open(tmp_path)
+    (tmp_path / "workshop.json").write_text(json.dumps({"roles": {"small": {"signals": "ab", "pool": "cd"}}, "facts": {}}))
+    with pytest.raises(ValueError, match=r"lacks small.*mia-nb run workshop"):
+        workshop.open(tmp_path)
+
+
+def test_signals_that_are_not_stored_cannot_play_a_role(tmp_path):
+    with pytest.raises(ValueError, match="not stored"):
+        workshop.keep(tmp_path, {"small": cube_of()})
+
+
+def test_a_group_is_found_by_its_name_and_a_missing_one_is_named(cube):
+    assert workshop.group(cube, "noise") == [cube["noise/0.25"]] and workshop.group(cube, "small") == [cube["small"]]
+    with pytest.raises(ValueError, match="no canary; it has small, pool"):
+        workshop.group(cube, "canary")
+
+
+def test_found_again_counts_repetitions_and_draws_what_chance_would_give():
+    hits = np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
+    figure = plots.found_again({"all": hits}, name="x")
+    np.testing.assert_allclose(figure.data[0].y, [0.5, 0.25, 0.25])
+    np.testing.assert_allclose(figure.data[1].y, [0.375, 0.5, 0.125])  # rates 1/2 and 1/4, independent
+
+
+def test_a_null_band_names_the_mean_of_its_worlds():
+    figure = plots.null_band(0.6, [0.48, 0.5, 0.52], name="loss", design="x")
+    assert "redrawn 0.500" in figure.layout.title.text.replace("<br>", " ") and sum(figure.data[0].y[:-1]) == 3
