@@ -17,6 +17,7 @@ PICTURES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 TAGS = """a abbr b blockquote br caption code col colgroup dd del details div dl dt em figure figcaption h1 h2 h3 h4 h5 h6 hr i
 img kbd li mark ol p pre s small span strong sub summary sup table tbody td tfoot th thead tr u ul var"""
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+PROGRESS = re.compile(r".*: \d+ %, .* left\n")  # of interest while it runs
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --soft: #666; --line: #d0d0d0;
@@ -44,8 +45,11 @@ th, td { padding: .25rem .6rem; min-width: 4.5rem; border-bottom: 1px solid var(
 table.facts th, table.facts td { text-align: left; vertical-align: top; overflow-wrap: anywhere }
 thead th { border-bottom-color: var(--soft) } tbody th { text-align: left }
 img { max-width: 100% } .plot { width: 100%; min-height: 320px; margin: .6rem 0 }
-@media print { body { max-width: none; padding: 0 } nav, details:not([open]), .modebar { display: none } section, .plot, tr {
-  break-inside: avoid } section { break-before: page } a { color: inherit; text-decoration: none } }
+@media print { body { max-width: none; padding: 0 } nav, details:not([open]), .modebar, noscript { display: none }
+  .plot, tr, img { break-inside: avoid } h1, h2, h3, header { break-after: avoid } section { break-before: page }
+  header ~ main > section:first-child { break-before: avoid; border: 0; margin-top: 0 }
+  a { color: inherit; text-decoration: none } }
+@page { margin: 14mm }
 """
 
 DRAW = """
@@ -183,7 +187,7 @@ def _output(output: dict) -> str:
     kind = output.get("output_type")
     if kind == "stream":
         name = "stderr" if output.get("name") == "stderr" else "stdout"
-        text = _terminal(_text(output.get("text", "")))
+        text = PROGRESS.sub("", _terminal(_text(output.get("text", ""))))
         return text.strip() and f'<pre class="{name}">{html.escape(text)}</pre>'
     if kind == "error":
         trace = _terminal("\n".join(output.get("traceback", []))) or f"{output.get('ename')}: {output.get('evalue')}"

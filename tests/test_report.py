@@ -40,7 +40,8 @@ def test_prose_tables_streams_and_pictures_are_there_and_code_is_folded(tmp_path
     page = page_of(
         tmp_path,
         v4.new_output("stream", name="stdout", text="epoch 1\repoch 2\rdo"),
-        v4.new_output("stream", name="stdout", text=["ne\n\x1b[31m", "red\x1b[0m\n"]),
+        v4.new_output("stream", name="stdout", text="ne\ntraining 8 tinycnn (stacked): 12 %, loss 1.2, 3 s left\n"),
+        v4.new_output("stream", name="stdout", text=["\x1b[31m", "red\x1b[0m\n"]),
         v4.new_output("display_data", {"text/html": table.to_html(), "text/plain": "no"}),
         v4.new_output("display_data", {"image/png": PIXEL + "\n", "text/plain": "no"}),
         v4.new_output("display_data", {"image/svg+xml": "<svg xmlns='http://www.w3.org/2000/svg'/>"}),
