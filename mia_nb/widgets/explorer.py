@@ -215,7 +215,7 @@ class Explorer:
             return
         words = f"<b>{html.escape(self.name)}</b>: {html.escape(self.view.sentence)}"
         self._sentence.value = f'<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">{words}</div>'
-        note = f'<div style="opacity:.75;line-height:1.4">{html.escape(self.view.note)}</div>' if self.view.note else ""
+        note = f'<div style="opacity:.75;line-height:1.4;margin-top:.5rem">{html.escape(self.view.note)}</div>' if self.view.note else ""
         # a wide table scrolls in its column, it does not widen it
         self._numbers.value = f'<div style="width:0;min-width:100%">{_numbers(self.view.table)}{note}</div>'
         for name, figure in self._figures.items():
