@@ -111,7 +111,11 @@ def levels(score, member, *, name: str, most: int = 80) -> go.Figure:
     figure = go.Figure()
     for words, mask, colour, pattern in (("members", member, MEMBER, "/"), ("non-members", ~member, NON_MEMBER, "\\")):
         share = [(score[mask] == value).mean() for value in values]
-        style = {"color": colour, "opacity": 0.75, "pattern": {"shape": pattern, "fgcolor": "white", "fgopacity": 0.6}}
+        style = {
+            "color": colour,
+            "opacity": 0.75,
+            "pattern": {"shape": pattern, "fgcolor": "white", "fgopacity": 0.6, "fillmode": "overlay"},
+        }
         hover = "%{y:.1%} of " + words + " at %{x:.3g}<extra></extra>"
         figure.add_bar(x=values, y=share, name=words, marker=style, hovertemplate=hover)
     shared = (score[~member] == values[0]).mean()
@@ -133,7 +137,10 @@ def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
         for p in found.mean(1):
             chance = np.convolve(chance, [1 - p, p])
         place = {"x": np.arange(seeds + 1), "offsetgroup": str(i)}
-        style = {"color": LINES[(1, 0)[i % 2]], "pattern": {"shape": ("/", "\\")[i % 2], "fgcolor": "white", "fgopacity": 0.6}}
+        style = {
+            "color": LINES[(1, 0)[i % 2]],
+            "pattern": {"shape": ("/", "\\")[i % 2], "fgcolor": "white", "fgopacity": 0.6, "fillmode": "overlay"},
+        }
         hover = f"found by %{{x}} of {seeds}: %{{y:.1%}} of {words}<extra></extra>"
         figure.add_bar(y=count, name=f"{words} ({trials:,} trials)", marker=style, hovertemplate=hover, **place)
         mark = {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": GREY}}

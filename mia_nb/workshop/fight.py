@@ -81,6 +81,7 @@ def fight(sources: Sequence[Source], *, epsilon: dict[str, float] | None = None,
     def picture(shown):
         figure = plots.frontier_lines(means[means["family"].isin(shown)])
         _accounted(figure, means, shown, epsilon or {}, delta)
+        figure.update_layout(title_text="AUC of the strongest attack against test accuracy, along training")
         return plain(figure)
 
     @cache
@@ -138,12 +139,12 @@ def _verdict(row: pd.Series) -> str:
 
 def _accounted(figure, means: pd.DataFrame, shown, epsilon: dict[str, float], delta: float) -> None:
     """The accountant's numbers beside the points they belong to."""
-    for i, name in enumerate(shown):
-        for _, row in means[means["family"] == name].iterrows():
+    for name in shown:
+        for k, (_, row) in enumerate(means[means["family"] == name].sort_values("epoch").iterrows()):
             value = epsilon.get(f"{name}/{row['epoch']}")
             if value is not None:
-                words = {"text": f"ε = {value:.2g}", "showarrow": True, "arrowwidth": 1, "ax": 0, "ay": 34 + 6 * (i % 2)}
-                figure.add_annotation(x=row["test_acc"], y=row["auc"], font={"size": 11}, **words)
+                words = {"text": f"ε {value:.1f}", "showarrow": False, "yshift": -24 - 14 * (k % 2), "font": {"size": 11}}
+                figure.add_annotation(x=row["test_acc"], y=row["auc"], **words)
     if any(key.split("/")[0] in shown for key in epsilon):
         figure.layout.title.subtitle.text += f"; ε: accounted for DP-SGD so far, at delta {delta:g}"
 

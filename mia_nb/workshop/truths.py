@@ -127,7 +127,7 @@ def steps_difference(cube: Cube) -> tuple[float, float, tuple[float, float]]:
 def _noise(cube: Cube) -> tuple:
     gain, low, high, ends = answers_gain(cube)
     many = middle(cube).signals.margin.shape[1]
-    why = f"One answer at {sigma_of(middle(cube)):g} noise: AUC {ends[0]:.3f}; {many} answers averaged: {ends[1]:.3f} "
+    why = f"One answer at sigma = {sigma_of(middle(cube)):g}: AUC {ends[0]:.3f}; {many} answers averaged: {ends[1]:.3f} "
     why += f"({gain:+.3f}, 95 %: {low:+.3f} to {high:+.3f})."
     return ("only against those who ask once" if low > 0 else "cannot say from these answers"), why
 
