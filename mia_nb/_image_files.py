@@ -18,8 +18,11 @@ TINY = "tiny-imagenet-200"
 TINY_URL = f"http://cs231n.stanford.edu/{TINY}.zip"
 
 
-def class_folders(path: Path, cache: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """x (N, C, H, W), y (N,) and class names of path/<class>/<image files>; hidden files and unknown suffixes are skipped."""
+def class_folders(path: Path, cache: Path, size: int | None = None) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """x (N, C, H, W), y (N,) and class names of path/<class>/<image files>; hidden files and unknown suffixes are skipped.
+
+    size: side in pixels; the largest square in the middle of each image, scaled. None: as they are.
+    """
     folders = sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
     if len(folders) < 2:
         raise ValueError(
@@ -38,7 +41,8 @@ def class_folders(path: Path, cache: Path) -> tuple[np.ndarray, np.ndarray, list
         stamp += found
         labels += [label] * len(found)
     names = [name for name, *_ in stamp]
-    x = _cached(cache, path, stamp, lambda: _decode(names, lambda name: (path / name).read_bytes()))
+    stamp += [] if size is None else [("size", size, 0)]
+    x = _cached(cache, path, stamp, lambda: _decode(names, lambda name: (path / name).read_bytes(), size))
     return x, np.array(labels), folders
 
 
@@ -96,9 +100,9 @@ def _size_and_time(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _decode(names: list[str], read: Callable[[str], bytes]) -> np.ndarray:
-    """(N, C, H, W) uint8 of the named files, which must agree in size; C = 1 when all are grey, else 3."""
-    from PIL import Image
+def _decode(names: list[str], read: Callable[[str], bytes], size: int | None = None) -> np.ndarray:
+    """(N, C, H, W) uint8 of the named files, which must agree in size or are made to; C = 1 when all are grey, else 3."""
+    from PIL import Image, ImageOps
     from tqdm.auto import tqdm
 
     def pixels(name):
@@ -106,7 +110,9 @@ def _decode(names: list[str], read: Callable[[str], bytes]) -> np.ndarray:
             with Image.open(BytesIO(read(name))) as image:
                 if image.mode[0] in "IF":
                     raise ValueError(f"mode {image.mode} has more than 8 bits per channel")
-                return np.asarray(image.convert("RGB")).transpose(2, 0, 1), image.mode in ("1", "L", "LA")
+                colours = image.convert("RGB")
+                colours = colours if size is None else ImageOps.fit(colours, (size, size), Image.Resampling.BICUBIC)
+                return np.asarray(colours).transpose(2, 0, 1), image.mode in ("1", "L", "LA")
         except Exception as error:  # Pillow's plugins raise many kinds
             raise ValueError(f"{name} cannot be read as an 8-bit image: {error}") from error
 
@@ -119,7 +125,7 @@ def _decode(names: list[str], read: Callable[[str], bytes]) -> np.ndarray:
             if image.shape != shape:
                 sizes = "{2}x{1} and {5}x{4}".format(*shape, *image.shape)
                 raise ValueError(
-                    f"image sizes differ: {names[0]} and {names[i]} are {sizes} (width x height); resize to one size"
+                    f"image sizes differ: {names[0]} and {names[i]} are {sizes} (width x height); choose one with size="
                 )
             x[i] = image
         return len(block)

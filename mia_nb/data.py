@@ -29,14 +29,23 @@ SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "no
 AUGMENTATIONS = ("crop", "flip", "cutout")
 
 
-def load(name_or_path, *, root="data", limit: int | None = None, download: bool = False, seed: int = 0) -> Images:
+def load(
+    name_or_path,
+    *,
+    root="data",
+    limit: int | None = None,
+    download: bool = False,
+    size: int | None = None,
+    seed: int = 0,
+) -> Images:
     """Labelled images by name or from a path.
 
     * "digits": 1,797 grey 8x8 digits that come with scikit-learn; grey value = round(v * 255 / 16).
     * "cifar10", "cifar100", "fashion_mnist" (torchvision) and "tiny_imagenet" (official archive or its unpacked folder), all
       under `root`: the official training part followed by the labelled test or validation part, since a pool draws its own
       members. Fetched only with download=True.
-    * a folder of class folders of images of one size. Classes are the sorted folder names. All images grey: one channel, else
+    * a folder of class folders of images, of one size or made so: with size=64 the largest square in the middle of each,
+      scaled to 64 x 64 (bicubic). Classes are the sorted folder names. All images grey: one channel, else
       three; transparency is dropped. Decoded pixels are cached under `root`/.cache, keyed by path, file names, sizes and times.
     * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or (N, 1), optional val_* and
       test_* (all are concatenated, in that order), optional `classes` (K,) of names. Floats within 0..1 are multiplied by 255,
@@ -48,12 +57,14 @@ def load(name_or_path, *, root="data", limit: int | None = None, download: bool 
     """
     name, root = str(name_or_path), Path(root)
     path = Path(name).expanduser()
+    if size is not None and (size < 1 or name in DATASETS or not path.is_dir()):
+        raise ValueError(f"size={size} for {name!r}: wanted a side in pixels, for a folder of class folders of images")
     if name in DATASETS:
         x, y, classes = DATASETS[name](root, download)
     elif name == "synthetic" or name.startswith("synthetic:"):
         (x, y, classes), name = _synthetic(name.partition(":")[2]), "synthetic"
     elif path.is_dir():
-        (x, y, classes), name = class_folders(path, root / ".cache"), path.resolve().name
+        (x, y, classes), name = class_folders(path, root / ".cache", size), path.resolve().name
     elif path.suffix == ".npz":
         (x, y, classes), name = _npz(path), path.stem
     else:

@@ -212,6 +212,35 @@ def test_grey_files_make_one_channel_and_a_single_colour_file_makes_three(tmp_pa
     assert (mixed[:5] == grey.reshape(6, 1, 8, 8)[:5]).all() and (mixed[5] == grey[1, ::-1]).all()
 
 
+def test_images_of_many_sizes_are_cut_to_their_middle_square_and_scaled(tmp_path):
+    shapes = [(12, 20), (20, 12), (16, 16), (9, 40)]
+    pictures = []
+    for number, (height, width) in enumerate(shapes):
+        picture = np.zeros((height, width, 3), np.uint8)
+        side, half = min(height, width), (max(height, width) - min(height, width)) // 2
+        middle = (slice(None), slice(half, half + side)) if width > height else (slice(half, half + side), slice(None))
+        picture[middle] = 40 + 50 * number  # outside the middle square it is black
+        pictures.append(picture)
+        folder = tmp_path / "set" / ("cat", "dog")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(folder / f"{number}.png")
+    with pytest.raises(ValueError, match=r"image sizes differ.*choose one with size="):
+        data.load(tmp_path / "set", root=tmp_path)
+    images = data.load(tmp_path / "set", root=tmp_path, size=8)
+    assert images.x.shape == (4, 3, 8, 8)
+    inner = images.x[:, :, 1:7, 1:7].float().mean((1, 2, 3))
+    assert inner.tolist() == pytest.approx([40, 140, 90, 190], abs=8)  # cats first; the odd margin of 9 x 40 is half a pixel
+    other = data.load(tmp_path / "set", root=tmp_path, size=4)
+    assert other.x.shape[-1] == 4 and other.digest != images.digest  # the cache tells sizes apart
+    assert torch.equal(data.load(tmp_path / "set", root=tmp_path, size=8).x, images.x)
+
+
+@pytest.mark.parametrize(("name", "size"), [("digits", 8), ("synthetic", 8), ("{folder}", 0)])
+def test_a_size_is_for_folders_and_positive(colours, tmp_path, name, size):
+    with pytest.raises(ValueError, match=f"size={size} for .*: wanted a side in pixels, for a folder"):
+        data.load(name.format(folder=colours[0]), root=tmp_path, size=size)
+
+
 def test_the_second_load_reads_the_cache_until_a_file_changes(colours, tmp_path):
     path, _ = colours
     first = data.load(path, root=tmp_path / "root")

@@ -32,6 +32,9 @@ class View(NamedTuple):
     table: pd.DataFrame | None = None
     note: str = ""  # the caveat
 
+    def __repr__(self) -> str:
+        return self.sentence
+
 
 class Explorer:
     """A function of its controls, drawn: `draw(**values) -> View`, live in JupyterLab, once in batch mode.
