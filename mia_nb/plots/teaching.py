@@ -39,7 +39,9 @@ def guesser(curves: dict[str, tuple], points: dict[str, tuple[int, int]], n1: in
         hover = f"{name}: {hits} of {n1} members at {alarms} of {n0} false alarms<extra></extra>"
         place = {"x": [alarms / n0], "y": [hits / n1], "mode": "markers", "marker": marker}
         figure.add_scatter(**place, name=f"{name}, these {n1 + n0}", hovertemplate=hover)
-    sentence = f"{own}: {n1 + n0} guesses leave a box" if own in points else f"Attacks on these {n1 + n0} images, and on all"
+    sentence = f"Attacks on these {n1 + n0} images, and on all"
+    if own in points:
+        sentence = f"{own}: {points[own][0]} of {n1} members at {points[own][1]} of {n0} false alarms"
     note = f"box: 95 % of what {n1} members and {n0} non-members can say" if own in points else "points: ten accused of twenty"
     axes = {"xaxis": {"title": "false alarms (FPR)", **RATE}, "yaxis": {"title": "members found (TPR)", **RATE}}
     return finish(figure, sentence, note, height=480, legend=BELOW, **axes)

@@ -1,0 +1,148 @@
+"""The workshop's notebooks on a tiny cube: built once, every part run, every solution right, every wrong answer hinted at."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from mia_nb import store, workshop
+from mia_nb.cli import main
+from mia_nb.cli.run import execute, read_status
+
+pytestmark = [pytest.mark.notebook, pytest.mark.slow]
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+PARTS = sorted((FOLDER / "workshop").glob("[01][0-9]_*.ipynb"))[1:]
+TINY = [
+    "limit=360", "num_models=8", "epochs=3", "small={num_models: 6, epochs: 3}", "spiking={num_models: 6, epochs: 3}",
+    "timesteps=2", "questions=2", "noisy={num_models: 4, epochs: 1}", "strengths=[0.1, 0.25]", "answers=4", "noisy_images=120",
+    "canaries={num_models: 6, epochs: 2}", "fight={num_models: 6, epochs: 3, batch: 32, snapshots: [1, 2]}",
+    "clipped={batch: 64, epochs: 2, snapshots: [1], lr: 1.0}", "along=2",
+]  # fmt: skip
+MINUTES = [8, 10, 12, 10, 10, 6, 12, 10, 10, 10, 12]
+TAKE_AWAY = [
+    "Guessing well on average is not the threat; being sure about a few is",
+    "Accuracy hides the corner that matters",
+    "The question is per sample: how would *this* model look without it?",
+    "The best attack depends on the budget",
+    "Test your own pipeline on nothing first",
+    "A zero can be an artefact",
+    "Discreteness hides, it does not protect",
+    "Noise at inference averages away",
+    "Averages hide the worst case",
+    "Compare at equal utility",
+    "A number without its assumption is decoration",
+]
+WRONG = {7: "'maybe'", 10: "'maybe'"}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    """`mia-nb run workshop`, made small."""
+    folder = tmp_path_factory.mktemp("workshop") / "results"
+    argv = ["run", "workshop", "--notebooks", str(FOLDER), "--results", str(folder)]
+    assert main([*argv, *(word for text in TINY for word in ("-p", text))]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(results) -> store.Folder:
+    (folder,) = store.folders(results, "run")
+    return folder
+
+
+def cells_of(path: Path) -> dict[str, dict]:
+    return {cell["id"]: cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+
+
+def text_of(cell: dict) -> str:
+    return "".join("".join(output["text"]) for output in cell.get("outputs", []) if output.get("name") == "stdout")
+
+
+def pages_of(cell: dict) -> str:
+    return "".join("".join(output.get("data", {}).get("text/html", "")) for output in cell.get("outputs", []))
+
+
+def solution_of(path: Path) -> str:
+    found = re.fullmatch(
+        r"<details>\n<summary>.*?</summary>\n\n```python\n(.*?)\n```\n\n</details>",
+        "".join(cells_of(path)["solution"]["source"]),
+        re.S,
+    )
+    return found[1]
+
+
+def test_the_parts_follow_the_table():
+    assert len(PARTS) == len(MINUTES) == 11 and sum(MINUTES) == 110
+    for number, (path, minutes, words) in enumerate(zip(PARTS, MINUTES, TAKE_AWAY, strict=True), start=1):
+        cells = {name: "".join(cell["source"]) for name, cell in cells_of(path).items()}
+        assert path.stem.startswith(f"{number:02d}_") and cells["title"].startswith(f"# {number}. ")
+        assert f"*{minutes} minutes.*" in cells["title"] and f"**{words}.**" in cells["take-away"]
+        order = ["before", "demonstration", "exercise", "check", "solution", "take-away"]
+        assert [name for name in cells if name in order] == order, "the prediction comes before the demonstration"
+
+
+def test_the_run_is_named_after_the_preset_and_leaves_every_part_and_a_report(run):
+    assert run.path.name.startswith("run-workshop-")
+    assert {f"{path.stem}.ipynb" for path in PARTS} | {"00_prepare.ipynb", "report.html"} <= set(run.files())
+    assert [step["status"] for step in read_status(run)] == ["done"] * 12
+
+
+@pytest.mark.parametrize("path", PARTS, ids=lambda path: path.stem)
+def test_a_part_in_batch_asks_shows_and_waits_for_an_answer(run, path):
+    cells, number = cells_of(run.path / path.name), int(path.stem[:2])
+    errors = [
+        o
+        for cell in cells.values()
+        for o in cell.get("outputs", [])
+        if o["output_type"] == "error" or o.get("name") == "stderr"
+    ]
+    assert errors == []
+    why = workshop.truth(number, workshop.open(run.path.parent))["why"]
+    assert "<details>" in pages_of(cells["before"]) and why[:20] not in text_of(cells["before"])
+    assert re.search(r"<b>[^<]+</b>: \S", pages_of(cells["demonstration"])), "the demonstration's sentence"
+    assert not any("please report this" in text_of(cell) + pages_of(cell) for cell in cells.values())
+    figures = sum("application/vnd.plotly.v1+json" in o.get("data", {}) for c in cells.values() for o in c.get("outputs", []))
+    assert figures >= 1 and "not answered yet" in text_of(cells["check"])
+
+
+@pytest.mark.parametrize("path", PARTS, ids=lambda path: path.stem)
+def test_a_solution_is_right_a_wrong_answer_gets_a_hint_and_torch_stays_out(results, path, tmp_path):
+    book, number = json.loads(path.read_text(encoding="utf-8")), int(path.stem[:2])
+    kept = [cell for cell in book["cells"] if not cell["id"].startswith("demonstration")]  # they ran in batch
+    for cell in kept:
+        if cell["id"] == "exercise":
+            cell["source"] = solution_of(path)
+    wrong = f"answer = {WRONG.get(number, 0.123)}\nworkshop.check({number}, answer, cube);"
+    doubt = "import sys\nprint('torch' in sys.modules)"
+    for name, source in (("wrong", wrong), ("torch", doubt)):
+        kept.append({"cell_type": "code", "id": name, "metadata": {}, "execution_count": None, "outputs": [], "source": source})
+    (tmp_path / "in.ipynb").write_text(json.dumps(book | {"cells": kept}))
+    began = time.monotonic()
+    execute(tmp_path / "in.ipynb", tmp_path / "out.ipynb", {"results": str(results)}, quiet=True)
+    assert time.monotonic() - began < 60, "a part takes seconds"
+    cells = cells_of(tmp_path / "out.ipynb")
+    assert text_of(cells["check"]).startswith(f"Part {number}: right."), text_of(cells["check"])
+    assert text_of(cells["wrong"]).startswith(f"Part {number}: not yet."), text_of(cells["wrong"])
+    assert text_of(cells["torch"]).strip() == "False"
+
+
+def test_only_the_first_notebook_imports_the_rooms_that_train():
+    for path in PARTS:
+        source = "\n".join("".join(cell["source"]) for cell in cells_of(path).values() if cell["cell_type"] == "code")
+        assert not re.search(r"\b(torch\b|training\.|query\.query\(|data\.load\()", source), path.stem
+
+
+def test_the_cube_can_be_moved_without_its_weights(results, run, tmp_path):
+    moved = tmp_path / "elsewhere"
+    for path in results.rglob("*"):
+        if path.is_file() and not re.match(r"(model|snapshot)_", path.name) and not path.parent.name.startswith("run-"):
+            target = moved / path.relative_to(results)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    cube = workshop.open(moved)
+    assert workshop.game(cube["small"]).error == "" and cube["small"].trace(0) is not None
+    assert workshop.truth(9, cube)["answer"] and workshop.facts(moved)["epsilon"]
