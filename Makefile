@@ -31,7 +31,7 @@ lab: setup
 lint: setup
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
-	$(RUN)/nbstripout --keep-id --verify notebooks/*.ipynb
+	$(RUN)/nbstripout --keep-id --verify notebooks/*.ipynb notebooks/workshop/*.ipynb
 
 bench: setup
 	$(RUN)/python benchmarks/run.py

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SPOKEN = sorted(
     path
-    for pattern in ("mia_nb/**/*.py", "notebooks/*.ipynb", "notebooks/**/*.yaml", "*.md", "docs/*.md", "benchmarks/*")
+    for pattern in ("mia_nb/**/*.py", "notebooks/**/*.ipynb", "notebooks/**/*.yaml", "*.md", "docs/*.md", "benchmarks/*")
     for path in ROOT.glob(pattern)
     if path.is_file() and path.suffix in (".py", ".ipynb", ".yaml", ".md")
 )

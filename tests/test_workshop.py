@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from mia_nb import attacks, metrics, plots, workshop
+from mia_nb.cli import notebooks
 from mia_nb.metrics.protocol import units
 from mia_nb.types import Signals
 from mia_nb.widgets import Source
@@ -361,3 +362,41 @@ def test_found_again_counts_repetitions_and_draws_what_chance_would_give():
 def test_a_null_band_names_the_mean_of_its_worlds():
     figure = plots.null_band(0.6, [0.48, 0.5, 0.52], name="loss", design="x")
     assert "redrawn 0.500" in figure.layout.title.text.replace("<br>", " ") and sum(figure.data[0].y[:-1]) == 3
+
+
+@pytest.fixture
+def shelf(tmp_path) -> list:
+    """Two notebooks on top, two in the workshop, one of them of the same name, and a preset."""
+    book = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    for name in ("01_train", "03_attack", "workshop/01_game", "workshop/03_attack"):
+        path = tmp_path / f"{name}.ipynb"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(book)
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "workshop.yaml").write_text("- {notebook: workshop/01_game}\n- {notebook: workshop/03_attack}\n")
+    return [tmp_path]
+
+
+def test_notebooks_of_the_workshop_are_found_and_those_on_top_come_first(shelf):
+    (root,) = shelf
+    assert (
+        notebooks.find_notebook("game", shelf) == notebooks.find_notebook("01_game", shelf) == root / "workshop/01_game.ipynb"
+    )
+    assert notebooks.find_notebook("attack", shelf) == root / "03_attack.ipynb"
+    assert notebooks.find_notebook("workshop/attack", shelf) == root / "workshop/03_attack.ipynb"
+
+
+def test_a_name_that_is_no_notebook_but_a_preset_runs_all_of_that(shelf):
+    assert notebooks.resolve("workshop", None, shelf) == ("all", "workshop")
+    assert notebooks.resolve("game", None, shelf) == ("game", None)
+    assert notebooks.resolve("game", "workshop", shelf) == ("game", "workshop")
+    (root,) = shelf
+    steps = notebooks.plan(*notebooks.resolve("workshop", None, shelf), [], shelf)
+    assert [step.notebook for step in steps] == [root / "workshop/01_game.ipynb", root / "workshop/03_attack.ipynb"]
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("wrkshop", "workshop"), ("gane", "game"), ("03_atack", "03_attack")])
+def test_a_misspelt_notebook_or_preset_gets_a_hint(shelf, typed, meant):
+    target, preset = notebooks.resolve(typed, None, shelf)
+    with pytest.raises(ValueError, match=f"no notebook named '{typed}'; did you mean {meant}"):
+        notebooks.plan(target, preset, [], shelf)
