@@ -186,7 +186,7 @@ def support(sources: Sequence[Source], *, names: Sequence[str] = ("rmia", "nig",
             rows.append({
                 "images": words, "members found by one training": f"{inside.mean():.1%}",
                 "by every training": f"{inside.all(0).mean():.1%}", "non-members accused": f"{outside.mean():.1%}",
-                "AUC": _auc(sources, attack, mask), "images in the data": int(mask.sum()),
+                "AUC": _auc(sources, attack, mask), "how many": int(mask.sum()),
             })  # fmt: skip
         overlap = ""
         if len(sources) > 2:
