@@ -58,7 +58,8 @@ def figures_in(outputs: list[dict]) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [path.name for path in sorted(NOTEBOOKS.glob("*.ipynb"))])
-def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_request(demo, name, tmp_path):
+def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_request(demo, name, tmp_path, monkeypatch):
+    monkeypatch.setenv("MIA_NB_MODE", "batch")  # as figures, not as explorers, which have tests of their own
     cells = json.loads((demo.path / name).read_text())["cells"]
     stored = figures_in([output for cell in cells for output in cell.get("outputs", [])])
     assert stored > 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 import time
+from dataclasses import replace
 
 import ipywidgets as W
 import numpy as np
@@ -13,7 +15,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from attack_worlds import gaussian
-from worlds import world
+from scipy.stats import beta
+from worlds import bernoulli, world
 
 from mia_nb import attacks, data, metrics, query, training, widgets
 from mia_nb.types import Recipe
@@ -157,6 +160,141 @@ def test_a_drag_is_followed_at_its_first_step_and_caught_up_at_its_end():
     assert (first, last) == ("x is 1.1", "x is 5") and count <= 4
 
 
+def test_a_failed_setting_leaves_everything_as_it_was():
+    explorer = widgets.scores([widgets.Source("a", gaussian()), widgets.Source("b", world(6, 300, leak=1.0))])
+    before, view = explorer.values, explorer.view
+    with pytest.raises(ValueError, match="attack='nope'"):
+        explorer.set(pool="b", attack="nope")
+    with pytest.raises(ValueError, match="is not offered"):
+        explorer.set(compare=("zzz",))
+    assert explorer.values == before and explorer.view == view and explorer.error == ""
+
+
+def test_pictures_appear_when_a_first_choice_that_failed_is_mended():
+    explorer = widgets.scores([widgets.Source("hidden", replace(gaussian(), member=None)), widgets.Source("b", world(6, 300))])
+    _ = explorer.widget
+    assert "membership" in explorer._message.value and explorer.view is None
+    with pytest.raises(ValueError, match="shows nothing yet"):
+        explorer.csv()
+    explorer.set(pool="b")
+    assert explorer._message.value == "" and "finds" in explorer._sentence.value
+    assert all(json.loads(figure.figure)["data"] for figure in explorer._figures.values())
+
+
+def test_an_alert_stands_until_its_cause_is_gone():
+    explorer = small()
+    _ = explorer.widget
+    explorer.controls["x"].value = 9
+    explorer._button("CSV", "the table", explorer.csv).click()
+    assert "x=9 is above 8" in explorer._message.value
+
+
+def test_what_leaves_the_page_says_what_it_is_of(monkeypatch):
+    explorer = widgets.scores([source()])
+    explorer.set(target=3, attack="rmia")
+    for text in (explorer.csv(), explorer.html()):
+        assert "pool: world; target: 3; attack: rmia" in text
+    shown = []
+    monkeypatch.setenv("MIA_NB_MODE", "batch")
+    monkeypatch.setattr("mia_nb.widgets.explorer.display", shown.append)
+    explorer._ipython_display_()
+    assert "pool: world; target: 3; attack: rmia" in shown[-1].data
+
+
+def test_a_spreadsheet_gets_no_formula_from_a_class_name():
+    def draw(x):
+        table = pd.DataFrame({"class": ["=1+1", "@x", "+a", "-0.5 [-1, 0]", "cat"]})
+        return View("one\ntwo", {}, table)
+
+    text = Explorer("Names", {"x": slider("x", 0, 1, 0, 1)}, draw, rows=[]).csv()
+    assert text.splitlines()[0] == "# Names: one two"
+    assert pd.read_csv(io.StringIO(text), comment="#")["class"].tolist() == ["'=1+1", "'@x", "'+a", "-0.5 [-1, 0]", "cat"]
+
+
+def test_the_zoom_is_kept_while_a_slider_moves_and_given_up_for_another_pool():
+    explorer = widgets.scores([source(), widgets.Source("few", world(2, 300, leak=1.0))])
+    revision = explorer._styled("roc")["layout"]["uirevision"]
+    explorer.set(threshold=positions(explorer)[20])
+    assert explorer._styled("roc")["layout"]["uirevision"] == revision
+    explorer.set(pool="few")
+    assert explorer._styled("roc")["layout"]["uirevision"] != revision
+
+
+def test_samples_without_a_score_count_nowhere():
+    one = widgets.Source("coins", world(6, 400, leak=1.0, design=bernoulli))
+    explorer = widgets.scores([one])
+    view = explorer.set(attack="rmia")
+    scores = attacks.score("rmia", one.signals)
+    known = ~np.isnan(scores.value)
+    assert not known.all()
+    outside, inside = (~scores.member & known).sum(1), (scores.member & known).sum(1)
+    assert f"n0 = {outside.min():,}" in view.sentence
+    assert view.table["members accused"][0].endswith(f" of {inside.sum():,}")
+    accused = scores.value >= explorer.values["threshold"]
+    assert view.table["false alarms"][0] == f"{(accused & ~scores.member).sum():,} of {outside.sum():,}"
+
+
+def test_the_interval_of_one_target_is_clopper_pearsons_and_ties_are_a_mean_over_targets():
+    explorer = widgets.scores([source()])
+    view = explorer.set(attack="vote", target=2)
+    scores = attacks.score("vote", source().signals, targets=2)
+    accused = scores.value[0] >= explorer.values["threshold"]
+    tp, n1 = int((accused & scores.member[0]).sum()), int(scores.member[0].sum())
+    low, high = beta.ppf(0.025, tp, n1 - tp + 1), beta.ppf(0.975, tp + 1, n1 - tp)
+    assert view.table["TPR"][0] == f"{tp / n1:.4f} [{low:.4f}, {high:.4f}]"
+    every = explorer.set(target="all")
+    ties = [metrics.tie_mass(row) for row in attacks.score("vote", source().signals).value]
+    assert every.table["ties"][0] == f"{np.mean(ties):.3f}" and "one threshold for all targets" in every.note
+
+
+def test_ten_false_alarms_are_resolved_and_nine_are_not():
+    explorer = widgets.scores([source()])
+    explorer.set(target=0, attack="loss")
+    for threshold in positions(explorer):
+        view = explorer.set(threshold=threshold)
+        alarms = int(view.table["false alarms"][0].split(" of ")[0].replace(",", ""))
+        assert ("below resolution" in view.sentence) == (alarms < 10)
+
+
+def test_a_damaged_source_is_a_message_and_the_others_live(stored, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(stored[0], root)
+    broken = next(root.glob("signals-*/signals.npz"))
+    data_ = bytearray(broken.read_bytes())
+    data_[200] ^= 1
+    broken.write_bytes(data_)
+    found = sorted(widgets.sources(root), key=lambda one: one.folder.path != broken.parent)
+    explorer = widgets.scores(found)
+    assert "missing, truncated or altered" in explorer.error
+    assert explorer.set(pool=found[1].label).figures
+    tabs = widgets.explore(found)
+    for title in tabs.makers:
+        assert tabs[title].name == title  # a message or an explorer, never an exception
+    images = next(root.glob("pool-*/images.npy"))
+    images.write_bytes(images.read_bytes()[:-7])
+    with pytest.raises(ValueError, match=r"images.npy is missing, truncated or altered"):
+        _ = found[1].images
+
+
+def test_samples_are_called_by_their_number_in_the_pool(stored):
+    limited = widgets.sources(stored[0])[2]
+    number = int(limited.numbers[5])
+    assert limited.column(number) == 5 and number == limited.samples[limited.audited[5]]
+    absent = next(n for n in range(240) if n not in limited.numbers)
+    with pytest.raises(ValueError, match=rf"sample {absent} is not among the .* audited ones; near it are \d+"):
+        limited.column(absent)
+
+
+def test_images_of_others_are_no_source_and_equal_labels_are_told_apart(stored, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(stored[0], root)
+    pool = training.load_pool(stored[2].key[:12], root)
+    query.query(pool, data.load("digits", limit=100, seed=3), progress=False)
+    assert len(widgets.sources(root)) == 3
+    twice = [widgets.Source("x", gaussian()), widgets.Source("x", gaussian(seed=2))]
+    assert list(widgets.scores(twice).controls["pool"].options) == ["x (1)", "x (2)"]
+
+
 def source(**options) -> widgets.Source:
     return widgets.Source("world", world(8, 2000, leak=1.0, **options), images=np.zeros((2000, 1, 8, 8), np.uint8))
 
@@ -277,8 +415,6 @@ def test_stored_signals_come_with_their_images_classes_traces_and_recipe(stored)
 
 
 def test_sources_pass_over_what_is_damaged(stored, tmp_path):
-    import shutil
-
     root = tmp_path / "copy"
     shutil.copytree(stored[0], root)
     folder = next(root.glob("signals-*"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,9 @@ def serve(results: str, where: list[Path], *, port: int = 8866, browser: bool = 
         raise ValueError("voila is not installed; add it with: pip install 'mia_nb[dashboard]'")
     if not any(Path(results).glob("signals-*")):
         raise ValueError(f"nothing to explore in {results} yet; start with: mia-nb run all --preset demo")
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise ValueError(f"port {port} is taken; stop what listens there, or choose another with --port")
     notebook = nbformat.read(find_notebook("08_explore", where), as_version=4)
     cells = notebook.cells
     after = next(i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])) + 1

@@ -6,6 +6,7 @@ import asyncio
 import html
 import json
 import os
+import re
 import textwrap
 import time
 from collections.abc import Callable
@@ -60,11 +61,31 @@ class Explorer:
     def values(self) -> dict:
         return {name: control.value for name, control in self.controls.items()} | self.state
 
+    @property
+    def settings(self) -> str:
+        """What the controls say, in a line: a picture that is passed on must tell what it is of."""
+        told = {name: getattr(control, "label", control.value) for name, control in self.controls.items()}
+        told = {name: ", ".join(map(str, value)) if isinstance(value, tuple) else value for name, value in told.items()}
+        return "; ".join(
+            f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}" for name, value in told.items()
+        )
+
     def set(self, **values) -> View:
-        """Set controls or state, as a hand would; the new view. Raises ValueError for an unknown name or a value refused."""
+        """Set controls or state, as a hand would; the new view. ValueError for what is refused: all stays as it was."""
         if unknown := set(values) - set(self.values):
             raise ValueError(f"{self.name} has no {', '.join(unknown)}; it has {', '.join(self.values)}")
-        self._busy = True
+        before = self.values
+        self._assign(values)
+        self._refresh()
+        if self.error:
+            error = ValueError(self.error)
+            self._assign(before)
+            self._refresh()
+            raise error
+        return self.view
+
+    def _assign(self, values: dict) -> None:
+        before, self._busy = self.values, True
         try:
             for name, value in values.items():
                 if name in self.state:
@@ -72,30 +93,31 @@ class Explorer:
                     continue
                 try:
                     self.controls[name].value = value
-                    self._fit()
                 except traitlets.TraitError as error:
+                    self._assign(before)
                     raise ValueError(f"{name}={value!r}: {error}") from error
+                self._fit()
         finally:
             self._busy = False
-        self._refresh()
-        if self.error:
-            raise ValueError(self.error)
-        return self.view
 
     def csv(self) -> str:
-        """The table as CSV, under the sentence as a comment."""
-        table = self.view.table
-        return f"# {self.name}: {self.view.sentence}\n" + ("" if table is None else table.to_csv(index=False))
+        """The table as CSV, under sentence and settings as comments. What a spreadsheet would run is quoted."""
+        if self.view is None:
+            raise ValueError(f"{self.name} shows nothing yet that could be saved")
+        comments = [" ".join(line.split()) for line in (f"{self.name}: {self.view.sentence}", self.settings)]
+        table = pd.DataFrame() if self.view.table is None else self.view.table.map(_inert)
+        return "".join(f"# {line}\n" for line in comments) + (table.to_csv(index=False) if len(table) else "")
 
     def html(self) -> str:
-        """Sentence, figures and table as one page that opens without a network."""
-        view = self.view
+        """Sentence, settings, figures and table as one page that opens without a network."""
+        if (view := self.view) is None:
+            raise ValueError(f"{self.name} shows nothing yet that could be saved")
         parts = [
             go.Figure(figure).to_html(full_html=False, include_plotlyjs=i == 0, config={"displaylogo": False})
             for i, figure in enumerate(view.figures.values())
         ]
-        body = [f"<h1>{html.escape(self.name)}</h1><p>{html.escape(view.sentence)}</p>", *parts]
-        body += [_table(view.table), f"<p>{html.escape(view.note)}</p>"]
+        body = [f"<h1>{html.escape(self.name)}</h1><p>{html.escape(view.sentence)}</p>", *parts, _table(view.table)]
+        body += [f"<p>{html.escape(text)}</p>" for text in (view.note, self.settings)]
         style = "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
         head = f"<!DOCTYPE html><html lang='en'><meta charset='utf-8'><title>{html.escape(self.name)}</title>"
         return f"{head}<style>{style}</style>{''.join(body)}</html>"
@@ -109,15 +131,15 @@ class Explorer:
             for figure in map(go.Figure, self.view.figures.values()):
                 if figure.data or figure.layout.images:  # not one that waits for a hand
                     display(figure)
-            note = f"<p><small>{html.escape(self.view.note)}</small></p>" if self.view.note else ""
-            display(HTML(_table(self.view.table) + note))
+            small = "".join(f"<p><small>{html.escape(text)}</small></p>" for text in (self.view.note, self.settings) if text)
+            display(HTML(_table(self.view.table) + small))
         else:
             display(self.widget)
 
     @cached_property
     def widget(self) -> W.Widget:
         """What JupyterLab and Voila show."""
-        self._figures = {name: Figure(self._styled(name)) for row in self.rows for name in row if name in self._shown()}
+        self._figures = {name: Figure({"data": [], "layout": {}}) for row in self.rows for name in row}
         for name, figure in self._figures.items():
             figure.observe(lambda change, name=name: self._pointed(name, change["new"]), "event")
         self._sentence, self._numbers, self._message = W.HTML(), W.HTML(), W.HTML()
@@ -125,7 +147,7 @@ class Explorer:
         left = W.VBox([*self.controls.values(), W.HBox(buttons)], layout=W.Layout(width="260px", min_width="260px"))
         right = []
         for row in self.rows:
-            figures = [self._figures[name] for name in row if name in self._figures]
+            figures = [self._figures[name] for name in row]
             columns = f"repeat(auto-fit, minmax(min(100%, {360 if len(figures) > 1 else 0}px), 1fr))"  # side by side where wide
             right.append(W.GridBox(figures, layout=W.Layout(grid_template_columns=columns, width="100%")))
         right = W.VBox([*right, self._numbers], layout=W.Layout(flex="1 1 480px", min_width="0"))
@@ -145,7 +167,7 @@ class Explorer:
 
     def _button(self, label: str, what: str, action: Callable) -> W.Button:
         button = W.Button(description=label, tooltip=f"download {what}", layout=W.Layout(width="76px"))
-        button.on_click(lambda _: self._guarded(action))
+        button.on_click(lambda _: self._guarded(action, self.error))
         return button
 
     def _save(self, suffix: str, mime: str, text: str) -> None:
@@ -163,7 +185,7 @@ class Explorer:
             return
         value = numbers[0] if event["kind"] == "click" else tuple(numbers)
         if place in self.controls:
-            self._guarded(lambda: setattr(self.controls[place], "value", value))
+            self._guarded(lambda: setattr(self.controls[place], "value", value), self.error)
         else:
             self.state[place] = value
             self._refresh()
@@ -199,9 +221,9 @@ class Explorer:
         finally:
             self._busy = busy
 
-    def _guarded(self, action: Callable) -> None:
-        """An error in a callback would go to a log that nobody reads."""
-        self.error = ""
+    def _guarded(self, action: Callable, error: str = "") -> None:
+        """An error in a callback would go to a log that nobody reads. `error`: one that stands if none is added."""
+        self.error = error
         try:
             action()
         except Exception as error:
@@ -218,7 +240,7 @@ class Explorer:
             return
         words = f"<b>{html.escape(self.name)}</b>: {html.escape(self.view.sentence)}"
         self._sentence.value = f'<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">{words}</div>'
-        note = f'<div style="opacity:.75;line-height:1.4;margin-top:.5rem">{html.escape(self.view.note)}</div>' if self.view.note else ""
+        note = f'<div style="opacity:.75;line-height:1.4;margin-top:.5rem">{html.escape(self.view.note)}</div>'
         # a wide table scrolls in its column, it does not widen it
         self._numbers.value = f'<div style="width:0;min-width:100%">{_numbers(self.view.table)}{note}</div>'
         for name, figure in self._figures.items():
@@ -257,6 +279,11 @@ def _table(table: pd.DataFrame | None) -> str:
     return "" if table is None else table.to_html(index=False, border=0, na_rep="n/m", float_format="{:.4g}".format)
 
 
+def _inert(cell):
+    """Text that a spreadsheet would take for a formula gets an apostrophe."""
+    return f"'{cell}" if isinstance(cell, str) and re.match(r"[=@]|[+-](?![\d.])", cell) else cell
+
+
 LOOK = """<style>.mia-nb th, .mia-nb td { text-align: left; padding: .1rem .9rem .1rem 0; line-height: 1.5 }</style>"""
 
 
@@ -284,6 +311,12 @@ class Ticks(W.VBox):
         self.children = [self.heading, self.box]
         self.options = tuple(options)
         self.value = tuple(value)
+
+    @traitlets.validate("value")
+    def _known(self, proposal):
+        if unknown := [value for value in proposal["value"] if value not in self.options]:
+            raise traitlets.TraitError(f"{unknown} is not offered")
+        return proposal["value"][-self.limit :]
 
     def _build(self, _) -> None:
         boxes = [

@@ -14,7 +14,7 @@ from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
 from mia_nb.widgets.explorer import Explorer, Ticks, View, buttons, dropdown, message, steps
 from mia_nb.widgets.figure import plain
-from mia_nb.widgets.stored import Source, only
+from mia_nb.widgets.stored import Source, named, only
 
 TITLE = "Scores and ROC"
 NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
@@ -34,13 +34,11 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     if not sources:
         return message(TITLE, NOTHING)
     kept = _Kept(sources, attacks)
-    first = sources[0].label
-    names = kept.offered(first)
-    controls = {
-        "pool": dropdown("pool", list(kept.found), first),
+    controls = {  # filled by `adjust`, where a damaged source is a message
+        "pool": dropdown("pool", list(kept.found), next(iter(kept.found))),
         "target": dropdown("target", [ALL], ALL),
-        "attack": dropdown("attack", names, names[0]),
-        "compare": Ticks("compare with", names[1:], tuple(n for n in ("loss",) if n in names[1:])),
+        "attack": dropdown("attack"),
+        "compare": Ticks("compare with"),
         "threshold": steps("threshold", [("", 0.0)], 0.0),
         "prior": buttons("prior", list(PRIORS), "1/2"),
     }
@@ -51,7 +49,7 @@ class _Kept:
     """What one explorer has computed so far, by what it depends on."""
 
     def __init__(self, sources: Sequence[Source], attacks: Sequence[str]):
-        self.found = {source.label: source for source in sources}
+        self.found = named(sources)
         self.offered = cache(lambda pool: tuple(attacks or self.found[pool].attacks()))
         self.chosen = cache(
             lambda pool, attack, target: only(self.found[pool].scores(attack), None if target == ALL else target)
@@ -69,31 +67,37 @@ class _Kept:
         which = (pool, attack, target)
         one, auc = self.chosen(*which), self.auc(*which)
         tpr, fpr, low, high, tp, fp = self.rates(*which)(threshold)
-        n0 = int((~one.member).sum(1).min())
+        n1, n0 = self.rates(*which).sizes
         sure = f"(95 %: {100 * low:.1f}-{100 * high:.1f})"
-        sentence = f"{attack} finds {100 * tpr:.1f} % of members at {100 * fpr:.3g} % false alarms {sure}, n0 = {n0:,}"
-        if fpr * n0 < 10:
+        sentence = f"{attack} finds {100 * tpr:.1f} % of members at {100 * fpr:.3g} % false alarms {sure}, n0 = {n0.min():,}"
+        if fpr * n0.min() < 10:
             sentence += "; below resolution: fewer than ten false alarms"
         row = {
             "TPR": f"{tpr:.4f} [{low:.4f}, {high:.4f}]",
             "FPR": f"{fpr:.4f}",
             f"PPV at prior {prior}": f"{metrics.ppv(tpr, fpr, PRIORS[prior]):.3f}" if tp + fp else "n/m",
-            "members accused": f"{tp:,} of {int(one.member.sum()):,}",
-            "false alarms": f"{fp:,} of {int((~one.member).sum()):,}",
+            "members accused": f"{tp:,} of {n1.sum():,}",
+            "false alarms": f"{fp:,} of {n0.sum():,}",
             "AUC": f"{auc['value']:.3f} [{auc['low']:.3f}, {auc['high']:.3f}]",
-            "ties": f"{metrics.tie_mass(one.value[0]):.3f}",
+            "ties": f"{np.mean([metrics.tie_mass(row) for row in one.value]):.3f}",
             "k": one.info["k"],
             "Q": one.info["queries"],
             "targets": len(one.targets),
         }
-        figures = dict(zip(("histogram", "roc"), _marked(*self.pictures(*which, compare), threshold, tpr, fpr), strict=True))
-        note = "; ".join(["threshold set with hindsight (oracle)", *one.info["flags"]])
+        figures = dict(
+            zip(("histogram", "roc"), _marked(*self.pictures(*which, compare), threshold, tpr, fpr, auc["value"]), strict=True)
+        )
+        hindsight = ["threshold set with hindsight (oracle)"]
+        if target == ALL:
+            hindsight.append("numbers and star: one threshold for all targets; the curve: a threshold for each")
+        note = "; ".join([*hindsight, *one.info["flags"]])
         return View(sentence, figures, pd.DataFrame([row]), note)
 
     def adjust(self, at: float, *, pool, target, attack, compare, **_) -> dict:
         """Targets and attacks of this pool; where scores have another scale, the threshold's range and start."""
         names, targets = self.offered(pool), [ALL, *range(len(self.found[pool].signals.margin))]
         attack, target = attack if attack in names else names[0], target if target in targets else ALL
+        compare = compare if self.shown else ("loss",)  # to begin with
         others = tuple(name for name in names if name != attack)
         changes = {
             "target": {"options": targets, "value": target},
@@ -108,13 +112,15 @@ class _Kept:
         return changes
 
 
-def _marked(histogram: dict, roc: dict, threshold: float, tpr: float, fpr: float) -> tuple[dict, dict]:
+def _marked(histogram: dict, roc: dict, threshold: float, tpr: float, fpr: float, auc: float) -> tuple[dict, dict]:
     """The threshold as a line and as a star on both axes."""
     line = {"type": "line", "x0": threshold, "x1": threshold, "y0": 0, "y1": 1, "yref": "y domain", "line": {"color": GREY}}
     mark = {"symbol": "star", "size": 14, "color": GREY, "line": {"width": 1, "color": "white"}}
     star = {"type": "scatter", "x": [fpr], "y": [tpr], "mode": "markers", "showlegend": False, "marker": mark}
     star["hovertemplate"] = "threshold: %{y:.2%} of members at %{x:.3%} false alarms<extra></extra>"
     stars = [star, star | {"xaxis": "x2", "yaxis": "y2"}]
+    title = roc["layout"]["title"] | {"text": f"AUC {auc:.3f}; star: the threshold"}
+    roc = roc | {"layout": roc["layout"] | {"title": title}}
     return histogram | {"layout": histogram["layout"] | {"shapes": [line]}}, roc | {"data": [*roc["data"], *stars]}
 
 
@@ -126,13 +132,13 @@ class Rates:
         pairs = list(zip(one.value, one.member, known, strict=True))
         self.inside = [np.sort(v[m & k]) for v, m, k in pairs]
         self.outside = [np.sort(v[~m & k]) for v, m, k in pairs]
+        self.sizes = tuple(np.array([len(s) for s in side]) for side in (self.inside, self.outside))  # members, non-members
         self.pair = one.pair
 
     def __call__(self, threshold: float) -> tuple[float, float, float, float, int, int]:
         """(tpr, fpr, low, high of the tpr, true positives, false positives); rates are means over targets."""
-        tp = np.array([len(s) - np.searchsorted(s, threshold) for s in self.inside])
-        fp = np.array([len(s) - np.searchsorted(s, threshold) for s in self.outside])
-        n1, n0 = (np.array([len(s) for s in side]) for side in (self.inside, self.outside))
+        tp, fp = (np.array([len(s) - np.searchsorted(s, threshold) for s in side]) for side in (self.inside, self.outside))
+        n1, n0 = self.sizes
         low, high = band((tp / n1)[:, None], self.pair, int(n1.min()))
         return float((tp / n1).mean()), float((fp / n0).mean()), float(low[0]), float(high[0]), int(tp.sum()), int(fp.sum())
 

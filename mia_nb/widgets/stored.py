@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -38,8 +39,13 @@ class Source:
 
     @cached_property
     def images(self) -> np.ndarray | None:
+        """Row by row (C, H, W) uint8, in the order of the signals; None where none are stored or they are of others."""
         if self._images is not None or self.pool is None or not self.pool.has("images.npy"):
             return self._images
+        if not self.pool.intact("images.npy"):
+            raise store.Corrupt(
+                f"{self.pool.path / 'images.npy'} is missing, truncated or altered; mia-nb clean, then train again"
+            )
         x = np.load(self.pool.path / "images.npy", mmap_mode="r")  # 600 MB for 50,000 of 64 x 64: a picture needs one of them
         return _Chosen(x, self.samples) if len(self.samples) == len(self.signals.labels) <= len(x) else None
 
@@ -65,6 +71,20 @@ class Source:
     def audited(self) -> np.ndarray:
         """Columns of the signals that Scores hold: all but the population."""
         return np.flatnonzero(~self.signals.population)
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """(A,) number in the pool's images of each audited column: what a sample is called on the screen."""
+        return self.samples[self.audited]
+
+    def column(self, number: int) -> int:
+        """The audited column of the image of this number; ValueError where it was not asked about, or set aside."""
+        found = np.flatnonzero(self.numbers == number)
+        if not len(found):
+            near = self.numbers[np.argsort(np.abs(self.numbers - number), kind="stable")[:3]]
+            there = f"{len(self.numbers):,} audited ones; near it are {', '.join(map(str, sorted(near)))}"
+            raise ValueError(f"sample {number} is not among the {there}")
+        return int(found[0])
 
     @property
     def k(self) -> int:
@@ -124,15 +144,23 @@ def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -
         with contextlib.suppress(ValueError, KeyError, OSError):
             info = folder.read_json("info.json")
             own = pools.get(info["pool"][:12])
-            if folder.has("signals.npz") and own is not None and info["pool"].startswith(pool):
+            foreign = folder.has("samples.npy") and not len(folder.read_array("samples.npy"))  # nobody's membership to find
+            if folder.has("signals.npz") and own is not None and info["pool"].startswith(pool) and not foreign:
                 found.append(Source(label(info, own.recipe), folder=folder, pool=own, info=info))
         if len(found) == limit:
             break
-    names = [source.label for source in found]
-    for source in found:
-        if names.count(source.label) > 1:
-            source.label += f" {source.folder.key[:4]}"
-    return found[::-1]
+    return list(named(found[::-1]).values())
+
+
+def named(sources: Sequence[Source]) -> dict[str, Source]:
+    """Sources by label; equal labels get the beginning of their key, or a number."""
+    found: dict[str, Source] = {}
+    labels = [source.label for source in sources]
+    for number, source in enumerate(sources):
+        if labels.count(source.label) > 1:
+            source.label += f" {source.folder.key[:4]}" if source.folder else f" ({labels[:number].count(source.label) + 1})"
+        found[source.label] = source
+    return found
 
 
 def label(info: dict, recipe: dict) -> str:
@@ -150,8 +178,10 @@ def label(info: dict, recipe: dict) -> str:
 
 def only(scores: Scores, target: int | None) -> Scores:
     """The scores of one target; of all for None."""
-    if target is None:
-        return scores
-    row = np.flatnonzero(scores.targets == target)
-    parts = {name: getattr(scores, name)[row] for name in ("value", "member", "targets", "pair", "accuracy", "loss")}
+    return scores if target is None else rows_of(scores, np.flatnonzero(scores.targets == target))
+
+
+def rows_of(scores: Scores, rows) -> Scores:
+    """The scores of some targets, by their place in `scores`."""
+    parts = {name: getattr(scores, name)[rows] for name in ("value", "member", "targets", "pair", "accuracy", "loss")}
     return dataclasses.replace(scores, **parts)

@@ -11,7 +11,7 @@ from IPython.display import Markdown, display
 
 from mia_nb.widgets.compare import compare
 from mia_nb.widgets.dropout import dropout
-from mia_nb.widgets.explorer import Explorer
+from mia_nb.widgets.explorer import Explorer, message
 from mia_nb.widgets.exposed import exposed
 from mia_nb.widgets.ladder import ladder
 from mia_nb.widgets.latency import latency
@@ -34,7 +34,10 @@ class Tabs:
 
     def __getitem__(self, title: str) -> Explorer:
         if title not in self.made:
-            self.made[title] = self.makers[title]()
+            try:
+                self.made[title] = self.makers[title]()
+            except (ValueError, OSError) as error:  # a damaged result must not take the other tabs with it
+                return message(title, str(error))
         return self.made[title]
 
     def _ipython_display_(self) -> None:
