@@ -36,12 +36,24 @@ def test_every_point_carries_its_sample_and_hidden_membership_colours_all_alike(
     assert [list(unpacked(t["customdata"])) for t in hidden["data"]] == [[0, 1, 3, 4, 5]]
     assert np.array_equal(unpacked(hidden["data"][0]["y"]), [3, 1, 5, 4, 2])
     go.Figure(figure), go.Figure(hidden)
+    called = samples.score_points(x, y, names=("loss", "rmia"), numbers=[9, 4, 7, 30, 2, 5])
+    assert list(unpacked(called["data"][0]["customdata"])) == [9, 4, 30, 2, 5]
 
 
 def test_of_many_points_at_most_5000_are_drawn_and_the_sentence_counts_all():
     figure = samples.score_points(np.arange(20_000.0), np.arange(20_000.0), names=("loss", "rmia"))
     assert len(unpacked(figure["data"][0]["x"])) == 5000
     assert "1.00" in figure["layout"]["title"]["text"] and "20,000" in figure["layout"]["title"]["text"]
+
+
+def test_what_thinned_names_is_what_is_drawn():
+    x = np.arange(500.0)
+    x[::7] = np.nan
+    shown, there = samples.thinned(x, x, 40)
+    assert there == np.isfinite(x).sum() and len(shown) == 40
+    figure = samples.score_points(x, x, names=("loss", "rmia"), points=40)
+    assert np.array_equal(unpacked(figure["data"][0]["customdata"]), shown)
+    assert len(samples.thinned(x, x)[0]) == there
 
 
 def test_a_small_image_is_enlarged_without_smoothing():

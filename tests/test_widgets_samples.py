@@ -10,14 +10,14 @@ import warnings
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from scipy.stats import norm
+from scipy.stats import beta, norm, spearmanr
 from scipy.stats import t as student
 from worlds import bernoulli, world
 
 from mia_nb import attacks, auditing, store, widgets
 from mia_nb.attacks.likelihood import Fit, lira_fit, nig_fit
 from mia_nb.widgets.exposed import separations
-from mia_nb.widgets.sample import possible
+from mia_nb.widgets.sample import losses_of, possible
 
 RNG = np.random.default_rng(5)
 X = RNG.integers(0, 256, (220, 1, 8, 8), dtype=np.uint8)
@@ -158,10 +158,10 @@ def test_with_the_truth_hidden_nothing_on_the_page_gives_the_membership_away(exp
 
 
 def test_a_sample_that_is_not_there_is_answered_in_place(explorer):
-    with pytest.raises(ValueError, match="sample 200 is not there: here has audited samples 0 to 199"):
+    with pytest.raises(ValueError, match="sample 200 is not among the 200 audited ones; near it are 197, 198, 199"):
         explorer.set(sample=200)
     explorer.controls["sample"].value = -1
-    assert explorer.error.startswith("sample -1 is not there") and explorer.view is not None
+    assert explorer.error.startswith("sample -1 is not among the 200 audited") and explorer.view is not None
     explorer.set(sample=3)
 
 
@@ -180,6 +180,184 @@ def test_bad_sources_give_a_message_and_no_stack_trace(signals):
         assert "member is None" in make([source(dataclasses.replace(signals, member=None))]).error
     alone = signals.select(models=[0, 1])
     assert "has no references but its mate: train two pairs or more" in widgets.sample([source(alone)]).error
+
+
+def unusable(signals):
+    """Signals that no explorer of samples can show, and a word of what each must be told."""
+    foreign = dataclasses.replace(signals, member=np.zeros_like(signals.member))
+    return {
+        "hidden": (dataclasses.replace(signals, member=None), "member is None", "member is None"),
+        "foreign": (foreign, "all models of bad or none were trained on these samples", "no sample of bad is scored"),
+        "everyone": (dataclasses.replace(signals, member=~foreign.member), "all models of bad or none", "no sample of bad"),
+        "alone": (
+            signals.select(models=[0]),
+            "train two pairs or more",
+            "no sample of bad is scored in one target and out of another",
+        ),
+        "pair": (signals.select(models=[0, 1]), "train two pairs or more", None),
+    }
+
+
+@pytest.mark.parametrize("kind", ["hidden", "foreign", "everyone", "alone", "pair"])
+def test_a_bad_first_source_is_answered_in_place_and_the_next_one_works(signals, kind):
+    bad, *words = unusable(signals)[kind]
+    for make, word in zip((widgets.sample, widgets.exposed), words, strict=True):
+        explorer = make([source(bad, label="bad"), source(signals, label="good")])
+        if word is not None:
+            assert word in explorer.error and "report this" not in explorer.error and explorer.view is None
+        view = explorer.set(pool="good", attack="rmia")
+        assert view.sentence == make([source(signals, label="good")]).set(attack="rmia").sentence and not explorer.error
+
+
+def test_a_damaged_file_is_answered_in_place_and_the_next_source_works(signals, tmp_path):
+    pool = store.open_folder(tmp_path, "pool", "here", "ab" * 32, {"model": "tinycnn"})
+    pool.write_json("images.json", {"classes": ["a", "b", "c", "d"]})
+    pool.write_array("member.npy", signals.member)
+    info = {"pool": "ab" * 32, "family": "tinycnn"}
+    store.save_signals(store.open_folder(tmp_path, "signals", "here", "cd" * 32, {}), dataclasses.replace(signals, info=info))
+    (bad,) = widgets.sources(tmp_path)
+    file = bad.folder.path / "signals.npz"
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 255
+    file.write_bytes(raw)
+    for make in (widgets.sample, widgets.exposed):
+        explorer = make([bad, source(signals, label="good")])
+        assert "signals.npz" in explorer.error and explorer.view is None
+        assert "sample" in explorer.set(pool="good").sentence.lower()
+
+
+@pytest.fixture(scope="module")
+def scattered(tmp_path_factory):
+    """(a Source of 50 of a pool's 60 images in another order, 10 of them set aside, numbers of its audited columns)."""
+    root, key, whole = tmp_path_factory.mktemp("results"), "ef" * 32, planted(8, 60, where=31)
+    samples = np.random.default_rng(8).permutation(60)[:50]
+    samples[20] = 31 if 31 not in samples else samples[20]
+    aside = np.arange(50) % 5 == 2
+    aside[samples == 31] = False
+    part = whole.select(samples=samples)
+    member = part.member & ~aside
+    part = dataclasses.replace(part, population=aside, member=member, info={"pool": key, "family": "tinycnn"})
+    pool = store.open_folder(root, "pool", "here", key, {"model": "tinycnn"})
+    full = np.zeros((8, 60), bool)
+    full[:, samples] = member
+    pool.write_array("member.npy", full)
+    pool.write_array("images.npy", X[:60])
+    pool.write_json("images.json", {"classes": ["a", "b", "c", "d"]})
+    for m in range(8):
+        values = np.where(np.arange(60) == 31, -9.0, -2.0)[full[m]] + np.zeros((3, 1))
+        pool.write_array(f"losses_{m:03d}.npy", values.astype(np.float32))
+    folder = store.open_folder(root, "signals", "here", "cd" * 32, {})
+    folder.write_array("samples.npy", samples)
+    store.save_signals(folder, part)
+    (found,) = widgets.sources(root)
+    return found, samples[~aside], samples[aside]
+
+
+def test_a_sample_is_called_by_its_number_in_the_pools_images_everywhere(scattered):
+    found, audited, aside = scattered
+    view = widgets.sample([found], sample=31).view
+    assert view.sentence.startswith("Sample 31 (labelled d,") and cell(view, "who") == "sample 31"
+    assert view.figures["scatter"]["data"][-1]["name"] == "sample 31"
+    dots = np.concatenate([numbers(t, "customdata") for t in view.figures["scatter"]["data"][:-1]])
+    assert sorted(dots) == sorted(audited)
+    memory = widgets.Source("x", found.signals, images=X[found.samples], classes=("a", "b", "c", "d"))
+    place = int(np.flatnonzero(found.samples == 31)[0])
+    assert (
+        view.figures["image"]["data"][0]["source"]
+        == widgets.sample([memory], sample=place).view.figures["image"]["data"][0]["source"]
+    )
+    assert np.allclose(numbers(drawn(view, "target")), found.signals.margin[0, 0, place])
+    traces = {t.get("name"): numbers(t, "y") for t in view.figures["traces"]["data"]}
+    assert np.allclose(traces["their median"], np.exp(-9.0))
+    ranked = widgets.exposed([found])
+    assert "sample 31 (labelled d)" in ranked.view.sentence and ranked.values["sample"] == 31
+    sheet = ranked.view.figures["sheet"]
+    assert numbers(sheet["data"][1], "customdata")[0] == 31 and cell(ranked.view, "sample") == 31
+    assert sheet["layout"]["annotations"][0]["text"] == "31<br>d"
+    for number in (int(aside[0]), 4000):
+        for explorer in (ranked, widgets.sample([found])):
+            with pytest.raises(ValueError, match=f"sample {number} is not among the 40 audited ones; near it are"):
+                explorer.set(sample=number)
+
+
+def test_clicks_and_lassos_carry_the_same_numbers(scattered):
+    found, audited, _ = scattered
+    explorer = widgets.sample([found])
+    explorer._pointed("scatter", {"kind": "click", "numbers": [31]})
+    assert explorer.view.sentence.startswith("Sample 31 (")
+    chosen = [int(n) for n in audited[[3, 17, 30]]]
+    explorer._pointed("scatter", {"kind": "select", "numbers": chosen})
+    columns = [int(np.flatnonzero(found.samples == n)[0]) for n in chosen]
+    assert float(cell(explorer.view, "lasso: mean margin")) == pytest.approx(
+        found.signals.margin[0, 0, columns].mean(), rel=1e-3, abs=1e-3
+    )
+    hidden = explorer.set(truth=False).figures["subset"]
+    assert sorted(numbers(hidden["data"][1], "customdata")) == sorted(chosen)
+    ranked = widgets.exposed([found])
+    ranked._pointed("sheet", {"kind": "click", "numbers": [chosen[0]]})
+    assert cell(ranked.view, "sample") == chosen[0]
+
+
+def test_a_lasso_among_thinned_dots_says_of_how_many(monkeypatch):
+    monkeypatch.setattr(sys.modules["mia_nb.widgets.sample"], "DOTS", 60)
+    explorer = widgets.sample([source(world(8, 200, leak=1.0))])
+    dots = np.concatenate([numbers(t, "customdata") for t in explorer.view.figures["scatter"]["data"][:-1]])
+    assert len(dots) == 60
+    explorer._pointed("scatter", {"kind": "select", "numbers": dots.tolist()})
+    assert cell(explorer.view, "lasso") == "60 of the 60 drawn (of 200)"
+    assert "60 of the 60 drawn (of 200), " in explorer.view.figures["subset"]["layout"]["title"]["text"]
+    explorer._pointed("scatter", {"kind": "select", "numbers": dots[:7].tolist()})
+    assert cell(explorer.view, "lasso") == "7 of the 60 drawn (of 200)"
+
+
+def test_the_interval_of_the_shrunk_variance_has_six_more_degrees_of_freedom_than_references(explorer, signals):
+    rng, ratios = np.random.default_rng(2), []
+    for one in (7, 19, 60, 111):
+        view = explorer.set(variance="shrunk", target=2, sample=one, k=3)
+        low, high = map(float, cell(view, "m IN - m OUT").split("[")[1].rstrip("]").split(","))
+        _, fit = lira_fit(*signals.hold_out(2), variance="shrunk")
+        worlds = [fit.scale[w, one] / np.sqrt(3) * student.rvs(6 + 3 - 1, size=100_000, random_state=rng) for w in (0, 1)]
+        wanted = np.quantile(worlds[0] - worlds[1], [0.025, 0.975])
+        ratios.append((high - low) / (wanted[1] - wanted[0]))
+    assert np.mean(ratios) == pytest.approx(1, abs=0.06)  # with a known variance it would be 0.85
+
+
+def test_non_members_as_high_are_counted_among_all_scores_of_the_attack_shown(explorer, signals):
+    counts = []
+    for one in (7, 60, 111):
+        view = explorer.set(variance="shrunk", target=2, sample=one, k=3, truth=True)
+        scores = attacks.score("lira_shrunk", signals, targets=2)
+        others = scores.value[0][~scores.member[0]]
+        high, n = int((others >= scores.value[0, one]).sum()), len(others)
+        ends = beta.ppf([0.025, 0.975], [high, high + 1], [n - high + 1, n - high])
+        assert cell(view, "non-members as high") == f"{high:,} of {n:,} [{ends[0]:.2%}, {ends[1]:.2%}]"
+        counts.append(high)
+    assert max(counts) > 2
+
+
+def test_without_a_ratio_every_cell_that_rests_on_it_is_not_measurable():
+    lopsided = world(8, 60, leak=1.0, design=bernoulli)
+    member = lopsided.member.copy()
+    member[1:, 5] = False
+    view = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(target=0, k=2)
+    for name in ("m IN - m OUT", "log LR", "log LR (nig)", "score", "non-members as high"):
+        assert cell(view, name) == "n/m", name
+    assert "nan" not in view.sentence + view.table.to_string()
+    lasso = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(target=0, subset=(5,))
+    assert cell(lasso, "lasso: mean log LR") == "n/m" and cell(lasso, "lasso: mean score") == "n/m"
+
+
+def test_one_reference_on_a_side_leaves_a_ratio_without_an_interval():
+    explorer = widgets.sample([source(world(8, 120, leak=1.0, design=bernoulli))])
+    found = 0
+    for one in range(60):
+        view = explorer.set(sample=one, variance="per sample", k=2)
+        assert "nan" not in view.sentence + view.table.to_string()
+        if min(int(cell(view, "n IN")), int(cell(view, "n OUT"))) == 1:
+            found += 1
+            assert view.sentence.split(", no interval: ")[1].startswith("one reference on a side")
+            assert cell(view, "log LR").endswith("[n/m]") and cell(view, "m IN - m OUT").endswith("[n/m]")
+    assert found > 10
 
 
 def test_without_pairs_k_stands_for_2k_models_and_a_missing_side_is_named():
@@ -246,6 +424,55 @@ def test_of_many_samples_those_not_redrawn_count_against_the_others(monkeypatch)
     assert q >= min(1, p * 200 / tested) - 1e-9 and "of 200 samples" in view.note
 
 
+def test_the_halves_of_the_targets_are_two_and_their_agreement_is_what_it_says():
+    signals = world(8, 200, leak=1.0)
+    scores = attacks.score("loss", signals)
+    z = (scores.value - scores.value.mean(1, keepdims=True)) / scores.value.std(1, keepdims=True)
+    gaps = np.stack([np.where(scores.member[a], 1, -1) * (z[a] - z[a + 1]) for a in (0, 2, 4, 6)])
+    halves = gaps[::2].mean(0), gaps[1::2].mean(0)
+    common = len(set(np.argsort(-halves[0])[:24]) & set(np.argsort(-halves[1])[:24]))
+    alike = spearmanr(*halves).statistic
+    assert alike < 0.9 and common < 20
+    words = f"two halves of the targets: rank correlation {alike:.2f}, {common} of the 24 on top in common"
+    assert words in widgets.exposed([source(signals)]).set(attack="loss").note
+
+
+@pytest.mark.parametrize("test", [False, True])
+def test_a_leader_by_luck_gets_no_interval_and_the_caveat_stays(test):
+    view = widgets.exposed([source(world(12, 200, leak=0.0, spread=0.0, seed=4))], draws=40).set(attack="loss", test=test)
+    assert "[" not in view.sentence and "no interval, as it was chosen for being high" in view.sentence
+    assert "who leads a list leads by luck too" in view.note
+    assert ("no sample of 200 exposed beyond chance" in view.sentence) == test
+
+
+def test_samples_whose_scores_lack_a_side_are_said_to_and_are_not_ranked():
+    coins = world(8, 200, leak=1.0, design=bernoulli)
+    explorer = widgets.exposed([source(coins)])
+    view = explorer.set(attack="rmia")
+    scores = attacks.score("rmia", coins)
+    known = ~np.isnan(scores.value)
+    lacking = ~(known & scores.member).any(0) | ~(known & ~scores.member).any(0)
+    alike = coins.member.all(0) | ~coins.member.any(0)
+    assert lacking.sum() > alike.sum() > 0  # those in one target alone have no reference with them
+    assert f"{lacking.sum()} samples lack a scored target on one side: not ranked" in view.note
+    for one in (np.flatnonzero(lacking & ~alike)[0], np.flatnonzero(coins.member.all(0))[0]):
+        view = explorer.set(sample=int(one))
+        assert cell(view, "rank").startswith("not ranked") and cell(view, "separation (sd)") == "n/m"
+        assert "nan" not in view.sentence + view.table.to_string() + view.figures["margins"]["layout"]["title"]["text"]
+    assert cell(view, "OUT models right") == "n/m of 0"
+
+
+def test_a_class_called_all_and_classes_without_a_name_are_still_filters(signals):
+    few = widgets.Source("few", signals, classes=("all", "b", "b"))
+    explorer = widgets.exposed([few])
+    assert explorer.controls["kind"].options == ("all", "all (0)", "b (1)", "b (2)", "3")
+    for kind, label in (("all (0)", 0), ("b (2)", 2), ("3", 3)):
+        view = explorer.set(kind=kind)
+        assert signals.labels[explorer.values["sample"]] == label and "leads 50 samples" in view.sentence
+    assert cell(view, "label") == "3" and "leads 200 samples" in explorer.set(kind="all").sentence
+    assert "(labelled 3," in widgets.sample([few], sample=3).set(subset=(2, 3)).sentence
+
+
 def test_separation_is_the_mean_gap_of_standardised_scores_over_pairs():
     scores = attacks.score("loss", world(6, 50, leak=1.0))
     z = (scores.value - scores.value.mean(1, keepdims=True)) / scores.value.std(1, keepdims=True)
@@ -288,7 +515,7 @@ def test_a_thumbnail_that_is_clicked_is_the_sample_looked_at():
     explorer = widgets.exposed([source(planted())])
     explorer._pointed("sheet", {"kind": "click", "numbers": [9]})
     assert explorer.values["sample"] == 9 and cell(explorer.view, "sample") == 9
-    with pytest.raises(ValueError, match="sample 4000 is not there"):
+    with pytest.raises(ValueError, match="sample 4000 is not among the 200 audited ones"):
         explorer.set(sample=4000)
 
 
@@ -324,6 +551,20 @@ def test_losses_are_those_of_references_that_trained_on_the_sample_beside_all_me
     assert "non-members have no training loss" in view.note
     hidden = widgets.sample([found]).set(target=0, sample=4, truth=False)
     assert "target" not in {t.get("name") for t in hidden.figures["traces"]["data"]}
+
+
+def test_losses_of_a_pool_are_read_once_for_all_explorers_and_of_two_pools_at_most(stored, monkeypatch):
+    read, trace = [], widgets.Source.trace
+    monkeypatch.setattr(widgets.Source, "trace", lambda self, model: read.append(self) or trace(self, model))
+    losses_of.cache_clear()
+    for make in (widgets.sample, widgets.exposed, widgets.sample):
+        make([stored[0]])
+    once = len(read)
+    assert 0 < once <= 9  # the first is looked at, then all
+    others = [widgets.Source(name, stored[0].signals, pool=stored[0].pool) for name in "ab"]
+    for one in (*others, stored[0]):
+        losses_of(one)
+    assert len(read) == 4 * once
 
 
 def test_the_models_own_image_is_shown_with_its_label(stored):

@@ -46,14 +46,22 @@ def empty(text: str, *, height: int = 130) -> dict:
     return _figure([], text, height=height, wrap=WIDE, xaxis=HIDDEN, yaxis=HIDDEN)
 
 
-def score_points(x, y, member=None, *, names: tuple[str, str], points: int = POINTS, height: int = 420) -> dict:
+def thinned(x, y, points: int = POINTS) -> tuple[np.ndarray, int]:
+    """(which of the points x, y (N,) `score_points` draws, evenly spaced in data order; of how many that are finite)."""
+    finite = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+    return finite[np.linspace(0, len(finite) - 1, min(points, len(finite))).astype(int)], len(finite)
+
+
+def score_points(x, y, member=None, *, names: tuple[str, str], numbers=None, points: int = POINTS, height: int = 420) -> dict:
     """Every sample's score under one attack (y) against another (x), (N,) each, for one target; customdata: its number.
 
-    member=None draws all alike: what the attacker sees. At most `points` are drawn, evenly spaced in data order.
+    member=None draws all alike: what the attacker sees. numbers (N,): what the samples are called, their places if None.
+    At most `points` are drawn, evenly spaced in data order.
     """
     x, y = np.asarray(x), np.asarray(y)
-    finite = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
-    shown = finite[np.linspace(0, len(finite) - 1, min(points, len(finite))).astype(int)]
+    numbers = np.arange(len(x)) if numbers is None else np.asarray(numbers)
+    shown, there = thinned(x, y, points)
+    finite = np.isfinite(x) & np.isfinite(y)
     groups = [("samples", np.ones(len(x), bool), GREY, "circle")]
     if member is not None:
         groups = [("non-members", ~member, NON_MEMBER, "diamond-open"), ("members", member, MEMBER, "circle")]
@@ -61,12 +69,12 @@ def score_points(x, y, member=None, *, names: tuple[str, str], points: int = POI
     for name, mask, colour, symbol in groups:
         mine = shown[mask[shown]]
         marker = {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.6}
-        place = {"x": _packed(x[mine]), "y": _packed(y[mine]), "customdata": _packed(mine, np.int32)}
+        place = {"x": _packed(x[mine]), "y": _packed(y[mine]), "customdata": _packed(numbers[mine], np.int32)}
         hover = "sample %{customdata}: %{x:.3g}, %{y:.3g}"
         data.append({"type": "scattergl", "mode": "markers", "name": name, "marker": marker, "hovertemplate": hover} | place)
-    agree = spearmanr(x[finite], y[finite]).statistic if len(finite) > 2 else np.nan
-    sentence = f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {len(finite):,} samples"
-    note = "click a point, or draw a lasso around some" + (f"; {len(shown):,} drawn" if len(shown) < len(finite) else "")
+    agree = spearmanr(x[finite], y[finite]).statistic if there > 2 else np.nan
+    sentence = f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {there:,} samples"
+    note = "click a point, or draw a lasso around some" + (f"; {len(shown):,} drawn" if len(shown) < there else "")
     axes = {"xaxis": {"title": {"text": f"score: {names[0]}"}}, "yaxis": {"title": {"text": f"score: {names[1]}"}}}
     pointer = {"dragmode": "lasso", "hovermode": "closest"}
     return _figure(data, sentence, note, height=height, legend=BELOW, margin={"b": 92}, **pointer, **axes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -19,9 +20,9 @@ from mia_nb.attacks.margins import over_queries
 from mia_nb.plots import samples as pictures
 from mia_nb.types import Scores
 from mia_nb.widgets.explorer import ROW, Explorer, View, dropdown, message
-from mia_nb.widgets.sample import losses_of, traces_of
+from mia_nb.widgets.sample import class_of, losses_of, shown, traces_of
 from mia_nb.widgets.scores import NOTHING
-from mia_nb.widgets.stored import Source
+from mia_nb.widgets.stored import Source, named, rows_of
 
 TITLE = "Vulnerable samples"
 PAGE = 24  # thumbnails
@@ -58,33 +59,27 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
     under redrawn masks, p and q; of more than 5,000 samples only the first 480 and 2,000 others are redrawn, and all the
     rest enter the correction with p = 1.
     """
-    found = {source.label: source for source in sources}
+    found = named(sources)
     if not found:
         return message(TITLE, NOTHING)
-    try:
-        names = next(iter(found.values())).attacks()
-    except ValueError as error:
-        return message(TITLE, str(error))
     seen = _cached(found, draws, seed)
     last: dict[str, tuple | None] = {"at": None}
 
     def draw(pool, attack, kind, answers, page, sample, test, canary=ALL) -> View:
         source, ranked = found[pool], seen.ranks(pool, attack)
-        if not 0 <= sample < len(source.audited):
-            raise ValueError(f"sample {sample} is not there: {pool} has audited samples 0 to {len(source.audited) - 1}")
-        rows = seen.listed(pool, attack, kind, answers, canary)
+        column, rows = source.column(sample), seen.listed(pool, attack, kind, answers, canary)
         if not len(rows):
             raise ValueError("no sample passes these filters: widen class or answers")
-        shown = tuple(rows[PAGE * (page - 1) : PAGE * page].tolist())
+        page_of = tuple(rows[PAGE * (page - 1) : PAGE * page].tolist())
         outcome = seen.tested(pool, attack) if test else None
-        one, value = int(source.audited[sample]), float(ranked.value[sample])
+        one, value = int(source.audited[column]), float(ranked.value[column])
         figures = {
-            "sheet": seen.thumbs(pool, attack, shown, PAGE * (page - 1), sample),
+            "sheet": seen.thumbs(pool, page_of, PAGE * (page - 1), sample),
             "margins": seen.margins(pool, one),
             "traces": seen.traces(pool, one),
             "ranking": pictures.marked(seen.histogram(pool, attack, test, kind, answers, canary), value),
         }
-        row = _row(source, ranked, sample, seen.right(pool), outcome, seen.canaries(pool))
+        row = _row(source, ranked, column, seen.right(pool), outcome, seen.canaries(pool))
         return View(
             _sentence(source, ranked, rows, outcome, attack), figures, pd.DataFrame([row]), _note(ranked, outcome, source)
         )
@@ -94,32 +89,33 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
         source = found[pool]
         offered = source.attacks()
         attack = values["attack"] if values["attack"] in offered else offered[0]
-        kind = values["kind"] if values["kind"] in source.classes else ALL
+        kind = values["kind"] if values["kind"] in seen.kinds(pool) else ALL
         asked = (pool, attack, kind, values["answers"], values.get("canary", ALL))
         rows = seen.listed(*asked)
         changes = {
             "attack": {"options": offered, "value": attack},
-            "kind": {"options": [ALL, *source.classes], "value": kind},
+            "kind": {"options": [ALL, *seen.kinds(pool)], "value": kind},
         }
         most = max(1, -(-len(rows) // PAGE))
         if last["at"] != asked:  # another list starts at its top
             last["at"] = asked
             changes["page"] = {"min": 1, "max": most, "value": 1}
-            changes["sample"] = {"value": int(rows[0])} if len(rows) else {}
+            changes["sample"] = {"value": int(source.numbers[rows[0]])} if len(rows) else {}
         return changes
 
     rows = [["sheet"], ["margins", "traces"], ["ranking"]]
-    return Explorer(TITLE, _controls(found, names), draw, rows=rows, adjust=adjust, clicks={"sheet": "sample"})
+    return Explorer(TITLE, _controls(found), draw, rows=rows, adjust=adjust, clicks={"sheet": "sample"})
 
 
-def _controls(found: dict[str, Source], names: list[str]) -> dict:
+def _controls(found: dict[str, Source]) -> dict:
+    """What holds for any pool; the rest is filled in by `adjust`, whose complaints are shown in place."""
     controls = {
         "pool": dropdown("pool", list(found), next(iter(found))),
-        "attack": dropdown("attack", names, names[0]),
+        "attack": dropdown("attack"),
         "kind": dropdown("class", [ALL], ALL),
         "answers": dropdown("answers", list(FILTERS), ALL),
     }
-    if any(_canaries(source) is not None for source in found.values()):
+    if any(_has_canaries(source) for source in found.values()):
         controls["canary"] = dropdown("canaries", [ALL, "only", "none"], ALL)
     controls |= {
         "page": W.IntSlider(description="page", min=1, max=1, value=1, **ROW),
@@ -135,15 +131,17 @@ def _cached(found: dict[str, Source], draws: int, seed: int) -> SimpleNamespace:
     """What is computed once for the controls it depends on."""
     ranks = cache(lambda pool, attack: ranking(found[pool].scores(attack)))
     canaries, right = cache(lambda pool: _canaries(found[pool])), cache(lambda pool: _right(found[pool]))
-    losses = cache(lambda pool: losses_of(found[pool]))
+    kinds = cache(lambda pool: _kinds(found[pool]))
 
     @lru_cache(32)
     def listed(pool, attack, kind, answers, canary) -> np.ndarray:
         """Samples that pass the filters, most exposed first."""
         source, order = found[pool], ranks(pool, attack).order
+        if not len(order):
+            raise ValueError(f"no sample of {pool} is scored in one target and out of another: ask about images that some saw")
         keep = np.ones(len(source.audited), bool)
         if kind != ALL:
-            keep &= source.signals.labels[source.audited] == source.classes.index(kind)
+            keep &= source.signals.labels[source.audited] == kinds(pool)[kind]
         if FILTERS[answers] != ALL:
             share = right(pool)
             keep &= share >= 0.5 if FILTERS[answers] == "right" else share < 0.5
@@ -165,12 +163,14 @@ def _cached(found: dict[str, Source], draws: int, seed: int) -> SimpleNamespace:
         null = tested(pool, attack).null if test else None
         return pictures.ranking(value, title, null=null, name="separation (sd of scores)")
 
-    traces = lru_cache(8)(lambda pool, one: traces_of(losses(pool), np.arange(len(found[pool].signals.margin)), one, None))
+    traces = lru_cache(8)(
+        lambda pool, one: traces_of(losses_of(found[pool]), np.arange(len(found[pool].signals.margin)), one, None)
+    )
     margins = lru_cache(8)(lambda pool, one: _margins(found[pool], one))
-    thumbs = lru_cache(16)(lambda pool, attack, shown, ranks_from, sample: _sheet(found[pool], shown, ranks_from, sample))
+    thumbs = lru_cache(16)(lambda pool, columns, start, sample: _sheet(found[pool], columns, start, sample))
 
     parts = {"ranks": ranks, "canaries": canaries, "right": right, "traces": traces, "margins": margins, "thumbs": thumbs}
-    return SimpleNamespace(**parts, listed=listed, tested=tested, histogram=histogram)
+    return SimpleNamespace(**parts, kinds=kinds, listed=listed, tested=tested, histogram=histogram)
 
 
 def ranking(scores: Scores, *, page: int = PAGE) -> Ranking:
@@ -180,16 +180,11 @@ def ranking(scores: Scores, *, page: int = PAGE) -> Ranking:
     parts = []
     for start in (0, 1):
         rows = np.flatnonzero(np.isin(scores.pair, np.unique(scores.pair)[start::2]))
-        parts.append(separations(_rows(scores, rows))[0] if len(rows) else np.full(len(value), np.nan))
+        parts.append(separations(rows_of(scores, rows))[0] if len(rows) else np.full(len(value), np.nan))
     known = np.flatnonzero(np.isfinite(parts[0]) & np.isfinite(parts[1]))
     tops = [set(known[np.argsort(-part[known], kind="stable")[:page]]) for part in parts]
     alike = float(spearmanr(parts[0][known], parts[1][known]).statistic) if len(known) > 2 else np.nan
     return Ranking(value, half, units, order[~np.isnan(value[order])], (alike, len(tops[0] & tops[1])))
-
-
-def _rows(scores: Scores, rows: np.ndarray) -> Scores:
-    names = ("value", "member", "targets", "pair", "accuracy", "loss")
-    return replace(scores, **{name: getattr(scores, name)[rows] for name in names})
 
 
 def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
@@ -241,11 +236,22 @@ def _test(source: Source, attack: str, order: np.ndarray, draws: int, seed: int)
     return Tested(table, np.concatenate(found), columns)
 
 
+def _kinds(source: Source) -> dict[str, int]:
+    """{class: label}; a class without a name is called by its label, which also sets apart equal names and one called "all"."""
+    names = [*source.classes, *map(str, range(len(source.classes), int(source.signals.labels.max()) + 1))]
+    often = Counter([ALL, *names])
+    return {f"{name} ({label})" if often[name] > 1 else name: label for label, name in enumerate(names)}
+
+
+def _has_canaries(source: Source) -> bool:
+    return source.pool is not None and source.pool.has("canary.npy")
+
+
 def _canaries(source: Source) -> np.ndarray | None:
     """(N audited,) bool, or None where none are known."""
-    if source.pool is None or not source.pool.has("canary.npy"):
+    if not _has_canaries(source):
         return None
-    return source.pool.read_array("canary.npy")[source.samples][source.audited]
+    return source.pool.read_array("canary.npy")[source.numbers]
 
 
 def _right(source: Source) -> np.ndarray:
@@ -257,9 +263,10 @@ def _right(source: Source) -> np.ndarray:
 
 def _sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, attack: str) -> str:
     top = int(rows[0])
-    label = source.classes[source.signals.labels[source.audited[top]]]
-    start = f"By {attack}, sample {top} (labelled {label}) leads {len(rows):,} sample{'s' * (len(rows) > 1)}: its score is "
-    start += f"higher by {_interval(ranked, top)} sd where it is a member ({ranked.units})"
+    label, number = class_of(source, source.audited[top]), source.numbers[top]
+    start = f"By {attack}, sample {number} (labelled {label}) leads {len(rows):,} sample{'s' * (len(rows) > 1)}: its score is "
+    start += f"higher by {ranked.value[top]:.2f} sd where it is a member (mean over {ranked.units}; no interval, as it was "
+    start += "chosen for being high)"
     if outcome is None:
         return f"{start}; a ranking, no risk: not tested"
     found, everyone = int(outcome.table["significant"].sum()), len(source.audited)
@@ -268,29 +275,29 @@ def _sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, att
     return f"{start}; {said} exposed beyond chance at a false discovery rate of {rate:.0%}"
 
 
-def _interval(ranked: Ranking, sample: int) -> str:
-    value, half = ranked.value[sample], ranked.half[sample]
+def _interval(ranked: Ranking, column: int) -> str:
+    value, half = ranked.value[column], ranked.half[column]
     return f"{value:.2f} [{value - half:.2f}, {value + half:.2f}]" if np.isfinite(half) else f"{value:.2f} [n/m]"
 
 
-def _row(source: Source, ranked: Ranking, sample: int, share, outcome: Tested | None, canary) -> dict:
-    signals, one = source.signals, source.audited[sample]
-    place = np.flatnonzero(ranked.order == sample)
+def _row(source: Source, ranked: Ranking, column: int, share, outcome: Tested | None, canary) -> dict:
+    signals, one = source.signals, source.audited[column]
+    place = np.flatnonzero(ranked.order == column)
     row = {
-        "sample": sample, "label": source.classes[signals.labels[one]],
-        "rank": f"{place[0] + 1:,} of {len(ranked.order):,}" if len(place) else "not ranked: a side is missing",
-        "separation (sd)": _interval(ranked, sample) if len(place) else "", "over": ranked.units,
-        "OUT models right": f"{share[sample]:.0%} of {int((~signals.member[:, one]).sum())}",
+        "sample": int(source.numbers[column]), "label": class_of(source, one),
+        "rank": f"{place[0] + 1:,} of {len(ranked.order):,}" if len(place) else "not ranked: no scored target on a side",
+        "separation (sd)": _interval(ranked, column) if len(place) else shown(np.nan), "over": ranked.units,
+        "OUT models right": f"{shown(share[column], '.0%')} of {int((~signals.member[:, one]).sum())}",
     }  # fmt: skip
-    row |= {} if canary is None else {"canary": "yes" if canary[sample] else "no"}
+    row |= {} if canary is None else {"canary": "yes" if canary[column] else "no"}
     if outcome is not None:
-        line = outcome.table.iloc[sample]
-        row["AUC over targets"] = f"{line['auc']:.3f}"
+        line = outcome.table.iloc[column]
+        row["AUC over targets"] = shown(line["auc"], ".3f")
         row["targets in, out"] = f"{line['t_in']:.0f}, {line['t_out']:.0f}"
         row["p"] = "not redrawn"
-        if sample in outcome.columns:
-            row["AUC over targets"] += f" (redrawn masks: {line['null_auc']:.3f})"
-            row["p"], row["q"] = f"{line['p']:.3g} (no less than {line['smallest_p']:.3g})", f"{line['q']:.3g}"
+        if column in outcome.columns:
+            row["AUC over targets"] += f" (redrawn masks: {shown(line['null_auc'], '.3f')})"
+            row["p"], row["q"] = f"{shown(line['p'])} (no less than {shown(line['smallest_p'])})", shown(line["q"])
     return row
 
 
@@ -299,8 +306,8 @@ def _note(ranked: Ranking, outcome: Tested | None, source: Source) -> str:
     alike, common = ranked.agreement
     if np.isfinite(alike):
         words.append(f"two halves of the targets: rank correlation {alike:.2f}, {common} of the {PAGE} on top in common")
+    words.append("intervals: Student's, 95 %, of a sample chosen beforehand; who leads a list leads by luck too")
     if outcome is None:
-        words.append("intervals: Student's, 95 %, of a sample chosen beforehand; who leads a list leads by luck too")
         words.append("targets are each other's references, which moves a sample's scores together: test for p values")
     else:
         words.append(outcome.table.attrs["resolution"])
@@ -308,7 +315,7 @@ def _note(ranked: Ranking, outcome: Tested | None, source: Source) -> str:
         if len(outcome.columns) < len(source.audited):
             words.append(f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for with p = 1")
     if missing := int(np.isnan(ranked.value).sum()):
-        words.append(f"{missing:,} samples are in all targets or in none, and are not ranked")
+        words.append(f"{missing:,} sample{'s lack' if missing > 1 else ' lacks'} a scored target on one side: not ranked")
     return "; ".join(words)
 
 
@@ -317,17 +324,17 @@ def _margins(source: Source, one: int) -> dict:
     margin = over_queries(signals.margin[:, :, one : one + 1], signals.draws)[:, 0]
     inside = signals.member[:, one]
     means = [margin[side].mean() if side.any() else np.nan for side in (inside, ~inside)]
-    sentence = f"margins of all {len(margin)} models: {means[0]:.2f} with it, {means[1]:.2f} without it"
+    with_it, without = (shown(mean, ".2f") for mean in means)
+    sentence = f"margins of all {len(margin)} models: {with_it} with it, {without} without it"
     return pictures.two_worlds(margin, inside, sentence, height=330)
 
 
-def _sheet(source: Source, shown: tuple, start: int, sample: int) -> dict:
-    labels = [source.classes[source.signals.labels[source.audited[c]]] for c in shown]
-    title = f"ranks {start + 1:,} to {start + len(shown):,} of the list; click one"
+def _sheet(source: Source, columns: tuple, start: int, sample: int) -> dict:
+    numbers, own = source.numbers[list(columns)], source.audited[list(columns)]
+    captions = [(number, class_of(source, one)) for number, one in zip(numbers, own, strict=True)]
+    ranks = f"ranks {start + 1:,} to {start + len(columns):,}"
     if source.images is None:
-        listed = ", ".join(f"{c} ({label})" for c, label in zip(shown, labels, strict=True))
-        return pictures.empty(
-            f"no images are stored with these signals; ranks {start + 1:,} to {start + len(shown):,}: {listed}"
-        )
-    captions = [f"{c}<br>{label}" for c, label in zip(shown, labels, strict=True)]
-    return pictures.sheet(source.images[source.audited[list(shown)]], captions, shown, title, chosen=sample)
+        listed = ", ".join(f"{number} ({label})" for number, label in captions)
+        return pictures.empty(f"no images are stored with these signals; {ranks}: {listed}")
+    captions, title = [f"{number}<br>{label}" for number, label in captions], f"{ranks} of the list; click one"
+    return pictures.sheet(source.images[own], captions, numbers, title, chosen=sample)
