@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 from collections.abc import Sequence
@@ -90,28 +91,34 @@ def query(
         **_given(output=output, output_args=output_args),
     }
     folder, key = _place(pool, images, rows, options)
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with pool.folder.lock(f"signals-{key[:12]}"):
         if not force and folder.intact("info.json") and folder.intact("signals.npz"):
             signals = store.load_signals(folder)
             size = "{} models x {} queries x {} samples".format(*signals.margin.shape)
             print(f"signals {folder.path.name}: {size}, cached\n" if progress else "", end="", flush=True)
+            if signals.draws == "steps" and not folder.intact("raster.npz"):
+                samples = folder.read_array("samples.npy") if folder.has("samples.npy") else None
+                with contextlib.suppress(store.Corrupt, OSError):  # the answers are there, a picture is not worth failing for
+                    _record(folder, pool, images, signals, samples, device)
             return signals
-        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         signals, samples = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
         store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
-        _keep(folder, pool, images, signals, samples, device)
+        if signals.draws == "steps":
+            _record(folder, pool, images, signals, samples, device)
+        store.save_signals(folder, signals, samples)
     return signals
 
 
-def _keep(folder: store.Folder, pool: Pool, images: Images, signals: Signals, samples: np.ndarray | None, device) -> None:
-    """Write the signals, and beside answers step by step raster.npz: the first model at work on a few audited images."""
-    if signals.draws == "steps" and (samples is None or len(samples)):  # no number: images of others
-        columns = recording.evenly(np.flatnonzero(~signals.population))
-        shown = torch.from_numpy(columns if samples is None else samples[columns]).to(images.x.device)
-        x = data.normalise(images.x[shown].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
-        if kept := recording.recorded(pool.model(signals.info["models"][0]).to(device), x, columns):
-            folder.write_arrays("raster.npz", kept)
-    store.save_signals(folder, signals, samples)
+def _record(folder: store.Folder, pool: Pool, images: Images, signals: Signals, samples: np.ndarray | None, device) -> None:
+    """Write raster.npz beside answers step by step: the first model at work on a few audited images, if it can be."""
+    if samples is not None and not len(samples):  # images of others
+        return
+    columns = recording.evenly(np.flatnonzero(~signals.population))
+    shown = torch.from_numpy(columns if samples is None else samples[columns]).to(images.x.device)
+    x = data.normalise(images.x[shown].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
+    if kept := recording.recorded(pool.model(signals.info["models"][0]).to(device), x, columns):
+        folder.write_arrays("raster.npz", kept)
 
 
 def _place(pool: Pool, images: Images, rows: list[int], options: dict) -> tuple[store.Folder, str]:

@@ -13,17 +13,17 @@ from mia_nb import metrics, plots
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
 from mia_nb.metrics.uncertainty import FPR
 from mia_nb.types import Scores
+from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import ROW, Explorer, Ticks, View, dropdown, message
 from mia_nb.widgets.figure import plain
-from mia_nb.widgets.stored import Source
+from mia_nb.widgets.scores import NOTHING
+from mia_nb.widgets.stored import Source, named
 
 TITLE = "Run comparison"
-NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
 NONE = "tick one or more results"
 LETTERS = "ABCD"
 LISTED = 40  # tick boxes at once
 APART = 0.02  # of test accuracy: more is another utility
-DRAWS = 200
 UNPAIRED = "other members or images: not paired"
 IDENTITY = {"pool", "models", "key", "family"}  # of info: which results these are, not how they were made
 ABSENT = "-"
@@ -37,7 +37,7 @@ def compare(sources: Sequence[Source]) -> Explorer:
     were asked and the pools share their member masks row by row, and are left out otherwise. At test accuracies more than two
     points apart a lower risk may be the price of a worse model: compare at equal accuracy.
     """
-    found = {source.label: source for source in sources}
+    found = named(sources)
     if not found:
         return message(TITLE, NOTHING)
     rows_of = cache(lambda label, attack: measured(found[label].scores(attack)))
@@ -88,20 +88,19 @@ def compare(sources: Sequence[Source]) -> Explorer:
     controls = {
         "filter": W.Text(description="filter", placeholder="words, e.g. sdenet noise", continuous_update=False, **ROW),
         "results": Ticks("compare (at most 4)", tuple(found)[:LISTED], first, limit=len(LETTERS), height="320px"),
-        "attack": dropdown("attack", common(first), common(first)[0]),
+        "attack": dropdown("attack"),
     }
     return Explorer(TITLE, controls, draw, rows=[["roc"]], adjust=adjust)
 
 
 def measured(scores: Scores) -> dict:
     """AUC, TPR and accuracies of one result with 95 % intervals, and on how much they rest."""
-    found, right = metrics.intervals(scores, FPR, draws=DRAWS), metrics.accuracies(scores)
-    known = ~np.isnan(scores.value)
-    sizes = {name: int((side & known).sum(1).min()) for name, side in (("n1", scores.member), ("n0", ~scores.member))}
-    record = {name: tuple(found.loc[name, ["value", "low", "high"]]) for name in ("auc", *(f"tpr@{x:g}" for x in FPR))}
+    found, right = compared.measure({"": scores}).loc[""], metrics.accuracies(scores)
+    rates = ("auc", *(f"tpr@{x:g}" for x in FPR))
+    record = {name: tuple(found[[name, f"{name}_low", f"{name}_high"]]) for name in rates}
     record |= {name: tuple(right.loc[name]) for name in right.index}
-    facts = {"k": scores.info["k"], "queries": scores.info["queries"], "targets": len(scores.targets)}
-    return record | sizes | facts
+    record |= {name: int(found[name]) for name in ("n1", "n0", "targets")}
+    return record | {"k": scores.info["k"], "queries": scores.info["queries"]}
 
 
 def paired(one: Source, other: Source, attack: str) -> pd.DataFrame | None:
@@ -109,7 +108,7 @@ def paired(one: Source, other: Source, attack: str) -> pd.DataFrame | None:
     if not same_images(one, other):
         return None
     try:
-        return metrics.difference(one.scores(attack), other.scores(attack), FPR, draws=DRAWS)
+        return metrics.difference(one.scores(attack), other.scores(attack), FPR, draws=compared.DRAWS)
     except ValueError:
         return None
 

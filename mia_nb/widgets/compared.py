@@ -15,22 +15,24 @@ from mia_nb.types import Scores
 DRAWS = 200  # of the bootstrap
 
 
-def bootstrap(one: Scores) -> dict:
+def bootstrap(one: Scores, fpr=FPR) -> dict:
     """The draws that `measure` rests on."""
-    return metrics.bootstrap(one, FPR, draws=DRAWS)
+    return metrics.bootstrap(one, fpr, draws=DRAWS)
 
 
-def measure(scores: dict[Hashable, Scores], reference: Hashable = None, *, draws: Callable | None = None) -> pd.DataFrame:
+def measure(
+    scores: dict[Hashable, Scores], reference: Hashable = None, *, fpr=FPR, draws: Callable | None = None
+) -> pd.DataFrame:
     """A row per key: auc and tpr@x, each with _low and _high, gain = AUC minus the reference's with its ends, and facts.
 
     Facts: tie_mass, fpr_floor, train_acc, test_acc (means over targets), n0, n1 (the smallest), targets. Intervals as
     `metrics.intervals`, the gain's as `metrics.difference`: paired, from the same draws of samples and pairs of targets.
     draws(key): draws of `bootstrap` made before. ValueError where masks or pairs of a row and of the reference differ.
     """
-    drawn = {key: draws(key) if draws else bootstrap(one) for key, one in scores.items()}
+    drawn = {key: draws(key) if draws else bootstrap(one, fpr) for key, one in scores.items()}
     rows = {}
     for key, one in scores.items():
-        ends, facts = metrics.intervals(one, FPR, sampled=drawn[key]), metrics.per_target(one, FPR)
+        ends, facts = metrics.intervals(one, fpr, sampled=drawn[key]), metrics.per_target(one, fpr)
         record = {f"{name}{end}": ends.loc[name, end[1:] or "value"] for name in ends.index for end in ("", "_low", "_high")}
         record |= facts[["tie_mass", "fpr_floor", "train_acc", "test_acc"]].mean().to_dict()
         record |= {"n0": int(facts["n0"].min()), "n1": int(facts["n1"].min()), "targets": len(facts)}

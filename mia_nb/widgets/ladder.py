@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -12,20 +13,20 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from mia_nb import accounting, auditing, metrics, plots
+from mia_nb import accounting, auditing, plots
 from mia_nb.auditing.ladder import number
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
-from mia_nb.metrics.uncertainty import FPR
 from mia_nb.plots.spiking import BELOW
 from mia_nb.plots.style import DASHES, GREY, finish, translucent
 from mia_nb.types import Scores
+from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import ROW, Explorer, View, buttons, dropdown, slider, steps
 from mia_nb.widgets.figure import plain
-from mia_nb.widgets.stored import Source
+from mia_nb.widgets.stored import Source, named
 
 TITLE = "Privacy ladder"
 FORMULAS = "no pool: formulas only"
 NO_ATTACK = "none"
+DESIGNED = "members drawn by split={!r} are no fair coins, which the bound rests on; train the pool with split='bernoulli'"
 ATTACKS = ("rmia", "lira_global", "loss")  # chosen beforehand: each is paid for in confidence
 ACCOUNTANTS = {"GDP fixed": ("gdp", "uniform"), "GDP Poisson": ("gdp", "poisson"), "RDP": ("rdp", "poisson")}
 DELTAS = [float(f"{digit}e{power}") for power in range(-7, -2) for digit in (1, 2, 5)] + [1e-2]
@@ -35,7 +36,6 @@ DERIVED = "a derived pool's own steps say nothing of what its parent saw: no row
 HEADING = "Five epsilons; no row bounds another"
 VACUOUS = 0.99
 NOT_COMPARED = "row 5 belongs to the stored training: not compared"
-DRAWS = 200
 
 
 class Training(NamedTuple):
@@ -68,7 +68,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta}: wanted a number above 0 and below 1, say 1e-5")
-    found = {source.label: source for source in sources}
+    found = named(sources)
     training = cache(lambda name: known(found.get(name)))
     offered = cache(lambda name: [word for word in ATTACKS if word in found[name].attacks()] if name in found else [NO_ATTACK])
     evidence = cache(lambda name, attack, at: audited(found.get(name), attack, at, len(offered(name))))
@@ -109,7 +109,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
     first, deltas = start(found), sorted({*DELTAS, float(delta)})
     controls = {
         "source": dropdown("source", [FORMULAS, *found], first),
-        "attack": dropdown("attack", offered(first), offered(first)[0]),
+        "attack": dropdown("attack"),
         "sigma": steps("sigma", strengths(STUDY["sigma"]), STUDY["sigma"]),
         "epochs": W.IntSlider(description="epochs", min=1, max=300, value=300, **ROW),
         "lipschitz": slider("L", 0.0, 10.0, 1.0, 0.1),
@@ -127,7 +127,10 @@ def strengths(trained: float) -> list[tuple[str, float]]:
 
 def start(found: dict[str, Source]) -> str:
     """A pool with noise whose members were drawn by coins, else one drawn by coins, else the first, else no pool."""
-    coins = [name for name, source in found.items() if source.recipe.get("split") == "bernoulli"]
+    coins = []
+    for name, source in found.items():
+        with contextlib.suppress(ValueError, OSError, KeyError):  # a damaged pool is no reason to start with none
+            coins += [name] if source.recipe.get("split") == "bernoulli" else []
     noisy = [name for name in coins if (found[name].info.get("flow") or {}).get("k")]
     return next(iter([*noisy, *coins, *found]), FORMULAS)
 
@@ -213,6 +216,8 @@ def audited(source: Source | None, attack: str, delta: float, attempts: int):
     """(record of the audit or None, why there is none)."""
     if source is None:
         return None, "no pool is chosen"
+    if (split := source.recipe.get("split", "bernoulli")) != "bernoulli":  # its mask does not tell where the mate was not asked
+        return None, DESIGNED.format(split)
     try:
         return auditing.audit(source.scores(attack), delta=delta, attempts=attempts), ""
     except ValueError as error:
@@ -237,12 +242,11 @@ def claims(table: pd.DataFrame) -> dict[str, float]:
 
 def measured(scores: Scores) -> tuple[float, float, float, float, int] | None:
     """(fpr, tpr, low, high, n0) at the smallest false-positive rate with ten false positives."""
-    n0 = int((~scores.member & ~np.isnan(scores.value)).sum(1).min())
-    fpr = next((x for x in FPR if math.floor(x * n0 + 1e-9) >= MIN_FALSE_POSITIVES), None)
-    if fpr is None:
+    rows = compared.measure({"": scores})
+    if (fpr := compared.rate(rows)) is None:
         return None
-    row = metrics.intervals(scores, (fpr,), draws=DRAWS).loc[f"tpr@{fpr:g}"]
-    return fpr, row["value"], row["low"], row["high"], n0
+    tpr, low, high = (rows.loc["", f"tpr@{fpr:g}{end}"] for end in ("", "_low", "_high"))
+    return fpr, tpr, low, high, int(rows.loc["", "n0"])
 
 
 def frame(source: Source | None, attack: str) -> dict:

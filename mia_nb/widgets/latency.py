@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import pandas as pd
@@ -16,15 +16,18 @@ from mia_nb.types import Scores, Signals
 from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import Explorer, View, dropdown, message, steps
 from mia_nb.widgets.figure import plain
-from mia_nb.widgets.networks import ORDINARY, Network, networks
+from mia_nb.widgets.networks import ORDINARY, Network, networks, recorder
 from mia_nb.widgets.stored import Source, only
 
 TITLE = "Latency"
 NOTHING = "no spiking network is stored that was asked at several time steps; make some with: mia-nb run all --preset demo"
-ASK = "query.query(training.load_pool({!r}), images, per_step=True)"
+ASK = "No spikes of this network are recorded; asking it step by step records some: {}"
+RANDOM = "Spikes of this network cannot be recorded: it encodes an image as random spikes, others whenever it is asked"
+UNREADABLE = "The spikes recorded cannot be read: {}"
 UNRECORDED = (("nothing recorded", -1),)
 CONFIDENCE = "Confidence in the right class: members, non-members"
 ALL = "all"
+KEPT = 8  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
 AHEAD = 8  # of so many time steps all pictures are drawn at once, so that the slider never waits
 HEIGHTS = {"curve": 290, "histogram": 270, "roc": 420, "confidence": 320, "raster": 440}
 LEGENDS = {"curve": -0.45, "confidence": -0.6, "raster": -0.22}  # far enough below that the axis keeps its title
@@ -43,26 +46,23 @@ def latency(sources: Sequence[Source]) -> Explorer:
     found = networks(sources)
     if not found:
         return message(TITLE, NOTHING)
-    recorded = {s.info.get("pool"): s for s in sources if s.raster is not None}
-    scores_at = cache(lambda network, attack, t: found[network].scores(t, attack))
-    chosen = cache(lambda network, attack, target, t: only(scores_at(network, attack, t), None if target == ALL else target))
+    scores_at = lru_cache(KEPT)(lambda network, attack, t: found[network].scores(t, attack))
+    recorded = cache(lambda network, t: recorder(found[network], t, sources))
+    layers = cache(lambda network, t, n: _high("raster", raster(found[network].answers[t], recorded(network, t)[0], n)))
     reference = {name: ORDINARY if one.ordinary else None for name, one in found.items()}
     measured = cache(lambda *at: compared.measure({t: chosen(*at, t) for t in found[at[0]].times}, reference[at[0]]))
     curve = cache(lambda *at: _high("curve", against(measured(*at), found[at[0]], at[1])))
-    shown = cache(lambda source, column: _high("raster", raster(source, column)))
-
     pictures = cache(lambda *at, t: beside(found[at[0]], *at[1:], {u: chosen(*at, u) for u in found[at[0]].pair(t)}))
 
-    def recorder(network, t) -> Source | None:
-        source = found[network].answers[t]
-        return source if source.raster is not None else recorded.get(source.info.get("pool", ""))
+    def chosen(network, attack, target, t) -> Scores:
+        return only(scores_at(network, attack, t), None if target == ALL else target)
 
     def draw(network, target, attack, t, sample) -> View:
-        one, at, source = found[network], (network, attack, target), recorder(network, t)
+        one, at, (source, why) = found[network], (network, attack, target), recorded(network, t)
         rows = measured(*at)
         for u in one.answers if len(one.answers) <= AHEAD else ():
             pictures(*at, t=u)
-        layer = _unrecorded(one, t) if source is None else seen(shown(source, sample), one, source, t, sample)
+        layer = _unrecorded(one, t, why) if sample < 0 else seen(layers(network, t, sample), one, source, t, sample)
         figures = {"curve": _marked(curve(*at), t), **pictures(*at, t=t), "raster": layer}
         words = note(one, rows, t, chosen(*at, t).info["flags"])
         names = {u: one.when(u) for u in one.times}
@@ -73,23 +73,23 @@ def latency(sources: Sequence[Source]) -> Explorer:
         one = found[values["network"]]
         names, targets = one.any.attacks(), range(len(one.any.signals.margin))
         t = values["t"] if values["t"] in one.answers else _middle(one)
-        samples = _samples(recorder(values["network"], t))
-        columns = [column for _, column in samples]
+        samples = _samples(one.answers[t], recorded(values["network"], t)[0])
+        numbers = [number for _, number in samples]
         return {
             "target": {"options": [ALL, *targets], "value": values["target"] if values["target"] in targets else ALL},
             "attack": {"options": names, "value": values["attack"] if values["attack"] in names else names[0]},
             "t": {"options": list(one.answers), "value": t},
             "sample": {
                 "options": samples, "disabled": samples == UNRECORDED,
-                "value": values["sample"] if values["sample"] in columns else columns[0],
+                "value": values["sample"] if values["sample"] in numbers else numbers[0],
             },
         }  # fmt: skip
 
-    first, offered = next(iter(found)), next(iter(found.values())).any.attacks()
+    first = next(iter(found))
     controls = {
         "network": dropdown("network", list(found), first),
         "target": dropdown("target", [ALL], ALL),
-        "attack": dropdown("attack", offered, offered[0]),
+        "attack": dropdown("attack"),
         "t": steps("steps t", list(found[first].answers), _middle(found[first])),
         "sample": dropdown("spikes of", UNRECORDED, -1),
     }
@@ -161,15 +161,20 @@ def sure(answers: dict[str, tuple[np.ndarray, np.ndarray]]) -> go.Figure:
     return figure.for_each_annotation(lambda heading: heading.update(text=heading.text.split("<br>")[0]))
 
 
-def raster(source: Source, column: int) -> go.Figure:
-    """The recorded layer while it looks at one sample."""
-    kept = source.raster
-    at, thresholds = int(np.flatnonzero(kept["samples"] == column)[0]), kept["thresholds"]
-    label = source.classes[int(source.signals.labels[column])]
-    side = "a member" if source.signals.member[0, column] else "not a member"
-    name = f"Sample {source.samples[column]} ({label}), {side} of model {source.rows[0]}"
+def located(own: Source, source: Source, number: int) -> tuple[int, int]:
+    """(model, column) in a source's own answers of the model that another recorded, and of the image of this number."""
+    return own.rows.index(source.rows[0]), int(own.audited[own.column(number)])
+
+
+def raster(own: Source, source: Source, number: int) -> go.Figure:
+    """The layer that `source` recorded while it looked at the image of this number."""
+    kept, (model, column) = source.raster, located(own, source, number)
+    at, thresholds = int(np.flatnonzero(source.samples[kept["samples"]] == number)[0]), kept["thresholds"]
+    label = own.classes[int(own.signals.labels[column])]
+    side = "a member" if own.signals.member[model, column] else "not a member"
+    name = f"Sample {number} ({label}), {side} of model {source.rows[0]}"
     theta = float(thresholds[0]) if np.ptp(thresholds) == 0 else thresholds
-    image = None if source.images is None else source.images[column]
+    image = None if own.images is None else own.images[column]
     spk = kept["spikes"][at]
     figure = plots.raster(spk, kept["membranes"][at], theta, image=image, name=name)
     layer = f"{kept['site'][0]}: {spk.shape[1]} of {int(kept['size'][0]):,} neurons, {(~spk.any(0)).sum()} of them silent"
@@ -177,11 +182,11 @@ def raster(source: Source, column: int) -> go.Figure:
     return figure.update_layout(title={"text": name, "subtitle": {"text": layer}})
 
 
-def seen(figure: dict, one: Network, source: Source, t: int, column: int) -> dict:
-    """The raster with what comes after t greyed out, and how sure the network is then."""
-    step = t if one.per_step else source.signals.margin.shape[1]
-    confidence = float(expit(source.signals.margin[0, step - 1, column]))
-    layout, last = figure["layout"], source.signals.margin.shape[1]
+def seen(figure: dict, one: Network, source: Source, t: int, number: int) -> dict:
+    """The raster with what comes after t greyed out, and how sure the network is then; the mean over queries if several."""
+    layout, last = figure["layout"], source.raster["spikes"].shape[1]
+    step, (model, column) = t if one.per_step else last, located(one.answers[t], source, number)
+    confidence = float(expit(one.signals(t).margin[model, :, column]).mean())
     name, layer = layout["title"]["text"], layout["title"]["subtitle"]["text"]
     words = f"{name}: confidence {confidence:.3f} {one.when(t)}<br>{layer}"
     title = layout["title"] | {"text": words, "subtitle": {"text": ""}}
@@ -194,19 +199,31 @@ def seen(figure: dict, one: Network, source: Source, t: int, column: int) -> dic
     return figure | {"layout": layout | {"title": title, "shapes": shapes}}
 
 
-def _unrecorded(one: Network, t: int) -> dict:
-    how = ASK.format(one.answers[t].info.get("pool", "KEY")[:12])
-    figure = finish(
-        go.Figure(), f"No spikes of this network are recorded; asking it step by step records some: {how}", height=110
-    )
+def _unrecorded(one: Network, t: int, why: str) -> dict:
+    """In place of the raster: why there is none, and which question makes one."""
+    own = one.answers[t]
+    random = own.recipe.get("model_args", {}).get("encode") == "rate"
+    words = RANDOM if random else UNREADABLE.format(why) if why else ASK.format(asking(own, one.per_step))
+    figure = finish(go.Figure(), words, height=110)
     return plain(figure.update_xaxes(visible=False).update_yaxes(visible=False))
 
 
-def _samples(source: Source | None) -> tuple[tuple[str, int], ...]:
+def asking(own: Source, per_step: str) -> str:
+    """The call that records spikes of this network, on images and of a model that it answered about."""
+    pool = f"training.load_pool({own.info.get('pool', 'KEY')[:12]!r})"
+    pool += f".at({own.info['epoch']})" if own.info.get("epoch") else ""
+    models = f"models={own.rows}, " if 0 not in own.rows else ""
+    limit = f"limit={own.info['limit']}, " if own.info.get("limit") else ""
+    return f"query.query({pool}, images, {models}{limit}per_step={'True' if per_step != 'instant' else repr(per_step)})"
+
+
+def _samples(own: Source, source: Source | None) -> tuple[tuple[str, int], ...]:
+    """Numbers of the recorded images that the network's own answers hold too."""
     if source is None:
         return UNRECORDED
-    labels = source.signals.labels
-    return tuple((f"sample {source.samples[c]} ({source.classes[int(labels[c])]})", int(c)) for c in source.raster["samples"])
+    both = [int(number) for number in source.samples[source.raster["samples"]] if number in own.numbers]
+    labels = own.signals.labels[own.audited]
+    return tuple((f"sample {n} ({own.classes[int(labels[own.column(n)])]})", n) for n in both) or UNRECORDED
 
 
 def _marked(figure: dict, t: int) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -70,9 +71,9 @@ def networks(sources: Sequence[Source]) -> dict[str, Network]:
     entries: list[tuple[str, Network]] = []
     for source in (source for source in sources if draws(source) == "steps"):
         count = source.info.get("timesteps") or source.signals.margin.shape[1]
-        kind = "instant" if source.info.get("per_step") == "instant" else "cumulative"
-        name = f"{_name(source)} T={count}, step by step" + (", each alone" if kind == "instant" else "")
-        entries.append((name, Network(dict.fromkeys(range(1, count + 1), source), kind, ordinary(source, single, pools))))
+        name = f"{_name(source)} T={count}, step by step" + (", each alone" if kind(source) == "instant" else "")
+        answers = dict.fromkeys(range(1, count + 1), source)
+        entries.append((name, Network(answers, kind(source), ordinary(source, single, pools))))
     groups: dict[tuple, list[Source]] = {}
     for source in (source for source in single if source.info.get("timesteps")):
         groups.setdefault((*alike(source), _training(source, pools)), []).append(source)
@@ -100,6 +101,39 @@ def draws(source: Source) -> str:
     return source.info.get("draws") or source.signals.draws
 
 
+def queries(source: Source) -> int:
+    """How often it was asked; stored sources say so without being read."""
+    return int(source.info.get("queries") or source.signals.margin.shape[1])
+
+
+def kind(source: Source) -> str:
+    """What a network that was asked step by step answered with at each."""
+    return "instant" if source.info.get("per_step") == "instant" else "cumulative"
+
+
+def recorder(one: Network, t: int, sources: Sequence[Source]) -> tuple[Source | None, str]:
+    """(whose recording of spikes shows this network at t, ""), its own before others; or (None, why it cannot be read or "").
+
+    Another's is of the same pool at the same epoch, shows a model that this network's answers hold, and, of a network asked
+    step by step, was asked for the same kind of answers.
+    """
+    own, why = one.answers[t], ""
+    for source in (own, *reversed(sources)):
+        if source is own or (draws(source) == "steps" and _shows(source, own) and one.per_step in ("", kind(source))):
+            try:
+                if source.raster is not None:
+                    return source, ""
+            except (ValueError, OSError) as error:
+                why = " ".join(str(error).split())
+    return None, why
+
+
+def _shows(source: Source, own: Source) -> bool:
+    """Whether the model recorded is one of this source's."""
+    same = all(source.info.get(name) == own.info.get(name) for name in ("pool", "epoch"))
+    return same and bool(own.info.get("pool")) and source.rows[0] in own.rows
+
+
 def _name(source: Source) -> str:
     """How the network came to spike: "tinycnn fine-tuned"."""
     recipe = source.recipe
@@ -118,7 +152,8 @@ def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:
     """What sources share whose scores are compared row by row: members, samples and, `but` for some, how they were asked."""
     if source.pool is None or source.folder is None:
         one = source.signals
-        place = (hashlib.sha256(b"".join(a.tobytes() for a in (one.member, one.labels, one.population))).hexdigest(),)
+        arrays = [a for a in (one.member, one.labels, one.population) if a is not None]
+        place = (hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest(),)
     else:
         asked, trained = source.folder.files(), source.pool.files()
         place = (trained.get("member.npy"), asked.get("samples.npy"), tuple(source.rows), source.info.get("dataset"))
@@ -147,9 +182,10 @@ def ancestors(source: Source, pools: dict[str, store.Folder]) -> list[str]:
     """Keys of the pools that this one was derived from, the nearest first."""
     keys: list[str] = []
     folder = source.pool
-    while folder is not None and (key := folder.recipe.get("parent")):
-        keys.append(key)
-        folder = pools.get(key[:12])
+    with contextlib.suppress(ValueError, OSError, KeyError):  # of a damaged parent nothing more is known
+        while folder is not None and (key := folder.recipe.get("parent")):
+            keys.append(key)
+            folder = pools.get(key[:12])
     return keys
 
 
