@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import ipywidgets as W
@@ -18,14 +18,16 @@ from mia_nb.types import Scores
 from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import Explorer, View, dropdown, message, steps
 from mia_nb.widgets.figure import plain
-from mia_nb.widgets.networks import alike, draws
+from mia_nb.widgets.networks import alike, draws, query_count
 from mia_nb.widgets.stored import Source, only
 
 TITLE = "Dropout"
 MORE = "mia-nb run dropout_sweep --preset demo -p rates='[0.01, 0.02, 0.05]' -p queries=8"
 NOTHING = f"no pool is stored that was asked plainly and with input dropout; make one with: {MORE}"
+UNKNOWN = "; of {} the rate is not known: Source(label, signals, info={{'draws': 'dropout', 'input_dropout': 0.02}})"
 ALL = "all"
 PLAIN = 0  # number of the cell of the plain question
+KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
 AHEAD = 2e6  # scores in a map of which all cells are drawn at once, so that no click waits
 
 
@@ -40,7 +42,7 @@ class Asked(NamedTuple):
         """(p, Q), row by row; p = 0 has one, since a second plain question has the same answer."""
         found = [(0.0, 1)]
         for p, source in self.at.items():
-            most = source.info.get("queries") or source.signals.margin.shape[1]
+            most = query_count(source)
             found += [(p, q) for q in sorted({2**n for n in range(most.bit_length()) if 2**n <= most} | {most})]
         return found
 
@@ -62,14 +64,19 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     """
     found = asked(sources)
     if not found:
-        return message(TITLE, NOTHING)
+        unknown = [source.label for source in sources if draws(source) == "dropout" and not source.info.get("input_dropout")]
+        return message(TITLE, NOTHING + (UNKNOWN.format(", ".join(unknown)) if unknown else ""))
     cells = {name: one.cells for name, one in found.items()}
-    scores_of = cache(lambda pool, attack, cell: found[pool].scores(*cells[pool][cell], attack))
-    chosen = cache(lambda pool, attack, target, cell: only(scores_of(pool, attack, cell), None if target == ALL else target))
+    scores_of = lru_cache(KEPT)(lambda pool, attack, cell: found[pool].scores(*cells[pool][cell], attack))
     drawn = cache(lambda *at: compared.bootstrap(chosen(*at)))
-    grid = cache(lambda *at: table_of(cells[at[0]], [chosen(*at, i) for i in range(len(cells[at[0]]))]))
-    both = cache(lambda *at, cell: {i: chosen(*at, i) for i in dict.fromkeys((cell, PLAIN))})
+    grid = cache(lambda *at: table_of(cells[at[0]], (chosen(*at, i) for i in range(len(cells[at[0]])))))
     measured = cache(lambda *at, cell: compared.measure(both(*at, cell=cell), PLAIN, draws=lambda i: drawn(*at, i)))
+
+    def chosen(pool, attack, target, cell) -> Scores:
+        return only(scores_of(pool, attack, cell), None if target == ALL else target)
+
+    def both(*at, cell) -> dict[int, Scores]:
+        return {i: chosen(*at, i) for i in dict.fromkeys((cell, PLAIN))}
 
     @cache
     def pictures(*at, cell) -> dict:
@@ -109,12 +116,10 @@ def dropout(sources: Sequence[Source]) -> Explorer:
             "cell": {"max": len(own) - 1, "value": cell},
         }
 
-    first = next(iter(found))
-    offered = found[first].plain.attacks()
     controls = {
-        "pool": dropdown("pool", list(found), first),
+        "pool": dropdown("pool", list(found), next(iter(found))),
         "target": dropdown("target", [ALL], ALL),
-        "attack": dropdown("attack", offered, offered[0]),
+        "attack": dropdown("attack"),
         "p": steps("dropout p", [0.0], 0.0),
         "queries": steps("queries Q", [1], 1),
         "cell": W.IntSlider(description="cell", min=0, max=0, value=0, layout=W.Layout(display="none")),  # what a click sets
@@ -126,9 +131,9 @@ def asked(sources: Sequence[Source]) -> dict[str, Asked]:
     """Pools with a plain source and one with input dropout or more, by name; of equal p that of most queries, the newest."""
     plainly = {_whom(source): source for source in sources if draws(source) == "plain"}
     groups: dict[tuple, dict[float, Source]] = {}
-    for source in (source for source in sources if draws(source) == "dropout"):
+    for source in (source for source in sources if draws(source) == "dropout" and source.info.get("input_dropout")):
         group, p = groups.setdefault((_whom(source), source.info.get("mask_scope")), {}), source.info["input_dropout"]
-        if p not in group or _queries(source) >= _queries(group[p]):
+        if p not in group or query_count(source) >= query_count(group[p]):
             group[p] = source
     found: dict[str, Asked] = {}
     for (whom, scope), group in groups.items():
@@ -142,17 +147,13 @@ def _whom(source: Source) -> tuple:
     return source.info.get("pool"), *alike(source, but=("input_dropout", "queries", "draws"))
 
 
-def _queries(source: Source) -> int:
-    return source.info.get("queries") or source.signals.margin.shape[1]
-
-
 def nearest(cells: Sequence[tuple[float, int]], p: float, queries: int) -> int:
     """Number of the cell at this p, or at the one nearest to it, with at most so many queries."""
     p = min((other for other, _ in cells), key=lambda other: abs(other - p))
     return max((q, i) for i, (other, q) in enumerate(cells) if other == p and (q <= queries or q == 1))[1]
 
 
-def table_of(cells: Sequence[tuple[float, int]], scores: Sequence[Scores]) -> pd.DataFrame:
+def table_of(cells: Sequence[tuple[float, int]], scores: Iterable[Scores]) -> pd.DataFrame:
     """p, queries, value, error: the AUC of every cell, its mean over targets and standard error."""
     rows = []
     for (p, queries), one in zip(cells, scores, strict=True):

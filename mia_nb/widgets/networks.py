@@ -101,7 +101,7 @@ def draws(source: Source) -> str:
     return source.info.get("draws") or source.signals.draws
 
 
-def queries(source: Source) -> int:
+def query_count(source: Source) -> int:
     """How often it was asked; stored sources say so without being read."""
     return int(source.info.get("queries") or source.signals.margin.shape[1])
 

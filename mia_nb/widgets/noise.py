@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import ipywidgets as W
 import numpy as np
@@ -18,16 +17,18 @@ from mia_nb.plots.curves import _curve
 from mia_nb.plots.spiking import BELOW
 from mia_nb.plots.style import DASHES, GREY, LINES, translucent
 from mia_nb.types import Scores
+from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import ROW, Explorer, View, dropdown, message, steps
 from mia_nb.widgets.figure import plain
-from mia_nb.widgets.stored import Source, only
+from mia_nb.widgets.networks import alike, draws, query_count
+from mia_nb.widgets.stored import Source, label, only
 
 TITLE = "Noise is not privacy"
 NOTHING = "no model with noise was asked twice yet; make some with: mia-nb run 09_neural_de --preset demo"
 ALL = "all"
 RANKED = "sample 1: the margins of models trained on it exceed those of others most"
 AHEAD = 1_000_000  # targets x answers x samples up to which every number of answers is scored at once
-DRAWS = 200
+KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
 
 
 def noise(sources: Sequence[Source]) -> Explorer:
@@ -65,34 +66,34 @@ def noise(sources: Sequence[Source]) -> Explorer:
         sentence += f", the model without its noise {_ends(off)}" if off is not None else ""
         sentence += f" ({attack}, {_who(target, now)}, n0 = {now['n0']:,.0f})"
         note = ["95 % intervals", "noise that is fresh in every answer averages away; what it leaves is measured, not promised"]
-        note += [] if off is not None else ["answers with the noise off are not stored: query(pool, images, noise=False)"]
+        note += [] if off is not None else [f"answers with the noise off are not stored: {asking(groups[pool][sigma][0])}"]
         return View(sentence, figures, data.numbers(*at, answers), "; ".join([*note, RANKED, *data.notes(*at, closed)]))
 
     def adjust(values) -> dict:
         levels = groups[values["pool"]]
         sigma = values["sigma"] if values["sigma"] in levels else next(iter(levels))
         source, names = levels[sigma][0], offered(values["pool"], sigma)
-        models, queries, _ = source.signals.margin.shape
-        target = values["target"] if values["target"] == ALL or values["target"] < models else ALL
+        models, most, _ = source.signals.margin.shape
+        target, first = values["target"], values["target"] is None
+        if first:
+            target = ALL if source.signals.margin.size <= AHEAD else 0
+        target = target if target == ALL or target < models else ALL
         samples = len(source.audited)
+        words = [(short(one), word) for word, (one, _) in levels.items()]
         return {
-            "sigma": {"options": [(short(word), word) for word in levels], "value": sigma, "disabled": len(levels) == 1},
+            "sigma": {"options": words, "value": sigma, "disabled": len(levels) == 1},
             "target": {"options": [ALL, *range(models)], "value": target},
             "attack": {"options": names, "value": values["attack"] if values["attack"] in names else names[0]},
-            "answers": {"max": queries, "value": min(values["answers"], queries)},
+            "answers": {"max": most, "value": most if first else min(values["answers"], most)},
             "sample": {"max": samples, "value": min(values["sample"], samples)},
         }
 
-    group = next(iter(groups))
-    sigma = next(iter(groups[group]))
-    margin, names = groups[group][sigma][0].signals.margin, offered(group, sigma)
-    queries, start = margin.shape[1], ALL if margin.size <= AHEAD else 0
     controls = {
-        "pool": dropdown("pool", list(groups), group),
-        "sigma": steps("sigma", [(short(word), word) for word in groups[group]], sigma),
-        "target": dropdown("target", [ALL, 0], start),
-        "attack": dropdown("attack", names, names[0]),
-        "answers": W.IntSlider(description="answers R", min=1, max=queries, value=queries, **ROW),
+        "pool": dropdown("pool", list(groups), next(iter(groups))),
+        "sigma": steps("sigma", [""], ""),
+        "target": dropdown("target"),
+        "attack": dropdown("attack"),
+        "answers": W.IntSlider(description="answers R", min=1, max=1, value=1, **ROW),
         "sample": W.IntSlider(description="sample", min=1, max=1, value=1, **ROW),
         "closed": W.Checkbox(description="closed form", value=False, **ROW),
     }
@@ -105,34 +106,23 @@ class Measured:
 
     def __init__(self, groups: dict):
         self.groups = groups
-        for name in (
-            "one",
-            "row",
-            "quiet",
-            "split",
-            "theory",
-            "binned",
-            "histograms",
-            "base",
-            "order",
-            "third",
-            "against",
-            "settling",
-            "numbers",
-        ):
-            setattr(self, name, cache(getattr(self, name)))
+        self.one = lru_cache(KEPT)(self._one)
+        self.row = cache(lambda *at: measured(self.one(*at)))
+        self.flags = cache(lambda *at: tuple(self.one(*at).info["flags"]))
+        self.quiet, self.split, self.theory = cache(self._quiet), cache(self._split), cache(self._theory)
+        self.binned = cache(lambda *at: binned(self.one(*at)))
+        self.histograms, self.settling = cache(self._histograms), cache(self._settling)
+        self.third = cache(lambda *at: curves(f"{at[-1]} answers", self.one(*at)))
+        self.base, self.against, self.order = cache(self._base), cache(self._against), cache(self._order)
 
-    def one(self, pool, sigma, attack, target, count) -> Scores:
+    def _one(self, pool, sigma, attack, target, count) -> Scores:
         """A target, or all, with their first `count` answers, the references too."""
         source = self.groups[pool][sigma][0]
         if target == ALL and count == source.signals.margin.shape[1]:
             return source.scores(attack)
         return attacks.score(attack, source.signals.select(queries=slice(0, count)), targets=None if target == ALL else target)
 
-    def row(self, pool, sigma, attack, target, count) -> pd.Series:
-        return measured(self.one(pool, sigma, attack, target, count))
-
-    def quiet(self, pool, sigma, attack, target) -> pd.Series | None:
+    def _quiet(self, pool, sigma, attack, target) -> pd.Series | None:
         """The same models with their noise off; None where that is not stored."""
         found = self.quiet_scores(pool, sigma, attack, target)
         return None if found is None else measured(found)
@@ -150,14 +140,14 @@ class Measured:
         rows = {count: self.row(pool, sigma, attack, target, count) for count in sorted(counts)}
         return pd.DataFrame.from_dict(rows, orient="index")
 
-    def split(self, pool, sigma):
+    def _split(self, pool, sigma):
         """`metrics.variance_split`, or why there is none."""
         try:
             return metrics.variance_split(self.groups[pool][sigma][0].signals)
         except ValueError as error:
             return str(error)
 
-    def theory(self, pool, sigma, attack, target) -> pd.DataFrame | None:
+    def _theory(self, pool, sigma, attack, target) -> pd.DataFrame | None:
         """Closed form for every R and inf: separation d' and AUC; None where the variances cannot be told apart."""
         split = self.split(pool, sigma)
         if isinstance(split, str):
@@ -165,15 +155,12 @@ class Measured:
         most = split.queries
         return separation(self.row(pool, sigma, attack, target, most)["auc"], split, [*range(1, most + 1), np.inf])
 
-    def binned(self, pool, sigma, attack, target, count):
-        return plots.histogram(self.one(pool, sigma, attack, target, count))
-
-    def histograms(self, pool, sigma, attack, target, count) -> dict:
+    def _histograms(self, pool, sigma, attack, target, count) -> dict:
         """Scores after one answer and after `count`, side by side on the axes that one and all answers need."""
         at, most = (pool, sigma, attack, target), self.groups[pool][sigma][0].signals.margin.shape[1]
-        left, right = plain(self.binned(*at, 1)), plain(self.binned(*at, count))
-        edges = [self.binned(*at, end).data[0].x for end in (1, most)]
-        ends = [float(min(x[0] for x in edges)), float(max(x[-1] for x in edges))]
+        (left, _), (right, _) = self.binned(*at, 1), self.binned(*at, count)
+        edges = [self.binned(*at, end)[1] for end in (1, most)]
+        ends = [min(low for low, _ in edges), max(high for _, high in edges)]
         layout, traces = dict(left["layout"]), list(left["data"])
         traces += [trace | {"xaxis": "x2", "showlegend": False} for trace in right["data"]]
         layout["xaxis"] = layout["xaxis"] | {"range": ends, "domain": [0, 0.48]}
@@ -188,7 +175,7 @@ class Measured:
         layout |= {"title": layout["title"] | {"text": words}, "height": 370, "legend": BELOW | {"y": -0.3}}
         return left | {"data": traces, "layout": layout}
 
-    def base(self, pool, sigma, attack, target) -> dict:
+    def _base(self, pool, sigma, attack, target) -> dict:
         """One answer, and the noise off."""
         drawn = {"one answer": self.one(pool, sigma, attack, target, 1)}
         off = self.quiet_scores(pool, sigma, attack, target)
@@ -212,10 +199,7 @@ class Measured:
         title = figure["layout"]["title"] | {"text": f"ROC after {words}: AUC {_ends(row)}, n0 = {row['n0']:,.0f}"}
         return figure | {"data": traces, "layout": figure["layout"] | {"title": title}}
 
-    def third(self, pool, sigma, attack, target, count) -> list[dict]:
-        return curves(f"{count} answers", self.one(pool, sigma, attack, target, count))
-
-    def against(self, pool, sigma, attack, target, counts, closed) -> dict:
+    def _against(self, pool, sigma, attack, target, counts, closed) -> dict:
         table = self.table(pool, sigma, attack, target, max(counts)).loc[list(counts)]
         off = self.quiet(pool, sigma, attack, target)
         level = None if off is None else tuple(off[["auc", "auc_low", "auc_high"]])
@@ -232,7 +216,7 @@ class Measured:
         mark = {"type": "scatter", "mode": "markers", "marker": star, "showlegend": False, "hoverinfo": "skip"}
         return figure | {"data": [*figure["data"], mark | {"x": [np.log2(answers)], "y": [table.loc[answers, "auc"]]}]}
 
-    def order(self, pool, sigma) -> np.ndarray:
+    def _order(self, pool, sigma) -> np.ndarray:
         """Audited columns, first those whose margin is highest in models trained on them against the others."""
         source = self.groups[pool][sigma][0]
         mean, member = (part[:, source.audited] for part in (source.signals.margin.mean(1), source.signals.member))
@@ -240,7 +224,7 @@ class Measured:
             gap = (mean * member).sum(0) / member.sum(0) - (mean * ~member).sum(0) / (~member).sum(0)
         return source.audited[np.argsort(-np.nan_to_num(gap, nan=-np.inf), kind="stable")]
 
-    def settling(self, pool, sigma, target, rank, answers, closed) -> dict:
+    def _settling(self, pool, sigma, target, rank, answers, closed) -> dict:
         """The answers on one sample of a model that saw it and of one that did not."""
         source, quiet = self.groups[pool][sigma]
         column = self.order(pool, sigma)[rank - 1]
@@ -248,8 +232,8 @@ class Measured:
         models = two_worlds(member, source.signals.member[:, source.audited], None if target == ALL else target)
         levels = None if quiet is None else {side: float(quiet.signals.margin[m].mean(0)[column]) for side, m in models.items()}
         spread = {side: float(own[m].std(ddof=1)) for side, m in models.items()} if closed else None
-        label = source.classes[int(source.signals.labels[column])]
-        title = f"Sample {source.samples[column]} ({label}), rank {rank} of {len(source.audited):,}"
+        kind = source.classes[int(source.signals.labels[column])]
+        title = f"Sample {source.samples[column]} ({kind}), rank {rank} of {len(source.audited):,}"
         answered = {side: own[m] for side, m in models.items()}
         return plain(plots.settling(answered, asked=answers, quiet=levels, spread=spread, title=title))
 
@@ -269,7 +253,7 @@ class Measured:
 
     def notes(self, pool, sigma, attack, target, closed) -> list[str]:
         """Flags of the attack, the two variances, and how far the closed form may be trusted."""
-        split, flags = self.split(pool, sigma), list(self.one(pool, sigma, attack, target, 1).info["flags"])
+        split, flags = self.split(pool, sigma), self.flags(pool, sigma, attack, target, 1)
         if isinstance(split, str):
             return [*flags, f"no closed form: {split}"]
         words = f"variance of the margin between answers s2 = {split.between_queries:.3g} "
@@ -281,11 +265,18 @@ class Measured:
         return [*flags, words, *([formula, "attacks other than loss follow it more loosely"] if closed else [])]
 
 
+def binned(scores: Scores) -> tuple[dict, tuple[float, float]]:
+    """The histogram as JSON, and the ends of its bins."""
+    figure = plots.histogram(scores)
+    x = figure.data[0].x
+    return plain(figure), (float(x[0]), float(x[-1]))
+
+
 def grouped(sources: Sequence[Source]) -> dict[str, dict[str, tuple[Source, Source | None]]]:
     """{pools that differ in the noise alone: {sigma in words: (asked most often, the same pool with its noise off)}}."""
     found: dict[str, dict] = {}
     for source in sources:
-        if source.info.get("draws", "") == "noise" and _queries(source) > 1:
+        if draws(source) == "noise" and query_count(source) > 1:
             info, recipe = source.info, json.loads(json.dumps(source.recipe))
             recipe.get("model_args", {}).pop("k", None)
             recipe.pop("snapshots", None)
@@ -295,7 +286,7 @@ def grouped(sources: Sequence[Source]) -> dict[str, dict[str, tuple[Source, Sour
             found.setdefault(same, {}).setdefault(level(source), []).append(source)
     named: dict[str, dict] = {}
     for levels in found.values():
-        best = {word: max(same, key=_queries) for word, same in sorted(levels.items(), key=lambda item: _sigma(item[1][0]))}
+        best = {word: max(same, key=query_count) for word, same in sorted(levels.items(), key=lambda item: _sigma(item[1][0]))}
         name = title(next(iter(best.values())), len(best))
         named[name if name not in named else f"{name} ({len(named) + 1})"] = {
             word: (source, silent(source, sources)) for word, source in best.items()
@@ -309,28 +300,39 @@ def level(source: Source) -> str:
     return f"sigma = {flow['sigma']:.3g} (noise sd {flow['noise_sd']:.3g})" if flow else "noise as built"
 
 
-def short(word: str) -> str:
-    return word.removeprefix("sigma = ").split(" (")[0].removeprefix("noise ")
+def short(source: Source) -> str:
+    """The same for a slider."""
+    flow = source.info.get("flow")
+    return f"{flow['sigma']:.3g}" if flow else "as built"
 
 
 def title(source: Source, levels: int) -> str:
     """The pools of a group in words."""
-    name = re.sub(r" sigma=[^,]*\)", "", source.label) if source.info.get("flow") else source.label
-    name = re.sub(r", noise( x \d+)?\b", "", name)
-    if levels > 1:
-        name = name.replace(f" {source.info.get('pool', '')[:4]}", "", 1)
-    flow = source.info.get("flow") or {}
+    info, flow = source.info, source.info.get("flow") or {}
+    name = source.label
+    if source.folder is not None:
+        family = f"{info['base']} with its last group replaced" if "base" in info else info["model"]
+        common = {"draws": "plain", "queries": 1, "pool": "" if levels > 1 else info.get("pool")}
+        name = label(info | common | ({"family": family} if flow else {}), source.recipe)
     return f"{name}, T = {flow['T']:g}, {flow['steps']} steps" if flow.get("T") and flow.get("steps") else name
 
 
 def silent(source: Source, sources: Sequence[Source]) -> Source | None:
-    """The signals of the same pool and epoch whose noise was switched off."""
-    pool, same = source.info.get("pool"), ("pool", "epoch", "output", "temperature", "models")
-    for other in sources if pool else ():
-        alike = all(other.info.get(name) == source.info.get(name) for name in same)
-        if alike and other.info.get("noise") is False and not other.info.get("input_dropout"):
+    """The newest plain answers of the same models on the same samples, at the same epoch, with the noise switched off."""
+    pool, but = source.info.get("pool"), ("queries", "draws")
+    for other in reversed(sources) if pool else ():
+        off = other.info.get("noise") is False and draws(other) == "plain"
+        if off and other.info.get("pool") == pool and alike(other, but=but) == alike(source, but=but):
             return other
     return None
+
+
+def asking(source: Source) -> str:
+    """The call that gives a source's twin without noise."""
+    options = {name: source.info[name] for name in ("limit", "output", "output_args") if source.info.get(name)}
+    given = "".join(f"{name}={value!r}, " for name, value in options.items())
+    epoch = f".at({source.info['epoch']})" if source.info.get("epoch") else ""
+    return f"query(pool{epoch}, images, {given}noise=False)"
 
 
 def averaging(source: Source) -> list[str]:
@@ -341,10 +343,7 @@ def averaging(source: Source) -> list[str]:
 
 def measured(scores: Scores) -> pd.Series:
     """AUC with its 95 % interval, and on how much it rests."""
-    auc, known = metrics.intervals(scores, (), draws=DRAWS).loc["auc"], ~np.isnan(scores.value)
-    sizes = [int((side & known).sum(1).min()) for side in (scores.member, ~scores.member)]
-    record = {"auc": auc["value"], "auc_low": auc["low"], "auc_high": auc["high"], "targets": len(scores.targets)}
-    return pd.Series(record | {"pairs": len(np.unique(scores.pair)), "n1": sizes[0], "n0": sizes[1]})
+    return compared.measure({"": scores}, fpr=()).loc["", ["auc", "auc_low", "auc_high", "targets", "n1", "n0"]].astype(float)
 
 
 def separation(auc: float, split: metrics.VarianceSplit, counts) -> pd.DataFrame:
@@ -400,10 +399,6 @@ def _ends(row) -> str:
 
 def _who(target, row) -> str:
     return f"{row['targets']:.0f} targets" if target == ALL else f"target {target}"
-
-
-def _queries(source: Source) -> int:
-    return int(source.info.get("queries") or (source.signals.margin.shape[1] if source.folder is None else 1))
 
 
 def _sigma(source: Source) -> float:
