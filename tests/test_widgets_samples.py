@@ -242,6 +242,7 @@ def scattered(tmp_path_factory):
     full[:, samples] = member
     pool.write_array("member.npy", full)
     pool.write_array("images.npy", X[:60])
+    pool.write_array("canary.npy", np.arange(60) % 3 == 1)
     pool.write_json("images.json", {"classes": ["a", "b", "c", "d"]})
     for m in range(8):
         values = np.where(np.arange(60) == 31, -9.0, -2.0)[full[m]] + np.zeros((3, 1))
@@ -278,6 +279,19 @@ def test_a_sample_is_called_by_its_number_in_the_pools_images_everywhere(scatter
         for explorer in (ranked, widgets.sample([found])):
             with pytest.raises(ValueError, match=f"sample {number} is not among the 40 audited ones; near it are"):
                 explorer.set(sample=number)
+
+
+def test_it_starts_with_the_pools_number_of_the_sample_whose_worlds_differ_most(scattered):
+    found, audited, _ = scattered
+    _, fit = nig_fit(*found.signals.hold_out(0))
+    apart = ((fit.centre[0] - fit.centre[1]) / fit.scale[1])[found.audited]
+    assert widgets.sample([found]).values["sample"] == audited[np.nanargmax(apart)]
+
+
+def test_canaries_are_looked_up_by_number(scattered):
+    found, audited, _ = scattered
+    shown = numbers(widgets.exposed([found]).set(canary="only").figures["sheet"]["data"][1], "customdata")
+    assert sorted(shown) == sorted(audited[audited % 3 == 1])
 
 
 def test_clicks_and_lassos_carry_the_same_numbers(scattered):

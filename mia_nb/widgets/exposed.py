@@ -138,7 +138,8 @@ def _cached(found: dict[str, Source], draws: int, seed: int) -> SimpleNamespace:
         """Samples that pass the filters, most exposed first."""
         source, order = found[pool], ranks(pool, attack).order
         if not len(order):
-            raise ValueError(f"no sample of {pool} is scored in one target and out of another: ask about images that some saw")
+            scored = f"no sample of {pool} is scored in one target and out of another"
+            raise ValueError(f"{scored}: train more models, or ask about images that only some of them saw")
         keep = np.ones(len(source.audited), bool)
         if kind != ALL:
             keep &= source.signals.labels[source.audited] == kinds(pool)[kind]
