@@ -318,9 +318,9 @@ def test_the_threshold_is_one_thing_in_the_histogram_on_the_curve_and_in_the_num
     for threshold in (explorer.values["threshold"], positions(explorer)[30]):
         view = explorer.set(threshold=threshold) if threshold != explorer.values["threshold"] else first
         accused, member = scores.value[0] >= threshold, scores.member[0]
-        star = view.figures["roc"]["data"][-1]
+        star = next(note for note in view.figures["roc"]["layout"]["annotations"] if note["text"] == "★")
         assert view.figures["histogram"]["layout"]["shapes"][0]["x0"] == threshold
-        assert (star["x"], star["y"]) == ([accused[~member].mean()], [accused[member].mean()])
+        assert (star["x"], star["y"]) == (accused[~member].mean(), accused[member].mean())
         assert view.table["members accused"][0] == f"{(accused & member).sum():,} of {member.sum():,}"
         assert f"finds {100 * accused[member].mean():.1f} % of members" in view.sentence
 

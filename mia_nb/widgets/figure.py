@@ -31,6 +31,19 @@ async function plotly(model) {
   return (page.plotly ??= unpack(library.get("source")));
 }
 
+const ARRAYS = {
+  f4: Float32Array, f8: Float64Array, i1: Int8Array, u1: Uint8Array,
+  i2: Int16Array, u2: Uint16Array, i4: Int32Array, u4: Uint32Array,
+};
+
+function decoded(value) {
+  if (value === null || typeof value !== "object") return value;
+  if (Array.isArray(value)) return typeof value[0] === "object" ? value.map(decoded) : value;
+  if (typeof value.bdata === "string" && ARRAYS[value.dtype] && value.shape === undefined)
+    return new ARRAYS[value.dtype](Uint8Array.from(atob(value.bdata), c => c.charCodeAt(0)).buffer);
+  return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, decoded(part)]));
+}
+
 function download(name, blob) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
@@ -47,11 +60,13 @@ async function render({model, el}) {
   el.append(place);
   const Plotly = await plotly(model);
   const config = {responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: ""};
+  let shown = [];  // Plotly computes anew what is not the same object as before: a moved mark must not cost a whole curve
   const draw = async () => {
-    const figure = JSON.parse(model.get("figure"));
+    const figure = JSON.parse(model.get("figure")), texts = figure.data.map(trace => JSON.stringify(trace));
+    shown = texts.map((text, i) => shown[i]?.text === text ? shown[i] : {text, trace: decoded(figure.data[i])});
     place.style.height = `${figure.layout.height ?? 400}px`;
     place.setAttribute("aria-label", figure.layout.title?.text ?? "chart");
-    await Plotly.react(place, figure.data, {...figure.layout, autosize: true}, config);
+    await Plotly.react(place, shown.map(one => one.trace), {...figure.layout, autosize: true}, config);
     requestAnimationFrame(() => setTimeout(() => { place.dataset.drawn = model.get("count"); }));
   };
   await draw();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 
@@ -113,15 +114,16 @@ class _Kept:
 
 
 def _marked(histogram: dict, roc: dict, threshold: float, tpr: float, fpr: float, auc: float) -> tuple[dict, dict]:
-    """The threshold as a line and as a star on both axes."""
+    """The threshold as a line and as a star on both axes: shapes and notes, which are redrawn without the curves."""
     line = {"type": "line", "x0": threshold, "x1": threshold, "y0": 0, "y1": 1, "yref": "y domain", "line": {"color": GREY}}
-    mark = {"symbol": "star", "size": 14, "color": GREY, "line": {"width": 1, "color": "white"}}
-    star = {"type": "scatter", "x": [fpr], "y": [tpr], "mode": "markers", "showlegend": False, "marker": mark}
-    star["hovertemplate"] = "threshold: %{y:.2%} of members at %{x:.3%} false alarms<extra></extra>"
-    stars = [star, star | {"xaxis": "x2", "yaxis": "y2"}]
+    star = {"text": "★", "font": {"size": 20, "color": GREY}, "showarrow": False}
+    stars = [star | {"x": fpr, "y": tpr, "xref": "x", "yref": "y"}]
+    if fpr > 0 and tpr > 0:  # on logarithmic axes a note stands at the exponent
+        stars.append(star | {"x": math.log10(fpr), "y": math.log10(tpr), "xref": "x2", "yref": "y2"})
     title = roc["layout"]["title"] | {"text": f"AUC {auc:.3f}; star: the threshold"}
-    roc = roc | {"layout": roc["layout"] | {"title": title}}
-    return histogram | {"layout": histogram["layout"] | {"shapes": [line]}}, roc | {"data": [*roc["data"], *stars]}
+    notes = [*roc["layout"].get("annotations", []), *stars]
+    roc = roc | {"layout": roc["layout"] | {"title": title, "annotations": notes}}
+    return histogram | {"layout": histogram["layout"] | {"shapes": [line]}}, roc
 
 
 class Rates:
