@@ -298,7 +298,8 @@ def _marked(points: dict, source: Source, target, attack, column) -> dict:
     """The scatter with a ring around the sample."""
     x, y = (source.scores(name).value[row_of(source.scores(name), target), column] for name in ("loss", attack))
     ring = {"color": LINES[2], "symbol": "circle-open", "size": 17, "line": {"width": 3}}
-    mark = {"type": "scatter", "x": [float(x)], "y": [float(y)], "mode": "markers", "marker": ring, "hoverinfo": "skip"}
+    # scattergl as the points are: browsers lay those over all that is not
+    mark = {"type": "scattergl", "x": [float(x)], "y": [float(y)], "mode": "markers", "marker": ring, "hoverinfo": "skip"}
     mark = mark | {"name": f"sample {source.numbers[column]}", "unselected": {"marker": {"opacity": 1}}}
     return points | {"data": [*points["data"], mark]} if np.isfinite(x) and np.isfinite(y) else points
 
