@@ -126,3 +126,27 @@ def test_rounding_never_moves_a_membrane_across_its_threshold():
     assert small.dtype == np.float16 and np.array_equal(small >= theta.astype(np.float32), spk)
     np.testing.assert_allclose(small, mem, rtol=2e-3)
     plots.raster(spk[0], small[0], theta.astype(np.float32))  # refuses spikes that disagree
+
+
+def test_a_cached_question_step_by_step_without_its_recording_records_it_then(pool, images, root, tmp_path, monkeypatch):
+    other = train(images, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(recording, "recorded", lambda *_: None)
+        query.query(other, images, per_step=True, progress=False)
+        query.query(other, images, per_step=True, limit=20, progress=False)
+    assert [source.raster for source in asked(tmp_path, other)] == [None, None]
+    for options in ({}, {"limit": 20}):
+        query.query(other, images, per_step=True, progress=False, **options)
+    whole, few = asked(tmp_path, other)
+    wanted = next(s for s in asked(root, pool) if not s.info.get("limit") and s.info["per_step"] == "cumulative").raster
+    for name, array in wanted.items():
+        assert np.array_equal(whole.raster[name], array), name
+    x = data.normalise(images.x[torch.from_numpy(few.samples[few.raster["samples"]])], images.mean, images.std, torch.float64)
+    assert np.array_equal(few.raster["spikes"], neurons_by_hand(other, x)[1][:, :, few.raster["neurons"]])
+    path = whole.folder.path / "raster.npz"
+    sound, stamp = path.read_bytes(), path.stat().st_mtime_ns
+    query.query(other, images, per_step=True, progress=False)
+    assert path.stat().st_mtime_ns == stamp
+    path.write_bytes(b"other bytes")
+    query.query(other, images, per_step=True, progress=False)
+    assert path.read_bytes() == sound

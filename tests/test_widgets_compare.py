@@ -184,3 +184,11 @@ def test_signals_from_memory_have_no_recipe_and_are_paired_by_their_members():
     explorer = compare([one, two])
     assert np.array_equal(paired(two, one, "loss")["value"], np.zeros(5))
     assert "paired" in explorer.view.sentence
+
+
+def test_a_first_result_that_cannot_be_scored_is_told_in_place_and_the_others_are_reached(results):
+    hidden = Source("hidden", replace(results[0].signals, member=None))
+    explorer = compare([hidden, results[0], results[1]])
+    assert explorer.view is None and "membership" in explorer.error and "report" not in explorer.error
+    assert "strong" in explorer.controls["results"].options
+    assert "paired" in explorer.set(results=("weak", "strong")).sentence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,3 +209,24 @@ def test_a_delta_that_is_none_is_refused(delta):
 
 def test_a_delta_between_the_marks_is_kept():
     assert "(delta 3e-06, " in ladder(delta=3e-6).view.sentence
+
+
+@pytest.mark.parametrize(("design", "audit"), [(pairs, False), (bernoulli, True)])
+def test_one_model_of_a_pool_of_pairs_is_not_audited_though_its_mask_alone_looks_like_coins(tmp_path, design, audit):
+    whole = pool(tmp_path, design, leak=2.0)
+    one = Source("one", whole.signals.select(models=[0]), pool=whole.pool, info=whole.info | {"models": [0]})
+    last = rows(ladder([one])).loc[LABELS[4]]
+    assert (last["shown"] != "not audited") == audit
+    assert audit or "split='pairs' are no fair coins" in last["remark"]
+
+
+def test_a_first_pool_that_cannot_be_read_is_told_in_place_and_the_others_are_reached(tmp_path):
+    hidden, altered, good = (pool(tmp_path, leak=1.0) for _ in range(3))
+    hidden._signals = replace(hidden.signals, member=None)
+    del hidden.signals
+    (altered.pool.path / "member.npy").write_bytes(b"other bytes")
+    explorer = ladder([hidden, altered, good])
+    assert explorer.view is None and "membership" in explorer.error and "report" not in explorer.error
+    explorer.controls["source"].value = altered.label
+    assert "member.npy is missing, truncated or altered" in explorer.error
+    assert "exceeded: at least" in explorer.set(source=good.label).sentence and explorer.values["epochs"] == 5

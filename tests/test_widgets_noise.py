@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import sys
 from dataclasses import replace
 
@@ -11,9 +12,10 @@ import pytest
 from attack_worlds import gaussian
 from scipy.stats import norm
 
-from mia_nb import attacks, metrics
+from mia_nb import attacks, metrics, store
+from mia_nb.types import Scores
 from mia_nb.widgets import Source
-from mia_nb.widgets.noise import grouped, noise, separation, two_worlds
+from mia_nb.widgets.noise import KEPT, grouped, noise, separation, title, two_worlds
 
 DELTA, SIGMA, NOISE, QUERIES = 1.0, 0.8, 3.0, 16
 
@@ -204,3 +206,80 @@ def test_one_target_has_the_scores_it_has_among_all(explorer, attack):
     data = attacks.score(attack, world()[0].select(queries=slice(0, 5)))
     auc = metrics.auc(data.value[6], data.member[6])
     assert f"5 answers {auc:.3f} [" in explorer.set(attack=attack, target=6, answers=5).sentence
+
+
+def test_the_twin_without_noise_answered_about_the_same_samples_and_is_the_newest_that_did():
+    noisy, quiet = world()
+    (some,) = stored(noisy.select(samples=np.arange(300, 600)), limit=300)
+    whole = stored(noisy, quiet)[1]
+    others, same, again = (
+        stored(noisy, quiet.select(samples=np.arange(*part)), limit=300)[1] for part in ((0, 300), (300, 600), (300, 600))
+    )
+    behind = stored(noisy, quiet.select(samples=np.arange(300, 600)), limit=300, output="label_only")[1]
+    for there, twin in (([whole, others, behind], None), ([same, whole, others], same), ([same, again, behind], again)):
+        ((levels),) = grouped([*there, some]).values()
+        assert next(iter(levels.values())) == (some, twin)
+    explorer = noise([some, whole])
+    assert "without its noise" not in explorer.view.sentence
+    assert "query(pool, images, limit=300, noise=False)" in explorer.view.note
+
+
+def test_dotted_levels_are_the_margins_without_noise_and_funnels_lie_where_the_mean_of_r_answers_does(explorer):
+    noisy, quiet = world()
+    view = explorer.set(attack="loss", target=3, answers=16, sample=5, closed=True)
+    column = int(view.figures["sample"]["layout"]["title"]["text"].split("Sample ")[1].split()[0])
+    models = two_worlds(noisy.member[:, column], noisy.member, 3)
+    drawn = view.figures["sample"]["data"]
+    levels = [trace["y"][0] for trace in drawn if trace.get("name") == "noise off"]
+    np.testing.assert_allclose(levels, [quiet.margin[models[side], 0, column] for side in (True, False)])
+    y = [np.frombuffer(base64.b64decode(t["y"]["bdata"]), t["y"]["dtype"]) for t in drawn if t.get("name") == "closed form"]
+    for side, low, high in zip((True, False), y[::2], y[1::2], strict=True):
+        own = noisy.margin[models[side], :, column]
+        error = np.sqrt(((own - own.mean()) ** 2).sum() / (QUERIES - 1) / np.arange(1, QUERIES + 1))
+        np.testing.assert_allclose([low, high], own.mean() + np.multiply.outer((-1.96, 1.96), error))
+
+
+def test_noisy_answers_from_memory_need_no_word_on_how_they_were_asked():
+    noisy, _ = world(samples=60)
+    view = noise([Source("mine", noisy)]).view
+    auc = metrics.auc(*(part[0] for part in (attacks.score("loss", noisy).value, noisy.member)))
+    assert view.sentence.startswith("noise as built: one answer gives AUC 0.") and "16 answers" in view.sentence
+    assert f"16 answers {auc:.3f} [" in noise([Source("mine", noisy)]).set(attack="loss", target=0).sentence
+
+
+def test_a_first_pool_whose_members_are_hidden_is_told_in_place_and_the_others_are_reached():
+    noisy, quiet = world(samples=60)
+    hidden = stored(replace(noisy, member=None), pool="hide", flow=flow(1.0, T=0.5))
+    explorer = noise([*hidden, *stored(noisy, quiet)])
+    assert explorer.view is None and "membership" in explorer.error and "report" not in explorer.error
+    view = explorer.set(pool=explorer.controls["pool"].options[1])
+    assert "the model without its noise" in view.sentence and explorer.values["answers"] == QUERIES
+
+
+def test_scores_of_many_attacks_and_answers_are_not_all_kept():
+    explorer, attacks_ = noise(stored(world(samples=60)[0])), ("loss", "attack_p")
+    gc.collect()
+    before = sum(type(thing) is Scores for thing in gc.get_objects())
+    for attack in attacks_:
+        for count in range(1, QUERIES + 1):
+            explorer.set(attack=attack, target="all", answers=count)
+    gc.collect()
+    assert sum(type(thing) is Scores for thing in gc.get_objects()) <= before + KEPT + len(attacks_)
+
+
+def test_a_pool_is_called_by_what_is_known_of_it_but_its_noise(tmp_path):
+    folder = store.open_folder(tmp_path, "signals", "toy", "a" * 64, {})
+    facts = {
+        "pool": "abcdef", "dataset": "toy", "model": "sdenet", "flow": flow(1.0), "epoch": 2, "draws": "noise", "queries": 4,
+    }  # fmt: skip
+    facts["family"] = "sdenet sigma=1 (noise sd 1)"
+    assert title(Source("x", folder=folder, info=facts), 1) == "toy sdenet abcd, epoch 2, T = 1, 4 steps"
+    assert title(Source("x", folder=folder, info=facts), 3) == "toy sdenet, epoch 2, T = 1, 4 steps"
+    other = facts | {
+        "model": "replaced",
+        "base": "resnet14",
+        "family": "resnet14 with its last group replaced sigma=1 (noise sd 1)",
+    }
+    assert title(Source("x", folder=folder, info=other), 3).startswith("toy resnet14 with its last group replaced, epoch 2")
+    dropped = {"pool": "abcdef", "dataset": "toy", "family": "vgg11", "draws": "noise", "queries": 4}
+    assert title(Source("x", folder=folder, info=dropped), 1) == "toy vgg11 abcd"

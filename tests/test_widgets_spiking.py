@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 from worlds import pairs
 
-from mia_nb import attacks, data, metrics, query, training
+from mia_nb import attacks, data, metrics, query, store, training
 from mia_nb.types import Recipe, Signals
 from mia_nb.widgets import Source, compared, sources
 from mia_nb.widgets.dropout import asked, dropout, nearest
@@ -149,6 +151,41 @@ def test_the_raster_is_greyed_out_after_t_and_says_how_sure_the_network_is_then(
     later = [shape for shape in view.figures["raster"]["layout"]["shapes"] if shape["type"] == "rect"]
     assert [(shape["x0"], shape["x1"]) for shape in later] == [(2.5, 3.5)] * 2
     assert len(late.controls["sample"].options) == 12 and title(late.set(sample=400), "raster") != title(view, "raster")
+
+
+def test_the_confidence_above_the_raster_is_that_of_the_step_chosen(late, steps):
+    inside = [number for number in range(0, 1200, 100) if steps.signals.member[0, number]]  # of others all steps answer alike
+    for t in (1, 2, 3):
+        odds = np.exp(steps.signals.margin[0, t - 1, inside[0]])
+        assert f"confidence {odds / (1 + odds):.3f} " in title(late.set(t=t, sample=inside[0]), "raster")
+    late.set(t=2)
+    assert len({title(late.set(t=t), "raster").split(" after")[0] for t in (1, 2, 3)}) == 3
+
+
+def test_of_images_drawn_as_random_spikes_the_picture_says_that_none_can_be_recorded(plain, tmp_path):
+    recipe = {"model": "snn", "model_args": {"encode": "rate"}, "epochs": 1, "parent": None}
+    pool = store.open_folder(tmp_path, "pool", "toy", "a" * 64, recipe)
+    coded = Source("spiking", spiking(pool="a" * 64), pool=pool, classes=tuple("abcd"))
+    words = title(latency([coded, plain]).view, "raster")
+    assert "cannot be recorded" in words and "query.query" not in words
+
+
+def test_networks_of_different_t_show_a_recording_of_the_same_pool_and_epoch_and_their_own_confidence(steps):
+    alone = {
+        T: source("net", answers([1.0], steady, draws="plain", seed=T, timesteps=T, pool=f"{T}" * 12, base="toy"))
+        for T in (2, 3)
+    }
+    asked_at = {"instant": {"per_step": "instant"}, "early": {"epoch": 1}, "silent": {}}
+    stepwise = {name: source(name, spiking(seed=8, pool="3" * 12, **info)) for name, info in asked_at.items()}
+    stepwise["instant"].raster = stepwise["early"].raster = steps.raster
+    number = next(n for n in range(0, 1200, 100) if steps.signals.member[0, n])
+    late = latency([*alone.values(), *stepwise.values()])
+    words = title(late.set(network="net T=2, 3", t=3, sample=number), "raster")
+    assert f"confidence {np.exp(alone[3].signals.log_p[0, 0, number]):.3f} with T = 3" in words
+    assert "No spikes" in title(late.set(t=2), "raster")
+    assert "No spikes" in title(late.set(network="silent T=3, step by step", t=3), "raster")
+    late = latency([*alone.values(), stepwise["early"]])
+    assert "No spikes" in title(late.set(network="net T=2, 3", t=3), "raster")
 
 
 def test_without_a_recording_the_picture_says_which_question_makes_one(plain):
@@ -322,3 +359,33 @@ def test_stored_results_are_explored_without_an_error(stored):
     assert "confidence" in title(recorded, "raster") and "No spikes" in title(late.set(t=1), "raster")
     for name in asked(found):
         assert sweep.set(pool=name).figures["map"]
+
+
+def test_a_damaged_recording_is_told_in_its_place_and_damaged_answers_leave_the_others_within_reach(stored, tmp_path):
+    _, _, converted = stored
+    root = tmp_path / "copy"
+    shutil.copytree(converted[2].folder.path.parent, root)
+    (raster,) = root.glob("*/raster.npz")
+    raster.write_bytes(b"other bytes")
+    late = latency(sources(root))
+    view = late.set(network="tinycnn converted T=1, 2", t=2)
+    assert (
+        "cannot be read" in title(view, "raster") and "raster.npz" in title(view, "raster") and late.controls["sample"].disabled
+    )
+    first = next(iter(networks(sources(root)).values())).any
+    (first.folder.path / "signals.npz").write_bytes(b"other bytes")
+    late = latency(sources(root))
+    assert late.view is None and "signals.npz is missing, truncated or altered" in late.error
+    assert late.set(network="tinycnn converted T=1, 2", t=2).sentence.startswith("With T = 2")
+    first = next(iter(asked(sources(root)).values())).plain
+    (first.folder.path / "signals.npz").write_bytes(b"other bytes")
+    sweep = dropout(sources(root))
+    assert sweep.view is None and "signals.npz is missing, truncated or altered" in sweep.error
+    assert sweep.set(pool=sweep.controls["pool"].options[1]).figures["map"]
+
+
+def test_answers_with_dropout_of_an_unknown_rate_are_named_and_the_others_are_shown(rates):
+    unknown = source("unknown rate", replace(rates[1].signals, info={"family": "toy"}))
+    assert "of unknown rate the rate is not known" in dropout([rates[0], unknown]).error
+    (one,) = asked([*rates, unknown]).values()
+    assert list(one.at) == list(RATES)

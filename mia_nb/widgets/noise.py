@@ -311,9 +311,10 @@ def title(source: Source, levels: int) -> str:
     info, flow = source.info, source.info.get("flow") or {}
     name = source.label
     if source.folder is not None:
-        family = f"{info['base']} with its last group replaced" if "base" in info else info["model"]
-        common = {"draws": "plain", "queries": 1, "pool": "" if levels > 1 else info.get("pool")}
-        name = label(info | common | ({"family": family} if flow else {}), source.recipe)
+        changed = {"draws": "plain", "queries": 1, "pool": "" if levels > 1 else info.get("pool")}
+        if flow:
+            changed["family"] = f"{info['base']} with its last group replaced" if "base" in info else info["model"]
+        name = label(info | changed, source.recipe)
     return f"{name}, T = {flow['T']:g}, {flow['steps']} steps" if flow.get("T") and flow.get("steps") else name
 
 
