@@ -283,3 +283,11 @@ def test_a_pool_is_called_by_what_is_known_of_it_but_its_noise(tmp_path):
     assert title(Source("x", folder=folder, info=other), 3).startswith("toy resnet14 with its last group replaced, epoch 2")
     dropped = {"pool": "abcdef", "dataset": "toy", "family": "vgg11", "draws": "noise", "queries": 4}
     assert title(Source("x", folder=folder, info=dropped), 1) == "toy vgg11 abcd"
+
+
+def test_of_four_answers_scored_at_doublings_three_may_be_asked_for(monkeypatch):
+    noisy, _ = world(samples=60, queries=4)
+    monkeypatch.setattr(sys.modules["mia_nb.widgets.noise"], "AHEAD", 1)
+    (one,) = stored(noisy)
+    one.info["queries"] = 4
+    assert "3 answers 0." in noise([one]).set(attack="loss", target="all", answers=3).sentence

@@ -200,7 +200,8 @@ class Measured:
         return figure | {"data": traces, "layout": figure["layout"] | {"title": title}}
 
     def _against(self, pool, sigma, attack, target, counts, closed) -> dict:
-        table = self.table(pool, sigma, attack, target, max(counts)).loc[list(counts)]
+        rows = {count: self.row(pool, sigma, attack, target, count) for count in counts}
+        table = pd.DataFrame.from_dict(rows, orient="index")
         off = self.quiet(pool, sigma, attack, target)
         level = None if off is None else tuple(off[["auc", "auc_low", "auc_high"]])
         theory = self.theory(pool, sigma, attack, target) if closed else None
