@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 RUN    := $(VENV)/bin
 JOBS   ?= 2
+# a file's tests stay in one process, which trains their pools once
+SPREAD := --dist loadfile --no-loadscope-reorder
 
 .PHONY: setup demo test fast lab lint bench pictures clean
 
@@ -20,7 +22,7 @@ demo: setup  ## the main job: train, attack, report; no GPU, no download
 	$(RUN)/mia-nb run all --preset demo
 
 test: setup  ## everything but the tests that need a GPU
-	$(RUN)/python -m pytest -m "not gpu" -n $(JOBS)
+	$(RUN)/python -m pytest -m "not gpu" -n $(JOBS) $(SPREAD)
 
 fast: setup  ## the tests of a coffee sip
 	$(RUN)/python -m pytest -m "not gpu and not slow and not notebook and not browser" -n $(JOBS)

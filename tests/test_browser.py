@@ -14,6 +14,7 @@ from test_report import executed, figure
 
 from mia_nb import store
 from mia_nb.cli import main
+from mia_nb.cli.notebooks import plan
 from mia_nb.report import PLOTLY, export
 
 pytestmark = pytest.mark.browser
@@ -57,7 +58,7 @@ def figures_in(outputs: list[dict]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [path.name for path in sorted(NOTEBOOKS.glob("*.ipynb"))])
+@pytest.mark.parametrize("name", [step.notebook.name for step in plan("all", "demo", [], [NOTEBOOKS])])
 def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_request(demo, name, tmp_path, monkeypatch):
     monkeypatch.setenv("MIA_NB_MODE", "batch")  # as figures, not as explorers, which have tests of their own
     cells = json.loads((demo.path / name).read_text())["cells"]
