@@ -28,6 +28,7 @@ from mia_nb.training.work import threads, useful_threads
 from mia_nb.types import Images, Signals
 
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+CACHED = "signals {}: {} models x {} queries x {} samples, cached\n"
 BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
 
 
@@ -95,30 +96,28 @@ def query(
     with pool.folder.lock(f"signals-{key[:12]}"):
         if not force and folder.intact("info.json") and folder.intact("signals.npz"):
             signals = store.load_signals(folder)
-            size = "{} models x {} queries x {} samples".format(*signals.margin.shape)
-            print(f"signals {folder.path.name}: {size}, cached\n" if progress else "", end="", flush=True)
-            if signals.draws == "steps" and not folder.intact("raster.npz"):
-                samples = folder.read_array("samples.npy") if folder.has("samples.npy") else None
-                with contextlib.suppress(store.Corrupt, OSError):  # the answers are there, a picture is not worth failing for
-                    _record(folder, pool, images, signals, samples, device)
-            return signals
-        signals, samples = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
-        store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
-        if signals.draws == "steps":
-            _record(folder, pool, images, signals, samples, device)
-        store.save_signals(folder, signals, samples)
+            print(CACHED.format(folder.path.name, *signals.margin.shape) if progress else "", end="", flush=True)
+        else:
+            signals, samples = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
+            store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
+            store.save_signals(folder, signals, samples)
+        _record(folder, pool, images, signals, device)
     return signals
 
 
-def _record(folder: store.Folder, pool: Pool, images: Images, signals: Signals, samples: np.ndarray | None, device) -> None:
+def _record(folder: store.Folder, pool: Pool, images: Images, signals: Signals, device) -> None:
     """Write raster.npz beside answers step by step: the first model at work on a few audited images, if it can be."""
+    if signals.draws != "steps" or folder.intact("raster.npz"):
+        return
+    samples = folder.read_array("samples.npy") if folder.has("samples.npy") else None
     if samples is not None and not len(samples):  # images of others
         return
     columns = recording.evenly(np.flatnonzero(~signals.population))
     shown = torch.from_numpy(columns if samples is None else samples[columns]).to(images.x.device)
     x = data.normalise(images.x[shown].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
-    if kept := recording.recorded(pool.model(signals.info["models"][0]).to(device), x, columns):
-        folder.write_arrays("raster.npz", kept)
+    with contextlib.suppress(store.Corrupt, OSError):  # the answers are there: a picture of them is not worth failing for
+        if kept := recording.recorded(pool.model(signals.info["models"][0]).to(device), x, columns):
+            folder.write_arrays("raster.npz", kept)
 
 
 def _place(pool: Pool, images: Images, rows: list[int], options: dict) -> tuple[store.Folder, str]:

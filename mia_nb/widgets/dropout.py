@@ -64,8 +64,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     """
     found = asked(sources)
     if not found:
-        unknown = [source.label for source in sources if draws(source) == "dropout" and not source.info.get("input_dropout")]
-        return message(TITLE, NOTHING + (UNKNOWN.format(", ".join(unknown)) if unknown else ""))
+        return message(TITLE, missing(sources))
     cells = {name: one.cells for name, one in found.items()}
     scores_of = lru_cache(KEPT)(lambda pool, attack, cell: found[pool].scores(*cells[pool][cell], attack))
     drawn = cache(lambda *at: compared.bootstrap(chosen(*at)))
@@ -125,6 +124,12 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         "cell": W.IntSlider(description="cell", min=0, max=0, value=0, layout=W.Layout(display="none")),  # what a click sets
     }
     return Explorer(TITLE, controls, draw, rows=[["map"], ["histogram"], ["roc"]], adjust=adjust, clicks={"map": "cell"})
+
+
+def missing(sources: Sequence[Source]) -> str:
+    """Why there is nothing to show."""
+    unknown = [source.label for source in sources if draws(source) == "dropout" and not source.info.get("input_dropout")]
+    return NOTHING + (UNKNOWN.format(", ".join(unknown)) if unknown else "")
 
 
 def asked(sources: Sequence[Source]) -> dict[str, Asked]:
