@@ -453,3 +453,30 @@ def test_an_edited_model_builder_is_another_run(tmp_path, monkeypatch):
     builder.write_text("def net(): return 2  # edited\n")
     assert before is not None and runner._stamp("edited_builder:net") != before
     assert runner._stamp("no_such_module:net") is None
+
+
+def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "stamped_package"
+    package.mkdir()
+    for name, text in (
+        ("__init__", ""),
+        ("net", "from stamped_package.blocks import net\n"),
+        ("blocks", "def net(): return 1\n"),
+    ):
+        (package / f"{name}.py").write_text(text)
+    before = runner._stamp("stamped_package.net:net")
+    (package / "blocks.py").write_text("def net(): return 2\n")
+    assert runner._stamp("stamped_package.net:net") not in (before, None)
+    for name in ("cat", "dog"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+    (tmp_path / "images/cat/1.png").write_bytes(b"1")
+    before = runner._stamp("images")
+    (tmp_path / "images/cat/1.png").rename(tmp_path / "images/dog/1.png")  # same bytes and time, another label
+    assert runner._stamp("images") != before
+    file = tmp_path / "outputs.npz"
+    file.write_bytes(b"1")
+    before, times = runner._stamp("outputs.npz"), (file.stat().st_atime_ns, file.stat().st_mtime_ns)
+    file.write_bytes(b"2")
+    os.utime(file, ns=times)
+    assert runner._stamp("outputs.npz") != before

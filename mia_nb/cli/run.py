@@ -280,19 +280,33 @@ def _recipe(steps: list[Step]) -> dict:
     return {"steps": entries, "package": package}
 
 
-def _stamp(value) -> list[int] | None:
-    """[files, bytes, newest change in ns] of what a text parameter points at: new data or a new builder is a new run."""
+def _stamp(value) -> str | None:
+    """sha256 of what a text parameter points at: changed data or a changed builder is a new run.
+
+    Of a file and of a builder the content, with all of the builder's package; of a folder the names, sizes and times of its
+    files. Caveat: what a builder outside of any package imports is not seen.
+    """
     path = Path(value) if isinstance(value, str) and 0 < len(value) < 1000 and "\0" not in value else None
     if path is not None and BUILDER.fullmatch(value):
         sys.path.insert(0, os.getcwd())  # where the kernel will look first
         with contextlib.suppress(ImportError, ValueError):
             path = _source_of(value.partition(":")[0]) or path
         sys.path.pop(0)
+        while (path.parent / "__init__.py").is_file():
+            path = path.parent
+        if path.is_dir():
+            return _digest((file.relative_to(path), store.sha256_of(file)) for file in sorted(path.rglob("*.py")))
     if path is None or not path.exists():
         return None
-    files = [path] if path.is_file() else [Path(top, name) for top, _, names in os.walk(path) for name in names]
-    stats = [file.stat() for file in files if file.exists()]
-    return [len(stats), sum(s.st_size for s in stats), max((s.st_mtime_ns for s in stats), default=0)]
+    if path.is_file():
+        return store.sha256_of(path)
+    files = sorted(Path(top, name) for top, _, names in os.walk(path) for name in names)
+    stats = [(file.relative_to(path), file.stat()) for file in files if file.exists()]
+    return _digest((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+
+
+def _digest(rows) -> str:
+    return hashlib.sha256("\n".join(" ".join(map(str, row)) for row in rows).encode()).hexdigest()
 
 
 def _source_of(module: str) -> Path | None:

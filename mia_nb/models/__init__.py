@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import inspect
 import sys
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -97,14 +98,21 @@ def architecture(model: str, model_args: dict | None = None) -> str:
 
 
 def source(model: str, model_args: dict | None = None) -> str:
-    """sha256 of the code of a builder of your own (its module's file), "" for named models and where there is no file.
+    """sha256 of the code of a builder of your own, "" for named models and where there is no file.
 
-    Of a spiking ("snn") or replaced network it is that of `model_args["base"]`.
+    The code is its module's file, or every .py file of the package that it is in; of an installed package, which has a
+    version, the module alone. Of a spiking ("snn") or replaced network it is that of `model_args["base"]`. Caveat: what a
+    module outside of any package imports is not seen.
     """
     model = architecture(model, model_args)
     if model in MODELS or ":" not in model:
         return ""
     builder = _find(model)
+    top = sys.modules.get(model.partition(":")[0].partition(".")[0])
+    own = [Path(root) for root in getattr(top, "__path__", []) if "site-packages" not in Path(root).parts]
+    if own:
+        files = [file for root in own for file in sorted(root.rglob("*.py"))]
+        return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
     for thing in (inspect.getmodule(builder), builder):
         with contextlib.suppress(OSError, TypeError):
             return hashlib.sha256(inspect.getsource(thing).encode()).hexdigest()
