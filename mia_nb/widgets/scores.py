@@ -58,6 +58,7 @@ class _Kept:
         self.rates = cache(lambda *which: Rates(self.chosen(*which)))
         self.auc = cache(lambda *which: metrics.intervals(self.chosen(*which), (), draws=200).loc["auc"])
         self.pictures = cache(self._pictures)
+        self.ties = cache(lambda *which: np.mean([metrics.tie_mass(row) for row in self.chosen(*which).value]))
         self.shown = ()
 
     def _pictures(self, pool, attack, target, others) -> tuple[dict, dict]:
@@ -80,7 +81,7 @@ class _Kept:
             "members accused": f"{tp:,} of {n1.sum():,}",
             "false alarms": f"{fp:,} of {n0.sum():,}",
             "AUC": f"{auc['value']:.3f} [{auc['low']:.3f}, {auc['high']:.3f}]",
-            "ties": f"{np.mean([metrics.tie_mass(row) for row in one.value]):.3f}",
+            "ties": f"{self.ties(*which):.3f}",
             "k": one.info["k"],
             "Q": one.info["queries"],
             "targets": len(one.targets),
