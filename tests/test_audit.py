@@ -17,9 +17,9 @@ from worlds import bernoulli, pairs, world
 from mia_nb import auditing, metrics
 from mia_nb.attacks import score
 from mia_nb.auditing.gate import at_others
-from mia_nb.auditing.result import strict
+from mia_nb.auditing.result import ASKING, MAKING, strict
 from mia_nb.cli import audit as command
-from mia_nb.cli import main
+from mia_nb.cli import main, notebooks
 from mia_nb.cli import run as runner
 from mia_nb.types import Scores
 
@@ -382,6 +382,43 @@ def test_bad_options_are_one_line_and_status_two_before_anything_runs(words, say
     said = capsys.readouterr().err
     assert code == 2 and says in said and said.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--logits", "x.npz", "-p", "queries=7", "-p", "output=memguard"],
+         "--logits brings answers: queries, output would change nothing; leave them out"),
+        (["--pool", "4c", "-p", "lr=3", "-p", "queries=7"], "--pool brings trained models: lr would change nothing"),
+        (["--model", "a:b", "--data", "d", "-p", "epochs=3", "--epochs", "50"],
+         "epochs was given 2 times (--epochs 50, -p epochs=3)"),
+        (["--pool", "4c", "-p", "delta=1e-5", "-p", "delta=1e-6"], "delta was given 2 times"),
+        (["--pool", "4c", "-p", "fail_if=[auc]"], "wanted METRIC>LIMIT"),
+        (["--pool", "4c", "-p", "fail_if=['auc"], "not YAML"),
+    ],
+)  # fmt: skip
+def test_a_parameter_that_would_change_nothing_or_came_twice_is_refused_in_one_line(words, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["audit", *words]) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1
+
+
+def test_limits_from_both_places_are_merged():
+    given = command.parameters(
+        options(pool="4c", parameter=["fail_if=['auc>0.55', 'auc>0.9']"], fail_if=["auc>0.9", "tpr@0.1>0.2"])
+    )
+    assert json.loads(dict(given)["fail_if"]) == ["auc>0.55", "auc>0.9", "tpr@0.1>0.2"]
+    assert json.loads(dict(command.parameters(options(pool="4c", parameter=["fail_if=auc>0.7"])))["fail_if"]) == ["auc>0.7"]
+
+
+def test_every_parameter_of_the_notebook_is_known_to_apply_or_not_and_only_those_that_do_are_recorded():
+    file = notebooks.find_notebook(command.NOTEBOOK, notebooks.folders(None))
+    declared = {name: parameter.default for name, parameter in notebooks.read_parameters(file).items()}
+    always = {"fail_if", "attacks", "delta", "draws", "self_test_draws", "shown", "results", "force", "mode"}
+    assert always | {"model", "logits", "pool", *MAKING, *ASKING} == set(declared)
+    for changes, applying in (({"logits": "x.npz"}, {"logits"}), ({"pool": "4c"}, {"pool", *ASKING}), ({}, {*MAKING, *ASKING})):
+        assert set(auditing.provenance(declared | changes)["parameters"]) == always | applying
 
 
 def test_a_builders_file_is_found_without_importing_the_package_around_it(tmp_path, monkeypatch):

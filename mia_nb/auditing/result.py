@@ -20,6 +20,12 @@ from mia_nb.types import Signals
 SCHEMA = "mia_nb.audit/1"
 MIME = "application/vnd.mia-nb.audit+json"  # under which an executed notebook carries the record
 PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "torch", "torchvision")
+MAKING = (
+    "model", "model_args", "dataset", "data_root", "limit", "size", "download", "num_models", "split", "population", "seed",
+    "epochs", "batch", "lr", "optimizer", "optimizer_args", "schedule", "augment", "loss", "dtype", "defense", "defense_args",
+    "strategy", "workers",
+)  # fmt: skip
+ASKING = ("queries", "input_dropout", "query_augment", "noise", "output", "device")
 INVERTED = "inverted or leaking design"
 
 
@@ -88,8 +94,14 @@ def headline(table: pd.DataFrame, self_test_passed: bool) -> str:
     return f"The strongest of {len(table) - 1} attacks, {top.name}, {found}: {auc}, {sizes}. {test}."
 
 
-def provenance() -> dict:
-    """Versions, date, machine; of torch only where it was used."""
+def idle(way: str) -> tuple[str, ...]:
+    """The audit notebook's parameters that change nothing where it is given "logits", or a "pool", and not a "model"."""
+    ways = {"model": ("logits", "pool"), "pool": ("logits", *MAKING), "logits": ("pool", *MAKING, *ASKING)}
+    return ways[way]
+
+
+def provenance(parameters: dict | None = None) -> dict:
+    """Versions, date, machine; of torch only where it was used. `parameters`: the audit notebook's; idle ones are left out."""
     versions = {"mia_nb": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         if name not in ("torch", "torchvision") or name in sys.modules:
@@ -98,7 +110,11 @@ def provenance() -> dict:
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     machine = {"system": platform.system(), "machine": platform.machine(), "cores": cores, "gpu": gpu}
-    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions, "hardware": machine}
+    found = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions, "hardware": machine}
+    if parameters is None:
+        return found
+    way = next((name for name in ("logits", "pool") if parameters.get(name)), "model")
+    return found | {"parameters": {name: value for name, value in parameters.items() if name not in idle(way)}}
 
 
 def result(

@@ -8,26 +8,35 @@ from pathlib import Path
 
 from mia_nb import auditing, store
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
-from mia_nb.auditing.result import MIME
+from mia_nb.auditing.result import MIME, idle
 from mia_nb.cli import notebooks, run
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
 WAYS = ("model", "logits", "pool")
-ELSEWHERE = {"dataset": "--data", "epochs": "--epochs", "num_models": "--models"}  # of a training that is over
+BRINGS = {"logits": "answers", "pool": "trained models"}
+OPTIONS = {"data": "dataset", "models": "num_models"}  # options whose parameter has another name
 DONE, FAILED, OVER = 0, 1, 3
 
 
 def parameters(args) -> list[tuple[str, str]]:
     """What the options say, as (parameter, text) of the notebook; ValueError for what does not go together."""
-    given = []
+    given = [(name, str(value), f"--{option}") for option in ("model", "logits", "pool", "data", "epochs", "models")
+             for name, value in [(OPTIONS.get(option, option), getattr(args, option))] if value is not None]  # fmt: skip
+    texts = []
     for text in args.parameter:
         name, equals, value = text.partition("=")
         if not equals:
             raise ValueError(f"-p {text}: wanted -p name=value or -p name value")
-        given.append((name.strip(), value))
-    options = {"model": args.model, "logits": args.logits, "pool": args.pool, "dataset": args.data}
-    options |= {"epochs": args.epochs, "num_models": args.models}
-    named = dict(given) | {name: str(value) for name, value in options.items() if value is not None}
+        if name.strip() == "fail_if":
+            texts += _listed(value)
+        else:
+            given.append((name.strip(), value, f"-p {name.strip()}"))
+    said = {name: [f"{how} {value}" if how[1] == "-" else f"{how}={value}" for n, value, how in given if n == name]
+            for name, _, _ in given}  # fmt: skip
+    for name, words in said.items():
+        if len(words) > 1:
+            raise ValueError(f"{name} was given {len(words)} times ({', '.join(words)}); give it once")
+    named = {name: value for name, value, _ in given}
     ways = [name for name in WAYS if named.get(name)]
     if len(ways) != 1:
         came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
@@ -39,12 +48,24 @@ def parameters(args) -> list[tuple[str, str]]:
         raise ValueError(
             "--model needs --data: a folder of class folders of images, an .npz with train_images, or a known name"
         )
-    if ways != ["model"] and (extra := [option for name, option in ELSEWHERE.items() if name in named]):
-        raise ValueError(f"--{ways[0]} brings trained models: {', '.join(extra)} would change nothing; leave it out")
+    if extra := [how.removeprefix("-p ") for name, _, how in given if name in idle(ways[0])]:
+        brings, which = BRINGS[ways[0]], "it" if len(extra) == 1 else "them"
+        raise ValueError(f"--{ways[0]} brings {brings}: {', '.join(extra)} would change nothing; leave {which} out")
     if ways == ["logits"] and not Path(named["logits"]).is_file():
         raise ValueError(f"--logits {named['logits']}: no such file; wanted an .npz with logits, labels and member")
-    stated = [str(one) for one in auditing.limits(args.fail_if)]
+    stated = [str(one) for one in auditing.limits([*texts, *args.fail_if])]
     return [*named.items(), *([("fail_if", json.dumps(stated))] if stated else [])]
+
+
+def _listed(text: str) -> list:
+    """The limits of `-p fail_if=...`: a YAML list, or one limit."""
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"fail_if={text}: not YAML ({' '.join(str(error).split())}); quote it, or use --fail-if") from error
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def audit(args) -> int:
