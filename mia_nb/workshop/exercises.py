@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 
 import numpy as np
 from scipy.stats import binom
 
 from mia_nb import accounting, attacks, metrics
+from mia_nb.workshop.cube import group
 from mia_nb.workshop.null import redrawn
 from mia_nb.workshop.race import race_table
 from mia_nb.workshop.truths import (
@@ -52,7 +54,10 @@ def _number(value) -> float:
     if isinstance(value, str | bytes) or np.size(value) != 1:
         what = f"{np.size(value)} values" if not isinstance(value, str | bytes) else f"the text {value!r}"
         raise TypeError(f"one number is wanted, this is {what}")
-    number = float(np.asarray(value, dtype=float).reshape(()))
+    one = np.asarray(value).reshape(-1)[0]
+    if isinstance(one, bool | np.bool_):
+        raise TypeError(f"one number is wanted, this is {one}")
+    number = float(str(one)) if isinstance(one, np.float32 | np.float16) else float(one)  # 0.32 has two digits in any precision
     if not math.isfinite(number):
         raise TypeError(f"a finite number is wanted, this is {number}")
     return number
@@ -67,6 +72,38 @@ def _word(value, allowed) -> str:
 
 def _is(value: float, truth: float, tolerance: float = 5e-4) -> bool:
     return abs(value - truth) <= tolerance * max(1.0, abs(truth)) + 1e-12
+
+
+def _digits(value: float) -> tuple[int, int]:
+    """(significant digits, decimals) that a number was given with; zeros at the end are not seen."""
+    written = Decimal(repr(value)).normalize().as_tuple()
+    return len(written.digits), max(0, -written.exponent)
+
+
+def _rounds(value: float, truth: float) -> bool:
+    """Whether `value` is `truth` rounded to the digits given. A rounding that moves it by more than a quarter says nothing."""
+    near = abs(value - truth)
+    return near <= 0.5 * 10.0 ** -_digits(value)[1] + 1e-9 and near <= 0.25 * abs(truth) + 1e-12
+
+
+def _judge(number, truths, praise, mistakes, hint, *, tolerance=5e-4, share=False) -> tuple[bool, str]:
+    """Right, also if rounded to two digits or more that fit no mistake; else the hint of the mistake (value, hint) made."""
+    if any(_is(number, truth, tolerance) for truth in truths):
+        return True, praise
+    if exact := [words for value, words in mistakes if abs(number - value) < 1e-12]:
+        return False, exact[0]
+    enough = _digits(number)[0] >= 2
+    if any(_rounds(number, truth) for truth in truths):
+        mistaken = any(_is(number, value, tolerance) or _rounds(number, value) for value, _ in mistakes)
+        return (True, praise) if enough and not mistaken else (False, "Close: give one digit more.")
+    if share and number >= 1 and any(_rounds(number, 100 * truth) for truth in truths):
+        return False, "As a share, not in per cent: the number is right, divide it by 100."
+    for value, words in mistakes:
+        if _is(number, value, tolerance) or (enough and _rounds(number, value)):
+            return False, words
+    if share and not 0 <= number <= 1:
+        return False, f"A share between 0 and 1 is wanted, this is {number:.3g}. {hint}"
+    return False, hint
 
 
 def _luck(value, cube: Cube) -> tuple[bool, str]:
@@ -89,42 +126,32 @@ def _accusations(value, cube: Cube) -> tuple[bool, str]:
     at = metrics.tpr_at(score.value[0], score.member[0], 0.05)
     rates = {at.fpr_realised, at.fpr}
     truths = [float(metrics.ppv(at.tpr, fpr, 0.01)) for fpr in rates]
-    if not 0 <= number <= 1:
-        return False, "A share between 0 and 1 is wanted; was it given in per cent?"
-    if any(_is(number, truth) for truth in truths):
-        return True, f"{truths[0]:.1%}: of a hundred people accused about {100 - 100 * truths[0]:.0f} were never in the data."
-    if any(_is(number, float(metrics.ppv(at.tpr, fpr, 0.5))) for fpr in rates):
-        return False, "That is the share if every second person was a member. Here it is one in a hundred."
-    if _is(number, at.tpr):
-        return False, "That is the share of members found. Asked is the share of accusations that are right."
-    if any(_is(number, 1 - truth) for truth in truths):
-        return False, "That is the share of accusations that are wrong."
-    return False, "Count for 100 people: how many members are found, how many of the others are accused? See metrics.ppv."
+    every_second = "That is the share if every second person was a member. Here it is one in a hundred."
+    mistakes = [(float(metrics.ppv(at.tpr, fpr, 0.5)), every_second) for fpr in rates]
+    mistakes += [(at.tpr, "That is the share of members found. Asked is the share of accusations that are right.")]
+    mistakes += [(1 - truth, "That is the share of accusations that are wrong.") for truth in truths]
+    praise = f"{truths[0]:.1%}: of a hundred people accused about {100 - 100 * truths[0]:.0f} were never in the data."
+    hint = "Count for 100 people: how many members are found, how many of the others are accused? See metrics.ppv."
+    return _judge(number, truths, praise, mistakes, hint, share=True)
 
 
 def _gap(value, cube: Cube) -> tuple[bool, str]:
     number, signals = _number(value), cube["pool"].signals
     _, references = signals.hold_out(0)
     phi, inside = references.margin[:, 0, IMAGE], references.member[:, IMAGE]
-    truth = float(phi[inside].mean() - phi[~inside].mean())
-    if _is(number, truth):
-        side = "more" if truth > 0 else "less"
-        return (
-            True,
-            f"{truth:.2f} nats: models that were trained on image {IMAGE} are {side} sure of it by so much, on average.",
-        )
-    if _is(number, -truth):
-        return False, "The sign: with the image minus without it."
     whole, member = signals.margin[:, 0, IMAGE], signals.member[:, IMAGE]
-    if _is(number, float(whole[member].mean() - whole[~member].mean())):
-        return False, "The target and its mate are among your models. hold_out(0) gives the references alone."
     loss = np.logaddexp(0, -phi)
-    if _is(abs(number), abs(float(loss[inside].mean() - loss[~inside].mean()))):
-        return False, "That is a difference of losses. The margin does not saturate where the model is sure."
-    return (
-        False,
-        f"Two means of margins of image {IMAGE}: over references that were trained on it, and over those that were not.",
-    )
+    truth, everybody, losses = (float(x[m].mean() - x[~m].mean()) for x, m in ((phi, inside), (whole, member), (loss, inside)))
+    of_losses = "That is a difference of losses. The margin does not saturate where the model is sure."
+    mistakes = [
+        (-truth, "The sign: with the image minus without it."),
+        (everybody, "The target and its mate are among your models. hold_out(0) gives the references alone."),
+        *((sign * losses, of_losses) for sign in (1, -1)),
+    ]
+    side = "more" if truth > 0 else "less"
+    praise = f"{truth:.2f} nats: models that were trained on image {IMAGE} are {side} sure of it by so much, on average."
+    hint = f"Two means of margins of image {IMAGE}: over references that were trained on it, and over those that were not."
+    return _judge(number, [truth], praise, mistakes, hint)
 
 
 def _budget(value, cube: Cube) -> tuple[bool, str]:
@@ -143,17 +170,16 @@ def _budget(value, cube: Cube) -> tuple[bool, str]:
 def _p_value(value, cube: Cube) -> tuple[bool, str]:
     number = _number(value)
     real, drawn = redrawn(cube["small"].signals, "loss")
-    count = int((drawn >= real).sum())
-    truth = (1 + count) / (len(drawn) + 1)
-    if _is(number, truth, 1e-6):
-        return True, f"{count} of {len(drawn)} redrawn worlds reach the real {real:.3f}; the real one is one of the worlds too."
-    if _is(number, count / len(drawn), 1e-6):
-        return False, "Nearly. The real world is itself one of the possible worlds: add one, above and below."
-    if _is(number, 1 - truth, 0.011):
-        return False, "That is the share of worlds below the real one; count those at or above it."
-    if not 0 <= number <= 1:
-        return False, "A p-value lies between 0 and 1."
-    return False, "Count the redrawn worlds whose AUC is at least the real one, add one, and divide by all worlds."
+    count, worlds = int((drawn >= real).sum()), len(drawn)
+    truth = (1 + count) / (worlds + 1)
+    below = "That is the share of worlds below the real one; count those at or above it."
+    mistakes = [
+        (count / worlds, "Nearly. The real world is itself one of the possible worlds: add one, above and below."),
+        *((share, below) for share in (1 - truth, 1 - count / worlds, (worlds - count + 1) / (worlds + 1))),
+    ]
+    praise = f"{count} of {worlds} redrawn worlds reach the real {real:.3f}; the real one is one of the worlds too."
+    hint = "Count the redrawn worlds whose AUC is at least the real one, add one, and divide by all worlds."
+    return _judge(number, [truth], praise, mistakes, hint, tolerance=1e-6, share=True)
 
 
 def _first_step(value, cube: Cube) -> tuple[bool, str]:
@@ -161,17 +187,16 @@ def _first_step(value, cube: Cube) -> tuple[bool, str]:
     score = attacks.score("attack_r_lattice", few, targets=0)
     curve = metrics.roc(score.value[0], score.member[0])
     truth, n0 = float(curve.fpr[1]), int((~score.member[0]).sum())
-    if _is(number, truth, 1e-4):
-        return True, f"Whoever accuses anybody accuses {truth:.0%} of the non-members: at 1 % there is no point of the curve."
-    if number == 0:
-        return False, "The curve starts at (0, 0), where nobody is accused. Take the next vertex."
-    if _is(number, 1 / n0, 1e-4):
-        return False, "One non-member alone would be 1 / n0, but tied samples can only be accused together."
-    if _is(number, 1 / 5, 1e-6) or _is(number, 1 / 4, 1e-6):
-        return False, "The scores have five values, but the samples do not spread evenly over them."
-    if _is(number, float(curve.tpr[1]), 1e-4):
-        return False, "That is the true positive rate there."
-    return False, "metrics.roc(score, member) gives fpr and tpr of every vertex, in order."
+    evenly = "The scores have five values, but the samples do not spread evenly over them."
+    mistakes = [
+        (0.0, "The curve starts at (0, 0), where nobody is accused. Take the next vertex."),
+        (1 / n0, "One non-member alone would be 1 / n0, but tied samples can only be accused together."),
+        *((share, evenly) for share in (1 / 5, 1 / 4)),
+        (float(curve.tpr[1]), "That is the true positive rate there."),
+    ]
+    praise = f"Whoever accuses anybody accuses {truth:.0%} of the non-members: at 1 % there is no point of the curve."
+    hint = "metrics.roc(score, member) gives fpr and tpr of every vertex, in order."
+    return _judge(number, [truth], praise, mistakes, hint, tolerance=1e-4, share=True)
 
 
 def _more_steps(value, cube: Cube) -> tuple[bool, str]:
@@ -188,38 +213,29 @@ def _more_steps(value, cube: Cube) -> tuple[bool, str]:
 def _gain(value, cube: Cube) -> tuple[bool, str]:
     number, (truth, low, high, ends) = _number(value), answers_gain(cube)
     source = middle(cube)
-    if _is(number, truth, 2e-4):
-        many = source.signals.margin.shape[1]
-        return (
-            True,
-            f"From {ends[0]:.3f} to {ends[1]:.3f} (95 %: {low:+.3f} to {high:+.3f}) by asking {many} times instead of once.",
-        )
-    if _is(number, -truth, 2e-4):
-        return False, "The sign: many answers minus one."
-    if any(_is(number, end, 2e-4) for end in ends):
-        return False, "That is one of the two AUCs; asked is their difference."
-    one = attacks.score("loss", source.signals.select(queries=[0]))
-    if _is(number, mean_auc(source.scores("loss")) - mean_auc(one), 2e-4):
-        return False, "That is the loss attack's gain; take rmia."
-    return False, "Score the first answer alone, signals.select(queries=[0]), and all of them; average the AUC over targets."
+    many, one = source.signals.margin.shape[1], attacks.score("loss", source.signals.select(queries=[0]))
+    mistakes = [
+        (-truth, "The sign: many answers minus one."),
+        *((end, "That is one of the two AUCs; asked is their difference.") for end in ends),
+        (mean_auc(source.scores("loss")) - mean_auc(one), "That is the loss attack's gain; take rmia."),
+    ]
+    praise = f"From {ends[0]:.3f} to {ends[1]:.3f} (95 %: {low:+.3f} to {high:+.3f}) by asking {many} times instead of once."
+    hint = "Score the first answer alone, signals.select(queries=[0]), and all of them; average the AUC over targets."
+    return _judge(number, [truth], praise, mistakes, hint, tolerance=2e-4)
 
 
 def _canaries(value, cube: Cube) -> tuple[bool, str]:
     number, (odd, others) = _number(value), canary_split(cube)
-    if _is(number, odd[0], 2e-4):
-        return (
-            True,
-            f"{odd[0]:.3f} among the mislabelled, {others[0]:.3f} among the others: one average for all would hide that.",
-        )
-    if _is(number, others[0], 2e-4):
-        return False, "That is the AUC among the images that are no canaries: the mask is the wrong way round."
-    whole = np.mean([mean_auc(source.scores("rmia")) for role, source in cube.items() if role.startswith("canary")])
-    if _is(number, float(whole), 2e-4):
-        return False, "That is the average over everybody. Take the canaries' columns of score and member alone."
-    first = cube["canary/0"].scores("rmia") if "canary/0" in cube else None
-    if first is not None and _is(number, mean_auc(first), 2e-4):
-        return False, "That is one training, and everybody: choose the canaries' columns, and average over all trainings."
-    return False, "For every training and target: metrics.auc(value[canary], member[canary]); then the mean."
+    every = [mean_auc(source.scores("rmia")) for source in group(cube, "canary")]
+    one = "That is one training, and everybody: choose the canaries' columns, and average over all trainings."
+    mistakes = [
+        (others[0], "That is the AUC among the images that are no canaries: the mask is the wrong way round."),
+        (float(np.mean(every)), "That is the average over everybody. Take the canaries' columns of score and member alone."),
+        *((auc, one) for auc in every),
+    ]
+    praise = f"{odd[0]:.3f} among the mislabelled, {others[0]:.3f} among the others: one average for all would hide that."
+    hint = "For every training and target: metrics.auc(value[canary], member[canary]); then the mean."
+    return _judge(number, [odd[0]], praise, mistakes, hint, tolerance=2e-4, share=True)
 
 
 def _equal(value, cube: Cube) -> tuple[bool, str]:
@@ -237,20 +253,18 @@ def _equal(value, cube: Cube) -> tuple[bool, str]:
 
 
 def _ceiling(value, cube: Cube) -> tuple[bool, str]:
-    number, options = _number(value), {"epsilon": 8.0, "delta": 1e-5}
-    truth = float(accounting.tradeoff(0.01, **options))
-    if _is(number, truth, 1e-4):
-        return True, f"{truth:.2%} of all members at 1 % false alarms would not contradict epsilon 8."
-    if number > 1:
-        return (
-            False,
-            f"{number:.3g} is no share. A curve has two ends: the bound also counts from the other one; take the smaller.",
-        )
-    if _is(number, float(accounting.tradeoff(0.01, epsilon=1.0, delta=1e-5)), 1e-4):
-        return False, "That is for epsilon 1."
-    if _is(number, 0.01, 1e-4):
-        return False, "1 % is what a coin finds; asked is the most that (8, 1e-5) allows."
-    return False, "TPR <= min(e^epsilon FPR + delta, 1 - e^-epsilon (1 - delta - FPR)); accounting.tradeoff knows it."
+    number = _number(value)
+    truth, at_one = (float(accounting.tradeoff(0.01, epsilon=epsilon, delta=1e-5)) for epsilon in (8.0, 1.0))
+    first_line = math.exp(8) * 0.01 + 1e-5
+    ends = f"{number:.3g} is no share. A curve has two ends: the bound also counts from the other one; take the smaller."
+    mistakes = [
+        (first_line, ends),
+        (at_one, "That is for epsilon 1."),
+        (0.01, "1 % is what a coin finds; asked is the most that (8, 1e-5) allows."),
+    ]
+    praise = f"{truth:.2%} of all members at 1 % false alarms would not contradict epsilon 8."
+    hint = "TPR <= min(e^epsilon FPR + delta, 1 - e^-epsilon (1 - delta - FPR)); accounting.tradeoff knows it."
+    return _judge(number, [truth], praise, mistakes, hint, tolerance=1e-4, share=True)
 
 
 CHECKS: dict[int, Callable] = {

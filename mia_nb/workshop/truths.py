@@ -47,7 +47,7 @@ def outcome(low: float, high: float) -> str:
 def _game(cube: Cube) -> tuple:
     loss, rmia = (right_of_twenty(cube["small"].scores(name)) for name in ("loss", "rmia"))
     why = "On average over all images and targets that is what the loss attack gets, which sees what you see; a coin gets 10. "
-    return round(loss, 1), f"{why}With reference models RMIA gets {rmia:.1f}. Hardly more, and yet some members are given away."
+    return round(loss, 1), f"{why}With reference models RMIA gets {rmia:.1f}."
 
 
 def _threshold(cube: Cube) -> tuple:
