@@ -48,8 +48,9 @@ def deal(source: Source, *, target: int = 0, seed: int = 0) -> Hand:
 def game(source: Source, *, target: int = 0, attacks=("loss", "rmia"), guesses=(), reveal: bool = False) -> Explorer:
     """Tick the images that were in the training data, then have it scored: one's own point beside attacks in the ROC plane.
 
-    Attacks accuse the ten images that they score highest. guesses: numbers from 1 to 20 that are ticked from the start. The box
-    around one's point and the intervals are 95 % Clopper-Pearson on ten trials each: twenty guesses say little about a guesser.
+    Attacks accuse the ten images that they score highest; what that gave is shown once the player is scored. guesses: numbers
+    from 1 to 20 that are ticked from the start. The box around one's point and the intervals are 95 % Clopper-Pearson on ten
+    trials each: twenty guesses say little about a guesser.
     """
     if source.images is None:
         return message(TITLE, f"no images are stored with {source.label}; build the cube with: mia-nb run workshop")
@@ -60,14 +61,16 @@ def game(source: Source, *, target: int = 0, attacks=("loss", "rmia"), guesses=(
         mine, member = np.isin(list(NUMBERS), guessed), hands.hand(hand).member
         sheet = _framed(hands.sheet(hand), mine, member if score else None)
         figures = {"images": sheet, "plane": hands.plane(hand, guessed if score else None)}
-        rows = [_row(name, hands.accused(hand, name), member) for name in attacks]
         if not score:
             sentence = f'{len(guessed)} of 20 accused. Who was in the training data? Click or tick them, then tick "score me"'
-            return View(sentence, figures, pd.DataFrame(rows), "attacks accuse the ten images that they are most sure of")
+            return View(sentence, figures, None, "attacks play the same hand; they show theirs when you are scored")
+        rows = [_row(name, hands.accused(hand, name), member) for name in attacks]
         right, others = int((mine == member).sum()), [f"{row['who']} {row['right']}" for row in rows]
         low, high = (100 * float(end) for end in metrics.clopper_pearson(right, 2 * SIDE))
         sentence = f"You: {right} of 20 right (95 %: {low:.0f}-{high:.0f} %); a coin gets 10, {', '.join(others)}"
-        note = "solid frames: members; dashed: non-members; a cross marks a wrong guess"
+        note = (
+            "solid frames: members; dashed: non-members; a cross marks a wrong guess; attacks accuse the ten they score highest"
+        )
         return View(sentence, figures, pd.DataFrame([_row("you", mine, member), *rows]), note)
 
     def adjust(values) -> dict:
@@ -124,12 +127,15 @@ class Hands:
         return pictures.sheet(x, self.labels(number), NUMBERS, title, columns=COLUMNS, note="click to accuse")
 
     def plane(self, number: int, guessed: tuple[int, ...] | None) -> dict:
-        """Everybody's point; without one's own before it is scored."""
-        said = {name: self.accused(number, name) for name in self.attacks}
-        said |= {} if guessed is None else {"you": np.isin(list(NUMBERS), guessed)}
-        member = self.hand(number).member
+        """Everybody's point; before one's own is scored the attacks' curves over all images alone."""
+        curves, member = {name: self.whole(name) for name in self.attacks}, self.hand(number).member
+        if guessed is None:
+            figure = plots.guesser(curves, {}, SIDE, SIDE)
+            words = {"text": "Attacks on all images", "subtitle": {"text": "points of these 20 come when you are scored"}}
+            return plain(figure.update_layout(title=words))
+        said = {name: self.accused(number, name) for name in self.attacks} | {"you": np.isin(list(NUMBERS), guessed)}
         points = {name: (int((mine & member).sum()), int((mine & ~member).sum())) for name, mine in said.items()}
-        return plain(plots.guesser({name: self.whole(name) for name in self.attacks}, points, SIDE, SIDE))
+        return plain(plots.guesser(curves, points, SIDE, SIDE))
 
 
 def _sure(p: float) -> str:
