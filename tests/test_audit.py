@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import binom, norm
 from worlds import bernoulli, pairs, world
 
-from mia_nb import auditing, metrics
+from mia_nb import auditing, metrics, store
 from mia_nb.attacks import score
 from mia_nb.auditing.gate import at_others
 from mia_nb.auditing.result import ASKING, MAKING, strict
@@ -63,6 +63,8 @@ def test_limits_are_read_however_they_are_spaced_and_each_once():
         ("auc>60", "never above 1"),
         ("tpr@0.01>1", "never above 1"),
         ("tpr@1>0.9", "lies between 0 and 1"),
+        ("epsilon>1e999", "wanted a finite limit"),
+        ("tpr@0.1000001>0.15", "six digits at most; wanted tpr@0.1"),
         ("auc>0.4", "an attacker who guesses reaches 0.5"),
         ("tpr@0.1>0.05", "an attacker who guesses reaches 0.1"),
     ],
@@ -71,6 +73,11 @@ def test_what_is_no_limit_is_refused_in_one_line(text, says):
     with pytest.raises(ValueError, match=says) as error:
         ONE([text])
     assert "\n" not in str(error.value) and str(text) in str(error.value)
+
+
+def test_limits_that_differ_after_many_digits_are_two_and_keep_their_digits():
+    texts = ["auc>0.6", "auc>0.60000000000001", "tpr@0.1>0.15000001"]
+    assert [str(one) for one in ONE(texts)] == texts
 
 
 SIZES = {"non_members": 999, "members": 999, "models": 8, "coins": False}
@@ -101,9 +108,37 @@ def test_epsilon_wants_coins_and_a_limit_that_right_guesses_about_all_would_exce
         auditing.refuse_unmeasurable(ONE([f"epsilon>{most + 0.01}"]), **coins, delta=0)
 
 
-def test_advantage_wants_other_targets_to_set_its_threshold():
-    with pytest.raises(ValueError, match="threshold is set on other targets; train 4 or more"):
-        auditing.refuse_unmeasurable(ONE(["advantage>0.1"]), **{**SIZES, "models": 2})
+@pytest.mark.parametrize(
+    ("text", "models", "units", "says"),
+    [
+        (
+            "advantage>0.1",
+            2,
+            1,
+            r"on 2 models \(1 pair\): its threshold is set on other targets; train 6 models \(3 pairs\) or",
+        ),
+        ("advantage>0.1", 4, 1, r"on 4 models \(1 pair\)"),  # twice the same split: four models, one unit
+        ("advantage>0.1", 4, 2, r"on 4 models \(2 pairs\)"),
+        ("auc>0.6", 4, None, r"on 4 models \(2 pairs\): its interval over so few is too wide to decide; train 6 models"),
+        ("tpr@0.1>0.3", 4, 2, r"on 4 models \(2 pairs\)"),
+        ("auc>0.6", 2, 2, r"on 2 models \(2 training sets\).*train 3 models or more"),
+    ],
+)
+def test_a_limit_on_too_few_pairs_is_refused_with_the_number_of_models_that_could_decide(text, models, units, says):
+    with pytest.raises(ValueError, match=says) as error:
+        auditing.refuse_unmeasurable(ONE([text]), **{**SIZES, "models": models}, units=units)
+    assert "\n" not in str(error.value)
+    for enough in (6, 8):
+        auditing.refuse_unmeasurable(ONE([text]), **{**SIZES, "models": enough})
+    auditing.refuse_unmeasurable(ONE(["auc>0.6"]), **{**SIZES, "models": 2})  # one pair: the samples' own interval
+    auditing.refuse_unmeasurable(ONE(["epsilon>0.1"]), **{**SIZES, "models": 2, "coins": True}, audited=2000)
+
+
+def test_two_pairs_would_not_decide_even_a_perfect_attack_among_six():
+    found = gaussian(3.0, 200, targets=4)
+    moved = replace(found, value=np.where(np.arange(4)[:, None] < 2, found.value, gaussian(1.0, 200, targets=4).value))
+    (verdict,) = auditing.judge(ONE(["auc>0.5"]), {f"a{i}": moved for i in range(6)})
+    assert verdict.outcome == "not established" and verdict.value > 0.8
 
 
 def test_the_members_promised_before_training_are_there_afterwards():
@@ -194,6 +229,52 @@ def test_attacks_that_scored_too_few_non_members_say_nothing_on_a_rate():
         auditing.judge(ONE(["tpr@0.1>0.9"]), {"holes": holes})
 
 
+def uneven(pairs_, seed, spread=0.4, n=60) -> Scores:
+    """Pairs that leak differently: shifts drawn from a normal of mean 1."""
+    rng = np.random.default_rng(seed)
+    member = pairs(2 * pairs_, n, np.zeros(n, int), rng)
+    shift = np.repeat(rng.normal(1, spread, pairs_), 2)[:, None]
+    return scores(rng.normal(size=member.shape) + shift * member, member, np.arange(2 * pairs_) // 2)
+
+
+@pytest.mark.parametrize("many", [2, 5, 10, 11])
+def test_up_to_ten_pairs_the_interval_is_never_narrower_than_students_over_pairs(many):
+    found = uneven(many, 0)
+    (verdict,) = auditing.judge(ONE(["auc>0.9"]), {"a": found}, draws=100)
+    low, high = metrics.uncertainty.t_interval(metrics.uncertainty.per_target_metrics(found, ())[:, 0], found.pair)
+    bootstrapped = metrics.uncertainty.percentile(metrics.uncertainty.bootstrap(found, (), draws=400)["auc"])
+    if many <= 10:
+        assert verdict.high - verdict.low >= min(high, 1) - max(low, 0) - 1e-12
+    else:
+        assert (verdict.low, verdict.high) == pytest.approx(bootstrapped)
+
+
+def test_an_attack_that_leaves_a_target_without_a_side_is_left_out_named_and_paid_for():
+    full = uneven(4, 1, n=200)
+    bad = replace(full, value=np.where((np.arange(8)[:, None] == 0) & ~full.member, np.nan, full.value + 9 * full.member))
+    gone = replace(full, value=np.where(np.arange(8)[:, None] == 0, np.nan, full.value))
+    stated = ONE(["auc>0.6", "tpr@0.1>0.2", "advantage>0.1"])
+    for broken in (bad, gone):
+        verdicts = auditing.judge(stated, {"bad": broken, "good": full}, draws=100)
+        paid = auditing.judge(stated, {"good": full, "same": full}, draws=100)
+        for one, twice in zip(verdicts, paid, strict=True):
+            assert (one.attack, one.attacks, one.low, one.high) == ("good", 2, twice.low, twice.high)
+            assert "largest of 2 attacks, good; without bad" in one.sentence
+        with pytest.raises(ValueError, match="no attack scored a member and a non-member of each model"):
+            auditing.judge(ONE(["auc>0.6"]), {"bad": broken})
+    coins = world(4, 300, leak=2.0, design=bernoulli)
+    loss = score("loss", coins)
+    holes = replace(loss, value=np.where((np.arange(4)[:, None] == 0) & ~loss.member, np.nan, loss.value))
+    (verdict,) = auditing.judge(ONE(["epsilon>0.1"]), {"holes": holes, "loss": loss})
+    assert verdict.low == auditing.audit(loss, delta=1e-5, attempts=2).epsilon and "without holes" in verdict.sentence
+
+
+def test_an_advantage_on_one_split_has_no_other_targets():
+    found = gaussian(1.0, 100, targets=2)
+    with pytest.raises(ValueError, match="cannot be measured on one pair"):
+        auditing.judge(ONE(["advantage>0.1"]), {"a": found})
+
+
 # ---------------------------------------------------------------------------------------------------- design, headline, result
 
 
@@ -209,6 +290,28 @@ def test_the_design_is_told_from_the_masks():
     given = auditing.design(replace(signals, member=member))
     assert given["kind"] == "masks" and given["units"] == 6
     assert "at least 200 members and 200 non-members" in auditing.in_words(kinds["pairs"])
+
+
+def test_one_mask_is_no_coin_unless_it_was_declared_one():
+    half = world(1, 200, design=lambda m, n, labels, rng: (np.arange(n) < n // 2)[None])
+    for signals in (half, world(1, 200, design=bernoulli)):
+        facts = auditing.design(signals)
+        assert facts["kind"] == "mask" and "coin" not in (said := auditing.in_words(facts))
+        assert said.startswith("1 model, one mask: of 200 audited samples it has ") and "models" not in said
+        with pytest.raises(ValueError, match="declared as split=bernoulli"):
+            auditing.refuse_unmeasurable(ONE(["epsilon>0.1"]), **{**SIZES, "models": 1, "coins": facts["kind"] == "coins"})
+    coin = world(1, 200, design=bernoulli)
+    declared = auditing.design(coin, "bernoulli")
+    assert declared["kind"] == "coins" and auditing.in_words(declared).startswith("1 model, a fair coin for every sample")
+    assert auditing.design(replace(coin, info={"split": "bernoulli"}))["kind"] == "coins"
+
+
+def test_a_wide_interval_around_one_half_is_no_evidence_of_a_coin():
+    signals = world(4, 60)
+    table = metrics.summary({name: score(name, signals) for name in ("loss", "attack_p")}, draws=100)
+    said = auditing.headline(table, True, auditing.design(signals))
+    assert table.loc["max", "auc_low"] < 0.5 < table.loc["max", "auc_high"]
+    assert "cannot tell" in said and "coin" not in said and "4 targets (2 pairs)" in said
 
 
 def test_strict_json_has_null_for_what_is_no_number():
@@ -325,6 +428,9 @@ P = np.exp(Z) / np.exp(Z).sum(2, keepdims=True)
         ({"classes": np.array(["a", "b"])}, "the logits have 3"),
         ({"images": np.zeros((60, 4, 4))}, "wanted uint8"),
         ({"images": np.zeros((60, 4, 4, 2), np.uint8)}, "wanted 1 or 3"),
+        ({"split": np.array("halves")}, "split is 'halves'; wanted pairs, bernoulli"),
+        ({"split": np.array("bernoulli")}, "split is 'bernoulli', but .*complement"),
+        ({"split": np.array("pairs"), "logits": Z[:3], "member": IN[:3]}, "split is 'pairs', but some mask"),
         ({"logits": np.stack([Z, Z + 1], 1), "draws": np.array("often")}, "draws is 'often'"),
     ],
 )  # fmt: skip
@@ -428,5 +534,6 @@ def test_a_builders_file_is_found_without_importing_the_package_around_it(tmp_pa
     (tmp_path / "loose").mkdir()
     (tmp_path / "loose/net.py").write_text("xyz = 1\n")
     monkeypatch.chdir(tmp_path)
-    assert runner._stamp("fragile.inner.net:make")[:2] == [1, 6] and runner._stamp("loose.net:make")[:2] == [1, 8]
+    for builder, file in (("fragile.inner.net:make", "fragile/inner/net.py"), ("loose.net:make", "loose/net.py")):
+        assert runner._stamp(builder) == store.sha256_of(tmp_path / file)
     assert runner._stamp("fragile.absent:make") is None and runner._stamp("sys:exit") is None

@@ -101,7 +101,7 @@ def test_an_own_builder_on_a_folder_of_images_is_trained_attacked_and_reported(t
         folder.mkdir(parents=True, exist_ok=True)
         pixels = rng.integers(0, 200, (8, 8, 3)) + 20 * (n % 3)
         Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{n:03d}.jpg", quality=95)
-    words = ["--model", "mine:mlp", "--data", "images", "--models", "4", "--epochs", "15", "-p", "lr=0.01", "-p", "shown=6"]
+    words = ["--model", "mine:mlp", "--data", "images", "--models", "6", "--epochs", "15", "-p", "lr=0.01", "-p", "shown=6"]
     status, said, result, notebook = audited(capsys, *words, *SMALL, "--fail-if", "auc>0.6")
     assert status == 3, said
     assert result["models"]["gap"]["value"] > 0.1  # random pixels are learned by heart

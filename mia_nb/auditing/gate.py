@@ -9,16 +9,19 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from mia_nb.auditing.one_run import audit, check_bernoulli, one_run_epsilon
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts
-from mia_nb.metrics.uncertainty import bootstrap, intervals, scored
+from mia_nb.metrics.uncertainty import bootstrap, intervals, per_target_metrics, scored, t_interval
 from mia_nb.types import Scores
 
 EXCEEDED, BELOW, OPEN = "exceeded", "not exceeded", "not established"
 WANTED = 'wanted METRIC>LIMIT with METRIC auc, advantage, tpr@FPR or epsilon, e.g. "tpr@0.01>0.05" or "auc>0.6"'
 FORM = re.compile(r"\s*(auc|advantage|epsilon|tpr@([0-9.]+(?:e-?[0-9]+)?))\s*>\s*([0-9.]+(?:e-?[0-9]+)?)\s*", re.IGNORECASE)
 TAIL = 10  # bootstrap draws beyond each end of an interval
+PAIRS = 3  # with 2, Student's t has one degree of freedom, and at 1 - 0.05 / attacks no limit is ever decided
+FEW = 10  # pairs up to which the bootstrap over them alone is too narrow where they differ
 
 
 class Limit(NamedTuple):
@@ -29,7 +32,11 @@ class Limit(NamedTuple):
     fpr: float | None
 
     def __str__(self) -> str:
-        return f"{self.metric}>{self.value:.10g}"
+        return f"{self.metric}>{_shortest(self.value)}"
+
+
+def _shortest(value: float) -> str:
+    return repr(float(value)).removesuffix(".0")
 
 
 class Verdict(NamedTuple):
@@ -59,8 +66,12 @@ def limits(texts: Sequence[str]) -> list[Limit]:
             name, fpr, value = match[1].lower(), match[2] and float(match[2]), float(match[3])
         except (TypeError, ValueError):
             raise ValueError(f'limit "{text}": {WANTED}') from None
+        if not math.isfinite(value):
+            raise ValueError(f'limit "{text}": nothing lies above it; wanted a finite limit')
         if fpr is not None and not 0 < fpr < 1:
             raise ValueError(f'limit "{text}": a false positive rate lies between 0 and 1; 1 % is 0.01')
+        if fpr is not None and float(f"{fpr:g}") != fpr:
+            raise ValueError(f'limit "{text}": a false positive rate has six digits at most; wanted tpr@{fpr:g}')
         if name != "epsilon" and value >= 1:
             raise ValueError(f'limit "{text}": {name.partition("@")[0]} is a fraction and never above 1; 5 % is 0.05')
         chance = {"auc": 0.5}.get(name, fpr or 0.0)
@@ -79,14 +90,17 @@ def fewest(audited: int, split: str) -> int:
 
 def refuse_unmeasurable(
     stated: Sequence[Limit], *, non_members: int, members: int, models: int, coins: bool, audited: int = 0, delta: float = 1e-5,
-    attacks: int = 6,
+    attacks: int = 6, units: int | None = None,
 ) -> None:  # fmt: skip
     """ValueError, before anything is trained, for a limit that these data cannot measure or that could never be exceeded.
 
-    non_members, members: of the model that has fewest. A tpr@x wants ceil(10 / x) non-members; advantage targets of two pairs,
-    since its threshold comes from other targets; epsilon fair coins (`coins`), and a limit below what a perfect attack on
-    `audited` samples would certify. `attacks`: how many will be tried.
+    non_members, members: of the model that has fewest. A tpr@x wants ceil(10 / x) non-members; epsilon fair coins (`coins`),
+    and a limit below what a perfect attack on `audited` samples would certify. `attacks`: how many will be tried. `units`:
+    pairs, or training sets that are no complements (default: models / 2, or with coins all). Two decide nothing but an
+    epsilon, see PAIRS; one leaves the samples' own interval, which says nothing on other trainings, and no advantage,
+    since its threshold comes from other units.
     """
+    units = (models if coins else models // 2) if units is None else units
     for one in stated:
         start = f'limit "{one}" cannot be measured'
         if one.fpr is not None and math.floor(one.fpr * non_members + 1e-9) < MIN_FALSE_POSITIVES:
@@ -101,11 +115,17 @@ def refuse_unmeasurable(
                 f'limit "{one}" can never be exceeded: with n1 = {members} members a model and {attacks} attacks even a rate '
                 f"of 1 shows only {most:.4g} at 95 % confidence; state a lower limit, or audit more images"
             )
-        if one.metric == "advantage" and models < 4:
-            raise ValueError(f"{start} on {models} models: its threshold is set on other targets; train 4 or more")
+        if one.metric != "epsilon" and (units == 2 or (one.metric == "advantage" and units < PAIRS)):
+            paired = models >= 2 * units
+            have = f"{units} {'pair' if paired else 'training set'}{'s' if units != 1 else ''}"
+            needed = f"{2 * PAIRS} models ({PAIRS} pairs)" if paired else f"{PAIRS} models"
+            why = "its threshold is set on other targets" if units < 2 else "its interval over so few is too wide to decide"
+            raise ValueError(f"{start} on {models} models ({have}): {why}; train {needed} or more")
         if one.metric == "epsilon":
             if not coins:
-                raise ValueError(f"{start} in this design: an audited bound needs a fair coin per image (split=bernoulli)")
+                raise ValueError(
+                    f"{start} in this design: an audited bound needs a fair coin per image, declared as split=bernoulli"
+                )
             level = 1 - 0.05 / (models * attacks * 4)
             most = one_run_epsilon(canaries=audited, guesses=audited, correct=audited, delta=delta, confidence=level)
             if one.value >= most:
@@ -134,9 +154,10 @@ def judge(
     """What {attack: scores} say about each limit, as a statement about the largest value over all these attacks.
 
     Of A attacks each gets its interval at level 1 - 0.05 / A (Bonferroni, so that choosing the strongest with hindsight is paid
-    for): the widest of two-way bootstrap, Clopper-Pearson (TPR) and Student's t over pairs (fewer than 5 pairs), see
-    `metrics.intervals`; with at least 10 draws beyond each end. `low` and `high` are the largest lower and the largest upper
-    end, a two-sided 95 % interval of the maximum.
+    for): the widest of two-way bootstrap, Clopper-Pearson (TPR) and Student's t over pairs (2 to 10 pairs), see
+    `metrics.intervals`; with at least 10 draws beyond each end. Why t up to 10 pairs: where pairs leak differently, 5 to 8
+    are too few for a bootstrap over them, whose 2.5 % ends then miss in 5 to 7 % of worlds. `low` and `high` are the largest
+    lower and the largest upper end, a two-sided 95 % interval of the maximum.
 
         exceeded          low > limit
         not exceeded      high <= limit
@@ -145,31 +166,43 @@ def judge(
     advantage: TPR - FPR of each target at the threshold that is best on the pooled samples of the targets of other pairs, and
     not the optimistic maximum with hindsight. epsilon: the lower bound of `audit` with all attacks as attempts, at 95 %
     confidence (one-sided); nothing bounds epsilon from above, so that it is never "not exceeded". Every limit holds by
-    itself: several limits are several tests. Attacks whose own samples do not allow 10 false alarms say nothing on a tpr@x;
-    ValueError where that is all of them. Caveat: about these models and these attacks; what no attack here finds the next may.
+    itself: several limits are several tests. An attack that leaves a target without a scored member or non-member, or for a
+    tpr@x without the non-members for 10 false alarms, is left out, named, and counted as tried; ValueError where that is
+    all of them, and for advantage on one unit. Caveat: about these models and these attacks; what no attack here finds the
+    next may.
     """
     level, fpr = 1 - 0.05 / len(scores), tuple(dict.fromkeys(one.fpr for one in stated if one.fpr is not None))
     draws = max(draws, math.ceil(2 * TAIL / (1 - level) - 1e-9))
+    able = {name: one for name, one in scores.items() if min(_sizes(one)[:2]) > 0}
     ends, rows = {}, []
     if any(one.metric == "auc" or one.fpr is not None for one in stated):
-        for name, one in scores.items():
-            ends[name] = intervals(one, fpr, sampled=bootstrap(one, fpr, draws=draws, seed=seed), confidence=level)
+        ends = {name: _ends(one, fpr, draws, seed, level) for name, one in able.items()}
     for one in stated:
+        if not (fit := {name: s for name, s in able.items() if one.fpr is None or _allows(s, one.fpr)}):
+            wanted = f"{10 / one.fpr:,.0f} non-members" if one.fpr else "a member and a non-member"
+            raise ValueError(f'limit "{one}" cannot be measured: no attack scored {wanted} of each model')
         if one.metric == "epsilon":
-            rows.append(_epsilon(one, scores, delta))
+            rows.append(_epsilon(one, fit, scores, delta))
             continue
         if one.metric == "advantage":
-            fixed = {name: intervals(at_others(s), (), draws=draws, seed=seed, confidence=level) for name, s in scores.items()}
+            if len(np.unique(next(iter(fit.values())).pair)) < 2:
+                raise ValueError(f'limit "{one}" cannot be measured on one pair: its threshold is set on other targets')
+            fixed = {name: _ends(at_others(s), (), draws, seed, level) for name, s in fit.items()}
             found = {name: 2 * table.loc["auc", ["value", "low", "high"]] - 1 for name, table in fixed.items()}
         else:
-            able = [name for name, s in scores.items() if one.fpr is None or _allows(s, one.fpr)]
-            found = {name: ends[name].loc[one.metric, ["value", "low", "high"]] for name in able}
-        if not found:
-            raise ValueError(
-                f'limit "{one}" cannot be measured: no attack scored {10 / one.fpr:,.0f} non-members of each model'
-            )
+            found = {name: ends[name].loc[one.metric, ["value", "low", "high"]] for name in fit}
         rows.append(_compare(one, found, scores))
     return rows
+
+
+def _ends(scores: Scores, fpr, draws: int, seed: int, level: float) -> pd.DataFrame:
+    """`metrics.intervals`, widened to Student's t over pairs where there are few."""
+    table = intervals(scores, fpr, sampled=bootstrap(scores, fpr, draws=draws, seed=seed), confidence=level)
+    if 2 <= len(np.unique(scores.pair)) <= FEW:
+        ends = np.clip(t_interval(per_target_metrics(scores, fpr), scores.pair, confidence=level), 0, 1)
+        wider = (ends[1] - ends[0]) > (table["high"] - table["low"]).to_numpy()
+        table.loc[wider, ["low", "high"]] = ends.T[wider]
+    return table
 
 
 def _allows(scores: Scores, fpr: float) -> bool:
@@ -202,17 +235,24 @@ def _compare(one: Limit, found: dict, scores: dict[str, Scores]) -> Verdict:
         OPEN: "the interval contains the limit",
     }[outcome]
     tried = f"the largest of {len(scores)} attacks" if len(scores) > 1 else "one attack"
-    said = f"{one.metric} {value:.3f} [{low:.3f}, {high:.3f}] ({tried}, {strongest}; {_words(facts)}): {reason}"
+    tried += f", {strongest}{_left_out(found, scores)}"
+    said = f"{one.metric} {value:.3f} [{low:.3f}, {high:.3f}] ({tried}; {_words(scores[strongest], facts)}): {reason}"
     about = (one.metric, one.value, value, low, high, strongest, len(scores), *facts)
     return Verdict(str(one), outcome, *about, f"{one}: {outcome}; {said}")
 
 
-def _epsilon(one: Limit, scores: dict[str, Scores], delta: float) -> Verdict:
-    audits = {name: audit(s, delta=delta, attempts=len(scores)) for name, s in scores.items()}
+def _left_out(found, scores: dict[str, Scores]) -> str:
+    names = [name for name in scores if name not in found]
+    return f"; without {', '.join(names)}, which left a model with too few scored samples" if names else ""
+
+
+def _epsilon(one: Limit, fit: dict[str, Scores], scores: dict[str, Scores], delta: float) -> Verdict:
+    audits = {name: audit(s, delta=delta, attempts=len(scores)) for name, s in fit.items()}
     strongest = max(audits, key=lambda name: audits[name].epsilon)
     low, facts = float(audits[strongest].epsilon), _sizes(scores[strongest])
     outcome = EXCEEDED if low > one.value else OPEN
-    said = f"epsilon at least {low:.3g} at delta {delta:g} (95 %, one run, {strongest}; {_words(facts)})"
+    who = f"{strongest}{_left_out(fit, scores)}; {_words(scores[strongest], facts)}"
+    said = f"epsilon at least {low:.3g} at delta {delta:g} (95 %, one run, {who})"
     end = "" if outcome == EXCEEDED else "; a low bound is no evidence, and nothing here bounds it from above"
     about = (one.metric, one.value, low, low, math.nan, strongest, len(scores), *facts)
     return Verdict(str(one), outcome, *about, f"{one}: {outcome}; {said}{end}")
@@ -223,6 +263,7 @@ def _sizes(scores: Scores) -> tuple[int, int, int]:
     return int(min(side.sum() for side in sides)), int(min((~side).sum() for side in sides)), len(sides)
 
 
-def _words(facts: tuple[int, int, int]) -> str:
-    models = f"{facts[2]} models" if facts[2] > 1 else "1 model: training randomness not covered"
+def _words(scores: Scores, facts: tuple[int, int, int]) -> str:
+    alone = "1 model" if facts[2] == 1 else f"{facts[2]} models on one split" if len(np.unique(scores.pair)) == 1 else None
+    models = f"{alone}: training randomness not covered" if alone else f"{facts[2]} models"
     return f"{models}, n1 = {facts[0]:,}, n0 = {facts[1]:,}"

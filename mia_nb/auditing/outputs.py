@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mia_nb.auditing.one_run import check_bernoulli
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.types import DRAWS, Signals
 
@@ -19,7 +20,7 @@ ARRAYS = {
     "labels": "(samples,)",
     "member": "(models, samples)",
 }
-OPTIONAL = ("population", "classes", "images", "draws")
+OPTIONAL = ("population", "classes", "images", "draws", "split")
 INVERTED = 6.0  # standard errors below 1/2 at which membership is taken to be the wrong way round
 FEWEST = 2  # members, and non-members, of a model
 
@@ -41,14 +42,16 @@ def read_outputs(path: str | Path) -> Outputs:
     member      (M, N) bool or 0/1: was the sample in the model's training set?
     population  optional (N,) bool: samples that no model trained on and no attack is judged by
     classes     optional (K,) names;   draws  optional text, what Q holds: dropout, augment, steps or noise (the default)
+    split       optional text, how members were drawn: pairs (complementary halves) or bernoulli (independent fair coins)
     images      optional (N, H, W), (N, H, W, C) or (N, C, H, W) uint8, shown beside what is found
 
     `member` may come from complementary halves, coins, or any masks that were drawn at random: only then do non-members show
     what a member would have looked like outside. Raises ValueError of one line that says what came, what was wanted and what
     to do: missing or pickled arrays, swapped axes, probabilities, NaN, labels out of range, a model without members or without
     non-members, two models with the same outputs, a model that answers every sample alike, and members that are answered worse
-    than non-members by 6 standard errors (an inverted mask). Caveat: samples in another order than their labels or masks
-    cannot be recognised where models are no better than chance; look at the accuracies.
+    than non-members by 6 standard errors (an inverted mask), and masks that are visibly not what `split` declares. Caveat:
+    samples in another order than their labels or masks cannot be recognised where models are no better than chance; look at
+    the accuracies. One mask alone shows too little of how it was drawn: an audited epsilon of one model wants the `split`.
     """
     path = Path(path)
     arrays = _arrays(path)
@@ -65,6 +68,8 @@ def read_outputs(path: str | Path) -> Outputs:
     digest, draws = _digest(path), _draws(arrays.get("draws"), logits, path.name)
     queries = logits.shape[1] if logits.ndim == 4 else 1
     info = {"family": path.stem, "dataset": path.stem, "outputs": digest, "queries": queries}
+    if "split" in arrays:
+        info["split"] = _split(arrays["split"], member[:, ~population], path.name)
     try:
         signals = Signals.from_logits(logits, labels, member, population=population, draws=draws, info=info)
     except ValueError as error:
@@ -103,7 +108,7 @@ def _one(file, name: str, where: str) -> np.ndarray:
         if "pickle" not in str(error) and "Object" not in str(error):
             raise
         raise ValueError(f"{where}: {name} is an object array (a pickle) and may run code: save plain numbers") from error
-    kinds = "US" if name in ("classes", "draws") else "biuf"
+    kinds = "US" if name in ("classes", "draws", "split") else "biuf"
     if array.dtype.kind not in kinds:
         raise ValueError(f"{where}: {name} is of type {array.dtype}; wanted {'text' if kinds == 'US' else 'numbers'}")
     return array
@@ -209,6 +214,23 @@ def _draws(word, logits: np.ndarray, where: str) -> str:
     word = "noise" if word is None else str(np.asarray(word).reshape(-1)[0])
     if word not in DRAWS[1:]:
         raise ValueError(f"{where}: draws is {word!r}; wanted what the {logits.shape[1]} queries are: {', '.join(DRAWS[1:])}")
+    return word
+
+
+def _split(word, member: np.ndarray, where: str) -> str:
+    """What the file declares, where the masks do not visibly contradict it."""
+    word = str(np.asarray(word).reshape(-1)[0]) if word.size else ""
+    if word not in ("pairs", "bernoulli"):
+        raise ValueError(
+            f"{where}: split is {word!r}; wanted pairs, bernoulli, or no such array where members were drawn otherwise"
+        )
+    if word == "bernoulli":
+        try:
+            check_bernoulli(member)
+        except ValueError as error:
+            raise ValueError(f"{where}: split is 'bernoulli', but {error}") from error
+    elif any(((row != member).all(1)).sum() != 1 for row in member):
+        raise ValueError(f"{where}: split is 'pairs', but some mask has no complement of its own; leave split out")
     return word
 
 

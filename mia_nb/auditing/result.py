@@ -26,20 +26,25 @@ MAKING = (
     "strategy", "workers",
 )  # fmt: skip
 ASKING = ("queries", "input_dropout", "query_augment", "noise", "output", "device")
+VAGUE = 0.05  # half width of an AUC's interval beyond which holding 1/2 says nothing
 INVERTED = "inverted or leaking design"
 
 
-def design(signals: Signals) -> dict:
+def design(signals: Signals, split: str | None = None) -> dict:
     """How members were drawn, as far as the masks show, and who is compared with whom.
 
-    kind: "pairs" (rows in exact complements), "coins" (fair and independent as far as can be seen), "masks" (any others).
+    kind: "pairs" (rows in exact complements), "coins" (fair and independent as far as can be seen), "masks" (any others),
+    "mask" (one row that nobody declared a coin's: one row shows too little to tell). `split`: "pairs" or "bernoulli", how
+    the members were drawn (default: what the signals' info says of it, if anything).
     Smallest numbers of members and non-members over models; `references` a side for the target that keeps fewest.
     """
     member = signals.member[:, ~signals.population]
     numbers = units(member)
     twins = [member[numbers == one] for one in np.unique(numbers)]
     paired = all(len(two) == 2 and (two[0] != two[1]).all() for two in twins)
-    kind = "pairs" if paired else "coins" if is_coins(member) else "masks"
+    declared = (split or signals.info.get("split")) == "bernoulli"
+    kind = "pairs" if paired else "coins" if is_coins(member) and (declared or len(member) > 1) else "masks"
+    kind = "mask" if kind == "masks" and len(member) == 1 else kind
     inside = member.sum(1)
     kept = [member[numbers != one] for one in numbers]
     sides = [int(np.median(np.minimum(rest.sum(0), (~rest).sum(0)))) if len(rest) else 0 for rest in kept]
@@ -60,34 +65,52 @@ def design(signals: Signals) -> dict:
 
 WORDS = {
     "pairs": "{units} pair{plural} of models on complementary halves",
-    "coins": "{models} models, a fair coin for every sample and model",
+    "coins": "{models} model{s}, a fair coin for every sample and model",
+    "mask": "1 model, one mask",
     "masks": "{models} models on {units} training set{plural}, given",
 }
 
 
 def in_words(facts: dict) -> str:
     """The design in sentences."""
+    sizes = f"at least {facts['members']:,} members and {facts['non_members']:,} non-members"
+    plural, s = ("s" if facts[name] > 1 else "" for name in ("units", "models"))
+    who = WORDS[facts["kind"]].format(**facts, plural=plural, s=s)
+    start = f"{who}: of {facts['audited']:,} audited samples"
+    sees = "The attacker sees the outputs for all classes and the true labels, knows how the target was made, and has"
+    if facts["models"] == 1:
+        inside, outside = (f"{facts[name]:,}" for name in ("members", "non_members"))
+        nothing = f"{sees} no model to compare with; weights and gradients stay hidden."
+        return f"{start} it has {inside} members and {outside} non-members. {nothing}"
     mate = "A target's mate, trained on exactly the other half,"
     left_out = mate if facts["kind"] == "pairs" else "A model with the target's training set, or with exactly the others,"
     k = facts["references"]
-    knows = f"{k} models with and {k} without each sample to compare with" if k else "no model to compare with"
-    sizes = f"at least {facts['members']:,} members and {facts['non_members']:,} non-members"
-    who = WORDS[facts["kind"]].format(**facts, plural="s" if facts["units"] > 1 else "")
+    knows = (
+        f"{k} model{'s' if k > 1 else ''} with and {k} without each sample to compare with" if k else "no model to compare with"
+    )
     return (
-        f"{who}: of {facts['audited']:,} audited samples each model has {sizes}. Every model is the target in turn. {left_out} "
-        "is no reference: it would give the answer away. The attacker sees the outputs for all classes and the true labels, "
-        f"knows how the target was made, and has {knows}; weights and gradients stay hidden."
+        f"{start} each model has {sizes}. Every model is the target in turn. {left_out} "
+        f"is no reference: it would give the answer away. {sees} {knows}; weights and gradients stay hidden."
     )
 
 
-def headline(table: pd.DataFrame, self_test_passed: bool) -> str:
-    """What the strongest attack found, with interval, sizes and the state of the self-test, in a sentence."""
+def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = None) -> str:
+    """What the strongest attack found, with interval, sizes and the state of the self-test, in a sentence.
+
+    "no better than a coin" only where the interval holds 1/2 and is at most VAGUE wide on each side; where it is wider nothing
+    was found out. `design`: that of `design`, for the number of pairs or training sets.
+    """
     top = table.loc[table.drop("max")["auc"].astype(float).idxmax()]
     low, high = table.loc["max", ["auc_low", "auc_high"]]
     found = "finds members no better than a coin, as far as these numbers resolve"
+    if (high - low) / 2 > VAGUE:
+        found = "cannot tell members from non-members, nor show that it could not: the interval is too wide"
     if low > 0.5 or high < 0.5:
         found = "tells members from non-members" if low > 0.5 else "ranks members below non-members (is the design right?)"
     targets = f"{top['targets']:.0f} target{'s' if top['targets'] > 1 else ''}"
+    if design is not None and design["models"] > 1:
+        many = "s" if design["units"] > 1 else ""
+        targets += f" ({design['units']} {'pair' if design['kind'] == 'pairs' else 'training set'}{many})"
     sizes = f"{targets}, n1 = {top['n1']:,.0f} members, n0 = {top['n0']:,.0f} non-members"
     test = "The null self-test passed" if self_test_passed else "The null self-test FAILED: do not quote these numbers"
     auc = f"AUC {top['auc']:.3f} [{low:.3f}, {high:.3f}]"
@@ -131,7 +154,7 @@ def result(
     inverted = [name for name, flags in table.drop("max")["flags"].items() if INVERTED in flags]
     checks = {"self_test_passed": bool(self_test.passed), "inverted": inverted, "tests": self_test.table.to_dict("records")}
     bound = None if audited is None else {k: v for k, v in audited._asdict().items() if k != "targets"}
-    record = {"schema": SCHEMA, "headline": headline(table, self_test.passed), "question": question, "design": design}
+    record = {"schema": SCHEMA, "headline": headline(table, self_test.passed, design), "question": question, "design": design}
     record |= {"data": data, "models": models.to_dict("index"), "attacks": attacks, "self_test": checks}
     record |= {"verdicts": [one._asdict() for one in verdicts], "audited_bound": bound, "limits": limits}
     return strict(record | {"provenance": provenance})
