@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from mia_nb import attacks, metrics, plots, workshop
+from mia_nb import attacks, metrics, plots, store, workshop
 from mia_nb.cli import notebooks
 from mia_nb.metrics.protocol import units
 from mia_nb.types import Signals
@@ -123,7 +123,7 @@ def test_the_check_of_accusations_knows_the_usual_mistakes(capsys, cube):
     assert said(capsys, 2, right, cube)[0]
     assert "every second person" in said(capsys, 2, metrics.ppv(at.tpr, at.fpr_realised, 0.5), cube)[1]
     assert "share of members found" in said(capsys, 2, at.tpr, cube)[1]
-    assert "wrong" in said(capsys, 2, 1 - right, cube)[1] and "per cent" in said(capsys, 2, 100 * right, cube)[1]
+    assert "are wrong" in said(capsys, 2, 1 - right, cube)[1] and "in per cent" in said(capsys, 2, 100 * right, cube)[1]
 
 
 def test_the_check_of_two_worlds_notices_the_sign_and_the_targets_mate(capsys, cube):
@@ -179,6 +179,110 @@ def test_the_ceiling_of_epsilon_eight_is_the_smaller_of_two_lines(capsys, cube):
     assert said(capsys, 11, right, cube)[0] and "no share" in said(capsys, 11, math.exp(8) * 0.01 + 1e-5, cube)[1]
 
 
+def right_answers(cube) -> dict[int, float]:
+    """The truths of the parts that ask for a number with decimals, from their definitions."""
+    rmia, pool, (_, references) = cube["small"].scores("rmia"), cube["pool"].signals, cube["pool"].signals.hold_out(0)
+    at = metrics.tpr_at(rmia.value[0], rmia.member[0], 0.05)
+    phi, inside = references.margin[:, 0, 42], references.member[:, 42]
+    real, drawn = workshop.redrawn(cube["small"].signals, "loss")
+    tied = attacks.score("attack_r_lattice", pool.select(models=range(6)), targets=0)
+    noisy = cube["noise/0.25"].signals
+    once, often = (mean_auc(attacks.score("rmia", one)) for one in (noisy.select(queries=[0]), noisy))
+    return {
+        2: metrics.ppv(at.tpr, at.fpr_realised, 0.01), 3: phi[inside].mean() - phi[~inside].mean(),
+        5: (1 + (drawn >= real).sum()) / (len(drawn) + 1), 6: metrics.roc(tied.value[0], tied.member[0]).fpr[1],
+        8: often - once, 9: canary_aucs(cube)[0], 11: 1 - math.exp(-8) * (1 - 1e-5 - 0.01),
+    }  # fmt: skip
+
+
+def mean_auc(scores) -> float:
+    return float(np.mean([metrics.auc(v, m) for v, m in zip(scores.value, scores.member, strict=True)]))
+
+
+def canary_aucs(cube) -> tuple[float, float]:
+    """RMIA's AUC among canaries and among the others, averaged over targets and trainings."""
+    found = []
+    for source in workshop.group(cube, "canary"):
+        mask, scores = workshop.canaries(source), source.scores("rmia")
+        rows = zip(scores.value, scores.member, strict=True)
+        found.append([[metrics.auc(v[at], m[at]) for at in (mask, ~mask)] for v, m in rows])
+    return tuple(np.mean(found, axis=(0, 1)))
+
+
+@pytest.fixture(scope="module")
+def crowded(cube, tmp_path_factory) -> dict[str, Source]:
+    """The cube with two trainings whose canaries, every third image, are given away more than the others."""
+    more, root = dict(cube), tmp_path_factory.mktemp("canaries")
+    for number in range(2):
+        pool = store.open_folder(root, "pool", "toy", f"{number}" * 64, {"model": "toy"})
+        canary = np.arange(SAMPLES) % 3 == 1
+        pool.write_array("canary.npy", canary)
+        signals = cube_of(0.8, models=8, seed=10 + number)
+        shift = np.where(canary, 0.9, -0.3)[None, None] * signals.member[:, None]
+        more[f"canary/{number}"] = Source("canaries", replace(signals, margin=signals.margin + shift), pool=pool)
+    return more
+
+
+def digits(value: float, count: int) -> float:
+    return float(f"{value:.{count}g}")
+
+
+@pytest.mark.parametrize("part", [2, 3, 5, 6, 8, 9, 11])
+def test_an_answer_rounded_to_three_digits_is_right_and_one_digit_is_asked_for_more(capsys, part, crowded):
+    truth = float(right_answers(crowded)[part])
+    for enough in (truth, digits(truth, 4), np.float32(digits(truth, 4)), [truth]):
+        assert said(capsys, part, enough, crowded)[0], enough
+    if part != 11:  # its third digit rounds up to 1
+        assert said(capsys, part, digits(truth, 3), crowded)[0]
+    right, words = said(capsys, part, digits(truth, 1), crowded)
+    assert not right and "give one digit more" in words, (truth, words)
+    if part not in (3, 5, 8):  # 0.99 is also the share of worlds below the real one
+        right, words = said(capsys, part, 100 * digits(truth, 4), crowded)
+        assert not right and "in per cent" in words, words
+
+
+@pytest.mark.parametrize(("number", "truth", "rounds"), [
+    (0.03, 0.02894, True), (0.02, 0.02894, False), (0.32, 0.3249, True), (0.33, 0.3249, False), (18.4, 18.374, True),
+    (-0.32, 0.3249, False), (0.0, 0.3, False), (1.0, 0.9997, True), (1.0, 0.6, False), (100, 99.97, True),
+])  # fmt: skip
+def test_a_number_rounds_another_to_the_digits_it_has(number, truth, rounds):
+    assert exercises._rounds(number, truth) == rounds
+
+
+def test_a_rounding_that_fits_a_mistake_as_well_is_not_accepted():
+    verdict = [exercises._judge(x, [0.3249], "yes", [(0.3189, "mistake")], "hint") for x in (0.3249, 0.325, 0.32, 0.319, 0.5)]
+    assert [right for right, _ in verdict] == [True, True, False, False, False]
+    assert [words for _, words in verdict[2:]] == ["Close: give one digit more.", "mistake", "hint"]
+
+
+def test_the_check_of_canaries_knows_who_was_counted(capsys, crowded):
+    odd, others = canary_aucs(crowded)
+    assert odd > others and said(capsys, 9, odd, crowded)[0]
+    assert "wrong way round" in said(capsys, 9, others, crowded)[1]
+    each = [mean_auc(crowded[f"canary/{number}"].scores("rmia")) for number in range(2)]
+    assert "average over everybody" in said(capsys, 9, np.mean(each), crowded)[1]
+    assert all("one training, and everybody" in said(capsys, 9, auc, crowded)[1] for auc in each)
+    assert not said(capsys, 9, odd - 0.02, crowded)[0] and not said(capsys, 9, 1 - odd, crowded)[0]
+
+
+@pytest.mark.parametrize(("leak", "answer"), [(0.2, "less"), (2.4, "more"), (1.0, "cannot say")])
+def test_the_check_of_the_fair_fight_takes_one_of_three_words(capsys, leak, answer):
+    fights, rng = {}, np.random.default_rng(3)
+    for name, defense, gap in (("ordinary", None, 1.0), ("relaxed", "relaxloss", leak)):
+        for epoch, share in ((1, 0.5), (2, 1.0)):
+            signals = cube_of(gap * share, models=8)
+            margin = signals.margin + rng.normal(0, 0.3, signals.margin.shape)
+            correct = np.broadcast_to(np.arange(SAMPLES) % 20 < 13 + 3 * epoch, margin.shape)  # 80 % and 95 %
+            info = {"defense": defense, "epoch": epoch}
+            fights[f"fight/{name}/{epoch}"] = Source(
+                name, replace(signals, margin=margin, correct=correct, info=info), info=info
+            )
+    for word in ("more", "less", "cannot say"):
+        right, words = said(capsys, 10, word, fights)
+        assert right == (word == answer), words
+        assert ("test accuracy" if right else "one side of zero") in words
+
+
 def test_a_cube_that_lacks_a_role_is_said_in_words(capsys):
     assert "cannot be checked" in said(capsys, 2, 0.5, {})[1]
 
@@ -227,9 +331,13 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
     game = workshop.game(source, guesses=(1, 2, 3))
     shapes = game.view.figures["images"]["layout"]["shapes"]
     assert len(shapes) == 3 and len({json.dumps(shape["line"]) for shape in shapes}) == 1
-    assert not any("you" in trace["name"] for trace in game.view.figures["plane"]["data"])
+    assert game.view.table is None and not any("these 20" in trace["name"] for trace in game.view.figures["plane"]["data"])
+    before = game.view.figures["plane"]["layout"]["title"]
+    assert "Attacks on all images" in before["text"] and "when you are scored" in before["subtitle"]["text"]
     scored = game.set(score=True).figures["images"]["layout"]["shapes"]
     assert sum(shape["type"] == "rect" for shape in scored) == 20
+    assert game.view.table["who"].tolist() == ["you", "loss", "rmia"]
+    assert sum("these 20" in trace["name"] for trace in game.view.figures["plane"]["data"]) == 3
     wrong = (np.isin(np.arange(1, 21), (1, 2, 3)) != workshop.deal(source).member).sum()
     assert sum(shape["type"] == "line" for shape in scored) == 2 * wrong
 
@@ -246,7 +354,7 @@ def test_a_click_accuses_and_a_second_one_takes_it_back(source):
 def test_attacks_in_the_game_accuse_the_ten_that_they_score_highest(source):
     hand, loss = workshop.deal(source), source.scores("loss")
     top = np.argsort(-loss.value[0, hand.columns])[:10]
-    row = workshop.game(source).view.table.set_index("who").loc["loss"]
+    row = workshop.game(source, reveal=True).view.table.set_index("who").loc["loss"]
     assert row["members found"].startswith(f"{hand.member[top].sum()} of 10")
 
 

@@ -76,7 +76,7 @@ def _is(value: float, truth: float, tolerance: float = 5e-4) -> bool:
 
 def _digits(value: float) -> tuple[int, int]:
     """(significant digits, decimals) that a number was given with; zeros at the end are not seen."""
-    written = Decimal(repr(value)).normalize().as_tuple()
+    written = Decimal(f"{value:.12g}").normalize().as_tuple()
     return len(written.digits), max(0, -written.exponent)
 
 
