@@ -63,6 +63,7 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
     assert result["design"]["kind"] == "coins" and result["data"]["digest"] == found.digest
     assert result["audited_bound"]["epsilon"] == pytest.approx(verdicts[2].low) and result["provenance"]["recipe"] is None
     assert result["provenance"]["versions"].keys() >= {"mia_nb", "numpy"} and "torch" not in result["provenance"]["versions"]
+    assert not {"queries", "epochs", "split"} & result["provenance"]["parameters"].keys()  # nothing was trained or asked
     json.dumps(result, allow_nan=False)
     tagged = [cell for cell in notebook["cells"] if "headline" in cell["metadata"].get("tags", [])]
     assert len(tagged) == 2 and result["headline"] in "".join(tagged[0]["outputs"][0]["text"])
@@ -90,6 +91,9 @@ def test_limits_that_these_outputs_cannot_measure_are_refused(tmp_path, monkeypa
     outputs("small.npz", 0.0)
     assert main(["audit", "--logits", "small.npz", "--fail-if", "tpr@0.01>0.05"]) == 2
     assert "n0 = 200 non-members a model: 1,000 are needed" in capsys.readouterr().err
+    outputs("few.npz", 0.0, models=4)
+    assert main(["audit", "--logits", "few.npz", "--fail-if", "auc>0.6"]) == 2
+    assert "on 4 models (2 pairs): its interval over so few is too wide to decide" in capsys.readouterr().err
 
 
 def test_an_own_builder_on_a_folder_of_images_is_trained_attacked_and_reported(tmp_path, monkeypatch, capsys):
