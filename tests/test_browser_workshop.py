@@ -49,5 +49,5 @@ def test_the_game_is_played_in_jupyterlab(tmp_path, monkeypatch, dark):
         page.wait_for_function(f"{SENTENCE}.includes('1 of 20 accused')")
         page.locator(".widget-checkbox input[type=checkbox]").first.check()  # score me
         page.wait_for_function(f"/You: \\d+ of 20 right/.test({SENTENCE})")
-        assert page.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.shapes.length") >= 20
+        page.wait_for_function("document.querySelector('.js-plotly-plot')._fullLayout.shapes.length >= 20")
         assert (external, errors) == ([], [])
