@@ -107,7 +107,7 @@ def test_a_click_on_csv_png_and_html_downloads_what_is_shown(tmp_path, _live_mod
         assert (external, errors) == ([], [])
 
 
-def test_a_saved_explorer_is_drawn_again_from_the_notebook_alone(tmp_path, _live_mode):
+def test_a_saved_notebook_holds_every_picture_and_plotly_once(tmp_path, _live_mode):
     cells = [BIG.format(tests=str(TESTS)).replace("50_000", "2_000"), "widgets.scores(found)"]
     with live(tmp_path, cells, save_widgets=True) as (page, _, _, notebook):
         page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
