@@ -5,15 +5,12 @@ python benchmarks/explorers.py; the last column needs Chromium and playwright.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-
-from nbformat import v4
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -79,19 +76,10 @@ def painted(call: str, control: str) -> float:
     import lab
 
     os.environ.pop("MIA_NB_MODE", None)
-    node = v4.new_notebook(cells=[v4.new_code_cell(MADE), v4.new_code_cell(f"e = {call}; e")])
-    node.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "root").mkdir()
-        (Path(folder) / "root" / "live.ipynb").write_text(json.dumps(node))
-        with lab.jupyter_lab(Path(folder) / "root", Path(folder)) as address, lab.chromium() as (page, _, _):
-            lab.open_notebook(page, address, "live.ipynb")
-            lab.run_all(page)
-            page.wait_for_function(
-                "[...document.querySelectorAll('.js-plotly-plot')].some(p => p.dataset.drawn)", timeout=60_000
-            )
-            page.wait_for_timeout(2000)
-            times = [page.evaluate(MOVE, [control.split()[0]]) for _ in range(MOVES)]
+    cells = [MADE, f"e = {call}; e"]
+    with tempfile.TemporaryDirectory() as folder, lab.live_notebook(Path(folder), cells) as (page, _, _, _):
+        page.wait_for_timeout(2000)
+        times = [page.evaluate(MOVE, [control.split()[0]]) for _ in range(MOVES)]
     return statistics.median(t for t in times if t is not None)
 
 

@@ -5,7 +5,6 @@ Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright; the explor
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -55,24 +54,14 @@ def explorers(root: str) -> None:
     """Two explorers, live in JupyterLab, on the networks of `main`."""
     sys.path.insert(0, str(HERE.parent / "tests"))
     import lab
-    from nbformat import v4
 
     pool = training.train_pool(Recipe(), data.load("digits"), root=root)
     found = f"widgets.sources({str(Path(root).absolute())!r}, pool={pool.key!r})"
     cells = ["from mia_nb import widgets", f"widgets.scores({found})", f"widgets.sample({found})"]
-    node = v4.new_notebook(cells=[v4.new_code_cell(cell) for cell in cells])
-    node.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "root").mkdir()
-        (Path(folder) / "root" / "live.ipynb").write_text(json.dumps(node))
-        with lab.jupyter_lab(Path(folder) / "root", Path(folder)) as address, lab.chromium() as (page, _, _):
-            lab.open_notebook(page, address, "live.ipynb")
-            page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
-            lab.run_all(page)
-            page.wait_for_function("[...document.querySelectorAll('.js-plotly-plot')].every(p => p.dataset.drawn)")
-            page.wait_for_timeout(2000)
-            for cell, name in ((1, "explore-scores"), (2, "explore-sample")):
-                page.locator(".jp-Cell-outputArea").nth(cell).screenshot(path=HERE / f"{name}.png")
+    with tempfile.TemporaryDirectory() as folder, lab.live_notebook(Path(folder), cells) as (page, _, _, _):
+        page.wait_for_timeout(2000)
+        for cell, name in ((1, "explore-scores"), (2, "explore-sample")):
+            page.locator(".jp-Cell-outputArea").nth(cell).screenshot(path=HERE / f"{name}.png")
 
 
 def spiking(images, root: str) -> None:

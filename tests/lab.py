@@ -131,6 +131,32 @@ def run_all(page, timeout: float = 120) -> list[dict]:
     raise TimeoutError(f"cells not done after {timeout} s: {[cell['done'] for cell in cells]}")
 
 
+@contextlib.contextmanager
+def live_notebook(folder: Path, cells: list[str], *, dark: bool = False, save_widgets: bool = False) -> Iterator[tuple]:
+    """A notebook of these cells, run live and drawn; yields (page, external requests, errors, its path) below `folder`."""
+    from nbformat import v4
+
+    root, settings = folder / "root", folder / "settings"
+    root.mkdir()
+    node = v4.new_notebook(cells=[v4.new_code_cell(cell.strip()) for cell in cells])
+    node.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    (root / "live.ipynb").write_text(json.dumps(node))
+    chosen = {"@jupyterlab/apputils-extension/themes": {"theme": f"JupyterLab {'Dark' if dark else 'Light'}"}}
+    chosen["@jupyter-widgets/jupyterlab-manager/plugin"] = {"saveState": save_widgets}
+    for name, setting in chosen.items():
+        path = settings / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(setting))
+    with jupyter_lab(root, folder) as address, chromium(dark=dark) as (page, external, errors):
+        open_notebook(page, address, "live.ipynb")
+        page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
+        outputs = run_all(page)
+        assert [output for output in outputs if output["output_type"] == "error"] == []
+        page.wait_for_function("document.querySelector('.js-plotly-plot .main-svg') !== null", timeout=60_000)
+        page.wait_for_function("[...document.querySelectorAll('.js-plotly-plot')].every(p => p.dataset.drawn)", timeout=60_000)
+        yield page, external, errors, root / "live.ipynb"
+
+
 def wait_for_figures(page, count: int) -> None:
     """Until `count` plotly figures are drawn, no more and no fewer."""
     page.wait_for_function(f"{DRAWN} >= {count}", timeout=60_000)

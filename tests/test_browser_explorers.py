@@ -16,7 +16,6 @@ from pathlib import Path
 
 import lab
 import pytest
-from nbformat import v4
 
 from mia_nb import store
 
@@ -51,29 +50,6 @@ def _browser():
     lab.skip_without_browser()
 
 
-@contextlib.contextmanager
-def live(tmp_path: Path, cells: list[str], *, dark: bool = False, save_widgets: bool = False):
-    """A notebook of these cells, run live in JupyterLab; yields (page, requests, errors, path of the notebook)."""
-    root, settings = tmp_path / "root", tmp_path / "settings"
-    root.mkdir()
-    node = v4.new_notebook(cells=[v4.new_code_cell(cell.strip()) for cell in cells])
-    node.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    (root / "live.ipynb").write_text(json.dumps(node))
-    chosen = {"@jupyterlab/apputils-extension/themes": {"theme": f"JupyterLab {'Dark' if dark else 'Light'}"}}
-    chosen["@jupyter-widgets/jupyterlab-manager/plugin"] = {"saveState": save_widgets}
-    for name, setting in chosen.items():
-        path = settings / f"{name}.jupyterlab-settings"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(setting))
-    with lab.jupyter_lab(root, tmp_path) as address, lab.chromium(dark=dark) as (page, external, errors):
-        lab.open_notebook(page, address, "live.ipynb")
-        outputs = lab.run_all(page)
-        assert [output for output in outputs if output["output_type"] == "error"] == []
-        page.wait_for_function("document.querySelector('.js-plotly-plot .main-svg') !== null", timeout=60_000)
-        page.wait_for_function("[...document.querySelectorAll('.js-plotly-plot')].every(p => p.dataset.drawn)", timeout=60_000)
-        yield page, external, errors, root / "live.ipynb"
-
-
 @pytest.fixture
 def _live_mode(monkeypatch):
     monkeypatch.delenv("MIA_NB_MODE", raising=False)
@@ -83,7 +59,7 @@ def _live_mode(monkeypatch):
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_threshold_moves_by_keyboard_and_paints_in_time_at_fifty_thousand_samples(tmp_path, _live_mode, dark):
     cells = [BIG.format(tests=str(TESTS)), "widgets.scores(found)"]
-    with live(tmp_path, cells, dark=dark, save_widgets=True) as (page, external, errors, notebook):
+    with lab.live_notebook(tmp_path, cells, dark=dark, save_widgets=True) as (page, external, errors, notebook):
         assert page.locator(".js-plotly-plot").count() == 2
         before = page.evaluate(SENTENCES)
         page.locator(".noUi-handle").first.focus()
@@ -99,7 +75,7 @@ def test_the_threshold_moves_by_keyboard_and_paints_in_time_at_fifty_thousand_sa
 
 def test_a_click_on_csv_png_and_html_downloads_what_is_shown(tmp_path, _live_mode):
     cells = [BIG.format(tests=str(TESTS)).replace("50_000", "2_000"), "widgets.scores(found)"]
-    with live(tmp_path, cells) as (page, external, errors, _):
+    with lab.live_notebook(tmp_path, cells) as (page, external, errors, _):
         for name, start in (("CSV", b"# Scores and ROC"), ("HTML", b"<!DOCTYPE html>"), ("PNG", b"\x89PNG")):
             with page.expect_download(timeout=30_000) as caught:
                 page.locator("button.jupyter-button", has_text=name).click()
@@ -109,7 +85,7 @@ def test_a_click_on_csv_png_and_html_downloads_what_is_shown(tmp_path, _live_mod
 
 def test_a_saved_notebook_holds_every_picture_and_plotly_once(tmp_path, _live_mode):
     cells = [BIG.format(tests=str(TESTS)).replace("50_000", "2_000"), "widgets.scores(found)"]
-    with live(tmp_path, cells, save_widgets=True) as (page, _, _, notebook):
+    with lab.live_notebook(tmp_path, cells, save_widgets=True) as (page, _, _, notebook):
         page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
         page.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
         state = json.loads(notebook.read_text())["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]

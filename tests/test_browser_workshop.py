@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import lab
 import pytest
-from nbformat import v4
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CODE = [
@@ -25,14 +23,7 @@ def test_the_game_is_played_in_jupyterlab(tmp_path, monkeypatch, dark):
     lab.skip_without_browser()
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.delenv("MIA_NB_MODE", raising=False)
-    root = tmp_path / "root"
-    root.mkdir()
-    spec = {"kernelspec": {"name": "python3", "display_name": "python3", "language": "python"}}
-    (root / "a.ipynb").write_text(json.dumps(v4.new_notebook(cells=[v4.new_code_cell(c) for c in CODE], metadata=spec)))
-    with lab.jupyter_lab(root, tmp_path) as address, lab.chromium(dark=dark) as (page, external, errors):
-        lab.open_notebook(page, address, "a.ipynb")
-        outputs = lab.run_all(page)
-        assert not [output for output in outputs if output["output_type"] == "error"]
+    with lab.live_notebook(tmp_path, CODE, dark=dark) as (page, external, errors, _):
         lab.wait_for_figures(page, 2)
         assert "because so" not in page.evaluate(
             "[...document.querySelectorAll('.jp-OutputArea')].map(e => e.innerText).join()"
