@@ -70,6 +70,8 @@ class Plan(NamedTuple):
     channels_last: bool
     start: Start | None = None  # a derived pool's
     held_out: np.ndarray | None = None  # numbers of the images that only the defense sees
+    compiled: bool = False  # forward, loss and backward pass by torch.compile
+    graph: bool = False  # a group of plain models in one CUDA graph
 
     @property
     def steps(self) -> int:

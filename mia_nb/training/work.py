@@ -54,6 +54,8 @@ def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]
         execution["channels_last"],
         start_of(folder),
         held_out(recipe, folder.read_array("population.npy")),
+        execution.get("compiled", False),  # older records lack these two
+        execution.get("graph", False),
     )
     return plan, execution
 
