@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from mia_nb import defenses, store
 from mia_nb.defenses.dp_sgd import Clipped
-from mia_nb.training.loop import Group, Plan, augmentation, generator, learning_rate, mix
+from mia_nb.training.loop import Group, Plan, answer, augmentation, generator, learning_rate, mix
 
 
 class ClippedGroup(Group):
@@ -27,7 +29,7 @@ class ClippedGroup(Group):
         """One step on a Poisson batch (B, C, H, W), maybe empty; the detached losses (B,)."""
 
         def losses_of(hooked, rows: slice) -> Tensor:
-            step = defenses.Step(lambda x: self.answer(hooked, x), self.criterion, x[rows], y[rows], 0, {}, {})
+            step = defenses.Step(partial(answer, self.plan, hooked), self.criterion, x[rows], y[rows], 0, {}, {})
             return defenses.plain(step)[0]
 
         self.optimizer.param_groups[0]["lr"] = lr

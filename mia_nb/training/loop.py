@@ -161,7 +161,6 @@ class Group:
         self.optimizer = kind(self.params.values(), lr=recipe.lr, fused=True, **{**defaults, **recipe.optimizer_args})
         self.generators: list[torch.Generator] = []
         self.criterion = LOSSES[recipe.loss]
-        self.options = {"per_step": True} if recipe.loss in PER_STEP else {}
         self.defense = defenses.find(recipe.defense) if recipe.defense else None
         self.trained = [name for name, p in self.params.items() if p.requires_grad]
         # early stopping: the lowest loss on held-out images, after how many epochs, and the weights then
@@ -178,17 +177,7 @@ class Group:
         draws: the defense's, each (G, ...); without them those of a first step are taken. objective: by default the defense's.
         """
         draws = self.draws(epoch, 1, y.shape[1])(0) if draws is None else draws
-        if objective is None:
-            objective = partial(self.defense.objective, **self.arguments) if self.defense else defenses.plain
-
-        def one(params, buffers, x, y, draws):
-            if self.plan.stacked:
-                call = lambda x: functional_call(self.module, (params, buffers), (x,), self.options)  # noqa: E731
-            else:
-                call = partial(self.module, **self.options)
-            trained = {name: params[name] for name in self.trained}
-            return objective(defenses.Step(partial(self.answer, call), self.criterion, x, y, epoch, trained, draws))
-
+        one = partial(model_losses, self.plan, self.module, objective or self.objective, self.trained, epoch)
         if not self.plan.stacked:
             losses, minimised = one(self.params, None, x[0], y[0], {name: value[0] for name, value in draws.items()})
             return losses[None], minimised[None]
@@ -196,20 +185,13 @@ class Group:
             # other draws are refused: one for the whole group would make a model depend on its companions
             return vmap(one, randomness="error")(self.params, self.buffers, x, y, draws)
 
-    def answer(self, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Logits of images, in the recipe's precision."""
-        dtype = self.plan.recipe.dtype
-        if self.plan.channels_last:
-            x = x.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self.plan.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-            logits = call(x)
-        return logits.to(DTYPES[dtype])
-
     @property
-    def arguments(self) -> dict:
-        """Options of the defense that its objective takes."""
+    def objective(self) -> Callable:
+        """The defense's objective with those of its options that it takes."""
+        if self.defense is None:
+            return defenses.plain
         wanted = inspect.signature(self.defense.objective).parameters
-        return {name: value for name, value in self.plan.recipe.defense_args.items() if name in wanted}
+        return partial(self.defense.objective, **{k: v for k, v in self.plan.recipe.defense_args.items() if k in wanted})
 
     def draws(self, epoch: int, steps: int, batch: int) -> Callable[[int], dict[str, Tensor]]:
         """The defense's random numbers of an epoch: step -> its draws, each (G, ...), held-out images as shown."""
@@ -331,6 +313,28 @@ class Group:
             tensors = {name: current[names[id(t)]] for name, t in tensors.items()}
             tensors = {name: t[slot] for name, t in tensors.items()} if self.plan.stacked else tensors
         return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+
+
+def model_losses(plan: Plan, module, objective, trained, epoch, params, buffers, x, y, draws) -> tuple[Tensor, Tensor]:
+    """Per-sample losses (B,) of one model and what it minimises: with these weights in the module, or its own where buffers
+    is None."""
+    options = {"per_step": True} if plan.recipe.loss in PER_STEP else {}
+
+    def call(x: Tensor) -> Tensor:
+        return module(x, **options) if buffers is None else functional_call(module, (params, buffers), (x,), options)
+
+    forward, own = partial(answer, plan, call), {name: params[name] for name in trained}
+    return objective(defenses.Step(forward, LOSSES[plan.recipe.loss], x, y, epoch, own, draws))
+
+
+def answer(plan: Plan, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Logits of images, in the recipe's precision."""
+    dtype = plan.recipe.dtype
+    if plan.channels_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    with torch.autocast(plan.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+        logits = call(x)
+    return logits.to(DTYPES[dtype])
 
 
 def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None) -> nn.Module:
