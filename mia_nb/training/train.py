@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import difflib
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from tqdm.auto import tqdm
 
 from mia_nb import __version__, data, defenses, models, store
 from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
-from mia_nb.training import loop
+from mia_nb.training import engines, loop, remote
 from mia_nb.training.clipped import ClippedGroup
 from mia_nb.training.execution import choose, execution, processes
 from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, SCHEDULES, Plan, mix
 from mia_nb.training.pool import Pool, load_pool
+from mia_nb.training.progress import Bar
 from mia_nb.training.work import Helpers, remove_parts, trace_name, unfinished, units, weights_digest, weights_name, work
 from mia_nb.types import Images, Recipe
 
@@ -42,7 +41,7 @@ def train_pool(
     root: str | Path = "results",
     device: str | None = None,
     strategy: str = "auto",
-    workers: int | None = None,
+    workers: int | str | Any = None,
     progress: bool = True,
     force: bool = False,
     checkpoint: float = 60.0,
@@ -54,7 +53,9 @@ def train_pool(
     parent's, and its weights are part of the key. epochs=0 takes them as they are, say at other `timesteps`.
     strategy: "auto" (by rule: stacked where a step's activations fit a core's cache, or on a GPU a network has under a million
     weights; else plain), "plain", "stacked", "stacked:G", or "measure" (times one step of each).
-    workers: processes, by default as many as cores on a CPU and one on a GPU.
+    workers: processes, by default as many as cores on a CPU and one a GPU; or an engine, on this machine or many, by name
+    ("dask:8", "ray:8", "slurm:8", "joblib:8") or as an executor: `engines.find`. Its workers must see `root`; a worker that is
+    lost costs one unit (a model or a stacked group), which another goes on with.
     checkpoint: seconds between part files of a running group, from which a killed run resumes to the same bits (same device,
     strategy and threads, which are recorded and read back). force: train again from nothing.
     Raises ValueError for recipes that cannot be trained, models that diverged (the others are kept), a pool begun elsewhere,
@@ -71,19 +72,29 @@ def train_pool(
             remove_parts(folder)
             return announce(pool, progress, "cached")
     begun = time.perf_counter()
-    with Helpers(processes(recipe, device, workers) - 1) as helpers:
+    engine = engines.find(workers)
+    if engine and models.architecture(recipe.model, recipe.model_args).startswith("__main__:"):
+        raise ValueError(
+            f"model={recipe.model!r} lives in this script, which workers={workers} cannot import: put it in a module"
+        )
+    with Helpers(0 if engine else processes(recipe, device, workers) - 1) as helpers:
         if not known:
             check(recipe, images, member, population, parent)
             open_pool(pool, images, extra)
         rows = missing(folder, len(member), force, unfinished)
-        plan = plan_of(recipe, images, member, population, parent)
-        first = partial(choose, plan, device, strategy, workers)
-        how = execution(folder, device, strategy, first)
+        if engine:
+            how = remote.decide(engine, folder, device, strategy)
+        else:
+            plan = plan_of(recipe, images, member, population, parent)
+            how = execution(folder, device, strategy, partial(choose, plan, device, strategy, workers))
         touched = [unit for unit in units(len(member), how["group"]) if set(unit) & set(rows)]
-        count = min(len(helpers.processes), len(touched) - 1)
-        with _Bar(recipe, [m for unit in touched for m in unit], how, count + 1, progress) as bar:
-            helpers.start(folder, count, checkpoint, bar.update)
-            work(folder, images=images, checkpoint=checkpoint, progress=bar.update)
+        count = min(engine.workers, len(touched)) if engine else 1 + min(len(helpers.processes), len(touched) - 1)
+        with Bar(_title(recipe), [m for unit in touched for m in unit], recipe.epochs, how, count, progress) as bar:
+            if engine:
+                remote.train_on(engine, folder, touched, checkpoint, bar.update)
+            else:
+                helpers.start(folder, count - 1, checkpoint, bar.update)
+                work(folder, images=images, checkpoint=checkpoint, progress=bar.update)
     return announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
 
 
@@ -354,33 +365,6 @@ def open_pool(pool: Pool, images: Images, extra: dict) -> None:
                 folder.write_array(name, array if isinstance(array, np.ndarray) else array.cpu().numpy())
         if not folder.intact("images.json"):
             folder.write_json("images.json", about)
-
-
-class _Bar:
-    """One progress bar in model-epochs; plain lines, about ten in all, where MIA_NB_MODE is batch."""
-
-    def __init__(self, recipe: Recipe, rows: list[int], execution: dict, workers: int, progress: bool):
-        how = f"stacked {execution['group']}" if execution["stacked"] else "plain"
-        self.label = f"training {len(rows)} {_title(recipe)} ({how}, {workers} x {execution['threads']} threads)"
-        self.plain = os.environ.get("MIA_NB_MODE") == "batch"
-        self.bar = tqdm(total=len(rows) * recipe.epochs, desc=self.label, unit="epoch", disable=not progress or self.plain)
-        self.progress, self.done, self.begun, self.lock = progress, 0, time.perf_counter(), threading.Lock()
-
-    def update(self, rows: list[int], epochs: int, loss: float) -> None:
-        """Some rows are `epochs` further; called from any thread."""
-        with self.lock:
-            before, self.done = self.done, self.done + len(rows) * epochs
-            self.bar.set_postfix(loss=f"{loss:.3g}", refresh=False)
-            self.bar.update(len(rows) * epochs)
-            if self.plain and self.progress and before * 10 // self.bar.total != self.done * 10 // self.bar.total:
-                left = (time.perf_counter() - self.begun) * (self.bar.total / self.done - 1)
-                print(f"{self.label}: {100 * self.done // self.bar.total} %, loss {loss:.3g}, {left:.0f} s left", flush=True)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self.bar.close()
 
 
 def announce(pool: Pool, progress: bool, what: str) -> Pool:

@@ -31,10 +31,10 @@ from mia_nb.types import Images, Recipe
 Progress = Callable[[list[int], int, float], None]  # (rows, epochs done just now, mean loss)
 
 
-def load_images(folder: Folder, device: str | torch.device = "cpu") -> Images:
+def load_images(folder: Folder) -> Images:
     """The images a pool was trained on, from its own folder."""
     about = folder.read_json("images.json")
-    x, y = (torch.from_numpy(folder.read_array(f"{part}.npy")).to(device) for part in ("images", "labels"))
+    x, y = (torch.from_numpy(folder.read_array(f"{part}.npy")) for part in ("images", "labels"))
     canary = folder.read_array("canary.npy") if folder.has("canary.npy") else None
     return Images(x=x, y=y, canary=canary, **{k: tuple(v) if isinstance(v, list) else v for k, v in about.items()})
 
@@ -42,22 +42,24 @@ def load_images(folder: Folder, device: str | torch.device = "cpu") -> Images:
 def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]:
     """The plan of a pool begun in this folder and how it is executed."""
     execution = folder.read_json("execution.json")
-    device = torch.device(execution["device"])
-    images = load_images(folder, device) if images is None else images._replace(x=images.x.to(device), y=images.y.to(device))
-    recipe = Recipe.from_json(folder.recipe)
-    plan = Plan(
-        recipe,
-        images,
-        folder.read_array("member.npy"),
-        device,
-        execution["stacked"],
-        execution["channels_last"],
-        start_of(folder),
-        held_out(recipe, folder.read_array("population.npy")),
-        execution.get("compiled", False),  # older records lack these two
-        execution.get("graph", False),
+    device, plan = torch.device(execution["device"]), bare_plan(folder, images)
+    plan = plan._replace(
+        images=plan.images._replace(x=plan.images.x.to(device), y=plan.images.y.to(device)),
+        device=device,
+        stacked=execution["stacked"],
+        channels_last=execution["channels_last"],
+        compiled=execution.get("compiled", False),  # older records lack these two
+        graph=execution.get("graph", False),
     )
     return plan, execution
+
+
+def bare_plan(folder: Folder, images: Images | None = None) -> Plan:
+    """What there is to train in this folder, on the CPU, one model at a time."""
+    recipe = Recipe.from_json(folder.recipe)
+    kept = held_out(recipe, folder.read_array("population.npy"))
+    images = load_images(folder) if images is None else images
+    return Plan(recipe, images, folder.read_array("member.npy"), torch.device("cpu"), False, False, start_of(folder), kept)
 
 
 def start_of(folder: Folder) -> Start | None:
@@ -164,7 +166,40 @@ def unit_name(rows: list[int]) -> str:
 
 
 def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress) -> None:
-    """Train one group to the end, from its part file if there is one; finished models are written one file each."""
+    """Train one group to the end, in halves where it does not fit into memory: stacked models do not depend on how many they
+    are. ValueError for one model that does not fit."""
+    reported = 0
+
+    def told(rows: list[int], epochs: int, loss: float) -> None:
+        nonlocal reported
+        reported += epochs
+        progress(rows, epochs, loss)
+
+    try:
+        _train_group(folder, plan, rows, checkpoint, told)
+        return
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        reason = " ".join(str(error).split())[:160]
+    # outside of the handler, whose traceback holds the group's tensors
+    if plan.device.type == "cuda":
+        torch.cuda.empty_cache()
+    if len(rows) == 1:
+        raise ValueError(
+            f"model {rows[0]} does not fit into memory ({reason}): take a smaller batch or network, fewer workers on this "
+            "device, or a larger device; what is finished is kept"
+        )
+    progress(rows, -reported, float("nan"))
+    half = len(rows) // 2
+    print(f"{len(rows)} models do not fit into memory together: training {half} at a time", file=sys.stderr)
+    for part in (rows[:half], rows[half:]):
+        if unfinished(folder, part):
+            train_unit(folder, plan, part, checkpoint, progress)
+
+
+def _train_group(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress) -> None:
+    """Train one group from its part file if there is one; finished models are written one file each."""
     group, epochs = group_of(plan, rows), plan.recipe.epochs
     counts = plan.member[rows].sum(1)
     # float16 log-losses of each row's members, in sample order: a float16 loss would underflow below 6e-8
