@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 DRAWS = ("plain", "dropout", "augment", "noise", "steps")
 SPLITS = ("pairs", "bernoulli", "given")
 TOP = 10  # sorted log-probabilities kept per sample for the shadow classifier
+CUBES = ("margin", "entropy", "modified_entropy", "correct")  # (M, Q, N)
+PER_MODEL = (*CUBES, "member", "top_log_p")
 
 
 class Images(NamedTuple):
@@ -94,6 +96,7 @@ class Signals:
     """All that an attacker measures. margin phi = z_y - logsumexp of the others = log p_y - log(1 - p_y): never saturates.
 
     Source: attacks use only these; equations in Carlini et al. 2022 (margin), Song & Mittal 2021 (modified entropy).
+    Arrays from the store are read-only and lie on the disk until they are used; a selection is cut when it is first read.
     """
 
     margin: np.ndarray  # (M, Q, N) float64
@@ -130,27 +133,48 @@ class Signals:
     log_not_p = property(lambda self: -np.logaddexp(0.0, self.margin))
     loss = property(lambda self: np.logaddexp(0.0, -self.margin))
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(M, Q, N), without cutting anything."""
+        return vars(self)["margin"].shape if "margin" in vars(self) else tuple(len(chosen) for chosen in self._chosen)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether membership is hidden from the attacker, without cutting anything."""
+        return vars(self).get("member", self) is None
+
     def select(self, models=None, queries=None, samples=None) -> Signals:
-        """Sub-cube by index arrays, slices or masks along each axis; None keeps all."""
-        m, q, n = (
-            slice(None) if i is None else np.atleast_1d(i) if not isinstance(i, slice) else i
-            for i in (models, queries, samples)
-        )
+        """Sub-cube by index arrays, slices or masks along each axis; None keeps all.
 
-        def cut(cube):
-            return cube[m][:, q][:, :, n]
+        What there is of each model is cut when it is first read: who never reads a cube never holds a copy of it.
+        """
+        chosen = tuple(_positions(size, i) for size, i in zip(self.shape, (models, queries, samples), strict=True))
+        n, part = _index(chosen[2]), object.__new__(Signals)
+        known = {"labels": self.labels[n], "population": self.population[n], "draws": self.draws, "info": self.info}
+        vars(part).update(known | ({"member": None} if self.hidden else {}), _source=self, _chosen=chosen)
+        return part
 
-        return replace(
-            self,
-            margin=cut(self.margin),
-            entropy=cut(self.entropy),
-            modified_entropy=cut(self.modified_entropy),
-            correct=cut(self.correct),
-            labels=self.labels[n],
-            population=self.population[n],
-            member=None if self.member is None else self.member[m][:, n],
-            top_log_p=self.top_log_p[m][:, n],
-        )
+    def hide(self) -> Signals:
+        """The same with membership hidden from the attacker."""
+        part = self.select()
+        vars(part)["member"] = None
+        return part
+
+    def cut(self, name: str, samples=slice(None), queries=slice(None)) -> np.ndarray:
+        """Some samples of a cube (of some queries), of member or of top_log_p: nothing else is made."""
+        if name in vars(self):
+            value = vars(self)[name]
+            return value[:, :, samples][:, queries] if name in CUBES else value[:, samples]
+        m, q, n = self._chosen
+        return self._source.cut(name, _index(_within(n, samples)), _index(_within(q, queries)))[_index(m)]
+
+    def __getattr__(self, name: str):
+        if name not in PER_MODEL or "_source" not in vars(self):
+            raise AttributeError(f"Signals have no {name}")
+        return vars(self).setdefault(name, self.cut(name))
+
+    def __reduce__(self):
+        return Signals, tuple(getattr(self, f.name) for f in fields(self))
 
     def hold_out(self, target: int, *, keep_mate: bool = False) -> tuple[Signals, Signals]:
         """(target with M = 1 and its membership hidden, references).
@@ -158,14 +182,14 @@ class Signals:
         Every row whose mask on the audited columns equals the target's or its exact complement is no reference: the target
         itself and its mate. `keep_mate=True` drops only rows equal to the target's, which leaks the design (evaluation 1.2).
         """
-        if self.member is None:
+        if self.hidden:
             raise ValueError("these signals hide membership (member=None): references need it")
-        audited = self.member[:, ~self.population]
+        audited = self.member[:, ~self.population] if self.population.any() else self.member
         drop = (audited == audited[target]).all(1)
         if not keep_mate:
             drop |= (audited != audited[target]).all(1)
         drop[target] = True
-        return replace(self.select(models=[target]), member=None), self.select(models=np.flatnonzero(~drop))
+        return self.select(models=[target]).hide(), self.select(models=np.flatnonzero(~drop))
 
     @classmethod
     def from_logits(cls, logits, labels, member=None, *, population=None, temperature=1.0, draws="plain", info=None) -> Signals:
@@ -219,6 +243,25 @@ class Signals:
             info=dict(info or {}),
             **cubes,
         )
+
+
+def _positions(size: int, index) -> range | np.ndarray:
+    """Numbers along an axis that an index array, a slice, a mask or None picks."""
+    if index is None or isinstance(index, slice):
+        return range(size)[index or slice(None)]
+    return np.arange(size)[np.atleast_1d(index)]
+
+
+def _within(positions, index):
+    """positions[index], a range of a range staying one."""
+    return np.asarray(positions)[index] if isinstance(index, np.ndarray) else positions[index]
+
+
+def _index(positions):
+    """What picks these positions: a slice, and so a view, where it can be one."""
+    if not isinstance(positions, range):
+        return positions
+    return slice(positions.start, positions.stop, positions.step) if positions.step > 0 else np.asarray(positions, int)
 
 
 def _measure(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.attacks.margins import COMBINE, combine_queries
+from mia_nb.attacks.margins import COMBINE, Columns, blocks, combine_queries
 from mia_nb.types import Signals
 
 LOG_P_ATTACKS = ("attack_p", "rmia", "base")  # work on log p: average the probability over queries
@@ -30,36 +30,49 @@ def combination(attack: str, draws: str, combine: str | None = None) -> str:
     return "llr" if attack in LIKELIHOOD_ATTACKS and draws in ("augment", "steps") else "margin"
 
 
-def reduced(signals: Signals, attack: str, combine: str | None) -> np.ndarray:
-    """(M, N) margins after query combination."""
-    how = combination(attack, signals.draws, combine)
+def own(target: Signals, attack: str, combine: str | None) -> np.ndarray:
+    """(N,) margins of the target after query combination."""
+    how = combination(attack, target.draws, combine)
     one_of("combine", how, COMBINE)
-    return combine_queries(signals.margin, how)
+    return combine_queries(target.margin, how)[0]
 
 
-def per_query(target: Signals, references: Signals, attack: str, combine: str | None) -> list:
+def theirs(references: Signals, attack: str, combine: str | None) -> Columns:
+    """(M, N) margins of the references after query combination, which never exist at once."""
+    how = combination(attack, references.draws, combine)
+    one_of("combine", how, COMBINE)
+    return columns(references, "margin").then(lambda margin: combine_queries(margin, how))
+
+
+def columns(references: Signals, name: str) -> Columns:
+    """A field of the references, (M, N); of a cube the columns are (M, Q, part)."""
+    models, _, samples = references.shape
+    return Columns((models, samples), lambda part: references.cut(name, part))
+
+
+def per_query(target: Signals, references: Signals, attack: str, combine: str | None) -> list[tuple[np.ndarray, Columns]]:
     """Pairs of margins (N,) and (M, N): one pair a query for combine="llr", one pair of reduced margins otherwise."""
     how = combination(attack, target.draws, combine)
     one_of("combine", how, ("llr", *COMBINE))
-    if how == "llr":
-        return [(target.margin[0, q], references.margin[:, q]) for q in range(target.margin.shape[1])]
-    return [(combine_queries(target.margin, how)[0], combine_queries(references.margin, how))]
+    if how != "llr":
+        return [(own(target, attack, how), theirs(references, attack, how))]
+    models, queries, samples = references.shape
+    asked = [Columns((models, samples), lambda part, q=q: references.cut("margin", part, q)) for q in range(queries)]
+    return list(zip(target.margin[0], asked, strict=True))
 
 
 def check(attack: str, target: Signals, references: Signals | None = None, *, needs_references=False, same_samples=True):
     """Refuse in one line what no attack can work with."""
-    if len(target.margin) != 1:
-        raise ValueError(
-            f"{attack} takes one target, got {len(target.margin)} models: use attacks.score, or signals.hold_out(m)"
-        )
-    if references is None or not len(references.margin):
+    if target.shape[0] != 1:
+        raise ValueError(f"{attack} takes one target, got {target.shape[0]} models: use attacks.score, or signals.hold_out(m)")
+    if references is None or not references.shape[0]:
         if needs_references:
             raise ValueError(f"{attack} needs reference models and none are left: train more pairs, or use loss or attack_p")
         return
-    if references.member is None:
+    if references.hidden:
         raise ValueError(f"{attack} needs to know which samples each reference was trained on, but references.member is None")
-    if target.margin.shape[1] != references.margin.shape[1]:
-        asked = target.margin.shape[1], references.margin.shape[1]
+    if target.shape[1] != references.shape[1]:
+        asked = target.shape[1], references.shape[1]
         raise ValueError(f"the target was queried {asked[0]} times, the references {asked[1]} times: query both alike")
     if same_samples and not np.array_equal(target.labels, references.labels):
         sizes = target.labels.size, references.labels.size
@@ -69,7 +82,7 @@ def check(attack: str, target: Signals, references: Signals | None = None, *, ne
 class Sides(NamedTuple):
     """Which references were trained on each sample."""
 
-    mask: np.ndarray  # (M, N) bool, True = IN
+    mask: Columns  # (M, N) bool, True = IN
     n_in: np.ndarray  # (N,)
     n_out: np.ndarray
     usable: np.ndarray  # (N,) bool: has every side the attack needs; never demanded of population samples
@@ -80,10 +93,12 @@ def sides(attack: str, target: Signals, references: Signals | None, need: tuple,
     """The sides of every sample; a missing one is refused (missing="raise") or makes the score NaN ("nan")."""
     check(attack, target, references, needs_references=True)
     one_of("missing", missing, ("raise", "nan"))
-    mask = references.member
-    n_in = np.add.reduce(mask, axis=0, dtype=np.int64)
+    mask = columns(references, "member")
+    n_in = np.empty(mask.shape[1], np.int64)
+    for part in blocks(*mask.shape):
+        n_in[part] = np.add.reduce(mask[:, part], axis=0, dtype=np.int64)
     n_out = len(mask) - n_in
-    usable = np.ones(mask.shape[1], bool)
+    usable = np.ones(n_in.shape, bool)
     for side, count in (("in", n_in), ("out", n_out)):
         if side in need:
             usable &= count > 0

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import betaln, digamma, gammaln, hyp2f1, log_ndtr, polygamma, stdtr
 
-from mia_nb.attacks.inputs import Sides, combination, one_of, per_query, reduced, sides
-from mia_nb.attacks.margins import blocks, median
+from mia_nb.attacks.inputs import Sides, columns, combination, one_of, own, per_query, sides, theirs
+from mia_nb.attacks.margins import Columns, blocks, median
 from mia_nb.types import Signals
 
 PRIOR_CAP = 5000.0  # nig's a0 when the variances look alike
@@ -54,7 +54,7 @@ class Fit(NamedTuple):
         return inside - outside
 
 
-def _worlds(phi: np.ndarray, side: Sides) -> tuple[World, World]:
+def _worlds(phi: Columns, side: Sides) -> tuple[World, World]:
     """IN and OUT world in two masked passes; a world without references has mean 0 and ss 0."""
     n = np.maximum(side.n_in, 1), np.maximum(side.n_out, 1)
     mean, ss = np.empty((2, phi.shape[1])), np.empty((2, phi.shape[1]))
@@ -136,9 +136,9 @@ def lira_fit(
     """
     one_of("variance", variance, ("per_sample", "global", "shrunk"))
     side = sides("lira", target, references, ("in", "out"), "nan")
-    phi = reduced(references, "lira", combine)
+    phi = theirs(references, "lira", combine)
     means, variances = _gaussians(phi, side, False, share_variance, variance, ddof, nu0, "mean")
-    return reduced(target, "lira", combine)[0], _fit(side, means, variances, (np.inf, np.inf))
+    return own(target, "lira", combine), _fit(side, means, variances, (np.inf, np.inf))
 
 
 def nig_fit(target: Signals, references: Signals, *, combine="margin", **options) -> tuple[np.ndarray, Fit]:
@@ -147,9 +147,9 @@ def nig_fit(target: Signals, references: Signals, *, combine="margin", **options
     log_ratio of the margins is the score of nig(..., combine, allow_unequal=True); NaN where a side is missing.
     """
     side = sides("nig", target, references, ("in", "out"), "nan")
-    worlds = _worlds(reduced(references, "nig", combine), side)
+    worlds = _worlds(theirs(references, "nig", combine), side)
     centre, a, c = _nig_predictives(*worlds, side.audited, **options)
-    return reduced(target, "nig", combine)[0], _fit(side, centre, c, [2 * one for one in a])
+    return own(target, "nig", combine), _fit(side, centre, c, [2 * one for one in a])
 
 
 def _fit(side: Sides, centre, variance, freedom) -> Fit:
@@ -202,21 +202,25 @@ def _variance(world, n, ss, means, *, audited, variance, ddof, nu0) -> np.ndarra
 
 def _joint(target, references, side, rho, combine) -> np.ndarray:
     """log N(D; m_in, V) - log N(D; m_out, V) of the vector D of a sample's Q margins, V pooled over samples and sides."""
-    observed, margin = target.margin[0], references.margin
+    observed, margin = target.margin[0], columns(references, "margin")
     if combine == "mean_sd":
-        observed, margin = _mean_and_log_sd(target.margin)[0], _mean_and_log_sd(margin)
-    models, dims, samples = margin.shape
+        for cubes in ((target.margin,), (margin[:, part] for part in blocks(*margin.shape))):
+            if not any(np.ptp(cube, axis=1).any() for cube in cubes):
+                raise ValueError("combine='mean_sd' needs several differing queries of a stochastic model; these do not differ")
+        observed, margin = _mean_and_log_sd(target.margin)[0], margin.then(_mean_and_log_sd)
+    dims, (models, samples) = len(observed), margin.shape
     free = np.array([n[side.audited].sum() - side.audited.sum() for n in (side.n_in, side.n_out)])
     if free.min() < 20 * dims:
         raise ValueError(
             f"lira: the joint form of {dims} signals needs {20 * dims} degrees of freedom on a side and the references leave "
             f"{free.min()}: train more pairs, or use combine='llr'"
         )
-    m_in, m_out = np.array([[world.mean for world in _worlds(margin[:, d], side)] for d in range(dims)]).swapaxes(0, 1)
+    each = [_worlds(margin.then(lambda vectors, d=d: vectors[:, d]), side) for d in range(dims)]
+    m_in, m_out = np.array([[world.mean for world in worlds] for worlds in each]).swapaxes(0, 1)
     cross = np.zeros((dims, dims))
     for part in blocks(models * dims, samples):
-        mask, used = side.mask[:, None, part], side.audited[part]
-        residual = (margin[:, :, part] - np.where(mask, m_in[:, part], m_out[:, part])) * used
+        mask, used = side.mask[:, part][:, None], side.audited[part]
+        residual = (margin[:, part] - np.where(mask, m_in[:, part], m_out[:, part])) * used
         residual = residual.swapaxes(0, 1).reshape(dims, -1)
         cross += residual @ residual.T
     pooled = cross / free.sum()
@@ -228,8 +232,6 @@ def _joint(target, references, side, rho, combine) -> np.ndarray:
 
 def _mean_and_log_sd(margin) -> np.ndarray:
     """(M, Q, N) -> (M, 2, N): mean and log standard deviation over the queries."""
-    if margin.shape[1] < 2 or not np.ptp(margin, axis=1).any():
-        raise ValueError("combine='mean_sd' needs several differing queries of a stochastic model; these do not differ")
     return np.stack([margin.mean(1), np.log(np.maximum(margin.std(1, ddof=1), 1e-9))], axis=1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,26 @@ from mia_nb.types import Signals
 
 BLOCK = 1 << 15  # float64 per temporary (256 kB): the handful that a kernel holds stays in one core's cache
 COMBINE = ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last")
+
+
+class Columns:
+    """An array (M, ..., N) over the references of which only the columns in hand are ever made: x[:, part]."""
+
+    def __init__(self, shape: tuple[int, ...], make: Callable[[slice], np.ndarray]):
+        self.shape, self.make = shape, make
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: tuple) -> np.ndarray:
+        return self.make(index[-1])
+
+    def __invert__(self) -> Columns:
+        return self.then(np.logical_not)
+
+    def then(self, change: Callable[[np.ndarray], np.ndarray]) -> Columns:
+        """change(x), block by block."""
+        return Columns(self.shape, lambda part: change(self.make(part)))
 
 
 def blocks(rows: int, samples: int) -> Iterator[slice]:
@@ -46,7 +66,7 @@ def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.nd
     return logs[0], logs[1]
 
 
-def median(phi: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def median(phi: np.ndarray | Columns, mask: np.ndarray | Columns) -> np.ndarray:
     """(N,) median of phi (M, N) over the rows that the mask keeps; NaN where it keeps none."""
     out = np.empty(phi.shape[1])
     for part in blocks(*phi.shape):
@@ -74,9 +94,10 @@ def combine_queries(margin: np.ndarray, combine: str) -> np.ndarray:
         cut = queries // 10
         return np.sort(margin, axis=1)[:, cut : queries - cut].mean(1)
     out = np.empty((len(margin), samples))
-    for m, part in ((m, part) for m in range(len(margin)) for part in blocks(queries, samples)):
-        mean_p, mean_q = log_mean_p_q(margin[m, :, part], np.full((queries, 1), 1 / queries))
-        out[m, part] = mean_p - mean_q
+    for part in blocks(len(margin) * queries, samples):
+        phi = margin[:, :, part].swapaxes(0, 1).reshape(queries, -1)
+        mean_p, mean_q = log_mean_p_q(phi, np.full((queries, 1), 1 / queries))
+        out[:, part] = (mean_p - mean_q).reshape(len(margin), -1)
     return out
 
 

@@ -6,14 +6,19 @@ import warnings
 
 import numpy as np
 
-from mia_nb.attacks.inputs import one_of, per_query, reduced, sides
-from mia_nb.attacks.margins import blocks, log_mean_p_q, log_p, median
+from mia_nb.attacks.inputs import Sides, one_of, own, per_query, sides, theirs
+from mia_nb.attacks.margins import Columns, blocks, log_mean_p_q, log_p, median
 from mia_nb.types import Signals
 
 MAX_LOSS = 1000.0  # the largest loss of attack_r's interpolation
 
 
-def _mean(phi, mask) -> np.ndarray:
+def _among(side: Sides, refs: str) -> Columns:
+    """(M, N) bool: the references that are asked."""
+    return ~side.mask if refs == "out" else side.mask.then(np.ones_like)
+
+
+def _mean(phi: Columns, mask: Columns) -> np.ndarray:
     """(N,) mean of phi (M, N) over the rows that the mask keeps; NaN where it keeps none."""
     out = np.empty(phi.shape[1])
     for part in blocks(*phi.shape):
@@ -38,21 +43,26 @@ def attack_r(
     refs = refs or ("out" if form == "interp" else "all")
     one_of("refs", refs, ("all", "out"))
     side = sides("attack_r", target, references, ("out",) if refs == "out" else (), missing)
-    phi_t, phi = reduced(target, "attack_r", combine)[0], reduced(references, "attack_r", combine)
-    among = ~side.mask if refs == "out" else np.broadcast_to(True, phi.shape)
+    phi_t, phi = own(target, "attack_r", combine), theirs(references, "attack_r", combine)
+    among, score = _among(side, refs), np.empty(side.usable.shape)
     if form == "lattice":
-        return _mean((phi_t >= phi).astype(np.float64), among)
+        return _mean(Columns(phi.shape, lambda part: (phi_t[part] >= phi[:, part]).astype(np.float64)), among)
     if form == "interp":
-        return 1 - _interpolated(-log_p(phi_t), np.where(among, -log_p(phi), np.inf), among.sum(0))
+        for part in blocks(*phi.shape):
+            keep = among[:, part]
+            score[part] = _interpolated(-log_p(phi_t[part]), np.where(keep, -log_p(phi[:, part]), np.inf), keep.sum(0))
+        return 1 - score
     centre = _mean(phi, among)
     if form == "shift":
         return phi_t - centre
-    used = np.where(side.audited, among, False)
-    free = (used.sum(0) - 1).clip(0).sum()
+    squares = free = 0
+    for part in blocks(*phi.shape):
+        keep = among[:, part] & side.audited[part]
+        squares += ((phi[:, part] - centre[part])[keep] ** 2).sum()
+        free += (keep.sum(0) - 1).clip(0).sum()
     if not free:
         raise ValueError('attack_r(form="gaussian") needs two references of some sample to measure a spread; use form="shift"')
-    spread = np.sqrt(((phi - centre)[used] ** 2).sum() / free)
-    return (phi_t - centre) / spread
+    return (phi_t - centre) / np.sqrt(squares / free)
 
 
 def _interpolated(loss_t, losses, count) -> np.ndarray:
@@ -88,10 +98,9 @@ def watson(
     one_of("centre", centre, ("mean", "median"))
     one_of("refs", refs, ("out", "all"))
     side = sides("watson", target, references, ("out",) if refs == "out" else (), missing)
-    phi_t, phi = reduced(target, "watson", combine)[0], reduced(references, "watson", combine)
+    phi_t, phi = own(target, "watson", combine), theirs(references, "watson", combine)
     read = {"loss": log_p, "margin": np.asarray, "confidence": lambda x: np.exp(log_p(x))}[signal]
-    among = ~side.mask if refs == "out" else np.broadcast_to(True, phi.shape)
-    score = read(phi_t) - (_mean if centre == "mean" else median)(read(phi), among)
+    score = read(phi_t) - (_mean if centre == "mean" else median)(phi.then(read), _among(side, refs))
     ranked = score[side.audited][np.argsort(phi_t[side.audited])]
     if len(ranked) > 2 and (np.diff(ranked) > 0).all():
         warnings.warn("watson ranks exactly as the loss attack: calibration had no effect", stacklevel=2)

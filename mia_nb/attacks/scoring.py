@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 import numpy as np
@@ -16,7 +15,6 @@ from mia_nb.attacks.margins import log_p, over_queries
 from mia_nb.attacks.registry import ATTACKS, Attack
 from mia_nb.types import Scores, Signals
 
-PER_MODEL = ("margin", "entropy", "modified_entropy", "correct", "top_log_p", "member")
 PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")  # with the queries, how one asks
 UNSAID = {"mask_scope": "query", "per_step": False}  # what signals mean that do not say
 
@@ -36,6 +34,8 @@ def score(
     leaks the design. With none left the attack gets references=None. The attack sees all columns, Scores only audited ones.
     Where samples lack a side (Bernoulli designs) they score NaN and the share is a flag; the attack's warnings are flags too,
     as are answers after every time step, and targets and references on two scales or asked by two plans.
+    References are read block by block where they lie, so that memory beyond them does not grow with their number; shokri and
+    song_mittal learn from a copy of what they read.
     Raises ValueError for an unknown attack, hidden membership, references that saw no or every audited sample, and target and
     references that differ in samples or labels (only shokri and song_mittal learn from other samples).
     """
@@ -43,7 +43,7 @@ def score(
     pool = target if references is None else references
     audited = ~target.population
     targets = (
-        np.arange(len(target.margin))
+        np.arange(target.shape[0])
         if targets is None
         else np.asarray(list(targets) if isinstance(targets, Iterable) else [targets], int)
     )
@@ -58,14 +58,12 @@ def score(
     value = np.empty((len(targets), audited.sum()))
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
-        for row, t, chosen in zip(value, targets, _references(pool, kept), strict=True):
-            row[:] = function(replace(target.select(models=[t]), member=None), chosen, **tolerated)[audited]
-    flags = _design_flags(pool, kept, keep_mate) + _scale_flags(target, pool) + _plan_flags(target, pool)
-    for warning in raised:
-        if warning.category is not UserWarning:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        elif str(warning.message) not in flags:
-            flags.append(str(warning.message))
+        for row, t, rows in zip(value, targets, kept, strict=True):
+            chosen = pool.select(models=rows) if len(rows) else None
+            row[:] = function(target.select(models=[t]).hide(), chosen, **tolerated)[audited]
+    designs = _designs(pool, kept)
+    flags = _design_flags(pool, designs, keep_mate) + _scale_flags(target, pool) + _plan_flags(target, pool)
+    flags += [words for words in _told(raised) if words not in flags]
     if unscored := np.isnan(value).mean() if value.size else 0:
         flags.append(f"{unscored:.2%} of the samples unscored: no reference on one side")
     member = target.member[targets][:, audited]
@@ -81,12 +79,12 @@ def score(
         info={
             "attack": name,
             "options": options,
-            "k": min((_a_side(pool, rows) for rows in kept), default=0),
-            "queries": target.margin.shape[1],
+            "k": min((k for k, _ in designs), default=0),
+            "queries": target.shape[1],
             "draws": target.draws,
             "combine": combination(attack_name, target.draws, options.get("combine")),
             "keys": {"target": target.info.get("pool"), "references": pool.info.get("pool")},
-            "disjoint": references is not None and not _shared_masks(target.member[targets][:, audited], pool),
+            "disjoint": references is not None and not _shared_masks(target, targets, pool),
             "flags": flags,
         },
     )
@@ -111,12 +109,12 @@ def find(attack: str | Attack) -> tuple[str, Attack]:
 
 def _reference_rows(function, target, pool, targets, keep_mate) -> list[np.ndarray]:
     """For each target, the rows of the pool that may serve as its references."""
-    if target.member is None or pool.member is None:
+    if target.hidden or pool.hidden:
         raise ValueError(
             "score needs the membership of targets and references, but member is None: score it with the full signals"
         )
-    if wrong := [int(t) for t in targets if not 0 <= t < len(target.margin)]:
-        raise ValueError(f"targets {wrong} do not exist: the signals hold models 0..{len(target.margin) - 1}")
+    if wrong := [int(t) for t in targets if not 0 <= t < target.shape[0]]:
+        raise ValueError(f"targets {wrong} do not exist: the signals hold models 0..{target.shape[0] - 1}")
     audited = ~target.population
     if not np.array_equal(target.labels, pool.labels):
         if getattr(function, "func", function) not in (shokri, song_mittal):
@@ -124,69 +122,58 @@ def _reference_rows(function, target, pool, targets, keep_mate) -> list[np.ndarr
                 f"target ({target.labels.size} samples) and references ({pool.labels.size}) differ in samples or labels: "
                 "query both on the same images (only shokri and song_mittal learn from other samples)"
             )
-        mask = pool.member[:, ~pool.population]
-        kept = [np.arange(len(mask))] * len(targets)
+        audited = ~pool.population
+        kept = [np.arange(pool.shape[0])] * len(targets)
     else:
-        mask = pool.member[:, audited]
-        kept = []
-        for own in target.member[targets][:, audited]:
-            drop = (mask == own).all(1)
-            if not keep_mate:
-                drop |= (mask != own).all(1)
-            kept.append(np.flatnonzero(~drop))
-    blind = np.flatnonzero(mask.all(1) | ~mask.any(1))
-    if len(blind) and any(np.isin(blind, rows).any() for rows in kept):
-        raise ValueError(
-            f"reference models {blind.tolist()} saw none or all of the audited samples: they tell nothing, leave them out"
-        )
+        theirs, kept = _masks(pool.member, audited), []
+        for mask, side in _masks(target.member[targets], audited):
+            strangers = [m for m, (other, its) in enumerate(theirs) if other != mask or (keep_mate and its != side)]
+            kept.append(np.array(strangers, int))
+    blind = [m for m, row in enumerate(pool.member) if (seen := row[audited]).all() or not seen.any()]
+    if any(np.isin(blind, rows).any() for rows in kept):
+        raise ValueError(f"reference models {blind} saw none or all of the audited samples: they tell nothing, leave them out")
     return kept
 
 
-def _shared_masks(masks: np.ndarray, pool: Signals) -> bool:
+def _masks(member: np.ndarray, audited: np.ndarray) -> list[tuple[bytes, bytes]]:
+    """(what a mask on the audited columns and its complement have in common, which of the two it is) of each row."""
+    rows = (row[audited] for row in member)
+    return [(np.packbits(row ^ row[:1]).tobytes(), row[:1].tobytes()) for row in rows]
+
+
+def _shared_masks(target: Signals, targets: np.ndarray, pool: Signals) -> bool:
     """Whether a model of the pool was trained on the members of a target, or on exactly the others."""
-    theirs = pool.member[:, ~pool.population]
-    same = masks.shape[1] == theirs.shape[1]
-    return same and any(((theirs == own).all(1) | (theirs != own).all(1)).any() for own in masks)
+    ours, theirs = ~target.population, ~pool.population
+    known = {mask for mask, _ in _masks(pool.member, theirs)}
+    return ours.sum() == theirs.sum() and any(mask in known for mask, _ in _masks(target.member[targets], ours))
 
 
-def _a_side(pool: Signals, rows: np.ndarray) -> int:
-    """References a side: the median over audited samples of the smaller of IN and OUT; in pairs, the pairs that are left."""
-    if not len(rows):
-        return 0
-    n_in = np.count_nonzero(pool.member[rows], axis=0)[~pool.population]
-    return int(np.median(np.minimum(n_in, len(rows) - n_in)))
-
-
-def _references(pool: Signals, kept: list[np.ndarray]) -> Iterator[Signals | None]:
-    """pool.select(models=rows) for each of `kept`, or None for no rows, without copying the whole cube every time.
-
-    From one target to the next few rows change; only those are overwritten, in the record that the last target was given.
-    """
-    current, chosen = np.array([], int), None
+def _designs(pool: Signals, kept: list[np.ndarray]) -> list[tuple[int, bool]]:
+    """For each target: its references a side, the median over audited samples of the smaller of IN and OUT (in pairs, the
+    pairs that are left); and whether their IN counts differ between samples."""
+    audited, found = ~pool.population, []
+    everyone = np.add.reduce(pool.member, axis=0, dtype=np.int64)
     for rows in kept:
-        if not len(rows):
-            yield None
-            continue
-        if len(rows) != len(current):
-            chosen = pool.select(models=rows)
-        else:
-            changed = np.flatnonzero(rows != current)
-            for name in PER_MODEL:
-                getattr(chosen, name)[changed] = getattr(pool, name)[rows[changed]]
-        current = rows
-        yield chosen
+        n_in = (everyone - pool.member[np.setdiff1d(np.arange(pool.shape[0]), rows)].sum(0))[audited]
+        k = int(np.median(np.minimum(n_in, len(rows) - n_in))) if len(rows) else 0
+        found.append((k, bool(np.ptp(n_in))))
+    return found
 
 
-def _design_flags(pool, kept, keep_mate) -> list[str]:
+def _design_flags(pool, designs, keep_mate) -> list[str]:
     if keep_mate:
         return ["mate kept: the design leaks membership"]
-    audited = ~pool.population
-    if np.ptp(np.count_nonzero(pool.member, axis=0)[audited]):
+    if np.ptp(np.add.reduce(pool.member, axis=0, dtype=np.int64)[~pool.population]):
         return []  # Bernoulli, or other samples: counts vary, but not with one target's membership
-    for rows in kept:
-        if np.ptp(np.count_nonzero(pool.member[rows], axis=0)[audited]):
-            return ["balanced design without pairs: reference counts leak membership"]
-    return []
+    return ["balanced design without pairs: reference counts leak membership"] if any(uneven for _, uneven in designs) else []
+
+
+def _told(raised: list[warnings.WarningMessage]) -> list[str]:
+    """What the attack warned of, each once; other libraries' warnings are passed on."""
+    for warning in raised:
+        if warning.category is not UserWarning:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return list(dict.fromkeys(str(warning.message) for warning in raised if warning.category is UserWarning))
 
 
 def _scale_flags(target, pool) -> list[str]:
@@ -200,7 +187,7 @@ def _scale_flags(target, pool) -> list[str]:
 def _plan_flags(target, pool) -> list[str]:
     """References show how models answer the target's questions only where they were asked the same ones."""
     flags = ["answers after every time step: a stronger attacker"] if target.draws == "steps" else []
-    plans = [UNSAID | signals.info | {"queries": signals.margin.shape[1]} for signals in (target, pool)]
+    plans = [UNSAID | signals.info | {"queries": signals.shape[1]} for signals in (target, pool)]
     for name in ("queries", *PLAN):
         ours, theirs = (plan.get(name) for plan in plans)
         said = all(name in plan for plan in plans)

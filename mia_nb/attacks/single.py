@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mia_nb.attacks.inputs import check, one_of, reduced, sides
-from mia_nb.attacks.margins import log_p
+from mia_nb.attacks.inputs import check, columns, one_of, own, sides, theirs
+from mia_nb.attacks.margins import blocks, log_p
 from mia_nb.types import Signals
 
 
@@ -18,11 +18,13 @@ def loss(target: Signals, references: Signals | None = None, *, signal="margin",
     """
     check("loss", target, references, needs_references=threshold == "reference_train_mean")
     one_of("signal", signal, ("margin", "loss"))
-    phi = reduced(target, "loss", combine)[0]
+    phi = own(target, "loss", combine)
     if threshold is None:
         return phi.astype(np.float64) if signal == "margin" else log_p(phi)
     if threshold == "reference_train_mean":
-        threshold = -log_p(reduced(references, "loss", combine)[references.member]).mean()
+        margins, mask = theirs(references, "loss", combine), columns(references, "member")
+        total = sum(np.array([log_p(margins[:, at][mask[:, at]]).sum(), mask[:, at].sum()]) for at in blocks(*mask.shape))
+        threshold = -total[0] / total[1]
     return threshold + log_p(phi)
 
 
@@ -38,7 +40,7 @@ def attack_p(
     """
     check("attack_p", target, references)
     one_of("form", form, ("continuous", "population"))
-    phi = reduced(target, "attack_p", combine)[0]
+    phi = own(target, "attack_p", combine)
     if form == "continuous":
         return phi.astype(np.float64)
     among = target.population
@@ -60,13 +62,13 @@ def vote(target: Signals, references: Signals | None = None, *, missing="raise")
     """
     check("vote", target, references)
     right = target.correct[0].sum(0)
-    queries = target.correct.shape[1]
+    queries = target.shape[1]
     if references is None:
         return right / queries
     side = sides("vote", target, references, ("out",), missing)
     odds = np.log(np.arange(queries + 1) + 0.5)
     odds -= odds[::-1]
     total = np.zeros(right.shape)
-    for correct, member in zip(references.correct, side.mask, strict=True):
-        total += np.where(member, 0, odds[correct.sum(0)])
+    for part in blocks(*side.mask.shape):
+        total[part] = np.where(side.mask[:, part], 0, odds[references.cut("correct", part).sum(1)]).sum(0)
     return np.where(side.usable, odds[right] - total / np.maximum(side.n_out, 1), np.nan)
