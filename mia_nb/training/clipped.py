@@ -10,6 +10,8 @@ from torch import Tensor
 
 from mia_nb import defenses, store
 from mia_nb.defenses.dp_sgd import Clipped
+from mia_nb.training.compiled import CompiledGroup
+from mia_nb.training.graphs import GraphGroup
 from mia_nb.training.loop import Group, Plan, answer, augmentation, generator, learning_rate, mix
 
 
@@ -57,5 +59,7 @@ class ClippedGroup(Group):
 
 
 def group_of(plan: Plan, ids: list[int]) -> Group:
-    """The trainer that the plan's recipe asks for."""
-    return ClippedGroup(plan, ids) if plan.recipe.defense == "dp_sgd" else Group(plan, ids)
+    """The trainer that the plan and its recipe ask for."""
+    if plan.recipe.defense == "dp_sgd":
+        return ClippedGroup(plan, ids)
+    return (GraphGroup if plan.graph else CompiledGroup if plan.compiled else Group)(plan, ids)

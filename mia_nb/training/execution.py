@@ -1,20 +1,57 @@
-"""How a pool is trained: together or one by one, in how many processes. Chosen once, recorded, and read back on resume."""
+"""How a pool is trained: together or one by one, compiled or not, in how many processes. Chosen once, recorded, and read back
+on resume."""
 
 from __future__ import annotations
 
+import contextlib
+import platform
+import re
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from mia_nb import data, models, store
-from mia_nb.training import loop
-from mia_nb.training.loop import DTYPES, Group, Plan
+from mia_nb.training import compiled, graphs, loop
+from mia_nb.training.clipped import group_of
+from mia_nb.training.loop import DTYPES, Plan
 from mia_nb.types import Recipe
 
 STACK = 16  # models trained together at most
 CACHE = 2 * 2**20  # bytes of saved activations a model and step up to which stacking pays on a CPU: one core's cache
+LONG = 20 * 30.0  # seconds of training from which compiling is worth a try: twenty times what it takes, about half a minute
+MEASURED = "measured.json"
+IMPOSSIBLE = 1e9  # seconds of a step that cannot be taken
+# of a recipe, what the seconds of a step depend on
+COSTS = ("model", "model_args", "batch", "dtype", "loss", "optimizer", "optimizer_args", "augment", "defense", "defense_args")
+GRAMMAR = re.compile(r"(auto|measure)|(plain|stacked(?::([1-9]\d*))?)(\+compiled)?|graph:([1-9]\d*)")
+
+
+class Way(NamedTuple):
+    """How a plan's models take their steps."""
+
+    kind: str  # plain | stacked | graph
+    group: int = 1  # models together
+    compiled: bool = False
+
+    @property
+    def family(self) -> str:
+        """The kind of arithmetic, which no pool mixes."""
+        return self.kind + ("+compiled" if self.compiled else "")
+
+    def __str__(self) -> str:
+        return self.kind + (f":{self.group}" if self.kind != "plain" else "") + ("+compiled" if self.compiled else "")
+
+    def of(self, plan: Plan) -> Plan:
+        """The plan, trained this way."""
+        convolutional = any(p.ndim == 4 for p in loop.build(plan.recipe, plan.images, 0).parameters())
+        stacked = self.kind == "stacked"
+        return plan._replace(
+            stacked=stacked, channels_last=convolutional and not stacked, compiled=self.compiled, graph=self.kind == "graph"
+        )
 
 
 def cores() -> int:
@@ -41,41 +78,98 @@ def execution(folder: store.Folder, device: str | None, strategy: str, choose: C
                 f"{folder.path / 'execution.json'} is missing or altered, so nobody knows how this pool was begun; "
                 "train it anew with force=True"
             )
-        chosen = {**choose(), "torch": torch.__version__.split("+")[0]}
+        chosen = {**choose(), "asked": strategy, "torch": torch.__version__.split("+")[0]}
         folder.write_json("execution.json", chosen)
     return chosen
 
 
-def choose(plan: Plan, device, strategy: str, workers: int | None) -> dict:
-    """The execution of a training that begins here, of a plan on the CPU."""
+def choose(plan: Plan, device, strategy: str, workers: int | None, *, root: str | Path | None = None) -> dict:
+    """The execution of a training that begins here, of a plan on the CPU.
+
+    strategy: auto (by rule, never compiled), measure (`fastest`; what it measured is kept below `root`), plain,
+    stacked or stacked:G, each of the last three also +compiled, or graph:G (G plain models in one CUDA graph). ValueError for
+    another. What cannot be stacked, compiled or captured is trained without, and one line says why.
+    """
     recipe, images, member = plan.recipe, plan.images, plan.member
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     images = images._replace(x=images.x.to(device), y=images.y.to(device))
-    group = _group(plan._replace(images=images, device=device), strategy)
-    count = processes(recipe, device.type, workers)
-    if group and ":" not in strategy:
-        group = min(group, -(-len(member) // count))
-    count = min(count, -(-len(member) // max(group, 1)))
-    convolutional = any(p.ndim == 4 for p in loop.build(recipe, images, 0).parameters())
+    plan, count = plan._replace(images=images, device=device), processes(recipe, device.type, workers)
+    kind = parsed(strategy)
+    if isinstance(kind, Way):
+        way = possible(plan, kind._replace(group=min(kind.group, len(member))))
+    elif kind == "auto":
+        way = _by_rule(plan)
+    else:
+        way = fastest(plan, count, root)
+    if way.kind != "plain" and ":" not in strategy:
+        way = way._replace(group=min(way.group, -(-len(member) // count)))
+    count = min(count, -(-len(member) // way.group))
     return {
         "device": str(device),
-        "stacked": group > 0,
-        "group": max(group, 1),
+        "stacked": way.kind == "stacked",
+        "group": way.group,
+        "compiled": way.compiled,
+        "graph": way.kind == "graph",
         "threads": max(1, cores() // count) if device.type == "cpu" else torch.get_num_threads(),
-        "channels_last": convolutional and group == 0,
+        "channels_last": way.of(plan).channels_last,
     }
+
+
+def parsed(strategy: str) -> Way | str:
+    """The way that a strategy names, or "auto" or "measure"; ValueError for what is none of them."""
+    found = GRAMMAR.fullmatch(strategy) if isinstance(strategy, str) else None
+    if found is None:
+        raise ValueError(
+            f"strategy={strategy!r}: wanted auto, measure, plain, stacked or stacked:NUMBER, the three also +compiled, or "
+            "graph:NUMBER"
+        )
+    chosen, kind, size, compiled_too, together = found.groups()
+    if chosen:
+        return chosen
+    if together:
+        return Way("graph", int(together))
+    stacked = kind != "plain"
+    return Way("stacked" if stacked else "plain", int(size or STACK) if stacked else 1, bool(compiled_too))
+
+
+def possible(plan: Plan, way: Way) -> Way:
+    """The way itself, or what of it this plan can be trained by; a line says why not all."""
+    if way.kind == "stacked" and (reason := loop.why_not_stacked(plan)):
+        print(f"training one model at a time, not stacked: {reason}", file=sys.stderr)
+        way = Way("plain", compiled=way.compiled)
+    if way.kind == "graph" and (reason := graphs.why_no_graph(way.of(plan), way.group)):
+        print(f"training one model at a time, not in a CUDA graph: {reason}", file=sys.stderr)
+        way = Way("plain")
+    if way.compiled and (reason := compiled.why_not_compiled(way.of(plan))):
+        print(f"training without compilation: {reason}", file=sys.stderr)
+        way = way._replace(compiled=False)
+    return way
+
+
+def recorded_way(recorded: dict) -> Way:
+    """The way of an execution.json; those of older pools say nothing of compilation and graphs."""
+    kind = "stacked" if recorded["stacked"] else "graph" if recorded.get("graph") else "plain"
+    return Way(kind, recorded["group"], recorded.get("compiled", False))
+
+
+def _by_rule(plan: Plan) -> Way:
+    """Stacked where that pays by the rule of thumb and can be done, else plain."""
+    if plan.device.type == "cuda":
+        small = sum(p.numel() for p in loop.build(plan.recipe, plan.images, 0).parameters()) < 1_000_000
+    else:
+        small = loop.saved_bytes(plan) <= CACHE
+    return Way("stacked", min(STACK, len(plan.member))) if small and not loop.why_not_stacked(plan) else Way("plain")
 
 
 def _resumed(folder: store.Folder, device: str | None, strategy: str) -> dict:
     """The recorded execution; ValueError where going on from here would mix two kinds of arithmetic in one pool."""
-    recorded = folder.read_json("execution.json")
-    kind = "stacked" if recorded["stacked"] else "plain"
+    recorded, asked = folder.read_json("execution.json"), parsed(strategy)
     kind_of = torch.device(recorded["device"]).type
     here = {"device": torch.device(device).type if device else kind_of, "torch": torch.__version__.split("+")[0]}
-    if strategy not in ("auto", "measure"):
-        here["strategy"] = strategy.split(":")[0]
+    if isinstance(asked, Way) and strategy != recorded.get("asked"):  # what was asked for may not have been possible
+        here["strategy"] = asked.family
     for name, value in here.items():
-        begun = {"strategy": kind, "device": kind_of}.get(name, recorded.get(name))
+        begun = {"strategy": recorded_way(recorded).family, "device": kind_of}.get(name, recorded.get(name))
         if value != begun:
             raise ValueError(
                 f"{folder.path.name} was begun with {name} {begun}, not {value}: continuing would mix two kinds of arithmetic; "
@@ -86,50 +180,88 @@ def _resumed(folder: store.Folder, device: str | None, strategy: str) -> dict:
     return recorded
 
 
-def _group(plan: Plan, strategy: str) -> int:
-    """Models stacked together, 0 for plain training of one at a time."""
-    kind, _, size = strategy.partition(":")
-    if kind not in ("auto", "measure", "plain", "stacked") or (size and not size.strip("0").isdigit()):
-        raise ValueError(f"strategy={strategy!r}: wanted auto, measure, plain, stacked or stacked:NUMBER")
-    if kind == "auto":
-        if plan.device.type == "cuda":
-            small = sum(p.numel() for p in loop.build(plan.recipe, plan.images, 0).parameters()) < 1_000_000
-        else:
-            small = loop.saved_bytes(plan) <= CACHE
-        kind = "stacked" if small else "plain"
-        if kind == "stacked" and loop.why_not_stacked(plan):
-            kind = "plain"
-    if kind == "measure":
-        return _measure(plan)
-    if kind == "stacked" and (reason := loop.why_not_stacked(plan)):
-        print(f"training one model at a time, not stacked: {reason}", file=sys.stderr)
-        return 0
-    return min(int(size or STACK), len(plan.member)) if kind == "stacked" else 0
+def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
+    """The way with the least seconds per model and step: plain, or stacked in groups of 4, 8 or 16, on one thread of a CPU.
+
+    On a GPU also 4 or 8 models in a CUDA graph. Where the fastest of these would still train for over ten minutes, plain and
+    the best stacked group are tried compiled too. What was measured is kept in measured.json below the root, and read there by
+    the next pool of the same kind (recipe as far as a step's time depends on it, shape of the images, device, cores, version of
+    torch); a damaged file is measured again. What was chosen is checked like what was asked for. Caveat: a step's time on a
+    busy machine is that of the busy machine.
+    """
+    if plan.recipe.defense == "dp_sgd":
+        return Way("plain")
+    key, models = _kind_of(plan), len(plan.member)
+    before = _remembered(root).get(key, {})
+    sizes = [] if loop.why_not_stacked(plan) else [g for g in (4, 8, STACK) if g <= models]
+    ways = [Way("plain"), *(Way("stacked", g) for g in sizes)]
+    if plan.device.type == "cuda":
+        ways += [Way("graph", g) for g in (4, 8) if g <= models]
+    known = _measured(plan, ways, before)
+    best = min(ways, key=lambda way: known[str(way)])
+    if known[str(best)] * models * plan.steps * plan.recipe.epochs / workers > LONG:
+        stacked = min((way for way in ways if way.kind == "stacked"), key=lambda way: known[str(way)], default=None)
+        ways += [way._replace(compiled=True) for way in (ways[0], stacked) if way]
+        known = _measured(plan, ways, known)
+        best = min(ways, key=lambda way: known[str(way)])
+    if root is not None and known != before:
+        with store.Folder(Path(root)).lock("measured"):
+            store.Folder(Path(root)).write_json(MEASURED, {**_remembered(root), key: known})
+    shown = ", ".join(f"{way} {1e3 * known[str(way)]:.2f}" for way in ways if known[str(way)] < IMPOSSIBLE)
+    print(f"ms per model and step{', measured before' * (known == before)}: {shown}; taking {best}", file=sys.stderr)
+    return possible(plan, best)
 
 
-def _measure(plan: Plan) -> int:
-    """Seconds of one optimiser step per model, plain against stacked groups on one thread; the fastest group size."""
-    sizes = [] if loop.why_not_stacked(plan) else [g for g in (4, 8, STACK) if g <= len(plan.member)]
-    seconds, threads = {}, torch.get_num_threads()
+def _measured(plan: Plan, ways: list[Way], known: dict[str, float]) -> dict[str, float]:
+    """Seconds of one optimiser step per model, of each way that is not known yet."""
+    known, threads = dict(known), torch.get_num_threads()
     torch.set_num_threads(1 if plan.device.type == "cpu" else threads)
-    for size in [0, *sizes]:
-        trial = plan._replace(stacked=size > 0, channels_last=size == 0)
-        group = Group(trial, list(range(max(size, 1))))
-        index = torch.stack([loop.epoch_order(plan, m, 0)[: plan.recipe.batch] for m in group.ids]).to(plan.device)
-        x = data.normalise(plan.images.x[index.reshape(-1)], plan.images.mean, plan.images.std, DTYPES[plan.recipe.dtype])
-        batch = x.view(*index.shape, *x.shape[1:]), plan.images.y[index]
-        runs = []
-        with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
-            group.seed_noise(0)
-            for _ in range(5):
-                begun = time.perf_counter()
-                group.step(*batch, 1e-6)
-                if plan.device.type == "cuda":
-                    torch.cuda.synchronize()
-                runs.append(time.perf_counter() - begun)
-        seconds[size] = sorted(runs[1:])[1] / len(group.ids)
-    torch.set_num_threads(threads)
-    best = min(seconds, key=seconds.get)
-    shown = ", ".join(f"{'plain' if g == 0 else f'stacked {g}'} {1e3 * s:.2f}" for g, s in seconds.items())
-    print(f"ms per model and step: {shown}; taking {'plain' if best == 0 else f'stacked:{best}'}", file=sys.stderr)
-    return best
+    try:
+        for way in ways:
+            if str(way) not in known:
+                usable = (way.kind == "stacked" and not way.compiled) or possible(plan, way) == way
+                known[str(way)] = _seconds(way.of(plan), way.group) if usable else IMPOSSIBLE
+    finally:
+        torch.set_num_threads(threads)
+    return known
+
+
+def _seconds(plan: Plan, models: int) -> float:
+    """Seconds of a step per model: the median of four, after one that warms up, compiles or captures."""
+    group, runs = group_of(plan, list(range(models))), []
+    index = torch.stack([loop.epoch_order(plan, m, 0)[: plan.recipe.batch] for m in group.ids]).to(plan.device)
+    x = data.normalise(plan.images.x[index], plan.images.mean, plan.images.std, DTYPES[plan.recipe.dtype])
+    y = plan.images.y[index]
+    with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
+        group.seed_noise(0)
+        for _ in range(5):
+            begun = time.perf_counter()
+            group.step(x, y, 1e-6)
+            if plan.device.type == "cuda":
+                torch.cuda.synchronize()
+            runs.append(time.perf_counter() - begun)
+    return sorted(runs[1:])[1] / models
+
+
+def _kind_of(plan: Plan) -> str:
+    """All that the seconds of a step depend on, as a key."""
+    recipe = plan.recipe.to_json()
+    if plan.device.type == "cuda":
+        device = torch.cuda.get_device_name(plan.device)
+    else:
+        device = platform.processor() or platform.machine()
+        with contextlib.suppress(OSError, StopIteration):
+            device = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+    here = [list(plan.images.x.shape[1:]), len(plan.images.classes), device, cores(), torch.__version__]
+    return store.content_key({name: recipe[name] for name in COSTS} | {"here": here})
+
+
+def _remembered(root: str | Path | None) -> dict[str, dict[str, float]]:
+    """What was measured below this root; nothing where the file is not there or damaged."""
+    folder = store.Folder(Path(root)) if root is not None else None
+    if folder is None or not folder.has(MEASURED):
+        return {}
+    if folder.intact(MEASURED):
+        return folder.read_json(MEASURED)
+    print(f"{folder.path / MEASURED} was truncated or altered (checksum differs): measuring again", file=sys.stderr)
+    return {}

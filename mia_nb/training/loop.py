@@ -200,14 +200,15 @@ class Group:
         plan, recipe = self.plan, self.plan.recipe
         seeds = [mix(recipe.seed, m, epoch, "defense") for m in self.ids]
         drawn = stack_draws([self.defense.draws(s, plan.held_out, steps, batch, **recipe.defense_args) for s in seeds])
-        numbers = drawn.pop("held_out").to(plan.device)
-        augments = stack_draws([augmentation(plan, m, epoch, steps * batch, "held_out augment") for m in self.ids])
+        drawn = {name: value.to(plan.device) for name, value in drawn.items()}  # at once: a copy in each step would wait for it
+        numbers = drawn.pop("held_out")
+        augments = stack_draws([augmentation(plan, m, epoch, steps * batch, "held_out augment") for m in self.ids], plan.device)
 
         def at(step: int) -> dict[str, Tensor]:
             cut = slice(step * batch, (step + 1) * batch)
             index = numbers[:, step]
             x = self.shown(index.reshape(-1), {k: v[:, cut].flatten(0, 1) for k, v in augments.items()})
-            there = {name: value[:, step].to(plan.device) for name, value in drawn.items()}
+            there = {name: value[:, step] for name, value in drawn.items()}
             return there | {"x": x.view(*index.shape, *x.shape[1:]), "y": plan.images.y[index]}
 
         return at
@@ -231,10 +232,14 @@ class Group:
 
     def step(self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None) -> Tensor:
         """One optimiser step; the detached losses (G, B)."""
+        self.optimizer.param_groups[0]["lr"] = lr
+        return self.descend(x, y, epoch=epoch, draws=draws)
+
+    def descend(self, x: Tensor, y: Tensor, *, epoch: int = 0, draws: dict | None = None) -> Tensor:
+        """A step at the learning rate that the optimiser has; nothing in it waits for the device."""
         losses, minimised = self.losses(x, y, epoch=epoch, draws=draws)
         self.optimizer.zero_grad(set_to_none=True)
         minimised.sum().backward()
-        self.optimizer.param_groups[0]["lr"] = lr
         self.optimizer.step()
         return losses.detach()
 
@@ -243,7 +248,7 @@ class Group:
         plan, recipe = self.plan, self.plan.recipe
         size = plan.steps * recipe.batch
         order = torch.stack([epoch_order(plan, m, epoch) for m in self.ids])
-        augments = stack_draws([augmentation(plan, m, epoch, size) for m in self.ids])
+        augments = stack_draws([augmentation(plan, m, epoch, size) for m in self.ids], plan.device)
         draws = self.draws(epoch, plan.steps, recipe.batch)
         order_there, kept = order.to(plan.device), []
         with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):  # given back as found
@@ -380,8 +385,8 @@ def augmentation(plan: Plan, model: int, epoch: int, size: int, word: str = "aug
     return data.augment_draws(plan.recipe.augment, size, height, width, generator(plan.recipe.seed, model, epoch, word))
 
 
-def stack_draws(draws: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.stack([one[name] for one in draws]) for name in draws[0]}
+def stack_draws(draws: list[dict[str, Tensor]], device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    return {name: torch.stack([one[name] for one in draws]).to(device) for name in draws[0]}
 
 
 def saved_bytes(plan: Plan) -> int:

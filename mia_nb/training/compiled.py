@@ -1,0 +1,110 @@
+"""Compiled training: one function (weights, buffers, images, labels) -> losses, compiled once, serves model after model.
+
+The weights are inputs of that function and not part of it, so that a second model of the same shapes compiles nothing. What
+compiling would change without a word is found by a step in float64 beside an eager one, before any pool is trained so.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from mia_nb import data, store
+from mia_nb.training.loop import Group, Plan, begin, model_losses
+
+KEPT = 4  # compiled functions that a process holds on to
+SIMPLE = (None, "l1", "l2", "label_smoothing", "early_stopping")  # defenses without draws, and the same in every epoch
+_FUNCTIONS: dict[str, Callable] = {}  # by all that they depend on besides their inputs
+
+
+class CompiledGroup(Group):
+    """Models of a plan whose forward, loss and backward pass are compiled; all else is as in an eager group."""
+
+    def losses(self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None) -> tuple[Tensor, Tensor]:
+        """As those of an eager group; held-out images, which need no gradient, are asked eagerly."""
+        if objective is not None:
+            return super().losses(x, y, epoch=epoch, draws=draws, objective=objective)
+        function = function_of(self)
+        if self.plan.stacked:
+            return function(self.params, self.buffers, x, y)
+        losses, minimised = function(self.params, self.buffers, x[0], y[0])
+        return losses[None], minimised[None]
+
+
+def function_of(group: Group) -> Callable:
+    """The compiled function of groups like this one: (params, buffers, x, y) -> (per-sample losses, what is minimised)."""
+    plan = group.plan
+    how = [str(plan.device), plan.stacked, plan.channels_last, torch.get_num_threads(), list(plan.images.x.shape)]
+    key = store.content_key({"recipe": plan.recipe.to_json(), "how": how}, plan.images.digest)
+    if key not in _FUNCTIONS:
+        while len(_FUNCTIONS) >= KEPT:
+            del _FUNCTIONS[next(iter(_FUNCTIONS))]
+        _FUNCTIONS[key] = compiled(plan, group.trained, group.objective)
+    return _FUNCTIONS[key]
+
+
+def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
+    """A compiled function of its own for a plan. Its module is a copy of row 0, whose weights nobody ever sees."""
+    module = begin(plan.recipe, plan.images, 0, plan.start).to(plan.device).train()
+    if plan.channels_last:
+        module = module.to(memory_format=torch.channels_last)
+
+    def losses(params, buffers, x, y):
+        one = partial(model_losses, plan, module, objective, trained, 0)
+        return vmap(one, randomness="error")(params, buffers, x, y, {}) if plan.stacked else one(params, buffers, x, y, {})
+
+    # Dynamo counts recompilations by code object: with one of its own, no other plan's count against this one's limit
+    own = types.FunctionType(losses.__code__.replace(), losses.__globals__, losses.__name__, None, losses.__closure__)
+    options = {"fallback_random": True, "cpp.threads": torch.get_num_threads()}  # the numbers that eager code draws
+    return torch.compile(own, fullgraph=True, dynamic=False, options=options)
+
+
+def why_not_compiled(plan: Plan) -> str | None:
+    """One line that says why this plan's step cannot be compiled, or None.
+
+    Two steps in float64, compiled and eager, must give the same losses, weights and buffers to 1e-10. Compiling is known to
+    lose gradients without a word (those of a custom autograd function under vmap, in torch 2.13), and sees a forward that
+    depends on being compiled. The models are not the one whose module was compiled.
+    """
+    recipe, device = plan.recipe, plan.device
+    if recipe.defense not in SIMPLE:
+        return f"the defense {recipe.defense} draws numbers, or is another one from epoch to epoch"
+    trial = plan._replace(recipe=replace(recipe, dtype="float64"), compiled=True)
+    last = min(2, len(plan.member)) - 1
+    rows = [0, last] if plan.stacked else [last]
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            groups = CompiledGroup(trial, rows), Group(trial._replace(compiled=False), rows)
+            for step in range(2):
+                index = (torch.arange(len(rows) * recipe.batch) + step).remainder(len(plan.images.y)).view(len(rows), -1)
+                x = data.normalise(plan.images.x[index], plan.images.mean, plan.images.std, torch.float64)
+                losses = []
+                for group in groups:
+                    group.seed_noise(step, each=True)
+                    losses.append(group.step(x, plan.images.y[index], 1e-3, draws={}))
+                if not alike(*losses):
+                    return f"the losses of its compiled step {step + 1} are others than those of an eager one"
+    except Exception as error:  # whatever the compiler does not support
+        return reason(error)
+    for slot in range(len(rows)):
+        eager = groups[1].weights(slot)
+        for name, tensor in groups[0].weights(slot).items():
+            if not alike(tensor, eager[name]):
+                return f"its compiled step changes {name} differently from an eager one"
+    return None
+
+
+def alike(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+def reason(error: Exception) -> str:
+    """One line of what the compiler says at length."""
+    lines = str(getattr(error, "inner_exception", error)).strip().splitlines()
+    return lines[0].strip()[:200] if lines else type(error).__name__

@@ -1,0 +1,178 @@
+"""Plain models of one pool in one CUDA graph, each on a stream of its own: where one small network leaves most of a GPU idle,
+several run side by side, and a step of all of them is one launch.
+
+The step is the plain one, model after model, with the learning rate in a tensor. Without a graph, on any device, the same step
+runs as it is. Sources: PyTorch's notes on CUDA semantics, "Whole-network capture"; NVIDIA's guide to CUDA graphs in PyTorch.
+Caveat: fused optimisers read a learning rate tensor in float32, also of float64 weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from mia_nb import data
+from mia_nb.training.loop import OPTIMIZERS, Group, Plan
+
+WARM_UP = 3  # steps before a capture, as PyTorch's notes have it
+SIMPLE = (None, "l1", "l2", "label_smoothing")  # defenses whose step is the same every time, and needs no draws
+EXACT = 2**-10  # a learning rate that float32 holds exactly
+
+
+class GraphGroup(Group):
+    """Plain models `ids` of a plan that take their steps together; captured at the first step, where `plan.graph` says so."""
+
+    def __init__(self, plan: Plan, ids: list[int]):
+        self.plan, self.ids, self.defense, self.generators = plan, ids, None, []
+        self.best, self.stopped, self.kept = torch.full((len(ids),), math.inf), torch.zeros(len(ids), dtype=torch.int64), {}
+        recipe, size, on_gpu = plan.recipe, plan.images.x.shape[1:], plan.device.type == "cuda"
+        self.each = [Group(plan._replace(stacked=False, compiled=False, graph=False), [m]) for m in ids]
+        self.rate = torch.full((), recipe.lr, dtype=torch.float32, device=plan.device)
+        kind, defaults = OPTIMIZERS[recipe.optimizer]
+        capturable = {"capturable": True} if recipe.optimizer == "adam" and on_gpu else {}
+        for one in self.each:
+            args = {**defaults, **recipe.optimizer_args, **capturable}
+            one.optimizer = kind(one.params.values(), lr=self.rate, fused=True, **args)
+        weight = next(iter(self.each[0].params.values()))
+        self.x = torch.empty((len(ids), recipe.batch, *size), dtype=weight.dtype, device=plan.device)
+        self.y = torch.empty((len(ids), recipe.batch), dtype=torch.int64, device=plan.device)
+        self.out = torch.empty((len(ids), recipe.batch), dtype=weight.dtype, device=plan.device)
+        self.streams = [torch.cuda.Stream(plan.device) for _ in ids] if on_gpu else [None] * len(ids)
+        self.replay = None
+
+    def step(self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None) -> Tensor:
+        """One optimiser step of every model; the losses (G, B)."""
+        self.x.copy_(x)
+        self.y.copy_(y)
+        self.rate.fill_(lr)
+        if self.replay is None:
+            self.replay = self.capture_or_not() if self.plan.graph else self.run
+        self.replay()
+        return self.out.clone()
+
+    def run(self) -> None:
+        """Every model's step on its own stream, which leaves the current one and joins it again."""
+        here = torch.cuda.current_stream(self.plan.device) if self.streams[0] else None
+        for slot, (one, stream) in enumerate(zip(self.each, self.streams, strict=True)):
+            if stream:
+                stream.wait_stream(here)
+            with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
+                self.out[slot].copy_(one.descend(self.x[slot, None], self.y[slot, None], draws={})[0])
+        for stream in filter(None, self.streams):
+            here.wait_stream(stream)
+
+    def capture_or_not(self) -> Callable[[], None]:
+        """A graph's replay, or with one line `run` itself, where it cannot be captured; no memory is for the caller to mend."""
+        try:
+            return self.capture()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            print(f"training without a CUDA graph: {first_line(error)}", file=sys.stderr)
+            return self.run
+
+    def capture(self) -> Callable[[], None]:
+        """What replays a graph of `run`; nothing is trained by this."""
+        origin = torch.cuda.Stream(self.plan.device)
+        origin.wait_stream(torch.cuda.current_stream(self.plan.device))
+        with torch.cuda.stream(origin):  # and on the models' own streams, which the capture uses again
+            self.warm_up()
+        torch.cuda.synchronize(self.plan.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=origin):
+            self.run()
+        return graph.replay
+
+    def warm_up(self) -> None:
+        """Steps that leave no trace: libraries choose their kernels, the optimisers make their state, all is put back.
+
+        An optimiser's state that was not there before becomes 0, from which the first step comes out as from none.
+        """
+        before = [tensor.clone() for tensor in self.tensors()]
+        for _ in range(WARM_UP):
+            self.run()
+        after = self.tensors()
+        for tensor, value in zip(after, before, strict=False):
+            tensor.copy_(value)
+        for tensor in after[len(before) :]:
+            tensor.zero_()
+
+    def tensors(self) -> list[Tensor]:
+        """All that a step changes: weights, buffers, and then the optimisers' state where there is some."""
+        weights = [t.detach() for one in self.each for t in (*one.params.values(), *one.buffers.values())]
+        entries = (one.optimizer.state.get(p, {}) for one in self.each for p in one.params.values())
+        return weights + [value for entry in entries for value in entry.values() if isinstance(value, Tensor)]
+
+    def state(self) -> dict[str, Tensor]:
+        """What a resumed group needs: that of each model, behind its place in the group."""
+        return {f"{slot}.{name}": tensor for slot, one in enumerate(self.each) for name, tensor in one.state().items()}
+
+    def load(self, flat: dict[str, Tensor]) -> None:
+        """Go on from what `state` gave; before the first step."""
+        for slot, one in enumerate(self.each):
+            start = f"{slot}."
+            one.load({name.removeprefix(start): tensor for name, tensor in flat.items() if name.startswith(start)})
+
+    def weights(self, slot: int) -> dict[str, Tensor]:
+        """State dictionary of one model, on the CPU."""
+        return self.each[slot].weights(0)
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def why_no_graph(plan: Plan, models: int) -> str | None:
+    """One line that says why a plan's models cannot be trained in a CUDA graph, or None.
+
+    Three steps in float64 must give what eager plain ones give, weights, buffers and losses to 1e-10.
+    """
+    recipe = plan.recipe
+    if plan.device.type != "cuda":
+        return f"CUDA graphs need a GPU, and this is {plan.device}"
+    if recipe.schedule == "plateau":
+        return "the plateau schedule needs a learning rate per model"
+    if recipe.defense not in SIMPLE:
+        return f"the defense {recipe.defense} is not the same step every time"
+    if recipe.optimizer_args.get("dampening"):
+        return "dampening makes an optimiser's first step another one than those after it"
+    try:
+        return mismatch(plan._replace(graph=True), min(models, len(plan.member)))
+    except Exception as error:  # whatever a capture does not support
+        return first_line(error)
+
+
+def mismatch(plan: Plan, models: int) -> str | None:
+    """What three steps of a group change differently from eager plain ones in float64; None for nothing."""
+    trial = plan._replace(recipe=replace(plan.recipe, dtype="float64"))
+    size, rows = trial.recipe.batch, list(range(models))
+    group, alone = GraphGroup(trial, rows), [Group(trial._replace(graph=False), [m]) for m in rows]
+    group.replay = group.capture() if plan.graph else None
+    with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
+        random = random_state(plan.device)
+        for step in range(3):
+            index = (torch.arange(size) + step) % len(plan.images.y)
+            x = data.normalise(plan.images.x[index], plan.images.mean, plan.images.std, torch.float64)
+            y = plan.images.y[index]
+            losses = [one.step(x[None], y[None], EXACT, draws={})[0] for one in alone]
+            if not torch.equal(random_state(plan.device), random):
+                return "its forward draws random numbers, which a graph would draw otherwise"
+            together = group.step(x.expand(models, *x.shape), y.expand(models, -1), EXACT)
+            if not torch.allclose(together, torch.stack(losses), rtol=1e-10, atol=1e-10):
+                return f"the losses of its step {step + 1} in a graph are others than those of a plain one"
+    for slot, one in enumerate(alone):
+        for name, tensor in one.weights(0).items():
+            if not torch.allclose(group.weights(slot)[name], tensor, rtol=1e-10, atol=1e-10):
+                return f"its step in a graph changes {name} differently from a plain one"
+    return None
+
+
+def random_state(device: torch.device) -> Tensor:
+    """State of the generator that a forward on this device draws from."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
