@@ -9,10 +9,10 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from common import ROOT, options, report, table, timed
+
 sys.path.insert(0, str(ROOT / "tests"))
 MOVES = 12
 MADE = f"""
@@ -22,9 +22,10 @@ sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
 import numpy as np
 from worlds import world
 from mia_nb import widgets
-pictures = np.random.default_rng(0).integers(0, 255, (50_000, 3, 32, 32), dtype=np.uint8)
+pictures = np.random.default_rng(0).integers(0, 255, ({{samples}}, 3, 32, 32), dtype=np.uint8)
 names = ("cat", "dog", "frog", "ship")
-found = [widgets.Source(f"world {{leak}}", world(16, 50_000, leak=leak), images=pictures, classes=names) for leak in (0.5, 1.0)]
+worlds = [world(16, {{samples}}, leak=leak) for leak in (0.5, 1.0)]
+found = [widgets.Source(f"world {{{{n}}}}", w, images=pictures, classes=names) for n, w in enumerate(worlds)]
 """
 EXPLORERS = {  # a call, the slider that is moved (None: a number box), its control
     "Scores and ROC, threshold": ("widgets.scores(found)", "threshold"),
@@ -49,34 +50,32 @@ MOVE = """async ([label]) => {
 }"""
 
 
-def kernel(call: str, control: str) -> tuple[float, float]:
+def kernel(call: str, control: str, made: str, moves: int) -> tuple[float, float]:
     """Median milliseconds of Python and kilobytes of figures per update."""
     space: dict = {}
-    exec(MADE, space)
+    exec(made, space)
     explorer = eval(call, space)
     _ = explorer.widget
     slider = explorer.controls[control]
     values = [v for _, v in slider.options] if hasattr(slider, "options") else None
     took, sent = [], []
-    for number in range(MOVES):
+    for number in range(moves):
         explorer._drawn, before = 0.0, {name: figure.count for name, figure in explorer._figures.items()}
         if values:
             value = values[(values.index(slider.value) + 1) % len(values)]
         else:
             value = slider.min + (number + 1) % int((slider.max - slider.min) / slider.step + 1) * slider.step
-        start = time.perf_counter()
-        slider.value = value
-        took.append(time.perf_counter() - start)
+        took.append(timed(lambda value=value: setattr(slider, "value", value)))
         sent.append(sum(len(f.figure) for name, f in explorer._figures.items() if f.count != before[name]))
     return 1000 * statistics.median(took), statistics.median(sent) / 1000
 
 
-def painted(call: str, control: str) -> float:
+def painted(call: str, control: str, made: str) -> float:
     """Median milliseconds from an arrow key to the last painted picture, in JupyterLab."""
     import lab
 
     os.environ.pop("MIA_NB_MODE", None)
-    cells = [MADE, f"e = {call}; e"]
+    cells = [made, f"e = {call}; e"]
     with tempfile.TemporaryDirectory() as folder, lab.live_notebook(Path(folder), cells) as (page, _, _, _):
         page.wait_for_timeout(2000)
         times = [page.evaluate(MOVE, [control.split()[0]]) for _ in range(MOVES)]
@@ -84,15 +83,18 @@ def painted(call: str, control: str) -> float:
 
 
 def main() -> None:
-    print("| explorer, control moved | kernel, ms | figures sent, kB | key to painted, ms |\n|---|---|---|---|")
-    for name, (call, control) in EXPLORERS.items():
-        label = {"k": "k a side"}.get(control, control)
-        took, sent = kernel(call, control)
-        try:
-            paint = f"{painted(call, label):.0f}"
-        except ImportError:
-            paint = "no browser"
-        print(f"| {name} | {took:.0f} | {sent:.0f} | {paint} |", flush=True)
+    args = options(__doc__).parse_args()
+    samples, rows = 500 if args.quick else 50_000, []
+    made = MADE.format(samples=samples)
+    with report(f"Explorers, {samples:,} samples x 16 models", args.quick):
+        for name, (call, control) in EXPLORERS.items():
+            took, sent = kernel(call, control, made, 2 if args.quick else MOVES)
+            try:
+                paint = "-" if args.quick else f"{painted(call, {'k': 'k a side'}.get(control, control), made):.0f}"
+            except ImportError:
+                paint = "no browser"
+            rows.append([name, f"{took:.0f}", f"{sent:.0f}", paint])
+        table(["explorer, control moved", "kernel, ms", "figures sent, kB", "key to painted, ms"], rows)
 
 
 if __name__ == "__main__":

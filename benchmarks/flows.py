@@ -8,11 +8,8 @@ that of the activations; on a GPU both are measured.
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -20,6 +17,8 @@ import numpy as np
 import torch
 import torchdiffeq
 import torchsde
+from common import options, report, rounds, table, timed
+from ordinary import kept
 from torch import Tensor, nn
 
 from mia_nb import data, training
@@ -88,43 +87,21 @@ def solvers(drift: Drift, device: torch.device) -> dict[str, Callable[[Tensor], 
     }
 
 
-def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Of one call, everything on the device included."""
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    wait()
-    begun = time.perf_counter()
-    work()
-    wait()
-    return time.perf_counter() - begun
+def wait_for(device: torch.device) -> Callable[[], object]:
+    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
-def medians(work: dict[str, Callable[[], object]], rounds: int, device: torch.device) -> dict[str, float]:
+def medians(work: dict, count: int, device: torch.device, warm: int = 0) -> dict:
     """Seconds by name, the rounds interleaved."""
-    taken: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(rounds):
-        for name, once in work.items():
-            taken[name].append(seconds(once, device))
+    taken = rounds(work, count, warm=warm, wait=wait_for(device))
     return {name: statistics.median(spent) for name, spent in taken.items()}
 
 
-def kept(solve: Callable[[Tensor], Tensor], h: Tensor) -> float:
-    """MiB that autograd holds for the backward pass; parameters do not count."""
-    sizes: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        held = solve(h)  # noqa: F841  keeps the graph alive
-    return sum(sizes.values()) / 2**20
-
-
-def block(rounds: int, device: torch.device) -> None:
+def block(count: int, device: torch.device, quick: bool) -> None:
     """One block of 64 channels on 8x8, batch 64, 16 steps."""
     torch.manual_seed(0)
-    drift, h = Drift(64, 64).to(device), torch.randn(64, 64, 8, 8, device=device)
+    channels, batch = (4, 2) if quick else (64, 64)
+    drift, h = Drift(channels, channels).to(device), torch.randn(batch, channels, 8, 8, device=device)
 
     def forward(solve, h=h) -> None:
         with torch.no_grad():
@@ -133,20 +110,23 @@ def block(rounds: int, device: torch.device) -> None:
     def both(solve, h=h) -> None:
         solve(h.clone().requires_grad_()).square().sum().div(len(h)).backward()
 
+    def saved(solve) -> float:
+        return kept(lambda: solve(h.clone().requires_grad_()))
+
     ways = solvers(drift, device)
     for solve in ways.values():
         both(solve, h if device.type == "cuda" else h[:2])  # warms up
     work = {(name, once): partial(once, solve) for name, solve in ways.items() for once in (forward, both)}
-    taken = medians(work, rounds, device)
-    first, base = next(iter(ways)), kept(ways["own Euler"], h.clone().requires_grad_())
+    taken = medians(work, count, device)
+    first, base = next(iter(ways)), saved(ways["own Euler"])
     spent = [1e3 * taken[first, once] for once in (forward, both)]
-    print(f"block of 64 channels, 8x8, batch 64, {STEPS} steps, k = {K}, tolerance {TOLERANCE}, random weights")
-    print(f"{first}: {spent[0]:.0f} ms forward, {spent[1]:.0f} ms forward and backward, {base:.0f} MiB saved\n")
-    print("| solver | forward | forward and backward | saved for backward |\n|---|---|---|---|")
+    print(f"block of {channels} channels, 8x8, batch {batch}, {STEPS} steps, k = {K}, tolerance {TOLERANCE}, random weights")
+    print(f"{first}: {spent[0]:.0f} ms forward, {spent[1]:.0f} ms forward and backward, {base:.1f} MiB saved\n")
+    rows = []
     for name, solve in ways.items():
-        ratios = [taken[name, once] / taken[first, once] for once in (forward, both)]
-        saved = kept(solve, h.clone().requires_grad_()) / base
-        print(f"| {name} | {ratios[0]:.2f} | {ratios[1]:.2f} | {saved:.2f} |")
+        factors = [taken[name, once] / taken[first, once] for once in (forward, both)]
+        rows.append([name, *(f"{factor:.2f}" for factor in (*factors, saved(solve) / base))])
+    table(["solver", "forward", "forward and backward", "saved for backward"], rows)
 
 
 def groups(model: str, args: dict, device: torch.device) -> dict[str, Callable[[], object]]:
@@ -168,16 +148,15 @@ def groups(model: str, args: dict, device: torch.device) -> dict[str, Callable[[
     }
 
 
-def stack(rounds: int, device: torch.device) -> None:
+def stack(count: int, device: torch.device, quick: bool) -> None:
     """Stacked training against one by one, in one process."""
     print("eight networks on digits, batch 32, one process: ms per model and step\n")
-    print("| network | one by one | stacked by 8 | ratio |\n|---|---|---|---|")
-    for name, (model, args) in STACKS.items():
-        kinds = groups(model, args, device)
-        medians(kinds, 1, device)  # warms up
-        taken = medians(kinds, 3 * rounds, device)
+    rows = []
+    for name, (model, args) in list(STACKS.items())[: 1 if quick else None]:
+        taken = medians(groups(model, args, device), 3 * count, device, warm=1)
         each = [1e3 * taken[kind] / 8 for kind in ("plain", "stacked")]
-        print(f"| {name} | {each[0]:.1f} | {each[1]:.1f} | {each[0] / each[1]:.2f} |")
+        rows.append([name, f"{each[0]:.1f}", f"{each[1]:.1f}", f"{each[0] / each[1]:.2f}"])
+    table(["network", "one by one", "stacked by 8", "ratio"], rows)
 
 
 def measured_epoch(recipe: Recipe, images: Images, device: torch.device) -> tuple[float, float]:
@@ -188,18 +167,18 @@ def measured_epoch(recipe: Recipe, images: Images, device: torch.device) -> tupl
     group = loop.Group(loop.Plan(recipe, images, member, device, False, True), [0])
     group.epoch(0, [])
     torch.cuda.reset_peak_memory_stats(device)
-    taken = seconds(lambda: group.epoch(1, [[1.0]]), device)
+    taken = timed(lambda: group.epoch(1, [[1.0]]), wait_for(device))
     return taken, torch.cuda.max_memory_allocated(device) / 2**20
 
 
-def epoch(rounds: int, device: torch.device) -> None:
+def epoch(count: int, device: torch.device, quick: bool) -> None:
     """Whole networks on 32x32 colour images, 25,000 of them an epoch: Table VI of the study."""
     gpu, costs = device.type == "cuda", {name: [] for name in NETWORKS}
-    batch = 512 if gpu else 32
-    images = data.load(f"synthetic:n={50_000 if gpu else 200},size=32,channels=3,classes=10")
+    batch = 2 if quick else 512 if gpu else 32
+    images = data.load(f"synthetic:n={50_000 if gpu and not quick else 200},size=32,channels=3,classes=10")
     recipes = {name: Recipe(model=m, model_args=args, num_models=1, split="bernoulli", epochs=300, batch=batch)
                for name, (m, args, *_) in NETWORKS.items()}  # fmt: skip
-    for _ in range(rounds):
+    for _ in range(count):
         for name, recipe in recipes.items():
             if gpu:
                 costs[name].append(measured_epoch(recipe, images, device))
@@ -208,34 +187,29 @@ def epoch(rounds: int, device: torch.device) -> None:
                 costs[name].append((cost["seconds"], cost["memory_mib"]))
     how = "an epoch of 25,000 images, measured" if gpu else "one step in each round, times the steps of 25,000 images"
     print(f"whole networks, 32x32, width 32, batch {batch}: {how}; memory: {'peak' if gpu else 'activations of one step'}\n")
-    print("| network | seconds an epoch | ratio | MiB | ratio | published s, MB (ratios) |\n|---|---|---|---|---|---|")
-    found = {name: [statistics.median(side) for side in zip(*each, strict=True)] for name, each in costs.items()}
+    found, rows = {name: [statistics.median(side) for side in zip(*each, strict=True)] for name, each in costs.items()}, []
     (base, room), (_, _, first, most) = found["ResNet-14"], NETWORKS["ResNet-14"]
     for name, (spent, memory) in found.items():
         _, _, theirs, mb = NETWORKS[name]
         published = f"{theirs}, {mb} ({theirs / first:.1f}, {mb / most:.1f})"
-        print(f"| {name} | {spent:.0f} | {spent / base:.1f} | {memory:.0f} | {memory / room:.1f} | {published} |")
+        rows.append([name, f"{spent:.0f}", f"{spent / base:.1f}", f"{memory:.0f}", f"{memory / room:.1f}", published])
+    table(["network", "seconds an epoch", "ratio", "MiB", "ratio", "published s, MB (ratios)"], rows)
 
 
 PARTS = {"block": block, "stack": stack, "epoch": epoch}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", choices=PARTS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    busy = ", ".join(f"{load:.1f}" for load in os.getloadavg())
-    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{args.threads} threads, {os.cpu_count()} cores"
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, {where}, load average before {busy}")
-    for name in [args.only] if args.only else PARTS:
-        print()
-        begun = time.perf_counter()
-        PARTS[name](args.rounds, device)
-        print(f"\n{name}: {time.perf_counter() - begun:.0f} s")
+    with report(f"Flows, {args.threads} of {os.cpu_count()} cores", args.quick):
+        for name in [args.only] if args.only else PARTS:
+            PARTS[name](1 if args.quick else args.rounds, device, args.quick)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,11 @@ The operating system's file cache is warm after the first round, which favours t
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
+from common import options, ratios, report, spread, table, timed
 from PIL import Image
 
 from mia_nb import data
@@ -28,30 +26,27 @@ def made_up(folder: Path, count: int = 2000) -> str:
     return str(folder)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = options(__doc__)
     parser.add_argument("folder", nargs="?", help="default: 2,000 small JPEGs made for the occasion")
     parser.add_argument("--repeat", type=int, default=3)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        compare(options.folder or made_up(Path(folder)), options.repeat)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, report("A folder of images", args.quick):
+        compare(args.folder or made_up(Path(folder), 50 if args.quick else 2000), 1 if args.quick else args.repeat)
 
 
 def compare(folder: str, repeat: int) -> None:
-    seconds = {"first": [], "second": []}
+    taken: dict[str, list[float]] = {"first": [], "second": []}
     for _ in range(repeat):
+        found = []
         with tempfile.TemporaryDirectory() as root:
-            digests = set()
-            for which, taken in seconds.items():
-                start = time.perf_counter()
-                images = data.load(folder, root=root)
-                taken.append(time.perf_counter() - start)
-                digests.add(images.digest)
-                print(f"{which} load: {taken[-1]:.2f} s", flush=True)
-        if len(digests) > 1:
+            for seconds in taken.values():
+                seconds.append(timed(lambda root=root, found=found: found.append(data.load(folder, root=root))))
+        if len({images.digest for images in found}) > 1:
             raise SystemExit("the two loads differ")
-    first, second = (statistics.median(taken) for taken in seconds.values())
-    print(f"{tuple(images.x.shape)}: first {first:.2f} s, second {second:.2f} s, {first / second:.1f} times faster (medians)")
+    rows = [[which, spread(seconds), spread(ratios(taken["first"], seconds), ".1f")] for which, seconds in taken.items()]
+    print(f"{tuple(found[0].x.shape)}\n")
+    table(["load", "seconds", "times faster"], rows)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,13 @@ Rounds are interleaved after a warm-up, one thread, medians are printed.
 
 from __future__ import annotations
 
-import argparse
-import platform
 import statistics
-import time
 import warnings
 from functools import partial
 
 import numpy as np
 import torch
+from common import options, report, rounds, table
 
 from mia_nb import accounting, auditing, data, training
 from mia_nb.types import Recipe
@@ -31,67 +29,56 @@ NETWORKS = {  # name: (model, arguments, batch, a CIFAR-sized image?)
 SETTINGS = ((2.0, 512 / 25000, 14700), (1.0, 0.00512, 19600), (0.8, 0.01, 1000))  # noise multiplier, sample rate, steps
 
 
-def timed(run) -> float:
-    begun = time.perf_counter()
-    run()
-    return time.perf_counter() - begun
+def medians(runs: dict, count: int) -> list[float]:
+    return [statistics.median(seconds) for seconds in rounds(runs, count).values()]
 
 
-def medians(runs: dict, rounds: int) -> dict:
-    """Median seconds of each of `runs`, interleaved, after one warm-up."""
-    taken: dict = {name: [] for name in runs}
-    for turn in range(rounds + 1):
-        for name, run in runs.items():
-            seconds = timed(run)
-            if turn:
-                taken[name].append(seconds)
-    return {name: statistics.median(values) for name, values in taken.items()}
-
-
-def steps(rounds: int) -> None:
+def steps(count: int, networks: dict) -> None:
     """Seconds of one optimiser step, as factors over the undefended one of the same network."""
-    print("| defense | " + " | ".join(NETWORKS) + " |\n|---|" + "---|" * len(NETWORKS))
     factors: dict = {name: [] for name in DEFENSES}
     digits = data.load("digits")
     coloured = data.load("synthetic:classes=10,n=400,size=32,channels=3")
-    for model, args, batch, colour in NETWORKS.values():
+    for model, args, batch, colour in networks.values():
         taken: dict = {name: [] for name in DEFENSES}
-        for _ in range(rounds):
-            for name, options in DEFENSES.items():
-                recipe = Recipe(model=model, model_args=args, batch=batch, defense=name, defense_args=options)
+        for _ in range(count):
+            for name, settings in DEFENSES.items():
+                recipe = Recipe(model=model, model_args=args, batch=batch, defense=name, defense_args=settings)
                 cost = training.step_cost(recipe, coloured if colour else digits, samples=batch, device="cpu")
                 taken[name].append(cost["seconds"])
         for name, values in taken.items():
             factors[name].append((statistics.median(values) / statistics.median(taken[None]), statistics.median(values)))
-    for name, values in factors.items():
-        cells = [f"{1e3 * seconds:.1f} ms" if name is None else f"{factor:.2f}" for factor, seconds in values]
-        print(f"| {name or '*none*'} | {' | '.join(cells)} |")
+    rows = [
+        [name or "*none*", *(f"{1e3 * seconds:.1f} ms" if name is None else f"{factor:.2f}" for factor, seconds in values)]
+        for name, values in factors.items()
+    ]
+    table(["defense", *networks], rows)
 
 
-def accountants(rounds: int) -> None:
-    print("\n| noise, rate, steps (delta 1e-5) | " + " | ".join(accounting.ACCOUNTANTS) + " |\n|---|" + "---|" * 3)
-    for noise, rate, count in SETTINGS:
-        runs = {name: partial(account, noise, rate, count, 1e-5) for name, account in accounting.ACCOUNTANTS.items()}
-        cells = [f"{1e3 * seconds:.0f} ms" for seconds in medians(runs, rounds).values()]
-        print(f"| {noise:g}, {rate:.5f}, {count} | {' | '.join(cells)} |")
+def accountants(count: int) -> None:
+    rows = []
+    for noise, rate, steps in SETTINGS:
+        runs = {name: partial(account, noise, rate, steps, 1e-5) for name, account in accounting.ACCOUNTANTS.items()}
+        rows.append([f"{noise:g}, {rate:.5f}, {steps}", *(f"{1e3 * seconds:.0f} ms" for seconds in medians(runs, count))])
+    table(["noise, rate, steps (delta 1e-5)", *accounting.ACCOUNTANTS], rows)
 
 
-def audits(rounds: int) -> None:
+def audits(count: int) -> None:
     """Seconds of a one-run audit of 50,000 canaries, the grid of guesses included."""
     rng = np.random.default_rng(0)
     member = rng.random(50_000) < 0.5
     score = rng.normal(size=50_000) + member
     runs = {name: partial(auditing.one_run, score, member, delta=1e-5, method=name) for name in ("steinke", "fdp", "xiang")}
-    taken = ", ".join(f"{name} {1e3 * seconds:.0f} ms" for name, seconds in medians(runs, rounds).items())
-    print(f"\nOne-run audit, 50,000 canaries: {taken}")
+    taken = ", ".join(f"{name} {1e3 * seconds:.0f} ms" for name, seconds in zip(runs, medians(runs, count), strict=True))
+    print(f"One-run audit, 50,000 canaries: {taken}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
+    args = parser.parse_args()
+    count = 1 if args.quick else args.rounds
     torch.set_num_threads(1)
-    print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}\n")
-    steps(rounds)
-    accountants(rounds)
-    audits(rounds)
+    with report("What privacy costs in time", args.quick):
+        steps(count, dict(list(NETWORKS.items())[:1]) if args.quick else NETWORKS)
+        accountants(count)
+        audits(count)

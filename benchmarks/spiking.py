@@ -6,13 +6,14 @@ static prefix, with compiled neurons. Ratios within one run, interleaved medians
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
-import time
+from functools import partial
 
 import snntorch
 import torch
+from common import options, report, rounds, table
+from ordinary import kept
 from torch import nn
 
 from mia_nb import models
@@ -56,69 +57,57 @@ def networks(width: int, timesteps: int) -> dict[str, nn.Module]:
     }
 
 
-def step(name: str, net: nn.Module, x: torch.Tensor, y: torch.Tensor, timesteps: int, backward: bool) -> float:
-    """Seconds."""
-    if name == "fold":  # shown as events, so that nothing counts as the same at every step
-        x = x.expand(timesteps, *x.shape)
-    begun = time.perf_counter()
+def step(net: nn.Module, x: torch.Tensor, y: torch.Tensor, backward: bool) -> None:
     if backward:
         nn.functional.cross_entropy(net(x), y).backward()
         net.zero_grad()
     else:
         with torch.inference_mode():
             net(x)
-    return time.perf_counter() - begun
 
 
-def kept(name: str, net: nn.Module, x: torch.Tensor, timesteps: int) -> float:
-    """MiB saved for the backward pass."""
-    sizes: dict[int, int] = {}
+def neuron_alone(count: int, timesteps: int, batch: int) -> None:
+    x = torch.randn(timesteps, batch, 16, 32, 32, requires_grad=True)
+    theta, u0 = torch.tensor(1.0), torch.tensor(0.5)
 
-    def pack(tensor):
-        if not isinstance(tensor, nn.Parameter):
-            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
+    def run(compiled: bool) -> None:
+        neurons.multistep(x, theta, u0, compiled=compiled).sum().backward()
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        held = net(x.expand(timesteps, *x.shape) if name == "fold" else x)  # noqa: F841  keeps the graph alive
-    return sum(sizes.values()) / 2**20
-
-
-def neuron_alone(rounds: int, timesteps: int) -> None:
-    x = torch.randn(timesteps, 64, 16, 32, 32, requires_grad=True)
-    times = {False: [], True: []}
-    for _ in range(rounds + 1):
-        for compiled, seconds in times.items():
-            begun = time.perf_counter()
-            neurons.multistep(x, torch.tensor(1.0), torch.tensor(0.5), compiled=compiled).sum().backward()
-            seconds.append(time.perf_counter() - begun)
-    plain, fused = (statistics.median(t[1:]) for t in times.values())
-    print(f"\nneuron alone, {tuple(x.shape)}, forward and backward: {1e3 * plain:.0f} ms, compiled x{plain / fused:.1f}")
+    taken = rounds({compiled: partial(run, compiled) for compiled in (False, True)}, count)
+    plain, fused = (statistics.median(seconds) for seconds in taken.values())
+    print(f"neuron alone, {tuple(x.shape)}, forward and backward: {1e3 * plain:.0f} ms, compiled x{plain / fused:.1f}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__)
     for name, value in (("rounds", 7), ("width", 16), ("timesteps", 4), ("batch", 64), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=value)
     args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.width, args.batch, args.threads = 1, 2, 2, 1
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     x, y = torch.randn(args.batch, 3, 32, 32), torch.randint(0, 10, (args.batch,))
     nets = networks(args.width, args.timesteps)
-    times: dict = {(name, backward): [] for name in nets for backward in (False, True)}
-    for round_ in range(args.rounds + 1):
-        for (name, backward), seconds in times.items():
-            spent = step(name, nets[name], x, y, args.timesteps, backward)
-            seconds += [spent] if round_ else []
-    first = next(iter(nets))
-    print(f"ResNet18 width {args.width}, batch {args.batch}, T = {args.timesteps}, 32x32, {args.threads} threads, float32\n")
-    print("| variant | forward | forward and backward | saved for backward |\n|---|---|---|---|")
-    for name, net in nets.items():
-        ratios = [statistics.median(times[first, b]) / statistics.median(times[name, b]) for b in (False, True)]
-        print(f"| {name} | x{ratios[0]:.2f} | x{ratios[1]:.2f} | {kept(name, net, x, args.timesteps):.0f} MiB |")
-    base = [1e3 * statistics.median(times[first, b]) for b in (False, True)]
-    print(f"\n{first}: {base[0]:.0f} ms forward, {base[1]:.0f} ms forward and backward")
-    neuron_alone(args.rounds, args.timesteps)
+    if args.quick:
+        nets.popitem()  # compiling takes most of a minute
+    # shown as events, so that nothing counts as the same at every step
+    shown = {name: x.expand(args.timesteps, *x.shape) if name == "fold" else x for name in nets}
+    with report("Spiking networks, one step", args.quick):
+        runs = {(name, b): partial(step, net, shown[name], y, b) for name, net in nets.items() for b in (False, True)}
+        middle = {run: statistics.median(seconds) for run, seconds in rounds(runs, args.rounds).items()}
+        print(
+            f"ResNet18 width {args.width}, batch {args.batch}, T = {args.timesteps}, 32x32, {args.threads} threads, float32\n"
+        )
+        first, rows = next(iter(nets)), []
+        for name, net in nets.items():
+            factors = [f"x{middle[first, b] / middle[name, b]:.2f}" for b in (False, True)]
+            rows.append([name, *factors, f"{kept(partial(net, shown[name])):.0f} MiB"])
+        table(["variant", "forward", "forward and backward", "saved for backward"], rows)
+        base = [1e3 * middle[first, b] for b in (False, True)]
+        print(f"{first}: {base[0]:.0f} ms forward, {base[1]:.0f} ms forward and backward")
+        if not args.quick:
+            neuron_alone(args.rounds, args.timesteps, args.batch)
 
 
 if __name__ == "__main__":

@@ -1,175 +1,301 @@
-"""How fast are pools trained? Strategies against one model at a time, and the demo's pool against a loop with a DataLoader.
+"""How fast are pools trained? Strategies over a loop per model with a DataLoader; whole pools at equal accuracy; growth.
 
-    python benchmarks/training.py [--rounds 3] [--seconds 3] [--demo-only | --table-only]
+    python benchmarks/training.py [--only strategies|pools|growth] [--rounds 3] [--seconds 0.7] [--minutes 8]
 
-Every figure is a ratio within one run: rounds are interleaved, medians are printed.
+Strategies are timed in steady state by two processes that live through all of it, in interleaved windows of --seconds; after
+--minutes no further network is begun. Whole pools are fresh processes, from their start to the last weight.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from common import exponent, mean_interval, options, ratios, report, rounds, spread, table
+from ordinary import WAYS, loader
+from ordinary import training as ordinary_training
 
-from mia_nb import data, models, training
+from mia_nb import data, training
 from mia_nb.training import loop
-from mia_nb.types import Recipe
+from mia_nb.training.clipped import group_of
+from mia_nb.types import Images, Recipe
 
+
+class Net(NamedTuple):
+    images: str
+    limit: int | None
+    group: int  # stacked together
+    recipe: dict
+
+
+class Way(NamedTuple):
+    """A row of the table of strategies."""
+
+    processes: int
+    threads: int
+    kind: str = "ours"  # or one of ordinary.WAYS
+    stacked: float = 0  # share of the network's group in one stack
+    channels_last: bool = False
+    dtype: str = "float32"
+    compiled: bool = False
+
+
+def spiking(timesteps: int) -> Net:
+    return Net("digits", 512, 16, {"model": "snn", "model_args": {"base": "tinycnn", "timesteps": timesteps}})
+
+
+COLOUR, FLOW = "synthetic:classes=10,n={},size=32,channels=3", {"width": 8, "steps": 4}
 NETS = {
-    "MLP": ("digits", Recipe(model="__main__:mlp", model_args={"width": 128}, batch=64)),
-    "TinyCNN 8x8": ("digits", Recipe(batch=32)),
-    "SNN TinyCNN T=1": ("digits", Recipe(model="snn", model_args={"base": "tinycnn", "timesteps": 1}, batch=32)),
-    "SNN TinyCNN T=4": ("digits", Recipe(model="snn", model_args={"base": "tinycnn", "timesteps": 4}, batch=32)),
-    "ResNet14 w16 32x32": ("synthetic:n=300,size=32,channels=3", Recipe(model="resnet14", model_args={"width": 16}, batch=64)),
+    "TinyCNN, 8x8": Net("digits", 512, 16, {}),
+    "ResNet14 w16, 32x32": Net(COLOUR.format(512), None, 4, {"model": "resnet14", "model_args": {"width": 16}, "batch": 64}),
+    "ResNet18 w16, 32x32": Net(COLOUR.format(256), None, 4, {"model": "resnet18", "model_args": {"width": 16}, "batch": 64}),
+    "SNN T=1": spiking(1),
+    "SNN T=2": spiking(2),
+    "SNN T=4": spiking(4),
+    "ODENet w8": Net("digits", 512, 16, {"model": "odenet", "model_args": FLOW}),
+    "SDENet w8": Net("digits", 512, 16, {"model": "sdenet", "model_args": FLOW}),
 }
-ROWS = {  # processes, threads, group (0 = plain), channels last, dtype
-    "one at a time, 2 threads": (1, 2, 0, False, "float32"),
-    "channels-last": (1, 2, 0, True, "float32"),
-    "2 processes x 1 thread": (2, 1, 0, False, "float32"),
-    "2 processes, channels-last": (2, 1, 0, True, "float32"),
-    "2 processes, channels-last, bf16": (2, 1, 0, True, "bfloat16"),
-    "stacked 16, 2 threads": (1, 2, 16, False, "float32"),
-    "2 processes x stacked 8": (2, 1, 8, False, "float32"),
-    "2 processes x stacked 4": (2, 1, 4, False, "float32"),
+WAYS_TO_TRAIN = {
+    "DataLoader loop, converts on access": Way(1, 2, "dataset"),
+    "DataLoader loop, tensors prepared": Way(1, 2, "tensors"),
+    "the same, 2 processes": Way(2, 1, "tensors"),
+    "plain": Way(1, 2),
+    "plain, channels-last": Way(1, 2, channels_last=True),
+    "plain, 2 processes": Way(2, 1),
+    "plain, 2 processes, channels-last": Way(2, 1, channels_last=True),
+    "plain, 2 processes, channels-last, bf16": Way(2, 1, channels_last=True, dtype="bfloat16"),
+    "plain+compiled, 2 processes, channels-last": Way(2, 1, channels_last=True, compiled=True),
+    "stacked": Way(1, 2, stacked=1),
+    "stacked, 2 processes": Way(2, 1, stacked=0.5),
+    "stacked+compiled, 2 processes": Way(2, 1, stacked=0.5, compiled=True),
+}
+BASE = next(iter(WAYS_TO_TRAIN))
+QUICK = (BASE, "plain", "plain, 2 processes, channels-last, bf16", "stacked, 2 processes")
+POOLS = {  # trained to their end
+    "TinyCNN": Recipe(epochs=20),
+    "SNN T=4": Recipe(**NETS["SNN T=4"].recipe, num_models=4, epochs=8),
+    "ODENet w8": Recipe(**NETS["ODENet w8"].recipe, num_models=4, epochs=6),
 }
 
 
-def mlp(in_channels, num_classes, size, width):
-    features = in_channels * size[0] * size[1]
-    return nn.Sequential(nn.Flatten(), nn.Linear(features, width), nn.ReLU(), nn.Linear(width, num_classes))
+class Trained:
+    """A network in training by one of the ways: `epoch` trains one and returns how many steps of a model that were."""
+
+    def __init__(self, net: Net, way: Way):
+        images = data.load(net.images, limit=net.limit)
+        recipe = training.complete(Recipe(**net.recipe, dtype=way.dtype, epochs=10**6))
+        member = data.paired_membership(16, len(images.y), labels=images.y.numpy())
+        self.done = 0
+        if way.kind == "ours":
+            group = max(1, int(way.stacked * net.group))
+            how = {"stacked": way.stacked > 0, "channels_last": way.channels_last, "compiled": way.compiled}
+            plan = loop.Plan(recipe, images, member, torch.device("cpu"), **how)
+            self.group = group_of(plan, list(range(group)))
+            self.steps = plan.steps * group
+        else:
+            batches = loader(way.kind, images, member[0], recipe.batch)
+            self.epochs, self.steps = ordinary_training(loop.build(recipe, images, 0), batches, recipe), len(batches)
+
+    def epoch(self) -> int:
+        if hasattr(self, "group"):
+            self.group.epoch(self.done, [[1.0]] * self.done)
+        else:
+            next(self.epochs)
+        self.done += 1
+        return self.steps
 
 
-def steps_per_second(
-    net: str, group: int, channels_last: bool, dtype: str, threads: int, seconds: float, start: float
-) -> float:
-    """Model-steps a second of this process in a window that opens at the wall-clock time `start`."""
-    torch.set_num_threads(threads)
-    name, recipe = NETS[net]
-    images = data.load(name)
-    recipe = training.complete(Recipe(**{**recipe.to_json(), "dtype": dtype, "epochs": 10**6}))
-    member = data.paired_membership(16, len(images.y), labels=images.y.numpy())
-    plan = loop.Plan(recipe, images, member, torch.device("cpu"), group > 0, channels_last)
-    trained = loop.Group(plan, list(range(max(group, 1))))
-    trained.epoch(0, [])
-    late = time.time() - start
-    if late > 0:
-        raise SystemExit(f"the window opened {late:.1f} s too early for this machine; raise START")
-    time.sleep(-late)
-    done, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < seconds:
-        trained.epoch(1 + done, [[1.0]])
-        done += 1
-    return done * plan.steps * len(trained.ids) / (time.perf_counter() - begun)
+def child(most: int) -> None:
+    """Answer the parent's lines: ["begin", network, way] warms up, ["run", way, seconds] gives steps a second.
+
+    most: threads, on a busy machine one.
+    """
+    answers, sys.stdout = sys.stdout, sys.stderr
+    at_work: dict[str, Trained] = {}
+    for line in sys.stdin:
+        what, *words = json.loads(line)
+        begun, steps = time.perf_counter(), 0
+        if what == "begin":
+            net, way = words
+            at_work = at_work if way != BASE else {}
+            torch.set_num_threads(min(WAYS_TO_TRAIN[way].threads, most))
+            at_work[way] = Trained(NETS[net], WAYS_TO_TRAIN[way])
+            begun = time.perf_counter()
+            steps = at_work[way].epoch()
+            answer = time.perf_counter() - begun
+        else:
+            way, seconds = words
+            torch.set_num_threads(min(WAYS_TO_TRAIN[way].threads, most))
+            while not steps or time.perf_counter() - begun < seconds:
+                steps += at_work[way].epoch()
+            answer = steps / (time.perf_counter() - begun)
+        print(json.dumps([answer, at_work[way].steps]), file=answers, flush=True)
 
 
-# seconds to import and warm up before a window opens
-START = {
-    "MLP": 6.0,
-    "TinyCNN 8x8": 6.0,
-    "SNN TinyCNN T=1": 14.0,
-    "SNN TinyCNN T=4": 22.0,
-    "ResNet14 w16 32x32": 13.0,
-}  # seconds to import and warm up before a window opens
+def ask(children: list[subprocess.Popen], *words) -> list[list[float]]:
+    """The same line to several of them at once."""
+    for process in children:
+        process.stdin.write(json.dumps(words) + "\n")
+        process.stdin.flush()
+    return [json.loads(process.stdout.readline()) for process in children]
 
 
-def throughput(net: str, row: str, seconds: float) -> float:
-    """Model-steps a second of all processes of a row together."""
-    processes, threads, group, channels_last, dtype = ROWS[row]
-    arguments = json.dumps([net, group, channels_last, dtype, threads, seconds, time.time() + START[net]])
-    command = [sys.executable, __file__, "--child", arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.path.dirname(os.path.dirname(__file__))}
-    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(processes)]
-    return sum(float(child.communicate()[0]) for child in children)
+def strategies(args) -> None:
+    """Steps a second of all processes of a way together, over the base's."""
+    with tempfile.TemporaryDirectory() as cache:
+        command, pipe = [sys.executable, __file__, "--child", str(1 if args.quick else 2)], subprocess.PIPE
+        places = [{**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{cache}/{n}"} for n in range(2)]  # nothing is compiled yet
+        children = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=place) for place in places]
+        rates, compiling, begun, left = {}, {}, time.monotonic(), []
+        for net in [n for n in NETS if not args.nets or any(n.startswith(wanted) for wanted in args.nets)]:
+            if time.monotonic() - begun > 60 * args.minutes:
+                left.append(net)
+                continue
+            one, first = {}, {}
+            for name, way in WAYS_TO_TRAIN.items():
+                if not (args.quick and (way.compiled or name not in QUICK)):
+                    first[name], one[name] = ask(children[: way.processes], "begin", net, name), []
+            for _ in range(args.rounds):
+                for name, found in one.items():
+                    answers = ask(children[: WAYS_TO_TRAIN[name].processes], "run", name, args.seconds)
+                    found.append(sum(rate for rate, _ in answers))
+            rates[net] = one
+            for name, answers in first.items():
+                if WAYS_TO_TRAIN[name].compiled:  # the first epoch but its training
+                    usual = 2 * answers[0][1] / sorted(one[name])[len(one[name]) // 2]
+                    compiling.setdefault(name, {})[net] = max(s for s, _ in answers) - usual
+        for process in children:
+            process.stdin.close()
+            process.wait()
+    show(rates, compiling, left)
 
 
-class Digits(Dataset):
-    """One image at a time, converted and normalised on access, as a data set class usually is."""
-
-    def __init__(self, images):
-        self.images = images
-
-    def __len__(self):
-        return len(self.images.y)
-
-    def __getitem__(self, index):
-        x = self.images.x[index].float().div(255)
-        return (x - self.images.mean[0]) / self.images.std[0], self.images.y[index]
-
-
-def plain_loop(models_to_train: int) -> float:
-    """Seconds of the ordinary way for all 16 models of the demo, from `models_to_train` of them, all threads."""
-    images, recipe = data.load("digits"), Recipe()
-    member = data.paired_membership(16, len(images.y), labels=images.y.numpy())
-    begun = time.perf_counter()
-    for m in range(models_to_train):
-        net = models.build("tinycnn", {}, in_channels=1, num_classes=10, size=8, seed=m).train()
-        loader = DataLoader(
-            Subset(Digits(images), np.flatnonzero(member[m]).tolist()), recipe.batch, shuffle=True, drop_last=True
-        )
-        optimizer = torch.optim.SGD(net.parameters(), lr=recipe.lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.lr, total_steps=recipe.epochs * len(loader))
-        for _ in range(recipe.epochs):
-            total = 0.0
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(net(x), y)
-                loss.backward()
-                optimizer.step()
-                schedule.step()
-                total += loss.item()
-    return (time.perf_counter() - begun) * 16 / models_to_train
+def show(rates: dict, compiling: dict, left: list[str]) -> None:
+    names = list(next(iter(rates.values())))
+    print("Steps of a model in a second, as factors over the first row, median (lowest-highest) of interleaved rounds:\n")
+    table(["way", *rates], [[n, *(spread(ratios(r[n], r[BASE])) for r in rates.values())] for n in names])
+    print("The same as milliseconds for a step of one model, and seconds to compile, which come once:\n")
+    rows = []
+    for name in names:
+        taken = "; ".join(f"{seconds:.0f}" for seconds in compiling.get(name, {}).values()) or "-"
+        rows.append([name, *(f"{1e3 / sorted(r[name])[len(r[name]) // 2]:.2f}" for r in rates.values()), taken])
+    table(["way", *rates, "compiling, s"], rows)
+    sizes = ", ".join(f"{net}: batch {Recipe(**NETS[net].recipe).batch}, stacks of {NETS[net].group}" for net in rates)
+    print(f"{sizes}; two processes take half a stack each. Flows take {FLOW['steps']} Euler steps.")
+    if left:
+        print(f"Not begun, the time was up: {', '.join(left)}.")
 
 
-def demo_pool() -> float:
-    """Seconds of our training of the demo's pool, worker start-up included."""
-    images = data.load("digits")
+def train_whole(name: str, way: str, quick: bool, started: float) -> None:
+    """In a fresh process: train a whole pool, print [seconds since the process began, test accuracy of each model, how]."""
+    images, recipe = data.load("digits"), shortened(POOLS[name]) if quick else POOLS[name]
+    member = data.paired_membership(recipe.num_models, len(images.y), labels=images.y.numpy())
+    if way == "ours":
+        with tempfile.TemporaryDirectory() as root:
+            recipe = Recipe(**{**recipe.to_json(), "split": "given"})
+            pool = training.train_pool(recipe, images, member=member, root=root, workers=1 if quick else None, progress=False)
+            seconds, how = time.time() - started, pool.folder.read_json("execution.json")
+            nets = [pool.model(m) for m in range(recipe.num_models)]
+        kind = f"stacked {how['group']}" if how["stacked"] else "plain"
+        told = f"{kind}, {how['threads']} threads a process{', compiled' if how.get('compiled') else ''}"
+    else:
+        nets, told = [loop.build(recipe, images, m) for m in range(recipe.num_models)], f"{torch.get_num_threads()} threads"
+        for net, row in zip(nets, member, strict=True):
+            list(ordinary_training(net, loader(way, images, row, recipe.batch), recipe))
+        seconds = time.time() - started
+    print(json.dumps([seconds, [accuracy(net, images, ~row) for net, row in zip(nets, member, strict=True)], told]))
+
+
+@torch.inference_mode()
+def accuracy(net: torch.nn.Module, images: Images, rows) -> float:
+    x = data.normalise(images.x[rows], images.mean, images.std)
+    return float((net.eval()(x).argmax(1) == images.y[rows]).double().mean())
+
+
+def shortened(recipe: Recipe) -> Recipe:
+    return Recipe(**{**recipe.to_json(), "num_models": 2, "epochs": 1})
+
+
+def pools(args) -> None:
+    """Whole pools, each in a fresh process: seconds and accuracy on what a model was not trained on."""
+    rows = []
+    for name, recipe in POOLS.items():
+        if args.quick and name != "TinyCNN":
+            continue
+        found: dict[str, list] = {way: [] for way in (*(WAYS[:1] if args.quick else WAYS), "ours")}
+        for _ in range(args.rounds):
+            for way, answers in found.items():
+                words = json.dumps([name, way, args.quick, time.time()])
+                command = [sys.executable, __file__, "--whole", words]
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                answers.append(json.loads(done.stdout.splitlines()[-1]))
+        base = [seconds for seconds, *_ in found["dataset"]]
+        for way, answers in found.items():
+            seconds, reached = [a[0] for a in answers], answers[-1][1]
+            away = [a - b for a, b in zip(reached, found["dataset"][-1][1], strict=True)]
+            title = {"dataset": "DataLoader, converts on access", "tensors": "DataLoader, tensors prepared"}.get(way, way)
+            models, epochs = (2, 1) if args.quick else (recipe.num_models, recipe.epochs)
+            rows.append([f"{name}, {models} models, {epochs} epochs", title, answers[-1][2], spread(seconds, ".1f"),
+                         spread(ratios(base, seconds)), mean_interval(reached), mean_interval(away)])  # fmt: skip
+    columns = ["pool", "way", "how", "seconds", "factor", "test accuracy", "difference from the first"]
+    print("Whole pools on digits, a fresh process each: median (lowest-highest) of interleaved rounds; accuracy of the last\n"
+          "round, mean over models with its 95 % interval, differences model by model on the same members.\n")  # fmt: skip
+    table(columns, rows)
+
+
+def grown(models: int, epochs: int, images: Images, workers: int | None = None) -> None:
     with tempfile.TemporaryDirectory() as root:
-        begun = time.perf_counter()
-        training.train_pool(Recipe(), images, root=root, progress=False)
-        return time.perf_counter() - begun
+        training.train_pool(Recipe(num_models=models, epochs=epochs), images, root=root, workers=workers, progress=False)
+
+
+def growth(args) -> None:
+    """Seconds of TinyCNN pools against the number of models and of images."""
+    digits = data.load("digits", limit=400 if args.quick else None)
+    sizes, counts = ([2, 4], [200, 400]) if args.quick else ([16, 64, 256], [1000, 4000, 16000])
+    many = {n: data.load(f"synthetic:classes=10,n={n},size=8,channels=1") for n in counts}
+    epochs, models, workers = (1, 2, 1) if args.quick else (5, 16, None)
+    grown(2, 1, digits, workers)  # what torch imports with the first optimiser
+    for title, runs in (
+        (f"models M, digits, {epochs} epochs", {m: partial(grown, m, epochs, digits, workers) for m in sizes}),
+        (f"images N, 8x8, {models} models, 2 epochs", {n: partial(grown, models, 2, many[n], workers) for n in counts}),
+    ):
+        taken = rounds(runs, min(args.rounds, 2), warm=0)
+        middle = [sorted(v)[len(v) // 2] for v in taken.values()]
+        cells = [spread(v, ".2f") for v in taken.values()]
+        table([title, *taken, "exponent"], [["seconds", *cells, f"{exponent(list(taken), middle):.2f}"]])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__)
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--nets", nargs="*", help="only networks that begin so")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--demo-only", action="store_true")
-    parser.add_argument("--table-only", action="store_true")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child:
-        print(steps_per_second(*json.loads(options.child)))
-        return
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}\n")
-    if not options.table_only:
-        runs = [(demo_pool(), plain_loop(3)) for _ in range(options.rounds)]
-        ours, theirs = (statistics.median(side) for side in zip(*runs, strict=True))
-        ratio = statistics.median(b / a for a, b in runs)
-        print(f"demo pool (16 TinyCNN, digits, 20 epochs): {ours:.1f} s, a DataLoader loop each {theirs:.1f} s, {ratio:.1f}x\n")
-    if not options.demo_only:
-        rates = {(net, row): [] for net in NETS for row in ROWS}
-        for _ in range(options.rounds):
-            for net, row in rates:
-                rates[net, row].append(throughput(net, row, options.seconds))
-        print(f"| strategy | {' | '.join(NETS)} |\n|---|{'---|' * len(NETS)}")
-        base = next(iter(ROWS))
-        for row in ROWS:
-            factors = [statistics.median(a / b for a, b in zip(rates[n, row], rates[n, base], strict=True)) for n in NETS]
-            print(f"| {row} | {' | '.join(f'{f:.2f}' for f in factors)} |")
-        shown = [f"{16e3 / statistics.median(rates[n, base]):.1f}" for n in NETS]
-        print(f"| *one at a time, ms per step of all 16* | {' | '.join(shown)} |")
+    parser.add_argument("--seconds", type=float, default=0.7)
+    parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--child", type=int)
+    parser.add_argument("--whole")
+    args = parser.parse_args()
+    if args.child:
+        return child(args.child)
+    if args.whole:
+        return train_whole(*json.loads(args.whole))
+    if args.quick:
+        args.rounds, args.seconds, args.nets = 1, 0.05, args.nets or ["TinyCNN"]
+    os.environ["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in (str(Path(__file__).parents[1]), *sys.path))
+    with report("Training pools", args.quick):
+        for name in [args.only] if args.only else PARTS:
+            PARTS[name](args)
 
+
+PARTS = {"strategies": strategies, "pools": pools, "growth": growth}
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,152 @@
+"""Every benchmark runs at toy sizes and prints tables of sane numbers; what they compute from times is right."""
+
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(FOLDER))
+
+import common  # noqa: E402
+import run  # noqa: E402
+
+NUMBER = re.compile(r"(?<![\w.=-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+TABLES = {  # what a script's tables must say, and how many there are
+    "training": (["DataLoader loop", "stacked", "test accuracy", "exponent"], 5),
+    "querying": (["plain loop, images/s", "cached answer"], 1),
+    "startup": (["import mia_nb.attacks", "mia-nb --help"], 2),
+    "gpu": (["% of bf16 peak", "stacked:2", "asking, ours"], 1),
+    "spiking": (["static prefix"], 1),
+    "flows": (["torchdiffeq dopri5", "stacked by 8", "ResNet-14"], 3),
+    "privacy": (["dp_sgd", "prv"], 2),
+    "loading": (["times faster"], 1),
+    "demo": (["01_train"], 1),
+    "explorers": (["figures sent"], 1),
+}
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """Cells of the markdown tables in a text, their header first."""
+    found, inside = [], False
+    for line in text.splitlines():
+        if line.startswith("|"):
+            found += [] if inside else [[]]
+            found[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+        inside = line.startswith("|")
+    return [[rows[0], *rows[2:]] for rows in found]
+
+
+def test_every_script_is_a_question_of_the_run():
+    scripts = {path.stem for path in FOLDER.glob("*.py")} - {"run", "common", "ordinary"}
+    assert scripts == set(run.QUESTIONS) == set(TABLES) | {"scoring"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLES)
+def test_a_benchmark_prints_tables_of_positive_finite_numbers(name):
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *run.QUESTIONS[name]]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "toy sizes: no measurement" in done.stdout and "load average after" in done.stdout
+    words, count = TABLES[name]
+    assert [word for word in words if word not in done.stdout] == []
+    found = tables(done.stdout)
+    assert len(found) == count
+    for header, *rows in found:
+        assert rows
+        for cells in rows:
+            assert len(cells) == len(header)
+            assert not any(word in cell.lower() for cell in cells for word in ("nan", "inf", "failed", "out of memory"))
+            # a time of a toy can round to 0, a whole row of them cannot
+            numbers = [float(n.replace(",", "")) for cell in cells[1:] for n in NUMBER.findall(cell)]
+            assert numbers and max(numbers) > 0
+
+
+def test_gpu_refuses_in_one_line_where_there_is_none():
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = subprocess.run([sys.executable, str(FOLDER / "gpu.py")], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout.count("\n") == 1 and "--device cpu --quick" in done.stdout
+
+
+def test_a_run_goes_on_after_a_failure_and_says_so(tmp_path, monkeypatch, capsys):
+    (tmp_path / "good.py").write_text("print('a table')")
+    (tmp_path / "bad.py").write_text("raise SystemExit(3)")
+    monkeypatch.setattr(run, "HERE", tmp_path)
+    monkeypatch.setattr(run, "QUESTIONS", {"bad": [], "good": []})
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path / "out")])
+    assert run.main() == 1
+    printed = capsys.readouterr().out
+    assert "failed with status 3" in printed and "a table" in printed and "Failed: bad." in printed
+    assert (tmp_path / "out").read_text() == printed
+
+
+def test_a_run_begins_nothing_after_its_time(tmp_path, monkeypatch, capsys):
+    (tmp_path / "good.py").write_text("print('a table')")
+    monkeypatch.setattr(run, "HERE", tmp_path)
+    monkeypatch.setattr(run, "QUESTIONS", {"good": []})
+    monkeypatch.setattr(sys, "argv", ["run.py", "--minutes", "-1"])
+    assert run.main() == 0
+    assert "Not run: good (the time was up)" in capsys.readouterr().out
+
+
+def test_rounds_are_interleaved_and_their_warm_up_does_not_count():
+    calls = []
+    taken = common.rounds({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, warm=2)
+    assert calls == ["a", "b"] * 5
+    assert {name: len(values) for name, values in taken.items()} == {"a": 3, "b": 3}
+
+
+def test_the_exponent_is_that_of_a_power_law():
+    sizes = [16, 64, 256]
+    assert common.exponent(sizes, [3 * size**1.5 for size in sizes]) == pytest.approx(1.5)
+
+
+def test_the_interval_is_students():
+    # n = 4, mean .5, standard deviation .1, t(.975, 3) = 3.182
+    spread = 0.1 * math.sqrt(3 / 4)
+    shown = common.mean_interval([0.5 - spread, 0.5 + spread, 0.5 - spread, 0.5 + spread])
+    assert shown == "50.00 ± 15.91 %"
+
+
+def test_the_ordinary_loop_learns_at_the_learning_rates_of_the_pool(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from ordinary import loader, training
+
+    from mia_nb import data
+    from mia_nb.training.loop import learning_rate
+    from mia_nb.types import Recipe
+
+    images, recipe, rates = data.load("digits", limit=1000), Recipe(epochs=4, batch=20, lr=0.1), []
+
+    class Watched(torch.optim.SGD):
+        def step(self, *args):
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(*args)
+
+    monkeypatch.setattr(torch.optim, "SGD", Watched)
+    member = data.paired_membership(2, 1000)[0]
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    losses = list(training(net, loader("tensors", images, member, recipe.batch), recipe))
+    assert losses[-1] < losses[0] / 2
+    ours = [learning_rate(recipe, step / 100, []) for step in range(100)]
+    # torch counts to the last step, and this to the one after it
+    assert len(rates) == 100 and max(abs(a - b) for a, b in zip(rates, ours, strict=True)) < 0.01
+
+
+def test_both_ways_of_loading_give_the_same_images():
+    pytest.importorskip("torch")
+    from ordinary import WAYS, loader
+
+    from mia_nb import data
+
+    images, member = data.load("synthetic:n=40,channels=3,size=8,classes=4"), data.paired_membership(2, 40)[1]
+    first, second = (loader(way, images, member, 4).dataset for way in WAYS)
+    assert len(first) == len(second) == member.sum()
+    for (x, y), (other, label) in zip(first, second, strict=True):
+        assert abs(x - other).max() < 1e-6 and y == label
