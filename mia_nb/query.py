@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -63,6 +63,8 @@ def query(
     temperature divides the logits. queries > 1 needs one of these sources. limit: only so many of the audited images, a fixed
     random choice, and as many of the population; never those that only a training defense saw (`pool.held_out`). A pool `at` an
     earlier epoch answers as it was then. output: a defense of `defenses.OUTPUTS` between attacker and models.
+    Each model's answers are written as they come: memory does not grow with the models, and a killed query goes on with the
+    next model when it is asked again. Arrays are read-only.
 
     Spiking networks only: mask_scope="step" drops other inputs at every time step, as the public code of Guan et al. does,
     which takes more than one submitted image ("query": one mask, held over time). per_step=True (or "cumulative"): the Q axis
@@ -94,15 +96,28 @@ def query(
     folder, key = _place(pool, images, rows, options)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with pool.folder.lock(f"signals-{key[:12]}"):
-        if not force and folder.intact("info.json") and folder.intact("signals.npz"):
-            signals = store.load_signals(folder)
+        if (signals := None if force else _stored(folder)) is not None:
             print(CACHED.format(folder.path.name, *signals.margin.shape) if progress else "", end="", flush=True)
         else:
-            signals, samples = _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress)
             store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
-            store.save_signals(folder, signals, samples)
+            if force:
+                store.drop_answers(folder)
+            try:
+                _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress, folder)
+            except ValueError:  # a model that was refused is refused again: nothing to go on with
+                if not store.has_signals(folder):
+                    shutil.rmtree(folder.path)
+                raise
+            signals = store.load_signals(folder)
         _record(folder, pool, images, signals, device)
     return signals
+
+
+def _stored(folder: store.Folder) -> Signals | None:
+    """What was answered before, if all of it is there and unaltered."""
+    with contextlib.suppress(ValueError, KeyError, OSError):
+        return store.load_signals(folder)
+    return None
 
 
 def _record(folder: store.Folder, pool: Pool, images: Images, signals: Signals, device) -> None:
@@ -186,9 +201,9 @@ def _source(queries: int, input_dropout: float, augment: bool, noise: bool | Non
     return on[0] if on else "plain"
 
 
-def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, batch: int, progress: bool) -> tuple:
-    """One Signals per model, joined along M, so that logits of no more models than cores are in memory; and which of the
-    pool's images these are: None for all, no number for images of others."""
+def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, batch: int, progress: bool, folder) -> None:
+    """Write the answers of one model after the other, so that those of no more models than cores are in memory; with them which
+    of the pool's images these are: none said for all, no number for images of others."""
     own = images.digest == pool.folder.read_json("images.json")["digest"]
     member = pool.member if own else np.zeros((len(pool.member), len(images.y)), bool)
     population = pool.population if own else np.zeros(len(images.y), bool)
@@ -203,13 +218,15 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
     # on a CPU models side by side, one thread each: a network's own threads mostly wait for each other. Dropout and the noise
     # of models from elsewhere draw from the one global generator
     alone = device.type != "cpu" or (options["noise"] and not _own_noise(pool))
-    side_by_side = 1 if alone else min(cores(), len(rows))
+    left = [m for m in rows if store.kept_answers(folder, m) is None]
+    side_by_side = 1 if alone else max(min(cores(), len(left)), 1)
     modules: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
     for _ in range(side_by_side):
         modules.put(module := pool.model(rows[0]).to(device))
-    info = {"pool": pool.key, **_family(pool, module), "dataset": images.name, **options}
+    labels = images.y.cpu().numpy()
+    info = {"draws": draws, "pool": pool.key, **_family(pool, module), "dataset": images.name, **options}
 
-    def one(m: int) -> Signals:
+    def one(m: int) -> None:
         module = modules.get()
         try:
             module.load_state_dict(pool.state(m))
@@ -219,26 +236,24 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
         finally:
             modules.put(module)
         try:
-            return Signals.from_logits(
-                logits[None], images.y.cpu().numpy(), member[[m]], population=population,
-                temperature=options["temperature"], draws=draws, info=info,
-            )  # fmt: skip
+            answers = Signals.from_logits(logits[None], labels, temperature=options["temperature"], draws=draws)
         except ValueError as error:
             raise ValueError(str(error).replace("model 0 gives", f"model {m} gives")) from error
+        store.keep_answers(folder, m, answers)
 
     count, given_back = 1 if side_by_side > 1 else torch.get_num_threads(), [device] if device.type == "cuda" else []
     with threads(count), torch.random.fork_rng(devices=given_back), ThreadPoolExecutor(side_by_side) as executor:
-        told = tqdm(executor.map(one, rows), f"asking {len(rows)} {pool.recipe.model}", len(rows), unit="model", disable=quiet)
+        what = f"asking {len(rows)} {pool.recipe.model}"
+        bar = tqdm(total=len(rows), desc=what, initial=len(rows) - len(left), unit="model", disable=quiet)
         try:
-            found = list(told)
+            with bar:
+                for _ in executor.map(one, left):
+                    bar.update()
         except BaseException:  # the first bad answer, or an interrupt: the other models need not be asked
             executor.shutdown(cancel_futures=True)
             raise
-    stacked = {
-        f: np.concatenate([getattr(s, f) for s in found])
-        for f in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")
-    }
-    return replace(found[0], member=member[rows], **stacked), chosen if own else np.zeros(0, int)
+    design = {"labels": labels, "member": member[rows], "population": population}
+    store.join_answers(folder, rows, design, info, chosen if own else np.zeros(0, int))
 
 
 def _chosen(population: np.ndarray, limit: int | None, secret: np.ndarray) -> np.ndarray:

@@ -4,7 +4,8 @@
         recipe.json  ...files...     each written under a temporary name, then renamed
         manifest.jsonl               one line per finished file with its sha256; a file not listed is not there
 
-Nothing is ever unpickled: arrays are .npy/.npz read with allow_pickle=False, weights safetensors, records JSON.
+Nothing is ever unpickled: arrays are .npy/.npz read with allow_pickle=False, weights safetensors, records JSON. Signals are
+an .npy for each field, mapped into memory: what nobody reads stays on the disk, what was read the system may drop again.
 """
 
 from __future__ import annotations
@@ -17,17 +18,23 @@ import json
 import os
 import re
 import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
 import numpy as np
 
-from mia_nb.types import Signals
+from mia_nb.types import CUBES, Signals
 
 KINDS = ("pool", "signals", "run")
 MANIFEST = "manifest.jsonl"
-SIGNALS = ("margin", "labels", "member", "population", "entropy", "modified_entropy", "correct", "top_log_p")
+ANSWERS = (*CUBES, "top_log_p")  # a row for each model
+DESIGN = ("labels", "member", "population")
+FINISHED = "margin.npy"  # the last file of signals to be there
+EARLIER = "signals.npz"  # all of them in one file, as older results have it
+SMALL = 1 << 20  # bytes: below this a file is read; a mapped one is held open
 
 
 class Corrupt(ValueError):
@@ -82,16 +89,26 @@ class Folder:
         """One line per file that is recorded but missing, truncated or altered."""
         return [f"{self.path / f}: missing, truncated or altered" for f in self.files() if not self.intact(f)]
 
-    def write_bytes(self, name: str, data: bytes | memoryview) -> None:
-        """Write under a temporary name, flush to the disk, rename, then record: readers see all of it or none."""
-        temporary = self.path / f".tmp-{os.getpid()}-{time.monotonic_ns()}-{name}"
+    def _temporary(self, name: str) -> Path:
+        return self.path / f".tmp-{os.getpid()}-{time.monotonic_ns()}-{name}"
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[Callable[[bytes | memoryview], None]]:
+        """Write piece by piece under a temporary name; at the end flush to the disk, rename, then record: readers see all of it
+        or none."""
+        temporary, digest = self._temporary(name), hashlib.sha256()
         try:
             with open(temporary, "wb") as file:
-                file.write(data)
+
+                def write(data: bytes | memoryview) -> None:
+                    file.write(data)
+                    digest.update(data)
+
+                yield write
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self.path / name)
-            self._list(name, hashlib.sha256(data).hexdigest())
+            self._list(name, digest.hexdigest())
         except OSError as error:
             temporary.unlink(missing_ok=True)
             message = f"{error.strerror} while writing {self.path / name}: make room and run again, what is finished is kept"
@@ -99,6 +116,31 @@ class Folder:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+    def write_bytes(self, name: str, data: bytes | memoryview) -> None:
+        with self.writing(name) as write:
+            write(data)
+
+    @contextlib.contextmanager
+    def rows(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> Iterator[Callable[[np.ndarray], None]]:
+        """Write an array of this shape some rows at a time, in order: no more than those are in memory."""
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+        with self.writing(name) as write:
+            buffer = io.BytesIO()
+            np.lib.format.write_array_header_1_0(buffer, header)
+            write(buffer.getvalue())
+            there = 0
+
+            def append(rows: np.ndarray) -> None:
+                nonlocal there
+                there += len(rows)
+                if rows.shape[1:] != shape[1:] or rows.dtype != dtype or there > shape[0]:
+                    raise ValueError(f"{name} is {shape} {dtype}; {there} rows {rows.shape} {rows.dtype} do not fit")
+                write(np.ascontiguousarray(rows).data)
+
+            yield append
+            if there != shape[0]:
+                raise ValueError(f"{name} got {there} of {shape[0]} rows: write them all")
 
     def write_json(self, name: str, value) -> None:
         self.write_bytes(name, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
@@ -129,17 +171,33 @@ class Folder:
         except FileNotFoundError:
             data = b""
         if hashlib.sha256(data).hexdigest() != recorded:
-            raise Corrupt(
-                f"{self.path / name} is missing, truncated or altered (checksum differs); run the step that made it again, "
-                f"or remove the folder with: mia-nb clean {self.path.name}"
-            )
+            raise self._corrupt(name)
         return data
+
+    def _corrupt(self, name: str) -> Corrupt:
+        return Corrupt(
+            f"{self.path / name} is missing, truncated or altered (checksum differs); run the step that made it again, "
+            f"or remove the folder with: mia-nb clean {self.path.name}"
+        )
 
     def read_json(self, name: str):
         return json.loads(self.read_bytes(name))
 
     def read_array(self, name: str) -> np.ndarray:
         return np.load(io.BytesIO(self.read_bytes(name)), allow_pickle=False)
+
+    def map_array(self, name: str) -> np.ndarray:
+        """A stored array, read-only, verified and then mapped: memory holds what is in use, however large the file is.
+
+        Whoever writes it anew makes another file; what was mapped stays what it was.
+        """
+        if self.has(name) and (self.path / name).stat().st_size < SMALL:
+            array = self.read_array(name)
+            array.flags.writeable = False
+            return array
+        if name in self.files() and not self.intact(name):
+            raise self._corrupt(name)
+        return np.asarray(np.load(self.path / name, mmap_mode="r", allow_pickle=False))
 
     def read_arrays(self, name: str) -> dict[str, np.ndarray]:
         with np.load(io.BytesIO(self.read_bytes(name)), allow_pickle=False) as archive:
@@ -228,15 +286,72 @@ def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
 
 
 def save_signals(folder: Folder, signals: Signals, samples: np.ndarray | None = None) -> None:
-    """Write signals.npz and info.json; `samples`: which images were asked about, where not all of the pool's were."""
-    if samples is not None:
-        folder.write_array("samples.npy", samples)
-    folder.write_json("info.json", {"draws": signals.draws, **signals.info})
-    folder.write_arrays("signals.npz", {name: value for name in SIGNALS if (value := getattr(signals, name)) is not None})
+    """Write the fields of signals, info.json and `samples`: which images were asked about, where not all of the pool's were."""
+    rows = ({name: getattr(signals, name)[m : m + 1] for name in ANSWERS} for m in range(signals.shape[0]))
+    design = {name: getattr(signals, name) for name in DESIGN}
+    _save(folder, signals.shape[0], rows, design, {"draws": signals.draws, **signals.info}, samples)
+
+
+def _save(folder: Folder, models: int, rows: Iterable[dict], design: dict, info: dict, samples: np.ndarray | None) -> None:
+    """Signals from the answers of one model after the other."""
+    for name, value in {"samples": samples, **design}.items():
+        if value is not None:
+            folder.write_array(f"{name}.npy", value)
+    folder.write_json("info.json", info)
+    with contextlib.ExitStack() as stack:  # the first file to be opened is the last to be finished
+        files = {}
+        for row in rows:
+            for name in ANSWERS:
+                if name not in files:
+                    shape = (models, *row[name].shape[1:])
+                    files[name] = stack.enter_context(folder.rows(f"{name}.npy", row[name].dtype, shape))
+                files[name](row[name])
+    if folder.has(EARLIER):
+        folder.remove(EARLIER)
+
+
+def has_signals(folder: Folder) -> bool:
+    """Whether all files of signals were written here."""
+    return folder.has(FINISHED) or folder.has(EARLIER)
 
 
 def load_signals(folder: Folder) -> Signals:
-    """Stored signals; raises Corrupt where a file was altered."""
-    info = folder.read_json("info.json")
-    arrays = {"member": None, **folder.read_arrays("signals.npz")}
+    """Stored signals, their arrays read-only and on the disk until they are used; raises Corrupt where a file was altered."""
+    info, listed = folder.read_json("info.json"), folder.files()
+    if EARLIER in listed:
+        arrays = {"member": None, **folder.read_arrays(EARLIER)}
+    else:
+        kept = [name for name in (*ANSWERS, *DESIGN) if name != "member" or "member.npy" in listed]
+        arrays = {"member": None, **{name: folder.map_array(f"{name}.npy") for name in kept}}
     return Signals(**arrays, draws=info.pop("draws"), info=info)
+
+
+def _answers_file(folder: Folder, model: int) -> Path:
+    return folder.path / f".answers-{model:03d}.npz"
+
+
+def keep_answers(folder: Folder, model: int, signals: Signals) -> None:
+    """Write one model's answers beside the signals that are to come, so that a killed query goes on with the next model."""
+    temporary = folder._temporary(f"{model}.npz")
+    np.savez(temporary, allow_pickle=False, **{name: getattr(signals, name) for name in ANSWERS})
+    os.replace(temporary, _answers_file(folder, model))
+
+
+def kept_answers(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
+    """What `keep_answers` wrote; None where nothing is or it is damaged."""
+    try:
+        with np.load(_answers_file(folder, model), allow_pickle=False) as archive:  # its checksums are read too
+            return {name: archive[name] for name in ANSWERS}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def drop_answers(folder: Folder) -> None:
+    for path in folder.path.glob(".answers-*.npz"):
+        path.unlink(missing_ok=True)
+
+
+def join_answers(folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None) -> None:
+    """Signals from the kept answers of these models, read and written one model at a time."""
+    _save(folder, len(models), (kept_answers(folder, m) for m in models), design, info, samples)
+    drop_answers(folder)

@@ -125,13 +125,13 @@ def test_a_non_finite_model_is_named_with_its_sample(pool, images, tmp_path):
 def test_signals_are_cached_and_an_altered_cache_is_made_again(pool, images, capsys):
     first = ask(pool, images, seed=7, input_dropout=0.1, queries=2)
     folder = next(f for f in store.folders(pool.folder.path.parent, "signals") if f.recipe["seed"] == 7)
-    path = folder.path / "signals.npz"
+    path = folder.path / "margin.npy"
     stamp = path.stat().st_mtime_ns
     again = query.query(pool, images, seed=7, input_dropout=0.1, queries=2)
     assert "cached" in capsys.readouterr().out and path.stat().st_mtime_ns == stamp
     assert np.array_equal(again.margin, first.margin) and again.info == first.info
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(store.Corrupt, match=r"signals\.npz"):
+    with pytest.raises(store.Corrupt, match=r"margin\.npy"):
         store.load_signals(folder)
     assert np.array_equal(ask(pool, images, seed=7, input_dropout=0.1, queries=2).margin, first.margin)
 

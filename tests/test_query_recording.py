@@ -76,7 +76,7 @@ def test_the_recording_leaves_signals_and_their_keys_as_they_were(pool, images, 
     query.query(other, images, per_step=True, progress=False)
     (bare,) = asked(tmp_path, other)
     assert bare.raster is None and bare.folder.key == source.folder.key
-    assert (bare.folder.path / "signals.npz").read_bytes() == (source.folder.path / "signals.npz").read_bytes()
+    assert (bare.folder.path / "margin.npy").read_bytes() == (source.folder.path / "margin.npy").read_bytes()
     assert set(source.folder.files()) - set(bare.folder.files()) == {"raster.npz"}
 
 

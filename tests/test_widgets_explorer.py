@@ -259,7 +259,7 @@ def test_ten_false_alarms_are_resolved_and_nine_are_not():
 def test_a_damaged_source_is_a_message_and_the_others_live(stored, tmp_path):
     root = tmp_path / "copy"
     shutil.copytree(stored[0], root)
-    broken = next(root.glob("signals-*/signals.npz"))
+    broken = next(root.glob("signals-*/margin.npy"))
     data_ = bytearray(broken.read_bytes())
     data_[200] ^= 1
     broken.write_bytes(data_)

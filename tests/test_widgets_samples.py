@@ -217,13 +217,13 @@ def test_a_damaged_file_is_answered_in_place_and_the_next_source_works(signals, 
     info = {"pool": "ab" * 32, "family": "tinycnn"}
     store.save_signals(store.open_folder(tmp_path, "signals", "here", "cd" * 32, {}), dataclasses.replace(signals, info=info))
     (bad,) = widgets.sources(tmp_path)
-    file = bad.folder.path / "signals.npz"
+    file = bad.folder.path / "margin.npy"
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 255
     file.write_bytes(raw)
     for make in (widgets.sample, widgets.exposed):
         explorer = make([bad, source(signals, label="good")])
-        assert "signals.npz" in explorer.error and explorer.view is None
+        assert "margin.npy" in explorer.error and explorer.view is None
         assert "sample" in explorer.set(pool="good").sentence.lower()
 
 

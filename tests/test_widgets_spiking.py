@@ -373,14 +373,14 @@ def test_a_damaged_recording_is_told_in_its_place_and_damaged_answers_leave_the_
         "cannot be read" in title(view, "raster") and "raster.npz" in title(view, "raster") and late.controls["sample"].disabled
     )
     first = next(iter(networks(sources(root)).values())).any
-    (first.folder.path / "signals.npz").write_bytes(b"other bytes")
+    (first.folder.path / "margin.npy").write_bytes(b"other bytes")
     late = latency(sources(root))
-    assert late.view is None and "signals.npz is missing, truncated or altered" in late.error
+    assert late.view is None and "margin.npy is missing, truncated or altered" in late.error
     assert late.set(network="tinycnn converted T=1, 2", t=2).sentence.startswith("With T = 2")
     first = next(iter(asked(sources(root)).values())).plain
-    (first.folder.path / "signals.npz").write_bytes(b"other bytes")
+    (first.folder.path / "margin.npy").write_bytes(b"other bytes")
     sweep = dropout(sources(root))
-    assert sweep.view is None and "signals.npz is missing, truncated or altered" in sweep.error
+    assert sweep.view is None and "margin.npy is missing, truncated or altered" in sweep.error
     assert sweep.set(pool=sweep.controls["pool"].options[1]).figures["map"]
 
 

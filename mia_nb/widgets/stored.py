@@ -145,7 +145,7 @@ def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -
             info = folder.read_json("info.json")
             own = pools.get(info["pool"][:12])
             foreign = folder.has("samples.npy") and not len(folder.read_array("samples.npy"))  # nobody's membership to find
-            if folder.has("signals.npz") and own is not None and info["pool"].startswith(pool) and not foreign:
+            if store.has_signals(folder) and own is not None and info["pool"].startswith(pool) and not foreign:
                 found.append(Source(label(info, own.recipe), folder=folder, pool=own, info=info))
         if len(found) == limit:
             break
