@@ -6,6 +6,7 @@ compiling would change without a word is found by a step in float64 beside an ea
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from mia_nb.training.loop import Group, Plan, begin, model_losses
 
 KEPT = 4  # compiled functions that a process holds on to
 SIMPLE = (None, "l1", "l2", "label_smoothing", "early_stopping")  # defenses without draws, and the same in every epoch
+OPTIONS = {"options": {"fallback_random": True}}  # random numbers as eager code draws them
 _FUNCTIONS: dict[str, Callable] = {}  # by all that they depend on besides their inputs
 
 
@@ -61,8 +63,7 @@ def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
 
     # Dynamo counts recompilations by code object: with one of its own, no other plan's count against this one's limit
     own = types.FunctionType(losses.__code__.replace(), losses.__globals__, losses.__name__, None, losses.__closure__)
-    options = {"fallback_random": True, "cpp.threads": torch.get_num_threads()}  # the numbers that eager code draws
-    return torch.compile(own, fullgraph=True, dynamic=False, options=options)
+    return torch.compile(own, fullgraph=True, dynamic=False, **OPTIONS)
 
 
 def why_not_compiled(plan: Plan) -> str | None:
@@ -106,5 +107,8 @@ def alike(one: Tensor, other: Tensor) -> bool:
 
 def reason(error: Exception) -> str:
     """One line of what the compiler says at length."""
-    lines = str(getattr(error, "inner_exception", error)).strip().splitlines()
-    return lines[0].strip()[:200] if lines else type(error).__name__
+    text = str(getattr(error, "inner_exception", None) or error).strip()
+    if "random operation" in text:
+        return "its forward draws random numbers, which would depend on the group"
+    inner = re.search(r"got \w+\(['\"](.+?)['\"]\)", text)
+    return ((inner[1] if inner else text).splitlines() or [type(error).__name__])[0].strip()[:200]

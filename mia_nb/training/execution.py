@@ -61,11 +61,11 @@ def cores() -> int:
 
 
 def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
-    """Processes worth starting: one where helpers could not import the builder, or on a GPU unless asked for more."""
+    """Processes worth starting: one where helpers could not import the builder, or one a GPU unless asked for more."""
     if models.architecture(recipe.model, recipe.model_args).startswith("__main__:"):
         return 1
     on_cpu = torch.device(device).type == "cpu" if device else not torch.cuda.is_available()
-    return max(1, min(workers or (cores() if on_cpu else 1), recipe.num_models))
+    return max(1, min(workers or (cores() if on_cpu else torch.cuda.device_count()), recipe.num_models))
 
 
 def execution(folder: store.Folder, device: str | None, strategy: str, choose: Callable[[], dict]) -> dict:

@@ -40,8 +40,8 @@ class GraphGroup(Group):
             args = {**defaults, **recipe.optimizer_args, **capturable}
             one.optimizer = kind(one.params.values(), lr=self.rate, fused=True, **args)
         weight = next(iter(self.each[0].params.values()))
-        self.x = torch.empty((len(ids), recipe.batch, *size), dtype=weight.dtype, device=plan.device)
-        self.y = torch.empty((len(ids), recipe.batch), dtype=torch.int64, device=plan.device)
+        self.x = torch.zeros((len(ids), recipe.batch, *size), dtype=weight.dtype, device=plan.device)
+        self.y = torch.zeros((len(ids), recipe.batch), dtype=torch.int64, device=plan.device)
         self.out = torch.empty((len(ids), recipe.batch), dtype=weight.dtype, device=plan.device)
         self.streams = [torch.cuda.Stream(plan.device) for _ in ids] if on_gpu else [None] * len(ids)
         self.replay = None

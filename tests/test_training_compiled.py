@@ -1,0 +1,375 @@
+"""Strategies beyond plain and stacked: compiled steps, groups in a CUDA graph, and measurements that are remembered."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from mia_nb import data, store, training
+from mia_nb.training import clipped, compiled, execution, graphs, loop
+from mia_nb.types import Recipe
+
+HERE = __name__
+MLP = Recipe(model="toys:mlp", num_models=4, epochs=2, batch=16, lr=0.05, dtype="float64")
+TINY = replace(MLP, model="tinycnn", model_args={"width": 4})
+
+
+@pytest.fixture(scope="module")
+def images():
+    return data.load("synthetic:classes=4,n=160,size=8,channels=1,seed=1")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Compilation without the C++ part of it: the same tracing and the same gradients, in a tenth of the time."""
+    monkeypatch.setattr(compiled, "OPTIONS", {"backend": "aot_eager"})
+    monkeypatch.setattr(compiled, "_FUNCTIONS", {})
+
+
+def plan_of(recipe, images, strategy="plain"):
+    plan = loop.Plan(recipe, images, np.ones((recipe.num_models, len(images.y)), bool), torch.device("cpu"), False, False)
+    return execution.parsed(strategy).of(plan)
+
+
+def train(recipe, images, root, **options):
+    return training.train_pool(recipe, images, root=root, progress=False, **{"workers": 1, **options})
+
+
+def same_weights(one, other, **tolerance):
+    for m in range(len(one.member)):
+        for name, tensor in one.state(m).items():
+            torch.testing.assert_close(other.state(m)[name], tensor, **tolerance)
+
+
+class Sniffing(nn.Module):
+    """Is another network while it is compiled."""
+
+    def __init__(self, in_channels, num_classes, size):
+        super().__init__()
+        self.last = nn.Linear(in_channels * size[0] * size[1], num_classes)
+
+    def forward(self, x):
+        return self.last(x.flatten(1)) * (2 if torch.compiler.is_compiling() else 1)
+
+
+class _Spike(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(v):
+        return (v >= 0).to(v.dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (v,) = ctx.saved_tensors
+        return grad / (1 + v.square())
+
+
+class Spiking(Sniffing):
+    """A spike with a surrogate gradient in a custom autograd function, and a weight before it."""
+
+    def __init__(self, in_channels, num_classes, size):
+        super().__init__(in_channels, num_classes, size)
+        self.first = nn.Linear(in_channels * size[0] * size[1], in_channels * size[0] * size[1])
+
+    def forward(self, x):
+        return self.last(_Spike.apply(self.first(x.flatten(1))))
+
+
+@pytest.mark.parametrize(
+    "word", ["", "fast", "plain:4", "stacked:0", "graph", "graph:0", "graph:4+compiled", "auto+compiled", None]
+)
+def test_a_strategy_that_there_is_not_is_refused_in_one_line(word):
+    with pytest.raises(ValueError, match=r"strategy=.*wanted auto, measure, plain, stacked") as caught:
+        execution.parsed(word)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["plain", "plain+compiled", "stacked:3", "stacked:3+compiled", "graph:4"])
+def test_a_strategy_is_read_as_it_is_written(word, images):
+    way = execution.parsed(word)
+    assert str(way) == word
+    plan = plan_of(MLP, images, word)
+    how = {"stacked": plan.stacked, "group": way.group, "compiled": plan.compiled, "graph": plan.graph}
+    assert execution.recorded_way(how) == way
+    assert str(execution.parsed("stacked")) == "stacked:16"
+
+
+def test_by_rule_nothing_is_compiled_or_captured_and_old_records_say_neither(images):
+    for recipe in (MLP, TINY):
+        how = execution.choose(plan_of(recipe, images), "cpu", "auto", 1)
+        assert not how["compiled"] and not how["graph"]
+    assert str(execution.recorded_way({"stacked": True, "group": 8})) == "stacked:8"
+
+
+def test_a_second_model_and_a_second_group_compile_nothing(images, quick):
+    counters.clear()
+    for strategy, units in (("plain+compiled", ([0], [1], [2])), ("stacked:2+compiled", ([0, 1], [2, 3]))):
+        plan, frames = plan_of(MLP, images, strategy), []
+        for ids in units:
+            clipped.group_of(plan, ids).epoch(0, [])
+            frames.append(counters["stats"]["unique_graphs"])
+        assert len(set(frames)) == 1 and frames[0] > 0, frames
+
+
+def test_many_plans_in_one_process_stay_below_the_limit_of_recompilations(images, quick):
+    for size in range(4, 14):  # the limit is 8
+        plan = plan_of(replace(MLP, model_args={"width": size}), images, "plain+compiled")
+        counters.clear()
+        clipped.group_of(plan, [0]).epoch(0, [])
+        assert counters["stats"]["unique_graphs"] == 1
+    assert len(compiled._FUNCTIONS) <= compiled.KEPT
+
+
+CROPPED = {"model": "tinycnn", "model_args": {"width": 4}, "augment": "crop+flip"}
+PER_STEP = {"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 2}, "loss": "tet"}
+
+
+@pytest.mark.parametrize(
+    ("change", "strategy"),
+    [
+        (CROPPED, "plain"),
+        ({"defense": "label_smoothing", "optimizer": "adam"}, "stacked:2"),
+        pytest.param(CROPPED, "stacked:2", marks=pytest.mark.slow),
+        pytest.param(PER_STEP, "plain", marks=pytest.mark.slow),
+        pytest.param(PER_STEP, "stacked:2", marks=pytest.mark.slow),
+    ],
+)
+def test_a_compiled_pool_is_the_eager_one_in_float64(images, tmp_path, quick, change, strategy):
+    recipe = replace(MLP, num_models=2, **change)
+    eager = train(recipe, images, tmp_path / "eager", strategy=strategy)
+    fast = train(recipe, images, tmp_path / "compiled", strategy=strategy + "+compiled")
+    assert fast.folder.read_json("execution.json")["compiled"]
+    same_weights(eager, fast, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(fast.traces, eager.traces, rtol=1e-3)  # stored as float16
+
+
+@pytest.mark.slow  # half a minute of C++ compilation each
+@pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
+@pytest.mark.parametrize("model", ["tinycnn", "snn"])
+def test_a_pool_compiled_to_machine_code_is_the_eager_one_in_float64(images, tmp_path, model, strategy):
+    args = {"base": "tinycnn", "timesteps": 2} if model == "snn" else {"width": 4}
+    recipe = replace(MLP, model=model, model_args=args, num_models=2)
+    eager = train(recipe, images, tmp_path / "eager", strategy=strategy)
+    fast = train(recipe, images, tmp_path / "compiled", strategy=strategy + "+compiled")
+    assert fast.folder.read_json("execution.json")["compiled"]
+    same_weights(eager, fast, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_compiled_pool_learns_in_every_precision(images, tmp_path, dtype):
+    recipe = replace(TINY, dtype=dtype, epochs=12, num_models=2)
+    eager = train(recipe, images, tmp_path / "eager", strategy="plain")
+    fast = train(recipe, images, tmp_path / "compiled", strategy="plain+compiled")
+    last = [pool.traces[:, -1][pool.member].astype(float) for pool in (eager, fast)]  # logarithms of losses
+    assert np.median(last[1]) < np.log(0.7) and abs(np.median(last[0]) - np.median(last[1])) < 0.5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "toys:dropout_mlp"},
+        pytest.param({"model": "sdenet", "model_args": {"width": 4, "steps": 2}}, marks=pytest.mark.slow),
+    ],
+)
+def test_noise_of_a_compiled_model_is_the_eager_one_and_a_compiled_stack_of_noise_is_refused(images, quick, change):
+    recipe = replace(MLP, **change)
+    plan = plan_of(recipe, images, "plain+compiled")
+    assert compiled.why_not_compiled(plan) is None
+    groups = [clipped.group_of(p, [1]) for p in (plan, plan._replace(compiled=False))]
+    for group in groups:
+        group.epoch(0, [])
+    for name, tensor in groups[1].weights(0).items():
+        torch.testing.assert_close(groups[0].weights(0)[name], tensor, rtol=1e-10, atol=1e-10)
+    assert "random numbers" in compiled.why_not_compiled(plan_of(recipe, images, "stacked:2+compiled"))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"model": f"{HERE}:Sniffing"}, "losses of its compiled step 1 are others"),
+        ({"model": "toys:branching"}, "branching"),
+        ({"defense": "relaxloss", "defense_args": {"target": 0.5}}, "relaxloss"),
+    ],
+)
+def test_what_compiling_would_change_is_trained_eagerly_and_one_line_says_why(images, tmp_path, quick, capsys, change, word):
+    recipe = replace(MLP, **change)
+    pool = train(recipe, images, tmp_path / "asked", strategy="plain+compiled")
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("training without compilation: ") and word in said and "\n" not in said
+    how = pool.folder.read_json("execution.json")
+    assert (how["compiled"], how["asked"]) == (False, "plain+compiled")
+    same_weights(train(recipe, images, tmp_path / "plain", strategy="plain"), pool, rtol=0, atol=0)
+    pool.folder.remove("model_001.safetensors")
+    assert train(recipe, images, tmp_path / "asked", strategy="plain+compiled").status == ["trained"] * 4
+
+
+def test_a_gradient_that_compiling_would_lose_is_not_lost(images, quick):
+    recipe = replace(MLP, model=f"{HERE}:Spiking")
+    for strategy in ("plain+compiled", "stacked:2+compiled"):
+        plan = plan_of(recipe, images, strategy)
+        if compiled.why_not_compiled(plan) is None:  # then it must train what eager code trains
+            groups = [clipped.group_of(p, [0, 1][: 1 + plan.stacked]) for p in (plan, plan._replace(compiled=False))]
+            for group in groups:
+                group.epoch(0, [])
+            torch.testing.assert_close(
+                groups[0].params["first.weight"], groups[1].params["first.weight"], rtol=1e-10, atol=1e-10
+            )
+
+
+def test_without_a_compiler_training_goes_on_and_says_so(images, tmp_path, monkeypatch, capsys):
+    import torch._inductor.config
+
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nowhere/g++",))
+    monkeypatch.setattr(compiled, "_FUNCTIONS", {})
+    pool = train(replace(MLP, num_models=2, seed=5), images, tmp_path, strategy="plain+compiled")
+    assert pool.status == ["trained"] * 2 and not pool.folder.read_json("execution.json")["compiled"]
+    assert "training without compilation: No working C++ compiler" in capsys.readouterr().err
+
+
+def test_compiled_and_plain_arithmetic_are_not_mixed_in_a_pool(images, tmp_path, quick):
+    pool = train(MLP, images, tmp_path, strategy="plain")
+    pool.folder.remove("model_001.safetensors")
+    with pytest.raises(ValueError, match=r"begun with strategy plain, not plain\+compiled"):
+        train(MLP, images, tmp_path, strategy="plain+compiled")
+    how = pool.folder.read_json("execution.json")
+    pool.folder.write_json("execution.json", {k: v for k, v in how.items() if k not in ("compiled", "graph", "asked")})
+    assert train(MLP, images, tmp_path, strategy="plain").status == ["trained"] * 4
+
+
+@pytest.mark.parametrize("strategy", ["plain+compiled", pytest.param("stacked:4+compiled", marks=pytest.mark.slow)])
+def test_a_resumed_compiled_group_ends_with_the_bytes_of_one_never_stopped(images, quick, strategy):
+    plan = plan_of(replace(MLP, dtype="float32", epochs=3, augment="flip"), images, strategy)
+    ids = list(range(4)) if plan.stacked else [2]
+    whole, first = clipped.group_of(plan, ids), clipped.group_of(plan, ids)
+    for epoch in range(3):
+        whole.epoch(epoch, [])
+    first.epoch(0, [])
+    resumed = clipped.group_of(plan, ids)
+    resumed.load(first.state())
+    for epoch in (1, 2):
+        resumed.epoch(epoch, [])
+    assert all(torch.equal(whole.weights(len(ids) - 1)[k], v) for k, v in resumed.weights(len(ids) - 1).items())
+
+
+# ------------------------------------------------------------------------------------------------------- groups in a CUDA graph
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_step_of_a_graph_group_is_the_plain_one(images, optimizer):
+    recipe = replace(TINY, optimizer=optimizer, lr=graphs.EXACT, schedule="constant", augment="flip")
+    plan = plan_of(recipe, images)
+    together = graphs.GraphGroup(plan, [0, 2])
+    for slot, row in enumerate(together.ids):
+        alone = loop.Group(plan, [row])
+        for epoch in range(2):
+            order, losses = alone.epoch(epoch, [])
+            if slot == 0:
+                both = together.epoch(epoch, [])
+                torch.testing.assert_close(both[1][:1], losses, rtol=1e-12, atol=1e-12)
+                assert torch.equal(both[0][:1], order)
+        for name, tensor in alone.weights(0).items():
+            torch.testing.assert_close(together.weights(slot)[name], tensor, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_warm_up_steps_before_a_capture_leave_no_trace(images, optimizer):
+    plan = plan_of(replace(TINY, optimizer=optimizer, dtype="float32"), images)
+    warmed, cold = (graphs.GraphGroup(plan, [0, 1]) for _ in range(2))
+    for epoch in range(2):  # before the first step, and in the middle of training
+        before = warmed.tensors()
+        kept = [t.clone() for t in before]
+        warmed.x.normal_(generator=torch.Generator().manual_seed(0))
+        warmed.y.zero_()
+        warmed.warm_up()
+        assert all(torch.equal(t, k) for t, k in zip(before, kept, strict=True))
+        assert torch.equal(warmed.epoch(epoch, [])[1], cold.epoch(epoch, [])[1])
+    assert all(torch.equal(a, b) for a, b in zip(warmed.tensors(), cold.tensors(), strict=True))
+
+
+def test_a_resumed_graph_group_ends_with_the_bytes_of_one_never_stopped(images):
+    plan = plan_of(replace(TINY, dtype="float32"), images)
+    whole, first, resumed = (graphs.GraphGroup(plan, [0, 3]) for _ in range(3))
+    whole.epoch(0, [])
+    first.epoch(0, [])
+    resumed.load(first.state())
+    whole.epoch(1, [])
+    resumed.warm_up()  # what a capture begins with
+    resumed.epoch(1, [])
+    assert all(torch.equal(a, b) for a, b in zip(whole.tensors(), resumed.tensors(), strict=True))
+    with pytest.raises(KeyError):
+        resumed.load({name: t for name, t in first.state().items() if not name.startswith("1.")})
+
+
+def test_a_step_that_a_graph_would_change_is_found(images):
+    assert graphs.mismatch(plan_of(TINY, images), 2) is None
+    assert "random numbers" in graphs.mismatch(plan_of(replace(MLP, model="toys:dropout_mlp"), images), 2)
+
+    class Careless(graphs.GraphGroup):
+        def run(self):  # a graph that never sees the second batch
+            self.x.copy_(self.x.clone() if not hasattr(self, "seen") else self.seen)
+            self.seen = self.x.clone()
+            super().run()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "GraphGroup", Careless)
+        assert "losses of its step 2" in graphs.mismatch(plan_of(TINY, images), 2)
+
+
+def test_a_graph_on_a_cpu_is_refused_in_one_line_and_recorded_as_plain(images, tmp_path, capsys):
+    pool = train(MLP, images, tmp_path, strategy="graph:2")
+    said = capsys.readouterr().err.strip()
+    assert "CUDA graphs need a GPU, and this is cpu" in said and "\n" not in said
+    how = pool.folder.read_json("execution.json")
+    assert (how["graph"], how["stacked"], how["group"]) == (False, False, 1)
+    reasons = {"schedule": "plateau", "defense": "relaxloss", "optimizer_args": {"dampening": 0.5}}
+    for name, value in reasons.items():  # asked of a GPU, before one is touched
+        plan = plan_of(replace(MLP, **{name: value}), images)._replace(device=torch.device("cuda"))
+        assert any(w in graphs.why_no_graph(plan, 2) for w in ("plateau", "relaxloss", "dampening"))
+
+
+# ------------------------------------------------------------------------------------------ what was measured before
+
+
+def test_a_measurement_is_remembered_and_a_damaged_one_is_not_trusted(images, tmp_path, monkeypatch, capsys):
+    plan, calls, measure = plan_of(MLP, images), [], execution._seconds
+    monkeypatch.setattr(execution, "_seconds", lambda *args: calls.append(args) or measure(*args))
+    chosen = execution.choose(plan, "cpu", "measure", 1, root=tmp_path)
+    assert len(calls) == 2 and "measured before" not in capsys.readouterr().err  # plain and stacked:4
+    assert execution.choose(plan, "cpu", "measure", 1, root=tmp_path) == chosen
+    assert len(calls) == 2 and "measured before" in capsys.readouterr().err
+    execution.choose(plan_of(replace(MLP, seed=1, epochs=7), images), "cpu", "measure", 1, root=tmp_path)
+    assert len(calls) == 2  # of the same kind
+    execution.choose(plan_of(replace(MLP, batch=8), images), "cpu", "measure", 1, root=tmp_path)
+    assert len(calls) == 4 and len(json.loads((tmp_path / "measured.json").read_text())) == 2
+    kept = (tmp_path / "measured.json").read_text()
+    (tmp_path / "measured.json").write_text(kept.replace("0.0", "9.0", 1))
+    capsys.readouterr()
+    execution.choose(plan, "cpu", "measure", 1, root=tmp_path)
+    assert len(calls) == 6 and "altered" in capsys.readouterr().err
+    assert store.Folder(tmp_path).intact("measured.json")
+
+
+def test_only_a_long_training_tries_compilation_and_takes_what_was_fastest(images, tmp_path, quick, monkeypatch, capsys):
+    seconds = {"plain": 0.1, "stacked:4": 0.2, "plain+compiled": 0.05, "stacked:4+compiled": 0.3}
+
+    def pretend(plan, models):
+        kind = f"stacked:{models}" if plan.stacked else "plain"
+        return seconds[kind + "+compiled" * plan.compiled]
+
+    monkeypatch.setattr(execution, "_seconds", pretend)
+    short, long = (plan_of(replace(MLP, epochs=epochs), images) for epochs in (2, 400))
+    assert not execution.choose(short, "cpu", "measure", 1, root=tmp_path)["compiled"]
+    how = execution.choose(long, "cpu", "measure", 1, root=tmp_path)
+    assert how["compiled"] and not how["stacked"]
+    assert "taking plain+compiled" in capsys.readouterr().err
+    assert execution.choose(long, "cpu", "measure", 1) == how  # nowhere to remember it
