@@ -94,3 +94,88 @@ def test_a_librarys_sde_solver_answers_on_the_gpu_and_a_step_tells_its_peak(imag
     assert query.query(pool, images, queries=2, device="cuda", progress=False).margin.std(1).min() > 0
     cost = training.step_cost(recipe, images, device="cuda")
     assert cost["memory_mib"] > 0 and cost["seconds"] > 0
+
+
+def same_in_law(pool, other, **tolerance):
+    for m in range(4):
+        for name, tensor in pool.state(m).items():
+            torch.testing.assert_close(other.state(m)[name], tensor, **tolerance)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_models_in_a_cuda_graph_are_those_trained_one_by_one(images, tmp_path, optimizer, capsys):
+    recipe = Recipe(**{**RECIPE.to_json(), "optimizer": optimizer, "lr": 2**-6 if optimizer == "sgd" else 2**-10})
+    options = {"device": "cuda", "progress": False}
+    plain = training.train_pool(recipe, images, root=tmp_path / "plain", strategy="plain", **options)
+    graph = training.train_pool(recipe, images, root=tmp_path / "graph", strategy="graph:3", **options)  # units of 3 and 1
+    assert graph.folder.read_json("execution.json")["graph"], capsys.readouterr().err
+    same_in_law(plain, graph, rtol=1e-5, atol=1e-6)  # a graph reads the learning rate in float32
+
+
+def test_a_graph_step_is_an_eager_one_to_ten_digits_and_trains_nothing_when_captured(images):
+    from mia_nb.training import graphs, loop
+
+    there = images._replace(x=images.x.cuda(), y=images.y.cuda())
+    plan = loop.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True)
+    assert graphs.why_no_graph(plan, 4) is None
+    group = graphs.GraphGroup(plan, [0, 1, 2])
+    before = [tensor.clone() for tensor in group.tensors()]
+    replay = group.capture()
+    after = group.tensors()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=False))  # weights and buffers
+    assert all(not tensor.any() for tensor in after[len(before) :])  # the optimisers' state
+    group.x.normal_()
+    replay()
+    assert all(not torch.equal(a, b) for a, b in zip(before[:2], group.tensors()[:2], strict=True))
+
+
+def test_a_resumed_graph_group_goes_on_to_the_same_numbers(images):
+    from mia_nb.training import graphs, loop
+
+    there = images._replace(x=images.x.cuda(), y=images.y.cuda())
+    plan = loop.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True)
+    whole, resumed = graphs.GraphGroup(plan, [0, 1]), graphs.GraphGroup(plan, [0, 1])
+    whole.epoch(0, [])
+    resumed.load(whole.state())
+    for group in (whole, resumed):
+        group.epoch(1, [])
+    for slot in (0, 1):
+        for name, tensor in whole.weights(slot).items():
+            torch.testing.assert_close(resumed.weights(slot)[name], tensor, rtol=1e-9, atol=1e-9)
+
+
+def test_a_noisy_network_is_not_captured(images, tmp_path, capsys):
+    recipe = Recipe(**{**RECIPE.to_json(), "model": "sdenet", "model_args": {"width": 4, "steps": 2}})
+    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", strategy="graph:2", progress=False)
+    assert "random numbers" in capsys.readouterr().err and not pool.folder.read_json("execution.json")["graph"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["plain", "stacked:4"])
+def test_a_compiled_pool_on_the_gpu_is_the_eager_one(images, tmp_path, strategy, capsys):
+    pools = [
+        training.train_pool(RECIPE, images, root=tmp_path / way, device="cuda", strategy=way, progress=False)
+        for way in (strategy, strategy + "+compiled")
+    ]
+    assert pools[1].folder.read_json("execution.json")["compiled"], capsys.readouterr().err
+    same_in_law(*pools, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("strategy", ["plain", "stacked:4"])
+def test_a_step_waits_for_nothing(images, strategy):
+    from mia_nb.training import execution, loop
+
+    there = images._replace(x=images.x.cuda(), y=images.y.cuda())
+    plan = loop.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, False)
+    plan = execution.parsed(strategy).of(plan)
+    group = loop.Group(plan, [0, 1, 2, 3] if plan.stacked else [0])
+    x = torch.randn(len(group.ids), 16, 3, 16, 16, dtype=torch.float64, device="cuda")
+    y = torch.zeros(len(group.ids), 16, dtype=torch.int64, device="cuda")
+    group.step(x, y, 0.01, draws={})  # the first one makes the optimiser's state
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        group.step(x, y, 0.01, draws={})
+        group.optimizer.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(entry["fused"] for entry in group.optimizer.param_groups)
