@@ -17,7 +17,7 @@ import pytest
 from nbformat import v4
 
 from mia_nb import store
-from mia_nb.cli import _join_parameters, main, notebooks
+from mia_nb.cli import _join_parameters, _parser, _workers, main, notebooks
 from mia_nb.cli import run as runner
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -480,3 +480,32 @@ def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_r
     file.write_bytes(b"2")
     os.utime(file, ns=times)
     assert runner._stamp("outputs.npz") != before
+
+
+@pytest.mark.parametrize(
+    ("words", "parameter"),
+    [
+        ([], []),
+        (["--workers", "4"], [("workers", "4")]),
+        (["--engine", "local", "--workers", "4"], [("workers", "4")]),
+        (["--engine", "dask", "--workers", "8"], [("workers", "dask:8")]),
+        (["--engine", "dask", "--workers", "tcp://head:8786"], [("workers", "dask:tcp://head:8786")]),
+        (["--engine", "ray"], [("workers", "ray")]),
+        (["--engine", "slurm", "--workers", "16"], [("workers", "slurm:16")]),
+    ],
+)
+def test_engine_and_workers_are_one_parameter_of_a_notebook(words, parameter):
+    assert _workers(_parser().parse_args(["run", "train", *words])) == parameter
+
+
+def test_how_many_workers_train_is_no_part_of_a_runs_key_and_reaches_the_notebook(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    source = 'workers: int | str | None = None  # processes\nname: str = "a"  # of something'
+    notebook(tmp_path / "one.ipynb", "print(workers)", parameters=source)
+    assert main(["run", "one.ipynb", "--engine", "joblib", "--workers", "2"]) == 0
+    (done,) = tmp_path.glob("results/run-*/one.ipynb")
+    assert "joblib:2" in done.read_text()
+    assert main(["run", "one.ipynb", "--workers", "3"]) == 0
+    assert "cached" in capsys.readouterr().out
+    assert main(["run", "one.ipynb", "--workers", "cluster"]) == 2
+    assert "wanted a number of processes" in capsys.readouterr().err

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from mia_nb import __version__
 
+ENGINES = ("local", "joblib", "dask", "ray", "slurm")
+
 
 def main(argv: list[str] | None = None) -> int:
     """Parse, run one command, turn exceptions into one readable line and an exit status."""
@@ -60,6 +62,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--preset", metavar="NAME", help="steps and parameters from notebooks/presets/NAME.yaml")
     run.add_argument("-p", "--parameter", action="append", default=[], metavar="name=value", help="override, read as YAML")
     run.add_argument("--force", action="store_true", help="compute again what is stored")
+    run.add_argument("--engine", choices=ENGINES, help="where pools are trained (default: local, processes of this machine)")
+    run.add_argument(
+        "--workers", metavar="N", help="models or groups trained at a time; or the address of a dask or ray cluster"
+    )
+    estimate = add("estimate", _estimate, "how long a pool would take to train here, measured in seconds", notebooks=True)
+    estimate.add_argument("--preset", metavar="NAME", help="parameters of 01_train from notebooks/presets/NAME.yaml")
+    estimate.add_argument("-p", "--parameter", action="append", default=[], metavar="name=value", help="override, read as YAML")
     _add_audit(
         add("audit", _audit, "ask whether a model of yours can be made to betray its training data: one report", notebooks=True)
     )
@@ -107,15 +116,40 @@ def _join_parameters(argv: list[str]) -> list[str]:
     return out
 
 
-def _run(args) -> None:
-    from mia_nb.cli import notebooks
-
+def _given(args) -> list[tuple[str, str]]:
+    """What -p says, as (name, text)."""
     given = []
     for text in args.parameter:
         name, equals, value = text.partition("=")
         if not equals:
             raise ValueError(f"-p {text}: wanted -p name=value or -p name value")
         given.append((name.strip(), value))
+    return given
+
+
+def _workers(args) -> list[tuple[str, str]]:
+    """What --engine and --workers say, as a notebook's parameter."""
+    if args.engine in (None, "local"):
+        if args.workers is not None and not args.workers.isdigit():
+            raise ValueError(
+                f"--workers {args.workers}: wanted a number of processes, or say --engine dask or ray for a cluster"
+            )
+        return [("workers", args.workers)] if args.workers else []
+    return [("workers", f"{args.engine}:{args.workers}" if args.workers else args.engine)]
+
+
+def _estimate(args) -> None:
+    from mia_nb.cli import estimate, notebooks
+
+    where = notebooks.folders(args.notebooks)
+    for line in estimate.lines(notebooks.plan(estimate.TRAINS, args.preset, _given(args), where)):
+        print(line)
+
+
+def _run(args) -> None:
+    from mia_nb.cli import notebooks
+
+    given = [*_given(args), *_workers(args)]
     where = notebooks.folders(args.notebooks)
     target, preset = notebooks.resolve(args.notebook, args.preset, where)
     steps = notebooks.plan(target, preset, given, where)

@@ -30,6 +30,7 @@ LIBRARIES = ("torch", "torchvision", "snntorch", "torchdiffeq", "torchsde", "opa
 USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
+HOW = ("force", "workers")  # parameters that say how a run is done, not what comes out
 STARTS = 3  # attempts to start a kernel
 SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipykernel)"}
 
@@ -271,7 +272,7 @@ def _recipe(steps: list[Step]) -> dict:
     """What a run's key is made of."""
     entries = []
     for step in steps:
-        values = {name: value for name, value in step.parameters.items() if name not in (*PLACES, "force")}
+        values = {name: value for name, value in step.parameters.items() if name not in (*PLACES, *HOW)}
         stamps = {name: stamp for name, value in values.items() if (stamp := _stamp(value))}
         cells = json.loads(step.notebook.read_text(encoding="utf-8"))["cells"]
         code = hashlib.sha256(json.dumps([[c["cell_type"], "".join(c["source"])] for c in cells]).encode()).hexdigest()

@@ -84,17 +84,9 @@ def _load(module: str, engine: str):
 
 
 def _joblib(what: str) -> Engine:
-    from joblib import cpu_count
-    from joblib.externals.loky import get_reusable_executor
+    from joblib import Parallel
 
-    count = int(what) if what.isdigit() else cpu_count()
-
-    def submit(fn, items, gpu):
-        # asked for anew each time: the one before may have lost a process, and is of no use then
-        executor = get_reusable_executor(max_workers=count, timeout=60)
-        return [executor.submit(fn, *item) for item in items]
-
-    return Engine("joblib", count, submit)
+    return find(Parallel(int(what) if what.isdigit() else -1))
 
 
 @functools.cache
@@ -127,14 +119,17 @@ def _dask_engine(client) -> Engine:
 def _ray(what: str) -> Engine:
     ray = _load("ray", "ray")
     if not ray.is_initialized():
-        quiet, local = {"log_to_driver": False, "logging_level": "ERROR"}, what.isdigit() or "RAY_ADDRESS" not in os.environ
-        try:
-            if local and (what.isdigit() or not what):
-                ray.init(num_cpus=int(what) if what else None, include_dashboard=False, **quiet)
-            else:
-                ray.init(address=what or None, **quiet)
-        except ConnectionError as error:
-            raise ValueError(f"workers=ray:{what}: no cluster answers there; start one with: ray start --head") from error
+        given = {"num_cpus": int(what), "include_dashboard": False} if what.isdigit() else {"address": what or None}
+        for patience in (True, False):
+            try:
+                ray.init(**given, log_to_driver=False, logging_level="ERROR")
+                break
+            except ConnectionError as error:
+                raise ValueError(f"workers=ray:{what}: no cluster answers there; start one with: ray start --head") from error
+            except Exception:  # on a busy machine a node may not be up in Ray's thirty seconds: once more
+                ray.shutdown()
+                if not patience:
+                    raise
     return _ray_engine(ray, int(what) if what.isdigit() else None)
 
 

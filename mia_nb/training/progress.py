@@ -12,9 +12,9 @@ LONG = 60  # seconds from which on a training says beforehand how long it will t
 
 
 def duration(seconds: float) -> str:
-    """Seconds as one would say them: 45 s, 12 min, 2 h 10 min, 3 d 4 h."""
+    """Seconds as one would say them: 0.4 s, 45 s, 12 min, 2 h 10 min, 3 d 4 h."""
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.{0 if seconds >= 9.5 else 1}f} s"
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"

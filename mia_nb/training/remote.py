@@ -102,13 +102,17 @@ def _told(fn: Callable) -> Callable:
 
 @_told
 def begin_there(folder: Folder, device: str | None, strategy: str, workers: int) -> None:
+    """A worker's part of `decide`."""
     plan = bare_plan(folder, _images(folder.path))
     # one thread: a machine's other cores have workers of their own
-    execution(folder, device, strategy, lambda: choose(plan, device, strategy, workers) | {"threads": 1})
+    execution(
+        folder, device, strategy, lambda: choose(plan, device, strategy, workers, root=folder.path.parent) | {"threads": 1}
+    )
 
 
 @_told
 def train_there(folder: Folder, rows: list[int], checkpoint: float) -> None:
+    """A worker's part of `train_on`: one unit. ValueError where it cannot go on as the pool was begun."""
     plan, how = load_plan(folder, _images(folder.path))
     if (here := torch.__version__.split("+")[0]) != how["torch"]:
         raise ValueError(f"torch is {here} there, and the pool was begun with {how['torch']}: install that")

@@ -63,7 +63,7 @@ def train_pool(
     """
     recipe = complete(recipe)
     parent = _parent(recipe, images, root)
-    member, population = _membership(recipe, images, member, parent)
+    member, population = membership(recipe, images, member, parent)
     pool, extra = place(recipe, images, member, population, root, parent)
     folder = pool.folder
     if known := folder.has("recipe.json"):
@@ -77,7 +77,8 @@ def train_pool(
         raise ValueError(
             f"model={recipe.model!r} lives in this script, which workers={workers} cannot import: put it in a module"
         )
-    with Helpers(0 if engine else processes(recipe, device, workers) - 1) as helpers:
+    gpus = engines.gpus() if not engine and torch.cuda.is_available() and device != "cpu" else []
+    with Helpers(0 if engine else processes(recipe, device, workers) - 1, gpus) as helpers:
         if not known:
             check(recipe, images, member, population, parent)
             open_pool(pool, images, extra)
@@ -86,7 +87,7 @@ def train_pool(
             how = remote.decide(engine, folder, device, strategy)
         else:
             plan = plan_of(recipe, images, member, population, parent)
-            how = execution(folder, device, strategy, partial(choose, plan, device, strategy, workers))
+            how = execution(folder, device, strategy, partial(choose, plan, device, strategy, workers, root=root))
         touched = [unit for unit in units(len(member), how["group"]) if set(unit) & set(rows)]
         count = min(engine.workers, len(touched)) if engine else 1 + min(len(helpers.processes), len(touched) - 1)
         with Bar(_title(recipe), [m for unit in touched for m in unit], recipe.epochs, how, count, progress) as bar:
@@ -298,7 +299,7 @@ def _alike(one: nn.Module, other: nn.Module, images: Images) -> bool:
     return torch.allclose(*answers, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
-def _membership(
+def membership(
     recipe: Recipe, images: Images, member: np.ndarray | None, parent: Pool | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Masks (M, N) and population (N,): the parent's, drawn by the recipe's split, or given."""

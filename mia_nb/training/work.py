@@ -281,14 +281,18 @@ class Helpers:
     They end when this process ends, whatever the reason.
     """
 
-    def __init__(self, count: int):
+    def __init__(self, count: int, gpus: list[str] = ()):
+        """gpus: names to deal out in turn; this process keeps the first."""
         # the same import path, so that a user's own model builders are found
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+        own = [{"CUDA_VISIBLE_DEVICES": gpus[(n + 1) % len(gpus)]} if len(gpus) > 1 else {} for n in range(count)]
         command = [sys.executable, "-c", "from mia_nb.training.work import main; main()"]
         self.errors = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115  closed in __exit__
         self.processes = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
-            for errors in self.errors
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment | gpu, text=True
+            )
+            for errors, gpu in zip(self.errors, own, strict=True)
         ]
         self.readers: list[threading.Thread] = []
 

@@ -1,0 +1,25 @@
+"""`mia-nb estimate`: how long the pools of a preset would take here, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from mia_nb import data
+from mia_nb.cli.notebooks import Step
+from mia_nb.types import Recipe
+
+TRAINS = "01_train"  # the notebook whose parameters are those of a recipe
+
+
+def lines(steps: list[Step]) -> Iterator[str]:
+    """One line a step of 01_train; a short measurement each. Raises ValueError as loading and training do."""
+    from mia_nb import training
+
+    known = {field.name for field in fields(Recipe)}
+    for step in steps:
+        given = step.parameters
+        images = data.load(given["dataset"], root=given["data_root"], limit=given["limit"], download=given["download"])
+        recipe = Recipe(**{name: value for name, value in given.items() if name in known})
+        workers = given["workers"] if isinstance(given["workers"], int) else None
+        yield training.estimate(recipe, images, device=given["device"], strategy=given["strategy"], workers=workers)["text"]

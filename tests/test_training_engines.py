@@ -1,0 +1,198 @@
+"""Pools trained by other processes: the same bytes, nothing lost and nothing twice when a worker dies."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import joblib
+import pytest
+import toys
+
+from mia_nb import data, training
+from mia_nb.training import engines
+from mia_nb.types import Recipe
+
+distributed, ray, submitit = (pytest.importorskip(name) for name in ("distributed", "ray", "submitit"))
+SMALL = Recipe(num_models=8, epochs=3, batch=16, lr=0.05, model_args={"width": 4})
+ENGINES = ["joblib:2", "dask:2", "ray:2", "submitit"]
+
+
+@pytest.fixture(scope="module")
+def images():
+    return data.load("synthetic:classes=4,n=160,size=8,channels=1,seed=1")
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def workers(request, tmp_path_factory):
+    if request.param == "submitit":
+        executor = submitit.AutoExecutor(tmp_path_factory.mktemp("jobs") / "%j", cluster="local")
+        executor.update_parameters(timeout_min=5)
+        return executor
+    return request.param
+
+
+def train(recipe, images, root, **options):
+    return training.train_pool(recipe, images, root=root, progress=False, **options)
+
+
+def made(pool):
+    """{file: sha256} of what training left."""
+    return {name: sha for name, sha in pool.folder.files().items() if name.startswith(("model_", "losses_", "diverged_"))}
+
+
+def times_written(pool):
+    lines = (pool.folder.path / "manifest.jsonl").read_text().splitlines()
+    return Counter(entry["file"] for entry in map(json.loads, lines) if entry["file"].startswith(("model_", "losses_")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
+def test_an_engines_pool_of_eight_has_the_bytes_of_one_machines(workers, strategy, images, tmp_path):
+    here = train(SMALL, images, tmp_path / "here", workers=1, strategy=strategy)
+    there = train(SMALL, images, tmp_path / "there", workers=workers, strategy=strategy)
+    assert made(there) == made(here) and len(made(here)) == 16
+    assert set(times_written(there).values()) == {1}
+    assert there.folder.read_json("execution.json") == here.folder.read_json("execution.json")
+    assert not list(there.folder.path.glob(".tmp*"))
+
+
+@pytest.mark.slow
+def test_a_worker_killed_inside_a_model_costs_no_model_and_none_is_trained_twice(workers, images, tmp_path, capfd):
+    recipe = Recipe(model="toys:fused", model_args={"place": str(tmp_path)}, num_models=4, epochs=3, batch=16, lr=0.05)
+    whole = train(recipe, images, tmp_path / "whole", workers=1, strategy="plain")
+    (tmp_path / "steps").rename(tmp_path / "steps of the whole")
+    (tmp_path / "fuse").touch()
+    killed = train(recipe, images, tmp_path / "killed", workers=workers, strategy="plain", checkpoint=0)
+    assert not (tmp_path / "fuse").exists()  # somebody did die
+    assert made(killed) == made(whole) and len(made(whole)) == 8
+    assert set(times_written(killed).values()) == {1}
+    steps, of_whole = ((tmp_path / name).read_text().splitlines() for name in ("steps", "steps of the whole"))
+    # the one epoch's steps that came after the last part file, at most five, of as many workers as died with the first
+    assert len(of_whole) < len(steps) <= len(of_whole) + 2 * 5
+    assert str(os.getpid()) not in steps  # this process only looked on, but for what it tries beforehand
+
+
+def test_executors_of_the_standard_library_and_of_joblib_serve_too(images, tmp_path):
+    here = made(train(SMALL, images, tmp_path / "here", workers=1))
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+        assert made(train(SMALL, images, tmp_path / "processes", workers=executor, strategy="stacked:4")) == here
+    assert made(train(SMALL, images, tmp_path / "parallel", workers=joblib.Parallel(2), strategy="stacked:4")) == here
+    with ThreadPoolExecutor(4) as executor:  # threads share torch's generator: they take turns
+        assert made(train(SMALL, images, tmp_path / "threads", workers=executor, strategy="stacked:4")) == here
+
+
+def test_what_a_worker_complains_of_is_said_here_in_one_line(images, tmp_path):
+    recipe = Recipe(**{**SMALL.to_json(), "model": "toys:fused", "model_args": {"place": str(tmp_path / "absent")}})
+    with pytest.raises(FileNotFoundError):
+        train(recipe, images, tmp_path / "a", workers=1)  # already when it is tried here
+    pool = train(SMALL, images, tmp_path / "b", workers=1)
+    (pool.folder.path / "execution.json").unlink()
+    for name in ("model_000.safetensors", "model_001.safetensors"):
+        pool.folder.remove(name)
+    with pytest.raises(ValueError, match=r"worker on .*execution.json is missing or altered.*force=True"):
+        train(SMALL, images, tmp_path / "b", workers="joblib:2")
+
+
+@pytest.mark.parametrize(
+    ("workers", "message"),
+    [
+        (0, "wanted a number from 1 up"),
+        ("spark:4", "wanted a number, or joblib:NUMBER"),
+        ("dask:0", "at least one worker"),
+        ("slurm:many", "jobs at a time"),
+        ("slurm:4", "MIA_NB_SLURM holds submitit's parameters"),
+        ("dask:tcp://127.0.0.1:1", "no scheduler answers there"),
+        (print, "wanted a number, a name such as dask:8"),
+        (2.5, "wanted a number, a name such as dask:8"),
+    ],
+)
+def test_workers_that_are_none_are_refused_in_one_line(workers, message, images, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))  # no SLURM here, whatever this machine has
+    with pytest.raises(ValueError, match=message) as refusal:
+        train(SMALL, images, tmp_path, workers=workers)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_builder_of_a_script_is_refused_before_any_worker_starts(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "net", toys.mlp, raising=False)
+    with pytest.raises(ValueError, match="put it in a module"):
+        train(Recipe(**{**SMALL.to_json(), "model": "__main__:net"}), images, tmp_path, workers="dask:2")
+
+
+def test_slurm_jobs_take_their_parameters_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("MIA_NB_SLURM", f"{{cluster: local, timeout_min: 7, folder: {tmp_path}}}")
+    engine = engines.find("slurm:3")
+    assert engine.name == "submitit"
+    assert engines.map(engine, os.path.basename, [("",), ("",)]) == []  # "" is no complaint
+    assert list(tmp_path.glob("*/*_submitted.pkl"))
+    monkeypatch.setenv("MIA_NB_SLURM", "{cluster: local, walltime: 3}")
+    with pytest.raises(ValueError, match="walltime"):
+        engines.find("slurm:3")
+
+
+@pytest.mark.slow
+def test_a_job_of_submitit_that_runs_out_of_time_is_started_again(tmp_path):
+    executor = submitit.LocalExecutor(tmp_path / "%j", max_num_timeout=5)
+    executor.update_parameters(timeout_min=0.75, signal_delay_s=25)  # signalled after twenty seconds
+    code = "import sys, time, pathlib; p = pathlib.Path(sys.argv[1]); first = not p.exists(); p.touch(); time.sleep(60 * first)"
+    (job,) = engines._submit_jobs(executor, subprocess.call, [([sys.executable, "-c", code, str(tmp_path / "mark")],)], False)
+    assert job.result() == 0
+    assert "Job requeued" in job.stdout() or "requeu" in job.stdout().lower()
+
+
+CLAIM = """
+import sys
+from mia_nb.training.engines import own_gpu
+print(own_gpu()[0], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_each_worker_takes_a_gpu_that_no_other_holds_and_frees_it_when_it_dies(tmp_path):
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "2,5", "TMPDIR": str(tmp_path)}
+
+    def start():
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+        process = subprocess.Popen([sys.executable, "-c", CLAIM], **pipes)
+        return process, process.stdout.readline().strip()
+
+    processes, names = zip(*(start() for _ in range(3)), strict=True)
+    assert names[:2] == ("2", "5") and names[2] in ("2", "5")  # the third shares
+    processes[1].kill()
+    processes[1].wait()
+    fourth, name = start()
+    assert name == "5"
+    for process in (*processes, fourth):
+        process.kill()
+        process.wait()
+    alone = subprocess.run([sys.executable, "-c", CLAIM], env=environment | {"CUDA_VISIBLE_DEVICES": "7"}, input="", text=True,
+                           capture_output=True, check=True)  # fmt: skip
+    assert alone.stdout.strip() == "7" and not list(Path(tmp_path).glob("*gpu-7*"))  # an engine gave it
+
+
+def test_the_best_memory_is_found_by_halving_and_the_bytes_stay(images, tmp_path, monkeypatch, capsys):
+    import torch
+
+    from mia_nb.training import loop
+
+    whole = train(SMALL, images, tmp_path / "whole", workers=1, strategy="stacked:8")
+    epoch, sizes = loop.Group.epoch, []
+
+    def small(self, number, history):
+        sizes.append(len(self.ids))
+        if len(self.ids) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return epoch(self, number, history)
+
+    monkeypatch.setattr(loop.Group, "epoch", small)
+    halved = train(SMALL, images, tmp_path / "halved", workers=1, strategy="stacked:8")
+    assert made(halved) == made(whole) and max(sizes) == 8 and sizes.count(2) == 4 * SMALL.epochs
+    assert "8 models do not fit into memory together: training 4 at a time" in capsys.readouterr().err
+    monkeypatch.setattr(loop.Group, "epoch", lambda self, *_: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory")))
+    with pytest.raises(ValueError, match=r"model 0 does not fit into memory.*smaller batch"):
+        train(SMALL, images, tmp_path / "none", workers=1, strategy="stacked:8")
