@@ -191,13 +191,14 @@ class Folder:
 
         Whoever writes it anew makes another file; what was mapped stays what it was.
         """
-        if self.has(name) and (self.path / name).stat().st_size < SMALL:
+        path = self.path / name
+        if name not in self.files() or (path.exists() and path.stat().st_size < SMALL):
             array = self.read_array(name)
             array.flags.writeable = False
             return array
-        if name in self.files() and not self.intact(name):
+        if not self.intact(name):
             raise self._corrupt(name)
-        return np.asarray(np.load(self.path / name, mmap_mode="r", allow_pickle=False))
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
     def read_arrays(self, name: str) -> dict[str, np.ndarray]:
         with np.load(io.BytesIO(self.read_bytes(name)), allow_pickle=False) as archive:

@@ -62,8 +62,8 @@ def test_unscored_samples_take_no_part():
     wider = replace(scores, value=value, member=member)
     np.testing.assert_array_equal(module.per_target_metrics(wider, FPR), module.per_target_metrics(scores, FPR))
     weights = np.hstack([np.arange(100)[None] % 4, np.full((1, 30), 9)])
-    cut = module._weighted(weights[:, :100], *module._sorted(scores.value[0], scores.member[0]), FPR)
-    np.testing.assert_array_equal(module._weighted(weights, *module._sorted(value[0], member[0]), FPR), cut)
+    cut = module._weighted(weights[:, :100], module._sorted(scores.value[0], scores.member[0]), FPR)
+    np.testing.assert_array_equal(module._weighted(weights, module._sorted(value[0], member[0]), FPR), cut)
 
 
 @pytest.mark.parametrize("metric", ["auc", "tpr@0.1"])

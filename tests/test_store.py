@@ -3,12 +3,15 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 
 import filelock
 import numpy as np
 import pytest
+from attack_worlds import gaussian, signals
 
 from mia_nb import store
+from mia_nb.types import PER_MODEL
 
 
 @pytest.fixture
@@ -148,3 +151,84 @@ def test_nothing_in_a_folder_is_unpickled(folder):
 
 def test_records_are_json_that_a_person_can_read(folder):
     assert json.loads((folder.path / "recipe.json").read_text())["recipe"] == {"epochs": 3}
+
+
+def test_an_array_written_row_by_row_is_the_file_that_numpy_would_write(folder):
+    array = np.random.default_rng(0).normal(size=(5, 3, 4))
+    with folder.rows("a.npy", array.dtype, array.shape) as append:
+        append(array[:2])
+        assert not folder.has("a.npy")
+        append(array[2:].swapaxes(1, 2).copy().swapaxes(1, 2))
+    np.save(folder.path / "whole.npy", array)
+    assert folder.intact("a.npy") and (folder.path / "a.npy").read_bytes() == (folder.path / "whole.npy").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "rows", [np.zeros((2, 4)), np.zeros((4, 4)), np.zeros((3, 5)), np.zeros((3, 4), np.float32)], ids=lambda a: f"{a.shape}"
+)
+def test_rows_that_do_not_make_up_the_promised_array_leave_nothing(folder, rows):
+    with pytest.raises(ValueError, match=r"a\.npy"), folder.rows("a.npy", np.dtype(float), (3, 4)) as append:
+        append(rows)
+    assert not folder.has("a.npy") and not list(folder.path.glob(".tmp-*"))
+
+
+@pytest.mark.parametrize("size", [10, store.SMALL])
+def test_a_mapped_array_is_read_only_and_stays_as_it_was_when_the_file_is_written_anew(folder, size):
+    array = np.arange(size, dtype=float)
+    folder.write_array("a.npy", array)
+    mapped = folder.map_array("a.npy")
+    folder.write_array("a.npy", -array)
+    assert type(mapped) is np.ndarray and np.array_equal(mapped, array)
+    assert np.array_equal(folder.map_array("a.npy"), -array)
+    with pytest.raises(ValueError, match="read-only"):
+        mapped[0] = 1
+    with pytest.raises(KeyError):
+        folder.map_array("b.npy")
+
+
+def test_signals_are_read_back_to_the_bit_with_membership_or_without(folder):
+    world = gaussian(6, 50, queries=3, draws="noise", population=8)
+    for known in (world, world.hide()):
+        other = store.Folder(folder.path.parent / f"signals-here-{known.hidden}")
+        other.path.mkdir()
+        assert not store.has_signals(other)
+        store.save_signals(other, known)
+        again = store.load_signals(other)
+        assert store.has_signals(other) and again.draws == "noise" and again.hidden == known.hidden
+        for name in ("labels", "population", *PER_MODEL):
+            assert np.array_equal(getattr(again, name), getattr(known, name)), name
+
+
+@pytest.mark.parametrize("size", [50, 40_000])
+@pytest.mark.parametrize("name", ["labels", "member", "entropy", "top_log_p", "margin"])
+def test_an_altered_file_of_signals_is_refused_by_name_however_large_it_is(folder, name, size):
+    rng = np.random.default_rng(0)
+    store.save_signals(folder, signals(rng.normal(size=(4, size)), rng.random((4, size)) < 0.5))
+    with open(folder.path / f"{name}.npy", "r+b") as file:
+        file.seek(-3, os.SEEK_END)
+        file.write(b"!!!")
+    with pytest.raises(store.Corrupt, match=rf"{name}\.npy is missing, truncated or altered"):
+        store.load_signals(folder)
+
+
+def test_signals_kept_in_one_file_as_they_once_were_are_read_and_give_way_to_new_ones(folder):
+    world = gaussian(4, 30)
+    arrays = {name: getattr(world, name) for name in (*store.ANSWERS, *store.DESIGN)}
+    folder.write_json("info.json", {"draws": "plain", "pool": "abc"})
+    folder.write_arrays("signals.npz", arrays)
+    old = store.load_signals(folder)
+    assert store.has_signals(folder) and old.info == {"pool": "abc"} and np.array_equal(old.margin, world.margin)
+    store.save_signals(folder, replace(world, margin=-world.margin))
+    assert np.array_equal(store.load_signals(folder).margin, -world.margin) and not folder.has("signals.npz")
+
+
+def test_damaged_answers_of_a_model_count_as_none(folder):
+    world = gaussian(4, 30)
+    store.keep_answers(folder, 2, world.select(models=[2]))
+    assert np.array_equal(store.kept_answers(folder, 2)["margin"][0], world.margin[2]) and store.kept_answers(folder, 1) is None
+    (path,) = folder.path.glob(".answers-*")
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    for damaged in (raw, raw[: len(raw) // 2], b""):
+        path.write_bytes(damaged)
+        assert store.kept_answers(folder, 2) is None

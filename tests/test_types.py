@@ -1,8 +1,10 @@
+import pickle
+
 import mpmath
 import numpy as np
 import pytest
 
-from mia_nb.types import Recipe, Signals
+from mia_nb.types import CUBES, PER_MODEL, Recipe, Signals
 
 rng = np.random.default_rng(0)
 
@@ -99,3 +101,61 @@ def test_recipes_survive_json_and_refuse_what_they_do_not_know():
     for bad in ({"epochs": 0}, {"split": "halves"}, {"lr": 0.0}, {"population": -1}):
         with pytest.raises(ValueError):
             Recipe(**bad)
+
+
+def world():
+    member = rng.random((6, 40)) < 0.5
+    return Signals.from_logits(rng.normal(size=(6, 3, 40, 4)), rng.integers(0, 4, 40), member, draws="noise")
+
+
+PICKS = {
+    "nothing": (None, None, None),
+    "lists": ([4, 1, 1], [2, 0], [7, 3, 39]),
+    "slices": (slice(1, 5), slice(None, None, 2), slice(5, -1, 3)),
+    "backwards": (slice(None, None, -1), slice(None, 1), slice(30, None, -7)),
+    "masks": (np.arange(6) > 2, [True, False, True], np.arange(40) % 3 == 1),
+    "numbers": (2, 1, 5),
+    "none of them": (slice(0, 0), slice(0, 0), slice(9, 2)),
+}
+
+
+@pytest.mark.parametrize("pick", PICKS.values(), ids=PICKS)
+@pytest.mark.parametrize("again", [(None, None, None), ([1, 0], None, slice(0, 2)), (slice(0, 1), [0], None)])
+def test_a_selection_of_a_selection_is_numpys_own(pick, again):
+    whole = world()
+    if min(whole.select(*pick).shape) < 2:  # nothing left to choose from
+        again = (None, None, None)
+    m, q, n = (slice(None) if i is None else np.atleast_1d(i) if not isinstance(i, slice) else i for i in pick)
+    m2, q2, n2 = (slice(None) if i is None else i for i in again)
+    part = whole.select(*pick).select(*again)
+    for name in PER_MODEL:
+        value = getattr(whole, name)
+        if name in CUBES:
+            expected = value[m][:, q][:, :, n][m2][:, q2][:, :, n2]
+            assert np.array_equal(part.cut(name, slice(1, 3), slice(0, 1)), expected[:, :1, 1:3])
+            assert part.shape == expected.shape
+        else:
+            expected = value[m][:, n][m2][:, n2]
+            assert np.array_equal(part.cut(name, slice(1, 3)), expected[:, 1:3])
+        assert np.array_equal(getattr(part, name), expected)
+    assert np.array_equal(part.labels, whole.labels[n][n2])
+
+
+def test_what_is_not_read_of_a_selection_is_not_made():
+    part = world().select(models=[0, 2])
+    assert part.shape == (2, 3, 40) and not part.hidden and not set(PER_MODEL) & set(vars(part))
+    assert part.cut("entropy", slice(3, 5)).shape == (2, 3, 2) and not set(PER_MODEL) & set(vars(part))
+    assert part.margin is part.margin and set(PER_MODEL) & set(vars(part)) == {"margin"}
+    assert part.hide().hidden and part.hide().member is None and part.member is not None
+    with pytest.raises(AttributeError, match="Signals have no marginal"):
+        part.marginal  # noqa: B018
+    with pytest.raises(IndexError):
+        part.select(models=[2])
+
+
+def test_a_selection_survives_pickling_without_the_rest():
+    whole = world()
+    raw = pickle.dumps(whole.select(models=[1]))
+    again = pickle.loads(raw)
+    assert len(raw) < len(pickle.dumps(whole)) / 4
+    assert all(np.array_equal(getattr(again, name), getattr(whole, name)[1:2]) for name in PER_MODEL)

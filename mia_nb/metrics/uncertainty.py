@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 from scipy.stats import t as student
@@ -10,8 +14,8 @@ from mia_nb.metrics.curve import area, clopper_pearson, counts, tpr_at_counts
 from mia_nb.types import Scores
 
 FPR = (0.001, 0.01, 0.1)
-CHUNK = 1 << 15  # weights held at once: the working set stays in the cache
-HIGH_WORD = 32
+CHUNK = 1 << 17  # weights held at once: the working set stays in the cache
+TARGETS = 16  # targets that a thread works on at once
 FEW = 5  # pairs from which on the bootstrap alone speaks for them
 
 
@@ -49,19 +53,30 @@ def bootstrap(scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0) -> d
     pair, or fewer than 4 targets, samples only. Same seed and same shapes give the same draws, so that differences and
     maxima of several attacks taken draw by draw are paired.
     """
-    targets, samples = scores.value.shape
-    columns = [_sorted(scores.value[row], scores.member[row]) for row in range(targets)]
+    targets = len(scores.value)
     metrics = np.empty((draws, targets, 2 + len(fpr)))
-    sample_rng, pair_rng = (np.random.default_rng([seed, stream]) for stream in range(2))
-    step = max(1, CHUNK // samples)
-    for start in range(0, draws, step):
-        weights = _weights(sample_rng, min(step, draws - start), samples)
-        for row, column in enumerate(columns):
-            metrics[start : start + step, row] = _weighted(weights, *column, fpr)
+    batches = np.array_split(np.arange(targets), -(-targets // TARGETS))
+    with ThreadPoolExecutor(min(len(batches), os.cpu_count() or 1)) as executor:
+        for few, found in zip(batches, executor.map(lambda few: _drawn(scores, few, fpr, draws, seed), batches), strict=True):
+            metrics[:, few] = found
+    pair_rng = np.random.default_rng([seed, 1])
     pairs, unit = np.unique(scores.pair, return_inverse=True)
     drawn = _weights(pair_rng, draws, len(pairs)) if two_way(scores) else np.ones((draws, len(pairs)), dtype=np.int64)
     weight = drawn[:, unit] / drawn[:, unit].sum(1, keepdims=True)
     return dict(zip(names(fpr), np.einsum("bt,btm->mb", weight, metrics), strict=True))
+
+
+def _drawn(scores: Scores, few: np.ndarray, fpr, draws: int, seed: int) -> np.ndarray:
+    """(draws, few, metrics) of some targets; the samples' weights are drawn anew for them, rather than kept for all."""
+    samples = scores.value.shape[1]
+    columns = [_sorted(scores.value[row], scores.member[row]) for row in few]
+    metrics, step, rng = np.empty((draws, len(few), 2 + len(fpr))), max(1, CHUNK // samples), np.random.default_rng([seed, 0])
+    for start in range(0, draws, step):
+        weights = _weights(rng, min(step, draws - start), samples)
+        weights = weights.astype(np.uint8 if weights.max() < 256 else np.int32)
+        for i, column in enumerate(columns):
+            metrics[start : start + step, i] = _weighted(weights, column, fpr)
+    return metrics
 
 
 def sample_weights(samples: int, draws: int, seed: int = 0) -> np.ndarray:
@@ -104,38 +119,63 @@ def _weights(rng, draws: int, size: int) -> np.ndarray:
     return np.bincount(picks.ravel(), minlength=draws * size).reshape(draws, size)
 
 
-def _sorted(score, member) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(order, code, ends): largest score first without NaN; member 1 and non-member 2^32; last position of each tie block."""
-    order = np.argsort(-score, kind="stable")[: int((~np.isnan(score)).sum())]
-    ends = np.append(np.flatnonzero(np.diff(score[order]) != 0), len(order) - 1)
-    return order, np.where(member[order], 1, 1 << HIGH_WORD), ends
+class Ranked(NamedTuple):
+    """One target's samples by falling score, without NaN, and where each level of its non-members stands among its members."""
+
+    order: np.ndarray  # members, then non-members
+    above: np.ndarray  # (V + 1,) members above each level, then all of them
+    upto: np.ndarray | None  # (V,) members above the level or on it; None where no member is on one
+    ends: np.ndarray | None  # (V,) the last non-member of each level; None where each has its own
 
 
-def _weighted(weights, order, code, ends, fpr) -> np.ndarray:
+def _sorted(score, member) -> Ranked:
+    falling = np.argsort(-score, kind="stable")[: int((~np.isnan(score)).sum())]
+    rows, others = falling[member[falling]], falling[~member[falling]]
+    level = -score[others]
+    ends = np.flatnonzero(np.append(level[1:] != level[:-1], np.ones(min(len(level), 1), bool)))
+    above, upto = (np.searchsorted(-score[rows], level[ends], side=side) for side in ("left", "right"))
+    return Ranked(
+        order=np.concatenate([rows, others]),
+        above=np.append(above, len(rows)),
+        upto=None if np.array_equal(above, upto) else upto,
+        ends=None if len(ends) == len(others) else ends,
+    )
+
+
+def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
     """(draws, metrics) for one target from integer weights (draws, N).
 
-    One cumulative sum carries both counts: true positives in the low word of an int64, false positives in the high word.
+    The curve is read at the levels of non-members, where its corners are. Counts and their products are whole numbers below
+    2^53: nothing is rounded before the last division.
     """
-    tp = np.take(weights, order, axis=1)
-    tp *= code
-    np.cumsum(tp, axis=1, out=tp)
-    if len(ends) < len(order):
-        tp = tp[:, ends]
-    fp = tp >> HIGH_WORD
-    tp &= (1 << HIGH_WORD) - 1
-    n1, n0 = tp[:, -1:].copy(), fp[:, -1:].copy()
+    members = ranked.above[-1]
+    own = np.take(weights, ranked.order, axis=1, mode="clip")
+    count = np.cumsum(own, axis=1, dtype=np.int32)
+    tp = np.zeros((len(weights), members + 1))
+    tp[:, 1:] = count[:, :members]
+    n1 = tp[:, -1:]
+    fp, own = count[:, members:] - n1.astype(np.int32), own[:, members:]
+    if ranked.ends is not None:
+        fp = fp[:, ranked.ends]
+        own = np.diff(fp, axis=1, prepend=np.int32(0))
+    n0 = count[:, -1:] - n1
     size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[:, 0]  # a draw without members or without non-members says nothing
-    # Shoelace: twice the area is n1 n0 + sum(fp_v tp_{v-1} - fp_{v-1} tp_v), whole numbers throughout.
-    double = np.einsum("bv,bv->b", fp[:, 1:], tp[:, :-1]) - np.einsum("bv,bv->b", fp[:, :-1], tp[:, 1:])
     # Each draw is lifted above the one before, so that one search serves all.
-    apart = (weights.sum(1).max() + 1) * np.arange(len(weights))[:, None]
+    apart = (count[:, -1].max(initial=0) + 1) * np.arange(len(weights))[:, None]
     allowed = np.floor(n0 * np.asarray(fpr, dtype=np.float64) + 1e-9).astype(np.int64)
-    last = np.searchsorted((fp + apart).ravel(), allowed + apart, side="right") - 1
-    found = np.where(last >= fp.shape[1] * np.arange(len(weights))[:, None], tp.ravel()[last], 0)
-    tp *= n0
-    fp *= n1
-    gap = np.maximum((np.subtract(tp, fp, out=tp)).max(1), 0)
-    return np.column_stack([0.5 + double / (2 * size), gap / size, found * (n0 / size[:, None])])
+    passed = (
+        np.searchsorted((fp + apart).ravel(), allowed + apart, side="right") - fp.shape[1] * np.arange(len(weights))[:, None]
+    )
+    found = np.take_along_axis(tp, ranked.above[passed], axis=1)
+    beaten, own = np.take(tp, ranked.above[:-1], axis=1, mode="clip"), own.astype(np.float64)
+    double = 2 * np.einsum("bv,bv->b", beaten, own)
+    if ranked.upto is not None:
+        double = double / 2 + np.einsum("bv,bv->b", np.take(tp, ranked.upto, axis=1), own)
+    np.subtract(own, fp, out=own)  # minus the false positives above each level
+    own *= n1
+    beaten *= n0
+    gap = np.add(beaten, own, out=own).max(1, initial=0)
+    return np.column_stack([0.5 + (double - size) / (2 * size), gap / size, found * (n0 / size[:, None])])
 
 
 def percentile(draws: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
