@@ -1,5 +1,6 @@
 """Metrics: ROC, intervals, result tables, null self-test, choices on pseudo-targets, published claims. NumPy only."""
 
+from mia_nb.metrics.agreement import agreement, exposure
 from mia_nb.metrics.claims import snn_claims, snn_comparisons
 from mia_nb.metrics.curve import (
     Roc,
@@ -30,6 +31,7 @@ from mia_nb.metrics.null import SelfTest, self_test
 from mia_nb.metrics.protocol import Choice, choose, reference_threshold
 from mia_nb.metrics.published import Cell, against_papers, against_papers_readable, paper_results
 from mia_nb.metrics.queries import VarianceSplit, query_curve, variance_split
+from mia_nb.metrics.recipes import RecipeCell, recipe_cell, recipe_claims, recipe_comparisons, recipe_facts, recipe_risks
 from mia_nb.metrics.settings import varied_settings
 from mia_nb.metrics.tables import accuracies, class_gaps, per_target, readable, summary
 from mia_nb.metrics.uncertainty import bootstrap, difference, intervals
@@ -39,6 +41,7 @@ __all__ = [
     "Choice",
     "DefenseCell",
     "FlowCell",
+    "RecipeCell",
     "Roc",
     "SelfTest",
     "TprAt",
@@ -47,6 +50,7 @@ __all__ = [
     "advantage",
     "against_papers",
     "against_papers_readable",
+    "agreement",
     "auc",
     "auc_null_error",
     "balanced_accuracy",
@@ -59,6 +63,7 @@ __all__ = [
     "defense_cell",
     "defense_table",
     "difference",
+    "exposure",
     "flow_against_papers",
     "flow_cell",
     "flow_claims",
@@ -73,6 +78,11 @@ __all__ = [
     "ppv",
     "query_curve",
     "readable",
+    "recipe_cell",
+    "recipe_claims",
+    "recipe_comparisons",
+    "recipe_facts",
+    "recipe_risks",
     "reference_threshold",
     "roc",
     "self_test",

@@ -9,6 +9,7 @@ from mia_nb.plots.flow import costs, families_gap, frontier_lines, matched_diffe
 from mia_nb.plots.pools import accuracy, images, loss_traces
 from mia_nb.plots.privacy import accounting, defenses, delta_sweep, ladder, privacy_utility, roc_bounds
 from mia_nb.plots.queries import auc_against_answers, settling
+from mia_nb.plots.recipes import rank_agreement, risk_against_epochs
 from mia_nb.plots.spiking import (
     accuracy_and_risk,
     against_timesteps,
@@ -53,8 +54,10 @@ __all__ = [
     "null_band",
     "privacy_utility",
     "query_curves",
+    "rank_agreement",
     "raster",
     "risk_against",
+    "risk_against_epochs",
     "roc",
     "roc_bounds",
     "roc_pair",

@@ -1,0 +1,109 @@
+"""Named recipes, and the words that every result is labelled with: how long a model trained decides what it gives away."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+
+from mia_nb.training.train import complete
+from mia_nb.types import Recipe
+
+RECIPES = {  # changes to a Recipe
+    # One cycle of the learning rate (Smith and Topin, arXiv 1708.07120) in few epochs, as in public speed-run code, without its
+    # tricks that change memorisation: minutes where the papers take hours, and a lower risk than theirs. A lower end.
+    "fast": {"schedule": "one_cycle", "epochs": 16},
+    # The same with time to learn by heart, about as long as common public training loops for membership inference.
+    "long": {"schedule": "one_cycle", "epochs": 100},
+    # Guan, Sharma, Tian and Lahlou (UAI 2025): notebooks/presets/paper-snn.yaml, which says what is theirs and what assumed.
+    "paper-snn": {
+        "epochs": 200,
+        "batch": 256,
+        "lr": 0.1,
+        "optimizer": "sgd",
+        "optimizer_args": {"momentum": 0.1, "nesterov": False, "weight_decay": 0.0005},
+        "schedule": "cosine",
+        "augment": "crop+flip",
+        "dtype": "float32",
+    },
+    # Hong, Wu, Gruber and Lee (arXiv 2501.06686): notebooks/presets/paper-nsde.yaml; its equations, ResNets there have lr 0.1.
+    "paper-nsde": {
+        "epochs": 300,
+        "batch": 512,
+        "lr": 0.05,
+        "optimizer": "sgd",
+        "optimizer_args": {"nesterov": False},
+        "schedule": "plateau",
+        "augment": "crop+flip",
+        "dtype": "float32",
+    },
+}
+SCHEDULE_WORDS = {"one_cycle": "one-cycle", "constant": "constant learning rate"}
+
+
+def changes(family: str | dict) -> dict:
+    """The changes to a Recipe that a family stands for: a name in `RECIPES`, or a mapping, maybe on top of a name.
+
+    {"recipe": "fast", "augment": "none"} is the fast recipe without augmentation. Raises ValueError for an unknown name.
+    """
+    if isinstance(family, str):
+        if family not in RECIPES:
+            near = difflib.get_close_matches(family, RECIPES, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"unknown recipe {family!r}: {hint}named ones are {', '.join(RECIPES)}; else pass {{epochs: 40}}")
+        return dict(RECIPES[family])
+    if not isinstance(family, dict):
+        raise ValueError(
+            f"recipe {family!r}: wanted a name ({', '.join(RECIPES)}) or a mapping of changes, e.g. {{epochs: 40}}"
+        )
+    rest = {name: value for name, value in family.items() if name != "recipe"}
+    return {**(changes(family["recipe"]) if "recipe" in family else {}), **rest}
+
+
+def label(recipe: Recipe) -> str:
+    """What a result is labelled with: "fast: one-cycle, 16 epochs, crop+flip".
+
+    Schedule, epochs and augmentation always; of what else changes memorisation (optimiser, learning rate, batch, loss, dtype,
+    defense, a parent) whatever is not a Recipe's default. A recipe with all entries of a family in `RECIPES` carries that
+    name in front. Raises ValueError for names that no training has.
+    """
+    return _labelled(recipe, _others(recipe))
+
+
+def labels(recipes: list[Recipe]) -> list[str]:
+    """`label` of each, for results beside each other: what all have besides schedule, epochs and augmentation is left out.
+
+    Two that are the same in all this (say, of other models) are told apart by "(recipe 1)", their place in the list from 0.
+    """
+    others = [_others(recipe) for recipe in recipes]
+    shared = set.intersection(*map(set, others)) if others else set()
+    found = [
+        _labelled(recipe, [fact for fact in more if fact not in shared]) for recipe, more in zip(recipes, others, strict=True)
+    ]
+    return [f"{text} (recipe {i})" if found.count(text) > 1 else text for i, text in enumerate(found)]
+
+
+def _labelled(recipe: Recipe, more: list[str]) -> str:
+    recipe = complete(recipe)
+    named = [name for name, entries in RECIPES.items() if complete(replace(recipe, **entries)) == recipe]
+    schedule = SCHEDULE_WORDS.get(recipe.schedule, recipe.schedule)
+    length = f"{recipe.epochs} epoch{'s' if recipe.epochs != 1 else ''}"
+    facts = [schedule, length, "no augmentation" if recipe.augment == "none" else recipe.augment]
+    if not recipe.epochs:
+        facts = ["not trained further"]
+    return "".join(f"{name}: " for name in named[:1]) + ", ".join([*facts, *more])
+
+
+def _others(recipe: Recipe) -> list[str]:
+    """What else is not as usual, in words."""
+    recipe = complete(recipe)
+    usual = complete(Recipe(optimizer=recipe.optimizer))
+    facts = [recipe.optimizer] if recipe.optimizer != Recipe.optimizer else []
+    args = {k: v for k, v in recipe.optimizer_args.items() if v != usual.optimizer_args.get(k)}
+    facts += [f"{k.replace('_', ' ')} {v:g}" if not isinstance(v, bool) else ("" if v else "no ") + k for k, v in args.items()]
+    facts += [f"lr {recipe.lr:g}"] if recipe.lr != usual.lr else []
+    facts += [f"batch {recipe.batch}"] if recipe.batch != usual.batch else []
+    facts += [recipe.loss] if recipe.loss != usual.loss else []
+    facts += [recipe.dtype] if recipe.dtype != usual.dtype else []
+    if recipe.defense:
+        facts.append(", ".join([recipe.defense, *(f"{k} {v}" for k, v in recipe.defense_args.items())]))
+    return [*facts, f"from {recipe.parent[:12]}"] if recipe.parent else facts
