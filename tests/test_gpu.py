@@ -120,12 +120,12 @@ def test_a_graph_step_is_an_eager_one_to_ten_digits_and_trains_nothing_when_capt
     assert graphs.why_no_graph(plan, 4) is None
     group = graphs.GraphGroup(plan, [0, 1, 2])
     before = [tensor.clone() for tensor in group.tensors()]
-    replay = group.capture()
+    graph = group.capture()
     after = group.tensors()
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=False))  # weights and buffers
     assert all(not tensor.any() for tensor in after[len(before) :])  # the optimisers' state
     group.x.normal_()
-    replay()
+    graph.replay()
     assert all(not torch.equal(a, b) for a, b in zip(before[:2], group.tensors()[:2], strict=True))
 
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from mia_nb import data
+from mia_nb.training.compiled import SIMPLE, alike, reason
 from mia_nb.training.loop import OPTIMIZERS, Group, Plan
 
 WARM_UP = 3  # steps before a capture, as PyTorch's notes have it
-SIMPLE = (None, "l1", "l2", "label_smoothing")  # defenses whose step is the same every time, and needs no draws
 EXACT = 2**-10  # a learning rate that float32 holds exactly
 
 
@@ -44,16 +43,16 @@ class GraphGroup(Group):
         self.y = torch.zeros((len(ids), recipe.batch), dtype=torch.int64, device=plan.device)
         self.out = torch.empty((len(ids), recipe.batch), dtype=weight.dtype, device=plan.device)
         self.streams = [torch.cuda.Stream(plan.device) for _ in ids] if on_gpu else [None] * len(ids)
-        self.replay = None
+        self.begun, self.graph = False, None
 
     def step(self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None) -> Tensor:
         """One optimiser step of every model; the losses (G, B)."""
         self.x.copy_(x)
         self.y.copy_(y)
         self.rate.fill_(lr)
-        if self.replay is None:
-            self.replay = self.capture_or_not() if self.plan.graph else self.run
-        self.replay()
+        if not self.begun:
+            self.begun, self.graph = True, self.capture_or_not() if self.plan.graph else None
+        self.graph.replay() if self.graph else self.run()
         return self.out.clone()
 
     def run(self) -> None:
@@ -67,18 +66,18 @@ class GraphGroup(Group):
         for stream in filter(None, self.streams):
             here.wait_stream(stream)
 
-    def capture_or_not(self) -> Callable[[], None]:
-        """A graph's replay, or with one line `run` itself, where it cannot be captured; no memory is for the caller to mend."""
+    def capture_or_not(self) -> torch.cuda.CUDAGraph | None:
+        """The graph; None, with one line, where it cannot be captured. A lack of memory is for the caller to mend."""
         try:
             return self.capture()
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            print(f"training without a CUDA graph: {first_line(error)}", file=sys.stderr)
-            return self.run
+            print(f"training without a CUDA graph: {reason(error)}", file=sys.stderr)
+            return None
 
-    def capture(self) -> Callable[[], None]:
-        """What replays a graph of `run`; nothing is trained by this."""
+    def capture(self) -> torch.cuda.CUDAGraph:
+        """A graph of `run`; nothing is trained by this."""
         origin = torch.cuda.Stream(self.plan.device)
         origin.wait_stream(torch.cuda.current_stream(self.plan.device))
         with torch.cuda.stream(origin):  # and on the models' own streams, which the capture uses again
@@ -87,7 +86,7 @@ class GraphGroup(Group):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=origin):
             self.run()
-        return graph.replay
+        return graph
 
     def warm_up(self) -> None:
         """Steps that leave no trace: libraries choose their kernels, the optimisers make their state, all is put back.
@@ -124,10 +123,6 @@ class GraphGroup(Group):
         return self.each[slot].weights(0)
 
 
-def first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 def why_no_graph(plan: Plan, models: int) -> str | None:
     """One line that says why a plan's models cannot be trained in a CUDA graph, or None.
 
@@ -138,14 +133,14 @@ def why_no_graph(plan: Plan, models: int) -> str | None:
         return f"CUDA graphs need a GPU, and this is {plan.device}"
     if recipe.schedule == "plateau":
         return "the plateau schedule needs a learning rate per model"
-    if recipe.defense not in SIMPLE:
+    if recipe.defense not in SIMPLE or recipe.defense == "early_stopping":
         return f"the defense {recipe.defense} is not the same step every time"
     if recipe.optimizer_args.get("dampening"):
         return "dampening makes an optimiser's first step another one than those after it"
     try:
         return mismatch(plan._replace(graph=True), min(models, len(plan.member)))
     except Exception as error:  # whatever a capture does not support
-        return first_line(error)
+        return reason(error)
 
 
 def mismatch(plan: Plan, models: int) -> str | None:
@@ -153,8 +148,8 @@ def mismatch(plan: Plan, models: int) -> str | None:
     trial = plan._replace(recipe=replace(plan.recipe, dtype="float64"))
     size, rows = trial.recipe.batch, list(range(models))
     group, alone = GraphGroup(trial, rows), [Group(trial._replace(graph=False), [m]) for m in rows]
-    group.replay = group.capture() if plan.graph else None
     with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
+        group.begun, group.graph = True, group.capture() if plan.graph else None
         random = random_state(plan.device)
         for step in range(3):
             index = (torch.arange(size) + step) % len(plan.images.y)
@@ -164,11 +159,11 @@ def mismatch(plan: Plan, models: int) -> str | None:
             if not torch.equal(random_state(plan.device), random):
                 return "its forward draws random numbers, which a graph would draw otherwise"
             together = group.step(x.expand(models, *x.shape), y.expand(models, -1), EXACT)
-            if not torch.allclose(together, torch.stack(losses), rtol=1e-10, atol=1e-10):
+            if not alike(together, torch.stack(losses)):
                 return f"the losses of its step {step + 1} in a graph are others than those of a plain one"
     for slot, one in enumerate(alone):
         for name, tensor in one.weights(0).items():
-            if not torch.allclose(group.weights(slot)[name], tensor, rtol=1e-10, atol=1e-10):
+            if not alike(group.weights(slot)[name], tensor):
                 return f"its step in a graph changes {name} differently from a plain one"
     return None
 
