@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ class Net(NamedTuple):
     limit: int | None
     group: int  # stacked together
     recipe: dict
+    compiled: bool = False  # worth the time that compiling takes
 
 
 class Way(NamedTuple):
@@ -48,19 +50,21 @@ class Way(NamedTuple):
     compiled: bool = False
 
 
-def spiking(timesteps: int) -> Net:
-    return Net("digits", 512, 16, {"model": "snn", "model_args": {"base": "tinycnn", "timesteps": timesteps}})
+def spiking(timesteps: int, compiled: bool = False) -> Net:
+    return Net("digits", 512, 16, {"model": "snn", "model_args": {"base": "tinycnn", "timesteps": timesteps}}, compiled)
 
 
 COLOUR, FLOW = "synthetic:classes=10,n={},size=32,channels=3", {"width": 8, "steps": 4}
 NETS = {
-    "TinyCNN, 8x8": Net("digits", 512, 16, {}),
-    "ResNet14 w16, 32x32": Net(COLOUR.format(512), None, 4, {"model": "resnet14", "model_args": {"width": 16}, "batch": 64}),
+    "TinyCNN, 8x8": Net("digits", 512, 16, {}, True),
+    "ResNet14 w16, 32x32": Net(
+        COLOUR.format(512), None, 4, {"model": "resnet14", "model_args": {"width": 16}, "batch": 64}, True
+    ),
     "ResNet18 w16, 32x32": Net(COLOUR.format(256), None, 4, {"model": "resnet18", "model_args": {"width": 16}, "batch": 64}),
     "SNN T=1": spiking(1),
     "SNN T=2": spiking(2),
-    "SNN T=4": spiking(4),
-    "ODENet w8": Net("digits", 512, 16, {"model": "odenet", "model_args": FLOW}),
+    "SNN T=4": spiking(4, True),
+    "ODENet w8": Net("digits", 512, 16, {"model": "odenet", "model_args": FLOW}, True),
     "SDENet w8": Net("digits", 512, 16, {"model": "sdenet", "model_args": FLOW}),
 }
 WAYS_TO_TRAIN = {
@@ -151,7 +155,7 @@ def ask(children: list[subprocess.Popen], *words) -> list[list[float]]:
 def strategies(args) -> None:
     """Steps a second of all processes of a way together, over the base's."""
     with tempfile.TemporaryDirectory() as cache:
-        command, pipe = [sys.executable, __file__, "--child", str(1 if args.quick else 2)], subprocess.PIPE
+        command, pipe = [sys.executable, __file__, "--child", str(args.threads)], subprocess.PIPE
         places = [{**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{cache}/{n}"} for n in range(2)]  # nothing is compiled yet
         children = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=place) for place in places]
         rates, compiling, begun, left = {}, {}, time.monotonic(), []
@@ -159,9 +163,10 @@ def strategies(args) -> None:
             if time.monotonic() - begun > 60 * args.minutes:
                 left.append(net)
                 continue
+            print(f"{net} after {time.monotonic() - begun:.0f} s", file=sys.stderr)
             one, first = {}, {}
             for name, way in WAYS_TO_TRAIN.items():
-                if not (args.quick and (way.compiled or name not in QUICK)):
+                if name in QUICK if args.quick else NETS[net].compiled or not way.compiled:
                     first[name], one[name] = ask(children[: way.processes], "begin", net, name), []
             for _ in range(args.rounds):
                 for name, found in one.items():
@@ -170,7 +175,7 @@ def strategies(args) -> None:
             rates[net] = one
             for name, answers in first.items():
                 if WAYS_TO_TRAIN[name].compiled:  # the first epoch but its training
-                    usual = 2 * answers[0][1] / sorted(one[name])[len(one[name]) // 2]
+                    usual = 2 * answers[0][1] / statistics.median(one[name])
                     compiling.setdefault(name, {})[net] = max(s for s, _ in answers) - usual
         for process in children:
             process.stdin.close()
@@ -179,14 +184,15 @@ def strategies(args) -> None:
 
 
 def show(rates: dict, compiling: dict, left: list[str]) -> None:
-    names = list(next(iter(rates.values())))
+    names = [name for name in WAYS_TO_TRAIN if any(name in r for r in rates.values())]
     print("Steps of a model in a second, as factors over the first row, median (lowest-highest) of interleaved rounds:\n")
-    table(["way", *rates], [[n, *(spread(ratios(r[n], r[BASE])) for r in rates.values())] for n in names])
+    table(["way", *rates], [[n, *(spread(ratios(r[n], r[BASE])) if n in r else "-" for r in rates.values())] for n in names])
     print("The same as milliseconds for a step of one model, and seconds to compile, which come once:\n")
     rows = []
     for name in names:
-        taken = "; ".join(f"{seconds:.0f}" for seconds in compiling.get(name, {}).values()) or "-"
-        rows.append([name, *(f"{1e3 / sorted(r[name])[len(r[name]) // 2]:.2f}" for r in rates.values()), taken])
+        taken = "; ".join(f"{net.partition(',')[0]} {seconds:.0f}" for net, seconds in compiling.get(name, {}).items()) or "-"
+        cells = (f"{1e3 / statistics.median(r[name]):.2f}" if name in r else "-" for r in rates.values())
+        rows.append([name, *cells, taken])
     table(["way", *rates, "compiling, s"], rows)
     sizes = ", ".join(f"{net}: batch {Recipe(**NETS[net].recipe).batch}, stacks of {NETS[net].group}" for net in rates)
     print(f"{sizes}; two processes take half a stack each. Flows take {FLOW['steps']} Euler steps.")
@@ -268,7 +274,7 @@ def growth(args) -> None:
         (f"images N, 8x8, {models} models, 2 epochs", {n: partial(grown, models, 2, many[n], workers) for n in counts}),
     ):
         taken = rounds(runs, min(args.rounds, 2), warm=0)
-        middle = [sorted(v)[len(v) // 2] for v in taken.values()]
+        middle = [statistics.median(seconds) for seconds in taken.values()]
         cells = [spread(v, ".2f") for v in taken.values()]
         table([title, *taken, "exponent"], [["seconds", *cells, f"{exponent(list(taken), middle):.2f}"]])
 
@@ -280,6 +286,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.7)
     parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument(
+        "--threads", type=int, default=2, help="of a way that has one process; 1 where others use the cores too"
+    )
     parser.add_argument("--child", type=int)
     parser.add_argument("--whole")
     args = parser.parse_args()
@@ -288,7 +297,7 @@ def main() -> None:
     if args.whole:
         return train_whole(*json.loads(args.whole))
     if args.quick:
-        args.rounds, args.seconds, args.nets = 1, 0.05, args.nets or ["TinyCNN"]
+        args.rounds, args.seconds, args.threads, args.nets = 1, 0.05, 1, args.nets or ["TinyCNN"]
     os.environ["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in (str(Path(__file__).parents[1]), *sys.path))
     with report("Training pools", args.quick):
         for name in [args.only] if args.only else PARTS:
