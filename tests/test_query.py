@@ -1,9 +1,12 @@
+import shutil
+
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from mia_nb import data, query, store, training
-from mia_nb.types import Recipe, Signals
+from mia_nb.types import PER_MODEL, Recipe, Signals
 
 RECIPE = Recipe(num_models=2, epochs=2, batch=16, lr=0.05, model_args={"width": 4}, dtype="float64")
 
@@ -115,8 +118,6 @@ def test_a_non_finite_model_is_named_with_its_sample(pool, images, tmp_path):
     state = broken.state(1)
     name = next(k for k in state if k.endswith("bias"))
     state[name] = state[name] * float("nan")
-    import safetensors.torch
-
     broken.folder.write_bytes("model_001.safetensors", safetensors.torch.save(state))
     with pytest.raises(ValueError, match="model 1 gives a non-finite output for sample 0"):
         ask(broken, images)
@@ -170,3 +171,49 @@ def test_a_refused_query_leaves_no_result(images, tmp_path):
 
 def test_a_subset_of_models_gives_the_same_rows(pool, images):
     assert np.array_equal(ask(pool, images, models=[1]).margin[0], ask(pool, images).margin[1])
+
+
+def test_a_killed_query_goes_on_with_the_next_model_and_ends_bit_equal(images, tmp_path, monkeypatch):
+    pool = train(RECIPE, images, tmp_path, num_models=4)
+    options = {"queries": 3, "input_dropout": 0.1}
+    whole = ask(pool, images, **options)
+    asked, answers = [], query._answers
+
+    def killed(module, images, model, *rest):
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        asked.append(model)
+        return answers(module, images, model, *rest)
+
+    monkeypatch.setattr(query, "_answers", killed)
+    monkeypatch.setattr(query, "cores", lambda: 1)
+    folder = next(f for f in store.folders(tmp_path, "signals"))
+    shutil.rmtree(folder.path)
+    with pytest.raises(KeyboardInterrupt):
+        ask(pool, images, **options)
+    assert asked == [0, 1] and not store.has_signals(folder)
+    monkeypatch.setattr(query, "_answers", lambda *rest: asked.append(rest[2]) or answers(*rest))
+    again = ask(pool, images, **options)
+    assert asked == [0, 1, 2, 3] and store.has_signals(folder) and not list(folder.path.glob(".answers-*"))
+    for name in PER_MODEL:
+        assert np.array_equal(getattr(again, name), getattr(whole, name)), name
+    assert again.info == whole.info
+
+
+def test_a_query_that_is_refused_after_some_answers_leaves_no_result_and_takes_none_away(images, tmp_path):
+    pool = train(RECIPE, images, tmp_path)
+    good = ask(pool, images)
+    (folder,) = store.folders(tmp_path, "signals")
+    state = {name: value * float("nan") if name.endswith("bias") else value for name, value in pool.state(1).items()}
+    before = pool.folder.read_bytes("model_001.safetensors")
+    pool.folder.write_bytes("model_001.safetensors", safetensors.torch.save(state))
+    with pytest.raises(ValueError, match="model 1 gives a non-finite output"):
+        ask(pool, images)
+    assert store.folders(tmp_path, "signals") == [folder]
+    pool.folder.write_bytes("model_001.safetensors", before)
+    assert np.array_equal(ask(pool, images).margin, good.margin)
+
+
+def test_answers_cannot_be_written_over(pool, images):
+    with pytest.raises(ValueError, match="read-only"):
+        ask(pool, images).margin[0] = 0

@@ -1,0 +1,108 @@
+"""Scoring signals that are larger than the memory that is there for them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attack_worlds import gaussian, pairs
+
+from mia_nb import attacks, store
+from mia_nb.types import CUBES, PER_MODEL, Signals
+
+MODELS, SAMPLES, QUERIES, ROOM = 64, 20_000, 4, 60e6
+BOUNDED = ("rmia", "lira_global", "lira_per_sample", "nig", "attack_r", "loss")
+CHILD = """
+import json, sys
+import numpy as np
+from pathlib import Path
+from mia_nb import attacks, store
+attacks.score("rmia", store.load_signals(store.Folder(Path(sys.argv[1]) / "signals-small-0")))
+def peak():
+    return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])  # ru_maxrss is the parent's at first
+before = peak()
+signals = store.load_signals(store.Folder(Path(sys.argv[1]) / "signals-large-0"))
+if sys.argv[2] == "copy":
+    kept = [np.array(getattr(signals, name)) for name in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")]
+else:
+    np.save(sys.argv[3], [attacks.score(name, signals, targets=[0, 33]).value for name in sys.argv[2].split(",")])
+print(json.dumps(peak() - before))
+"""
+
+
+def large(models: int, samples: int, queries: int) -> Signals:
+    """Margins of a Gaussian world; the other cubes only take up room."""
+    rng = np.random.default_rng(0)
+    member = pairs(models, samples)
+    margin = rng.normal(1, 2, samples) + (member + rng.normal(size=member.shape))[:, None]
+    margin = margin + 0.1 * rng.normal(size=(models, queries, samples))
+    labels, population = rng.integers(0, 10, samples), np.zeros(samples, bool)
+    top = np.zeros((models, samples, 10), np.float32)
+    return Signals(margin, labels, member, population, "augment", -margin, -margin, margin > 0, top, {})
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    root, signals = tmp_path_factory.mktemp("signals"), large(MODELS, SAMPLES, QUERIES)
+    for name, one in (("small", signals.select(models=slice(8), samples=slice(500))), ("large", signals)):
+        folder = store.Folder(root / f"signals-{name}-0")
+        folder.path.mkdir()
+        store.save_signals(folder, one)
+    return root, signals
+
+
+def child(*words) -> float:
+    """Bytes by which the largest resident memory of a fresh process grew."""
+    done = subprocess.run([sys.executable, "-c", CHILD, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_stored_signals_are_scored_in_less_memory_than_they_take_with_the_scores_of_memory(stored, tmp_path):
+    root, signals = stored
+    size = sum(getattr(signals, name).nbytes for name in PER_MODEL)
+    assert child(root, "copy") > 0.9 * size > 2 * ROOM  # the whole of it would not go unnoticed
+    assert child(root, ",".join(BOUNDED), tmp_path / "found.npy") < ROOM
+    for name, found in zip(BOUNDED, np.load(tmp_path / "found.npy"), strict=True):
+        assert np.array_equal(found, attacks.score(name, signals, targets=[0, 33]).value), name
+
+
+@pytest.mark.parametrize("name", ["loss", "attack_r", "watson", "lira_per_sample", "rmia", "base", "nig", "vote"])
+def test_an_attack_makes_no_copy_of_what_it_reads_of_the_references(name):
+    world = gaussian(70, 600)
+    target, references = world.hold_out(0)
+    whole = attacks.ATTACKS[name](target, references)
+    assert not set(PER_MODEL) & set(vars(references))
+    kept = world.select(models=np.r_[2:70])
+    by_hand = Signals(
+        **{field: np.array(getattr(kept, field)) for field in (*PER_MODEL, "labels", "population")}, draws="plain", info={}
+    )
+    assert np.array_equal(attacks.ATTACKS[name](target, by_hand), whole)
+
+
+@pytest.mark.parametrize("name", ["rmia", "lira_global", "nig", "attack_r_lattice", "lira_joint", "vote"])
+@pytest.mark.parametrize("draws", ["augment", "noise"])
+def test_scores_do_not_depend_on_how_many_samples_are_in_hand(name, draws, monkeypatch):
+    world = gaussian(12, 300, queries=5, draws=draws, population=40)
+    whole = attacks.score(name, world).value
+    for module in (attacks.margins, attacks.inputs, attacks.reference, attacks.likelihood, attacks.single):
+        monkeypatch.setattr(
+            module, "blocks", lambda rows, samples: (slice(i, min(i + 7, samples)) for i in range(0, samples, 7))
+        )
+    np.testing.assert_allclose(attacks.score(name, world).value, whole, rtol=1e-12, atol=1e-12)
+
+
+def test_no_reference_is_lost_between_two_pools_of_one_design():
+    world = gaussian(10, 80)
+    other = replace(gaussian(10, 80, seed=4), labels=world.labels, member=world.member)
+    for cube in CUBES:
+        assert np.array_equal(world.select(models=[3, 8]).select(models=[1]).cut(cube), getattr(world, cube)[[8]])
+    scores = attacks.score("rmia", world, other)
+    for t in range(10):
+        rows = [m for m in range(10) if m // 2 != t // 2]
+        assert np.array_equal(scores.value[t], attacks.rmia(world.select(models=[t]), other.select(models=rows)))
