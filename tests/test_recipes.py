@@ -253,6 +253,18 @@ def test_augmentation_and_schedule_are_compared_where_nothing_else_differs():
     assert claims.loc["R1", "verdict"] == "not run"
 
 
+def test_the_order_of_attacks_is_asked_where_it_is_sure_under_the_shortest_recipe():
+    """rmia knows how hard a sample is, loss does not; exchanged under the long recipe they come in another order."""
+    cells = of({"5": 0.4, "80": 0.8}, LENGTHS)
+    other = {"loss": "rmia", "rmia": "loss"}
+    turned = {c: cells[c._replace(attack=other[c.attack])] if c.epochs == 80 else one for c, one in cells.items()}
+    for found, verdict in ((cells, "holds"), (turned, "does not hold")):
+        claims = metrics.recipe_claims(found, draws=50)
+        assert claims.loc["R8", "verdict"] == verdict and "rmia - loss under 80" in claims.loc["R8", "evidence"]
+    alike = {c: cells[c._replace(attack="loss")] for c in cells}
+    assert metrics.recipe_claims(alike, draws=5).loc["R8", "verdict"] == "not run"  # no order to ask for
+
+
 def test_recipes_on_other_masks_are_refused(rising):
     cell, other = next(iter(rising)), metrics.recipe_cell("x", Recipe(epochs=9), "loss")
     moved = score("loss", world(strengths(0), 0, member=paired_membership(16, 1000, seed=9)))
