@@ -277,7 +277,7 @@ def test_a_resumed_group_ends_with_the_bytes_of_one_never_stopped(images, tmp_pa
 
         root = tmp_path / f"{strategy}-{recipe.schedule}-stopped"
         monkey = pytest.MonkeyPatch()
-        monkey.setattr(trainer._Bar, "update", stop_after_two)
+        monkey.setattr(trainer.Bar, "update", stop_after_two)
         with pytest.raises(Stopped):
             train(recipe, images, root, strategy=strategy, checkpoint=0)
         monkey.undo()

@@ -76,7 +76,7 @@ def test_a_pool_stopped_under_a_defense_resumes_to_the_same_bytes(name, images, 
             raise Stopped
 
     with monkeypatch.context() as patched:
-        patched.setattr(trainer._Bar, "update", stop)
+        patched.setattr(trainer.Bar, "update", stop)
         with pytest.raises(Stopped):
             train(recipe, images, tmp_path / "stopped", checkpoint=0)
     assert list((tmp_path / "stopped").glob("*/part_*"))

@@ -68,7 +68,7 @@ def stop_after(monkeypatch, calls):
         if len(seen) == calls:
             raise Stopped
 
-    monkeypatch.setattr(trainer._Bar, "update", update)
+    monkeypatch.setattr(trainer.Bar, "update", update)
 
 
 def test_a_fine_tuned_pool_keeps_the_split_of_its_parent_and_names_it(pool, images):

@@ -157,7 +157,7 @@ def test_flows_that_cannot_be_stacked_are_trained_one_by_one_with_one_line_and_a
 def test_measuring_strategies_works_with_noise_and_leaves_the_global_generator_as_found(images, tmp_path, capsys):
     before = torch.get_rng_state()
     pool = train(replace(SDE, num_models=4, epochs=1), images, tmp_path, strategy="measure")
-    assert "stacked 4" in capsys.readouterr().err and pool.status == ["trained"] * 4
+    assert "stacked:4" in capsys.readouterr().err and pool.status == ["trained"] * 4
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -189,7 +189,7 @@ def test_an_sde_pool_killed_on_its_way_ends_with_the_bytes_of_one_never_killed(s
         write(folder, name, content)
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(*((trainer._Bar, "update", update) if what == "epoch" else (store.Folder, "write_bytes", write_bytes)))
+        patch.setattr(*((trainer.Bar, "update", update) if what == "epoch" else (store.Folder, "write_bytes", write_bytes)))
         train(recipe, images, tmp_path / "killed", strategy=strategy, checkpoint=0)
     assert list((tmp_path / "killed").glob("*/part_*"))
     again = train(recipe, images, tmp_path / "killed", strategy=strategy, checkpoint=0)

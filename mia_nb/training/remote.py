@@ -134,7 +134,7 @@ def train_there(folder: Folder, rows: list[int], checkpoint: float) -> None:
 @functools.lru_cache(maxsize=1)
 def _images(path: Path) -> Images:
     """A pool's images, once for all units that a worker's process trains."""
-    return load_images(Folder(path))
+    return load_images(Folder(path), shared=True)
 
 
 def _report(folder: Folder, rows: list[int]) -> Path:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,10 +32,13 @@ from mia_nb.types import Images, Recipe
 Progress = Callable[[list[int], int, float], None]  # (rows, epochs done just now, mean loss)
 
 
-def load_images(folder: Folder) -> Images:
-    """The images a pool was trained on, from its own folder."""
-    about = folder.read_json("images.json")
-    x, y = (torch.from_numpy(folder.read_array(f"{part}.npy")) for part in ("images", "labels"))
+def load_images(folder: Folder, *, shared: bool = False) -> Images:
+    """The images a pool was trained on, from its own folder. shared: mapped, so that all processes of a machine hold them once,
+    and which nobody may write to."""
+    about, read = folder.read_json("images.json"), folder.map_array if shared else folder.read_array
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        x, y = (torch.from_numpy(read(f"{part}.npy")) for part in ("images", "labels"))
     canary = folder.read_array("canary.npy") if folder.has("canary.npy") else None
     return Images(x=x, y=y, canary=canary, **{k: tuple(v) if isinstance(v, list) else v for k, v in about.items()})
 
@@ -58,7 +62,7 @@ def bare_plan(folder: Folder, images: Images | None = None) -> Plan:
     """What there is to train in this folder, on the CPU, one model at a time."""
     recipe = Recipe.from_json(folder.recipe)
     kept = held_out(recipe, folder.read_array("population.npy"))
-    images = load_images(folder) if images is None else images
+    images = load_images(folder, shared=True) if images is None else images
     return Plan(recipe, images, folder.read_array("member.npy"), torch.device("cpu"), False, False, start_of(folder), kept)
 
 
