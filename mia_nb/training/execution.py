@@ -207,8 +207,7 @@ def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
     if root is not None and known != before:
         with store.Folder(Path(root)).lock("measured"):
             store.Folder(Path(root)).write_json(MEASURED, {**_remembered(root), key: known})
-    taken = {str(way): 1e3 * known[str(way)] for way in ways if known[str(way)] < IMPOSSIBLE}
-    shown = ", ".join(f"{name.replace(':', ' ')} {ms:.2f}" for name, ms in taken.items())
+    shown = ", ".join(f"{way} {1e3 * known[str(way)]:.2f}" for way in ways if known[str(way)] < IMPOSSIBLE)
     print(f"ms per model and step{', measured before' * (known == before)}: {shown}; taking {best}", file=sys.stderr)
     return possible(plan, best)
 
