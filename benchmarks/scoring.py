@@ -1,38 +1,53 @@
-"""Time and memory of rmia and lira against a textbook NumPy/SciPy version, in one run. Prints a markdown table.
+"""Time and memory of scoring: against a textbook version, at 50,000 samples x 256 references, from files, and how it grows.
 
-python benchmarks/scoring.py [--repeat 11] [--samples 50000] [--population 10000]
+    python benchmarks/scoring.py [--repeat 5] [--samples 50000] [--population 10000] [--quick]
+
+Peak memory is what the attack holds beyond its inputs, as NumPy reports it. Signals from files are scored in a process of their
+own; of what is resident there, pages of the files are the system's to take back, and the rest is the process's own.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
-import statistics
+import contextlib
+import json
+import math
+import subprocess
+import sys
+import tempfile
 import time
 import tracemalloc
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import scipy
+from common import options, ratios, report, rounds, spread, table, timed
 from scipy.special import log_expit, logsumexp
 from scipy.stats import norm
 
-from mia_nb import attacks
-from mia_nb.types import Signals
+from mia_nb import attacks, metrics, store
+from mia_nb.types import Scores, Signals
+
+ATTACKS = {name: attacks.ATTACKS[name] for name in ("rmia", "lira_global", "lira_per_sample", "nig")}
 
 
-def world(references: int, samples: int, population: int, seed: int = 0) -> tuple[Signals, Signals]:
-    """(target, references) in complementary pairs; only what rmia and lira read is filled in."""
-    rng = np.random.default_rng(seed)
-    columns = samples + population
-    member = np.zeros((references + 2, columns), bool)
-    for row in range(0, references + 2, 2):
+def design(models: int, samples: int, population: int, rng) -> np.ndarray:
+    """(M, N) member mask of complementary pairs, the population last."""
+    member = np.zeros((models, samples + population), bool)
+    for row in range(0, models, 2):
         member[row, :samples] = rng.permutation(samples) < samples // 2
         member[row + 1, :samples] = ~member[row, :samples]
-    margin = (rng.normal(3, 3, columns) + member + rng.normal(size=member.shape))[:, None]
-    signals = Signals(
+    return member
+
+
+def pairs(models: int, samples: int, population: int = 0, seed: int = 0) -> Signals:
+    """A Gaussian world in complementary pairs; only what the likelihood and ratio attacks read is filled in."""
+    rng = np.random.default_rng(seed)
+    member = design(models, samples, population, rng)
+    columns = samples + population
+    margin, difficulty = np.empty((models, 1, columns)), rng.normal(3, 3, columns)
+    for row, own in zip(margin[:, 0], member, strict=True):
+        row[:] = difficulty + own + rng.normal(size=columns)
+    return Signals(
         margin=margin,
         labels=rng.integers(0, 10, columns),
         member=member,
@@ -41,10 +56,14 @@ def world(references: int, samples: int, population: int, seed: int = 0) -> tupl
         entropy=margin,
         modified_entropy=margin,
         correct=margin > 0,
-        top_log_p=np.zeros((references + 2, columns, 1), np.float32),
+        top_log_p=np.zeros((models, columns, 1), np.float32),
         info={},
     )
-    return signals.hold_out(0)
+
+
+def world(references: int, samples: int, population: int = 0) -> tuple[Signals, Signals]:
+    """(target, references)."""
+    return pairs(references + 2, samples, population).hold_out(0)
 
 
 def textbook_ratio(target, references):
@@ -75,56 +94,187 @@ def textbook_lira(target, references):
     return log[0] - log[1]
 
 
-def median_time(attack, pair, repeat: int) -> float:
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        attack(*pair)
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-def peak_memory(attack, pair) -> float:
+def peak_memory(run) -> float:
     """Largest amount of memory held beyond the inputs, in MB (NumPy reports its arrays to tracemalloc)."""
     tracemalloc.start()
-    attack(*pair)
+    run()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak / 1e6
 
 
-def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line] if info.exists() else []
+def stored(folder: Path, models: int, samples: int) -> None:
+    """Signals of a Gaussian world in complementary pairs, written model by model: every field that a query writes."""
+    rng = np.random.default_rng(0)
+    member = design(models, samples, 0, rng)
+    difficulty = rng.normal(3, 3, samples)
+    fields = {"labels": rng.integers(0, 10, samples), "member": member, "population": np.zeros(samples, bool)}
+    place = store.Folder(folder)
+    place.path.mkdir()
+    for name, value in fields.items():
+        place.write_array(f"{name}.npy", value)
+    place.write_json("info.json", {"draws": "plain"})
+    kinds = {"entropy": float, "modified_entropy": float, "correct": bool, "top_log_p": np.float32, "margin": float}
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for name, kind in kinds.items():
+            shape = (models, samples, 10) if name == "top_log_p" else (models, 1, samples)
+            files[name] = stack.enter_context(place.rows(f"{name}.npy", np.dtype(kind), shape))
+        for own in member:
+            margin = (difficulty + own + rng.normal(size=samples))[None, None]
+            row = {"entropy": -margin, "modified_entropy": -margin, "correct": margin > 0, "margin": margin}
+            for name, append in files.items():
+                append(row.get(name, np.full((1, samples, 10), -3, np.float32)))
+
+
+def memory(what: str) -> int:
+    """Bytes of this process by the kernel's account: VmHWM, the most that was ever resident, or RssAnon, RssFile now."""
+    return 1024 * int(Path("/proc/self/status").read_text().split(f"{what}:")[1].split()[0])
+
+
+def child(folder: str, name: str, targets: int) -> None:
+    """Score stored signals in this process and print what it took: seconds to load, to score; bytes resident at the most."""
+    attacks.score(name, pairs(8, 500), targets=[0])  # what a first call loads
+    before, pages = memory("VmHWM"), memory("RssFile")
+    begun = time.perf_counter()
+    signals = store.load_signals(store.Folder(Path(folder)))
+    loaded = time.perf_counter()
+    attacks.score(name, signals, targets=range(targets))
+    done = time.perf_counter()
+    took = {
+        "load": loaded - begun,
+        "score": done - loaded,
+        "peak": memory("VmHWM") - before,
+        "pages": memory("RssFile") - pages,
+    }
+    print(json.dumps(took))
+
+
+def in_child(folder: Path, name: str, targets: int = 1) -> dict:
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", str(folder), name, str(targets)], capture_output=True, text=True, check=True
     )
-    return f"{names[0] if names else platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    return json.loads(done.stdout)
+
+
+def against_textbook(args) -> None:
+    ratio_world, lira_world = world(16, args.samples, args.population), world(64, args.samples)
+    rows = []
+    for name, attack, textbook, pair in (
+        ("rmia", attacks.rmia, textbook_ratio, ratio_world),
+        ("rmia, count form", partial(attacks.rmia, form="count"), textbook_count, ratio_world),
+        ("lira, variance per sample", partial(attacks.lira, variance="per_sample"), textbook_lira, lira_world),
+    ):
+        difference = np.abs(attack(*pair) - textbook(*pair))[~pair[0].population].max()
+        # the quadratic textbook takes seconds: once is enough
+        runs = {"ours": partial(attack, *pair), "textbook": partial(textbook, *pair)}
+        taken = rounds(runs, 1 if textbook is textbook_count else args.repeat, warm=0)
+        ours = {key: [1e3 * value for value in values] for key, values in taken.items()}
+        sizes = pair[1].shape[0], int(pair[0].population.sum())
+        times = [spread(ours["ours"], ".1f", " ms"), spread(ours["textbook"], ".0f", " ms")]
+        times.append(spread(ratios(ours["textbook"], ours["ours"]), ".1f", "x"))
+        rows.append([name, args.samples, *sizes, *times, f"{peak_memory(runs['ours']):.0f} MB", f"{difference:.1g}"])
+    columns = "attack | samples | references | population | ours | textbook | ratio | peak memory | largest difference"
+    table(columns.split(" | "), rows)
+
+
+def one_target(args) -> None:
+    """One target against many references in memory."""
+    rows = []
+    for references in (8, 32) if args.quick else (256, 1024):
+        pair = world(references, args.samples)
+        taken = rounds(
+            {name: partial(attack, *pair) for name, attack in ATTACKS.items()}, 1 if references > 256 else args.repeat
+        )
+        inputs = (pair[1].shape[0] * args.samples * 9) / 1e6
+        for name, seconds in taken.items():
+            peak = peak_memory(partial(ATTACKS[name], *pair))
+            rows.append([name, args.samples, references, spread(seconds, ".2f", " s"), f"{peak:.0f} MB", f"{inputs:.0f} MB"])
+    table(["one target", "samples", "references", "time", "peak memory", "margins and masks"], rows)
+
+
+def from_files(args) -> None:
+    """Signals as `query` writes them, scored in a fresh process."""
+    rows = []
+    with tempfile.TemporaryDirectory() as root:
+        for models, targets in ((8, 2),) if args.quick else ((16, 16), (256, 1), (256, 4)):
+            folder = Path(root) / f"signals-{models}-0"
+            if not folder.exists():
+                stored(folder, models, args.samples)
+            size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+            for name in ATTACKS if targets == 1 else ("rmia", "lira_global"):
+                took = in_child(folder, name, targets)
+                own = (took["peak"] - took["pages"]) / 1e6
+                seconds = [f"{took[key]:.2f} s" for key in ("load", "score")]
+                memory = [f"{took['peak'] / 1e6:.0f} MB", f"{own:.0f} MB", f"{size:.0f} MB"]
+                rows.append([name, args.samples, models, targets, *seconds, *memory])
+    columns = (
+        "from files | samples | models | targets | load, verify | score | resident at most | without pages of files | on disk"
+    )
+    table(columns.split(" | "), rows)
+
+
+def of_targets(targets: int, samples: int) -> Scores:
+    rng = np.random.default_rng(0)
+    member = design(targets, samples, 0, rng)
+    rows = np.arange(targets)
+    facts = np.tile([0.99, 0.9], (targets, 1))
+    return Scores(rng.normal(size=member.shape) + 0.3 * member, member, rows, rows // 2, facts, facts, {"k": 3, "queries": 1})
+
+
+def with_bootstrap(args) -> None:
+    rows, draws = [], 20
+    for targets in (4, 8) if args.quick else (16, 64, 256):
+        scores = of_targets(targets, args.samples)
+        whole = timed(partial(metrics.summary, scores, draws=draws))
+        drawn = timed(partial(metrics.bootstrap, scores, draws=draws))
+        peak = peak_memory(partial(metrics.bootstrap, scores, draws=2))
+        thousand = f"{whole - drawn + 1000 / draws * drawn:.0f} s"
+        rows.append([args.samples, targets, f"{whole:.1f} s", f"{drawn:.1f} s", thousand, f"{peak:.0f} MB"])
+    columns = (
+        f"samples | targets | summary, {draws} draws | its bootstrap | 1,000 draws, extrapolated | bootstrap's peak memory"
+    )
+    table(columns.split(" | "), rows)
+
+
+def growth(args) -> None:
+    """Exponents b of processor seconds = a size^b, least squares of the logarithms."""
+    models = (8, 16) if args.quick else (16, 64, 256)
+    samples = (500, 1000) if args.quick else (5_000, 10_000, 20_000, 50_000)
+    rows = []
+    for what, grid in (("references", [(m, samples[-1]) for m in models]), ("samples", [(models[1], n) for n in samples])):
+        worlds = {at: world(*at) for at in grid}
+        for name, attack in ATTACKS.items():
+            x = np.log([at[what == "samples"] for at in grid])
+            y = np.log([min(processor_seconds(partial(attack, *worlds[at])) for _ in range(args.repeat)) for at in grid])
+            slope, level = np.polyfit(x, y, 1)
+            off = math.expm1(np.abs(y - slope * x - level).max())
+            sizes = ", ".join(f"{at[what == 'samples']:,}" for at in grid)
+            rows.append([name, what, sizes, f"{slope:.2f}", f"{100 * off:.0f} %"])
+    table(["growth of", "with", "at", "exponent", "farthest from the fit"], rows)
+
+
+def processor_seconds(run) -> float:
+    """Of this process: other work on the machine counts for little."""
+    begun = time.process_time()
+    run()
+    return time.process_time() - begun
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=int, default=50_000)
-    parser.add_argument("--population", type=int, default=10_000)
-    parser.add_argument("--repeat", type=int, default=11, help="runs; the median counts (the textbook gets a third of them)")
+    if sys.argv[1:2] == ["--child"]:
+        return child(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    parser = options(__doc__)
+    parser.add_argument("--samples", type=int)
+    parser.add_argument("--population", type=int)
+    parser.add_argument("--repeat", type=int, help="interleaved rounds, of which the median counts")
     args = parser.parse_args()
-    ratio_world, lira_world = world(16, args.samples, args.population), world(64, args.samples, 0)
-    rows = [
-        ("rmia", 16, args.population, attacks.rmia, textbook_ratio, ratio_world),
-        ("rmia, count form", 16, args.population, partial(attacks.rmia, form="count"), textbook_count, ratio_world),
-        ("lira, variance per sample", 64, 0, partial(attacks.lira, variance="per_sample"), textbook_lira, lira_world),
-    ]
-    print(f"{processor()}; Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}\n")
-    print("| attack | samples | references | population | median | textbook | ratio | peak memory | largest difference |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for name, references, population, attack, textbook, pair in rows:
-        ours, theirs = attack(*pair), textbook(*pair)
-        audited = ~pair[0].population
-        difference = np.abs(ours - theirs)[audited].max()
-        fast, slow = median_time(attack, pair, args.repeat), median_time(textbook, pair, max(args.repeat // 3, 1))
-        print(
-            f"| {name} | {args.samples} | {references} | {population} | {1e3 * fast:.1f} ms | {1e3 * slow:.0f} ms "
-            f"| {slow / fast:.1f}x | {peak_memory(attack, pair):.0f} MB | {difference:.1g} |"
-        )
+    args.samples = args.samples or (2000 if args.quick else 50_000)
+    args.population = args.population or (500 if args.quick else 10_000)
+    args.repeat = args.repeat or (1 if args.quick else 5)
+    with report("Scoring", args.quick):
+        for question in (against_textbook, one_target, from_files, with_bootstrap, growth):
+            question(args)
 
 
 if __name__ == "__main__":
