@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from common import options, ratios, report, rounds, spread, table, timed
+from common import head, options, ratios, report, rounds, row, spread, timed
 
 from mia_nb import data, query, training
 from mia_nb.models.neural_de import set_noise
@@ -37,8 +37,8 @@ COLOUR = "synthetic:classes=10,n=256,size=32,channels=3"
 NETS = {
     "TinyCNN, digits": Asked("digits", None, {}),
     "ResNet14 w16, 32x32": Asked(COLOUR, None, {"model": "resnet14", "model_args": {"width": 16}}),
-    "SNN T=4, digits": Asked("digits", 512, {"model": "snn", "model_args": {"base": "tinycnn", "timesteps": 4}}, epochs=30),
-    "SDENet w8, digits": Asked("digits", 512, {"model": "sdenet", "model_args": {"width": 8, "steps": 4}}, noise=True),
+    "SNN T=4, digits": Asked("digits", 256, {"model": "snn", "model_args": {"base": "tinycnn", "timesteps": 4}}, epochs=30),
+    "SDENet w8, digits": Asked("digits", 256, {"model": "sdenet", "model_args": {"width": 8, "steps": 4}}, noise=True),
 }
 
 
@@ -79,8 +79,8 @@ def main() -> None:
     if args.quick:
         args.rounds, args.models = 1, 2
         nets = {name: asked._replace(limit=128) for name, asked in NETS.items() if "w" not in name}
-    rows = []
     with report(f"Asking {args.models} models", args.quick), tempfile.TemporaryDirectory() as root:
+        head(["networks", "images", "queries", "plain loop, images/s", "ours, images/s", "factor", "cached answer"])
         for name, asked in nets.items():
             pool, images = pool_of(asked, args.models, root)
             for queries in (1, 2 if args.quick else 10):
@@ -98,8 +98,7 @@ def main() -> None:
                 rates = {way: [count / seconds for seconds in values] for way, values in taken.items()}
                 shown = [spread(rates[way], ",.0f") for way in ("loop", "ours")]
                 factor = spread(ratios(rates["ours"], rates["loop"]))
-                rows.append([name, len(images.y), f"{queries}, {kind}", *shown, factor, f"{1e3 * cached:.0f} ms"])
-        table(["networks", "images", "queries", "plain loop, images/s", "ours, images/s", "factor", "cached answer"], rows)
+                row([name, len(images.y), f"{queries}, {kind}", *shown, factor, f"{1e3 * cached:.0f} ms"])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 QUESTIONS = {
     "training": ["--quick"],
     "querying": ["--quick"],
-    "scoring": ["--repeat", "1", "--samples", "2000", "--population", "500"],
+    "scoring": ["--quick"],
     "startup": ["--quick"],
     "gpu": ["--quick", "--device", "cpu"],
     "spiking": ["--quick"],

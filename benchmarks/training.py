@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from common import exponent, mean_interval, options, ratios, report, rounds, spread, table
+from common import exponent, head, mean_interval, options, ratios, report, rounds, row, spread, table
 from ordinary import WAYS, loader
 from ordinary import training as ordinary_training
 
@@ -214,10 +214,10 @@ def train_whole(name: str, way: str, quick: bool, started: float) -> None:
         told = f"{kind}, {how['threads']} threads a process{', compiled' if how.get('compiled') else ''}"
     else:
         nets, told = [loop.build(recipe, images, m) for m in range(recipe.num_models)], f"{torch.get_num_threads()} threads"
-        for net, row in zip(nets, member, strict=True):
-            list(ordinary_training(net, loader(way, images, row, recipe.batch), recipe))
+        for net, mask in zip(nets, member, strict=True):
+            list(ordinary_training(net, loader(way, images, mask, recipe.batch), recipe))
         seconds = time.time() - started
-    print(json.dumps([seconds, [accuracy(net, images, ~row) for net, row in zip(nets, member, strict=True)], told]))
+    print(json.dumps([seconds, [accuracy(net, images, ~mask) for net, mask in zip(nets, member, strict=True)], told]))
 
 
 @torch.inference_mode()
@@ -232,10 +232,11 @@ def shortened(recipe: Recipe) -> Recipe:
 
 def pools(args) -> None:
     """Whole pools, each in a fresh process: seconds and accuracy on what a model was not trained on."""
-    rows = []
-    for name, recipe in POOLS.items():
-        if args.quick and name != "TinyCNN":
-            continue
+    print("Whole pools on digits, a fresh process each: median (lowest-highest) of interleaved rounds; accuracy of the last")
+    print("round, mean over models with its 95 % interval, differences model by model on the same members.\n")
+    head(["pool", "way", "how", "seconds", "factor", "test accuracy", "difference from the first"])
+    for name, recipe in list(POOLS.items())[: 1 if args.quick else None]:
+        recipe = shortened(recipe) if args.quick else recipe
         found: dict[str, list] = {way: [] for way in (*(WAYS[:1] if args.quick else WAYS), "ours")}
         for _ in range(args.rounds):
             for way, answers in found.items():
@@ -243,18 +244,14 @@ def pools(args) -> None:
                 command = [sys.executable, __file__, "--whole", words]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 answers.append(json.loads(done.stdout.splitlines()[-1]))
-        base = [seconds for seconds, *_ in found["dataset"]]
+        base, title = found["dataset"], f"{name}, {recipe.num_models} models, epochs: {recipe.epochs}"
         for way, answers in found.items():
-            seconds, reached = [a[0] for a in answers], answers[-1][1]
-            away = [a - b for a, b in zip(reached, found["dataset"][-1][1], strict=True)]
-            title = {"dataset": "DataLoader, converts on access", "tensors": "DataLoader, tensors prepared"}.get(way, way)
-            models, epochs = (2, 1) if args.quick else (recipe.num_models, recipe.epochs)
-            rows.append([f"{name}, {models} models, {epochs} epochs", title, answers[-1][2], spread(seconds, ".1f"),
-                         spread(ratios(base, seconds)), mean_interval(reached), mean_interval(away)])  # fmt: skip
-    columns = ["pool", "way", "how", "seconds", "factor", "test accuracy", "difference from the first"]
-    print("Whole pools on digits, a fresh process each: median (lowest-highest) of interleaved rounds; accuracy of the last\n"
-          "round, mean over models with its 95 % interval, differences model by model on the same members.\n")  # fmt: skip
-    table(columns, rows)
+            said = {"dataset": "DataLoader, converts on access", "tensors": "DataLoader, tensors prepared"}.get(way, way)
+            seconds, factor = [a[0] for a in answers], ratios([b[0] for b in base], [a[0] for a in answers])
+            reached, how = answers[-1][1:]
+            away = [a - b for a, b in zip(reached, base[-1][1], strict=True)]
+            row([title, said, how, spread(seconds, ".1f"), spread(factor), mean_interval(reached), mean_interval(away)])
+    print(flush=True)
 
 
 def grown(models: int, epochs: int, images: Images, workers: int | None = None) -> None:

@@ -15,9 +15,10 @@ import common  # noqa: E402
 import run  # noqa: E402
 
 NUMBER = re.compile(r"(?<![\w.=-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
-TABLES = {  # what a script's tables must say, and how many there are
+TABLES = {  # what a script's tables must say, and how many there are at least
     "training": (["DataLoader loop", "stacked", "test accuracy", "exponent"], 5),
     "querying": (["plain loop, images/s", "cached answer"], 1),
+    "scoring": (["rmia", "lira", "exponent"], 3),
     "startup": (["import mia_nb.attacks", "mia-nb --help"], 2),
     "gpu": (["% of bf16 peak", "stacked:2", "asking, ours"], 1),
     "spiking": (["static prefix"], 1),
@@ -42,7 +43,7 @@ def tables(text: str) -> list[list[list[str]]]:
 
 def test_every_script_is_a_question_of_the_run():
     scripts = {path.stem for path in FOLDER.glob("*.py")} - {"run", "common", "ordinary"}
-    assert scripts == set(run.QUESTIONS) == set(TABLES) | {"scoring"}
+    assert scripts == set(run.QUESTIONS) == set(TABLES)
 
 
 @pytest.mark.slow
@@ -55,12 +56,12 @@ def test_a_benchmark_prints_tables_of_positive_finite_numbers(name):
     words, count = TABLES[name]
     assert [word for word in words if word not in done.stdout] == []
     found = tables(done.stdout)
-    assert len(found) == count
+    assert len(found) >= count
     for header, *rows in found:
         assert rows
         for cells in rows:
             assert len(cells) == len(header)
-            assert not any(word in cell.lower() for cell in cells for word in ("nan", "inf", "failed", "out of memory"))
+            assert not re.search(r"\b(nan|inf|failed|out of memory)\b", " ".join(cells).lower())
             # a time of a toy can round to 0, a whole row of them cannot
             numbers = [float(n.replace(",", "")) for cell in cells[1:] for n in NUMBER.findall(cell)]
             assert numbers and max(numbers) > 0
