@@ -1,6 +1,6 @@
 """Pools: M models of one recipe, trained on different parts of one data set, resumable, in as many processes as help."""
 
-from mia_nb.training.cost import step_cost
+from mia_nb.training.cost import estimate, step_cost
 from mia_nb.training.families import family_pools
 from mia_nb.training.loop import mix, sampling
 from mia_nb.training.pool import Pool, ancestor, load_pool
@@ -21,6 +21,7 @@ __all__ = [
     "conversion_quality",
     "conversion_report",
     "convert_pool",
+    "estimate",
     "family_pools",
     "finetune_pool",
     "hybrid_pools",
