@@ -102,15 +102,22 @@ def query(
             store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
             if force:
                 store.drop_answers(folder)
-            try:
+            with _refusal(folder):
                 _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress, folder)
-            except ValueError:  # a model that was refused is refused again: nothing to go on with
-                if not store.has_signals(folder):
-                    shutil.rmtree(folder.path)
-                raise
             signals = store.load_signals(folder)
         _record(folder, pool, images, signals, device)
     return signals
+
+
+@contextlib.contextmanager
+def _refusal(folder: store.Folder):
+    """A model that was refused is refused again: nothing is left to go on with."""
+    try:
+        yield
+    except ValueError:
+        if not store.has_signals(folder):
+            shutil.rmtree(folder.path)
+        raise
 
 
 def _stored(folder: store.Folder) -> Signals | None:
@@ -243,12 +250,12 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
 
     count, given_back = 1 if side_by_side > 1 else torch.get_num_threads(), [device] if device.type == "cuda" else []
     with threads(count), torch.random.fork_rng(devices=given_back), ThreadPoolExecutor(side_by_side) as executor:
-        what = f"asking {len(rows)} {pool.recipe.model}"
-        bar = tqdm(total=len(rows), desc=what, initial=len(rows) - len(left), unit="model", disable=quiet)
+        there = {"total": len(rows), "initial": len(rows) - len(left)}
         try:
-            with bar:
-                for _ in executor.map(one, left):
-                    bar.update()
+            for _ in tqdm(
+                executor.map(one, left), f"asking {len(rows)} {pool.recipe.model}", unit="model", disable=quiet, **there
+            ):
+                pass
         except BaseException:  # the first bad answer, or an interrupt: the other models need not be asked
             executor.shutdown(cancel_futures=True)
             raise

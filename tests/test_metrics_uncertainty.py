@@ -51,8 +51,18 @@ def test_draws_do_not_depend_on_how_many_are_held_at_once(monkeypatch):
     scores = pool(4, 100)
     whole = metrics.bootstrap(scores, FPR, draws=20)
     monkeypatch.setattr(module, "CHUNK", 300)
+    monkeypatch.setattr(module, "TARGETS", 3)
     for name, draws in metrics.bootstrap(scores, FPR, draws=20).items():
         np.testing.assert_array_equal(draws, whole[name])
+
+
+def test_equal_infinite_scores_are_one_block_in_every_draw():
+    scores = pool(4, 120)
+    value = np.where(np.abs(scores.value) > 1, np.copysign(np.inf, scores.value), scores.value)
+    finite = np.where(np.isinf(value), np.copysign(1e3, value), value)
+    infinite, bounded = (metrics.bootstrap(replace(scores, value=one), FPR, draws=9) for one in (value, finite))
+    for name in infinite:
+        np.testing.assert_array_equal(infinite[name], bounded[name])
 
 
 def test_unscored_samples_take_no_part():
