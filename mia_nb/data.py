@@ -260,8 +260,9 @@ def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: tor
     """(x / 255 - mean) / std per channel: (..., C, H, W) uint8 -> dtype. Half types are computed in float32, rounded once."""
     work = torch.float64 if dtype == torch.float64 else torch.float32
     mean, std = (torch.tensor(value, dtype=torch.float64)[:, None, None] for value in (mean, std))
-    scale, shift = 1 / (255 * std), -mean / std
-    return x.to(work).mul_(scale.to(x.device, work)).add_(shift.to(x.device, work)).to(dtype)
+    # non-blocking: a step on a GPU waits for nothing
+    scale, shift = (t.to(x.device, work, non_blocking=True) for t in (1 / (255 * std), -mean / std))
+    return x.to(work).mul_(scale).add_(shift).to(dtype)
 
 
 def augment_draws(ops: str, batch: int, height: int, width: int, generator: torch.Generator) -> dict[str, Tensor]:

@@ -8,6 +8,8 @@ import time
 
 from tqdm.auto import tqdm
 
+from mia_nb.training.execution import recorded_way
+
 LONG = 60  # seconds from which on a training says beforehand how long it will take
 
 
@@ -30,11 +32,7 @@ class Bar:
     Once every worker has told of an epoch, a long training says how long it will take."""
 
     def __init__(self, title: str, rows: list[int], epochs: int, execution: dict, workers: int, progress: bool):
-        how = f"stacked {execution['group']}" if execution["stacked"] else "plain"
-        how += ", compiled" * execution.get("compiled", False) + f", {execution['group']} in a graph" * execution.get(
-            "graph", False
-        )
-        self.label = f"training {len(rows)} {title} ({how}, {workers} x {execution['threads']} threads)"
+        self.label = f"training {len(rows)} {title} ({recorded_way(execution)}, {workers} x {execution['threads']} threads)"
         self.what = f"{len(rows)} {title}, {epochs} epochs"
         self.measured = workers * execution["group"]  # model-epochs after which all workers have been heard of
         self.plain = os.environ.get("MIA_NB_MODE") == "batch"

@@ -52,7 +52,9 @@ def train_pool(
     recipe.parent, the key of a pool in the same root: row m goes on from its row m, on the same members; the split is the
     parent's, and its weights are part of the key. epochs=0 takes them as they are, say at other `timesteps`.
     strategy: "auto" (by rule: stacked where a step's activations fit a core's cache, or on a GPU a network has under a million
-    weights; else plain), "plain", "stacked", "stacked:G", or "measure" (times one step of each).
+    weights; else plain; never compiled), "plain", "stacked", "stacked:G", each of these three also "+compiled"; "graph:G" (on a
+    GPU: G plain models in one CUDA graph); "measure" (times a step of each; remembered in measured.json below root). What is
+    not possible is trained without, and one line says why.
     workers: processes, by default as many as cores on a CPU and one a GPU; or an engine, on this machine or many, by name
     ("dask:8", "ray:8", "slurm:8", "joblib:8") or as an executor: `engines.find`. Its workers must see `root`; a worker that is
     lost costs one unit (a model or a stacked group), which another goes on with.
