@@ -250,12 +250,9 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
 
     count, given_back = 1 if side_by_side > 1 else torch.get_num_threads(), [device] if device.type == "cuda" else []
     with threads(count), torch.random.fork_rng(devices=given_back), ThreadPoolExecutor(side_by_side) as executor:
-        there = {"total": len(rows), "initial": len(rows) - len(left)}
+        told = partial(tqdm, desc=f"asking {len(rows)} {pool.recipe.model}", unit="model", disable=quiet)
         try:
-            for _ in tqdm(
-                executor.map(one, left), f"asking {len(rows)} {pool.recipe.model}", unit="model", disable=quiet, **there
-            ):
-                pass
+            list(told(executor.map(one, left), total=len(rows), initial=len(rows) - len(left)))
         except BaseException:  # the first bad answer, or an interrupt: the other models need not be asked
             executor.shutdown(cancel_futures=True)
             raise
