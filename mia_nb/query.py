@@ -99,25 +99,24 @@ def query(
         if (signals := None if force else _stored(folder)) is not None:
             print(CACHED.format(folder.path.name, *signals.margin.shape) if progress else "", end="", flush=True)
         else:
-            store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
-            if force:
-                store.drop_answers(folder)
-            with _refusal(folder):
-                _ask(pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress, folder)
-            signals = store.load_signals(folder)
+            ask = partial(_ask, pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress, folder)
+            signals = _anew(pool, folder, key, options, force, ask)
         _record(folder, pool, images, signals, device)
     return signals
 
 
-@contextlib.contextmanager
-def _refusal(folder: store.Folder):
-    """A model that was refused is refused again: nothing is left to go on with."""
+def _anew(pool: Pool, folder: store.Folder, key: str, options: dict, force: bool, ask) -> Signals:
+    """Ask; of a model that is refused nothing is left to go on with, as it would be refused again."""
+    store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
+    if force:
+        store.drop_answers(folder)
     try:
-        yield
+        ask()
     except ValueError:
         if not store.has_signals(folder):
             shutil.rmtree(folder.path)
         raise
+    return store.load_signals(folder)
 
 
 def _stored(folder: store.Folder) -> Signals | None:
