@@ -1,6 +1,8 @@
 """Strategies beyond plain and stacked: compiled steps, groups in a CUDA graph, and measurements that are remembered."""
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -127,6 +129,47 @@ def test_many_plans_in_one_process_stay_below_the_limit_of_recompilations(images
         clipped.group_of(plan, [0]).epoch(0, [])
         assert counters["stats"]["unique_graphs"] == 1
     assert len(compiled._FUNCTIONS) <= compiled.KEPT
+
+
+def test_a_builder_that_was_redefined_is_compiled_anew(images, quick, monkeypatch):
+    import toys
+
+    plan = plan_of(MLP, images, "plain+compiled")
+    for activation in (nn.ReLU, nn.Tanh):
+        monkeypatch.setattr(toys.nn, "ReLU", activation)  # its file, which is read for the key, stays the same
+        assert compiled.why_not_compiled(plan) is None
+        groups = [clipped.group_of(p, [1]) for p in (plan, plan._replace(compiled=False))]
+        losses = [group.epoch(0, [])[1] for group in groups]
+        torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-10)
+
+
+def test_pools_that_share_a_step_share_its_compiled_function_and_their_data_are_let_go(images, quick):
+    there = images._replace(x=images.x.clone())
+    held = weakref.ref(there.x)
+    counters.clear()
+    for change in ({}, {"seed": 1}, {"epochs": 5}, {"lr": 0.5}, {"num_models": 6}, {"optimizer": "adam"}, {"augment": "flip"}):
+        clipped.group_of(plan_of(replace(MLP, **change), there, "plain+compiled"), [0]).epoch(0, [])
+    assert len(compiled._FUNCTIONS) == 1 and counters["stats"]["unique_graphs"] == 1
+    del there
+    gc.collect()
+    assert held() is None
+    for change in ({"batch": 8}, {"dtype": "float32"}, {"model_args": {"width": 5}}):  # another step each
+        clipped.group_of(plan_of(replace(MLP, **change), images, "plain+compiled"), [0]).epoch(0, [])
+    assert len(compiled._FUNCTIONS) == 4
+
+
+def test_a_compiled_pool_that_cannot_be_compiled_where_it_is_resumed_says_so_in_one_line(images, tmp_path, quick, monkeypatch):
+    pool = train(replace(MLP, num_models=2), images, tmp_path, strategy="plain+compiled")
+    pool.folder.remove("model_001.safetensors")
+    monkeypatch.setattr(compiled, "OPTIONS", {"backend": broken})
+    monkeypatch.setattr(compiled, "_FUNCTIONS", {})
+    with pytest.raises(ValueError, match=r"begun compiled and cannot be compiled here \(.*no compiler.*force=True") as caught:
+        train(replace(MLP, num_models=2), images, tmp_path, strategy="plain+compiled")
+    assert "\n" not in str(caught.value)
+
+
+def broken(module, inputs):
+    raise OSError("no compiler on this machine\nand a long story")
 
 
 CROPPED = {"model": "tinycnn", "model_args": {"width": 4}, "augment": "crop+flip"}
@@ -259,6 +302,49 @@ def test_a_resumed_compiled_group_ends_with_the_bytes_of_one_never_stopped(image
     for epoch in (1, 2):
         resumed.epoch(epoch, [])
     assert all(torch.equal(whole.weights(len(ids) - 1)[k], v) for k, v in resumed.weights(len(ids) - 1).items())
+
+
+# ---------------------------------------------------------------------------------------------- resumed, and short of memory
+
+
+LEARNED = {"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 2, "learn": True}}
+
+
+@pytest.mark.parametrize("change", [{"optimizer": "adam"}, {"optimizer": "adam", **LEARNED}, LEARNED])
+@pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
+def test_every_entry_of_an_optimiser_keeps_its_type_when_a_group_is_resumed(images, change, strategy):
+    plan = plan_of(replace(TINY, epochs=1, **change), images, strategy)
+    whole, resumed = (loop.Group(plan, [0, 1][: 1 + plan.stacked]) for _ in range(2))
+    whole.epoch(0, [])
+    resumed.load(whole.state())
+    entries = [[(group.optimizer.state[p], p) for p in group.params.values()] for group in (whole, resumed)]
+    kinds = [[{k: (v.dtype, v.shape) for k, v in entry.items() if v is not None} for entry, _ in each] for each in entries]
+    assert kinds[0] == kinds[1] and all(kinds[0])
+    if change is not LEARNED:
+        assert {entry["step"][0] for entry in kinds[1]} == {torch.float32}
+    if "model" in change and not plan.stacked:
+        assert any(p.ndim == 0 for p in whole.params.values())  # a learned threshold
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        (torch.OutOfMemoryError("anything"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("shapes do not fit"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_a_lack_of_memory_is_known_by_its_words(error, short):
+    assert loop.short_of_memory(error) is short
+
+
+def test_a_cpu_that_has_no_memory_left_says_it_in_these_words():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert loop.short_of_memory(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------------- groups in a CUDA graph

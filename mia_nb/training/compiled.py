@@ -10,40 +10,64 @@ import re
 import types
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from mia_nb import data, store
-from mia_nb.training.loop import Group, Plan, begin, model_losses
+from mia_nb import data, models, store
+from mia_nb.training.loop import Group, Plan, begin, model_losses, short_of_memory
 
 KEPT = 4  # compiled functions that a process holds on to
 SIMPLE = (None, "l1", "l2", "label_smoothing", "early_stopping")  # defenses without draws, and the same in every epoch
 OPTIONS = {"options": {"fallback_random": True}}  # random numbers as eager code draws them
-_FUNCTIONS: dict[str, Callable] = {}  # by all that they depend on besides their inputs
+# of a recipe, what a forward, its loss and their gradients depend on; a parent may give a network other constants
+MATTERS = ("model", "model_args", "dtype", "loss", "batch", "defense", "defense_args", "parent")
+_FUNCTIONS: dict[tuple[str, str], Callable] = {}  # by the network's name, and by all that they depend on besides their inputs
 
 
 class CompiledGroup(Group):
     """Models of a plan whose forward, loss and backward pass are compiled; all else is as in an eager group."""
 
+    @cached_property
+    def function(self) -> Callable:
+        """(params, buffers, x, y) -> (per-sample losses, what is minimised), compiled."""
+        return function_of(self)
+
     def losses(self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None) -> tuple[Tensor, Tensor]:
         """As those of an eager group; held-out images, which need no gradient, are asked eagerly."""
         if objective is not None:
             return super().losses(x, y, epoch=epoch, draws=draws, objective=objective)
-        function = function_of(self)
         if self.plan.stacked:
-            return function(self.params, self.buffers, x, y)
-        losses, minimised = function(self.params, self.buffers, x[0], y[0])
+            return self.function(self.params, self.buffers, x, y)
+        losses, minimised = self.function(self.params, self.buffers, x[0], y[0])
         return losses[None], minimised[None]
+
+    def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
+        """As that of an eager group; ValueError where a pool that was begun compiled cannot be compiled on this machine."""
+        from torch._dynamo.exc import TorchDynamoException  # imported here because that takes seconds
+
+        try:
+            return super().epoch(epoch, history)
+        except TorchDynamoException as error:
+            if short_of_memory(error):
+                raise
+            why = reason(error)
+        raise ValueError(
+            f"this pool of {self.plan.recipe.model} was begun compiled and cannot be compiled here ({why}): finish it where it "
+            "was begun, or train it anew with force=True"
+        )
 
 
 def function_of(group: Group) -> Callable:
-    """The compiled function of groups like this one: (params, buffers, x, y) -> (per-sample losses, what is minimised)."""
-    plan = group.plan
-    how = [str(plan.device), plan.stacked, plan.channels_last, torch.get_num_threads(), list(plan.images.x.shape)]
-    key = store.content_key({"recipe": plan.recipe.to_json(), "how": how}, plan.images.digest)
+    """The compiled function of groups like this one, also of other pools."""
+    plan, recipe = group.plan, group.plan.recipe
+    told = {name: getattr(recipe, name) for name in MATTERS}
+    shapes = [list(plan.images.x.shape[1:]), len(plan.images.classes), len(group.ids) if plan.stacked else 1]
+    how = [str(plan.device), plan.stacked, plan.channels_last, torch.get_num_threads(), plan.images.mean, plan.images.std]
+    source = models.source(recipe.model, recipe.model_args)
+    key = models.architecture(recipe.model, recipe.model_args), store.content_key(told | {"how": how, "shapes": shapes}, source)
     if key not in _FUNCTIONS:
         while len(_FUNCTIONS) >= KEPT:
             del _FUNCTIONS[next(iter(_FUNCTIONS))]
@@ -51,11 +75,18 @@ def function_of(group: Group) -> Callable:
     return _FUNCTIONS[key]
 
 
+def forget(model: str | None = None) -> None:
+    """Drop compiled functions: those of a builder, whose code may be another one by now, or all."""
+    for key in [key for key in _FUNCTIONS if model in (None, key[0])]:
+        del _FUNCTIONS[key]
+
+
 def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
     """A compiled function of its own for a plan. Its module is a copy of row 0, whose weights nobody ever sees."""
     module = begin(plan.recipe, plan.images, 0, plan.start).to(plan.device).train()
     if plan.channels_last:
         module = module.to(memory_format=torch.channels_last)
+    plan = plan._replace(images=None, member=None, start=None, held_out=None)  # it outlives the pool, whose data need not
 
     def losses(params, buffers, x, y):
         one = partial(model_losses, plan, module, objective, trained, 0)
@@ -76,6 +107,8 @@ def why_not_compiled(plan: Plan) -> str | None:
     recipe, device = plan.recipe, plan.device
     if recipe.defense not in SIMPLE:
         return f"the defense {recipe.defense} draws numbers, or is another one from epoch to epoch"
+    if ":" in (builder := models.architecture(recipe.model, recipe.model_args)):
+        forget(builder)
     trial = plan._replace(recipe=replace(recipe, dtype="float64"), compiled=True)
     last = min(2, len(plan.member)) - 1
     rows = [0, last] if plan.stacked else [last]

@@ -56,6 +56,34 @@ def generator(*words) -> torch.Generator:
     return torch.Generator().manual_seed(mix(*words))
 
 
+def short_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: PyTorch has a type for that on a GPU, and words only elsewhere."""
+    words = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    )
+
+
+def fitting(run: Callable, size: int, least: int):
+    """run(size), or where memory runs out run of half of that, in multiples of `least`; ValueError where that is too much."""
+    while True:
+        try:
+            return run(size)
+        except RuntimeError as error:
+            if not short_of_memory(error):
+                raise
+            reason = " ".join(str(error).split())[:160]
+        # outside of the handler, whose traceback holds tensors
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        if size <= least:
+            raise ValueError(
+                f"batch={size} images at a time do not fit into memory ({reason}), and fewer are not asked: free some, take a "
+                'larger device, or device="cpu"'
+            )
+        size = max(size // 2 // least, 1) * least
+
+
 Start = Callable[[int], dict[str, Tensor]]  # row -> the parent's weights, from which it starts
 
 
@@ -303,7 +331,9 @@ class Group:
             start = f"o.{name}."
             entries = {k[len(start) :]: v for k, v in flat.items() if k.startswith(start)}
             self.optimizer.state[p] = {
-                k: torch.empty_like(p).copy_(v) if v.shape == p.shape else v.to(p.device) for k, v in entries.items()
+                # Adam's count of steps has a type of its own, and the shape of a weight that is one number
+                k: torch.empty_like(p).copy_(v) if v.shape == p.shape and k != "step" else v.to(p.device)
+                for k, v in entries.items()
             }
         if "best" in flat:
             self.best, self.stopped = flat["best"], flat["stopped"]

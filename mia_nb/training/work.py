@@ -26,7 +26,7 @@ import torch
 from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Folder, content_key, find
 from mia_nb.training.clipped import group_of
-from mia_nb.training.loop import TRACE_FLOOR, Plan, Start, held_out, learning_rate
+from mia_nb.training.loop import TRACE_FLOOR, Plan, Start, held_out, learning_rate, short_of_memory
 from mia_nb.types import Images, Recipe
 
 Progress = Callable[[list[int], int, float], None]  # (rows, epochs done just now, mean loss)
@@ -183,7 +183,7 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
         _train_group(folder, plan, rows, checkpoint, told)
         return
     except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+        if not short_of_memory(error):
             raise
         reason = " ".join(str(error).split())[:160]
     # outside of the handler, whose traceback holds the group's tensors
