@@ -382,6 +382,37 @@ def test_warm_up_steps_before_a_capture_leave_no_trace(images, optimizer):
     assert all(torch.equal(a, b) for a, b in zip(warmed.tensors(), cold.tensors(), strict=True))
 
 
+class Breaking(nn.Module):
+    """Puts another tensor in its buffer's place, and fails where it is told to."""
+
+    def __init__(self, in_channels, num_classes, size):
+        super().__init__()
+        self.last, self.fuse = nn.Linear(in_channels * size[0] * size[1], num_classes), None
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + x.detach().mean() + 1
+        if self.fuse is not None and self.mean > self.fuse:
+            raise RuntimeError("the first thing that went wrong")
+        return self.last(x.flatten(1)) + 0 * self.mean
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_steps_before_a_capture_that_fail_midway_leave_no_trace_and_say_what_went_wrong(images, optimizer):
+    group = graphs.GraphGroup(plan_of(replace(MLP, model=f"{HERE}:Breaking", optimizer=optimizer), images), [0, 1])
+    group.epoch(0, [])
+    before = [(tensor, tensor.clone()) for tensor in group.tensors()]
+    places = [one.module.mean for one in group.each]
+    group.each[1].module.fuse = float(group.each[1].module.mean) + 1e-3  # after a step of the first model
+    with pytest.raises(RuntimeError, match="the first thing that went wrong"):
+        group.warm_up()
+    assert all(torch.equal(tensor, value) for tensor, value in before)
+    assert all(one.module.mean is place for one, place in zip(group.each, places, strict=True))
+    group.each[1].module.fuse = None
+    group.warm_up()
+    assert all(one.module.mean is place for one, place in zip(group.each, places, strict=True))
+
+
 def test_a_resumed_graph_group_ends_with_the_bytes_of_one_never_stopped(images):
     plan = plan_of(replace(TINY, dtype="float32"), images)
     whole, first, resumed = (graphs.GraphGroup(plan, [0, 3]) for _ in range(3))
@@ -459,3 +490,46 @@ def test_only_a_long_training_tries_compilation_and_takes_what_was_fastest(image
     assert how["compiled"] and not how["stacked"]
     assert "taking plain+compiled" in capsys.readouterr().err
     assert execution.choose(long, "cpu", "measure", 1) == how  # nowhere to remember it
+
+
+def test_a_way_that_fails_is_not_taken_and_measured_again_by_the_next_pool(images, tmp_path, monkeypatch, capsys):
+    plan, measure, tried = plan_of(replace(MLP, num_models=8), images), execution._seconds, []
+
+    def short(plan, models):
+        tried.append(models)
+        if models == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nand more")
+        return measure(plan, models)
+
+    monkeypatch.setattr(execution, "_seconds", short)
+    how = execution.choose(plan, "cpu", "measure", 1, root=tmp_path)
+    said = capsys.readouterr().err.splitlines()
+    assert how["group"] in (1, 8) and tried == [1, 4, 8] and len(said) == 2
+    assert said[0].startswith("stacked:4 is not taken, as it fails here: CUDA out of memory")
+    assert list(*json.loads((tmp_path / "measured.json").read_text()).values()) == ["plain", "stacked:8"]
+    assert execution.choose(plan, "cpu", "measure", 1, root=tmp_path)["stacked"] == how["stacked"]
+    assert tried == [1, 4, 8, 4] and "measured before" in capsys.readouterr().err  # what is known is not tried again
+    monkeypatch.setattr(execution, "_seconds", lambda *_: (_ for _ in ()).throw(RuntimeError("nothing works")))
+    plain = execution.choose(plan, "cpu", "measure", 1)
+    assert (plain["stacked"], plain["compiled"]) == (False, False)
+
+
+def test_ways_that_are_only_tried_are_refused_in_silence(images, quick, monkeypatch, capsys):
+    plan = plan_of(replace(MLP, model=f"{HERE}:Sniffing", epochs=400), images)
+    monkeypatch.setattr(execution, "_seconds", lambda plan, models: 0.1 * models)
+    assert not execution.choose(plan, "cpu", "measure", 1)["compiled"]
+    assert "training without" not in capsys.readouterr().err
+    assert not execution.choose(plan, "cpu", "plain+compiled", 1)["compiled"]
+    assert "training without compilation" in capsys.readouterr().err
+
+
+def test_what_was_measured_holds_for_one_schedule_and_one_code(images, monkeypatch):
+    plan, keys = plan_of(MLP, images), []
+    for schedule in ("one_cycle", "plateau"):
+        keys.append(execution._kind_of(plan._replace(recipe=replace(MLP, schedule=schedule))))
+    monkeypatch.setattr(execution.models, "source", lambda *_: "other code")
+    assert len({*keys, execution._kind_of(plan)}) == 3
+
+
+def test_a_device_with_a_number_gets_one_process():
+    assert execution.processes(MLP, "cuda:1", 4) == 1 and execution.processes(MLP, "cpu", 3) == 3

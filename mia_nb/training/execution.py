@@ -26,7 +26,8 @@ LONG = 20 * 30.0  # seconds of training from which compiling is worth a try: twe
 MEASURED = "measured.json"
 IMPOSSIBLE = 1e9  # seconds of a step that cannot be taken
 # of a recipe, what the seconds of a step depend on
-COSTS = ("model", "model_args", "batch", "dtype", "loss", "optimizer", "optimizer_args", "augment", "defense", "defense_args")
+COSTS = ("model", "model_args", "batch", "dtype", "loss", "optimizer", "optimizer_args", "schedule", "augment", "defense",
+         "defense_args")  # fmt: skip
 GRAMMAR = re.compile(r"(auto|measure)|(plain|stacked(?::([1-9]\d*))?)(\+compiled)?|graph:([1-9]\d*)")
 
 
@@ -61,8 +62,11 @@ def cores() -> int:
 
 
 def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
-    """Processes worth starting: one where helpers could not import the builder, or one a GPU unless asked for more."""
+    """Processes worth starting: one where helpers could not import the builder or a device was named by its number, or one a
+    GPU unless asked for more."""
     if models.architecture(recipe.model, recipe.model_args).startswith("__main__:"):
+        return 1
+    if device and torch.device(device).index is not None:
         return 1
     on_cpu = torch.device(device).type == "cpu" if device else not torch.cuda.is_available()
     return max(1, min(workers or (cores() if on_cpu else torch.cuda.device_count()), recipe.num_models))
@@ -93,10 +97,10 @@ def choose(plan: Plan, device, strategy: str, workers: int | None, *, root: str 
     recipe, images, member = plan.recipe, plan.images, plan.member
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     images = images._replace(x=images.x.to(device), y=images.y.to(device))
-    plan, count = plan._replace(images=images, device=device), processes(recipe, device.type, workers)
+    plan, count = plan._replace(images=images, device=device), processes(recipe, str(device), workers)
     kind = parsed(strategy)
     if isinstance(kind, Way):
-        way = possible(plan, kind._replace(group=min(kind.group, len(member))))
+        way = settled(plan, kind._replace(group=min(kind.group, len(member))))
     elif kind == "auto":
         way = _by_rule(plan)
     else:
@@ -132,17 +136,26 @@ def parsed(strategy: str) -> Way | str:
     return Way("stacked" if stacked else "plain", int(size or STACK) if stacked else 1, bool(compiled_too))
 
 
-def possible(plan: Plan, way: Way) -> Way:
-    """The way itself, or what of it this plan can be trained by; a line says why not all."""
+def possible(plan: Plan, way: Way) -> tuple[Way, list[str]]:
+    """The way itself, or what of it this plan can be trained by; and a line for each thing that it cannot, which says why."""
+    lines = []
     if way.kind == "stacked" and (reason := loop.why_not_stacked(plan)):
-        print(f"training one model at a time, not stacked: {reason}", file=sys.stderr)
+        lines.append(f"training one model at a time, not stacked: {reason}")
         way = Way("plain", compiled=way.compiled)
     if way.kind == "graph" and (reason := graphs.why_no_graph(way.of(plan), way.group)):
-        print(f"training one model at a time, not in a CUDA graph: {reason}", file=sys.stderr)
+        lines.append(f"training one model at a time, not in a CUDA graph: {reason}")
         way = Way("plain")
     if way.compiled and (reason := compiled.why_not_compiled(way.of(plan))):
-        print(f"training without compilation: {reason}", file=sys.stderr)
+        lines.append(f"training without compilation: {reason}")
         way = way._replace(compiled=False)
+    return way, lines
+
+
+def settled(plan: Plan, way: Way) -> Way:
+    """What is possible of the way that was chosen; why not all is said."""
+    way, lines = possible(plan, way)
+    for line in lines:
+        print(line, file=sys.stderr)
     return way
 
 
@@ -192,24 +205,31 @@ def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
     if plan.recipe.defense == "dp_sgd":
         return Way("plain")
     key, models = _kind_of(plan), len(plan.member)
-    before = _remembered(root).get(key, {})
+    before = _possible_ones(_remembered(root).get(key, {}))
     sizes = [] if loop.why_not_stacked(plan) else [g for g in (4, 8, STACK) if g <= models]
     ways = [Way("plain"), *(Way("stacked", g) for g in sizes)]
     if plan.device.type == "cuda":
         ways += [Way("graph", g) for g in (4, 8) if g <= models]
     known = _measured(plan, ways, before)
     best = min(ways, key=lambda way: known[str(way)])
-    if known[str(best)] * models * plan.steps * plan.recipe.epochs / workers > LONG:
+    if known[str(best)] < IMPOSSIBLE and known[str(best)] * models * plan.steps * plan.recipe.epochs / workers > LONG:
         stacked = min((way for way in ways if way.kind == "stacked"), key=lambda way: known[str(way)], default=None)
         ways += [way._replace(compiled=True) for way in (ways[0], stacked) if way]
         known = _measured(plan, ways, known)
         best = min(ways, key=lambda way: known[str(way)])
-    if root is not None and known != before:
+    found = _possible_ones(known)
+    if root is not None and found != before:
         with store.Folder(Path(root)).lock("measured"):
-            store.Folder(Path(root)).write_json(MEASURED, {**_remembered(root), key: known})
-    shown = ", ".join(f"{way} {1e3 * known[str(way)]:.2f}" for way in ways if known[str(way)] < IMPOSSIBLE)
-    print(f"ms per model and step{', measured before' * (known == before)}: {shown}; taking {best}", file=sys.stderr)
-    return possible(plan, best)
+            store.Folder(Path(root)).write_json(MEASURED, {**_remembered(root), key: found})
+    shown = ", ".join(f"{way} {1e3 * found[str(way)]:.2f}" for way in ways if str(way) in found)
+    print(f"ms per model and step{', measured before' * (found == before)}: {shown}; taking {best}", file=sys.stderr)
+    checked = str(best) not in before and (best.compiled or best.kind == "graph")  # just now, which takes a while
+    return best if checked else settled(plan, best)
+
+
+def _possible_ones(known: dict[str, float]) -> dict[str, float]:
+    """Without the ways that failed: the next pool may have more memory, or a compiler."""
+    return {way: seconds for way, seconds in known.items() if seconds < IMPOSSIBLE}
 
 
 def _measured(plan: Plan, ways: list[Way], known: dict[str, float]) -> dict[str, float]:
@@ -219,11 +239,22 @@ def _measured(plan: Plan, ways: list[Way], known: dict[str, float]) -> dict[str,
     try:
         for way in ways:
             if str(way) not in known:
-                usable = (way.kind == "stacked" and not way.compiled) or possible(plan, way) == way
-                known[str(way)] = _seconds(way.of(plan), way.group) if usable else IMPOSSIBLE
+                known[str(way)] = _tried(plan, way)
     finally:
         torch.set_num_threads(threads)
     return known
+
+
+def _tried(plan: Plan, way: Way) -> float:
+    """Seconds of a step per model; IMPOSSIBLE where it cannot be taken this way, with a line where it fails."""
+    try:
+        usable = (way.kind == "stacked" and not way.compiled) or possible(plan, way)[0] == way
+        return _seconds(way.of(plan), way.group) if usable else IMPOSSIBLE
+    except RuntimeError as error:  # that memory runs out is one
+        print(f"{way} is not taken, as it fails here: {compiled.reason(error)}", file=sys.stderr)
+    if plan.device.type == "cuda":  # outside of the handler, whose traceback holds tensors
+        torch.cuda.empty_cache()
+    return IMPOSSIBLE
 
 
 def _seconds(plan: Plan, models: int) -> float:
@@ -238,8 +269,10 @@ def _seconds(plan: Plan, models: int) -> float:
             begun = time.perf_counter()
             group.step(x, y, 1e-6)
             if plan.device.type == "cuda":
-                torch.cuda.synchronize()
+                torch.cuda.synchronize(plan.device)
             runs.append(time.perf_counter() - begun)
+    if plan.graph and group.graph is None:
+        raise RuntimeError("its steps were not captured")
     return sorted(runs[1:])[1] / models
 
 
@@ -253,7 +286,8 @@ def _kind_of(plan: Plan) -> str:
         with contextlib.suppress(OSError, StopIteration):
             device = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
     here = [list(plan.images.x.shape[1:]), len(plan.images.classes), device, cores(), torch.__version__]
-    return store.content_key({name: recipe[name] for name in COSTS} | {"here": here})
+    source = models.source(plan.recipe.model, plan.recipe.model_args)
+    return store.content_key({name: recipe[name] for name in COSTS} | {"here": here}, source)
 
 
 def _remembered(root: str | Path | None) -> dict[str, dict[str, float]]:

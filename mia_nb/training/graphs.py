@@ -11,17 +11,46 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from mia_nb import data
 from mia_nb.training.compiled import SIMPLE, alike, reason
-from mia_nb.training.loop import OPTIMIZERS, Group, Plan
+from mia_nb.training.loop import OPTIMIZERS, Group, Plan, short_of_memory
 
 WARM_UP = 3  # steps before a capture, as PyTorch's notes have it
 EXACT = 2**-10  # a learning rate that float32 holds exactly
+
+
+@lru_cache
+def streams(device: torch.device, count: int) -> tuple[torch.cuda.Stream, ...]:
+    """The same streams for every group: the allocator keeps memory for each that there ever was."""
+    return tuple(torch.cuda.Stream(device) for _ in range(count))
+
+
+@contextlib.contextmanager
+def never_waiting(device: torch.device) -> Iterator[None]:
+    """On a GPU, what waits for it inside is an error that says so; in a capture it would be one that says nothing."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    except RuntimeError as error:
+        if "synchroniz" not in str(error):
+            raise
+        raise RuntimeError("its step waits for the GPU (.item(), a branch on a value), which a graph cannot") from error
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 class GraphGroup(Group):
@@ -42,7 +71,7 @@ class GraphGroup(Group):
         self.x = torch.zeros((len(ids), recipe.batch, *size), dtype=weight.dtype, device=plan.device)
         self.y = torch.zeros((len(ids), recipe.batch), dtype=torch.int64, device=plan.device)
         self.out = torch.empty((len(ids), recipe.batch), dtype=weight.dtype, device=plan.device)
-        self.streams = [torch.cuda.Stream(plan.device) for _ in ids] if on_gpu else [None] * len(ids)
+        self.streams = streams(plan.device, len(ids) + 1)[:-1] if on_gpu else [None] * len(ids)
         self.begun, self.graph = False, None
 
     def step(self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None) -> Tensor:
@@ -56,57 +85,97 @@ class GraphGroup(Group):
         return self.out.clone()
 
     def run(self) -> None:
-        """Every model's step on its own stream, which leaves the current one and joins it again."""
+        """Every model's step on its own stream, which leaves the current one and joins it again, whatever happens."""
         here = torch.cuda.current_stream(self.plan.device) if self.streams[0] else None
-        for slot, (one, stream) in enumerate(zip(self.each, self.streams, strict=True)):
-            if stream:
-                stream.wait_stream(here)
-            with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
-                self.out[slot].copy_(one.descend(self.x[slot, None], self.y[slot, None], draws={})[0])
-        for stream in filter(None, self.streams):
+        forked = []
+        try:
+            for slot, (one, stream) in enumerate(zip(self.each, self.streams, strict=True)):
+                if stream:
+                    stream.wait_stream(here)
+                    forked.append(stream)
+                with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
+                    self.out[slot].copy_(one.descend(self.x[slot, None], self.y[slot, None], draws={})[0])
+        except BaseException:
+            for stream in forked:
+                with contextlib.suppress(RuntimeError):  # of a capture that is invalid by now: the first error says more
+                    here.wait_stream(stream)
+            raise
+        for stream in forked:
             here.wait_stream(stream)
 
     def capture_or_not(self) -> torch.cuda.CUDAGraph | None:
         """The graph; None, with one line, where it cannot be captured. A lack of memory is for the caller to mend."""
         try:
             return self.capture()
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:
+            if short_of_memory(error):
+                raise
             print(f"training without a CUDA graph: {reason(error)}", file=sys.stderr)
             return None
 
     def capture(self) -> torch.cuda.CUDAGraph:
-        """A graph of `run`; nothing is trained by this."""
-        origin = torch.cuda.Stream(self.plan.device)
-        origin.wait_stream(torch.cuda.current_stream(self.plan.device))
+        """A graph of `run`; nothing is trained by this, also where it fails."""
+        device, failed = self.plan.device, None
+        *_, origin = streams(device, len(self.ids) + 1)
+        origin.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(origin):  # and on the models' own streams, which the capture uses again
             self.warm_up()
-        torch.cuda.synchronize(self.plan.device)
+        torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=origin):
-            self.run()
+        # a capture that fails to end would leave its stream the current one; and its error would hide the one before it
+        with self.untouched(), torch.cuda.stream(origin):
+            try:
+                with torch.cuda.graph(graph, stream=origin, capture_error_mode="thread_local"):
+                    try:
+                        self.run()
+                    except Exception as error:
+                        failed = error
+                        raise
+            except Exception as error:
+                raise (failed or error) from None
         return graph
 
     def warm_up(self) -> None:
-        """Steps that leave no trace: libraries choose their kernels, the optimisers make their state, all is put back.
+        """Steps that leave no trace: libraries choose their kernels, the optimisers make their state, all is put back."""
+        with self.untouched():
+            for _ in range(WARM_UP - 1):
+                self.run()
+            with never_waiting(self.plan.device):
+                self.run()
 
-        An optimiser's state that was not there before becomes 0, from which the first step comes out as from none.
+    @contextlib.contextmanager
+    def untouched(self) -> Iterator[None]:
+        """Steps inside leave no trace, also those that fail: weights and buffers are put back, and so is the optimisers' state.
+
+        Of that, what was not there before becomes 0, from which the first step comes out as from none.
         """
-        before = [tensor.clone() for tensor in self.tensors()]
-        for _ in range(WARM_UP):
-            self.run()
-        after = self.tensors()
-        for tensor, value in zip(after, before, strict=False):
-            tensor.copy_(value)
-        for tensor in after[len(before) :]:
-            tensor.zero_()
+        torch.clear_autocast_cache()  # of weights that are in a graph's memory, or that a graph must not read
+        before = [(tensor, tensor.clone()) for tensor in self.tensors()]
+        known = {id(tensor) for tensor in self.memories()}
+        owners = [owner._buffers for one in self.each for owner in one.module.modules()]
+        places = [(owner, name, tensor) for owner in owners for name, tensor in owner.items()]
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()
+            if self.plan.device.type == "cuda":
+                torch.cuda.synchronize(self.plan.device)
+            for owner, name, tensor in places:  # a forward may have put another one there
+                owner[name] = tensor
+            for tensor, value in before:
+                tensor.copy_(value)
+            for tensor in self.memories():
+                if id(tensor) not in known:
+                    tensor.zero_()
 
     def tensors(self) -> list[Tensor]:
         """All that a step changes: weights, buffers, and then the optimisers' state where there is some."""
-        weights = [t.detach() for one in self.each for t in (*one.params.values(), *one.buffers.values())]
+        return [t.detach() for one in self.each for t in (*one.params.values(), *one.buffers.values())] + self.memories()
+
+    def memories(self) -> list[Tensor]:
+        """The optimisers' state."""
         entries = (one.optimizer.state.get(p, {}) for one in self.each for p in one.params.values())
-        return weights + [value for entry in entries for value in entry.values() if isinstance(value, Tensor)]
+        return [value for entry in entries for value in entry.values() if isinstance(value, Tensor)]
 
     def state(self) -> dict[str, Tensor]:
         """What a resumed group needs: that of each model, behind its place in the group."""
@@ -126,7 +195,8 @@ class GraphGroup(Group):
 def why_no_graph(plan: Plan, models: int) -> str | None:
     """One line that says why a plan's models cannot be trained in a CUDA graph, or None.
 
-    Three steps in float64 must give what eager plain ones give, weights, buffers and losses to 1e-10.
+    Three steps in float64 must give what eager plain ones give, weights, buffers and losses to 1e-10; and then a capture must
+    come about in the recipe's own precision.
     """
     recipe = plan.recipe
     if plan.device.type != "cuda":
@@ -137,8 +207,12 @@ def why_no_graph(plan: Plan, models: int) -> str | None:
         return f"the defense {recipe.defense} is not the same step every time"
     if recipe.optimizer_args.get("dampening"):
         return "dampening makes an optimiser's first step another one than those after it"
+    plan, models = plan._replace(graph=True), min(models, len(plan.member))
     try:
-        return mismatch(plan._replace(graph=True), min(models, len(plan.member)))
+        if (found := mismatch(plan, models)) is None and recipe.dtype != "float64":
+            with torch.random.fork_rng(devices=[plan.device]):
+                GraphGroup(plan, list(range(models))).capture()
+        return found
     except Exception as error:  # whatever a capture does not support
         return reason(error)
 
