@@ -6,7 +6,8 @@ The peak is that of a large matrix product, measured first. Floating-point opera
 for a multiplication and addition), forward and backward, on the plain eager network. Rows come one after another, medians of
 whole epochs with everything that belongs to them: order, gathering, crop and flip, losses copied back. After --minutes no
 further row is begun; a row that runs out of memory says so. The first row of a network is an ordinary fp32 loop with a
-DataLoader and default settings; the second gives that loader worker processes and pinned memory.
+DataLoader and default settings; the second gives that loader worker processes and pinned memory, and its first step includes
+starting them. A row whose CUDA graph was not captured has failed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from mia_nb import data, query, training
-from mia_nb.training import loop
+from mia_nb.training import compiled, loop
 from mia_nb.training.clipped import group_of
 from mia_nb.types import Images, Recipe
 
@@ -119,13 +120,16 @@ def our_epochs(recipe: Recipe, images: Images, member: np.ndarray, device: torch
 
     def epoch() -> None:
         group.epoch(len(history), history)
+        if mode.how.get("graph") and group.graph is None:
+            raise RuntimeError("no CUDA graph was captured")
         history.append([1.0] * mode.models)
 
     return epoch
 
 
 def measure(net: Net, mode: Mode, images: Images, device: torch.device, seconds: float) -> Measured:
-    """Train for a while; the images live where the mode wants them."""
+    """Train for a while; the images live where the mode wants them. Nothing compiled is left from the row before."""
+    compiled.forget()
     recipe = training.complete(
         Recipe(**net.recipe, batch=net.batch, dtype=mode.dtype, augment="crop+flip", epochs=10**6, lr=0.05)
     )
@@ -215,9 +219,9 @@ def attempt(run: Callable) -> tuple[object, str | None]:
     """What it gives, or in a few words why nothing."""
     try:
         return run(), None
-    except torch.OutOfMemoryError:
-        return None, "out of memory"
     except Exception as error:
+        if loop.short_of_memory(error):
+            return None, "out of memory"
         lines = str(error).strip().splitlines()
         return None, f"failed: {type(error).__name__}: {lines[0][:120] if lines else ''}"
 
@@ -252,7 +256,7 @@ def network(
 
 
 def shares(rate: float, flop: float, peak: float) -> list[str]:
-    return [f"{rate:,.0f}", f"{rate * flop / 1e12:.3g}", f"{100 * rate * flop / peak:.2g}"]
+    return [f"{rate:,.0f}", f"{rate * flop / 1e12:.3g}", f"{100 * rate * flop / peak:.3g}"]
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import ADAPTIVE, BlownUp
 from mia_nb.training import Pool, mix
 from mia_nb.training.execution import cores
-from mia_nb.training.loop import DTYPES, build
+from mia_nb.training.loop import DTYPES, build, fitting
 from mia_nb.training.work import threads, useful_threads
 from mia_nb.types import Images, Signals
 
@@ -280,13 +280,13 @@ def _answers(module: nn.Module, images: Images, model: int, options: dict, dtype
     ask = partial(_forward, _prepare(module.eval(), options["noise"]), dtype)
     _doubt(ask, images, model, len(images.classes), dtype, options["noise"])
     ask = partial(ask, per_step=options.get("per_step"))
-    steps = timesteps(module)
     if any(block.solver["method"] in ADAPTIVE for _, block in neural_de.flow_blocks(module)):
         batch = BLOCK  # its steps are chosen for all images of a batch together
 
     def answer(images: Images) -> np.ndarray:
-        one = partial(_logits, ask, images, model, options=options, dtype=dtype, batch=batch, steps=steps)
-        return one(0) if options.get("per_step") else np.stack([one(q) for q in range(options["queries"])])
+        one = partial(_logits, ask, images, model, options=options, dtype=dtype, steps=timesteps(module))
+        answers = [fitting(partial(one, q), batch, BLOCK) for q in range(options["queries"])]  # no draw depends on the batch
+        return answers[0] if options.get("per_step") else np.stack(answers)
 
     if (output := options.get("output")) is None:
         return answer(images)
@@ -341,7 +341,7 @@ def _readout(module: nn.Module) -> str:
     return getattr(module, "readout", "mean")
 
 
-def _logits(ask, images: Images, model: int, q: int, *, options: dict, dtype: str, batch: int, steps: int | None) -> np.ndarray:
+def _logits(ask, images: Images, model: int, q: int, batch: int, *, options: dict, dtype: str, steps: int | None) -> np.ndarray:
     """(N, K) answers to query q, (T, N, K) where it asks per step; whole blocks at a time, of spiking networks a part of them
     that makes as many rows with its `steps` time steps."""
     answers, samples, part = [], len(images.y), max(1, batch // (steps or 1))
@@ -437,7 +437,8 @@ def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: boo
     # with its noise off a network that learned with it may well have nothing left to say
     if not neural_de.is_noisy(module) and len(x) > 1 and torch.equal(first, first[:1].expand_as(first)):
         raise ValueError(f"model {model} gives the same output for every sample: {_silence(module, x)}")
-    scale = 1e-3 * (1 + first.abs().max()) * (30 if dtype == "bfloat16" else 1)
+    tf32 = x.is_cuda and dtype == "float32" and torch.backends.cudnn.allow_tf32  # convolutions multiply with ten bits
+    scale = 1e-3 * (1 + first.abs().max()) * (30 if dtype == "bfloat16" else 8 if tf32 else 1)
     # a convolution rounds differently in another batch, and in one sample of many that flips a spike
     allowed = 0 if timesteps(module) is None else 0.25
     if _share(ask(x) - first, scale) > allowed:
@@ -480,7 +481,6 @@ def firing_rates(
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     own = images.digest == pool.folder.read_json("images.json")["digest"]
     audited = np.flatnonzero(~pool.population)[:limit] if own else np.arange(min(limit, len(images.y)))
-    batches = torch.from_numpy(audited).split(batch)
     tables = []
     for m in _rows(pool, models):
         module = pool.model(m)
@@ -488,7 +488,7 @@ def firing_rates(
             raise ValueError(f"firing rates are those of spiking networks (models.snn.SNN); {pool.recipe.model} is none")
         shown = (
             data.normalise(images.x[i.to(images.x.device)].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
-            for i in batches
+            for i in torch.from_numpy(audited).split(batch)
         )
         with threads(useful_threads(batch * images.x[0].numel())):
             table = snn.firing_rates(module.to(device), shown)
