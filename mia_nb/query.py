@@ -111,17 +111,20 @@ def _anew(pool: Pool, folder: store.Folder, key: str, options: dict, force: bool
     if force:
         store.drop_answers(folder)
     try:
-        ask()
+        with folder.lock("query"):  # says to whoever cleans that this is in use
+            ask()
+            return store.load_signals(folder)
+    except store.Corrupt:  # a damaged file of the pool says nothing against the models that answered
+        raise
     except ValueError:
         if not store.has_signals(folder):
             shutil.rmtree(folder.path)
         raise
-    return store.load_signals(folder)
 
 
 def _stored(folder: store.Folder) -> Signals | None:
     """What was answered before, if all of it is there and unaltered."""
-    with contextlib.suppress(ValueError, KeyError, OSError):
+    with contextlib.suppress(store.Corrupt, KeyError):
         return store.load_signals(folder)
     return None
 

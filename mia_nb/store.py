@@ -34,7 +34,8 @@ ANSWERS = (*CUBES, "top_log_p")  # a row for each model
 DESIGN = ("labels", "member", "population")
 FINISHED = "margin.npy"  # the last file of signals to be there
 EARLIER = "signals.npz"  # all of them in one file, as older results have it
-SMALL = 1 << 20  # bytes: below this a file is read; a mapped one is held open
+SMALL = 1 << 24  # bytes: below this a file is read; a mapped one is held open, and few may be open at once
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Corrupt(ValueError):
@@ -97,7 +98,7 @@ class Folder:
         """Write piece by piece under a temporary name; at the end flush to the disk, rename, then record: readers see all of it
         or none."""
         temporary, digest = self._temporary(name), hashlib.sha256()
-        try:
+        with _all_or_nothing(temporary, self.path / name):
             with open(temporary, "wb") as file:
 
                 def write(data: bytes | memoryview) -> None:
@@ -109,13 +110,6 @@ class Folder:
                 os.fsync(file.fileno())
             os.replace(temporary, self.path / name)
             self._list(name, digest.hexdigest())
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            message = f"{error.strerror} while writing {self.path / name}: make room and run again, what is finished is kept"
-            raise OSError(error.errno, message) from error
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
 
     def write_bytes(self, name: str, data: bytes | memoryview) -> None:
         with self.writing(name) as write:
@@ -237,6 +231,22 @@ class Folder:
             os.fsync(file.fileno())
 
 
+@contextlib.contextmanager
+def _all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
+    """Remove the temporary file of a write that fails, and say which file could not be written and what to do."""
+    try:
+        yield
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error.__cause__, OSError):  # told by the writer of another file, inside this one
+            raise
+        way = "make room and run again" if error.errno in FULL else "see to that and run again"
+        raise OSError(error.errno, f"{error.strerror} while writing {path}: {way}, what is finished is kept") from error
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
     """Where the result of this key lies or would lie; nothing is made."""
     if kind not in KINDS:
@@ -253,7 +263,7 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
         if not folder.has("recipe.json"):
             folder.write_json("recipe.json", {"kind": kind, "name": name, "key": key, "recipe": recipe, **extra})
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in FULL:
             raise
         raise ValueError(f"cannot write results to {root}: {error.strerror}; choose a folder you may write to") from error
     if folder.read_json("recipe.json")["key"] != key:
@@ -294,11 +304,17 @@ def save_signals(folder: Folder, signals: Signals, samples: np.ndarray | None = 
 
 
 def _save(folder: Folder, models: int, rows: Iterable[dict], design: dict, info: dict, samples: np.ndarray | None) -> None:
-    """Signals from the answers of one model after the other."""
-    for name, value in {"samples": samples, **design}.items():
-        if value is not None:
-            folder.write_array(f"{name}.npy", value)
-    folder.write_json("info.json", info)
+    """Signals from the answers of one model after the other; until all is written there are none."""
+    listed, beside = folder.files(), {"samples": samples, **design}
+    absent = [f"{name}.npy" for name, value in beside.items() if value is None]
+    for name in (FINISHED, EARLIER, *absent):
+        if name in listed:
+            folder.remove(name)
+    for name in beside:
+        if beside[name] is not None:
+            folder.write_array(f"{name}.npy", beside[name])
+    fields = [name for name in (*ANSWERS, *beside) if f"{name}.npy" not in absent]
+    folder.write_json("info.json", {**info, "fields": fields})
     with contextlib.ExitStack() as stack:  # the first file to be opened is the last to be finished
         files = {}
         for row in rows:
@@ -307,24 +323,59 @@ def _save(folder: Folder, models: int, rows: Iterable[dict], design: dict, info:
                     shape = (models, *row[name].shape[1:])
                     files[name] = stack.enter_context(folder.rows(f"{name}.npy", row[name].dtype, shape))
                 files[name](row[name])
-    if folder.has(EARLIER):
-        folder.remove(EARLIER)
+
+
+def read_info(folder: Folder) -> tuple[dict, list[str]]:
+    """What was asked, and the files that its answers are in; raises Corrupt where nothing or an altered record is there."""
+    listed = folder.files()
+    if "info.json" not in listed:
+        raise folder._corrupt("info.json")
+    info = folder.read_json("info.json")
+    fields = info.pop("fields", None)
+    if fields is None:  # an older record: what may be absent is what is not listed
+        optional = [name for name in ("member", "samples") if f"{name}.npy" in listed]
+        fields = [*ANSWERS, *(name for name in DESIGN if name != "member"), *optional]
+    if EARLIER in listed:
+        return info, [EARLIER, *(["samples.npy"] if "samples.npy" in listed else [])]
+    return info, [f"{name}.npy" for name in fields]
 
 
 def has_signals(folder: Folder) -> bool:
-    """Whether all files of signals were written here."""
-    return folder.has(FINISHED) or folder.has(EARLIER)
+    """Whether all files of signals were written here, and are there."""
+    try:
+        wanted, listed = read_info(folder)[1], folder.files()
+    except Corrupt:
+        return False
+    return all(name in listed and (folder.path / name).exists() for name in wanted)
 
 
 def load_signals(folder: Folder) -> Signals:
-    """Stored signals, their arrays read-only and on the disk until they are used; raises Corrupt where a file was altered."""
-    info, listed = folder.read_json("info.json"), folder.files()
-    if EARLIER in listed:
-        arrays = {"member": None, **folder.read_arrays(EARLIER)}
-    else:
-        kept = [name for name in (*ANSWERS, *DESIGN) if name != "member" or "member.npy" in listed]
-        arrays = {"member": None, **{name: folder.map_array(f"{name}.npy") for name in kept}}
+    """Stored signals, their arrays read-only and on the disk until they are used.
+
+    Raises Corrupt where a file is gone or altered, OSError where too many are open.
+    """
+    try:
+        (info, wanted), listed, arrays = read_info(folder), folder.files(), {"member": None}
+        for name in wanted:
+            if name not in listed:
+                raise folder._corrupt(name)
+            arrays |= folder.read_arrays(name) if name == EARLIER else {name.removesuffix(".npy"): folder.map_array(name)}
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        way = "keep fewer signals at a time, or raise the limit with: ulimit -n 4096"
+        raise OSError(error.errno, f"{error.strerror} while reading {folder.path}: {way}") from error
+    arrays.pop("samples", None)
     return Signals(**arrays, draws=info.pop("draws"), info=info)
+
+
+def load_samples(folder: Folder) -> np.ndarray | None:
+    """Numbers of the images that the signals are about, none for images of others; None where all of the pool's were asked."""
+    if "samples.npy" not in read_info(folder)[1]:
+        return None
+    if "samples.npy" not in folder.files():
+        raise folder._corrupt("samples.npy")
+    return folder.read_array("samples.npy")
 
 
 def _answers_file(folder: Folder, model: int) -> Path:
@@ -333,9 +384,10 @@ def _answers_file(folder: Folder, model: int) -> Path:
 
 def keep_answers(folder: Folder, model: int, signals: Signals) -> None:
     """Write one model's answers beside the signals that are to come, so that a killed query goes on with the next model."""
-    temporary = folder._temporary(f"{model}.npz")
-    np.savez(temporary, allow_pickle=False, **{name: getattr(signals, name) for name in ANSWERS})
-    os.replace(temporary, _answers_file(folder, model))
+    temporary, path = folder._temporary(f"{model}.npz"), _answers_file(folder, model)
+    with _all_or_nothing(temporary, path):
+        np.savez(temporary, allow_pickle=False, **{name: getattr(signals, name) for name in ANSWERS})
+        os.replace(temporary, path)
 
 
 def kept_answers(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
@@ -347,9 +399,12 @@ def kept_answers(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
         return None
 
 
-def drop_answers(folder: Folder) -> None:
-    for path in folder.path.glob(".answers-*.npz"):
+def drop_answers(folder: Folder) -> list[str]:
+    """Remove the kept answers of all models; the names of their files."""
+    kept = sorted(folder.path.glob(".answers-*.npz"))
+    for path in kept:
         path.unlink(missing_ok=True)
+    return [path.name for path in kept]
 
 
 def join_answers(folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None) -> None:

@@ -1,3 +1,4 @@
+import errno
 import json
 import multiprocessing
 import os
@@ -172,8 +173,9 @@ def test_rows_that_do_not_make_up_the_promised_array_leave_nothing(folder, rows)
     assert not folder.has("a.npy") and not list(folder.path.glob(".tmp-*"))
 
 
-@pytest.mark.parametrize("size", [10, store.SMALL])
-def test_a_mapped_array_is_read_only_and_stays_as_it_was_when_the_file_is_written_anew(folder, size):
+@pytest.mark.parametrize("size", [10, 20_000])
+def test_a_mapped_array_is_read_only_and_stays_as_it_was_when_the_file_is_written_anew(folder, size, monkeypatch):
+    monkeypatch.setattr(store, "SMALL", 1 << 10)
     array = np.arange(size, dtype=float)
     folder.write_array("a.npy", array)
     mapped = folder.map_array("a.npy")
@@ -201,7 +203,8 @@ def test_signals_are_read_back_to_the_bit_with_membership_or_without(folder):
 
 @pytest.mark.parametrize("size", [50, 40_000])
 @pytest.mark.parametrize("name", ["labels", "member", "entropy", "top_log_p", "margin"])
-def test_an_altered_file_of_signals_is_refused_by_name_however_large_it_is(folder, name, size):
+def test_an_altered_file_of_signals_is_refused_by_name_however_large_it_is(folder, name, size, monkeypatch):
+    monkeypatch.setattr(store, "SMALL", 1 << 15)
     rng = np.random.default_rng(0)
     store.save_signals(folder, signals(rng.normal(size=(4, size)), rng.random((4, size)) < 0.5))
     with open(folder.path / f"{name}.npy", "r+b") as file:
@@ -220,6 +223,112 @@ def test_signals_kept_in_one_file_as_they_once_were_are_read_and_give_way_to_new
     assert store.has_signals(folder) and old.info == {"pool": "abc"} and np.array_equal(old.margin, world.margin)
     store.save_signals(folder, replace(world, margin=-world.margin))
     assert np.array_equal(store.load_signals(folder).margin, -world.margin) and not folder.has("signals.npz")
+
+
+@pytest.mark.parametrize("name", [*store.ANSWERS, *store.DESIGN, "samples", "info"])
+def test_signals_of_which_a_file_was_taken_away_are_none_and_are_refused_by_its_name(folder, name):
+    store.save_signals(folder, gaussian(4, 30), np.arange(30))
+    file = f"{name}.json" if name == "info" else f"{name}.npy"
+    folder.remove(file)
+    assert not store.has_signals(folder)
+    with pytest.raises(store.Corrupt, match=file):
+        store.load_signals(folder)
+    store.save_signals(folder, gaussian(4, 30), np.arange(30))
+    assert store.has_signals(folder) and not store.load_signals(folder).hidden
+
+
+def test_an_old_file_of_signals_that_is_gone_does_not_stand_in_the_way_of_new_ones(folder):
+    world = gaussian(4, 30)
+    folder.write_json("info.json", {"draws": "plain"})
+    folder.write_arrays("signals.npz", {name: getattr(world, name) for name in (*store.ANSWERS, *store.DESIGN)})
+    (folder.path / "signals.npz").unlink()
+    assert not store.has_signals(folder)
+    with pytest.raises(store.Corrupt, match=r"signals\.npz"):
+        store.load_signals(folder)
+    store.save_signals(folder, world)
+    assert store.has_signals(folder) and np.array_equal(store.load_signals(folder).margin, world.margin)
+
+
+def test_what_is_not_known_of_new_signals_is_not_kept_from_the_old_ones(folder):
+    world = gaussian(4, 30)
+    store.save_signals(folder, world, np.arange(30))
+    assert np.array_equal(store.load_samples(folder), np.arange(30))
+    store.save_signals(folder, world.hide())
+    assert store.load_signals(folder).hidden and store.load_samples(folder) is None
+    assert not {"member.npy", "samples.npy"} & {path.name for path in folder.path.iterdir()}
+
+
+@pytest.mark.parametrize("last", [*store.ANSWERS, *store.DESIGN, "info"])
+def test_signals_whose_overwriting_was_stopped_are_none_rather_than_a_mixture(folder, last, monkeypatch):
+    world = gaussian(4, 30)
+    store.save_signals(folder, world)
+    listing = store.Folder._list
+
+    def killed(self, name, sha256):
+        listing(self, name, sha256)
+        if sha256 and name.startswith(f"{last}."):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.Folder, "_list", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.save_signals(folder, gaussian(4, 30, seed=9))
+    monkeypatch.undo()
+    if last != store.FINISHED.removesuffix(".npy"):
+        assert not store.has_signals(folder)
+        with pytest.raises(store.Corrupt):
+            store.load_signals(folder)
+    else:
+        assert np.array_equal(store.load_signals(folder).entropy, gaussian(4, 30, seed=9).entropy)
+
+
+def test_a_full_disk_is_told_once_and_another_fault_is_not_called_one(folder, monkeypatch):
+    world = gaussian(4, 30)
+
+    def failing(number):
+        def fail(_):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", fail)
+
+    for number, way in ((errno.EDQUOT, "make room"), (errno.EIO, "see to that")):
+        failing(number)
+        with (
+            pytest.raises(OSError, match=f"{os.strerror(number)} while writing .*{way} and run again") as caught,
+            folder.rows("a.npy", np.dtype(float), (1, 2)) as first,
+            folder.rows("b.npy", np.dtype(float), (1, 2)) as second,
+        ):
+            first(np.zeros((1, 2)))
+            second(np.zeros((1, 2)))
+        assert str(caught.value).count("while writing") == 1 and caught.value.errno == number
+        monkeypatch.undo()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(OSError, match=r"while writing .*answers-002.*make room"):
+        store.keep_answers(folder, 2, world.select(models=[2]))
+    assert not list(folder.path.glob(".tmp-*"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="limits of Unix")
+def test_too_many_mapped_signals_are_one_line_that_says_what_to_do(folder, monkeypatch):
+    import resource
+
+    monkeypatch.setattr(store, "SMALL", 0)
+    store.save_signals(folder, gaussian(4, 30))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    kept = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        with pytest.raises(OSError, match="fewer signals at a time, or raise the limit with: ulimit -n") as caught:
+            for _ in range(64):
+                kept.append(store.load_signals(folder))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "\n" not in str(caught.value) and np.isfinite(kept[0].margin).all()
+
+
+def test_signals_of_usual_size_hold_no_file_open(folder):
+    rng = np.random.default_rng(0)
+    store.save_signals(folder, signals(rng.normal(size=(4, 40_000)), rng.random((4, 40_000)) < 0.5))
+    assert not isinstance(store.load_signals(folder).margin.base, np.memmap)
 
 
 def test_damaged_answers_of_a_model_count_as_none(folder):

@@ -249,8 +249,7 @@ def scattered(tmp_path_factory):
         values = np.where(np.arange(60) == 31, -9.0, -2.0)[full[m]] + np.zeros((3, 1))
         pool.write_array(f"losses_{m:03d}.npy", values.astype(np.float32))
     folder = store.open_folder(root, "signals", "here", "cd" * 32, {})
-    folder.write_array("samples.npy", samples)
-    store.save_signals(folder, part)
+    store.save_signals(folder, part, samples)
     (found,) = widgets.sources(root)
     return found, samples[~aside], samples[aside]
 

@@ -35,7 +35,7 @@ def status(folder: store.Folder) -> str:
     if folder.kind == "pool":
         wanted, there = recipe.get("num_models"), sum(file.startswith("model_") for file in folder.files())
         return "done" if there == wanted else f"{there} of {wanted} models"
-    return "done" if len(folder.files()) > 1 else "partial"
+    return "done" if store.has_signals(folder) else "partial"
 
 
 def describe(results: str, key: str) -> str:
@@ -83,6 +83,8 @@ def _tidy(folder: store.Folder) -> Iterator[str]:
         if not folder.intact(file):
             folder.remove(file)
             yield f"removed {folder.path / file} (missing, truncated or altered); the next run makes it again"
+    for file in store.drop_answers(folder) if store.has_signals(folder) else []:
+        yield f"removed {folder.path / file} (left by a query that was stopped)"
 
 
 def _held(folder: store.Folder) -> bool:

@@ -33,9 +33,8 @@ class Source:
     @cached_property
     def samples(self) -> np.ndarray:
         """(N,) numbers of these samples in the pool's images; the pool's own count where all were asked."""
-        if self.folder is not None and self.folder.has("samples.npy"):
-            return self.folder.read_array("samples.npy")
-        return np.arange(len(self.signals.labels))
+        kept = store.load_samples(self.folder) if self.folder is not None else None
+        return np.arange(len(self.signals.labels)) if kept is None else kept
 
     @cached_property
     def images(self) -> np.ndarray | None:
@@ -142,9 +141,9 @@ def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -
     found: list[Source] = []
     for folder in reversed(store.folders(root, "signals")):
         with contextlib.suppress(ValueError, KeyError, OSError):
-            info = folder.read_json("info.json")
+            info, samples = store.read_info(folder)[0], store.load_samples(folder)
             own = pools.get(info["pool"][:12])
-            foreign = folder.has("samples.npy") and not len(folder.read_array("samples.npy"))  # nobody's membership to find
+            foreign = samples is not None and not len(samples)  # nobody's membership to find
             if store.has_signals(folder) and own is not None and info["pool"].startswith(pool) and not foreign:
                 found.append(Source(label(info, own.recipe), folder=folder, pool=own, info=info))
         if len(found) == limit:
