@@ -1,10 +1,13 @@
 """On a GPU results agree with the CPU's in law and, after few steps in float64, in numbers."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from mia_nb import data, query, training
+from mia_nb import data, query, store, training
 from mia_nb.types import Recipe
 
 pytestmark = [
@@ -150,6 +153,52 @@ def test_a_noisy_network_is_not_captured(images, tmp_path, capsys):
     assert "random numbers" in capsys.readouterr().err and not pool.folder.read_json("execution.json")["graph"]
 
 
+class Waiting(nn.Module):
+    """Looks at a value in each step."""
+
+    def __init__(self, in_channels, num_classes, size):
+        super().__init__()
+        self.last = nn.Linear(in_channels * size[0] * size[1], num_classes)
+
+    def forward(self, x):
+        return self.last(x.flatten(1)) * (1 if x.sum().item() > -1e9 else 2)
+
+
+def test_a_network_that_waits_for_the_gpu_is_not_captured_and_all_is_as_before(images, tmp_path, capsys):
+    recipe = Recipe(**{**RECIPE.to_json(), "model": f"{__name__}:Waiting", "model_args": {}})
+    options = {"device": "cuda", "progress": False}
+    pool = training.train_pool(recipe, images, root=tmp_path / "asked", strategy="graph:2", **options)
+    said = capsys.readouterr().err.strip()
+    assert said.endswith("not in a CUDA graph: its step waits for the GPU (.item(), a branch on a value), which a graph cannot")
+    assert "\n" not in said and not pool.folder.read_json("execution.json")["graph"]
+    assert torch.cuda.current_stream() == torch.cuda.default_stream() and torch.cuda.get_sync_debug_mode() == 0
+    assert torch.randn(8, device="cuda").isfinite().all()  # the generator is in no capture
+    plain = training.train_pool(recipe, images, root=tmp_path / "plain", strategy="plain", **options)
+    same_in_law(plain, pool, rtol=1e-9, atol=1e-9)
+    other = training.train_pool(RECIPE, images, root=tmp_path, strategy="graph:2", **options)
+    assert other.folder.read_json("execution.json")["graph"], capsys.readouterr().err
+
+
+def test_models_in_a_cuda_graph_learn_in_bf16(images, tmp_path, capsys):
+    recipe, accuracies = Recipe(**{**RECIPE.to_json(), "dtype": "bfloat16", "epochs": 10}), []
+    for strategy in ("plain", "graph:2"):
+        pool = training.train_pool(recipe, images, root=tmp_path / strategy, device="cuda", strategy=strategy, progress=False)
+        assert pool.folder.read_json("execution.json")["graph"] == (strategy != "plain"), capsys.readouterr().err
+        signals = query.query(pool, images, device="cuda", progress=False)
+        accuracies.append(signals.correct[:, 0][signals.member].mean())
+    assert accuracies[1] > 0.5 and abs(accuracies[0] - accuracies[1]) < 0.05
+
+
+def test_measuring_tries_graphs_on_a_gpu_and_trains_by_what_was_fastest(images, tmp_path, capsys):
+    pool = training.train_pool(RECIPE, images, root=tmp_path, device="cuda", strategy="measure", progress=False)
+    (known,) = store.Folder(tmp_path).read_json("measured.json").values()
+    assert set(known) == {"plain", "stacked:4", "graph:4"}
+    best = min(known, key=known.get)
+    how = pool.folder.read_json("execution.json")
+    assert (how["stacked"], how["graph"]) == (best == "stacked:4", best == "graph:4")
+    assert f"taking {best}" in capsys.readouterr().err and pool.status == ["trained"] * 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["plain", "stacked:4"])
 def test_a_compiled_pool_on_the_gpu_is_the_eager_one(images, tmp_path, strategy, capsys):
@@ -179,3 +228,34 @@ def test_a_step_waits_for_nothing(images, strategy):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(entry["fused"] for entry in group.optimizer.param_groups)
+
+
+@pytest.mark.parametrize("strategy", ["plain", "stacked:4", "graph:2"])
+def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy):
+    from mia_nb.training import clipped, execution, loop
+
+    there, way, waits = images._replace(x=images.x.cuda(), y=images.y.cuda()), execution.parsed(strategy), []
+    for samples in (64, 320):  # 4 steps and 20
+        member = np.zeros((4, 400), bool)
+        member[:, :samples] = True
+        plan = way.of(loop.Plan(RECIPE, there, member, torch.device("cuda"), False, False))
+        group = clipped.group_of(plan, list(range(way.group)))
+        group.epoch(0, [])  # makes the optimiser's state, and captures
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                group.epoch(1, [])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        waits.append(sum("synchroniz" in str(one.message) for one in caught))
+    assert waits[0] == waits[1] > 0  # the order and the augmentation at its beginning, the losses at its end
+
+
+def test_every_group_uses_the_same_streams(images):
+    from mia_nb.training import graphs, loop
+
+    there = images._replace(x=images.x.cuda(), y=images.y.cuda())
+    plan = loop.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True)
+    groups = [graphs.GraphGroup(plan, rows) for rows in ([0, 1], [2, 3])]
+    assert groups[0].streams == groups[1].streams and len({s.cuda_stream for s in groups[0].streams}) == 2

@@ -133,6 +133,8 @@ class GraphGroup(Group):
                         raise
             except Exception as error:
                 raise (failed or error) from None
+            finally:
+                failed = None  # its traceback holds tensors, and this frame
         return graph
 
     def warm_up(self) -> None:
