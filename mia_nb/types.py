@@ -96,7 +96,8 @@ class Signals:
     """All that an attacker measures. margin phi = z_y - logsumexp of the others = log p_y - log(1 - p_y): never saturates.
 
     Source: attacks use only these; equations in Carlini et al. 2022 (margin), Song & Mittal 2021 (modified entropy).
-    Arrays from the store are read-only and lie on the disk until they are used; a selection is cut when it is first read.
+    Arrays from the store are read-only and lie on the disk until they are used; a selection is cut when it is first read, and
+    shows what was changed in place before that.
     """
 
     margin: np.ndarray  # (M, Q, N) float64
@@ -146,7 +147,8 @@ class Signals:
     def select(self, models=None, queries=None, samples=None) -> Signals:
         """Sub-cube by index arrays, slices or masks along each axis; None keeps all.
 
-        What there is of each model is cut when it is first read: who never reads a cube never holds a copy of it.
+        What there is of each model is cut when it is first read: who never reads a cube never holds a copy of it. Until then
+        the selection holds on to these signals and sees what is changed in them.
         """
         chosen = tuple(_positions(size, i) for size, i in zip(self.shape, (models, queries, samples), strict=True))
         n, part = _index(chosen[2]), object.__new__(Signals)
@@ -160,18 +162,21 @@ class Signals:
         vars(part)["member"] = None
         return part
 
-    def cut(self, name: str, samples=slice(None), queries=slice(None)) -> np.ndarray:
-        """Some samples of a cube (of some queries), of member or of top_log_p: nothing else is made."""
+    def cut(self, name: str, samples=slice(None), queries=slice(None), models=slice(None)) -> np.ndarray:
+        """Some samples of a cube (of some queries), of member or of top_log_p, of some models: nothing else is made."""
+        source = vars(self).get("_source")  # looked up first: another thread may cut the last field and let go of it
         if name in vars(self):
-            value = vars(self)[name]
-            return value[:, :, samples][:, queries] if name in CUBES else value[:, samples]
+            return _picked(vars(self)[name], models, (queries,) if name in CUBES else (), samples)
         m, q, n = self._chosen
-        return self._source.cut(name, _index(_within(n, samples)), _index(_within(q, queries)))[_index(m)]
+        return source.cut(name, *(_index(_within(*pair)) for pair in ((n, samples), (q, queries), (m, models))))
 
     def __getattr__(self, name: str):
-        if name not in PER_MODEL or "_source" not in vars(self):
+        if name not in PER_MODEL or not {name, "_source"} & set(vars(self)):
             raise AttributeError(f"Signals have no {name}")
-        return vars(self).setdefault(name, self.cut(name))
+        value = vars(self).setdefault(name, self.cut(name))
+        if set(PER_MODEL) <= set(vars(self)):
+            vars(self).pop("_source", None)  # all of it was cut: nothing keeps the rest in memory
+        return value
 
     def __reduce__(self):
         return Signals, tuple(getattr(self, f.name) for f in fields(self))
@@ -254,7 +259,21 @@ def _positions(size: int, index) -> range | np.ndarray:
 
 def _within(positions, index):
     """positions[index], a range of a range staying one."""
-    return np.asarray(positions)[index] if isinstance(index, np.ndarray) else positions[index]
+    return positions[index] if isinstance(index, (slice, int)) else np.asarray(positions)[index]
+
+
+def _picked(value: np.ndarray, models, queries: tuple, samples) -> np.ndarray:
+    """value[models, queries, samples] along each axis: of samples that are no slice a model at a time, read in order."""
+    if isinstance(samples, slice):
+        value = value[(slice(None), *(slice(None) for _ in queries), samples)][models]
+        return value[:, queries[0]] if queries else value
+    rows, samples = np.arange(len(value))[models], np.arange(value.shape[1 + len(queries)])[samples]
+    one = value[:1][(slice(None), *queries)].shape[1:]
+    axis = len(one) - 1 if queries else 0
+    out = np.empty((len(rows), *one[:axis], len(samples), *one[axis + 1 :]), value.dtype)
+    for row, m in zip(out, rows, strict=True):
+        value[m][queries].take(samples, axis, row, "clip")  # all of them exist: checking each again takes a copy
+    return out
 
 
 def _index(positions):

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -95,6 +96,27 @@ def test_scores_do_not_depend_on_how_many_samples_are_in_hand(name, draws, monke
             module, "blocks", lambda rows, samples: (slice(i, min(i + 7, samples)) for i in range(0, samples, 7))
         )
     np.testing.assert_allclose(attacks.score(name, world).value, whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["loss", "vote"])
+def test_what_was_scored_leaves_no_whole_cube_behind(name):
+    part = gaussian(12, 200).select(samples=np.arange(0, 200, 2))
+    whole = attacks.score(name, gaussian(12, 200).select(samples=slice(0, 200, 2)))
+    scores = attacks.score(name, part)
+    assert not set(CUBES) & set(vars(part))
+    assert np.array_equal(scores.value, whole.value)
+    assert np.array_equal(scores.accuracy, whole.accuracy) and np.array_equal(scores.loss, whole.loss)
+
+
+@pytest.mark.parametrize("name", ["rmia", "lira_global", "nig", "watson", "lira_llr"])
+def test_scores_of_some_samples_do_not_depend_on_when_they_were_cut(name):
+    world = gaussian(12, 300, queries=4, draws="noise", population=30)
+    chosen = np.random.default_rng(0).permutation(330)[:200]
+    read = world.select(samples=chosen)
+    assert all(getattr(read, field).size for field in PER_MODEL)
+    attack = partial(attacks.lira, combine="llr") if name == "lira_llr" else name
+    scores = [attacks.score(attack, signals).value for signals in (world.select(samples=chosen), read)]
+    assert np.array_equal(*scores)
 
 
 def test_no_reference_is_lost_between_two_pools_of_one_design():

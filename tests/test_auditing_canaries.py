@@ -1,5 +1,7 @@
 """Canaries: how they are made, who trains on them, and rates whose intervals know that trials of one belong together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -95,6 +97,16 @@ def test_rates_are_those_of_pooled_canaries_with_exact_intervals():
     assert row["share"] == 0.2 and "more than 2%" in row["flag"]
     assert (row["canaries"], row["targets"], row["kind"]) == (200, 8, "mislabelled")
     assert not table.iloc[0]["measurable"] and table.iloc[1]["measurable"]  # about 800 trials: 8 allowed at 1 %
+
+
+def test_equal_infinite_scores_are_one_block_in_every_draw():
+    member = np.arange(80) % 2 == 0
+    for value in (np.full((2, 80), -np.inf), np.full((2, 80), np.inf), np.where(member, np.inf, -np.inf)[None].repeat(2, 0)):
+        scores, _ = world(np.random.default_rng(0), targets=2, canaries=80, others=0)
+        scores = replace(scores, value=value, member=np.tile(member, (2, 1)))
+        (row,) = canary_rates(scores, fpr=(0.1,)).to_dict("records")
+        separated = float(len(np.unique(value)) == 2)
+        assert row["tpr"] == row["cluster_low"] == row["cluster_high"] == separated
 
 
 def test_intervals_widen_when_trials_of_one_canary_hang_together():

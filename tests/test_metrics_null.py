@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.stats import kstest
 from worlds import CLASSES, balanced, bernoulli, pairs, world
 
 from mia_nb import attacks, metrics
+from mia_nb.metrics.null import _silenced as silenced
 from mia_nb.metrics.null import holm, redraw
 
 FAST = {"loss": attacks.loss, "attack_r": attacks.attack_r, "rmia": attacks.rmia}
@@ -93,6 +95,24 @@ def test_few_redraws_judge_as_strictly_as_many():
         not metrics.self_test(world(8, 200, leak=2.0, seed=seed), {"loss": attacks.loss}, draws=3).passed for seed in range(30)
     ]
     assert sum(failed) == 0
+
+
+def test_a_blind_target_is_scored_as_in_signals_that_are_silenced_whole_without_a_copy_of_the_others():
+    signals = world(8, 300, leak=1.0, population=20)
+    cubes = {name: getattr(signals, name).copy() for name in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")}
+    for name in ("margin", "entropy", "modified_entropy"):
+        cubes[name][3] = cubes[name][3].mean()
+    cubes["correct"][3], cubes["top_log_p"][3] = True, cubes["top_log_p"][3].mean(0)
+    whole, alone = replace(signals, **cubes), silenced(signals, 3)
+    for name in ("rmia", "lira_global", "vote", "base", "song_mittal"):
+        expected = attacks.score(name, whole, targets=[3]).value
+        assert np.array_equal(attacks.score(name, alone, signals).value, expected), name
+    large = world(60, 4000)
+    tracemalloc.start()
+    silenced(large, 3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < large.margin.nbytes / 4
 
 
 def test_same_seed_same_table_and_large_pools_are_thinned():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -54,6 +55,20 @@ def test_draws_do_not_depend_on_how_many_are_held_at_once(monkeypatch):
     monkeypatch.setattr(module, "TARGETS", 3)
     for name, draws in metrics.bootstrap(scores, FPR, draws=20).items():
         np.testing.assert_array_equal(draws, whole[name])
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process here runs on all cores")
+def test_draws_use_no_more_threads_than_there_are_cores_for_this_process(monkeypatch):
+    asked, executor = [], module.ThreadPoolExecutor
+    monkeypatch.setattr(module, "ThreadPoolExecutor", lambda threads: asked.append(threads) or executor(threads))
+    monkeypatch.setattr(module, "TARGETS", 1)
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        metrics.bootstrap(pool(4, 50), FPR, draws=5)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert asked == [1]
 
 
 def test_equal_infinite_scores_are_one_block_in_every_draw():

@@ -1,4 +1,7 @@
+import gc
 import pickle
+import tracemalloc
+import weakref
 
 import mpmath
 import numpy as np
@@ -133,10 +136,14 @@ def test_a_selection_of_a_selection_is_numpys_own(pick, again):
         if name in CUBES:
             expected = value[m][:, q][:, :, n][m2][:, q2][:, :, n2]
             assert np.array_equal(part.cut(name, slice(1, 3), slice(0, 1)), expected[:, :1, 1:3])
+            for query in range(part.shape[1])[:1]:
+                assert np.array_equal(part.cut(name, slice(1, 3), query), expected[:, query, 1:3])
+            assert np.array_equal(part.cut(name, slice(1, 3), models=slice(None, None, -1)), expected[::-1, :, 1:3])
             assert part.shape == expected.shape
         else:
             expected = value[m][:, n][m2][:, n2]
             assert np.array_equal(part.cut(name, slice(1, 3)), expected[:, 1:3])
+            assert np.array_equal(part.cut(name, slice(1, 3), models=np.zeros(len(expected[:1]), int)), expected[:1, 1:3])
         assert np.array_equal(getattr(part, name), expected)
     assert np.array_equal(part.labels, whole.labels[n][n2])
 
@@ -151,6 +158,42 @@ def test_what_is_not_read_of_a_selection_is_not_made():
         part.marginal  # noqa: B018
     with pytest.raises(IndexError):
         part.select(models=[2])
+
+
+def test_a_selection_lets_go_of_the_rest_once_all_of_it_was_read():
+    whole = world()
+    part, kept = whole.select(models=[1, 3], samples=[2, 5, 7]), weakref.ref(whole)
+    read = {name: getattr(part, name) for name in PER_MODEL[:-1]}
+    del whole
+    gc.collect()
+    assert kept() is not None, "what is left is still cut from it"
+    read[PER_MODEL[-1]] = getattr(part, PER_MODEL[-1])
+    gc.collect()
+    assert kept() is None and all(getattr(part, name) is value for name, value in read.items())
+    assert np.array_equal(part.select(samples=[2]).cut("margin"), read["margin"][:, :, [2]])
+
+
+def test_some_samples_of_some_models_are_read_without_those_of_the_others():
+    samples = np.arange(0, 20_000, 2)
+    margin = np.zeros((50, 1, 20_000))
+    whole = Signals(
+        margin,
+        np.zeros(20_000, int),
+        None,
+        np.zeros(20_000, bool),
+        "plain",
+        margin,
+        margin,
+        margin > 0,
+        margin[:, 0, :, None],
+        {},
+    )
+    part = whole.select(samples=samples).select(models=[7, 3])
+    tracemalloc.start()
+    cut = part.cut("margin")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert cut.shape == (2, 1, 10_000) and peak < 5 * cut.nbytes
 
 
 def test_a_selection_survives_pickling_without_the_rest():

@@ -200,7 +200,8 @@ def _by_membership(target, targets, member, audited) -> tuple[np.ndarray, np.nda
     """Accuracy and mean loss of each target, (targets, 2): on members, on non-members; NaN for the loss of aligned margins."""
     out = np.full((2, len(targets), 2), np.nan)
     for i, t in enumerate(targets):
-        values = (target.correct[t],) if "align" in target.info else (target.correct[t], -log_p(target.margin[t]))
+        one = target.select(models=[t])
+        values = (one.correct[0],) if "align" in target.info else (one.correct[0], -log_p(one.margin[0]))
         for kind, cube in enumerate(values):
             per_sample = over_queries(cube[None], target.draws)[0, audited]
             for column, side in enumerate((member[i], ~member[i])):

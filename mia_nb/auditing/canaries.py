@@ -159,7 +159,8 @@ def _flag(at, share: float) -> str:
 def _clustered(value, member, which, canaries: int, fpr, draws: int, seed: int) -> np.ndarray:
     """(draws, FPRs) pooled TPRs when canaries are drawn with replacement, all trials of one together."""
     order = np.argsort(-value, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(value[order]) != 0), len(order) - 1)
+    falling = value[order]
+    ends = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1)  # a difference of infinities is none
     member, which, fpr = member[order], which[order], np.atleast_1d(fpr)
     rng, out = np.random.default_rng([seed, 11]), np.full((draws, len(fpr)), np.nan)
     for row in out:

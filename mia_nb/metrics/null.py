@@ -141,7 +141,7 @@ def _blind(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool) 
     for unit, row in enumerate(np.unique(units, return_index=True)[1]):
         world = _silenced(signals, row)
         for i, attack in enumerate(blind.values()):
-            values[i, unit] = auc(*scored(run_attack(attack, world, targets=[row], keep_mate=keep_mate), 0))
+            values[i, unit] = auc(*scored(run_attack(attack, world, signals, keep_mate=keep_mate), 0))
     return _worst("blind", list(blind), values, _null_error(signals))
 
 
@@ -150,13 +150,13 @@ def _mean_reference_margin(target: Signals, references: Signals | None) -> np.nd
 
 
 def _silenced(signals: Signals, row: int) -> Signals:
-    """The signals with one model answering the same for every sample."""
-    cubes = {name: getattr(signals, name).copy() for name in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")}
-    for name in ("margin", "entropy", "modified_entropy"):
-        cubes[name][row] = cubes[name][row].mean()
-    cubes["correct"][row] = True
-    cubes["top_log_p"][row] = cubes["top_log_p"][row].mean(0)
-    return replace(signals, **cubes)
+    """One model of the signals, answering the same for every sample."""
+    one = signals.select(models=[row])
+    cubes = {
+        name: np.full_like(getattr(one, name), getattr(one, name).mean()) for name in ("margin", "entropy", "modified_entropy")
+    }
+    top = np.broadcast_to(one.top_log_p.mean(1, keepdims=True), one.top_log_p.shape)
+    return replace(one, **cubes, correct=np.ones_like(one.correct), top_log_p=top)
 
 
 def _mean_auc(signals: Signals, attack, units: np.ndarray, keep_mate: bool, targets=None) -> float:

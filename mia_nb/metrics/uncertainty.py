@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -56,7 +55,9 @@ def bootstrap(scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0) -> d
     targets = len(scores.value)
     metrics = np.empty((draws, targets, 2 + len(fpr)))
     batches = np.array_split(np.arange(targets), -(-targets // TARGETS))
-    with ThreadPoolExecutor(min(len(batches), os.cpu_count() or 1)) as executor:
+    from joblib import cpu_count  # respects containers and affinity; few of those who import this draw
+
+    with ThreadPoolExecutor(min(len(batches), cpu_count())) as executor:
         for few, found in zip(batches, executor.map(lambda few: _drawn(scores, few, fpr, draws, seed), batches), strict=True):
             metrics[:, few] = found
     pair_rng = np.random.default_rng([seed, 1])
