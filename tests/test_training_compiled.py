@@ -515,7 +515,7 @@ def test_a_way_that_fails_is_not_taken_and_measured_again_by_the_next_pool(image
 
 
 def test_ways_that_are_only_tried_are_refused_in_silence(images, quick, monkeypatch, capsys):
-    plan = plan_of(replace(MLP, model=f"{HERE}:Sniffing", epochs=400), images)
+    plan = plan_of(replace(MLP, model=f"{HERE}:Sniffing", epochs=400, num_models=2), images)
     monkeypatch.setattr(execution, "_seconds", lambda plan, models: 0.1 * models)
     assert not execution.choose(plan, "cpu", "measure", 1)["compiled"]
     assert "training without" not in capsys.readouterr().err
