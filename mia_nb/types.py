@@ -259,7 +259,7 @@ def _positions(size: int, index) -> range | np.ndarray:
 
 def _within(positions, index):
     """positions[index], a range of a range staying one."""
-    return positions[index] if isinstance(index, (slice, int)) else np.asarray(positions)[index]
+    return positions[index] if isinstance(index, (slice, int)) else np.asarray(positions, int)[index]
 
 
 def _picked(value: np.ndarray, models, queries: tuple, samples) -> np.ndarray:
