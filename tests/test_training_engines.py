@@ -1,20 +1,25 @@
 """Pools trained by other processes: the same bytes, nothing lost and nothing twice when a worker dies."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 
 import joblib
+import numpy as np
 import pytest
 import toys
 
-from mia_nb import data, training
+from mia_nb import data, store, training
 from mia_nb.training import engines
+from mia_nb.training import train as trainer
 from mia_nb.types import Recipe
 
 distributed, ray, submitit = (pytest.importorskip(name) for name in ("distributed", "ray", "submitit"))
@@ -72,11 +77,14 @@ def test_a_worker_killed_inside_a_model_costs_no_model_and_none_is_trained_twice
     assert made(killed) == made(whole) and len(made(whole)) == 8
     assert set(times_written(killed).values()) == {1}
     steps, of_whole = ((tmp_path / name).read_text().splitlines() for name in ("steps", "steps of the whole"))
-    # the one epoch's steps that came after the last part file, at most five, of as many workers as died with the first
-    assert len(of_whole) < len(steps) <= len(of_whole) + 2 * 5
-    assert str(os.getpid()) not in steps  # this process only looked on, but for what it tries beforehand
+    # five steps an epoch, dead in the eighth: three of the second epoch are done again, and none of the first, which is stored;
+    # joblib stops its other worker with the dead one, which costs that one five steps at most
+    again = len(steps) - len(of_whole)
+    assert 3 <= again <= 8 if workers == "joblib:2" else again == 3
+    assert str(os.getpid()) not in steps  # this process only looked on
 
 
+@pytest.mark.slow
 def test_executors_of_the_standard_library_and_of_joblib_serve_too(images, tmp_path):
     here = made(train(SMALL, images, tmp_path / "here", workers=1))
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
@@ -86,16 +94,68 @@ def test_executors_of_the_standard_library_and_of_joblib_serve_too(images, tmp_p
         assert made(train(SMALL, images, tmp_path / "threads", workers=executor, strategy="stacked:4")) == here
 
 
+@pytest.mark.slow
 def test_what_a_worker_complains_of_is_said_here_in_one_line(images, tmp_path):
-    recipe = Recipe(**{**SMALL.to_json(), "model": "toys:fused", "model_args": {"place": str(tmp_path / "absent")}})
-    with pytest.raises(FileNotFoundError):
-        train(recipe, images, tmp_path / "a", workers=1)  # already when it is tried here
-    pool = train(SMALL, images, tmp_path / "b", workers=1)
+    pool = train(SMALL, images, tmp_path, workers=1)
     (pool.folder.path / "execution.json").unlink()
     for name in ("model_000.safetensors", "model_001.safetensors"):
         pool.folder.remove(name)
     with pytest.raises(ValueError, match=r"worker on .*execution.json is missing or altered.*force=True"):
-        train(SMALL, images, tmp_path / "b", workers="joblib:2")
+        train(SMALL, images, tmp_path, workers="joblib:2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["joblib:1", "dask:1"])
+def test_a_worker_that_lives_on_trains_a_builders_code_of_now(workers, images, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "from torch import nn\n\n\ndef net(in_channels, num_classes, size):\n"
+    source += "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.{}(), nn.Linear(8, num_classes))\n"
+    recipe, found = Recipe(model="edited:net", num_models=2, epochs=1, batch=16), []
+    for name in ("ReLU", "Tanh"):
+        (tmp_path / "edited.py").write_text(source.format(name) + "#" * len(found))
+        sys.modules.pop("edited", None)
+        importlib.invalidate_caches()
+        here, there = (made(train(recipe, images, tmp_path / f"{name}{how}", workers=how)) for how in (1, workers))
+        assert here == there
+        found.append(there)
+    assert found[0] != found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["joblib:2", "dask:2"])
+def test_an_interrupt_stops_the_workers_after_their_epoch(workers, images, tmp_path, monkeypatch):
+    recipe = Recipe(model="toys:fused", model_args={"place": str(tmp_path), "pause": 0.02}, num_models=2, epochs=500, batch=16)
+    steps = tmp_path / "steps"
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(trainer.Bar, "update", interrupt)  # at the first report
+        train(recipe, images, tmp_path / "pool", workers=workers, strategy="plain")
+    time.sleep(3)
+    before = steps.read_text()
+    time.sleep(2)
+    assert steps.read_text() == before and before.count("\n") < 2 * 5 * 100
+    (folder,) = (tmp_path / "pool").glob("pool-*")
+    assert not store.Folder(folder).locked("part_000-000") and not list(folder.glob(".tmp-wanted*"))
+
+
+@pytest.mark.slow
+def test_a_model_that_a_worker_forgot_is_asked_for_again(images, tmp_path, monkeypatch):
+    forgotten = []
+    forget = store.Folder._list
+
+    def once(folder, name, sha256):
+        if name == "model_001.safetensors" and not forgotten:
+            forgotten.append(name)
+        else:
+            forget(folder, name, sha256)
+
+    monkeypatch.setattr(store.Folder, "_list", once)
+    with ThreadPoolExecutor(1) as executor:
+        pool = train(SMALL, images, tmp_path, workers=executor, strategy="plain")
+    assert forgotten and pool.status == ["trained"] * 8
 
 
 @pytest.mark.parametrize(
@@ -104,9 +164,11 @@ def test_what_a_worker_complains_of_is_said_here_in_one_line(images, tmp_path):
         (0, "wanted a number from 1 up"),
         ("spark:4", "wanted a number, or joblib:NUMBER"),
         ("dask:0", "at least one worker"),
-        ("slurm:many", "jobs at a time"),
+        ("slurm:many", "wanted slurm:NUMBER"),
         ("slurm:4", "MIA_NB_SLURM holds submitit's parameters"),
-        ("dask:tcp://127.0.0.1:1", "no scheduler answers there"),
+        ("joblib:many", "wanted joblib:NUMBER"),
+        ("dask:-1", "at least one worker"),
+        pytest.param("dask:tcp://127.0.0.1:1", "no scheduler answers there", marks=pytest.mark.slow),
         (print, "wanted a number, a name such as dask:8"),
         (2.5, "wanted a number, a name such as dask:8"),
     ],
@@ -124,10 +186,11 @@ def test_a_builder_of_a_script_is_refused_before_any_worker_starts(images, tmp_p
         train(Recipe(**{**SMALL.to_json(), "model": "__main__:net"}), images, tmp_path, workers="dask:2")
 
 
+@pytest.mark.slow
 def test_slurm_jobs_take_their_parameters_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("MIA_NB_SLURM", f"{{cluster: local, timeout_min: 7, folder: {tmp_path}}}")
     engine = engines.find("slurm:3")
-    assert engine.name == "submitit"
+    assert engine.name == "submitit" and engine.workers == 3
     assert engines.map(engine, os.path.basename, [("",), ("",)]) == []  # "" is no complaint
     assert list(tmp_path.glob("*/*_submitted.pkl"))
     monkeypatch.setenv("MIA_NB_SLURM", "{cluster: local, walltime: 3}")
@@ -135,14 +198,76 @@ def test_slurm_jobs_take_their_parameters_from_the_environment(tmp_path, monkeyp
         engines.find("slurm:3")
 
 
+def test_slurm_wants_to_be_told_whether_a_gpu_is_needed_and_asks_for_one(tmp_path, monkeypatch):
+    sbatch = tmp_path / "sbatch"
+    sent = tmp_path / "sent"
+    sbatch.write_text(f"#!/bin/sh\ncp $1 {sent}\necho Submitted batch job 7\n")
+    sbatch.chmod(0o755)
+    (tmp_path / "srun").symlink_to(sbatch)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("MIA_NB_SLURM", f"{{folder: {tmp_path / 'jobs'}}}")
+    engine = engines.find("slurm:16")
+    assert engine.workers == 16 and engine.limit is None  # a whole array at once
+    with pytest.raises(ValueError, match="say device=cuda, or device=cpu"):
+        engine.submit(os.path.basename, [("",)], None)
+    for gpu in (False, True):
+        engine.submit(os.path.basename, [("",), ("",)], gpu)
+        script = sent.read_text()
+        assert ("gpus-per-node=1" in script) == gpu and "--array=0-1%2" in script  # of two jobs at most two
+
+
+class Instant(Executor):
+    """An executor that answers at once, and counts what is handed over."""
+
+    def __init__(self, answers):
+        self.answers, self.given = iter(answers), 0
+
+    def submit(self, fn, /, *args):
+        self.given += 1
+        future = Future()
+        answer = next(self.answers)
+        future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
+        return future
+
+
+def test_map_tells_what_was_lost_from_what_was_complained_of():
+    lost = engines.map(engines.find(Instant([None, BrokenProcessPool("gone"), None])), print, [()] * 3)
+    assert [str(error) for error in lost] == ["gone"]
+    for complaint, kind in (("ValueError: no", ValueError), ("OSError 28: full", OSError), ("KeyError: x", RuntimeError)):
+        with pytest.raises(kind) as raised:
+            engines.map(engines.find(Instant([None, complaint])), print, [()] * 2)
+    assert "KeyError: x" in str(raised.value)
+    broken = ProcessPoolExecutor(1)
+    broken.shutdown()
+    assert isinstance(engines.map(engines.find(broken), print, [()])[0], RuntimeError)
+    few, handed = engines.find(Instant([None] * 5)), []
+
+    def submit(fn, items, gpu):
+        handed.append(len(items))
+        return few.submit(fn, items, gpu)
+
+    assert engines.map(few._replace(limit=2, submit=submit), print, [()] * 5) == []
+    assert handed == [2, 2, 1]
+
+
 @pytest.mark.slow
 def test_a_job_of_submitit_that_runs_out_of_time_is_started_again(tmp_path):
     executor = submitit.LocalExecutor(tmp_path / "%j", max_num_timeout=5)
     executor.update_parameters(timeout_min=0.75, signal_delay_s=25)  # signalled after twenty seconds
     code = "import sys, time, pathlib; p = pathlib.Path(sys.argv[1]); first = not p.exists(); p.touch(); time.sleep(60 * first)"
-    (job,) = engines._submit_jobs(executor, subprocess.call, [([sys.executable, "-c", code, str(tmp_path / "mark")],)], False)
+    engine = engines.find(executor)
+    (job,) = engine.submit(subprocess.call, [([sys.executable, "-c", code, str(tmp_path / "mark")],)], False)
     assert job.result() == 0
-    assert "Job requeued" in job.stdout() or "requeu" in job.stdout().lower()
+    assert "requeu" in job.stdout().lower()
+
+
+def test_objects_that_are_executors_are_recognised_whatever_module_they_come_from(monkeypatch):
+    from joblib.externals.loky import get_reusable_executor
+
+    executor = get_reusable_executor(max_workers=2)
+    assert engines.find(executor).submit.func is engines._submit and engines.find(executor).workers == 2
+    assert engines.find(np.int64(4)) is None
+    assert engines.find(joblib.Parallel(3)).workers == 3
 
 
 CLAIM = """

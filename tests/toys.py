@@ -172,7 +172,7 @@ def mixing(in_channels, num_classes, size):
 
 
 class Fused(nn.Module):
-    """An MLP that notes every training step, and kills its process at a model's fourth where it finds a fuse."""
+    """An MLP that notes every training step, and kills its process at a model's eighth where it finds a fuse."""
 
     def __init__(self, inner, place, pause):
         super().__init__()
@@ -184,7 +184,7 @@ class Fused(nn.Module):
             with open(self.place / "steps", "a") as file:
                 file.write(f"{os.getpid()}\n")
             self.steps += 1
-            if self.steps == 4:
+            if self.steps == 8:
                 with contextlib.suppress(FileNotFoundError):
                     (self.place / "fuse").unlink()
                     os.kill(os.getpid(), signal.SIGKILL)

@@ -21,5 +21,5 @@ def lines(steps: list[Step]) -> Iterator[str]:
         given = step.parameters
         images = data.load(given["dataset"], root=given["data_root"], limit=given["limit"], download=given["download"])
         recipe = Recipe(**{name: value for name, value in given.items() if name in known})
-        workers = given["workers"] if isinstance(given["workers"], int) else None
-        yield training.estimate(recipe, images, device=given["device"], strategy=given["strategy"], workers=workers)["text"]
+        how = {name: given[name] for name in ("device", "strategy", "workers")}
+        yield training.estimate(recipe, images, **how)["text"]

@@ -16,7 +16,7 @@ from mia_nb.training.clipped import group_of
 from mia_nb.training.execution import choose, processes, recorded_way
 from mia_nb.training.loop import DTYPES, Plan
 from mia_nb.training.progress import duration
-from mia_nb.training.train import complete, membership, plan_of
+from mia_nb.training.train import check, complete, membership, plan_of
 from mia_nb.training.work import threads
 from mia_nb.types import Images, Recipe
 
@@ -69,6 +69,7 @@ def estimate(
     recipe: Recipe,
     images: Images,
     *,
+    member: np.ndarray | None = None,
     device: str | None = None,
     strategy: str = "auto",
     workers: int | None = None,
@@ -78,12 +79,15 @@ def estimate(
 
     seconds = epoch * epochs * ceil(groups / groups at a time), `epoch` those of one group. An epoch that would take more than
     `limit` seconds is measured over fewer of its steps. text: "16 resnet18, 200 epochs: about 2 h 10 min on this device ...".
-    Nothing is stored. Caveat: the group is measured alone; groups beside it share memory and caches, and a busy machine is
-    slower. The progress bar of a training says it again from what all workers did.
+    Nothing is stored; derived recipes start from fresh weights. Raises ValueError as `train_pool` does. Caveat: the group is
+    measured alone; groups beside it share memory and caches, and a busy machine is slower. The progress bar of a training says
+    it again from what all workers did.
     """
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise ValueError(f"workers={workers!r}: what is measured is this machine; wanted a number of its processes, or None")
     fresh = complete(replace(recipe, parent=None, epochs=max(recipe.epochs, 1)))
-    given = {"split": "pairs"} if recipe.split == "given" and recipe.num_models % 2 == 0 else {}
-    member, population = membership(replace(fresh, **given), images, None)
+    member, population = membership(fresh, images, member)
+    check(fresh, images, member, population)
     plan = plan_of(fresh, images, member, population)
     how = choose(plan, device, strategy, workers)
     plan = recorded_way(how).of(plan._replace(device=torch.device(how["device"])))
@@ -118,6 +122,7 @@ def _epoch(plan: Plan, rows: list[int], limit: float) -> tuple[float, int]:
 
 
 def _shortened(plan: Plan, steps: int) -> Plan:
-    """The plan with as many members as make so many steps an epoch."""
-    member = plan.member & (np.cumsum(plan.member, 1) <= steps * plan.recipe.batch)
+    """The plan with an epoch of so many steps: other members, as only their number matters here."""
+    member = np.zeros_like(plan.member)
+    member[:, : steps * plan.recipe.batch] = True
     return plan._replace(member=member, recipe=replace(plan.recipe, split="given"))

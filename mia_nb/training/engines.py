@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import getpass
 import importlib
+import numbers
 import os
 import subprocess
 import tempfile
@@ -28,11 +30,12 @@ HOURS = 4  # of a SLURM job, unless said otherwise
 class Engine(NamedTuple):
     """submit(fn, items, gpu) starts fn(*item) for every item and gives futures: done(), result(), cancel().
 
-    gpu: whether an item wants a GPU, None where nobody knows yet."""
+    gpu: whether an item wants a GPU, None where nobody knows yet. limit: items that may be handed over at a time."""
 
     name: str
     workers: int  # units at a time
     submit: Callable[[Callable, list[tuple], bool | None], list]
+    limit: int | None = None
 
 
 def find(workers: Any) -> Engine | None:
@@ -44,26 +47,25 @@ def find(workers: Any) -> Engine | None:
     joblib.Parallel, the initialised module ray, any concurrent.futures.Executor (processes: threads take turns).
     Raises ValueError for anything else, and for an engine that is not installed, with the command that installs it.
     """
-    if workers is None or (isinstance(workers, int) and not isinstance(workers, bool)):
+    if workers is None or (isinstance(workers, numbers.Integral) and not isinstance(workers, bool)):
         if workers is not None and workers < 1:
             raise ValueError(f"workers={workers}: wanted a number from 1 up, or an engine such as dask:8")
         return None
     if isinstance(workers, str):
         return _named(workers)
-    module = type(workers).__module__.partition(".")[0]
     if getattr(workers, "__name__", None) == "ray":
         return _ray_engine(workers)
-    if module == "joblib":
-        return Engine("joblib", workers._effective_n_jobs(), functools.partial(_call_parallel, workers))
-    if module == "submitit":
-        return Engine("submitit", _parallel_jobs(workers), functools.partial(_submit_jobs, workers))
-    if module == "distributed":
-        return _dask_engine(workers)
     if isinstance(workers, Executor):
         return Engine(type(workers).__name__, getattr(workers, "_max_workers", None) or 1, functools.partial(_submit, workers))
+    if type(workers).__module__.startswith("submitit."):
+        return _submitit_engine(workers)
+    if hasattr(workers, "_effective_n_jobs"):
+        return Engine("joblib", workers._effective_n_jobs(), functools.partial(_call_parallel, workers))
+    if hasattr(workers, "scheduler_info") and hasattr(workers, "submit"):
+        return _dask_engine(workers)
     raise ValueError(
         f"workers={workers!r}: wanted a number, a name such as dask:8, ray:8, slurm:8 or joblib:8, or an executor of joblib, "
-        "Ray, Dask, submitit or concurrent.futures"
+        "Ray, Dask (its Client), submitit or concurrent.futures"
     )
 
 
@@ -71,9 +73,21 @@ def _named(text: str) -> Engine:
     name, _, what = text.partition(":")
     if name not in EXTRAS:
         raise ValueError(f"workers={text!r}: wanted a number, or {', '.join(f'{n}:NUMBER' for n in EXTRAS)}")
-    if what.isdigit() and not int(what):
+    try:
+        count = int(what) if what else None
+    except ValueError:
+        count = None  # an address
+        if name in ("joblib", "slurm"):
+            raise ValueError(f"workers={text!r}: wanted {name}:NUMBER, how many at a time") from None
+    if count is not None and count < 1:
         raise ValueError(f"workers={text!r}: wanted at least one worker")
-    return {"joblib": _joblib, "dask": _dask, "ray": _ray, "slurm": _slurm}[name](what)
+    if name == "joblib":
+        from joblib import Parallel
+
+        return find(Parallel(count or -1))
+    if name == "slurm":
+        return _slurm(text, count or 8)
+    return _dask(what) if name == "dask" else _ray(what, count)
 
 
 def _load(module: str, engine: str):
@@ -83,29 +97,37 @@ def _load(module: str, engine: str):
         raise ValueError(f"workers={engine}: {module} is not installed; try: pip install 'mia_nb[{EXTRAS[engine]}]'") from error
 
 
-def _joblib(what: str) -> Engine:
-    from joblib import Parallel
-
-    return find(Parallel(int(what) if what.isdigit() else -1))
+def _dask(what: str) -> Engine:
+    """One cluster or connection for a text; what was started here ends with this process."""
+    if (client := _connect(what)).status != "running":
+        _connect.cache_clear()
+        client = _connect(what)
+    return _dask_engine(client)
 
 
 @functools.cache
-def _dask(what: str) -> Engine:
-    """One cluster or connection for a text; what was started here ends with this process."""
+def _connect(what: str):
     distributed = _load("distributed", "dask")
-    if what.isdigit() or not what:
-        from joblib import cpu_count
+    if what and not what.isdigit():
+        try:
+            return distributed.Client(what, timeout=10)
+        except OSError as error:
+            reason = f"no scheduler answers there ({error}); start one with: dask scheduler"
+            raise ValueError(f"workers=dask:{what}: {reason}") from error
+    from joblib import cpu_count
 
-        cluster = distributed.LocalCluster(
-            n_workers=int(what or cpu_count()), threads_per_worker=1, dashboard_address=None, silence_logs="ERROR"
-        )
-        return _dask_engine(distributed.Client(cluster))
     try:
-        return _dask_engine(distributed.Client(what, timeout=20))
-    except OSError as error:
-        raise ValueError(
-            f"workers=dask:{what}: no scheduler answers there ({error}); start one with: dask scheduler"
-        ) from error
+        cluster = distributed.LocalCluster(
+            n_workers=int(what or cpu_count()),
+            threads_per_worker=1,
+            memory_limit=0,
+            dashboard_address=None,
+            silence_logs="ERROR",
+        )
+    except RuntimeError as error:
+        reason = 'in a script its workers import the script, so start it below `if __name__ == "__main__":`'
+        raise ValueError(f"workers=dask:{what}: no local cluster could be started; {reason}") from error
+    return distributed.Client(cluster)
 
 
 def _dask_engine(client) -> Engine:
@@ -116,10 +138,10 @@ def _dask_engine(client) -> Engine:
     return Engine("dask", max(1, len(client.scheduler_info(n_workers=-1)["workers"])), submit)
 
 
-def _ray(what: str) -> Engine:
+def _ray(what: str, count: int | None) -> Engine:
     ray = _load("ray", "ray")
     if not ray.is_initialized():
-        given = {"num_cpus": int(what), "include_dashboard": False} if what.isdigit() else {"address": what or None}
+        given = {"num_cpus": count, "include_dashboard": False} if count else {"address": what or None}
         for patience in (True, False):
             try:
                 ray.init(**given, log_to_driver=False, logging_level="ERROR")
@@ -130,7 +152,7 @@ def _ray(what: str) -> Engine:
                 ray.shutdown()
                 if not patience:
                     raise
-    return _ray_engine(ray, int(what) if what.isdigit() else None)
+    return _ray_engine(ray, count)
 
 
 def _ray_engine(ray, workers: int | None = None) -> Engine:
@@ -138,7 +160,8 @@ def _ray_engine(ray, workers: int | None = None) -> Engine:
     if not ray.is_initialized():
         raise ValueError("workers=ray, but Ray is not initialised: call ray.init() first, or take workers='ray:8'")
     there = ray.cluster_resources()
-    count = workers or int(there.get("GPU", 0)) or int(there.get("CPU", 1))
+    most = max(1, int(there.get("CPU", 1)))
+    count = min(workers or int(there.get("GPU", 0)) or most, most)
 
     def submit(fn, items, gpu):
         if gpu and "GPU" not in there:
@@ -164,23 +187,34 @@ class _RayFuture(NamedTuple):
         self.ray.cancel(self.reference, force=True)
 
 
-def _slurm(what: str) -> Engine:
+def _slurm(text: str, count: int) -> Engine:
     submitit = _load("submitit", "slurm")
-    if what and not what.isdigit():
-        raise ValueError(f"workers=slurm:{what}: wanted slurm:NUMBER, jobs at a time; other parameters go to MIA_NB_SLURM")
     try:
-        given = yaml.safe_load(os.environ.get("MIA_NB_SLURM", "{}"))
+        given = yaml.safe_load(os.environ.get("MIA_NB_SLURM", "")) or {}
         folder = Path(given.pop("folder", Path.home() / ".mia_nb" / "slurm"))
         executor = submitit.AutoExecutor(folder / "%j", cluster=given.pop("cluster", "slurm"))
-        executor.update_parameters(**{"timeout_min": 60 * HOURS, "slurm_array_parallelism": int(what or 8), **given})
+        executor.update_parameters(**{"timeout_min": 60 * HOURS, "slurm_array_parallelism": count, **given})
     except (AttributeError, NameError, TypeError, RuntimeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"workers=slurm:{what}: {reason}; MIA_NB_SLURM holds submitit's parameters as YAML") from error
-    return find(executor)
+        raise ValueError(f"workers={text}: {reason}; MIA_NB_SLURM holds submitit's parameters as YAML") from error
+    return _submitit_engine(executor)._replace(workers=count)
 
 
-def _parallel_jobs(executor) -> int:
-    return int(getattr(executor, "parameters", {}).get("slurm_array_parallelism") or os.cpu_count() or 1)
+def _submitit_engine(executor) -> Engine:
+    slurm = getattr(executor, "cluster", type(executor).__name__.lower()).startswith("slurm")
+    count = int(executor.parameters.get("array_parallelism") or 0) if slurm else os.cpu_count()
+
+    def submit(fn, items, gpu):
+        asked = [value for name, value in executor.parameters.items() if "gpu" in name or "gres" in name]
+        if slurm and gpu is None and not any(asked):
+            raise ValueError("SLURM gives no GPU to jobs that ask for none: say device=cuda, or device=cpu")
+        if slurm and gpu and not any(asked):
+            executor.update_parameters(gpus_per_node=1)
+        with executor.batch():
+            return [executor.submit(Requeued(fn), *item) for item in items]
+
+    # its local processes all start at once
+    return Engine("submitit", count or 8, submit, None if slurm else count)
 
 
 class Requeued:
@@ -198,13 +232,6 @@ class Requeued:
         return DelayedSubmission(self, *args)
 
 
-def _submit_jobs(executor, fn, items, gpu) -> list:
-    if gpu and hasattr(executor, "cluster") and executor.cluster == "slurm" and "gres" not in executor.parameters:
-        executor.update_parameters(gpus_per_node=executor.parameters.get("gpus_per_node") or 1)
-    with executor.batch():
-        return [executor.submit(Requeued(fn), *item) for item in items]
-
-
 def _submit(executor: Executor, fn, items, gpu) -> list:
     return [executor.submit(fn, *item) for item in items]
 
@@ -219,28 +246,33 @@ def _call_parallel(parallel, fn, items, gpu) -> list:
     return [future]
 
 
-def map(
-    engine: Engine, fn: Callable, items: Iterable[tuple], *, gpu: bool | None = None, progress=lambda: None
-) -> list[Exception]:
+def map(engine: Engine, fn: Callable, items: Iterable[tuple], *, gpu: bool | None = None, progress=lambda: None) -> list:
     """fn(*item) for every item, wherever; fn answers None, or in words what it complains of.
 
     What a worker was lost to (whatever the engine itself raises) comes back, one exception each: ask what is missing and map
-    again. progress() is called now and then. Raises at the first complaint, ValueError where fn met one, else RuntimeError;
-    what still waits is cancelled then, and on an interrupt.
+    again. progress() is called now and then. Raises at the first complaint, ValueError or OSError where fn met one, else
+    RuntimeError; what still waits is cancelled then, and on an interrupt.
     """
-    futures, lost, pause = engine.submit(fn, list(items), gpu), [], 0.01
+    waiting, futures, lost, pause = list(items), [], [], 0.01
     try:
-        while futures:
+        while waiting or futures:
+            room = len(waiting) if engine.limit is None else engine.limit - len(futures)
+            if waiting and room > 0:
+                try:
+                    futures += engine.submit(fn, waiting[:room], gpu)
+                except ValueError:
+                    raise
+                except Exception as error:  # an executor that is broken, a client that was closed
+                    return [*lost, error]
+                waiting = waiting[room:]
             for future in [f for f in futures if f.done()]:
                 futures.remove(future)
                 try:
                     complaint = future.result()
                 except Exception as error:
                     lost.append(error)
-                    continue
-                if complaint:
-                    kind, _, text = complaint.partition(": ")
-                    raise ValueError(text) if kind == "ValueError" else RuntimeError(complaint)
+                else:
+                    _raise(complaint)
             progress()
             time.sleep(pause)
             pause = min(1.3 * pause, 0.5)
@@ -249,6 +281,17 @@ def map(
             with contextlib.suppress(Exception):  # it is being given up anyway
                 future.cancel()
     return lost
+
+
+def _raise(complaint: str | None) -> None:
+    if not complaint:
+        return
+    kind, _, text = complaint.partition(": ")
+    if kind == "ValueError":
+        raise ValueError(text)
+    if kind.startswith("OSError "):
+        raise OSError(int(kind.removeprefix("OSError ")), text)
+    raise RuntimeError(complaint)
 
 
 def gpus() -> list[str]:
@@ -272,7 +315,7 @@ def own_gpu() -> tuple[str | None, filelock.FileLock | None]:
     if len(there) < 2:
         return next(iter(there), None), None
     for name in [*there, None]:
-        lock = filelock.FileLock(Path(tempfile.gettempdir()) / f"mia_nb-{os.getuid()}-gpu-{name}.lock", timeout=0)
+        lock = filelock.FileLock(Path(tempfile.gettempdir()) / f"mia_nb-{getpass.getuser()}-gpu-{name}.lock", timeout=0)
         with contextlib.suppress(filelock.Timeout):
             lock.acquire()
             break

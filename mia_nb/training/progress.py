@@ -32,29 +32,48 @@ class Bar:
     Once every worker has told of an epoch, a long training says how long it will take."""
 
     def __init__(self, title: str, rows: list[int], epochs: int, execution: dict, workers: int, progress: bool):
-        self.label = f"training {len(rows)} {title} ({recorded_way(execution)}, {workers} x {execution['threads']} threads)"
+        place = "" if execution["device"] == "cpu" else f" on {execution['device']}"
+        self.label = (
+            f"training {len(rows)} {title}{place} ({recorded_way(execution)}, {workers} x {execution['threads']} threads)"
+        )
         self.what = f"{len(rows)} {title}, {epochs} epochs"
-        self.measured = workers * execution["group"]  # model-epochs after which all workers have been heard of
+        self.measured = workers * execution["group"]  # model-epochs in which every worker trains one epoch
         self.plain = os.environ.get("MIA_NB_MODE") == "batch"
         self.bar = tqdm(total=len(rows) * epochs, desc=self.label, unit="epoch", disable=not progress or self.plain)
-        self.progress, self.done, self.begun, self.lock = progress, 0, time.perf_counter(), threading.Lock()
+        self.at = dict.fromkeys(rows, 0)  # each row's epoch
+        # the clock runs from the first report on, which came after start-up, queues and compilation
+        self.begun, self.base, self.told = None, 0, False
+        self.progress, self.done, self.lock = progress, 0, threading.Lock()
 
-    def update(self, rows: list[int], epochs: int, loss: float) -> None:
-        """Some rows are `epochs` further (or, where they begin anew, back); called from any thread."""
+    def update(self, rows: list[int], epoch: int, loss: float) -> None:
+        """Some rows have trained so many epochs, be it just now, before this run, or again; called from any thread."""
         with self.lock:
-            before, self.done = self.done, self.done + len(rows) * epochs
+            old, before = self.at[rows[0]], self.done
+            self.at |= dict.fromkeys(rows, epoch)
+            self.done = sum(self.at.values())
             self.bar.set_postfix(loss=f"{loss:.3g}", refresh=False)
-            self.bar.update(len(rows) * epochs)
-            if not self.progress or not self.done:
+            self.bar.update(self.done - before)
+            if not self.progress:
                 return
-            spent = time.perf_counter() - self.begun
-            left = spent * (self.bar.total / self.done - 1)
-            if before < self.measured <= self.done and spent + left > LONG:
-                self.bar.write(f"{self.what}: about {duration(spent + left)} on this device, from one epoch of {self.measured}")
-            if self.plain and before * 10 // self.bar.total != self.done * 10 // self.bar.total:
-                print(
-                    f"{self.label}: {100 * self.done // self.bar.total} %, loss {loss:.3g}, {duration(left)} left", flush=True
-                )
+            if self.begun is None:
+                self.begun, self.base = time.perf_counter(), self.done
+                return
+            if epoch < old or (old == 0 and epoch > 1):  # a unit that begins anew, or goes on from its part file
+                self.base += self.done - before
+            trained = self.done - self.base
+            if trained > 0:
+                self.tell(before, (time.perf_counter() - self.begun) / trained, loss)
+
+    def tell(self, before: int, pace: float, loss: float) -> None:
+        """Say what is due: how long it will take, and a tenth that is done; pace: seconds for a model-epoch."""
+        total = self.bar.total
+        if not self.told and self.done - self.base >= self.measured:
+            self.told = True
+            if pace * total > LONG:
+                self.bar.write(f"{self.what}: about {duration(pace * total)} on this device, from one epoch of each worker")
+        if self.plain and before * 10 // total < self.done * 10 // total:
+            left = duration(pace * (total - self.done))
+            print(f"{self.label}: {100 * self.done // total} %, loss {loss:.3g}, {left} left", flush=True)
 
     def __enter__(self):
         return self

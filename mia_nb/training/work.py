@@ -29,7 +29,7 @@ from mia_nb.training.clipped import group_of
 from mia_nb.training.loop import TRACE_FLOOR, Plan, Start, held_out, learning_rate, short_of_memory
 from mia_nb.types import Images, Recipe
 
-Progress = Callable[[list[int], int, float], None]  # (rows, epochs done just now, mean loss)
+Progress = Callable[[list[int], int, float], None]  # (rows, epochs that they have behind them, mean loss)
 
 
 def load_images(folder: Folder, *, shared: bool = False) -> Images:
@@ -172,15 +172,8 @@ def unit_name(rows: list[int]) -> str:
 def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress) -> None:
     """Train one group to the end, in halves where it does not fit into memory: stacked models do not depend on how many they
     are. ValueError for one model that does not fit."""
-    reported = 0
-
-    def told(rows: list[int], epochs: int, loss: float) -> None:
-        nonlocal reported
-        reported += epochs
-        progress(rows, epochs, loss)
-
     try:
-        _train_group(folder, plan, rows, checkpoint, told)
+        _train_group(folder, plan, rows, checkpoint, progress)
         return
     except RuntimeError as error:
         if not short_of_memory(error):
@@ -194,12 +187,12 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
             f"model {rows[0]} does not fit into memory ({reason}): take a smaller batch or network, fewer workers on this "
             "device, or a larger device; what is finished is kept"
         )
-    progress(rows, -reported, float("nan"))
     half = len(rows) // 2
     print(f"{len(rows)} models do not fit into memory together: training {half} at a time", file=sys.stderr)
     for part in (rows[:half], rows[half:]):
         if unfinished(folder, part):
             train_unit(folder, plan, part, checkpoint, progress)
+    remove_parts(folder, unit_name(rows))
 
 
 def _train_group(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress) -> None:
@@ -214,7 +207,7 @@ def _train_group(folder: Folder, plan: Plan, rows: list[int], checkpoint: float,
         for trace, m in zip(traces, rows, strict=True):
             trace[: len(history)] = flat.pop(f"trace.{m}").numpy()
         group.load(flat)
-        progress(rows, len(history), history[-1][0])
+        progress(rows, len(history), float(np.mean(history[-1])))
     saved = time.monotonic()
     for epoch in range(len(history), epochs):
         try:
@@ -227,7 +220,7 @@ def _train_group(folder: Folder, plan: Plan, rows: list[int], checkpoint: float,
         for trace, m, index, loss in zip(traces, rows, order.numpy(), losses.double().numpy(), strict=True):
             place = np.cumsum(plan.member[m]) - 1
             trace[epoch, place[index]] = np.log(np.maximum(loss, TRACE_FLOOR))
-        progress(rows, 1, float(np.mean(history[-1])))
+        progress(rows, epoch + 1, float(np.mean(history[-1])))
         if not np.isfinite(history[-1]).any():
             break
         if epoch + 1 in plan.recipe.snapshots:
@@ -322,9 +315,12 @@ class Helpers:
     def __exit__(self, *exception) -> None:
         # nothing is left to do here, or all is to stop: a helper that is still starting need not be waited for
         for process, errors in zip(self.processes, self.errors, strict=True):
-            if process.poll() and exception[0] is None:
+            if (status := process.poll()) and exception[0] is None:
                 errors.seek(0)
-                last = (errors.read().decode().strip().splitlines() or ["no message"])[-1]
+                said = errors.read().decode().strip().splitlines() or [
+                    f"killed by signal {-status}" if status < 0 else "no message"
+                ]
+                last = said[-1]
                 print(f"a worker stopped ({last}); its models were trained here instead", file=sys.stderr)
             process.kill()
             process.wait()
