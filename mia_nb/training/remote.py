@@ -132,6 +132,7 @@ def _told(fn: Callable) -> Callable:
             return f"{kind}: worker on {platform.node()}: {error}"
         return None
 
+    del told.__wrapped__  # Ray would count the arguments of fn
     return told
 
 
