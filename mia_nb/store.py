@@ -222,13 +222,16 @@ class Folder:
         return [p.name for p in stale]
 
     def _list(self, name: str, sha256: str | None) -> None:
-        """Append to the manifest in one write, on a line of its own even after a torn one."""
+        """Append to the manifest in one write, on a line of its own even after a torn one.
+
+        One writer at a time: appends from several machines are not atomic on every file system."""
         manifest = self.path / MANIFEST
-        torn = manifest.exists() and manifest.stat().st_size and not manifest.read_bytes().endswith(b"\n")
-        line = ("\n" if torn else "") + json.dumps({"file": name, "sha256": sha256}) + "\n"
-        with open(manifest, "ab", buffering=0) as file:
-            file.write(line.encode())
-            os.fsync(file.fileno())
+        with self.lock("manifest"):
+            torn = manifest.exists() and manifest.stat().st_size and not manifest.read_bytes().endswith(b"\n")
+            line = ("\n" if torn else "") + json.dumps({"file": name, "sha256": sha256}) + "\n"
+            with open(manifest, "ab", buffering=0) as file:
+                file.write(line.encode())
+                os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

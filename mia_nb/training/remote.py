@@ -80,8 +80,16 @@ def train_on(engine: Engine, folder: Folder, each: list[list[int]], checkpoint: 
             _report(folder, rows).unlink(missing_ok=True)
 
 
-def _persist(engine: Engine, folder: Folder, fn: Callable, missing: Callable, *, done=lambda: None, **options) -> None:
+def _persist(
+    engine: Engine, folder: Folder, fn: Callable, missing: Callable, *, done=lambda: None, progress=lambda: None, gpu=None
+) -> None:
     """Map fn over what is missing until nothing is; workers may be lost, as long as something gets further."""
+
+    def look() -> None:
+        progress()
+        if token.exists() and time.time() - token.stat().st_mtime > 600:  # or it would be swept as left behind
+            token.touch()
+
     token = folder.path / f".tmp-wanted-{platform.node()}-{os.getpid()}-{time.monotonic_ns()}"
     driver = f"{platform.node()} {os.getpid()}"
     context = Context(str(folder.path), driver, str(token), [path or os.getcwd() for path in sys.path], __version__)
@@ -97,7 +105,7 @@ def _persist(engine: Engine, folder: Folder, fn: Callable, missing: Callable, *,
                     "engine's log, or make a new executor, then run the same again"
                 )
             attempts += 1
-            if lost := map(engine, fn, todo, **options):
+            if lost := map(engine, fn, todo, gpu=gpu, progress=look):
                 reason = f"{type(lost[-1]).__name__}: {' '.join(str(lost[-1]).split())[:300]}"
                 print(
                     f"{engine.name} lost {len(lost)} of its workers' tasks ({reason}); asking again for what is missing",

@@ -58,8 +58,8 @@ def train_pool(
     workers: processes, by default as many as cores on a CPU and one a GPU; or an engine, on this machine or many, by name
     ("dask:8", "ray:8", "slurm:8", "joblib:8") or as an executor: `engines.find`. Its workers must see `root`; a worker that is
     lost costs one unit (a model or a stacked group), which another goes on with.
-    checkpoint: seconds between part files of a running group, from which a killed run resumes to the same bits (same device,
-    strategy and threads, which are recorded and read back). force: train again from nothing.
+    checkpoint: seconds between part files of a running group, from which a killed run resumes: on a CPU to the same bits (same
+    strategy and threads, which are recorded and read back), on a GPU up to the order of its sums. force: train again.
     Raises ValueError for recipes that cannot be trained, models that diverged (the others are kept), a pool begun elsewhere,
     a parent of another split, of other images, or not trained to its end.
     """

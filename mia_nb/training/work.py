@@ -170,8 +170,10 @@ def unit_name(rows: list[int]) -> str:
 
 
 def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress) -> None:
-    """Train one group to the end, in halves where it does not fit into memory: stacked models do not depend on how many they
-    are. ValueError for one model that does not fit."""
+    """Train one group to the end, in halves where it does not fit into memory. ValueError for one model that does not fit.
+
+    On a CPU stacked models do not depend on how many they are; on a GPU only in law where they draw noise.
+    """
     try:
         _train_group(folder, plan, rows, checkpoint, progress)
         return
