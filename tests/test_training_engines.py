@@ -58,8 +58,8 @@ def times_written(pool):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
 def test_an_engines_pool_of_eight_has_the_bytes_of_one_machines(workers, strategy, images, tmp_path):
-    if strategy == "plain" and workers not in ("joblib:2", "dask:2"):
-        pytest.skip("eight processes, one after another: stacked is enough")
+    if not isinstance(workers, str) or (strategy == "plain" and workers == "ray:2"):
+        pytest.skip("a process for each unit takes its time; the next test compares the bytes, too")
     here = train(SMALL, images, tmp_path / "here", workers=1, strategy=strategy)
     there = train(SMALL, images, tmp_path / "there", workers=workers, strategy=strategy)
     assert made(there) == made(here) and len(made(here)) == 16
