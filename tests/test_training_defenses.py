@@ -176,7 +176,7 @@ def group_of(pool, images):
 
 def group(images, *, recipe=CNN, **args):
     recipe = trainer.complete(replace(recipe, defense="dp_sgd", defense_args={**CLIPPED, **args}, dtype="float64"))
-    member, population = trainer._membership(recipe, images, None)
+    member, population = trainer.membership(recipe, images, None)
     return ClippedGroup(trainer.plan_of(recipe, images, member, population), [0])
 
 
@@ -284,7 +284,7 @@ def test_what_is_learned_is_bounded_by_the_clipping(images, tmp_path):
 def test_under_autocast_no_sample_counts_for_more_than_the_norm(images):
     """Norms are taken in the precision of the weights: in bfloat16 they would be exceeded by half a per cent and more."""
     recipe = trainer.complete(replace(CNN, defense="dp_sgd", defense_args=CLIPPED, dtype="bfloat16"))
-    member, population = trainer._membership(recipe, images, None)
+    member, population = trainer.membership(recipe, images, None)
     plan = trainer.plan_of(recipe, images, member, population)
     for i in range(5):
         one = ClippedGroup(plan, [0])
