@@ -185,10 +185,11 @@ def begin_there(folder: Folder, context: Context, device: str | None, strategy: 
 @_told
 def train_there(folder: Folder, context: Context, rows: list[int], checkpoint: float) -> None:
     """A worker's part of `train_on`: one unit. ValueError where it cannot go on as the pool was begun."""
-    _take_gpu(context, torch.device(folder.read_json("execution.json")["device"]))
-    if (here := torch.__version__.split("+")[0]) != (begun := folder.read_json("execution.json")["torch"]):
-        raise ValueError(f"torch is {here} there, and the pool was begun with {begun}: install that")
-    if folder.read_json("execution.json")["device"].startswith("cuda") and not torch.cuda.is_available():
+    begun = folder.read_json("execution.json")
+    _take_gpu(context, torch.device(begun["device"]))
+    if (here := torch.__version__.split("+")[0]) != begun["torch"]:
+        raise ValueError(f"torch is {here} there, and the pool was begun with {begun['torch']}: install that")
+    if begun["device"].startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("it has no GPU, and the pool was begun on one")
     plan, how = load_plan(folder, _images(folder.path))
     at, written = {}, 0.0
