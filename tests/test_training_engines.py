@@ -18,7 +18,7 @@ import pytest
 import toys
 
 from mia_nb import data, store, training
-from mia_nb.training import engines
+from mia_nb.training import engines, remote
 from mia_nb.training import train as trainer
 from mia_nb.types import Recipe
 
@@ -94,6 +94,19 @@ def test_executors_of_the_standard_library_and_of_joblib_serve_too(images, tmp_p
     assert made(train(SMALL, images, tmp_path / "parallel", workers=joblib.Parallel(2), strategy="stacked:4")) == here
     with ThreadPoolExecutor(4) as executor:  # threads share torch's generator: they take turns
         assert made(train(SMALL, images, tmp_path / "threads", workers=executor, strategy="stacked:4")) == here
+
+
+def test_a_pool_that_goes_on_asks_for_the_device_it_was_begun_on(images, tmp_path):
+    pool, wanted = train(SMALL, images, tmp_path, workers=1), []
+    with ThreadPoolExecutor(1) as executor:
+        engine = engines.find(executor)
+
+        def submit(fn, items, gpu):
+            wanted.append(gpu)
+            return engine.submit(fn, items, gpu)
+
+        how = remote.decide(engine._replace(submit=submit), pool.folder, None, "auto")
+    assert wanted == [False] and how == pool.folder.read_json("execution.json")
 
 
 @pytest.mark.slow

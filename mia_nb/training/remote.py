@@ -52,6 +52,8 @@ class Unwanted(Exception):
 
 def decide(engine: Engine, folder: Folder, device: str | None, strategy: str) -> dict:
     """How the pool of this folder is made, as `execution` records it; chosen by a worker, whose machine it is about."""
+    if device is None and folder.intact("execution.json"):  # begun before: its jobs want what the pool was begun on
+        device = folder.read_json("execution.json")["device"]
     gpu = None if device is None else torch.device(device).type == "cuda"
 
     def missing(context: Context) -> list[tuple]:
