@@ -116,7 +116,7 @@ def privacy(images, root: str) -> None:
     cells, ladders = {}, {}
     for pool in pools:
         signals = query.query(pool, images, queries=16 if pool is pools[0] else 1)
-        name, scores = metrics.defense_cell(signals.info, "").label, attacks.score("rmia", signals)
+        name = metrics.defense_cell(signals.info, "").label
         cells |= {metrics.defense_cell(signals.info, word): attacks.score(word, signals) for word in ("rmia", "loss")}
         spent = pool.recipe.defense_args if pool.recipe.defense == "dp_sgd" else None
         ladders[name] = auditing.ladder(
@@ -124,7 +124,7 @@ def privacy(images, root: str) -> None:
             flow=signals.info.get("flow"),
             nominal=pool.sampling,
             dp_sgd=spent and {"noise_multiplier": spent["noise_multiplier"], **pool.sampling},
-            audited=auditing.audit(scores, delta=1e-5),
+            audited=auditing.audit(auditing.apart("rmia", signals), delta=1e-5),
         )
     masked = query.query(pools[1], images, output="memguard")
     cells |= {metrics.defense_cell(masked.info, word): attacks.score(word, masked) for word in ("rmia", "loss")}

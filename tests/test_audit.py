@@ -101,10 +101,10 @@ def test_epsilon_wants_coins_and_a_limit_that_right_guesses_about_all_would_exce
     with pytest.raises(ValueError, match="needs a fair coin per image"):
         auditing.refuse_unmeasurable(ONE(["epsilon>1"]), **SIZES, audited=2000)
     coins = {**SIZES, "coins": True, "audited": 2000}
-    q = (0.05 / (8 * 6 * 4)) ** (1 / 2000)  # q^m = alpha at delta 0
+    q = (0.05 / (6 * 4)) ** (1 / 8000)  # q^m = alpha at delta 0; four of eight models are audited together
     most = math.log(q / (1 - q))
     auditing.refuse_unmeasurable(ONE([f"epsilon>{most - 0.01}"]), **coins, delta=0)
-    with pytest.raises(ValueError, match="can never be exceeded: right guesses about all 2000"):
+    with pytest.raises(ValueError, match="can never be exceeded: right guesses about all 8,000"):
         auditing.refuse_unmeasurable(ONE([f"epsilon>{most + 0.01}"]), **coins, delta=0)
 
 
@@ -218,6 +218,9 @@ def test_an_audited_epsilon_is_exceeded_or_open_and_never_not_exceeded():
     over, open_ = auditing.judge(ONE([f"epsilon>{bound - 0.01}", f"epsilon>{bound + 0.01}"]), found)
     assert bound > 0.1 and (over.outcome, open_.outcome) == ("exceeded", "not established")
     assert over.low == bound and math.isnan(over.high) and "nothing here bounds it from above" in open_.sentence
+    (together,) = auditing.judge(ONE(["epsilon>0.1"]), found, apart={name: auditing.apart(name, signals) for name in found})
+    assert together.low == max(auditing.audit(auditing.apart(name, signals), delta=1e-5, attempts=2).epsilon for name in found)
+    assert "95 %, 2 runs together" in together.sentence and "one run" in over.sentence
 
 
 def test_attacks_that_scored_too_few_non_members_say_nothing_on_a_rate():

@@ -1,4 +1,4 @@
-"""Audits in one training run: published values, coverage, fair coins, and what they may not read."""
+"""Audits in one training run and in several: published values, coverage, fair coins, and what they may not read."""
 
 import json
 import os
@@ -9,11 +9,13 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+from attack_worlds import signals
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom, norm
 
 from mia_nb.accounting import gaussian_epsilon
-from mia_nb.auditing.one_run import GRID, audit, check_bernoulli, one_run, one_run_epsilon
+from mia_nb.attacks import score
+from mia_nb.auditing.one_run import GRID, apart, audit, check_bernoulli, one_run, one_run_epsilon
 from mia_nb.types import Scores
 
 STEINKE = [  # m, r, v, delta, epsilon, tolerance: the first two published
@@ -254,3 +256,51 @@ def test_bad_input_is_refused_in_one_line(call, message):
 def test_guessing_all_canaries_is_the_limit_of_guessing_almost_all():
     nearly = one_run_epsilon(canaries=100_001, guesses=100_000, correct=70_000, delta=1e-5, method="xiang")
     assert bound(100_000, 100_000, 70_000, method="xiang") == pytest.approx(nearly, rel=1e-3)
+
+
+def answers(rng, epsilon, models=8, samples=250):
+    """Models whose margin says IN or OUT by randomised response: exactly (epsilon, 0)-DP, one coin at a time."""
+    member = rng.random((models, samples)) < 0.5
+    honest = rng.random(member.shape) < 1 / (1 + np.exp(-epsilon))
+    return signals(np.where(honest == member, 3.0, -3.0) + 0.01 * rng.standard_normal(member.shape), member)
+
+
+def test_runs_together_come_nearer_to_the_truth_and_exceed_it_no_more_often_than_stated():
+    truth, together, alone = 1.0, [], []
+    for seed in range(120):
+        found = answers(np.random.default_rng(seed), truth)
+        record = audit(apart("loss", found), delta=0.0, guesses=None)
+        assert (record.runs, record.target, record.canaries) == (4, None, 1000)
+        assert record.alpha == pytest.approx(0.05 / 4) and "share no randomness" in record.conditions
+        together.append(record.epsilon)
+        alone.append(audit(score("loss", found), delta=0.0).epsilon)
+    assert np.mean(np.array(together) > truth) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 120)
+    assert np.mean(together) > np.mean(alone) + 0.05 and np.mean(together) > 0.7 * truth
+
+
+def test_runs_together_are_one_audit_of_all_their_coins():
+    scores = apart("rmia", answers(np.random.default_rng(1), 2.0))
+    record = audit(scores, delta=1e-5, attempts=3, guesses=400)
+    whole = one_run(scores.value.ravel(), scores.member.ravel(), delta=1e-5, guesses=400, confidence=1 - 0.05 / 3)
+    assert (record.epsilon, record.correct, record.canaries) == (whole.epsilon, whole.correct, whole.canaries)
+    assert record.targets["target"].to_list() == [0, 1, 2, 3]
+    assert (record.targets["canaries"] + record.targets["left_out"] == 250).all()
+
+
+def test_guesses_that_look_at_each_others_coins_are_never_added_up():
+    """Guess that all coins of a sample have an even sum: right half of the time, but for all targets at once."""
+    above = 0
+    for seed in range(60):
+        scores = pool(np.random.default_rng(seed), targets=16, samples=200)
+        others = scores.member.sum(0) - scores.member
+        scores = replace(scores, value=np.where(others % 2 == 1, 1.0, -1.0) * (1 + scores.value**2))
+        forced = replace(scores, info={"disjoint": True})
+        above += audit(forced, delta=0.0, guesses=3200).epsilon > 0
+        assert audit(scores, delta=0.0).runs == 1
+    assert above > 15  # 5 % were stated: this is why
+
+
+def test_few_models_are_audited_one_by_one():
+    few = answers(np.random.default_rng(0), 2.0, models=3)
+    record = audit(apart("loss", few), delta=1e-5)
+    assert record.runs == 1 and record.target in (0, 1, 2)

@@ -12,7 +12,6 @@ from test_notebooks import Run
 from test_wording import found
 
 from mia_nb import accounting, auditing, query, training
-from mia_nb.attacks import score
 from mia_nb.auditing import LABELS
 from mia_nb.auditing.ladder import number
 
@@ -108,11 +107,11 @@ def test_the_audits_are_those_of_the_stored_pools_with_every_attack_paid_for(ran
     rows = [row for row in table(ran.html("audits"))[2:] if row[0].startswith("ResNet-14")]
     assert [row[1] for row in rows] == ["rmia", "loss"]
     for row in rows:
-        one = auditing.audit(score(row[1], signals), delta=1e-5, attempts=2)
+        one = auditing.audit(auditing.apart(row[1], signals), delta=1e-5, attempts=2)
         assert [float(text) for text in row[2:]] == pytest.approx(
-            [one.epsilon, one.canaries, one.guesses, one.correct, one.alpha], abs=6e-5
+            [one.epsilon, one.runs, one.canaries, one.guesses, one.correct, one.alpha], abs=6e-5
         )
-        assert one.alpha == pytest.approx(0.05 / 2 / 4 / 4)  # attacks, targets, numbers of guesses
+        assert one.alpha == pytest.approx(0.05 / 2 / 4)  # attacks, numbers of guesses
 
 
 def test_accuracy_for_a_nominal_epsilon_is_drawn_with_its_epochs(ran):

@@ -42,7 +42,7 @@ def test_rows_at_the_trained_values_are_those_of_the_ladder_with_the_same_argume
     source = pool(tmp_path, leak=1.0)
     explorer = ladder([source])
     explorer.set(source=source.label, accountant=GDP)
-    record = auditing.audit(source.scores(explorer.values["attack"]), delta=1e-5, attempts=len(ATTACKS))
+    record = auditing.audit(auditing.apart(explorer.values["attack"], source.signals), delta=1e-5, attempts=len(ATTACKS))
     nominal = {"sample_rate": 20 / 200, "steps": 5 * 10}
     wanted = auditing.ladder(delta=1e-5, flow=FLOW, nominal=nominal, audited=record, accountant="gdp").set_index("label")
     for column in ("shown", "verdict", "method", "remark"):

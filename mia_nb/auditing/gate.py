@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from mia_nb.auditing.one_run import audit, check_bernoulli, one_run_epsilon
+from mia_nb.auditing.one_run import FEWEST_APART, audit, check_bernoulli, one_run_epsilon
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts
 from mia_nb.metrics.uncertainty import bootstrap, intervals, per_target_metrics, scored, t_interval
 from mia_nb.types import Scores
@@ -126,11 +126,12 @@ def refuse_unmeasurable(
                 raise ValueError(
                     f"{start} in this design: an audited bound needs a fair coin per image, declared as split=bernoulli"
                 )
-            level = 1 - 0.05 / (models * attacks * 4)
-            most = one_run_epsilon(canaries=audited, guesses=audited, correct=audited, delta=delta, confidence=level)
+            together = models >= FEWEST_APART
+            m, tests = (audited * (models // 2), attacks * 4) if together else (audited, models * attacks * 4)
+            most = one_run_epsilon(canaries=m, guesses=m, correct=m, delta=delta, confidence=1 - 0.05 / tests)
             if one.value >= most:
                 raise ValueError(
-                    f'limit "{one}" can never be exceeded: right guesses about all {audited} images would certify {most:.3g}; '
+                    f'limit "{one}" can never be exceeded: right guesses about all {m:,} coins would certify {most:.3g}; '
                     "state a lower limit, or audit more images"
                 )
 
@@ -149,8 +150,9 @@ def _best(members: int, attacks: int) -> float:
 
 
 def judge(
-    stated: Sequence[Limit], scores: dict[str, Scores], *, delta: float = 1e-5, draws: int = 1000, seed: int = 0
-) -> list[Verdict]:
+    stated: Sequence[Limit], scores: dict[str, Scores], *, delta: float = 1e-5, draws: int = 1000, seed: int = 0,
+    apart: dict[str, Scores] | None = None,
+) -> list[Verdict]:  # fmt: skip
     """What {attack: scores} say about each limit, as a statement about the largest value over all these attacks.
 
     Of A attacks each gets its interval at level 1 - 0.05 / A (Bonferroni, so that choosing the strongest with hindsight is paid
@@ -165,15 +167,16 @@ def judge(
 
     advantage: TPR - FPR of each target at the threshold that is best on the pooled samples of the targets of other pairs, and
     not the optimistic maximum with hindsight. epsilon: the lower bound of `audit` with all attacks as attempts, at 95 %
-    confidence (one-sided); nothing bounds epsilon from above, so that it is never "not exceeded". Every limit holds by
-    itself: several limits are several tests. An attack that leaves a target without a scored member or non-member, or for a
-    tpr@x without the non-members for 10 false alarms, is left out, named, and counted as tried; ValueError where that is
+    confidence (one-sided), from `apart` where given: {attack: scores} of the same attacks by `auditing.apart`. Nothing bounds
+    epsilon from above, so that it is never "not exceeded". Every limit holds by itself: several limits are several tests. An
+    attack that leaves a target without a scored member or non-member, or for a tpr@x without the non-members for 10 false
+    alarms, is left out, named, and counted as tried; ValueError where that is
     all of them, and for advantage on one unit. Caveat: about these models and these attacks; what no attack here finds the
     next may.
     """
     level, fpr = 1 - 0.05 / len(scores), tuple(dict.fromkeys(one.fpr for one in stated if one.fpr is not None))
     draws = max(draws, math.ceil(2 * TAIL / (1 - level) - 1e-9))
-    able = {name: one for name, one in scores.items() if min(_sizes(one)[:2]) > 0}
+    able = _able(scores)
     ends, rows = {}, []
     if any(one.metric == "auc" or one.fpr is not None for one in stated):
         ends = {name: _ends(one, fpr, draws, seed, level) for name, one in able.items()}
@@ -182,7 +185,7 @@ def judge(
             wanted = f"{10 / one.fpr:,.0f} non-members" if one.fpr else "a member and a non-member"
             raise ValueError(f'limit "{one}" cannot be measured: no attack scored {wanted} of each model')
         if one.metric == "epsilon":
-            rows.append(_epsilon(one, fit, scores, delta))
+            rows.append(_epsilon(one, _able(apart) if apart else fit, apart or scores, delta))
             continue
         if one.metric == "advantage":
             if len(np.unique(next(iter(fit.values())).pair)) < 2:
@@ -193,6 +196,10 @@ def judge(
             found = {name: ends[name].loc[one.metric, ["value", "low", "high"]] for name in fit}
         rows.append(_compare(one, found, scores))
     return rows
+
+
+def _able(scores: dict[str, Scores]) -> dict[str, Scores]:
+    return {name: one for name, one in scores.items() if min(_sizes(one)[:2]) > 0}
 
 
 def _ends(scores: Scores, fpr, draws: int, seed: int, level: float) -> pd.DataFrame:
@@ -252,7 +259,9 @@ def _epsilon(one: Limit, fit: dict[str, Scores], scores: dict[str, Scores], delt
     low, facts = float(audits[strongest].epsilon), _sizes(scores[strongest])
     outcome = EXCEEDED if low > one.value else OPEN
     who = f"{strongest}{_left_out(fit, scores)}; {_words(scores[strongest], facts)}"
-    said = f"epsilon at least {low:.3g} at delta {delta:g} (95 %, one run, {who})"
+    runs = audits[strongest].runs
+    many = f"{runs} runs together" if runs > 1 else "one run"
+    said = f"epsilon at least {low:.3g} at delta {delta:g} (95 %, {many}, {who})"
     end = "" if outcome == EXCEEDED else "; a low bound is no evidence, and nothing here bounds it from above"
     about = (one.metric, one.value, low, low, math.nan, strongest, len(scores), *facts)
     return Verdict(str(one), outcome, *about, f"{one}: {outcome}; {said}{end}")

@@ -225,7 +225,9 @@ def _audited(audited) -> dict:
     note = NOTES[4].replace("95 %", _percent(audited.confidence))
     start, *rest = audited.label.split(",")
     shown = ",".join([f"{start} {_rounded_down(audited.epsilon)}", *rest]) if audited.epsilon > 0 else "0"
-    method = f"{audited.method}, one run, m = {audited.canaries:,}, r = {audited.guesses:,}, v = {audited.correct:,}, "
+    runs = getattr(audited, "runs", 1)
+    counted = f"m = {audited.canaries:,}, r = {audited.guesses:,}, v = {audited.correct:,}"
+    method = f"{audited.method}, {f'{runs} runs together' if runs > 1 else 'one run'}, {counted}, "
     method += f"alpha = {audited.alpha:.3g}" + (f", {attack}" if (attack := getattr(audited, "attack", None)) else "")
     found = {"shown": shown, "epsilon": float(audited.epsilon), "relation": RECORD, "method": method, "note": note}
     return found | {"remark": f"conditions: {audited.conditions}; a small bound is no evidence that little leaks"}

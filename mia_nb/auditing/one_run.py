@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon from one training run whose canaries were each included by a fair coin."""
+"""Lower bounds on epsilon from training runs, one or several, whose canaries were each included by a fair coin."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from scipy.special import betainc, betaincinv, gammaln, ndtr, ndtri
 from scipy.stats import binom, chi2
 
 from mia_nb.accounting import gaussian_epsilon
+from mia_nb.attacks import score as run_attack
 from mia_nb.auditing.bounds import check_level
-from mia_nb.types import Scores
+from mia_nb.types import Scores, Signals
 
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is preset
 NODES = np.polynomial.legendre.leggauss(96)
@@ -25,6 +26,8 @@ LABELS = {
     "fdp": "at least, assuming a Gaussian trade-off",
     "xiang": "at least, assuming a Gaussian trade-off",
 }
+FEWEST_APART = 4  # models: with fewer, half of them leave one reference
+SEPARATE = "trainings that share no randomness"
 COINS = "each canary included by its own fair coin"
 CONDITIONS = {
     "steinke": f"{COINS}; holds for any (epsilon, delta)-DP training",
@@ -54,13 +57,15 @@ class OneRun(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """The best of several one-run bounds after Bonferroni over targets, attempts and numbers of guesses.
+    """A bound from all targets together (`runs` of them, `target` None), or the best of one bound a target (`runs` 1).
 
-    `targets`: a row per target with epsilon, canaries m, guesses r, correct v, alpha. `attack`: the word of the scores.
+    After Bonferroni over attempts, numbers of guesses and, one by one, targets. `attack`: the word of the scores. `targets`:
+    a row per target with canaries m and left_out; one by one also epsilon, guesses r, correct v, alpha.
     """
 
     epsilon: float
-    target: int
+    target: int | None
+    runs: int
     canaries: int
     guesses: int
     correct: int
@@ -272,6 +277,18 @@ def check_bernoulli(member) -> None:
             )
 
 
+def apart(attack, signals: Signals) -> Scores:
+    """The first half of the models scored with the others as references, so that `audit` takes all targets together.
+
+    No target is then another's reference. With fewer than 4 models every one is scored against the others (`attacks.score`),
+    and audited alone. What it buys: half of the references are given up for several times the guesses at a larger alpha.
+    """
+    models = signals.shape[0]
+    if models < FEWEST_APART:
+        return run_attack(attack, signals)
+    return run_attack(attack, signals.select(models=slice(models // 2)), signals.select(models=slice(models // 2, None)))
+
+
 def audit(
     scores: Scores,
     *,
@@ -283,15 +300,19 @@ def audit(
     canary=None,
     seed: int = 0,
 ) -> Audit:
-    """Every target of a Bernoulli pool audited in its own run; the largest bound, at alpha / (targets * attempts).
+    """The targets of a Bernoulli pool audited: together where none was another's reference (`apart`), else one by one.
 
     All records are canaries, or the columns `canary` (N,) bool alone. `attempts`: how many attacks, and options of attacks,
-    were tried on these targets before this one was picked; leave none out. guesses=None divides alpha by 4 once more
-    (`one_run`). Why scores may use other models' coins: given those and the other models' outputs, the target's own coins are
-    still fair and independent, so that anything computed from the target's outputs and from them is post-processing of one
-    run. The target's own bits may not enter: its score on one canary must not know whether another was in.
+    were tried on these targets before this one was picked; leave none out. guesses=None divides alpha by 4 (`one_run`).
+    together    all coins of all targets are the canaries of one audit at alpha / attempts. Trainings that share no randomness
+                are one mechanism; a coin moves one of them only, so that it is as (epsilon, delta)-DP as each is.
+    one by one  each target is a run of its own at alpha / (targets * attempts), and the largest bound counts. Scores may use
+                the other models' coins: given those and the other models' outputs, the target's own are fair and independent.
+                They may not be added up: where each guess looks at the others' coins, all can be right or wrong together.
+    In neither case may a target's own bits enter: its score on one canary must not know whether another was in.
     Raises ValueError where the mask is visibly no coin design (`check_bernoulli`) and for attempts < 1.
-    The claim that is tested concerns the whole training, whichever target shows it.
+    The claim that is tested concerns the whole training, whichever target shows it. Caveat: that trainings shared no seed,
+    noise or batches is for whoever ran them to say; pools trained here share none.
     """
     if attempts < 1:
         raise ValueError(f"attempts={attempts}: wanted the number of attacks that were tried, at least 1")
@@ -301,18 +322,24 @@ def audit(
         raise ValueError(f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more")
     value, member = scores.value[:, columns], scores.member[:, columns]
     check_bernoulli(member)
-    each = 1 - (1 - confidence) / (len(value) * attempts)
-    runs = [
-        one_run(v, who, delta=delta, guesses=guesses, confidence=each, method=method, seed=seed)
-        for v, who in zip(value, member, strict=True)
-    ]
-    table = pd.DataFrame(runs)[["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]]
-    table.insert(0, "target", np.asarray(scores.targets, dtype=int))
-    at = int(table["epsilon"].argmax())
-    best = runs[at]
+    targets = np.asarray(scores.targets, dtype=int)
+    how = {"delta": delta, "guesses": guesses, "method": method, "seed": seed}
+    together = bool(scores.info.get("disjoint")) and len(targets) > 1
+    if together:
+        best, at = one_run(value.ravel(), member.ravel(), confidence=1 - (1 - confidence) / attempts, **how), None
+        lost = np.isnan(value).sum(1)
+        table = pd.DataFrame({"target": targets, "canaries": value.shape[1] - lost, "left_out": lost})
+    else:
+        each = 1 - (1 - confidence) / (len(targets) * attempts)
+        runs = [one_run(v, who, confidence=each, **how) for v, who in zip(value, member, strict=True)]
+        table = pd.DataFrame(runs)[["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]]
+        table.insert(0, "target", targets)
+        at = int(table["epsilon"].argmax())
+        best = runs[at]
     return Audit(
         epsilon=best.epsilon,
-        target=int(scores.targets[at]),
+        target=int(targets[at]) if at is not None else None,
+        runs=len(targets) if together else 1,
         canaries=best.canaries,
         guesses=best.guesses,
         correct=best.correct,
@@ -321,7 +348,7 @@ def audit(
         confidence=confidence,
         method=method,
         label=best.label,
-        conditions=best.conditions,
+        conditions=f"{best.conditions}; {SEPARATE}" if together else best.conditions,
         attack=str(scores.info.get("attack", "unnamed")),
         attempts=attempts,
         targets=table,

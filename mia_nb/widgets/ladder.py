@@ -63,8 +63,8 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
     Wu, Gruber and Lee, arXiv 2501.06686: sigma 2, 300 epochs; 25,000 records, batch 512, clip 0.5 and L are assumed here).
     accountant: closed forms of GDP, an approximation and no guarantee; or RDP, an upper statement. Row 4 takes RDP in either
     case; PRV, about 5 to 20 % lower, takes up to seconds: `auditing.ladder(accountant="prv")`.
-    Row 5: `auditing.audit` with the attack chosen, alpha divided by the attacks offered; pools whose members were not drawn
-    by coins cannot be audited this way, and say so. Raises ValueError for a delta outside (0, 1).
+    Row 5: `auditing.audit` of half of the models with the attack chosen, alpha divided by the attacks offered; pools whose
+    members were not drawn by coins cannot be audited this way, and say so. Raises ValueError for a delta outside (0, 1).
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta}: wanted a number above 0 and below 1, say 1e-5")
@@ -219,7 +219,7 @@ def audited(source: Source | None, attack: str, delta: float, attempts: int):
     if (split := source.recipe.get("split", "bernoulli")) != "bernoulli":  # its mask does not tell where the mate was not asked
         return None, DESIGNED.format(split)
     try:
-        return auditing.audit(source.scores(attack), delta=delta, attempts=attempts), ""
+        return auditing.audit(auditing.apart(attack, source.signals), delta=delta, attempts=attempts), ""
     except ValueError as error:
         return None, " ".join(str(error).split())
 
