@@ -38,6 +38,8 @@ def test_canaries_are_made_of_few_samples_and_leave_the_others_as_they_are(image
     assert all((a == b).all() for a, b in zip(again, (new_x, new_y, canary), strict=True))
     other = canary_arrays(x, y, 10, kind=kind, population=population, seed=4)[2]
     assert (other != canary).any()
+    if kind == "ordinary":
+        assert (new_x == x).all() and (new_y == y).all()
     if kind == "mislabelled":
         assert (new_x == x).all() and (new_y[canary] != y[canary]).all()
 
@@ -136,7 +138,7 @@ def test_canaries_are_audited_in_one_run_without_the_fixed_samples():
 
 @pytest.mark.parametrize(
     ("call", "message"),
-    [(lambda x, y: canary_arrays(x, y, 10, kind="loud"), "not one of mislabelled"),
+    [(lambda x, y: canary_arrays(x, y, 10, kind="loud"), "not one of ordinary, mislabelled"),
      (lambda x, y: canary_arrays(x, y, 10, share=0.7), "makes 700 canaries"),
      (lambda x, y: canary_arrays(x, y[:5], 10), "a label each"),
      (lambda x, y: canary_labels(y, np.ones(1000, bool), 5), "classes=5"),

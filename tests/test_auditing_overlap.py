@@ -45,6 +45,16 @@ def test_independent_repetitions_overlap_as_chance_says_and_equal_ones_wholly():
     assert "overlap" in same.attrs["note"]
 
 
+def test_samples_without_a_score_somewhere_are_left_out_everywhere():
+    value, member = repetitions(np.random.default_rng(1))
+    holes = value.copy()
+    holes[0, :100], holes[2, 50:200] = np.nan, np.nan
+    left = stability({"a": holes, "b": value}, member, fpr=0.1)
+    assert left.equals(stability({"a": value[:, 200:], "b": value[:, 200:]}, member[200:], fpr=0.1))
+    with pytest.raises(ValueError, match="0 of 2000 samples have all scores"):
+        stability({"a": np.where(np.arange(4)[:, None] == 1, np.nan, value)}, member)
+
+
 def test_the_union_is_judged_at_the_false_positive_rate_of_a_single_set():
     value, member = repetitions(np.random.default_rng(2), samples=20000)
     row = stability({"a": value}, member, fpr=0.05).iloc[0]
@@ -69,7 +79,7 @@ def test_attacks_are_compared_within_a_seed_and_low_overlap_is_said():
 @pytest.mark.parametrize(
     ("values", "fpr", "message"),
     [({"a": np.zeros((2, 4))}, 0.1, "2 repetitions"), ({"a": np.zeros((3, 5))}, 0.1, "wanted equal"),
-     ({"a": np.zeros((3, 4))}, 0, "fpr=0"), ({"a": np.full((3, 4), np.nan)}, 0.1, "NaN")],
+     ({"a": np.zeros((3, 4))}, 0, "fpr=0"), ({"a": np.full((3, 4), np.nan)}, 0.1, "0 of 4 samples have all scores")],
 )  # fmt: skip
 def test_stability_refuses_bad_input_in_one_line(values, fpr, message):
     with pytest.raises(ValueError, match=message):

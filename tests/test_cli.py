@@ -161,6 +161,7 @@ def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parame
         ("run train -p flag='false'", "flag='false' is text, wanted bool"),
         ("run train -p attacks=lira", "write [lira]"),
         ("run train -p epochs", "wanted -p name=value"),
+        ("run train -p results=there", "results=there: every notebook of a run shares one folder; use --results DIR"),
         ("run train -p epochs --results elsewhere", "-p epochs: wanted -p name=value"),
         ("run all --preset smal", "did you mean small?"),
         ("run all", "`run all` needs --preset NAME; there are: bad_name"),

@@ -136,6 +136,16 @@ def test_headline_is_the_widest_interval_within_zero_and_one(targets, spread, sh
     assert np.isnan(table.loc["auc", "exact_low"])
 
 
+def test_a_perfect_attack_on_few_samples_is_not_stated_without_an_interval():
+    few = metrics.intervals(pool(8, 30, shift=50.0), FPR, draws=100).loc["auc"]
+    assert few["value"] == 1 and (few["bootstrap_low"], few["high"]) == (1, 1)
+    assert few["low"] == pytest.approx(0.025 ** (1 / 15))  # 15 pairs in one order: a^15 = 2.5 %
+    upside_down = metrics.intervals(pool(8, 30, shift=-50.0), FPR, draws=100).loc["auc"]
+    assert (upside_down["low"], upside_down["high"]) == pytest.approx((0, 1 - few["low"]))
+    many = metrics.intervals(pool(8, 2000, shift=50.0), FPR, draws=20).loc["auc"]
+    assert many["low"] == pytest.approx(0.9963, abs=1e-4)
+
+
 @pytest.mark.slow
 def test_two_pairs_of_models_that_leak_differently_are_covered_because_of_students_t():
     truth, covered = norm.cdf(0.7 / np.sqrt(2) / np.sqrt(1 + 0.2**2 / 2)), {"": 0, "bootstrap_": 0}

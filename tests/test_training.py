@@ -342,6 +342,16 @@ def test_a_given_mask_and_bernoulli_splits_keep_their_population(images, tmp_pat
         train(Recipe(**{**given.to_json(), "population": 1}), images, tmp_path, member=pool.member)
 
 
+def test_a_canary_that_every_coin_left_out_is_not_taken_for_an_image_set_aside(images, tmp_path):
+    canary = np.arange(len(images.y)) < 5
+    marked = data.from_arrays(images.x.numpy(), images.y.numpy(), classes=images.classes, canary=canary)
+    member = np.broadcast_to(np.arange(len(images.y)) >= 25, (2, len(images.y))).copy()
+    member[1, 1:5] = True  # canary 0 is in neither model
+    given = Recipe(**{**MLP.to_json(), "split": "given", "num_models": 2, "population": 20})
+    pool = train(given, marked, tmp_path, member=member)
+    assert pool.population.tolist() == ((np.arange(len(images.y)) >= 5) & (np.arange(len(images.y)) < 25)).tolist()
+
+
 def test_what_cannot_be_stacked_is_trained_one_by_one_and_says_why(images, tmp_path, capsys):
     train(Recipe(**{**MLP.to_json(), "model": "toys:branching"}), images, tmp_path, strategy="stacked")
     assert "one model at a time" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pandas as pd
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, tpr_at_counts
 from mia_nb.types import Scores
 
-KINDS = ("mislabelled", "mislabelled_near_duplicate", "ood")
+KINDS = ("ordinary", "mislabelled", "mislabelled_near_duplicate", "ood")
 DESIGNS = ("bernoulli", "pairs")
 LARGEST_SHARE = 0.02  # of the training set; more canaries change what is trained
 JITTER = 2.0  # standard deviation of a near duplicate's pixels, of 255
@@ -31,6 +31,7 @@ def canary_arrays(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(x, y, canary): copies of images (N, C, H, W) uint8 and labels (N,) with round(share N) samples turned into canaries.
 
+    ordinary                    image and label stay as they are: the average case, to compare the others with
     mislabelled                 the image stays, its label is a wrong one
     mislabelled_near_duplicate  the image becomes a near copy of a sample that is no canary, stays in every model and keeps its
                                 right label: moved by one pixel, noise of 2/255; its own label is a wrong one for that sample
@@ -55,6 +56,8 @@ def canary_arrays(
     chosen, others = np.sort(dealt[:size]), dealt[size : 2 * size]
     canary = np.zeros(len(y), bool)
     canary[chosen] = True
+    if kind == "ordinary":
+        return x, y, canary
     if kind == "ood":
         flat = x[chosen].reshape(size, x.shape[1], -1)
         x[chosen] = rng.permuted(flat, axis=2).reshape(x[chosen].shape)

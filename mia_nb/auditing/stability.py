@@ -24,7 +24,8 @@ def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd
     members; union_fpr, the false positives of the union, which grow with every set added; coverage_equal_fpr, the union
     after every set's threshold was raised until the union's own FPR is at most `fpr`: compare unions by this column only;
     n1, n0, fpr, attrs["note"]. The Jaccard of two empty sets is NaN and left out of means.
-    Raises ValueError for S < 3, shapes that differ, NaN scores, and an FPR outside (0, 1). Caveat: published stability at low
+    Samples that some repetition or attack left without a score (NaN: no reference on one side) are left out of all.
+    Raises ValueError for S < 3, shapes that differ, no scored member or non-member, and an FPR outside (0, 1). Caveat: published stability at low
     FPR is .1 or less; what one seed calls vulnerable is a ranking.
     """
     member, values = np.asarray(member, bool), {name: np.asarray(v, np.float64) for name, v in values.items()}
@@ -35,6 +36,10 @@ def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd
         raise ValueError(f"values {[v.shape for v in values.values()]}, member {member.shape}: wanted equal (S, N) and (N,)")
     if shape[0] < LEAST:
         raise ValueError(f"{shape[0]} repetitions of the target: stability needs {LEAST} or more, trained with other seeds")
+    known = ~np.isnan(np.concatenate(list(values.values()))).any(0)
+    member, values = member[known], {name: v[:, known] for name, v in values.items()}
+    if not (member.any() and not member.all()):
+        raise ValueError(f"{known.sum()} of {len(known)} samples have all scores: wanted a member and a non-member among them")
     curves = {(name, s): _ranked(v[s], member) for name, v in values.items() for s in range(shape[0])}
     rows = [_row("seeds", name, [curves[name, s] for s in range(shape[0])], member, fpr) for name in values]
     if len(values) > 1:

@@ -235,6 +235,8 @@ def plan(target: str, preset: str | None, given: Iterable[tuple[str, str]], wher
         if not entries:
             raise ValueError(f"preset {preset} has no step for {path.stem}")
     declared = [read_parameters(path) for path, _ in entries]
+    if "results" in dict(given):
+        raise ValueError(f"results={dict(given)['results']}: every notebook of a run shares one folder; use --results DIR")
     _refuse_unknown({name for name, _ in given}, set().union(*declared), [path for path, _ in entries])
     steps = []
     for (path, step), known in zip(entries, declared, strict=True):

@@ -201,13 +201,16 @@ def intervals(
 
     Columns: value (mean over targets), low, high, bootstrap_low, bootstrap_high, exact_low, exact_high, t_low, t_high.
     `exact` is Clopper-Pearson for a single target, its ends averaged over targets: targets share their samples, so that
-    their trials are never pooled. `t` is over pairs and only for 2 to 4 pairs, where the bootstrap has few pairs to draw.
+    their trials are never pooled. An AUC that is 0 or 1 for every target gives the bootstrap nothing to draw from: its `exact`
+    is Clopper-Pearson for min(n1, n0) disjoint pairs of a member and a non-member, all in one order. `t` is over pairs and
+    only for 2 to 4 pairs, where the bootstrap has few pairs to draw.
     `sampled`: draws of `bootstrap`, if already made. Caveat: targets share their references, which no interval resamples;
     where models leak very differently all of them stay optimistic.
     """
     metrics = per_target_metrics(scores, fpr)
     sampled = sampled or bootstrap(scores, fpr, draws=draws, seed=seed)
-    n1 = [int(scored(scores, row)[1].sum()) for row in range(len(metrics))]
+    sides = [np.bincount(scored(scores, row)[1], minlength=2) for row in range(len(metrics))]
+    n1 = [int(n) for _, n in sides]
     few = 2 <= len(np.unique(scores.pair)) < FEW
     rows = {}
     for column, name in enumerate(names(fpr)):
@@ -215,6 +218,9 @@ def intervals(
         if name.startswith("tpr"):
             exact = clopper_pearson(np.rint(metrics[:, column] * n1), n1, confidence=confidence)
             kinds[1] = tuple(end.mean() for end in exact)
+        elif name == "auc" and (all(metrics[:, column] == 1) or all(metrics[:, column] == 0)):
+            disjoint = min(int(side.min()) for side in sides)
+            kinds[1] = tuple(map(float, clopper_pearson(disjoint * metrics[0, column], disjoint, confidence=confidence)))
         if few:
             kinds[2] = t_interval(metrics[:, column], scores.pair, confidence=confidence)
         headline = max(kinds, key=lambda ends: np.nan_to_num(ends[1] - ends[0], nan=-1.0))

@@ -10,10 +10,11 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from mia_nb.plots.style import GREY, MEMBER, NON_MEMBER, finish, translucent
+from mia_nb.plots.style import GREY, MEMBER, NON_MEMBER, TEMPLATE, finish, translucent
 from mia_nb.types import Scores
 
 FRAME = 2  # pixels around each picture of a sheet
+SHEET = 860  # pixels: as wide as a sheet is shown, about
 
 
 def accuracy(scores: Scores) -> go.Figure:
@@ -85,4 +86,6 @@ def images(x, captions: list[str], member: np.ndarray, *, columns: int = 10) -> 
     figure.add_image(source="data:image/png;base64," + base64.b64encode(stream.getvalue()).decode(), hoverinfo="skip")
     hidden = {"visible": False, "fixedrange": True}
     sentence = f"● {member.sum()} members (vermillion) and ◇ {(~member).sum()} non-members (blue)"
-    return finish(figure, sentence, height=100 + 100 * rows, xaxis=hidden, yaxis=hidden)
+    margin = {"l": 10, "r": 10, "t": TEMPLATE.layout.margin.t, "b": 10}
+    height = margin["t"] + margin["b"] + rows * pitch * SHEET // (columns * width)
+    return finish(figure, sentence, height=height, margin=margin, xaxis=hidden, yaxis=hidden)

@@ -316,7 +316,7 @@ def membership(
         member = np.asarray(member, bool)
         if member.shape != (recipe.num_models, samples):
             raise ValueError(f"member has shape {member.shape}; wanted (num_models, samples) = {(recipe.num_models, samples)}")
-        unseen = ~member.any(0)
+        unseen = ~member.any(0) & ~(images.canary if images.canary is not None else np.zeros(samples, bool))  # its coins
         if recipe.population not in (0, unseen.sum()):
             raise ValueError(f"population={recipe.population}, but the given mask leaves {unseen.sum()} samples to no model")
         return member, unseen & (recipe.population > 0)
