@@ -25,8 +25,8 @@ def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd
     after every set's threshold was raised until the union's own FPR is at most `fpr`: compare unions by this column only;
     n1, n0, fpr, attrs["note"]. The Jaccard of two empty sets is NaN and left out of means.
     Samples that some repetition or attack left without a score (NaN: no reference on one side) are left out of all.
-    Raises ValueError for S < 3, shapes that differ, no scored member or non-member, and an FPR outside (0, 1). Caveat: published stability at low
-    FPR is .1 or less; what one seed calls vulnerable is a ranking.
+    Raises ValueError for S < 3, shapes that differ, no scored member or non-member, and an FPR outside (0, 1). Caveat:
+    published stability at low FPR is .1 or less; what one seed calls vulnerable is a ranking.
     """
     member, values = np.asarray(member, bool), {name: np.asarray(v, np.float64) for name, v in values.items()}
     if not 0 < fpr < 1:
