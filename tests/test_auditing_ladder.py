@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mia_nb import auditing
+from mia_nb import accounting, auditing
 from mia_nb.auditing import LABELS, NOTES, ladder, one_run
 from mia_nb.auditing.ladder import number
 from mia_nb.models.neural_de import FlowBlock
@@ -20,10 +20,10 @@ NOMINAL = {"sample_rate": 0.02048, "steps": 14700}
 FIGURE = {"accountant": "gdp", "sampling": "uniform"}  # closed form: fast, and the study's figure
 
 
-def audited(shift, method="steinke", m=2000, delta=DELTA, seed=0):
+def audited(shift, method="steinke", m=2000, delta=DELTA, seed=0, guesses=None):
     rng = np.random.default_rng(seed)
     coin = rng.random(m) < 0.5
-    return one_run(rng.standard_normal(m) + shift * coin, coin, delta=delta, method=method)
+    return one_run(rng.standard_normal(m) + shift * coin, coin, delta=delta, method=method, guesses=guesses)
 
 
 def rows(**given):
@@ -129,17 +129,102 @@ def test_the_guarantee_is_that_of_dp_sgd_alone():
 def test_an_audit_above_a_claim_refutes_it_and_one_below_says_nothing():
     record = audited(8)
     weak = {"sample_rate": 0.001, "steps": 100}  # a nominal number near 0
-    above = rows(flow=FLOW, nominal=weak, lipschitz={"certified": 1e-4}, audited=record, **FIGURE)
+    bounded = FLOW | {"lipschitz": 1e-4}  # by construction, and so throughout training
+    above = rows(flow=bounded, nominal=weak, audited=record, **FIGURE)
     assert record.epsilon > max(above.loc[1, "epsilon"], 1)
     assert above.loc[1, "verdict"] == above.loc[2, "verdict"] == "refuted at 95 % by row 5"
     assert above.loc[4, "verdict"] == "nothing claimed" and above.loc[5, "verdict"] == ""
-    below = rows(flow=FLOW, nominal=NOMINAL, lipschitz={"certified": 1.0}, audited=audited(0.5), **FIGURE)
+    measured = rows(flow=FLOW, nominal=weak, lipschitz={"certified": 1e-4}, audited=record, **FIGURE).loc[2]
+    assert measured["verdict"].startswith("not tested") and "L of the weights at the end" in measured["remark"]
+    below = rows(flow=FLOW | {"lipschitz": 2e-3}, nominal=NOMINAL | {"steps": 1000}, audited=audited(0.5), **FIGURE)
     assert below.loc[1, "verdict"] == below.loc[2, "verdict"] == "no attack found that exceeds it"
     assert (
         rows(flow=FLOW, nominal=weak, lipschitz={"local": 1e-4}, audited=record, **FIGURE)
         .loc[2, "verdict"]
         .startswith("not tested")
     )
+
+
+def test_a_claim_that_right_guesses_alone_could_not_exceed_is_not_called_unexceeded():
+    perfect = audited(60)
+    most = auditing.one_run_epsilon(canaries=2000, guesses=2000, correct=2000, delta=DELTA, confidence=1 - 0.05 / 4)
+    assert 4 < perfect.epsilon < perfect.at_most == most < 6.5  # a few coins more fell IN than are guessed IN
+    table = rows(flow=FLOW, nominal=NOMINAL, audited=perfect, **FIGURE)  # 7.38 by the study's accounting
+    assert table.loc[1, "verdict"] == "row 5 could not have exceeded it (at most 6)"
+    assert "at most 6 had every guess been right" in table.loc[5, "method"]
+    nothing = audited(0)
+    assert nothing.epsilon == 0 and nothing.at_most == most
+    assert audited(3, guesses=50).at_most < audited(3, guesses=500).at_most < most + 1
+
+
+def test_several_trainings_are_summed_in_the_guarantee_and_an_audit_is_compared_with_one():
+    spent = {"noise_multiplier": 2.0, "sample_rate": 0.02048, "steps": 490}
+    one, five = (rows(dp_sgd=spent | {"trials": n}, audited=audited(0.8), accountant="rdp").loc[4] for n in (1, 5))
+    whole = rows(dp_sgd=spent | {"steps": 5 * 490}, accountant="rdp").loc[4, "epsilon"]
+    assert five["epsilon"] == whole > one["epsilon"] and "5 trainings, all counted as the last (one: " in five["method"]
+    assert one["epsilon"] < audited(0.8).epsilon < whole and five["verdict"] == one["verdict"] == "refuted at 95 % by row 5"
+
+
+CLIPPED = FLOW | {"clip": 0.5, "lipschitz": 0.0}
+
+
+def test_stored_features_of_public_networks_have_the_guarantee_of_release_and_labels():
+    assert rows(flow=CLIPPED, stored={"releases": 1, "label_epsilon": 0}).loc[4, "epsilon"] == pytest.approx(1.9931, abs=1e-4)
+    epochs = rows(flow=CLIPPED, stored={"releases": 300, "label_epsilon": 0}).loc[4]
+    assert epochs["epsilon"] == pytest.approx(73.62, abs=0.02) and "mu = 8.66" in epochs["method"]
+    steep = rows(flow=CLIPPED | {"lipschitz": 1.0}, stored={"releases": 1, "label_epsilon": 1}, audited=audited(8)).loc[4]
+    assert steep["epsilon"] == pytest.approx(4.2712, abs=1e-4) and steep["relation"] == "replace one record"
+    assert steep["verdict"] == "not tested by row 5, whose coins add records"
+    assert (steep["label"], steep["note"]) == (LABELS[3], NOTES[3]) and "public data alone" in steep["remark"]
+    assert rows(flow=CLIPPED, release={"queries": 1}).loc[4, "shown"] == "none (infinite)"
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_the_printed_sum_covers_the_exact_delta_of_feature_and_label_together(classes):
+    """delta(eps) = p D(eps - e) + q D(eps + e) + (1 - p - q) D(eps), where the label's likelihood ratio is e^e, e^-e or 1."""
+    mu, e = 0.5, 1.0
+    total = rows(flow=CLIPPED, stored={"releases": 1, "label_epsilon": e}).loc[4, "epsilon"]
+    p, q = math.exp(e) / (math.exp(e) + classes - 1), 1 / (math.exp(e) + classes - 1)
+    D = [accounting.gaussian_delta(mu, total + shift) for shift in (-e, e, 0)]
+    exact = p * D[0] + q * D[1] + (1 - p - q) * D[2]
+    assert 0.2 * DELTA < exact <= DELTA
+
+
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [({"k": 0.0}, "noise in the network"), ({"clip": None}, "clipped h0"), ({"lipschitz": None}, "a certified L"),
+     ({"method": "dopri5"}, "euler or rk4"), ({"order": 2}, "euler or rk4"), ({}, "privatised labels")],
+)  # fmt: skip
+def test_stored_features_without_one_of_the_conditions_have_no_finite_guarantee(change, missing):
+    labels = 1.0 if change else math.inf
+    row = rows(flow=CLIPPED | change, stored={"releases": 1, "label_epsilon": labels}, audited=audited(3)).loc[4]
+    assert row["shown"] == "none (infinite)" and missing in row["method"] and row["verdict"] == "nothing claimed"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"flow": CLIPPED, "release": {"clip": 0.5, "querys": 64}}, "release has no 'querys'"),
+     ({"flow": FLOW, "lipschitz": {"certifed": 1.0}}, "lipschitz has no 'certifed'"),
+     ({"flow": FLOW, "lipschitz": 1.0}, "lipschitz=1.0: wanted a dict"), ({"nominal": 3}, "nominal=3: wanted a dict"),
+     ({"flow": FLOW, "lipschitz": {"certified": 1.0, "local": 2.0}}, "refutes the certified 1"),
+     ({"dp_sgd": {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 9, "trials": 0}}, "trials=0"),
+     ({"stored": {"releases": 1}}, "stored lacks label_epsilon"),
+     ({"stored": {"releases": 1, "label_epsilon": 1}, "dp_sgd": NOMINAL | {"noise_multiplier": 1}}, "two ways"),
+     ({"audited": pd.DataFrame({"epsilon": [1.0]})}, "audited is a DataFrame")],
+)  # fmt: skip
+def test_what_the_ladder_does_not_know_is_refused_in_one_line(given, message):
+    with pytest.raises(ValueError, match=message):
+        rows(**given)
+
+
+def test_what_bounds_the_released_state_is_passed_through():
+    once, often = (rows(flow=CLIPPED, release={"queries": n}).loc[3, "epsilon"] for n in (1, 64))
+    assert once == pytest.approx(1.9931, abs=1e-4) and often > 10 * once  # the clip is the network's
+    steep = CLIPPED | {"lipschitz": 1.0}
+    falling = rows(flow=steep, release={"one_sided": -1.0}).loc[3]
+    assert falling["epsilon"] < rows(flow=steep).loc[3, "epsilon"] and "mu = 0.2652" in falling["method"]
+    far = rows(flow=FLOW, nominal=NOMINAL, lipschitz={"certified": 1.0, "distance": 52.0}, **FIGURE).loc[2]
+    assert "states that enter lie up to 52 apart; the theorem takes 1 at most" in far["remark"]
 
 
 @pytest.mark.parametrize(

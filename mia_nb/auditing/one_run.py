@@ -40,7 +40,7 @@ class OneRun(NamedTuple):
     """A lower bound from one run, at delta, for one record added or removed: `epsilon` from `correct` of `guesses`.
 
     `alpha` is the level of the one test behind the bound, after division by the number of bounds among which it was picked;
-    `left_out` counts canaries without a score.
+    `tried` the numbers of guesses; `left_out` counts canaries without a score.
     """
 
     epsilon: float
@@ -53,7 +53,13 @@ class OneRun(NamedTuple):
     label: str
     conditions: str
     alpha: float
+    tried: tuple[int, ...]
     left_out: int
+
+    @property
+    def at_most(self) -> float:
+        """The bound had every guess been right: no claim above it could have been exceeded."""
+        return _ceiling(self)
 
 
 class Audit(NamedTuple):
@@ -77,7 +83,18 @@ class Audit(NamedTuple):
     conditions: str
     attack: str
     attempts: int
+    tried: tuple[int, ...]
     targets: pd.DataFrame
+
+    @property
+    def at_most(self) -> float:
+        """The bound had every guess been right: no claim above it could have been exceeded."""
+        return _ceiling(self)
+
+
+def _ceiling(found: OneRun | Audit) -> float:
+    about = {"canaries": found.canaries, "delta": found.delta, "confidence": 1 - found.alpha, "method": found.method}
+    return max(one_run_epsilon(guesses=r, correct=r, **about) for r in found.tried)
 
 
 def one_run_epsilon(
@@ -241,7 +258,8 @@ def one_run(
         bound = one_run_epsilon(canaries=m, guesses=r, correct=correct, delta=delta, confidence=1 - alpha, method=method)
         found.append((bound, r, correct))
     epsilon, r, correct = max(found, key=lambda one: one[0])
-    return OneRun(epsilon, r, correct, m, delta, confidence, method, LABELS[method], CONDITIONS[method], alpha, len(score) - m)
+    words, lost = (LABELS[method], CONDITIONS[method]), len(score) - m
+    return OneRun(epsilon, r, correct, m, delta, confidence, method, *words, alpha, tuple(numbers), lost)
 
 
 def check_bernoulli(member) -> None:
@@ -351,5 +369,6 @@ def audit(
         conditions=f"{best.conditions}; {SEPARATE}" if together else best.conditions,
         attack=str(scores.info.get("attack", "unnamed")),
         attempts=attempts,
+        tried=best.tried,
         targets=table,
     )
