@@ -1,10 +1,10 @@
 """What noise buys: DP-SGD accountants, the formulas of the neural SDE study, a release bound, trade-off curves.
 
 Neighbouring data sets differ by adding or removing one record. delta goes with every epsilon. Logarithms are natural, Phi is
-the normal cdf. Three kinds of numbers live here and are never mixed: `epsilon` speaks about DP-SGD (clipped per-sample
+the normal cdf. Kinds of numbers live here that are never mixed: `epsilon` speaks about DP-SGD (clipped per-sample
 gradients, Gaussian noise, Poisson batches) and is a nominal number for anything else; `theorem_epsilon` and
 `corollary_epsilon` are a paper's formulas; `release_mu` bounds what one answer tells about the queried input, and says
-nothing about training.
+nothing about training; `response_epsilon` is about one label that is said at random.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ NOISE_RANGE = (1e-3, 1e6)
 HALVINGS = 100
 
 WANTED = {
-    "noise_multiplier": (
-        lambda v: (v == 0) | ((v >= 1e-6) & (v <= 1e9)),
-        "0 or from 1e-6 to 1e9: standard deviation of the noise / clipping norm",
-    ),
+    "noise_multiplier": (lambda v: (v == 0) | ((v >= 1e-6) & (v <= 1e9)), "0 or from 1e-6 to 1e9: noise sd / clipping norm"),
     "sample_rate": (lambda v: (v > 0) & (v <= 1), "above 0 and at most 1: expected batch / number of records"),
     "steps": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1: count the steps taken"),
     "epochs": (lambda v: (v >= 1) & (v == np.floor(v)), "whole numbers from 1: count epochs from 1"),
     "samples": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1: records trained on"),
-    "batch": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1, at most samples"),
+    "members": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1: records that a model trains on"),
+    "batch": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1, at most the records trained on"),
+    "classes": (lambda v: (v >= 2) & (v == np.floor(v)), "a whole number from 2: labels to choose from"),
+    "keep": (lambda v: (v >= 0) & (v <= 1), "from 1 / classes to 1: the probability of saying the true label"),
     "iterations": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1"),
     "queries": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1: answers to the same input"),
     "delta": (lambda v: (v >= 0) & (v < 1), "from 0 to below 1: use 1e-5, or less than 1 / number of records"),
@@ -50,6 +50,7 @@ WANTED = {
     "noise_sd": (lambda v: v >= 0, "a finite number from 0: k sqrt(steps)"),
     "T": (lambda v: v > 0, "a finite number above 0: integration time"),
     "lipschitz": (lambda v: v >= 0, "a finite number from 0: a certified bound of the drift"),
+    "one_sided": (np.isfinite, "a finite number from -lipschitz to lipschitz"),
     "clip": (lambda v: v > 0, "a finite number above 0: the largest norm of the state that enters the block"),
 }
 MAY_BE_INFINITE = {"epsilon", "mu"}
@@ -125,12 +126,14 @@ def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> li
         if (target := family.pop("epsilon", None)) is not None:
             if family.get("defense") != "dp_sgd":
                 raise ValueError(f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise it would set")
-            if "noise_multiplier" in family.get("defense_args", {}):
+            given = family.get("defense_args") or {}
+            if "noise_multiplier" in given:
                 raise ValueError(f"family {number} names an epsilon and a noise_multiplier, of which one follows: name one")
-            batch, epochs = (family.get(name, getattr(recipe, name)) for name in ("batch", "epochs"))
+            batch, epochs = family.get("batch", recipe.batch), family.get("epochs", recipe.epochs)
+            _check(members=members, batch=batch, epochs=epochs)
             rate, steps = batch / members, epochs * (members // batch)
             noise = noise_multiplier(epsilon=target, sample_rate=rate, steps=steps, delta=delta)
-            family["defense_args"] = {**family.get("defense_args", {}), "noise_multiplier": noise}
+            family["defense_args"] = {**given, "noise_multiplier": noise}
         found.append(family)
     return found
 
@@ -146,14 +149,14 @@ def over_epochs(
     noise_multiplier 2.
     Raises ValueError as `epsilon` does. Caveat: prv takes up to seconds per row, so pass a few epochs.
     """
-    _check(samples=samples, batch=batch, epochs=epochs)
+    _check(several=("epochs",), samples=samples, batch=batch, epochs=epochs)
     _one_of("sampling", sampling, SAMPLINGS)
     if batch > samples:
         raise ValueError(f"batch={batch} is more than samples={samples}: wanted at most all records")
     rows = []
-    for epoch in np.atleast_1d(epochs):
+    for epoch in np.ravel(epochs):
         steps = int(epoch) * math.ceil(samples / batch)
-        for one in np.atleast_1d(delta).tolist():
+        for one in np.ravel(delta).tolist():
             for accountant in [accountants] if isinstance(accountants, str) else accountants:
                 form = sampling if accountant == "gdp" else "poisson"
                 facts = {"steps": steps, "delta": one, "accountant": accountant, "sampling": form}
@@ -251,6 +254,7 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
     _check(k=k, steps=steps, T=T, lipschitz=lipschitz, clip=clip, queries=queries)
     _one_of("scheme", scheme, ("euler", "rk4", "continuous"))
     if one_sided is not None:
+        _check(one_sided=one_sided)
         if scheme == "rk4":
             raise ValueError("one_sided with scheme='rk4': no such form is known; leave one_sided empty, or use 'euler'")
         if not -lipschitz <= one_sided <= lipschitz:
@@ -275,7 +279,7 @@ def gaussian_delta(mu, epsilon):
     Exact for every epsilon (Balle and Wang, arXiv 1805.06530; Dong, Roth and Su, corollary 1). Numbers or arrays, broadcast.
     ValueError for a negative one.
     """
-    _check(mu=mu, epsilon=epsilon)
+    _check(several=("mu", "epsilon"), mu=mu, epsilon=epsilon)
     mu, epsilon = np.broadcast_arrays(np.asarray(mu, float), np.asarray(epsilon, float))
     with np.errstate(all="ignore"):
         delta = np.where(np.isinf(mu), 1.0, np.exp(_log_delta(mu, epsilon)))
@@ -289,7 +293,7 @@ def gaussian_epsilon(mu, delta):
     broadcast. 0 for mu 0; infinite for mu infinite or delta 0. ValueError for mu < 0 or delta outside [0, 1).
     The classical sqrt(2 ln(1.25 / delta)) mu is proved below 1 only: its true delta is 2.3e-5 at epsilon 10 for 1e-5.
     """
-    _check(mu=mu, delta=delta)
+    _check(several=("mu", "delta"), mu=mu, delta=delta)
     mu, delta = np.broadcast_arrays(np.asarray(mu, float), np.asarray(delta, float))
     with np.errstate(all="ignore"):
         target = np.log(delta)
@@ -304,7 +308,7 @@ def gaussian_mu(epsilon, delta):
     For the curve of `tradeoff(mu=...)` of equal (epsilon, delta): 1.666 for (8, 1e-5). Numbers or arrays, broadcast; 0 for
     delta 0, infinite for epsilon infinite. ValueError for epsilon < 0 or delta outside [0, 1).
     """
-    _check(epsilon=epsilon, delta=delta)
+    _check(several=("epsilon", "delta"), epsilon=epsilon, delta=delta)
     epsilon, delta = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(delta, float))
     with np.errstate(all="ignore"):
         finite, target = np.where(np.isinf(epsilon), 0.0, epsilon), np.log(delta)
@@ -313,6 +317,20 @@ def gaussian_mu(epsilon, delta):
             high = np.where(short, 2 * high, high)
         low, _ = _bisect(lambda middle: _log_delta(middle, finite) > target, np.zeros(epsilon.shape), high)
     return _plain(np.where(np.isinf(epsilon), np.inf, np.where(delta == 0, 0.0, low)))
+
+
+def response_epsilon(*, keep, classes) -> float:
+    """ln(keep (classes - 1) / (1 - keep)): epsilon, at delta 0, of a label that is said at random once and kept as said.
+
+    Randomised response: the true label with probability `keep`, else one of the other classes - 1 uniformly (Warner 1965;
+    Kairouz, Oh and Viswanath 2016, arXiv 1407.1338). Neighbours differ in this one label. 0 at keep 1 / classes, infinite at
+    keep 1. Raises ValueError for keep outside [1 / classes, 1] and fewer than 2 classes. Caveat: of the label alone, and each
+    further draw adds as much again.
+    """
+    _check(classes=classes, keep=keep)
+    if keep < 1 / classes:
+        raise ValueError(f"keep={keep} of {classes} classes: wanted {WANTED['keep'][1]}")
+    return math.inf if keep == 1 else max(0.0, math.log1p(float((keep * classes - 1) / (1 - keep))))
 
 
 def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
@@ -326,7 +344,7 @@ def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
     """
     if (epsilon is None) == (mu is None):
         raise ValueError(f"tradeoff got epsilon={epsilon} and mu={mu}: wanted exactly one of them")
-    _check(fpr=fpr, delta=delta, **({"mu": mu} if epsilon is None else {"epsilon": epsilon}))
+    _check(several=("fpr",), fpr=fpr, delta=delta, **({"mu": mu} if epsilon is None else {"epsilon": epsilon}))
     fpr = np.asarray(fpr, float)
     if mu is not None:
         if delta:
@@ -458,16 +476,20 @@ def _plain(values):
     return values.item() if np.ndim(values) == 0 else values
 
 
-def _check(**given) -> None:
+def _check(several: tuple[str, ...] = (), **given) -> None:
+    """Numbers within range; those of `several` may be arrays. Text is none, though NumPy reads it as one."""
     for name, value in given.items():
-        holds, wanted = WANTED[name]
+        (holds, wanted), many = WANTED[name], name in several
         try:
             array = np.asarray(value, float)
             fine = bool(np.all(holds(array) & (np.isfinite(array) | (name in MAY_BE_INFINITE))))
+            number = np.asarray(value).dtype.kind not in "SU" and (array.ndim == 0 or many)
         except (TypeError, ValueError):
-            fine = False
-        if not fine:
-            raise ValueError(f"{name}={value}: wanted {wanted}")
+            fine = number = False
+        if not (fine and number):
+            shown = " ".join((repr(value) if isinstance(value, str) else str(value)).split())
+            kind = "" if number else "numbers, " if many else "one number, "
+            raise ValueError(f"{name}={shown[:60]}: wanted {kind}{wanted}")
 
 
 def _one_of(name: str, value, known: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
 from mia_nb import accounting
+from mia_nb.types import Recipe
 
 DELTA = 1e-5
 # noise, sample rate, steps, then epsilon at delta 1e-5 by dp-accounting 0.6's privacy loss distribution (tight), and what
@@ -565,6 +566,19 @@ def test_curves_at_their_ends():
     assert isinstance(accounting.tradeoff(0.1, mu=1), float)
 
 
+# randomised response
+
+
+def test_a_label_kept_at_random_has_the_epsilon_that_its_largest_likelihood_ratio_says():
+    assert accounting.response_epsilon(keep=0.23197, classes=10) == pytest.approx(1, abs=1e-5)  # e / (e + 9)
+    for classes in (2, 10, 49, 1000):
+        for keep in (0.5, 0.51, 0.9, 1 - 1e-12):
+            other = (1 - keep) / (classes - 1)  # of each wrong label
+            assert accounting.response_epsilon(keep=keep, classes=classes) == pytest.approx(math.log(keep / other), rel=1e-9)
+        assert accounting.response_epsilon(keep=1 / classes, classes=classes) == 0
+        assert accounting.response_epsilon(keep=1, classes=classes) == math.inf
+
+
 # bad input
 
 EPSILON = {"noise_multiplier": 1, "sample_rate": 0.1, "steps": 10, "delta": DELTA}
@@ -575,7 +589,7 @@ BAD = [
     ("epsilon", EPSILON, {"noise_multiplier": -1}, "noise_multiplier=-1: wanted 0 or from 1e-6"),
     ("epsilon", EPSILON, {"noise_multiplier": math.nan}, "noise_multiplier=nan: wanted"),
     ("epsilon", EPSILON, {"noise_multiplier": 1e-200}, "noise_multiplier=1e-200: wanted"),
-    ("epsilon", EPSILON, {"noise_multiplier": "two"}, "noise_multiplier=two: wanted"),
+    ("epsilon", EPSILON, {"noise_multiplier": "two"}, "noise_multiplier='two': wanted one number, 0 or from 1e-6"),
     ("epsilon", EPSILON, {"sample_rate": 0}, "sample_rate=0: wanted above 0"),
     ("epsilon", EPSILON, {"sample_rate": 1.1}, "sample_rate=1.1: wanted above 0"),
     ("epsilon", EPSILON, {"steps": 0}, "steps=0: wanted a whole number"),
@@ -587,10 +601,17 @@ BAD = [
     ("epsilon", EPSILON, {"sampling": "unifrom"}, "did you mean 'uniform'"),
     ("epsilon", EPSILON, {"sampling": "uniform"}, "sampling='uniform' with accountant='prv': only gdp"),
     ("epsilon", EPSILON, {"sampling": "uniform", "accountant": "rdp"}, "only gdp"),
+    ("epsilon", EPSILON, {"noise_multiplier": [1, 2]}, r"noise_multiplier=\[1, 2\]: wanted one number, 0 or from 1e-6"),
+    ("epsilon", EPSILON, {"steps": np.arange(1, 5000)}, r"steps=\[.*: wanted one number, a whole number from 1"),
+    ("noise_multiplier", {**EPSILON, "noise_multiplier": None}, {"epsilon": "8"}, "epsilon='8': wanted one number"),
+    ("noise_multiplier", {**EPSILON, "noise_multiplier": None}, {"epsilon": [4, 8]}, r"epsilon=\[4, 8\]: wanted one number"),
     ("gdp_mu", {**EPSILON, "delta": None}, {"sampling": "both"}, "sampling='both' is not one of"),
     ("over_epochs", TABLE, {"batch": 25001}, "batch=25001 is more than samples=25000"),
     ("over_epochs", TABLE, {"epochs": [0, 1]}, r"epochs=\[0, 1\]: wanted whole numbers"),
     ("over_epochs", TABLE, {"accountants": ["dp"]}, "accountant='dp' is not one of"),
+    ("over_epochs", TABLE, {"samples": [100, 200]}, r"samples=\[100, 200\]: wanted one number"),
+    ("over_epochs", TABLE, {"epochs": "3"}, "epochs='3': wanted numbers, whole numbers from 1"),
+    ("over_epochs", TABLE, {"delta": ["1e-5"]}, "delta='1e-5': wanted one number"),
     ("nsde_sigma", {"k": 1, "steps": 8, "T": 1}, {"T": 0}, "T=0: wanted"),
     ("noise_sd", {"k": 1, "steps": 8}, {"k": -1}, "k=-1: wanted"),
     ("theorem_epsilon", THEOREM, {"lipschitz": -1}, "lipschitz=-1: wanted"),
@@ -601,11 +622,18 @@ BAD = [
     ("release_mu", RELEASE, {"scheme": "eulr"}, "did you mean 'euler'"),
     ("release_mu", RELEASE, {"one_sided": -2}, "one_sided=-2: wanted -lipschitz to lipschitz"),
     ("release_mu", RELEASE, {"one_sided": 0, "scheme": "rk4"}, "one_sided with scheme='rk4'"),
+    ("release_mu", RELEASE, {"one_sided": "0"}, "one_sided='0': wanted one number, a finite number"),
+    ("response_epsilon", {"keep": 0.5, "classes": 10}, {"keep": 0.09}, "keep=0.09 of 10 classes: wanted from 1 / classes to 1"),
+    ("response_epsilon", {"keep": 0.5, "classes": 10}, {"keep": 1.01}, "keep=1.01: wanted from 1 / classes to 1"),
+    ("response_epsilon", {"keep": 0.5, "classes": 10}, {"classes": 1}, "classes=1: wanted a whole number from 2"),
     ("gaussian_epsilon", {"mu": 1, "delta": DELTA}, {"mu": -1}, "mu=-1: wanted"),
     ("gaussian_delta", {"mu": 1, "epsilon": 1}, {"epsilon": -1}, "epsilon=-1: wanted"),
     ("gaussian_mu", {"epsilon": 1, "delta": DELTA}, {"delta": math.nan}, "delta=nan: wanted"),
     ("tradeoff", {"fpr": 0.1, "epsilon": 1}, {"mu": 1}, "exactly one"),
     ("tradeoff", {"fpr": 0.1}, {}, "exactly one"),
+    ("tradeoff", {"fpr": 0.1}, {"epsilon": np.array([1.0, 2.0])}, r"epsilon=\[1. 2.\]: wanted one number, a number from 0"),
+    ("tradeoff", {"fpr": [0.1, 0.2]}, {"mu": [1, 2]}, r"mu=\[1, 2\]: wanted one number"),
+    ("tradeoff", {"fpr": 0.1}, {"epsilon": "1"}, "epsilon='1': wanted one number"),
     ("tradeoff", {"fpr": 0.1, "epsilon": 1}, {"fpr": 2}, "fpr=2: wanted fractions"),
     ("tradeoff", {"fpr": 0.1, "mu": 1}, {"delta": 0.1}, "has no delta"),
 ]
@@ -616,4 +644,21 @@ def test_bad_input_is_refused_in_one_line_that_says_what_was_wanted(name, good, 
     arguments = {key: value for key, value in {**good, **change}.items() if value is not None}
     with pytest.raises(ValueError, match=wanted) as refused:
         getattr(accounting, name)(**arguments)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "members, change, wanted",
+    [
+        (0, {}, "members=0: wanted a whole number from 1"),
+        (750, {"batch": 0}, "batch=0: wanted a whole number from 1"),
+        (750, {"epochs": "3"}, "epochs='3': wanted one number"),
+        (750, {"epsilon": "8"}, "epsilon='8': wanted one number"),
+    ],
+)
+def test_an_aim_that_describes_no_training_is_refused_in_one_line(members, change, wanted):
+    family = {"defense": "dp_sgd", "epsilon": 8, "defense_args": None}
+    assert accounting.aimed([family], Recipe(), members=750, delta=DELTA)[0]["defense_args"]["noise_multiplier"] > 0
+    with pytest.raises(ValueError, match=wanted) as refused:
+        accounting.aimed([family | change], Recipe(), members=members, delta=DELTA)
     assert "\n" not in str(refused.value)
