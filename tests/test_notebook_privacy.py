@@ -109,7 +109,7 @@ def test_the_audits_are_those_of_the_stored_pools_with_every_attack_paid_for(ran
     for row in rows:
         one = auditing.audit(auditing.apart(row[1], signals), delta=1e-5, attempts=2)
         assert [float(text) for text in row[2:]] == pytest.approx(
-            [one.epsilon, one.runs, one.canaries, one.guesses, one.correct, one.alpha], abs=6e-5
+            [one.epsilon, one.at_most, one.runs, one.canaries, one.guesses, one.correct, one.alpha], abs=6e-5
         )
         assert one.alpha == pytest.approx(0.05 / 2 / 4)  # attacks, numbers of guesses
 

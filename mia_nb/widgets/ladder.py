@@ -84,7 +84,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         sentence += f" (delta {delta:g}, add/remove one record{f'; m = {record.canaries:,} coins' if record else ''})"
         roc = with_bounds(base(source, attack), claims(table), delta, rates(source, attack), moved)
         note = remarks(own, lipschitz if source == FORMULAS else None, moved, why)
-        shown = table[["label", "shown", "verdict", "method", "remark"]]
+        shown = table[["label", "shown", "relation", "verdict", "method", "note", "remark"]]
         return View(sentence, {"ladder": narrow(figure), "roc": roc}, shown, note)
 
     last: dict[str, str] = {"source": ""}
