@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mia_nb import accounting, data, training
+from mia_nb import accounting, auditing, data, training
 from mia_nb.models import neural_de
 from mia_nb.types import Recipe
 
@@ -43,6 +43,25 @@ def test_a_bounded_drift_keeps_its_bound_and_a_clip_is_what_enters(images, tmp_p
     bounded = replace(SDE, model_args={**SDE.model_args, "lipschitz": 0.7, "clip": 0.5})
     table = training.sensitivity(train(bounded, images, tmp_path), models=[0])
     assert (table["certified"] <= 0.7 * (1 + 1e-5)).all() and (table["local"] <= 0.7).all()
+    assert (table["norm"] <= 0.5 * (1 + 1e-6)).all() and (table["distance"] <= 2 * 0.5 * (1 + 1e-6)).all()
+    assert table["norm"].max() == pytest.approx(0.5)  # the states of the first block are longer than that before the clip
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"models": [9]}, r"models=\[9\]: wanted some of 0 to 1"),
+        ({"models": []}, r"models=\[\]: wanted some of 0 to 1"),
+        ({"limit": 0}, "limit=0: wanted 2 images or more"),
+        ({"limit": 1}, "limit=1: wanted 2 images or more"),
+        ({"iterations": 0}, "iterations=0: wanted 1 or more"),
+    ],
+)
+def test_what_leaves_nothing_to_measure_is_refused(images, tmp_path_factory, given, says):
+    pool = train(SDE, images, tmp_path_factory.getbasetemp() / "measured")
+    with pytest.raises(ValueError, match=says) as refused:
+        training.sensitivity(pool, **given)
+    assert "\n" not in str(refused.value)
 
 
 def test_second_order_has_no_certified_bound_and_other_networks_are_refused(images, tmp_path):
@@ -63,3 +82,22 @@ def test_a_family_that_aims_at_an_epsilon_gets_the_noise_that_reaches_it_for_the
     assert 7.99 < reached <= 8 and families[1]["epsilon"] == 8  # what was given is left as it was
     with pytest.raises(ValueError, match="family 0 aims at epsilon=8 without"):
         accounting.aimed([{"epsilon": 8}], recipe, members=750, delta=1e-5)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 2.0, 2000.0])
+def test_a_gradient_shows_image_and_label_whatever_sigma_is_which_is_why_row_1_is_called_no_guarantee(images, sigma):
+    for n in range(5):
+        x, y = data.normalise(images.x[n : n + 1], images.mean, images.std, torch.float64), images.y[n : n + 1]
+        torch.manual_seed(n)
+        stem, head = (torch.nn.Linear(*size).double() for size in ((x.numel(), 16), (16, len(images.classes))))
+        h = neural_de.integrate(lambda t, h: torch.tanh(h), stem(x.flatten(1)), steps=16, k=sigma / 4)  # sigma = k sqrt(16)
+        torch.nn.functional.cross_entropy(head(h / h.norm()), y).backward()
+        i = stem.bias.grad.abs().argmax()
+        assert (stem.weight.grad[i] / stem.bias.grad[i] - x.flatten()).abs().max() < 1e-5  # dL/dW = g x^T, dL/db = g
+        assert (head.bias.grad < 0).nonzero().flatten().tolist() == y.tolist()  # dL/db = p - 1 at the label, p elsewhere
+    flow = {"k": sigma / 4, "steps": 16, "T": 1.0, "method": "euler"}
+    table = auditing.ladder(delta=1e-5, flow=flow, nominal={"sample_rate": 0.02, "steps": 490}, accountant="rdp")
+    rows = table.set_index("row")
+    assert rows.loc[1, "label"] == "nominal (paper's accounting)" and np.isfinite(rows.loc[1, "epsilon"])
+    assert rows.loc[1, "note"] == "assumes T*L <= 1 and private gradients; not a guarantee"
+    assert rows.loc[4, "label"] == "training guarantee" and rows.loc[4, "shown"] == "none (infinite)"

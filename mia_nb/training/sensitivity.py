@@ -19,23 +19,34 @@ def sensitivity(pool: Pool, *, models: Sequence[int] | None = None, limit: int =
 
     Columns: model, block, certified (upper bound of the drift's Lipschitz constant in h, `Drift.certified_lipschitz`; NaN for
     second order), local (largest Jacobian norm of the drift found at the states that enter and leave the block: a lower bound
-    of the constant), norm (largest |h0|), distance (largest |h0 - h0'| over pairs of images), images.
+    of the constant), norm (largest |h0|), distance (largest |h0 - h0'| over pairs of images), images. h0 is the state that
+    enters the equation, after the block's clip.
     On the first `limit` images, all in float32, without noise on the way to the block. Hong, Wu, Gruber and Lee (arXiv
-    2501.06686), Theorem 1, take pairs of states at distance 1 at most. Raises ValueError for a pool without a FlowBlock.
+    2501.06686), Theorem 1, take pairs of states at distance 1 at most. Raises ValueError for a pool without a FlowBlock,
+    models that it does not have, and fewer than 2 images or 1 iteration.
     """
+    known = range(len(pool.member))
+    models = known if models is None else models
+    if not len(models) or any(m not in known for m in models):
+        raise ValueError(f"models={list(models)}: wanted some of 0 to {known[-1]}")
+    if limit < 2:
+        raise ValueError(f"limit={limit}: wanted 2 images or more, as distances are between pairs")
+    if iterations < 1:
+        raise ValueError(f"iterations={iterations}: wanted 1 or more of the power method, say 20")
     images, rows = pool.images(), []
-    for m in range(len(pool.member)) if models is None else models:
+    for m in models:
         module = set_noise(pool.model(m), False)
         blocks = list(flow_blocks(module))
         if not blocks:
             raise ValueError(f"{pool.recipe.model} has no differential equation whose sensitivity could be measured")
         x = data.normalise(images.x[:limit], images.mean, images.std, DTYPES[pool.recipe.dtype])
         for name, block, before, after in _states(module, blocks, x):
-            flat = before.flatten(1)
+            entering = _entering(block, before)
+            flat = entering.flatten(1)
             facts = {"certified": np.nan, "local": np.nan}
             if block.order == 1:
                 facts["certified"] = block.drift.certified_lipschitz(tuple(before.shape[-2:]))
-                ends = ((block.solver["t0"], _entering(block, before)), (block.solver["t0"] + block.solver["T"], after))
+                ends = ((block.solver["t0"], entering), (block.solver["t0"] + block.solver["T"], after))
                 facts["local"] = max(
                     float(local_lipschitz(block.drift, h, t, iterations=iterations).detach().max()) for t, h in ends
                 )
