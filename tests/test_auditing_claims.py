@@ -121,7 +121,11 @@ def beta_ends(hits, trials, alpha):
 
 def test_a_curve_is_exceeded_only_when_one_target_exceeds_it_after_all_looks():
     below = world({SDE: 0.05})  # 9 false positives of 950 at 1 %
-    assert verdict(below, "D10") == "holds (at FPR 0.1 and above)"
+    row = privacy_claims(below, draws=DRAWS).loc["D10"]
+    assert row["verdict"] == "holds (at FPR 0.1 and above)"
+    said = row["evidence"].split("; ")
+    assert "a curve would count as exceeded only at 95 % over 8 looks together" in said
+    assert "FPR below 0.1 not measurable, as an FPR of 0.001 needs 10,000 non-members" in said
     above = world({SDE: 1.6}, samples=4000)  # TPR 0.63 at 10 %, the curve of epsilon 1 allows 0.27
     assert verdict(above, "D10") == "does not hold"
     on_it = norm.ppf(tradeoff(0.1, epsilon=1.0, delta=1e-5)) - norm.ppf(0.1)
@@ -129,7 +133,7 @@ def test_a_curve_is_exceeded_only_when_one_target_exceeds_it_after_all_looks():
     two = world({SDE: 0.05}) | world({SDE: 1.6}, attacks=("rmia",))
     row = privacy_claims(two, draws=DRAWS).loc["D10"]
     assert row["verdict"] == "does not hold" and "lira_global tpr@0.1: " in row["evidence"]
-    assert "over 16 looks together" in row["evidence"]  # 8 targets, 1 rate, 2 attacks
+    assert "a curve counts as exceeded only at 95 % over 16 looks together" in row["evidence"]  # 8 targets, 1 rate, 2 attacks
 
 
 def test_on_the_curve_itself_looks_rarely_exceed_it():
@@ -146,7 +150,8 @@ def test_networks_without_noise_are_looked_at_beside_and_decide_nothing():
     cells = world({SDE: 0.05, QUIET: 1.6})
     found = privacy_comparisons(cells, draws=DRAWS).query("claim == 'D10'")
     assert found.groupby("part")["outcome"].first().to_dict() == {"lira_global": "for", "without noise, lira_global": "against"}
-    assert verdict(cells, "D10").startswith("holds")
+    row = privacy_claims(cells, draws=DRAWS).loc["D10"]
+    assert row["verdict"].startswith("holds") and "would count as exceeded" in row["evidence"]
 
 
 def test_single_targets_are_the_units_of_a_bernoulli_pool_and_one_decides_nothing():
@@ -164,7 +169,10 @@ def test_nothing_establishes_a_guarantee_for_a_neural_sde():
         "at delta 1e-05: nominal (paper's accounting) 6.6, training guarantee none (infinite), audited at least 3.25"
         in row["evidence"]
     )
-    assert "no attack found that exceeds it" in row["evidence"] and "h(0) is missing" in row["evidence"]
+    assert "h(0) is missing" in row["evidence"]
+    parts = row["evidence"].split("; ")  # as notebooks print them, a line each
+    assert f"nominal value of SDENet sigma=2: {ladder().loc[0, 'verdict']}" in parts
+    assert all(part.count("(") == part.count(")") and len(part.split()) > 4 for part in parts), parts
     silent = privacy_claims({}, ladders=ladder(audited=False)).loc["D14"]
     assert silent["verdict"] == "not established" and "audited not audited" in silent["evidence"]
 
@@ -182,8 +190,31 @@ def test_a_ladder_with_a_finite_guarantee_is_dp_sgds_and_speaks_in_its_claim():
     table = privacy_claims(cells, draws=DRAWS, ladders={"ResNet-14, DP-SGD": trained})
     assert "DP-SGD accounted: ResNet-14, DP-SGD epsilon 6.61 at delta 1e-05, DP-SGD, RDP" in table.loc["D8", "evidence"]
     assert table.loc["D14", "verdict"] == "not established" and "3.25" not in table.loc["D14", "evidence"]
+    second = privacy_claims(cells, draws=DRAWS, ladders={"A, DP-SGD": trained, "B, DP-SGD": trained}).loc["D8", "evidence"]
+    assert [part[:31] for part in second.split("; ") if "-SGD epsilon" in part] == [
+        f"DP-SGD accounted: {n}, DP-SGD eps" for n in "AB"
+    ]
     with pytest.raises(ValueError, match="lacks shown"):
         privacy_claims({}, ladders=trained.drop(columns="shown"))
+
+
+def test_the_audit_of_an_undefended_network_without_noise_says_nothing_about_the_studys_claim():
+    coins = np.random.default_rng(0).random(1000) < 0.5
+    plain = auditing.ladder(delta=1e-5, audited=auditing.one_run(coins + 0.0, coins, delta=1e-5, guesses=1000))
+    evidence = privacy_claims({}, ladders={"ResNet-14": plain, "SDENet sigma=2": ladder()}).loc["D14", "evidence"]
+    assert "ResNet-14" not in evidence and "SDENet sigma=2 at delta 1e-05" in evidence
+    assert "nominal value and audit not given" in privacy_claims({}, ladders=plain).loc["D14", "evidence"]
+
+
+def test_a_guarantee_that_is_not_dp_sgds_is_not_told_as_such():
+    cells = world({DP: 0.05, SDE: 0.05}, {DP: (0.74, 0.74), SDE: (0.82, 0.82)})
+    flow = {"k": 0.5, "steps": 16, "T": 1.0, "method": "euler", "clip": 0.5, "lipschitz": 1.0}
+    args = {"delta": 1e-5, "flow": flow, "nominal": {"sample_rate": 512 / 25_000, "steps": 14_700}, "accountant": "rdp"}
+    kept = auditing.ladder(**args, stored={"releases": 1, "label_epsilon": 1.0})
+    table = privacy_claims(cells, draws=DRAWS, ladders={"SDENet, stored": kept})
+    assert "what DP-SGD was accounted at is not given" in table.loc["D8", "evidence"]
+    wanted = f"SDENet, stored at delta 1e-05: nominal (paper's accounting) 6.6, training guarantee {kept.loc[3, 'shown']}, "
+    assert np.isfinite(kept.loc[3, "epsilon"]) and wanted in table.loc["D14", "evidence"]
 
 
 def memguarded(gap: float, attack: str, seed=0) -> dict:

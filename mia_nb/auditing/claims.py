@@ -215,8 +215,8 @@ def privacy_claims(
     "not resolved", "not run" from `privacy_comparisons`; pass DP-SGD trained for epsilon 8 (delta 1e-5) alone. D10 holds only
     "(at FPR 0.1 and above)" where smaller ones are not measurable. D15: an AUC resolved below 0.5 is a failed design. D14 never
     holds: it is "not established", or does not hold where the ladder says that its audit refutes the nominal value.
-    ladders: `auditing.ladder` of a network, or {label: ladder} (`DefenseCell.label`); those with a finite row 4 are DP-SGD's
-    and go into the evidence of D8, the others into that of D14.
+    ladders: `auditing.ladder` of a network, or {label: ladder} (`DefenseCell.label`); those whose row 4 is DP-SGD's go into the
+    evidence of D8, the others with a nominal value (row 1) into that of D14.
     Caveat: verdicts are about the attacks that were run; no attack found that exceeds a curve establishes none.
     """
     cells = _deciding(cells)
@@ -235,25 +235,28 @@ def _row_of(ladder: pd.DataFrame, row: int) -> pd.Series:
     return ladder[ladder["row"] == row].iloc[0]
 
 
-def _finite(ladder: pd.DataFrame, row: int) -> bool:
-    return bool(np.isfinite(_row_of(ladder, row)["epsilon"]))
+def _by_dp_sgd(ladder: pd.DataFrame) -> bool:
+    return str(_row_of(ladder, 4)["method"]).startswith("DP-SGD")
 
 
 def _remarks(found: pd.DataFrame, cells, ladders, delta: float, level: float) -> Iterator[str]:
     """What a reader must know beside the verdict."""
     claim = found["claim"].iloc[0] if len(found) else ""
     if claim == "D8":
-        rows = {name: _row_of(ladder, 4) for name, ladder in ladders.items() if _finite(ladder, 4)}
-        known = [f"{name} epsilon {row['shown']} at delta {row['delta']:g}, {row['method']}" for name, row in rows.items()]
-        yield f"DP-SGD accounted: {'; '.join(known)}" if known else "what DP-SGD was accounted at is not given (ladders)"
+        rows = {name: _row_of(ladder, 4) for name, ladder in ladders.items() if _by_dp_sgd(ladder)}
+        for name, row in rows.items():
+            yield f"DP-SGD accounted: {name} epsilon {row['shown']} at delta {row['delta']:g}, {row['method']}"
+        if not rows:
+            yield "what DP-SGD was accounted at is not given (ladders)"
         yield "an untuned DP-SGD is less accurate than it could be"
     if claim == "D10":
         rates = sorted({float(metric.removeprefix("tpr@")) for metric in found["metric"]})
         looks = sum(len(_rates(cells[c.terms[0][1][0]])) * len(cells[c.terms[0][1][0]].value) for c in _d10(cells) if c.needed)
         yield f"curve minus TPR at delta {delta:g}, one target at a time (Clopper-Pearson)"
-        yield f"a curve is exceeded at {level:.0%} over {looks} looks together"
+        word = "counts" if (found.loc[found["needed"], "outcome"] == "against").any() else "would count"
+        yield f"a curve {word} as exceeded only at {100 * level:g} % over {looks} looks together"
         if rates[0] > FPR[0]:
-            yield f"FPR below {rates[0]:g} not measurable; {FPR[0]:g} needs 10,000 non-members"
+            yield f"FPR below {rates[0]:g} not measurable, as an FPR of {FPR[0]:g} needs 10,000 non-members"
     if claim == "D15":
         yield from _ties(cells)
         if _below_chance(found):
@@ -291,13 +294,16 @@ def _qualified(verdict: str, found: pd.DataFrame, unequal: bool, cells) -> str:
 
 def _established(ladders: dict[str, pd.DataFrame]) -> dict:
     """The row of D14: what is proved, what is claimed, and whether an audit exceeds it."""
-    evidence, refuted, of_interest = [], False, {name: one for name, one in ladders.items() if not _finite(one, 4)}
+    evidence, refuted = [], False
+    claimed = {name: one for name, one in ladders.items() if np.isfinite(_row_of(one, 1)["epsilon"])}
+    of_interest = {name: one for name, one in claimed.items() if not _by_dp_sgd(one)}
     for name, ladder in of_interest.items():
         nominal, proved, audited = (_row_of(ladder, row) for row in (1, 4, 5))
         shown = f"{nominal['label']} {nominal['shown']}, training guarantee {proved['shown']}, audited {audited['shown']}"
-        words = [f"{name} at delta {nominal['delta']:g}: {shown}", nominal["verdict"], audited["method"]]
-        evidence += filter(None, words)
-        refuted |= str(nominal["verdict"]).startswith("refuted")
+        by = f" ({audited['method'].replace('; ', ', ')})" if audited["method"] else ""  # evidence is split at "; "
+        evidence.append(f"{name} at delta {nominal['delta']:g}: {shown}{by}")
+        evidence += [f"nominal value of {name}: {nominal['verdict']}"] if nominal["verdict"] else []
+        refuted |= str(nominal["verdict"]).startswith("refuted at")
     if len(of_interest) > 1:
         evidence.append("each network's audit at its own confidence")
     if not of_interest:
