@@ -114,26 +114,65 @@ def utility(models=4) -> pd.DataFrame:
 def test_accuracy_against_epsilon_is_shown_to_be_accuracy_against_epochs():
     table = utility()
     figure = plots.privacy_utility(table)
-    by_epoch, gdp = trace(figure, "mean of models"), trace(figure, "GDP (CLT approximation)")
+    by_epoch, gdp = trace(figure, "mean of models"), trace(figure, "GDP (CLT approximation), uniform batches")
     assert list(by_epoch.x) == list(gdp.customdata) == list(range(1, 61))
     np.testing.assert_allclose(by_epoch.y, gdp.y)
     np.testing.assert_allclose(gdp.y, 0.835 - 0.5 / np.arange(1, 61))
     np.testing.assert_allclose(gdp.x, table[table["accountant"] == "gdp"].groupby("epoch")["epsilon"].first())
-    assert f"{0.835 - 0.5 / 31:.1%} (GDP (CLT approximation): epoch 31)" in title(figure)
+    assert f"{0.835 - 0.5 / 31:.1%} (GDP (CLT approximation), uniform batches: epoch 31)" in title(figure)
     assert (by_epoch.xaxis, gdp.xaxis) == ("x", "x2") and figure.layout.xaxis2.title.text == privacy.NOMINAL
     thin = [t for t in figure.data if t.showlegend is False]
     assert len(thin) == 4 * 3 and all(t.line.width == 1 for t in thin)  # 4 models: by epoch and under two accountants
     assert "left by epoch, right relabelled" in note(figure) and "not a guarantee" in note(figure)
+    assert "delta 1e-05" in note(figure) and "add/remove one record" in note(figure)
 
 
 def test_curves_by_delta_and_an_epsilon_that_is_never_reached():
     table = pd.concat([utility().assign(delta=d, epsilon=lambda t, d=d: t["epsilon"] * 10 * d) for d in (0.1, 10.0)])
     figure = plots.privacy_utility(table[table["accountant"] == "rdp"], by="delta")
-    assert "(delta 0.1: epoch " in title(figure) and "not reached (delta 10)" in title(figure)
+    assert "(RDP, delta 0.1: epoch " in title(figure) and "delta" not in note(figure)  # lines name their delta
+    first = table.loc[(table["accountant"] == "rdp") & (table["delta"] == 10), "epsilon"].min()
+    assert title(figure).endswith(f"; RDP, delta 10 begins at nominal epsilon {first:.4g} (epoch 1), above 2")
     broken = utility()
     broken.loc[broken["accountant"] == "rdp", "test_acc"] += 0.1
     with pytest.raises(ValueError, match="differs between values of accountant"):
         plots.privacy_utility(broken)
+
+
+def measured(*epochs) -> pd.DataFrame:
+    """Epsilon a tenth of the epoch, test accuracy 50 % and a point per epoch."""
+    rows = [{"epoch": e, "epsilon": 0.1 * e, "test_acc": 0.5 + 0.01 * e} for e in epochs]
+    return pd.DataFrame(rows).assign(accountant="prv", model=0)
+
+
+def test_accuracy_is_read_where_it_was_measured():
+    assert title(plots.privacy_utility(measured(1, 6, 11))) == (
+        "PRV ends at nominal epsilon 1.1 (epoch 11), below 2, with a mean test accuracy of 61.0%"
+    )
+    wide = title(plots.privacy_utility(measured(1, 10, 30)))
+    assert wide == "At nominal epsilon 2 the mean test accuracy is 60.0% (PRV: epoch 10, at 1)"
+    near = title(plots.privacy_utility(measured(1, 19, 20, 21)))
+    assert near == "At nominal epsilon 2 the mean test accuracy is 70.0% (PRV: epoch 20)"
+
+
+def test_both_forms_of_batches_are_lines_of_their_own():
+    both = [measured(1, 10, 30).assign(accountant="gdp", sampling=form) for form in ("poisson", "uniform")]
+    both[1]["epsilon"] *= 2
+    figure = plots.privacy_utility(pd.concat(both))
+    name = "GDP (CLT approximation), {} batches".format
+    assert list(trace(figure, name("poisson")).x) == [0.1, 1, 3] and list(trace(figure, name("uniform")).x) == [0.2, 2, 6]
+    assert "60.0% (GDP (CLT approximation), uniform batches: epoch 10)" in title(figure)
+
+
+@pytest.mark.parametrize("draw", [plots.accounting, plots.delta_sweep, plots.privacy_utility])
+@pytest.mark.parametrize("without", [{"noise_multiplier": 0.0}, {"delta": 0.0}])
+def test_an_infinite_epsilon_is_said_to_be_one_of_no_noise_or_no_delta(draw, without):
+    table = accounting.over_epochs(**({**STUDY, "batch": 512, "epochs": [1, 2], "delta": 1e-5, "accountants": "rdp"} | without))
+    with pytest.raises(
+        ValueError, match=r"epsilon is infinite, as it is for a sigma \(noise multiplier\) or a delta of 0"
+    ) as why:
+        draw(table.assign(model=0, test_acc=0.5))
+    assert "\n" not in str(why.value)
 
 
 def words(figure) -> dict[float, str]:
@@ -148,8 +187,8 @@ def test_the_ladder_writes_every_row_as_the_table_has_it():
     axis = figure.layout.yaxis
     assert list(axis.ticktext) == list(auditing.LABELS) and list(axis.tickvals) == [-1, -2, -3, -4, -5]
     assert [a.text for a in figure.layout.annotations] == list(table["note"])
-    assert title(figure) == "Claimed 6.6 (nominal) - proved: none - exceeded: at least 3.25"
-    assert "delta 1e-05" in note(figure)
+    assert title(figure) == "Claimed 6.6 (nominal) - proved: none - audited: at least 3.25"
+    assert note(figure) == "delta 1e-05; add/remove one record in rows 1, 4 and 5; no row bounds another"
     marks = {t.y[0]: t for t in figure.data if t.text}
     for row in (1, 2, 3, 5):
         assert marks[-row].x[0] == table["epsilon"][row - 1] and marks[-row].marker.symbol == "line-ns"
@@ -165,11 +204,29 @@ def test_a_ladder_without_noise_states_no_number_for_it():
     table = auditing.ladder(delta=1e-5, dp_sgd=trained, audited=audited(epsilon=0.0), accountant="rdp")
     figure = plots.ladder(table)
     shown = table.set_index("row")["shown"]
-    assert title(figure) == f"Claimed: nothing - proved: {shown[4]} - exceeded: 0"
+    assert title(figure) == f"Claimed: nothing - proved: {shown[4]} - audited: 0"
     assert words(figure)[-1] == "not applicable (no noise in the network)" and words(figure)[-5] == "0"
     assert not [t for t in figure.data if t.mode == "lines" and len(t.x) == 2]  # nothing infinite, no lower bound above 0
     silent = plots.ladder(sde_ladder(audited=None))
     assert title(silent) == "Claimed 6.6 (nominal) - proved: none - not audited"
+
+
+def test_rows_about_replaced_records_are_named_as_such():
+    kept = sde_ladder(flow=FLOW | {"clip": 0.5, "lipschitz": 1.0}, stored={"releases": 1, "label_epsilon": 1.0})
+    both = "add/remove one record in rows 1 and 5, replace one record in row 4"
+    assert note(plots.ladder(kept)) == f"delta 1e-05; {both}; no row bounds another"
+    several = note(plots.ladder({"A": sde_ladder(), "B": kept, "C": sde_ladder()}))
+    assert several == f"delta 1e-05; A, C: add/remove one record in rows 1, 4 and 5; B: {both}; no row bounds another"
+
+
+def test_only_a_verdict_that_says_refuted_is_called_so():
+    table = sde_ladder()
+    table.loc[[0, 3], "verdict"] = "row 5 is above, by a method whose conditions are not known to hold here: not refuted"
+    assert "refute" not in title(plots.ladder(table))
+    table.loc[[1, 3], "verdict"] = "refuted at 95 % by row 5"
+    assert title(plots.ladder(table)).endswith(
+        " - audited: at least 3.25, which refutes Corollary 1 and the guarantee of DP-SGD"
+    )
 
 
 def test_a_theorem_at_a_local_constant_is_a_lower_bound():
@@ -181,7 +238,7 @@ def test_a_theorem_at_a_local_constant_is_a_lower_bound():
 def test_several_ladders_stand_apart_and_a_refutation_is_said():
     refuted = sde_ladder(nominal=NOMINAL | {"steps": 490})
     figure = plots.ladder({"long": sde_ladder(), "short": refuted})
-    assert title(figure).startswith("long: claimed 6.6 (nominal) - proved: none - exceeded: at least 3.25; short: claimed 1.03")
+    assert title(figure).startswith("long: claimed 6.6 (nominal) - proved: none - audited: at least 3.25; short: claimed 1.03")
     assert title(figure).endswith("which refutes the nominal value") and "refutes" not in title(figure).split(";")[0]
     assert len(words(figure)) == 10 and figure.layout.showlegend
     keys = [t for t in figure.data if t.name in ("long", "short") and t.showlegend is not False]

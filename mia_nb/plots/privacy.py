@@ -27,6 +27,8 @@ VARIED = ("sampling", "batch", "samples", "noise_multiplier", "sigma", "label") 
 VACUOUS = 0.99  # a curve above it allows all that can be found
 LOOKED_AT = (0.0001, 0.001, 0.01, 0.1)  # false-positive rates at which a ROC is held against a curve
 SHOWN_TARGETS = 16
+REFUTABLE = {1: "the nominal value", 2: "Corollary 1", 4: "the guarantee of DP-SGD"}  # rows that an audit can refute
+NEAR = 0.95  # of the epsilon at which accuracy is read: what lies below is told
 SIMILAR = 0.01  # of test accuracy: what counts as the same utility
 SMALL = {"size": 11, "color": GREY}
 
@@ -38,6 +40,7 @@ def accounting(table: pd.DataFrame, *, printed: float | dict[str, float] | None 
     printed: a value, or {word: value}, drawn as a level. nominal: the numbers are the paper's accounting of a neural SDE; False
     for DP-SGD. Raises ValueError for missing columns, values that are not finite, and an epoch that comes twice in a line.
     """
+    _refuse_infinite(table, "accounting")
     _need(table, ("epoch", "epsilon", "delta", "accountant"), "accounting", finite=("epoch", "epsilon"))
     figure, lines = go.Figure(), _groups(table, [*VARIED, "delta"])
     for i, (name, rows) in enumerate(lines.items()):
@@ -58,8 +61,10 @@ def delta_sweep(table: pd.DataFrame, *, nominal: bool = True) -> go.Figure:
     """Epsilon against delta on a logarithmic axis, a line per accountant and whatever else varies: Figure 4, second picture.
 
     table: `accounting.over_epochs` at several deltas; of several epochs the last. The sentence says which way epsilon goes: it
-    falls as delta grows, whatever the text beside the figure says. Raises ValueError for missing columns and delta <= 0.
+    falls as delta grows, whatever the text beside the figure says. Raises ValueError for missing columns, values that are not
+    finite, and delta <= 0.
     """
+    _refuse_infinite(table, "delta_sweep")
     _need(table, ("epoch", "epsilon", "delta", "accountant"), "delta_sweep", finite=("delta", "epsilon"))
     if (table["delta"] <= 0).any():
         raise ValueError(f"delta_sweep got delta {table['delta'].min():g}: a logarithmic axis wants deltas above 0")
@@ -77,6 +82,13 @@ def delta_sweep(table: pd.DataFrame, *, nominal: bool = True) -> go.Figure:
     note = _accounted(table, nominal, f"after {table['epoch'].iloc[0]} epochs")
     axes = {"xaxis": {"title": "delta", "type": "log", "exponentformat": "e", "dtick": 1}}
     return finish(figure, sentence, note, height=420, legend=BELOW, yaxis_title=NOMINAL if nominal else PLAIN, **axes)
+
+
+def _refuse_infinite(table: pd.DataFrame, who: str) -> None:
+    if "epsilon" in table and np.isinf(table["epsilon"].astype(float)).any():
+        raise ValueError(
+            f"{who}: epsilon is infinite, as it is for a sigma (noise multiplier) or a delta of 0: raise it, or drop those rows"
+        )
 
 
 def _kind(nominal: bool) -> str:
@@ -97,7 +109,7 @@ def _groups(table: pd.DataFrame, varied) -> dict[str, pd.DataFrame]:
         words = [ACCOUNTANTS.get(key[0], str(key[0]))]
         words += [f"{key[1]} batches"] if "sampling" in table and key[0] == "gdp" else []
         values = zip(columns, key[len(key) - len(columns) :], strict=True)
-        words += [str(value) if name == "label" else f"{name.replace('_', ' ')} {value:g}" for name, value in values]
+        words += [value if isinstance(value, str) else f"{name.replace('_', ' ')} {value:g}" for name, value in values]
         groups[", ".join(words)] = rows
     return groups
 
@@ -127,14 +139,17 @@ def _from_to(last: dict[str, float]) -> str:
 def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 2.0) -> go.Figure:
     """Test accuracy against nominal epsilon, and the same points against the epoch: Figure 4 (right two).
 
-    table: a row per model, epoch and value of `by` (accountant, delta, batch) with columns epoch, epsilon, model, test_acc, by.
-    Epsilon only counts epochs, so that both panels hold the same curve and the right one relabels its axis, once per `by`: thin
-    lines are models, thick ones means. The sentence reads the mean accuracy at nominal epsilon `at`, and the epoch that it is.
+    table: a row per model, epoch, accountant and value of `by` (delta, batch) with columns epoch, epsilon, accountant, model,
+    test_acc, by and maybe sampling. Epsilon only counts epochs, so that both panels hold the same curve and the right one
+    relabels its axis, once per accountant and `by`: thin lines are models, thick ones means. The sentence reads the mean
+    accuracy at the last epoch within nominal epsilon `at`, with that epoch's own epsilon where it is not near, or says which
+    curves end below it or begin above.
     Source: Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686). Raises ValueError for missing columns or values, and for
     accuracies of one model and epoch that differ between values of `by`.
     """
     finite = ("epoch", "epsilon", "test_acc")
-    _need(table, (*finite, "model", by), "privacy_utility", finite=finite)
+    _refuse_infinite(table, "privacy_utility")
+    _need(table, (*finite, "accountant", "model", by), "privacy_utility", finite=finite)
     if (table.groupby(["model", "epoch"])["test_acc"].nunique() > 1).any():
         raise ValueError(
             f"test_acc of one model and epoch differs between values of {by}: they are the same models, accounted anew"
@@ -142,31 +157,41 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.05)
     points = table.drop_duplicates(["model", "epoch"])
     _add_models(figure, points, "epoch", "mean of models", 0, 1)
-    readings = []
-    for i, (value, rows) in enumerate(table.groupby(by, sort=False), start=1):
-        name = _named_by(by, value)
+    reached, others = [], []
+    lines = _groups(table, dict.fromkeys([*VARIED, "delta"] + [by] * (by != "accountant")))
+    for i, (name, rows) in enumerate(lines.items(), start=1):
         _add_models(figure, rows, "epsilon", name, i, 2)
-        spent = rows[rows["epsilon"] <= at]
-        epoch = spent["epoch"].max() if len(spent) else None
-        mean = spent.loc[spent["epoch"] == epoch, "test_acc"].mean() if len(spent) else None
-        readings.append(f"not reached ({name})" if epoch is None else f"{mean:.1%} ({name}: epoch {epoch:g})")
+        passed, words = _reading(rows, name, at)
+        (reached if passed else others).append(words)
     figure.add_vline(x=at, line={"color": GREY, "width": 1, "dash": "dot"}, row=1, col=2)
     figure.update_xaxes(title_text="epoch", rangemode="tozero", row=1, col=1)
     figure.update_xaxes(title_text=NOMINAL, rangemode="tozero", row=1, col=2)
     figure.update_yaxes(title_text="test accuracy", tickformat="~%", row=1, col=1)
-    more = f" and {len(readings) - 3} more" if len(readings) > 3 else ""
-    sentence = f"At nominal epsilon {at:g} the mean test accuracy is {', '.join(readings[:3])}{more}"
+    first = [f"At nominal epsilon {at:g} the mean test accuracy is {', '.join(_first(reached))}"] if reached else []
+    sentence = "; ".join(first + _first(others))
     count = points["model"].nunique()
     note = f"the same accuracies twice: left by epoch, right relabelled; thin: {count} model{'s' * (count > 1)}; {RELATION}"
-    if by != "delta" and "delta" in table:
-        note += f"; delta {_listed(f'{delta:g}' for delta in table['delta'].unique())}"
+    if "delta" in table and table["delta"].nunique() == 1:
+        note += f"; delta {table['delta'].iloc[0]:g}"
     return finish(figure, sentence, f"{note}; not a guarantee", height=460, legend=BELOW)
 
 
-def _named_by(by: str, value) -> str:
-    return (
-        ACCOUNTANTS.get(value, str(value)) if by == "accountant" else f"{by} {value:g}" if not isinstance(value, str) else value
-    )
+def _first(words: list[str]) -> list[str]:
+    return words if len(words) <= 3 else [*words[:3], f"and {len(words) - 3} more"]
+
+
+def _reading(rows: pd.DataFrame, name: str, at: float) -> tuple[bool, str]:
+    """(whether the curve passes nominal epsilon `at`, what it shows there or at its end)."""
+    curve = rows.groupby("epoch")[["epsilon", "test_acc"]].mean()
+    within = curve[curve["epsilon"] <= at]
+    if within.empty:
+        epoch, epsilon = curve.index[0], curve["epsilon"].iloc[0]
+        return False, f"{name} begins at nominal epsilon {epsilon:.4g} (epoch {epoch:g}), above {at:g}"
+    epoch, (epsilon, accuracy) = within.index[-1], within.iloc[-1]
+    if curve["epsilon"].max() < at:
+        where = f"{name} ends at nominal epsilon {epsilon:.4g} (epoch {epoch:g}), below {at:g}"
+        return False, f"{where}, with a mean test accuracy of {accuracy:.1%}"
+    return True, f"{accuracy:.1%} ({name}: epoch {epoch:g}{f', at {epsilon:.4g}' if epsilon < NEAR * at else ''})"
 
 
 def _add_models(figure, rows: pd.DataFrame, x: str, name: str, i: int, column: int) -> None:
@@ -194,7 +219,7 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
     if not tables:
         raise ValueError("ladder got no table: pass auditing.ladder(...), or {name: ladder} of several")
     for name, table in tables.items():
-        _need(table, ("row", "label", "shown", "epsilon", "delta", "note"), f"ladder{f' of {name}' * bool(name)}")
+        _need(table, ("row", "label", "shown", "epsilon", "delta", "relation", "note"), f"ladder{f' of {name}' * bool(name)}")
     values = np.concatenate([table["epsilon"].to_numpy(float) for table in tables.values()])
     values = values[np.isfinite(values) & (values > 0)]
     start, end = (values.min() / 4, values.max() * 12) if len(values) else (0.1, 100.0)
@@ -214,22 +239,35 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
         for name, table in tables.items()
     ]
     deltas = pd.concat(list(tables.values()))["delta"].unique()
-    note = f"delta {_listed(f'{delta:g}' for delta in deltas)}; {RELATION} in rows 1, 4 and 5; no row bounds another"
+    note = f"delta {_listed(f'{delta:g}' for delta in deltas)}; {_relations(tables)}; no row bounds another"
     height = 290 + 130 * len(tables)
     return finish(figure, "; ".join(several), note, height=height, legend=BELOW, showlegend=len(tables) > 1)
 
 
 def _claimed(table: pd.DataFrame) -> str:
-    """Claimed, proved and exceeded, in the words of the ladder."""
+    """Claimed, proved and audited, in the words of the ladder; refuted is what its verdicts call so."""
     rows = table.drop_duplicates("row").set_index("row")
     nominal, proved, audited = (rows.loc[row] for row in (1, 4, 5))
     parts = [
         f"claimed {nominal['shown']} (nominal)" if np.isfinite(nominal["epsilon"]) else "claimed: nothing",
         f"proved: {proved['shown'] if np.isfinite(proved['epsilon']) else 'none'}",
-        f"exceeded: {audited['shown']}" if np.isfinite(audited["epsilon"]) else "not audited",
+        f"audited: {audited['shown']}" if np.isfinite(audited["epsilon"]) else "not audited",
     ]
-    refuted = str(nominal.get("verdict", "")).startswith("refuted")
-    return " - ".join(parts) + (", which refutes the nominal value" if refuted else "")
+    refuted = [REFUTABLE[row] for row in REFUTABLE if str(rows.loc[row].get("verdict", "")).startswith("refuted at")]
+    return " - ".join(parts) + (f", which refutes {' and '.join(refuted)}" if refuted else "")
+
+
+def _relations(tables: dict[str, pd.DataFrame]) -> str:
+    """Which neighbouring data sets the rows about records speak of; by network where they differ."""
+    said: dict[str, list[str]] = {}
+    for name, table in tables.items():
+        about = table[table["relation"].str.contains("record")].drop_duplicates("row")
+        parts = []
+        for relation, rows in about.groupby("relation", sort=False)["row"]:
+            *most, last = map(str, rows)
+            parts.append(f"{relation} in {f'rows {_listed(most)} and' if most else 'row'} {last}")
+        said.setdefault(", ".join(parts), []).append(name)
+    return "; ".join(words if len(said) == 1 else f"{_listed(names)}: {words}" for words, names in said.items())
 
 
 def _add_rungs(figure, name: str, table: pd.DataFrame, ends: tuple[float, float], apart: float, i: int) -> None:
