@@ -96,7 +96,7 @@ def test_rates_are_those_of_pooled_canaries_with_exact_intervals():
     row = table.iloc[1]
     assert (row["tpr"], row["tp"], row["n1"], row["fp"]) == (pooled.tpr, pooled.tp, pooled.n1, pooled.fp)
     assert (row["exact_low"], row["exact_high"]) == pytest.approx([float(e) for e in clopper_pearson(pooled.tp, pooled.n1)])
-    assert row["share"] == 0.2 and "more than 2%" in row["flag"]
+    assert row["share"] == pytest.approx(pooled.n1 / (pooled.n1 + 8 * 800)) and "more than 2%" in row["flag"]
     assert (row["canaries"], row["targets"], row["kind"]) == (200, 8, "mislabelled")
     assert not table.iloc[0]["measurable"] and table.iloc[1]["measurable"]  # about 800 trials: 8 allowed at 1 %
 
@@ -115,11 +115,66 @@ def test_intervals_widen_when_trials_of_one_canary_hang_together():
     width = {}
     for sway in (0.0, 0.9):
         scores, canary = world(np.random.default_rng(2), sway=sway)
-        row = canary_rates(scores, canary=canary, fpr=(0.1,), draws=300).iloc[0]
+        one_unit = replace(scores, pair=np.zeros(8, int))  # targets stay as they are: what canaries add
+        row = canary_rates(one_unit, canary=canary, fpr=(0.1,), draws=300).iloc[0]
         width[sway] = row["cluster_high"] - row["cluster_low"]
         assert row["low"] <= row["tpr"] <= row["high"]
-        assert row["high"] - row["low"] == pytest.approx(max(width[sway], row["exact_high"] - row["exact_low"]))
+        others = [row[f"{by}_high"] - row[f"{by}_low"] for by in ("exact", "canary")]
+        assert row["high"] - row["low"] == pytest.approx(max(width[sway], *others))
     assert width[0.9] > 1.4 * width[0.0]
+
+
+@pytest.mark.parametrize("targets", [8, 16])
+def test_intervals_cover_where_every_trial_was_a_hit_because_hard_canaries_were_not_met(targets):
+    """97 % of the canaries are found by every target, the others by none: 30 of them are all hits four times in ten."""
+    truth, missed, saturated = 0.97 + 0.03 * 0.1, 0, 0
+    for seed in range(100):
+        rng = np.random.default_rng([seed, targets, 30])
+        scores, _ = world(rng, targets=targets, canaries=30, others=0, shift=0)
+        value = scores.value + 20 * (scores.member & (rng.random(30) < 0.97))
+        row = canary_rates(replace(scores, value=value), fpr=(0.1,), draws=60).iloc[0]
+        missed += not row["low"] <= truth <= row["high"]
+        saturated += row["tpr"] == 1
+        assert row["tpr"] < 1 or row["low"] <= 0.025 ** (1 / 30) + 1e-12
+    assert saturated > 25 and missed <= 5 + 2 * np.sqrt(100 * 0.05 * 0.95)
+
+
+def test_intervals_cover_the_rate_of_targets_that_differ():
+    rng, shifts = np.random.default_rng(6), np.random.default_rng(7).normal(1.5, 0.7, 100_000)
+    truth, covered, around = norm.cdf(norm.ppf(0.1) + shifts).mean(), 0, 0
+    for _ in range(60):
+        shift = rng.normal(1.5, 0.7, (8, 1))
+        scores, _ = world(rng, canaries=400, others=0, shift=shift)
+        rows = [canary_rates(s, fpr=(0.1,), draws=100).iloc[0] for s in (scores, replace(scores, pair=np.zeros(8, int)))]
+        covered += rows[0]["low"] <= truth <= rows[0]["high"]
+        around += rows[1]["low"] <= truth <= rows[1]["high"]
+    assert covered >= 60 * 0.95 - 3 * np.sqrt(60 * 0.95 * 0.05) > around  # one unit: the interval of these models
+
+
+def test_only_canaries_with_a_score_are_counted():
+    scores, _ = world(np.random.default_rng(8), others=0)
+    value = np.where(np.arange(200) < 30, np.nan, scores.value)
+    row = canary_rates(replace(scores, value=value), fpr=(0.1,), draws=20).iloc[0]
+    assert (row["canaries"], row["n1"] + row["n0"]) == (170, 8 * 170)
+
+
+def test_outliers_have_labels_drawn_from_all_classes():
+    x, y = np.zeros((4000, 1, 2, 2), np.uint8), np.zeros(4000, int)
+    _, new, canary = canary_arrays(x, y, 5, kind="ood", share=0.5)
+    assert (abs(np.bincount(new[canary], minlength=5) - 400) < 5 * np.sqrt(400)).all() and not new[~canary].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_numbers_of_any_kind_are_images_and_anything_else_is_refused(images, kind):
+    x, y = images
+    wide = canary_arrays(x.astype(np.int64), y, 10, kind=kind)
+    assert wide[0].dtype == np.uint8 and all(map(np.array_equal, wide, canary_arrays(x, y, 10, kind=kind)))
+    for wrong in (x / 255, x.astype(float), x.astype(int) + 1, x.astype(int) - 1, x > 9):
+        with pytest.raises(ValueError, match="wanted whole numbers from 0 to 255"):
+            canary_arrays(wrong, y, 10, kind=kind)
+    for labels, classes in ((y, 5), (y - 1, 10), (y + 0.5, 10)):
+        with pytest.raises(ValueError, match=f"wanted whole numbers from 0 to {classes - 1}"):
+            canary_arrays(x, labels, classes, kind=kind)
 
 
 def test_clustered_intervals_cover_the_true_rate():
@@ -141,6 +196,7 @@ def test_canaries_are_audited_in_one_run_without_the_fixed_samples():
     [(lambda x, y: canary_arrays(x, y, 10, kind="loud"), "not one of ordinary, mislabelled"),
      (lambda x, y: canary_arrays(x, y, 10, share=0.7), "makes 700 canaries"),
      (lambda x, y: canary_arrays(x, y[:5], 10), "a label each"),
+     (lambda x, y: canary_rates(world(np.random.default_rng(0))[0], draws=0), "draws=0: wanted at least 1"),
      (lambda x, y: canary_labels(y, np.ones(1000, bool), 5), "classes=5"),
      (lambda x, y: canary_member(3, np.ones(9, bool), design="pairs"), "take 4"),
      (lambda x, y: canary_member(4, np.zeros(9, bool)), "0 canaries"),

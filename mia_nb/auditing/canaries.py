@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, tpr_at_counts
+from mia_nb.metrics.uncertainty import two_way
 from mia_nb.types import Scores
 
 KINDS = ("ordinary", "mislabelled", "mislabelled_near_duplicate", "ood")
@@ -29,7 +30,10 @@ def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
 def canary_arrays(
     x, y, classes: int, *, share: float = 0.02, kind: str = "mislabelled", population=None, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(x, y, canary): copies of images (N, C, H, W) uint8 and labels (N,) with round(share N) samples turned into canaries.
+    """(x, y, canary): copies of images (N, C, H, W) and labels (N,) with round(share N) samples turned into canaries.
+
+    Images are whole numbers from 0 to 255 and come back as uint8. N counts the samples outside `population`; where coins or
+    pairs deal the canaries, a model trains on half of them: share / (2 - share) of its training set, 1 % of it at .02.
 
     ordinary                    image and label stay as they are: the average case, to compare the others with
     mislabelled                 the image stays, its label is a wrong one
@@ -38,12 +42,13 @@ def canary_arrays(
     ood                         the image's pixels are shuffled, its label is drawn from all classes
     A defense that is known to treat one kind well must be tested with another: name the kind with every result (Aerni, Zhang
     and Tramèr 2024, arXiv 2404.17399). `population` (N,) bool: columns no model trains on, never made canaries.
-    Raises ValueError for an unknown kind, shapes that differ, and a share that leaves no canary or fewer others than canaries.
+    Raises ValueError for an unknown kind, pixels that are no whole numbers from 0 to 255, labels that are none from 0 to
+    classes - 1, shapes that differ, and a share that leaves no canary or fewer others than canaries.
     Caveat: accuracy with and without canaries belongs beside their rates; keep their share at 2 % or less.
     """
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
-    x, y = np.array(x, dtype=np.uint8), np.array(y, dtype=np.int64)
+    x, y = _whole("x", x, 255).astype(np.uint8), _whole("y", y, classes - 1).astype(np.int64)
     able = np.ones(len(y), bool) if population is None else ~np.asarray(population, bool)
     if x.ndim != 4 or y.shape != x.shape[:1] or able.shape != y.shape:
         raise ValueError(f"x {x.shape}, y {y.shape}: wanted images (N, C, H, W) with a label each (and a population mask (N,))")
@@ -68,6 +73,18 @@ def canary_arrays(
         x[chosen] = np.clip(np.rint(moved + rng.normal(0, JITTER, moved.shape)), 0, 255).astype(np.uint8)
         y[chosen] = y[others]
     return x, canary_labels(y, canary, classes, seed=seed), canary
+
+
+def _whole(name: str, values, last: int) -> np.ndarray:
+    """The values, where they are whole numbers from 0 to `last`."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name} has dtype {values.dtype}: wanted whole numbers from 0 to {last}; round and convert them first"
+        )
+    if values.size and not 0 <= values.min() <= values.max() <= last:
+        raise ValueError(f"{name} runs from {values.min()} to {values.max()}: wanted whole numbers from 0 to {last}")
+    return values
 
 
 def _moves(rng, size: int) -> np.ndarray:
@@ -119,38 +136,50 @@ def canary_rates(
 ) -> pd.DataFrame:
     """TPR at each FPR over the canaries of all targets pooled: one threshold for all, a row per FPR.
 
-    Columns: kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on pooled trials), cluster_low,
-    cluster_high (bootstrap over canaries, all trials of one together), tp, n1, fp, n0, fpr_realised, measurable,
-    canaries, targets, share, flag. low and high are the wider of the two. measurable: 10 false positives or more are
-    allowed, which takes canaries / 2 * targets >= 10 / fpr; trials of one canary are not independent, hence the bootstrap.
-    `canary` (N,) bool selects the columns of `scores` (None: all are canaries) and, where `share` of the training set is not
-    given, sets it. NaN scores are left out. Raises ValueError for an FPR outside [0, 1] and a mask of another shape.
+    Columns: kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on pooled trials), canary_low, canary_high
+    (the same with C trials, the C canaries that some target scored as members, hits C tpr rounded outwards), cluster_low,
+    cluster_high (bootstrap over canaries, all trials of one together, and from 4 targets in 2 pairs on over pairs too), tp,
+    n1, fp, n0, fpr_realised, measurable, canaries (scored ones), targets, share, flag. low and high are the widest of the
+    three: trials of one canary are not independent, and where all are hits no bootstrap sees that they hang together.
+    measurable: 10 false positives or more are allowed, which takes canaries / 2 * targets >= 10 / fpr.
+    `canary` (N,) bool selects the columns of `scores` (None: all are canaries) and, where `share`, the canaries' part of what
+    a model trains on, is not given, tells it. NaN scores are left out. Raises ValueError for an FPR outside [0, 1], a mask of
+    another shape, and draws < 1.
     Caveats: targets are pooled on one scale, which suits calibrated attacks (likelihood ratios, RMIA); targets share
-    references, which no interval resamples.
+    references, which no interval resamples; fewer than 4 targets are not resampled: the interval is about these models.
     """
+    if draws < 1:
+        raise ValueError(f"draws={draws}: wanted at least 1 draw of the bootstrap; 1000 is usual")
     columns = np.ones(scores.value.shape[1], bool) if canary is None else np.asarray(canary, bool)
     if columns.shape != scores.value.shape[1:] or not columns.any():
         raise ValueError(f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more")
-    share = float(columns.mean()) if share is None and canary is not None else np.nan if share is None else share
-    value, member = scores.value[:, columns], scores.member[:, columns]
-    which = np.broadcast_to(np.arange(value.shape[1]), value.shape)
-    known = ~np.isnan(value)
-    value, member, which = value[known], member[known], which[known]
+    if share is None:
+        share = np.nan if canary is None else float(scores.member[:, columns].sum() / max(scores.member.sum(), 1))
+    known = ~np.isnan(scores.value) & columns
+    value, member = scores.value[known], scores.member[known]
+    unit, which = (
+        np.unique(index, return_inverse=True)[1] for index in (scores.pair[np.nonzero(known)[0]], known.nonzero()[1])
+    )
     tp, fp, _ = counts(value, member)
-    drawn = _clustered(value, member, which, columns.sum(), fpr, draws, seed)
-    rows = []
+    drawn = _clustered(value, member, which, unit if two_way(scores) else None, fpr, draws, seed)
+    trials, rows = len(np.unique(which[member])), []
     for x, sample in zip(np.atleast_1d(fpr), drawn.T, strict=True):
         at = tpr_at_counts(tp, fp, float(x))
-        exact = clopper_pearson(at.tp, at.n1)
-        cluster = np.nanquantile(sample, (0.025, 0.975))
-        low, high = max((cluster, exact), key=lambda ends: ends[1] - ends[0])
+        found = {"exact": clopper_pearson(at.tp, at.n1), "canary": _by_canary(at, trials)}
+        found["cluster"] = np.nanquantile(sample, (0.025, 0.975))
+        low, high = max(found.values(), key=lambda ends: ends[1] - ends[0])
         about = {"kind": kind or "unnamed", "fpr": float(x), "tpr": at.tpr, "low": float(low), "high": float(high)}
-        about |= {"exact_low": float(exact[0]), "exact_high": float(exact[1])}
-        about |= {"cluster_low": float(cluster[0]), "cluster_high": float(cluster[1])}
+        about |= {f"{by}_{end}": float(e) for by, ends in found.items() for end, e in zip(("low", "high"), ends, strict=True)}
         about |= {"tp": at.tp, "n1": at.n1, "fp": at.fp, "n0": at.n0, "fpr_realised": at.fpr_realised}
-        about |= {"measurable": at.measurable, "canaries": int(columns.sum()), "targets": len(scores.value), "share": share}
+        about |= {"measurable": at.measurable, "canaries": len(np.unique(which)), "targets": len(scores.value), "share": share}
         rows.append(about | {"flag": _flag(at, share)})
     return pd.DataFrame(rows)
+
+
+def _by_canary(at, trials: int) -> tuple[float, float]:
+    """Clopper-Pearson as if each canary were one trial; the rate's hits among so many rounded outwards."""
+    hits = at.tp * trials / at.n1
+    return clopper_pearson(np.floor(hits + 1e-9), trials)[0], clopper_pearson(np.ceil(hits - 1e-9), trials)[1]
 
 
 def _flag(at, share: float) -> str:
@@ -159,15 +188,18 @@ def _flag(at, share: float) -> str:
     return "; ".join(flags)
 
 
-def _clustered(value, member, which, canaries: int, fpr, draws: int, seed: int) -> np.ndarray:
-    """(draws, FPRs) pooled TPRs when canaries are drawn with replacement, all trials of one together."""
+def _clustered(value, member, which, unit, fpr, draws: int, seed: int) -> np.ndarray:
+    """(draws, FPRs) pooled TPRs when canaries, and units of targets if any, are drawn with replacement, trials together."""
     order = np.argsort(-value, kind="stable")
     falling = value[order]
     ends = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1)  # a difference of infinities is none
-    member, which, fpr = member[order], which[order], np.atleast_1d(fpr)
+    member, fpr = member[order], np.atleast_1d(fpr)
+    clusters = [(index[order], index.max() + 1) for index in (which, unit) if index is not None]
     rng, out = np.random.default_rng([seed, 11]), np.full((draws, len(fpr)), np.nan)
     for row in out:
-        weight = np.bincount(rng.integers(canaries, size=canaries), minlength=canaries)[which]
+        weight = 1
+        for index, size in clusters:
+            weight = weight * np.bincount(rng.integers(size, size=size), minlength=size)[index]
         tp, fp = (np.concatenate([[0], np.cumsum(weight * side)[ends]]) for side in (member, ~member))
         if tp[-1] and fp[-1]:
             row[:] = tp[np.searchsorted(fp, np.floor(fpr * fp[-1] + 1e-9), side="right") - 1] / tp[-1]
