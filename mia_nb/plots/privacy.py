@@ -28,7 +28,7 @@ VACUOUS = 0.99  # a curve above it allows all that can be found
 LOOKED_AT = (0.0001, 0.001, 0.01, 0.1)  # false-positive rates at which a ROC is held against a curve
 SHOWN_TARGETS = 16
 REFUTABLE = {1: "the nominal value", 2: "Corollary 1", 4: "the guarantee of DP-SGD"}  # rows that an audit can refute
-NEAR = 0.95  # of the epsilon at which accuracy is read: what lies below is told
+NEAR = 0.95  # share of `at`: accuracy read at less is told with where
 SIMILAR = 0.01  # of test accuracy: what counts as the same utility
 SMALL = {"size": 11, "color": GREY}
 
