@@ -57,7 +57,8 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
         assert [row[f"auc{end}"] for end in ("", "_low", "_high")] == pytest.approx(
             table.loc[row["attack"], ["auc", "auc_low", "auc_high"]].tolist()
         )
-    verdicts = auditing.judge(auditing.limits(limits[1::2]), scores, draws=100)
+    apart = {name: auditing.apart(name, found.signals) for name in scores}
+    verdicts = auditing.judge(auditing.limits(limits[1::2]), scores, draws=100, apart=apart)
     assert [one["sentence"] for one in result["verdicts"]] == [one.sentence for one in verdicts]
     assert [one.outcome for one in verdicts] == ["exceeded", "not exceeded", "exceeded", "not exceeded"]
     assert result["design"]["kind"] == "coins" and result["data"]["digest"] == found.digest
