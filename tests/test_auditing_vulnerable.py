@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from mia_nb.attacks import score
+from mia_nb.auditing.one_run import apart
 from mia_nb.auditing.vulnerable import null_scores, vulnerability
 from mia_nb.metrics import auc
 from mia_nb.types import Scores, Signals
@@ -85,6 +86,79 @@ def test_a_planted_sample_is_found_with_enough_targets(pairs):
     assert table.loc[17, "significant"] and table.loc[17, "auc"] == 1
     assert table["significant"].sum() <= 3
     assert "a single sample of 200 can be found" in table.attrs["resolution"]
+
+
+def test_the_floor_under_redrawn_masks_counts_those_that_put_a_sample_in_perfect_order():
+    """Four scores stand so in a sixth of all worlds: no number of draws brings p below about 1/6."""
+    scores = world(np.random.default_rng(11), targets=4, samples=60, planted=[3], shift=50.0, info=SHARED)
+    null = [world(np.random.default_rng(200 + seed), targets=4, samples=60, info=SHARED) for seed in range(300)]
+    table = vulnerability(scores, null=null)
+    perfect = [sum(vulnerability(one, disjoint=True).loc[i, "auc"] == 1 for one in null) for i in range(5)]
+    np.testing.assert_allclose(table["smallest_p"][:5], (1 + np.array(perfect)) / 301)
+    assert abs(table["smallest_p"].mean() - 1 / 6) < 0.02 and table.loc[3, "p"] == table.loc[3, "smallest_p"]
+    assert (table["p"] >= table["smallest_p"]).all()
+    assert "nothing can be found at a rate of 0.1: score more targets" in table.attrs["resolution"]
+
+
+def test_the_resolution_names_what_binds_draws_or_targets():
+    scores = world(np.random.default_rng(12), targets=32, samples=100, info=SHARED)
+    null = [world(np.random.default_rng(300 + seed), targets=32, samples=100, info=SHARED) for seed in range(40)]
+    said = vulnerability(scores, null=null).attrs["resolution"]
+    assert said == (
+        "32 targets in 16 pairs: p cannot fall below 0.0244; nothing can be found unless 25 of 100 samples reach it "
+        "together: redraw more than 40 masks"
+    )
+
+
+def test_random_permutations_are_named_where_they_bind(monkeypatch):
+    monkeypatch.setattr("mia_nb.auditing.vulnerable.BUDGET", 0)
+    scores = world(np.random.default_rng(13), targets=24, samples=100, pairs=False)
+    assert vulnerability(scores, permutations=50).attrs["resolution"].endswith("together: take more than 50 permutations")
+    few = world(np.random.default_rng(13), targets=4, samples=100, pairs=False)
+    assert vulnerability(few, permutations=50).attrs["resolution"].endswith("score more targets")
+
+
+def test_what_is_no_null_of_these_scores_is_refused_in_one_line():
+    scores = world(np.random.default_rng(14), targets=8, samples=40, info=SHARED)
+    other = world(np.random.default_rng(15), targets=8, samples=40, info=SHARED)
+    spent = (one for one in [other])
+    assert len(vulnerability(scores, null=spent)) == 40
+    for null, message in (
+        (spent, "null holds no scores: wanted one redrawn mask or more"),
+        ([replace(other, info=SHARED | {"attack": "loss"})], "null holds scores of loss, these are of lira"),
+        ([world(np.random.default_rng(15), targets=8, samples=30)], r"null has targets x samples \(8, 30\)"),
+        ([world(np.random.default_rng(15), targets=6, samples=40)], r"null has targets x samples \(6, 40\)"),
+        ([replace(other, targets=other.targets + 1)], "for the same targets and samples"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            vulnerability(scores, null=null)
+
+
+def test_the_word_of_score_on_disjoint_pools_is_taken_and_keys_count_only_without_it():
+    scores = world(np.random.default_rng(16), samples=40)
+    with pytest.raises(ValueError, match="share a pool"):  # a derived pool: another key, the same members
+        vulnerability(replace(scores, info=APART | {"disjoint": False}))
+    assert vulnerability(replace(scores, info=SHARED | {"disjoint": True})).attrs["disjoint"]
+    assert vulnerability(scores).attrs["disjoint"]
+
+
+def test_halves_of_one_pool_are_disjoint_pools():
+    signals = null_signals(np.random.default_rng(17), models=16)
+    coins = np.random.default_rng(17).random((16, 150)) < 0.5
+    assert vulnerability(apart("attack_r", replace(signals, member=coins))).attrs["disjoint"]
+    halves = score("attack_r", signals.select(models=slice(8)), signals.select(models=slice(8, None)))
+    assert vulnerability(halves).attrs["method"] == "exact: flips within pairs"
+
+
+def test_a_sample_that_one_of_a_pair_did_not_score_loses_the_pair():
+    scores = world(np.random.default_rng(18), targets=12, samples=20, planted=[3], shift=2.0)
+    value = scores.value.copy()
+    value[4, 3] = np.nan
+    rest = np.arange(12) // 2 != 2
+    left = {n: getattr(scores, n)[rest] for n in ("value", "member", "targets", "pair", "accuracy", "loss")}
+    wanted, found = vulnerability(Scores(**left, info=APART)).loc[3], vulnerability(replace(scores, value=value)).loc[3]
+    for column in ("auc", "t_in", "t_out", "p", "smallest_p"):
+        assert found[column] == pytest.approx(wanted[column]), column
 
 
 def test_with_eight_targets_in_pairs_nothing_can_be_found_and_it_is_said():

@@ -39,20 +39,24 @@ def vulnerability(
     Only for references from a pool that is disjoint from the targets': leave-one-out scores are biased sample by sample,
     also with the mate dropped. A target's own outputs are references for the other targets' scores, those that contain the
     sample on one side and those that do not on the other, so that its scores over targets move together: without any leak
-    the mean AUC of one sample is .43 to .47 for likelihood ratios with 8 to 32 models. disjoint=None compares the keys of the
-    two pools; a pool derived from the targets' own has another key and the same members, so pass disjoint=False for it.
-    Where pools are not disjoint, `null` must hold scores of redrawn masks (`null_scores`): p is then their share at or above
-    the observed AUC, and null_auc, printed beside it, their mean.
-    Raises ValueError for shared pools without `null`, targets of which some have their mate and others do not, and a sample
-    set where no target contains, or lacks, any sample. Caveats: tests of samples share their targets, and Benjamini-Hochberg
+    the mean AUC of one sample is .43 to .47 for likelihood ratios with 8 to 32 models. Two halves of one pool are disjoint
+    pools, where no model of one half has the members of a model of the other, or exactly the others (`auditing.apart`).
+    disjoint=None takes the word of `attacks.score` for that; scores from elsewhere, which say nothing of it, are disjoint
+    where the keys of the two pools are known and differ.
+    Where pools are not disjoint, `null` must hold scores of redrawn masks (`null_scores`): p = (1 + #{redrawn AUC >= AUC}) /
+    (draws + 1), which a perfect order lowers to (1 + #{redrawn AUC = 1}) / (draws + 1) at best, and null_auc, printed beside
+    it, is the mean of the redrawn AUCs.
+    Raises ValueError for shared pools without `null`, a `null` that is empty or of another attack, of other targets or
+    samples, targets of which some have their mate and others do not, and a sample set where no target contains, or lacks, any
+    sample. Caveats: tests of samples share their targets, and Benjamini-Hochberg
     assumes that they do not depend on each other negatively; a ranking without significance is a ranking, no risk.
     """
     if not 0 < rate < 1 or permutations < 1:
         raise ValueError(f"rate={rate}, permutations={permutations}: wanted a rate between 0 and 1, at least 1 permutation")
     keys = scores.info.get("keys") or {}
-    if disjoint is None:  # another pool, none of whose models has a target's members
+    if disjoint is None:
         apart = None not in (keys.get("target"), keys.get("references")) and keys["target"] != keys["references"]
-        disjoint = apart and scores.info.get("disjoint", True)
+        disjoint = scores.info.get("disjoint", apart)
     if not disjoint and null is None:
         raise ValueError(
             "targets and references share a pool: per-sample numbers are biased; score with references=another pool, "
@@ -65,16 +69,21 @@ def vulnerability(
     if not able.any():
         raise ValueError("no sample is in one target and out of another: an AUC over targets needs both")
     p, smallest, null_auc = np.full(len(auc), np.nan), np.full(len(auc), np.nan), np.full(len(auc), 0.5)
+    more = "score more targets"
     if null is not None:
-        drawn = np.array([_per_sample(other.value, other.member)[1] for other in null])
+        drawn = _redrawn(scores, null)
         seen = (~np.isnan(drawn)).sum(0)  # a redrawn mask of coins may leave a sample one side
-        p[able], smallest[able] = ((1 + (drawn >= auc).sum(0)) / (seen + 1))[able], (1 / (seen + 1))[able]
+        p[able], smallest[able] = (((1 + (drawn >= least).sum(0)) / (seen + 1))[able] for least in (auc, 1))
         null_auc = np.where(seen > 0, np.nansum(drawn, axis=0) / np.maximum(seen, 1), np.nan)
+        orders = 2.0 ** len(np.unique(scores.pair)) if paired else comb(len(value), len(value) // 2)
+        more = f"redraw more than {len(drawn)} masks" if len(drawn) + 1 <= orders else more
         method = f"{len(drawn)} redrawn masks"
     elif paired:
         p[able], smallest[able], method = *_flips(ranks, scores, able), "exact: flips within pairs"
     else:
         p[able], smallest[able], method = _free(ranks, scores.member, ~np.isnan(value), able, permutations, seed)
+        if not method.startswith("exact") and np.median(smallest[able]) <= 1 / (permutations + 1):
+            more = f"take more than {permutations} permutations"
     q = np.full(len(p), np.nan)
     q[able] = false_discovery_control(p[able])
     table = pd.DataFrame({"sample": np.arange(len(auc)), "auc": auc, "t_in": t_in, "t_out": t_out})
@@ -83,7 +92,7 @@ def vulnerability(
     table = table.assign(p=p, smallest_p=smallest, q=q, significant=q <= rate, null_auc=null_auc)
     pairs = len(np.unique(scores.pair)) if paired else None
     table.attrs |= {"method": method, "rate": rate, "targets": len(scores.value), "disjoint": bool(disjoint)}
-    table.attrs["resolution"] = _resolution(len(scores.value), pairs, smallest[able], rate)
+    table.attrs["resolution"] = _resolution(len(scores.value), pairs, smallest[able], rate, more)
     return table
 
 
@@ -94,6 +103,23 @@ def null_scores(attack, signals: Signals, *, draws: int = 200, seed: int = 0, ta
     """
     for mask in redraw(signals, draws, np.random.default_rng(seed)):
         yield run_attack(attack, replace(signals, member=mask), targets=targets)
+
+
+def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
+    """(draws, N) AUCs of the samples under redrawn masks; ValueError for what is no null of these scores."""
+    drawn, attack = [], scores.info.get("attack")
+    for other in null:
+        if (name := other.info.get("attack", attack)) != attack:
+            raise ValueError(f"null holds scores of {name}, these are of {attack}: redraw the masks for the same attack")
+        if other.value.shape != scores.value.shape or not np.array_equal(other.targets, scores.targets):
+            raise ValueError(
+                f"null has targets x samples {other.value.shape}, these scores {scores.value.shape}: redraw the masks for the "
+                "same targets and samples"
+            )
+        drawn.append(_per_sample(other.value, other.member)[1])
+    if not drawn:
+        raise ValueError("null holds no scores: wanted one redrawn mask or more, and a generator that was not used before")
+    return np.array(drawn)
 
 
 def _paired(scores: Scores) -> bool:
@@ -173,14 +199,17 @@ def _free(ranks, member, known, able, permutations, seed) -> tuple[np.ndarray, n
     return p, smallest, "exact: permutations of targets"
 
 
-def _resolution(targets: int, pairs: int | None, smallest: np.ndarray, rate: float) -> str:
-    """What these targets can find after the correction, in a sentence."""
+def _resolution(targets: int, pairs: int | None, smallest: np.ndarray, rate: float, more: str) -> str:
+    """What these targets can find after the correction, in a sentence; `more` is what would lower the floor of p."""
     floor, samples = float(smallest.min()), len(smallest)
-    needed = int(np.ceil(samples * floor / rate - 1e-9))
+    ranks = np.arange(1, samples + 1)
+    enough = ranks[np.sort(smallest) <= ranks * rate / samples * (1 + 1e-9)]  # were all at their floors
     design = f"{targets} targets" + (f" in {pairs} pairs" if pairs else "")
     start = f"{design}: p cannot fall below {floor:.3g}"
-    if needed > samples:
-        return f"{start}; nothing can be found at a rate of {rate:g}: score more targets"
-    if needed > 1:
-        return f"{start}; nothing can be found unless {needed} of {samples} samples reach it together: score more targets"
+    if (middle := np.median(smallest)) > 1.5 * floor:
+        start += f" ({middle:.3g} for half of the samples)"
+    if not len(enough):
+        return f"{start}; nothing can be found at a rate of {rate:g}: {more}"
+    if enough[0] > 1:
+        return f"{start}; nothing can be found unless {enough[0]} of {samples} samples reach it together: {more}"
     return f"{start}; a single sample of {samples} can be found"
