@@ -97,7 +97,7 @@ def test_the_floor_under_redrawn_masks_counts_those_that_put_a_sample_in_perfect
     np.testing.assert_allclose(table["smallest_p"][:5], (1 + np.array(perfect)) / 301)
     assert abs(table["smallest_p"].mean() - 1 / 6) < 0.02 and table.loc[3, "p"] == table.loc[3, "smallest_p"]
     assert (table["p"] >= table["smallest_p"]).all()
-    assert "nothing can be found at a rate of 0.1: score more targets" in table.attrs["resolution"]
+    assert "rate of 0.1, not even all of 60 samples together: score more targets" in table.attrs["resolution"]
 
 
 def test_the_resolution_names_what_binds_draws_or_targets():

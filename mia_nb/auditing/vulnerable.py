@@ -209,7 +209,7 @@ def _resolution(targets: int, pairs: int | None, smallest: np.ndarray, rate: flo
     if (middle := np.median(smallest)) > 1.5 * floor:
         start += f" ({middle:.3g} for half of the samples)"
     if not len(enough):
-        return f"{start}; nothing can be found at a rate of {rate:g}: {more}"
+        return f"{start}; nothing can be found at a rate of {rate:g}, not even all of {samples} samples together: {more}"
     if enough[0] > 1:
         return f"{start}; nothing can be found unless {enough[0]} of {samples} samples reach it together: {more}"
     return f"{start}; a single sample of {samples} can be found"
