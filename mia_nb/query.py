@@ -75,7 +75,7 @@ def query(
     instead of logits, dependent on the companions in a batch (train mode left on), random without `noise`, not random with it.
     Caveat: membership is the pool's own mask where the images are its own; other images come back with member all False.
     """
-    output_args = defenses.output_arguments(output, output_args) if output or output_args else None
+    output_args = defenses.output_arguments(output, output_args, len(images.classes)) if output or output_args else None
     per_step, rows = "cumulative" if per_step is True else per_step, _rows(pool, models)
     noise = _as_built(pool) if noise is None else noise
     # an SDE's noise goes along with what is done to the image; dropout layers' noise is a question of its own

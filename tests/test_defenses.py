@@ -98,13 +98,29 @@ def test_mixup_mixes_images_and_losses_and_reports_the_losses_of_unmixed_images(
     torch.testing.assert_close(losses, CRITERION(x @ weight.T, y))
 
 
-def test_mixup_draws_are_betas_permutations_and_held_out_numbers():
-    numbers = np.array([3, 8, 20])
-    drawn = objectives.mixup_draws(5, numbers, 400, 16, alpha=2.0)
+def test_nothing_is_learned_towards_held_out_images(problem):
+    y = problem[2]
+    answers, held_out = torch.randn(12, 5).double().requires_grad_(), torch.randn(6, 5).double().requires_grad_()
+    draws = {"lam": torch.tensor(1.0), "other": torch.arange(12), "x": held_out, "y": torch.arange(6) % 5}
+    one = Step(lambda x: x, CRITERION, answers, y, 0, {}, draws)
+    found = torch.autograd.grad(objectives.mmd_mixup(one, weight=1.0, bandwidth=1.0)[1], [answers, held_out])
+    assert (found[1] == 0).all()
+    fixed = defenses.class_mmd(answers.softmax(1), y, held_out.detach().softmax(1), draws["y"], 1.0)
+    pull = gradient(fixed, answers)
+    assert float(pull.abs().max()) > 1e-3
+    torch.testing.assert_close(found[0], gradient(CRITERION(answers, y).mean(), answers) + pull, rtol=1e-6, atol=1e-9)
+
+
+def test_mixup_draws_are_betas_permutations_and_held_out_numbers_of_the_same_class():
+    numbers, known = np.array([3, 8, 20, 31]), np.array([2, 0, 1, 0])
+    y = np.random.default_rng(0).integers(0, 4, (400, 16))
+    drawn = objectives.mixup_draws(5, numbers, known, y, alpha=2.0)
     assert abs(float(drawn["lam"].mean()) - 0.5) < 0.03 and abs(float(drawn["lam"].var()) - 0.05) < 0.01  # Beta(2, 2): 1/20
     assert (drawn["other"].sort(1).values == torch.arange(16)).all() and (drawn["other"][0] != drawn["other"][1]).any()
-    assert set(drawn["held_out"].unique().tolist()) == {3, 8, 20}
-    again = objectives.mixup_draws(5, numbers, 400, 16, alpha=2.0)
+    for label, there in ((0, {8, 31}), (1, {20}), (2, {3}), (3, {3, 8, 20, 31})):  # class 3 is not held out
+        mine, count = np.unique(drawn["held_out"].numpy()[y == label], return_counts=True)
+        assert set(mine.tolist()) == there and count.min() > 0.8 * count.mean()
+    again = objectives.mixup_draws(5, numbers, known, y, alpha=2.0)
     assert all(torch.equal(drawn[name], again[name]) for name in drawn)
 
 
@@ -112,11 +128,17 @@ LOGITS = np.random.default_rng(0).normal(0, 3, (2, 3, 40, 6))
 RANDOM = np.random.default_rng(1).normal(0, 3, (2, 3, 40, 6))
 
 
+@pytest.mark.parametrize("spread", [1.0, 0.1, 20.0])  # unsure answers round to ties
 @pytest.mark.parametrize("name", [*OUTPUTS])
-def test_no_output_defense_changes_the_predicted_label(name):
-    changed = change_output(name, LOGITS, RANDOM, **({"decimals": 3} if name == "rounding" else OUTPUTS[name].defaults))
+def test_no_output_defense_changes_the_predicted_label(name, spread):
+    logits = LOGITS * spread
+    logits[..., 0, :] = 0.0  # and some are ties before
+    change, options, random = OUTPUTS[name]
+    changed = change_output(name, logits, RANDOM.round(), **options)
     assert changed.shape == LOGITS.shape and np.isfinite(changed).all()
-    assert (changed.argmax(-1) == LOGITS.argmax(-1)).all()
+    assert (changed.argmax(-1) == logits.argmax(-1)).all()
+    assert (np.diff(np.sort(changed, -1)[..., -2:]) > 0).all()
+    np.testing.assert_allclose(changed, change(logits, **options, **({"random": RANDOM.round()} if random else {})), atol=2e-9)
 
 
 def test_memguard_leaves_two_scores_right_and_wrong():
@@ -157,6 +179,8 @@ def test_rounding_and_top_show_what_they_say():
         ("l1", {"lamb": 1}, "has no option lamb; it has weight"),
         ("l1", {"weight": -1.0}, "at least 0"),
         ("l1", {"weight": True}, "at least 0"),
+        ("label_smoothing", {"smoothing": 1.5}, "smoothing=1.5; wanted a number of at least 0 and below 1"),
+        ("mmd_mixup", {"bandwidth": 0}, "bandwidth=0; wanted a number above 0"),
         (None, {"weight": 1.0}, "without a defense"),
     ],
 )
@@ -168,15 +192,22 @@ def test_defenses_and_options_that_do_not_exist_are_refused_in_one_line(name, gi
 
 def test_output_defenses_that_do_not_exist_are_refused_in_one_line():
     cases = [("l1", {}, "changes the training"), ("noise", {}, "is none"), (None, {"classes": 2}, "is none")]
-    cases += [("top", {"k": 1}, "has no option k")]
+    cases += [("top", {"k": 1}, "has no option k"), ("memguard", {"confidence": "x"}, "confidence='x': wanted more than 1/5")]
+    cases += [("top", {"classes": 5}, "fewer than the model's 5"), ("rounding", {"decimals": "1"}, "wanted a whole number")]
     for name, given, says in cases:
-        with pytest.raises(ValueError, match=says):
-            defenses.output_arguments(name, given)
+        with pytest.raises(ValueError, match=says) as error:
+            defenses.output_arguments(name, given, 5)
+        assert "\n" not in str(error.value)
+
+
+def test_memguard_shows_half_for_the_label_and_of_two_classes_three_quarters():
+    assert [defenses.output_arguments("memguard", {}, k)["confidence"] for k in (2, 3, 100)] == [0.75, 0.5, 0.5]
+    assert defenses.output_arguments("memguard", {"confidence": 0.6}, 2) == {"confidence": 0.6}
 
 
 def test_defaults_are_written_out_and_one_and_one_point_nought_are_the_same():
     assert defenses.arguments("mmd_mixup", {"held_out": 5, "alpha": 1}) == {
-        "weight": 5e-4, "alpha": 1.0, "bandwidth": 0.5, "held_out": 5,
+        "weight": 5e-4, "alpha": 1.0, "bandwidth": 1.0, "held_out": 5,
     }  # fmt: skip
     assert repr(defenses.arguments("l1", {"weight": 1})) == repr(defenses.arguments("l1", {"weight": 1.0}))
 

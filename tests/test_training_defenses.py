@@ -1,12 +1,14 @@
 """Pools trained under a defense: what is trained, on what, resumed as it was, refused where it would mean nothing."""
 
 import hashlib
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from mia_nb import data, query, training
 from mia_nb.attacks import score
@@ -29,6 +31,72 @@ STACKABLE = {
     "mmd_mixup": {"held_out": 20, "weight": 1.0},
     "early_stopping": {"held_out": 20},
 }
+
+
+class Centred(nn.Module):
+    """Takes the batch's mean off of what it sees, in training."""
+
+    def forward(self, x):
+        return x - x.mean(0) if self.training else x
+
+
+class Gain(nn.Module):
+    """A branch that adds nothing at the start."""
+
+    def __init__(self, branch):
+        super().__init__()
+        self.branch, self.gain = branch, nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return x + self.gain * self.branch(x)
+
+
+class Mean(nn.Module):
+    """Takes off a running mean of what it was trained on, which it keeps in a buffer."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+            return x
+        return x - self.mean
+
+
+def inputs(in_channels, size):
+    return in_channels * size[0] * size[1]
+
+
+def zero_head(in_channels, num_classes, size):
+    head = nn.Linear(8, num_classes)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs(in_channels, size), 8), Centred(), head)
+
+
+def zero_branch(in_channels, num_classes, size):
+    branch = Gain(nn.Sequential(nn.Linear(8, 8), Centred()))
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs(in_channels, size), 8), branch, nn.Linear(8, num_classes))
+
+
+def honest_zeros(in_channels, num_classes, size):
+    net = zero_head(in_channels, num_classes, size)
+    return nn.Sequential(*net[:2], Gain(nn.Linear(8, 8)), net[3])
+
+
+def pixel_means(in_channels, num_classes, size):
+    norm = nn.InstanceNorm2d(in_channels, affine=False, track_running_stats=True)
+    return nn.Sequential(norm, nn.Flatten(), nn.Linear(inputs(in_channels, size), num_classes))
+
+
+def running_mean(in_channels, num_classes, size):
+    features = inputs(in_channels, size)
+    return nn.Sequential(nn.Flatten(), Mean(features), nn.Linear(features, num_classes))
+
+
+HERE = "test_training_defenses:"
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +210,15 @@ def test_held_out_images_are_no_population_and_no_candidates(images, tmp_path):
             "take one of the two",
         ),
         ({"defense": "dropout", "defense_args": {"rate": 0.0}}, "between 0 and 1"),
+        ({"defense": "dp_sgd", "model": HERE + "zero_head"}, "no gradients per sample at 1.weight"),
+        ({"defense": "dp_sgd", "model": HERE + "zero_branch"}, "no gradients per sample at 1.weight"),
+        (
+            {"defense": "dp_sgd", "model": HERE + "pixel_means"},
+            "buffer 0.running_mean is computed from members without clipping and noise",
+        ),
+        ({"defense": "dp_sgd", "model": HERE + "running_mean"}, "buffer 1.mean is computed from members without clipping"),
+        ({"defense": "label_smoothing", "defense_args": {"smoothing": 1.5}}, "smoothing=1.5; wanted .* below 1"),
+        ({"defense": "dp_sgd", "batch": 86}, "batch=86 is more than a model's 85 training samples"),
     ],
 )
 def test_defenses_that_would_mean_nothing_are_refused_before_anything_is_written(images, tmp_path, change, says):
@@ -168,6 +245,20 @@ def test_an_output_defense_lies_between_attacker_and_models_and_has_its_own_sign
     assert (random.correct == plain.correct).all() and not np.allclose(random.margin, plain.margin)
     with pytest.raises(ValueError, match="give it to Recipe"):
         query.query(pool, images, output="l1", **ask)
+    coarse = query.query(pool, images, output="rounding", output_args={"decimals": 1}, temperature=4.0, **ask)
+    assert (coarse.correct == plain.correct).all()
+    with pytest.raises(ValueError, match="confidence='x': wanted more than 1/10 and less than 1"):
+        query.query(pool, images, output="memguard", output_args={"confidence": "x"}, **ask)
+
+
+def test_of_two_classes_memguard_shows_a_label(tmp_path):
+    two = data.load("synthetic:classes=2,n=200")
+    pool = train(replace(MLP, num_models=2, epochs=1), two, tmp_path)
+    plain, shown = (query.query(pool, two, output=word, progress=False) for word in (None, "memguard"))
+    assert shown.info["output_args"] == {"confidence": 0.75} and (shown.correct == plain.correct).all()
+    np.testing.assert_allclose(np.abs(shown.margin), np.log(3))
+    with pytest.raises(ValueError, match="wanted more than 1/2"):
+        query.query(pool, two, output="memguard", output_args={"confidence": 0.5}, progress=False)
 
 
 def group_of(pool, images):
@@ -205,14 +296,77 @@ def test_a_clipped_step_sums_gradients_of_single_samples_each_cut_to_the_norm(im
         torch.testing.assert_close(p.detach(), before[name] - 0.3 * expected[name] / 16, rtol=1e-5, atol=1e-9)
 
 
-def test_an_empty_batch_takes_a_step_of_noise_alone_of_the_promised_size(images):
-    one = group(images, noise_multiplier=2.0, max_grad_norm=0.5)
+def flat(group):
+    return torch.cat([p.detach().flatten().clone() for p in group.params.values()])
+
+
+@pytest.mark.parametrize(("count", "chunk"), [(0, None), (12, None), (12, 5), (1, 1)])
+def test_what_noise_adds_to_a_step_has_the_promised_size_whatever_the_batch_and_its_chunks(count, chunk, images):
+    moved = []
+    for multiplier, size in ((2.0, count), (0.0, count), (2.0, 0)):
+        one = group(images, noise_multiplier=multiplier, max_grad_norm=0.5)
+        one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
+        one.clipped.chunk = chunk or one.clipped.chunk
+        before = flat(one)
+        losses = one.poisson_step(*batch(one, size), 1.0, torch.Generator().manual_seed(0))
+        moved.append(flat(one) - before)
+        assert losses.shape == (size,)
+    noise = moved[0] - moved[1]
+    assert len(noise) > 1000 and (noise != 0).all()
+    torch.testing.assert_close(noise, moved[2], rtol=1e-6, atol=1e-12)  # the numbers of the generator that was given
+    assert abs(float(noise.std()) / (2.0 * 0.5 / 16) - 1) < 4 / np.sqrt(2 * len(noise))
+    assert abs(float(noise.mean())) < 4 * 2.0 * 0.5 / 16 / np.sqrt(len(noise))
+
+
+def noise_of(recipe, images, member, row, epoch=0):
+    """(steps, weights) of an epoch of a row: what its own noise adds in each step, in units of itself, and its batches."""
+    plan = trainer.plan_of(trainer.complete(recipe), images, member, np.zeros(len(images.y), bool))
+    one, steps = ClippedGroup(plan, [row]), []
     one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
-    before = torch.cat([p.detach().flatten().clone() for p in one.params.values()])
-    losses = one.poisson_step(*batch(one, 0), 1.0, torch.Generator().manual_seed(0))
-    moved = torch.cat([p.detach().flatten() for p in one.params.values()]) - before
-    assert losses.shape == (0,) and len(moved) > 1000
-    assert abs(float(moved.std()) / (2.0 * 0.5 / 16) - 1) < 4 / np.sqrt(2 * len(moved))
+    take = one.poisson_step
+
+    def alone(x, y, lr, noise):
+        before = flat(one)
+        losses = take(x[:0], y[:0], 1.0, noise)
+        steps.append(flat(one) - before)
+        return losses
+
+    one.poisson_step = alone
+    order, _ = one.epoch(epoch, [])
+    drawn = torch.stack(steps)
+    return drawn / drawn.std(1, keepdim=True), order
+
+
+def test_steps_epochs_rows_and_recipes_have_noise_and_batches_of_their_own(images):
+    """Shared noise is taken out by a difference of two models: no two noises of these weights correlate."""
+    recipe = replace(CNN, split="given", population=0, num_models=2, defense="dp_sgd", defense_args=CLIPPED, dtype="float64")
+    member = np.tile(np.arange(len(images.y)) % 2 == 0, (2, 1))
+    other = {"max_grad_norm": {"defense_args": {**CLIPPED, "max_grad_norm": 0.5}}, "lr": {"lr": 0.2}, "seed": {"seed": 1}}
+    runs = [(recipe, 0, 0), (recipe, 1, 0), (recipe, 0, 1), *((replace(recipe, **change), 0, 0) for change in other.values())]
+    found = [noise_of(one, images, member, row, epoch) for one, row, epoch in runs]
+    noise = torch.cat([steps for steps, _ in found])
+    assert noise.shape == (6 * 6, len(noise[0])) and noise.shape[1] > 1000
+    alike = noise @ noise.T / noise.shape[1] - torch.eye(len(noise))
+    assert float(alike.abs().max()) < 5.5 / np.sqrt(noise.shape[1])
+    assert len({tuple(order.flatten().tolist()) for _, order in found}) == len(runs)
+    again, order = noise_of(recipe, images, member, 0)
+    assert torch.equal(again, found[0][0]) and torch.equal(order, found[0][1])
+
+
+def test_networks_that_start_at_zero_and_keep_their_samples_apart_are_trained(images, tmp_path):
+    recipe = replace(MLP, model=HERE + "honest_zeros", epochs=1, num_models=2, defense="dp_sgd", defense_args=CLIPPED)
+    assert train(recipe, images, tmp_path).status == ["trained"] * 2
+
+
+@pytest.mark.parametrize("defense", [None, "dp_sgd"])
+def test_under_coin_flips_a_batch_is_measured_by_the_expected_members(defense, images, tmp_path):
+    recipe = replace(MLP, split="bernoulli", epochs=2, batch=85, defense=defense, defense_args=CLIPPED if defense else {})
+    sizes = {seed: trainer.membership(replace(recipe, seed=seed), images, None)[0].sum(1) for seed in range(20)}
+    few, many = (next(seed for seed, n in sizes.items() if fits(n.mean())) for fits in (lambda m: m < 84, lambda m: m >= 87))
+    pool = train(replace(recipe, seed=few), images, tmp_path)
+    assert pool.status == ["trained"] * 4 and pool.sampling == {"sample_rate": 1.0, "steps": 2}
+    with pytest.raises(ValueError, match="batch=87 is more than a model's 85 training samples"):
+        train(replace(recipe, seed=many, batch=87), images, tmp_path)
 
 
 def test_a_batch_in_chunks_takes_the_step_of_the_whole(images):
@@ -334,6 +488,42 @@ def test_from_networks_that_only_a_defense_makes_nothing_is_derived_without_it(i
     with pytest.raises(ValueError, match="trained under dp_sgd, which changes the network"):
         training.finetune_pool(pool, replace(CNN, epochs=1), images, progress=False, workers=1)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_is_said_of_a_parent_under_dp_sgd_is_true(images, tmp_path):
+    again = replace(MLP, epochs=1, defense="dp_sgd", defense_args=CLIPPED)
+    noised, plain = train(again, images, tmp_path), train(MLP, images, tmp_path)
+    for parent, says in ((noised, "both trainings saw the members, and their composition is not"), (plain, "without clipping")):
+        with pytest.raises(ValueError, match=says):
+            training.finetune_pool(parent, again, images, progress=False, workers=1)
+
+
+def test_a_derived_pool_without_its_parent_says_why_it_cannot_be_asked(images, tmp_path):
+    parent = train(MLP, images, tmp_path)
+    child = training.finetune_pool(parent, replace(MLP, epochs=1), images, progress=False, workers=1)
+    shutil.rmtree(parent.folder.path)
+    with pytest.raises(ValueError, match="derived from one that must lie beside it, or nobody knows which images") as error:
+        query.query(child, images, progress=False)
+    assert "\n" not in str(error.value)
+
+
+def test_the_held_out_batch_of_mmd_has_the_classes_of_the_training_batch(images):
+    recipe = trainer.complete(under(replace(CNN, epochs=1), "mmd_mixup", held_out=30))
+    member, population = trainer.membership(recipe, images, None)
+    one, seen = loop.Group(trainer.plan_of(recipe, images, member, population), [0]), []
+    there = set(images.y[torch.from_numpy(one.plan.held_out)].tolist())
+    one.step = lambda x, y, lr, *, epoch, draws: seen.append((y, draws["y"])) or torch.zeros(y.shape)
+    one.epoch(0, [])
+    assert len(there) == 10 and len(seen) == one.plan.steps > 1
+    assert all(torch.equal(y, other) and y.shape == (1, 16) for y, other in seen)
+
+
+def test_a_changed_default_of_a_defense_is_another_pool(images, tmp_path):
+    def key(**args):
+        recipe = trainer.complete(under(CNN, "mmd_mixup", **args))
+        return trainer.place(recipe, images, *trainer.membership(recipe, images, None), tmp_path, None)[0].key
+
+    assert key() == key(bandwidth=1) != key(bandwidth=0.5)
 
 
 def test_narrow_networks_take_batches_of_one_and_still_see_features_of_one_pixel(images, tmp_path):

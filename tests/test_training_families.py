@@ -127,6 +127,31 @@ def test_a_family_that_is_none_is_refused_in_one_line_and_what_came_before_is_ke
     assert sorted(path.name for path in root.glob("pool-*")) == before and pools[0].status == ["trained"] * 2
 
 
+@pytest.mark.parametrize(
+    ("families", "words"),
+    [
+        ([{"defense": "relaxlos"}], "family 1: defense='relaxlos' is not known"),
+        ([{"defense": "mmd_mixup"}], "family 1: held_out=0 of 10 images"),
+        ([{"defense": "l1", "defense_args": {"lamda": 1}}], "family 1: defense l1 has no option lamda"),
+        ([{"defense": "dp_sgd", "schedule": "plateau"}], "family 1: schedule='plateau' looks at"),
+        ([{"defense": "dp_sgd", "batch": 64}], "family 1: batch=64 is more than a model's 40"),
+        ([{"model": "odnet"}], "family 1: no model 'odnet'"),
+        ([{"defens_args": {}}], "family 1 changes 'defens_args'"),
+        ([{"weights_of": 0, "model": "odenet"}], "family 1: model 0 of pool family 0 does not fit odenet"),
+        ([{"replace": 0, "defense": "dp_sgd"}], "family 1: defense='dp_sgd' with a parent"),
+        ([{"replace": 0, "model_args": {"stepz": 3}}], "family 1: .*stepz"),
+        ([{"replace": 0}, {"replace": 1}], "family 2: .*replaced"),
+        ([{"defense": "dropout"}, {"replace": 1}], "family 2: family 1 is trained under dropout"),
+        ([{"replace": 0, "optimizer": "sdg"}], "family 1: optimizer='sdg'"),
+    ],
+    ids=str,
+)
+def test_no_family_is_trained_where_a_later_one_cannot_be(families, words, images, tmp_path):
+    with pytest.raises(ValueError, match=words) as caught:
+        made([FAMILIES[0], *families], images, tmp_path)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
 def cost(images, model, samples=None, batch=16, **args):
     recipe = replace(BASE, model=model, model_args={"width": 4, **args}, batch=batch, epochs=2)
     return training.step_cost(recipe, images, samples=samples, repeats=3, device="cpu")

@@ -33,8 +33,9 @@ class Defense(NamedTuple):
     """A training-side defense: its options, and where it acts.
 
     objective(step, **options) -> losses (B,) and what is minimised. module(module, **options) -> the network that is trained.
-    draws(seed, numbers, steps, batch, **options): an epoch's random numbers for the objective. held_out: it looks at that many
-    of the images that are set aside, and nobody else ever does. logits: it needs one answer (B, K).
+    draws(seed, numbers, known, y, **options): an epoch's random numbers for the objective, of held-out images and their labels
+    and those of the training batches. held_out: it looks at that many of the images that are set aside, and nobody else ever
+    does. logits: it needs one answer (B, K).
     """
 
     defaults: dict
@@ -65,7 +66,7 @@ DEFENSES = {
     "dropout": Defense({"rate": 0.5}, module=with_dropout),
     "label_smoothing": Defense({"smoothing": 0.1}, objectives.label_smoothing, logits=True),
     "mmd_mixup": Defense(
-        {"weight": 5e-4, "alpha": 1.0, "bandwidth": 0.5, "held_out": 0},
+        {"weight": 5e-4, "alpha": 1.0, "bandwidth": 1.0, "held_out": 0},
         objectives.mmd_mixup,
         draws=objectives.mixup_draws,
         held_out=True,
@@ -76,6 +77,8 @@ DEFENSES = {
         {"noise_multiplier": 1.0, "max_grad_norm": 1.0}, module=lambda module, **_: dp_sgd.without_batch_norm(module)
     ),
 }
+BELOW = {"smoothing": 1}  # ends of what an option may be
+POSITIVE = ("bandwidth",)
 
 
 def find(name: str) -> Defense:
@@ -98,10 +101,12 @@ def arguments(name: str | None, given: dict) -> dict:
     _known(f"defense {name}", given, defaults)
     numbers = {**defaults, **given}
     for option, value in numbers.items():
-        whole = isinstance(defaults[option], int)
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not 0 <= value < math.inf:
-            wanted = "a whole number" if whole else "a number"
-            raise ValueError(f"defense {name}: {option}={value!r}; wanted {wanted} of at least 0")
+        whole, end = isinstance(defaults[option], int), BELOW.get(option, math.inf)
+        number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not number or not 0 <= value < end or (option in POSITIVE and value == 0):
+            wanted = ("a whole number" if whole else "a number") + (" above 0" if option in POSITIVE else " of at least 0")
+            wanted += f" and below {end}" if end < math.inf else ""
+            raise ValueError(f"defense {name}: {option}={value!r}; wanted {wanted}")
         numbers[option] = type(defaults[option])(value)  # 1 and 1.0 are the same recipe
     return numbers
 
@@ -112,20 +117,31 @@ def adapt(module: nn.Module, name: str | None, args: dict) -> nn.Module:
     return change(module, **args) if change else module
 
 
-def output_arguments(name: str | None, given: dict | None) -> dict:
-    """The options of an output defense with its defaults written out; ValueError for one that it does not have."""
+def output_arguments(name: str | None, given: dict | None, classes: int | None = None) -> dict:
+    """The options of an output defense with its defaults written out; ValueError for one that it does not have, and, where the
+    number of classes is told, for a value that it cannot use. Of two classes memguard shows .75 by default, (1 + 1/K) / 2."""
     if name not in OUTPUTS:
         where = " changes the training: give it to Recipe(defense=...)" if name in DEFENSES else " is none"
         raise ValueError(f"output={name!r}{where}; output defenses are {', '.join(OUTPUTS)}")
     defaults = OUTPUTS[name].defaults
     _known(f"output {name}", given or {}, defaults)
-    return {**defaults, **(given or {})}
+    usual = {"confidence": 0.75} if name == "memguard" and classes == 2 else {}  # half is no label there
+    options = {**defaults, **usual, **(given or {})}
+    if classes is not None:
+        change_output(name, np.zeros((1, classes)), np.zeros((1, classes)), **options)
+    return options
 
 
 def change_output(name: str, logits: np.ndarray, random: np.ndarray | None = None, **options) -> np.ndarray:
-    """Logits (..., K) as the output defense shows them; random: the model's logits on random images, where it wants them."""
+    """Logits (..., K) as the output defense shows them; random: the model's logits on random images, where it wants them.
+
+    The predicted label is the first of the largest logits and stays it: where another class would tie with it or be above, it
+    is shown 1e-9 above that, as a logarithm.
+    """
     change, _, wants = OUTPUTS[name]
-    return change(logits, **options, **({"random": random} if wants else {}))
+    shown = change(logits, **options, **({"random": random} if wants else {}))
+    top = np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]
+    return np.where(top, np.maximum(shown, np.where(top, -np.inf, shown).max(-1, keepdims=True) + 1e-9), shown)
 
 
 def _known(what: str, given: dict, defaults: dict) -> None:

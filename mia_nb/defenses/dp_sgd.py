@@ -2,8 +2,9 @@
 
 The number of steps, the sampling rate and the noise multiplier are what an accountant needs; they are in the recipe and in
 `Pool.sampling`. What would void the statement is refused or replaced: BatchNorm (GroupNorm goes in before the optimiser is
-made), schedules that look at the training loss, a start from weights that saw the members without it, and gradients per
-sample that are not those of single samples (`mismatch`: adjoint solvers, folded time steps, networks that mix a batch).
+made), schedules that look at the training loss, a start from weights that saw the members, gradients per sample that are not
+those of single samples (`mismatch`: adjoint solvers, folded time steps, networks that mix a batch), and buffers that a forward
+pass of training rewrites (`rewritten`: running statistics).
 
 Caveats. Noise and batches come from the recipe, its seed, the images, the row and its members: who knows all of these
 knows the noise, so for a release keep the seed secret; it is drawn by ordinary generators, in floating point. The statement is
@@ -120,8 +121,25 @@ def mismatch(module: nn.Module, losses_of: Callable[[nn.Module], Tensor], names:
     return None
 
 
-def checked(args: dict, recipe) -> None:
-    """ValueError for a recipe whose DP-SGD would not be what is accounted for."""
+def stir(weights: dict[str, Tensor]) -> None:
+    """Add small seeded noise to all weights that are trained: behind a weight of 0 all gradients are 0, mixed ones too."""
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in weights.values():
+            if p.requires_grad:
+                p += 0.01 * torch.randn(p.shape, generator=draw, dtype=p.dtype)
+
+
+def rewritten(module: nn.Module, before: dict[str, Tensor]) -> str | None:
+    """Name of a buffer that is not as it was before; None where all are. Clipping and noise reach weights, not buffers."""
+    for name, buffer in module.named_buffers():
+        if name not in before or not torch.equal(buffer, before[name]):
+            return name
+    return None
+
+
+def checked(args: dict, recipe, before: str | None = None) -> None:
+    """ValueError for a recipe whose DP-SGD would not be what is accounted for; before: its parent's defense."""
     noise, bound = args["noise_multiplier"], args["max_grad_norm"]
     if not (math.isfinite(noise) and noise >= 0 and math.isfinite(bound) and bound > 0):
         raise ValueError(
@@ -133,6 +151,11 @@ def checked(args: dict, recipe) -> None:
     if recipe.schedule not in SCHEDULES:
         raise ValueError(
             f"schedule={recipe.schedule!r} looks at the training loss, which nobody accounts for: take {', '.join(SCHEDULES)}"
+        )
+    if recipe.parent is not None and before == "dp_sgd":
+        raise ValueError(
+            "defense='dp_sgd' with a parent trained by dp_sgd: both trainings saw the members, and their composition is not "
+            "accounted for; train once with dp_sgd from the start, for as many epochs as both"
         )
     if recipe.parent is not None:
         raise ValueError(

@@ -21,9 +21,9 @@ def label_only(logits: np.ndarray, *, confidence: float = 0.5) -> np.ndarray:
     That measures no protection: ask with the attacks that need labels only (correctness; vote, with augmentation).
     """
     classes = logits.shape[-1]
-    if not 1 / classes < confidence < 1:
+    if not isinstance(confidence, int | float) or not 1 / classes < confidence < 1:
         raise ValueError(
-            f"confidence={confidence}: wanted more than 1/{classes} and less than 1, so that the label can be read"
+            f"confidence={confidence!r}: wanted more than 1/{classes} and less than 1, so that the label can be read"
         )
     top = np.arange(classes) == logits.argmax(-1)[..., None]
     return np.where(top, np.log(confidence), np.log((1 - confidence) / (classes - 1)))
@@ -35,12 +35,15 @@ def hamp(logits: np.ndarray, *, random: np.ndarray) -> np.ndarray:
     random (N, K): the same model's logits on random images, one for each answer. Source: Chen and Pattabiraman (NDSS 2024).
     Caveat: the order of all classes stays as it was, and so does what it tells; their training part is not included.
     """
-    rank = np.argsort(np.argsort(logits, -1, kind="stable"), -1)
-    return np.take_along_axis(np.sort(log_softmax(random, -1), -1), rank, -1)
+    rank = np.argsort(np.argsort(-logits, -1, kind="stable"), -1)  # of ties the first is the predicted label, and stays it
+    return np.take_along_axis(-np.sort(-log_softmax(random, -1), -1), rank, -1)
 
 
 def rounding(logits: np.ndarray, *, decimals: int = 1) -> np.ndarray:
-    """Probabilities to so many decimals; what rounds to 0 may be anything below half a unit and counts as a quarter of one."""
+    """Probabilities to so many decimals; what rounds to 0 may be anything below half a unit and counts as a quarter of one.
+
+    Caveat: classes that round to the same tie; `change_output` keeps the predicted one a hair above the others.
+    """
     unit = 10.0 ** -_whole("decimals", decimals)
     return np.log(np.maximum(np.round(np.exp(log_softmax(logits, -1)), decimals), unit / 4))
 

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from mia_nb import models
+from mia_nb.training.loop import begin
 from mia_nb.training.pool import Pool
-from mia_nb.training.train import finetune_pool, replace_pool, train_pool
+from mia_nb.training.train import (
+    check,
+    check_network,
+    complete,
+    finetune_pool,
+    membership,
+    place,
+    replaced,
+    train_pool,
+)
 from mia_nb.types import Images, Recipe
 
 KNOWN = {f.name for f in fields(Recipe)} - {"parent"}
@@ -34,33 +47,76 @@ def family_pools(
     only when it is asked (a replaced network keeps its arguments but those given). model_args: of every network; flow: of every
     differential equation, replaced ones included; a family's own come after both. finetune: recipe changes of replaced
     networks, and freeze. options: as for `train_pool`.
-    Raises ValueError of one line for a family that is none or that would have other members, and as `train_pool` does.
+    All families are checked before the first is trained. Raises ValueError of one line for a family that is none, that would
+    have other members, or that `train_pool` would refuse. Caveat: of what is derived, weights are checked by fresh ones.
     """
-    pools: list[Pool] = []
+    planned: list[tuple[Recipe, int | None]] = []
     for number, family in enumerate(families):
-        if not isinstance(family, dict):
-            raise ValueError(
-                f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g. {{model: odenet}}"
-            )
-        changes = {**(finetune or {}), **family} if "replace" in family else dict(family)
-        parent = _parent(changes, pools, number)
-        own = changes.pop("model_args", {})
-        freeze = changes.pop("freeze", False) if "replace" in family else False
-        _check(changes, number, MEMBERS if parent is None else MEMBERS[:-1])
-        if "replace" in family:
-            how = {"freeze": freeze, "block": {**(flow or {}), **own}}
-            pools.append(replace_pool(parent, replace(recipe, **changes), images, **how, **options))
-            continue
-        equation = flow if changes.get("model", recipe.model) in models.FLOWS else None
-        shared = {**(model_args or {}), **(equation or {})}
-        if parent is not None and changes.get("model") == parent.recipe.model == "replaced":
-            shared = parent.recipe.model_args  # its network and block
-        one = replace(recipe, **changes, model_args={**shared, **own})
+        planned.append(_planned(family, number, planned, recipe, model_args or {}, flow or {}, finetune or {}))
+    _refuse(planned, images, root, options.get("member"))
+    pools: list[Pool] = []
+    for one, parent in planned:
         if parent is None:
             pools.append(train_pool(one, images, root=root, **options))
         else:
-            pools.append(finetune_pool(parent, replace(one, epochs=0, parent=parent.key), images, **options))
+            pools.append(finetune_pool(pools[parent], one, images, **options))
     return pools
+
+
+def _planned(family, number: int, planned: list, recipe: Recipe, model_args: dict, flow: dict, finetune: dict):
+    """(recipe, number of the family that it starts from or None) of one family; of a derived one with a parent in name only."""
+    if not isinstance(family, dict):
+        raise ValueError(f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g. {{model: odenet}}")
+    changes = {**finetune, **family} if "replace" in family else dict(family)
+    parent = _parent(changes, number)
+    own = changes.pop("model_args", {})
+    freeze = changes.pop("freeze", False) if "replace" in family else False
+    _check(changes, number, MEMBERS if parent is None else MEMBERS[:-1])
+    derived = {} if parent is None else {"parent": f"family {parent}"}
+    if "replace" in family:
+        return replaced(planned[parent][0], replace(recipe, **changes, **derived), freeze, {**flow, **own}), parent
+    equation = flow if changes.get("model", recipe.model) in models.FLOWS else {}
+    shared = {**model_args, **equation}
+    if parent is not None and changes.get("model") == planned[parent][0].model == "replaced":
+        shared = planned[parent][0].model_args  # its network and block
+    told = changes if parent is None else {**changes, **derived, "epochs": 0}
+    return replace(recipe, **{**told, "model_args": {**shared, **own}}), parent
+
+
+class _Fresh(NamedTuple):
+    """Stands for a pool that is not trained yet: its recipe, its members, and weights as they are before the first step."""
+
+    recipe: Recipe
+    images: Images
+    member: np.ndarray
+    population: np.ndarray
+    parent: _Fresh | None
+
+    def state(self, model: int) -> dict:
+        return self._begin(model).state_dict()
+
+    def model(self, model: int):
+        return self._begin(model).eval()
+
+    def _begin(self, model: int):
+        return begin(self.recipe, self.images, model, self.parent and self.parent.state)
+
+
+def _refuse(planned: list[tuple[Recipe, int | None]], images: Images, root, given: np.ndarray | None) -> None:
+    """ValueError, with the family's number, for what `train_pool` would refuse once the families before it were trained."""
+    ready: list[_Fresh] = []
+    for number, (recipe, parent) in enumerate(planned):
+        try:
+            recipe, start = complete(recipe), None if parent is None else ready[parent]
+            if start is not None:
+                check_network(start.recipe, recipe.defense, f"family {parent}")
+            member, population = membership(recipe, images, given, start)
+            known = start is None and place(recipe, images, member, population, root, None)[0].folder.has("recipe.json")
+            if not known:
+                check(recipe, images, member, population, start)
+        except ValueError as error:
+            raise ValueError(f"family {number}: {error}") from error
+        ready.append(_Fresh(recipe, images, member, population, start))
 
 
 def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:
@@ -71,12 +127,12 @@ def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:
         raise ValueError(f"family {number} changes {other[0]!r}, but all families have the same members: change it for all")
 
 
-def _parent(changes: dict, pools: list[Pool], number: int) -> Pool | None:
-    """The earlier family that one starts from, its word taken out of the changes."""
+def _parent(changes: dict, number: int) -> int | None:
+    """Number of the earlier family that one starts from, its word taken out of the changes."""
     for word in ("replace", "weights_of"):
         if word in changes:
-            place = changes.pop(word)
-            if not isinstance(place, int) or isinstance(place, bool) or not 0 <= place < number:
-                raise ValueError(f"family {number} says {word}: {place!r}; wanted the number of an earlier family, from 0")
-            return pools[place]
+            start = changes.pop(word)
+            if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < number:
+                raise ValueError(f"family {number} says {word}: {start!r}; wanted the number of an earlier family, from 0")
+            return start
     return None

@@ -204,7 +204,7 @@ class Group:
 
         draws: the defense's, each (G, ...); without them those of a first step are taken. objective: by default the defense's.
         """
-        draws = self.draws(epoch, 1, y.shape[1])(0) if draws is None else draws
+        draws = self.draws(epoch, 1, y)(0) if draws is None else draws
         one = partial(model_losses, self.plan, self.module, objective or self.objective, self.trained, epoch)
         if not self.plan.stacked:
             losses, minimised = one(self.params, None, x[0], y[0], {name: value[0] for name, value in draws.items()})
@@ -221,13 +221,16 @@ class Group:
         wanted = inspect.signature(self.defense.objective).parameters
         return partial(self.defense.objective, **{k: v for k, v in self.plan.recipe.defense_args.items() if k in wanted})
 
-    def draws(self, epoch: int, steps: int, batch: int) -> Callable[[int], dict[str, Tensor]]:
-        """The defense's random numbers of an epoch: step -> its draws, each (G, ...), held-out images as shown."""
+    def draws(self, epoch: int, steps: int, y: Tensor) -> Callable[[int], dict[str, Tensor]]:
+        """The defense's random numbers of an epoch on images labelled y (G, steps * batch): step -> its draws, each (G, ...),
+        held-out images as shown."""
         if self.defense is None or self.defense.draws is None:
             return lambda _: {}
         plan, recipe = self.plan, self.plan.recipe
         seeds = [mix(recipe.seed, m, epoch, "defense") for m in self.ids]
-        drawn = stack_draws([self.defense.draws(s, plan.held_out, steps, batch, **recipe.defense_args) for s in seeds])
+        known, labels = plan.images.y.cpu().numpy()[plan.held_out], y.view(len(y), steps, -1).cpu().numpy()
+        batch, given = labels.shape[2], [(plan.held_out, known, own) for own in labels]
+        drawn = stack_draws([self.defense.draws(s, *g, **recipe.defense_args) for s, g in zip(seeds, given, strict=True)])
         drawn = {name: value.to(plan.device) for name, value in drawn.items()}  # at once: a copy in each step would wait for it
         numbers = drawn.pop("held_out")
         augments = stack_draws([augmentation(plan, m, epoch, steps * batch, "held_out augment") for m in self.ids], plan.device)
@@ -277,8 +280,8 @@ class Group:
         size = plan.steps * recipe.batch
         order = torch.stack([epoch_order(plan, m, epoch) for m in self.ids])
         augments = stack_draws([augmentation(plan, m, epoch, size) for m in self.ids], plan.device)
-        draws = self.draws(epoch, plan.steps, recipe.batch)
         order_there, kept = order.to(plan.device), []
+        draws = self.draws(epoch, plan.steps, plan.images.y[order_there])
         with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):  # given back as found
             self.seed_noise(epoch)
             for s in range(plan.steps):

@@ -50,10 +50,20 @@ class Pool:
 
     @property
     def held_out(self) -> np.ndarray:
-        """(N,) bool: images set aside that a defense of this pool or of one it was derived from saw; no population any more."""
+        """(N,) bool: images set aside that a defense of this pool or of one it was derived from saw; no population any more.
+
+        ValueError for a derived pool whose parent is gone: which images that one's defense saw stands there alone.
+        """
         numbers = loop.held_out(self.recipe, self.population)
         own = np.isin(np.arange(len(self.population)), [] if numbers is None else numbers)
-        return own if (parent := self.parent) is None else own | parent.held_out
+        try:
+            parent = self.parent
+        except ValueError as error:
+            raise ValueError(
+                f"pool {self.folder.path.name} was derived from one that must lie beside it, or nobody knows which images its "
+                f"defense saw: {error}"
+            ) from error
+        return own if parent is None else own | parent.held_out
 
     @property
     def stopped(self) -> list[int] | None:

@@ -122,8 +122,13 @@ def replace_pool(
     long as they trained, and do not say whether all layers. Raises ValueError as `train_pool`, and for networks without a group
     to replace. Caveat: what lies before the block was trained on the same images without noise.
     """
-    given = {"base": pool.recipe.model, "base_args": pool.recipe.model_args, "freeze": bool(freeze), **(block or {})}
-    return finetune_pool(pool, replace(recipe, model="replaced", model_args=given), images, **options)
+    return finetune_pool(pool, replaced(pool.recipe, recipe, freeze, block), images, **options)
+
+
+def replaced(given: Recipe, recipe: Recipe, freeze: bool, block: dict | None) -> Recipe:
+    """The recipe by which networks of the `given` one go on with a block in place of their last group."""
+    args = {"base": given.model, "base_args": given.model_args, "freeze": bool(freeze), **(block or {})}
+    return replace(recipe, model="replaced", model_args=args)
 
 
 def at_the_end(pool: Pool) -> None:
@@ -151,12 +156,7 @@ def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
 
 def check_parent(parent: Pool, images: Images, defense: str | None = None) -> None:
     """ValueError where a pool was trained on other images, lacks models, or has networks that only its defense makes."""
-    theirs = parent.recipe.defense
-    if theirs is not None and theirs != defense and defenses.find(theirs).module is not None:
-        raise ValueError(
-            f"pool {parent.folder.path.name} was trained under {theirs}, which changes the network: train one without it, and "
-            "derive from that"
-        )
+    check_network(parent.recipe, defense, f"pool {parent.folder.path.name}")
     if images.digest != parent.folder.read_json("images.json")["digest"]:
         raise ValueError(
             f"pool {parent.folder.path.name} was trained on other images than these ({images.name}): who is a member would "
@@ -165,6 +165,14 @@ def check_parent(parent: Pool, images: Images, defense: str | None = None) -> No
     for m, status in enumerate(parent.status):
         if status != "trained":
             raise ValueError(f"model {m} of the parent {parent.folder.path.name} is {status}: nothing can start from it")
+
+
+def check_network(given: Recipe, defense: str | None, what: str) -> None:
+    """ValueError where networks of the `given` recipe are those that only its defense makes, and the next has another."""
+    if given.defense is not None and given.defense != defense and defenses.find(given.defense).module is not None:
+        raise ValueError(
+            f"{what} is trained under {given.defense}, which changes the network: train one without it, and derive from that"
+        )
 
 
 def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> list[int]:
@@ -212,15 +220,16 @@ def plan_of(recipe: Recipe, images: Images, member: np.ndarray, population: np.n
 def check(recipe: Recipe, images: Images, member: np.ndarray, population: np.ndarray, parent: Pool | None = None) -> None:
     """Refuse, before anything is written, what cannot be trained: ValueError of one line."""
     if recipe.defense is not None:
-        _check_defense(recipe, int(population.sum()))
+        _check_defense(recipe, int(population.sum()), parent and parent.recipe.defense)
     if parent is None and recipe.model == "snn" and recipe.model_args.get("calibration"):
         raise ValueError("model_args names a calibration, but nothing was calibrated: thresholds come from convert_pool")
     if parent is not None and recipe.model == parent.recipe.model == "snn":
         _same_neurons(recipe, parent.recipe)
-    smallest = int(member.sum(1).min())
-    if int(member.sum(1).mean()) < recipe.batch or smallest < 2:
+    expected, smallest = loop.expected_members(recipe, member), int(member.sum(1).min())
+    if expected < recipe.batch or smallest < 2:
         raise ValueError(
-            f"batch={recipe.batch} is more than a model's {smallest} training samples; take a smaller batch or more data"
+            f"batch={recipe.batch} is more than a model's {expected if smallest > 1 else smallest} training samples; take a "
+            "smaller batch or more data"
         )
     if recipe.augment != "none":
         data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
@@ -245,8 +254,8 @@ def check(recipe: Recipe, images: Images, member: np.ndarray, population: np.nda
         )
 
 
-def _check_defense(recipe: Recipe, aside: int) -> None:
-    """ValueError for a defense that this recipe, with so many images set aside, cannot have."""
+def _check_defense(recipe: Recipe, aside: int, before: str | None) -> None:
+    """ValueError for a defense that this recipe, with so many images set aside and its parent's defense, cannot have."""
     defense, args = defenses.find(recipe.defense), recipe.defense_args
     if defense.held_out and not 1 <= args["held_out"] <= aside:
         raise ValueError(
@@ -256,25 +265,33 @@ def _check_defense(recipe: Recipe, aside: int) -> None:
     if defense.logits and recipe.loss != "cross_entropy":
         raise ValueError(f"defense {recipe.defense} changes cross_entropy, and loss={recipe.loss!r}: take one of the two")
     if recipe.defense == "dp_sgd":
-        dp_sgd.checked(args, recipe)
+        dp_sgd.checked(args, recipe, before)
 
 
 def _try_clipping(plan: Plan) -> None:
-    """A clipped step of one image, and gradients per sample of three against those of single losses, in float64: so that a
-    network whose clipping would bound nothing is refused before anything is written."""
+    """Gradients per sample of three images against those of single losses, in float64 at weights of which none is 0, buffers
+    before and after, and a clipped step of one image: so that a network whose clipping would bound nothing, or that carries
+    its members past it, is refused before anything is written."""
     group = ClippedGroup(plan._replace(recipe=replace(plan.recipe, dtype="float64")), [0])
     x, y = group.shown(torch.arange(3), {}), plan.images.y[:3]
     module = group.clipped.hooked.to_standard_module()
+    dp_sgd.stir(group.params)
 
     def losses_of(network: nn.Module) -> torch.Tensor:
         torch.manual_seed(0)
         return group.criterion(network(x), y)
 
     with torch.random.fork_rng(devices=[]):
+        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         if name := dp_sgd.mismatch(module, losses_of, group.params):
             raise ValueError(
                 f"{plan.recipe.model} has no gradients per sample at {name}: samples mix in a batch, or its layer does not use "
                 "it alone; DP-SGD would clip what is none"
+            )
+        if name := dp_sgd.rewritten(module, before):
+            raise ValueError(
+                f"{plan.recipe.model}: buffer {name} is computed from members without clipping and noise, as a forward pass of "
+                "training changes it; take a layer that keeps no statistics"
             )
         one = x[:1].to(DTYPES[plan.recipe.dtype])
         ClippedGroup(plan, [0]).poisson_step(one, y[:1], 1e-6, torch.Generator().manual_seed(0))
