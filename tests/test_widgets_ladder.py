@@ -229,4 +229,4 @@ def test_a_first_pool_that_cannot_be_read_is_told_in_place_and_the_others_are_re
     assert explorer.view is None and "membership" in explorer.error and "report" not in explorer.error
     explorer.controls["source"].value = altered.label
     assert "member.npy is missing, truncated or altered" in explorer.error
-    assert "exceeded: at least" in explorer.set(source=good.label).sentence and explorer.values["epochs"] == 5
+    assert "audited: at least" in explorer.set(source=good.label).sentence and explorer.values["epochs"] == 5
