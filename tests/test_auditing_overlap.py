@@ -42,7 +42,62 @@ def test_independent_repetitions_overlap_as_chance_says_and_equal_ones_wholly():
         assert row[name] == pytest.approx(row[f"{name}_chance"], rel=0.1)
     same = stability({"a": np.repeat(value[:1], 3, axis=0)}, member, fpr=0.1)
     assert same.loc[0, "jaccard"] == 1 and same.loc[0, "coverage"] == same.loc[0, "stability"] == same.loc[0, "size"]
-    assert "overlap" in same.attrs["note"]
+    assert same.loc[0, "jaccard_out"] == 1  # the non-members' repeat as well: equal scores are no evidence
+    assert "which says nothing of membership" in same.attrs["note"]
+
+
+def test_lists_that_repeat_because_samples_are_easy_or_hard_are_not_taken_for_membership():
+    value, member = repetitions(np.random.default_rng(4), samples=20000, common=0.9, shift=0.0)
+    table = stability({"loss": value}, member, fpr=0.1)
+    row = table.iloc[0]
+    assert row["jaccard"] > 0.5 > 5 * row["jaccard_chance"] and row["jaccard_out"] == pytest.approx(row["jaccard"], abs=0.1)
+    assert row["stability_out"] == pytest.approx(row["stability"], rel=0.2)
+    assert f"{row['jaccard_out']:.2f} for non-members: lists repeat, but no more" in table.attrs["note"]
+    for seed in range(60):  # few samples: the overlaps differ by luck
+        value, member = repetitions(np.random.default_rng(seed), samples=400, common=0.95, shift=0.0)
+        assert "more than those of non-members" not in stability({"loss": value}, member, fpr=0.1).attrs["note"]
+
+
+def test_lists_of_members_that_leak_themselves_are_said_to_repeat():
+    rng = np.random.default_rng(5)
+    value, member = repetitions(rng, shift=0.0)
+    exposed = member & (rng.random(2000) < 0.3)
+    table = stability({"loss": value + 8 * exposed}, member, fpr=0.01)
+    assert table.loc[0, "jaccard"] > 0.9 and table.loc[0, "jaccard_out"] < 0.1
+    assert "overlap from seed to seed, more than those of non-members" in table.attrs["note"]
+
+
+def test_large_lists_that_overlap_by_chance_alone_are_not_taken_for_membership():
+    value, member = repetitions(np.random.default_rng(6), shift=3.0)
+    table = stability({"loss": value}, member, fpr=0.1)
+    assert table.loc[0, "jaccard"] > 0.9 and table.loc[0, "jaccard_out"] < 0.1
+    assert "which says nothing of membership" in table.attrs["note"]
+
+
+def test_equal_infinite_scores_never_admit_more_false_positives_than_allowed():
+    value, member = repetitions(np.random.default_rng(7), samples=200)
+    value[:, 60:160] = np.inf
+    table = stability({"a": value}, member, fpr=0.01)
+    row = table.iloc[0]
+    assert row["union_fpr"] == row["size"] == row["coverage"] == row["coverage_equal_fpr"] == 0
+    assert np.isnan(row["jaccard"]) and table.attrs["note"].startswith("no member stands out at a false positive rate of 0.01")
+    value[:, ~member] = np.minimum(value[:, ~member], 9)
+    row = stability({"a": value}, member, fpr=0.01).iloc[0]  # members alone are infinite: they are found
+    assert row["size"] >= member[60:160].sum() and row["union_fpr"] <= 0.04
+
+
+def test_lists_without_a_false_positive_have_no_yardstick_and_it_is_said():
+    member = np.arange(40) < 20
+    value = np.where(member, 2.0, 1.0) + np.zeros((3, 1))
+    table = stability({"a": value}, member, fpr=0.1)
+    assert table.loc[0, "jaccard"] == 1 and np.isnan(table.loc[0, "jaccard_out"])
+    assert "no non-member stands out to compare with" in table.attrs["note"]
+
+
+def test_a_rate_is_measurable_from_ten_allowed_false_positives_on():
+    value, member = repetitions(np.random.default_rng(8), samples=2000)
+    found = [stability({"a": value}, member, fpr=fpr).loc[0, "measurable"] for fpr in (0.009, 0.01)]
+    assert found == [False, True]
 
 
 def test_samples_without_a_score_somewhere_are_left_out_everywhere():
@@ -132,6 +187,15 @@ def test_sets_of_other_classes_fail_the_guard_by_their_histogram(digits):
     assert "class histograms differ" in verdict.note
 
 
+def test_the_guard_fails_between_three_and_six_standard_errors_and_at_one_in_a_thousand():
+    rng, member = np.random.default_rng(3), np.arange(1000) < 500
+    verdict = shift_guard(rng.normal(size=(1000, 1)) + 0.29 * member[:, None], np.zeros(1000), member)
+    assert 3 < (verdict.auc - 0.5) / verdict.error < 6 and not verdict.passed
+    labels = np.arange(500) < 281, np.arange(500) < 219  # chi-square 15.4 at one degree of freedom
+    verdict = shift_guard(rng.normal(size=(1000, 5)), np.concatenate(labels).astype(int), member)
+    assert 1e-5 < verdict.classes_p < 1e-3 and not verdict.passed and "class histograms differ" in verdict.note
+
+
 def test_large_sets_are_tested_on_a_part_and_flat_ones_are_accepted():
     rng = np.random.default_rng(2)
     verdict = shift_guard(rng.normal(size=(3000, 5)), np.zeros(3000, int), rng.random(3000) < 0.5, samples=500)
@@ -141,5 +205,10 @@ def test_large_sets_are_tested_on_a_part_and_flat_ones_are_accepted():
 def test_the_guard_refuses_bad_input_in_one_line():
     with pytest.raises(ValueError, match="one entry of each per sample"):
         shift_guard(np.zeros((5, 3)), np.zeros(4), np.zeros(5, bool))
+    holes = np.where(np.arange(30).reshape(10, 3) == 4, np.nan, 1.0)
+    with pytest.raises(ValueError, match="x has NaN or infinite values in 1 of 10 samples"):
+        shift_guard(holes, np.zeros(10), np.arange(10) < 5)
+    with pytest.raises(ValueError, match="labels has NaN or infinite values in 1 of 10 samples"):
+        shift_guard(np.ones((10, 3)), holes[:, 1], np.arange(10) < 5)
     with pytest.raises(ValueError, match="0 members and 9 non-members"):
         shift_guard(np.zeros((9, 3)), np.zeros(9), np.zeros(9, bool))

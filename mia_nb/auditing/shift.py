@@ -40,12 +40,16 @@ def shift_guard(
     which lowers the AUC by about one standard error without any shift, and no shift lowers it.
     `samples`: larger sets are tested on that many, drawn with `seed`; None takes all (Lopez-Paz and Oquab 2017).
     Where it fails an attack's false positive rate means nothing: the note says "confounded, not membership". Raises
-    ValueError for shapes that differ, and fewer than `folds` members or non-members. Caveat: a pass rules out shifts that a
+    ValueError for shapes that differ, x or labels that are not finite, and fewer than `folds` members or non-members. Caveat: a pass rules out shifts that a
     linear classifier sees in the leading components, no others; sets without randomised inclusion cannot pass by assertion.
     """
     x, labels, member = np.asarray(x), np.asarray(labels), np.asarray(member, bool)
     if member.ndim != 1 or len(x) != len(member) or labels.shape != member.shape:
         raise ValueError(f"x {x.shape}, labels {labels.shape}, member {member.shape}: wanted one entry of each per sample")
+    for name, values in (("x", x), ("labels", labels)):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            bad = len(values) - np.isfinite(values.reshape(len(values), -1)).all(1).sum()
+            raise ValueError(f"{name} has NaN or infinite values in {bad} of {len(values)} samples: wanted finite ones")
     rng = np.random.default_rng(seed)
     if samples is not None and len(x) > samples:
         chosen = np.sort(rng.choice(len(x), samples, replace=False))
