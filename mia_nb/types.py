@@ -184,12 +184,14 @@ class Signals:
     def hold_out(self, target: int, *, keep_mate: bool = False) -> tuple[Signals, Signals]:
         """(target with M = 1 and its membership hidden, references).
 
-        Every row whose mask on the audited columns equals the target's or its exact complement is no reference: the target
-        itself and its mate. `keep_mate=True` drops only rows equal to the target's, which leaks the design (evaluation 1.2).
+        Every row whose mask on the audited columns, those that all models saw aside, equals the target's or its exact
+        complement is no reference: the target itself and its mate. `keep_mate=True` drops only rows equal to the target's,
+        which leaks the design (evaluation 1.2).
         """
         if self.hidden:
             raise ValueError("these signals hide membership (member=None): references need it")
-        audited = self.member[:, ~self.population] if self.population.any() else self.member
+        aside = self.population | self.member.all(0)
+        audited = self.member[:, ~aside] if aside.any() else self.member
         drop = (audited == audited[target]).all(1)
         if not keep_mate:
             drop |= (audited != audited[target]).all(1)

@@ -1,15 +1,20 @@
 """Canaries: how they are made, who trains on them, and rates whose intervals know that trials of one belong together."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
+from mia_nb.attacks import score
 from mia_nb.auditing.canaries import KINDS, canary_arrays, canary_labels, canary_member, canary_rates
 from mia_nb.auditing.one_run import audit, check_bernoulli
-from mia_nb.metrics import clopper_pearson, tpr_at
-from mia_nb.types import Scores
+from mia_nb.auditing.vulnerable import null_scores, vulnerability
+from mia_nb.metrics import auc, clopper_pearson, tpr_at
+from mia_nb.metrics.null import redraw
+from mia_nb.metrics.protocol import units
+from mia_nb.types import Scores, Signals
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +194,54 @@ def test_clustered_intervals_cover_the_true_rate():
 def test_canaries_are_audited_in_one_run_without_the_fixed_samples():
     scores, canary = world(np.random.default_rng(4), shift=4.0, canaries=400)
     assert audit(scores, delta=1e-5, canary=canary).epsilon > 1
+
+
+def canary_signals(seed, models=8, canaries=60, others=300, design="pairs"):
+    """Signals of a world without any leak, each sample with a mean of its own; the population at the end."""
+    rng, canary = np.random.default_rng(seed), np.arange(canaries + others + 20) < canaries
+    population = np.arange(len(canary)) >= canaries + others
+    member = canary_member(models, canary, design=design, population=population, seed=seed)
+    margin = rng.normal(0, 2, len(canary)) + rng.standard_normal(member.shape)
+    logits = np.stack([margin, np.zeros_like(margin)], -1)
+    return Signals.from_logits(logits, np.zeros(len(canary), int), member, population=population), canary
+
+
+def test_mates_among_canaries_are_mates_although_all_other_samples_are_in_both():
+    """A mate that is taken for a stranger gives its canaries away by the count of references: AUC .46 without a leak."""
+    found = []
+    for seed in range(12):
+        signals, _ = canary_signals(seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            whole = score("lira_global", signals)
+        assert whole.pair.tolist() == units(signals.member[:, ~signals.population]).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert np.array_equal(signals.hold_out(1)[1].margin, signals.margin[2:])
+        rows = zip(whole.value[:, :60], whole.member[:, :60], strict=True)
+        found += [auc(value, member) for value, member in rows]
+    pairs_of = np.reshape(found, (-1, 2)).mean(1)
+    assert abs(pairs_of.mean() - 0.5) < 3 * pairs_of.std(ddof=1) / np.sqrt(len(pairs_of)) < 0.03
+
+
+def test_canaries_scored_whole_have_the_references_that_they_have_alone():
+    signals, canary = canary_signals(3)
+    alone = signals.select(samples=canary | signals.population)
+    for attack in ("attack_r", "rmia"):
+        assert np.array_equal(score(attack, signals).value[:, :60], score(attack, alone).value)
+    halves = [score("attack_r", s.select(models=[0]), s.select(models=[1, 2, 3])) for s in (signals, alone)]
+    assert np.array_equal(halves[0].value[:, :60], halves[1].value) and not halves[0].info["disjoint"]
+    for mask in redraw(signals, 5, np.random.default_rng(0)):
+        inside = mask[:, ~signals.population]
+        assert inside[:, 60:].all() and (inside[::2, :60] == ~inside[1::2, :60]).all() and not mask[:, 360:].any()
+        assert (inside[:, :60].sum(1) == 30).all()
+    table = vulnerability(score("attack_r", signals), null=null_scores("attack_r", signals, draws=20))
+    assert table["auc"].notna().sum() == 60
+
+
+def test_two_models_of_coins_are_strangers_although_they_disagree_on_half_of_the_samples_only():
+    signals, _ = canary_signals(0, models=2, design="bernoulli", canaries=100, others=0)
+    whole = score("attack_r", signals)
+    assert whole.info["k"] == 0 and whole.pair.tolist() == [0, 1]
+    assert np.array_equal(signals.hold_out(0)[1].margin, signals.margin[1:])
 
 
 @pytest.mark.parametrize(

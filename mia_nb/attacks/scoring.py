@@ -29,9 +29,10 @@ def score(
 ) -> Scores:
     """One attack on every target model in turn (rows `targets`, default all), larger = more likely a member.
 
-    references: the pool they are taken from, None = the target's own. Every row whose mask on the audited columns equals the
-    target's or its exact complement is no reference, whichever pool it is in; keep_mate=True drops the equal ones only, which
-    leaks the design. With none left the attack gets references=None. The attack sees all columns, Scores only audited ones.
+    references: the pool they are taken from, None = the target's own. Every row whose mask on the audited columns, those that
+    all models saw aside, equals the target's or its exact complement is no reference, whichever pool it is in; keep_mate=True
+    drops the equal ones only, which leaks the design. With none left the attack gets references=None. The attack sees all
+    columns, Scores only audited ones.
     Where samples lack a side (Bernoulli designs) they score NaN and the share is a flag; the attack's warnings are flags too,
     as are answers after every time step, and targets and references on two scales or asked by two plans.
     References are read block by block where they lie, so that memory beyond them does not grow with their number; shokri and
@@ -73,7 +74,7 @@ def score(
         value=value,
         member=member,
         targets=targets,
-        pair=_pair_numbers(member),
+        pair=_pair_numbers(target.member[targets][:, audited & ~target.member.all(0)]),
         accuracy=accuracy,
         loss=loss,
         info={
@@ -125,8 +126,9 @@ def _reference_rows(function, target, pool, targets, keep_mate) -> list[np.ndarr
         audited = ~pool.population
         kept = [np.arange(pool.shape[0])] * len(targets)
     else:
-        theirs, kept = _masks(pool.member, audited), []
-        for mask, side in _masks(target.member[targets], audited):
+        told, kept = audited & ~(target.member.all(0) & pool.member.all(0)), []
+        theirs = _masks(pool.member, told)
+        for mask, side in _masks(target.member[targets], told):
             strangers = [m for m, (other, its) in enumerate(theirs) if other != mask or (keep_mate and its != side)]
             kept.append(np.array(strangers, int))
     blind = [m for m, row in enumerate(pool.member) if (seen := row[audited]).all() or not seen.any()]
@@ -135,17 +137,23 @@ def _reference_rows(function, target, pool, targets, keep_mate) -> list[np.ndarr
     return kept
 
 
-def _masks(member: np.ndarray, audited: np.ndarray) -> list[tuple[bytes, bytes]]:
-    """(what a mask on the audited columns and its complement have in common, which of the two it is) of each row."""
-    rows = (row[audited] for row in member)
+def _masks(member: np.ndarray, told: np.ndarray) -> list[tuple[bytes, bytes]]:
+    """(what a mask on the columns `told` and its complement have in common, which of the two it is) of each row.
+
+    A sample that all models saw, as all but the canaries, tells mates from strangers no more than a population's.
+    """
+    rows = (row[told] for row in member)
     return [(np.packbits(row ^ row[:1]).tobytes(), row[:1].tobytes()) for row in rows]
 
 
 def _shared_masks(target: Signals, targets: np.ndarray, pool: Signals) -> bool:
     """Whether a model of the pool was trained on the members of a target, or on exactly the others."""
-    ours, theirs = ~target.population, ~pool.population
-    known = {mask for mask, _ in _masks(pool.member, theirs)}
-    return ours.sum() == theirs.sum() and any(mask in known for mask, _ in _masks(target.member[targets], ours))
+    ours, theirs = target.member[:, ~target.population], pool.member[:, ~pool.population]
+    if ours.shape[1] != theirs.shape[1]:
+        return False
+    told = ~(ours.all(0) & theirs.all(0))
+    known = {mask for mask, _ in _masks(theirs, told)}
+    return any(mask in known for mask, _ in _masks(ours[targets], told))
 
 
 def _designs(pool: Signals, kept: list[np.ndarray]) -> list[tuple[int, bool]]:

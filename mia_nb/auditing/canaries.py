@@ -97,8 +97,8 @@ def canary_member(num_models: int, canary, *, design: str = "bernoulli", populat
 
     bernoulli: independent fair coins, row m depends on (seed, m) only: what a one-run audit needs. pairs: row 2k + 1 is the
     exact complement of row 2k on the canaries, each row holding half of them. Train with split="given" and this mask. Score
-    on the canaries alone, `signals.select(samples=canary | signals.population)`: on other columns mates look like strangers,
-    and a sample that all references saw tells nothing. Raises ValueError for an unknown design, an odd number of paired
+    on the canaries alone, `signals.select(samples=canary | signals.population)`: a sample that all references saw tells
+    nothing. Raises ValueError for an unknown design, an odd number of paired
     models, and canaries that are absent or in the population.
     """
     canary = np.asarray(canary, bool)

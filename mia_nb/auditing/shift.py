@@ -40,8 +40,9 @@ def shift_guard(
     which lowers the AUC by about one standard error without any shift, and no shift lowers it.
     `samples`: larger sets are tested on that many, drawn with `seed`; None takes all (Lopez-Paz and Oquab 2017).
     Where it fails an attack's false positive rate means nothing: the note says "confounded, not membership". Raises
-    ValueError for shapes that differ, x or labels that are not finite, and fewer than `folds` members or non-members. Caveat: a pass rules out shifts that a
-    linear classifier sees in the leading components, no others; sets without randomised inclusion cannot pass by assertion.
+    ValueError for shapes that differ, x or labels that are not finite, and fewer than `folds` members or non-members. Caveat:
+    a pass rules out shifts that a linear classifier sees in the leading components, no others; sets without randomised
+    inclusion cannot pass by assertion.
     """
     x, labels, member = np.asarray(x), np.asarray(labels), np.asarray(member, bool)
     if member.ndim != 1 or len(x) != len(member) or labels.shape != member.shape:

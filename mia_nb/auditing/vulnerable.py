@@ -127,7 +127,8 @@ def _paired(scores: Scores) -> bool:
     sizes = np.unique(scores.pair, return_counts=True)[1]
     if (sizes == 1).all():
         return False
-    twins = [scores.member[scores.pair == one] for one in np.unique(scores.pair)]
+    told = scores.member[:, ~scores.member.all(0)]
+    twins = [told[scores.pair == one] for one in np.unique(scores.pair)]
     if (sizes == 2).all() and all((first != second).all() for first, second in twins):
         return True
     raise ValueError(

@@ -219,17 +219,22 @@ def _redrawn(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool
 def redraw(signals: Signals, draws: int, rng) -> Iterator[np.ndarray]:
     """Masks (M, N) from the design of `signals.member`: what could as well have been trained.
 
-    Rows with equal or complementary masks keep that relation. A unit whose halves are equal in every class is dealt anew
-    within the classes, any other mask is permuted; a balanced design without pairs draws M/2 members per sample.
+    Rows with equal or complementary masks keep that relation; where there are complements, samples that all models saw stay in
+    all. A unit whose halves are equal in every class is dealt anew within the classes, any other mask is permuted; a balanced
+    design without pairs draws M/2 members per sample.
     """
-    audited = np.flatnonzero(~signals.population)
+    units, aside = units_of(signals.member[:, ~signals.population]), signals.population
+    firsts = np.unique(units, return_index=True)[1]
+    seen = signals.member.all(0) & ~aside
+    if mated := (signals.member != signals.member[firsts[units]])[:, ~aside].any():
+        aside = aside | seen
+    audited = np.flatnonzero(~aside)
     old, labels = signals.member[:, audited], signals.labels[audited]
-    units = units_of(old)
     models = len(old)
     balanced = units.max() + 1 == models > 2 and (old.sum(0) == models / 2).all()
-    firsts = np.unique(units, return_index=True)[1]
     for _ in range(draws):
         member = np.zeros_like(signals.member)
+        member[:, seen & mated] = True
         if balanced:
             member[:, audited] = rng.random(old.shape).argsort(0) < models // 2
         else:

@@ -23,9 +23,13 @@ class Choice(NamedTuple):
 
 
 def units(audited: np.ndarray) -> np.ndarray:
-    """(M,) number of each row's independent unit: rows of the mask that are equal or exactly complementary share one."""
+    """(M,) number of each row's independent unit: rows that are equal or exactly complementary share one.
+
+    Samples that all models saw are left aside: canaries in pairs are complements among themselves, the others in every model.
+    """
     known: dict[bytes, int] = {}
-    return np.array([known.setdefault((row ^ row[0]).tobytes(), len(known)) for row in audited])
+    told = audited[:, ~audited.all(0)]
+    return np.array([known.setdefault((row ^ row[:1]).tobytes(), len(known)) for row in told])
 
 
 def _needs_membership(signals: Signals):
@@ -34,9 +38,11 @@ def _needs_membership(signals: Signals):
 
 
 def _without(signals: Signals, masks: np.ndarray) -> Signals:
-    """Rows whose audited mask is neither one of `masks` (rows, audited) nor its exact complement."""
+    """Rows whose audited mask, samples that all saw aside, is neither one of `masks` (rows, audited) nor its complement."""
     _needs_membership(signals)
     audited = signals.member[:, ~signals.population]
+    told = ~(audited.all(0) & masks.all(0))
+    audited, masks = audited[:, told], masks[:, told]
     keep = [(audited != mask).any(1) & (audited == mask).any(1) for mask in masks]
     return signals.select(models=np.flatnonzero(np.all(keep, axis=0)))
 
