@@ -13,7 +13,7 @@ from mia_nb.widgets.latency import latency
 from mia_nb.widgets.noise import noise
 from mia_nb.widgets.sample import sample
 from mia_nb.widgets.scores import scores
-from mia_nb.widgets.setup import coerce, setup
+from mia_nb.widgets.setup import coerce, setup, want
 from mia_nb.widgets.stored import Source, sources
 from mia_nb.widgets.tabs import explore
 
@@ -33,4 +33,5 @@ __all__ = [
     "scores",
     "setup",
     "sources",
+    "want",
 ]

@@ -51,3 +51,9 @@ def coerce(name: str, value, wanted: type):
         names = " or ".join("null" if t is type(None) else t.__name__ for t in allowed)
         raise ValueError(f"{name}={value!r} is of type {type(value).__name__}; this parameter wants {names}")
     return value
+
+
+def want(holds, message: str) -> None:
+    """ValueError of one line unless `holds`: for what a notebook's parameters alone can tell, before anything is trained."""
+    if not holds:
+        raise ValueError(message)
