@@ -192,6 +192,21 @@ def test_a_limit_at_the_truth_is_seldom_called_exceeded_though_the_strongest_att
     assert wrong <= binom.isf(1e-4, worlds, 0.05)
 
 
+def test_without_an_attack_there_is_nothing_to_judge():
+    with pytest.raises(ValueError, match="no attack was given: wanted"):
+        auditing.judge(ONE(["auc>0.6"]), {})
+
+
+def test_an_epsilon_is_refused_only_where_no_number_of_guesses_that_is_tried_could_exceed_it():
+    few = {**SIZES, "coins": True, "models": 2, "audited": 20, "attacks": 1}
+    m = 20  # two models, one by one, at 0.025 each: of 1, 5 and 20 guesses 20 alone could certify anything
+    q = 0.025 ** (1 / m)
+    most = math.log(q / (1 - q))
+    auditing.refuse_unmeasurable(ONE([f"epsilon>{most - 0.01}"]), **few, delta=0)
+    with pytest.raises(ValueError, match="can never be exceeded"):
+        auditing.refuse_unmeasurable(ONE([f"epsilon>{most + 0.01}"]), **few, delta=0)
+
+
 def test_choosing_among_attacks_is_paid_for():
     found = gaussian(0.4, 500, seed=3)
     alone = auditing.judge(ONE(["auc>0.5"]), {"a": found})[0]
@@ -240,11 +255,13 @@ def uneven(pairs_, seed, spread=0.4, n=60) -> Scores:
     return scores(rng.normal(size=member.shape) + shift * member, member, np.arange(2 * pairs_) // 2)
 
 
-@pytest.mark.parametrize("many", [2, 5, 10, 11])
+@pytest.mark.parametrize("many", [2, 3, 4, 10, 11])
 def test_up_to_ten_pairs_the_interval_is_never_narrower_than_students_over_pairs(many):
     found = uneven(many, 0)
     (verdict,) = auditing.judge(ONE(["auc>0.9"]), {"a": found}, draws=100)
-    low, high = metrics.uncertainty.t_interval(metrics.uncertainty.per_target_metrics(found, ())[:, 0], found.pair)
+    each, level = metrics.uncertainty.per_target_metrics(found, ())[:, 0], 0.975 if many <= 3 else 0.95
+    low, high = metrics.uncertainty.t_interval(each, found.pair, confidence=level)
+    assert (f"over {many} pairs such an interval misses" in verdict.sentence) == (many <= 4)
     bootstrapped = metrics.uncertainty.percentile(metrics.uncertainty.bootstrap(found, (), draws=400)["auc"])
     if many <= 10:
         assert verdict.high - verdict.low >= min(high, 1) - max(low, 0) - 1e-12

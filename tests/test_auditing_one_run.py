@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 
@@ -15,7 +16,7 @@ from scipy.stats import binom, norm
 
 from mia_nb.accounting import gaussian_epsilon
 from mia_nb.attacks import score
-from mia_nb.auditing.one_run import GRID, apart, audit, check_bernoulli, one_run, one_run_epsilon
+from mia_nb.auditing.one_run import GRID, apart, audit, check_bernoulli, numbers_tried, one_run, one_run_epsilon
 from mia_nb.types import Scores
 
 STEINKE = [  # m, r, v, delta, epsilon, tolerance: the first two published
@@ -157,6 +158,33 @@ def test_the_preset_numbers_of_guesses_pay_for_each_other():
     assert record.epsilon < max(one_run(score, coin, delta=1e-5, guesses=round(g * 2000)).epsilon for g in GRID)
 
 
+def test_numbers_of_guesses_that_could_certify_nothing_do_not_make_the_others_pay():
+    """160 canaries: of 2, 8, 40 and 160 guesses 2^-2 > 0.05 / 4, but 2^-8 < 0.05 / 3."""
+    rng = np.random.default_rng(10)
+    coin = rng.random(160) < 0.5
+    record = one_run(rng.standard_normal(160) + 2 * coin, coin, delta=0)
+    assert record.tried == (8, 40, 160) and record.alpha == pytest.approx(0.05 / 3)
+    assert record.at_most == max(bound(160, r, r, delta=0, confidence=1 - 0.05 / 3) for r in (8, 40, 160))
+    for m, alpha, delta, method in product((3, 10, 100, 3000), (0.05, 1e-4), (1e-5, 1e-3), METHODS):
+        tried = numbers_tried(m, alpha, delta, method)
+        most = [bound(m, r, r, delta, confidence=1 - alpha / len(tried), method=method) for r in tried]
+        assert min(most) > 0 or tried == (m,), (m, alpha, delta, method)
+        assert len(set(tried)) == len(tried) and tried[-1] == m
+    assert numbers_tried(10_000, 0.05, 1e-5) == (100, 500, 2500, 10_000)
+
+
+def test_the_number_of_guesses_is_fixed_before_any_coin_is_seen():
+    rng = np.random.default_rng(11)
+    seen = {one_run(rng.standard_normal(120) + s * 3 * (c := rng.random(120) < 0.5), c, delta=1e-5).tried for s in range(8)}
+    assert len(seen) == 1
+
+
+def test_a_bound_of_zero_names_the_most_guesses_and_not_one_that_was_right():
+    coin = np.arange(3000) % 2 == 0
+    record = one_run(np.where(np.arange(3000) == 0, 1.0, 0.0), coin, delta=1e-5)
+    assert record.epsilon == 0 and record.guesses == 3000 and 1300 < record.correct < 1700
+
+
 def test_scores_that_are_all_equal_give_no_more_than_chance():
     coin = np.arange(1000) < 500  # sorted by membership: an order of the canaries that must not help
     correct = [one_run(np.zeros(1000), coin, delta=1e-5, guesses=200, seed=seed).correct for seed in range(30)]
@@ -192,7 +220,7 @@ def test_the_audit_reports_the_leaking_target_after_correction():
     scores = pool(np.random.default_rng(6), shift=[0, 0, 0, 3, 0, 0])
     record = audit(scores, delta=1e-5, attempts=2)
     assert record.target == 9 and record.epsilon > 1 and record.attack == "rmia"
-    assert record.alpha == pytest.approx(0.05 / (6 * 2 * 4))
+    assert record.alpha == pytest.approx(0.05 / (6 * 2 * 3)) and record.tried == (30, 150, 600)  # 6 could certify nothing
     alone = one_run(scores.value[3], scores.member[3], delta=1e-5, confidence=1 - 0.05 / 12)
     assert (record.epsilon, record.guesses, record.correct) == (alone.epsilon, alone.guesses, alone.correct)
     assert record.targets["target"].to_list() == [0, 3, 6, 9, 12, 15]
@@ -221,6 +249,7 @@ def designs():
         "exact halves": (rng.random((4, 500)).argsort(1) < 250, "exact halves"),
         "balanced": (rng.random((8, 500)).argsort(0) < 4, "0.00 times"),
         "rare": (rng.random((4, 500)) < 0.3, "far from one half"),
+        "some in most models, some in few": (rng.random((8, 500)) < np.where(np.arange(500) % 2, 0.8, 0.2), "3.* times"),
         "same coins twice": (np.repeat(rng.random((2, 500)) < 0.5, 2, axis=0), "equal another"),
     }
 
@@ -230,6 +259,22 @@ def test_designs_that_are_no_fair_coins_are_refused(name):
     member, message = designs()[name]
     with pytest.raises(ValueError, match=message):
         check_bernoulli(member)
+
+
+def test_two_rows_of_a_pool_of_pairs_are_refused_by_the_word_of_their_design():
+    rng = np.random.default_rng(12)
+    half = rng.random((4, 301)).argsort(1) < 150
+    member = np.stack([half, ~half], 1).reshape(8, 301)
+    found = signals(rng.standard_normal(member.shape), member)
+    check_bernoulli(member[[0, 3]])  # nothing shows it
+    for words, refused in (({"split": "pairs"}, True), ({"split": "bernoulli"}, False), ({}, False)):
+        scores = score("loss", replace(found, info=words), targets=[0, 3])
+        assert scores.info.get("split") == words.get("split")
+        if refused:
+            with pytest.raises(ValueError, match="drawn in pairs"):
+                audit(scores, delta=1e-5)
+        else:
+            assert audit(scores, delta=1e-5).runs == 1
 
 
 def test_fair_coins_are_accepted():
@@ -246,6 +291,15 @@ def test_fair_coins_are_accepted():
      (lambda: one_run(np.zeros(3), np.zeros(4, bool), delta=1e-5), "two equal vectors"),
      (lambda: one_run(np.full(3, np.nan), np.zeros(3, bool), delta=1e-5), "none of 3 canaries"),
      (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, guesses=4), "guesses=4: wanted 1 to 3"),
+     (lambda: bound(100, 50.7, 40), "guesses=50.7, canaries=100: wanted whole numbers"),
+     (lambda: bound(100, 50, 40.9), "correct=40.9"), (lambda: bound(np.nan, 5, 4), "canaries=nan"),
+     (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, guesses=1.5), "guesses=1.5: wanted 1 to 3"),
+     (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, confidence=95), "95 % is 0.95"),
+     (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=-1), "delta=-1"),
+     (lambda: one_run(np.zeros(3), np.array([0, 1, np.nan]), delta=1e-5), "values other than 0 and 1"),
+     (lambda: one_run(np.zeros(3), np.array([0, 1, 0.2]), delta=1e-5), "values other than 0 and 1"),
+     (lambda: check_bernoulli(np.full((2, 50), 0.5)), "values other than 0 and 1"),
+     (lambda: audit(pool(np.random.default_rng(0)), delta=1e-5, attempts=1.5), "attempts=1.5"),
      (lambda: audit(pool(np.random.default_rng(0)), delta=1e-5, attempts=0), "attempts=0")],
 )  # fmt: skip
 def test_bad_input_is_refused_in_one_line(call, message):

@@ -87,6 +87,7 @@ def score(
             "keys": {"target": target.info.get("pool"), "references": pool.info.get("pool")},
             "disjoint": references is not None and not _shared_masks(target, targets, pool),
             "flags": flags,
+            **{said: target.info[said] for said in ("split",) if said in target.info},
         },
     )
 

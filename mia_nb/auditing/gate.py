@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from mia_nb.auditing.one_run import FEWEST_APART, audit, check_bernoulli, one_run_epsilon
+from mia_nb.auditing.one_run import FEWEST_APART, audit, check_bernoulli, numbers_tried, one_run_epsilon
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts
 from mia_nb.metrics.uncertainty import bootstrap, intervals, per_target_metrics, scored, t_interval
 from mia_nb.types import Scores
@@ -22,6 +22,7 @@ FORM = re.compile(r"\s*(auc|advantage|epsilon|tpr@([0-9.]+(?:e-?[0-9]+)?))\s*>\s
 TAIL = 10  # bootstrap draws beyond each end of an interval
 PAIRS = 3  # with 2, Student's t has one degree of freedom, and at 1 - 0.05 / attacks no limit is ever decided
 FEW = 10  # pairs up to which the bootstrap over them alone is too narrow where they differ
+STRICT, LOOSE = 3, 4  # pairs up to which t is taken at half the level; up to which intervals miss too often all the same
 
 
 class Limit(NamedTuple):
@@ -127,8 +128,9 @@ def refuse_unmeasurable(
                     f"{start} in this design: an audited bound needs a fair coin per image, declared as split=bernoulli"
                 )
             together = models >= FEWEST_APART
-            m, tests = (audited * (models // 2), attacks * 4) if together else (audited, models * attacks * 4)
-            most = one_run_epsilon(canaries=m, guesses=m, correct=m, delta=delta, confidence=1 - 0.05 / tests)
+            m, tests = (audited * (models // 2), attacks) if together else (audited, models * attacks)
+            alpha = 0.05 / tests / len(numbers_tried(m, 0.05 / tests, delta))
+            most = one_run_epsilon(canaries=m, guesses=m, correct=m, delta=delta, confidence=1 - alpha)
             if one.value >= most:
                 raise ValueError(
                     f'limit "{one}" can never be exceeded: right guesses about all {m:,} coins would certify {most:.3g}; '
@@ -159,7 +161,10 @@ def judge(
     for): the widest of two-way bootstrap, Clopper-Pearson (TPR) and Student's t over pairs (2 to 10 pairs), see
     `metrics.intervals`; with at least 10 draws beyond each end. Why t up to 10 pairs: where pairs leak differently, 5 to 8 are
     too few for a bootstrap over them, whose lower 2.5 % end then lies above the truth in 6 to 8 % of worlds (t: 3 to 5 %, AUCs
-    being skewed). `low` and `high` are the largest lower and the largest upper end, a two-sided 95 % interval of the maximum.
+    being skewed). Targets that are each other's references move together besides: in a leaky pool the lower end of lira_global
+    lay above the truth in 4 to 6 % of worlds with 4 to 8 pairs, and in 11 % with 3, where t is therefore taken at half the
+    level (then 7 %; nig 4 %). With 4 pairs or fewer the sentence says so. `low` and `high` are the largest lower and the
+    largest upper end, a two-sided 95 % interval of the maximum.
 
         exceeded          low > limit
         not exceeded      high <= limit
@@ -170,10 +175,11 @@ def judge(
     confidence (one-sided), from `apart` where given: {attack: scores} of the same attacks by `auditing.apart`. Nothing bounds
     epsilon from above, so that it is never "not exceeded". Every limit holds by itself: several limits are several tests. An
     attack that leaves a target without a scored member or non-member, or for a tpr@x without the non-members for 10 false
-    alarms, is left out, named, and counted as tried; ValueError where that is
-    all of them, and for advantage on one unit. Caveat: about these models and these attacks; what no attack here finds the
-    next may.
+    alarms, is left out, named, and counted as tried; ValueError where that is all of them or there is none, and for advantage
+    on one unit. Caveat: about these models and these attacks; what no attack here finds the next may.
     """
+    if not scores:
+        raise ValueError("no attack was given: wanted {attack: scores} with one attack or more")
     level, fpr = 1 - 0.05 / len(scores), tuple(dict.fromkeys(one.fpr for one in stated if one.fpr is not None))
     draws = max(draws, math.ceil(2 * TAIL / (1 - level) - 1e-9))
     able = _able(scores)
@@ -205,7 +211,8 @@ def _able(scores: dict[str, Scores]) -> dict[str, Scores]:
 def _ends(scores: Scores, fpr, draws: int, seed: int, level: float) -> pd.DataFrame:
     """`metrics.intervals`, widened to Student's t over pairs where there are few."""
     table = intervals(scores, fpr, sampled=bootstrap(scores, fpr, draws=draws, seed=seed), confidence=level)
-    if 2 <= len(np.unique(scores.pair)) <= FEW:
+    if 2 <= (pairs := len(np.unique(scores.pair))) <= FEW:
+        level = 1 - (1 - level) / 2 if pairs <= STRICT else level
         ends = np.clip(t_interval(per_target_metrics(scores, fpr), scores.pair, confidence=level), 0, 1)
         wider = (ends[1] - ends[0]) > (table["high"] - table["low"]).to_numpy()
         table.loc[wider, ["low", "high"]] = ends.T[wider]
@@ -244,6 +251,8 @@ def _compare(one: Limit, found: dict, scores: dict[str, Scores]) -> Verdict:
     tried = f"the largest of {len(scores)} attacks" if len(scores) > 1 else "one attack"
     tried += f", {strongest}{_left_out(found, scores)}"
     said = f"{one.metric} {value:.3f} [{low:.3f}, {high:.3f}] ({tried}; {_words(scores[strongest], facts)}): {reason}"
+    if 2 <= (pairs := len(np.unique(scores[strongest].pair))) <= LOOSE:
+        said += f"; over {pairs} pairs such an interval misses in up to one world of seven, not of twenty"
     about = (one.metric, one.value, value, low, high, strongest, len(scores), *facts)
     return Verdict(str(one), outcome, *about, f"{one}: {outcome}; {said}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from mia_nb.attacks import score as run_attack
 from mia_nb.auditing.bounds import check_level
 from mia_nb.types import Scores, Signals
 
-GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is preset
+GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
 NODES = np.polynomial.legendre.leggauss(96)
 TOLERANCE = 1e-9
 CHANCE, HALVES = 1e-6, 1e-4  # at most about so often fair coins are refused, by any check and by that for halves
@@ -113,13 +114,16 @@ def one_run_epsilon(
              (Xiang, Wang, Xiao, Tian and Wang 2025)
     The last two give mu, which the exact Gaussian formula turns into epsilon. A small bound is no evidence of anything: audits
     in one run are tight only where canaries do not interfere (Keinan, Shenfeld and Ligett 2025).
-    Raises ValueError unless 0 <= correct <= guesses <= canaries, guesses >= 1, and delta > 0 for fdp and xiang.
+    Raises ValueError unless 0 <= correct <= guesses <= canaries are whole numbers, guesses >= 1, and delta > 0 for fdp and
+    xiang.
     """
     if method not in LABELS:
         raise ValueError(f"method={method!r} is not one of {', '.join(LABELS)}")
-    if not (0 <= correct <= guesses <= canaries and guesses >= 1):
+    whole = all(one // 1 == one for one in (correct, guesses, canaries))
+    if not (whole and 0 <= correct <= guesses <= canaries and guesses >= 1):
         raise ValueError(
-            f"correct={correct}, guesses={guesses}, canaries={canaries}: wanted correct <= guesses <= canaries and a guess"
+            f"correct={correct}, guesses={guesses}, canaries={canaries}: wanted whole numbers, correct <= guesses <= canaries "
+            "and a guess"
         )
     check_level(confidence, delta)
     m, r, v, alpha = int(canaries), int(guesses), int(correct), 1 - confidence
@@ -230,36 +234,64 @@ def one_run(
     """Audit of one training run: scores (m,) of its canaries, and the coins `member` (m,) that included them.
 
     The ceil(r/2) highest scores are guessed IN, the floor(r/2) lowest OUT, and `one_run_epsilon` turns the number of correct
-    guesses into a bound. guesses=None: the preset numbers 1, 5, 25 and 100 % of m, each at alpha / 4, and the largest bound.
+    guesses into a bound. guesses=None: of 1, 5, 25 and 100 % of m the numbers that would certify anything if all were right,
+    each at alpha / (how many these are), and the largest bound; of equal ones that of most guesses.
     Ties are broken by a permutation of the canaries drawn with `seed`, without a look at `member`.
     Scores may use whatever is independent of the canaries' own coins, the bits and outputs of other models included: they
     leave those coins fair. They may not use the target's own bits, not even to pick a threshold, an attack or its options.
     Canaries scored NaN, because other models' coins left them no references on one side, are left out and counted in
     `left_out`; that they were says nothing about the target's coins.
-    Raises ValueError for shapes that differ, no scored canary, and more guesses than canaries. Caveat: whether coins were
+    Raises ValueError for shapes that differ, members other than 0 and 1, no scored canary, and more guesses than canaries, or
+    half of one. Caveat: whether coins were
     fair and independent cannot be seen here (`check_bernoulli` recognises exact halves in a whole mask).
     """
-    score, member = np.asarray(score, dtype=np.float64), np.asarray(member, dtype=bool)
+    check_level(confidence, delta)
+    score, member = np.asarray(score, dtype=np.float64), _bits(member)
     if score.ndim != 1 or score.shape != member.shape:
         raise ValueError(f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one run at a time")
     known = ~np.isnan(score)
     m = int(known.sum())
     if not m:
         raise ValueError(f"none of {len(score)} canaries has a score (all NaN): score them with references on both sides")
-    if guesses is not None and not 1 <= guesses <= m:
+    if guesses is not None and not (1 <= guesses <= m and guesses // 1 == guesses):
         raise ValueError(f"guesses={guesses}: wanted 1 to {m}, the number of scored canaries")
     order = np.random.default_rng(seed).permutation(m)
     order = order[np.argsort(score[known][order], kind="stable")]
     ranked = member[known][order]  # lowest score first
-    numbers = [max(1, round(share * m)) for share in GRID] if guesses is None else [int(guesses)]
+    numbers = numbers_tried(m, 1 - confidence, delta, method) if guesses is None else (int(guesses),)
     alpha, found = (1 - confidence) / len(numbers), []
     for r in numbers:
         correct = int(ranked[m - (r + 1) // 2 :].sum() + (~ranked[: r // 2]).sum())
         bound = one_run_epsilon(canaries=m, guesses=r, correct=correct, delta=delta, confidence=1 - alpha, method=method)
         found.append((bound, r, correct))
-    epsilon, r, correct = max(found, key=lambda one: one[0])
+    epsilon, r, correct = max(found)
     words, lost = (LABELS[method], CONDITIONS[method]), len(score) - m
-    return OneRun(epsilon, r, correct, m, delta, confidence, method, *words, alpha, tuple(numbers), lost)
+    return OneRun(epsilon, r, correct, m, delta, confidence, method, *words, alpha, numbers, lost)
+
+
+@lru_cache(256)
+def numbers_tried(canaries: int, alpha: float, delta: float, method: str = "steinke") -> tuple[int, ...]:
+    """Numbers of guesses among which the largest bound at level alpha is taken: no look at scores or coins.
+
+    Those of GRID, from the smallest on without the ones that at alpha / (numbers left) certify nothing even if all are right:
+    they could only make the others pay. All canaries are always one.
+    """
+    numbers = tuple(dict.fromkeys(max(1, round(share * canaries)) for share in GRID))
+    while len(numbers) > 1:
+        level, least = 1 - alpha / len(numbers), numbers[0]
+        about = {"canaries": canaries, "guesses": least, "correct": least, "delta": delta}
+        if one_run_epsilon(**about, confidence=level, method=method) > 0:
+            break
+        numbers = numbers[1:]
+    return numbers
+
+
+def _bits(member) -> np.ndarray:
+    """Membership as booleans; ValueError for anything but 0 and 1."""
+    member = np.asarray(member)
+    if member.dtype != bool and not np.isin(member, (0, 1)).all():
+        raise ValueError(f"member has dtype {member.dtype} and values other than 0 and 1: wanted who was included by a coin")
+    return member.astype(bool)
 
 
 def check_bernoulli(member) -> None:
@@ -271,7 +303,7 @@ def check_bernoulli(member) -> None:
     Caveat: the exact half of a single row of few samples cannot be told from a coin's, and nothing here sees dependence
     between samples, duplicates for example: that the coins were independent is for whoever drew them to say.
     """
-    member = np.atleast_2d(np.asarray(member, dtype=bool))
+    member = np.atleast_2d(_bits(member))
     models, samples = member.shape
     if samples < 2:
         raise ValueError(f"member has {samples} columns: coins cannot be judged on less than 2 samples")
@@ -321,19 +353,22 @@ def audit(
     """The targets of a Bernoulli pool audited: together where none was another's reference (`apart`), else one by one.
 
     All records are canaries, or the columns `canary` (N,) bool alone. `attempts`: how many attacks, and options of attacks,
-    were tried on these targets before this one was picked; leave none out. guesses=None divides alpha by 4 (`one_run`).
+    were tried on these targets before this one was picked; leave none out. guesses=None divides alpha again (`one_run`).
     together    all coins of all targets are the canaries of one audit at alpha / attempts. Trainings that share no randomness
                 are one mechanism; a coin moves one of them only, so that it is as (epsilon, delta)-DP as each is.
     one by one  each target is a run of its own at alpha / (targets * attempts), and the largest bound counts. Scores may use
                 the other models' coins: given those and the other models' outputs, the target's own are fair and independent.
                 They may not be added up: where each guess looks at the others' coins, all can be right or wrong together.
     In neither case may a target's own bits enter: its score on one canary must not know whether another was in.
-    Raises ValueError where the mask is visibly no coin design (`check_bernoulli`) and for attempts < 1.
+    Raises ValueError where the mask is visibly no coin design (`check_bernoulli`) or the scores' info says that members were
+    drawn in pairs (two rows of different pairs do not show it), and for attempts that are no whole number from 1 on.
     The claim that is tested concerns the whole training, whichever target shows it. Caveat: that trainings shared no seed,
     noise or batches is for whoever ran them to say; pools trained here share none.
     """
-    if attempts < 1:
-        raise ValueError(f"attempts={attempts}: wanted the number of attacks that were tried, at least 1")
+    if not (attempts >= 1 and attempts // 1 == attempts):
+        raise ValueError(f"attempts={attempts}: wanted the number of attacks that were tried, a whole number from 1 on")
+    if scores.info.get("split") == "pairs":
+        raise ValueError("members were drawn in pairs (split='pairs'): a one-run audit needs independent fair coins")
     check_level(confidence, delta)
     columns = np.ones(scores.value.shape[1], bool) if canary is None else np.asarray(canary, bool)
     if columns.shape != scores.value.shape[1:] or not columns.any():

@@ -40,7 +40,8 @@ def design(signals: Signals, split: str | None = None) -> dict:
     """
     member = signals.member[:, ~signals.population]
     numbers = units(member)
-    twins = [member[numbers == one] for one in np.unique(numbers)]
+    told = member[:, ~member.all(0)]  # canaries are paired among themselves
+    twins = [told[numbers == one] for one in np.unique(numbers)]
     paired = all(len(two) == 2 and (two[0] != two[1]).all() for two in twins)
     declared = (split or signals.info.get("split")) == "bernoulli"
     kind = "pairs" if paired else "coins" if is_coins(member) and (declared or len(member) > 1) else "masks"
