@@ -287,3 +287,10 @@ def test_no_word_claims_more_than_was_shown(figure4):
     for text in texts:
         for phrase in FORBIDDEN:
             assert phrase.lower() not in text.lower(), phrase
+
+
+def test_an_accounting_that_ends_below_two_reads_no_accuracy_at_two():
+    accuracy = pd.DataFrame({"epoch": [1, 2], "test_acc": [0.5, 0.6]})
+    table = figure4_against_paper(epochs=10, accuracy=accuracy).set_index("statement")
+    rows = table[table.index.str.contains("test accuracy")]
+    assert (rows["ours"] == "not run").all() and rows["note"].str.contains("ends at epsilon 1.07, below 2").all()

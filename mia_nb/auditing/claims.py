@@ -383,6 +383,9 @@ def _at_two(curve: pd.DataFrame, accuracy: pd.DataFrame | None) -> dict:
     spent = curve[curve["epsilon"] <= UTILITY_AT]
     if spent.empty:
         return dict.fromkeys(("utility", "spread"), ("not run", pd.NA, "epsilon 2 is exceeded in the first epoch"))
+    if curve["epsilon"].max() < UTILITY_AT:
+        end = f"GDP uniform ends at epsilon {curve['epsilon'].max():.3g}, below 2"
+        return dict.fromkeys(("utility", "spread"), ("not run", pd.NA, end))
     epoch = int(spent["epoch"].max())
     where = f"GDP uniform reaches epsilon 2 after epoch {epoch}: accuracy along epochs on a relabelled axis"
     if accuracy is None:
