@@ -48,15 +48,12 @@ def vulnerability(
     it, is the mean of the redrawn AUCs.
     Raises ValueError for shared pools without `null`, a `null` that is empty or of another attack, of other targets or
     samples, targets of which some have their mate and others do not, and a sample set where no target contains, or lacks, any
-    sample. Caveats: tests of samples share their targets, and Benjamini-Hochberg
-    assumes that they do not depend on each other negatively; a ranking without significance is a ranking, no risk.
+    sample. Caveats: tests of samples share their targets, and Benjamini-Hochberg assumes that they do not depend on each
+    other negatively; a ranking without significance is a ranking, no risk.
     """
     if not 0 < rate < 1 or permutations < 1:
         raise ValueError(f"rate={rate}, permutations={permutations}: wanted a rate between 0 and 1, at least 1 permutation")
-    keys = scores.info.get("keys") or {}
-    if disjoint is None:
-        apart = None not in (keys.get("target"), keys.get("references")) and keys["target"] != keys["references"]
-        disjoint = scores.info.get("disjoint", apart)
+    disjoint = _disjoint(scores.info) if disjoint is None else disjoint
     if not disjoint and null is None:
         raise ValueError(
             "targets and references share a pool: per-sample numbers are biased; score with references=another pool, "
@@ -72,9 +69,7 @@ def vulnerability(
     more = "score more targets"
     if null is not None:
         drawn = _redrawn(scores, null)
-        seen = (~np.isnan(drawn)).sum(0)  # a redrawn mask of coins may leave a sample one side
-        p[able], smallest[able] = (((1 + (drawn >= least).sum(0)) / (seen + 1))[able] for least in (auc, 1))
-        null_auc = np.where(seen > 0, np.nansum(drawn, axis=0) / np.maximum(seen, 1), np.nan)
+        p[able], smallest[able], null_auc = _by_redrawing(auc, drawn, able)
         orders = 2.0 ** len(np.unique(scores.pair)) if paired else comb(len(value), len(value) // 2)
         more = f"redraw more than {len(drawn)} masks" if len(drawn) + 1 <= orders else more
         method = f"{len(drawn)} redrawn masks"
@@ -105,6 +100,12 @@ def null_scores(attack, signals: Signals, *, draws: int = 200, seed: int = 0, ta
         yield run_attack(attack, replace(signals, member=mask), targets=targets)
 
 
+def _disjoint(info: dict) -> bool:
+    keys = info.get("keys") or {}
+    known = None not in (keys.get("target"), keys.get("references"))
+    return info.get("disjoint", known and keys["target"] != keys["references"])
+
+
 def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
     """(draws, N) AUCs of the samples under redrawn masks; ValueError for what is no null of these scores."""
     drawn, attack = [], scores.info.get("attack")
@@ -120,6 +121,13 @@ def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
     if not drawn:
         raise ValueError("null holds no scores: wanted one redrawn mask or more, and a generator that was not used before")
     return np.array(drawn)
+
+
+def _by_redrawing(auc, drawn, able) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(p, smallest p) of the samples `able`, and the mean redrawn AUC (N,), from AUCs (draws, N) under redrawn masks."""
+    seen = (~np.isnan(drawn)).sum(0)  # a redrawn mask of coins may leave a sample one side
+    p, smallest = (((1 + (drawn >= least).sum(0)) / (seen + 1))[able] for least in (auc, 1))
+    return p, smallest, np.where(seen > 0, np.nansum(drawn, axis=0) / np.maximum(seen, 1), np.nan)
 
 
 def _paired(scores: Scores) -> bool:
