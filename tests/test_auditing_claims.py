@@ -273,12 +273,12 @@ def test_figure_four_is_computed_again(figure4):
 
 def test_accuracy_at_epsilon_two_is_an_accuracy_at_an_epoch():
     small = {"batch": 5000, "epochs": 3, "deltas": (1e-5,)}
-    table = figure4_against_paper(sigma=20.0, **small).set_index("statement")
-    assert table["agrees"].isna().sum() == 2 and "after epoch 3:" in table["note"].iloc[-1]
-    early = figure4_against_paper(sigma=20.0, **small, accuracy=pd.DataFrame({"epoch": [1, 2], "test_acc": [0.3, 0.5]}))
+    table = figure4_against_paper(sigma=1.7, **small).set_index("statement")
+    assert table["agrees"].isna().sum() == 2 and "after epoch 2:" in table["note"].iloc[-1]
+    early = figure4_against_paper(sigma=1.7, **small, accuracy=pd.DataFrame({"epoch": [1, 2], "test_acc": [0.3, 0.5]}))
     assert early["ours"].iloc[-2] == "50.0%" and not early["agrees"].iloc[-2]
     with pytest.raises(ValueError, match="accuracy lacks test_acc"):
-        figure4_against_paper(sigma=20.0, **small, accuracy=pd.DataFrame({"epoch": [1]}))
+        figure4_against_paper(sigma=1.7, **small, accuracy=pd.DataFrame({"epoch": [1]}))
 
 
 def test_no_word_claims_more_than_was_shown(figure4):
