@@ -10,8 +10,9 @@ from scipy.stats import norm
 from mia_nb.attacks import score
 from mia_nb.auditing.canaries import KINDS, canary_arrays, canary_labels, canary_member, canary_rates
 from mia_nb.auditing.one_run import audit, check_bernoulli
+from mia_nb.auditing.result import design
 from mia_nb.auditing.vulnerable import null_scores, vulnerability
-from mia_nb.metrics import auc, clopper_pearson, tpr_at
+from mia_nb.metrics import auc, choose, clopper_pearson, tpr_at
 from mia_nb.metrics.null import redraw
 from mia_nb.metrics.protocol import units
 from mia_nb.types import Scores, Signals
@@ -233,6 +234,8 @@ def test_canaries_scored_whole_have_the_references_that_they_have_alone():
         inside = mask[:, ~signals.population]
         assert inside[:, 60:].all() and (inside[::2, :60] == ~inside[1::2, :60]).all() and not mask[:, 360:].any()
         assert (inside[:, :60].sum(1) == 30).all()
+    assert choose({"p=0": signals}, "attack_r", exclude=0).table["pseudo_targets"].tolist() == [6]
+    assert [design(s)["kind"] for s in (signals, alone)] == ["pairs", "pairs"]
     table = vulnerability(score("attack_r", signals), null=null_scores("attack_r", signals, draws=20))
     assert table["auc"].notna().sum() == 60
 

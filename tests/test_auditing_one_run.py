@@ -170,6 +170,7 @@ def test_numbers_of_guesses_that_could_certify_nothing_do_not_make_the_others_pa
         most = [bound(m, r, r, delta, confidence=1 - alpha / len(tried), method=method) for r in tried]
         assert min(most) > 0 or tried == (m,), (m, alpha, delta, method)
         assert len(set(tried)) == len(tried) and tried[-1] == m
+    assert numbers_tried(120, 0.05, 0.0) == (6, 30, 120)  # 0.05 / 4 < 2^-6 < 0.05 / 3
     assert numbers_tried(10_000, 0.05, 1e-5) == (100, 500, 2500, 10_000)
 
 
