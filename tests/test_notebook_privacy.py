@@ -111,7 +111,7 @@ def test_the_audits_are_those_of_the_stored_pools_with_every_attack_paid_for(ran
         assert [float(text) for text in row[2:]] == pytest.approx(
             [one.epsilon, one.at_most, one.runs, one.canaries, one.guesses, one.correct, one.alpha], abs=6e-5
         )
-        assert one.alpha == pytest.approx(0.05 / 2 / 4)  # attacks, numbers of guesses
+        assert one.alpha == pytest.approx(0.05 / 2 / len(one.tried))  # attacks, numbers of guesses
 
 
 def test_accuracy_for_a_nominal_epsilon_is_drawn_with_its_epochs(ran):
