@@ -129,7 +129,7 @@ def privacy(images, root: str) -> None:
     masked = query.query(pools[1], images, output="memguard")
     cells |= {metrics.defense_cell(masked.info, word): attacks.score(word, masked) for word in ("rmia", "loss")}
     three = dict(list(ladders.items())[:3])
-    screenshot([plots.ladder(three)], HERE / "ladder.png", [1100], 560)
+    screenshot([plots.ladder(three)], HERE / "ladder.png", [1100], 760)
     screenshot([plots.defenses(metrics.defense_table(cells))], HERE / "defenses.png", [1100], 480)
 
 

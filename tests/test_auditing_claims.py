@@ -136,6 +136,16 @@ def test_a_curve_is_exceeded_only_when_one_target_exceeds_it_after_all_looks():
     assert "a curve counts as exceeded only at 95 % over 16 looks together" in row["evidence"]  # 8 targets, 1 rate, 2 attacks
 
 
+def test_an_attack_whose_ties_leave_no_small_rate_is_not_looked_at():
+    cells = world({SDE: 0.05})
+    alone = privacy_comparisons(cells, draws=2).query("claim == 'D10'")
+    two_levels = {
+        cell._replace(attack="correctness"): replace(one, value=(one.value > -1).astype(float)) for cell, one in cells.items()
+    }
+    both = privacy_comparisons(cells | two_levels, draws=2).query("claim == 'D10'")
+    assert both.equals(alone) and verdict(cells | two_levels, "D10") == "holds (at FPR 0.1 and above)"
+
+
 def test_on_the_curve_itself_looks_rarely_exceed_it():
     """A mechanism that meets the curve exactly at 10 %: at most 5 % of studies of 8 targets may say that it is above."""
     leak = norm.ppf(tradeoff(0.1, epsilon=1.0, delta=1e-5)) - norm.ppf(0.1)

@@ -159,16 +159,22 @@ def _rates(scores: Scores) -> list[float]:
     return [x for x in FPR if measurable(f"tpr@{x:g}", fewest_non_members(scores))]
 
 
+def _looked_at(scores: Scores) -> list[float]:
+    """Rates at which a ROC may lie above a curve: where ties leave only an FPR of 0, the TPR says nothing."""
+    return [x for x in _rates(scores) if tied_floor(scores) <= x]
+
+
 def _below(cells, delta: float, level: float) -> list[dict]:
     """Rows of D10."""
     asked = [(contrast, cells[contrast.terms[0][1][0]]) for contrast in _d10(cells)]
     rows = []
     for needed in (True, False):
         mine = [(contrast, scores) for contrast, scores in asked if contrast.needed == needed]
-        looks = max(sum(len(_rates(scores)) * len(scores.value) for _, scores in mine), 1)
+        looks = max(sum(len(_looked_at(scores)) * len(scores.value) for _, scores in mine), 1)
         levels = (level, 1 - (1 - level) / looks)
         for contrast, scores in mine:
-            rows += [_least_room(contrast._replace(metric=f"tpr@{x:g}"), scores, x, delta, levels) for x in _rates(scores)]
+            where = _looked_at(scores)
+            rows += [_least_room(contrast._replace(metric=f"tpr@{x:g}"), scores, x, delta, levels) for x in where]
     return rows
 
 
@@ -248,10 +254,12 @@ def _remarks(found: pd.DataFrame, cells, ladders, delta: float, level: float) ->
             yield f"DP-SGD accounted: {name} epsilon {row['shown']} at delta {row['delta']:g}, {row['method']}"
         if not rows:
             yield "what DP-SGD was accounted at is not given (ladders)"
-        yield "an untuned DP-SGD is less accurate than it could be"
+        if not any("trainings" in row["method"] for row in rows.values()):
+            yield "an untuned DP-SGD is less accurate than it could be"
     if claim == "D10":
         rates = sorted({float(metric.removeprefix("tpr@")) for metric in found["metric"]})
-        looks = sum(len(_rates(cells[c.terms[0][1][0]])) * len(cells[c.terms[0][1][0]].value) for c in _d10(cells) if c.needed)
+        asked = [cells[contrast.terms[0][1][0]] for contrast in _d10(cells) if contrast.needed]
+        looks = sum(len(_looked_at(scores)) * len(scores.value) for scores in asked)
         yield f"curve minus TPR at delta {delta:g}, one target at a time (Clopper-Pearson)"
         word = "counts" if (found.loc[found["needed"], "outcome"] == "against").any() else "would count"
         yield f"a curve {word} as exceeded only at {100 * level:g} % over {looks} looks together"

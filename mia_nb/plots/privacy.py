@@ -469,8 +469,8 @@ def _add_defense(figure, row: pd.Series, base: pd.Series | None, metric: str, x:
 
 
 def _traded(table: pd.DataFrame, base: pd.Series | None, metric: str) -> str:
-    """The lowest risk there is and its price, and the lowest at equal accuracy."""
-    word = _word(metric)
+    """The lowest risk there is and its price, and the lowest at equal accuracy; masked answers measure the attacks tried."""
+    word, table = _word(metric), table[table["output"] == ""] if "output" in table and (table["output"] == "").any() else table
     least = table.loc[table[metric].astype(float).idxmin()]
     if base is None:
         return f"{least['name']} leaves least to find: {word} {least[metric]:.3f} at test accuracy {least['test_acc']:.1%}"
