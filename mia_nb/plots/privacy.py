@@ -240,7 +240,7 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
     ]
     deltas = pd.concat(list(tables.values()))["delta"].unique()
     note = f"delta {_listed(f'{delta:g}' for delta in deltas)}; {_relations(tables)}; no row bounds another"
-    height = 290 + 130 * len(tables)
+    height = 250 + 170 * len(tables)
     return finish(figure, "; ".join(several), note, height=height, legend=BELOW, showlegend=len(tables) > 1)
 
 
