@@ -27,6 +27,7 @@ QUESTIONS = {
     "flows": ["--quick"],
     "privacy": ["--quick"],
     "loading": ["--quick"],
+    "coverage": ["--worlds", "40"],
     "demo": ["--quick"],
     "explorers": ["--quick"],
 }

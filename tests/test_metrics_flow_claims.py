@@ -12,10 +12,10 @@ from scipy.stats import norm
 
 from mia_nb import metrics
 from mia_nb.metrics import FlowCell
-from mia_nb.metrics.contrasts import STOCHASTIC_ONLY, fieller, strongest
+from mia_nb.metrics.contrasts import STOCHASTIC_ONLY, strongest
 from mia_nb.metrics.flow_claims import CLAIMS
 from mia_nb.metrics.flow_published import PRINTED_ATTACKS, TABLES, flow_checked, printed_cell
-from mia_nb.metrics.uncertainty import t_interval
+from mia_nb.metrics.uncertainty import interval, ratio_interval
 from mia_nb.types import Scores
 
 DRAWS = 100
@@ -441,14 +441,14 @@ def test_the_interval_of_a_ratio_is_the_set_that_students_t_does_not_reject():
     rng, pair = np.random.default_rng(0), np.arange(12) // 2
     for mean in (0.05, 0.4, 2.0):
         a, b = rng.normal(1, 0.2, 12), rng.normal(mean, 0.3, 12)
-        low, high = fieller(a, b, pair, confidence=0.9)
+        low, high = ratio_interval(a, b, pair, confidence=0.9)
         grid = np.linspace(0, 80, 2001)
-        ends = np.array([t_interval(a - r * b, pair, confidence=0.9) for r in grid])
+        ends = np.array([interval(a - r * b, pair, confidence=0.9) for r in grid])
         inside = grid[(ends[:, 0] <= 0) & (ends[:, 1] >= 0)]
         assert low == pytest.approx(inside.min(), abs=0.05)
         assert min(high, 80) == pytest.approx(inside.max(), abs=0.05) and np.isinf(high) == (mean < 0.1)
-    assert np.isnan(fieller(a[:2], b[:2], pair[:2])).all()
-    low, high = fieller(np.abs(rng.normal(0, 0.2, 12)) * (pair == 0), b, pair)  # one pair alone is above 0
+    assert np.isnan(ratio_interval(a[:2], b[:2], pair[:2])).all()
+    low, high = ratio_interval(np.abs(rng.normal(0, 0.2, 12)) * (pair == 0), b, pair)  # one pair alone is above 0
     assert low == 0 and 0 < high < 1
 
 

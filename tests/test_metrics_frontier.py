@@ -11,7 +11,6 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from mia_nb import metrics
-from mia_nb.metrics.uncertainty import over_pairs
 from mia_nb.types import Scores
 
 
@@ -69,13 +68,13 @@ def test_rows_are_those_of_the_target_tables():
 
 def test_means_are_of_the_strongest_attack_with_student_ends_over_pairs():
     runs = {"ode": {1: {"loss": scores(0.3), "rmia": scores(1.0)}, 5: {"loss": scores(1.5, seed=1), "rmia": scores(1.0)}}}
-    table = metrics.frontier(runs, fpr=(0.1,))
+    table = metrics.frontier(runs, fpr=(0.1,), draws=0)
     means = metrics.frontier_means(table)
     assert means["attack"].tolist() == ["rmia", "loss"] and means["pairs"].tolist() == [3, 3]
     best = table[(table["epoch"] == 5) & (table["attack"] == "loss")]
-    for column in ("auc", "tpr@0.1", "test_acc", "gap"):
+    for column in ("auc", "advantage", "test_acc", "gap"):
         pairs = best.groupby("pair")[column].mean()
-        half = student.ppf(0.975, 2) * pairs.std(ddof=1) / np.sqrt(3)
+        half = student.ppf(0.9875, 2) * pairs.std(ddof=1) / np.sqrt(3)
         found = means.loc[1, [column, f"{column}_low", f"{column}_high"]].astype(float)
         np.testing.assert_allclose(found, [pairs.mean(), pairs.mean() - half, pairs.mean() + half])
     assert means["n0"].tolist() == [100, 100] and means["tpr@0.1_measurable"].all()
@@ -97,8 +96,7 @@ def test_draws_are_those_of_the_bootstrap_over_samples_and_the_same_samples_for_
     table = metrics.frontier(runs, (), draws=40, seed=3)
     for family in runs:
         drawn = np.stack(table.loc[table["family"] == family, "auc_draws"])
-        assert drawn.dtype == np.float32 and drawn.shape == (2, 40)
-        np.testing.assert_allclose(drawn.mean(0), metrics.bootstrap(coarse, (), draws=40, seed=3)["auc"], atol=1e-6)
+        np.testing.assert_array_equal(drawn, metrics.bootstrap(coarse, (), draws=40, seed=3)["auc"].T)
     assert "auc_draws" not in metrics.frontier(runs, (), draws=0)
     few = replace(coarse, member=np.stack([np.arange(200) < 1, np.arange(200) >= 1]), value=scores(targets=2).value)
     drawn = np.stack(metrics.frontier({"cnn": {1: {"rmia": few}}}, (), draws=40)["auc_draws"])
@@ -129,7 +127,7 @@ def test_samples_that_one_family_gives_away_in_every_training_do_not_make_famili
     assert all(row["over_samples"] for row in found)
 
 
-def test_ends_are_the_wider_of_students_t_and_of_the_draws_over_samples_and_pairs():
+def test_ends_hold_the_spread_over_pairs_and_what_pairs_share_by_their_samples():
     wide, narrow = null_world(0, draws=200), null_world(0, draws=0)
     assert wide["difference"] == narrow["difference"] and not narrow["over_samples"]
     assert wide["difference_high"] - wide["difference_low"] > narrow["difference_high"] - narrow["difference_low"]
@@ -139,28 +137,19 @@ def test_ends_are_the_wider_of_students_t_and_of_the_draws_over_samples_and_pair
     table["auc_draws"] = [np.float32(row.auc + apart[row.family] * (row.epoch == 2)) for row in table.itertuples()]
     with pytest.raises(ValueError, match=r"rows hold \[0, 400\] draws"):
         metrics.matched(table)
-    table["auc_draws"] = [drawn * np.ones(400, np.float32) for drawn in table["auc_draws"]]
-    for confidence in (0.95, 0.8):
+    table["auc_draws"] = [drawn * np.ones(400) for drawn in table["auc_draws"]]
+    spread = 0.75 * apart["ode"].std(ddof=1)  # three quarters of the way
+    for confidence, z in ((0.95, 1.96), (0.8, 1.2816)):
         ode = at(metrics.matched(table, baseline="cnn", levels=[0.65], confidence=confidence), "ode", 0.65)
-        ends = np.quantile(0.75 * apart["ode"], [(1 - confidence) / 2, (1 + confidence) / 2])  # three quarters of the way
         assert ode["difference"] == pytest.approx(0.075)
+        ends = z * spread * np.array([-1, 1])
         np.testing.assert_allclose(ode[["difference_low", "difference_high"]].astype(float), 0.075 + ends, atol=1e-5)
         np.testing.assert_allclose(ode[["low", "high"]].astype(float), 0.65 + ends, atol=1e-5)
     other = metrics.matched(table, by="test_acc", metric="gap", levels=[0.65])
-    assert not other["over_samples"].any() and np.allclose(other["low"], other["high"])  # draws are of the AUC alone
+    assert not other["over_samples"].any() and np.allclose(other["low"], other["high"])  # accuracies have no draws
     means = metrics.frontier_means(table).set_index(["family", "epoch"])
-    assert means.loc[("ode", 2), "auc_high"] == pytest.approx(0.7 + np.quantile(apart["ode"], 0.975), abs=1e-5)
+    assert means.loc[("ode", 2), "auc_high"] == pytest.approx(0.7 + 1.96 * spread / 0.75, abs=1e-5)
     assert means["over_samples"].all() and not metrics.frontier_means(table.drop(columns="auc_draws"))["over_samples"].any()
-
-
-def test_pairs_are_drawn_anew_beside_the_samples():
-    """Draws without spread over samples leave the bootstrap of pairs: its spread is sd / sqrt(pairs) with divisor pairs."""
-    offsets = np.column_stack([np.zeros(30), 0.05 * np.random.default_rng(1).normal(size=30)])
-    table = lines({"cnn": [(0.5, 0.5)]}, offsets)
-    table["auc_draws"] = [np.full(4000, auc, np.float32) for auc in table["auc"]]
-    drawn = over_pairs(np.stack(table.groupby("pair")["auc_draws"].first()))
-    assert drawn.std() == pytest.approx(offsets[:, 1].std() / np.sqrt(30), rel=0.05)
-    assert drawn.mean() == pytest.approx(table["auc"].mean(), abs=1e-3)
 
 
 def test_the_queries_of_the_checkpoints_next_to_a_level_are_said():

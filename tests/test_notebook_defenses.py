@@ -220,10 +220,9 @@ def test_at_equal_accuracy_every_defense_has_one_line_and_a_verdict_for_all_line
             *wanted.iloc[3:]
         )
     assert compared_some  # else nothing was compared
-    drawn = {name: metrics.bootstrap(scores[name][best[name]], (), **DRAWS)["auc"] for name in NAMES}
     for name in NAMES[len(TRAINED) :]:
-        low, high = np.quantile(drawn[name] - drawn["no defense"], [(1 - sure) / 2, (1 + sure) / 2])
-        value = mean_auc(scores[name][best[name]]) - mean_auc(scores["no defense"][best["no defense"]])
+        pools_apart = (scores[one][best[one]] for one in (name, "no defense"))
+        value, low, high = metrics.difference(*pools_apart, (), confidence=sure, **DRAWS).loc["auc"]
         assert [float(text) for text in shown[name][2:5]] == pytest.approx([value, low, high], abs=6e-4)
         assert shown[name][5:7] == ["8", "4" if best[name] in ASKED_AGAIN else "1"] and shown[name][8] == verdict(low, high)
 

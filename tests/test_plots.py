@@ -104,7 +104,7 @@ def test_the_band_is_at_least_as_wide_as_the_t_interval_over_pairs():
     per_pair = [
         np.mean([metrics.tpr_at(scores.value[r], scores.member[r], x).tpr for r in (2 * p, 2 * p + 1)]) for p in range(3)
     ]
-    half = 4.302653 * np.std(per_pair, ddof=1) / np.sqrt(3)  # t quantile .975 with 2 degrees of freedom
+    half = 6.205347 * np.std(per_pair, ddof=1) / np.sqrt(3)  # t quantile .9875 with 2 degrees of freedom
     assert low.y[at] == pytest.approx(max(np.mean(per_pair) - half, 1 / 300), abs=1e-5)
     assert high.y[at] == pytest.approx(min(np.mean(per_pair) + half, 1), abs=1e-5)
 

@@ -196,14 +196,14 @@ def test_the_sentence_on_matched_levels_counts_verdicts_beside_the_last_accuraci
 def test_notes_say_whether_intervals_cover_the_choice_of_samples():
     table = checkpoints()
     blind = table.drop(columns="auc_draws")
-    for drawn, words in ((table, "wider of Student over 3 pairs and draws of samples"), (blind, "Student over 3 pairs")):
+    for drawn, words in ((table, "over 3 pairs and samples"), (blind, "over 3 pairs")):
         matched = metrics.matched(drawn, baseline="ODENet")
         assert f"95 %, {words}, each for itself" in note(plots.matched_differences(matched))
         assert f"bars 95 % ({words});" in note(plots.frontier_lines(drawn))
-    assert "(Student over 3 pairs)" in note(plots.frontier_lines(table, metric="tpr@0.1"))  # draws are of the AUC alone
+    assert "(over 3 pairs and samples)" in note(plots.frontier_lines(table, metric="tpr@0.1"))
     rates = metrics.matched(table, baseline="ODENet", metric="tpr@0.1")
-    assert "95 %, Student over 3 pairs, each" in note(plots.matched_differences(rates))
-    assert "[95 %, wider of Student over 3 pairs and draws of samples]" in note(plots.families_gap(families()))
+    assert "95 %, over 3 pairs and samples, each" in note(plots.matched_differences(rates))
+    assert "[95 %, over 3 pairs and samples]" in note(plots.families_gap(families()))
 
 
 def test_no_shared_range_is_a_picture_of_the_reason():

@@ -494,7 +494,7 @@ def test_separation_is_the_mean_gap_of_standardised_scores_over_pairs():
     gaps = np.array([sign[a] * (z[a] - z[a + 1]) for a in (0, 2, 4)])
     value, half, units = separations(scores)
     assert np.allclose(value, gaps.mean(0)) and units == "3 pairs of targets"
-    assert np.allclose(half, student.ppf(0.975, 2) * gaps.std(0, ddof=1) / np.sqrt(3))
+    assert np.allclose(half, student.ppf(0.9875, 2) * gaps.std(0, ddof=1) / np.sqrt(3))
 
 
 def test_without_pairs_the_separation_is_students_two_sample_comparison():

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, tpr_at_counts
-from mia_nb.metrics.uncertainty import two_way
 from mia_nb.types import Scores
 
 KINDS = ("ordinary", "mislabelled", "mislabelled_near_duplicate", "ood")
@@ -138,7 +137,7 @@ def canary_rates(
 
     Columns: kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on pooled trials), canary_low, canary_high
     (the same with C trials, the C canaries that some target scored as members, hits C tpr rounded outwards), cluster_low,
-    cluster_high (bootstrap over canaries, all trials of one together, and from 4 targets in 2 pairs on over pairs too), tp,
+    cluster_high (bootstrap over canaries, all trials of one together, and over pairs of targets where there are two), tp,
     n1, fp, n0, fpr_realised, measurable, canaries (scored ones), targets, share, flag. low and high are the widest of the
     three: trials of one canary are not independent, and where all are hits no bootstrap sees that they hang together.
     measurable: 10 false positives or more are allowed, which takes canaries / 2 * targets >= 10 / fpr.
@@ -146,7 +145,7 @@ def canary_rates(
     a model trains on, is not given, tells it. NaN scores are left out. Raises ValueError for an FPR outside [0, 1], a mask of
     another shape, and draws < 1.
     Caveats: targets are pooled on one scale, which suits calibrated attacks (likelihood ratios, RMIA); targets share
-    references, which no interval resamples; fewer than 4 targets are not resampled: the interval is about these models.
+    references, which no interval resamples; one pair of targets is not resampled: the interval is about these models.
     """
     if draws < 1:
         raise ValueError(f"draws={draws}: wanted at least 1 draw of the bootstrap; 1000 is usual")
@@ -161,7 +160,7 @@ def canary_rates(
         np.unique(index, return_inverse=True)[1] for index in (scores.pair[np.nonzero(known)[0]], known.nonzero()[1])
     )
     tp, fp, _ = counts(value, member)
-    drawn = _clustered(value, member, which, unit if two_way(scores) else None, fpr, draws, seed)
+    drawn = _clustered(value, member, which, unit if len(np.unique(unit)) > 1 else None, fpr, draws, seed)
     trials, rows = len(np.unique(which[member])), []
     for x, sample in zip(np.atleast_1d(fpr), drawn.T, strict=True):
         at = tpr_at_counts(tp, fp, float(x))

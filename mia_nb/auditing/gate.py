@@ -9,20 +9,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from mia_nb.auditing.one_run import FEWEST_APART, audit, check_bernoulli, numbers_tried, one_run_epsilon
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts
-from mia_nb.metrics.uncertainty import bootstrap, intervals, per_target_metrics, scored, t_interval
+from mia_nb.metrics.tables import intervals
+from mia_nb.metrics.uncertainty import DRAWS, scored
 from mia_nb.types import Scores
 
 EXCEEDED, BELOW, OPEN = "exceeded", "not exceeded", "not established"
 WANTED = 'wanted METRIC>LIMIT with METRIC auc, advantage, tpr@FPR or epsilon, e.g. "tpr@0.01>0.05" or "auc>0.6"'
 FORM = re.compile(r"\s*(auc|advantage|epsilon|tpr@([0-9.]+(?:e-?[0-9]+)?))\s*>\s*([0-9.]+(?:e-?[0-9]+)?)\s*", re.IGNORECASE)
-TAIL = 10  # bootstrap draws beyond each end of an interval
 PAIRS = 3  # with 2, Student's t has one degree of freedom, and at 1 - 0.05 / attacks no limit is ever decided
-FEW = 10  # pairs up to which the bootstrap over them alone is too narrow where they differ
-STRICT, LOOSE = 3, 4  # pairs up to which t is taken at half the level; up to which intervals miss too often all the same
+LOOSE = 4  # pairs up to which intervals miss too often, since targets are each other's references
 
 
 class Limit(NamedTuple):
@@ -152,19 +150,16 @@ def _best(members: int, attacks: int) -> float:
 
 
 def judge(
-    stated: Sequence[Limit], scores: dict[str, Scores], *, delta: float = 1e-5, draws: int = 1000, seed: int = 0,
+    stated: Sequence[Limit], scores: dict[str, Scores], *, delta: float = 1e-5, draws: int = DRAWS, seed: int = 0,
     apart: dict[str, Scores] | None = None,
 ) -> list[Verdict]:  # fmt: skip
     """What {attack: scores} say about each limit, as a statement about the largest value over all these attacks.
 
     Of A attacks each gets its interval at level 1 - 0.05 / A (Bonferroni, so that choosing the strongest with hindsight is paid
-    for): the widest of two-way bootstrap, Clopper-Pearson (TPR) and Student's t over pairs (2 to 10 pairs), see
-    `metrics.intervals`; with at least 10 draws beyond each end. Why t up to 10 pairs: where pairs leak differently, 5 to 8 are
-    too few for a bootstrap over them, whose lower 2.5 % end then lies above the truth in 6 to 8 % of worlds (t: 3 to 5 %, AUCs
-    being skewed). Targets that are each other's references move together besides: in a leaky pool the lower end of lira_global
-    lay above the truth in 4 to 6 % of worlds with 4 to 8 pairs, and in 11 % with 3, where t is therefore taken at half the
-    level (then 7 %; nig 4 %). With 4 pairs or fewer the sentence says so. `low` and `high` are the largest lower and the
-    largest upper end, a two-sided 95 % interval of the maximum.
+    for), that of `metrics.intervals`. Targets that are each other's references move together: in a leaky pool the lower
+    end of lira_global lay above the truth in 4 to 6 % of worlds with 4 to 8 pairs, and in 7 % with 3. With 4 pairs or fewer the
+    sentence says so. `low` and `high` are the largest lower and the largest upper end: a two-sided 95 % interval of the
+    maximum.
 
         exceeded          low > limit
         not exceeded      high <= limit
@@ -181,11 +176,10 @@ def judge(
     if not scores:
         raise ValueError("no attack was given: wanted {attack: scores} with one attack or more")
     level, fpr = 1 - 0.05 / len(scores), tuple(dict.fromkeys(one.fpr for one in stated if one.fpr is not None))
-    draws = max(draws, math.ceil(2 * TAIL / (1 - level) - 1e-9))
     able = _able(scores)
     ends, rows = {}, []
     if any(one.metric == "auc" or one.fpr is not None for one in stated):
-        ends = {name: _ends(one, fpr, draws, seed, level) for name, one in able.items()}
+        ends = {name: intervals(one, fpr, draws=draws, seed=seed, confidence=level) for name, one in able.items()}
     for one in stated:
         if not (fit := {name: s for name, s in able.items() if one.fpr is None or _allows(s, one.fpr)}):
             wanted = f"{10 / one.fpr:,.0f} non-members" if one.fpr else "a member and a non-member"
@@ -196,7 +190,7 @@ def judge(
         if one.metric == "advantage":
             if len(np.unique(next(iter(fit.values())).pair)) < 2:
                 raise ValueError(f'limit "{one}" cannot be measured on one pair: its threshold is set on other targets')
-            fixed = {name: _ends(at_others(s), (), draws, seed, level) for name, s in fit.items()}
+            fixed = {name: intervals(at_others(s), (), draws=draws, seed=seed, confidence=level) for name, s in fit.items()}
             found = {name: 2 * table.loc["auc", ["value", "low", "high"]] - 1 for name, table in fixed.items()}
         else:
             found = {name: ends[name].loc[one.metric, ["value", "low", "high"]] for name in fit}
@@ -206,17 +200,6 @@ def judge(
 
 def _able(scores: dict[str, Scores]) -> dict[str, Scores]:
     return {name: one for name, one in scores.items() if min(_sizes(one)[:2]) > 0}
-
-
-def _ends(scores: Scores, fpr, draws: int, seed: int, level: float) -> pd.DataFrame:
-    """`metrics.intervals`, widened to Student's t over pairs where there are few."""
-    table = intervals(scores, fpr, sampled=bootstrap(scores, fpr, draws=draws, seed=seed), confidence=level)
-    if 2 <= (pairs := len(np.unique(scores.pair))) <= FEW:
-        level = 1 - (1 - level) / 2 if pairs <= STRICT else level
-        ends = np.clip(t_interval(per_target_metrics(scores, fpr), scores.pair, confidence=level), 0, 1)
-        wider = (ends[1] - ends[0]) > (table["high"] - table["low"]).to_numpy()
-        table.loc[wider, ["low", "high"]] = ends.T[wider]
-    return table
 
 
 def _allows(scores: Scores, fpr: float) -> bool:

@@ -33,8 +33,8 @@ from mia_nb.metrics.published import Cell, against_papers, against_papers_readab
 from mia_nb.metrics.queries import VarianceSplit, query_curve, variance_split
 from mia_nb.metrics.recipes import RecipeCell, recipe_cell, recipe_claims, recipe_comparisons, recipe_facts, recipe_risks
 from mia_nb.metrics.settings import varied_settings
-from mia_nb.metrics.tables import accuracies, class_gaps, per_target, readable, summary
-from mia_nb.metrics.uncertainty import bootstrap, difference, intervals
+from mia_nb.metrics.tables import accuracies, class_gaps, intervals, per_target, readable, summary
+from mia_nb.metrics.uncertainty import bootstrap, difference, interval
 
 __all__ = [
     "Cell",
@@ -70,6 +70,7 @@ __all__ = [
     "flow_comparisons",
     "frontier",
     "frontier_means",
+    "interval",
     "intervals",
     "matched",
     "null_advantage",

@@ -9,9 +9,9 @@ from math import comb
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
-from scipy.stats import t as student
 
 from mia_nb.attacks import score
+from mia_nb.metrics.uncertainty import half_width
 from mia_nb.types import Signals
 
 GROUPS = 20  # blocks of samples left out in turn
@@ -76,12 +76,12 @@ def agreement(
     left = [_cuts([u for u in whole if u != out], splits, seed) for out in whole] if enough else []
     by_pair = np.stack([halves.correlations(some, np.ones(samples, bool)) for some in left]) if enough else None
     covers = "samples and pairs" if enough else "samples"
-    half = student.ppf((1 + confidence) / 2, (len(units) if enough else GROUPS) - 1)
     rows = []
     for (i, a), (j, b) in combinations(enumerate(pools), 2):
         (value, correlation, ceiling), error = _ratio(point, i, j), _spread(_ratio(by_block, i, j)[0])
         error = error if by_pair is None else np.hypot(error, _spread(_ratio(by_pair, i, j)[0]))
-        ends = value - half * error, value + half * error
+        half = half_width(error**2, len(units) if enough else GROUPS, confidence=confidence)
+        ends = value - half, value + half
         record = (a, b, correlation, ceiling, value, *ends, point[i, i], point[j, j], samples, len(units), covers)
         rows.append(dict(zip(COLUMNS, record, strict=True)))
     return pd.DataFrame(rows, columns=COLUMNS)

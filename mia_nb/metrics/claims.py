@@ -9,6 +9,7 @@ import pandas as pd
 
 from mia_nb.metrics.contrasts import SAME, Claim, Contrast, compare, judge, minus, steps, strongest, worst_case
 from mia_nb.metrics.published import ALIGNED, Cell, checked
+from mia_nb.metrics.uncertainty import DRAWS
 from mia_nb.types import Scores
 
 ATTACKS = ("rmia", "attack_r", "attack_p")  # the study's three, strongest first as it claims
@@ -196,14 +197,14 @@ CLAIMS = {
 }
 
 
-def snn_comparisons(cells: dict[Cell, Scores], *, draws: int = 1000, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
+def snn_comparisons(cells: dict[Cell, Scores], *, draws: int = DRAWS, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
     """One row per comparison that a claim of the spiking study (Guan et al. 2025) rests on, as far as it was run.
 
     Columns: claim, part, compared, metric (auc, test_accuracy, and the TPR at the smallest FPR that all cells can measure),
     needed (decides the claim), value, low, high (at `level`), sure_low, sure_high (all comparisons of a part that decides
     nothing, or of all parts that do, jointly: level 1 - (1 - level) / comparisons), margin, outcome "for" | "against" | "open".
-    Intervals are paired: the wider of the bootstrap over samples and pairs of targets, the same draws in every cell, and
-    Student's t over pairs; for accuracies t alone. ValueError when the cells' targets were trained on different masks.
+    Intervals are paired (`metrics.interval`): the same samples and pairs of targets in every cell; accuracies vary over pairs
+    alone. ValueError when the cells' targets were trained on different masks.
     "for": [low, high] above 0 (or within +-margin); "against": [sure_low, sure_high] below 0 (or outside +-margin). With one
     pair of targets everything is "open": intervals are then over samples alone, and do not show what training changes.
     Caveat: references are shared and samples of an accuracy are fixed, which no interval covers.
@@ -211,7 +212,7 @@ def snn_comparisons(cells: dict[Cell, Scores], *, draws: int = 1000, level: floa
     return compare(CLAIMS, checked(cells), _where, draws=draws, level=level, seed=seed)
 
 
-def snn_claims(cells: dict[Cell, Scores], *, draws: int = 1000, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
+def snn_claims(cells: dict[Cell, Scores], *, draws: int = DRAWS, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
     """Verdicts on the claims of the spiking study (Guan et al. 2025): index S1..S9.
 
     Columns: claim, verdict, evidence, compared, accuracy_apart (the largest difference of mean test accuracy between models

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from mia_nb.metrics.published import fewest_non_members, measurable
-from mia_nb.metrics.uncertainty import FPR, bootstrap, names, per_target_metrics, percentile, t_interval, two_way
+from mia_nb.metrics.uncertainty import FPR, bootstrap, interval, names, per_target_metrics, ratio_interval
 from mia_nb.types import Scores
 
 SAME = 0.01  # differences up to this count as none, of AUC and of accuracy
@@ -26,7 +25,7 @@ COLUMNS = [
 class Contrast(NamedTuple):
     """A weighted sum over sides that a claim wants above `above` (`margin` 0) or within +-margin.
 
-    A side is one cell, or the strongest of several attacks taken inside each draw. `part` groups contrasts in the evidence;
+    A side is one cell, or the strongest of several attacks. `part` groups contrasts in the evidence;
     parts that are not `needed` are reported and decide nothing. `metric`: auc, tpr (the smallest FPR that all cells can
     measure), test_accuracy, or gap (train minus test accuracy). `ratio`: the first side over the second, not a difference.
     """
@@ -92,8 +91,8 @@ def steps(group: list) -> list[tuple]:
 def compare(claims: dict[str, Claim], cells: dict, where, *, draws: int, level: float, seed: int) -> pd.DataFrame:
     """One row per comparison that the claims rest on, as far as it was run, with `COLUMNS`.
 
-    `where(cell)`: the setting in words. Intervals are paired: the wider of the bootstrap over samples and pairs of targets,
-    the same draws in every cell, and Student's t over pairs (of a ratio Fieller's); for accuracies and gaps t alone.
+    `where(cell)`: the setting in words. Intervals are those of `metrics.interval` (of a ratio `ratio_interval`), paired: the
+    same samples and pairs in every cell. Those of accuracies and gaps cover pairs alone.
     ValueError when the cells' targets were trained on different masks.
     """
     _same_masks(cells, where)
@@ -166,61 +165,32 @@ def _family(contrast: Contrast) -> str:
 
 
 def _estimate(contrast: Contrast, measured, levels) -> tuple:
-    """(value, interval per level): the wider of paired bootstrap and Student's t over pairs of targets."""
-    metric, sides = contrast.metric, [[measured[cell] for cell in side] for _, side in contrast.terms]
-    if metric in OF_MODELS:
-        of_targets = [max((OF_MODELS[metric](scores) for *_, scores in side), key=np.mean) for side in sides]
-        of_draws = None
-    else:
-        column = names(FPR).index(metric)
-        of_targets = [max((points[:, column] for points, _, _ in side), key=np.mean) for side in sides]
-        of_draws = [np.max([sampled[metric] for _, sampled, _ in side], axis=0) for side in sides]
-    pair = sides[0][0][2].pair
+    """(value, interval per level): paired, of the strongest attack of each side."""
+    metric, sides = (
+        contrast.metric,
+        [_strongest(contrast.metric, [measured[cell] for cell in side]) for _, side in contrast.terms],
+    )
+    pair = measured[contrast.terms[0][1][0]][2].pair
     if contrast.ratio:
-        return _ratio(of_targets, of_draws, pair, levels)
+        (a, draws_a), (b, draws_b) = sides
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = np.divide(a.mean(), b.mean())
+        return value, *(ratio_interval(a, b, pair, draws_a, draws_b, confidence=level) for level in levels)
     coin = 0.0 if not contrast.chance else 0.5 if metric == "auc" else float(metric.removeprefix("tpr@"))
     weights = [weight for weight, _ in contrast.terms]
-    total = sum(weight * values for weight, values in zip(weights, of_targets, strict=True)) - coin
-    both = []
-    for level in levels:
-        ends = [t_interval(total, pair, confidence=level)]
-        if of_draws is not None:
-            sampled = sum(weight * values for weight, values in zip(weights, of_draws, strict=True)) - coin
-            ends.append(percentile(sampled, level))
-        both.append(max(ends, key=lambda end: np.nan_to_num(end[1] - end[0], nan=-1.0)))
-    return total.mean(), *both
+    total = sum(weight * values for weight, (values, _) in zip(weights, sides, strict=True)) - coin
+    drawn = None
+    if metric not in OF_MODELS:
+        drawn = sum(weight * draws for weight, (_, draws) in zip(weights, sides, strict=True)) - coin
+    return total.mean(), *(interval(total, pair, drawn, confidence=level) for level in levels)
 
 
-def _ratio(of_targets, of_draws, pair, levels) -> tuple:
-    """Ratio of two means with intervals that cover the bootstrap's and Fieller's; inf over a side that found nothing."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value, sampled = np.divide(*(values.mean() for values in of_targets)), np.divide(*of_draws)
-    sampled, both = sampled[~np.isnan(sampled)], []
-    for level in levels:
-        ends = [fieller(*of_targets, pair, confidence=level)]
-        if len(sampled):  # no interpolation between draws: between two infinite ones it is not a number
-            ends.append(tuple(np.quantile(sampled, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")))
-        lows, highs = zip(*ends, strict=True)
-        both.append((float(np.fmin.reduce(lows)), float(np.fmax.reduce(highs))))
-    return value, *both
-
-
-def fieller(a, b, pair, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Interval of mean(a) / mean(b) for paired, non-negative values (targets,): all r >= 0 that a - r b does not reject.
-
-    r is in it where |mean(a - r b)| <= t sd(a - r b) / sqrt(pairs), over means of pairs of targets (Fieller 1954). Its upper
-    end is inf where mean(b) is not resolved from 0. NaN with one pair. Caveat: assumes that pairs are independent.
-    """
-    means = np.array([[np.asarray(x)[pair == one].mean() for x in (a, b)] for one in np.unique(pair)])
-    if len(means) < 2:
-        return np.nan, np.nan
-    q2 = student.ppf((1 + confidence) / 2, len(means) - 1) ** 2 / len(means)
-    (saa, sab), (_, sbb) = np.cov(means.T)
-    over_a, over_b = means.mean(0)
-    square, half, constant = over_b**2 - q2 * sbb, over_a * over_b - q2 * sab, over_a**2 - q2 * saa
-    root = np.sqrt(max(half**2 - square * constant, 0.0))
-    low = constant / (half + root) if half + root > 0 else 0.0  # (half - root) / square, also where square is 0 or below
-    return max(low, 0.0), (half + root) / square if square > 1e-12 * over_b**2 else np.inf
+def _strongest(metric: str, side: list[tuple]) -> tuple[np.ndarray, np.ndarray | None]:
+    """(values of the targets, their draws or None) of the attack on this side whose mean is largest."""
+    if metric in OF_MODELS:
+        return max((OF_MODELS[metric](scores) for *_, scores in side), key=np.mean), None
+    points, sampled, _ = max(side, key=lambda one: one[0][:, names(FPR).index(metric)].mean())
+    return points[:, names(FPR).index(metric)], sampled[metric]
 
 
 def judge(claims: dict[str, Claim], cells: dict, table: pd.DataFrame, who, *, extra=None, qualify=None) -> pd.DataFrame:
@@ -310,7 +280,5 @@ def _caveats(contrasts: list[Contrast], cells: dict, who) -> Iterator[str]:
     yield "train / test accuracy " + ", ".join(f"{name} {a:.3f} / {b:.3f}" for name, (a, b) in accuracy)
     if (apart := _apart(contrasts, cells, who)) > 0:
         yield f"compared at test accuracies up to {apart:.3f} apart"
-    if contrasts and _one_pair(scores := cells[contrasts[0].terms[0][1][0]]):
+    if contrasts and _one_pair(cells[contrasts[0].terms[0][1][0]]):
         yield "one pair of targets does not show training randomness: nothing is decided"
-    elif contrasts and not two_way(scores):
-        yield f"{len(scores.value)} targets: training randomness not covered"

@@ -26,6 +26,7 @@ from mia_nb.metrics.contrasts import (
 )
 from mia_nb.metrics.flow_published import ADAPTIVE, NEAR, FlowCell, flow_checked
 from mia_nb.metrics.frontier import highest_level, matched
+from mia_nb.metrics.uncertainty import DRAWS
 from mia_nb.types import Scores
 
 VARIANTS = {"SONODE": "sonode", "ANODE": "anode", "HBNODE": "hbnode"}
@@ -342,14 +343,14 @@ def flow_comparisons(
     cells: dict[FlowCell, Scores],
     *,
     frontier: pd.DataFrame | None = None,
-    draws: int = 1000,
+    draws: int = DRAWS,
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
     """One row per comparison that a claim of Hong, Wu, Gruber and Lee (arXiv 2501.06686) rests on, as far as it was run.
 
     Columns and intervals as in `snn_comparisons`; metric may be gap (train minus test accuracy) and "ratio of tpr@x", whose
-    interval covers the bootstrap's and Fieller's. A stochastic model is taken with the most queries that were run. Attacks that
+    interval is `ratio_interval`'s. A stochastic model is taken with the most queries that were run. Attacks that
     only stochastic models can be asked (lira_joint) count on their side. Cells with a `variant` are left out.
     frontier: `metrics.frontier` of checkpoints, families named by `FlowCell.label`. Then comparisons of models are repeated
     "at equal accuracy" (D1, D4 to D6, D9, D11; needed=False) and "at equal gap" (D2; decides): `metrics.matched`, the strongest
@@ -431,7 +432,7 @@ def flow_claims(
     cells: dict[FlowCell, Scores],
     *,
     frontier: pd.DataFrame | None = None,
-    draws: int = 1000,
+    draws: int = DRAWS,
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.metrics.tables import per_target
-from mia_nb.metrics.uncertainty import FPR, auc_draws, names, over_pairs, percentile, sample_weights, t_interval
+from mia_nb.metrics.uncertainty import DRAWS, FPR, bootstrap, interval, metric_interval, names
 from mia_nb.types import Scores
 
 UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # the way each goes while a model learns
@@ -21,14 +21,14 @@ MATCHED = [
 ]  # fmt: skip
 
 
-def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: int = 200, seed: int = 0) -> pd.DataFrame:
+def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
     """One row per family, checkpoint, attack and target: what the model can do, and what it gives away.
 
     runs: {family: {epoch: {attack: Scores}}}. Columns: family, epoch, attack, target, pair (from 0), train_acc, test_acc,
     gap = train_acc - test_acc, train_loss, test_loss, auc, advantage (oracle), per x tpr@x and tpr@x_measurable, n1, n0,
-    queries (answers per sample, where the scores say so), auc_draws: a float32 array (draws,) of the AUC on samples drawn
-    with replacement, the same samples in every row, so that differences between families are paired. Of the AUC alone: the
-    other metrics have no draws. draws=0: no such column, and ends made from the table cover the training of models only.
+    queries (outputs per sample, where the scores say so), and for each metric {metric}_draws: an array (draws,) of it on
+    samples drawn with replacement (`bootstrap`), the same samples in every row, so that differences between families are
+    paired. draws=0: no such columns, and intervals made from the table cover the training of models only.
     Raises ValueError when there is nothing, for draws below 0, and when any two scores differ in their masks or pairs:
     families are compared target by target, each trained on the same samples.
     """
@@ -46,13 +46,15 @@ def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: i
                 f"{_named(key)} and {_named(first)} have different membership: families are matched target by target, train "
                 "them on the same masks and score the same targets"
             )
-    columns = ["target", *FACTS, *names(fpr), *(f"{name}_measurable" for name in names(fpr)[2:]), "n1", "n0", "queries"]
-    tables, weights = [], sample_weights(flat[first].value.shape[1], draws, seed) if draws else None
+    of_rates = [f"{name}_{fact}" for name in names(fpr)[2:] for fact in ("measurable", "tp", "fewer")]
+    columns = ["target", *FACTS, *names(fpr), *of_rates, "n1", "n0", "queries"]
+    tables = []
     for key, scores in flat.items():
         table = per_target({key[2]: scores}, fpr)[columns]
         table.insert(1, "pair", units[key])
         if draws:
-            table["auc_draws"] = list(auc_draws(scores, weights))
+            drawn = bootstrap(scores, fpr, draws=draws, seed=seed)
+            table = table.assign(**{f"{name}_draws": list(values.T) for name, values in drawn.items()})
         tables.append(pd.DataFrame([key] * len(table), columns=KEYS).join(table))
     return pd.concat(tables, ignore_index=True)
 
@@ -66,21 +68,20 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
 
     The strongest attack is the one of largest mean AUC over targets, unadjusted. Columns: family, epoch, attack, then each
     measured column with _low, _high (NaN with one pair), tpr@x_measurable, pairs, targets, n1, n0 (smallest over targets),
-    over_samples: whether the ends of auc are the wider of Student's t over pairs and the percentiles of draws over samples
-    and pairs (`frontier(draws=...)`). All other ends are Student's alone.
-    Caveat: pairs share their samples, so Student's ends cover the training of models and not the choice of samples.
+    over_samples: whether the intervals of auc, advantage and tpr@x cover the choice of samples (`frontier(draws=...)`); they
+    are then those of `summary`. All others cover the training of models alone.
     """
     _need(table, ("auc",), "frontier_means")
     flags = [column for column in table if column.endswith("_measurable")]
-    strongest, drawn = _strongest(table, "auc"), _with_draws(table)
+    strongest, drawn = _strongest(table, "auc"), _with_draws(table, "auc")
     rows = []
     for (family, epoch), group in table.groupby(["family", "epoch"], sort=False):
         best = strongest[family, epoch]
         group = group[group["attack"] == best]
         record = {"family": family, "epoch": epoch, "attack": best}
         for column in _measured(table):
-            values = _of_pairs(group, column, drawn)
-            ends = _mean_and_ends(values, *_range(column))
+            ends = _of_targets(column, group, drawn) if column not in FACTS else _mean_and_ends(_of_pairs(group, column, False))
+            ends = ends[0], *np.clip(ends[1:], *_range(column))
             record |= dict(zip((column, f"{column}_low", f"{column}_high"), ends, strict=True))
         record |= {flag: bool(group[flag].all()) for flag in flags}
         record |= {"pairs": group["pair"].nunique(), "targets": len(group), "over_samples": drawn}
@@ -98,33 +99,39 @@ def _range(column: str) -> tuple[float, float]:
     return (0, np.inf) if column.endswith("loss") else (-1, 1) if column == "gap" else (0, 1)
 
 
-def _with_draws(table: pd.DataFrame) -> bool:
-    """Whether all rows hold draws over samples; ValueError where they hold different numbers of them."""
-    if "auc_draws" not in table:
+def _with_draws(table: pd.DataFrame, metric: str) -> bool:
+    """Whether all rows hold draws of a metric over samples; ValueError where they hold different numbers of them."""
+    if f"{metric}_draws" not in table:
         return False
-    sizes = {len(drawn) if isinstance(drawn, np.ndarray) else 0 for drawn in table["auc_draws"]}
+    sizes = {len(drawn) if isinstance(drawn, np.ndarray) else 0 for drawn in table[f"{metric}_draws"]}
     if len(sizes) > 1:
         raise ValueError(f"rows hold {sorted(sizes)} draws over samples: make the frontier of all families in one call")
     return 0 not in sizes
 
 
 def _of_pairs(rows: pd.DataFrame, column: str, drawn: bool) -> np.ndarray:
-    """(pairs, 1 + draws): means over the targets of each pair, pairs ascending; then of auc its draws over samples."""
+    """(pairs, 1 + draws): means over the targets of each pair, pairs ascending; then their draws over samples."""
     values = rows[[column]].to_numpy(float)
-    if drawn and column == "auc":
-        values = np.hstack([values, np.stack(rows["auc_draws"])])
+    if drawn:
+        values = np.hstack([values, np.stack(rows[f"{column}_draws"])])
     pairs, unit = np.unique(rows["pair"], return_inverse=True)
     return np.stack([values[unit == i].mean(0) for i in range(len(pairs))])
 
 
-def _mean_and_ends(values: np.ndarray, least=-np.inf, most=np.inf, confidence: float = 0.95) -> tuple[float, float, float]:
-    """(mean, low, high) of (pairs, 1 + draws): the wider of Student's t and draws; NaN ends below two pairs, NaN of none."""
-    if not len(values):
-        return np.nan, np.nan, np.nan
-    ends = [t_interval(values[:, 0], np.arange(len(values)), confidence=confidence)]
-    if values.shape[1] > 1 and len(values) > 1:
-        ends.append(percentile(over_pairs(values[:, 1:]), confidence))
-    low, high = np.clip(max(ends, key=lambda end: np.nan_to_num(end[1] - end[0], nan=-1.0)), least, most)
+def _of_targets(column: str, rows: pd.DataFrame, drawn: bool) -> tuple[float, float, float]:
+    """(mean, low, high) of a metric, as in `summary`; NaN ends with one pair, which says nothing of training."""
+    if rows["pair"].nunique() < 2:
+        return float(rows[column].mean()), np.nan, np.nan
+    draws = np.stack(rows[f"{column}_draws"], 1) if drawn else None
+    return float(rows[column].mean()), *metric_interval(column, rows, draws)
+
+
+def _mean_and_ends(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
+    """(mean, low, high) of (pairs, 1 + draws), see `interval`; NaN ends below two pairs, NaN of none."""
+    if len(values) < 2:
+        return float(values[0, 0]) if len(values) else np.nan, np.nan, np.nan
+    draws = values[:, 1:].T if values.shape[1] > 1 else None
+    low, high = interval(values[:, 0], np.arange(len(values)), draws, confidence=confidence)
     return float(values[:, 0].mean()), float(low), float(high)
 
 
@@ -169,10 +176,9 @@ def matched(
     to the level; NaN where not known), last_test_acc (of the last checkpoint: to be said beside any difference),
     over_samples, by, metric, baseline. Where families share no range the table is empty and `table.attrs["reason"]` says why.
 
-    Ends, at `confidence`, are the wider of Student's t over pairs and the percentiles of draws over samples and pairs: the
-    draws of `frontier`, the same samples for all families, are interpolated like the value, and as many pairs are drawn
-    anew in each. All pairs share their samples: what one family gives away of some sample in every training and another
-    does not, t over pairs cannot see. There are draws of the AUC alone; over_samples=False says that ends are t's alone.
+    Ends, at `confidence`, are those of `metrics.interval`: the draws of `frontier`, the same samples for all families, are
+    interpolated like the value. All pairs share their samples: what one family gives away of some sample in every training and
+    another does not, the spread over pairs cannot show. over_samples=False says that there were no draws.
 
     Caveats: where few pairs reach a level, those that do are not a random choice; places of the crossings and the choice of
     the strongest attack are not drawn anew; equal accuracy is not all that can be equal.
@@ -180,7 +186,7 @@ def matched(
     rows with different numbers of draws.
     """
     _check_matched(table, by, metric, baseline, attack)
-    drawn = metric == "auc" and _with_draws(table)
+    drawn = _with_draws(table, metric)
     curves = {family: _curve(rows, by, metric, attack, drawn) for family, rows in table.groupby("family", sort=False)}
     sign = UTILITY[by]
     ranges = {family: _covered(curve.utility.mean(1), sign) for family, curve in curves.items()}
@@ -272,9 +278,9 @@ def _at_level(level: float, curves: dict[str, Curve], by: str, metric: str, base
         base = found[baseline][0] if baseline not in (None, family) else {}
         both = np.array([values[pair] - base[pair] for pair in values if pair in base])
         record = {"level": level, "family": family}
-        own = _mean_and_ends(np.array([*values.values()]), *_range(metric), confidence)
-        record |= dict(zip(("value", "low", "high"), own, strict=True))
-        apart = _mean_and_ends(both, confidence=confidence)
+        own = _mean_and_ends(np.array([*values.values()]), confidence)
+        record |= dict(zip(("value", "low", "high"), (own[0], *np.clip(own[1:], *_range(metric))), strict=True))
+        apart = _mean_and_ends(both, confidence)
         record |= dict(zip(("difference", "difference_low", "difference_high"), apart, strict=True))
         record |= {"pairs": len(values), "difference_pairs": len(both)}
         record |= {"attack": ", ".join(dict.fromkeys(curves[family].attack[at] for at in used))}

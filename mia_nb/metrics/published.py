@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
-from mia_nb.metrics.uncertainty import intervals, scored, t_interval, two_way
+from mia_nb.metrics.tables import intervals
+from mia_nb.metrics.uncertainty import DRAWS, interval, scored
 from mia_nb.types import Scores
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -81,7 +82,7 @@ def against_papers(
     stands_for: tuple[str, str] | None = ("cifar10", "resnet18"),
     ours: str = "",
     tables=("2", "3", "4", "5", "6"),
-    draws: int = 1000,
+    draws: int = DRAWS,
     seed: int = 0,
 ) -> pd.DataFrame:
     """One row per number printed in these tables of the spiking papers (Guan et al. 2025), ours and its interval beside it.
@@ -143,10 +144,10 @@ def measure(scores: Scores, draws: int, seed: int) -> dict:
     found = {name: tuple(ends.loc[name, ["value", "low", "high"]]) for name in ("auc", *(f"tpr@{x:g}" for x in FPR))}
     found["accuracy"] = tuple((1 + ends.loc["advantage", end]) / 2 for end in ("value", "low", "high"))
     for name, right in zip(("train_accuracy", "test_accuracy"), scores.accuracy.T, strict=True):
-        found[name] = (right.mean(), *np.clip(t_interval(right, scores.pair), 0, 1))
+        found[name] = (right.mean(), *np.clip(interval(right, scores.pair), 0, 1))
     gap = -np.diff(scores.accuracy)[:, 0]
-    found["generalization_gap"] = (gap.mean(), *t_interval(gap, scores.pair))
-    few = "" if two_way(scores) else f"{len(scores.value)} targets: training randomness not covered"
+    found["generalization_gap"] = (gap.mean(), *interval(gap, scores.pair))
+    few = "" if len(np.unique(scores.pair)) > 1 else f"{len(scores.value)} targets: training randomness not covered"
     return found | {"n0": fewest_non_members(scores), "few": few}
 
 

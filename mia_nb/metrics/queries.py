@@ -14,7 +14,8 @@ from mia_nb.attacks import find, shokri
 from mia_nb.attacks import score as run_attack
 from mia_nb.metrics.protocol import units
 from mia_nb.metrics.published import fewest_non_members, measurable
-from mia_nb.metrics.uncertainty import FPR, intervals, names, t_interval
+from mia_nb.metrics.tables import intervals
+from mia_nb.metrics.uncertainty import DRAWS, FPR, interval, names
 from mia_nb.types import Scores, Signals
 
 UNAVERAGED = ("joint", "mean_sd", "last")  # forms whose score is no mean over queries: the Gaussian model says nothing
@@ -70,7 +71,7 @@ def variance_split(signals: Signals) -> VarianceSplit:
     pairs = np.unique(unit)
     left_out = np.array([_split(noise[unit != one], mean[unit != one], member[unit != one], count) for one in pairs])
     pseudo = len(pairs) * split - (len(pairs) - 1) * left_out
-    ends = np.maximum(np.reshape(t_interval(pseudo, pairs), (2, -1)) * np.ones(2), 0)
+    ends = np.maximum(np.reshape(interval(pseudo, pairs), (2, -1)), 0)
     return VarianceSplit(float(split[0]), float(max(split[1], 0)), count, len(pairs), *ends.T.ravel().tolist())
 
 
@@ -97,7 +98,7 @@ def query_curve(
     queries=(1, 4, 16, 64),
     fpr=FPR,
     combine: str | None = None,
-    draws: int = 1000,
+    draws: int = DRAWS,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Risk of stochastic models against the number R of queries an attacker averages, and its limit: index R, the last inf.

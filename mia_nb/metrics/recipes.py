@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.metrics.contrasts import COLUMNS, SAME, TPR, Claim, Contrast, compare, judge, minus, steps, strongest, worst_case
-from mia_nb.metrics.tables import per_target
-from mia_nb.metrics.uncertainty import FPR, intervals, names, per_target_metrics, t_interval
+from mia_nb.metrics.tables import intervals, per_target
+from mia_nb.metrics.uncertainty import DRAWS, FPR, interval, names, per_target_metrics
 from mia_nb.types import Recipe, Scores
 
 ALIKE = 0.9  # of the ceiling: rank correlations from here on count as those of one ranking
@@ -46,14 +46,14 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
     rows = []
     for label, one in scores.items():
         values = np.column_stack([one.accuracy, one.accuracy[:, 0] - one.accuracy[:, 1], one.loss])
-        low, high = (np.broadcast_to(end, len(FACTS)) for end in t_interval(values, one.pair))
+        low, high = (np.broadcast_to(end, len(FACTS)) for end in interval(values, one.pair))
         sizes = {"pairs": len(np.unique(one.pair)), "n1": int(one.member.sum(1).min()), "n0": int((~one.member).sum(1).min())}
         for i, fact in enumerate(FACTS):
             rows.append({"recipe": label, "fact": fact, "value": values[:, i].mean(), "low": low[i], "high": high[i], **sizes})
     return pd.DataFrame(rows)
 
 
-def recipe_risks(cells: dict[RecipeCell, Scores], fpr=FPR, *, draws: int = 1000, seed: int = 0) -> pd.DataFrame:
+def recipe_risks(cells: dict[RecipeCell, Scores], fpr=FPR, *, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
     """A row per cell and metric (auc, tpr@x): the cell's fields, value, low, high (`intervals`), measurable, pairs, n1, n0.
 
     measurable: whether every target has the non-members that its FPR asks for, ten false positives (always for an AUC).
@@ -147,7 +147,7 @@ def _r8(cells) -> Iterator[Contrast]:
         both = [word for word in words if all(end._replace(attack=word) in cells for end in (group[0], group[-1]))]
         auc = {word: per_target_metrics(cells[group[0]._replace(attack=word)], ())[:, 0] for word in both}
         for better, worse in permutations(both, 2):
-            if t_interval(auc[better] - auc[worse], cells[group[0]._replace(attack=better)].pair)[0] > 0:
+            if interval(auc[better] - auc[worse], cells[group[0]._replace(attack=better)].pair)[0] > 0:
                 compared = f"{better} - {worse} under {group[-1].label}, surely above 0 under {group[0].label}"
                 yield minus("order", compared, *(group[-1]._replace(attack=word) for word in (better, worse)))
 
@@ -173,7 +173,7 @@ SAME_SAMPLES = f"All recipes expose the same samples (rank correlation at least 
 
 
 def recipe_comparisons(
-    cells: dict[RecipeCell, Scores], *, draws: int = 1000, level: float = 0.95, seed: int = 0
+    cells: dict[RecipeCell, Scores], *, draws: int = DRAWS, level: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:
     """One row per comparison that a claim about recipes rests on, as far as it was run: columns as in `snn_comparisons`.
 
@@ -189,7 +189,7 @@ def recipe_claims(
     ranks: pd.DataFrame | None = None,
     *,
     comparisons: pd.DataFrame | None = None,
-    draws: int = 1000,
+    draws: int = DRAWS,
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:

@@ -18,19 +18,22 @@ from mia_nb.metrics.curve import (
     tie_mass,
     tpr_at_counts,
 )
-from mia_nb.metrics.uncertainty import FPR, bootstrap, intervals, names, percentile, scored, t_interval, two_way
+from mia_nb.metrics.uncertainty import DRAWS, FPR, bootstrap, interval, metric_interval, names, scored
 from mia_nb.types import Scores, Signals
 
 if TYPE_CHECKING:
     from mia_nb.metrics.null import SelfTest
 
 
+FEW = 5  # pairs below which a row says that its intervals are wide for want of pairs
+
+
 def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
     """One row per attack and target, exact intervals only: the table behind `summary`.
 
     Columns: attack, target, pair, k, queries, auc, advantage, balanced_accuracy (both oracle), advantage_null, per x tpr@x
-    with _low, _high, _tp, _fp, _realised, _measurable, then tie_mass, fpr_floor, n1, n0, train_acc, test_acc, gap,
-    train_loss, test_loss, unscored (share of NaN scores, left out of all metrics).
+    with _low, _high, _tp, _fewer (the TPR with one false positive fewer), _fp, _realised, _measurable, then tie_mass,
+    fpr_floor, n1, n0, train_acc, test_acc, gap, train_loss, test_loss, unscored (share of NaN scores, left out of all metrics).
     """
     rows = [_target_row(name, one, row, fpr) for name, one in _named(scores).items() for row in range(len(one.targets))]
     return pd.DataFrame(rows)
@@ -72,6 +75,8 @@ def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
     for x in fpr:
         at = tpr_at_counts(tp, fp, x)
         record |= {f"tpr@{x:g}": at.tpr, f"tpr@{x:g}_low": at.low, f"tpr@{x:g}_high": at.high, f"tpr@{x:g}_tp": at.tp}
+        fewer = np.searchsorted(fp, np.floor(x * n0 + 1e-9) - 1, side="right") - 1
+        record[f"tpr@{x:g}_fewer"] = tp[fewer] / n1 if fewer >= 0 else 0.0
         record |= {f"tpr@{x:g}_fp": at.fp, f"tpr@{x:g}_realised": at.fpr_realised, f"tpr@{x:g}_measurable": at.measurable}
     record |= {"tie_mass": tie_mass(score), "fpr_floor": fp[1] / n0, "n1": n1, "n0": n0}
     record |= {"train_acc": train_acc, "test_acc": test_acc, "gap": train_acc - test_acc}
@@ -79,8 +84,28 @@ def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
     return record | {"unscored": 1 - len(score) / scores.value.shape[1]}
 
 
+def intervals(
+    scores: Scores, fpr=FPR, *, draws: int = DRAWS, seed: int = 0, sampled: dict | None = None, confidence: float = 0.95
+) -> pd.DataFrame:
+    """The interval of every metric of one attack: a row per metric with value (mean over targets), low and high.
+
+    By the rule of `metrics.uncertainty`. sampled: draws of `bootstrap`, if already made. Caveat: targets share their
+    references, which nothing here resamples.
+    """
+    sampled = sampled or bootstrap(scores, fpr, draws=draws, seed=seed)
+    return _intervals(per_target(scores, fpr), sampled, confidence)
+
+
+def _intervals(rows: pd.DataFrame, sampled: dict, confidence: float = 0.95) -> pd.DataFrame:
+    """`intervals` from the rows of `per_target`."""
+    ends = {
+        name: [rows[name].mean(), *metric_interval(name, rows, draws, confidence=confidence)] for name, draws in sampled.items()
+    }
+    return pd.DataFrame.from_dict(ends, orient="index", columns=["value", "low", "high"]).rename_axis("metric")
+
+
 def summary(
-    scores: Scores | dict[str, Scores], fpr=FPR, *, draws: int = 1000, seed: int = 0, self_test: SelfTest | None = None
+    scores: Scores | dict[str, Scores], fpr=FPR, *, draws: int = DRAWS, seed: int = 0, self_test: SelfTest | None = None
 ) -> pd.DataFrame:
     """One row per attack, metrics averaged over targets, and a last row "max"; index attack.
 
@@ -89,8 +114,8 @@ def summary(
     smallest measurable FPR (_low: with the upper end of the realised FPR's interval); tie_mass, fpr_floor, train_acc,
     test_acc, gap, train_loss, test_loss, k, queries, n1, n0 (smallest over targets), targets, flags, self_test.
 
-    Intervals are 95 %, the widest of those that `intervals` shows. "max" takes each metric's largest value over attacks,
-    unadjusted; its interval covers that of the maximum inside each draw and the winner's own. A TPR with fewer than 10
+    Intervals are 95 %, those of `intervals`. "max" takes each metric's largest value, lower and upper end over attacks,
+    unadjusted for the choice. A TPR with fewer than 10
     allowed false positives keeps its number and has measurable=False. A failed `self_test` stamps every row.
     """
     scores = _named(scores)
@@ -101,7 +126,7 @@ def summary(
     sampled = {name: bootstrap(one, fpr, draws=draws, seed=seed) for name, one in scores.items()}
     rows = per_target(scores, fpr).groupby("attack", sort=False)
     table = pd.DataFrame({name: _attack_row(scores[name], rows.get_group(name), sampled[name], fpr) for name in scores}).T
-    table.loc["max"] = _max_row(table, sampled, fpr)
+    table.loc["max"] = _max_row(table, fpr)
     table = table.infer_objects().rename_axis("attack")
     if self_test is not None:
         table["self_test"] = "passed" if self_test.passed else "failed"
@@ -112,7 +137,7 @@ def summary(
 
 def _attack_row(scores: Scores, rows: pd.DataFrame, sampled: dict, fpr) -> dict:
     """Averages over targets with headline intervals, in the order of `summary`."""
-    ends = intervals(scores, fpr, sampled=sampled)
+    ends = _intervals(rows, sampled)
     record = dict(zip(("auc", "auc_low", "auc_high"), ends.loc["auc", ["value", "low", "high"]], strict=True))
     record |= {"auc_min": rows["auc"].min(), "auc_max": rows["auc"].max()}
     for name in names(fpr)[2:]:
@@ -124,10 +149,7 @@ def _attack_row(scores: Scores, rows: pd.DataFrame, sampled: dict, fpr) -> dict:
     record |= {name: rows[name].mean() for name in facts}
     record |= {"k": scores.info.get("k"), "queries": scores.info.get("queries")}
     record |= {"n1": rows["n1"].min(), "n0": rows["n0"].min(), "targets": len(rows)}
-    flags = _flags(scores, rows, fpr)
-    if np.isfinite(ends.loc["auc", "t_low"]):
-        flags.append(f"few pairs ({rows['pair'].nunique()}): intervals include Student's t over pairs")
-    return record | {"flags": "; ".join(flags)}
+    return record | {"flags": "; ".join(_flags(scores, rows, fpr))}
 
 
 def _ppv(rows: pd.DataFrame, fpr) -> dict:
@@ -145,10 +167,10 @@ def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> list[str]:
     """Everything a reader must know before quoting the row."""
     given = scores.info.get("flags") or []
     flags = [given] if isinstance(given, str) else [str(flag) for flag in given]
-    if len(rows) == 1:
-        flags.append("one target: training randomness not covered")
-    elif not two_way(scores):
-        flags.append(f"{len(rows)} targets: training randomness not covered")
+    if (pairs := rows["pair"].nunique()) < 2:
+        flags.append(f"{'one target' if len(rows) == 1 else f'{len(rows)} targets'}: training randomness not covered")
+    elif pairs < FEW:
+        flags.append(f"few pairs ({pairs}): wide intervals, Student's t over pairs")
     units = rows.groupby("pair")["auc"].mean()
     error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(max(len(rows) / 2, 1))  # as in the self-test
     if units.mean() < 0.5 - 3 * error:
@@ -160,16 +182,14 @@ def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> list[str]:
     return flags
 
 
-def _max_row(table: pd.DataFrame, sampled: dict, fpr) -> dict:
+def _max_row(table: pd.DataFrame, fpr) -> dict:
     """The unadjusted maximum per metric; all else from the row with the highest AUC."""
     best = {name: table[name].astype(float).idxmax() for name in names(fpr)}
     record = table.loc[best["auc"]].to_dict()
     for name in names(fpr):
         record[name] = table.loc[best[name], name]
         if name != "advantage":
-            low, high = percentile(np.max([draws[name] for draws in sampled.values()], axis=0))
-            winner = table.loc[best[name]]
-            record[f"{name}_low"], record[f"{name}_high"] = min(low, winner[f"{name}_low"]), max(high, winner[f"{name}_high"])
+            record |= {end: table[end].max() for end in (f"{name}_low", f"{name}_high")}
     record["balanced_accuracy"] = (1 + record["advantage"]) / 2
     record["flags"] = "unadjusted: " + ", ".join(f"{name} {attack}" for name, attack in best.items())
     return record
@@ -212,7 +232,7 @@ def accuracies(scores: Scores) -> pd.DataFrame:
     """
     values = np.column_stack([scores.accuracy, scores.accuracy[:, 0] - scores.accuracy[:, 1]])
     means = [values[scores.pair == pair].mean(0) for pair in np.unique(scores.pair)]
-    low, high = (np.clip(end, [0, 0, -1], 1) for end in t_interval(values, scores.pair))
+    low, high = (np.clip(end, [0, 0, -1], 1) for end in interval(values, scores.pair))
     return pd.DataFrame({"value": np.mean(means, axis=0), "low": low, "high": high}, index=["train", "test", "gap"])
 
 

@@ -1,4 +1,19 @@
-"""How sure: two-way bootstrap over pairs of targets and samples, paired differences, t-interval over pairs."""
+"""Intervals: every one that this package prints is computed here, by one rule.
+
+The mean of a metric over targets varies because other models might have been trained, and because other samples might have
+been audited. Half of a 95 % interval is
+
+    h^2 = t^2 s^2 / P + z^2 max(0, V - sum_p V_p / P^2),    and h >= z sqrt(V)
+
+P pairs of complementary models, s^2 the variance of the pairs' means, t Student's quantile with P - 1 degrees of freedom, z the
+normal one. V is the bootstrap variance of the mean when samples are drawn with replacement and the models stay, V_p that of
+one pair's mean: what remains of V is what all pairs share because they are audited on the same samples. s^2 holds the rest.
+
+Source: two-way clustering of Cameron, Gelbach and Miller (2011), V_pairs + V_samples - V_both; Student's t and the lower bound
+are for few pairs. A bootstrap over pairs and samples at once counts V_both three times (Owen 2007), and with few pairs sees
+too little of how models differ. `benchmarks/coverage.py` shows how often the truth is covered. Caveat: targets are each
+other's references, which moves them together where there are few: over 3 pairs t is therefore taken at half the error.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
+from scipy.special import ndtri, stdtrit
 
 from mia_nb.metrics.curve import area, clopper_pearson, counts, tpr_at_counts
 from mia_nb.types import Scores
@@ -15,7 +30,9 @@ from mia_nb.types import Scores
 FPR = (0.001, 0.01, 0.1)
 CHUNK = 1 << 17  # weights held at once: the working set stays in the cache
 TARGETS = 16  # targets that a thread works on at once
-FEW = 5  # pairs from which on the bootstrap alone speaks for them
+DRAWS = 400  # resamples from which a variance is known to 4 %
+STRICT = 3  # pairs over which Student's t is taken at half the error
+FEW_HITS = 10  # below so many members found, or missed, in all targets no variance is trusted alone
 
 
 def names(fpr) -> list[str]:
@@ -39,18 +56,11 @@ def _point(score, member, fpr) -> list[float]:
     return [area(tp, fp), (tp / tp[-1] - fp / fp[-1]).max(), *(tpr_at_counts(tp, fp, x).tpr for x in fpr)]
 
 
-def two_way(scores: Scores) -> bool:
-    """Whether targets can be resampled too: at least 4 targets in at least 2 pairs."""
-    return len(scores.value) >= 4 and len(np.unique(scores.pair)) >= 2
+def bootstrap(scores: Scores, fpr=FPR, *, draws: int = DRAWS, seed: int = 0) -> dict[str, np.ndarray]:
+    """Each metric of each target on samples drawn with replacement: {name: (draws, targets)}.
 
-
-def bootstrap(scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0) -> dict[str, np.ndarray]:
-    """Bootstrap draws of each metric, averaged over targets: {name: (draws,)}.
-
-    Each draw takes N samples and, independently, as many pairs of targets as there are, both with replacement; per-target
-    metrics use the samples' integer weights on scores sorted once, then are averaged with the pairs' weights. With one
-    pair, or fewer than 4 targets, samples only. Same seed and same shapes give the same draws, so that differences and
-    maxima of several attacks taken draw by draw are paired.
+    A draw takes the same N samples for all targets; metrics use their integer weights on scores that are sorted once. The
+    same seed and N give the same samples, so that differences of attacks or of pools, taken draw by draw, are paired.
     """
     targets = len(scores.value)
     metrics = np.empty((draws, targets, 2 + len(fpr)))
@@ -60,11 +70,7 @@ def bootstrap(scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0) -> d
     with ThreadPoolExecutor(min(len(batches), cpu_count())) as executor:
         for few, found in zip(batches, executor.map(lambda few: _drawn(scores, few, fpr, draws, seed), batches), strict=True):
             metrics[:, few] = found
-    pair_rng = np.random.default_rng([seed, 1])
-    pairs, unit = np.unique(scores.pair, return_inverse=True)
-    drawn = _weights(pair_rng, draws, len(pairs)) if two_way(scores) else np.ones((draws, len(pairs)), dtype=np.int64)
-    weight = drawn[:, unit] / drawn[:, unit].sum(1, keepdims=True)
-    return dict(zip(names(fpr), np.einsum("bt,btm->mb", weight, metrics), strict=True))
+    return dict(zip(names(fpr), np.moveaxis(metrics, 2, 0), strict=True))
 
 
 def _drawn(scores: Scores, few: np.ndarray, fpr, draws: int, seed: int) -> np.ndarray:
@@ -78,40 +84,6 @@ def _drawn(scores: Scores, few: np.ndarray, fpr, draws: int, seed: int) -> np.nd
         for i, column in enumerate(columns):
             metrics[start : start + step, i] = _weighted(weights, column, fpr)
     return metrics
-
-
-def sample_weights(samples: int, draws: int, seed: int = 0) -> np.ndarray:
-    """(N, draws) float32: how often each sample is in each draw; those of `bootstrap` with the same seed."""
-    return np.ascontiguousarray(_weights(np.random.default_rng([seed, 0]), draws, samples).T, dtype=np.float32)
-
-
-def auc_draws(scores: Scores, weights: np.ndarray) -> np.ndarray:
-    """(targets, draws) float32: the AUC of each target in each draw of samples (`sample_weights`), the targets as they are.
-
-    sum over non-members j of w_j (members' weight above j + half of that beside j) / (n1 n0). NaN in a draw without members
-    or without non-members. Scores of the same N and the same weights are paired draw by draw.
-    """
-    each = [_auc_draws(value, member, weights) for value, member in zip(scores.value, scores.member, strict=True)]
-    return np.stack(each).astype(np.float32)
-
-
-def _auc_draws(score, member, weights) -> np.ndarray:
-    falling = np.argsort(-score, kind="stable")[: int((~np.isnan(score)).sum())]
-    rows, others = falling[member[falling]], falling[~member[falling]]
-    above = np.zeros((len(rows) + 1, weights.shape[1]), np.float32)  # whole numbers below 2^24 are exact
-    np.cumsum(weights[rows], axis=0, out=above[1:])
-    first, last = (np.searchsorted(-score[rows], -score[others], side=side) for side in ("left", "right"))
-    beaten, against = above[first], weights[others]
-    if (first != last).any():
-        beaten = (beaten + above[last]) / 2
-    size = above[-1].astype(np.float64) * against.sum(0)
-    return np.divide(np.einsum("nd,nd->d", beaten, against), size, out=np.full(len(size), np.nan), where=size > 0)
-
-
-def over_pairs(drawn: np.ndarray, seed: int = 0) -> np.ndarray:
-    """(draws,): mean over pairs drawn anew in each draw, from (pairs, draws); as many pairs, the same for all of that shape."""
-    weights = _weights(np.random.default_rng([seed, 1]), drawn.shape[1], len(drawn))
-    return np.einsum("dp,pd->d", weights, drawn) / len(drawn)
 
 
 def _weights(rng, draws: int, size: int) -> np.ndarray:
@@ -179,65 +151,105 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
     return np.column_stack([0.5 + (double - size) / (2 * size), gap / size, found * (n0 / size[:, None])])
 
 
-def percentile(draws: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of bootstrap draws."""
-    low, high = np.nanquantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+def half_width(over_pairs, pairs, shared=0.0, least=0.0, *, confidence: float = 0.95):
+    """Half of the interval of a mean, sqrt(t^2 over_pairs + z^2 shared) and at least z sqrt(least); arrays broadcast.
 
-
-def t_interval(values, pair, *, confidence: float = 0.95) -> tuple:
-    """Student interval over means of pairs: values (targets, ...), pair (targets,); NaN with one pair. Assumes independence."""
-    means = np.array([np.asarray(values)[pair == one].mean(0) for one in np.unique(pair)])
-    if len(means) < 2:
-        return np.nan, np.nan
-    half = student.ppf((1 + confidence) / 2, len(means) - 1) * means.std(0, ddof=1) / np.sqrt(len(means))
-    return means.mean(0) - half, means.mean(0) + half
-
-
-def intervals(
-    scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0, sampled: dict | None = None, confidence: float = 0.95
-) -> pd.DataFrame:
-    """Every interval of one attack, a row per metric; `low`, `high` are the headline: the widest of them, inside [0, 1].
-
-    Columns: value (mean over targets), low, high, bootstrap_low, bootstrap_high, exact_low, exact_high, t_low, t_high.
-    `exact` is Clopper-Pearson for a single target, its ends averaged over targets: targets share their samples, so that
-    their trials are never pooled. An AUC that is 0 or 1 for every target gives the bootstrap nothing to draw from: its `exact`
-    is Clopper-Pearson for min(n1, n0) disjoint pairs of a member and a non-member, all in one order. `t` is over pairs and
-    only for 2 to 4 pairs, where the bootstrap has few pairs to draw.
-    `sampled`: draws of `bootstrap`, if already made. Caveat: targets share their references, which no interval resamples;
-    where models leak very differently all of them stay optimistic.
+    over_pairs: variance of the mean as `pairs` independent units show it; shared: variance that these units have in common;
+    least: variance below which the whole cannot lie. NaN with one unit.
     """
-    metrics = per_target_metrics(scores, fpr)
-    sampled = sampled or bootstrap(scores, fpr, draws=draws, seed=seed)
-    sides = [np.bincount(scored(scores, row)[1], minlength=2) for row in range(len(metrics))]
-    n1 = [int(n) for _, n in sides]
-    few = 2 <= len(np.unique(scores.pair)) < FEW
-    rows = {}
-    for column, name in enumerate(names(fpr)):
-        kinds = [percentile(sampled[name], confidence), (np.nan, np.nan), (np.nan, np.nan)]
-        if name.startswith("tpr"):
-            exact = clopper_pearson(np.rint(metrics[:, column] * n1), n1, confidence=confidence)
-            kinds[1] = tuple(end.mean() for end in exact)
-        elif name == "auc" and (all(metrics[:, column] == 1) or all(metrics[:, column] == 0)):
-            disjoint = min(int(side.min()) for side in sides)
-            kinds[1] = tuple(map(float, clopper_pearson(disjoint * metrics[0, column], disjoint, confidence=confidence)))
-        if few:
-            kinds[2] = t_interval(metrics[:, column], scores.pair, confidence=confidence)
-        headline = max(kinds, key=lambda ends: np.nan_to_num(ends[1] - ends[0], nan=-1.0))
-        rows[name] = [metrics[:, column].mean(), *np.clip(headline, 0, 1), *(end for ends in kinds for end in ends)]
-    ends = [f"{kind}{end}" for kind in ("", "bootstrap_", "exact_", "t_") for end in ("low", "high")]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["value", *ends]).rename_axis("metric")
+    pairs = np.asarray(pairs)
+    tail = (1 - confidence) / 2
+    free = np.where(pairs > 1, pairs - 1, np.nan)
+    t, z = -stdtrit(free, np.where(pairs == STRICT, tail / 2, tail)), -ndtri(tail)
+    return np.sqrt(np.maximum(t**2 * over_pairs + z**2 * np.maximum(shared, 0), z**2 * np.asarray(least)))
 
 
-def difference(a: Scores, b: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0) -> pd.DataFrame:
-    """a - b, a row per metric with value, low, high: paired 95 % bootstrap, the same samples and pairs in each draw.
+def _variances(values, pair, draws=None) -> tuple:
+    """(variance over pairs, their number, variance that pairs share, variance by samples alone) of the mean over targets.
+
+    values (targets, ...), draws (draws, targets, ...) or None.
+    """
+    units, unit = np.unique(pair, return_inverse=True)
+    pairs = len(units)
+    means = np.stack([values[unit == i].mean(0) for i in range(pairs)])
+    over = means.var(0, ddof=1) / pairs if pairs > 1 else np.full(means.shape[1:], np.nan)
+    if draws is None:
+        return over, pairs, 0.0, 0.0
+    drawn = np.stack([draws[:, unit == i].mean(1) for i in range(pairs)])
+    samples = np.nanvar(drawn.mean(0), axis=0, ddof=1)
+    return over, pairs, samples - np.nanvar(drawn, axis=1, ddof=1).sum(0) / pairs**2, samples
+
+
+def interval(values, pair, draws=None, *, confidence: float = 0.95) -> tuple:
+    """(low, high) of the mean over targets, see the top of this module.
+
+    values (targets, ...): a metric, or a difference of two; pair (targets,): numbers of their pairs of models; draws (draws,
+    targets, ...): the same on samples drawn with replacement (`bootstrap`), where the choice of samples is to be covered.
+    With one pair the interval is that of the samples alone, and NaN without draws.
+    """
+    values = np.asarray(values, np.float64)
+    over, pairs, shared, samples = _variances(values, pair, draws)
+    if pairs > 1:
+        half = half_width(over, pairs, shared, samples, confidence=confidence)
+    else:
+        half = np.nan * over if draws is None else ndtri((1 + confidence) / 2) * np.sqrt(samples)
+    return values.mean(0) - half, values.mean(0) + half
+
+
+def ratio_interval(a, b, pair, draws_a=None, draws_b=None, *, confidence: float = 0.95) -> tuple[float, float]:
+    """(low, high) of mean(a) / mean(b) of paired, non-negative values (targets,): all r >= 0 that a - r b does not reject.
+
+    r belongs to it where |mean(a - r b)| is at most half of the interval of a - r b (Fieller 1954, with the variances of
+    `interval`). The upper end is inf where mean(b) is not resolved from 0. NaN with one pair.
+    """
+    values = np.column_stack([a, b])
+    draws = None if draws_a is None else np.stack([draws_a, draws_b], 2)
+    found = [_variances(values @ w, pair, None if draws is None else draws @ w) for w in np.array([[1, 0], [0, 1], [1, 1]])]
+    if found[0][1] < 2:
+        return np.nan, np.nan
+    half = [half_width(*one, confidence=confidence) ** 2 for one in found]
+    saa, sbb, sab = half[0], half[1], (half[2] - half[0] - half[1]) / 2  # var(a + b) = var a + var b + 2 cov
+    over_a, over_b = values.mean(0)
+    square, cross, constant = over_b**2 - sbb, over_a * over_b - sab, over_a**2 - saa
+    root = np.sqrt(max(cross**2 - square * constant, 0.0))
+    low = constant / (cross + root) if cross + root > 0 else 0.0  # (cross - root) / square, also where square <= 0
+    return max(low, 0.0), (cross + root) / square if square > 1e-12 * over_b**2 else np.inf
+
+
+def metric_interval(name: str, rows: pd.DataFrame, draws=None, *, confidence: float = 0.95) -> tuple[float, float]:
+    """(low, high) of one metric, inside [0, 1], from the rows of its targets in `metrics.per_target`: `interval` and more.
+
+    A TPR counts the members above the first non-member that is one too many, so that the threshold's expected FPR lies up to
+    1 / (n0 + 1) above the stated one: the lower end is moved down by what one false positive fewer would cost. With one
+    pair, and where fewer than 10 members were found or missed in all, the interval also covers Clopper-Pearson's for a single
+    target. That of an AUC of exactly 0 or 1 is Clopper-Pearson's for min(n1, n0) disjoint pairs of a member and a non-member.
+    """
+    values, pair = rows[name].to_numpy(float), rows["pair"].to_numpy()
+    low, high = interval(values, pair, draws, confidence=confidence)
+    if name.startswith("tpr"):
+        hits, n1 = rows[f"{name}_tp"].to_numpy(), rows["n1"].to_numpy()
+        low -= (values - rows[f"{name}_fewer"]).mean()
+        if len(np.unique(pair)) < 2 or min(hits.sum(), (n1 - hits).sum()) < FEW_HITS:
+            exact = [end.mean() for end in clopper_pearson(hits, n1, confidence=confidence)]
+            low, high = np.fmin(low, exact[0]), np.fmax(high, exact[1])
+    elif name == "auc" and values.min() == values.max() and values[0] in (0, 1):
+        disjoint = int(rows[["n1", "n0"]].to_numpy().min())
+        low, high = clopper_pearson(disjoint * values[0], disjoint, confidence=confidence)
+    return tuple(float(end) for end in np.clip((low, high), 0, 1))
+
+
+def difference(a: Scores, b: Scores, fpr=FPR, *, draws: int = DRAWS, seed: int = 0, confidence: float = 0.95) -> pd.DataFrame:
+    """a - b, a row per metric with value, low, high: a paired interval, the same samples and pairs on both sides.
 
     For two attacks on one pool, or two families trained on the same masks. ValueError when masks or pairs differ.
     """
     units = [np.unique(scores.pair, return_inverse=True)[1] for scores in (a, b)]
     if not (np.array_equal(a.member, b.member) and np.array_equal(*units)):
         raise ValueError("the two scores have different membership: a paired difference needs the same masks, row by row")
-    value = (per_target_metrics(a, fpr) - per_target_metrics(b, fpr)).mean(0)
+    values = per_target_metrics(a, fpr) - per_target_metrics(b, fpr)
     first, second = (bootstrap(scores, fpr, draws=draws, seed=seed) for scores in (a, b))
-    rows = {name: [value[i], *percentile(first[name] - second[name])] for i, name in enumerate(names(fpr))}
+    rows = {
+        name: [value.mean(), *map(float, interval(value, a.pair, first[name] - second[name], confidence=confidence))]
+        for name, value in zip(names(fpr), values.T, strict=True)
+    }
     return pd.DataFrame.from_dict(rows, orient="index", columns=["value", "low", "high"]).rename_axis("metric")

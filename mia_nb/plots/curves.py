@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from mia_nb import metrics
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
-from mia_nb.metrics.uncertainty import t_interval
+from mia_nb.metrics.uncertainty import interval
 from mia_nb.plots.style import DASHES, GREY, LINES, finish, named, targets, translucent
 from mia_nb.types import Scores
 
@@ -62,7 +62,8 @@ def roc(scores: Scores | dict[str, Scores], *, log: bool = True, level: float = 
 
     Band: pointwise at `level`, the wider of Clopper-Pearson at the mean TPR over *one* target's members (targets share
     samples) and Student t over pairs of targets; with more than three attacks only that of the highest AUC is drawn. Tables
-    give two-way bootstrap intervals instead. Scores so tied that no rate between 0 and 10 / n0 exists say so in the legend.
+    give the narrower intervals of `metrics.intervals`. Scores so tied that no rate between 0 and 10 / n0 exists say so in the
+    legend.
     """
     return _rocs(named(scores), [log], level)
 
@@ -127,7 +128,7 @@ def band(rows: np.ndarray, pair: np.ndarray, n1: int, level: float = 0.95) -> tu
     mean = rows.mean(0)
     low = metrics.clopper_pearson(np.floor(mean * n1 + 1e-9), n1, confidence=level)[0]
     high = metrics.clopper_pearson(np.ceil(mean * n1 - 1e-9), n1, confidence=level)[1]
-    over_pairs = t_interval(rows, pair, confidence=level)  # NaN with one pair, which fmin and fmax pass over
+    over_pairs = interval(rows, pair, confidence=level)  # NaN with one pair, which fmin and fmax pass over
     return np.clip(np.fmin(low, over_pairs[0]), 0, 1), np.clip(np.fmax(high, over_pairs[1]), 0, 1)
 
 

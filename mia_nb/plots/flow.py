@@ -70,9 +70,9 @@ def _word(metric: str) -> str:
 
 def _over(table: pd.DataFrame, metric: str) -> str:
     """What the ends of a frontier's means or of matched families cover, in words."""
-    both = metric == "auc" and "over_samples" in table and table["over_samples"].all()
+    both = "over_samples" in table and table["over_samples"].all()
     pairs = f"{_span(table['pairs'])} pairs" if "pairs" in table else "pairs"
-    return f"wider of Student over {pairs} and draws of samples" if both else f"Student over {pairs}"
+    return f"over {pairs} and samples" if both else f"over {pairs}"
 
 
 def _with_ends(row, name: str) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mia_nb import metrics
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
-from mia_nb.metrics.uncertainty import FPR, percentile
+from mia_nb.metrics.uncertainty import FPR, interval, per_target_metrics
 from mia_nb.types import Scores
 
 DRAWS = 200  # of the bootstrap
@@ -37,7 +37,9 @@ def measure(
         record |= facts[["tie_mass", "fpr_floor", "train_acc", "test_acc"]].mean().to_dict()
         record |= {"n0": int(facts["n0"].min()), "n1": int(facts["n1"].min()), "targets": len(facts)}
         if reference is not None:
-            low, high = percentile(drawn[key]["auc"] - drawn[reference]["auc"])
+            other = scores[reference]
+            apart = per_target_metrics(one, ())[:, 0] - per_target_metrics(other, ())[:, 0]
+            low, high = interval(apart, one.pair, drawn[key]["auc"] - drawn[reference]["auc"])
             record |= {"gain": record["auc"], "gain_low": low, "gain_high": high}
         rows[key] = record
     table = pd.DataFrame.from_dict(rows, orient="index")

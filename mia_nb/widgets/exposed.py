@@ -13,10 +13,10 @@ import ipywidgets as W
 import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
-from scipy.stats import t as student
 
 from mia_nb import auditing
 from mia_nb.attacks.margins import over_queries
+from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.plots import samples as pictures
 from mia_nb.types import Scores
 from mia_nb.widgets.explorer import ROW, Explorer, View, dropdown, message
@@ -199,9 +199,7 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     twins = [np.flatnonzero(scores.pair == one) for one in np.unique(scores.pair)]
     if all(len(rows) == 2 and (scores.member[rows[0]] != scores.member[rows[1]]).all() for rows in twins):
         gap = np.stack([np.where(scores.member[a], z[a] - z[b], z[b] - z[a]) for a, b in twins])
-        units, free = f"{len(gap)} pairs of targets", len(gap) - 1
-        error = gap.std(0, ddof=1) / np.sqrt(len(gap)) if free else np.full(gap.shape[1], np.nan)
-        return gap.mean(0), (student.ppf(0.975, free) if free else np.nan) * error, units
+        return gap.mean(0), interval(gap, np.arange(len(gap)))[1] - gap.mean(0), f"{len(gap)} pairs of targets"
     known = ~np.isnan(z)
     sides = [known & scores.member, known & ~scores.member]
     n_in, n_out = (side.sum(0) for side in sides)
@@ -210,8 +208,7 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     ss = sum(np.where(side, (z - m) ** 2, 0).sum(0) for side, m in zip(sides, (m_in, m_out), strict=True))
     free = n_in + n_out - 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.sqrt(ss / free * (1 / n_in + 1 / n_out))
-        half = np.where(free > 0, student.ppf(0.975, np.maximum(free, 1)) * error, np.nan)
+        half = half_width(ss / free * (1 / n_in + 1 / n_out), free + 1)
     return value, half, f"{len(z)} targets without pairs"
 
 

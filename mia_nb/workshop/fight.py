@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import auditing, metrics, plots
-from mia_nb.metrics.uncertainty import t_interval
+from mia_nb.metrics.uncertainty import interval
 from mia_nb.types import Scores
 from mia_nb.widgets.explorer import Explorer, Ticks, View, buttons, dropdown, message, slider
 from mia_nb.widgets.figure import plain
@@ -224,5 +224,5 @@ def canary_auc(sources: Sequence[Source], attack: str, mask: np.ndarray) -> tupl
         one = source.scores(attack)
         each.append([metrics.auc(v[mask], m[mask]) for v, m in zip(one.value, one.member, strict=True)])
     values, pair = np.mean(each, axis=0), sources[0].scores(attack).pair
-    low, high = t_interval(values, pair)
+    low, high = interval(values, pair)
     return float(values.mean()), float(np.fmax(low, 0)), float(np.fmin(high, 1))
