@@ -29,7 +29,7 @@ WORLDS = {
     "mirrored pairs": lambda v, m, w: np.where(np.arange(len(v))[:, None] % 2, -np.roll(v, 1, 0), v) + SHIFT * m,
     "targets that differ": lambda v, m, w: v + (SHIFT + 0.25 * w["pair"]) * m,
     "targets that differ log-normally": lambda v, m, w: v + 0.6 * np.exp(0.5 * w["pair"]) * m,
-    "no leak": lambda v, m, w: v,
+    "null": lambda v, m, w: v,
 }
 
 

@@ -327,12 +327,6 @@ def test_one_pair_of_targets_decides_nothing_however_far_apart_the_settings_are(
     assert claims["evidence"].str.contains("one pair of targets does not show training randomness").all()
 
 
-def test_three_targets_are_said_not_to_cover_training():
-    scores = study(as_claimed, rising, targets=4, settings=SETTINGS[:2])
-    cells = {cell: Scores(*(getattr(s, n)[:3] for n in FIELDS), s.info) for cell, s in scores.items()}
-    assert "3 targets: training randomness not covered" in metrics.snn_claims(cells, draws=DRAWS).loc["S4", "evidence"]
-
-
 def test_cells_of_other_masks_and_settings_that_cannot_be_are_refused_in_one_line():
     cells = study(as_claimed, settings=SETTINGS[:2])
     cell = Cell("snn", "hybrid", 1)
