@@ -106,7 +106,7 @@ def test_another_class_mix_is_no_leak_but_one_that_images_vouch_for_is(tmp_path,
     assert (status, verdict["outcome"]) == (1, "not established") and verdict["low"] > 0.6
     first = "What tells members from non-members here may be their distribution, not memorisation: "
     assert result["headline"].startswith(first + "their class mix differs (p = ")
-    assert first in said.splitlines()[1] and "\nnot established: members and non-members" in said
+    assert f"\n{first}" in said and "\nnot established: members and non-members" in said
     verdict_cell = next(cell for cell in notebook["cells"] if cell["id"] == "verdict")
     assert "".join(verdict_cell["outputs"][0]["text"]).startswith(first)
     assert result["design"]["doubt"] and "nothing says that members and non-members differ otherwise" in [
