@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from scipy.stats import binom, norm
 from worlds import bernoulli, pairs, world
 
@@ -21,7 +22,7 @@ from mia_nb.auditing.result import ASKING, MAKING, strict
 from mia_nb.cli import audit as command
 from mia_nb.cli import main, notebooks
 from mia_nb.cli import run as runner
-from mia_nb.types import Scores
+from mia_nb.types import Scores, Signals
 
 ONE = auditing.limits
 
@@ -412,6 +413,8 @@ def test_tensors_are_not_needed_to_read_outputs(tmp_path):
 GIVEN = arrays()
 Z, Y, IN = GIVEN["logits"], GIVEN["labels"], GIVEN["member"]
 P = np.exp(Z) / np.exp(Z).sum(2, keepdims=True)
+MANY = arrays(models=6, samples=600) | {"logits": 3 * arrays(models=6, samples=600)["logits"]}
+SIDE = np.pad(MANY["logits"], ((0, 0), (0, 0), (1, 0)), constant_values=-9.0)  # a background
 
 
 @pytest.mark.parametrize(
@@ -424,7 +427,18 @@ P = np.exp(Z) / np.exp(Z).sum(2, keepdims=True)
         ({"logits": Z[0]}, r"of one model pass logits\[None\]"),
         ({"logits": Z[None, None]}, r"wanted \(models, samples, classes\)"),
         ({"logits": Z[:, :50]}, "there are 60 labels"),
-        ({"logits": P}, "probabilities were passed"),
+        ({"logits": P}, "models 0, 1, 2, 3 are all >= 0 and sum to 1: probabilities were passed"),
+        ({"logits": P.round(2)}, "probabilities were passed"),
+        ({"logits": 100 * P}, r"percentages were passed; pass logits, or np.log\(p / 100\)"),
+        ({"logits": (100 * P).round().astype(int)}, "percentages were passed"),
+        ({"logits": 1 / (1 + np.exp(-Z))}, r"lie in \[0, 1\]: sigmoids were passed"),
+        ({"logits": -np.log(P)}, "negated log-probabilities were passed; pass -logits"),
+        ({"logits": np.concatenate([Z[:3], P[3:]])}, "of model 3 .* sum to 1, not those of"),
+        (MANY | {"logits": SIDE}, r"better than chance, and with labels \+ 1 all do"),
+        (MANY | {"logits": np.roll(SIDE, -1, 2), "labels": MANY["labels"] + 1}, "pass labels - 1"),
+        (MANY | {"logits": -MANY["logits"]}, "with -logits all do: pass -logits"),
+        (MANY | {"member": MANY["member"][[2, 3, 4, 5, 0, 1]]},
+         r"rows of member in another order\? pass member\[\[4, 5, 0, 1, 2, 3\]\]"),
         ({"logits": np.where(np.arange(60)[:, None] == 7, np.nan, Z)}, "model 0 gives a non-finite output for sample 7"),
         ({"logits": np.concatenate([Z[:3], Z[:1]])}, "models 0 and 3 gave the same outputs"),
         ({"logits": np.concatenate([Z[:3], np.ones((1, 60, 3))])}, "model 3 answers every sample alike"),
@@ -444,7 +458,7 @@ P = np.exp(Z) / np.exp(Z).sum(2, keepdims=True)
         ({"classes": np.array(["a", "b"])}, "the logits have 3"),
         ({"images": np.zeros((60, 4, 4))}, "wanted uint8"),
         ({"images": np.zeros((60, 4, 4, 2), np.uint8)}, "wanted 1 or 3"),
-        ({"split": np.array("halves")}, "split is 'halves'; wanted pairs, bernoulli"),
+        ({"split": np.array("halves")}, "split is 'halves'; wanted pairs, bernoulli or random"),
         ({"split": np.array("bernoulli")}, "split is 'bernoulli', but .*complement"),
         ({"split": np.array("pairs"), "logits": Z[:3], "member": IN[:3]}, "split is 'pairs', but some mask"),
         ({"logits": np.stack([Z, Z + 1], 1), "draws": np.array("often")}, "draws is 'often'"),
@@ -454,6 +468,151 @@ def test_outputs_that_cannot_be_believed_are_refused_in_one_line(tmp_path, chang
     with pytest.raises(ValueError, match=says) as error:
         auditing.read_outputs(saved(tmp_path, **changes))
     assert "\n" not in str(error.value) and "outputs.npz" in str(error.value)
+
+
+SILENT = MANY["logits"].copy()
+SILENT[:3, -1] = 0
+REMARKS = {
+    "none": {},
+    "no better than chance (shuffled": {"labels": MANY["labels"][::-1]},
+    "are all >= 0, as if cut off": {"logits": np.maximum(MANY["logits"], 0)},
+    "of models 0, 1, 2, 3, 4, 5 are all <= 0": {"logits": -np.log1p(np.exp(-MANY["logits"]))},
+    "3 are equal for all classes": {"logits": SILENT},
+}
+
+
+@pytest.mark.parametrize("says", REMARKS)
+def test_what_is_only_suspicious_in_outputs_stands_before_the_verdict(tmp_path, says):
+    signals = auditing.read_outputs(saved(tmp_path, **MANY | REMARKS[says])).signals
+    facts = auditing.design(signals) | auditing.comparable(signals)
+    table = metrics.summary({"loss": score("loss", signals)}, draws=50)
+    said = auditing.headline(table, True, facts)
+    assert said.startswith("The strongest of" if says == "none" else "Look at the outputs first: ")
+    assert says == "none" or says in said
+
+
+def test_log_probabilities_and_a_bad_classifier_are_valid_outputs(tmp_path):
+    log_p = np.log(softmax(MANY["logits"], 2))
+    good = auditing.read_outputs(saved(tmp_path, **MANY | {"logits": log_p}))
+    assert good.signals.info["remarks"] == []
+    noise = np.random.default_rng(1).normal(size=MANY["logits"].shape)
+    bad = auditing.read_outputs(saved(tmp_path, **MANY | {"logits": noise}))
+    (remark,) = bad.signals.info["remarks"]
+    assert "named members' classes no better than chance" in remark
+
+
+# ------------------------------------------------------------------ distribution, not memorisation
+
+
+def halves(labels, rng, more=0.0):
+    """One split: a random half, or members with more samples of the first half of the classes."""
+    chance = 0.5 + more * (labels < (labels.max() + 1) / 2) - more / 2
+    return rng.random(len(labels)) < chance
+
+
+def unmemorised(more=0.0, *, models=1, seed=0, leak=0.0, samples=800, **info) -> Signals:
+    """Models on one split that answer some classes better than others, whoever is a member."""
+    rng, classes = np.random.default_rng(seed), 10
+    labels = rng.integers(0, classes, samples)
+    member = np.tile(halves(labels, rng, more), (models, 1))
+    z = rng.normal(size=(models, samples, classes))
+    z[:, np.arange(samples), labels] += 4 - 4 * labels / classes + leak * member
+    return Signals.from_logits(z, labels, member, info=info)
+
+
+def verdict_on(signals, limit="auc>0.55", shift=None):
+    facts = auditing.comparable(signals, shift=shift)
+    scores = {"loss": score("loss", signals)}
+    return auditing.judge(ONE([limit]), scores, draws=100, doubt=facts["doubt"])[0], facts
+
+
+@pytest.mark.parametrize("models", [1, 3])
+@pytest.mark.parametrize("info", [{}, {"split": "random"}])
+def test_a_class_mix_is_no_leak_whatever_the_file_declares(models, info):
+    signals = unmemorised(0.8, models=models, **info)
+    alone = auditing.judge(ONE(["auc>0.55"]), {"loss": score("loss", signals)}, draws=100)[0]
+    found, facts = verdict_on(signals)
+    assert (alone.outcome, found.outcome) == ("exceeded", "not established")
+    assert "may be their distribution, not memorisation: their class mix differs" in found.sentence
+    assert "Give both sides the same mix" in facts["doubt"]
+    assert "By the numbers alone: exceeded; auc" in found.sentence
+    table = metrics.summary({"loss": score("loss", signals)}, draws=50)
+    said = auditing.headline(table, True, auditing.design(signals) | facts)
+    assert said.startswith(facts["doubt"]) and "loss, tells the two sides apart: " in said
+    checks = {"self_test_passed": True, "inverted": []}
+    record = {"verdicts": [found._asdict()], "design": facts, "self_test": checks}
+    assert command.status(record)[0] == 1
+
+
+def test_a_leak_on_one_split_is_established_only_if_chance_is_shown_or_declared_to_have_drawn_it():
+    signals = unmemorised(leak=2.0)
+    unknown, facts = verdict_on(signals)
+    assert unknown.outcome == "not established"
+    assert "there is a single split, and without images" in unknown.sentence
+    assert 'split="random" if it did' in facts["doubt"]
+    inputs, member = np.random.default_rng(1).normal(size=(800, 6)), signals.member[0]
+    for x, outcome in ((inputs, "exceeded"), (inputs + 0.5 * member[:, None], "not established")):
+        found, told = verdict_on(signals, shift=auditing.shift_guard(x, signals.labels, member))
+        assert found.outcome == outcome
+        assert ("the shift guard fails" in told["doubt"]) == (outcome != "exceeded")
+    declared, told = verdict_on(unmemorised(leak=2.0, split="random"))
+    assert declared.outcome == "exceeded"
+    assert "as the file declares: chance drew the members" in told["assumed"]
+    table = metrics.summary({"loss": score("loss", signals)}, draws=50)
+    assert auditing.headline(table, True, auditing.design(signals) | told).endswith(told["assumed"])
+    assert auditing.comparable(signals, "bernoulli")["doubt"] == ""  # drawn by this package
+
+
+def test_not_exceeded_is_not_established_either_where_distribution_may_hide_a_leak():
+    assert verdict_on(unmemorised(0.8), "auc>0.99")[0].outcome == "not established"
+    assert verdict_on(unmemorised(split="random"), "auc>0.99")[0].outcome == "not exceeded"
+
+
+def test_masks_that_are_one_split_but_for_a_few_samples_or_that_never_take_some_are_told():
+    one = unmemorised(models=6, seed=3)
+    rng = np.random.default_rng(0)
+    near = one.member ^ (rng.random(one.member.shape) < 0.01)
+    never = one.member & (rng.random(one.member.shape) < 0.5)
+    for mask, says in ((near, "there is a single split"), (never, "members of more models")):
+        assert says in auditing.comparable(replace(one, member=mask))["doubt"]
+    for design in (pairs, bernoulli):
+        assert auditing.comparable(world(8, 400, design=design))["doubt"] == ""
+
+
+@pytest.mark.parametrize(("classes", "samples"), [(10, 800), (100, 400)])
+def test_random_splits_seldom_fail_the_class_mix_and_others_always_do(classes, samples):
+    found = []
+    for seed in range(worlds := 100 if classes == 10 else 30):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, classes, samples)
+        found.append([auditing.class_mix(labels, halves(labels, rng, more)) for more in (0, 0.5)])
+    null, shifted = np.array(found).T
+    assert all((null < p).sum() <= binom.isf(1e-4, worlds, p) for p in (0.01, 0.05))
+    assert 0.25 < np.median(null) < 0.75 and (shifted < 0.01).mean() >= 0.9
+    assert auditing.class_mix(np.zeros(20), np.arange(20) < 10) == 1
+
+
+def test_one_split_of_another_class_mix_is_found_among_many():
+    labels, rng = np.arange(1000) % 10, np.random.default_rng(0)
+    member = rng.random((16, 1000)) < 0.5
+    assert auditing.class_mix(labels, member) > 0.01
+    member[5] = halves(labels, rng, 0.5)
+    assert auditing.class_mix(labels, member) < 1e-6
+
+
+def test_copies_on_both_sides_are_counted_and_said():
+    signals = unmemorised(leak=2.0, models=2, samples=400)
+    assert auditing.copies(signals) == 0
+    member = signals.member.copy()
+    member[:, :40], member[:, 40:80] = True, False
+    same = np.r_[np.arange(40), np.arange(40), np.arange(80, 400)]
+    copied = replace(signals.select(samples=same), member=member)
+    assert auditing.copies(copied) == 80
+    one_side = np.where(np.arange(400) < 80, True, member)
+    assert auditing.copies(replace(copied, member=one_side)) == 0
+    (remark,) = auditing.comparable(copied)["remarks"]
+    assert remark.startswith("80 of 400 samples have the label and outputs of a sample on the")
+    assert auditing.comparable(signals)["remarks"] == []
 
 
 def test_files_that_are_no_npz_are_refused_in_one_line(tmp_path):

@@ -87,6 +87,38 @@ def test_a_world_without_a_leak_exits_with_zero_and_its_interval_covers_one_half
     assert result["audited_bound"] is None and result["design"]["kind"] == "pairs"
 
 
+def one_model(path, leak: float, chance, **more) -> None:
+    """One model that finds late classes harder; a sample is a member by the `chance` of its class."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, CLASSES, 800)
+    member = rng.random(800) < np.asarray(chance)[labels]
+    logits = rng.normal(size=(1, 800, CLASSES))
+    logits[0, np.arange(800), labels] += 4 - labels + leak * member
+    np.savez(path, logits=logits, labels=labels, member=member[None], **more)
+
+
+def test_another_class_mix_is_no_leak_but_one_that_images_vouch_for_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    one_model("mix.npz", 0.0, [0.9, 0.7, 0.3, 0.1])
+    limit = [*SMALL, "--fail-if", "auc>0.6"]
+    status, said, result, notebook = audited(capsys, "--logits", "mix.npz", *limit)
+    (verdict,) = result["verdicts"]
+    assert (status, verdict["outcome"]) == (1, "not established") and verdict["low"] > 0.6
+    first = "What tells members from non-members here may be their distribution, not memorisation: "
+    assert result["headline"].startswith(first + "their class mix differs (p = ")
+    assert f"\n{first}" in said and "\nnot established: members and non-members" in said
+    verdict_cell = next(cell for cell in notebook["cells"] if cell["id"] == "verdict")
+    assert "".join(verdict_cell["outputs"][0]["text"]).startswith(first)
+    assert result["design"]["doubt"] and "nothing says that members and non-members differ otherwise" in [
+        question for question, holds in result["limits"].items() if not holds
+    ]
+    images = np.random.default_rng(1).integers(0, 256, (800, 6, 6), np.uint8)
+    one_model("leak.npz", 2.0, [0.5] * CLASSES, images=images)
+    status, said, result, _ = audited(capsys, "--logits", "leak.npz", *limit)
+    assert status == 3 and result["headline"].startswith("The strongest of 3 attacks")
+    assert result["design"]["doubt"] == ""
+
+
 def test_limits_that_these_outputs_cannot_measure_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     outputs("small.npz", 0.0)

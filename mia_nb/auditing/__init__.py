@@ -8,7 +8,7 @@ from mia_nb.auditing.ladder import LABELS, NOTES, ladder
 from mia_nb.auditing.one_run import Audit, OneRun, apart, audit, check_bernoulli, one_run, one_run_epsilon
 from mia_nb.auditing.outputs import Outputs, read_outputs
 from mia_nb.auditing.result import bundle, design, headline, in_words, provenance, result
-from mia_nb.auditing.shift import ShiftGuard, shift_guard
+from mia_nb.auditing.shift import ShiftGuard, class_mix, comparable, copies, shift_guard
 from mia_nb.auditing.stability import stability
 from mia_nb.auditing.vulnerable import null_scores, vulnerability
 
@@ -29,6 +29,9 @@ __all__ = [
     "canary_member",
     "canary_rates",
     "check_bernoulli",
+    "class_mix",
+    "comparable",
+    "copies",
     "design",
     "epsilon_lower",
     "fewest",

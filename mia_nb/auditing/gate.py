@@ -151,7 +151,7 @@ def _best(members: int, attacks: int) -> float:
 
 def judge(
     stated: Sequence[Limit], scores: dict[str, Scores], *, delta: float = 1e-5, draws: int = DRAWS, seed: int = 0,
-    apart: dict[str, Scores] | None = None,
+    apart: dict[str, Scores] | None = None, doubt: str = "",
 ) -> list[Verdict]:  # fmt: skip
     """What {attack: scores} say about each limit, as a statement about the largest value over all these attacks.
 
@@ -163,7 +163,7 @@ def judge(
 
         exceeded          low > limit
         not exceeded      high <= limit
-        not established   the interval contains the limit
+        not established   the interval contains the limit, or there is a `doubt`
 
     advantage: TPR - FPR of each target at the threshold that is best on the pooled samples of the targets of other pairs, and
     not the optimistic maximum with hindsight. epsilon: the lower bound of `audit` with all attacks as attempts, at 95 %
@@ -171,7 +171,9 @@ def judge(
     epsilon from above, so that it is never "not exceeded". Every limit holds by itself: several limits are several tests. An
     attack that leaves a target without a scored member or non-member, or for a tpr@x without the non-members for 10 false
     alarms, is left out, named, and counted as tried; ValueError where that is all of them or there is none, and for advantage
-    on one unit. Caveat: about these models and these attacks; what no attack here finds the next may.
+    on one unit. `doubt`: the sentence of `comparable` on why members and non-members may differ in
+    more than membership: no limit is then exceeded or not exceeded. Caveat: about these models and
+    these attacks; what no attack here finds the next may.
     """
     if not scores:
         raise ValueError("no attack was given: wanted {attack: scores} with one attack or more")
@@ -195,7 +197,13 @@ def judge(
         else:
             found = {name: ends[name].loc[one.metric, ["value", "low", "high"]] for name in fit}
         rows.append(_compare(one, found, scores))
-    return rows
+    return [_doubted(row, doubt) for row in rows] if doubt else rows
+
+
+def _doubted(row: Verdict, doubt: str) -> Verdict:
+    alone = row.sentence.removeprefix(f"{row.limit}: ")
+    said = f"{row.limit}: {OPEN}. {doubt} By the numbers alone: {alone}"
+    return row._replace(outcome=OPEN, sentence=said)
 
 
 def _able(scores: dict[str, Scores]) -> dict[str, Scores]:

@@ -99,7 +99,8 @@ def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = 
     """What the strongest attack found, with interval, sizes and the state of the self-test, in a sentence.
 
     "no better than a coin" only where the interval holds 1/2 and is at most VAGUE wide on each side; where it is wider nothing
-    was found out. `design`: that of `design`, for the number of pairs or training sets.
+    was found out. `design`: that of `design`, for the number of pairs or training sets; where it
+    holds what `comparable` says, remarks and doubt come first.
     """
     top = table.loc[table.drop("max")["auc"].astype(float).idxmax()]
     low, high = table.loc["max", ["auc_low", "auc_high"]]
@@ -109,13 +110,19 @@ def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = 
     if low > 0.5 or high < 0.5:
         found = "tells members from non-members" if low > 0.5 else "ranks members below non-members (is the design right?)"
     targets = f"{top['targets']:.0f} target{'s' if top['targets'] > 1 else ''}"
+    first, last = [], []
+    if design is not None:
+        first = [*design.get("remarks", ()), design.get("doubt")]
+        last = [design.get("assumed")]
+        found = "tells the two sides apart" if design.get("doubt") and low > 0.5 else found
     if design is not None and design["models"] > 1:
         many = "s" if design["units"] > 1 else ""
         targets += f" ({design['units']} {'pair' if design['kind'] == 'pairs' else 'training set'}{many})"
     sizes = f"{targets}, n1 = {top['n1']:,.0f} members, n0 = {top['n0']:,.0f} non-members"
     test = "The null self-test passed" if self_test_passed else "The null self-test FAILED: do not quote these numbers"
     auc = f"AUC {top['auc']:.3f} [{low:.3f}, {high:.3f}]"
-    return f"The strongest of {len(table) - 1} attacks, {top.name}, {found}: {auc}, {sizes}. {test}."
+    strongest = f"The strongest of {len(table) - 1} attacks, {top.name}, {found}"
+    return " ".join(one for one in (*first, f"{strongest}: {auc}, {sizes}. {test}.", *last) if one)
 
 
 def idle(way: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import chi2_contingency
+from scipy.stats import chi2, chi2_contingency
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
@@ -13,9 +13,14 @@ from sklearn.preprocessing import StandardScaler
 
 from mia_nb.metrics.curve import auc as area_under
 from mia_nb.metrics.curve import auc_null_error
+from mia_nb.metrics.protocol import units
+from mia_nb.types import Signals
 
 ERRORS, LEVEL = 3.0, 0.001  # standard errors of the AUC from 1/2; p of the class histogram
 CONFOUNDED = "confounded, not membership"
+MIX, COPIES = 0.01, 0.01  # p below which class mixes differ; share of copies that is said first
+ALIKE = 0.9  # correlation above which two masks are one split
+DOUBT = "What tells members from non-members here may be their distribution, not memorisation"
 
 
 class ShiftGuard(NamedTuple):
@@ -90,3 +95,102 @@ def _verdict(value, error, classes_p, n1, n0) -> tuple:
         f"{CONFOUNDED}: {'; '.join(found)}; {size}" if found else f"no shift found: {seen}; classes p = {classes_p:.2g}; {size}"
     )
     return not found, value, error, classes_p, note
+
+
+def class_mix(labels, member, *, seed: int = 0) -> float:
+    """p of the hypothesis that members and non-members of every split have the same mix of classes.
+
+    labels (N,); member (splits, N), each split once (a mask and its complement are one). Pearson's
+    chi-square test of independence for each, by Monte Carlo over tables with the same margins where
+    a count below 5 is expected; the smallest p times the number of splits (Bonferroni), at most 1.
+    Caveat: the same mix says nothing about the samples inside a class.
+    """
+    rng, smallest, member = np.random.default_rng(seed), 1.0, np.atleast_2d(member).astype(bool)
+    for inside in member:
+        counts, share = _histograms(labels, inside), inside.mean()
+        total = counts.sum(0)
+        if len(total) < 2:
+            continue
+        found = _chi_square(counts[0], total, share)
+        if total.min() * min(share, 1 - share) >= 5:
+            p = chi2.sf(found, len(total) - 1)
+        else:
+            for draws in (200, 1000 + 200 * len(member)):  # few where that settles it
+                drawn = rng.multivariate_hypergeometric(total, inside.sum(), draws)
+                as_far = _chi_square(drawn, total, share) >= found * (1 - 1e-9)
+                p = (1 + as_far.sum()) / (1 + draws)
+                if p > 0.1:
+                    break
+        smallest = min(smallest, float(p) * len(member))
+    return smallest
+
+
+def _chi_square(inside, total, share):
+    return ((inside - share * total) ** 2 / (share * (1 - share) * total)).sum(-1)
+
+
+def copies(signals: Signals) -> int:
+    """Samples that no attack can tell from one of the other side: same label, equal outputs.
+
+    Equal outputs of all models, and some model has the one among its members and not the other:
+    copies, or outputs so coarse that samples cannot be told apart. Both hide a leak. Caveat: copies
+    that are answered with numerical noise or fresh draws are not found.
+    """
+    kept = ~signals.population
+    alike = signals.labels[None], signals.margin[:, 0], signals.entropy[:, 0]
+    rows = np.vstack(alike)[:, kept].T
+    group, size = np.unique(rows, axis=0, return_inverse=True, return_counts=True)[1:]
+    inside = [np.bincount(group.ravel(), one, len(size)) for one in signals.member[:, kept]]
+    return int(size[((np.array(inside) > 0) & (inside < size)).any(0)].sum())
+
+
+def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | None = None) -> dict:
+    """Whether distribution instead of memorisation may tell members from non-members.
+
+    `split`: "pairs" or "bernoulli" where this package drew the members: nothing is doubted then.
+    Else `signals.info["split"]` is what a file declares (pairs, bernoulli or random), if it does.
+    `shift`: what `shift_guard` found on raw inputs; None: there are none.
+
+    doubt    a sentence with the reason and what to do, "" without one: the class mix differs
+             (`class_mix`, p < .01); the guard fails; or, undeclared and without raw inputs, there
+             is one split (all masks correlate by more than .9, complements included) or the same
+             samples are members more often than chance explains (p < .01)
+    assumed  a sentence where nothing but a declaration rules the last of these out, else ""
+    copies   the number of `copies`
+    remarks  what `read_outputs` found suspicious, and copies from 1 % of the samples on
+    """
+    kept, declared = ~signals.population, signals.info.get("split", "given") != "given"
+    found = {"doubt": "", "assumed": "", "copies": copies(signals)}
+    found["remarks"] = list(signals.info.get("remarks", ()))
+    if found["copies"] >= COPIES * kept.sum():
+        found["remarks"].append(
+            f"{found['copies']:,} of {kept.sum():,} samples have the label and outputs of a sample on "
+            "the other side: copies, or coarse outputs, hide a leak; keep one of each."
+        )
+    if split in ("pairs", "bernoulli"):
+        return found
+    member, reason = signals.member[:, kept], ""
+    splits = member[np.unique(units(member), return_index=True)[1]]
+    p, fixed = class_mix(signals.labels[kept], splits), _fixed(splits)
+    if p < MIX:
+        reason = f"their class mix differs (p = {p:.2g}). Give both sides the same mix of classes"
+    elif shift is not None and not shift.passed:
+        reason = f"the shift guard fails ({shift.note}). Take both sides from one source"
+    elif fixed and shift is None and declared:
+        found["assumed"] = f"Assumed, as the file declares: chance drew the members ({fixed})."
+    elif fixed and shift is None:
+        reason = f"{fixed}, and without images nothing shows that chance drew the members. "
+        reason += 'Add images to the file, or split="random" if it did'
+    if reason:
+        found["doubt"] = f"{DOUBT}: {reason}, or train models on random halves."
+    return found
+
+
+def _fixed(splits: np.ndarray) -> str:
+    """Why membership may be a property of the sample, whatever the model; "" if it is not."""
+    if np.abs(np.corrcoef(splits)).min() > ALIKE:
+        return "there is a single split"
+    often, share = splits.sum(0), splits.mean(1)
+    spread = ((often - often.mean()) ** 2).sum() / (share * (1 - share)).sum()
+    more_than_chance = chi2.sf(spread, len(often) - 1) < MIX
+    return "some samples are members of more models than others" if more_than_chance else ""

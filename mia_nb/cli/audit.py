@@ -98,8 +98,10 @@ def read_result(folder: store.Folder) -> dict:
 def status(record: dict) -> tuple[int, str]:
     """(exit status, line that says why) of a result.
 
-    3: a stated limit is exceeded. 1: none is, but the null self-test failed, or an attack ranks members below non-members
-    beyond chance, so that nothing vouches for the numbers. 0: otherwise, limits that could not be decided included.
+    3: a stated limit is exceeded. 1: none is, but members and non-members may differ in more than
+    membership, the null self-test failed, or an attack ranks members below non-members beyond
+    chance, so that nothing vouches for the numbers. 0: otherwise, limits that could not be decided
+    included.
     """
     outcomes = [verdict["outcome"] for verdict in record["verdicts"]]
     if not outcomes:
@@ -107,6 +109,8 @@ def status(record: dict) -> tuple[int, str]:
     checks = record["self_test"]
     if EXCEEDED in outcomes:
         return OVER, f"{outcomes.count(EXCEEDED)} of {len(outcomes)} stated limits exceeded at 95 % confidence"
+    if record.get("design", {}).get("doubt"):
+        return FAILED, "not established: members and non-members may differ in more than membership"
     if not checks["self_test_passed"]:
         return FAILED, "the null self-test failed: no verdict on a limit can be trusted; see Self-test in the report"
     if checks["inverted"]:
