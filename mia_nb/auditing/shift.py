@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,8 @@ def shift_guard(
     Below 1/2 nothing fails: in halves balanced by class, what the training folds have too much of the held-out one lacks,
     which lowers the AUC by about one standard error without any shift, and no shift lowers it.
     `samples`: larger sets are tested on that many, drawn with `seed`; None takes all (Lopez-Paz and Oquab 2017).
+    Inputs that are all equal tell nothing: auc and error are NaN, it is not passed, and the note
+    says that nothing could be tested, or that class histograms differ.
     Where it fails an attack's false positive rate means nothing: the note says "confounded, not membership". Raises
     ValueError for shapes that differ, x or labels that are not finite, and fewer than `folds` members or non-members. Caveat:
     a pass rules out shifts that a linear classifier sees in the leading components, no others; sets without randomised
@@ -58,15 +61,18 @@ def shift_guard(
     n1, n0 = int(member.sum()), int((~member).sum())
     if min(n1, n0) < folds:
         raise ValueError(f"{n1} members and {n0} non-members: {folds} folds need at least that many of each")
-    pixels = StandardScaler().fit_transform(x.reshape(len(x), -1).astype(np.float32))
+    table = _histograms(labels, member)
+    classes_p = float(chi2_contingency(table, correction=False).pvalue) if table.shape[1] > 1 else 1.0
+    pixels = x.reshape(len(x), -1).astype(np.float32)
+    if (pixels == pixels[0]).all():
+        return ShiftGuard(*_verdict(math.nan, math.nan, classes_p, n1, n0))
+    pixels = StandardScaler().fit_transform(pixels)
     size = min(components, *pixels.shape)
     solver = "randomized" if size < min(pixels.shape) else "full"
     features = PCA(size, whiten=True, svd_solver=solver, random_state=seed).fit_transform(pixels)
     split = StratifiedKFold(folds, shuffle=True, random_state=seed).split(features, member)
     value = float(np.mean([_held_out(features, member, *parts) for parts in split]))
     error = float(auc_null_error(n1, n0))
-    table = _histograms(labels, member)
-    classes_p = float(chi2_contingency(table, correction=False).pvalue) if table.shape[1] > 1 else 1.0
     return ShiftGuard(*_verdict(value, error, classes_p, n1, n0))
 
 
@@ -83,10 +89,9 @@ def _histograms(labels, member) -> np.ndarray:
 
 def _verdict(value, error, classes_p, n1, n0) -> tuple:
     seen = f"AUC {value:.3f} on raw inputs, {(value - 0.5) / error:+.1f} standard errors of {error:.3f} from 1/2"
-    size = f"{n1} members, {n0} non-members"
+    size, tested = f"{n1} members, {n0} non-members", not math.isnan(value)
     found = [seen] if value - 0.5 > ERRORS * error else []
     found += [f"class histograms differ (p = {classes_p:.2g})"] if classes_p < LEVEL else []
-    note = (
-        f"{CONFOUNDED}: {'; '.join(found)}; {size}" if found else f"no shift found: {seen}; classes p = {classes_p:.2g}; {size}"
-    )
-    return not found, value, error, classes_p, note
+    alike = f"no shift found: {seen}" if tested else "nothing could be tested: all raw inputs are equal"
+    note = f"{CONFOUNDED}: {'; '.join(found)}" if found else f"{alike}; classes p = {classes_p:.2g}"
+    return tested and not found, value, error, classes_p, f"{note}; {size}"
