@@ -48,7 +48,7 @@ def shift_guard(
     inclusion cannot pass by assertion.
     """
     x, labels, member = np.asarray(x), np.asarray(labels), np.asarray(member, bool)
-    if member.ndim != 1 or len(x) != len(member) or labels.shape != member.shape:
+    if member.ndim != 1 or x.shape[:1] != member.shape or labels.shape != member.shape:
         raise ValueError(f"x {x.shape}, labels {labels.shape}, member {member.shape}: wanted one entry of each per sample")
     for name, values in (("x", x), ("labels", labels)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():

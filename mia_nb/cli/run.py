@@ -243,6 +243,10 @@ class Progress:
     def write(self, text: str) -> None:
         parts = [part.strip() for part in re.split(r"[\r\n]", ANSI.sub("", text)) if part.strip()]
         self.last = parts[-1] if parts else self.last
+        for said in (part.partition(" UserWarning: ")[2] for part in parts):
+            if said and not self.quiet:  # the line of progress would be gone in a moment
+                clear = "\r\x1b[K" if sys.stdout.isatty() else ""
+                print(f"{clear}mia-nb: {said}", flush=True)
         self._show()
 
     def flush(self) -> None:
