@@ -249,6 +249,7 @@ def _decode(names: list[str], read: Callable[[str], BinaryIO], size: int | None 
     quiet = os.environ.get("MIA_NB_MODE") == "batch"
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
+        warnings.filterwarnings("ignore", category=UserWarning, module="PIL")  # of damaged EXIF
         with _opened(names[0], read) as first:
             area = first.width * first.height if size is None else size**2
         check_budget(f"{len(names):,} images of {area:,} pixels", len(names) * 3 * area)

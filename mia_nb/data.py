@@ -67,8 +67,8 @@ def load(
     exist, otherwise measured on all images returned. Raises ValueError of one line for whatever cannot be used.
     """
     name, root = str(name_or_path), Path(root)
-    path = Path(os.path.expanduser(name))
-    folder = name not in DATASETS and os.path.isdir(path)  # which, unlike Path.is_dir, takes any text
+    place = os.path.expanduser(name)
+    path, folder = Path(place), name not in DATASETS and os.path.isdir(place)
     for what, value in (("limit", limit), ("size", size), ("seed", seed)):
         whole = isinstance(value, int | np.integer) and (what != "seed" or value >= 0)
         if not (whole or (value is None and what != "seed")):
@@ -181,7 +181,7 @@ def _labels(y, samples: int, classes: Sequence[str] | None, name: str) -> tuple[
         y = y[:, 0]
     if y.shape != (samples,) or not samples:
         raise ValueError(f"{name}: labels have shape {y.shape}; wanted ({samples},), one class number per image")
-    whole = y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.rint(y)).all()
+    whole = y.dtype.kind == "f" and (y == np.rint(y)).all() and np.abs(y).max() < 2**53
     if y.dtype.kind not in "iub" and not whole:
         raise ValueError(f"{name}: labels are {y.dtype} and not whole numbers; wanted class numbers from 0")
     if y.dtype == bool:
