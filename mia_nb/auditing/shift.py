@@ -65,7 +65,7 @@ def shift_guard(
     classes_p = float(chi2_contingency(table, correction=False).pvalue) if table.shape[1] > 1 else 1.0
     pixels = x.reshape(len(x), -1).astype(np.float32)
     if (pixels == pixels[0]).all():
-        return ShiftGuard(*_verdict(math.nan, math.nan, classes_p, n1, n0))
+        return ShiftGuard(*_verdict(math.nan, math.nan, classes_p, n1, n0))._replace(passed=False)
     pixels = StandardScaler().fit_transform(pixels)
     size = min(components, *pixels.shape)
     solver = "randomized" if size < min(pixels.shape) else "full"
@@ -89,9 +89,11 @@ def _histograms(labels, member) -> np.ndarray:
 
 def _verdict(value, error, classes_p, n1, n0) -> tuple:
     seen = f"AUC {value:.3f} on raw inputs, {(value - 0.5) / error:+.1f} standard errors of {error:.3f} from 1/2"
-    size, tested = f"{n1} members, {n0} non-members", not math.isnan(value)
+    size = f"{n1} members, {n0} non-members"
     found = [seen] if value - 0.5 > ERRORS * error else []
     found += [f"class histograms differ (p = {classes_p:.2g})"] if classes_p < LEVEL else []
-    alike = f"no shift found: {seen}" if tested else "nothing could be tested: all raw inputs are equal"
+    equal = "nothing could be tested: all raw inputs are equal"
+    alike = equal if math.isnan(value) else f"no shift found: {seen}"
     note = f"{CONFOUNDED}: {'; '.join(found)}" if found else f"{alike}; classes p = {classes_p:.2g}"
-    return tested and not found, value, error, classes_p, f"{note}; {size}"
+    note = f"{note}; {size}"
+    return not found, value, error, classes_p, note
