@@ -1,21 +1,107 @@
-"""Image files to one uint8 array, decoded once and cached. Only `data` uses it."""
+"""Image files and .npz members to arrays. Sizes are read first; images are decoded once and cached."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import math
 import os
+import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm"}
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # others may start programs
+HEADER = 20_000  # bytes, of which NumPy takes 10,000 as a header
+BUDGET = "MIA_NB_MAX_GB"
 TINY = "tiny-imagenet-200"
 TINY_URL = f"http://cs231n.stanford.edu/{TINY}.zip"
+
+
+def check_budget(what: str, size: int) -> None:
+    """ValueError if `size` bytes are more than the environment variable MIA_NB_MAX_GB allows.
+
+    It counts 10^9 bytes; without it half of the memory of this machine, or of its control group.
+    """
+    text = os.environ.get(BUDGET, "")
+    try:
+        most = float(text) * 1e9 if text else _memory() / 2
+    except ValueError:
+        most = math.nan
+    if not most > 0:
+        raise ValueError(f"{BUDGET}={text!r}: wanted a number of gigabytes, such as 8")
+    if size > most:
+        raise ValueError(
+            f"{what} would take {size / 1e9:,.1f} GB of memory, and {most / 1e9:,.1f} are allowed: "
+            f"take fewer or smaller images, or raise {BUDGET}"
+        )
+
+
+def _memory() -> float:
+    """Bytes that this process may use, as far as it can be known."""
+    limits = [math.inf]
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kind, group = line.split(":", 2)
+            name = {"": "memory.max", "memory": "memory.limit_in_bytes"}.get(kind, "none")
+            for folder in (group, *Path(group).parents):
+                with contextlib.suppress(OSError, ValueError):  # "max" is no number
+                    limits.append(int(Path(f"/sys/fs/cgroup/{kind}/{folder}/{name}").read_text()))
+    return min(limits)
+
+
+def npz_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Those of the `wanted` arrays that an .npz holds, and the names of all its members.
+
+    Nothing else is read, and nothing before sizes by directory and headers agree and are allowed.
+    Raises ValueError of one line for a file that is no .npz, and for members that are no arrays.
+    """
+    if not os.path.isfile(path):
+        raise ValueError(f"{path} {'is no file' if os.path.exists(path) else 'does not exist'}")
+    try:
+        with zipfile.ZipFile(path) as packed:
+            members = {entry.filename.removesuffix(".npy"): entry for entry in packed.infolist()}
+            chosen = {name: members[name] for name in wanted if name in members}
+            size = sum(_array_bytes(packed, entry) for entry in chosen.values())
+            check_budget(" and ".join(chosen), size)
+            arrays = {}
+            for name, entry in chosen.items():
+                with packed.open(entry) as file:
+                    arrays[name] = npy.read_array(file, allow_pickle=False)
+    except Exception as error:  # zip files, compression and headers fail in many kinds
+        raise ValueError(f"{path} cannot be read as .npz of plain arrays: {_line(error)}") from error
+    return arrays, list(members)
+
+
+def _array_bytes(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
+    """Bytes of a member's array by its header; ValueError unless so many follow it."""
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    with packed.open(entry) as file:
+        head = BytesIO(file.read(HEADER))  # a header may claim to be of 4 GB itself
+    try:
+        shape, _, dtype = read[npy.read_magic(head)](head)
+    except Exception as error:
+        raise ValueError(f"{entry.filename} is no array: {_line(error)}") from error
+    claimed, there = math.prod(shape) * dtype.itemsize, entry.file_size - head.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{entry.filename} holds Python objects, which could run code when read")
+    if min(shape, default=0) < 0 or claimed != there:
+        raise ValueError(f"{entry.filename} claims {claimed:,} bytes in {shape}, and has {there:,}")
+    return claimed
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def class_folders(path: Path, cache: Path, size: int | None = None) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -23,7 +109,10 @@ def class_folders(path: Path, cache: Path, size: int | None = None) -> tuple[np.
 
     size: side in pixels; the largest square in the middle of each image, scaled. None: as they are.
     """
-    folders = sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
+    try:
+        folders = sorted(e.name for e in os.scandir(path) if e.is_dir() and e.name[0] != ".")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if len(folders) < 2:
         raise ValueError(
             f"{path} holds {len(folders)} class folders; wanted {path}/<class>/<image files> for two or more classes"
@@ -41,9 +130,15 @@ def class_folders(path: Path, cache: Path, size: int | None = None) -> tuple[np.
         stamp += found
         labels += [label] * len(found)
     names = [name for name, *_ in stamp]
-    stamp += [] if size is None else [("size", size, 0)]
-    x = _cached(cache, path, stamp, lambda: _decode(names, lambda name: (path / name).read_bytes(), size))
+    stamp += [("upright", size)]
+    x = _cached(cache, path, stamp, lambda: _decode(names, lambda name: _open(path / name), size))
     return x, np.array(labels), folders
+
+
+def _open(file: Path) -> BinaryIO:
+    if file.exists() and not file.is_file():
+        raise OSError("it is no regular file (a pipe, a socket or a device); remove it")
+    return open(file, "rb")
 
 
 def _images_in(path: Path, folder: str):
@@ -59,13 +154,13 @@ def tiny_imagenet(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, l
     if folder.is_dir():
         names = [file.relative_to(root).as_posix() for file in folder.rglob("*.JPEG")]
         stamp = [(name, *_size_and_time((root / name).stat())) for name in sorted(names)]
-        return _tiny_parts(root / ".cache", folder, stamp, names, lambda name: (root / name).read_bytes())
+        return _tiny_parts(root / ".cache", folder, stamp, names, lambda name: _open(root / name))
     if not archive.is_file():
         _fetch_tiny(archive, download)
     try:
         with zipfile.ZipFile(archive) as packed:
             stamp = [_size_and_time(archive.stat())]
-            return _tiny_parts(root / ".cache", archive, stamp, packed.namelist(), packed.read)
+            return _tiny_parts(root / ".cache", archive, stamp, packed.namelist(), lambda name: BytesIO(packed.read(name)))
     except zipfile.BadZipFile as error:
         raise ValueError(f"{archive} is not an intact zip archive ({error}): remove it and fetch it again") from error
 
@@ -84,9 +179,10 @@ def _fetch_tiny(archive: Path, download: bool):
         raise ValueError(f"tiny_imagenet could not be downloaded from {TINY_URL}: {error}") from error
 
 
-def _tiny_parts(cache: Path, source: Path, stamp: list, names: list[str], read: Callable[[str], bytes]):
+def _tiny_parts(cache: Path, source: Path, stamp: list, names: list[str], read: Callable[[str], BinaryIO]):
     try:
-        rows = [line.split("\t") for line in read(f"{TINY}/val/val_annotations.txt").decode().splitlines()]
+        with read(f"{TINY}/val/val_annotations.txt") as file:
+            rows = [line.split("\t") for line in file.read().decode().splitlines()]
     except (KeyError, OSError) as error:
         raise ValueError(f"{source} holds no val/val_annotations.txt: it is not the official {TINY}") from error
     train = sorted(name for name in names if name.startswith(f"{TINY}/train/") and name.endswith(".JPEG"))
@@ -100,24 +196,43 @@ def _size_and_time(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _decode(names: list[str], read: Callable[[str], bytes], size: int | None = None) -> np.ndarray:
+@contextlib.contextmanager
+def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
+    """The image of a file, nothing decoded but its header; whatever fails, a ValueError of one line."""
+    from PIL import Image, UnidentifiedImageError
+
+    said = name if name.isprintable() else ascii(name)
+    try:
+        with read(name) as file, Image.open(file, formats=FORMATS) as image:
+            if image.mode[0] in "IF":
+                raise ValueError(f"mode {image.mode} has more than 8 bits per channel")
+            yield image
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        most = f"{Image.MAX_IMAGE_PIXELS / 1e6:.0f} million"
+        advice = "scale it down, or leave it out"
+        raise ValueError(f"{said} has more than {most} pixels: {advice}") from error
+    except UnidentifiedImageError as error:
+        known = ", ".join(FORMATS)
+        raise ValueError(f"{said} cannot be read as an image: it is none of {known}") from error
+    except Exception as error:  # Pillow's plugins raise many kinds
+        raise ValueError(f"{said} cannot be read as an 8-bit image: {_line(error)}") from error
+
+
+def _decode(names: list[str], read: Callable[[str], BinaryIO], size: int | None = None) -> np.ndarray:
     """(N, C, H, W) uint8 of the named files, which must agree in size or are made to; C = 1 when all are grey, else 3."""
     from PIL import Image, ImageOps
     from tqdm.auto import tqdm
 
     def pixels(name):
-        try:
-            with Image.open(BytesIO(read(name))) as image:
-                if image.mode[0] in "IF":
-                    raise ValueError(f"mode {image.mode} has more than 8 bits per channel")
-                colours = image.convert("RGB")
-                colours = colours if size is None else ImageOps.fit(colours, (size, size), Image.Resampling.BICUBIC)
-                return np.asarray(colours).transpose(2, 0, 1), image.mode in ("1", "L", "LA")
-        except Exception as error:  # Pillow's plugins raise many kinds
-            raise ValueError(f"{name} cannot be read as an 8-bit image: {error}") from error
-
-    shape = pixels(names[0])[0].shape
-    x, grey = np.empty((len(names), *shape), np.uint8), np.empty(len(names), bool)
+        with _opened(name, read) as image:
+            if size is None and image.width * image.height != area:  # refused for its size, undecoded
+                return np.broadcast_to(np.uint8(0), (3, image.height, image.width)), False
+            image.load()
+            with contextlib.suppress(Exception):  # who writes a broken orientation has none
+                ImageOps.exif_transpose(image, in_place=True)
+            colours = image.convert("RGB")
+            colours = colours if size is None else ImageOps.fit(colours, (size, size), Image.Resampling.BICUBIC)
+            return np.asarray(colours).transpose(2, 0, 1), image.mode in ("1", "L", "LA")
 
     def fill(block):
         for i in block:
@@ -132,18 +247,27 @@ def _decode(names: list[str], read: Callable[[str], bytes], size: int | None = N
 
     blocks = [range(start, min(start + 256, len(names))) for start in range(0, len(names), 256)]
     quiet = os.environ.get("MIA_NB_MODE") == "batch"
-    bar = tqdm(total=len(names), desc="reading images", unit="image", leave=False, disable=quiet)
-    with bar, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for count in pool.map(fill, blocks):
-            bar.update(count)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        warnings.filterwarnings("ignore", category=UserWarning, module="PIL")  # of damaged EXIF
+        with _opened(names[0], read) as first:
+            area = first.width * first.height if size is None else size**2
+        check_budget(f"{len(names):,} images of {area:,} pixels", len(names) * 3 * area)
+        shape = pixels(names[0])[0].shape
+        x, grey = np.empty((len(names), *shape), np.uint8), np.empty(len(names), bool)
+        bar = tqdm(total=len(names), desc="reading images", unit="image", leave=False, disable=quiet)
+        with bar, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            for count in pool.map(fill, blocks):
+                bar.update(count)
     return np.ascontiguousarray(x[:, :1]) if grey.all() else x
 
 
 def _cached(folder: Path, source: Path, stamp: list, decode: Callable[[], np.ndarray]) -> np.ndarray:
     """decode(), or its result of last time. A file's name holds source, stamp and checksum; what does not fit is rebuilt."""
-    prefix = hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]
+    prefix = hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:16]
     key = f"{prefix}-{hashlib.sha256(repr(stamp).encode()).hexdigest()[:32]}"
     for file in folder.glob(f"{key}-*.npy"):
+        check_budget(str(source), file.stat().st_size)
         try:
             x = np.load(file, allow_pickle=False)
         except (OSError, ValueError, EOFError):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import inspect
 import json
-import zipfile
-import zlib
+import math
+import os
+import unicodedata
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mia_nb._image_files import class_folders, tiny_imagenet
+from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
 from mia_nb.types import Images
 
 PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
@@ -26,6 +29,7 @@ PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses the
     "tiny_imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
 }
 SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "noise": 0.25}
+DARK = 16  # float images that are nowhere brighter, of 255, were probably meant otherwise
 AUGMENTATIONS = ("crop", "flip", "cutout")
 
 
@@ -46,24 +50,36 @@ def load(
       members. Fetched only with download=True.
     * a folder of class folders of images, of one size or made so: with size=64 the largest square in the middle of each,
       scaled to 64 x 64 (bicubic). Classes are the sorted folder names. All images grey: one channel, else
-      three; transparency is dropped. Decoded pixels are cached under `root`/.cache, keyed by path, file names, sizes and times.
+      three; transparency is dropped. Images are turned as their EXIF orientation says; of an animation the first frame counts,
+      of a colour of 16 bits the upper 8. Decoded pixels are cached under `root`/.cache, keyed by path,
+      file names, sizes and times.
     * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or (N, 1), optional val_* and
       test_* (all are concatenated, in that order), optional `classes` (K,) of names. Floats within 0..1 are multiplied by 255,
       other floats must lie within 0..255; both are rounded.
     * "synthetic:classes=10,n=2000,size=32,channels=3,seed=0,noise=0.25": one smooth random pattern per class plus pixel noise.
 
+    Image folders, .npz and synthetic images that would take more memory than the environment variable
+    MIA_NB_MAX_GB says (default: half of the memory) are refused by their headers, before they are read.
+    A UserWarning of one line says how what can be read in two ways was read: boolean labels, nearly
+    black floats, class names that look alike.
+
     limit: keep that many, stratified by class, chosen by `seed`, in data order. Mean and std are the published ones where they
     exist, otherwise measured on all images returned. Raises ValueError of one line for whatever cannot be used.
     """
     name, root = str(name_or_path), Path(root)
-    path = Path(name).expanduser()
-    if size is not None and (size < 1 or name in DATASETS or not path.is_dir()):
+    place = os.path.expanduser(name)
+    path, folder = Path(place), name not in DATASETS and os.path.isdir(place)
+    for what, value in (("limit", limit), ("size", size), ("seed", seed)):
+        whole = isinstance(value, int | np.integer) and (what != "seed" or value >= 0)
+        if not (whole or (value is None and what != "seed")):
+            raise ValueError(f"{what}={_shown(value)}: wanted a whole number")
+    if size is not None and (size < 1 or not folder):
         raise ValueError(f"size={size} for {name!r}: wanted a side in pixels, for a folder of class folders of images")
     if name in DATASETS:
         x, y, classes = DATASETS[name](root, download)
     elif name == "synthetic" or name.startswith("synthetic:"):
         (x, y, classes), name = _synthetic(name.partition(":")[2]), "synthetic"
-    elif path.is_dir():
+    elif folder:
         (x, y, classes), name = class_folders(path, root / ".cache", size), path.resolve().name
     elif path.suffix == ".npz":
         (x, y, classes), name = _npz(path), path.stem
@@ -89,25 +105,51 @@ def from_arrays(x, y, *, classes: Sequence[str] | None = None, name="arrays", me
     on all columns (a constant channel gets std 1); (0,) and (1,): the model normalises. Raises ValueError on NaN, on values out
     of range, and on labels that are negative, fractional, beyond `classes` or, without `classes`, skip a number.
     """
-    x = torch.from_numpy(np.array(_as_uint8(np.asarray(x), name), order="C"))  # a copy: the digest must stay true
-    if x.ndim != 4 or not 1 <= x.shape[1] <= 4 or not len(x):
-        raise ValueError(f"{name}: images have shape {tuple(x.shape)}; wanted (N, C, H, W) with 1 to 4 channels")
+    x = np.asarray(x)
+    if x.ndim != 4 or not 1 <= x.shape[1] <= 4 or not x.size:
+        raise ValueError(f"{name}: images have shape {x.shape}; wanted (N, C, H, W) with 1 to 4 channels")
+    x = torch.from_numpy(np.array(_as_uint8(x, name), order="C"))  # a copy: the digest must stay true
     y, classes = _labels(y, len(x), classes, name)
+    _warn_of_twins(classes, name)
+    given = f"mean={_shown(mean)}, std={_shown(std)}"
     if (mean is None) != (std is None):
-        raise ValueError(f"mean={mean}, std={std}: give both or none")
-    if mean is None:
-        mean, std = _measure(x)
-    mean, std = tuple(map(float, mean)), tuple(map(float, std))
-    if not len(mean) == len(std) or len(mean) not in (1, x.shape[1]) or not min(std) > 0:
-        raise ValueError(
-            f"{name}: mean={mean}, std={std}; wanted one positive std and one mean for each of {x.shape[1]} channels"
-        )
+        raise ValueError(f"{given}: give both or none")
+    try:
+        mean, std = (tuple(map(float, v)) for v in (_measure(x) if mean is None else (mean, std)))
+    except (TypeError, ValueError, OverflowError):
+        mean = std = ()
+    fine = np.isfinite([*mean, *std]).all() and min(std, default=0) > 0
+    if len(mean) != len(std) or len(mean) not in (1, x.shape[1]) or not fine:
+        wanted = f"one positive std and one mean for each of {x.shape[1]} channels"
+        raise ValueError(f"{name}: {given}; wanted {wanted}")
     if canary is not None and (canary := np.asarray(canary, bool)).shape != y.shape:
         raise ValueError(f"{name}: canary has shape {canary.shape}; wanted {y.shape}")
     digest = hashlib.sha256(json.dumps([list(x.shape), len(classes), mean, std]).encode())
     digest.update(memoryview(x.numpy()).cast("B"))
     digest.update(y.astype("<i8").tobytes() + (b"" if canary is None else canary.tobytes()))
     return Images(x, torch.from_numpy(y), classes, name, digest.hexdigest(), mean, std, canary)
+
+
+def _shown(value) -> str:
+    return " ".join(repr(value).split())[:60]
+
+
+def _warn(text: str) -> None:
+    """A UserWarning at the line that called this module."""
+    frames = enumerate(inspect.stack(0), 1)
+    warnings.warn(text, stacklevel=next(i for i, at in frames if at.filename != __file__))
+
+
+def _warn_of_twins(classes: tuple[str, ...], name: str) -> None:
+    seen, twins = {}, []
+    for one in classes:
+        spelt = unicodedata.normalize("NFC", one).casefold().strip()
+        twins += [(seen[spelt], one)] if spelt in seen else []
+        seen.setdefault(spelt, one)
+    if twins:
+        more = f" ({len(twins) - 1} more such pairs)" if len(twins) > 1 else ""
+        first, other = map(ascii, twins[0])
+        _warn(f"{name}: class names {first} and {other} look alike, read as two classes{more}")
 
 
 def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:
@@ -124,6 +166,11 @@ def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:
             f"{name}: pixels run from {low:g} to {high:g}; wanted 0..255, or floats within 0..1 (not yet normalised)"
         )
     if np.issubdtype(x.dtype, np.floating):
+        if 1 < high <= DARK:
+            _warn(
+                f"{name}: float pixels run from {low:g} to {high:g} and were read as 0..255, nearly "
+                "black; where 1 should be white, clip them to 0..1"
+            )
         x = np.rint(x * 255 if high <= 1 else x)
     return x.astype(np.uint8)
 
@@ -134,8 +181,14 @@ def _labels(y, samples: int, classes: Sequence[str] | None, name: str) -> tuple[
         y = y[:, 0]
     if y.shape != (samples,) or not samples:
         raise ValueError(f"{name}: labels have shape {y.shape}; wanted ({samples},), one class number per image")
-    if y.dtype.kind not in "iub" and not (y.dtype.kind == "f" and (y == np.rint(y)).all()):
+    whole = y.dtype.kind == "f" and (y == np.rint(y)).all() and np.abs(y).max() < 2**53
+    if y.dtype.kind not in "iub" and not whole:
         raise ValueError(f"{name}: labels are {y.dtype} and not whole numbers; wanted class numbers from 0")
+    if y.dtype == bool:
+        _warn(f"{name}: boolean labels were read as class 0 (False) and class 1 (True)")
+    listed = hasattr(classes, "__len__") and getattr(classes, "ndim", 1) == 1
+    if classes is not None and (isinstance(classes, str | bytes) or not listed):
+        raise ValueError(f"{name}: classes={_shown(classes)}; wanted a list of names, one for each class")
     y = y.astype(np.int64)
     count = len(classes) if classes is not None else int(y.max()) + 1
     if y.min() < 0 or y.max() >= count:
@@ -145,7 +198,8 @@ def _labels(y, samples: int, classes: Sequence[str] | None, name: str) -> tuple[
         raise ValueError(f"{name}: labels run to {y.max()} but class {missing} has no image; number them 0..{present.size - 1}")
     if count < 2:
         raise ValueError(f"{name}: all labels are of one class; a classifier needs two or more")
-    return y, tuple(map(str, classes if classes is not None else range(count)))
+    names = range(count) if classes is None else classes
+    return y, tuple(one.decode() if isinstance(one, bytes) else str(one) for one in names)
 
 
 def _measure(x: Tensor) -> tuple[list[float], list[float]]:
@@ -210,8 +264,12 @@ def _synthetic(options: str):
         except ValueError:
             raise ValueError(f"synthetic: {key}={value!r}; wanted a number such as {SYNTHETIC[key]}") from None
     count, n, size, channels, seed = (values[key] for key in ("classes", "n", "size", "channels", "seed"))
-    if not (2 <= count <= n and size > 0 and 1 <= channels <= 4 and values["noise"] >= 0):
-        raise ValueError(f"synthetic: {values}; wanted 2 <= classes <= n, size > 0, 1 to 4 channels, noise >= 0")
+    fine = 2 <= count <= n and size > 0 and 1 <= channels <= 4 and seed >= 0
+    if not (fine and 0 <= values["noise"] < math.inf):
+        wanted = "2 <= classes <= n, size > 0, 1 to 4 channels, seed >= 0, finite noise >= 0"
+        raise ValueError(f"synthetic: {values}; wanted {wanted}")
+    pixels = size * size * channels
+    check_budget(f"synthetic: {n:,} images of {pixels:,} values", pixels * (16 * n + 12 * count))
     rng = np.random.default_rng([4, seed])
     waves = np.cos(np.pi * np.arange(3)[:, None] * (np.arange(size) + 0.5) / size)
     patterns = np.einsum("kcab,ai,bj->kcij", rng.normal(size=(count, channels, 3, 3)), waves, waves)
@@ -222,17 +280,13 @@ def _synthetic(options: str):
 
 
 def _npz(path: Path):
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except FileNotFoundError:
-        raise ValueError(f"{path} does not exist") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read as .npz of plain arrays: {error}") from error
-    parts = [part for part in ("train", "val", "test") if f"{part}_images" in arrays]
+    parts = ("train", "val", "test")
+    wanted = [f"{part}_{what}" for part in parts for what in ("images", "labels")]
+    arrays, held = npz_arrays(path, [*wanted, "classes"])
+    parts = [part for part in parts if f"{part}_images" in arrays]
     if "train" not in parts or (missing := [p for p in parts if f"{p}_labels" not in arrays]):
         lacks = "train_images" if "train" not in parts else f"{missing[0]}_labels"
-        raise ValueError(f"{path.name} holds {', '.join(arrays) or 'nothing'}; it lacks {lacks}")
+        raise ValueError(f"{path.name} holds {', '.join(held[:9]) or 'nothing'}; it lacks {lacks}")
     images, labels = ([arrays[f"{part}_{what}"] for part in parts] for what in ("images", "labels"))
     shapes = [array.shape[1:] for array in images]
     if len(set(shapes)) > 1:
@@ -242,13 +296,14 @@ def _npz(path: Path):
     if len(shapes[0]) not in (2, 3) or (len(shapes[0]) == 3 and shapes[0][2] > 4):
         raise ValueError(f"{path.name}: images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4")
     for part, x, y in zip(parts, images, labels, strict=True):
-        if len(x) != len(y) or y.shape[1:] not in ((), (1,)):
+        if x.shape[:1] != y.shape[:1] or y.shape[1:] not in ((), (1,)):
             raise ValueError(
                 f"{path.name}: {part}_labels have shape {y.shape}; wanted one class number for each of {len(x)} images"
             )
     if len({part.dtype for part in images}) > 1:  # else 0..1 and 0..255 would be told apart on all of them together
         images = [_as_uint8(part, path.name) for part in images]
-    x = _channels_first(_as_uint8(np.concatenate(images), path.name))
+    images = np.concatenate(images) if len(images) > 1 else images[0]
+    x = _channels_first(_as_uint8(images, path.name))
     y, classes = _labels(np.concatenate([y.reshape(-1) for y in labels]), len(x), arrays.get("classes"), path.name)
     return x, y, classes
 

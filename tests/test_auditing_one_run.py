@@ -11,12 +11,23 @@ from time import perf_counter
 import numpy as np
 import pytest
 from attack_worlds import signals
-from scipy.special import ndtr, ndtri
+from scipy.optimize import brentq
+from scipy.special import expit, ndtr, ndtri
 from scipy.stats import binom, norm
 
 from mia_nb.accounting import gaussian_epsilon
 from mia_nb.attacks import score
-from mia_nb.auditing.one_run import GRID, apart, audit, check_bernoulli, numbers_tried, one_run, one_run_epsilon
+from mia_nb.auditing.one_run import (
+    GRID,
+    _fdp_rejects,
+    _largest,
+    apart,
+    audit,
+    check_bernoulli,
+    numbers_tried,
+    one_run,
+    one_run_epsilon,
+)
 from mia_nb.types import Scores
 
 STEINKE = [  # m, r, v, delta, epsilon, tolerance: the first two published
@@ -123,6 +134,57 @@ def test_fifty_thousand_canaries_take_less_than_a_second(method):
         start = perf_counter()
         assert bound(50_000, guesses, correct, method=method) > 0
         assert perf_counter() - start < 1
+
+
+def slow_steinke(m, r, v, delta, alpha=0.05):
+    """Every value of the pmf, one after the other."""
+    below = np.arange(v - 1, -1, -1)
+
+    def excess(epsilon):
+        q = expit(epsilon)
+        means = np.cumsum(binom.pmf(below, r, q)) / np.arange(1, v + 1)
+        return binom.sf(v - 1, r, q) + 2 * m * delta * means.max() - alpha
+
+    return 0.0 if excess(0.0) >= 0 else brentq(excess, 0.0, 40.0, xtol=1e-12)
+
+
+@pytest.mark.parametrize("m", [1, 7, 100, 8000])
+def test_the_bound_by_bisection_agrees_with_the_sum_over_all_counts(m):
+    rng = np.random.default_rng(m)
+    for r in {1, m // 10 or 1, m // 2 or 1, m}:
+        for v in {1, r, r * 9 // 10, r * 6 // 10, (r + 1) // 2, int(rng.integers(r + 1))} - {0}:
+            for delta in (0.0, 1e-5, 1e-3, 0.05):
+                assert bound(m, r, v, delta) == pytest.approx(slow_steinke(m, r, v, delta), abs=1e-9), (r, v, delta)
+
+
+def slow_fdp(m, r, v, mu, alpha=0.05):
+    a, b = alpha * v / m, alpha * (r - v) / m
+    for i in range(v - 1, -1, -1):
+        reached = max(b, ndtr(ndtri(min(a, 1.0)) - mu))
+        a, b = a + i / (r - i) * (reached - b), reached
+    return a + b > r / m
+
+
+@pytest.mark.parametrize(
+    ("m", "r", "v"), [(50, 50, 33), (2000, 2000, 1060), (2000, 100, 66), (20_000, 20_000, 10_240), (900, 900, 460)]
+)
+def test_the_gaussian_recursion_that_stops_early_rejects_what_the_whole_one_does(m, r, v):
+    found, step = _largest(_fdp_rejects(m, r, v, 0.05)), 1e-6
+    assert not slow_fdp(m, r, v, found + step)
+    assert slow_fdp(m, r, v, found - step) if found > step else found == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_thousand_million_canaries_are_judged_at_once(method):
+    m, start = 10**9, perf_counter()
+    few = [bound(m, r, v, 1e-11, method=method) for r, v in ((m, 6 * 10**8), (10**6, 10**6), (m, 5 * 10**8))]
+    assert perf_counter() - start < 1
+    assert few[0] > 0.4 and few[1] > 5 and few[2] == 0
+    # thirty standard deviations above chance
+    at = [bound(n, n, int(n / 2 + 15 * n**0.5), 0.01 / n, method=method) for n in (10**8, 10**9)]
+    assert 0 < at[1] < at[0] < 5 * at[1]
+    with pytest.raises(ValueError, match="at most 10,000,000,000; audit a part"):
+        bound(10**12, 10, 9, method=method)
 
 
 def test_bounds_stay_below_the_truth_of_a_gaussian_channel_in_95_percent_of_runs():

@@ -202,6 +202,16 @@ def test_large_sets_are_tested_on_a_part_and_flat_ones_are_accepted():
     assert verdict.error == pytest.approx(np.sqrt(501 / (12 * 250**2)), rel=0.05) and verdict.passed
 
 
+@pytest.mark.parametrize("value", [0, 0.1, 255])
+def test_inputs_that_are_all_equal_tell_nothing_and_do_not_pass(value):
+    x, member = np.full((40, 3, 4, 4), value), np.arange(40) < 20
+    verdict = shift_guard(x, np.arange(40) % 4, member)
+    assert not verdict.passed and np.isnan([verdict.auc, verdict.error]).all()
+    assert verdict.note.startswith("nothing could be tested: all raw inputs are equal; classes p = 1; 20 members")
+    verdict = shift_guard(x, np.arange(40) < 20, member)
+    assert verdict.note.startswith("confounded, not membership: class histograms differ (p = 2.5e-10)")
+
+
 def test_the_guard_refuses_bad_input_in_one_line():
     with pytest.raises(ValueError, match="one entry of each per sample"):
         shift_guard(np.zeros((5, 3)), np.zeros(4), np.zeros(5, bool))

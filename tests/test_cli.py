@@ -310,6 +310,22 @@ def test_progress_is_the_last_line_written_and_rewritten_in_place_on_a_terminal(
     assert re.fullmatch(r"\r\x1b\[Ka.ipynb +0.0 s  failed\n", capsys.readouterr().out)
 
 
+def test_a_warning_of_a_notebook_stays_on_the_screen_as_one_line(capsys):
+    progress = runner.Progress("a.ipynb", 4)
+    progress.write("/tmp/1.py:1: UserWarning: set: classes 'a' and 'A' look alike\n  images = data.load(path)\n")
+    assert capsys.readouterr().out == "mia-nb: set: classes 'a' and 'A' look alike\n"
+
+
+def test_a_warning_of_a_command_is_one_line(capsys, monkeypatch, tmp_path):
+    labels = np.arange(60) % 2 == 0
+    np.savez(tmp_path / "set.npz", train_images=np.zeros((60, 4, 4), np.uint8), train_labels=labels)
+    options = [f"dataset={tmp_path / 'set.npz'}", "num_models=2", "batch=1000"]
+    assert main(["estimate", *(part for option in options for part in ("-p", option))]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "mia-nb: set.npz: boolean labels were read as class 0 (False) and class 1 (True)"
+    assert len(said) == 2 and said[1].startswith("mia-nb: batch=1000 ")
+
+
 @pytest.mark.notebook
 def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
     argv = ["run", "all", "--preset", "small", "-p", "flag", "false", "-p", "lr=1e-3"]

@@ -6,8 +6,15 @@ import hashlib
 import os
 import pickle
 import shutil
+import struct
 import subprocess
 import sys
+import unicodedata
+import warnings
+import zipfile
+import zlib
+from io import BytesIO
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -175,6 +182,16 @@ def test_a_missing_data_set_is_not_downloaded_without_permission(name, tmp_path)
         ("synthetic:klasses=3", "no option 'klasses'"),
         ("synthetic:n=many", "n='many'; wanted a number such as 2000"),
         ("synthetic:n=3,classes=10", "2 <= classes <= n"),
+        ("synthetic:seed=-1", "seed >= 0"),
+        ("synthetic:noise=inf", "finite noise"),
+        ("synthetic:size=100000", "raise MIA_NB_MAX_GB"),
+        ("synthetic:n=1000000000000", "raise MIA_NB_MAX_GB"),
+        ("", "no data set or folder ''"),
+        ("/dev/zero", "no data set or folder"),
+        ("a\0b", "no data set or folder"),
+        ("a\0b.npz", "does not exist"),
+        ("x" * 5000, "no data set or folder"),
+        ("~nobody-of-this-name/x", "no data set or folder"),
     ],
 )
 def test_an_unknown_name_or_option_is_refused_in_one_line(name, says):
@@ -306,6 +323,167 @@ def test_bad_folders_are_refused_in_one_line_that_names_the_file(colours, tmp_pa
         data.load(path / "cat", root=tmp_path)
 
 
+def written(image, kind="PNG", **options) -> bytes:
+    image.save(buffer := BytesIO(), kind, **options)
+    return buffer.getvalue()
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds next to nothing."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = zlib.compress(bytes(1 << 20))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("size", [None, 8])
+@pytest.mark.parametrize(("side", "first"), [(13_000, True), (13_000, False), (30_000, False)])
+def test_images_of_hundreds_of_millions_of_pixels_are_refused_by_their_header(colours, tmp_path, size, side, first):
+    path, _ = colours
+    (path / "cat" / ("0.png" if first else "zebra.png")).write_bytes(png_header(side, side))
+    start = perf_counter()
+    with warnings.catch_warnings(), pytest.raises(ValueError, match="has more than 89 million pixels: scale") as error:
+        warnings.simplefilter("error")
+        data.load(path, root=tmp_path, size=size)
+    assert perf_counter() - start < 1 and "\n" not in str(error.value)
+
+
+def test_an_image_of_another_size_is_refused_undecoded(colours, tmp_path):
+    path, _ = colours
+    (path / "dog" / "002.png").write_bytes(png_header(9000, 9000))  # cannot be decoded
+    with pytest.raises(ValueError, match=r"cat/000.png and dog/002.png are 11x9 and 9000x9000"):
+        data.load(path, root=tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF"])
+def test_images_are_turned_as_their_exif_orientation_says(tmp_path, kind):
+    picture = np.zeros((16, 24, 3), np.uint8)
+    picture[:8, :8], picture[:8, 16:], picture[8:, :8] = 250, 160, 80  # corners that tell all eight apart
+    upright = {1: picture, 2: picture[:, ::-1], 3: picture[::-1, ::-1], 4: picture[::-1]}
+    turned = picture.transpose(1, 0, 2)
+    upright |= {5: turned, 6: turned[:, ::-1], 7: turned[::-1, ::-1], 8: turned[::-1]}
+    for orientation, wanted in upright.items():
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        path = tmp_path / str(orientation)
+        for name in ("cat", "dog"):
+            (path / name).mkdir(parents=True)
+            (path / name / f"0.{kind.lower()}").write_bytes(written(Image.fromarray(picture), kind, exif=exif))
+        x = data.load(path, root=tmp_path).x.numpy().transpose(0, 2, 3, 1)
+        assert x.shape[1:] == wanted.shape and np.abs(x.astype(int) - wanted).max() < 40, orientation
+
+
+def test_a_cache_from_before_orientations_were_read_is_not_used(colours, tmp_path):
+    path, _ = colours
+    data.load(path, root=tmp_path)
+    (cache,) = (tmp_path / ".cache").iterdir()
+    stamp = [(f"{p.parent.name}/{p.name}", p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(path.glob("*/*.png"))]
+    assert hashlib.sha256(repr(stamp).encode()).hexdigest()[:32] not in cache.name
+
+
+GREY, COLOUR = Image.new("L", (11, 9), 77), Image.new("RGB", (11, 9), (10, 20, 30))
+BROKEN_EXIF = b"Exif\0\0" + b"II*\0" + b"\xff" * 40
+IMAGES = {  # a file beside good ones: its name, its bytes, and its colour at the top left or what is said of it
+    "grey": ("x.png", written(GREY), (77, 77, 77)),
+    "with a broken EXIF": ("x.jpg", written(COLOUR, "JPEG", exif=BROKEN_EXIF, quality=100), (10, 20, 30)),
+    "one bit": ("x.png", written(Image.new("1", (11, 9), 1)), (255, 255, 255)),
+    "with a palette": ("x.png", written(COLOUR.convert("P", palette=Image.Palette.ADAPTIVE)), (10, 20, 30)),
+    "with transparency": ("x.png", written(Image.new("RGBA", (11, 9), (1, 2, 3, 0))), (1, 2, 3)),
+    "CMYK": ("x.jpg", written(Image.new("CMYK", (11, 9), (255, 0, 0, 0)), "JPEG", quality=100), (0, 255, 255)),
+    "moving": (
+        "x.gif",
+        written(COLOUR, "GIF", save_all=True, append_images=[Image.new("RGB", (11, 9), (200, 0, 0))]),
+        (10, 20, 30),
+    ),
+    "of another format than its name": ("x.bmp", written(COLOUR), (10, 20, 30)),
+    "whose name is not UTF-8": ("\udcff.png", written(COLOUR), (10, 20, 30)),
+    "of 16 bits": ("x.png", written(Image.fromarray(np.ones((9, 11), np.uint16))), "more than 8 bits per channel"),
+    "of floats": ("x.tif", written(Image.new("F", (11, 9)), "TIFF"), "more than 8 bits per channel"),
+    "empty": ("x.png", b"", "dog/x.png cannot be read as an image: it is none of BMP, GIF, JPEG"),
+    "text": ("x.png", b"hello", "cannot be read as an image: it is none of"),
+    "for another program": ("x.png", written(COLOUR, "EPS"), "cannot be read as an image: it is none of"),
+    "cut short": ("x.png", written(COLOUR)[:45], "dog/x.png cannot be read as an 8-bit image"),
+    "a JPEG cut short": ("x.jpg", written(COLOUR, "JPEG")[:-40], "dog/x.jpg cannot be .*: Truncated"),
+    "a name of two lines": ("x\ny.png", b"hello", r"'dog/x\\ny.png' cannot be read"),
+}
+
+
+@pytest.mark.parametrize("what", IMAGES)
+def test_an_odd_image_is_read_as_it_looks_or_refused_in_one_line(colours, tmp_path, what):
+    path, _ = colours
+    name, content, wanted = IMAGES[what]
+    (path / "dog" / name).write_bytes(content)
+    if isinstance(wanted, str):
+        with pytest.raises(ValueError, match=wanted) as error:
+            data.load(path, root=tmp_path)
+        one_line(error)
+    else:
+        (place,) = [i for i, file in enumerate(sorted(os.listdir(path / "dog"))) if file == name]
+        assert np.abs(data.load(path, root=tmp_path).x[3 + place, :, 0, 0].numpy() - np.array(wanted)).max() <= 2
+
+
+@pytest.mark.parametrize(
+    ("put", "says"),
+    [
+        (lambda file: os.mkfifo(file), "dog/x.png cannot be read .* no regular file"),
+        (lambda file: file.symlink_to("/dev/zero"), "dog/x.png cannot be read .* no regular file"),
+        (lambda file: file.symlink_to(file.name), "dog/x.png cannot be read: Too many levels"),
+    ],
+)
+def test_only_regular_files_are_opened(colours, tmp_path, put, says):
+    path, _ = colours
+    put(path / "dog" / "x.png")
+    with pytest.raises(ValueError, match=says) as error:
+        data.load(path, root=tmp_path)
+    one_line(error)
+    os.mkfifo(tmp_path / "x.npz")
+    with pytest.raises(ValueError, match=r"x\.npz is no file"):
+        data.load(tmp_path / "x.npz")
+
+
+def test_a_folder_named_like_an_image_is_none(colours, tmp_path):
+    path, pixels = colours
+    (path / "dog" / "x.png").mkdir()
+    assert len(data.load(path, root=tmp_path).y) == pixels.shape[0] * pixels.shape[1]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("which", ["", "dog", "dog/000.png"])
+def test_what_may_not_be_read_is_named(colours, tmp_path, which):
+    path, _ = colours
+    (path / which).chmod(0)
+    with pytest.raises(ValueError, match=f"{which} cannot be read.*Permission denied"):
+        data.load(path, root=tmp_path)
+    (path / which).chmod(0o700)
+
+
+def test_one_budget_holds_for_folders_archives_and_synthetic_images(colours, tmp_path, monkeypatch):
+    path, _ = colours
+    sources = [path, save(tmp_path, **GOOD), "synthetic:n=20,size=8"]
+    for text, says in (
+        ("1e-8", "take fewer or smaller images, or raise MIA_NB_MAX_GB"),
+        ("much", "such as 8"),
+        ("-1", "such as 8"),
+    ):
+        monkeypatch.setenv("MIA_NB_MAX_GB", text)
+        for source in sources:
+            with pytest.raises(ValueError, match=says) as error:
+                data.load(source, root=tmp_path)
+            one_line(error)
+    for text in ("1e-3", "inf", ""):
+        monkeypatch.setenv("MIA_NB_MAX_GB", text)
+        assert all(len(data.load(source, root=tmp_path).y) > 3 for source in sources)
+    monkeypatch.setenv("MIA_NB_MAX_GB", "1e-8")
+    with pytest.raises(ValueError, match="pets would take"):  # from the cache as well
+        data.load(path, root=tmp_path)
+    with pytest.raises(ValueError, match="6 images of 1,000,000,000,000 pixels would take 18,000"):
+        monkeypatch.delenv("MIA_NB_MAX_GB")
+        data.load(path, root=tmp_path, size=10**6)
+
+
 # ---------------------------------------------------------------------------------------------------------------------- npz
 
 
@@ -355,6 +533,19 @@ NAN[2, 3, 3] = np.nan
         ({"train_labels": np.eye(4)}, "train_labels have shape (4, 4)"),
         ({"train_labels": np.zeros(4, int)}, "one class"),
         ({"train_labels": np.array([None] * 4)}, "cannot be read"),
+        ({"train_labels": np.array([0, 1, np.inf, 1])}, "not whole numbers"),
+        ({"train_labels": np.array([0, 1, 1e300, 1])}, "not whole numbers"),
+        ({"train_labels": np.array([0, 1, 2**63, 1], np.uint64)}, "labels run from"),
+        ({"train_labels": np.array([0, 1, 2**40, 1])}, "class 2 has no image"),
+        ({"train_labels": np.array(["cat", "dog"] * 2)}, "not whole numbers"),
+        ({"train_labels": np.array(3)}, "wanted one class number for each of 4"),
+        ({"train_images": np.array(3)}, "wanted (N, H, W)"),
+        ({"train_images": np.zeros((4, 0, 5), np.uint8)}, "wanted (N, C, H, W)"),
+        ({"train_images": np.zeros((4, 5, 5), complex)}, "images are complex128"),
+        ({"train_images": np.zeros((4, 5, 5), bool)}, "images are bool"),
+        ({"train_images": np.array([[[None]]] * 4)}, "train_images.npy holds Python objects"),
+        ({"classes": np.array("cat")}, "wanted a list of names"),
+        ({"classes": np.array([["a"], ["b"]])}, "wanted a list of names"),
         ({"val_images": np.zeros((2, 5, 5), np.uint8)}, "it lacks val_labels"),
         (
             {"val_images": np.zeros((2, 5, 6), np.uint8), "val_labels": np.zeros(2)},
@@ -377,6 +568,128 @@ def test_a_file_that_is_no_npz_or_cut_short_or_without_training_part_is_refused(
     one_line(error)
     with pytest.raises(ValueError, match=r"holds x; it lacks train_images"):
         data.load(save(tmp_path, x=np.zeros(3)))
+
+
+def archive(path, **members):
+    """An .npz of members as they are: (bytes, the size that the directory claims or None)."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, (content, size) in members.items():
+            packed.writestr(f"{name}.npy", content)
+            if size is not None:
+                packed.getinfo(f"{name}.npy").file_size = size
+    return path
+
+
+def npy(shape, content=b"") -> bytes:
+    buffer = BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return buffer.getvalue() + content
+
+
+def member(array) -> tuple[bytes, None]:
+    np.save(buffer := BytesIO(), array)
+    return buffer.getvalue(), None
+
+
+FULL = {name: member(array) for name, array in GOOD.items()}
+BIG = 8 * 10**12
+LONG_HEADER = b"\x93NUMPY\2\0\xff\xff\xff\xff" + bytes(1 << 20)
+MEMBERS = {
+    "more than the memory": ({"train_images": (npy((BIG,)), BIG + len(npy((BIG,))))}, "8,000.0 GB of memory"),
+    "a claim of 300 TB": ({"train_images": (npy((300 * 10**12,)), None)}, "claims 300,000,000,000,000 bytes"),
+    "a negative shape": ({"train_images": (npy((-1, -4), bytes(4)), None)}, "claims 4 bytes in .-1, -4"),
+    "too few bytes": ({"train_images": (npy((4, 5, 5), bytes(99)), None)}, "claims 100 bytes in .4, 5, 5., and has 99"),
+    "a header of 4 GB": ({"train_images": (LONG_HEADER, 2**32 + 100)}, "train_images.npy is no array"),
+    "text for an array": ({"train_images": (b"hello", None)}, "train_images.npy is no array"),
+    "a header of brackets": ({"train_images": (b"\x93NUMPY\1\0\x10\x27" + b"(" * 10_000, None)}, "is no array"),
+    "a pickle": ({"train_labels": (pickle.dumps([0, 1]), None)}, "train_labels.npy is no array"),
+}
+
+
+@pytest.mark.parametrize("what", MEMBERS)
+def test_members_are_held_against_their_headers_before_they_are_read(tmp_path, what):
+    change, says = MEMBERS[what]
+    path, start = archive(tmp_path / "set.npz", **(FULL | change)), perf_counter()
+    with pytest.raises(ValueError, match=says) as error:
+        data.load(path)
+    assert perf_counter() - start < 1 and len(one_line(error)) < 400
+
+
+def test_members_that_nobody_wants_are_not_read(tmp_path):
+    whole = (npy((BIG,)), BIG + len(npy((BIG,))))
+    path = archive(tmp_path / "set.npz", **FULL, other=whole, notes=(b"hello", None))
+    assert len(data.load(path).y) == 4
+
+
+def test_a_single_array_named_npz_is_refused(tmp_path):
+    (tmp_path / "set.npz").write_bytes(FULL["train_images"][0])
+    with pytest.raises(ValueError, match="of plain arrays: File is not a zip file") as error:
+        data.load(tmp_path / "set.npz")
+    one_line(error)
+
+
+TWINS = ("caf\xe9", unicodedata.normalize("NFD", "caf\xe9"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"train_labels": np.array([False, True] * 2)}, "boolean labels were read as class 0 .False. and class 1"),
+        ({"train_images": np.linspace(0, 1.02, 100).reshape(4, 5, 5)}, "run from 0 to 1.02 and were read as 0..255"),
+        ({"classes": np.array(["a", "a"])}, "class names 'a' and 'a' look alike, read as two classes$"),
+        ({"classes": np.array(["Cat", "cat", "CAT"])}, r"names 'Cat' and 'cat' look alike.*\(1 more such pairs\)$"),
+        ({"classes": np.array(TWINS)}, r"names 'caf\\xe9' and 'cafe\\u0301' look alike"),
+        ({}, None),
+        ({"train_images": np.linspace(0, 1, 100).reshape(4, 5, 5)}, None),
+        ({"train_images": np.linspace(0, 200, 100).reshape(4, 5, 5)}, None),
+        ({"train_images": np.ones((4, 5, 5), int), "classes": np.array([b"a", b"b"])}, None),
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_said_once_at_the_line_that_asked(tmp_path, change, says):
+    path = save(tmp_path, **(GOOD | change))
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        images = data.load(path)
+    assert [warning.filename for warning in raised] == [__file__] * (says is not None)
+    if says:
+        with pytest.warns(UserWarning, match=says):
+            data.load(path)
+    assert len(images.y) == 4 and (images.classes[0] == "a" or b"a" not in change.get("classes", ()))
+
+
+def test_class_folders_that_look_alike_stay_two_classes_and_are_said(colours, tmp_path):
+    path, _ = colours
+    (path / "dog").rename(path / "Cat")
+    with pytest.warns(UserWarning, match="pets: class names 'Cat' and 'cat' look alike, read as two classes"):
+        assert data.load(path, root=tmp_path).classes == ("Cat", "cat")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"x": 1.5}, "wanted .N, C, H, W."),
+        ({"mean": 0.5, "std": 1}, "mean=0.5, std=1; wanted one positive std"),
+        ({"mean": [np.nan], "std": [1]}, "wanted one positive std"),
+        ({"mean": "a", "std": "b"}, "wanted one positive std"),
+        ({"classes": 5}, "classes=5; wanted a list of names"),
+        ({"classes": "ab"}, "classes='ab'; wanted a list of names"),
+    ],
+)
+def test_wrong_arguments_of_from_arrays_are_refused_in_one_line(options, says):
+    good = {"x": np.zeros((4, 1, 2, 2), np.uint8), "y": [0, 1, 0, 1]}
+    with pytest.raises(ValueError, match=says) as error:
+        data.from_arrays(**(good | options))
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"limit": "5"}, {"limit": 2.5}, {"limit": np.zeros((2, 2))}, {"size": "8"}, {"seed": -1}, {"seed": None}],
+)
+def test_arguments_of_load_that_are_no_whole_numbers_are_refused(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))}=.*: wanted a whole number") as error:
+        data.load("digits", **options)
+    one_line(error)
 
 
 def test_from_arrays_takes_tensors_and_refuses_wrong_normalisation():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
-from scipy.special import betainc, betaincinv, gammaln, ndtr, ndtri
+from scipy.special import betaincc, betainccinv, betaincinv, expit, ndtr, ndtri
 from scipy.stats import binom, chi2
 
 from mia_nb.accounting import gaussian_epsilon
@@ -21,6 +22,8 @@ from mia_nb.types import Scores, Signals
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
 NODES = np.polynomial.legendre.leggauss(96)
 TOLERANCE = 1e-9
+TOP = 1 - 2**-53  # the largest probability below 1
+MOST = 10**10  # canaries: the time of fdp grows with the square root of their number
 CHANCE, HALVES = 1e-6, 1e-4  # at most about so often fair coins are refused, by any check and by that for halves
 LABELS = {
     "steinke": "at least",
@@ -114,8 +117,8 @@ def one_run_epsilon(
              (Xiang, Wang, Xiao, Tian and Wang 2025)
     The last two give mu, which the exact Gaussian formula turns into epsilon. A small bound is no evidence of anything: audits
     in one run are tight only where canaries do not interfere (Keinan, Shenfeld and Ligett 2025).
-    Raises ValueError unless 0 <= correct <= guesses <= canaries are whole numbers, guesses >= 1, and delta > 0 for fdp and
-    xiang.
+    Raises ValueError unless 0 <= correct <= guesses <= canaries <= 10^10 are whole numbers,
+    guesses >= 1, and delta > 0 for fdp and xiang.
     """
     if method not in LABELS:
         raise ValueError(f"method={method!r} is not one of {', '.join(LABELS)}")
@@ -125,6 +128,8 @@ def one_run_epsilon(
             f"correct={correct}, guesses={guesses}, canaries={canaries}: wanted whole numbers, correct <= guesses <= canaries "
             "and a guess"
         )
+    if canaries > MOST:
+        raise ValueError(f"canaries={canaries}: wanted at most {MOST:,}; audit a part of them")
     check_level(confidence, delta)
     m, r, v, alpha = int(canaries), int(guesses), int(correct), 1 - confidence
     if method == "steinke":
@@ -136,23 +141,32 @@ def one_run_epsilon(
 
 
 def _steinke(m, r, v, delta, alpha) -> float:
-    """A mean of the pmf over the i values below v is (S(v-i) - S(v)) / i, so that one cumulative sum serves the maximum."""
-    if v == 0:
-        return 0.0
-    j = np.arange(v - 1, -1, -1.0)
-    choose, wrong, i = gammaln(r + 1) - gammaln(j + 1) - gammaln(r - j + 1), r - j, np.arange(1.0, v + 1)
+    """(S(v-i) - S(v)) / i is a mean of the pmf over the i values below v. The pmf has one peak, so
+    that the means rise until one exceeds the next value of the pmf, and fall from there: bisection
+    finds the largest."""
 
     def excess(epsilon):
-        tail = betainc(v, r - v + 1, 1 / (1 + math.exp(-epsilon)))
+        wrong = expit(-epsilon)
+
+        def at_least(j):
+            return betaincc(r - j + 1, j, wrong) if j else 1.0
+
+        def mean(i):
+            return (at_least(v - i) - tail) / i
+
+        def past_the_peak(i):
+            return at_least(v - i - 1) - at_least(v - i) < mean(i)
+
+        tail = at_least(v)
         if delta == 0 or tail >= alpha:
             return tail - alpha
-        below = np.exp(choose - wrong * epsilon - r * np.log1p(math.exp(-epsilon)))
-        return tail + 2 * m * delta * float((np.cumsum(below) / i).max()) - alpha
+        best = 1 + bisect_left(range(1, v), True, key=past_the_peak)
+        return tail + 2 * m * delta * mean(best) - alpha
 
-    if excess(0.0) >= 0:
+    if v == 0 or excess(0.0) >= 0:
         return 0.0
-    odds = betaincinv(v, r - v + 1, alpha)
-    return float(brentq(excess, 0.0, math.log(odds / (1 - odds)) + TOLERANCE, xtol=TOLERANCE))
+    wrong = betainccinv(r - v + 1, v, alpha)
+    return float(brentq(excess, 0.0, math.log1p(-wrong) - math.log(wrong) + TOLERANCE, xtol=TOLERANCE))
 
 
 def _largest(rejects) -> float:
@@ -168,6 +182,8 @@ def _largest(rejects) -> float:
 
 
 def _fdp_rejects(m, r, v, alpha):
+    """F is convex, so that no later step of a is longer than i / (r - i) F'(limit - b) times the one
+    before it. Once the sum of all that may come cannot reach the limit, the rest is left out."""
     share = alpha * r / m
     quantile, erfc, root, limit = NormalDist().inv_cdf, math.erfc, math.sqrt(0.5), r / m
 
@@ -177,10 +193,15 @@ def _fdp_rejects(m, r, v, alpha):
             reached = 0.5 * erfc((mu - quantile(a)) * root)
             if reached <= b:  # a no longer moves, and b with it
                 break
-            a += i / (r - i) * (reached - b)
-            b = reached
+            step = i / (r - i) * (reached - b)
+            a, b = a + step, reached
             if a + b > limit:  # both only grow
                 return True
+            if i % 256 == 0:
+                slope = math.exp(mu * quantile(min(limit - b, TOP)) - mu * mu / 2)
+                shrink = i / (r - i) * slope
+                if shrink < 1 and step * (slope + shrink) / (1 - shrink) < limit - a - b:
+                    return False
         return a + b > limit
 
     return rejects
@@ -194,14 +215,16 @@ def _xiang(m, r, errors, alpha) -> float:
     if m > r:
         low, high = betaincinv(r + 1, m - r, 1e-13), betaincinv(r + 1, m - r, 1 - 1e-13)
         share = (low + high) / 2 + (high - low) / 2 * NODES[0]
-        log_density = r * np.log(share) + (m - r - 1) * np.log1p(-share)
+        mean = (r + 1) / (m + 1)  # relative to it: r times the logarithm of a share loses digits
+        above, below = np.log1p((share - mean) / mean), np.log1p((mean - share) / (1 - mean))
+        log_density = r * above + (m - r - 1) * below
         weight = NODES[1] * np.exp(log_density - log_density.max())
         weight /= weight.sum()
 
     def probability(mu: float) -> float:
         x, c = _cut(share, mu / 2), mu / 2
         wrong = ndtr(-x - c) / (ndtr(-x - c) + ndtr(-x + c))
-        return float(weight @ betainc(r - errors, errors + 1, 1 - wrong))
+        return float(weight @ betaincc(errors + 1, r - errors, wrong))
 
     if probability(0.0) >= alpha:
         return 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -44,13 +45,15 @@ def shift_guard(
     Below 1/2 nothing fails: in halves balanced by class, what the training folds have too much of the held-out one lacks,
     which lowers the AUC by about one standard error without any shift, and no shift lowers it.
     `samples`: larger sets are tested on that many, drawn with `seed`; None takes all (Lopez-Paz and Oquab 2017).
+    Inputs that are all equal tell nothing: auc and error are NaN, it is not passed, and the note
+    says that nothing could be tested, or that class histograms differ.
     Where it fails an attack's false positive rate means nothing: the note says "confounded, not membership". Raises
     ValueError for shapes that differ, x or labels that are not finite, and fewer than `folds` members or non-members. Caveat:
     a pass rules out shifts that a linear classifier sees in the leading components, no others; sets without randomised
     inclusion cannot pass by assertion.
     """
     x, labels, member = np.asarray(x), np.asarray(labels), np.asarray(member, bool)
-    if member.ndim != 1 or len(x) != len(member) or labels.shape != member.shape:
+    if member.ndim != 1 or x.shape[:1] != member.shape or labels.shape != member.shape:
         raise ValueError(f"x {x.shape}, labels {labels.shape}, member {member.shape}: wanted one entry of each per sample")
     for name, values in (("x", x), ("labels", labels)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -63,15 +66,18 @@ def shift_guard(
     n1, n0 = int(member.sum()), int((~member).sum())
     if min(n1, n0) < folds:
         raise ValueError(f"{n1} members and {n0} non-members: {folds} folds need at least that many of each")
-    pixels = StandardScaler().fit_transform(x.reshape(len(x), -1).astype(np.float32))
+    table = _histograms(labels, member)
+    classes_p = float(chi2_contingency(table, correction=False).pvalue) if table.shape[1] > 1 else 1.0
+    pixels = x.reshape(len(x), -1).astype(np.float32)
+    if (pixels == pixels[0]).all():
+        return ShiftGuard(*_verdict(math.nan, math.nan, classes_p, n1, n0))._replace(passed=False)
+    pixels = StandardScaler().fit_transform(pixels)
     size = min(components, *pixels.shape)
     solver = "randomized" if size < min(pixels.shape) else "full"
     features = PCA(size, whiten=True, svd_solver=solver, random_state=seed).fit_transform(pixels)
     split = StratifiedKFold(folds, shuffle=True, random_state=seed).split(features, member)
     value = float(np.mean([_held_out(features, member, *parts) for parts in split]))
     error = float(auc_null_error(n1, n0))
-    table = _histograms(labels, member)
-    classes_p = float(chi2_contingency(table, correction=False).pvalue) if table.shape[1] > 1 else 1.0
     return ShiftGuard(*_verdict(value, error, classes_p, n1, n0))
 
 
@@ -91,9 +97,10 @@ def _verdict(value, error, classes_p, n1, n0) -> tuple:
     size = f"{n1} members, {n0} non-members"
     found = [seen] if value - 0.5 > ERRORS * error else []
     found += [f"class histograms differ (p = {classes_p:.2g})"] if classes_p < LEVEL else []
-    note = (
-        f"{CONFOUNDED}: {'; '.join(found)}; {size}" if found else f"no shift found: {seen}; classes p = {classes_p:.2g}; {size}"
-    )
+    equal = "nothing could be tested: all raw inputs are equal"
+    alike = equal if math.isnan(value) else f"no shift found: {seen}"
+    note = f"{CONFOUNDED}: {'; '.join(found)}" if found else f"{alike}; classes p = {classes_p:.2g}"
+    note = f"{note}; {size}"
     return not found, value, error, classes_p, note
 
 

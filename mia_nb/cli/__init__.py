@@ -7,6 +7,7 @@ import argparse
 import errno
 import os
 import sys
+import warnings
 from pathlib import Path
 
 from mia_nb import __version__
@@ -18,7 +19,9 @@ def main(argv: list[str] | None = None) -> int:
     """Parse, run one command, turn exceptions into one readable line and an exit status."""
     args = _parser().parse_args(_join_parameters(sys.argv[1:] if argv is None else argv))
     try:
-        return args.command(args) or 0
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: _complain(str(message), 0)
+            return args.command(args) or 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

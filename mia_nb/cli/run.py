@@ -241,8 +241,13 @@ class Progress:
         self.started = self.shown = time.monotonic()
 
     def write(self, text: str) -> None:
+        """What a cell printed; a warning in it stays on the screen, as one line."""
         parts = [part.strip() for part in re.split(r"[\r\n]", ANSI.sub("", text)) if part.strip()]
         self.last = parts[-1] if parts else self.last
+        for said in (part.partition(" UserWarning: ")[2] for part in parts):
+            if said and not self.quiet:
+                clear = "\r\x1b[K" if sys.stdout.isatty() else ""
+                print(f"{clear}mia-nb: {said}", flush=True)
         self._show()
 
     def flush(self) -> None:
