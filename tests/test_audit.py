@@ -442,7 +442,7 @@ SIDE = np.pad(MANY["logits"], ((0, 0), (0, 0), (1, 0)), constant_values=-9.0)  #
         ({"logits": np.where(np.arange(60)[:, None] == 7, np.nan, Z)}, "model 0 gives a non-finite output for sample 7"),
         ({"logits": np.concatenate([Z[:3], Z[:1]])}, "models 0 and 3 gave the same outputs"),
         ({"logits": np.concatenate([Z[:3], np.ones((1, 60, 3))])}, "model 3 answers every sample alike"),
-        ({"logits": Z.astype(object)}, "logits is an object array"),
+        ({"logits": Z.astype(object)}, "logits.npy holds Python objects"),
         ({"logits": Z.astype(complex)}, "wanted numbers"),
         ({"labels": np.eye(3)[Y]}, r"pass labels.argmax\(1\)"),
         ({"labels": Y + 1}, "labels run from 1 to 3"),
@@ -619,8 +619,8 @@ def test_files_that_are_no_npz_are_refused_in_one_line(tmp_path):
     np.save(tmp_path / "bare.npy", Z)
     (tmp_path / "torn.npz").write_bytes(saved(tmp_path).read_bytes()[:300])
     (tmp_path / "text.npz").write_text("logits")
-    for name, says in (("bare.npy", "one bare array"), ("torn.npz", "cannot be read"), ("text.npz", "cannot be read"),
-                       ("absent.npz", "is no file"), (".", "is no file")):  # fmt: skip
+    for name, says in (("bare.npy", "cannot be read as .npz"), ("torn.npz", "cannot be read"), ("text.npz", "cannot be read"),
+                       ("absent.npz", "does not exist"), (".", "is no file")):  # fmt: skip
         with pytest.raises(ValueError, match=says) as error:
             auditing.read_outputs(tmp_path / name)
         assert "\n" not in str(error.value)

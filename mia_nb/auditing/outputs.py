@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import zipfile
-import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +11,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import rankdata
 
+from mia_nb._image_files import npz_arrays
 from mia_nb.auditing.one_run import check_bernoulli
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.types import DRAWS, Signals
@@ -101,42 +100,18 @@ def read_outputs(path: str | Path) -> Outputs:
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays by name; those that are pickles are refused, those not known are left alone."""
-    if not path.is_file():
-        raise ValueError(f"{path} is no file: wanted an .npz with {_wanted()}")
-    try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise ValueError(f"{path.name} is one bare array; wanted np.savez(path, logits=..., labels=..., member=...)")
-        with file:
-            names = list(file.files)
-            there = {name: _one(file, name, path.name) for name in names if name in (*ARRAYS, *OPTIONAL)}
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
-        if str(error).startswith(path.name):
-            raise
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path.name} cannot be read as an .npz of plain arrays: {reason}") from error
+    there, names = npz_arrays(path, (*ARRAYS, *OPTIONAL))
     if lacks := [name for name in ARRAYS if name not in there]:
         close = difflib.get_close_matches(lacks[0], names, 1, cutoff=0.5)
         hint = f"; is it {close[0]!r}?" if close else ""
-        raise ValueError(f"{path.name} holds {', '.join(names) or 'nothing'}; it lacks {lacks[0]} {ARRAYS[lacks[0]]}{hint}")
+        held = ", ".join(names) or "nothing"
+        raise ValueError(f"{path.name} holds {held}; it lacks {lacks[0]} {ARRAYS[lacks[0]]}{hint}")
+    for name, array in there.items():
+        kinds = "US" if name in ("classes", "draws", "split") else "biuf"
+        if array.dtype.kind not in kinds:
+            wanted = "text" if kinds == "US" else "numbers"
+            raise ValueError(f"{path.name}: {name} is of type {array.dtype}; wanted {wanted}")
     return there
-
-
-def _one(file, name: str, where: str) -> np.ndarray:
-    try:
-        array = file[name]
-    except ValueError as error:
-        if "pickle" not in str(error) and "Object" not in str(error):
-            raise
-        raise ValueError(f"{where}: {name} is an object array (a pickle) and may run code: save plain numbers") from error
-    kinds = "US" if name in ("classes", "draws", "split") else "biuf"
-    if array.dtype.kind not in kinds:
-        raise ValueError(f"{where}: {name} is of type {array.dtype}; wanted {'text' if kinds == 'US' else 'numbers'}")
-    return array
-
-
-def _wanted() -> str:
-    return ", ".join(f"{name} {axes}" for name, axes in ARRAYS.items())
 
 
 def _labels(labels: np.ndarray, where: str) -> np.ndarray:
