@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mia_nb._image_files import class_folders, tiny_imagenet
-from mia_nb.types import Images
+from mia_nb.types import AUGMENTATIONS, Images
 
 PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
@@ -26,7 +26,6 @@ PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses the
     "tiny_imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
 }
 SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "noise": 0.25}
-AUGMENTATIONS = ("crop", "flip", "cutout")
 
 
 def load(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from mia_nb.checks import instance
 from mia_nb.metrics.curve import (
     PRIORS,
     area,
@@ -15,6 +16,7 @@ from mia_nb.metrics.curve import (
     counts,
     null_advantage,
     ppv,
+    rates,
     tie_mass,
     tpr_at_counts,
 )
@@ -32,6 +34,7 @@ def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
     with _low, _high, _tp, _fp, _realised, _measurable, then tie_mass, fpr_floor, n1, n0, train_acc, test_acc, gap,
     train_loss, test_loss, unscored (share of NaN scores, left out of all metrics).
     """
+    fpr = rates(fpr)
     rows = [_target_row(name, one, row, fpr) for name, one in _named(scores).items() for row in range(len(one.targets))]
     return pd.DataFrame(rows)
 
@@ -39,7 +42,8 @@ def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
 def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
     """{attack: scores}, each with a target and every target with a score."""
     scores = {scores.info.get("attack", "attack"): scores} if isinstance(scores, Scores) else scores
-    for name, one in scores.items():
+    for name, one in instance("scores", scores, dict).items():
+        instance(f"scores[{name!r}]", one, Scores)
         if not len(one.value):
             raise ValueError(f"{name} has no target: score at least one")
         if np.isnan(one.value).all(1).any():
@@ -93,7 +97,7 @@ def summary(
     unadjusted; its interval covers that of the maximum inside each draw and the winner's own. A TPR with fewer than 10
     allowed false positives keeps its number and has measurable=False. A failed `self_test` stamps every row.
     """
-    scores = _named(scores)
+    fpr, scores = rates(fpr), _named(scores)
     if not scores or "max" in scores:
         raise ValueError(
             f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken by its last row"

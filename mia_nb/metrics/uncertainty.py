@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from mia_nb.metrics.curve import area, clopper_pearson, counts, tpr_at_counts
+from mia_nb.checks import fraction, instance, whole
+from mia_nb.metrics.curve import area, clopper_pearson, counts, rates, tpr_at_counts
 from mia_nb.types import Scores
 
 FPR = (0.001, 0.01, 0.1)
@@ -31,6 +32,7 @@ def scored(scores: Scores, row: int) -> tuple[np.ndarray, np.ndarray]:
 
 def per_target_metrics(scores: Scores, fpr=FPR) -> np.ndarray:
     """(targets, metrics) in the order of `names`."""
+    fpr = rates(fpr)
     return np.stack([_point(*scored(scores, row), fpr) for row in range(len(scores.value))])
 
 
@@ -52,6 +54,7 @@ def bootstrap(scores: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 0) -> d
     pair, or fewer than 4 targets, samples only. Same seed and same shapes give the same draws, so that differences and
     maxima of several attacks taken draw by draw are paired.
     """
+    fpr, draws, seed = rates(fpr), whole("draws", draws), whole("seed", seed, 0)
     targets = len(scores.value)
     metrics = np.empty((draws, targets, 2 + len(fpr)))
     batches = np.array_split(np.arange(targets), -(-targets // TARGETS))
@@ -181,12 +184,14 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
 
 def percentile(draws: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
     """Percentile interval of bootstrap draws."""
+    fraction("confidence", confidence, "()")
     low, high = np.nanquantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 
 def t_interval(values, pair, *, confidence: float = 0.95) -> tuple:
     """Student interval over means of pairs: values (targets, ...), pair (targets,); NaN with one pair. Assumes independence."""
+    fraction("confidence", confidence, "()")
     means = np.array([np.asarray(values)[pair == one].mean(0) for one in np.unique(pair)])
     if len(means) < 2:
         return np.nan, np.nan
@@ -207,6 +212,7 @@ def intervals(
     `sampled`: draws of `bootstrap`, if already made. Caveat: targets share their references, which no interval resamples;
     where models leak very differently all of them stay optimistic.
     """
+    instance("scores", scores, Scores), fraction("confidence", confidence, "()")
     metrics = per_target_metrics(scores, fpr)
     sampled = sampled or bootstrap(scores, fpr, draws=draws, seed=seed)
     sides = [np.bincount(scored(scores, row)[1], minlength=2) for row in range(len(metrics))]
@@ -234,6 +240,7 @@ def difference(a: Scores, b: Scores, fpr=FPR, *, draws: int = 1000, seed: int = 
 
     For two attacks on one pool, or two families trained on the same masks. ValueError when masks or pairs differ.
     """
+    instance("a", a, Scores), instance("b", b, Scores)
     units = [np.unique(scores.pair, return_inverse=True)[1] for scores in (a, b)]
     if not (np.array_equal(a.member, b.member) and np.array_equal(*units)):
         raise ValueError("the two scores have different membership: a paired difference needs the same masks, row by row")
