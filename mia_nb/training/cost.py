@@ -32,7 +32,7 @@ def step_cost(
     derived recipes start from fresh weights. Caveat: a step's time on a busy machine is that of the busy machine.
     """
     recipe = complete(recipe)
-    device, repeats = device_of(device), whole("repeats", repeats, 2)
+    device, repeats = device_of(device), whole("repeats", repeats)
     samples = (len(images.y) - recipe.population) // 2 if samples is None else whole("samples", samples)
     x = images.x[: recipe.batch].to(device)
     member, held_out = np.ones((1, len(images.y)), bool), np.arange(len(x))
