@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import erf, log_ndtr, ndtr, ndtri
+
+from mia_nb.checks import one_of
 
 LOW_ORDERS = [1 + x / 1000 for x in (1, 2, 3, 5, 7, 10, 14, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100)]
 HIGH_ORDERS = [64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024]
@@ -75,8 +76,8 @@ def epsilon(*, noise_multiplier, sample_rate, steps, delta, accountant="prv", sa
     exact there, while gdp's limit is not (2.140 instead of 1.993 at noise 2, one step, delta 1e-5).
     """
     _check(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps, delta=delta)
-    _one_of("accountant", accountant, ACCOUNTANTS)
-    _one_of("sampling", sampling, SAMPLINGS)
+    one_of("accountant", accountant, ACCOUNTANTS)
+    one_of("sampling", sampling, SAMPLINGS)
     if sampling == "uniform" and accountant != "gdp":
         raise ValueError(f"sampling='uniform' with accountant={accountant!r}: only gdp has such a form; take 'poisson'")
     if sampling == "uniform":
@@ -96,7 +97,7 @@ def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") ->
     "prv" is coarse below .01, "rdp" never goes below about ln(1/delta) / 1000, and delta 0 is out of reach.
     """
     _check(epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=delta)
-    _one_of("accountant", accountant, ACCOUNTANTS)
+    one_of("accountant", accountant, ACCOUNTANTS)
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon={epsilon}: wanted a finite target above 0, say 8")
     if delta == 0:
@@ -150,7 +151,7 @@ def over_epochs(
     Raises ValueError as `epsilon` does. Caveat: prv takes up to seconds per row, so pass a few epochs.
     """
     _check(several=("epochs",), samples=samples, batch=batch, epochs=epochs)
-    _one_of("sampling", sampling, SAMPLINGS)
+    one_of("sampling", sampling, SAMPLINGS)
     if batch > samples:
         raise ValueError(f"batch={batch} is more than samples={samples}: wanted at most all records")
     rows = []
@@ -174,7 +175,7 @@ def gdp_mu(*, noise_multiplier, sample_rate, steps, sampling="poisson") -> float
     Caveat: a limit for many steps and c fixed, no guarantee.
     """
     _check(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps)
-    _one_of("sampling", sampling, SAMPLINGS)
+    one_of("sampling", sampling, SAMPLINGS)
     if noise_multiplier == 0:
         return math.inf
     half = 0.5 / noise_multiplier
@@ -252,7 +253,7 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
     about training. Not covered: stochastic RK4, the 3/8 rule, adaptive solvers. Later blocks add nothing (post-processing).
     """
     _check(k=k, steps=steps, T=T, lipschitz=lipschitz, clip=clip, queries=queries)
-    _one_of("scheme", scheme, ("euler", "rk4", "continuous"))
+    one_of("scheme", scheme, ("euler", "rk4", "continuous"))
     if one_sided is not None:
         _check(one_sided=one_sided)
         if scheme == "rk4":
@@ -490,10 +491,3 @@ def _check(several: tuple[str, ...] = (), **given) -> None:
             shown = " ".join((repr(value) if isinstance(value, str) else str(value)).split())
             kind = "" if number else "numbers, " if many else "one number, "
             raise ValueError(f"{name}={shown[:60]}: wanted {kind}{wanted}")
-
-
-def _one_of(name: str, value, known: Sequence[str]) -> None:
-    if value not in known:
-        close = get_close_matches(str(value), known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(known)}{hint}")

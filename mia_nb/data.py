@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
-from mia_nb.types import Images
+from mia_nb.types import AUGMENTATIONS, Images
 
 PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
@@ -30,7 +30,6 @@ PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses the
 }
 SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "noise": 0.25}
 DARK = 16  # float images that are nowhere brighter, of 255, were probably meant otherwise
-AUGMENTATIONS = ("crop", "flip", "cutout")
 
 
 def load(

@@ -18,11 +18,12 @@ from torch.overrides import TorchFunctionMode
 from tqdm.auto import tqdm
 
 from mia_nb import data, defenses, store
+from mia_nb.checks import LARGE, fraction, instance, plain, positive, row_numbers, whole
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import ADAPTIVE, BlownUp
 from mia_nb.training import Pool, mix
-from mia_nb.training.execution import cores
+from mia_nb.training.execution import cores, device_of
 from mia_nb.training.loop import DTYPES, build, fitting
 from mia_nb.training.work import threads, useful_threads
 from mia_nb.types import Images, Signals
@@ -63,8 +64,7 @@ def query(
     temperature divides the logits. queries > 1 needs one of these sources. limit: only so many of the audited images, a fixed
     random choice, and as many of the population; never those that only a training defense saw (`pool.held_out`). A pool `at` an
     earlier epoch answers as it was then. output: a defense of `defenses.OUTPUTS` between attacker and models.
-    Each model's answers are written as they come: memory does not grow with the models, and a killed query goes on with the
-    next model when it is asked again. Arrays are read-only.
+    Answers are written model by model: memory does not grow with them, and a killed query goes on. Arrays are read-only.
 
     Spiking networks only: mask_scope="step" drops other inputs at every time step, as the public code of Guan et al. does,
     which takes more than one submitted image ("query": one mask, held over time). per_step=True (or "cumulative"): the Q axis
@@ -75,9 +75,14 @@ def query(
     instead of logits, dependent on the companions in a batch (train mode left on), random without `noise`, not random with it.
     Caveat: membership is the pool's own mask where the images are its own; other images come back with member all False.
     """
+    instance("pool", pool, Pool), instance("images", images, Images), instance("augment", augment, bool)
+    queries, batch, seed = whole("queries", queries), whole("batch", batch), whole("seed", seed, -LARGE)
+    input_dropout = plain(fraction("input_dropout", input_dropout, "[)"))
+    device, temperature = device_of(device, here=False), float(positive("temperature", temperature))
+    limit = limit if limit is None else whole("limit", limit)
     output_args = defenses.output_arguments(output, output_args, len(images.classes)) if output or output_args else None
     per_step, rows = "cumulative" if per_step is True else per_step, _rows(pool, models)
-    noise = _as_built(pool) if noise is None else noise
+    noise = _as_built(pool) if noise is None else instance("noise", noise, bool)
     # an SDE's noise goes along with what is done to the image; dropout layers' noise is a question of its own
     draws = _source(queries, input_dropout, augment, noise and not (_own_noise(pool) and (input_dropout or augment)), per_step)
     if mask_scope != "query" or per_step:
@@ -87,20 +92,16 @@ def query(
         "input_dropout": input_dropout,
         "augment": augment and (pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"),
         "noise": noise,
-        "temperature": float(temperature),
+        "temperature": temperature,
         "seed": seed if draws not in ("plain", "steps") else 0,
         "models": rows,
         **_given(per_step=per_step, mask_scope=mask_scope if input_dropout else "query", limit=limit, epoch=pool.epoch),
         **_given(output=output, output_args=output_args),
     }
     folder, key = _place(pool, images, rows, options)
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    ask = partial(_ask, pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress, folder)
     with pool.folder.lock(f"signals-{key[:12]}"):
-        if (signals := None if force else _stored(folder)) is not None:
-            print(CACHED.format(folder.path.name, *signals.margin.shape) if progress else "", end="", flush=True)
-        else:
-            ask = partial(_ask, pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress, folder)
-            signals = _anew(pool, folder, key, options, force, ask)
+        signals = (None if force else _stored(folder, progress)) or _anew(pool, folder, key, options, force, ask)
         _record(folder, pool, images, signals, device)
     return signals
 
@@ -122,10 +123,12 @@ def _anew(pool: Pool, folder: store.Folder, key: str, options: dict, force: bool
         raise
 
 
-def _stored(folder: store.Folder) -> Signals | None:
-    """What was answered before, if all of it is there and unaltered."""
+def _stored(folder: store.Folder, progress: bool) -> Signals | None:
+    """What was answered before, if all of it is there and unaltered, with a line that says so."""
     with contextlib.suppress(store.Corrupt, KeyError):
-        return store.load_signals(folder)
+        signals = store.load_signals(folder)
+        print(CACHED.format(folder.path.name, *signals.margin.shape) if progress else "", end="", flush=True)
+        return signals
     return None
 
 
@@ -158,10 +161,7 @@ def _as_built(pool: Pool) -> bool | None:
 
 
 def _rows(pool: Pool, models: Sequence[int] | None) -> list[int]:
-    rows = list(range(len(pool.member))) if models is None else [int(m) for m in models]
-    if not rows or not set(rows) <= set(range(len(pool.member))):
-        raise ValueError(f"models={models}: wanted some of the rows 0..{len(pool.member) - 1}")
-    return rows
+    return row_numbers("models", models, len(pool.member)).tolist()
 
 
 def _check_steps(pool: Pool, model: int, mask_scope: str) -> None:
@@ -205,8 +205,6 @@ def _source(queries: int, input_dropout: float, augment: bool, noise: bool | Non
         raise ValueError(
             f"queries={queries} without input_dropout, augment or noise: all answers would be the same; use queries=1"
         )
-    if not 0 <= input_dropout < 1:
-        raise ValueError(f"input_dropout={input_dropout}: wanted a rate in [0, 1)")
     return on[0] if on else "plain"
 
 
@@ -222,7 +220,7 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
         chosen = _chosen(population, limit, secret)
         images = images._replace(x=images.x[chosen], y=images.y[chosen])
         member, population = member[:, chosen], population[chosen]
-    there = images._replace(x=images.x.to(device), y=images.y.to(device))
+    there = images._replace(x=images.x.to(device_of(device)), y=images.y.to(device))
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
     # on a CPU models side by side, one thread each: a network's own threads mostly wait for each other. Dropout and the noise
     # of models from elsewhere draw from the one global generator
@@ -266,8 +264,6 @@ def _chosen(population: np.ndarray, limit: int | None, secret: np.ndarray) -> np
     """Sample numbers in data order: `limit` of the audited ones and as many of the population, the same for all who ask, but
     those that are secret."""
     rng = np.random.default_rng(0)
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit={limit}: wanted at least one image to ask about, or None for all")
     parts = (rng.permutation(np.flatnonzero(part))[:limit] for part in (~population, population))
     chosen = np.sort(np.concatenate(list(parts)))
     return chosen[~secret[chosen]]
@@ -481,7 +477,8 @@ def firing_rates(
     Measured on the first `limit` audited images (not of the population), members and non-members alike; columns as
     `models.snn.firing_rates`. It makes no claim about energy. Raises ValueError for models that are no `SNN`.
     """
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    instance("pool", pool, Pool), instance("images", images, Images)
+    device, limit, batch = device_of(device), whole("limit", limit), whole("batch", batch)
     own = images.digest == pool.folder.read_json("images.json")["digest"]
     audited = np.flatnonzero(~pool.population)[:limit] if own else np.arange(min(limit, len(images.y)))
     tables = []

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from scipy.special import logsumexp
+
+from mia_nb.checks import hint, instance, mask, one_of, plain, positive, row_numbers, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 DRAWS = ("plain", "dropout", "augment", "noise", "steps")
 SPLITS = ("pairs", "bernoulli", "given")
+SCHEDULES = ("one_cycle", "cosine", "plateau", "constant")
+DTYPES = ("float32", "float64", "bfloat16")
+AUGMENTATIONS = ("crop", "flip", "cutout")
 TOP = 10  # sorted log-probabilities kept per sample for the shadow classifier
 CUBES = ("margin", "entropy", "modified_entropy", "correct")  # (M, Q, N)
 PER_MODEL = (*CUBES, "member", "top_log_p")
+Whole = Annotated[int, BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)]
 
 
 class Images(NamedTuple):
@@ -31,64 +38,106 @@ class Images(NamedTuple):
     canary: np.ndarray | None = None  # (N,) bool
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(BaseModel):
     """Everything that determines a pool's models; JSON in, JSON out, things by name.
 
-    `model` is a key of `models.MODELS` or "package.module:function"; `parent` the key of the pool that this one starts from,
-    without which there must be epochs. `defense`: a key of `defenses.DEFENSES`, its options in `defense_args`. `snapshots`:
-    epochs after which the weights are kept too, those before the last one (others are dropped from the recipe); they change no
-    weight, but another list is another pool, trained anew. Raises ValueError on values no pool can be trained with.
+    A pydantic model: frozen, and each field has its type, range and description (`Recipe.model_json_schema()`).
+    `snapshots` change no weight, but another list is another pool, trained anew; those from the last epoch on are dropped.
+    Whole floats and NumPy's numbers become Python's. Names of models, optimisers, losses and defenses are checked where they
+    are known, when training begins. Raises ValueError of one line: which field, what came, what was wanted.
     """
 
-    model: str = "tinycnn"
-    model_args: dict = field(default_factory=dict)
-    num_models: int = 16
-    split: str = "pairs"
-    population: int = 0
-    seed: int = 0
-    epochs: int = 20
-    snapshots: list = field(default_factory=list)
-    batch: int = 32
-    lr: float = 0.1
-    optimizer: str = "sgd"
-    optimizer_args: dict = field(default_factory=dict)
-    schedule: str = "one_cycle"
-    augment: str = "none"
-    loss: str = "cross_entropy"
-    dtype: str = "float32"
-    defense: str | None = None
-    defense_args: dict = field(default_factory=dict)
-    parent: str | None = None
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
-    def __post_init__(self):
-        for name in ("num_models", "epochs", "batch"):
-            smallest = 0 if name == "epochs" and self.parent else 1  # a derived pool may be its parent's weights as they are
-            if getattr(self, name) < smallest:
-                raise ValueError(f"{name}={getattr(self, name)}: a pool needs at least {smallest}")
-        if self.split not in SPLITS:
-            raise ValueError(f"split={self.split!r} is not one of {', '.join(SPLITS)}")
+    model: str = Field(
+        "tinycnn", min_length=1, description="the name of a network (a key of models.MODELS), or package.module:function"
+    )
+    model_args: dict[str, Any] = Field({}, description="a mapping of keyword arguments of the network")
+    num_models: Whole = Field(
+        16, ge=1, le=100_000, description="a number of models from 1 to 100000, even where they are trained in pairs"
+    )
+    split: Literal[SPLITS] = Field(
+        "pairs",
+        description="pairs (complementary halves), bernoulli (a coin each) or given (a mask): what draws the members",
+    )
+    population: Whole = Field(0, ge=0, le=10**9, description="a number of images set aside that no model sees, from 0 up")
+    seed: Whole = Field(0, description="a whole number, which draws membership, initial weights and batches")
+    epochs: Whole = Field(
+        20, ge=0, le=10**6, description="a number of passes over a model's images, from 1 (0 for a derived pool) to 1000000"
+    )
+    snapshots: list[Annotated[Whole, Field(ge=1)]] = Field(
+        [], description="a list of epochs after which the weights are kept too: whole numbers from 1 up"
+    )
+    batch: Whole = Field(32, ge=1, le=10**9, description="a number of images in an optimiser step, from 1 up")
+    lr: float = Field(0.1, gt=0, description="the peak learning rate, a finite number above 0")
+    optimizer: str = Field("sgd", min_length=1, description="the name of an optimiser: sgd or adam")
+    optimizer_args: dict[str, Any] = Field({}, description="a mapping of the optimiser's options; empty for its usual ones")
+    schedule: Literal[SCHEDULES] = Field("one_cycle", description=f"{', '.join(SCHEDULES)}: how the learning rate changes")
+    augment: str = Field(
+        "none",
+        pattern=r"^(none|({0})(\+({0}))*)$".format("|".join(AUGMENTATIONS)),
+        description=f"none, or some of {', '.join(AUGMENTATIONS)} joined by +",
+    )
+    loss: str = Field(
+        "cross_entropy", min_length=1, description="the name of a loss: cross_entropy, or tet for spiking networks"
+    )
+    dtype: Literal[DTYPES] = Field("float32", description="float32, float64 or bfloat16 (automatic mixed precision)")
+    defense: str | None = Field(None, min_length=1, description="the name of a defense (a key of defenses.DEFENSES), or None")
+    defense_args: dict[str, Any] = Field({}, description="a mapping of the defense's options; empty for its usual ones")
+    parent: str | None = Field(None, min_length=1, description="the key of the pool that this one starts from, or None")
+
+    def __init__(self, **values):
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ValueError(_refusal(error.errors(include_url=False)[0], values)) from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain(cls, value):
+        return plain(value)
+
+    @field_validator("snapshots")
+    @classmethod
+    def _before_the_end(cls, value, info):
+        return sorted({epoch for epoch in value if epoch < info.data.get("epochs", 0)})
+
+    @model_validator(mode="after")
+    def _fits_together(self):
+        if self.epochs == 0 and self.parent is None:
+            raise ValueError("epochs=0: a pool needs at least 1, unless it starts from a parent's weights")
         if self.split == "pairs" and self.num_models % 2:
             raise ValueError(
                 f"num_models={self.num_models} is odd: complementary pairs need an even number; take {self.num_models + 1}"
             )
-        if self.population < 0:
-            raise ValueError(f"population={self.population}: the number of samples set aside cannot be negative")
-        if not self.lr > 0:
-            raise ValueError(f"lr={self.lr}: the learning rate must be positive")
-        if bad := [e for e in self.snapshots if not isinstance(e, int) or isinstance(e, bool) or e < 1]:
-            raise ValueError(f"snapshots={list(self.snapshots)}: {bad[0]!r} is no epoch; wanted whole numbers from 1 up")
-        object.__setattr__(self, "snapshots", sorted({e for e in self.snapshots if e < self.epochs}))
+        return self
+
+    def replace(self, **changes) -> Recipe:
+        """The recipe with some fields changed; ValueError as for a new one."""
+        return Recipe(**{**dict(self), **changes})
 
     def to_json(self) -> dict:
-        return asdict(self)
+        return self.model_dump()
 
     @classmethod
     def from_json(cls, record: dict) -> Recipe:
-        known = {f.name for f in fields(cls)}
-        if extra := sorted(set(record) - known):
-            raise ValueError(f"recipe has unknown entries {extra}; known: {sorted(known)}")
-        return cls(**record)
+        return cls(**instance("recipe", record, dict))
+
+
+def _refusal(first: dict, values: dict) -> str:
+    """A pydantic error as one line: which field, what came, what was wanted."""
+    if not first["loc"]:  # of several fields
+        return str(first["ctx"]["error"])
+    name = str(first["loc"][0])
+    if name not in Recipe.model_fields:
+        known = list(Recipe.model_fields)
+        return f"a recipe has no {name!r}{hint(name, known)}; it has {', '.join(known)}"
+    wanted, value = Recipe.model_fields[name].description, values[name]
+    reason = f"{first['ctx']['error']}; " if first["type"] == "value_error" else ""
+    if first["type"] in ("literal_error", "string_pattern_mismatch"):
+        words = {word.strip(",:") for word in wanted.split()}
+        wanted += "".join(hint(part, words) for part in str(value).split("+") if part not in words)
+    return f"{name}={shown(value)}: {reason}wanted {wanted}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +176,10 @@ class Signals:
             value = getattr(self, name)
             if value is not None and value.shape != shape:
                 raise ValueError(f"{name} has shape {value.shape}; margin {self.margin.shape} wants {shape}")
-        if self.draws not in DRAWS:
-            raise ValueError(f"draws={self.draws!r} is not one of {', '.join(DRAWS)}")
+        for name in ("population", "member"):
+            if (value := getattr(self, name)) is not None and value.dtype != bool:
+                raise ValueError(f"{name} has dtype {value.dtype}; wanted booleans")
+        one_of("draws", self.draws, DRAWS)
 
     log_p = property(lambda self: -np.logaddexp(0.0, -self.margin))
     log_not_p = property(lambda self: -np.logaddexp(0.0, self.margin))
@@ -190,6 +241,7 @@ class Signals:
         """
         if self.hidden:
             raise ValueError("these signals hide membership (member=None): references need it")
+        target = int(row_numbers("target", target, self.shape[0])[0])
         aside = self.population | self.member.all(0)
         audited = self.member[:, ~aside] if aside.any() else self.member
         drop = (audited == audited[target]).all(1)
@@ -207,10 +259,12 @@ class Signals:
         Raises ValueError for one class, labels out of range, non-finite logits (naming model and sample) and for
         probabilities passed as logits. Caveat: log-probabilities are valid logits and are not refused.
         """
-        logits = np.asarray(logits)
+        logits, labels = np.asarray(logits), np.asarray(labels)
+        if logits.dtype.kind not in "iuf" or (labels.size and labels.dtype.kind not in "biu"):
+            raise ValueError(f"logits of {logits.dtype} and labels of {labels.dtype}: wanted numbers and whole numbers")
+        labels = labels.astype(np.int64, copy=False)
         if logits.ndim == 3:
             logits = logits[:, None]
-        labels = np.asarray(labels, dtype=np.int64)
         if logits.ndim != 4 or logits.shape[2] != len(labels):
             raise ValueError(f"logits {logits.shape} and labels {labels.shape}: wanted (M, Q, N, K) or (M, N, K) and (N,)")
         models, queries, samples, classes = logits.shape
@@ -218,8 +272,7 @@ class Signals:
             raise ValueError(f"logits have {classes} class: membership inference here needs two or more outputs")
         if samples and not 0 <= labels.min() <= labels.max() < classes:
             raise ValueError(f"labels run from {labels.min()} to {labels.max()}; the model has classes 0..{classes - 1}")
-        if not temperature > 0:
-            raise ValueError(f"temperature={temperature}: it must be positive")
+        positive("temperature", temperature)
         measured = ("margin", "entropy", "modified_entropy", "correct")
         cubes = {name: np.empty((models, queries, samples), bool if name == "correct" else float) for name in measured}
         top_log_p = np.zeros((models, samples, min(classes, TOP)), np.float32)
@@ -239,8 +292,8 @@ class Signals:
         if all_probabilities:
             raise ValueError("these logits are all >= 0 and sum to 1: probabilities were passed; pass logits, or np.log(p)")
         if member is not None:
-            member = np.asarray(member, bool)
-        population = np.zeros(samples, bool) if population is None else np.asarray(population, bool)
+            member = mask("member", member)
+        population = np.zeros(samples, bool) if population is None else mask("population", population)
         return cls(
             labels=labels,
             member=member,
@@ -254,9 +307,14 @@ class Signals:
 
 def _positions(size: int, index) -> range | np.ndarray:
     """Numbers along an axis that an index array, a slice, a mask or None picks."""
-    if index is None or isinstance(index, slice):
-        return range(size)[index or slice(None)]
-    return np.arange(size)[np.atleast_1d(index)]
+    try:
+        if index is None or isinstance(index, slice):
+            return range(size)[index or slice(None)]
+        return np.arange(size)[np.atleast_1d(index)]
+    except (IndexError, TypeError, ValueError):
+        raise ValueError(
+            f"{shown(index)} picks nothing from an axis of {size}: wanted numbers below it, a slice or a mask"
+        ) from None
 
 
 def _within(positions, index):
@@ -321,3 +379,5 @@ class Scores:
     def __post_init__(self):
         if self.value.shape != self.member.shape or self.value.ndim != 2:
             raise ValueError(f"value {self.value.shape} and member {self.member.shape}: wanted two equal (targets, samples)")
+        if self.member.dtype != bool:
+            raise ValueError(f"member has dtype {self.member.dtype}; wanted booleans")

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "mia_nb"
 LAPTOP = ["attacks", "metrics", "accounting", "auditing", "plots", "widgets", "workshop", "report", "cli"]
-ROOMS = ["types", "data", "store", "models", "defenses", "training", "query", *LAPTOP]
+ROOMS = ["checks", "types", "data", "store", "models", "defenses", "training", "query", *LAPTOP]
 INSIDE_DATA = {"_torchvision", "_image_files"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 

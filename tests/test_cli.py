@@ -110,7 +110,7 @@ def test_a_parameters_cell_that_computes_is_refused(source):
         ("epochs", "true", ValueError),
         ("epochs", "2.5", ValueError),
         ("epochs", "null", ValueError),
-        ("lr", ".nan", float),
+        ("lr", ".nan", ValueError),
         ("sizes", "[1, two]", ValueError),
         ("attacks", "lira", ValueError),
         ("attacks", "[lira", ValueError),
@@ -123,7 +123,7 @@ def test_text_of_the_command_line_becomes_the_declared_type(name, text, value):
         assert "\n" not in str(caught.value)
     else:
         found = notebooks.fit_text(declared()[name], text)
-        assert isinstance(found, float) if value is float else (found == value and type(found) is type(value))
+        assert found == value and type(found) is type(value)
 
 
 def test_values_papermill_cannot_write_are_converted_at_the_border():

@@ -260,7 +260,7 @@ def test_scores_without_a_roc_are_refused_in_one_line(score, member, words):
 
 
 def test_percentages_and_impossible_counts_are_refused():
-    with pytest.raises(ValueError, match="fractions in"):
+    with pytest.raises(ValueError, match=r"a fraction in \[0, 1\]"):
         metrics.tpr_at(np.arange(4.0), np.arange(4) > 1, 5)
     with pytest.raises(ValueError, match="successes"):
         metrics.clopper_pearson(5, 4)

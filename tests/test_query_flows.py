@@ -1,7 +1,5 @@
 """Asking neural ODE and SDE classifiers: noisy queries, their seeds, snapshots, a choice of images, doubts."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import safetensors.torch
@@ -14,7 +12,7 @@ from mia_nb.types import Recipe, Signals
 
 TINY = {"width": 4, "steps": 2}
 ODE = Recipe(model="odenet", model_args=TINY, num_models=4, population=60, epochs=1, batch=64, lr=0.05)
-SDE = replace(ODE, model="sdenet", model_args={**TINY, "k": 0.3}, epochs=3, snapshots=[1, 2])
+SDE = ODE.replace(model="sdenet", model_args={**TINY, "k": 0.3}, epochs=3, snapshots=[1, 2])
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,7 @@ def noisy(pool, images):
 
 def train(recipe, images, root, **change):
     return training.train_pool(
-        replace(recipe, **change), images, root=root, progress=False, workers=1, strategy="plain", device="cpu"
+        recipe.replace(**change), images, root=root, progress=False, workers=1, strategy="plain", device="cpu"
     )
 
 
@@ -200,7 +198,7 @@ def test_a_limit_asks_a_fixed_random_choice_that_keeps_masks_and_population(pool
 def test_limits_that_leave_nothing_to_ask_are_refused_and_large_ones_ask_all(pool, images):
     before = len(store.folders(pool.folder.path.parent, "signals"))
     for limit in (0, -3):
-        with pytest.raises(ValueError, match=f"limit={limit}: wanted at least one image") as caught:
+        with pytest.raises(ValueError, match=f"limit={limit}: wanted a whole number from 1 up") as caught:
             ask(pool, images, limit=limit)
         assert "\n" not in str(caught.value)
     assert len(store.folders(pool.folder.path.parent, "signals")) == before

@@ -52,7 +52,7 @@ def test_the_recipe_of_a_paper_is_that_of_its_preset(name):
 
 def test_recipes_are_changes_that_training_accepts_and_fast_is_one_cycle_in_16_to_20_epochs_and_long_100_or_more():
     for entries in RECIPES.values():
-        assert training.check and training.label(replace(Recipe(), **entries))
+        assert training.check and training.label(Recipe().replace(**entries))
     assert RECIPES["fast"]["schedule"] == "one_cycle" and 16 <= RECIPES["fast"]["epochs"] <= 20
     assert RECIPES["long"]["epochs"] >= 100
 
@@ -68,14 +68,14 @@ def test_a_label_says_schedule_epochs_and_augmentation_and_what_is_unusual():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_carries_a_name_exactly_when_it_has_all_its_entries(name):
-    recipe = replace(Recipe(model="resnet14", num_models=4, seed=3), **RECIPES[name])
+    recipe = Recipe(model="resnet14", num_models=4, seed=3).replace(**RECIPES[name])
     assert label(recipe).startswith(f"{name}: ")
     for other in ({"epochs": 7}, {"schedule": "constant"}):
-        assert ": " not in label(replace(recipe, **other))
+        assert ": " not in label(recipe.replace(**other))
 
 
 def test_the_name_is_found_where_defaults_of_the_optimiser_are_written_out():
-    recipe = training.train_pool.__globals__["complete"](replace(Recipe(), **RECIPES["paper-nsde"]))
+    recipe = training.train_pool.__globals__["complete"](Recipe().replace(**RECIPES["paper-nsde"]))
     assert "momentum" in recipe.optimizer_args and label(recipe).startswith("paper-nsde: ")
 
 
@@ -84,7 +84,7 @@ def test_labels_beside_each_other_leave_out_what_all_share_and_differ():
     assert labels([fast, slow]) == [
         "fast: one-cycle, 16 epochs, no augmentation", "one-cycle, 40 epochs, no augmentation, lr 0.05",
     ]  # fmt: skip
-    twins = labels([fast, replace(fast, model="resnet14")])
+    twins = labels([fast, fast.replace(model="resnet14")])
     assert len(set(twins)) == 2 and twins[1].endswith("(recipe 1)") and labels([]) == []
 
 

@@ -3,7 +3,6 @@
 import gc
 import json
 import weakref
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from mia_nb.types import Recipe
 
 HERE = __name__
 MLP = Recipe(model="toys:mlp", num_models=4, epochs=2, batch=16, lr=0.05, dtype="float64")
-TINY = replace(MLP, model="tinycnn", model_args={"width": 4})
+TINY = MLP.replace(model="tinycnn", model_args={"width": 4})
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +123,7 @@ def test_a_second_model_and_a_second_group_compile_nothing(images, quick):
 
 def test_many_plans_in_one_process_stay_below_the_limit_of_recompilations(images, quick):
     for size in range(4, 14):  # the limit is 8
-        plan = plan_of(replace(MLP, model_args={"width": size}), images, "plain+compiled")
+        plan = plan_of(MLP.replace(model_args={"width": size}), images, "plain+compiled")
         counters.clear()
         clipped.group_of(plan, [0]).epoch(0, [])
         assert counters["stats"]["unique_graphs"] == 1
@@ -148,23 +147,23 @@ def test_pools_that_share_a_step_share_its_compiled_function_and_their_data_are_
     held = weakref.ref(there.x)
     counters.clear()
     for change in ({}, {"seed": 1}, {"epochs": 5}, {"lr": 0.5}, {"num_models": 6}, {"optimizer": "adam"}, {"augment": "flip"}):
-        clipped.group_of(plan_of(replace(MLP, **change), there, "plain+compiled"), [0]).epoch(0, [])
+        clipped.group_of(plan_of(MLP.replace(**change), there, "plain+compiled"), [0]).epoch(0, [])
     assert len(compiled._FUNCTIONS) == 1 and counters["stats"]["unique_graphs"] == 1
     del there
     gc.collect()
     assert held() is None
     for change in ({"batch": 8}, {"dtype": "float32"}, {"model_args": {"width": 5}}):  # another step each
-        clipped.group_of(plan_of(replace(MLP, **change), images, "plain+compiled"), [0]).epoch(0, [])
+        clipped.group_of(plan_of(MLP.replace(**change), images, "plain+compiled"), [0]).epoch(0, [])
     assert len(compiled._FUNCTIONS) == 4
 
 
 def test_a_compiled_pool_that_cannot_be_compiled_where_it_is_resumed_says_so_in_one_line(images, tmp_path, quick, monkeypatch):
-    pool = train(replace(MLP, num_models=2), images, tmp_path, strategy="plain+compiled")
+    pool = train(MLP.replace(num_models=2), images, tmp_path, strategy="plain+compiled")
     pool.folder.remove("model_001.safetensors")
     monkeypatch.setattr(compiled, "OPTIONS", {"backend": broken})
     monkeypatch.setattr(compiled, "_FUNCTIONS", {})
     with pytest.raises(ValueError, match=r"begun compiled and cannot be compiled here \(.*no compiler.*force=True") as caught:
-        train(replace(MLP, num_models=2), images, tmp_path, strategy="plain+compiled")
+        train(MLP.replace(num_models=2), images, tmp_path, strategy="plain+compiled")
     assert "\n" not in str(caught.value)
 
 
@@ -187,7 +186,7 @@ PER_STEP = {"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"wid
     ],
 )
 def test_a_compiled_pool_is_the_eager_one_in_float64(images, tmp_path, quick, change, strategy):
-    recipe = replace(MLP, num_models=2, **change)
+    recipe = MLP.replace(num_models=2, **change)
     eager = train(recipe, images, tmp_path / "eager", strategy=strategy)
     fast = train(recipe, images, tmp_path / "compiled", strategy=strategy + "+compiled")
     assert fast.folder.read_json("execution.json")["compiled"]
@@ -199,7 +198,7 @@ def test_a_compiled_pool_is_the_eager_one_in_float64(images, tmp_path, quick, ch
 @pytest.mark.parametrize(("model", "strategy"), [("tinycnn", "plain"), ("snn", "stacked:2")])
 def test_a_pool_compiled_to_machine_code_is_the_eager_one_in_float64(images, tmp_path, model, strategy):
     args = {"base": "tinycnn", "timesteps": 2} if model == "snn" else {"width": 4}
-    recipe = replace(MLP, model=model, model_args=args, num_models=2)
+    recipe = MLP.replace(model=model, model_args=args, num_models=2)
     eager = train(recipe, images, tmp_path / "eager", strategy=strategy)
     fast = train(recipe, images, tmp_path / "compiled", strategy=strategy + "+compiled")
     assert fast.folder.read_json("execution.json")["compiled"]
@@ -208,7 +207,7 @@ def test_a_pool_compiled_to_machine_code_is_the_eager_one_in_float64(images, tmp
 
 @pytest.mark.slow
 def test_a_compiled_pool_learns_in_bfloat16_as_an_eager_one(images, tmp_path):
-    recipe = replace(TINY, dtype="bfloat16", epochs=12, num_models=2)
+    recipe = TINY.replace(dtype="bfloat16", epochs=12, num_models=2)
     eager = train(recipe, images, tmp_path / "eager", strategy="plain")
     fast = train(recipe, images, tmp_path / "compiled", strategy="plain+compiled")
     last = [pool.traces[:, -1][pool.member].astype(float) for pool in (eager, fast)]  # logarithms of losses
@@ -223,7 +222,7 @@ def test_a_compiled_pool_learns_in_bfloat16_as_an_eager_one(images, tmp_path):
     ],
 )
 def test_noise_of_a_compiled_model_is_the_eager_one_and_a_compiled_stack_of_noise_is_refused(images, quick, change):
-    recipe = replace(MLP, **change)
+    recipe = MLP.replace(**change)
     plan = plan_of(recipe, images, "plain+compiled")
     assert compiled.why_not_compiled(plan) is None
     groups = [clipped.group_of(p, [1]) for p in (plan, plan._replace(compiled=False))]
@@ -243,7 +242,7 @@ def test_noise_of_a_compiled_model_is_the_eager_one_and_a_compiled_stack_of_nois
     ],
 )
 def test_what_compiling_would_change_is_trained_eagerly_and_one_line_says_why(images, tmp_path, quick, capsys, change, word):
-    recipe = replace(MLP, **change)
+    recipe = MLP.replace(**change)
     pool = train(recipe, images, tmp_path / "asked", strategy="plain+compiled")
     said = capsys.readouterr().err.strip()
     assert said.startswith("training without compilation: ") and word in said and "\n" not in said
@@ -255,7 +254,7 @@ def test_what_compiling_would_change_is_trained_eagerly_and_one_line_says_why(im
 
 
 def test_a_gradient_that_compiling_would_lose_is_not_lost(images, quick):
-    recipe = replace(MLP, model=f"{HERE}:Spiking")
+    recipe = MLP.replace(model=f"{HERE}:Spiking")
     for strategy in ("plain+compiled", "stacked:2+compiled"):
         plan = plan_of(recipe, images, strategy)
         if compiled.why_not_compiled(plan) is None:  # then it must train what eager code trains
@@ -272,7 +271,7 @@ def test_without_a_compiler_training_goes_on_and_says_so(images, tmp_path, monke
 
     monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nowhere/g++",))
     monkeypatch.setattr(compiled, "_FUNCTIONS", {})
-    pool = train(replace(MLP, num_models=2, seed=5), images, tmp_path, strategy="plain+compiled")
+    pool = train(MLP.replace(num_models=2, seed=5), images, tmp_path, strategy="plain+compiled")
     assert pool.status == ["trained"] * 2 and not pool.folder.read_json("execution.json")["compiled"]
     assert "training without compilation: No working C++ compiler" in capsys.readouterr().err
 
@@ -289,7 +288,7 @@ def test_compiled_and_plain_arithmetic_are_not_mixed_in_a_pool(images, tmp_path,
 
 @pytest.mark.parametrize("strategy", ["plain+compiled", pytest.param("stacked:4+compiled", marks=pytest.mark.slow)])
 def test_a_resumed_compiled_group_ends_with_the_bytes_of_one_never_stopped(images, quick, strategy):
-    plan = plan_of(replace(MLP, dtype="float32", epochs=3, augment="flip"), images, strategy)
+    plan = plan_of(MLP.replace(dtype="float32", epochs=3, augment="flip"), images, strategy)
     ids = list(range(4)) if plan.stacked else [2]
     whole, first = clipped.group_of(plan, ids), clipped.group_of(plan, ids)
     for epoch in range(3):
@@ -311,7 +310,7 @@ LEARNED = {"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"widt
 @pytest.mark.parametrize("change", [{"optimizer": "adam"}, {"optimizer": "adam", **LEARNED}, LEARNED])
 @pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
 def test_every_entry_of_an_optimiser_keeps_its_type_when_a_group_is_resumed(images, change, strategy):
-    plan = plan_of(replace(TINY, epochs=1, **change), images, strategy)
+    plan = plan_of(TINY.replace(epochs=1, **change), images, strategy)
     whole, resumed = (loop.Group(plan, [0, 1][: 1 + plan.stacked]) for _ in range(2))
     whole.epoch(0, [])
     resumed.load(whole.state())
@@ -350,7 +349,7 @@ def test_a_cpu_that_has_no_memory_left_says_it_in_these_words():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_the_step_of_a_graph_group_is_the_plain_one(images, optimizer):
-    recipe = replace(TINY, optimizer=optimizer, lr=graphs.EXACT, schedule="constant", augment="flip")
+    recipe = TINY.replace(optimizer=optimizer, lr=graphs.EXACT, schedule="constant", augment="flip")
     plan = plan_of(recipe, images)
     together = graphs.GraphGroup(plan, [0, 2])
     for slot, row in enumerate(together.ids):
@@ -367,7 +366,7 @@ def test_the_step_of_a_graph_group_is_the_plain_one(images, optimizer):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_warm_up_steps_before_a_capture_leave_no_trace(images, optimizer):
-    plan = plan_of(replace(TINY, optimizer=optimizer, dtype="float32"), images)
+    plan = plan_of(TINY.replace(optimizer=optimizer, dtype="float32"), images)
     warmed, cold = (graphs.GraphGroup(plan, [0, 1]) for _ in range(2))
     for epoch in range(2):  # before the first step, and in the middle of training
         before = warmed.tensors()
@@ -397,7 +396,7 @@ class Breaking(nn.Module):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_steps_before_a_capture_that_fail_midway_leave_no_trace_and_say_what_went_wrong(images, optimizer):
-    group = graphs.GraphGroup(plan_of(replace(MLP, model=f"{HERE}:Breaking", optimizer=optimizer), images), [0, 1])
+    group = graphs.GraphGroup(plan_of(MLP.replace(model=f"{HERE}:Breaking", optimizer=optimizer), images), [0, 1])
     group.epoch(0, [])
     before = [(tensor, tensor.clone()) for tensor in group.tensors()]
     places = [one.module.mean for one in group.each]
@@ -412,7 +411,7 @@ def test_steps_before_a_capture_that_fail_midway_leave_no_trace_and_say_what_wen
 
 
 def test_a_resumed_graph_group_ends_with_the_bytes_of_one_never_stopped(images):
-    plan = plan_of(replace(TINY, dtype="float32"), images)
+    plan = plan_of(TINY.replace(dtype="float32"), images)
     whole, first, resumed = (graphs.GraphGroup(plan, [0, 3]) for _ in range(3))
     whole.epoch(0, [])
     first.epoch(0, [])
@@ -427,7 +426,7 @@ def test_a_resumed_graph_group_ends_with_the_bytes_of_one_never_stopped(images):
 
 def test_a_step_that_a_graph_would_change_is_found(images):
     assert graphs.mismatch(plan_of(TINY, images), 2) is None
-    assert "random numbers" in graphs.mismatch(plan_of(replace(MLP, model="toys:dropout_mlp"), images), 2)
+    assert "random numbers" in graphs.mismatch(plan_of(MLP.replace(model="toys:dropout_mlp"), images), 2)
 
     class Careless(graphs.GraphGroup):
         def run(self):  # a graph that never sees the second batch
@@ -448,7 +447,7 @@ def test_a_graph_on_a_cpu_is_refused_in_one_line_and_recorded_as_plain(images, t
     assert (how["graph"], how["stacked"], how["group"]) == (False, False, 1)
     reasons = {"schedule": "plateau", "defense": "relaxloss", "optimizer_args": {"dampening": 0.5}}
     for name, value in reasons.items():  # asked of a GPU, before one is touched
-        plan = plan_of(replace(MLP, **{name: value}), images)._replace(device=torch.device("cuda"))
+        plan = plan_of(MLP.replace(**{name: value}), images)._replace(device=torch.device("cuda"))
         assert any(w in graphs.why_no_graph(plan, 2) for w in ("plateau", "relaxloss", "dampening"))
 
 
@@ -462,9 +461,9 @@ def test_a_measurement_is_remembered_and_a_damaged_one_is_not_trusted(images, tm
     assert len(calls) == 2 and "measured before" not in capsys.readouterr().err  # plain and stacked:4
     assert execution.choose(plan, "cpu", "measure", 1, root=tmp_path) == chosen
     assert len(calls) == 2 and "measured before" in capsys.readouterr().err
-    execution.choose(plan_of(replace(MLP, seed=1, epochs=7), images), "cpu", "measure", 1, root=tmp_path)
+    execution.choose(plan_of(MLP.replace(seed=1, epochs=7), images), "cpu", "measure", 1, root=tmp_path)
     assert len(calls) == 2  # of the same kind
-    execution.choose(plan_of(replace(MLP, batch=8), images), "cpu", "measure", 1, root=tmp_path)
+    execution.choose(plan_of(MLP.replace(batch=8), images), "cpu", "measure", 1, root=tmp_path)
     assert len(calls) == 4 and len(json.loads((tmp_path / "measured.json").read_text())) == 2
     kept = (tmp_path / "measured.json").read_text()
     (tmp_path / "measured.json").write_text(kept.replace("0.0", "9.0", 1))
@@ -482,7 +481,7 @@ def test_only_a_long_training_tries_compilation_and_takes_what_was_fastest(image
         return seconds[kind + "+compiled" * plan.compiled]
 
     monkeypatch.setattr(execution, "_seconds", pretend)
-    short, long = (plan_of(replace(MLP, epochs=epochs), images) for epochs in (2, 400))
+    short, long = (plan_of(MLP.replace(epochs=epochs), images) for epochs in (2, 400))
     assert not execution.choose(short, "cpu", "measure", 1, root=tmp_path)["compiled"]
     how = execution.choose(long, "cpu", "measure", 1, root=tmp_path)
     assert how["compiled"] and not how["stacked"]
@@ -491,7 +490,7 @@ def test_only_a_long_training_tries_compilation_and_takes_what_was_fastest(image
 
 
 def test_a_way_that_fails_is_not_taken_and_measured_again_by_the_next_pool(images, tmp_path, monkeypatch, capsys):
-    plan, measure, tried = plan_of(replace(MLP, num_models=8), images), execution._seconds, []
+    plan, measure, tried = plan_of(MLP.replace(num_models=8), images), execution._seconds, []
 
     def short(plan, models):
         tried.append(models)
@@ -513,7 +512,7 @@ def test_a_way_that_fails_is_not_taken_and_measured_again_by_the_next_pool(image
 
 
 def test_ways_that_are_only_tried_are_refused_in_silence(images, quick, monkeypatch, capsys):
-    plan = plan_of(replace(MLP, model=f"{HERE}:Sniffing", epochs=400, num_models=2), images)
+    plan = plan_of(MLP.replace(model=f"{HERE}:Sniffing", epochs=400, num_models=2), images)
     monkeypatch.setattr(execution, "_seconds", lambda plan, models: 0.1 * models)
     assert not execution.choose(plan, "cpu", "measure", 1)["compiled"]
     assert "training without" not in capsys.readouterr().err
@@ -524,7 +523,7 @@ def test_ways_that_are_only_tried_are_refused_in_silence(images, quick, monkeypa
 def test_what_was_measured_holds_for_one_schedule_and_one_code(images, monkeypatch):
     plan, keys = plan_of(MLP, images), []
     for schedule in ("one_cycle", "plateau"):
-        keys.append(execution._kind_of(plan._replace(recipe=replace(MLP, schedule=schedule))))
+        keys.append(execution._kind_of(plan._replace(recipe=MLP.replace(schedule=schedule))))
     monkeypatch.setattr(execution.models, "source", lambda *_: "other code")
     assert len({*keys, execution._kind_of(plan)}) == 3
 

@@ -1,5 +1,4 @@
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,16 +74,16 @@ def test_a_fine_tuned_pool_keeps_the_split_of_its_parent_and_names_it(pool, imag
     child = finetune(pool, FURTHER, images)
     assert np.array_equal(child.member, pool.member) and np.array_equal(child.population, pool.population)
     assert child.parent.key == pool.key and training.ancestor(child).key == pool.key and pool.parent is None
-    grandchild = finetune(child, replace(FURTHER, seed=6), images)
+    grandchild = finetune(child, FURTHER.replace(seed=6), images)
     assert training.ancestor(grandchild).key == pool.key and grandchild.parent.key == child.key
     assert training.load_pool(child.key[:8], pool.folder.path.parent).parent.key == pool.key
 
 
 def test_every_row_starts_from_the_same_row_of_its_parent(pool, images):
-    copy = finetune(pool, replace(SMALL, parent=pool.key, epochs=0, seed=9), images)
+    copy = finetune(pool, SMALL.replace(parent=pool.key, epochs=0, seed=9), images)
     same_weights(pool, copy)
     assert copy.traces.shape == (4, 0, 180)
-    crawl = replace(SMALL, epochs=1, lr=1e-30, optimizer_args={"weight_decay": 0.0})
+    crawl = SMALL.replace(epochs=1, lr=1e-30, optimizer_args={"weight_decay": 0.0})
     weights = finetune(pool, crawl, images).state(2)
     for name, tensor in pool.state(2).items():
         if "running" not in name and "num_batches" not in name:
@@ -92,8 +91,8 @@ def test_every_row_starts_from_the_same_row_of_its_parent(pool, images):
 
 
 def test_one_epoch_of_fine_tuning_is_plain_sgd_from_the_parents_weights(pool, images):
-    recipe = replace(
-        SMALL, epochs=1, schedule="constant", optimizer_args={"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
+    recipe = SMALL.replace(
+        epochs=1, schedule="constant", optimizer_args={"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
     )
     child = finetune(pool, recipe, images)
     module = pool.model(1).train()
@@ -109,14 +108,14 @@ def test_one_epoch_of_fine_tuning_is_plain_sgd_from_the_parents_weights(pool, im
 
 
 def test_order_and_augmentation_follow_the_childs_own_seed(pool, images):
-    one, other = (finetune(pool, replace(FURTHER, seed=seed), images) for seed in (5, 6))
+    one, other = (finetune(pool, FURTHER.replace(seed=seed), images) for seed in (5, 6))
     assert one.key != other.key
     assert not torch.equal(one.state(0)["head.weight"], other.state(0)["head.weight"])
 
 
 def test_stacked_fine_tuning_equals_one_by_one_in_float64(images, tmp_path):
-    parent = train(replace(SMALL, dtype="float64"), images, tmp_path)
-    recipe = replace(FURTHER, dtype="float64")
+    parent = train(SMALL.replace(dtype="float64"), images, tmp_path)
+    recipe = FURTHER.replace(dtype="float64")
     plain = finetune(parent, recipe, images)
     before = {m: plain.state(m) for m in range(4)}
     stacked = finetune(parent, recipe, images, strategy="stacked:3", force=True)
@@ -140,8 +139,8 @@ def test_interrupted_fine_tuning_ends_with_the_bytes_of_one_never_stopped(images
 
 def test_helper_processes_find_the_parent_beside_the_folder(pool, images, tmp_path, capfd):
     twin = train(SMALL, images, tmp_path)
-    alone = finetune(pool, replace(FURTHER, seed=8), images)
-    helped = finetune(twin, replace(FURTHER, seed=8), images, workers=2)
+    alone = finetune(pool, FURTHER.replace(seed=8), images)
+    helped = finetune(twin, FURTHER.replace(seed=8), images, workers=2)
     same_weights(alone, helped, rtol=1e-4, atol=1e-4)  # another number of threads rounds differently
     assert "a worker stopped" not in capfd.readouterr().err
 
@@ -190,7 +189,7 @@ def test_children_that_do_not_fit_their_parent_are_refused_before_anything_is_wr
     before = sorted(root.iterdir())
     with pytest.raises(ValueError, match=message) as caught:
         train(
-            replace(SMALL, parent=change.get("parent", pool.key), **{k: v for k, v in change.items() if k != "parent"}),
+            SMALL.replace(parent=change.get("parent", pool.key), **{k: v for k, v in change.items() if k != "parent"}),
             images,
             root,
         )
@@ -203,7 +202,7 @@ def test_other_images_and_other_members_than_the_parents_are_refused(pool, image
         with pytest.raises(ValueError, match="trained on other images"):
             derive()
     with pytest.raises(ValueError, match="member differs"):
-        train(replace(SMALL, parent=pool.key), images, root, member=~pool.member)
+        train(SMALL.replace(parent=pool.key), images, root, member=~pool.member)
 
 
 def test_a_parent_with_a_diverged_model_is_refused(images, tmp_path):
@@ -253,7 +252,7 @@ def test_a_directly_trained_spiking_pool_is_the_same_stacked_and_plain(images, t
 
 
 def test_a_calibration_without_a_conversion_is_refused(images, tmp_path):
-    recipe = replace(SMALL, model="snn", model_args={**DIRECT, "calibration": {"fit_T": 2}})
+    recipe = SMALL.replace(model="snn", model_args={**DIRECT, "calibration": {"fit_T": 2}})
     with pytest.raises(ValueError, match="convert_pool"):
         train(recipe, images, tmp_path)
 
@@ -327,7 +326,7 @@ def test_a_conversion_report_is_kept_for_every_model_and_found_by_descendants(po
     assert list(kept) == list(expected) and kept["where"].tolist() == expected["where"].tolist()
     for column in ("theta", "u0", "expected_error", "clipped_mass", "firing_rate"):
         np.testing.assert_allclose(kept[column].astype(float), expected[column], rtol=1e-5)
-    tuned = finetune(converted, replace(converted.recipe, epochs=1, lr=1e-3), images)
+    tuned = finetune(converted, converted.recipe.replace(epochs=1, lr=1e-3), images)
     assert training.conversion_report(tuned).equals(report)
     with pytest.raises(ValueError, match="was not converted"):
         training.conversion_report(pool)
@@ -380,8 +379,8 @@ def test_thresholds_are_not_given_to_other_neurons(pool, images):
     bare = {"base": pool.recipe.model, "base_args": pool.recipe.model_args, "timesteps": 3}
     with pytest.raises(ValueError, match="differ from the parent's in calibration, pool"):
         finetune(converted, Recipe(model="snn", model_args=bare, num_models=4, epochs=1), images)
-    longer = replace(
-        converted.recipe, model_args={**converted.recipe.model_args, "timesteps": 3}, epochs=1, parent=converted.key
+    longer = converted.recipe.replace(
+        model_args={**converted.recipe.model_args, "timesteps": 3}, epochs=1, parent=converted.key
     )
     assert finetune(converted, longer, images).model(0).timesteps == 3
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -59,7 +57,7 @@ def test_a_recipe_has_what_all_networks_then_all_equations_then_its_own_family_s
 
 def test_a_pool_is_the_one_that_its_recipe_trains_alone(pools, images, root):
     alone = training.train_pool(
-        replace(BASE, model="odenet", lr=0.02, model_args={**WIDTH, **FLOW}), images, root=root, **OPTIONS
+        BASE.replace(model="odenet", lr=0.02, model_args={**WIDTH, **FLOW}), images, root=root, **OPTIONS
     )
     assert alone.key == pools[1].key
 
@@ -153,7 +151,7 @@ def test_no_family_is_trained_where_a_later_one_cannot_be(families, words, image
 
 
 def cost(images, model, samples=None, batch=16, **args):
-    recipe = replace(BASE, model=model, model_args={"width": 4, **args}, batch=batch, epochs=2)
+    recipe = BASE.replace(model=model, model_args={"width": 4, **args}, batch=batch, epochs=2)
     return training.step_cost(recipe, images, samples=samples, repeats=3, device="cpu")
 
 
@@ -190,4 +188,4 @@ def test_measuring_leaves_the_global_generator_and_the_threads_as_found_and_stor
 
 def test_a_recipe_that_cannot_be_trained_is_refused_in_one_line(images):
     with pytest.raises(ValueError, match=r"optimizer='sdg' is not one of .*did you mean 'sgd'"):
-        training.step_cost(replace(BASE, optimizer="sdg"), images)
+        training.step_cost(BASE.replace(optimizer="sdg"), images)

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,8 @@ from mia_nb.types import Recipe
 
 TINY = {"width": 4, "steps": 2}
 ODE = Recipe(model="odenet", model_args=TINY, num_models=2, population=20, epochs=2, batch=16, lr=0.05)
-SDE = replace(ODE, model="sdenet", model_args={**TINY, "k": 0.3})
-RESNET = replace(ODE, model="resnet14", model_args={"width": 4, "blocks": 1})
+SDE = ODE.replace(model="sdenet", model_args={**TINY, "k": 0.3})
+RESNET = ODE.replace(model="resnet14", model_args={"width": 4, "blocks": 1})
 TUNE = Recipe(epochs=2, batch=16, lr=0.02, seed=5)
 BLOCK = {"steps": 2, "k": 0.3}
 LAST = ("network.groups.2.", "network.head.")  # what a frozen replaced network still learns
@@ -86,7 +85,7 @@ def plain_and_stacked(recipe, images, root):
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value,
 )
 def test_stacked_flows_equal_one_by_one_in_float64_with_the_same_noise(model, args, images, tmp_path):
-    recipe = replace(ODE, model=model, model_args={**TINY, **args}, epochs=3, dtype="float64")
+    recipe = ODE.replace(model=model, model_args={**TINY, **args}, epochs=3, dtype="float64")
     plain, stacked = plain_and_stacked(recipe, images, tmp_path)
     same_weights(plain, stacked, rtol=1e-10, atol=1e-10)
     assert differ(plain.state(1), loop.begin(recipe, images, 1).state_dict(), "head.weight")
@@ -95,9 +94,9 @@ def test_stacked_flows_equal_one_by_one_in_float64_with_the_same_noise(model, ar
 
 @pytest.mark.parametrize("freeze", [False, True])
 def test_stacked_replaced_networks_equal_one_by_one_in_float64(freeze, images, tmp_path):
-    recipe, pools = replace(TUNE, dtype="float64", epochs=3), []
+    recipe, pools = TUNE.replace(dtype="float64", epochs=3), []
     for kind in ("plain", "stacked:2"):
-        start = train(replace(RESNET, dtype="float64", epochs=1), images, tmp_path / kind[:5])
+        start = train(RESNET.replace(dtype="float64", epochs=1), images, tmp_path / kind[:5])
         pools.append(swap(start, images, recipe, freeze=freeze, strategy=kind))
     assert pools[1].folder.read_json("execution.json")["stacked"] and pools[0].key == pools[1].key
     same_weights(*pools, rtol=1e-10, atol=1e-10)
@@ -105,8 +104,8 @@ def test_stacked_replaced_networks_equal_one_by_one_in_float64(freeze, images, t
 
 def test_a_models_noise_depends_on_neither_group_nor_companions_to_the_last_bit(images, tmp_path):
     # narrower or in float32, a vector instruction may span two models, and a sum be rounded in another order
-    recipe = replace(SDE, model_args={**SDE.model_args, "width": 8}, dtype="float64", epochs=1)
-    large = replace(recipe, num_models=4)
+    recipe = SDE.replace(model_args={**SDE.model_args, "width": 8}, dtype="float64", epochs=1)
+    large = recipe.replace(num_models=4)
     two, four = (train(large, images, tmp_path / str(g), strategy=f"stacked:{g}") for g in (2, 4))
     same_weights(two, four)
     same_weights(train(recipe, images, tmp_path, strategy="stacked"), four)
@@ -116,7 +115,7 @@ def test_a_models_noise_depends_on_neither_group_nor_companions_to_the_last_bit(
 
 def test_every_row_epoch_and_seed_has_noise_of_its_own_and_stacked_rows_have_the_plain_ones(images):
     def plan(seed, stacked):
-        recipe = training.complete(replace(SDE, seed=seed))
+        recipe = training.complete(SDE.replace(seed=seed))
         return loop.Plan(recipe, images, np.ones((4, 100), bool), torch.device("cpu"), stacked, False)
 
     def drawn(seed, epoch, ids):
@@ -144,7 +143,7 @@ def test_every_row_epoch_and_seed_has_noise_of_its_own_and_stacked_rows_have_the
 def test_flows_that_cannot_be_stacked_are_trained_one_by_one_with_one_line_and_auto_is_silent(
     change, reason, images, tmp_path, capsys
 ):
-    recipe = replace(SDE, epochs=1, **change)
+    recipe = SDE.replace(epochs=1, **change)
     asked = train(recipe, images, tmp_path / "asked", strategy="stacked")
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "one model at a time" in said and reason in said
@@ -156,7 +155,7 @@ def test_flows_that_cannot_be_stacked_are_trained_one_by_one_with_one_line_and_a
 
 def test_measuring_strategies_works_with_noise_and_leaves_the_global_generator_as_found(images, tmp_path, capsys):
     before = torch.get_rng_state()
-    pool = train(replace(SDE, num_models=4, epochs=1), images, tmp_path, strategy="measure")
+    pool = train(SDE.replace(num_models=4, epochs=1), images, tmp_path, strategy="measure")
     assert "stacked:4" in capsys.readouterr().err and pool.status == ["trained"] * 4
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -164,7 +163,7 @@ def test_measuring_strategies_works_with_noise_and_leaves_the_global_generator_a
 @pytest.mark.parametrize("strategy", ["plain", "stacked"])
 def test_training_with_noise_leaves_the_global_generator_as_found(strategy, images, tmp_path):
     before = torch.get_rng_state()
-    train(replace(SDE, snapshots=[1]), images, tmp_path, strategy=strategy)
+    train(SDE.replace(snapshots=[1]), images, tmp_path, strategy=strategy)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -174,7 +173,7 @@ class Stopped(Exception):
 
 @pytest.mark.parametrize(("strategy", "place"), [("plain", "epoch 3"), ("plain", "snapshot 4"), ("stacked:2", "snapshot 4")])
 def test_an_sde_pool_killed_on_its_way_ends_with_the_bytes_of_one_never_killed(strategy, place, images, tmp_path, monkeypatch):
-    recipe = replace(SDE, epochs=4, snapshots=[1, 3], optimizer="adam", lr=0.01)
+    recipe = SDE.replace(epochs=4, snapshots=[1, 3], optimizer="adam", lr=0.01)
     whole = train(recipe, images, tmp_path / "whole", strategy=strategy)
     what, number = place.split()
     seen, write = itertools.count(1), store.Folder.write_bytes
@@ -198,7 +197,7 @@ def test_an_sde_pool_killed_on_its_way_ends_with_the_bytes_of_one_never_killed(s
 
 
 def test_a_damaged_snapshot_is_named_refused_and_made_again_to_the_same_bytes(images, tmp_path, capsys):
-    recipe = replace(SDE, snapshots=[1])
+    recipe = SDE.replace(snapshots=[1])
     pool = train(recipe, images, tmp_path)
     before, path = digests(pool.folder.path), pool.folder.path / weights_name(1, 1)
     path.write_bytes(path.read_bytes()[:-3] + b"abc")
@@ -215,10 +214,10 @@ def test_a_damaged_snapshot_is_named_refused_and_made_again_to_the_same_bytes(im
 
 @pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
 def test_a_snapshot_is_the_end_of_a_run_stopped_there_and_takes_nothing_from_the_run_that_goes_on(strategy, images, tmp_path):
-    recipe = replace(SDE, schedule="constant", epochs=3)
-    kept = train(replace(recipe, snapshots=[1, 2]), images, tmp_path, strategy=strategy)
+    recipe = SDE.replace(schedule="constant", epochs=3)
+    kept = train(recipe.replace(snapshots=[1, 2]), images, tmp_path, strategy=strategy)
     for epoch in (1, 2, 3):
-        stopped = train(replace(recipe, epochs=epoch), images, tmp_path, strategy=strategy)
+        stopped = train(recipe.replace(epochs=epoch), images, tmp_path, strategy=strategy)
         same_weights(kept.at(epoch), stopped)
         assert stopped.key != kept.key
     assert differ(kept.at(1).state(0), kept.state(0), "head.weight")
@@ -226,10 +225,10 @@ def test_a_snapshot_is_the_end_of_a_run_stopped_there_and_takes_nothing_from_the
 
 
 def test_epochs_that_were_not_kept_are_refused_and_those_beyond_the_end_are_dropped(images, tmp_path):
-    recipe = replace(SDE, snapshots=[9, 1, 2, 1])
+    recipe = SDE.replace(snapshots=[9, 1, 2, 1])
     assert recipe.snapshots == [1] == Recipe.from_json(recipe.to_json()).snapshots
     pool = train(recipe, images, tmp_path)
-    assert pool.key == train(replace(SDE, snapshots=[1]), images, tmp_path).key
+    assert pool.key == train(SDE.replace(snapshots=[1]), images, tmp_path).key
     for epoch in (0, 3, 9):
         with pytest.raises(ValueError, match=rf"epoch {epoch} .* was not kept; there are 1, 2") as caught:
             pool.at(epoch)
@@ -238,13 +237,13 @@ def test_epochs_that_were_not_kept_are_refused_and_those_beyond_the_end_are_drop
     assert pool.at(2).epoch is None and pool.at(1).at(2).epoch is None and pool.at(1).at(1).epoch == 1
     for wrong in ([0], [1.5], [True], ["1"]):
         with pytest.raises(ValueError, match="is no epoch"):
-            replace(SDE, snapshots=wrong)
+            SDE.replace(snapshots=wrong)
 
 
 @pytest.mark.parametrize("base", ["resnet14", "odenet"])
 def test_a_replaced_pool_starts_with_all_of_its_parent_but_the_last_group(base, images, root):
     start = train(RESNET if base == "resnet14" else ODE, images, root)
-    begun = swap(start, images, replace(TUNE, epochs=0, parent=start.key))
+    begun = swap(start, images, TUNE.replace(epochs=0, parent=start.key))
     for m in range(2):
         mine, theirs = begun.state(m), start.state(m)
         adopted = {f"network.{name}" for name in theirs if not name.startswith("groups.2.")}
@@ -252,7 +251,7 @@ def test_a_replaced_pool_starts_with_all_of_its_parent_but_the_last_group(base, 
         fresh = mine.keys() - adopted
         assert adopted and fresh and all(name.startswith("network.groups.2.") and ".drift." in name for name in fresh)
     weight = next(name for name in sorted(fresh) if name.endswith("drift.first.state.weight"))
-    reseeded = swap(start, images, replace(TUNE, epochs=0, parent=start.key, seed=6))
+    reseeded = swap(start, images, TUNE.replace(epochs=0, parent=start.key, seed=6))
     assert differ(begun.state(0), begun.state(1), weight) and differ(begun.state(0), reseeded.state(0), weight)
     if base == "odenet":  # same names and shapes: nothing of the old block may be taken over
         assert differ(begun.state(0), {weight: start.state(0)[weight.removeprefix("network.")]}, weight)
@@ -260,7 +259,7 @@ def test_a_replaced_pool_starts_with_all_of_its_parent_but_the_last_group(base, 
 
 def test_frozen_layers_stay_as_they_were_to_the_last_bit_with_their_statistics(parent, images):
     frozen, free = (swap(parent, images, freeze=freeze) for freeze in (True, False))
-    begun = swap(parent, images, replace(TUNE, epochs=0, parent=parent.key))
+    begun = swap(parent, images, TUNE.replace(epochs=0, parent=parent.key))
     for m in range(2):
         before = begun.state(m)
         kept = {name for name in before if not name.startswith(LAST)}
@@ -271,7 +270,7 @@ def test_frozen_layers_stay_as_they_were_to_the_last_bit_with_their_statistics(p
 
 
 def test_a_network_without_groups_to_replace_is_refused_in_one_line(images, root):
-    start = train(replace(ODE, model="tinycnn", model_args={"width": 4}, epochs=1), images, root)
+    start = train(ODE.replace(model="tinycnn", model_args={"width": 4}, epochs=1), images, root)
     before = sorted(root.iterdir())
     with pytest.raises(ValueError, match="TinyCNN has no `groups`") as caught:
         swap(start, images)
@@ -281,16 +280,16 @@ def test_a_network_without_groups_to_replace_is_refused_in_one_line(images, root
 def test_a_replaced_pool_can_be_trained_further(parent, images):
     child = swap(parent, images)
     options = {"progress": False, "workers": 1, "strategy": "plain"}
-    same = training.finetune_pool(child, replace(child.recipe, epochs=0), images, **options)
+    same = training.finetune_pool(child, child.recipe.replace(epochs=0), images, **options)
     same_weights(child, same)
-    further = training.finetune_pool(child, replace(child.recipe, epochs=1, seed=8), images, **options)
+    further = training.finetune_pool(child, child.recipe.replace(epochs=1, seed=8), images, **options)
     assert differ(further.state(0), child.state(0), "network.head.weight")
     assert further.parent.key == child.key and training.ancestor(further).key == parent.key
     assert np.array_equal(further.member, parent.member) and np.array_equal(further.population, parent.population)
 
 
 def test_the_key_of_a_replaced_pool_holds_its_parents_weights_and_its_block(images, tmp_path):
-    start, begin = train(replace(RESNET, epochs=1), images, tmp_path), replace(TUNE, epochs=1)
+    start, begin = train(RESNET.replace(epochs=1), images, tmp_path), TUNE.replace(epochs=1)
     keys = [swap(start, images, begin, block=block).key for block in (BLOCK, {**BLOCK, "k": 0.2}, {**BLOCK, "method": "rk4"})]
     start.folder.write_bytes(weights_name(1), start.folder.read_bytes(weights_name(0)))
     keys.append(swap(start, images, begin).key)
@@ -300,12 +299,12 @@ def test_the_key_of_a_replaced_pool_holds_its_parents_weights_and_its_block(imag
 @pytest.mark.parametrize("strategy", ["plain", "stacked", "auto"])
 def test_training_without_the_noise_that_the_model_wants_is_refused(strategy, images, tmp_path):
     with pytest.raises(ValueError, match="noise is switched off, but this block trains with it") as caught:
-        train(replace(SDE, model="toys_flow:silenced", model_args={}), images, tmp_path, strategy=strategy)
+        train(SDE.replace(model="toys_flow:silenced", model_args={}), images, tmp_path, strategy=strategy)
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("*/model_*"))
 
 
 def test_a_pool_that_trains_without_its_noise_is_the_pool_of_the_equation_without_noise(images, tmp_path):
-    quiet = replace(SDE, model_args={**SDE.model_args, "noise_train": False})
+    quiet = SDE.replace(model_args={**SDE.model_args, "noise_train": False})
     pools = [train(recipe, images, tmp_path) for recipe in (ODE, quiet, SDE)]
     same_weights(pools[0], pools[1])
     assert len({p.key for p in pools}) == 3
@@ -315,15 +314,15 @@ def test_a_pool_that_trains_without_its_noise_is_the_pool_of_the_equation_withou
 @pytest.mark.parametrize("strategy", ["plain", "stacked"])
 def test_a_pool_of_flows_that_diverges_names_the_model_and_what_to_change(strategy, images, tmp_path):
     with pytest.raises(ValueError, match=r"model 0 diverged in epoch 1 .*lower lr.*more steps.*lipschitz") as caught:
-        train(replace(ODE, lr=1e12, schedule="constant"), images, tmp_path, strategy=strategy)
+        train(ODE.replace(lr=1e12, schedule="constant"), images, tmp_path, strategy=strategy)
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("*/model_*"))
 
 
 def test_a_model_that_diverges_in_a_stack_changes_no_bit_of_its_companions(images, tmp_path):
-    tune, pools = replace(SDE, num_models=4, lr=0.01), {}
+    tune, pools = SDE.replace(num_models=4, lr=0.01), {}
     options = {"progress": False, "workers": 1, "strategy": "stacked:4"}
     for name in ("sound", "broken"):
-        start = train(replace(SDE, num_models=4, epochs=1), images, tmp_path / name)
+        start = train(SDE.replace(num_models=4, epochs=1), images, tmp_path / name)
         if name == "broken":
             huge = {k: v * 1e30 if "drift" in k else v for k, v in start.state(1).items()}
             start.folder.write_bytes(weights_name(1), safetensors.torch.save(huge))

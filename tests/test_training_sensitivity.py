@@ -1,7 +1,5 @@
 """What is measured of trained equations against what their weights say, and what an accountant is told of a training."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -40,7 +38,7 @@ def test_certified_bounds_local_and_distances_are_those_of_the_states(images, tm
 
 
 def test_a_bounded_drift_keeps_its_bound_and_a_clip_is_what_enters(images, tmp_path):
-    bounded = replace(SDE, model_args={**SDE.model_args, "lipschitz": 0.7, "clip": 0.5})
+    bounded = SDE.replace(model_args={**SDE.model_args, "lipschitz": 0.7, "clip": 0.5})
     table = training.sensitivity(train(bounded, images, tmp_path), models=[0])
     assert (table["certified"] <= 0.7 * (1 + 1e-5)).all() and (table["local"] <= 0.7).all()
     assert (table["norm"] <= 0.5 * (1 + 1e-6)).all() and (table["distance"] <= 2 * 0.5 * (1 + 1e-6)).all()
@@ -65,10 +63,10 @@ def test_what_leaves_nothing_to_measure_is_refused(images, tmp_path_factory, giv
 
 
 def test_second_order_has_no_certified_bound_and_other_networks_are_refused(images, tmp_path):
-    table = training.sensitivity(train(replace(SDE, model="sonode", model_args={"width": 4, "steps": 2}), images, tmp_path))
+    table = training.sensitivity(train(SDE.replace(model="sonode", model_args={"width": 4, "steps": 2}), images, tmp_path))
     assert table["certified"].isna().all() and np.isfinite(table["distance"]).all()
     with pytest.raises(ValueError, match="no differential equation"):
-        training.sensitivity(train(replace(SDE, model="tinycnn", model_args={"width": 4}), images, tmp_path))
+        training.sensitivity(train(SDE.replace(model="tinycnn", model_args={"width": 4}), images, tmp_path))
 
 
 def test_a_family_that_aims_at_an_epsilon_gets_the_noise_that_reaches_it_for_the_training_it_describes():
@@ -76,7 +74,7 @@ def test_a_family_that_aims_at_an_epsilon_gets_the_noise_that_reaches_it_for_the
     families = [{"model": "odenet"}, {"defense": "dp_sgd", "epsilon": 8, "batch": 64, "defense_args": {"max_grad_norm": 0.5}}]
     other, private = accounting.aimed(families, recipe, members=750, delta=1e-5)
     assert other == {"model": "odenet"} and "epsilon" not in private and private["defense_args"]["max_grad_norm"] == 0.5
-    noise, spent = private["defense_args"]["noise_multiplier"], training.sampling(replace(recipe, batch=64), 750)
+    noise, spent = private["defense_args"]["noise_multiplier"], training.sampling(recipe.replace(batch=64), 750)
     assert spent == {"sample_rate": 64 / 750, "steps": 220}
     reached = accounting.epsilon(noise_multiplier=noise, **spent, delta=1e-5, accountant="rdp")
     assert 7.99 < reached <= 8 and families[1]["epsilon"] == 8  # what was given is left as it was

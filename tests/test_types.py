@@ -156,7 +156,7 @@ def test_what_is_not_read_of_a_selection_is_not_made():
     assert part.hide().hidden and part.hide().member is None and part.member is not None
     with pytest.raises(AttributeError, match="Signals have no marginal"):
         part.marginal  # noqa: B018
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match="picks nothing from an axis of 2"):
         part.select(models=[2])
 
 

@@ -11,6 +11,8 @@ from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.single import attack_p, loss, vote
+from mia_nb.checks import one_of, whole
+from mia_nb.types import DRAWS
 
 Attack = Callable[..., np.ndarray]
 
@@ -53,8 +55,7 @@ def suite(k: int) -> dict[str, Attack]:
 
     Left out is what so few references cannot support: per-sample variance below k = 32, any lira at k = 1.
     """
-    if k < 0:
-        raise ValueError(f"k={k}: the number of references a side cannot be negative")
+    k = whole("k", k, 0)
     names = next(names for fewest, names in SUITES if k >= fewest)
     return {name: ATTACKS[name] for name in (*names, "loss", "correctness")}
 
@@ -66,6 +67,8 @@ def literature(k: int, draws: str = "plain", queries: int = 1) -> dict[str, Atta
     signals were asked; of stochastic models ("noise") asked 4 times or more also lira_joint, which reads off how much the
     answers to one image vary: a member may be answered with less noise.
     """
+    k, queries = whole("k", k, 0), whole("queries", queries)
+    one_of("draws", draws, DRAWS)
     others = ("attack_r", "watson", "song_mittal", "shokri", "attack_p", "vote") if k else ()
     others += ("lira_joint",) if k > 1 and draws == "noise" and queries >= 4 else ()
     return suite(k) | {name: ATTACKS[name] for name in others}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
 import numpy as np
@@ -13,6 +13,7 @@ from mia_nb.attacks.inputs import combination
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.margins import log_p, over_queries
 from mia_nb.attacks.registry import ATTACKS, Attack
+from mia_nb.checks import instance, row_numbers
 from mia_nb.types import Scores, Signals
 
 PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")  # with the queries, how one asks
@@ -40,14 +41,11 @@ def score(
     Raises ValueError for an unknown attack, hidden membership, references that saw no or every audited sample, and target and
     references that differ in samples or labels (only shokri and song_mittal learn from other samples).
     """
+    instance("target", target, Signals), references is None or instance("references", references, Signals)
     name, function = find(attack)
     pool = target if references is None else references
     audited = ~target.population
-    targets = (
-        np.arange(target.shape[0])
-        if targets is None
-        else np.asarray(list(targets) if isinstance(targets, Iterable) else [targets], int)
-    )
+    targets = row_numbers("targets", targets, target.shape[0])
     kept = _reference_rows(function, target, pool, targets, keep_mate)
     options = dict(getattr(function, "keywords", {}))
     plain = getattr(function, "func", function)
@@ -59,8 +57,8 @@ def score(
     value = np.empty((len(targets), audited.sum()))
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
-        for row, t, rows in zip(value, targets, kept, strict=True):
-            chosen = pool.select(models=rows) if len(rows) else None
+        for row, t, others in zip(value, targets, kept, strict=True):
+            chosen = pool.select(models=others) if len(others) else None
             row[:] = function(target.select(models=[t]).hide(), chosen, **tolerated)[audited]
     designs = _designs(pool, kept)
     flags = _design_flags(pool, designs, keep_mate) + _scale_flags(target, pool) + _plan_flags(target, pool)
@@ -100,6 +98,7 @@ def find(attack: str | Attack) -> tuple[str, Attack]:
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ValueError(f"unknown attack {attack!r}: {hint}known are {', '.join(ATTACKS)}")
         return attack, ATTACKS[attack]
+    instance("attack", attack, Callable)
     plain, options = getattr(attack, "func", attack), getattr(attack, "keywords", {})
     for name, known in ATTACKS.items():
         if plain is getattr(known, "func", known) and options == getattr(known, "keywords", {}):
@@ -115,8 +114,6 @@ def _reference_rows(function, target, pool, targets, keep_mate) -> list[np.ndarr
         raise ValueError(
             "score needs the membership of targets and references, but member is None: score it with the full signals"
         )
-    if wrong := [int(t) for t in targets if not 0 <= t < target.shape[0]]:
-        raise ValueError(f"targets {wrong} do not exist: the signals hold models 0..{target.shape[0] - 1}")
     audited = ~target.population
     if not np.array_equal(target.labels, pool.labels):
         if getattr(function, "func", function) not in (shokri, song_mittal):

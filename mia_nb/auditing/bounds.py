@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from mia_nb.checks import fraction, reals, whole
 from mia_nb.metrics.curve import clopper_pearson
 from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Scores
@@ -17,7 +18,7 @@ OTHER_TARGETS, HALF_OF_SAMPLES = "other targets", "half of the samples"
 def _ends(tp, positives, fp, negatives, confidence) -> tuple[float, float]:
     """(lower end of the TPR, upper end of the FPR), which hold jointly with the stated confidence (Bonferroni)."""
     for name, hits, trials in (("tp", tp, positives), ("fp", fp, negatives)):
-        if not (trials >= 1 and 0 <= hits <= trials):
+        if not 0 <= whole(name, hits, 0) <= whole("trials", trials, 0) or trials < 1:
             raise ValueError(f"{name}={hits} of {trials}: wanted 0 <= hits <= trials and at least one trial")
     check_level(confidence)
     low, _ = clopper_pearson(tp, positives, confidence=confidence)
@@ -27,10 +28,7 @@ def _ends(tp, positives, fp, negatives, confidence) -> tuple[float, float]:
 
 def check_level(confidence: float, delta: float = 0.0) -> None:
     """ValueError unless 0 < confidence < 1 and 0 <= delta < 1."""
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence}: wanted a fraction between 0 and 1; 95 % is 0.95")
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta={delta}: wanted a fraction in [0, 1), such as 1e-5")
+    fraction("confidence", confidence, "()"), fraction("delta", delta, "[)")
 
 
 def epsilon_lower(*, tp: int, positives: int, fp: int, negatives: int, delta: float, confidence: float = 0.95) -> float:
@@ -77,9 +75,9 @@ def population_level(
     describes one model and refutes no claim about a mechanism. Other targets may have had this one among their references;
     targets whose scores differ in scale get a poor threshold, not a wrong bound.
     """
-    fpr = np.atleast_1d(np.asarray(fpr, dtype=np.float64))
-    if not fpr.size or not ((fpr > 0) & (fpr < 1)).all():
-        raise ValueError(f"fpr={fpr.tolist()}: wanted one or more false positive rates between 0 and 1; 1 % is 0.01")
+    fpr = np.atleast_1d(reals("fpr", fraction("fpr", fpr, "()", many=True)))
+    if not fpr.size:
+        raise ValueError("fpr is empty: wanted one or more false positive rates; 1 % is 0.01")
     check_level(confidence, delta)
     alpha, rows = (1 - confidence) / len(fpr), []
     for row, target in enumerate(scores.targets):

@@ -14,7 +14,7 @@ from mia_nb.metrics.curve import clopper_pearson, counts
 from mia_nb.metrics.defense_published import DefenseCell, defense_checked, tied_floor
 from mia_nb.metrics.flow_published import NEAR
 from mia_nb.metrics.published import fewest_non_members, measurable
-from mia_nb.metrics.uncertainty import DRAWS, FPR, per_target_metrics, scored
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES, per_target_metrics, scored
 from mia_nb.types import Scores
 
 SIGMA = 2.0  # the study's SDENet
@@ -125,7 +125,7 @@ ESTABLISHED = (
 
 
 def privacy_comparisons(
-    cells: dict[DefenseCell, Scores], *, delta: float = 1e-5, draws: int = DRAWS, level: float = 0.95, seed: int = 0
+    cells: dict[DefenseCell, Scores], *, delta: float = 1e-5, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:
     """One row per comparison that D8, D10 and D15 rest on, as far as it was run; columns as in `metrics.snn_comparisons`.
 
@@ -211,7 +211,7 @@ def privacy_claims(
     *,
     ladders: pd.DataFrame | dict[str, pd.DataFrame] | None = None,
     delta: float = 1e-5,
-    draws: int = DRAWS,
+    draws: int = RESAMPLES,
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import numpy as np
 from mia_nb.auditing.one_run import FEWEST_APART, audit, check_bernoulli, numbers_tried, one_run_epsilon
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts
 from mia_nb.metrics.tables import intervals
-from mia_nb.metrics.uncertainty import DRAWS, scored
+from mia_nb.metrics.uncertainty import RESAMPLES, scored
 from mia_nb.types import Scores
 
 EXCEEDED, BELOW, OPEN = "exceeded", "not exceeded", "not established"
@@ -150,7 +150,7 @@ def _best(members: int, attacks: int) -> float:
 
 
 def judge(
-    stated: Sequence[Limit], scores: dict[str, Scores], *, delta: float = 1e-5, draws: int = DRAWS, seed: int = 0,
+    stated: Sequence[Limit], scores: dict[str, Scores], *, delta: float = 1e-5, draws: int = RESAMPLES, seed: int = 0,
     apart: dict[str, Scores] | None = None, doubt: str = "",
 ) -> list[Verdict]:  # fmt: skip
     """What {attack: scores} say about each limit, as a statement about the largest value over all these attacks.

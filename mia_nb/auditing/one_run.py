@@ -17,6 +17,7 @@ from scipy.stats import binom, chi2
 from mia_nb.accounting import gaussian_epsilon
 from mia_nb.attacks import score as run_attack
 from mia_nb.auditing.bounds import check_level
+from mia_nb.checks import instance, mask, one_of, reals, whole
 from mia_nb.types import Scores, Signals
 
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
@@ -120,10 +121,10 @@ def one_run_epsilon(
     Raises ValueError unless 0 <= correct <= guesses <= canaries <= 10^10 are whole numbers,
     guesses >= 1, and delta > 0 for fdp and xiang.
     """
-    if method not in LABELS:
-        raise ValueError(f"method={method!r} is not one of {', '.join(LABELS)}")
-    whole = all(one // 1 == one for one in (correct, guesses, canaries))
-    if not (whole and 0 <= correct <= guesses <= canaries and guesses >= 1):
+    one_of("method", method, LABELS)
+    for name, value in (("correct", correct), ("guesses", guesses), ("canaries", canaries)):
+        whole(name, value, 0)
+    if not (0 <= correct <= guesses <= canaries and guesses >= 1):
         raise ValueError(
             f"correct={correct}, guesses={guesses}, canaries={canaries}: wanted whole numbers, correct <= guesses <= canaries "
             "and a guess"
@@ -269,14 +270,14 @@ def one_run(
     fair and independent cannot be seen here (`check_bernoulli` recognises exact halves in a whole mask).
     """
     check_level(confidence, delta)
-    score, member = np.asarray(score, dtype=np.float64), _bits(member)
+    score, member, seed = reals("scores", score), mask("members", member), whole("seed", seed, 0)
     if score.ndim != 1 or score.shape != member.shape:
         raise ValueError(f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one run at a time")
     known = ~np.isnan(score)
     m = int(known.sum())
     if not m:
         raise ValueError(f"none of {len(score)} canaries has a score (all NaN): score them with references on both sides")
-    if guesses is not None and not (1 <= guesses <= m and guesses // 1 == guesses):
+    if guesses is not None and not whole("guesses", guesses) <= m:
         raise ValueError(f"guesses={guesses}: wanted 1 to {m}, the number of scored canaries")
     order = np.random.default_rng(seed).permutation(m)
     order = order[np.argsort(score[known][order], kind="stable")]
@@ -309,14 +310,6 @@ def numbers_tried(canaries: int, alpha: float, delta: float, method: str = "stei
     return numbers
 
 
-def _bits(member) -> np.ndarray:
-    """Membership as booleans; ValueError for anything but 0 and 1."""
-    member = np.asarray(member)
-    if member.dtype != bool and not np.isin(member, (0, 1)).all():
-        raise ValueError(f"member has dtype {member.dtype} and values other than 0 and 1: wanted who was included by a coin")
-    return member.astype(bool)
-
-
 def check_bernoulli(member) -> None:
     """ValueError if a mask (M, N), or (N,) of one model, was visibly not drawn by independent fair coins.
 
@@ -326,7 +319,7 @@ def check_bernoulli(member) -> None:
     Caveat: the exact half of a single row of few samples cannot be told from a coin's, and nothing here sees dependence
     between samples, duplicates for example: that the coins were independent is for whoever drew them to say.
     """
-    member = np.atleast_2d(_bits(member))
+    member = np.atleast_2d(mask("member", member))
     models, samples = member.shape
     if samples < 2:
         raise ValueError(f"member has {samples} columns: coins cannot be judged on less than 2 samples")
@@ -388,12 +381,11 @@ def audit(
     The claim that is tested concerns the whole training, whichever target shows it. Caveat: that trainings shared no seed,
     noise or batches is for whoever ran them to say; pools trained here share none.
     """
-    if not (attempts >= 1 and attempts // 1 == attempts):
-        raise ValueError(f"attempts={attempts}: wanted the number of attacks that were tried, a whole number from 1 on")
+    instance("scores", scores, Scores), whole("attempts", attempts)
     if scores.info.get("split") == "pairs":
         raise ValueError("members were drawn in pairs (split='pairs'): a one-run audit needs independent fair coins")
     check_level(confidence, delta)
-    columns = np.ones(scores.value.shape[1], bool) if canary is None else np.asarray(canary, bool)
+    columns = np.ones(scores.value.shape[1], bool) if canary is None else mask("canary", canary)
     if columns.shape != scores.value.shape[1:] or not columns.any():
         raise ValueError(f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more")
     value, member = scores.value[:, columns], scores.member[:, columns]

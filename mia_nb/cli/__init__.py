@@ -174,7 +174,8 @@ def _params(args) -> None:
     from mia_nb.cli import notebooks
 
     path = notebooks.find_notebook(args.notebook, notebooks.folders(args.notebooks))
-    rows = [(p.name, " | ".join(p.kinds) or "any", repr(p.default), p.help) for p in notebooks.read_parameters(path).values()]
+    known = notebooks.read_parameters(path).values()
+    rows = [(p.name, " | ".join(p.kinds) or "any", repr(p.default), notebooks.meaning(p)) for p in known]
     print(f"{path}" if rows else f"{path} has no cell tagged `parameters`")
     _table(rows)
 

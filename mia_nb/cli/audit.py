@@ -59,12 +59,7 @@ def parameters(args) -> list[tuple[str, str]]:
 
 def _listed(text: str) -> list:
     """The limits of `-p fail_if=...`: a YAML list, or one limit."""
-    import yaml
-
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"fail_if={text}: not YAML ({' '.join(str(error).split())}); quote it, or use --fail-if") from error
+    value = notebooks.read_yaml(text, f"fail_if={text}")
     return value if isinstance(value, list) else [] if value is None else [value]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 
 from mia_nb import data
 from mia_nb.cli.notebooks import Step
@@ -16,10 +15,9 @@ def lines(steps: list[Step]) -> Iterator[str]:
     """One line a step of 01_train; a short measurement each. Raises ValueError as loading and training do."""
     from mia_nb import training
 
-    known = {field.name for field in fields(Recipe)}
     for step in steps:
         given = step.parameters
         images = data.load(given["dataset"], root=given["data_root"], limit=given["limit"], download=given["download"])
-        recipe = Recipe(**{name: value for name, value in given.items() if name in known})
+        recipe = Recipe(**{name: value for name, value in given.items() if name in Recipe.model_fields})
         how = {name: given[name] for name in ("device", "strategy", "workers")}
         yield training.estimate(recipe, images, **how)["text"]

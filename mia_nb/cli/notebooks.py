@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mia_nb.checks import LARGE, plain, shown
+from mia_nb.types import Recipe
+
 PACKAGE = Path(__file__).resolve().parents[1]
 PLACES = (
     "results",
@@ -86,24 +89,31 @@ def _presets(where: list[Path]) -> dict[str, Path]:
 
 def read_preset(name: str, where: list[Path]) -> list[dict]:
     """The steps of notebooks/presets/NAME.yaml (or of a .yaml file), as written."""
-    import yaml
-
     known = _presets(where)
     path = Path(name) if name.endswith((".yaml", ".yml")) else known.get(name)
     if path is None or not path.is_file():
         raise ValueError(f"no preset named {name!r}{_hint(name, known)}")
-    try:
-        steps = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    steps = read_yaml(path.read_text(encoding="utf-8"), str(path))
     for step in steps if isinstance(steps, list) else [None]:
         if not isinstance(step, dict) or set(step) - {"notebook", "parameters"} or not isinstance(step.get("notebook"), str):
             raise ValueError(
-                f"{path}: wanted a list of steps `- {{notebook: 01_train, parameters: {{epochs: 20}}}}`, found {step}"
+                f"{path}: wanted a list of steps `- {{notebook: 01_train, parameters: {{epochs: 20}}}}`, found {shown(step)}"
             )
         if not isinstance(step.get("parameters") or {}, dict):
             raise ValueError(f"{path}: the parameters of {step['notebook']} must be `name: value` pairs")
     return steps
+
+
+def read_yaml(text: str, where: str) -> Any:
+    """What a text says as YAML; ValueError, which begins with `where` it stands, for what is none."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{where} is not YAML ({' '.join(str(error).split())}); quote it") from error
+    except RecursionError:
+        raise ValueError(f"{where[:80]} is nested too deep") from None
 
 
 def read_parameters(path: Path) -> dict[str, Parameter]:
@@ -149,9 +159,18 @@ def _kinds(annotation: ast.expr | None, default: Any) -> tuple[str, ...]:
     return kinds if default is not None or "None" in kinds else (*kinds, "None")
 
 
+def meaning(parameter: Parameter) -> str:
+    """What a parameter is: its own comment, or what a recipe's field of that name is."""
+    field = Recipe.model_fields.get(parameter.name)
+    return parameter.help or (field.description if field else "")
+
+
 def fit(parameter: Parameter, value: Any) -> Any:
     """The value as one of the parameter's kinds (whole numbers become floats where those are wanted), or ValueError."""
-    value = plain(value)
+    try:
+        value = plain(value)
+    except ValueError as error:
+        raise ValueError(f"{parameter.name}={shown(value)}: {error}") from None
     for kind in parameter.kinds or ("Any",):
         try:
             return _as(kind, value)
@@ -159,17 +178,12 @@ def fit(parameter: Parameter, value: Any) -> Any:
             continue
     wanted = " or ".join(parameter.kinds)
     hint = f"; write [{value}]" if wanted.startswith("list") and isinstance(value, str | int | float) else ""
-    raise ValueError(f"{parameter.name}={value!r} is {_english(value)}, wanted {wanted}{hint}")
+    raise ValueError(f"{parameter.name}={shown(value)} is {_english(value)}, wanted {wanted}{hint}")
 
 
 def fit_text(parameter: Parameter, text: str) -> Any:
     """As `fit`, from the command line's text read as YAML; where text is wanted, text that YAML would read otherwise stays."""
-    import yaml
-
-    try:
-        value = float(text) if EXPONENT.fullmatch(text) else yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{parameter.name}={text}: not YAML ({' '.join(str(error).split())}); quote it") from error
+    value = float(text) if EXPONENT.fullmatch(text) else read_yaml(text, f"{parameter.name}={text}")
     if text == "None" and "None" in parameter.kinds:
         return None
     only_text = parameter.kinds in (("str",), ("str", "None"))
@@ -178,27 +192,12 @@ def fit_text(parameter: Parameter, text: str) -> Any:
     return fit(parameter, value)
 
 
-def plain(value: Any) -> Any:
-    """What papermill can write as a literal: tuples to lists, NumPy scalars to Python's, paths to text; else ValueError."""
-    if isinstance(value, dict):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    raise ValueError(f"{value!r} is {_english(value)}; parameters are numbers, text, true/false, null, lists or mappings")
-
-
 def _as(kind: str, value: Any) -> Any:
     """Convert or raise TypeError; `list[T]` item by item; a kind not known here is not checked."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind == "float" and number:
         return float(value)
-    if kind == "int" and number and value == value // 1:
+    if kind == "int" and number and value == value // 1 and abs(value) < LARGE:
         return int(value)
     base, _, items = kind.rstrip("]").partition("[")
     if base in ("list", "tuple") and isinstance(value, list):
@@ -245,8 +244,19 @@ def plan(target: str, preset: str | None, given: Iterable[tuple[str, str]], wher
         values = {name: parameter.default for name, parameter in known.items()}
         values |= {name: fit(known[name], value) for name, value in written.items()}
         values |= {name: fit_text(known[name], text) for name, text in given if name in known}
+        _check_recipe(values, known)
         steps.append(Step(path, values))
     return steps
+
+
+def _check_recipe(values: dict[str, Any], known: dict[str, Parameter]) -> None:
+    """ValueError for values that no recipe takes, where the parameters of these names are those of a recipe."""
+    shared = set(known) & set(Recipe.model_fields)
+    try:
+        Recipe(**{"split": "given"} | {name: known[name].default for name in shared})
+    except ValueError:  # by these names the notebook means something else
+        return
+    Recipe(**{"split": "given"} | {name: values[name] for name in shared})
 
 
 def _refuse_unknown(names: Iterable[str], known: Iterable[str], paths: list[Path]) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mia_nb.metrics.contrasts import SAME, Claim, Contrast, compare, judge, minus, steps, strongest, worst_case
 from mia_nb.metrics.published import ALIGNED, Cell, checked
-from mia_nb.metrics.uncertainty import DRAWS
+from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.types import Scores
 
 ATTACKS = ("rmia", "attack_r", "attack_p")  # the study's three, strongest first as it claims
@@ -197,7 +197,7 @@ CLAIMS = {
 }
 
 
-def snn_comparisons(cells: dict[Cell, Scores], *, draws: int = DRAWS, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
+def snn_comparisons(cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
     """One row per comparison that a claim of the spiking study (Guan et al. 2025) rests on, as far as it was run.
 
     Columns: claim, part, compared, metric (auc, test_accuracy, and the TPR at the smallest FPR that all cells can measure),
@@ -212,7 +212,7 @@ def snn_comparisons(cells: dict[Cell, Scores], *, draws: int = DRAWS, level: flo
     return compare(CLAIMS, checked(cells), _where, draws=draws, level=level, seed=seed)
 
 
-def snn_claims(cells: dict[Cell, Scores], *, draws: int = DRAWS, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
+def snn_claims(cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
     """Verdicts on the claims of the spiking study (Guan et al. 2025): index S1..S9.
 
     Columns: claim, verdict, evidence, compared, accuracy_apart (the largest difference of mean test accuracy between models

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv, gammaln
 
+from mia_nb.checks import fraction, mask, reals, shown, whole
+
 MIN_FALSE_POSITIVES = 10  # below this many allowed false positives a TPR at that FPR is not measurable
 PRIORS = (0.5, 0.1, 0.01)  # shares of members at which a positive predictive value is quoted
 
@@ -46,18 +48,31 @@ def counts(score, member) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
     Raises ValueError on NaN scores, on shapes that differ, and when members or non-members are absent.
     """
-    score, member = np.asarray(score, dtype=np.float64), np.asarray(member, dtype=bool)
+    score, member = _vectors(score, member)
+    order = np.argsort(-score, kind="stable")
+    score, member = score[order], member[order]
+    ends = np.append(np.flatnonzero(score[1:] != score[:-1]), len(score) - 1)
+    tp = np.concatenate([[0], np.cumsum(member)[ends]])
+    return tp, np.concatenate([[0], ends + 1]) - tp, np.concatenate([[np.inf], score[ends]])
+
+
+def _vectors(score, member) -> tuple[np.ndarray, np.ndarray]:
+    """Scores as float64 and members as bool, (N,) each; ValueError for what no ROC can be drawn from."""
+    score, member = reals("scores", score), mask("members", member)
     if score.ndim != 1 or score.shape != member.shape:
         raise ValueError(f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one target at a time")
     if missing := int(np.isnan(score).sum()):
         raise ValueError(f"{missing} of {len(score)} scores are NaN: leave those samples out and report their share")
     if not 0 < (positives := int(member.sum())) < len(member):
         raise ValueError(f"{positives} members among {len(member)} samples: a ROC needs members and non-members")
-    order = np.argsort(-score, kind="stable")
-    score, member = score[order], member[order]
-    ends = np.append(np.flatnonzero(score[1:] != score[:-1]), len(score) - 1)
-    tp = np.concatenate([[0], np.cumsum(member)[ends]])
-    return tp, np.concatenate([[0], ends + 1]) - tp, np.concatenate([[np.inf], score[ends]])
+    return score, member
+
+
+def rates(fpr) -> tuple[float, ...]:
+    """False positive rates as a tuple; ValueError for a bare number, and for what is no fraction."""
+    if np.ndim(fpr) != 1:
+        raise ValueError(f"fpr={shown(fpr)}: wanted several false positive rates, such as (0.001, 0.01); of one, (0.01,)")
+    return tuple(fraction("fpr", fpr, many=True))
 
 
 def roc(score, member) -> Roc:
@@ -96,8 +111,7 @@ def tpr_at(score, member, fpr: float) -> TprAt:
 
 def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
     """`tpr_at` from the counts of `counts`."""
-    if not 0 <= fpr <= 1:
-        raise ValueError(f"fpr={fpr}: false positive rates are fractions in [0, 1]; 1 % is 0.01")
+    fraction("fpr", fpr)
     n1, n0 = int(tp[-1]), int(fp[-1])
     allowed = int(np.floor(fpr * n0 + 1e-9))
     last = int(np.searchsorted(fp, allowed, side="right")) - 1
@@ -120,8 +134,9 @@ def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
 
 def clopper_pearson(successes, trials, *, confidence: float = 0.95):
     """Exact two-sided binomial interval (low, high), quantiles of beta distributions (Clopper & Pearson 1934); broadcasts."""
-    k, n = np.broadcast_arrays(np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64))
-    if (k < 0).any() or (k > n).any() or (n < 1).any():
+    fraction("confidence", confidence, "()")
+    k, n = np.broadcast_arrays(reals("successes", successes), reals("trials", trials))
+    if not ((k >= 0) & (k <= n) & (n >= 1)).all():
         raise ValueError(f"{successes} successes of {trials} trials: wanted 0 <= successes <= trials and trials >= 1")
     tail = (1 - confidence) / 2
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1), n - k + 1, tail))
@@ -132,7 +147,8 @@ def clopper_pearson(successes, trials, *, confidence: float = 0.95):
 def advantage(score, member, *, threshold: float | None = None) -> float:
     """TPR - FPR at the threshold; None: the largest over vertices, an oracle that chance alone lifts to `null_advantage`."""
     if threshold is not None:
-        said, member = np.asarray(score) >= threshold, np.asarray(member, bool)
+        score, member = _vectors(score, member)
+        said = score >= reals("threshold", threshold)
         return float(said[member].mean() - said[~member].mean())
     tp, fp, _ = counts(score, member)
     return float((tp / tp[-1] - fp / fp[-1]).max())
@@ -149,6 +165,7 @@ def null_advantage(n1: int, n0: int) -> float:
     Equal sizes n: exact, (4^n / C(2n, n) - 1) / (2n), by reflection of the random walk. Else the limit
     sqrt(pi/8 (1/n1 + 1/n0)), the mean of the one-sided Kolmogorov-Smirnov statistic, with the same first correction.
     """
+    n1, n0 = whole("n1", n1), whole("n0", n0)
     if n1 == n0:
         return float((np.exp(2 * n1 * np.log(2) + 2 * gammaln(n1 + 1) - gammaln(2 * n1 + 1)) - 1) / (2 * n1))
     spread = 1 / n1 + 1 / n0
@@ -157,6 +174,8 @@ def null_advantage(n1: int, n0: int) -> float:
 
 def ppv(tpr, fpr, prior):
     """Share of members among those called members, prior TPR / (prior TPR + (1 - prior) FPR); NaN when none is called."""
+    for name, value in (("tpr", tpr), ("fpr", fpr), ("prior", prior)):
+        fraction(name, value, many=True)
     called = np.asarray(prior * np.asarray(tpr, dtype=np.float64))
     with np.errstate(invalid="ignore"):
         return called / (called + (1 - prior) * np.asarray(fpr, dtype=np.float64))
@@ -164,7 +183,7 @@ def ppv(tpr, fpr, prior):
 
 def tie_mass(score) -> float:
     """Share of samples whose score equals another's: 0 for continuous scores, 1 when all are equal."""
-    _, sizes = np.unique(np.asarray(score), return_counts=True)
+    _, sizes = np.unique(reals("scores", score), return_counts=True)
     return float(sizes[sizes > 1].sum() / sizes.sum())
 
 
@@ -175,7 +194,7 @@ def thin(curve: Roc, n0: int) -> Roc:
     over 50..n0. Of each kept count the first and the last vertex stay; where a grid count has no vertex, its nearest from
     below. n0: non-members of the curve, so that FPRs become integers. Compute the AUC from the full curve.
     """
-    fp = np.rint(curve.fpr * n0).astype(np.int64)
+    fp = np.rint(curve.fpr * whole("n0", n0)).astype(np.int64)
     if not np.allclose(fp, curve.fpr * n0, atol=1e-6):
         raise ValueError(f"n0={n0} does not fit this curve: fpr * n0 is not whole; pass its number of non-members")
     marks = np.floor(np.array([1e-4, 1e-3, 1e-2, 1e-1]) * n0 + 1e-9)

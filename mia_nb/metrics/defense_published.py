@@ -11,7 +11,7 @@ from mia_nb.metrics.curve import counts
 from mia_nb.metrics.flow_published import NAMES, NEAR, NOISY, PAPER, PRINTED_ATTACKS, PRINTED_MODELS, flow_cell
 from mia_nb.metrics.published import beside, measure, records
 from mia_nb.metrics.tables import summary
-from mia_nb.metrics.uncertainty import DRAWS, FPR, interval, scored
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, scored
 from mia_nb.types import Scores
 
 PRINTED_DEFENSES = {  # printed word: defense in training, defense of the output, the options it says
@@ -114,7 +114,7 @@ def defense_checked(cells: dict) -> dict[DefenseCell, Scores]:
     return found
 
 
-def defense_table(cells: dict[DefenseCell, Scores], fpr=FPR, *, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
+def defense_table(cells: dict[DefenseCell, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
     """One row per defended network under its strongest attack: what a defense costs and what it leaves to find.
 
     Columns: name, defense, output, attack (of largest mean AUC, unadjusted), attacks (how many were tried), test_acc, gap,
@@ -155,7 +155,12 @@ def defense_table(cells: dict[DefenseCell, Scores], fpr=FPR, *, draws: int = DRA
 
 
 def defense_against_papers(
-    cells: dict[DefenseCell, Scores], *, stands_for: str | None = "cifar10", ours: str = "", draws: int = DRAWS, seed: int = 0
+    cells: dict[DefenseCell, Scores],
+    *,
+    stands_for: str | None = "cifar10",
+    ours: str = "",
+    draws: int = RESAMPLES,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """One row per number of Table XI (defenses, LiRA) of Hong, Wu, Gruber and Lee (arXiv 2501.06686), ours beside it.
 

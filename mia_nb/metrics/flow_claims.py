@@ -26,7 +26,7 @@ from mia_nb.metrics.contrasts import (
 )
 from mia_nb.metrics.flow_published import ADAPTIVE, NEAR, FlowCell, flow_checked
 from mia_nb.metrics.frontier import highest_level, matched
-from mia_nb.metrics.uncertainty import DRAWS
+from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.types import Scores
 
 VARIANTS = {"SONODE": "sonode", "ANODE": "anode", "HBNODE": "hbnode"}
@@ -343,7 +343,7 @@ def flow_comparisons(
     cells: dict[FlowCell, Scores],
     *,
     frontier: pd.DataFrame | None = None,
-    draws: int = DRAWS,
+    draws: int = RESAMPLES,
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -432,7 +432,7 @@ def flow_claims(
     cells: dict[FlowCell, Scores],
     *,
     frontier: pd.DataFrame | None = None,
-    draws: int = DRAWS,
+    draws: int = RESAMPLES,
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:

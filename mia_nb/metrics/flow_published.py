@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from mia_nb.metrics.published import beside, measure, records
-from mia_nb.metrics.uncertainty import DRAWS
+from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.types import Scores
 
 PAPER = "nsde2025"
@@ -170,7 +170,7 @@ def flow_against_papers(
     stands_for: str | None = "cifar10",
     ours: str = "",
     tables=TABLES,
-    draws: int = DRAWS,
+    draws: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
     """One row per number printed in these tables of Hong, Wu, Gruber and Lee (arXiv 2501.06686), ours beside it.

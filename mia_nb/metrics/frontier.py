@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.metrics.tables import per_target
-from mia_nb.metrics.uncertainty import DRAWS, FPR, bootstrap, interval, metric_interval, names
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES, bootstrap, interval, metric_interval, names
 from mia_nb.types import Scores
 
 UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # the way each goes while a model learns
@@ -21,7 +21,7 @@ MATCHED = [
 ]  # fmt: skip
 
 
-def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
+def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
     """One row per family, checkpoint, attack and target: what the model can do, and what it gives away.
 
     runs: {family: {epoch: {attack: Scores}}}. Columns: family, epoch, attack, target, pair (from 0), train_acc, test_acc,

@@ -13,6 +13,7 @@ from scipy.stats import t as student
 
 from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
+from mia_nb.checks import instance, whole
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.protocol import units as units_of
 from mia_nb.metrics.uncertainty import scored
@@ -54,8 +55,9 @@ def self_test(
     refuses these signals (ValueError) is listed as refused; "shokri" is left out, as it would train a classifier per redraw.
     Raises ValueError when membership is hidden, no attack can run, or draws < 2.
     """
-    if draws < 2:
-        raise ValueError(f"draws={draws}: the spread of redrawn masks needs at least 2; 200 is usual")
+    instance("signals", signals, Signals), instance("attacks", attacks, dict | list | tuple)
+    draws, seed = whole("draws", draws, 2), whole("seed", seed, 0)
+    samples = samples if samples is None else whole("samples", samples)
     attacks = attacks if isinstance(attacks, dict) else dict(find(one) for one in attacks)
     if signals.member is None:
         raise ValueError("these signals hide membership (member=None): the self-test needs it")

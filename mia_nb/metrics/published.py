@@ -12,7 +12,7 @@ import pandas as pd
 
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
 from mia_nb.metrics.tables import intervals
-from mia_nb.metrics.uncertainty import DRAWS, interval, scored
+from mia_nb.metrics.uncertainty import RESAMPLES, interval, scored
 from mia_nb.types import Scores
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -82,7 +82,7 @@ def against_papers(
     stands_for: tuple[str, str] | None = ("cifar10", "resnet18"),
     ours: str = "",
     tables=("2", "3", "4", "5", "6"),
-    draws: int = DRAWS,
+    draws: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
     """One row per number printed in these tables of the spiking papers (Guan et al. 2025), ours and its interval beside it.

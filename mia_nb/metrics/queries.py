@@ -15,7 +15,7 @@ from mia_nb.attacks import score as run_attack
 from mia_nb.metrics.protocol import units
 from mia_nb.metrics.published import fewest_non_members, measurable
 from mia_nb.metrics.tables import intervals
-from mia_nb.metrics.uncertainty import DRAWS, FPR, interval, names
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names
 from mia_nb.types import Scores, Signals
 
 UNAVERAGED = ("joint", "mean_sd", "last")  # forms whose score is no mean over queries: the Gaussian model says nothing
@@ -98,7 +98,7 @@ def query_curve(
     queries=(1, 4, 16, 64),
     fpr=FPR,
     combine: str | None = None,
-    draws: int = DRAWS,
+    draws: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Risk of stochastic models against the number R of queries an attacker averages, and its limit: index R, the last inf.

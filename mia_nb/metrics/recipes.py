@@ -12,7 +12,7 @@ import pandas as pd
 
 from mia_nb.metrics.contrasts import COLUMNS, SAME, TPR, Claim, Contrast, compare, judge, minus, steps, strongest, worst_case
 from mia_nb.metrics.tables import intervals, per_target
-from mia_nb.metrics.uncertainty import DRAWS, FPR, interval, names, per_target_metrics
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names, per_target_metrics
 from mia_nb.types import Recipe, Scores
 
 ALIKE = 0.9  # of the ceiling: rank correlations from here on count as those of one ranking
@@ -53,7 +53,7 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def recipe_risks(cells: dict[RecipeCell, Scores], fpr=FPR, *, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
+def recipe_risks(cells: dict[RecipeCell, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
     """A row per cell and metric (auc, tpr@x): the cell's fields, value, low, high (`intervals`), measurable, pairs, n1, n0.
 
     measurable: whether every target has the non-members that its FPR asks for, ten false positives (always for an AUC).
@@ -173,7 +173,7 @@ SAME_SAMPLES = f"All recipes expose the same samples (rank correlation at least 
 
 
 def recipe_comparisons(
-    cells: dict[RecipeCell, Scores], *, draws: int = DRAWS, level: float = 0.95, seed: int = 0
+    cells: dict[RecipeCell, Scores], *, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:
     """One row per comparison that a claim about recipes rests on, as far as it was run: columns as in `snn_comparisons`.
 
@@ -189,7 +189,7 @@ def recipe_claims(
     ranks: pd.DataFrame | None = None,
     *,
     comparisons: pd.DataFrame | None = None,
-    draws: int = DRAWS,
+    draws: int = RESAMPLES,
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:

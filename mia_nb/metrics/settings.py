@@ -6,7 +6,7 @@ import pandas as pd
 
 from mia_nb.metrics.flow_published import ADAPTIVE, FlowCell
 from mia_nb.metrics.tables import accuracies, intervals
-from mia_nb.metrics.uncertainty import DRAWS
+from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.types import Scores
 
 VARIANTS = ("odenet64", "anode", "sonode", "hbnode")
@@ -20,7 +20,7 @@ FREE = {
 OTHER_UNITS = ("sigma", "noise_sd")
 
 
-def varied_settings(strongest: dict[FlowCell, Scores], *, draws: int = DRAWS, seed: int = 0) -> dict[str, pd.DataFrame]:
+def varied_settings(strongest: dict[FlowCell, Scores], *, draws: int = RESAMPLES, seed: int = 0) -> dict[str, pd.DataFrame]:
     """Tables for `plots.risk_against`: {setting: a row per family}, for every setting that families differ in.
 
     strongest: the scores of one attack on each setting (its word in the cell does not matter). "method", "blocks", "k", "T",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from mia_nb.checks import instance
 from mia_nb.metrics.curve import (
     PRIORS,
     area,
@@ -15,10 +16,11 @@ from mia_nb.metrics.curve import (
     counts,
     null_advantage,
     ppv,
+    rates,
     tie_mass,
     tpr_at_counts,
 )
-from mia_nb.metrics.uncertainty import DRAWS, FPR, bootstrap, interval, metric_interval, names, scored
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES, bootstrap, interval, metric_interval, names, scored
 from mia_nb.types import Scores, Signals
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
     with _low, _high, _tp, _fewer (the TPR with one false positive fewer), _fp, _realised, _measurable, then tie_mass,
     fpr_floor, n1, n0, train_acc, test_acc, gap, train_loss, test_loss, unscored (share of NaN scores, left out of all metrics).
     """
+    fpr = rates(fpr)
     rows = [_target_row(name, one, row, fpr) for name, one in _named(scores).items() for row in range(len(one.targets))]
     return pd.DataFrame(rows)
 
@@ -42,7 +45,8 @@ def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
 def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
     """{attack: scores}, each with a target and every target with a score."""
     scores = {scores.info.get("attack", "attack"): scores} if isinstance(scores, Scores) else scores
-    for name, one in scores.items():
+    for name, one in instance("scores", scores, dict).items():
+        instance(f"scores[{name!r}]", one, Scores)
         if not len(one.value):
             raise ValueError(f"{name} has no target: score at least one")
         if np.isnan(one.value).all(1).any():
@@ -85,7 +89,7 @@ def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
 
 
 def intervals(
-    scores: Scores, fpr=FPR, *, draws: int = DRAWS, seed: int = 0, sampled: dict | None = None, confidence: float = 0.95
+    scores: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0, sampled: dict | None = None, confidence: float = 0.95
 ) -> pd.DataFrame:
     """The interval of every metric of one attack: a row per metric with value (mean over targets), low and high.
 
@@ -105,7 +109,7 @@ def _intervals(rows: pd.DataFrame, sampled: dict, confidence: float = 0.95) -> p
 
 
 def summary(
-    scores: Scores | dict[str, Scores], fpr=FPR, *, draws: int = DRAWS, seed: int = 0, self_test: SelfTest | None = None
+    scores: Scores | dict[str, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0, self_test: SelfTest | None = None
 ) -> pd.DataFrame:
     """One row per attack, metrics averaged over targets, and a last row "max"; index attack.
 
@@ -118,7 +122,7 @@ def summary(
     unadjusted for the choice. A TPR with fewer than 10
     allowed false positives keeps its number and has measurable=False. A failed `self_test` stamps every row.
     """
-    scores = _named(scores)
+    fpr, scores = rates(fpr), _named(scores)
     if not scores or "max" in scores:
         raise ValueError(
             f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken by its last row"

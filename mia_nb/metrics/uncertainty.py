@@ -24,13 +24,14 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri, stdtrit
 
-from mia_nb.metrics.curve import area, clopper_pearson, counts, tpr_at_counts
+from mia_nb.checks import fraction, instance, whole
+from mia_nb.metrics.curve import area, clopper_pearson, counts, rates, tpr_at_counts
 from mia_nb.types import Scores
 
 FPR = (0.001, 0.01, 0.1)
 CHUNK = 1 << 17  # weights held at once: the working set stays in the cache
 TARGETS = 16  # targets that a thread works on at once
-DRAWS = 400  # resamples from which a variance is known to 4 %
+RESAMPLES = 400  # resamples from which a variance is known to 4 %
 STRICT = 3  # pairs over which Student's t is taken at half the error
 FEW_HITS = 10  # below so many members found, or missed, in all targets no variance is trusted alone
 
@@ -48,6 +49,7 @@ def scored(scores: Scores, row: int) -> tuple[np.ndarray, np.ndarray]:
 
 def per_target_metrics(scores: Scores, fpr=FPR) -> np.ndarray:
     """(targets, metrics) in the order of `names`."""
+    fpr = rates(fpr)
     return np.stack([_point(*scored(scores, row), fpr) for row in range(len(scores.value))])
 
 
@@ -56,12 +58,13 @@ def _point(score, member, fpr) -> list[float]:
     return [area(tp, fp), (tp / tp[-1] - fp / fp[-1]).max(), *(tpr_at_counts(tp, fp, x).tpr for x in fpr)]
 
 
-def bootstrap(scores: Scores, fpr=FPR, *, draws: int = DRAWS, seed: int = 0) -> dict[str, np.ndarray]:
+def bootstrap(scores: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> dict[str, np.ndarray]:
     """Each metric of each target on samples drawn with replacement: {name: (draws, targets)}.
 
     A draw takes the same N samples for all targets; metrics use their integer weights on scores that are sorted once. The
     same seed and N give the same samples, so that differences of attacks or of pools, taken draw by draw, are paired.
     """
+    fpr, draws, seed = rates(fpr), whole("draws", draws), whole("seed", seed, 0)
     targets = len(scores.value)
     metrics = np.empty((draws, targets, 2 + len(fpr)))
     batches = np.array_split(np.arange(targets), -(-targets // TARGETS))
@@ -157,8 +160,8 @@ def half_width(over_pairs, pairs, shared=0.0, least=0.0, *, confidence: float = 
     over_pairs: variance of the mean as `pairs` independent units show it; shared: variance that these units have in common;
     least: variance below which the whole cannot lie. NaN with one unit.
     """
-    pairs = np.asarray(pairs)
-    tail = (1 - confidence) / 2
+    fraction("confidence", confidence, "()")
+    pairs, tail = np.asarray(pairs), (1 - confidence) / 2
     free = np.where(pairs > 1, pairs - 1, np.nan)
     t, z = -stdtrit(free, np.where(pairs == STRICT, tail / 2, tail)), -ndtri(tail)
     return np.sqrt(np.maximum(t**2 * over_pairs + z**2 * np.maximum(shared, 0), z**2 * np.asarray(least)))
@@ -238,11 +241,14 @@ def metric_interval(name: str, rows: pd.DataFrame, draws=None, *, confidence: fl
     return tuple(float(end) for end in np.clip((low, high), 0, 1))
 
 
-def difference(a: Scores, b: Scores, fpr=FPR, *, draws: int = DRAWS, seed: int = 0, confidence: float = 0.95) -> pd.DataFrame:
+def difference(
+    a: Scores, b: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0, confidence: float = 0.95
+) -> pd.DataFrame:
     """a - b, a row per metric with value, low, high: a paired interval, the same samples and pairs on both sides.
 
     For two attacks on one pool, or two families trained on the same masks. ValueError when masks or pairs differ.
     """
+    instance("a", a, Scores), instance("b", b, Scores)
     units = [np.unique(scores.pair, return_inverse=True)[1] for scores in (a, b)]
     if not (np.array_equal(a.member, b.member) and np.array_equal(*units)):
         raise ValueError("the two scores have different membership: a paired difference needs the same masks, row by row")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property, partial
 
 import torch
@@ -109,7 +108,7 @@ def why_not_compiled(plan: Plan) -> str | None:
         return f"the defense {recipe.defense} draws numbers, or is another one from epoch to epoch"
     if ":" in (builder := models.architecture(recipe.model, recipe.model_args)):
         forget(builder)
-    trial = plan._replace(recipe=replace(recipe, dtype="float64"), compiled=True)
+    trial = plan._replace(recipe=recipe.replace(dtype="float64"), compiled=True)
     last = min(2, len(plan.member)) - 1
     rows = [0, last] if plan.stacked else [last]
     try:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 
 from mia_nb import data
+from mia_nb.checks import positive, whole
 from mia_nb.training import loop
 from mia_nb.training.clipped import group_of
-from mia_nb.training.execution import choose, processes, recorded_way
+from mia_nb.training.execution import choose, device_of, processes, recorded_way
 from mia_nb.training.loop import DTYPES, Plan
 from mia_nb.training.progress import duration
 from mia_nb.training.train import check, complete, membership, plan_of
@@ -32,8 +32,8 @@ def step_cost(
     derived recipes start from fresh weights. Caveat: a step's time on a busy machine is that of the busy machine.
     """
     recipe = complete(recipe)
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    samples = (len(images.y) - recipe.population) // 2 if samples is None else samples
+    device, repeats = device_of(device), whole("repeats", repeats)
+    samples = (len(images.y) - recipe.population) // 2 if samples is None else whole("samples", samples)
     x = images.x[: recipe.batch].to(device)
     member, held_out = np.ones((1, len(images.y)), bool), np.arange(len(x))
     plan = Plan(
@@ -85,7 +85,8 @@ def estimate(
     """
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise ValueError(f"workers={workers!r}: what is measured is this machine; wanted a number of its processes, or None")
-    fresh = complete(replace(recipe, parent=None, epochs=max(recipe.epochs, 1)))
+    recipe, limit = complete(recipe), positive("limit", limit)
+    fresh = complete(recipe.replace(parent=None, epochs=max(recipe.epochs, 1)))
     member, population = membership(fresh, images, member)
     check(fresh, images, member, population)
     plan = plan_of(fresh, images, member, population)
@@ -125,4 +126,4 @@ def _shortened(plan: Plan, steps: int) -> Plan:
     """The plan with an epoch of so many steps: other members, as only their number matters here."""
     member = np.zeros_like(plan.member)
     member[:, : steps * plan.recipe.batch] = True
-    return plan._replace(member=member, recipe=replace(plan.recipe, split="given"))
+    return plan._replace(member=member, recipe=plan.recipe.replace(split="given"))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from mia_nb import data, models, store
+from mia_nb.checks import shown
 from mia_nb.training import compiled, graphs, loop
 from mia_nb.training.clipped import group_of
 from mia_nb.training.loop import DTYPES, Plan
@@ -61,14 +62,31 @@ def cores() -> int:
     return cpu_count()
 
 
+def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.device:
+    """The device of that name; None: a GPU where there is one.
+
+    ValueError for a name that is none, and for a GPU that is not `here` (False: another machine's name will do).
+    """
+    try:
+        found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except (RuntimeError, TypeError):
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device={shown(device)}: wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there is one")
+    if here and found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
+        raise ValueError(f"device={shown(device)}: this machine has {count} GPUs that PyTorch can use; take cpu, or None")
+    return found
+
+
 def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
     """Processes worth starting: one where helpers could not import the builder or a device was named by its number, or one a
     GPU unless asked for more."""
     if models.architecture(recipe.model, recipe.model_args).startswith("__main__:"):
         return 1
-    if device and torch.device(device).index is not None:
+    found = device_of(device)
+    if device and found.index is not None:
         return 1
-    on_cpu = torch.device(device).type == "cpu" if device else not torch.cuda.is_available()
+    on_cpu = found.type == "cpu"
     return max(1, min(workers or (cores() if on_cpu else torch.cuda.device_count()), recipe.num_models))
 
 
@@ -95,7 +113,7 @@ def choose(plan: Plan, device, strategy: str, workers: int | None, *, root: str 
     another. What cannot be stacked, compiled or captured is trained without, and one line says why.
     """
     recipe, images, member = plan.recipe, plan.images, plan.member
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device_of(device)
     images = images._replace(x=images.x.to(device), y=images.y.to(device))
     plan, count = plan._replace(images=images, device=device), processes(recipe, str(device), workers)
     kind = parsed(strategy)
@@ -178,7 +196,7 @@ def _resumed(folder: store.Folder, device: str | None, strategy: str) -> dict:
     """The recorded execution; ValueError where going on from here would mix two kinds of arithmetic in one pool."""
     recorded, asked = folder.read_json("execution.json"), parsed(strategy)
     kind_of = torch.device(recorded["device"]).type
-    here = {"device": torch.device(device).type if device else kind_of, "torch": torch.__version__.split("+")[0]}
+    here = {"device": device_of(device, here=False).type if device else kind_of, "torch": torch.__version__.split("+")[0]}
     if isinstance(asked, Way) and strategy != recorded.get("asked"):  # what was asked for may not have been possible
         here["strategy"] = asked.family
     for name, value in here.items():

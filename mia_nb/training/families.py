@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from mia_nb.training.train import (
 )
 from mia_nb.types import Images, Recipe
 
-KNOWN = {f.name for f in fields(Recipe)} - {"parent"}
+KNOWN = set(Recipe.model_fields) - {"parent"}
 MEMBERS = ("num_models", "split", "population", "seed")  # what draws the members, which all families share
 
 
@@ -74,13 +73,13 @@ def _planned(family, number: int, planned: list, recipe: Recipe, model_args: dic
     _check(changes, number, MEMBERS if parent is None else MEMBERS[:-1])
     derived = {} if parent is None else {"parent": f"family {parent}"}
     if "replace" in family:
-        return replaced(planned[parent][0], replace(recipe, **changes, **derived), freeze, {**flow, **own}), parent
+        return replaced(planned[parent][0], recipe.replace(**changes, **derived), freeze, {**flow, **own}), parent
     equation = flow if changes.get("model", recipe.model) in models.FLOWS else {}
     shared = {**model_args, **equation}
     if parent is not None and changes.get("model") == planned[parent][0].model == "replaced":
         shared = planned[parent][0].model_args  # its network and block
     told = changes if parent is None else {**changes, **derived, "epochs": 0}
-    return replace(recipe, **{**told, "model_args": {**shared, **own}}), parent
+    return recipe.replace(**{**told, "model_args": {**shared, **own}}), parent
 
 
 class _Fresh(NamedTuple):

@@ -13,7 +13,6 @@ import math
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -221,7 +220,7 @@ def why_no_graph(plan: Plan, models: int) -> str | None:
 
 def mismatch(plan: Plan, models: int) -> str | None:
     """What three steps of a group change differently from eager plain ones in float64; None for nothing."""
-    trial = plan._replace(recipe=replace(plan.recipe, dtype="float64"))
+    trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"))
     size, rows = trial.recipe.batch, list(range(models))
     group, alone = GraphGroup(trial, rows), [Group(trial._replace(graph=False), [m]) for m in rows]
     with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):

@@ -10,7 +10,6 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -29,7 +28,6 @@ OPTIMIZERS = {
     "adam": (torch.optim.Adam, {"weight_decay": 0.0}),
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # bfloat16: autocast, float32 weights
-SCHEDULES = ("one_cycle", "cosine", "plateau", "constant")
 TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
 
 
@@ -450,7 +448,7 @@ def why_not_stacked(plan: Plan) -> str | None:
     if plan.recipe.defense == "dp_sgd":
         return "gradients per sample are taken of one model at a time"
     rows = [0, min(1, len(plan.member) - 1)]
-    trial = plan._replace(recipe=replace(plan.recipe, dtype="float64"), channels_last=False)
+    trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"), channels_last=False)
     x = data.normalise(plan.images.x[:8], plan.images.mean, plan.images.std, torch.float64)
     y = plan.images.y[:8]
     with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):

@@ -45,7 +45,7 @@ class Pool:
     @property
     def sampling(self) -> dict:
         """{"sample_rate", "steps"} of a row's training up to `epoch`, see `training.sampling`."""
-        done = replace(self.recipe, epochs=self.epoch or self.recipe.epochs)
+        done = self.recipe.replace(epochs=self.epoch or self.recipe.epochs)
         return loop.sampling(done, loop.expected_members(self.recipe, self.member))
 
     @property

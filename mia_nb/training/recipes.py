@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
 
 from mia_nb.training.train import complete
 from mia_nb.types import Recipe
@@ -84,7 +83,7 @@ def labels(recipes: list[Recipe]) -> list[str]:
 
 def _labelled(recipe: Recipe, more: list[str]) -> str:
     recipe = complete(recipe)
-    named = [name for name, entries in RECIPES.items() if complete(replace(recipe, **entries)) == recipe]
+    named = [name for name, entries in RECIPES.items() if complete(recipe.replace(**entries)) == recipe]
     schedule = SCHEDULE_WORDS.get(recipe.schedule, recipe.schedule)
     length = f"{recipe.epochs} epoch{'s' if recipe.epochs != 1 else ''}"
     facts = [schedule, length, "no augmentation" if recipe.augment == "none" else recipe.augment]
@@ -97,7 +96,7 @@ def _others(recipe: Recipe) -> list[str]:
     """What else is not as usual, in words."""
     recipe = complete(recipe)
     usual = complete(Recipe(optimizer=recipe.optimizer))
-    facts = [recipe.optimizer] if recipe.optimizer != Recipe.optimizer else []
+    facts = [recipe.optimizer] if recipe.optimizer != Recipe.model_fields["optimizer"].default else []
     args = {k: v for k, v in recipe.optimizer_args.items() if v != usual.optimizer_args.get(k)}
     facts += [f"{k.replace('_', ' ')} {v:g}" if not isinstance(v, bool) else ("" if v else "no ") + k for k, v in args.items()]
     facts += [f"lr {recipe.lr:g}"] if recipe.lr != usual.lr else []

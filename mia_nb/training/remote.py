@@ -25,7 +25,7 @@ import torch
 from mia_nb import __version__, models
 from mia_nb.store import Folder
 from mia_nb.training.engines import Engine, map, own_gpu
-from mia_nb.training.execution import choose, execution
+from mia_nb.training.execution import choose, device_of, execution
 from mia_nb.training.work import Progress, bare_plan, load_images, load_plan, share, threads, train_unit, unfinished, unit_name
 from mia_nb.types import Images
 
@@ -54,7 +54,7 @@ def decide(engine: Engine, folder: Folder, device: str | None, strategy: str) ->
     """How the pool of this folder is made, as `execution` records it; chosen by a worker, whose machine it is about."""
     if device is None and folder.intact("execution.json"):  # begun before: its jobs want what the pool was begun on
         device = folder.read_json("execution.json")["device"]
-    gpu = None if device is None else torch.device(device).type == "cuda"
+    gpu = None if device is None else device_of(device, here=False).type == "cuda"
 
     def missing(context: Context) -> list[tuple]:
         return [] if asked else [(context, device, strategy, engine.workers)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from numbers import Integral
 
 import numpy as np
@@ -16,9 +15,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mia_nb import data, models, store
+from mia_nb.checks import row_numbers, whole
 from mia_nb.models import snn
 from mia_nb.training import loop
-from mia_nb.training.execution import cores, execution
+from mia_nb.training.execution import cores, device_of, execution
 from mia_nb.training.loop import DTYPES, generator
 from mia_nb.training.pool import Pool
 from mia_nb.training.train import announce, at_the_end, check_parent, finetune_pool, missing, open_pool, place
@@ -58,8 +58,7 @@ def convert_pool(
     at_the_end(pool)
     fit_T = timesteps if fit_T is None else fit_T
     for name, value in (("timesteps", timesteps), ("fit_T", fit_T), ("calibration", calibration)):
-        if not isinstance(value, Integral) or value < 1:
-            raise ValueError(f"{name}={value!r}: wanted a whole number from 1 up")
+        whole(name, value)
     if p not in (1, 2):
         raise ValueError(f"p={p!r}: thresholds minimise the mean absolute error (1) or the mean square (2)")
     if unknown := sorted(set(network) - set(LATER)):
@@ -71,7 +70,7 @@ def convert_pool(
     args |= {"pool": pool_layers, "calibration": fitted} | {name: v for name, v in network.items() if v is not None}
     # thresholds are fitted on the members, and not under the parent's defense
     undefended = {"defense": None, "defense_args": {}}
-    recipe = replace(pool.recipe, model="snn", model_args=args, epochs=0, parent=pool.key, **undefended)
+    recipe = pool.recipe.replace(model="snn", model_args=args, epochs=0, parent=pool.key, **undefended)
     derived, extra = place(recipe, images, pool.member, pool.population, pool.folder.path.parent, pool)
     folder, rows = derived.folder, range(len(pool.member))
     if folder.has("recipe.json") and not force and not _left(folder, rows):
@@ -98,7 +97,7 @@ def _plain(pool: Pool) -> None:
 
 def _alone(device: str | None, images: Images) -> dict:
     """The execution of a conversion: one model after another."""
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device_of(device)
     count = useful_threads(BATCH * images.x[0].numel(), cores() if device.type == "cpu" else None)
     return {"device": str(device), "stacked": False, "group": 1, "threads": count, "channels_last": False}
 
@@ -223,9 +222,9 @@ def conversion_quality(
     """
     _plain(pool)
     check_parent(pool, images)
-    if not set(models) <= set(range(len(pool.member))):
-        raise ValueError(f"models={list(models)}: wanted some of the rows 0..{len(pool.member) - 1}")
-    device, rows = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")), []
+    models, limit = row_numbers("models", models, len(pool.member)).tolist(), whole("limit", limit)
+    calibration, timesteps = whole("calibration", calibration), [whole("timesteps", T) for T in timesteps]
+    device, rows = device_of(device), []
     with threads(useful_threads(BATCH * images.x[0].numel())):
         for m in models:
             rows += _quality(pool, images, m, timesteps, calibration, limit, device)

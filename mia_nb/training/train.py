@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 import time
+import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,13 @@ import torch
 from torch import nn
 
 from mia_nb import __version__, data, defenses, models, store
+from mia_nb.checks import instance, mask, one_of, positive
 from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
 from mia_nb.training import engines, loop, remote
 from mia_nb.training.clipped import ClippedGroup
-from mia_nb.training.execution import choose, execution, processes
-from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, SCHEDULES, Plan, mix
+from mia_nb.training.execution import choose, device_of, execution, parsed, processes
+from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, Plan, mix
 from mia_nb.training.pool import Pool, load_pool
 from mia_nb.training.progress import Bar
 from mia_nb.training.work import Helpers, remove_parts, trace_name, unfinished, units, weights_digest, weights_name, work
@@ -48,7 +48,8 @@ def train_pool(
 ) -> Pool:
     """Train the pool of a recipe, or what of it is missing; a finished pool comes back at once.
 
-    member (M, N) bool: drawn from recipe.split, population and seed when None; given, recipe.split must be "given".
+    member (M, N) of booleans, or 0 and 1: drawn from recipe.split, population and seed when None; given, recipe.split must be
+    "given". Rows that are all alike repeat one training, and are no references of each other.
     recipe.parent, the key of a pool in the same root: row m goes on from its row m, on the same members; the split is the
     parent's, and its weights are part of the key. epochs=0 takes them as they are, say at other `timesteps`.
     strategy: "auto" (by rule: stacked where a step's activations fit a core's cache, or on a GPU a network has under a million
@@ -63,7 +64,8 @@ def train_pool(
     Raises ValueError for recipes that cannot be trained, models that diverged (the others are kept), a pool begun elsewhere,
     a parent of another split, of other images, or not trained to its end.
     """
-    recipe = complete(recipe)
+    recipe, images = complete(recipe), instance("images", images, Images)
+    device_of(device, here=False), parsed(strategy), positive("checkpoint", checkpoint, zero=True)
     parent = _parent(recipe, images, root)
     member, population = membership(recipe, images, member, parent)
     pool, extra = place(recipe, images, member, population, root, parent)
@@ -109,7 +111,7 @@ def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options) -> Pool
     at_the_end(pool)
     given = pool.recipe
     split = {"num_models": given.num_models, "split": given.split, "population": given.population}
-    return train_pool(replace(recipe, parent=pool.key, **split), images, root=pool.folder.path.parent, **options)
+    return train_pool(recipe.replace(parent=pool.key, **split), images, root=pool.folder.path.parent, **options)
 
 
 def replace_pool(
@@ -128,7 +130,7 @@ def replace_pool(
 def replaced(given: Recipe, recipe: Recipe, freeze: bool, block: dict | None) -> Recipe:
     """The recipe by which networks of the `given` one go on with a block in place of their last group."""
     args = {"base": given.model, "base_args": given.model_args, "freeze": bool(freeze), **(block or {})}
-    return replace(recipe, model="replaced", model_args=args)
+    return recipe.replace(model="replaced", model_args=args)
 
 
 def at_the_end(pool: Pool) -> None:
@@ -196,16 +198,10 @@ def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> l
 
 def complete(recipe: Recipe) -> Recipe:
     """The recipe with the optimiser's defaults written out; ValueError for a name that is not known."""
-    tables = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "loss": LOSSES, "dtype": DTYPES}
-    for name, table in tables.items():
-        if (value := getattr(recipe, name)) not in table:
-            close = difflib.get_close_matches(str(value), list(table), 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"{name}={value!r} is not one of {', '.join(table)}{hint}")
-    # 1 and 1.0 are the same recipe
-    return replace(
-        recipe,
-        lr=float(recipe.lr),
+    instance("recipe", recipe, Recipe)
+    for name, table in {"optimizer": OPTIMIZERS, "loss": LOSSES}.items():
+        one_of(name, getattr(recipe, name), table)
+    return recipe.replace(
         optimizer_args={**OPTIMIZERS[recipe.optimizer][1], **recipe.optimizer_args},
         defense_args=defenses.arguments(recipe.defense, recipe.defense_args),
     )
@@ -272,7 +268,7 @@ def _try_clipping(plan: Plan) -> None:
     """Gradients per sample of three images against those of single losses, in float64 at weights of which none is 0, buffers
     before and after, and a clipped step of one image: so that a network whose clipping would bound nothing, or that carries
     its members past it, is refused before anything is written."""
-    group = ClippedGroup(plan._replace(recipe=replace(plan.recipe, dtype="float64")), [0])
+    group = ClippedGroup(plan._replace(recipe=plan.recipe.replace(dtype="float64")), [0])
     x, y = group.shown(torch.arange(3), {}), plan.images.y[:3]
     module = group.clipped.hooked.to_standard_module()
     dp_sgd.stir(group.params)
@@ -330,9 +326,7 @@ def membership(
     if (member is None) == (recipe.split == "given"):
         raise ValueError(f'split={recipe.split!r}: give a member mask with split="given", and with no other split')
     if member is not None:
-        member = np.asarray(member, bool)
-        if member.shape != (recipe.num_models, samples):
-            raise ValueError(f"member has shape {member.shape}; wanted (num_models, samples) = {(recipe.num_models, samples)}")
+        member = _given(mask("member", member, (recipe.num_models, samples)))
         unseen = ~member.any(0) & ~(images.canary if images.canary is not None else np.zeros(samples, bool))  # its coins
         if recipe.population not in (0, unseen.sum()):
             raise ValueError(f"population={recipe.population}, but the given mask leaves {unseen.sum()} samples to no model")
@@ -342,6 +336,19 @@ def membership(
     pairs = data.paired_membership(recipe.num_models + recipe.num_models % 2, samples, **options)
     member = pairs if recipe.split == "pairs" else data.bernoulli_membership(recipe.num_models, samples, **options)
     return member, ~pairs.any(0)
+
+
+def _given(member: np.ndarray) -> np.ndarray:
+    """The mask itself; ValueError for rows without members or non-members, a warning where some rows are alike."""
+    if (uniform := np.flatnonzero(member.all(1) | ~member.any(1))).size:
+        raise ValueError(
+            f"rows {uniform[:5].tolist()} of member are all True or all False: each model wants members and non-members"
+        )
+    alike = len(member) - len({row.tobytes() for row in np.packbits(member, axis=1)})
+    if 0 < alike < len(member) - 1:  # one mask for all rows says that one training is to be repeated
+        lost = f"{alike} of {len(member)} rows of member equal another"
+        warnings.warn(f"{lost}: such models are no references of each other", stacklevel=4)
+    return member
 
 
 def place(recipe: Recipe, images: Images, member, population, root: str | Path, parent: Pool | None) -> tuple[Pool, dict]:

@@ -1,0 +1,130 @@
+"""Checks of what callers pass: each gives the value back, or raises ValueError of one line: what came, what was wanted."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import os
+import reprlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+DEEP, MANY, LARGE = 12, 100_000, 2**63  # a parameter's nesting, entries and whole numbers stay below
+SHORT = reprlib.Repr()
+SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 60, 60
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: short, on one line, whatever it is."""
+    text = " ".join(SHORT.repr(value).split())
+    return text if len(text) <= 120 else f"{text[:120]}..."
+
+
+def hint(value: Any, known: Iterable[str]) -> str:
+    """ "; did you mean 'crop'?" where a known word is close, else nothing."""
+    close = difflib.get_close_matches(str(value), list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def one_of(name: str, value: Any, known: Iterable[str]) -> str:
+    """The value, if it is one of the known words; ValueError, with the closest of them, if not."""
+    if not isinstance(value, str) or value not in known:
+        words = ", ".join(known)
+        raise ValueError(f"{name}={shown(value)} is not one of {words}{hint(value, known)}")
+    return value
+
+
+def instance(name: str, value: Any, kind: type) -> Any:
+    """The value, if it is of this class; ValueError if not."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}={shown(value)}: wanted {getattr(kind, '__name__', kind)}")
+    return value
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """The value as an int, if it is a whole number from `least` up; ValueError if not."""
+    number = value.item() if isinstance(value, np.number) else value
+    real = isinstance(number, int | float) and not isinstance(number, bool)
+    if not (real and least <= number < LARGE and number % 1 == 0):
+        wanted = f" from {least} up" if least > -LARGE else ""
+        raise ValueError(f"{name}={shown(value)}: wanted a whole number{wanted}")
+    return int(number)
+
+
+def reals(name: str, value: Any) -> np.ndarray:
+    """The value as float64, if it holds nothing but real numbers; ValueError if not."""
+    found = np.asarray(value)
+    if found.dtype.kind not in "biuf":
+        raise ValueError(f"{name}={shown(value)}: wanted numbers")
+    return found.astype(np.float64, copy=False)
+
+
+def positive(name: str, value: Any, *, zero: bool = False) -> Any:
+    """The value, if it is one finite number above 0, or 0 where that will do; ValueError if not."""
+    found = reals(name, value)
+    if found.ndim or not (0 < found < np.inf or (zero and found == 0)):
+        raise ValueError(f"{name}={shown(value)}: wanted a finite number {'from 0 up' if zero else 'above 0'}")
+    return value
+
+
+def fraction(name: str, value: Any, ends: str = "[]", *, many: bool = False) -> Any:
+    """The value, if it lies in [0, 1], without 0 or 1 where `ends` is "(]", "[)" or "()"; ValueError if not."""
+    found = reals(name, value)
+    above = found > 0 if ends[0] == "(" else found >= 0
+    below = found < 1 if ends[1] == ")" else found <= 1
+    if (found.ndim and not many) or not (above & below).all():
+        wanted = f"{'fractions' if many else 'a fraction'} in {ends[0]}0, 1{ends[1]}"
+        raise ValueError(f"{name}={shown(value)}: wanted {wanted}; 95 % is 0.95")
+    return value
+
+
+def mask(name: str, value: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """The value as booleans, if it holds booleans or the whole numbers 0 and 1, in this shape; ValueError if not."""
+    found = np.asarray(value)
+    if found.size and found.dtype != bool and (found.dtype.kind not in "iu" or not np.isin(found, (0, 1)).all()):
+        what = f"numbers from {found.min()} to {found.max()}" if found.dtype.kind in "iuf" else shown(value)
+        raise ValueError(f"{name} holds {what}: wanted booleans, or the whole numbers 0 and 1")
+    if shape is not None and found.shape != shape:
+        raise ValueError(f"{name} has shape {found.shape}; wanted {shape}")
+    return found.astype(bool, copy=False)
+
+
+def row_numbers(name: str, value: Any, count: int) -> np.ndarray:
+    """Row numbers as an int array: one or several of 0..count - 1, None for all; ValueError if not."""
+    if value is None:
+        return np.arange(count)
+    found = np.atleast_1d(np.asarray(list(value) if isinstance(value, Iterable) else value))
+    if found.dtype.kind not in "iu" or found.ndim != 1 or ((found < 0) | (found >= count)).any():
+        raise ValueError(f"{name}={shown(value)}: wanted some of the rows 0..{count - 1}")
+    return found.astype(int)
+
+
+def plain(value: Any, depth: int = DEEP, seen: Iterator[int] | None = None) -> Any:
+    """The value as JSON has it: tuples and arrays as lists, NumPy's numbers as Python's, paths as text.
+
+    ValueError for anything else: NaN and infinity, whole numbers beyond 64 bits, names that are no text, what contains
+    itself or is nested absurdly.
+    """
+    seen = seen or itertools.count()
+    if depth == 0 or next(seen) > MANY:
+        raise ValueError(f"it contains itself, is nested more than {DEEP} deep or has more than {MANY} entries")
+    if hasattr(value, "tolist") and not isinstance(value, type):
+        value = value.tolist()
+    if isinstance(value, dict):
+        if bad := [name for name in value if not isinstance(name, str)]:
+            raise ValueError(f"{shown(bad[0])} is a name in a mapping, and names are text")
+        return {name: plain(item, depth - 1, seen) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, depth - 1, seen) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, int) and abs(value) >= LARGE):
+        raise ValueError(f"{shown(value)} is not finite, or too large")
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ValueError(
+        f"{shown(value)} is a {type(value).__name__}; parameters are numbers, text, true/false, null, lists or mappings"
+    )
