@@ -263,6 +263,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="CATEGORY", default=[])
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    sys.modules["faults"] = sys.modules[__name__]  # else the two would import another copy of this
     import faults_inputs
     import faults_stores
 

@@ -35,23 +35,24 @@ SCRAP = {"text": "bogus", "digits": "4", "empty": "", "none": None, "nan": math.
          "minus inf": -math.inf, "true": True, "minus": -1, "zero": 0, "fraction": 1.5, "two": 2,
          "huge": 10**30, "list": [1], "mapping": {"a": 1}, "cycle": CYCLE, "nest": NEST, "bytes": b"a",
          "object": object(), "complex": 1j, "array": np.zeros((2, 2)), "set": {1}, "type": int}  # fmt: skip
+EXOTIC = {"true", "cycle", "nest", "bytes", "object", "complex", "set", "type"}  # in recipes alone
 COUNT = {"two", "huge"}
 FINE = {  # which scraps an argument of this kind may accept; all others are to be refused
-    "count": COUNT, "count0": COUNT | {"zero"}, "odd": COUNT | {"none"},
-    "seed": {"zero", "two", "huge", "true"}, "number": {"minus", "zero", "fraction", "two", "huge", "minus"},
+    "count": COUNT, "count0": COUNT | {"zero"}, "draws": {"two"}, "draws0": {"two", "zero"}, "seed": {"zero", "two", "huge", "digits",
+    "list"}, "number": {"minus", "zero", "fraction", "two", "huge", "inf", "minus inf", "list"},
     "positive": {"fraction", "two", "huge"}, "positive0": {"fraction", "two", "huge", "zero"},
-    "positive_inf": {"fraction", "two", "huge", "zero", "inf"},
-    "rate": {"zero"}, "inside": set(), "share": {"true", "zero"}, "words": set(), "thing": set(),
-    "mapping": set(), "snapshots": {"list"}, "rates": {"list", "zero"}, "index": {"list", "zero", "true",
-    "minus", "two", "none", "set"}, "anything": set(SCRAP),
+    "positive_inf": {"fraction", "two", "huge", "zero", "inf"}, "rate": {"zero"}, "share": {"zero"},
+    "index": {"list", "zero", "minus", "two", "none"}, "fpr": {"zero", "list"}, "device": {"empty", "zero",
+    "none"}, "mapping": {"mapping"}, "info": {"mapping", "zero", "empty"}, "snapshots": {"list"},
+    "list": {"list", "array"}, "whole": COUNT | {"zero"},
 }  # fmt: skip
-NUMBERS = ("count", "count0", "seed", "positive")
-LENIENT = {"true"}  # what Python takes for 1 elsewhere than in a recipe
+LEFT_OUT = {"draws": {"huge"}, "draws0": {"huge"}, "root": {"text", "digits", "empty"}}  # slow as said; folders of that name
+NUMBERS = ("count", "count0", "whole", "positive")
 MORE = {  # bad values that only this kind of argument has
     "vector": {"text items": ["a"] * 50, "NaN": [math.nan] * 50, "short": [0.5], "square": np.eye(50)},
     "mask": {"text items": ["a"] * 50, "shares": np.linspace(0, 1, 50), "NaN": [math.nan] * 50,
-             "minus one": [-1, 1] * 25, "all": [True] * 50, "nobody": [False] * 50, "short": [True]},
-    "fpr": {"above 1": (0.1, 2), "text items": ("a",), "NaN": (math.nan,), "negative": (-0.1,), "none": ()},
+             "minus one": [-1, 1] * 25, "short": [True]},
+    "fpr": {"above 1": (0.1, 2), "text items": ("a",), "NaN": (math.nan,), "negative": (-0.1,)},
 }  # fmt: skip
 
 
@@ -62,14 +63,18 @@ def short(value) -> str:
         return "a nest"
 
 
-def bad_values(kind: str, strict: bool = False) -> Iterator[tuple[str, object, str]]:
-    """(name, value, expectation) of every scrap for an argument of this kind; "?" at its end lets None pass."""
-    fine = FINE.get(kind.strip("?"), set()) | (set() if strict else LENIENT)
-    fine |= {"none"} if kind.endswith("?") else set()
+def bad_values(kind: str, exotic: bool = False) -> Iterator[tuple[str, object, str]]:
+    """(name, value, expectation) of every scrap for an argument of this kind. "?" at its end lets None pass, "*" arrays."""
+    plain = kind.rstrip("?*")
+    fine = FINE.get(plain, set()) | ({"none"} if "?" in kind else set())
+    fine |= {"list", "array"} if "*" in kind else set()
     for name, value in SCRAP.items():
-        yield name, value, "any" if name in fine else "refused"
-    for name, value in MORE.get(kind.strip("?"), {}).items():
+        if name not in LEFT_OUT.get(plain, ()) and (exotic or name not in EXOTIC):
+            yield name, value, "any" if name in fine else "refused"
+    for name, value in MORE.get(plain, {}).items():
         yield name, value, "refused"
+    if plain == "fpr":
+        yield "one rate", 0.1, "any"
 
 
 # ------------------------------------------------------------------------------------------- recipes
@@ -81,7 +86,7 @@ RECIPE = {  # field: its kind, good values, bad values of the right type
     "num_models": ("count", [2, 4], [3, 10**30 + 1]),
     "split": ("words", ["pairs", "bernoulli"], ["given"]),
     "population": ("count0", [0, 10], [59, 60, 1000]),
-    "seed": ("seed", [0, 1, 2**40], []),
+    "seed": ("whole", [0, 1, 2**40], ["4", [1]]),
     "epochs": ("count", [1, 3], []),
     "snapshots": ("snapshots", [[], [1]], [[0], [-1], [1.5], ["a"], [True], [None], [[1]]]),
     "batch": ("count", [1, 7, 25], [26, 1000]),
@@ -101,7 +106,7 @@ RECIPE = {  # field: its kind, good values, bad values of the right type
 
 def recipes(w: World, rng) -> Iterator[tuple]:
     for field, (kind, good, bad) in RECIPE.items():
-        for name, value, expect in bad_values(kind, strict=True):
+        for name, value, expect in bad_values(kind, exotic=True):
             use = w.train if type(value) in (str, dict) and kind not in NUMBERS else type
             yield (f"Recipe({field}={name})",
                    lambda f=field, v=value, use=use: use(Recipe(**TINY | {f: v})), expect)  # fmt: skip
@@ -145,7 +150,7 @@ def signatures(w: World) -> list[tuple]:
     v = {"score": score, "member": member}
     s, logits = w.signals, rng.normal(size=(2, 60, 3))
     labels, two = w.images.y.numpy(), {"draws": 20, "seed": 0}
-    drawn = {"draws": "count", "seed": "seed"}
+    drawn = {"draws": "draws", "seed": "seed"}
     counts = {"tp": 8, "positives": 10, "fp": 1, "negatives": 10}
     whole = dict.fromkeys(counts, "count0")
     level = {"confidence": "inside"}
@@ -160,18 +165,18 @@ def signatures(w: World) -> list[tuple]:
     theorem = {"noise_sd": 1.0, "T": 1.0, "lipschitz": 1.0, "delta": 1e-5}
     of = {"noise_sd": "positive0", "T": "positive", "lipschitz": "positive0", "delta": "rate"}
     return [
-        (w.train, {"recipe": w.recipe}, {"recipe": "thing", "images": "thing", "root": "anything",
-         "device": "words?", "strategy": "words", "workers": "odd", "checkpoint": "positive_inf"}),
-        (w.ask, {"pool": w.pool}, {"pool": "thing", "images": "thing", "models": "index",
-         "limit": "odd", "queries": "count", "input_dropout": "rate", "mask_scope": "words",
-         "per_step": "anything", "temperature": "positive", "output": "words?", "output_args": "thing?",
-         "batch": "count", "seed": "seed", "device": "words?"}),
+        (w.train_anew, {}, {"recipe": "thing", "images": "thing", "root": "root", "device": "device",
+         "strategy": "words", "workers": "count?", "checkpoint": "positive_inf"}),
+        (w.ask_anew, {}, {"pool": "thing", "images": "thing", "models": "index", "limit": "count?",
+         "queries": "draws", "input_dropout": "rate", "mask_scope": "words", "per_step": "info",
+         "temperature": "positive", "output": "words?", "output_args": "info?", "batch": "count",
+         "seed": "whole", "device": "device"}),
         (training.load_pool, {"prefix": w.pool.key, "root": w.results}, {"prefix": "thing", "root": "thing"}),
         (training.estimate, {"recipe": w.recipe, "images": w.images, "limit": 0.2}, {"recipe": "thing",
-         "images": "thing", "device": "words?", "strategy": "words"}),
+         "images": "thing", "device": "device", "strategy": "words"}),
         (w.pool.at, {"epoch": 1}, {"epoch": "count"}),
         (w.pool.state, {"model": 0}, {"model": "index"}),
-        (store.folders, {"root": w.results}, {"root": "anything", "kind": "anything"}),
+        (store.folders, {"root": w.results}, {"root": "root"}),
         (store.find, {"prefix": w.pool.key, "root": w.results}, {"prefix": "thing", "kind": "words?"}),
         (attacks.score, {"attack": "rmia", "target": s}, {"attack": "words", "target": "thing",
          "references": "thing?", "targets": "index"}),
@@ -181,17 +186,16 @@ def signatures(w: World) -> list[tuple]:
         (s.hold_out, {"target": 0}, {"target": "index"}),
         (Signals.from_logits, {"logits": logits, "labels": labels}, {"logits": "thing", "labels": "thing",
          "member": "thing?", "population": "thing?", "temperature": "positive", "draws": "words",
-         "info": "thing?"}),
+         "info": "info?"}),
         (metrics.auc, v, pair), (metrics.roc, v, pair),
         (metrics.tpr_at, v | {"fpr": 0.1}, pair | {"fpr": "share"}),
         (metrics.advantage, v, pair | {"threshold": "number?"}),
         (metrics.balanced_accuracy, v, pair | {"threshold": "number?"}),
-        (metrics.tie_mass, {"score": score}, {"score": "thing"}),
         (metrics.null_advantage, {"n1": 5, "n0": 6}, {"n1": "count", "n0": "count"}),
         (metrics.auc_null_error, {"n1": 5, "n0": 6}, {"n1": "count", "n0": "count"}),
-        (metrics.clopper_pearson, {"successes": 3, "trials": 10}, {"successes": "count0",
-         "trials": "count", "confidence": "inside"}),
-        (metrics.ppv, {"tpr": 0.5, "fpr": 0.1, "prior": 0.5}, dict.fromkeys(("tpr", "fpr", "prior"), "share")),
+        (metrics.clopper_pearson, {"successes": 3, "trials": 10}, {"successes": "positive0*",
+         "trials": "positive*", "confidence": "inside"}),
+        (metrics.ppv, {"tpr": 0.5, "fpr": 0.1, "prior": 0.5}, dict.fromkeys(("tpr", "fpr", "prior"), "share*")),
         (metrics.summary, {"scores": w.rmia, **two}, {"scores": "thing", "fpr": "fpr", **drawn}),
         (metrics.per_target, {"scores": w.rmia}, {"scores": "thing", "fpr": "fpr"}),
         (metrics.intervals, {"scores": w.rmia, **two}, {"scores": "thing", "fpr": "fpr", **level, **drawn}),
@@ -199,11 +203,9 @@ def signatures(w: World) -> list[tuple]:
         (metrics.accuracies, {"scores": w.rmia}, {"scores": "thing"}),
         (metrics.class_gaps, {"signals": s}, {"signals": "thing"}),
         (metrics.self_test, {"signals": s, "attacks": ["loss"], "draws": 5}, {"signals": "thing",
-         "attacks": "thing", "draws": "count", "seed": "seed", "samples": "odd"}),
+         "attacks": "thing", "draws": "draws", "seed": "seed?", "samples": "count?"}),
         (metrics.frontier, {"runs": {"a": {1: {"loss": w.scores}}}, "draws": 5}, {"runs": "thing",
-         "fpr": "fpr", "draws": "count0", "seed": "seed"}),
-        (metrics.reference_threshold, {"signals": s, "attack": "loss"}, {"signals": "thing",
-         "attack": "words", "fpr": "inside?"}),
+         "fpr": "fpr", "draws": "draws0", "seed": "seed"}),
         (metrics.exposure, {"signals": s}, {"signals": "thing", "attack": "words?"}),
         (auditing.epsilon_lower, counts | {"delta": 1e-5}, whole | level | {"delta": "rate"}),
         (auditing.mu_lower, counts, whole | level),
@@ -212,50 +214,50 @@ def signatures(w: World) -> list[tuple]:
         (auditing.one_run_epsilon, {"canaries": 50, "guesses": 50, "correct": 40, "delta": 1e-5},
          {"canaries": "count", "guesses": "count", "correct": "count0", "delta": "rate",
           "method": "words", **level}),
-        (auditing.one_run, v | {"delta": 1e-5}, pair | {"delta": "rate", "guesses": "odd",
+        (auditing.one_run, v | {"delta": 1e-5}, pair | {"delta": "rate", "guesses": "count?",
          "method": "words", **level}),
         (auditing.audit, {"scores": bernoulli, "delta": 1e-5}, {"scores": "thing", "delta": "rate",
-         "method": "words", "attempts": "count", "guesses": "odd", "canary": "thing?", **level}),
-        (auditing.check_bernoulli, {"member": coins}, {"member": "thing"}),
+         "method": "words", "attempts": "count", "guesses": "count?", "canary": "thing?", **level}),
+        (auditing.check_bernoulli, {"member": coins}, {"member": "list"}),
         (auditing.limits, {"texts": ["auc>0.6"]}, {"texts": "thing"}),
         (auditing.judge, {"stated": auditing.limits(["auc>0.6"]), "scores": {"rmia": w.rmia}, "draws": 20},
          {"stated": "thing", "scores": "thing", "delta": "rate", **drawn}),
         (auditing.shift_guard, {"x": w.images.x.numpy(), "labels": labels, "member": s.member[0]},
          {"x": "thing", "labels": "thing", "member": "thing", "components": "count", "folds": "count",
-          "seed": "anything", "samples": "odd"}),
+          "seed": "seed?", "samples": "count?"}),
         (auditing.stability, {"values": {"a": rng.normal(size=(3, 50))}, "member": member},
          {"values": "thing", "member": "mask", "fpr": "inside"}),
-        (auditing.vulnerability, {"scores": w.scores, "permutations": 20}, {"scores": "thing",
-         "rate": "inside", "permutations": "count", "seed": "seed"}),
+        (auditing.vulnerability, {"scores": w.scores, "permutations": 20, "disjoint": True}, {"scores": "thing",
+         "rate": "inside", "permutations": "draws"}),
         (auditing.canary_labels, {"labels": labels, "canary": labels == 0, "classes": 3},
          {"labels": "thing", "canary": "thing", "classes": "count", "seed": "seed"}),
-        (auditing.canary_member, {"num_models": 4, "canary": labels == 0}, {"num_models": "count",
-         "canary": "thing", "design": "words", "population": "thing?", "seed": "seed"}),
+        (auditing.canary_member, {"num_models": 4, "canary": labels == 0}, {"num_models": "draws",
+         "canary": "list", "design": "words", "population": "thing?", "seed": "seed"}),
         (auditing.canary_rates, {"scores": w.scores, "draws": 20}, {"scores": "thing", "fpr": "fpr",
          "canary": "thing?", "share": "inside?", **drawn}),
-        (data.paired_membership, {"num_models": 2, "num_samples": 60}, {"num_models": "count",
-         "num_samples": "count", "labels": "thing?", "num_population": "count0", "seed": "seed"}),
-        (data.bernoulli_membership, {"num_models": 2, "num_samples": 60}, {"num_models": "count",
-         "num_samples": "count", "labels": "thing?", "num_population": "count0", "seed": "seed"}),
+        (data.paired_membership, {"num_models": 2, "num_samples": 60}, {"num_models": "draws",
+         "num_samples": "draws", "labels": "thing?", "num_population": "count0", "seed": "seed"}),
+        (data.bernoulli_membership, {"num_models": 2, "num_samples": 60}, {"num_models": "draws",
+         "num_samples": "draws", "labels": "thing?", "num_population": "count0", "seed": "seed"}),
         (data.from_arrays, {"x": w.images.x.numpy(), "y": labels}, {"x": "thing", "y": "thing",
          "classes": "thing?", "mean": "thing?", "std": "thing?", "canary": "thing?"}),
-        (data.load, {"name_or_path": "digits"}, {"name_or_path": "thing", "limit": "odd",
-         "size": "thing?", "seed": "anything"}),
+        (data.load, {"name_or_path": "digits", "limit": 200}, {"name_or_path": "thing", "limit": "count?",
+         "size": "thing?", "seed": "seed?"}),
         (accounting.epsilon, dp | {"accountant": "rdp"}, dp_kinds | {"accountant": "words",
          "sampling": "words"}),
         (accounting.noise_multiplier, {"epsilon": 8.0, "sample_rate": 0.1, "steps": 10, "delta": 1e-5},
          {"epsilon": "positive", "sample_rate": "share", "steps": "count", "delta": "inside"}),
-        (accounting.gaussian_delta, {"mu": 1.0, "epsilon": 1.0}, {"mu": "positive_inf",
-         "epsilon": "positive_inf"}),
-        (accounting.gaussian_epsilon, {"mu": 1.0, "delta": 1e-5}, {"mu": "positive_inf", "delta": "share"}),
-        (accounting.gaussian_mu, {"epsilon": 1.0, "delta": 1e-5}, {"epsilon": "positive_inf",
-         "delta": "share"}),
+        (accounting.gaussian_delta, {"mu": 1.0, "epsilon": 1.0}, {"mu": "positive_inf*",
+         "epsilon": "positive_inf*"}),
+        (accounting.gaussian_epsilon, {"mu": 1.0, "delta": 1e-5}, {"mu": "positive_inf*", "delta": "share*"}),
+        (accounting.gaussian_mu, {"epsilon": 1.0, "delta": 1e-5}, {"epsilon": "positive_inf*",
+         "delta": "share*"}),
         (accounting.nsde_sigma, nsde, flows),
         (accounting.theorem_epsilon, theorem, of),
         (accounting.release_mu, nsde | {"lipschitz": 1.0, "clip": 1.0}, flows | {"lipschitz": "positive0",
          "clip": "positive0", "scheme": "words", "queries": "count"}),
         (accounting.response_epsilon, {"keep": 0.5, "classes": 3}, {"keep": "share", "classes": "count"}),
-        (accounting.tradeoff, {"fpr": 0.1, "epsilon": 1.0}, {"fpr": "share", "epsilon": "positive_inf",
+        (accounting.tradeoff, {"fpr": 0.1, "epsilon": 1.0}, {"fpr": "share*", "epsilon": "positive_inf*",
          "delta": "share"}),
     ]  # fmt: skip
 
@@ -374,6 +376,7 @@ def start(path: Path, make) -> None:
 
 def folders() -> dict[str, tuple]:
     """{what: (how to put it there, expectation, size)}."""
+
     def put(name: str, content: bytes):
         return lambda p: (p / "class0" / name).write_bytes(content)
 
@@ -394,6 +397,7 @@ def folders() -> dict[str, tuple]:
         def make(p: Path):
             os.rename(p / "class0", p / first)
             os.rename(p / "class1", p / second)
+
         return make
 
     def turned(p: Path):
@@ -460,6 +464,7 @@ def archives() -> dict[str, tuple]:
                 np.lib.format.write_array_header_1_0(file, head)
                 for _ in range(times):
                     file.write(content)
+
         return make
 
     def raw(content: bytes):
@@ -538,8 +543,14 @@ def outputs() -> dict[str, tuple]:
             shape = {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6, 300)}
             np.lib.format.write_array_header_1_0(file, shape)
 
-    good = {"nothing odd": {}, "log-probabilities": {"logits": np.log(p)}, "float16": {"logits": z.astype("f2")},
-            "queries": {"logits": z[:, None]}, "0 and 1": {"member": member * 1}, "split": {"split": "pairs"}}
+    good = {
+        "nothing odd": {},
+        "log-probabilities": {"logits": np.log(p)},
+        "float16": {"logits": z.astype("f2")},
+        "queries": {"logits": z[:, None]},
+        "0 and 1": {"member": member * 1},
+        "split": {"split": "pairs"},
+    }
     told = {"percentages": {"logits": 100 * p}, "sigmoids": {"logits": sigmoid}, "a mixture": {"logits": mixed},
             "negated log-probabilities": {"logits": -np.log(p)}, "shuffled labels": {"labels": rng.permutation(labels)},
             "permuted members": {"member": member[[2, 3, 0, 1]]}, "duplicates across sides":

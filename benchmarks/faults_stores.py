@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -50,7 +51,7 @@ class World:
     """place/results holds a pool, its signals, a run and bystanders; canaries lie around it."""
 
     def __init__(self, place: Path):
-        self.place, self.results = place, place / "results"
+        self.place, self.results, self.seeds = place, place / "results", itertools.count(100)
         for name in ("results", "tmp", "outside"):
             (place / name).mkdir(parents=True)
         for name in ("victim", "victim.safetensors", "outside/victim", "canary"):
@@ -75,6 +76,14 @@ class World:
 
     def ask(self, pool, **options):
         return query(pool, options.pop("images", self.images), progress=False, **options)
+
+    def train_anew(self, **options) -> str:
+        recipe = replace(self.recipe, seed=next(self.seeds))
+        return pool_numbers(self.train(**{"recipe": recipe} | options))
+
+    def ask_anew(self, **options) -> str:
+        how = {"pool": self.pool, "queries": 2, "input_dropout": 0.1, "seed": next(self.seeds)}
+        return signal_numbers(self.ask(**how | options))
 
     def make_run(self) -> store.Folder:
         """A run as `mia-nb run` leaves it."""
