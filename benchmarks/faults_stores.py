@@ -40,6 +40,9 @@ TEXTS = (b"[]", b"3", b"null", b"{}", b"[" * 100_000, b'{"a":' * 100_000, b"\xff
          b'{"pool": 3, "draws": "plain", "fields": [[]]}', b'{"device": "bogus", "group": "a"}')  # fmt: skip
 
 
+READS = ("load_pool", "load_signals", "folders", "sources", "list", "show", "show run", "doctor")
+
+
 def digest(*parts) -> str:
     mark = sha256()
     for part in parts:
@@ -50,7 +53,8 @@ def digest(*parts) -> str:
 class World:
     """place/results holds a pool, its signals, a run and bystanders; canaries lie around it."""
 
-    def __init__(self, place: Path):
+    def __init__(self, place: Path, damages: int):
+        self.damages = damages  # how many are drawn
         self.place, self.results, self.seeds = place, place / "results", itertools.count(100)
         for name in ("results", "tmp", "outside"):
             (place / name).mkdir(parents=True)
@@ -149,21 +153,21 @@ def operations(w: World) -> dict[str, tuple[str, Callable[[], str]]]:
         return lambda: str(bool(command(*words, "--results", str(w.results))() or True))
 
     return {
-        "load_pool": ("pool", lambda: pool_numbers(training.load_pool(short, w.results))),
-        "train_pool": ("pool", again),
-        "train_pool(force)": ("pool", partial(again, force=True)),
-        "query": ("pool signals", asked),
-        "query(force)": ("pool signals", partial(asked, True)),
-        "load_signals": ("signals", stored),
         "folders": ("pool signals run", lambda: str(w.other.folder in store.folders(w.results))),
         "sources": ("pool signals", offered),
         "list": ("pool signals run", listed),
         "show": ("pool", cli("show", short)),
         "show run": ("run", cli("show", w.run.key[:12])),
+        "doctor": ("pool signals run", cli("doctor")),
+        "load_signals": ("signals", stored),
+        "load_pool": ("pool", lambda: pool_numbers(training.load_pool(short, w.results))),
+        "train_pool": ("pool", again),
+        "train_pool(force)": ("pool", partial(again, force=True)),
+        "query": ("pool signals", asked),
+        "query(force)": ("pool signals", partial(asked, True)),
         "report": ("run", cli("report")),
         "clean": ("pool signals run", cli("clean")),
         "clean --all": ("pool signals run", cli("clean", "--all", "--yes")),
-        "doctor": ("pool signals run", cli("doctor")),
     }  # fmt: skip
 
 
@@ -302,21 +306,22 @@ def stores(w: World, rng) -> Iterator[tuple]:
         for name in (n for n in files if not n.startswith(".")):
             path = folder.path / name
             plain = name in folder.files() and path.stat().st_size
-            changes += [(f"{name} {what}", change, what, plain and "twin" not in what)
+            changes += [(f"{name} {what}", change, plain and "twin" not in what)
                         for what, change in damages(w, path, rng).items()]  # fmt: skip
             if name != store.MANIFEST:
-                changes += [(f"{name} forged: {what}", partial(relist, path, content), "", False)
+                changes += [(f"{name} forged: {what}", partial(relist, path, content), False)
                             for what, content in forgeries(path, rng)]  # fmt: skip
-        changes += [(what, change, "", False) for what, change in oddities(w, folder.path)]
+        changes += [(what, change, False) for what, change in oddities(w, folder.path)]
         if folder.kind == "pool":
-            changes += [(what, change, "", False) for what, change in strangers(w)]
-        for words, change, what, noticed in changes:
+            changes += [(what, change, False) for what, change in strangers(w)]
+        for words, change, noticed in rng.sample(changes, min(w.damages, len(changes))):
             for name, call in calls.items():
                 same = "any" if "forged" in words and name[:4] in ("load", "trai", "quer") else (
                     expected.get(name, "any"))  # fmt: skip
                 same = "refused" if name == "doctor" and noticed else same
-                yield (f"{folder.kind}: {words}; {name}", call, same, change, 20.0, IDLE,
-                       name == "clean --all")  # fmt: skip
+                reads = name in READS
+                yield (f"{folder.kind}: {words}; {name}", call, same, change, 8.0, IDLE,
+                       name == "clean --all", reads)  # fmt: skip
 
 
 def killed(write: Callable[[], object], times: list[float]) -> None:
@@ -353,4 +358,4 @@ def kills(w: World, rng: random.Random) -> Iterator[tuple]:
             yield words, write, expected, partial(killed, write, times)
 
 
-CATEGORIES = {"damaged stores": (stores, 150, 3000), "kills": (kills, 6, 80)}
+CATEGORIES = {"damaged stores": (stores, 10**6), "kills": (kills, 6)}
