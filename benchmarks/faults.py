@@ -84,7 +84,7 @@ def command(*argv: str, wrong: bool = False) -> Call:
                 status = error.code
         said = err.getvalue().strip()
         if status == 1 and "WRONG" in out.getvalue():  # the doctor's answer
-            raise Refused(out.getvalue().partition("WRONG")[2].strip())
+            raise Refused(out.getvalue().partition("WRONG: ")[2].splitlines()[0])
         if status in (1, 2) and said.count("\n") == 0 and said.startswith("mia-nb: "):
             raise Refused(said)
         if status not in (0, 3) or "Traceback" in said + out.getvalue():

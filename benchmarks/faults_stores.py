@@ -127,6 +127,7 @@ def signal_numbers(signals) -> str:
 def operations(w: World) -> dict[str, tuple[str, Callable[[], str]]]:
     """{name: (kinds of results it looks at, call)}."""
     short, limited = w.pool.key[:12], {"limit": 20, "queries": 2, "input_dropout": 0.2}
+    own = [f for f in store.folders(w.results, "signals") if f.recipe["pool"] == w.pool.key]
 
     def again(**options) -> str:
         found = pool_numbers(w.train(w.recipe, **options))
@@ -139,9 +140,7 @@ def operations(w: World) -> dict[str, tuple[str, Callable[[], str]]]:
                         for how in ({}, limited)))  # fmt: skip
 
     def stored() -> str:
-        folders = [f for f in store.folders(w.results, "signals") if w.other.key[:12] not in str(f)]
-        return digest(*sorted(signal_numbers(store.load_signals(f)).encode()
-                              for f in folders if f.recipe["pool"] == w.pool.key))  # fmt: skip
+        return digest(*(signal_numbers(store.load_signals(f)).encode() for f in own))
 
     def listed() -> str:
         return str(w.other.key[:12] in command("list", "--results", str(w.results))())
@@ -320,7 +319,7 @@ def stores(w: World, rng) -> Iterator[tuple]:
                     expected.get(name, "any"))  # fmt: skip
                 same = "refused" if name == "doctor" and noticed else same
                 reads = name in READS
-                yield (f"{folder.kind}: {words}; {name}", call, same, change, 8.0, IDLE,
+                yield (f"{folder.kind}: {words}; {name}", call, same, change, 15.0, IDLE,
                        name == "clean --all", reads)  # fmt: skip
 
 
