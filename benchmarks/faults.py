@@ -244,7 +244,7 @@ def campaign(cases: list[Case], ground: Ground) -> int:
     counts, failures, left = Counter(), [], cases
     while left:
         alike = [c.damage is left[0].damage and (not c.damage or c.reads) for c in left[1:BATCH]]
-        several = (alike + [False]).index(False) + 1
+        several = [*alike, False].index(False) + 1
         for case, (outcome, words) in zip(left, ground.attempt(left[:several]), strict=False):
             left = left[1:]
             counts[case.category, outcome] += 1

@@ -143,12 +143,12 @@ def claim(saved: Callable[..., Make], name: str, shape: tuple, kind: str = "<f8"
     """An archive whose member says that it has this shape, and holds so many megabytes of zeros."""
     def make(path: Path) -> None:
         saved(**{name: None})(path)
-        with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                head = {"descr": kind, "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, head)
-                for _ in range(megabytes):
-                    file.write(b"\0" * (1 << 20))
+        head = {"descr": kind, "fortran_order": False, "shape": shape}
+        with (zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+              archive.open(f"{name}.npy", "w", force_zip64=True) as file):
+            np.lib.format.write_array_header_1_0(file, head)
+            for _ in range(megabytes):
+                file.write(b"\0" * (1 << 20))
     return make
 
 

@@ -319,7 +319,7 @@ def stores(w: World, rng) -> Iterator[tuple]:
                     expected.get(name, "any"))  # fmt: skip
                 same = "refused" if name == "doctor" and noticed else same
                 reads = name in READS
-                yield (f"{folder.kind}: {words}; {name}", call, same, change, 15.0, IDLE,
+                yield (f"{folder.kind}: {words}; {name}", call, same, change, 6.0, IDLE,
                        name == "clean --all", reads)  # fmt: skip
 
 

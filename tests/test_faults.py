@@ -17,6 +17,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from faults import Case, Ground, seen  # noqa: E402
 
+pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="children are watched by /proc")
+
 
 @pytest.fixture
 def ground(tmp_path):
