@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import itertools
 import math
 import os
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -128,3 +130,66 @@ def plain(value: Any, depth: int = DEEP, seen: Iterator[int] | None = None) -> A
     raise ValueError(
         f"{shown(value)} is a {type(value).__name__}; parameters are numbers, text, true/false, null, lists or mappings"
     )
+
+
+def real(name: str, value: Any) -> Any:
+    """The value, if it is one real number, infinite or not; ValueError if not."""
+    found = reals(name, value)
+    if found.ndim or np.isnan(found) or found.dtype == bool:
+        raise ValueError(f"{name}={shown(value)}: wanted a number")
+    return value
+
+
+RATES = partial(fraction, many=True)
+CLASSES = ("Images", "Recipe", "Pool", "Scores", "Signals", "Folder", "Roc", "pd.DataFrame")
+OF_KIND = {  # what an annotation asks for; classes of the package are known by their names
+    "int": partial(whole, least=1 - LARGE),
+    "float": real,
+    "bool": partial(instance, kind=bool | np.bool_),
+    "str": partial(instance, kind=str),
+    "dict": partial(instance, kind=dict),
+}
+OF_NAME = {  # what a name asks for, wherever it is a parameter
+    "seed": partial(whole, least=0), "draws": partial(whole, least=0), "confidence": partial(fraction, ends="()"),
+    "level": partial(fraction, ends="()"), "delta": partial(RATES, ends="[)"), "fpr": RATES, "tpr": RATES, "prior": RATES,
+    "member": mask, "score": reals, "n0": whole, "n1": whole,
+}  # fmt: skip
+
+
+def checked(function: Callable) -> Callable:
+    """The function, its arguments checked by their names and annotations before it runs; ValueError of one line.
+
+    A parameter whose default is None may be None. What neither a name nor an annotation tells is left to the function.
+    """
+    signature = inspect.signature(function)
+    known = {name: _check_of(parameter) for name, parameter in signature.parameters.items()}
+
+    @wraps(function)
+    def call(*args, **options):
+        for name, value in signature.bind(*args, **options).arguments.items():
+            parameter = signature.parameters[name]
+            if known[name] and value is not parameter.default:
+                known[name](name, value)
+        return function(*args, **options)
+
+    return call
+
+
+def _check_of(parameter: inspect.Parameter) -> Callable | None:
+    """The check of a parameter, None where nothing is known of it."""
+    kind = parameter.annotation if isinstance(parameter.annotation, str) else ""
+    kind = kind.removesuffix(" | None")
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return None
+    if parameter.name in OF_NAME and kind in ("", "int", "float"):
+        return OF_NAME[parameter.name]
+    if kind.startswith("dict["):
+        kind = "dict"
+    if kind in CLASSES:
+        return partial(_of_class, kind=kind.removeprefix("pd."))
+    return OF_KIND.get(kind)
+
+
+def _of_class(name: str, value: Any, kind: str) -> None:
+    if kind not in [one.__name__ for one in type(value).__mro__]:
+        raise ValueError(f"{name}={shown(value)}: wanted {kind}")

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
+from mia_nb.checks import checked
 from mia_nb.types import AUGMENTATIONS, Images
 
 PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
@@ -32,6 +33,7 @@ SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "no
 DARK = 16  # float images that are nowhere brighter, of 255, were probably meant otherwise
 
 
+@checked
 def load(
     name_or_path,
     *,
@@ -97,6 +99,7 @@ def load(
     return from_arrays(x, y, classes=classes, name=name, mean=mean, std=std)
 
 
+@checked
 def from_arrays(x, y, *, classes: Sequence[str] | None = None, name="arrays", mean=None, std=None, canary=None) -> Images:
     """Images from pixels (N, C, H, W) and integer labels (N,) or (N, 1).
 
@@ -310,6 +313,7 @@ def _npz(path: Path):
 # --------------------------------------------------------------------------------------------- normalisation, augmentation
 
 
+@checked
 def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
     """(x / 255 - mean) / std per channel: (..., C, H, W) uint8 -> dtype. Half types are computed in float32, rounded once."""
     work = torch.float64 if dtype == torch.float64 else torch.float32
@@ -319,6 +323,7 @@ def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: tor
     return x.to(work).mul_(scale).add_(shift).to(dtype)
 
 
+@checked
 def augment_draws(ops: str, batch: int, height: int, width: int, generator: torch.Generator) -> dict[str, Tensor]:
     """The random numbers of one augmented batch, drawn on the CPU: the same for every device that applies them.
 
@@ -343,6 +348,7 @@ def augment_draws(ops: str, batch: int, height: int, width: int, generator: torc
     return draws
 
 
+@checked
 def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     """Crop, flip and cutout of (B, C, H, W) uint8 by `augment_draws`, as one gather and one mask. Empty draws return x itself.
 
@@ -373,6 +379,7 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
 # --------------------------------------------------------------------------------------------------------------- membership
 
 
+@checked
 def paired_membership(num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0) -> np.ndarray:
     """(M, N) bool: who trains which model. Row 2k + 1 is the exact complement of row 2k on all columns but the population's.
 
@@ -395,6 +402,7 @@ def paired_membership(num_models: int, num_samples: int, *, labels=None, num_pop
     return member
 
 
+@checked
 def bernoulli_membership(
     num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0
 ) -> np.ndarray:

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from tqdm.auto import tqdm
 
 from mia_nb import data, defenses, store
-from mia_nb.checks import LARGE, fraction, instance, plain, positive, row_numbers, whole
+from mia_nb.checks import LARGE, checked, fraction, instance, plain, positive, row_numbers, whole
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import ADAPTIVE, BlownUp
@@ -33,6 +33,7 @@ CACHED = "signals {}: {} models x {} queries x {} samples, cached\n"
 BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
 
 
+@checked
 def query(
     pool: Pool,
     images: Images,
@@ -463,6 +464,7 @@ def _silence(module: nn.Module, x: Tensor) -> str:
     return "it did not learn, or its input is constant"
 
 
+@checked
 def firing_rates(
     pool: Pool,
     images: Images,

@@ -26,6 +26,7 @@ from pathlib import Path
 import filelock
 import numpy as np
 
+from mia_nb.checks import checked
 from mia_nb.types import CUBES, Signals
 
 KINDS = ("pool", "signals", "run")
@@ -42,6 +43,7 @@ class Corrupt(ValueError):
     """A stored file does not match its recorded checksum; the message names it and the way out."""
 
 
+@checked
 def content_key(record: dict, *parts: bytes | str) -> str:
     """sha256 (hex) of the record as canonical JSON and of further parts, each preceded by its length."""
     digest = hashlib.sha256()
@@ -51,6 +53,7 @@ def content_key(record: dict, *parts: bytes | str) -> str:
     return digest.hexdigest()
 
 
+@checked
 def sha256_of(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -250,6 +253,7 @@ def _all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
         raise
 
 
+@checked
 def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
     """Where the result of this key lies or would lie; nothing is made."""
     if kind not in KINDS:
@@ -258,6 +262,7 @@ def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
     return Folder(Path(root).absolute() / f"{kind}-{slug}-{key[:12]}")
 
 
+@checked
 def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra) -> Folder:
     """The folder of this key, made if need be. Raises ValueError where the root cannot be written or the key clashes."""
     folder = place(root, kind, name, key)
@@ -276,6 +281,7 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
     return folder
 
 
+@checked
 def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
     """All results under the root, oldest first."""
     found = [Folder(p.parent) for p in Path(root).absolute().glob("*-*-*/recipe.json")]
@@ -283,6 +289,7 @@ def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
     return sorted(found, key=lambda f: ((f.path / "recipe.json").stat().st_mtime, f.path.name))
 
 
+@checked
 def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
     """The one result whose key or folder name starts with the prefix; ValueError for none or several."""
     everything = folders(root, kind)
@@ -299,6 +306,7 @@ def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
     raise ValueError(f"{prefix!r} fits {len(hits)} results: {', '.join(f.path.name for f in hits[:5])}; give more letters")
 
 
+@checked
 def save_signals(folder: Folder, signals: Signals, samples: np.ndarray | None = None) -> None:
     """Write the fields of signals, info.json and `samples`: which images were asked about, where not all of the pool's were."""
     rows = ({name: getattr(signals, name)[m : m + 1] for name in ANSWERS} for m in range(signals.shape[0]))
@@ -328,6 +336,7 @@ def _save(folder: Folder, models: int, rows: Iterable[dict], design: dict, info:
                 files[name](row[name])
 
 
+@checked
 def read_info(folder: Folder) -> tuple[dict, list[str]]:
     """What was asked, and the files that its answers are in; raises Corrupt where nothing or an altered record is there."""
     listed = folder.files()
@@ -343,6 +352,7 @@ def read_info(folder: Folder) -> tuple[dict, list[str]]:
     return info, [f"{name}.npy" for name in fields]
 
 
+@checked
 def has_signals(folder: Folder) -> bool:
     """Whether all files of signals were written here, and are there."""
     try:
@@ -352,6 +362,7 @@ def has_signals(folder: Folder) -> bool:
     return all(name in listed and (folder.path / name).exists() for name in wanted)
 
 
+@checked
 def load_signals(folder: Folder) -> Signals:
     """Stored signals, their arrays read-only and on the disk until they are used.
 
@@ -372,6 +383,7 @@ def load_signals(folder: Folder) -> Signals:
     return Signals(**arrays, draws=info.pop("draws"), info=info)
 
 
+@checked
 def load_samples(folder: Folder) -> np.ndarray | None:
     """Numbers of the images that the signals are about, none for images of others; None where all of the pool's were asked."""
     if "samples.npy" not in read_info(folder)[1]:
@@ -385,6 +397,7 @@ def _answers_file(folder: Folder, model: int) -> Path:
     return folder.path / f".answers-{model:03d}.npz"
 
 
+@checked
 def keep_answers(folder: Folder, model: int, signals: Signals) -> None:
     """Write one model's answers beside the signals that are to come, so that a killed query goes on with the next model."""
     temporary, path = folder._temporary(f"{model}.npz"), _answers_file(folder, model)
@@ -393,6 +406,7 @@ def keep_answers(folder: Folder, model: int, signals: Signals) -> None:
         os.replace(temporary, path)
 
 
+@checked
 def kept_answers(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
     """What `keep_answers` wrote; None where nothing is or it is damaged."""
     try:
@@ -402,6 +416,7 @@ def kept_answers(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
         return None
 
 
+@checked
 def drop_answers(folder: Folder) -> list[str]:
     """Remove the kept answers of all models; the names of their files."""
     kept = sorted(folder.path.glob(".answers-*.npz"))
@@ -410,6 +425,7 @@ def drop_answers(folder: Folder) -> list[str]:
     return [path.name for path in kept]
 
 
+@checked
 def join_answers(folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None) -> None:
     """Signals from the kept answers of these models, read and written one model at a time."""
     _save(folder, len(models), (kept_answers(folder, m) for m in models), design, info, samples)

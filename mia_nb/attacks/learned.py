@@ -8,6 +8,7 @@ import numpy as np
 
 from mia_nb.attacks.inputs import check, one_of
 from mia_nb.attacks.margins import combine_queries, log_p, over_queries
+from mia_nb.checks import checked
 from mia_nb.types import Signals
 
 FLOOR = -50.0  # log-probabilities and margins beyond this tell a classifier nothing more
@@ -20,6 +21,7 @@ def _metric(signals: Signals, metric: str) -> np.ndarray:
     return over_queries(cube, signals.draws).astype(np.float64)
 
 
+@checked
 def song_mittal(
     target: Signals, references: Signals | None = None, *, metric="modified", per_class=True, fewest=20
 ) -> np.ndarray:
@@ -66,6 +68,7 @@ def _threshold(values: np.ndarray, member: np.ndarray) -> float:
     return values[first[gain.argmax()]]
 
 
+@checked
 def shokri(
     target: Signals,
     references: Signals | None = None,

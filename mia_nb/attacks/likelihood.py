@@ -11,6 +11,7 @@ from scipy.special import betaln, digamma, gammaln, hyp2f1, log_ndtr, polygamma,
 
 from mia_nb.attacks.inputs import Sides, columns, combination, one_of, own, per_query, sides, theirs
 from mia_nb.attacks.margins import Columns, blocks, median
+from mia_nb.checks import checked
 from mia_nb.types import Signals
 
 PRIOR_CAP = 5000.0  # nig's a0 when the variances look alike
@@ -70,6 +71,7 @@ def _worlds(phi: Columns, side: Sides) -> tuple[World, World]:
     return World(side.n_in, mean[0], ss[0]), World(side.n_out, mean[1], ss[1])
 
 
+@checked
 def lira(
     target: Signals,
     references: Signals | None = None,
@@ -235,6 +237,7 @@ def _mean_and_log_sd(margin) -> np.ndarray:
     return np.stack([margin.mean(1), np.log(np.maximum(margin.std(1, ddof=1), 1e-9))], axis=1)
 
 
+@checked
 def nig(
     target: Signals,
     references: Signals | None = None,

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtri
 
+from mia_nb.checks import checked
 from mia_nb.types import Signals
 
 BLOCK = 1 << 15  # float64 per temporary (256 kB): the handful that a kernel holds stays in one core's cache
@@ -78,6 +79,7 @@ def median(phi: np.ndarray | Columns, mask: np.ndarray | Columns) -> np.ndarray:
     return out
 
 
+@checked
 def combine_queries(margin: np.ndarray, combine: str) -> np.ndarray:
     """One margin per model and sample, (M, Q, N) -> (M, N).
 
@@ -106,6 +108,7 @@ def over_queries(values: np.ndarray, draws: str) -> np.ndarray:
     return values[:, -1] if draws == "steps" else values.mean(1)
 
 
+@checked
 def align(signals: Signals, *, how: str = "affine") -> Signals:
     """Signals whose margins are on one scale for every model, for references of another family than the target's.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from mia_nb.attacks.inputs import Sides, one_of, own, per_query, sides, theirs
 from mia_nb.attacks.margins import Columns, blocks, log_mean_p_q, log_p, median
+from mia_nb.checks import checked
 from mia_nb.types import Signals
 
 MAX_LOSS = 1000.0  # the largest loss of attack_r's interpolation
@@ -28,6 +29,7 @@ def _mean(phi: Columns, mask: Columns) -> np.ndarray:
     return out
 
 
+@checked
 def attack_r(
     target: Signals, references: Signals | None = None, *, form="shift", refs=None, combine=None, missing="raise"
 ) -> np.ndarray:
@@ -78,6 +80,7 @@ def _interpolated(loss_t, losses, count) -> np.ndarray:
     return np.where(count > 0, (below + share) / (count + 1), np.nan)
 
 
+@checked
 def watson(
     target: Signals,
     references: Signals | None = None,
@@ -107,6 +110,7 @@ def watson(
     return score
 
 
+@checked
 def rmia(
     target: Signals,
     references: Signals | None = None,
@@ -202,6 +206,7 @@ def _majority(u, population, log_gamma, strict) -> np.ndarray:
     return np.where(np.isnan(u[0]), np.nan, score)
 
 
+@checked
 def base(
     target: Signals, references: Signals | None = None, *, offline=False, alpha=1.0, combine=None, missing="raise"
 ) -> np.ndarray:

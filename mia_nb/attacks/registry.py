@@ -11,7 +11,7 @@ from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.single import attack_p, loss, vote
-from mia_nb.checks import one_of, whole
+from mia_nb.checks import checked, one_of, whole
 from mia_nb.types import DRAWS
 
 Attack = Callable[..., np.ndarray]
@@ -50,6 +50,7 @@ SUITES = (  # from this many references a side: headline first, then what is pri
 )
 
 
+@checked
 def suite(k: int) -> dict[str, Attack]:
     """The attacks for k references a side (k IN and k OUT), headline first; loss and correctness always, rmia from k = 1.
 
@@ -60,6 +61,7 @@ def suite(k: int) -> dict[str, Attack]:
     return {name: ATTACKS[name] for name in (*names, "loss", "correctness")}
 
 
+@checked
 def literature(k: int, draws: str = "plain", queries: int = 1) -> dict[str, Attack]:
     """The suite first, then one form of every other attack that k references a side can support.
 

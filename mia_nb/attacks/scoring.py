@@ -13,13 +13,14 @@ from mia_nb.attacks.inputs import combination
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.margins import log_p, over_queries
 from mia_nb.attacks.registry import ATTACKS, Attack
-from mia_nb.checks import instance, row_numbers
+from mia_nb.checks import checked, instance, row_numbers
 from mia_nb.types import Scores, Signals
 
 PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")  # with the queries, how one asks
 UNSAID = {"mask_scope": "query", "per_step": False}  # what signals mean that do not say
 
 
+@checked
 def score(
     attack: str | Attack,
     target: Signals,
@@ -90,6 +91,7 @@ def score(
     )
 
 
+@checked
 def find(attack: str | Attack) -> tuple[str, Attack]:
     """The attack's word in ATTACKS, or its own name with the options bound to it, and the function; ValueError if unknown."""
     if isinstance(attack, str):

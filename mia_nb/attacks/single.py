@@ -6,9 +6,11 @@ import numpy as np
 
 from mia_nb.attacks.inputs import check, columns, one_of, own, sides, theirs
 from mia_nb.attacks.margins import blocks, log_p
+from mia_nb.checks import checked
 from mia_nb.types import Signals
 
 
+@checked
 def loss(target: Signals, references: Signals | None = None, *, signal="margin", threshold=None, combine=None) -> np.ndarray:
     """Loss threshold: s = phi (signal="margin"), or -loss ("loss"), which ranks the same but ties when it saturates.
 
@@ -28,6 +30,7 @@ def loss(target: Signals, references: Signals | None = None, *, signal="margin",
     return threshold + log_p(phi)
 
 
+@checked
 def attack_p(
     target: Signals, references: Signals | None = None, *, form="continuous", strict=True, exclude_self=False, combine=None
 ) -> np.ndarray:
@@ -53,6 +56,7 @@ def attack_p(
     return (below - (among & exclude_self & (not strict))) / size
 
 
+@checked
 def vote(target: Signals, references: Signals | None = None, *, missing="raise") -> np.ndarray:
     """Label-only votes: v = share of the Q queries whose predicted class is the label.
 

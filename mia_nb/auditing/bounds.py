@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from mia_nb.checks import fraction, reals, whole
+from mia_nb.checks import checked, fraction, reals, whole
 from mia_nb.metrics.curve import clopper_pearson
 from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Scores
@@ -31,6 +31,7 @@ def check_level(confidence: float, delta: float = 0.0) -> None:
     fraction("confidence", confidence, "()"), fraction("delta", delta, "[)")
 
 
+@checked
 def epsilon_lower(*, tp: int, positives: int, fp: int, negatives: int, delta: float, confidence: float = 0.95) -> float:
     """Lower bound on epsilon of any (epsilon, delta)-DP mechanism (one record added or removed) that an attack with these
     counts could face: with a = 1 - confidence,
@@ -50,6 +51,7 @@ def epsilon_lower(*, tp: int, positives: int, fp: int, negatives: int, delta: fl
         return float(max(0.0, *np.log(ratios)))
 
 
+@checked
 def mu_lower(*, tp: int, positives: int, fp: int, negatives: int, confidence: float = 0.95) -> float:
     """max(0, Phi^-1(tpr_lo) - Phi^-1(fpr_hi)): lower bound on mu, with the ends of `epsilon_lower` (Dong, Roth and Su 2022).
 
@@ -59,6 +61,7 @@ def mu_lower(*, tp: int, positives: int, fp: int, negatives: int, confidence: fl
     return 0.0 if low == 0 or high == 1 else float(max(0.0, ndtri(low) - ndtri(high)))
 
 
+@checked
 def population_level(
     scores: Scores, *, fpr=(0.001, 0.01, 0.1), delta: float, confidence: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:

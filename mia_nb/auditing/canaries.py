@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, tpr_at_counts
 from mia_nb.types import Scores
 
@@ -14,6 +15,7 @@ LARGEST_SHARE = 0.02  # of the training set; more canaries change what is traine
 JITTER = 2.0  # standard deviation of a near duplicate's pixels, of 255
 
 
+@checked
 def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
     """Labels (N,) in which every sample of `canary` (N,) bool has a wrong one, uniform over the other classes; a copy."""
     labels, canary = np.array(labels, dtype=np.int64), np.asarray(canary, bool)
@@ -26,6 +28,7 @@ def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
     return labels
 
 
+@checked
 def canary_arrays(
     x, y, classes: int, *, share: float = 0.02, kind: str = "mislabelled", population=None, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -91,6 +94,7 @@ def _moves(rng, size: int) -> np.ndarray:
     return np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])[rng.integers(4, size=size)]
 
 
+@checked
 def canary_member(num_models: int, canary, *, design: str = "bernoulli", population=None, seed: int = 0) -> np.ndarray:
     """(M, N) bool: canaries by coins, all other samples in every model, `population` (N,) bool in none.
 
@@ -123,6 +127,7 @@ def canary_member(num_models: int, canary, *, design: str = "bernoulli", populat
     return member
 
 
+@checked
 def canary_rates(
     scores: Scores,
     *,

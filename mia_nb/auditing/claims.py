@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.accounting import over_epochs, tradeoff
+from mia_nb.checks import checked
 from mia_nb.metrics.contrasts import COLUMNS, SAME, TPR, Claim, Contrast, compare, judge, minus, row_of, strongest, worst_case
 from mia_nb.metrics.curve import clopper_pearson, counts
 from mia_nb.metrics.defense_published import DefenseCell, defense_checked, tied_floor
@@ -124,6 +125,7 @@ ESTABLISHED = (
 )
 
 
+@checked
 def privacy_comparisons(
     cells: dict[DefenseCell, Scores], *, delta: float = 1e-5, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:
@@ -206,6 +208,7 @@ def room_below(score, member, x: float, curve: Callable, levels) -> list[float]:
     return room
 
 
+@checked
 def privacy_claims(
     cells: dict[DefenseCell, Scores],
     *,
@@ -321,6 +324,7 @@ def _established(ladders: dict[str, pd.DataFrame]) -> dict:
     return {"claim": ESTABLISHED, "verdict": verdict, "evidence": evidence, "compared": "", "accuracy_apart": np.nan}
 
 
+@checked
 def figure4_against_paper(
     *,
     sigma: float = SIGMA,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_nb.auditing.one_run import FEWEST_APART, audit, check_bernoulli, numbers_tried, one_run_epsilon
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts
 from mia_nb.metrics.tables import intervals
 from mia_nb.metrics.uncertainty import RESAMPLES, scored
@@ -56,6 +57,7 @@ class Verdict(NamedTuple):
     sentence: str
 
 
+@checked
 def limits(texts: Sequence[str]) -> list[Limit]:
     """["tpr@0.01>0.05", "auc>0.6"] as `Limit`s. ValueError of one line for whatever is none, and for limits never exceeded."""
     found = []
@@ -82,11 +84,13 @@ def limits(texts: Sequence[str]) -> list[Limit]:
     return found
 
 
+@checked
 def fewest(audited: int, split: str) -> int:
     """Members, or non-members, that every model has at least: half of the audited samples, in coins four s.d. less."""
     return audited // 2 if split == "pairs" else max(0, math.floor(audited / 2 - 2 * math.sqrt(audited)))
 
 
+@checked
 def refuse_unmeasurable(
     stated: Sequence[Limit], *, non_members: int, members: int, models: int, coins: bool, audited: int = 0, delta: float = 1e-5,
     attacks: int = 6, units: int | None = None,
@@ -136,6 +140,7 @@ def refuse_unmeasurable(
                 )
 
 
+@checked
 def is_coins(member) -> bool:
     """Whether a mask (M, N) may have been drawn by independent fair coins, see `check_bernoulli`."""
     try:
@@ -149,6 +154,7 @@ def _best(members: int, attacks: int) -> float:
     return float(clopper_pearson(members, members, confidence=1 - 0.05 / attacks)[0])
 
 
+@checked
 def judge(
     stated: Sequence[Limit], scores: dict[str, Scores], *, delta: float = 1e-5, draws: int = RESAMPLES, seed: int = 0,
     apart: dict[str, Scores] | None = None, doubt: str = "",

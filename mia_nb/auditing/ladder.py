@@ -8,6 +8,7 @@ import pandas as pd
 
 from mia_nb import accounting
 from mia_nb.auditing.bounds import check_level
+from mia_nb.checks import checked
 
 LABELS = (
     "nominal (paper's accounting)",
@@ -32,6 +33,7 @@ NOTHING_ABOVE = "no attack found that exceeds it"
 COVERED = ("euler", "rk4")
 
 
+@checked
 def ladder(
     *,
     delta: float,

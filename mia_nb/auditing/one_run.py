@@ -17,7 +17,7 @@ from scipy.stats import binom, chi2
 from mia_nb.accounting import gaussian_epsilon
 from mia_nb.attacks import score as run_attack
 from mia_nb.auditing.bounds import check_level
-from mia_nb.checks import instance, mask, one_of, reals, whole
+from mia_nb.checks import checked, instance, mask, one_of, reals, whole
 from mia_nb.types import Scores, Signals
 
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
@@ -102,6 +102,7 @@ def _ceiling(found: OneRun | Audit) -> float:
     return max(one_run_epsilon(guesses=r, correct=r, **about) for r in found.tried)
 
 
+@checked
 def one_run_epsilon(
     *, canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95, method: str = "steinke"
 ) -> float:
@@ -245,6 +246,7 @@ def _cut(share, c) -> np.ndarray:
     return (low + high) / 2
 
 
+@checked
 def one_run(
     score,
     member,
@@ -310,6 +312,7 @@ def numbers_tried(canaries: int, alpha: float, delta: float, method: str = "stei
     return numbers
 
 
+@checked
 def check_bernoulli(member) -> None:
     """ValueError if a mask (M, N), or (N,) of one model, was visibly not drawn by independent fair coins.
 
@@ -343,6 +346,7 @@ def check_bernoulli(member) -> None:
             )
 
 
+@checked
 def apart(attack, signals: Signals) -> Scores:
     """The first half of the models scored with the others as references, so that `audit` takes all targets together.
 
@@ -355,6 +359,7 @@ def apart(attack, signals: Signals) -> Scores:
     return run_attack(attack, signals.select(models=slice(models // 2)), signals.select(models=slice(models // 2, None)))
 
 
+@checked
 def audit(
     scores: Scores,
     *,

@@ -13,6 +13,7 @@ from scipy.stats import rankdata
 
 from mia_nb._image_files import npz_arrays
 from mia_nb.auditing.one_run import check_bernoulli
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.types import DRAWS, Signals
 
@@ -44,6 +45,7 @@ class Outputs(NamedTuple):
     digest: str
 
 
+@checked
 def read_outputs(path: str | Path) -> Outputs:
     """The .npz of what models, trained anywhere, answered: nothing in it is unpickled.
 

@@ -14,6 +14,7 @@ import pandas as pd
 
 from mia_nb import __version__
 from mia_nb.auditing.gate import is_coins
+from mia_nb.checks import checked
 from mia_nb.metrics.protocol import units
 from mia_nb.types import Signals
 
@@ -30,6 +31,7 @@ VAGUE = 0.05  # half width of an AUC's interval beyond which holding 1/2 says no
 INVERTED = "inverted or leaking design"
 
 
+@checked
 def design(signals: Signals, split: str | None = None) -> dict:
     """How members were drawn, as far as the masks show, and who is compared with whom.
 
@@ -72,6 +74,7 @@ WORDS = {
 }
 
 
+@checked
 def in_words(facts: dict) -> str:
     """The design in sentences."""
     sizes = f"at least {facts['members']:,} members and {facts['non_members']:,} non-members"
@@ -95,6 +98,7 @@ def in_words(facts: dict) -> str:
     )
 
 
+@checked
 def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = None) -> str:
     """What the strongest attack found, with interval, sizes and the state of the self-test, in a sentence.
 
@@ -131,6 +135,7 @@ def idle(way: str) -> tuple[str, ...]:
     return ways[way]
 
 
+@checked
 def provenance(parameters: dict | None = None) -> dict:
     """Versions, date, machine; of torch only where it was used. `parameters`: the audit notebook's; idle ones are left out."""
     versions = {"mia_nb": __version__, "python": platform.python_version()}
@@ -148,6 +153,7 @@ def provenance(parameters: dict | None = None) -> dict:
     return found | {"parameters": {name: value for name, value in parameters.items() if name not in idle(way)}}
 
 
+@checked
 def result(
     *, question: str, design: dict, data: dict, models, table: pd.DataFrame, self_test, verdicts, limits: dict,
     provenance: dict, audited=None,
@@ -181,6 +187,7 @@ def strict(value):
     return value if value is None or isinstance(value, str | bool | int) else str(value)
 
 
+@checked
 def bundle(record: dict) -> dict:
     """The record as an output of a notebook cell: `display(bundle(record), raw=True)`."""
     said = f"{record['schema']}: {len(record['attacks'])} rows, {len(record['verdicts'])} limits"

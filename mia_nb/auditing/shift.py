@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import auc as area_under
 from mia_nb.metrics.curve import auc_null_error
 from mia_nb.metrics.protocol import units
@@ -34,6 +35,7 @@ class ShiftGuard(NamedTuple):
     note: str
 
 
+@checked
 def shift_guard(
     x, labels, member, *, components: int = 32, folds: int = 5, seed: int = 0, samples: int | None = 10_000
 ) -> ShiftGuard:
@@ -104,6 +106,7 @@ def _verdict(value, error, classes_p, n1, n0) -> tuple:
     return not found, value, error, classes_p, note
 
 
+@checked
 def class_mix(labels, member, *, seed: int = 0) -> float:
     """p of the hypothesis that members and non-members of every split have the same mix of classes.
 
@@ -136,6 +139,7 @@ def _chi_square(inside, total, share):
     return ((inside - share * total) ** 2 / (share * (1 - share) * total)).sum(-1)
 
 
+@checked
 def copies(signals: Signals) -> int:
     """Samples that no attack can tell from one of the other side: same label, equal outputs.
 
@@ -151,6 +155,7 @@ def copies(signals: Signals) -> int:
     return int(size[((np.array(inside) > 0) & (inside < size)).any(0)].sum())
 
 
+@checked
 def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | None = None) -> dict:
     """Whether distribution instead of memorisation may tell members from non-members.
 

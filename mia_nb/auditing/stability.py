@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import hypergeom
 
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, counts
 
 LEAST = 3  # repetitions
@@ -15,6 +16,7 @@ STABLE = 0.5  # mean Jaccard below which a list from one seed is not to be repor
 BEYOND = 0.1  # by which members' overlap, corrected for chance, must exceed the non-members' to say anything of membership
 
 
+@checked
 def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd.DataFrame:
     """Overlap of the vulnerable sets V_a,s = members at or above the threshold of FPR `fpr`, attack a, repetition s.
 

@@ -11,6 +11,7 @@ from scipy.special import comb
 from scipy.stats import false_discovery_control
 
 from mia_nb.attacks import score as run_attack
+from mia_nb.checks import checked
 from mia_nb.metrics.null import redraw
 from mia_nb.types import Scores, Signals
 
@@ -18,6 +19,7 @@ BUDGET = 3e8  # additions an exact null distribution may take before random perm
 CHUNK = 1 << 21  # table entries held at once
 
 
+@checked
 def vulnerability(
     scores: Scores,
     *,

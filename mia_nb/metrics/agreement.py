@@ -11,6 +11,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from mia_nb.attacks import score
+from mia_nb.checks import checked
 from mia_nb.metrics.uncertainty import half_width
 from mia_nb.types import Signals
 
@@ -21,6 +22,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
+@checked
 def exposure(signals: Signals, attack: str | None = None) -> np.ndarray:
     """(pairs, N audited): what membership did to each sample's margin, or to an attack's score of it, by pair of models.
 
@@ -39,6 +41,7 @@ def exposure(signals: Signals, attack: str | None = None) -> np.ndarray:
     return np.stack([gain[rows].sum(0) for rows in pairs])
 
 
+@checked
 def agreement(
     pools: dict[str, Signals], attack: str | None = None, *, splits: int = 10, confidence: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pandas as pd
 
+from mia_nb.checks import checked
 from mia_nb.metrics.contrasts import SAME, Claim, Contrast, compare, judge, minus, steps, strongest, worst_case
-from mia_nb.metrics.published import ALIGNED, Cell, checked
+from mia_nb.metrics.published import ALIGNED, Cell, as_cells
 from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.types import Scores
 
@@ -197,6 +198,7 @@ CLAIMS = {
 }
 
 
+@checked
 def snn_comparisons(cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
     """One row per comparison that a claim of the spiking study (Guan et al. 2025) rests on, as far as it was run.
 
@@ -209,9 +211,10 @@ def snn_comparisons(cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level:
     pair of targets everything is "open": intervals are then over samples alone, and do not show what training changes.
     Caveat: references are shared and samples of an accuracy are fixed, which no interval covers.
     """
-    return compare(CLAIMS, checked(cells), _where, draws=draws, level=level, seed=seed)
+    return compare(CLAIMS, as_cells(cells), _where, draws=draws, level=level, seed=seed)
 
 
+@checked
 def snn_claims(cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
     """Verdicts on the claims of the spiking study (Guan et al. 2025): index S1..S9.
 
@@ -226,7 +229,7 @@ def snn_claims(cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level: floa
     other, nor for the choice of data.
     """
     table = snn_comparisons(cells, draws=draws, level=level, seed=seed)
-    return judge(CLAIMS, checked(cells), table, _who, extra=_alignment)
+    return judge(CLAIMS, as_cells(cells), table, _who, extra=_alignment)
 
 
 def _alignment(found: pd.DataFrame) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv, gammaln
 
-from mia_nb.checks import fraction, mask, reals, shown, whole
+from mia_nb.checks import checked, fraction, mask, reals, shown, whole
 
 MIN_FALSE_POSITIVES = 10  # below this many allowed false positives a TPR at that FPR is not measurable
 PRIORS = (0.5, 0.1, 0.01)  # shares of members at which a positive predictive value is quoted
@@ -75,6 +75,7 @@ def rates(fpr) -> tuple[float, ...]:
     return tuple(fraction("fpr", fpr, many=True))
 
 
+@checked
 def roc(score, member) -> Roc:
     """ROC with one vertex per block of equal scores: rule "member iff score >= threshold". score, member: (N,).
 
@@ -90,17 +91,20 @@ def area(tp: np.ndarray, fp: np.ndarray) -> float:
     return float(np.dot(np.diff(fp), tp[1:] + tp[:-1]) / (2 * int(tp[-1]) * int(fp[-1])))
 
 
+@checked
 def auc(score, member) -> float:
     """(#{s1 > s0} + #{s1 = s0} / 2) / (n1 n0) over members s1 and non-members s0: the Mann-Whitney statistic, O(N log N)."""
     tp, fp, _ = counts(score, member)
     return area(tp, fp)
 
 
+@checked
 def auc_null_error(n1, n0):
     """Standard error of an AUC when scores tell nothing: sqrt((n1 + n0 + 1) / (12 n1 n0))."""
     return np.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
 
 
+@checked
 def tpr_at(score, member, fpr: float) -> TprAt:
     """Largest TPR over vertices with at most a = floor(fpr n0) false positives, never interpolated (Carlini et al. 2022).
 
@@ -132,6 +136,7 @@ def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
     )
 
 
+@checked
 def clopper_pearson(successes, trials, *, confidence: float = 0.95):
     """Exact two-sided binomial interval (low, high), quantiles of beta distributions (Clopper & Pearson 1934); broadcasts."""
     fraction("confidence", confidence, "()")
@@ -144,6 +149,7 @@ def clopper_pearson(successes, trials, *, confidence: float = 0.95):
     return low, high
 
 
+@checked
 def advantage(score, member, *, threshold: float | None = None) -> float:
     """TPR - FPR at the threshold; None: the largest over vertices, an oracle that chance alone lifts to `null_advantage`."""
     if threshold is not None:
@@ -154,11 +160,13 @@ def advantage(score, member, *, threshold: float | None = None) -> float:
     return float((tp / tp[-1] - fp / fp[-1]).max())
 
 
+@checked
 def balanced_accuracy(score, member, *, threshold: float | None = None) -> float:
     """(TPR + TNR) / 2 = (1 + advantage) / 2: accuracy at prior 1/2, whatever the ratio of the classes."""
     return (1 + advantage(score, member, threshold=threshold)) / 2
 
 
+@checked
 def null_advantage(n1: int, n0: int) -> float:
     """Expected oracle advantage of scores that tell nothing: the baseline beside every oracle maximum.
 
@@ -172,6 +180,7 @@ def null_advantage(n1: int, n0: int) -> float:
     return float(np.sqrt(np.pi / 8 * spread) - spread / 4)
 
 
+@checked
 def ppv(tpr, fpr, prior):
     """Share of members among those called members, prior TPR / (prior TPR + (1 - prior) FPR); NaN when none is called."""
     for name, value in (("tpr", tpr), ("fpr", fpr), ("prior", prior)):
@@ -181,12 +190,14 @@ def ppv(tpr, fpr, prior):
         return called / (called + (1 - prior) * np.asarray(fpr, dtype=np.float64))
 
 
+@checked
 def tie_mass(score) -> float:
     """Share of samples whose score equals another's: 0 for continuous scores, 1 when all are equal."""
     _, sizes = np.unique(reals("scores", score), return_counts=True)
     return float(sizes[sizes > 1].sum() / sizes.sum())
 
 
+@checked
 def thin(curve: Roc, n0: int) -> Roc:
     """A drawable subset of vertices: 50,001 points become about 800, and TPR at FPR k/n0 stays exact for every k kept.
 

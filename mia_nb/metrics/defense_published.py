@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import counts
 from mia_nb.metrics.flow_published import NAMES, NEAR, NOISY, PAPER, PRINTED_ATTACKS, PRINTED_MODELS, flow_cell
 from mia_nb.metrics.published import beside, measure, records
@@ -63,6 +64,7 @@ class DefenseCell(NamedTuple):
         return ", ".join(filter(None, [name, *defenses, self.setting, self.variant]))
 
 
+@checked
 def defense_cell(info: dict, attack: str) -> DefenseCell:
     """The defended network of signals, from `Signals.info`, with the attack that was run on them.
 
@@ -114,6 +116,7 @@ def defense_checked(cells: dict) -> dict[DefenseCell, Scores]:
     return found
 
 
+@checked
 def defense_table(cells: dict[DefenseCell, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
     """One row per defended network under its strongest attack: what a defense costs and what it leaves to find.
 
@@ -154,6 +157,7 @@ def defense_table(cells: dict[DefenseCell, Scores], fpr=FPR, *, draws: int = RES
     return pd.DataFrame(rows)
 
 
+@checked
 def defense_against_papers(
     cells: dict[DefenseCell, Scores],
     *,
@@ -262,6 +266,7 @@ def _tied(scores: Scores, metric: str) -> str:
     return f"ours: ties, no FPR below {floor:.2g}" if floor > max(x, single + 1e-12) else ""
 
 
+@checked
 def cost_against_papers(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd.DataFrame:
     """Time per epoch and memory of Table VI of Hong, Wu, Gruber and Lee (arXiv 2501.06686), ours beside it, as ratios.
 

@@ -9,6 +9,7 @@ from itertools import combinations, product
 
 import pandas as pd
 
+from mia_nb.checks import checked
 from mia_nb.metrics.contrasts import (
     COLUMNS,
     SAME,
@@ -339,6 +340,7 @@ CLAIMS = {
 }
 
 
+@checked
 def flow_comparisons(
     cells: dict[FlowCell, Scores],
     *,
@@ -428,6 +430,7 @@ def _matched_row(name: str, contrast: Contrast, by: str, sides, there: pd.DataFr
     return row, [said[cell] for cell, count in asked.items() if not count >= cell.queries]
 
 
+@checked
 def flow_claims(
     cells: dict[FlowCell, Scores],
     *,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from mia_nb.checks import checked
 from mia_nb.metrics.published import beside, measure, records
 from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.types import Scores
@@ -96,6 +97,7 @@ class FlowCell(NamedTuple):
         return ", ".join(filter(None, words))
 
 
+@checked
 def flow_cell(info: dict, attack: str) -> FlowCell:
     """The setting of signals, from `Signals.info`, with the attack that was run on them.
 
@@ -164,6 +166,7 @@ def flow_checked(cells: dict) -> dict[FlowCell, Scores]:
     return found
 
 
+@checked
 def flow_against_papers(
     cells: dict[FlowCell, Scores],
     *,

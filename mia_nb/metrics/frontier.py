@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from mia_nb.checks import checked
 from mia_nb.metrics.tables import per_target
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, bootstrap, interval, metric_interval, names
 from mia_nb.types import Scores
@@ -21,6 +22,7 @@ MATCHED = [
 ]  # fmt: skip
 
 
+@checked
 def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
     """One row per family, checkpoint, attack and target: what the model can do, and what it gives away.
 
@@ -63,6 +65,7 @@ def _named(key) -> str:
     return f"{key[0]} at epoch {key[1]} ({key[2]})"
 
 
+@checked
 def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
     """One row per family and epoch of a `frontier`: its strongest attack, and every mean with 95 % ends.
 
@@ -152,6 +155,7 @@ class Curve(NamedTuple):
     last_test_acc: float
 
 
+@checked
 def matched(
     table: pd.DataFrame,
     *,

@@ -13,7 +13,7 @@ from scipy.stats import t as student
 
 from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
-from mia_nb.checks import instance, whole
+from mia_nb.checks import checked, instance, whole
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.protocol import units as units_of
 from mia_nb.metrics.uncertainty import scored
@@ -31,6 +31,7 @@ class SelfTest(NamedTuple):
     table: pd.DataFrame
 
 
+@checked
 def self_test(
     signals: Signals,
     attacks: dict | list[str],

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.attacks import score as run_attack
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import PRIORS, clopper_pearson, counts, ppv
 from mia_nb.metrics.uncertainty import names, per_target_metrics, scored
 from mia_nb.types import Scores, Signals
@@ -58,6 +59,7 @@ def _pseudo_targets(references: Signals, attack) -> Scores:
     return run_attack(attack, references)
 
 
+@checked
 def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choice:
     """The first candidate within one standard error of the best, judged on pseudo-targets only (Guan et al. 2025).
 
@@ -103,6 +105,7 @@ def _objective_column(objective: str) -> tuple[tuple, int]:
         raise ValueError(f"objective={objective!r} is not one of auc, advantage, tpr@0.01 (any FPR)") from None
 
 
+@checked
 def reference_threshold(
     signals: Signals, attack, references: Signals | None = None, *, targets=None, fpr: float | None = 0.01
 ) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
 from mia_nb.metrics.tables import intervals
 from mia_nb.metrics.uncertainty import RESAMPLES, interval, scored
@@ -40,7 +41,7 @@ class Cell(NamedTuple):
     attack: str = "rmia"  # as in attacks.ATTACKS
 
 
-def checked(cells: dict) -> dict[Cell, Scores]:
+def as_cells(cells: dict) -> dict[Cell, Scores]:
     """The cells with `Cell` keys; ValueError for a setting that cannot be, or one without a target."""
     cells = {Cell(*key): scores for key, scores in cells.items()}
     for cell, scores in cells.items():
@@ -67,6 +68,7 @@ def records() -> tuple[dict, ...]:
     raise ValueError(f"paper_results.json is in none of {', '.join(map(str, PLACES))}: install the package again")
 
 
+@checked
 def paper_results(paper: str | None = None, table: str | None = None) -> list[dict]:
     """Every number that the papers printed: paper, table, dataset, model, setting, attack, metric, value, unit, maybe a note.
 
@@ -76,6 +78,7 @@ def paper_results(paper: str | None = None, table: str | None = None) -> list[di
     return [dict(r) for r in records() if paper in (None, r["paper"]) and table in (None, r["table"])]
 
 
+@checked
 def against_papers(
     cells: dict[Cell, Scores],
     *,
@@ -94,7 +97,7 @@ def against_papers(
     Cells with aligned references stand nowhere: the papers have none.
     Caveat: the printed Attack-R counts references (4, so five levels), hence its zeros at low FPR; ours is continuous.
     """
-    cells = {cell: scores for cell, scores in checked(cells).items() if cell.references != ALIGNED}
+    cells = {cell: scores for cell, scores in as_cells(cells).items() if cell.references != ALIGNED}
     printed = [r for r in records() if r["paper"] in SPIKING]
     if strange := sorted(set(tables) - {r["table"] for r in printed}):
         raise ValueError(f"no spiking paper has table {', '.join(strange)}; known: {sorted({r['table'] for r in printed})}")
@@ -185,6 +188,7 @@ def fewest_non_members(scores: Scores) -> int:
     return min(int((~scored(scores, row)[1]).sum()) for row in range(len(scores.value)))
 
 
+@checked
 def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
     """`against_papers` or `flow_against_papers` as text, a row per setting and attack: "0.5458 | 0.561 [0.550, 0.571]".
 

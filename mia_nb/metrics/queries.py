@@ -12,6 +12,7 @@ from scipy.special import ndtr, ndtri
 
 from mia_nb.attacks import find, shokri
 from mia_nb.attacks import score as run_attack
+from mia_nb.checks import checked
 from mia_nb.metrics.protocol import units
 from mia_nb.metrics.published import fewest_non_members, measurable
 from mia_nb.metrics.tables import intervals
@@ -39,6 +40,7 @@ class VarianceSplit(NamedTuple):
         return float(np.sqrt(self.between_models + self.between_queries / queries))
 
 
+@checked
 def variance_split(signals: Signals) -> VarianceSplit:
     """How much of the margin's variance an attacker averages away by asking again, and how much stays.
 
@@ -90,6 +92,7 @@ def _split(noise, mean, member, queries: int) -> np.ndarray:
     return np.array([noise.mean(), variance.mean() - noise.mean() / queries if variance.size else np.nan])
 
 
+@checked
 def query_curve(
     signals: Signals,
     attack="rmia",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from mia_nb.checks import checked
 from mia_nb.metrics.contrasts import COLUMNS, SAME, TPR, Claim, Contrast, compare, judge, minus, steps, strongest, worst_case
 from mia_nb.metrics.tables import intervals, per_target
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names, per_target_metrics
@@ -31,12 +32,14 @@ class RecipeCell(NamedTuple):
     attack: str = ""
 
 
+@checked
 def recipe_cell(label: str, recipe: Recipe, attack: str = "") -> RecipeCell:
     """The cell of a recipe under the name that it has everywhere (`training.labels`). Snapshots change no model."""
     facts = {k: v for k, v in recipe.to_json().items() if k not in ("epochs", "schedule", "augment", "snapshots")}
     return RecipeCell(label, recipe.epochs, recipe.schedule, recipe.augment, json.dumps(facts, sort_keys=True), attack)
 
 
+@checked
 def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
     """What every result is to be read beside: per recipe a row per fact with value, low, high, and pairs, members, non-members.
 
@@ -53,6 +56,7 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@checked
 def recipe_risks(cells: dict[RecipeCell, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
     """A row per cell and metric (auc, tpr@x): the cell's fields, value, low, high (`intervals`), measurable, pairs, n1, n0.
 
@@ -172,6 +176,7 @@ CLAIMS = {
 SAME_SAMPLES = f"All recipes expose the same samples (rank correlation at least {ALIKE} of the most that noise lets one see)."
 
 
+@checked
 def recipe_comparisons(
     cells: dict[RecipeCell, Scores], *, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:
@@ -184,6 +189,7 @@ def recipe_comparisons(
     return compare(CLAIMS, cells, lambda cell: cell.label, draws=draws, level=level, seed=seed)[COLUMNS]
 
 
+@checked
 def recipe_claims(
     cells: dict[RecipeCell, Scores],
     ranks: pd.DataFrame | None = None,

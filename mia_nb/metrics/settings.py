@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from mia_nb.checks import checked
 from mia_nb.metrics.flow_published import ADAPTIVE, FlowCell
 from mia_nb.metrics.tables import accuracies, intervals
 from mia_nb.metrics.uncertainty import RESAMPLES
@@ -20,6 +21,7 @@ FREE = {
 OTHER_UNITS = ("sigma", "noise_sd")
 
 
+@checked
 def varied_settings(strongest: dict[FlowCell, Scores], *, draws: int = RESAMPLES, seed: int = 0) -> dict[str, pd.DataFrame]:
     """Tables for `plots.risk_against`: {setting: a row per family}, for every setting that families differ in.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import instance
+from mia_nb.checks import checked, instance
 from mia_nb.metrics.curve import (
     PRIORS,
     area,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FEW = 5  # pairs below which a row says that its intervals are wide for want of pairs
 
 
+@checked
 def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
     """One row per attack and target, exact intervals only: the table behind `summary`.
 
@@ -88,6 +89,7 @@ def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
     return record | {"unscored": 1 - len(score) / scores.value.shape[1]}
 
 
+@checked
 def intervals(
     scores: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0, sampled: dict | None = None, confidence: float = 0.95
 ) -> pd.DataFrame:
@@ -108,6 +110,7 @@ def _intervals(rows: pd.DataFrame, sampled: dict, confidence: float = 0.95) -> p
     return pd.DataFrame.from_dict(ends, orient="index", columns=["value", "low", "high"]).rename_axis("metric")
 
 
+@checked
 def summary(
     scores: Scores | dict[str, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0, self_test: SelfTest | None = None
 ) -> pd.DataFrame:
@@ -199,6 +202,7 @@ def _max_row(table: pd.DataFrame, fpr) -> dict:
     return record
 
 
+@checked
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """A `summary` as text: "0.626 [0.611, 0.640]"; "n/m (n0 = 900)" if not measurable; "0 (lattice)" where ties force zero."""
     view = pd.DataFrame(index=table.index)
@@ -229,6 +233,7 @@ def _cell(row, name: str) -> str:
     return _interval(row, name)
 
 
+@checked
 def accuracies(scores: Scores) -> pd.DataFrame:
     """Mean accuracy on members (train), on non-members (test) and their gap: value, low, high.
 
@@ -240,6 +245,7 @@ def accuracies(scores: Scores) -> pd.DataFrame:
     return pd.DataFrame({"value": np.mean(means, axis=0), "low": low, "high": high}, index=["train", "test", "gap"])
 
 
+@checked
 def class_gaps(signals: Signals) -> pd.DataFrame:
     """Per class: samples, train_acc, test_acc, gap over all models and queries; audited samples only. Needs membership."""
     if signals.member is None:

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri, stdtrit
 
-from mia_nb.checks import fraction, instance, whole
+from mia_nb.checks import checked, fraction, instance, whole
 from mia_nb.metrics.curve import area, clopper_pearson, counts, rates, tpr_at_counts
 from mia_nb.types import Scores
 
@@ -58,6 +58,7 @@ def _point(score, member, fpr) -> list[float]:
     return [area(tp, fp), (tp / tp[-1] - fp / fp[-1]).max(), *(tpr_at_counts(tp, fp, x).tpr for x in fpr)]
 
 
+@checked
 def bootstrap(scores: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> dict[str, np.ndarray]:
     """Each metric of each target on samples drawn with replacement: {name: (draws, targets)}.
 
@@ -183,6 +184,7 @@ def _variances(values, pair, draws=None) -> tuple:
     return over, pairs, samples - np.nanvar(drawn, axis=1, ddof=1).sum(0) / pairs**2, samples
 
 
+@checked
 def interval(values, pair, draws=None, *, confidence: float = 0.95) -> tuple:
     """(low, high) of the mean over targets, see the top of this module.
 
@@ -241,6 +243,7 @@ def metric_interval(name: str, rows: pd.DataFrame, draws=None, *, confidence: fl
     return tuple(float(end) for end in np.clip((low, high), 0, 1))
 
 
+@checked
 def difference(
     a: Scores, b: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0, confidence: float = 0.95
 ) -> pd.DataFrame:

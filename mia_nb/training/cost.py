@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mia_nb import data
-from mia_nb.checks import positive, whole
+from mia_nb.checks import checked, positive, whole
 from mia_nb.training import loop
 from mia_nb.training.clipped import group_of
 from mia_nb.training.execution import choose, device_of, processes, recorded_way
@@ -21,6 +21,7 @@ from mia_nb.training.work import threads
 from mia_nb.types import Images, Recipe
 
 
+@checked
 def step_cost(
     recipe: Recipe, images: Images, *, samples: int | None = None, repeats: int = 5, device: str | None = None
 ) -> dict:
@@ -65,6 +66,7 @@ def step_cost(
     }
 
 
+@checked
 def estimate(
     recipe: Recipe,
     images: Images,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_nb import models
+from mia_nb.checks import checked
 from mia_nb.training.loop import begin
 from mia_nb.training.pool import Pool
 from mia_nb.training.train import (
@@ -27,6 +28,7 @@ KNOWN = set(Recipe.model_fields) - {"parent"}
 MEMBERS = ("num_models", "split", "population", "seed")  # what draws the members, which all families share
 
 
+@checked
 def family_pools(
     families: Sequence[dict],
     recipe: Recipe,

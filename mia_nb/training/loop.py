@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from mia_nb import data, defenses, models
+from mia_nb.checks import checked
 from mia_nb.training.stacking import Stacking
 from mia_nb.types import Images, Recipe
 
@@ -45,6 +46,7 @@ LOSSES = {"cross_entropy": partial(F.cross_entropy, reduction="none"), "tet": te
 PER_STEP = ("tet",)  # losses of (T, B, K), the logits of each time step
 
 
+@checked
 def mix(*words) -> int:
     """A stable 63-bit seed from any words, e.g. mix(seed, model, epoch, "order")."""
     return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:8], "big") >> 1
@@ -110,6 +112,7 @@ class Plan(NamedTuple):
         return self.recipe.batch / expected_members(self.recipe, self.member)
 
 
+@checked
 def sampling(recipe: Recipe, members: int) -> dict:
     """{"sample_rate": batch / members, "steps": optimiser steps} of a training on so many members, as an accountant wants them.
 

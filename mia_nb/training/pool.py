@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from mia_nb import models, store
+from mia_nb.checks import checked
 from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.work import load_images, parent_of, stopped_name, trace_name, weights_name
@@ -134,6 +135,7 @@ class Pool:
         return load_images(self.folder)
 
 
+@checked
 def load_pool(prefix: str, root: str | Path = "results") -> Pool:
     """The pool whose key or folder name starts with the prefix. Raises ValueError for none, several, or an unfinished one."""
     folder = store.find(prefix, root, "pool")
@@ -146,6 +148,7 @@ def load_pool(prefix: str, root: str | Path = "results") -> Pool:
     return pool
 
 
+@checked
 def ancestor(pool: Pool) -> Pool:
     """The pool at the start of the chain of parents: the pool itself where it was trained from nothing."""
     while (parent := pool.parent) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from mia_nb.checks import checked
 from mia_nb.training.train import complete
 from mia_nb.types import Recipe
 
@@ -39,6 +40,7 @@ RECIPES = {  # changes to a Recipe
 SCHEDULE_WORDS = {"one_cycle": "one-cycle", "constant": "constant learning rate"}
 
 
+@checked
 def changes(family: str | dict) -> dict:
     """The changes to a Recipe that a family stands for: a name in `RECIPES`, or a mapping, maybe on top of a name.
 
@@ -58,6 +60,7 @@ def changes(family: str | dict) -> dict:
     return {**(changes(family["recipe"]) if "recipe" in family else {}), **rest}
 
 
+@checked
 def label(recipe: Recipe) -> str:
     """What a result is labelled with: "fast: one-cycle, 16 epochs, crop+flip".
 
@@ -68,6 +71,7 @@ def label(recipe: Recipe) -> str:
     return _labelled(recipe, _others(recipe))
 
 
+@checked
 def labels(recipes: list[Recipe]) -> list[str]:
     """`label` of each, for results beside each other: what all have besides schedule, epochs and augmentation is left out.
 

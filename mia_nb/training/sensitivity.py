@@ -9,11 +9,13 @@ import pandas as pd
 import torch
 
 from mia_nb import data
+from mia_nb.checks import checked
 from mia_nb.models.neural_de import FlowBlock, flow_blocks, local_lipschitz, set_noise
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.pool import Pool
 
 
+@checked
 def sensitivity(pool: Pool, *, models: Sequence[int] | None = None, limit: int = 64, iterations: int = 20) -> pd.DataFrame:
     """A row per model and FlowBlock of a pool: how far apart its hidden states lie, and how much its drift can stretch that.
 

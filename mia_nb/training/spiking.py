@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mia_nb import data, models, store
-from mia_nb.checks import row_numbers, whole
+from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models import snn
 from mia_nb.training import loop
 from mia_nb.training.execution import cores, device_of, execution
@@ -29,6 +29,7 @@ BATCH = 256  # images a calibration looks at together
 LATER = ("surrogate", "surrogate_args", "learn", "fold", "encode", "encode_args")  # what a conversion leaves open
 
 
+@checked
 def convert_pool(
     pool: Pool,
     images: Images,
@@ -138,6 +139,7 @@ def _own_half(pool: Pool, images: Images, model: int, count: int, device: torch.
         yield data.normalise(x, images.mean, images.std, DTYPES[pool.recipe.dtype])
 
 
+@checked
 def conversion_report(pool: Pool) -> pd.DataFrame:
     """What the conversion of every model fitted: `model`, and the columns of `models.snn.convert(...).report`, a row per site.
 
@@ -153,6 +155,7 @@ def conversion_report(pool: Pool) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", *reports[0]["columns"]]).replace({None: np.nan}).infer_objects()
 
 
+@checked
 def hybrid_pools(
     pool: Pool,
     images: Images,
@@ -204,6 +207,7 @@ def _only(what: str, options: dict, known: tuple[str, ...]) -> None:
         raise ValueError(f"{unknown[0]!r} is no option of {what} here; it takes {', '.join(known)}")
 
 
+@checked
 def conversion_quality(
     pool: Pool,
     images: Images,

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from mia_nb import __version__, data, defenses, models, store
-from mia_nb.checks import instance, mask, one_of, positive
+from mia_nb.checks import checked, instance, mask, one_of, positive
 from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
 from mia_nb.training import engines, loop, remote
@@ -33,6 +33,7 @@ MADE = ("model", "losses", "snapshot", "part", "diverged", "stopped", "conversio
 MAY_CHANGE = ("timesteps", "readout", "encode", "encode_args", "surrogate", "surrogate_args", "learn", "fold")
 
 
+@checked
 def train_pool(
     recipe: Recipe,
     images: Images,
@@ -103,6 +104,7 @@ def train_pool(
     return announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
 
 
+@checked
 def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options) -> Pool:
     """Train every model of a pool further: `recipe` with the pool as its parent and its split, beside it in the same root.
 
@@ -114,6 +116,7 @@ def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options) -> Pool
     return train_pool(recipe.replace(parent=pool.key, **split), images, root=pool.folder.path.parent, **options)
 
 
+@checked
 def replace_pool(
     pool: Pool, recipe: Recipe, images: Images, *, freeze: bool = False, block: dict | None = None, **options
 ) -> Pool:
@@ -196,6 +199,7 @@ def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> l
     return rows
 
 
+@checked
 def complete(recipe: Recipe) -> Recipe:
     """The recipe with the optimiser's defaults written out; ValueError for a name that is not known."""
     instance("recipe", recipe, Recipe)
@@ -213,6 +217,7 @@ def plan_of(recipe: Recipe, images: Images, member: np.ndarray, population: np.n
     return Plan(recipe, images, member, torch.device("cpu"), False, False, start, kept)
 
 
+@checked
 def check(recipe: Recipe, images: Images, member: np.ndarray, population: np.ndarray, parent: Pool | None = None) -> None:
     """Refuse, before anything is written, what cannot be trained: ValueError of one line."""
     if recipe.defense is not None:
