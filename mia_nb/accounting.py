@@ -19,7 +19,7 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import erf, log_ndtr, ndtr, ndtri
 
-from mia_nb.checks import checked, one_of
+from mia_nb.checks import one_of
 
 LOW_ORDERS = [1 + x / 1000 for x in (1, 2, 3, 5, 7, 10, 14, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100)]
 HIGH_ORDERS = [64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024]
@@ -57,7 +57,6 @@ WANTED = {
 MAY_BE_INFINITE = {"epsilon", "mu"}
 
 
-@checked
 def epsilon(*, noise_multiplier, sample_rate, steps, delta, accountant="prv", sampling="poisson") -> float:
     """(epsilon, delta) of DP-SGD: `steps` Gaussian steps on batches drawn at `sample_rate`, each clipped to norm 1.
 
@@ -88,7 +87,6 @@ def epsilon(*, noise_multiplier, sample_rate, steps, delta, accountant="prv", sa
     return _spent(accountant, float(noise_multiplier), float(sample_rate), int(steps), float(delta))
 
 
-@checked
 def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") -> float:
     """Smallest noise multiplier of DP-SGD whose (epsilon, delta) by `accountant` stays within `epsilon`, rounded up.
 
@@ -112,7 +110,6 @@ def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") ->
     return noise
 
 
-@checked
 def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> list[dict]:
     """Changes to a recipe in which "epsilon" has become the noise multiplier of DP-SGD that reaches it, by RDP.
 
@@ -142,7 +139,6 @@ def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> li
     return found
 
 
-@checked
 def over_epochs(
     *, noise_multiplier, samples, batch, epochs, delta, accountants=("prv", "rdp", "gdp"), sampling="poisson"
 ) -> pd.DataFrame:
@@ -170,7 +166,6 @@ def over_epochs(
     return pd.DataFrame(rows, columns=["epoch", "steps", "accountant", "sampling", "delta", "epsilon"])
 
 
-@checked
 def gdp_mu(*, noise_multiplier, sample_rate, steps, sampling="poisson") -> float:
     """mu of the Gaussian that DP-SGD's trade-off function tends to, c = sample_rate sqrt(steps), n = noise_multiplier.
 
@@ -191,7 +186,6 @@ def gdp_mu(*, noise_multiplier, sample_rate, steps, sampling="poisson") -> float
     return float(sample_rate * math.sqrt(steps) * math.sqrt(growth))
 
 
-@checked
 def nsde_sigma(*, k, steps, T) -> float:
     """sigma = k sqrt(steps / T): the diffusion coefficient, printed as sigma by Hong, Wu, Gruber and Lee (arXiv 2501.06686).
 
@@ -202,14 +196,12 @@ def nsde_sigma(*, k, steps, T) -> float:
     return float(k * math.sqrt(steps / T))
 
 
-@checked
 def noise_sd(*, k, steps) -> float:
     """k sqrt(steps) = sigma sqrt(T): standard deviation of the noise in h(T) where the drift is 0. ValueError: out of range."""
     _check(k=k, steps=steps)
     return float(k * math.sqrt(steps))
 
 
-@checked
 def theorem_epsilon(*, noise_sd, T, lipschitz, delta) -> float:
     """Theorem 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved: sqrt(2 ln(1.25 / delta)) T lipschitz / noise_sd.
 
@@ -224,7 +216,6 @@ def theorem_epsilon(*, noise_sd, T, lipschitz, delta) -> float:
     return float(math.sqrt(2 * math.log(1.25 / delta)) * T * lipschitz / noise_sd)
 
 
-@checked
 def corollary_epsilon(*, noise_sd, T, lipschitz, iterations, delta, delta_prime) -> float:
     """Corollary 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved for epsilon' after K = iterations.
 
@@ -237,7 +228,6 @@ def corollary_epsilon(*, noise_sd, T, lipschitz, iterations, delta, delta_prime)
     return math.inf if noise_sd == 0 else factor / noise_sd
 
 
-@checked
 def corollary_noise_sd(*, epsilon, T, lipschitz, iterations, delta, delta_prime) -> float:
     """The noise_sd that Corollary 1 asks for: `corollary_epsilon` solved for the noise; its caveats, its errors.
 
@@ -248,7 +238,6 @@ def corollary_noise_sd(*, epsilon, T, lipschitz, iterations, delta, delta_prime)
     return math.inf if epsilon == 0 else factor / epsilon
 
 
-@checked
 def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_sided=None) -> float:
     """mu of the Gaussian trade-off between the hidden states of two inputs: local DP of the queried input, per `queries`.
 
@@ -285,7 +274,6 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
         return float(2 * clip * np.sqrt(ratio * queries) / (noise_sd(k=k, steps=steps) if scheme == "continuous" else k))
 
 
-@checked
 def gaussian_delta(mu, epsilon):
     """delta of a mu-GDP mechanism at epsilon: Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), from log-cdfs.
 
@@ -299,7 +287,6 @@ def gaussian_delta(mu, epsilon):
     return _plain(np.where((mu == 0) | np.isinf(epsilon), 0.0, delta))
 
 
-@checked
 def gaussian_epsilon(mu, delta):
     """epsilon of a mu-GDP mechanism at delta, exact for all mu: `gaussian_delta` inverted by bisection, never below the root.
 
@@ -316,7 +303,6 @@ def gaussian_epsilon(mu, delta):
     return _plain(np.where(mu == 0, 0.0, np.where(np.isinf(mu) | (delta == 0), np.inf, high)))
 
 
-@checked
 def gaussian_mu(epsilon, delta):
     """The largest mu whose Gaussian trade-off implies (epsilon, delta): the inverse of `gaussian_epsilon` in mu.
 
@@ -334,7 +320,6 @@ def gaussian_mu(epsilon, delta):
     return _plain(np.where(np.isinf(epsilon), np.inf, np.where(delta == 0, 0.0, low)))
 
 
-@checked
 def response_epsilon(*, keep, classes) -> float:
     """ln(keep (classes - 1) / (1 - keep)): epsilon, at delta 0, of a label that is said at random once and kept as said.
 
@@ -349,7 +334,6 @@ def response_epsilon(*, keep, classes) -> float:
     return math.inf if keep == 1 else max(0.0, math.log1p(float((keep * classes - 1) / (1 - keep))))
 
 
-@checked
 def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
     """The largest TPR at `fpr` of any attack on an (epsilon, delta)-DP or on a mu-GDP mechanism: a ceiling for a ROC curve.
 

@@ -143,7 +143,7 @@ def real(name: str, value: Any) -> Any:
 RATES = partial(fraction, many=True)
 CLASSES = ("Images", "Recipe", "Pool", "Scores", "Signals", "Folder", "Roc", "pd.DataFrame")
 OF_KIND = {  # what an annotation asks for; classes of the package are known by their names
-    "int": partial(whole, least=1 - LARGE),
+    "int": partial(whole, least=-LARGE),
     "float": real,
     "bool": partial(instance, kind=bool | np.bool_),
     "str": partial(instance, kind=str),
@@ -151,8 +151,9 @@ OF_KIND = {  # what an annotation asks for; classes of the package are known by 
 }
 OF_NAME = {  # what a name asks for, wherever it is a parameter
     "seed": partial(whole, least=0), "draws": partial(whole, least=0), "confidence": partial(fraction, ends="()"),
-    "level": partial(fraction, ends="()"), "delta": partial(RATES, ends="[)"), "fpr": RATES, "tpr": RATES, "prior": RATES,
-    "member": mask, "score": reals, "n0": whole, "n1": whole,
+    "level": partial(fraction, ends="()"), "delta": partial(fraction, ends="[)", many=True), "input_dropout": fraction,
+    "fpr": RATES, "tpr": RATES, "prior": RATES, "member": mask, "score": reals, "n0": whole, "n1": whole,
+    "k": partial(whole, least=0),
 }  # fmt: skip
 
 
@@ -182,7 +183,8 @@ def _check_of(parameter: inspect.Parameter) -> Callable | None:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return None
     if parameter.name in OF_NAME and kind in ("", "int", "float"):
-        return OF_NAME[parameter.name]
+        check = OF_NAME[parameter.name]
+        return partial(check, many=False) if kind == "float" and "many" in getattr(check, "keywords", {}) else check
     if kind.startswith("dict["):
         kind = "dict"
     if kind in CLASSES:

@@ -33,7 +33,6 @@ SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "no
 DARK = 16  # float images that are nowhere brighter, of 255, were probably meant otherwise
 
 
-@checked
 def load(
     name_or_path,
     *,
@@ -99,7 +98,6 @@ def load(
     return from_arrays(x, y, classes=classes, name=name, mean=mean, std=std)
 
 
-@checked
 def from_arrays(x, y, *, classes: Sequence[str] | None = None, name="arrays", mean=None, std=None, canary=None) -> Images:
     """Images from pixels (N, C, H, W) and integer labels (N,) or (N, 1).
 

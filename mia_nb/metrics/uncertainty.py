@@ -168,36 +168,36 @@ def half_width(over_pairs, pairs, shared=0.0, least=0.0, *, confidence: float = 
     return np.sqrt(np.maximum(t**2 * over_pairs + z**2 * np.maximum(shared, 0), z**2 * np.asarray(least)))
 
 
-def _variances(values, pair, draws=None) -> tuple:
+def _variances(values, pair, sampled=None) -> tuple:
     """(variance over pairs, their number, variance that pairs share, variance by samples alone) of the mean over targets.
 
-    values (targets, ...), draws (draws, targets, ...) or None.
+    values (targets, ...), sampled (draws, targets, ...) or None.
     """
     units, unit = np.unique(pair, return_inverse=True)
     pairs = len(units)
     means = np.stack([values[unit == i].mean(0) for i in range(pairs)])
     over = means.var(0, ddof=1) / pairs if pairs > 1 else np.full(means.shape[1:], np.nan)
-    if draws is None:
+    if sampled is None:
         return over, pairs, 0.0, 0.0
-    drawn = np.stack([draws[:, unit == i].mean(1) for i in range(pairs)])
+    drawn = np.stack([sampled[:, unit == i].mean(1) for i in range(pairs)])
     samples = np.nanvar(drawn.mean(0), axis=0, ddof=1)
     return over, pairs, samples - np.nanvar(drawn, axis=1, ddof=1).sum(0) / pairs**2, samples
 
 
 @checked
-def interval(values, pair, draws=None, *, confidence: float = 0.95) -> tuple:
+def interval(values, pair, sampled=None, *, confidence: float = 0.95) -> tuple:
     """(low, high) of the mean over targets, see the top of this module.
 
-    values (targets, ...): a metric, or a difference of two; pair (targets,): numbers of their pairs of models; draws (draws,
+    values (targets, ...): a metric, or a difference of two; pair (targets,): numbers of their pairs of models; sampled (draws,
     targets, ...): the same on samples drawn with replacement (`bootstrap`), where the choice of samples is to be covered.
-    With one pair the interval is that of the samples alone, and NaN without draws.
+    With one pair the interval is that of the samples alone, and NaN without it.
     """
     values = np.asarray(values, np.float64)
-    over, pairs, shared, samples = _variances(values, pair, draws)
+    over, pairs, shared, samples = _variances(values, pair, sampled)
     if pairs > 1:
         half = half_width(over, pairs, shared, samples, confidence=confidence)
     else:
-        half = np.nan * over if draws is None else ndtri((1 + confidence) / 2) * np.sqrt(samples)
+        half = np.nan * over if sampled is None else ndtri((1 + confidence) / 2) * np.sqrt(samples)
     return values.mean(0) - half, values.mean(0) + half
 
 
@@ -221,7 +221,7 @@ def ratio_interval(a, b, pair, draws_a=None, draws_b=None, *, confidence: float 
     return max(low, 0.0), (cross + root) / square if square > 1e-12 * over_b**2 else np.inf
 
 
-def metric_interval(name: str, rows: pd.DataFrame, draws=None, *, confidence: float = 0.95) -> tuple[float, float]:
+def metric_interval(name: str, rows: pd.DataFrame, sampled=None, *, confidence: float = 0.95) -> tuple[float, float]:
     """(low, high) of one metric, inside [0, 1], from the rows of its targets in `metrics.per_target`: `interval` and more.
 
     A TPR counts the members above the first non-member that is one too many, so that the threshold's expected FPR lies up to
@@ -230,7 +230,7 @@ def metric_interval(name: str, rows: pd.DataFrame, draws=None, *, confidence: fl
     target. That of an AUC of exactly 0 or 1 is Clopper-Pearson's for min(n1, n0) disjoint pairs of a member and a non-member.
     """
     values, pair = rows[name].to_numpy(float), rows["pair"].to_numpy()
-    low, high = interval(values, pair, draws, confidence=confidence)
+    low, high = interval(values, pair, sampled, confidence=confidence)
     if name.startswith("tpr"):
         hits, n1 = rows[f"{name}_tp"].to_numpy(), rows["n1"].to_numpy()
         low -= (values - rows[f"{name}_fewer"]).mean()
