@@ -192,7 +192,7 @@ def test_held_out_images_are_no_population_and_no_candidates(images, tmp_path):
         ({"defense": "mmd_mixup", "defense_args": {"held_out": 31}}, "held_out=31 of 30"),
         ({"defense": "dp_sgd", "schedule": "plateau"}, "looks at the training loss"),
         ({"defense": "dp_sgd", "defense_args": {"max_grad_norm": 0.0}}, "positive norm"),
-        ({"defense": "dp_sgd", "defense_args": {"noise_multiplier": float("inf")}}, "wanted a number"),
+        ({"defense": "dp_sgd", "defense_args": {"noise_multiplier": float("inf")}}, "is not finite"),
         (
             {"defense": "dp_sgd", "model": "odenet", "model_args": {"method": "dopri5", "adjoint": True}},
             "adjoint=True gives wrong",

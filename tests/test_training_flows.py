@@ -236,7 +236,7 @@ def test_epochs_that_were_not_kept_are_refused_and_those_beyond_the_end_are_drop
     same_weights(pool.at(2), pool)
     assert pool.at(2).epoch is None and pool.at(1).at(2).epoch is None and pool.at(1).at(1).epoch == 1
     for wrong in ([0], [1.5], [True], ["1"]):
-        with pytest.raises(ValueError, match="is no epoch"):
+        with pytest.raises(ValueError, match="wanted a list of epochs"):
             SDE.replace(snapshots=wrong)
 
 
