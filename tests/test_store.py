@@ -52,7 +52,7 @@ def test_a_missing_file_is_refused_by_name(folder):
 def test_a_file_that_is_not_in_the_manifest_is_not_there(folder):
     (folder.path / "stray.npy").write_bytes(b"x")
     assert not folder.has("stray.npy")
-    with pytest.raises(KeyError):
+    with pytest.raises(store.Corrupt):
         folder.read_bytes("stray.npy")
 
 
@@ -184,7 +184,7 @@ def test_a_mapped_array_is_read_only_and_stays_as_it_was_when_the_file_is_writte
     assert np.array_equal(folder.map_array("a.npy"), -array)
     with pytest.raises(ValueError, match="read-only"):
         mapped[0] = 1
-    with pytest.raises(KeyError):
+    with pytest.raises(store.Corrupt):
         folder.map_array("b.npy")
 
 
