@@ -58,6 +58,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Corrupt(ValueError):
     """A stored file is not what was recorded, or not what it should hold; the message names it and the way out."""
 
+    def __init__(self, message: str, file: str = ""):
+        super().__init__(message)
+        self.file = file
+
 
 def content_key(record: dict, *parts: bytes | str) -> str:
     """sha256 (hex) of the record as canonical JSON and of further parts, each preceded by its length."""
@@ -96,10 +100,13 @@ class Folder:
         """Recorded, there, and equal to its checksum."""
         return (sha := self.files().get(name)) is not None and self._sha256(name) == sha
 
+    def damaged(self) -> list[str]:
+        """Names of files that are recorded but missing, truncated or altered."""
+        return [name for name, sha in self.files().items() if self._sha256(name) != sha]
+
     def verify(self) -> list[str]:
-        """One line per file that is recorded but missing, truncated or altered."""
-        damaged = (f for f, sha in self.files().items() if self._sha256(f) != sha)
-        return [f"{self.path / f}: missing, truncated or altered" for f in damaged]
+        """One line per file that is damaged."""
+        return [f"{self.path / name}: missing, truncated or altered" for name in self.damaged()]
 
     def _sha256(self, name: str) -> str | None:
         """Checksum of a file of this name as it is; None where there is none."""
@@ -186,8 +193,10 @@ class Folder:
 
     def remove(self, *names: str) -> None:
         """Take files off the list, then remove them; of a link only itself."""
-        self._append({name: None for name in names if is_plain(name)})
-        for name in filter(is_plain, names):
+        names = list(filter(is_plain, names))
+        if names:
+            self._append(dict.fromkeys(names))
+        for name in names:
             (self.path / name).unlink(missing_ok=True)
 
     def delete(self) -> None:
@@ -209,18 +218,13 @@ class Folder:
 
     def corrupt(self, name: str, reason: object = None) -> Corrupt:
         """What to raise of a file that differs from its checksum or, with a reason, holds what it should not."""
-        if reason is None:
-            return Corrupt(
-                f"{self.path / name} is missing, truncated or altered (checksum differs); run the step that made it again, "
-                f"or remove the folder with: mia-nb clean {self.path.name}"
-            )
-        reason = " ".join(str(reason).split())[:200] or type(reason).__name__
-        return Corrupt(
-            f"{self.path / name} is not what it should be though its checksum is right ({reason}); remove the folder with: "
-            f"mia-nb clean {self.path.name}"
-        )
+        what = "is missing, truncated or altered (checksum differs); run the step that made it again, or"
+        if reason is not None:
+            reason = " ".join(str(reason).split())[:200] or type(reason).__name__
+            what = f"is not what it should be though its checksum is right ({reason});"
+        return Corrupt(f"{self.path / name} {what} remove the folder with: mia-nb clean {self.path.name}", name)
 
-    def read_json(self, name: str, **entries: type):
+    def read_json(self, name: str, /, **entries: type):
         """What was written as JSON; with entries (name=type) a record that has these."""
         data = self.read_bytes(name)
         try:
@@ -228,7 +232,7 @@ class Folder:
         except (ValueError, RecursionError) as error:
             raise self.corrupt(name, error) from error
         if entries and not (isinstance(value, dict) and all(isinstance(value.get(k), t) for k, t in entries.items())):
-            raise self.corrupt(name, f"wanted a record with {', '.join(f'{k}: {t.__name__}' for k, t in entries.items())}")
+            raise self.corrupt(name, f"wanted a record with {', '.join(entries)}")
         return value
 
     def read_array(self, name: str, kinds: str = "", shape: tuple | None = None) -> np.ndarray:
