@@ -346,7 +346,7 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
         if error.errno in FULL:
             raise
         raise ValueError(f"cannot write results to {root}: {error.strerror}; choose a folder you may write to") from error
-    if folder.read_json("recipe.json")["key"] != key:
+    if folder.key != key:
         raise ValueError(
             f"{folder.path} holds another result than the one asked for; remove it or choose another results folder"
         )
