@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -120,13 +119,13 @@ def _anew(pool: Pool, folder: store.Folder, key: str, options: dict, force: bool
         raise
     except ValueError:
         if not store.has_signals(folder):
-            shutil.rmtree(folder.path)
+            folder.delete()
         raise
 
 
 def _stored(folder: store.Folder, progress: bool) -> Signals | None:
     """What was answered before, if all of it is there and unaltered, with a line that says so."""
-    with contextlib.suppress(store.Corrupt, KeyError):
+    with contextlib.suppress(store.Corrupt):
         signals = store.load_signals(folder)
         print(CACHED.format(folder.path.name, *signals.margin.shape) if progress else "", end="", flush=True)
         return signals
@@ -137,7 +136,7 @@ def _record(folder: store.Folder, pool: Pool, images: Images, signals: Signals, 
     """Write raster.npz beside answers step by step: the first model at work on a few audited images, if it can be."""
     if signals.draws != "steps" or folder.intact("raster.npz"):
         return
-    samples = folder.read_array("samples.npy") if folder.has("samples.npy") else None
+    samples = store.load_samples(folder)
     if samples is not None and not len(samples):  # images of others
         return
     columns = recording.evenly(np.flatnonzero(~signals.population))
@@ -212,7 +211,7 @@ def _source(queries: int, input_dropout: float, augment: bool, noise: bool | Non
 def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, batch: int, progress: bool, folder) -> None:
     """Write the answers of one model after the other, so that those of no more models than cores are in memory; with them which
     of the pool's images these are: none said for all, no number for images of others."""
-    own = images.digest == pool.folder.read_json("images.json")["digest"]
+    own = images.digest == pool.folder.read_json("images.json", digest=str)["digest"]
     member = pool.member if own else np.zeros((len(pool.member), len(images.y)), bool)
     population = pool.population if own else np.zeros(len(images.y), bool)
     limit, secret = options.get("limit"), pool.held_out if own else np.zeros(len(images.y), bool)
@@ -237,7 +236,7 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
     def one(m: int) -> None:
         module = modules.get()
         try:
-            module.load_state_dict(pool.state(m))
+            pool.fill(module, m)
             logits = _answers(module, there, m, options, pool.recipe.dtype, batch)
         except BlownUp as error:
             raise ValueError(f"model {m}: {error}") from error
@@ -481,7 +480,7 @@ def firing_rates(
     """
     instance("pool", pool, Pool), instance("images", images, Images)
     device, limit, batch = device_of(device), whole("limit", limit), whole("batch", batch)
-    own = images.digest == pool.folder.read_json("images.json")["digest"]
+    own = images.digest == pool.folder.read_json("images.json", digest=str)["digest"]
     audited = np.flatnonzero(~pool.population)[:limit] if own else np.arange(min(limit, len(images.y)))
     tables = []
     for m in _rows(pool, models):

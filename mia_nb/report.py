@@ -69,7 +69,17 @@ for (const block of document.querySelectorAll('script.figure')) {
 
 
 def export(notebooks: list[Path], out: Path, *, title: str = "Report", provenance: dict | None = None) -> Path:
-    """Write the outputs of executed notebooks as one page that asks nothing of the network; return its path.
+    """Write `page` of executed notebooks to a file; return its path. Raises ValueError naming a file that is no notebook."""
+    there = {path: path.read_bytes() if path.is_file() else b"" for path in map(Path, notebooks)}
+    text, out = page(there, title=title, provenance=provenance), Path(out)
+    temporary = out.with_name(f".tmp-{os.getpid()}-{out.name}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, out)
+    return out
+
+
+def page(notebooks: dict[Path, bytes], *, title: str = "Report", provenance: dict | None = None) -> str:
+    """The outputs of executed notebooks as one page that asks nothing of the network.
 
     What cells tagged `headline` put out stands on top, under "In short"; provenance {name: value} (what was run, where, with
     which versions) at the end.
@@ -79,8 +89,8 @@ def export(notebooks: list[Path], out: Path, *, title: str = "Report", provenanc
     Raises ValueError naming a file that is no notebook.
     """
     sections, contents, short = [], [], []
-    for number, path in enumerate(map(Path, notebooks), 1):
-        cells = _cells(path)
+    for number, (path, data) in enumerate(notebooks.items(), 1):
+        cells = _cells(path, data)
         body, headings = _number_headings("\n".join(map(_cell, cells)), f"s{number}")
         name = headings[0][2] if headings else html.escape(path.stem)
         inner = "".join(f'<li><a href="#{i}">{text}</a></li>' for level, i, text in headings[1:] if level == 2)
@@ -95,19 +105,19 @@ def export(notebooks: list[Path], out: Path, *, title: str = "Report", provenanc
         rows = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(str(v))}</td></tr>" for n, v in provenance.items())
         sections.append(f'<section id="provenance"><h2>Provenance</h2><table class="facts">{rows}</table></section>')
         contents.append('<li><a href="#provenance">Provenance</a></li>')
-    page = _page(title, contents, sections)
-    out = Path(out)
-    temporary = out.with_name(f".tmp-{os.getpid()}-{out.name}")
-    temporary.write_text(page, encoding="utf-8")
-    os.replace(temporary, out)
-    return out
+    return _page(title, contents, sections)
 
 
-def _cells(path: Path) -> list[dict]:
+def _cells(path: Path, data: bytes) -> list[dict]:
+    import nbformat
+
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["cells"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a notebook ({error}); pass executed .ipynb files") from error
+        node = nbformat.reads(data.decode(), as_version=4)
+        nbformat.validate(node)
+    except Exception as error:  # whatever stands there, and deep in libraries
+        reason = str(error).strip().partition("\n")[0][:160]
+        raise ValueError(f"{path} is not a notebook ({reason}); pass executed .ipynb files") from error
+    return node["cells"]
 
 
 def _page(title: str, contents: list[str], sections: list[str]) -> str:

@@ -4,8 +4,21 @@
         recipe.json  ...files...     each written under a temporary name, then renamed
         manifest.jsonl               one line per finished file with its sha256; a file not listed is not there
 
-Nothing is ever unpickled: arrays are .npy/.npz read with allow_pickle=False, weights safetensors, records JSON. Signals are
-an .npy for each field, mapped into memory: what nobody reads stays on the disk, what was read the system may drop again.
+Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JSON. Signals are an .npy for each field, mapped
+into memory: what nobody reads stays on the disk, what was read the system may drop again.
+
+A folder may come from anywhere, so nothing in it is trusted:
+
+* Names are plain (`is_plain`). A line of the manifest that names anything else, or is no record, is said and skipped.
+* Only regular files are read (`open_file`): a link, a pipe, a device or a folder in a file's place counts as no file.
+* Nothing outside is written or removed: a link is removed itself, and a result that is a link can only be read.
+
+What is checked when, in full in docs/store.md:
+
+    every read                          the file's checksum, then its form: JSON entries, array header, type, shape
+    train_pool, query, mia-nb run       what they would otherwise make again is intact; damaged files are made again
+    mia-nb list, widgets.sources        recipe.json, info.json and status.json; arrays are not read
+    mia-nb show, clean, doctor          every listed file, read or not
 """
 
 from __future__ import annotations
@@ -15,10 +28,11 @@ import errno
 import hashlib
 import io
 import json
+import mmap
 import os
 import re
+import shutil
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,21 +40,28 @@ from pathlib import Path
 import filelock
 import numpy as np
 
+from mia_nb._files import MANIFEST, array_in, arrays_in, is_file, is_plain, listed, no_link, open_file
 from mia_nb.checks import checked
 from mia_nb.types import CUBES, Signals
 
 KINDS = ("pool", "signals", "run")
-MANIFEST = "manifest.jsonl"
 ANSWERS = (*CUBES, "top_log_p")  # a row for each model
 DESIGN = ("labels", "member", "population")
 FINISHED = "margin.npy"  # the last file of signals to be there
 EARLIER = "signals.npz"  # all of them in one file, as older results have it
+# kinds of type and axes (models, queries, samples, top classes, chosen) of each field of signals
+FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {"top_log_p": ("f", "MNT"), "correct": ("b", "MQN")}
+FORMS |= {"labels": ("iu", "N"), "member": ("b", "MN"), "population": ("b", "N"), "samples": ("iu", "C")}
 SMALL = 1 << 24  # bytes: below this a file is read; a mapped one is held open, and few may be open at once
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Corrupt(ValueError):
-    """A stored file does not match its recorded checksum; the message names it and the way out."""
+    """A stored file is not what was recorded, or not what it should hold; the message names it and the way out."""
+
+    def __init__(self, message: str, file: str = ""):
+        super().__init__(message)
+        self.file = file
 
 
 @checked
@@ -61,48 +82,63 @@ def sha256_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Folder:
-    """One result. Reads verify the recorded sha256 and raise `Corrupt` where it differs, KeyError where nothing is recorded."""
+    """One result. What is read is verified first: `Corrupt` where nothing is recorded, or checksum or form differ."""
 
     path: Path
 
     kind = property(lambda self: self.path.name.split("-", 1)[0])
     name = property(lambda self: self.path.name.split("-", 1)[1].rsplit("-", 1)[0])
-    record = property(lambda self: self.read_json("recipe.json"))
+    record = property(lambda self: self.read_json("recipe.json", key=str, recipe=dict))
     recipe = property(lambda self: self.record["recipe"])
     key = property(lambda self: self.record["key"])
 
     def files(self) -> dict[str, str]:
-        """{file name: sha256} of what is finished; the last line about a name counts, a torn last line does not."""
-        listed: dict[str, str] = {}
-        with contextlib.suppress(FileNotFoundError):
-            for line in (self.path / MANIFEST).read_bytes().split(b"\n"):
-                with contextlib.suppress(ValueError, TypeError, KeyError):
-                    entry = json.loads(line)
-                    listed[entry["file"]] = entry["sha256"]
-        return {file: sha for file, sha in listed.items() if sha}
+        """{file name: sha256} of what is finished, to be read only."""
+        return listed(self.path / MANIFEST)
 
     def has(self, name: str) -> bool:
-        return name in self.files() and (self.path / name).exists()
+        return name in self.files() and is_file(self.path / name)
 
     def intact(self, name: str) -> bool:
         """Recorded, there, and equal to its checksum."""
-        sha = self.files().get(name)
-        return sha is not None and (self.path / name).exists() and sha256_of(self.path / name) == sha
+        return (sha := self.files().get(name)) is not None and self._sha256(name) == sha
+
+    def damaged(self) -> list[str]:
+        """Names of files that are recorded but missing, truncated or altered."""
+        return [name for name, sha in self.files().items() if self._sha256(name) != sha]
 
     def verify(self) -> list[str]:
-        """One line per file that is recorded but missing, truncated or altered."""
-        return [f"{self.path / f}: missing, truncated or altered" for f in self.files() if not self.intact(f)]
+        """One line per file that is damaged."""
+        return [f"{self.path / name}: missing, truncated or altered" for name in self.damaged()]
+
+    def _sha256(self, name: str) -> str | None:
+        """Checksum of a file of this name as it is; None where there is none."""
+        try:
+            with open_file(self.path / name) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            return None
 
     def _temporary(self, name: str) -> Path:
+        self._check_own()
         return self.path / f".tmp-{os.getpid()}-{time.monotonic_ns()}-{name}"
+
+    def _check_own(self) -> None:
+        """ValueError for a result, or its manifest, through which something else would be written or removed."""
+        manifest = self.path / MANIFEST
+        for path in (self.path, manifest):
+            if path.is_symlink() or (path == manifest and path.exists() and not is_file(path)):
+                raise ValueError(f"{path} is a link or no file: nothing is written or removed through it; move it away")
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[Callable[[bytes | memoryview], None]]:
         """Write piece by piece under a temporary name; at the end flush to the disk, rename, then record: readers see all of it
         or none."""
+        if not is_plain(name):
+            raise ValueError(f"{name!r} is no name of a stored file: wanted a plain one, without folders")
         temporary, digest = self._temporary(name), hashlib.sha256()
         with _all_or_nothing(temporary, self.path / name):
-            with open(temporary, "wb") as file:
+            with open(temporary, "xb") as file:
 
                 def write(data: bytes | memoryview) -> None:
                     file.write(data)
@@ -154,52 +190,88 @@ class Folder:
 
     def add(self, name: str) -> None:
         """Record a file that another program finished writing here."""
-        self._list(name, sha256_of(self.path / name))
+        if (sha := self._sha256(name)) is None:
+            raise self.corrupt(name)
+        self._list(name, sha)
 
-    def remove(self, name: str) -> None:
-        self._list(name, None)
-        (self.path / name).unlink(missing_ok=True)
+    def remove(self, *names: str) -> None:
+        """Take files off the list, then remove them; of a link only itself."""
+        names = list(filter(is_plain, names))
+        if names:
+            self._append(dict.fromkeys(names))
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def delete(self) -> None:
+        """Remove the whole result; where it is a link, only that."""
+        self.path.unlink() if self.path.is_symlink() else shutil.rmtree(self.path)
 
     def read_bytes(self, name: str) -> bytes:
         """What was written under this name, verified."""
-        recorded = self.files()[name]
+        if (recorded := self.files().get(name)) is None:
+            raise self.corrupt(name)
         try:
-            data = (self.path / name).read_bytes()
+            with open_file(self.path / name) as file:
+                data = file.read()
         except FileNotFoundError:
             data = b""
         if hashlib.sha256(data).hexdigest() != recorded:
-            raise self._corrupt(name)
+            raise self.corrupt(name)
         return data
 
-    def _corrupt(self, name: str) -> Corrupt:
-        return Corrupt(
-            f"{self.path / name} is missing, truncated or altered (checksum differs); run the step that made it again, "
-            f"or remove the folder with: mia-nb clean {self.path.name}"
-        )
+    def corrupt(self, name: str, reason: object = None) -> Corrupt:
+        """What to raise of a file that differs from its checksum or, with a reason, holds what it should not."""
+        what = "is missing, truncated or altered (checksum differs); run the step that made it again, or"
+        if reason is not None:
+            reason = " ".join(str(reason).split())[:200] or type(reason).__name__
+            what = f"is not what it should be though its checksum is right ({reason});"
+        return Corrupt(f"{self.path / name} {what} remove the folder with: mia-nb clean {self.path.name}", name)
 
-    def read_json(self, name: str):
-        return json.loads(self.read_bytes(name))
+    def read_json(self, name: str, /, **entries: type):
+        """What was written as JSON; with entries (name=type) a record that has these."""
+        data = self.read_bytes(name)
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise self.corrupt(name, error) from error
+        if entries and not (isinstance(value, dict) and all(isinstance(value.get(k), t) for k, t in entries.items())):
+            raise self.corrupt(name, f"wanted a record with {', '.join(entries)}")
+        return value
 
-    def read_array(self, name: str) -> np.ndarray:
-        return np.load(io.BytesIO(self.read_bytes(name)), allow_pickle=False)
+    def read_array(self, name: str, kinds: str = "", shape: tuple | None = None) -> np.ndarray:
+        """A stored array; Corrupt where its type is none of these kinds or its shape another, None in which is any size."""
+        return self._array(name, self.read_bytes(name), kinds, shape).copy()
 
-    def map_array(self, name: str) -> np.ndarray:
+    def map_array(self, name: str, kinds: str = "", shape: tuple | None = None) -> np.ndarray:
         """A stored array, read-only, verified and then mapped: memory holds what is in use, however large the file is.
 
         Whoever writes it anew makes another file; what was mapped stays what it was.
         """
         path = self.path / name
         if name not in self.files() or (path.exists() and path.stat().st_size < SMALL):
-            array = self.read_array(name)
-            array.flags.writeable = False
-            return array
+            return self._array(name, self.read_bytes(name), kinds, shape)
         if not self.intact(name):
-            raise self._corrupt(name)
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+            raise self.corrupt(name)
+        with open_file(path) as file:
+            return self._array(name, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), kinds, shape)
+
+    def _array(self, name: str, data: bytes | mmap.mmap, kinds: str, shape: tuple | None) -> np.ndarray:
+        try:
+            array = array_in(data)
+        except Exception as error:  # a header is a Python literal, and anything may be wrong with that
+            raise self.corrupt(name, error) from error
+        sizes = array.shape if shape is None else shape
+        fits = len(sizes) == array.ndim and all(w in (None, n) for w, n in zip(sizes, array.shape, strict=True))
+        if not fits or (kinds and array.dtype.kind not in kinds):
+            raise self.corrupt(name, f"it holds {array.shape} {array.dtype}")
+        return array
 
     def read_arrays(self, name: str) -> dict[str, np.ndarray]:
-        with np.load(io.BytesIO(self.read_bytes(name)), allow_pickle=False) as archive:
-            return dict(archive)
+        data = self.read_bytes(name)
+        try:
+            return arrays_in(data)
+        except Exception as error:  # as above, and damaged archives
+            raise self.corrupt(name, error) from error
 
     @contextlib.contextmanager
     def lock(self, name: str = "folder", timeout: float = -1):
@@ -209,7 +281,7 @@ class Folder:
 
     def locked(self, name: str = "folder") -> bool:
         """Whether somebody holds this lock now."""
-        if not (self.path / f".lock-{name}").exists():
+        if not is_file(self.path / f".lock-{name}"):
             return False
         try:
             with self.lock(name, timeout=0):
@@ -217,24 +289,29 @@ class Folder:
         except filelock.Timeout:
             return True
 
-    def sweep(self, older_than: float = 3600.0) -> list[str]:
-        """Remove temporary files of writers that died, `older_than` seconds ago or more; their names."""
-        stale = [p for p in self.path.glob(".tmp-*") if time.time() - p.stat().st_mtime >= older_than]
+    def sweep(self, pattern: str = ".tmp-*", older_than: float = 3600.0) -> list[str]:
+        """Remove unlisted files, by default temporary ones of writers that died, unchanged for so many seconds; their names."""
+        self._check_own()
+        there = [path for path in self.path.glob(pattern) if path.is_symlink() or not path.is_dir()]
+        stale = [path for path in sorted(there) if time.time() - path.lstat().st_mtime >= older_than]
         for path in stale:
             path.unlink(missing_ok=True)
-        return [p.name for p in stale]
+        return [path.name for path in stale]
 
     def _list(self, name: str, sha256: str | None) -> None:
+        self._append({name: sha256})
+
+    def _append(self, entries: dict[str, str | None]) -> None:
         """Append to the manifest in one write, on a line of its own even after a torn one.
 
         One writer at a time: appends from several machines are not atomic on every file system."""
-        manifest = self.path / MANIFEST
-        with self.lock("manifest"):
-            torn = manifest.exists() and manifest.stat().st_size and not manifest.read_bytes().endswith(b"\n")
-            line = ("\n" if torn else "") + json.dumps({"file": name, "sha256": sha256}) + "\n"
-            with open(manifest, "ab", buffering=0) as file:
-                file.write(line.encode())
-                os.fsync(file.fileno())
+        self._check_own()
+        lines = "".join(json.dumps({"file": name, "sha256": sha}) + "\n" for name, sha in entries.items())
+        with self.lock("manifest"), open(self.path / MANIFEST, "a+b", buffering=0, opener=no_link) as file:
+            file.seek(max(file.tell() - 1, 0))
+            torn = file.read(1) not in (b"", b"\n")
+            file.write((b"\n" if torn else b"") + lines.encode())
+            os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
@@ -274,7 +351,7 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
         if error.errno in FULL:
             raise
         raise ValueError(f"cannot write results to {root}: {error.strerror}; choose a folder you may write to") from error
-    if folder.read_json("recipe.json")["key"] != key:
+    if folder.key != key:
         raise ValueError(
             f"{folder.path} holds another result than the one asked for; remove it or choose another results folder"
         )
@@ -284,9 +361,9 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
 @checked
 def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
     """All results under the root, oldest first."""
-    found = [Folder(p.parent) for p in Path(root).absolute().glob("*-*-*/recipe.json")]
+    found = [Folder(p) for p in Path(root).absolute().glob("*-*-*") if os.path.lexists(p / "recipe.json")]
     found = [f for f in found if f.kind in KINDS and kind in (None, f.kind)]
-    return sorted(found, key=lambda f: ((f.path / "recipe.json").stat().st_mtime, f.path.name))
+    return sorted(found, key=lambda f: ((f.path / "recipe.json").lstat().st_mtime, f.path.name))
 
 
 @checked
@@ -339,16 +416,15 @@ def _save(folder: Folder, models: int, rows: Iterable[dict], design: dict, info:
 @checked
 def read_info(folder: Folder) -> tuple[dict, list[str]]:
     """What was asked, and the files that its answers are in; raises Corrupt where nothing or an altered record is there."""
-    listed = folder.files()
-    if "info.json" not in listed:
-        raise folder._corrupt("info.json")
-    info = folder.read_json("info.json")
+    listed, info = folder.files(), folder.read_json("info.json", draws=str)
     fields = info.pop("fields", None)
     if fields is None:  # an older record: what may be absent is what is not listed
         optional = [name for name in ("member", "samples") if f"{name}.npy" in listed]
         fields = [*ANSWERS, *(name for name in DESIGN if name != "member"), *optional]
     if EARLIER in listed:
         return info, [EARLIER, *(["samples.npy"] if "samples.npy" in listed else [])]
+    if not (isinstance(fields, list) and all(isinstance(name, str) and name in FORMS for name in fields)):
+        raise folder.corrupt("info.json", f"fields={fields}: wanted some of {', '.join(FORMS)}")
     return info, [f"{name}.npy" for name in fields]
 
 
@@ -356,10 +432,9 @@ def read_info(folder: Folder) -> tuple[dict, list[str]]:
 def has_signals(folder: Folder) -> bool:
     """Whether all files of signals were written here, and are there."""
     try:
-        wanted, listed = read_info(folder)[1], folder.files()
+        return all(map(folder.has, read_info(folder)[1]))
     except Corrupt:
         return False
-    return all(name in listed and (folder.path / name).exists() for name in wanted)
 
 
 @checked
@@ -369,17 +444,24 @@ def load_signals(folder: Folder) -> Signals:
     Raises Corrupt where a file is gone or altered, OSError where too many are open.
     """
     try:
-        (info, wanted), listed, arrays = read_info(folder), folder.files(), {"member": None}
+        (info, wanted), arrays = read_info(folder), {"member": None}
         for name in wanted:
-            if name not in listed:
-                raise folder._corrupt(name)
             arrays |= folder.read_arrays(name) if name == EARLIER else {name.removesuffix(".npy"): folder.map_array(name)}
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
         way = "keep fewer signals at a time, or raise the limit with: ulimit -n 4096"
         raise OSError(error.errno, f"{error.strerror} while reading {folder.path}: {way}") from error
-    arrays.pop("samples", None)
+    sizes: dict[str, int] = {}
+    for name, (kinds, axes) in FORMS.items():
+        array = arrays.get(name)
+        if array is None and name not in ("member", "samples"):
+            raise folder.corrupt("info.json", f"{name} is not among its fields")
+        shape = () if array is None else array.shape
+        fits = len(shape) == len(axes) and all(sizes.setdefault(a, n) == n for a, n in zip(axes, shape, strict=True))
+        if array is not None and not (fits and array.dtype.kind in kinds):
+            raise folder.corrupt(f"{name}.npy", f"it holds {shape} {array.dtype}, which does not fit the others")
+    arrays = {name: arrays[name] for name in FORMS if name != "samples"}
     return Signals(**arrays, draws=info.pop("draws"), info=info)
 
 
@@ -388,9 +470,10 @@ def load_samples(folder: Folder) -> np.ndarray | None:
     """Numbers of the images that the signals are about, none for images of others; None where all of the pool's were asked."""
     if "samples.npy" not in read_info(folder)[1]:
         return None
-    if "samples.npy" not in folder.files():
-        raise folder._corrupt("samples.npy")
-    return folder.read_array("samples.npy")
+    samples = folder.read_array("samples.npy", "iu", (None,))
+    if len(samples) and samples.min() < 0:
+        raise folder.corrupt("samples.npy", "it has negative numbers")
+    return samples
 
 
 def _answers_file(folder: Folder, model: int) -> Path:
@@ -402,7 +485,8 @@ def keep_answers(folder: Folder, model: int, signals: Signals) -> None:
     """Write one model's answers beside the signals that are to come, so that a killed query goes on with the next model."""
     temporary, path = folder._temporary(f"{model}.npz"), _answers_file(folder, model)
     with _all_or_nothing(temporary, path):
-        np.savez(temporary, allow_pickle=False, **{name: getattr(signals, name) for name in ANSWERS})
+        with open(temporary, "xb") as file:
+            np.savez(file, allow_pickle=False, **{name: getattr(signals, name) for name in ANSWERS})
         os.replace(temporary, path)
 
 
@@ -410,19 +494,17 @@ def keep_answers(folder: Folder, model: int, signals: Signals) -> None:
 def kept_answers(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
     """What `keep_answers` wrote; None where nothing is or it is damaged."""
     try:
-        with np.load(_answers_file(folder, model), allow_pickle=False) as archive:  # its checksums are read too
-            return {name: archive[name] for name in ANSWERS}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        with open_file(_answers_file(folder, model)) as file:
+            kept = arrays_in(file.read())  # its checksums are read too
+            return {name: kept[name] for name in ANSWERS}
+    except Exception:  # whatever is wrong with it, the model is asked again
         return None
 
 
 @checked
 def drop_answers(folder: Folder) -> list[str]:
     """Remove the kept answers of all models; the names of their files."""
-    kept = sorted(folder.path.glob(".answers-*.npz"))
-    for path in kept:
-        path.unlink(missing_ok=True)
-    return [path.name for path in kept]
+    return folder.sweep(".answers-*.npz", older_than=0)
 
 
 @checked

@@ -10,12 +10,12 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "mia_nb"
 LAPTOP = ["attacks", "metrics", "accounting", "auditing", "plots", "widgets", "workshop", "report", "cli"]
 ROOMS = ["checks", "types", "data", "store", "models", "defenses", "training", "query", *LAPTOP]
-INSIDE_DATA = {"_torchvision", "_image_files"}
+INSIDE = {"_torchvision": "data", "_image_files": "data", "_files": "store"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def room(parts):
-    return "data" if parts[0] in INSIDE_DATA else parts[0]
+    return INSIDE.get(parts[0], parts[0])
 
 
 def imported(path):

@@ -12,6 +12,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 from nbformat import v4
@@ -527,3 +528,36 @@ def test_how_many_workers_train_is_no_part_of_a_runs_key_and_reaches_the_noteboo
     assert "cached" in capsys.readouterr().out
     assert main(["run", "one.ipynb", "--workers", "cluster"]) == 2
     assert "wanted a number of processes" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links of Unix")
+def test_one_bad_folder_is_listed_as_damaged_and_hides_no_other(tmp_path, capsys):
+    deep = b"[" * 100_000
+    good = store.open_folder(tmp_path, "pool", "good", "ab" * 32, {"num_models": 0})
+    for number, raw in enumerate([b"[]", deep, b'{"key": 1, "recipe": 2}', b"\xff"]):
+        for kind, name in (("pool", "recipe.json"), ("signals", "info.json"), ("run", "status.json")):
+            store.open_folder(tmp_path, kind, "bad", f"{number}" * 64, {"steps": [1]}).write_bytes(name, raw)
+    (store.open_folder(tmp_path, "pool", "nomanifest", "c" * 64, {}).path / store.MANIFEST).unlink()
+    (tmp_path / "pool-link-dddddddddddd").symlink_to(tmp_path / "aside")
+    good.path.rename(tmp_path / "aside")
+    good.path.symlink_to(tmp_path / "aside")
+    assert main(["list", "--results", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") == 16 and said.count("damaged recipe.json") == 5
+    assert said.count("damaged info.json") == 4 and said.count("damaged status.json") == 4
+    assert re.search(r"pool +abababababab +good .* done", said)
+    assert main(["clean", "--results", str(tmp_path)]) == 0 and "left alone" in capsys.readouterr().out
+    assert main(["clean", "--all", "--yes", "--results", str(tmp_path)]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["aside"] and len(list((tmp_path / "aside").glob("*.json*"))) == 2
+
+
+def test_a_report_holds_nothing_that_its_run_did_not_write(tmp_path, capsys):
+    secret = v4.new_notebook(cells=[v4.new_markdown_cell("SECRET")])
+    (tmp_path / "secret.ipynb").write_text(nbformat.writes(secret))
+    folder = store.open_folder(tmp_path, "run", "x", "e" * 64, {"steps": [1]})
+    step = {"notebook": "x", "status": "done", "error": None, "seconds": 1.0, "started": "x"}
+    for file in ("../secret.ipynb", "stray.ipynb"):
+        (folder.path / "stray.ipynb").write_text(nbformat.writes(secret))
+        folder.write_json("status.json", {"steps": [step | {"file": file}]})
+        assert main(["report", "--results", str(tmp_path)]) == 2 and f"{file} is missing" in capsys.readouterr().err
+        assert not (folder.path / "report.html").exists()

@@ -130,3 +130,13 @@ def test_what_headline_cells_put_out_stands_on_top_and_provenance_at_the_end(tmp
     assert "secret_code" not in page[short:body]
     plain = export([executed(tmp_path / "c.ipynb")], tmp_path / "plain.html").read_text()
     assert 'id="short"' not in plain and 'id="provenance"' not in plain
+
+
+@pytest.mark.parametrize(
+    "text", ['{"cells": [1]}', '{"cells": {"a": 1}}', "[" * 100_000, '{"cells":' + "[" * 100_000, "\x00", ""]
+)
+def test_what_has_not_the_form_of_a_notebook_is_named_in_one_line(tmp_path, text):
+    (tmp_path / "a.ipynb").write_text(text)
+    with pytest.raises(ValueError, match=r"a\.ipynb is not a notebook") as caught:
+        export([tmp_path / "a.ipynb"], tmp_path / "out.html")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500

@@ -1,9 +1,13 @@
+import contextlib
 import errno
+import io
 import json
 import multiprocessing
 import os
 import signal
+import socket
 import time
+import zipfile
 from dataclasses import replace
 
 import filelock
@@ -11,7 +15,7 @@ import numpy as np
 import pytest
 from attack_worlds import gaussian, signals
 
-from mia_nb import store
+from mia_nb import _files, store
 from mia_nb.types import PER_MODEL
 
 
@@ -52,7 +56,7 @@ def test_a_missing_file_is_refused_by_name(folder):
 def test_a_file_that_is_not_in_the_manifest_is_not_there(folder):
     (folder.path / "stray.npy").write_bytes(b"x")
     assert not folder.has("stray.npy")
-    with pytest.raises(KeyError):
+    with pytest.raises(store.Corrupt):
         folder.read_bytes("stray.npy")
 
 
@@ -184,7 +188,7 @@ def test_a_mapped_array_is_read_only_and_stays_as_it_was_when_the_file_is_writte
     assert np.array_equal(folder.map_array("a.npy"), -array)
     with pytest.raises(ValueError, match="read-only"):
         mapped[0] = 1
-    with pytest.raises(KeyError):
+    with pytest.raises(store.Corrupt):
         folder.map_array("b.npy")
 
 
@@ -342,3 +346,225 @@ def test_damaged_answers_of_a_model_count_as_none(folder):
     for damaged in (raw, raw[: len(raw) // 2], b""):
         path.write_bytes(damaged)
         assert store.kept_answers(folder, 2) is None
+
+
+HOSTILE = ["../victim", "a/../../victim", "model_/../../../victim", "/tmp/victim", "..", ".", "", ".lock-folder"]
+HOSTILE += [store.MANIFEST, "a\\..\\victim", "C:victim", "a\0b", "\ud800", "x" * 300, 3, None, ["a"], {"a": 1}]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+def test_a_name_that_is_not_plain_is_no_record_and_nothing_outside_is_removed_because_of_it(folder, name, capsys):
+    victim = folder.path.parent.parent / "victim"
+    victim.write_text("precious")
+    (folder.path / "model_").mkdir()
+    line = json.dumps({"file": name, "sha256": "0" * 64})
+    with open(folder.path / store.MANIFEST, "a") as manifest:
+        manifest.write(line + "\n")
+    folder.write_bytes("a", b"1")
+    assert folder.files().keys() == {"recipe.json", "a"} and folder.damaged() == []
+    folder.remove(*folder.files(), name)
+    assert victim.read_text() == "precious" and (folder.path / store.MANIFEST).exists()
+    assert capsys.readouterr().err.count("1 line is no record and is skipped (2)") == 1
+    if isinstance(name, str):
+        with pytest.raises(ValueError, match="is no name of a stored file"):
+            folder.write_bytes(name, b"")
+
+
+def test_lines_that_are_no_records_are_said_once_and_the_others_count(folder, capsys):
+    folder.write_bytes("a", b"1")
+    junk = [
+        b"\0" * 100,
+        b"\xff\xfe{",
+        b"[1]",
+        b"3",
+        b'"a"',
+        b"null",
+        b"[" * 100_000,
+        b'{"file": "b", "sha256": 5}',
+        b'{"file": "b"}',
+    ]
+    with open(folder.path / store.MANIFEST, "ab") as manifest:
+        manifest.write(b"\n".join(junk))
+    folder.write_bytes("c", b"3")
+    assert folder.files().keys() == {"recipe.json", "a", "c"} and not folder.verify()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "manifest.jsonl: 9 lines are no records and are skipped (3, 4, 5, 6, 7, ...)" in said
+
+
+def test_a_manifest_is_parsed_once_and_then_only_what_was_appended(folder, monkeypatch):
+    for n in range(50):
+        folder.write_bytes(f"f{n}", b"1")
+    os.utime(folder.path / store.MANIFEST, (1, 1))
+    folder.files()
+    parsed, entry = [], _files._entry
+    monkeypatch.setattr(_files, "_entry", lambda line: parsed.append(line) or entry(line))
+    assert all(folder.intact(f"f{n}") for n in range(50)) and not parsed
+    folder.write_bytes("new", b"1")
+    assert folder.intact("new") and len(list(filter(None, parsed))) == 1
+
+
+def test_a_manifest_that_was_rewritten_in_place_is_read_anew(folder):
+    folder.write_bytes("a", b"1")
+    manifest = folder.path / store.MANIFEST
+    was = manifest.read_bytes()
+    assert folder.has("a")
+    manifest.write_bytes(was.replace(b'"file": "a"', b'"file": "b"'))
+    assert folder.files().keys() == {"recipe.json", "b"}
+    manifest.write_bytes(b"junk\n" + was)
+    assert folder.has("a")
+
+
+def spoiled(path, kind):
+    """Put something that is no regular file in a file's place."""
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(path.parent):
+            made.bind(path.name)
+    else:
+        path.symlink_to({"link": path.parent.parent / "same", "device": "/dev/zero", "dangling": "nowhere"}[kind])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files of Unix")
+@pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "link", "device", "dangling"])
+def test_what_is_no_regular_file_counts_as_missing_and_is_never_waited_for(folder, kind):
+    folder.write_array("a.npy", np.arange(10))
+    (folder.path.parent / "same").write_bytes((folder.path / "a.npy").read_bytes())
+    spoiled(folder.path / "a.npy", kind)
+    assert not folder.has("a.npy") and not folder.intact("a.npy") and folder.damaged() == ["a.npy"]
+    for read in (folder.read_array, folder.map_array, folder.read_json):
+        with pytest.raises(store.Corrupt, match=r"a\.npy is missing"):
+            read("a.npy")
+    if kind != "folder":
+        folder.write_array("a.npy", np.arange(3))
+        assert len(folder.read_array("a.npy")) == 3 and len(np.load(folder.path.parent / "same")) == 10
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files of Unix")
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "device"])
+@pytest.mark.parametrize("name", [store.MANIFEST, "recipe.json"])
+def test_one_folder_without_a_readable_record_hides_no_other(folder, kind, name, tmp_path):
+    other = store.open_folder(tmp_path, "pool", "digits", "b" * 64, {})
+    spoiled(folder.path / name, kind)
+    assert {f.path for f in store.folders(tmp_path)} == {folder.path, other.path}
+    assert store.find("b", tmp_path) == other
+    with pytest.raises(store.Corrupt, match=r"recipe\.json"):
+        _ = folder.recipe
+    if name == store.MANIFEST:
+        for change in (lambda: folder.write_bytes("a", b""), lambda: folder.remove("a"), folder.sweep):
+            with pytest.raises(ValueError, match="is a link or no file: nothing is written"):
+                change()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links of Unix")
+def test_links_are_removed_themselves_and_never_what_they_point_to(folder, tmp_path):
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    (aside / "victim").write_text("precious")
+    folder.write_bytes("a", b"1")
+    (folder.path / "a").unlink()
+    for name, target in (
+        ("a", aside / "victim"),
+        (".tmp-1", aside / "victim"),
+        (".tmp-2", aside),
+        (".answers-000.npz", "gone"),
+    ):
+        (folder.path / name).symlink_to(target)
+    folder.remove("a")
+    assert folder.sweep(older_than=-1) == [".tmp-1", ".tmp-2"] and store.drop_answers(folder) == [".answers-000.npz"]
+    moved = folder.path.rename(aside / "real")
+    folder.path.symlink_to(moved)
+    assert folder.recipe == {"epochs": 3}  # it can be read
+    for change in (
+        lambda: folder.write_bytes("a", b""),
+        lambda: folder.remove("recipe.json"),
+        lambda: folder.sweep(older_than=-1),
+    ):
+        with pytest.raises(ValueError, match="is a link or no file"):
+            change()
+    folder.delete()
+    assert not folder.path.exists() and (moved / "recipe.json").exists() and (aside / "victim").read_text() == "precious"
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"3", b"null", DEEP, b'{"a":' * 50_000, b"\xff\0", b"{}", b'{"key": 5, "recipe": []}'])
+def test_a_record_of_another_form_is_corrupt_though_its_checksum_is_right(folder, raw):
+    for name in ("recipe.json", "info.json"):
+        folder.write_bytes(name, raw)
+    for read in (lambda: folder.key, lambda: store.read_info(folder), lambda: store.load_signals(folder)):
+        with pytest.raises(store.Corrupt, match=r"json is not what it should be though its checksum is right") as caught:
+            read()
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+    assert not store.has_signals(folder)
+
+
+def npy(shape, data=b""):
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return file.getvalue() + data
+
+
+UNTRUE = [npy((10**14, 3)), npy((-1, -8), bytes(64)), npy((-8,)), npy((3,), bytes(23)), npy((3,), bytes(25)), b""]
+UNTRUE += [b"\x93NUMPY\x01\x00", b"\x93NUMPY\x01\x00\x20\x23" + b"(" * 8991 + b"\n", b"\x93NUMPY\x09\x00junk"]
+
+
+@pytest.mark.parametrize("raw", UNTRUE, ids=range(9))
+@pytest.mark.parametrize("small", [0, 1 << 24])
+def test_an_array_whose_header_is_not_true_is_refused_before_memory_is_taken(folder, raw, small, monkeypatch):
+    monkeypatch.setattr(store, "SMALL", small)
+    folder.write_bytes("a.npy", raw)
+    for read in (folder.read_array, folder.map_array) if raw or small else (folder.read_array,):
+        with pytest.raises(store.Corrupt, match=r"a\.npy is not what it should be"):
+            read("a.npy")
+
+
+def test_arrays_of_every_layout_are_read_as_numpy_reads_them(folder):
+    for array in (
+        np.zeros((0, 3)),
+        np.array(5.0),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(5)[::2],
+        np.array([True]),
+    ):
+        folder.write_array("a.npy", array)
+        read = folder.read_array("a.npy")
+        assert np.array_equal(read, array) and read.dtype == array.dtype and read.flags.writeable
+        assert np.array_equal(folder.map_array("a.npy"), array)
+
+
+def test_an_archive_that_unpacks_to_more_than_it_is_or_claims_to_is_refused(folder):
+    for compression, data in ((zipfile.ZIP_DEFLATED, npy((1 << 20,), bytes(8 << 20))), (zipfile.ZIP_STORED, npy((10**14,)))):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", compression) as archive:
+            archive.writestr("margin.npy", data)
+        folder.write_bytes("raster.npz", file.getvalue())
+        (folder.path / ".answers-000.npz").write_bytes(file.getvalue())
+        with pytest.raises(store.Corrupt, match=r"raster\.npz is not what it should be"):
+            folder.read_arrays("raster.npz")
+        assert store.kept_answers(folder, 0) is None
+
+
+@pytest.mark.parametrize("name", [*store.ANSWERS, *store.DESIGN])
+@pytest.mark.parametrize(
+    "wrong",
+    [np.zeros((3, 3, 3)), np.array(["a"]), np.zeros((4, 7)), np.zeros(30, complex)],
+    ids=["shape", "text", "short", "complex"],
+)
+def test_a_field_of_signals_that_does_not_fit_the_others_is_corrupt(folder, name, wrong):
+    store.save_signals(folder, gaussian(4, 30))
+    folder.write_array(f"{name}.npy", wrong)
+    with pytest.raises(store.Corrupt, match=r"npy is not what it should be .*does not fit the others"):
+        store.load_signals(folder)
+
+
+@pytest.mark.parametrize("fields", [7, ["../../victim"], [["a"]], ["margin"], []])
+def test_fields_that_signals_do_not_have_are_corrupt(folder, fields):
+    store.save_signals(folder, gaussian(4, 30))
+    folder.write_json("info.json", {"draws": "plain", "fields": fields})
+    with pytest.raises(store.Corrupt, match=r"info\.json"):
+        store.load_signals(folder)

@@ -1,18 +1,23 @@
 import hashlib
+import json
 import os
 import random
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+import safetensors.torch
 import torch
 
-from mia_nb import data, models, training
+from mia_nb import data, models, store, training
 from mia_nb.training import loop
 from mia_nb.training import train as trainer
 from mia_nb.training.work import load_plan, trace_name, weights_name
@@ -431,3 +436,119 @@ def test_the_plan_of_a_folder_is_all_that_a_worker_needs(images, tmp_path):
     plan, execution = load_plan(pool.folder)
     assert plan.recipe == pool.recipe and np.array_equal(plan.member, pool.member) and execution["threads"] >= 1
     assert plan.images.digest == images.digest and torch.equal(plan.images.x, images.x)
+
+
+@pytest.fixture(scope="module")
+def finished(images, tmp_path_factory):
+    return train(MLP, images, tmp_path_factory.mktemp("finished"), strategy="plain")
+
+
+def copied(pool, root):
+    """The same pool in another place, to be damaged."""
+    place = root / pool.folder.path.name
+    shutil.copytree(pool.folder.path, place)
+    return replace(pool, folder=store.Folder(place))
+
+
+def listed(folder, name, raw):
+    """A file that mia_nb did not write, listed with the right checksum."""
+    (folder.path / name).write_bytes(raw)
+    folder.add(name)
+
+
+def test_training_anew_removes_nothing_outside_of_its_folder(images, finished, tmp_path):
+    pool = copied(finished, tmp_path / "results")
+    victims = [tmp_path / "victim", tmp_path / "results" / "victim"]
+    (pool.folder.path / "model_").mkdir()
+    with open(pool.folder.path / "manifest.jsonl", "a") as manifest:
+        for name in ("model_/../../../victim", "model_/../../victim", str(victims[0])):
+            manifest.write(json.dumps({"file": name, "sha256": "0" * 64}) + "\n")
+    for victim in victims:
+        victim.write_text("precious")
+    (pool.folder.path / weights_name(1)).unlink()
+    (pool.folder.path / weights_name(1)).symlink_to(victims[0])
+    assert train(MLP, images, tmp_path / "results", strategy="plain", force=True).status == ["trained"] * 4
+    assert [victim.read_text() for victim in victims] == ["precious"] * 2
+
+
+def test_what_a_manifest_of_junk_listed_is_made_again(images, finished, tmp_path, capsys):
+    pool = copied(finished, tmp_path)
+    before, manifest = digests(pool.folder.path), pool.folder.path / "manifest.jsonl"
+    manifest.write_bytes(b"\0" * manifest.stat().st_size)
+    assert pool.folder.files() == {} and "1 line is no record and is skipped (1)" in capsys.readouterr().err
+    with pytest.raises(store.Corrupt, match=r"recipe\.json"):
+        training.load_pool(pool.folder.path.name, tmp_path)
+    train(MLP, images, tmp_path, strategy="plain")
+    assert digests(pool.folder.path) == before
+
+
+HUGE = struct.pack("<Q", 1 << 60) + b"{}"
+LYING = b'{"w":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4]}}'
+OTHER = safetensors.torch.save({"other": torch.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    "raw", [HUGE, struct.pack("<Q", len(LYING)) + LYING + bytes(4), OTHER, b"", b"junk" * 50], ids=range(5)
+)
+def test_weights_of_another_network_are_named_and_a_part_file_of_such_is_passed_over(images, finished, tmp_path, raw, capsys):
+    pool = copied(finished, tmp_path)
+    before = digests(pool.folder.path)
+    listed(pool.folder, weights_name(1), raw)
+    with pytest.raises(store.Corrupt, match=r"model_001\.safetensors is not what it should be") as caught:
+        pool.model(1)
+    assert "\n" not in str(caught.value)
+    pool.folder.remove(weights_name(1))
+    for name in ("part_001-001_00001.safetensors", "part_001-001_abc.safetensors"):
+        listed(pool.folder, name, raw)
+    train(MLP, images, tmp_path, strategy="plain")
+    assert "part_001-001_00001.safetensors was truncated or altered: going on from before it" in capsys.readouterr().err
+    assert digests(pool.folder.path) == before
+
+
+@pytest.mark.parametrize("name", ["member.npy", "population.npy", "images.npy", "labels.npy"])
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((2, 3, 5)), np.array(["a"] * 160), np.zeros(7, bool)], ids=["shape", "text", "short"]
+)
+def test_arrays_of_a_pool_that_do_not_fit_are_named(images, finished, tmp_path, name, wrong):
+    pool = copied(finished, tmp_path)
+    pool.folder.write_array(name, wrong)
+    with pytest.raises(store.Corrupt, match=rf"{name} is not what it should be"):
+        training.load_pool(pool.key[:8], tmp_path).images()
+
+
+RECORDS = {
+    "recipe.json": [[], {"key": 5, "recipe": []}, {"key": "a", "recipe": {"num_models": "x"}}],
+    "images.json": [[], {}, {"classes": 3, "name": [], "digest": 5, "mean": "x", "std": None}],
+    "diverged_001.json": [[], {"epoch": "x"}],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in RECORDS.items() for value in values])
+def test_a_record_of_a_pool_that_is_none_is_named(images, finished, tmp_path, name, value):
+    pool = copied(finished, tmp_path)
+    pool.folder.write_json(name, value)
+    with pytest.raises(store.Corrupt, match=rf"{name} is not what it should be"):
+        training.load_pool(pool.folder.path.name, tmp_path).images()
+
+
+HOW = {"device": "cpu", "stacked": False, "group": 1, "threads": 1, "channels_last": False}
+
+
+@pytest.mark.parametrize("value", [[], {}, HOW | {"device": "bogus"}, HOW | {"group": 0}, HOW | {"threads": "x"}])
+def test_an_execution_that_cannot_be_is_named(images, finished, tmp_path, value):
+    pool = copied(finished, tmp_path)
+    pool.folder.remove(weights_name(1))
+    pool.folder.write_json("execution.json", value)
+    with pytest.raises(store.Corrupt, match=r"execution\.json is not what it should be"):
+        train(MLP, images, tmp_path, strategy="plain")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files of Unix")
+@pytest.mark.parametrize("name", [weights_name(1), trace_name(1), "member.npy", "images.json"])
+def test_a_pipe_in_a_files_place_is_not_waited_for_but_made_again(images, finished, tmp_path, name):
+    pool = copied(finished, tmp_path)
+    before = digests(pool.folder.path)
+    (pool.folder.path / name).unlink()
+    os.mkfifo(pool.folder.path / name)
+    train(MLP, images, tmp_path, strategy="plain")
+    assert digests(pool.folder.path) == before and pool.folder.damaged() == []

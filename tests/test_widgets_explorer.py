@@ -18,7 +18,7 @@ from attack_worlds import gaussian
 from scipy.stats import beta
 from worlds import bernoulli, world
 
-from mia_nb import attacks, data, metrics, query, training, widgets
+from mia_nb import attacks, data, metrics, query, store, training, widgets
 from mia_nb.types import Recipe
 from mia_nb.widgets import figure as live
 from mia_nb.widgets.explorer import Explorer, Ticks, View, message, slider
@@ -430,3 +430,36 @@ def test_scores_of_a_source_are_those_of_the_attack(stored):
     table = widgets.scores([first]).set(attack="rmia", target="all").table
     auc = np.mean([metrics.auc(v, m) for v, m in zip(first.scores("rmia").value, first.scores("rmia").member, strict=True)])
     assert float(table["AUC"][0].split()[0]) == pytest.approx(auc, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        [],
+        3,
+        {"draws": 3},
+        {"draws": "plain", "pool": 5},
+        {"draws": "plain", "fields": ["../x"]},
+        {"queries": [2]},
+        {"models": ["x"]},
+    ],
+)
+def test_signals_whose_record_is_damaged_are_named_and_hide_no_others(stored, tmp_path, info, capsys):
+    root = tmp_path / "copy"
+    shutil.copytree(stored[0], root)
+    folder = store.Folder(next(root.glob("signals-*")))
+    before = folder.read_json("info.json")
+    folder.write_json("info.json", before | info if isinstance(info, dict) and "draws" not in info else info)
+    assert len(widgets.sources(root)) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"{folder.path.name} is damaged and passed over" in said
+
+
+def test_samples_that_the_pool_does_not_have_are_named(stored, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(stored[0], root)
+    limited = next(source for source in widgets.sources(root) if source.folder.has("samples.npy"))
+    limited.folder.write_array("samples.npy", limited.samples + 1_000_000)
+    (again,) = (source for source in widgets.sources(root) if source.folder == limited.folder)
+    with pytest.raises(store.Corrupt, match=r"samples\.npy is not what it should be"):
+        _ = again.images

@@ -89,8 +89,13 @@ def _browser() -> str:
 
 
 def _store(results: str) -> str:
-    folders = store.folders(results)
-    problems = [problem for folder in folders for problem in folder.verify()]
+    from mia_nb.cli import stored
+
+    folders, problems = store.folders(results), []
+    for folder in folders:
+        found, status = folder.verify(), stored.status(folder)
+        problems += found or [f"{folder.path}: {status}"] * status.startswith("damaged")
     if problems:
-        raise ValueError("; ".join(problems) + "; repair with: mia-nb clean")
+        shown = [*problems[:20], *([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])]
+        raise ValueError("; ".join(shown) + "; repair with: mia-nb clean")
     return f"{sum(len(folder.files()) for folder in folders)} files in {len(folders)} results, every checksum right"

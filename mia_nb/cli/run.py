@@ -78,18 +78,19 @@ def run(name: str, steps: list[Step], results: str | Path, *, force: bool = Fals
 
 def report(folder: store.Folder, files: list[str] | None = None) -> Path:
     """Write report.html of a run from its finished notebooks."""
-    from mia_nb.report import export
+    from mia_nb.report import page
 
     files = files or [step["file"] for step in read_status(folder) if step["status"] == "done"]
     if not files:
         raise ValueError(f"{_short(folder.path)} has no finished notebook; run it first")
-    facts = {"run": f"{folder.name} {folder.key}", **(folder.read_json(PROVENANCE) if folder.intact(PROVENANCE) else {})}
+    facts = {"run": f"{folder.name} {folder.key}"}
+    facts |= folder.read_json(PROVENANCE, mia_nb=str) if folder.intact(PROVENANCE) else {}
     facts |= {
         step["file"]: f"{step['started']}, {step['seconds']:.1f} s" for step in read_status(folder) if step["file"] in files
     }
     title = f"{folder.name} {folder.key[:12]}"
-    export([folder.path / file for file in files], folder.path / REPORT, title=title, provenance=facts)
-    folder.add(REPORT)
+    notebooks = {folder.path / file: folder.read_bytes(file) for file in files}
+    folder.write_bytes(REPORT, page(notebooks, title=title, provenance=facts).encode())
     return folder.path / REPORT
 
 
@@ -105,10 +106,15 @@ def _provenance() -> dict[str, str]:
 
 
 def read_status(folder: store.Folder) -> list[dict]:
-    """Per step: notebook, file, status, started, seconds, error. A step left running by a dead process is killed."""
-    if not folder.intact(STATUS):
+    """Per step: notebook, file, status, started, seconds, error; [] where the record is damaged. A step left running by a dead
+    process is killed."""
+    try:
+        steps = folder.read_json(STATUS, steps=list)["steps"]
+    except store.Corrupt:
         return []
-    steps = folder.read_json(STATUS)["steps"]
+    types = {"file": str, "status": str, "started": str, "seconds": int | float}
+    if not all(isinstance(step, dict) and all(isinstance(step.get(k), t) for k, t in types.items()) for step in steps):
+        return []
     if any(step["status"] == "running" for step in steps) and not folder.locked("run"):
         steps = [step | {"status": "killed"} if step["status"] == "running" else step for step in steps]
     return steps

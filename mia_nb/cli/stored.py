@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,20 +21,28 @@ def rows(results: str) -> list[tuple[str, ...]]:
 
 
 def status(folder: store.Folder) -> str:
-    """done, running, failed, killed, partial; for a pool also how many of its models are there."""
+    """done, running, failed, killed, partial, or which record is damaged; for a pool also how many of its models are there."""
     try:
-        recipe = folder.recipe
-    except (ValueError, KeyError):
-        return "damaged recipe.json"
+        return _status(folder)
+    except store.Corrupt as error:
+        return f"damaged {error.file}"
+
+
+def _status(folder: store.Folder) -> str:
+    recipe = folder.recipe
     if folder.kind == "run":
         words = [step["status"] for step in run.read_status(folder)]
+        if folder.has(run.STATUS) and not words:
+            return f"damaged {run.STATUS}"
         worst = next((word for word in ("running", "killed", "failed") if word in words), "done" if words else "empty")
-        return "partial" if worst == "done" and len(words) < len(recipe["steps"]) else worst
+        return "partial" if worst == "done" and len(words) < len(recipe.get("steps", [])) else worst
     if _held(folder):
         return "running"
     if folder.kind == "pool":
         wanted, there = recipe.get("num_models"), sum(file.startswith("model_") for file in folder.files())
         return "done" if there == wanted else f"{there} of {wanted} models"
+    if folder.has("info.json"):
+        store.read_info(folder)
     return "done" if store.has_signals(folder) else "partial"
 
 
@@ -44,12 +52,12 @@ def describe(results: str, key: str) -> str:
     lines = [str(folder.path), f"key     {folder.key}", f"status  {status(folder)}", "recipe"]
     lines += ["  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()]
     for step in run.read_status(folder) if folder.kind == "run" else []:
-        lines.append(f"{step['file']:<22} {step['status']:<8} {step['seconds']:6.1f} s  {step['error'] or ''}".rstrip())
+        lines.append(f"{step['file']:<22} {step['status']:<8} {step['seconds']:6.1f} s  {step.get('error') or ''}".rstrip())
     lines.append("files")
+    damaged = set(folder.damaged())
     for file, sha in sorted(folder.files().items()):
-        path = folder.path / file
-        state = "" if folder.intact(file) else "  MISSING, TRUNCATED OR ALTERED"
-        lines.append(f"  {sha[:12]}  {_human(path.stat().st_size if path.exists() else 0):>9}  {file}{state}")
+        path, state = folder.path / file, "  MISSING, TRUNCATED OR ALTERED" if file in damaged else ""
+        lines.append(f"  {sha[:12]}  {_human(path.lstat().st_size if os.path.lexists(path) else 0):>9}  {file}{state}")
     return "\n".join(lines)
 
 
@@ -67,11 +75,14 @@ def clean(results: str, key: str | None, *, everything: bool, older_than: float 
         if _held(folder):
             yield f"{folder.path}: in use, left alone"
         elif not whole:
-            yield from _tidy(folder)
+            try:
+                yield from _tidy(folder)
+            except (ValueError, OSError) as error:
+                yield f"{folder.path}: left alone ({error})"
         elif yes:
-            size = _size(folder.path)
-            shutil.rmtree(folder.path)
-            yield f"removed {folder.path} ({size})"
+            what = "the link alone" if folder.path.is_symlink() else _size(folder.path)
+            folder.delete()
+            yield f"removed {folder.path} ({what})"
         else:
             yield f"would remove {folder.path} ({_size(folder.path)}); add --yes"
 
@@ -79,10 +90,9 @@ def clean(results: str, key: str | None, *, everything: bool, older_than: float 
 def _tidy(folder: store.Folder) -> Iterator[str]:
     for file in folder.sweep(older_than=0):
         yield f"removed {folder.path / file} (left by a writer that died)"
-    for file in folder.files():
-        if not folder.intact(file):
-            folder.remove(file)
-            yield f"removed {folder.path / file} (missing, truncated or altered); the next run makes it again"
+    folder.remove(*(damaged := folder.damaged()))
+    for file in damaged:
+        yield f"removed {folder.path / file} (missing, truncated or altered); the next run makes it again"
     for file in store.drop_answers(folder) if store.has_signals(folder) else []:
         yield f"removed {folder.path / file} (left by a query that was stopped)"
 
@@ -92,11 +102,12 @@ def _held(folder: store.Folder) -> bool:
 
 
 def _date(folder: store.Folder) -> time.struct_time:
-    return time.localtime((folder.path / store.MANIFEST).stat().st_mtime)
+    manifest = folder.path / store.MANIFEST
+    return time.localtime((manifest if os.path.lexists(manifest) else folder.path).lstat().st_mtime)
 
 
 def _size(path: Path) -> str:
-    return _human(sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
+    return _human(sum(Path(top, name).lstat().st_size for top, _, names in os.walk(path) for name in names))
 
 
 def _human(size: float) -> str:

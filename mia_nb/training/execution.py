@@ -19,6 +19,7 @@ from mia_nb.checks import shown
 from mia_nb.training import compiled, graphs, loop
 from mia_nb.training.clipped import group_of
 from mia_nb.training.loop import DTYPES, Plan
+from mia_nb.training.work import read_execution
 from mia_nb.types import Recipe
 
 STACK = 16  # models trained together at most
@@ -194,7 +195,7 @@ def _by_rule(plan: Plan) -> Way:
 
 def _resumed(folder: store.Folder, device: str | None, strategy: str) -> dict:
     """The recorded execution; ValueError where going on from here would mix two kinds of arithmetic in one pool."""
-    recorded, asked = folder.read_json("execution.json"), parsed(strategy)
+    recorded, asked = read_execution(folder), parsed(strategy)
     kind_of = torch.device(recorded["device"]).type
     here = {"device": device_of(device, here=False).type if device else kind_of, "torch": torch.__version__.split("+")[0]}
     if isinstance(asked, Way) and strategy != recorded.get("asked"):  # what was asked for may not have been possible
@@ -237,8 +238,9 @@ def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
         best = min(ways, key=lambda way: known[str(way)])
     found = _possible_ones(known)
     if root is not None and found != before:
-        with store.Folder(Path(root)).lock("measured"):
-            store.Folder(Path(root)).write_json(MEASURED, {**_remembered(root), key: found})
+        folder = store.Folder(Path(root).resolve())
+        with folder.lock("measured"):
+            folder.write_json(MEASURED, {**_remembered(root), key: found})
     shown = ", ".join(f"{way} {1e3 * found[str(way)]:.2f}" for way in ways if str(way) in found)
     print(f"ms per model and step{', measured before' * (found == before)}: {shown}; taking {best}", file=sys.stderr)
     checked = str(best) not in before and (best.compiled or best.kind == "graph")  # just now, which takes a while
@@ -310,10 +312,11 @@ def _kind_of(plan: Plan) -> str:
 
 def _remembered(root: str | Path | None) -> dict[str, dict[str, float]]:
     """What was measured below this root; nothing where the file is not there or damaged."""
-    folder = store.Folder(Path(root)) if root is not None else None
+    folder = store.Folder(Path(root).resolve()) if root is not None else None
     if folder is None or not folder.has(MEASURED):
         return {}
-    if folder.intact(MEASURED):
-        return folder.read_json(MEASURED)
-    print(f"{folder.path / MEASURED} was truncated or altered (checksum differs): measuring again", file=sys.stderr)
+    with contextlib.suppress(store.Corrupt, AttributeError, TypeError, ValueError):
+        known = folder.read_json(MEASURED)
+        return {key: {way: float(seconds) for way, seconds in ways.items()} for key, ways in known.items()}
+    print(f"{folder.path / MEASURED} was truncated or altered: measuring again", file=sys.stderr)
     return {}

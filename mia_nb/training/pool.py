@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import nn
 
@@ -15,7 +14,7 @@ from mia_nb import models, store
 from mia_nb.checks import checked
 from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES
-from mia_nb.training.work import load_images, parent_of, stopped_name, trace_name, weights_name
+from mia_nb.training.work import load_images, masks, parent_of, read_weights, recipe_of, stopped_name, trace_name, weights_name
 from mia_nb.types import Images, Recipe
 
 TRACE_LIMIT = 2**30  # bytes of loss traces that `Pool.traces` puts into memory
@@ -38,7 +37,8 @@ class Pool:
         files, found = self.folder.files(), []
         for m in range(len(self.member)):
             if f"diverged_{m:03d}.json" in files:
-                found.append(f"diverged in epoch {self.folder.read_json(f'diverged_{m:03d}.json')['epoch']}")
+                epoch = self.folder.read_json(f"diverged_{m:03d}.json", epoch=int)["epoch"]
+                found.append(f"diverged in epoch {epoch}")
             else:
                 found.append("trained" if weights_name(m) in files else "missing")
         return found
@@ -73,7 +73,7 @@ class Pool:
             return None
         files = self.folder.files()
         names = [stopped_name(m) for m in range(len(self.member))]
-        return [self.folder.read_json(name)["epoch"] if name in files else 0 for name in names]
+        return [self.folder.read_json(name, epoch=int)["epoch"] if name in files else 0 for name in names]
 
     @cached_property
     def traces(self) -> np.ndarray | None:
@@ -88,7 +88,8 @@ class Pool:
         """(E, N) of one row, as `traces`; all NaN for a row that was not trained to its end."""
         full = np.full((self.recipe.epochs, self.member.shape[1]), np.nan, np.float16)
         if self.status[model] == "trained":
-            full[:, self.member[model]] = self.folder.read_array(trace_name(model))
+            own = self.member[model]
+            full[:, own] = self.folder.read_array(trace_name(model), "f", (len(full), int(own.sum())))
         return full
 
     def at(self, epoch: int) -> Pool:
@@ -108,7 +109,15 @@ class Pool:
         """State dictionary of one row. Raises store.Corrupt where the file was altered."""
         if (status := self.status[model]) != "trained":
             raise ValueError(f"model {model} of pool {self.key[:12]} is {status}; train the pool again with another recipe")
-        return safetensors.torch.load(self.folder.read_bytes(self.weights_name(model)))
+        return read_weights(self.folder, self.weights_name(model))
+
+    def fill(self, module: nn.Module, model: int) -> None:
+        """Put one row's weights into a network of this pool. Raises store.Corrupt where they are of another network."""
+        state = self.state(model)
+        try:
+            module.load_state_dict(state)
+        except RuntimeError as error:
+            raise self.folder.corrupt(self.weights_name(model), error) from error
 
     def model(self, model: int) -> nn.Module:
         """One row as a module in evaluation mode, on the CPU, in the recipe's dtype."""
@@ -117,7 +126,7 @@ class Pool:
                 f"the code of {self.recipe.model} is not the one pool {self.key[:12]} was trained with; train it again"
             )
         module = loop.build(self.recipe, self._images, model).to(DTYPES[self.recipe.dtype])
-        module.load_state_dict(self.state(model))
+        self.fill(module, model)
         return module.eval()
 
     @property
@@ -139,8 +148,8 @@ class Pool:
 def load_pool(prefix: str, root: str | Path = "results") -> Pool:
     """The pool whose key or folder name starts with the prefix. Raises ValueError for none, several, or an unfinished one."""
     folder = store.find(prefix, root, "pool")
-    member = folder.read_array("member.npy")
-    pool = Pool(Recipe.from_json(folder.recipe), folder.key, member, folder.read_array("population.npy"), folder)
+    member, population = masks(folder)
+    pool = Pool(recipe_of(folder), folder.key, member, population, folder)
     if (left := pool.status.count("missing")) > 0:
         raise ValueError(
             f"pool {folder.path.name} lacks {left} of its {len(member)} models: run its training again to finish it"

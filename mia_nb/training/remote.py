@@ -23,10 +23,22 @@ from typing import NamedTuple
 import torch
 
 from mia_nb import __version__, models
-from mia_nb.store import Folder
+from mia_nb.store import Folder, no_link, open_file
 from mia_nb.training.engines import Engine, map, own_gpu
 from mia_nb.training.execution import choose, device_of, execution
-from mia_nb.training.work import Progress, bare_plan, load_images, load_plan, share, threads, train_unit, unfinished, unit_name
+from mia_nb.training.work import (
+    Progress,
+    bare_plan,
+    load_images,
+    load_plan,
+    read_execution,
+    recipe_of,
+    share,
+    threads,
+    train_unit,
+    unfinished,
+    unit_name,
+)
 from mia_nb.types import Images
 
 ATTEMPTS = 3  # times in a row that workers may be lost without anything having got further
@@ -53,7 +65,7 @@ class Unwanted(Exception):
 def decide(engine: Engine, folder: Folder, device: str | None, strategy: str) -> dict:
     """How the pool of this folder is made, as `execution` records it; chosen by a worker, whose machine it is about."""
     if device is None and folder.intact("execution.json"):  # begun before: its jobs want what the pool was begun on
-        device = folder.read_json("execution.json")["device"]
+        device = read_execution(folder)["device"]
     gpu = None if device is None else device_of(device, here=False).type == "cuda"
 
     def missing(context: Context) -> list[tuple]:
@@ -61,7 +73,7 @@ def decide(engine: Engine, folder: Folder, device: str | None, strategy: str) ->
 
     asked: list[bool] = []
     _persist(engine, folder, begin_there, missing, gpu=gpu, done=lambda: asked.append(True))
-    return folder.read_json("execution.json")
+    return read_execution(folder)
 
 
 def train_on(engine: Engine, folder: Folder, each: list[list[int]], checkpoint: float, progress: Progress) -> None:
@@ -70,7 +82,7 @@ def train_on(engine: Engine, folder: Folder, each: list[list[int]], checkpoint: 
     Raises what a worker complains of, and RuntimeError where workers are lost again and again and nothing gets further; what
     is finished is kept. On an interrupt the workers stop after the epoch that they are in.
     """
-    gpu = torch.device(folder.read_json("execution.json")["device"]).type == "cuda"
+    gpu = torch.device(read_execution(folder)["device"]).type == "cuda"
 
     def missing(context: Context) -> list[tuple]:
         return [(context, rows, checkpoint) for rows in each if unfinished(folder, rows)]
@@ -153,16 +165,16 @@ def _checked(context: Context) -> Folder:
         raise ValueError(f"mia_nb is {__version__} there and {context.version} here: install the same on all workers")
     if not folder.has("recipe.json"):
         raise ValueError(f"it sees no {context.folder}: keep results on a file system that all workers share (--results)")
-    record = folder.record
-    name = models.architecture(record["recipe"]["model"], record["recipe"]["model_args"])
+    recipe = recipe_of(folder)
+    name = models.architecture(recipe.model, recipe.model_args)
     if ":" in name:
-        module, wanted = name.partition(":")[0], record.get("builder", "")
+        module, wanted = name.partition(":")[0], folder.record.get("builder", "")
         if LOADED.get(module, wanted) != wanted:  # edited since this process imported it
             package = module.partition(".")[0]
             for loaded in [one for one in sys.modules if one == package or one.startswith(package + ".")]:
                 del sys.modules[loaded]
         importlib.invalidate_caches()
-        if models.source(record["recipe"]["model"], record["recipe"]["model_args"]) != wanted:
+        if models.source(recipe.model, recipe.model_args) != wanted:
             raise ValueError(f"the code of {name} is another one there: all workers must see the same files")
         LOADED[module] = wanted
     return folder
@@ -187,9 +199,9 @@ def begin_there(folder: Folder, context: Context, device: str | None, strategy: 
 @_told
 def train_there(folder: Folder, context: Context, rows: list[int], checkpoint: float) -> None:
     """A worker's part of `train_on`: one unit. ValueError where it cannot go on as the pool was begun."""
-    begun = folder.read_json("execution.json")
+    begun = read_execution(folder)
     _take_gpu(context, torch.device(begun["device"]))
-    if (here := torch.__version__.split("+")[0]) != begun["torch"]:
+    if (here := torch.__version__.split("+")[0]) != begun.get("torch"):
         raise ValueError(f"torch is {here} there, and the pool was begun with {begun['torch']}: install that")
     if begun["device"].startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("it has no GPU, and the pool was begun on one")
@@ -200,7 +212,8 @@ def train_there(folder: Folder, context: Context, rows: list[int], checkpoint: f
         nonlocal written
         at.update(dict.fromkeys(some, epoch))
         if (now := time.monotonic()) - written > TOLD or epoch == plan.recipe.epochs:
-            _report(folder, rows).write_text(json.dumps([loss, list(at.items())]))
+            with open(_report(folder, rows), "w", opener=no_link) as file:
+                json.dump([loss, list(at.items())], file)
             written = now
             if not Path(context.token).exists():
                 raise Unwanted
@@ -227,8 +240,8 @@ def _reports(engine: Engine, folder: Folder, each: list[list[int]], progress: Pr
 
     def look() -> None:
         for rows in each:
-            with contextlib.suppress(OSError, ValueError):  # not there yet, or half written
-                loss, at = json.loads(_report(folder, rows).read_text())
+            with contextlib.suppress(OSError, ValueError), open_file(_report(folder, rows)) as file:  # none yet, or half of it
+                loss, at = json.load(file)
                 for m, epoch in at:
                     if seen.get(m) != epoch:
                         progress([m], epoch, loss)

@@ -150,7 +150,7 @@ def conversion_report(pool: Pool) -> pd.DataFrame:
         if pool.recipe.model != "snn" or (parent := pool.parent) is None:
             raise ValueError(f"pool {first.folder.path.name} was not converted: there are no fitted thresholds to report")
         pool = parent
-    reports = [pool.folder.read_json(_report_name(m)) for m in range(len(pool.member))]
+    reports = [pool.folder.read_json(_report_name(m), columns=list, rows=list) for m in range(len(pool.member))]
     rows = [[m, *row] for m, report in enumerate(reports) for row in report["rows"]]
     return pd.DataFrame(rows, columns=["model", *reports[0]["columns"]]).replace({None: np.nan}).infer_objects()
 

@@ -24,7 +24,17 @@ from mia_nb.training.execution import choose, device_of, execution, parsed, proc
 from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, Plan, mix
 from mia_nb.training.pool import Pool, load_pool
 from mia_nb.training.progress import Bar
-from mia_nb.training.work import Helpers, remove_parts, trace_name, unfinished, units, weights_digest, weights_name, work
+from mia_nb.training.work import (
+    Helpers,
+    recipe_of,
+    remove_parts,
+    trace_name,
+    unfinished,
+    units,
+    weights_digest,
+    weights_name,
+    work,
+)
 from mia_nb.types import Images, Recipe
 
 FORMAT = 1  # enters every key; raise it when the same recipe starts to mean other models
@@ -162,7 +172,7 @@ def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
 def check_parent(parent: Pool, images: Images, defense: str | None = None) -> None:
     """ValueError where a pool was trained on other images, lacks models, or has networks that only its defense makes."""
     check_network(parent.recipe, defense, f"pool {parent.folder.path.name}")
-    if images.digest != parent.folder.read_json("images.json")["digest"]:
+    if images.digest != parent.folder.read_json("images.json", digest=str)["digest"]:
         raise ValueError(
             f"pool {parent.folder.path.name} was trained on other images than these ({images.name}): who is a member would "
             "mean nothing; derive pools with the parent's own images"
@@ -188,11 +198,9 @@ def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> l
                 f"{folder.path.name} is being trained by another process: wait for it, or stop it, before force=True"
             )
         with folder.lock():
-            for name in folder.files():
-                if name.split("_")[0] in MADE:
-                    folder.remove(name)
+            folder.remove(*(name for name in folder.files() if name.split("_")[0] in MADE))
     rows = left(folder, range(models))
-    kept = folder.recipe.get("snapshots", [])
+    kept = recipe_of(folder).snapshots
     names = [n for m in rows for n in (weights_name(m), trace_name(m), *(weights_name(m, epoch) for epoch in kept))]
     for name in [n for n in names if folder.has(n) and not folder.intact(n)]:
         print(f"{folder.path / name} was truncated or altered (checksum differs): training this model again", file=sys.stderr)
@@ -405,7 +413,7 @@ def announce(pool: Pool, progress: bool, what: str) -> Pool:
         print(f"pool {pool.folder.path.name}: {len(pool.member)} models, {what}", flush=True)
     for m, status in enumerate(pool.status):
         if status.startswith("diverged"):
-            lr = pool.folder.read_json(f"diverged_{m:03d}.json")["lr"]
+            lr = pool.folder.read_json(f"diverged_{m:03d}.json", lr=int | float)["lr"]
             flow = ", or take more steps, or bound the drift (lipschitz)" if pool.recipe.model in models.FLOWS else ""
             raise ValueError(
                 f"model {m} {status} (non-finite loss at learning rate {lr:.3g}, peak lr={pool.recipe.lr}): "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,9 +25,9 @@ import safetensors.torch
 import torch
 
 from mia_nb.models.solvers import BlownUp
-from mia_nb.store import Folder, content_key, find
+from mia_nb.store import Corrupt, Folder, content_key, find
 from mia_nb.training.clipped import group_of
-from mia_nb.training.loop import TRACE_FLOOR, Plan, Start, held_out, learning_rate, short_of_memory
+from mia_nb.training.loop import TRACE_FLOOR, Group, Plan, Start, held_out, learning_rate, short_of_memory
 from mia_nb.types import Images, Recipe
 
 Progress = Callable[[list[int], int, float], None]  # (rows, epochs that they have behind them, mean loss)
@@ -35,17 +36,20 @@ Progress = Callable[[list[int], int, float], None]  # (rows, epochs that they ha
 def load_images(folder: Folder, *, shared: bool = False) -> Images:
     """The images a pool was trained on, from its own folder. shared: mapped, so that all processes of a machine hold them once,
     and which nobody may write to."""
-    about, read = folder.read_json("images.json"), folder.map_array if shared else folder.read_array
+    about = folder.read_json("images.json", classes=list, name=str, digest=str, mean=list, std=list)
+    about = {name: about[name] for name in ("classes", "name", "digest", "mean", "std")}
+    read = folder.map_array if shared else folder.read_array
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        x, y = (torch.from_numpy(read(f"{part}.npy")) for part in ("images", "labels"))
-    canary = folder.read_array("canary.npy") if folder.has("canary.npy") else None
+        x = torch.from_numpy(read("images.npy", "u", (None, None, None, None)))
+        y = torch.from_numpy(read("labels.npy", "i", (len(x),)))
+    canary = folder.read_array("canary.npy", "b", (len(x),)) if folder.has("canary.npy") else None
     return Images(x=x, y=y, canary=canary, **{k: tuple(v) if isinstance(v, list) else v for k, v in about.items()})
 
 
 def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]:
     """The plan of a pool begun in this folder and how it is executed."""
-    execution = folder.read_json("execution.json")
+    execution = read_execution(folder)
     device, plan = torch.device(execution["device"]), bare_plan(folder, images)
     plan = plan._replace(
         images=plan.images._replace(x=plan.images.x.to(device), y=plan.images.y.to(device)),
@@ -60,25 +64,61 @@ def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]
 
 def bare_plan(folder: Folder, images: Images | None = None) -> Plan:
     """What there is to train in this folder, on the CPU, one model at a time."""
-    recipe = Recipe.from_json(folder.recipe)
-    kept = held_out(recipe, folder.read_array("population.npy"))
+    recipe, (member, population) = recipe_of(folder), masks(folder)
     images = load_images(folder, shared=True) if images is None else images
-    return Plan(recipe, images, folder.read_array("member.npy"), torch.device("cpu"), False, False, start_of(folder), kept)
+    kept = held_out(recipe, population)
+    return Plan(recipe, images, member, torch.device("cpu"), False, False, start_of(folder), kept)
+
+
+def recipe_of(folder: Folder) -> Recipe:
+    """The recipe of a pool, out of its record; Corrupt where its entries are of types that no recipe has."""
+    try:
+        return Recipe.from_json(folder.recipe)
+    except (TypeError, AttributeError) as error:
+        raise folder.corrupt("recipe.json", error) from error
+
+
+def masks(folder: Folder) -> tuple[np.ndarray, np.ndarray]:
+    """member (M, N) and population (N,) of a pool; Corrupt where they do not fit its recipe or each other."""
+    member = folder.read_array("member.npy", "b", (recipe_of(folder).num_models, None))
+    return member, folder.read_array("population.npy", "b", member.shape[1:])
+
+
+def read_execution(folder: Folder) -> dict:
+    """How a pool is made, as it was recorded when it was begun; Corrupt where nothing can be made that way."""
+    name = "execution.json"
+    how = folder.read_json(name, device=str, stacked=bool, group=int, threads=int, channels_last=bool)
+    try:
+        torch.device(how["device"])
+    except RuntimeError as error:
+        raise folder.corrupt(name, error) from error
+    if min(how["group"], how["threads"]) < 1:
+        raise folder.corrupt(name, f"group={how['group']}, threads={how['threads']}")
+    return how
+
+
+def read_weights(folder: Folder, name: str) -> dict[str, torch.Tensor]:
+    """A stored state dictionary; Corrupt where the file is altered, or is no safetensors file for all its checksum."""
+    data = folder.read_bytes(name)
+    try:
+        return safetensors.torch.load(data)
+    except Exception as error:  # its own class, KeyErrors, RuntimeErrors of torch
+        raise folder.corrupt(name, error) from error
 
 
 def start_of(folder: Folder) -> Start | None:
     """What the rows of a derived pool start from, out of the parent's folder beside its own; None for other pools."""
     parent = parent_of(folder)
-    return None if parent is None else lambda m: safetensors.torch.load(parent.read_bytes(weights_name(m)))
+    return None if parent is None else lambda m: read_weights(parent, weights_name(m))
 
 
 def parent_of(folder: Folder) -> Folder | None:
     """The folder of a derived pool's parent; ValueError where it is gone or was trained anew since."""
-    record = folder.record
-    if (key := record["recipe"]["parent"]) is None:
+    recipe = recipe_of(folder)
+    if recipe.parent is None:
         return None
-    parent = find(key, folder.path.parent, "pool")
-    if weights_digest(parent, record["recipe"]["num_models"]) != record["parent_weights"]:
+    parent = find(recipe.parent, folder.path.parent, "pool")
+    if weights_digest(parent, recipe.num_models) != folder.record.get("parent_weights"):
         raise ValueError(
             f"{folder.path.name} started from weights of {parent.path.name} that are no longer there (trained anew since?): "
             "derive the pool again from the weights of now"
@@ -99,7 +139,7 @@ def units(num_models: int, group: int) -> Iterator[list[int]]:
 
 def unfinished(folder: Folder, rows: list[int]) -> list[int]:
     """Rows without an intact model (and loss trace) or a record of divergence."""
-    kept = folder.recipe.get("snapshots", [])
+    kept = recipe_of(folder).snapshots
 
     def done(m: int) -> bool:
         names = (weights_name(m), trace_name(m), *(weights_name(m, epoch) for epoch in kept))
@@ -204,7 +244,7 @@ def _train_group(folder: Folder, plan: Plan, rows: list[int], checkpoint: float,
     # float16 log-losses of each row's members, in sample order: a float16 loss would underflow below 6e-8
     traces = [np.full((epochs, n), np.nan, np.float16) for n in counts]
     history: list[list[float]] = []
-    if flat := _latest_part(folder, rows, plan.recipe.snapshots):
+    if flat := _latest_part(folder, rows, group):
         history = flat.pop("history").tolist()
         for trace, m in zip(traces, rows, strict=True):
             trace[: len(history)] = flat.pop(f"trace.{m}").numpy()
@@ -253,25 +293,39 @@ def _train_group(folder: Folder, plan: Plan, rows: list[int], checkpoint: float,
 
 def remove_parts(folder: Folder, unit: str = "part") -> None:
     """Part files of a finished unit, or of all, also those that a kill left unrecorded."""
-    for path in folder.path.glob(unit + "_*"):
-        folder.remove(path.name)
+    folder.remove(*(path.name for path in folder.path.glob(unit + "_*")))
 
 
 def _parts(folder: Folder, rows: list[int]) -> list[str]:
     """Names of a unit's part files, the furthest last; the epoch is in the name, so that a new one never replaces the old."""
-    return sorted(name for name in folder.files() if name.startswith(unit_name(rows) + "_"))
+    return sorted(name for name in folder.files() if re.fullmatch(unit_name(rows) + r"_\d{5}\.safetensors", name))
 
 
-def _latest_part(folder: Folder, rows: list[int], snapshots: list[int]) -> dict[str, torch.Tensor] | None:
-    """What the furthest intact part file holds, from whose epoch on no snapshot is missing."""
+def _latest_part(folder: Folder, rows: list[int], group: Group) -> dict[str, torch.Tensor] | None:
+    """What the furthest part file holds that is intact and fits this group, which has not begun, and from whose epoch on no
+    snapshot is missing."""
+    recipe, counts = group.plan.recipe, group.plan.member[rows].sum(1)
     for name in reversed(_parts(folder, rows)):
         there = int(name.removesuffix(".safetensors").rpartition("_")[2])
-        if not all(folder.intact(weights_name(m, e)) for e in snapshots if e <= there for m in rows):
+        if not all(folder.intact(weights_name(m, e)) for e in recipe.snapshots if e <= there for m in rows):
             continue
-        if folder.intact(name):
-            return safetensors.torch.load(folder.read_bytes(name))
-        print(f"{folder.path / name} was truncated or altered (checksum differs): going on from before it", file=sys.stderr)
+        wanted = {k: v.shape for k, v in group.state().items()} | {"history": (there, len(rows))}
+        wanted |= {f"trace.{m}": (there, n) for m, n in zip(rows, counts, strict=True)}
+        with contextlib.suppress(Corrupt):
+            flat = read_weights(folder, name)
+            if 0 < there < recipe.epochs and wanted.keys() <= flat.keys() and all(_fits(*one, wanted) for one in flat.items()):
+                return flat
+        print(f"{folder.path / name} was truncated or altered: going on from before it", file=sys.stderr)
     return None
+
+
+def _fits(name: str, tensor: torch.Tensor, wanted: dict[str, tuple]) -> bool:
+    """Whether an entry of a part file has the shape of what it is about: a parameter, for what an optimiser keeps of it."""
+    kind, _, of = name.partition(".")
+    of = of.rpartition(".")[0] if kind == "o" else of
+    shapes = {"o": ((), wanted.get(f"p.{of}")), "k": (wanted.get(f"p.{of}"), wanted.get(f"b.{of}"))}
+    others = (wanted.get(name, wanted["history"][1:]),)  # of each model the best loss, and when
+    return tuple(tensor.shape) in shapes.get(kind, others)
 
 
 class Helpers:

@@ -115,7 +115,7 @@ def paired(one: Source, other: Source, attack: str) -> pd.DataFrame | None:
 
 def same_images(one: Source, other: Source) -> bool:
     """Whether the same samples of the same images were asked, as far as stored: digest, sample numbers, labels."""
-    digests = [source.pool.read_json("images.json")["digest"] for source in (one, other)
+    digests = [source.pool.read_json("images.json", digest=str)["digest"] for source in (one, other)
                if source.pool is not None and source.pool.has("images.json")]  # fmt: skip
     if len(set(digests)) > 1:
         return False

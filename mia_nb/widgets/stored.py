@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -34,24 +34,25 @@ class Source:
     def samples(self) -> np.ndarray:
         """(N,) numbers of these samples in the pool's images; the pool's own count where all were asked."""
         kept = store.load_samples(self.folder) if self.folder is not None else None
-        return np.arange(len(self.signals.labels)) if kept is None else kept
+        if kept is None:
+            return np.arange(len(self.signals.labels))
+        if len(kept) and self.pool is not None and kept.max() >= len(there := self.pool.map_array("labels.npy", "i", (None,))):
+            raise self.folder.corrupt("samples.npy", f"sample {kept.max()} of {len(there)}")
+        return kept
 
     @cached_property
     def images(self) -> np.ndarray | None:
         """Row by row (C, H, W) uint8, in the order of the signals; None where none are stored or they are of others."""
         if self._images is not None or self.pool is None or not self.pool.has("images.npy"):
             return self._images
-        if not self.pool.intact("images.npy"):
-            raise store.Corrupt(
-                f"{self.pool.path / 'images.npy'} is missing, truncated or altered; mia-nb clean, then train again"
-            )
-        x = np.load(self.pool.path / "images.npy", mmap_mode="r")  # 600 MB for 50,000 of 64 x 64: a picture needs one of them
+        # 600 MB for 50,000 of 64 x 64: a picture needs one of them
+        x = self.pool.map_array("images.npy", "u", (None, None, None, None))
         return _Chosen(x, self.samples) if len(self.samples) == len(self.signals.labels) <= len(x) else None
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
         if not self._classes and self.pool is not None:
-            return tuple(self.pool.read_json("images.json")["classes"])
+            return tuple(self.pool.read_json("images.json", classes=list)["classes"])
         return tuple(self._classes) or tuple(str(label) for label in range(int(self.signals.labels.max()) + 1))
 
     @cached_property
@@ -106,9 +107,11 @@ class Source:
         name, row = f"losses_{self.rows[model]:03d}.npy", self.rows[model]
         if self.pool is None or not self.pool.has(name):
             return None
-        member, kept = self.pool.read_array("member.npy")[row], self.pool.read_array(name)
+        member, kept = self.pool.read_array("member.npy", "b", (None, None))[row], self.pool.read_array(name, "f", (None, None))
         if not len(kept):
             return None
+        if kept.shape[1] != member.sum():
+            raise self.pool.corrupt(name, f"{kept.shape[1]} samples of {member.sum()} members")
         full = np.full((len(kept), len(member)), np.nan, np.float32)
         full[:, member] = kept
         return full[:, self.samples]
@@ -135,17 +138,25 @@ class _Chosen:
 def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -> list[Source]:
     """Stored signals whose membership is known, the newest `limit` of them, oldest first; `pool`: only those of this pool.
 
-    Damaged or half-written results are passed over (`mia-nb doctor` names them). [] where nothing is stored.
+    Half-written results are passed over, damaged ones with a line on standard error. [] where nothing is stored.
     """
     pools = {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
     found: list[Source] = []
     for folder in reversed(store.folders(root, "signals")):
-        with contextlib.suppress(ValueError, KeyError, OSError):
-            info, samples = store.read_info(folder)[0], store.load_samples(folder)
-            own = pools.get(info["pool"][:12])
-            foreign = samples is not None and not len(samples)  # nobody's membership to find
-            if store.has_signals(folder) and own is not None and info["pool"].startswith(pool) and not foreign:
+        if not folder.has("info.json"):
+            continue
+        try:
+            info, files = store.read_info(folder)
+            own = pools.get(info.get("pool", "")[:12])
+            if own is None or not info["pool"].startswith(pool) or not all(map(folder.has, files)):
+                continue
+            if not all(isinstance(row, int) for row in info.get("models") or []):
+                raise folder.corrupt("info.json", f"models={info['models']}: wanted numbers of rows")
+            samples = store.load_samples(folder)
+            if samples is None or len(samples):  # else nobody's membership to find
                 found.append(Source(label(info, own.recipe), folder=folder, pool=own, info=info))
+        except (ValueError, TypeError, OSError) as error:
+            print(f"{folder.path.name} is damaged and passed over: {error}", file=sys.stderr)
         if len(found) == limit:
             break
     return list(named(found[::-1]).values())

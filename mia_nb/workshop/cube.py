@@ -49,7 +49,7 @@ def open(results: str | Path = "results") -> dict[str, Source]:
     for role, keys in record["roles"].items():
         try:
             folder, pool = store.find(keys["signals"], results, "signals"), store.find(keys["pool"], results, "pool")
-            info = folder.read_json("info.json")
+            info = folder.read_json("info.json", draws=str)
         except (ValueError, KeyError, OSError) as error:
             raise ValueError(f"the workshop's cube in {results} lacks {role} ({error}); {BUILD}") from error
         found[role] = Source(label(info, pool.recipe), folder=folder, pool=pool, info=info)

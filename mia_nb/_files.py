@@ -1,0 +1,122 @@
+"""Files that may come from anywhere: plain names, regular files, arrays whose header is true, manifests that hold junk."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import math
+import mmap
+import os
+import re
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+MANIFEST = "manifest.jsonl"
+PLAIN_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+SHA256 = re.compile("[0-9a-f]{64}")
+RECENT = 2 * 10**9  # nanoseconds: two states of a file that are no further apart may show the same time
+_READ: dict[Path, tuple] = {}  # manifests as last read: (stamp, bytes, what they list, what was said of them)
+
+
+def is_plain(name) -> bool:
+    """Whether this names a file right inside a folder, whatever the system: no path, no hidden file, no control character."""
+    return (
+        isinstance(name, str)
+        and name.isprintable()
+        and 0 < len(name.encode()) <= 200
+        and name[0] != "."
+        and name != MANIFEST
+        and not any(mark in name for mark in "/\\:")
+    )
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file is there: no link, no pipe, no socket, no device, no folder."""
+    return path.is_file() and not path.is_symlink()
+
+
+def no_link(path: str, flags: int) -> int:
+    """How `open` opens what could have become a link or a pipe since it was looked at: neither followed nor waited for."""
+    return os.open(path, flags | PLAIN_OPEN, 0o666)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A regular file for reading; FileNotFoundError for anything else, as if nothing were there."""
+    if not is_file(path):
+        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
+    return open(path, "rb", opener=no_link)
+
+
+def array_in(data: bytes | mmap.mmap) -> np.ndarray:
+    """The array in the bytes of an .npy, a view of them; its header is held against their number before any use."""
+    head = io.BytesIO(data[: 1 << 16])
+    version = np.lib.format.read_magic(head)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, fortran, dtype = read[version](head)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not read (allow_pickle=False)")
+    if head.tell() + math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"its header says {shape} {dtype}, and it has {len(data)} bytes")
+    return np.ndarray(shape, dtype, data, head.tell(), order="F" if fortran else "C")
+
+
+def arrays_in(data: bytes) -> dict[str, np.ndarray]:
+    """The arrays in the bytes of an .npz as NumPy writes it, uncompressed: no more than there are bytes."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        inside = archive.infolist()
+        if any(one.compress_type for one in inside) or sum(one.file_size for one in inside) > len(data):
+            raise ValueError("it would unpack to more than it is")
+        return {one.filename.removesuffix(".npy"): array_in(archive.read(one)) for one in inside}
+
+
+def _entry(line: bytes) -> tuple[str, str | None] | None:
+    """(file, sha256) of a line of a manifest, the latter None for a file that was removed; None for what is no record."""
+    try:
+        entry = json.loads(line)
+        name, sha = entry["file"], entry["sha256"]
+        return (name, sha) if is_plain(name) and (sha is None or SHA256.fullmatch(sha)) else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def listed(path: Path) -> dict[str, str]:
+    """{file name: sha256} of a manifest, to be read only; the last line about a name counts.
+
+    Lines that are no records are skipped, and said once. Only what was appended since the last call is parsed.
+    """
+    stamp, before, files, said = _READ.get(path, (None, b"", {}, ""))
+    try:
+        with open_file(path) as file:
+            stat = os.fstat(file.fileno())
+            now = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if now == stamp:
+                return files
+            data = file.read()
+    except FileNotFoundError:
+        return {}
+    before = before if data.startswith(before) else b""
+    files, bad = dict(files) if before else {}, []
+    lines = data[len(before) :].split(b"\n")
+    for number, line in enumerate(lines, before.count(b"\n") + 1):
+        if entry := _entry(line):
+            files.update([entry]) if entry[1] else files.pop(entry[0], None)
+        elif line:
+            bad.append(number)
+    if bad:
+        which = ", ".join(map(str, bad[:5])) + ", ..." * (len(bad) > 5)
+        what = "1 line is no record and is" if len(bad) == 1 else f"{len(bad)} lines are no records and are"
+        told = f"{path}: {what} skipped ({which}); what was listed there is made again"
+        if told != said:
+            print(told, file=sys.stderr)
+        said = told
+    if len(_READ) > 100:
+        _READ.clear()
+    settled = time.time_ns() - stat.st_mtime_ns > RECENT
+    _READ[path] = now if settled else None, data if data.endswith(b"\n") else b"", files, said
+    return files
