@@ -29,6 +29,7 @@ QUESTIONS = {
     "loading": ["--quick"],
     "demo": ["--quick"],
     "explorers": ["--quick"],
+    "fused": ["--quick"],
 }
 
 

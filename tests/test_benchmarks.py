@@ -27,6 +27,7 @@ TABLES = {  # what a script's tables must say, and how many there are at least
     "loading": (["times faster"], 1),
     "demo": (["01_train"], 1),
     "explorers": (["figures sent"], 1),
+    "fused": (["fused - it", "null world"], 2),
 }
 
 
