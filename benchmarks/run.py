@@ -30,6 +30,7 @@ QUESTIONS = {
     "coverage": ["--worlds", "40"],
     "demo": ["--quick"],
     "explorers": ["--quick"],
+    "fused": ["--quick"],
 }
 
 

@@ -64,7 +64,6 @@ class Corrupt(ValueError):
         self.file = file
 
 
-@checked
 def content_key(record: dict, *parts: bytes | str) -> str:
     """sha256 (hex) of the record as canonical JSON and of further parts, each preceded by its length."""
     digest = hashlib.sha256()
@@ -74,7 +73,6 @@ def content_key(record: dict, *parts: bytes | str) -> str:
     return digest.hexdigest()
 
 
-@checked
 def sha256_of(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -339,7 +337,6 @@ def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
     return Folder(Path(root).absolute() / f"{kind}-{slug}-{key[:12]}")
 
 
-@checked
 def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra) -> Folder:
     """The folder of this key, made if need be. Raises ValueError where the root cannot be written or the key clashes."""
     folder = place(root, kind, name, key)
@@ -383,7 +380,6 @@ def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
     raise ValueError(f"{prefix!r} fits {len(hits)} results: {', '.join(f.path.name for f in hits[:5])}; give more letters")
 
 
-@checked
 def save_signals(folder: Folder, signals: Signals, samples: np.ndarray | None = None) -> None:
     """Write the fields of signals, info.json and `samples`: which images were asked about, where not all of the pool's were."""
     rows = ({name: getattr(signals, name)[m : m + 1] for name in ANSWERS} for m in range(signals.shape[0]))
@@ -413,7 +409,6 @@ def _save(folder: Folder, models: int, rows: Iterable[dict], design: dict, info:
                 files[name](row[name])
 
 
-@checked
 def read_info(folder: Folder) -> tuple[dict, list[str]]:
     """What was asked, and the files that its answers are in; raises Corrupt where nothing or an altered record is there."""
     listed, info = folder.files(), folder.read_json("info.json", draws=str)
@@ -428,7 +423,6 @@ def read_info(folder: Folder) -> tuple[dict, list[str]]:
     return info, [f"{name}.npy" for name in fields]
 
 
-@checked
 def has_signals(folder: Folder) -> bool:
     """Whether all files of signals were written here, and are there."""
     try:
@@ -437,7 +431,6 @@ def has_signals(folder: Folder) -> bool:
         return False
 
 
-@checked
 def load_signals(folder: Folder) -> Signals:
     """Stored signals, their arrays read-only and on the disk until they are used.
 
@@ -465,7 +458,6 @@ def load_signals(folder: Folder) -> Signals:
     return Signals(**arrays, draws=info.pop("draws"), info=info)
 
 
-@checked
 def load_samples(folder: Folder) -> np.ndarray | None:
     """Numbers of the images that the signals are about, none for images of others; None where all of the pool's were asked."""
     if "samples.npy" not in read_info(folder)[1]:
@@ -480,7 +472,6 @@ def _answers_file(folder: Folder, model: int) -> Path:
     return folder.path / f".answers-{model:03d}.npz"
 
 
-@checked
 def keep_answers(folder: Folder, model: int, signals: Signals) -> None:
     """Write one model's answers beside the signals that are to come, so that a killed query goes on with the next model."""
     temporary, path = folder._temporary(f"{model}.npz"), _answers_file(folder, model)
@@ -490,7 +481,6 @@ def keep_answers(folder: Folder, model: int, signals: Signals) -> None:
         os.replace(temporary, path)
 
 
-@checked
 def kept_answers(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
     """What `keep_answers` wrote; None where nothing is or it is damaged."""
     try:
@@ -501,13 +491,11 @@ def kept_answers(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
         return None
 
 
-@checked
 def drop_answers(folder: Folder) -> list[str]:
     """Remove the kept answers of all models; the names of their files."""
     return folder.sweep(".answers-*.npz", older_than=0)
 
 
-@checked
 def join_answers(folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None) -> None:
     """Signals from the kept answers of these models, read and written one model at a time."""
     _save(folder, len(models), (kept_answers(folder, m) for m in models), design, info, samples)

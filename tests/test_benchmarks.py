@@ -28,6 +28,7 @@ TABLES = {  # what a script's tables must say, and how many there are at least
     "demo": (["01_train"], 1),
     "explorers": (["figures sent"], 1),
     "coverage": (["TPR at 1 %", "heavy tails"], 1),
+    "fused": (["fused - it", "null world"], 2),
 }
 
 

@@ -6,6 +6,7 @@ left out of Scores.
 
 from __future__ import annotations
 
+from mia_nb.attacks.fused import fused
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.margins import align, combine_queries
@@ -23,6 +24,7 @@ __all__ = [
     "base",
     "combine_queries",
     "find",
+    "fused",
     "lira",
     "literature",
     "loss",

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from mia_nb.attacks.fused import fused
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
@@ -38,6 +39,7 @@ ATTACKS: dict[str, Attack] = {
     "base": base,
     "nig": nig,
     "nig_offline": partial(nig, offline=True),
+    "fused": fused,
 }
 
 SUITES = (  # from this many references a side: headline first, then what is printed beside it

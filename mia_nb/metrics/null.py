@@ -22,6 +22,7 @@ from mia_nb.types import Signals
 LEVEL = 0.001  # family-wise, after Holm's correction
 REDRAW_ERRORS = 4.0  # the mean redrawn AUC must lie within so many standard errors of 1/2 (Student's equivalent for few draws)
 SIGN_ERRORS = 3.0
+FITTED = ("shokri", "fused")  # attacks that fit a model for each target
 
 
 class SelfTest(NamedTuple):
@@ -53,7 +54,8 @@ def self_test(
 
     `keep_mate=True` keeps the target's mate among the references: the leak by counting that this test must find.
     `samples`: larger pools are tested on that many audited samples, drawn with `seed`; None takes all. An attack that
-    refuses these signals (ValueError) is listed as refused; "shokri" is left out, as it would train a classifier per redraw.
+    refuses these signals (ValueError) is listed as refused; "shokri" and "fused" are left out, as they would
+    fit a model per redraw.
     Raises ValueError when membership is hidden, no attack can run, or draws < 2.
     """
     instance("signals", signals, Signals), instance("attacks", attacks, dict | list | tuple)
@@ -65,7 +67,7 @@ def self_test(
     rng = np.random.default_rng(seed)
     signals = _subset(signals, samples, rng)
     units = units_of(signals.member[:, ~signals.population])
-    attacks, rows = _willing({name: a for name, a in attacks.items() if name != "shokri"}, signals, units, keep_mate)
+    attacks, rows = _willing({name: a for name, a in attacks.items() if name not in FITTED}, signals, units, keep_mate)
     rows += _design(signals, units, keep_mate) + _blind(signals, attacks, units, keep_mate)
     rows += _synthetic(signals, attacks, units, keep_mate, rng)
     rows += _redrawn(signals, attacks, units, keep_mate, draws, rng)

@@ -1,0 +1,171 @@
+"""Several attacks weighed by a model that is fitted on the references, each of them in turn as a pseudo-target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import gammaln
+from scipy.stats import rankdata
+
+from mia_nb.attacks.inputs import sides
+from mia_nb.attacks.likelihood import _prior, nig
+from mia_nb.attacks.margins import over_queries
+from mia_nb.attacks.reference import attack_r, rmia
+from mia_nb.types import Signals
+
+KNOTS = np.arange(1, 6) / 6  # of the cubic spline over the samples' ranks
+TAIL = 0.8  # the share of pseudo non-members below the centre of the second fit's weights
+PENALTY = 0.1  # scikit-learn's C
+
+
+def fused(
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    pseudo=8,
+    max_rows=200_000,
+    missing="raise",
+    allow_unequal=False,
+    seed=0,
+) -> np.ndarray:
+    """Log-odds of "member" from several attacks' scores, weighed by how they did on pseudo-targets.
+
+    Up to `pseudo` references, drawn with the seed in complementary pairs, play the target in turn,
+    their complements held out of their references; a logistic regression of their known membership
+    is fitted on the features of `_features`, in squares and products where these describe a sample,
+    then again with weights 1 / (1 + exp(-4 (s - q) / sd s)), q the TAIL quantile of s over
+    non-members: low false positive rates are decided in that tail. The target's membership is never
+    read. max_rows: rows (pseudo-target, sample) to fit on, the same samples of each.
+    Source: stacking, Wolpert 1992; the attacks, Carlini et al. 2022 and Zarifzadeh et al. 2024.
+    Raises ValueError for missing sides, for pseudo-targets without two references a side (three
+    pairs besides the target's are the least), and as `nig` does for reference counts that differ
+    between samples (allow_unequal). Population columns are NaN.
+    Caveat: every target costs `pseudo` times the attacks that are fused, and two fits; at low false
+    positive rates the gain over the best single attack is small.
+    """
+    from sklearn.linear_model import LogisticRegression  # a second of start-up
+
+    usable = np.flatnonzero(sides("fused", target, references, ("in", "out"), missing).audited)
+    known = references.select(samples=usable)
+    units = np.unique(known.member ^ known.member[:, :1], axis=0, return_inverse=True)[1].ravel()
+    if not isinstance(pseudo, (int, np.integer)) or pseudo < 2 or max_rows < 100 * pseudo:
+        raise ValueError(
+            f"pseudo={pseudo!r}, max_rows={max_rows!r}: wanted 2 or more pseudo-targets, and 100 rows "
+            "or more for each; the defaults are 8 and 200000"
+        )
+    rng = np.random.default_rng(seed)
+    rows = np.concatenate([np.flatnonzero(units == unit) for unit in rng.permutation(units.max() + 1)])
+    rows = rows[:pseudo]
+    if (most := max_rows // len(rows)) < len(usable):
+        known = known.select(samples=np.sort(rng.choice(len(usable), most, replace=False)))
+    train = np.vstack([_features(*known.hold_out(row), allow_unequal) for row in rows])
+    test = _features(target.select(samples=usable), references.select(samples=usable), allow_unequal)
+    member, scored = known.member[rows].ravel(), np.isfinite(train).all(1)
+    train, test = _standardised(train[scored], test)
+    train, test = _standardised(*(_products(np.arcsinh(x)) for x in (train, test)))
+    member, weight = member[scored], None
+    for _ in range(2):
+        model = LogisticRegression(C=PENALTY, solver="newton-cholesky", tol=1e-8)
+        model.fit(train, member, sample_weight=weight)
+        odds = np.einsum("nf,f->n", train, model.coef_[0])
+        weight = 1 / (1 + np.exp(-4 * (odds - np.quantile(odds[~member], TAIL)) / odds.std()))
+    score = np.full(target.labels.shape, np.nan)
+    score[usable] = np.einsum("nf,f->n", test, model.coef_[0]) + model.intercept_
+    return score
+
+
+def _standardised(train, test) -> tuple[np.ndarray, np.ndarray]:
+    centre, spread = train.mean(0), train.std(0)
+    spread[spread < 1e-9] = 1
+    return (train - centre) / spread, (test - centre) / spread
+
+
+def _products(x: np.ndarray) -> np.ndarray:
+    """x, and all products of two of the columns that describe how a sample is answered."""
+    return np.hstack([x, *(x[:, i : i + 1] * x[:, i:SHAPES] for i in range(SHAPES))])
+
+
+SHAPES = 7  # features of `_ratio`
+
+
+def _features(target, references, allow_unequal) -> np.ndarray:
+    """(N, F); NaN for samples with fewer than two references on a side."""
+    n_in = references.member.sum(0)
+    kept = np.minimum(n_in, len(references.member) - n_in) > 1
+    if kept.sum() < 10:
+        raise ValueError(
+            f"fused needs 2 references a side of a pseudo-target and {kept.sum()} of {len(kept)} samples "
+            "have them: train 3 pairs besides the target's, or use rmia"
+        )
+    if not kept.all():
+        target, references = (s.select(samples=kept) for s in (target, references))
+    both = target, references
+    warm = [replace(s, margin=s.margin / 2) for s in both]
+    found = [
+        *_ratio([s.margin.mean(1) for s in both], references.member),
+        rmia(*both),
+        rmia(*warm),
+        nig(*both, share_variance="ratio", allow_unequal=allow_unequal),
+        nig(*both, allow_unequal=allow_unequal),
+        attack_r(*both),
+        target.margin[0].mean(0),
+    ]
+    for name in ("entropy", "modified_entropy"):
+        logs = [-np.log(over_queries(getattr(s, name), s.draws) + 1e-12) for s in both]
+        found.append(_ratio(logs, references.member)[0])
+    if target.shape[1] > 1:
+        spread = [-np.log(s.margin.std(1) + 1e-9) for s in both]
+        found += [_ratio(spread, references.member)[0], target.correct[0].mean(0)]
+        found += [nig(*both, combine="logmeanp", share_variance="ratio", allow_unequal=allow_unequal)]
+    out = np.full((len(kept), len(found)), np.nan)
+    out[kept] = np.column_stack(found)
+    return out
+
+
+def _ratio(signal, mask) -> tuple[np.ndarray, ...]:
+    """(log-likelihood ratio, gap, log variance OUT, log variance IN, centre OUT, z IN, z OUT).
+
+    As `nig`, but the prior of each side's variance and of the gap m_in - m_out between the sides is
+    a cubic spline of the sample's rank by its mean over the references: hard samples leak more. With
+    v a side's variance given its prior, the gap is f + w (gap - f), w = t / (t + v_in / n_in +
+    v_out / n_out), f and t the splines of its mean and of its variance beyond that of the mean of
+    so few references; the centres then are the best of those this gap apart.
+    """
+    one, phi = signal[0][0], signal[1]
+    spline = _spline(phi.mean(0))
+    n, mean, prior = [], [], []
+    for side in (mask, ~mask):
+        n.append(side.sum(0))
+        mean.append(np.einsum("mn,mn->n", phi, side) / n[-1])
+        ss = np.einsum("mn,mn->n", (phi - mean[-1]) ** 2, side)
+        variance = ss / (n[-1] - 1)
+        usual = np.exp(spline(np.log(variance + 1e-12 + 1e-12 * variance.mean())))
+        a0, b0 = _prior(n[-1] - 1, ss / usual, np.ones(one.shape, bool), None)
+        prior.append((a0 + (n[-1] - 1) / 2, b0 * usual + ss / 2))
+    v_in, v_out = (b / np.maximum(a - 0.5, 0.5) for a, b in prior)
+    noise, gap = v_in / n[0] + v_out / n[1], mean[0] - mean[1]
+    usual = spline(gap)
+    tau = np.maximum(spline((gap - usual) ** 2 - noise), 0.01 * noise)
+    gap = usual + tau / (tau + noise) * (gap - usual)
+    precise_in, precise_out = n[0] / v_in, n[1] / v_out
+    centre = ((mean[0] - gap) * precise_in + mean[1] * precise_out) / (precise_in + precise_out)
+    common = 1 / (precise_in + precise_out)
+    extra = (common + tau / (tau + noise) * noise / 2) / v_in, common / v_out
+    apart = one - centre - gap, one - centre
+    log = [_log_t(x, a, b / a * (1 + e)) for x, (a, b), e in zip(apart, prior, extra, strict=True)]
+    z_in, z_out = (x / np.sqrt(v) for x, v in zip(apart, (v_in, v_out), strict=True))
+    return log[0] - log[1], gap, np.log(v_out), np.log(v_in), centre, z_in, z_out
+
+
+def _log_t(x, a, c) -> np.ndarray:
+    """Log density of Student's t, 2a degrees of freedom, scale^2 c, up to a constant."""
+    return gammaln(a + 0.5) - gammaln(a) - np.log(a * c) / 2 - (a + 0.5) * np.log1p(x**2 / (2 * a * c))
+
+
+def _spline(level: np.ndarray):
+    """The function that smooths values (N,) over the ranks of the levels, by least squares."""
+    u = rankdata(level) / len(level)
+    basis = np.column_stack([u**0, u, u**2, u**3, *(np.maximum(u - knot, 0) ** 3 for knot in KNOTS)])
+    inverse = np.linalg.pinv(basis.T @ basis + 1e-6 * np.eye(basis.shape[1]))
+    return lambda values: np.einsum("nb,b->n", basis, inverse @ (basis.T @ values))
