@@ -94,7 +94,7 @@ def nothing(args) -> None:
         aucs = metrics.per_target(scores)["auc"]
         error = metrics.auc_null_error(*np.bincount(scores.member[0])) / np.sqrt(models)
         rows.append([models, scores.value.shape[1], f"{aucs.mean():.4f}", f"{error:.4f}"])
-    table(["null world: models", "samples", "mean AUC of fused", "its error if nothing leaks"], rows)
+    table(["null world: models", "samples", "mean AUC of fused", "its standard error under the null"], rows)
 
 
 def main():

@@ -328,7 +328,6 @@ def _all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
         raise
 
 
-@checked
 def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
     """Where the result of this key lies or would lie; nothing is made."""
     if kind not in KINDS:
@@ -355,7 +354,6 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
     return folder
 
 
-@checked
 def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
     """All results under the root, oldest first."""
     found = [Folder(p) for p in Path(root).absolute().glob("*-*-*") if os.path.lexists(p / "recipe.json")]
