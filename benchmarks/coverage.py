@@ -10,7 +10,7 @@ pairs at once, Clopper-Pearson for a single target (TPR) and Student's t over 2 
 from __future__ import annotations
 
 import numpy as np
-from common import options, report, table
+from common import options, report, row
 from scipy.stats import norm
 
 from mia_nb import metrics
@@ -69,7 +69,7 @@ def covered(name: str, targets: int, side: int, worlds: int, draws: int) -> list
     """Cells of one row: coverage and mean width of both metrics, now and before."""
     wanted, found = truth(name), {"auc": [], "tpr@0.01": []}
     for seed in range(worlds):
-        scores = world(name, targets, 2 * side, np.random.default_rng([seed, targets, side]))
+        scores = world(name, targets, 2 * side, np.random.default_rng([seed, targets, side, *name.encode()]))
         rows, sampled = metrics.per_target(scores, FPR), bootstrap(scores, FPR, draws=draws, seed=seed)
         now = metrics.intervals(scores, FPR, sampled=sampled)
         for metric, kept in found.items():
@@ -93,8 +93,7 @@ def main() -> None:
         for name in ["heavy tails"] if given.quick else given.only.split(","):
             for targets, side in sizes:
                 cells = covered(name, targets, side, 4 if given.quick else given.worlds, given.draws)
-                rows.append([name, str(targets), f"{side:,}", *cells])
-        table(heads, rows)
+                row([name, str(targets), f"{side:,}", *cells])
 
 
 if __name__ == "__main__":
