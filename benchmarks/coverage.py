@@ -89,7 +89,7 @@ def main() -> None:
     sizes = [(4, 100)] if given.quick else [(t, n) for t in (4, 8, 16) for n in (500, 2000)]
     heads = ["world", "targets", "samples a side", "AUC", "AUC before", "TPR at 1 %", "TPR at 1 % before"]
     with report("Coverage (mean width) of nominal 95 % intervals", given.quick):
-        rows = []
+        head(heads)
         for name in ["heavy tails"] if given.quick else given.only.split(","):
             for targets, side in sizes:
                 cells = covered(name, targets, side, 4 if given.quick else given.worlds, given.draws)
