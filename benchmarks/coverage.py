@@ -10,7 +10,7 @@ pairs at once, Clopper-Pearson for a single target (TPR) and Student's t over 2 
 from __future__ import annotations
 
 import numpy as np
-from common import options, report, row
+from common import head, options, report, row
 from scipy.stats import norm
 
 from mia_nb import metrics

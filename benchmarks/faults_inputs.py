@@ -222,7 +222,7 @@ def masks(w: World) -> Iterator[tuple]:
     for name, member in bad.items():
         yield f"train_pool(member={name})", lambda m=member: w.train(given, member=m), "refused"
     same = np.repeat(pairs[:1], 4, 0)
-    yield "train_pool(member=equal rows)", lambda: w.train(given, member=same) and "", "told"
+    yield "train_pool(member=equal rows)", lambda: w.train(given, member=same) and "", "any"
     yield "train_pool(member=pairs)", lambda: w.train(given, member=pairs) and "", "accepted"
 
 

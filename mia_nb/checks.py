@@ -141,19 +141,21 @@ def real(name: str, value: Any) -> Any:
 
 
 RATES = partial(fraction, many=True)
-CLASSES = ("Images", "Recipe", "Pool", "Scores", "Signals", "Folder", "Roc", "pd.DataFrame")
+CLASSES = ("Images", "Recipe", "Pool", "Scores", "Signals", "Folder", "Roc", "Limit", "pd.DataFrame")
 OF_KIND = {  # what an annotation asks for; classes of the package are known by their names
     "int": partial(whole, least=-LARGE),
     "float": real,
     "bool": partial(instance, kind=bool | np.bool_),
     "str": partial(instance, kind=str),
+    "str | Path": partial(instance, kind=str | os.PathLike),
     "dict": partial(instance, kind=dict),
 }
 OF_NAME = {  # what a name asks for, wherever it is a parameter
     "seed": partial(whole, least=0), "draws": partial(whole, least=0), "confidence": partial(fraction, ends="()"),
     "level": partial(fraction, ends="()"), "delta": partial(fraction, ends="[)", many=True), "input_dropout": fraction,
     "fpr": RATES, "tpr": RATES, "prior": RATES, "member": mask, "score": reals, "n0": whole, "n1": whole,
-    "k": partial(whole, least=0),
+    "k": partial(whole, least=0), "num_samples": whole, "samples": whole, "components": whole, "share": fraction,
+    "folds": partial(whole, least=2),
 }  # fmt: skip
 
 
@@ -183,15 +185,30 @@ def _check_of(parameter: inspect.Parameter) -> Callable | None:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return None
     if parameter.name in OF_NAME and kind in ("", "int", "float"):
-        check = OF_NAME[parameter.name]
-        return partial(check, many=False) if kind == "float" and "many" in getattr(check, "keywords", {}) else check
-    if kind.startswith("dict["):
-        kind = "dict"
+        check, words = OF_NAME[parameter.name], getattr(OF_NAME[parameter.name], "keywords", {})
+        return partial(check, many=False) if kind == "float" and "many" in words else check
+    return _check_of_kind(kind)
+
+
+def _check_of_kind(kind: str) -> Callable | None:
+    """The check of an annotation; of a mapping's values and of a sequence's items too."""
     if kind in CLASSES:
         return partial(_of_class, kind=kind.removeprefix("pd."))
+    for start, container in (("dict[", dict), ("list[", list | tuple), ("Sequence[", list | tuple)):
+        if kind.startswith(start):
+            inner = kind[len(start) : -1]
+            item = inner.partition(", ")[2] if container is dict else inner
+            return partial(_each, kind=container, check=_check_of_kind(item))
     return OF_KIND.get(kind)
 
 
 def _of_class(name: str, value: Any, kind: str) -> None:
     if kind not in [one.__name__ for one in type(value).__mro__]:
         raise ValueError(f"{name}={shown(value)}: wanted {kind}")
+
+
+def _each(name: str, value: Any, kind: type, check: Callable | None) -> None:
+    instance(name, value, kind)
+    if check:
+        for place, item in value.items() if isinstance(value, dict) else enumerate(value):
+            check(f"{name}[{place!r}]", item)

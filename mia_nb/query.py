@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from tqdm.auto import tqdm
 
 from mia_nb import data, defenses, store
-from mia_nb.checks import LARGE, checked, fraction, instance, plain, positive, row_numbers, whole
+from mia_nb.checks import LARGE, checked, fraction, instance, plain, positive, row_numbers, shown, whole
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import ADAPTIVE, BlownUp
@@ -80,7 +80,9 @@ def query(
     input_dropout = plain(fraction("input_dropout", input_dropout, "[)"))
     device, temperature = device_of(device, here=False), float(positive("temperature", temperature))
     limit = limit if limit is None else whole("limit", limit)
-    output_args = defenses.output_arguments(output, output_args, len(images.classes)) if output or output_args else None
+    output_args = (
+        defenses.output_arguments(output, output_args, len(images.classes)) if output is not None or output_args else None
+    )
     per_step, rows = "cumulative" if per_step is True else per_step, _rows(pool, models)
     noise = _as_built(pool) if noise is None else instance("noise", noise, bool)
     # an SDE's noise goes along with what is done to the image; dropout layers' noise is a question of its own
@@ -188,8 +190,8 @@ def _given(**options) -> dict:
 
 def _source(queries: int, input_dropout: float, augment: bool, noise: bool | None, per_step: bool | str) -> str:
     """What makes the queries differ, one word of types.DRAWS; ValueError where nothing or more than one thing does."""
-    if per_step not in (False, "cumulative", "instant"):
-        raise ValueError(f"per_step={per_step!r}: wanted False, True, 'cumulative' or 'instant'")
+    if not isinstance(per_step, bool | str) or per_step not in (False, "cumulative", "instant"):
+        raise ValueError(f"per_step={shown(per_step)}: wanted False, True, 'cumulative' or 'instant'")
     sources = {"dropout": input_dropout > 0, "augment": augment, "noise": noise is True, "steps": bool(per_step)}
     on = [name for name, used in sources.items() if used]
     if per_step and (queries > 1 or len(on) > 1):

@@ -61,7 +61,7 @@ class Recipe(BaseModel):
         description="pairs (complementary halves), bernoulli (a coin each) or given (a mask): what draws the members",
     )
     population: Whole = Field(0, ge=0, le=10**9, description="a number of images set aside that no model sees, from 0 up")
-    seed: Whole = Field(0, description="a whole number, which draws membership, initial weights and batches")
+    seed: Whole = Field(0, ge=0, description="a whole number from 0 up, which draws membership, initial weights and batches")
     epochs: Whole = Field(
         20, ge=0, le=10**6, description="a number of passes over a model's images, from 1 (0 for a derived pool) to 1000000"
     )
@@ -260,8 +260,10 @@ class Signals:
         probabilities passed as logits. Caveat: log-probabilities are valid logits and are not refused.
         """
         logits, labels = np.asarray(logits), np.asarray(labels)
-        if logits.dtype.kind not in "iuf" or (labels.size and labels.dtype.kind not in "biu"):
-            raise ValueError(f"logits of {logits.dtype} and labels of {labels.dtype}: wanted numbers and whole numbers")
+        if logits.dtype.kind not in "iuf" or labels.ndim != 1 or (labels.size and labels.dtype.kind not in "biu"):
+            raise ValueError(
+                f"logits of {logits.dtype} and labels of {labels.dtype}: wanted numbers and a vector of whole numbers"
+            )
         labels = labels.astype(np.int64, copy=False)
         if logits.ndim == 3:
             logits = logits[:, None]
@@ -300,7 +302,7 @@ class Signals:
             population=population,
             draws=draws,
             top_log_p=top_log_p,
-            info=dict(info or {}),
+            info=dict(instance("info", info, dict) if info is not None else {}),
             **cubes,
         )
 

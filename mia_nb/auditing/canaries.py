@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import checked
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, tpr_at_counts
+from mia_nb.checks import checked, mask, reals
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, rates, tpr_at_counts
 from mia_nb.types import Scores
 
 KINDS = ("ordinary", "mislabelled", "mislabelled_near_duplicate", "ood")
@@ -18,7 +18,7 @@ JITTER = 2.0  # standard deviation of a near duplicate's pixels, of 255
 @checked
 def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
     """Labels (N,) in which every sample of `canary` (N,) bool has a wrong one, uniform over the other classes; a copy."""
-    labels, canary = np.array(labels, dtype=np.int64), np.asarray(canary, bool)
+    labels, canary = reals("labels", labels).astype(np.int64), mask("canary", canary)
     if labels.shape != canary.shape or labels.ndim != 1:
         raise ValueError(f"labels {labels.shape} and canary {canary.shape}: wanted two equal vectors")
     if classes < 2 or (labels.size and not 0 <= labels.min() <= labels.max() < classes):
@@ -104,8 +104,8 @@ def canary_member(num_models: int, canary, *, design: str = "bernoulli", populat
     nothing. Raises ValueError for an unknown design, an odd number of paired
     models, and canaries that are absent or in the population.
     """
-    canary = np.asarray(canary, bool)
-    out = np.zeros(canary.shape, bool) if population is None else np.asarray(population, bool)
+    canary = mask("canary", canary)
+    out = np.zeros(canary.shape, bool) if population is None else mask("population", population, canary.shape)
     if design not in DESIGNS:
         raise ValueError(f"design={design!r} is not one of {', '.join(DESIGNS)}")
     if num_models < 1 or (design == "pairs" and num_models % 2):
@@ -159,7 +159,7 @@ def canary_rates(
         raise ValueError(f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more")
     if share is None:
         share = np.nan if canary is None else float(scores.member[:, columns].sum() / max(scores.member.sum(), 1))
-    known = ~np.isnan(scores.value) & columns
+    known, fpr = ~np.isnan(scores.value) & columns, rates(np.atleast_1d(fpr))
     value, member = scores.value[known], scores.member[known]
     unit, which = (
         np.unique(index, return_inverse=True)[1] for index in (scores.pair[np.nonzero(known)[0]], known.nonzero()[1])
@@ -167,7 +167,7 @@ def canary_rates(
     tp, fp, _ = counts(value, member)
     drawn = _clustered(value, member, which, unit if len(np.unique(unit)) > 1 else None, fpr, draws, seed)
     trials, rows = len(np.unique(which[member])), []
-    for x, sample in zip(np.atleast_1d(fpr), drawn.T, strict=True):
+    for x, sample in zip(fpr, drawn.T, strict=True):
         at = tpr_at_counts(tp, fp, float(x))
         found = {"exact": clopper_pearson(at.tp, at.n1), "canary": _by_canary(at, trials)}
         found["cluster"] = np.nanquantile(sample, (0.025, 0.975))

@@ -141,8 +141,10 @@ def clopper_pearson(successes, trials, *, confidence: float = 0.95):
     """Exact two-sided binomial interval (low, high), quantiles of beta distributions (Clopper & Pearson 1934); broadcasts."""
     fraction("confidence", confidence, "()")
     k, n = np.broadcast_arrays(reals("successes", successes), reals("trials", trials))
-    if not ((k >= 0) & (k <= n) & (n >= 1)).all():
-        raise ValueError(f"{successes} successes of {trials} trials: wanted 0 <= successes <= trials and trials >= 1")
+    if not ((k >= 0) & (k <= n) & (n >= 1) & (n < np.inf)).all():
+        raise ValueError(
+            f"{shown(successes)} successes of {shown(trials)} trials: wanted 0 <= successes <= trials and trials >= 1"
+        )
     tail = (1 - confidence) / 2
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1), n - k + 1, tail))
     high = np.where(k == n, 1.0, betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail))
@@ -185,9 +187,10 @@ def ppv(tpr, fpr, prior):
     """Share of members among those called members, prior TPR / (prior TPR + (1 - prior) FPR); NaN when none is called."""
     for name, value in (("tpr", tpr), ("fpr", fpr), ("prior", prior)):
         fraction(name, value, many=True)
-    called = np.asarray(prior * np.asarray(tpr, dtype=np.float64))
+    tpr, fpr, prior = (np.asarray(value, np.float64) for value in (tpr, fpr, prior))
+    called = np.asarray(prior * tpr)
     with np.errstate(invalid="ignore"):
-        return called / (called + (1 - prior) * np.asarray(fpr, dtype=np.float64))
+        return called / (called + (1 - prior) * fpr)
 
 
 @checked

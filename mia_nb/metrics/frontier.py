@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.checks import checked
+from mia_nb.metrics.curve import rates
 from mia_nb.metrics.tables import per_target
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, bootstrap, interval, metric_interval, names
 from mia_nb.types import Scores
@@ -34,8 +35,7 @@ def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: i
     Raises ValueError when there is nothing, for draws below 0, and when any two scores differ in their masks or pairs:
     families are compared target by target, each trained on the same samples.
     """
-    if draws < 0:
-        raise ValueError(f"draws={draws}: wanted 0 (none) or more, say 200")
+    fpr = rates(fpr)
     flat = {(family, epoch, attack): scores for family, epochs in runs.items() for epoch, attacks in epochs.items()
             for attack, scores in attacks.items()}  # fmt: skip
     if not flat:

@@ -64,7 +64,7 @@ def find(workers: Any) -> Engine | None:
     if hasattr(workers, "scheduler_info") and hasattr(workers, "submit"):
         return _dask_engine(workers)
     raise ValueError(
-        f"workers={workers!r}: wanted a number, a name such as dask:8, ray:8, slurm:8 or joblib:8, or an executor of joblib, "
+        f"workers={shown(workers)}: wanted a number, a name such as dask:8, ray:8, slurm:8 or joblib:8, or an executor of joblib, "
         "Ray, Dask (its Client), submitit or concurrent.futures"
     )
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mia_nb import models, store
-from mia_nb.checks import checked
+from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.work import load_images, masks, parent_of, read_weights, recipe_of, stopped_name, trace_name, weights_name
@@ -94,7 +94,7 @@ class Pool:
 
     def at(self, epoch: int) -> Pool:
         """The same pool with the weights that it had after this epoch; ValueError for one that was not kept."""
-        if epoch not in (kept := [*self.recipe.snapshots, self.recipe.epochs]):
+        if whole("epoch", epoch) not in (kept := [*self.recipe.snapshots, self.recipe.epochs]):
             raise ValueError(
                 f"epoch {epoch} of pool {self.folder.path.name} was not kept; there are {', '.join(map(str, kept))} "
                 "(snapshots= of the recipe says which)"
@@ -107,6 +107,7 @@ class Pool:
 
     def state(self, model: int) -> dict[str, torch.Tensor]:
         """State dictionary of one row. Raises store.Corrupt where the file was altered."""
+        model = int(row_numbers("model", model, len(self.member))[0])
         if (status := self.status[model]) != "trained":
             raise ValueError(f"model {model} of pool {self.key[:12]} is {status}; train the pool again with another recipe")
         return read_weights(self.folder, self.weights_name(model))
