@@ -28,7 +28,7 @@ SCRAP = {"text": "bogus", "digits": "4", "empty": "", "none": None, "nan": math.
 EXOTIC = {"true": True, "cycle": CYCLE, "nest": NEST, "bytes": b"a", "object": object(), "complex": 1j,
           "set": {1}, "type": int}  # in recipes alone
 FINE = {  # which scraps an argument of this kind may accept; all others are to be refused
-    "count": "two huge", "count0": "two huge zero", "whole": "two huge zero", "draws": "two",
+    "count": "two huge", "count0": "two huge zero", "whole": "two huge zero minus", "draws": "two",
     "draws0": "two zero", "seed": "zero two huge digits list", "list": "list array",
     "number": "minus zero fraction two huge inf minus_inf list", "rate": "zero", "share": "zero",
     "positive": "fraction two huge", "positive0": "fraction two huge zero", "fpr": "zero list",

@@ -198,7 +198,7 @@ def _check_of_kind(kind: str) -> Callable | None:
         if kind.startswith(start):
             inner = kind[len(start) : -1]
             item = inner.partition(", ")[2] if container is dict else inner
-            return partial(_each, kind=container, check=_check_of_kind(item))
+            return None if item == "int" else partial(_each, kind=container, check=_check_of_kind(item))
     return OF_KIND.get(kind)
 
 

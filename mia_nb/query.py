@@ -75,14 +75,12 @@ def query(
     instead of logits, dependent on the companions in a batch (train mode left on), random without `noise`, not random with it.
     Caveat: membership is the pool's own mask where the images are its own; other images come back with member all False.
     """
-    instance("pool", pool, Pool), instance("images", images, Images), instance("augment", augment, bool)
     queries, batch, seed = whole("queries", queries), whole("batch", batch), whole("seed", seed, -LARGE)
     input_dropout = plain(fraction("input_dropout", input_dropout, "[)"))
     device, temperature = device_of(device, here=False), float(positive("temperature", temperature))
     limit = limit if limit is None else whole("limit", limit)
-    output_args = (
-        defenses.output_arguments(output, output_args, len(images.classes)) if output is not None or output_args else None
-    )
+    if output is not None or output_args:
+        output_args = defenses.output_arguments(output, output_args, len(images.classes))
     per_step, rows = "cumulative" if per_step is True else per_step, _rows(pool, models)
     noise = _as_built(pool) if noise is None else instance("noise", noise, bool)
     # an SDE's noise goes along with what is done to the image; dropout layers' noise is a question of its own

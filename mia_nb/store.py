@@ -13,8 +13,7 @@ A folder may come from anywhere, so nothing in it is trusted:
 * Only regular files are read (`open_file`): a link, a pipe, a device or a folder in a file's place counts as no file.
 * Nothing outside is written or removed: a link is removed itself, and a result that is a link can only be read.
 
-What is checked when, in full in docs/store.md:
-
+What is checked when (docs/store.md):
     every read                          the file's checksum, then its form: JSON entries, array header, type, shape
     train_pool, query, mia-nb run       what they would otherwise make again is intact; damaged files are made again
     mia-nb list, widgets.sources        recipe.json, info.json and status.json; arrays are not read
@@ -354,6 +353,7 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
     return folder
 
 
+@checked
 def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
     """All results under the root, oldest first."""
     found = [Folder(p) for p in Path(root).absolute().glob("*-*-*") if os.path.lexists(p / "recipe.json")]

@@ -61,7 +61,7 @@ class Recipe(BaseModel):
         description="pairs (complementary halves), bernoulli (a coin each) or given (a mask): what draws the members",
     )
     population: Whole = Field(0, ge=0, le=10**9, description="a number of images set aside that no model sees, from 0 up")
-    seed: Whole = Field(0, ge=0, description="a whole number from 0 up, which draws membership, initial weights and batches")
+    seed: Whole = Field(0, description="a whole number, which draws membership, initial weights and batches")
     epochs: Whole = Field(
         20, ge=0, le=10**6, description="a number of passes over a model's images, from 1 (0 for a derived pool) to 1000000"
     )

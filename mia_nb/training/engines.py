@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 import filelock
 import yaml
 
+from mia_nb.checks import shown
+
 EXTRAS = {"joblib": None, "ray": "ray", "dask": "dask", "slurm": "slurm"}  # engine -> mia_nb's extra that installs it
 HOURS = 4  # of a SLURM job, unless said otherwise
 
@@ -64,8 +66,8 @@ def find(workers: Any) -> Engine | None:
     if hasattr(workers, "scheduler_info") and hasattr(workers, "submit"):
         return _dask_engine(workers)
     raise ValueError(
-        f"workers={shown(workers)}: wanted a number, a name such as dask:8, ray:8, slurm:8 or joblib:8, or an executor of joblib, "
-        "Ray, Dask (its Client), submitit or concurrent.futures"
+        f"workers={shown(workers)}: wanted a number, a name such as dask:8, ray:8, slurm:8 or joblib:8, or an executor of "
+        "joblib, Ray, Dask (its Client), submitit or concurrent.futures"
     )
 
 
