@@ -34,11 +34,13 @@ class Source:
     def samples(self) -> np.ndarray:
         """(N,) numbers of these samples in the pool's images; the pool's own count where all were asked."""
         kept = store.load_samples(self.folder) if self.folder is not None else None
-        if kept is None:
-            return np.arange(len(self.signals.labels))
-        if len(kept) and self.pool is not None and kept.max() >= len(there := self.pool.map_array("labels.npy", "i", (None,))):
-            raise self.folder.corrupt("samples.npy", f"sample {kept.max()} of {len(there)}")
-        return kept
+        return np.arange(len(self.signals.labels)) if kept is None else kept
+
+    def _of(self, count: int) -> np.ndarray:
+        """The samples, of a pool of so many; Corrupt where it has not all of them."""
+        if self.folder is not None and len(self.samples) and self.samples.max() >= count:
+            raise self.folder.corrupt("samples.npy", f"sample {self.samples.max()} of {count}")
+        return self.samples
 
     @cached_property
     def images(self) -> np.ndarray | None:
@@ -47,7 +49,7 @@ class Source:
             return self._images
         # 600 MB for 50,000 of 64 x 64: a picture needs one of them
         x = self.pool.map_array("images.npy", "u", (None, None, None, None))
-        return _Chosen(x, self.samples) if len(self.samples) == len(self.signals.labels) <= len(x) else None
+        return _Chosen(x, self._of(len(x))) if len(self.samples) == len(self.signals.labels) <= len(x) else None
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -114,7 +116,7 @@ class Source:
             raise self.pool.corrupt(name, f"{kept.shape[1]} samples of {member.sum()} members")
         full = np.full((len(kept), len(member)), np.nan, np.float32)
         full[:, member] = kept
-        return full[:, self.samples]
+        return full[:, self._of(len(member))]
 
     @property
     def rows(self) -> list[int]:
