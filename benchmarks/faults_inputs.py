@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -215,7 +214,7 @@ def signatures(w: World) -> list[tuple]:
 
 def masks(w: World) -> Iterator[tuple]:
     """Given members that are none."""
-    given = replace(w.recipe, split="given", population=0)
+    given = Recipe(**TINY | {"split": "given", "population": 0})
     pairs = data.paired_membership(4, 60)
     bad = {"floats": np.where(pairs, 0.7, 0.2), "NaN": np.where(pairs, 1, math.nan), "text":
            np.where(pairs, "yes", "no"), "all": np.ones((4, 60), bool), "nobody": np.zeros((4, 60), bool),
