@@ -28,7 +28,7 @@ SCRAP = {"text": "bogus", "digits": "4", "empty": "", "none": None, "nan": math.
 EXOTIC = {"true": True, "cycle": CYCLE, "nest": NEST, "bytes": b"a", "object": object(), "complex": 1j,
           "set": {1}, "type": int}  # in recipes alone
 FINE = {  # which scraps an argument of this kind may accept; all others are to be refused
-    "count": "two huge", "count0": "two huge zero", "whole": "two huge zero", "draws": "two",
+    "count": "two huge", "count0": "two huge zero", "whole": "two huge zero minus", "draws": "two",
     "draws0": "two zero", "seed": "zero two huge digits list", "list": "list array",
     "number": "minus zero fraction two huge inf minus_inf list", "rate": "zero", "share": "zero",
     "positive": "fraction two huge", "positive0": "fraction two huge zero", "fpr": "zero list",
@@ -177,7 +177,7 @@ def signatures(w: World) -> list[tuple]:
         (metrics.summary, scores | few, {}), (metrics.per_target, scores, {}),
         (metrics.intervals, scores | few, {}), (metrics.difference, {"a": w.rmia, "b": w.scores} | few, {}),
         (metrics.accuracies, scores, {}), (metrics.class_gaps, {"signals": s}, {}),
-        (metrics.self_test, {"signals": s, "attacks": ["loss"], "draws": 5}, {"seed": "seed?"}),
+        (metrics.self_test, {"signals": s, "attacks": ["loss"], "draws": 5}, {"seed": "seed?", "samples": "count?"}),
         (metrics.frontier, {"runs": {"a": {1: {"loss": w.scores}}}, "draws": 5}, {"draws": "draws0"}),
         (metrics.exposure, {"signals": s}, {}),
         (auditing.epsilon_lower, counts | {"delta": 1e-5}, {}), (auditing.mu_lower, counts, {}),
@@ -188,7 +188,8 @@ def signatures(w: World) -> list[tuple]:
         (auditing.check_bernoulli, {"member": coins}, {"member": "list"}),
         (auditing.limits, {"texts": ["auc>0.6"]}, {}),
         (auditing.judge, {"stated": auditing.limits(["auc>0.6"]), "scores": {"rmia": w.rmia}} | few, {}),
-        (auditing.shift_guard, {"x": w.images.x.numpy(), "labels": y, "member": s.member[0]}, {"seed": ""}),
+        (auditing.shift_guard, {"x": w.images.x.numpy(), "labels": y, "member": s.member[0]},
+         {"seed": "", "samples": "count?"}),
         (auditing.stability, {"values": {"a": z[0].T[:, :50]}, "member": v["member"]}, {"fpr": "inside"}),
         (auditing.vulnerability, {"scores": w.scores, "permutations": 20, "disjoint": True},
          {"rate": "inside", "seed": ""}),
@@ -234,7 +235,7 @@ YAMLS = ("", "[", "a: b: c", "&a {b: *a}", "&a [*a, *a]", "[" * 100 + "]" * 100,
          "*x", "!!python/object/apply:os.system ['touch victim']", "[1, a, {b: [2]}]", "'", "\0", "a" * 10**6,
          "!!binary gIGC", "/", "/dev/zero", "[" * 5000,
          "{a: &a [x,x,x,x,x,x,x,x,x], b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a], c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b],"
-         " d: &d [*c,*c,*c,*c,*c,*c,*c,*c], e: &e [*d,*d,*d,*d,*d,*d,*d], f: [*e,*e,*e,*e,*e,*e,*e]}")  # fmt: skip
+         " d: &d [*c,*c,*c,*c,*c,*c,*c,*c], e: [*d,*d,*d,*d,*d,*d,*d]}")  # fmt: skip
 ABSURD = (YAMLS[1], *YAMLS[3:7], "[" * 5000, "*x", YAMLS[21])
 
 
