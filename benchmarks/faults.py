@@ -85,9 +85,10 @@ def command(*argv: str, wrong: bool = False) -> Call:
         said = err.getvalue().strip()
         if status == 1 and "WRONG" in out.getvalue():  # the doctor's answer
             raise Refused(out.getvalue().partition("WRONG: ")[2].splitlines()[0])
-        if status in (1, 2) and said.count("\n") == 0 and said.startswith("mia-nb: "):
-            raise Refused(said)
-        if status not in (0, 3) or "Traceback" in said + out.getvalue():
+        clean, last = "Traceback" not in said + out.getvalue(), said.rpartition("\n")[2]  # notices come before
+        if status in (1, 2) and clean and last.startswith("mia-nb: "):
+            raise Refused(last)
+        if status not in (0, 3) or not clean:
             raise AssertionError(f"exit status {status}: {said}")
         return out.getvalue()
 

@@ -31,10 +31,10 @@ def files(w: World, rng) -> Iterator[tuple]:
     path = made.with_suffix(".npz")
     for name, (make, expect, *size) in folders().items():
         yield f"a folder with {name}", partial(read_folder, made, *size), expect, partial(start, made, make)
-    for what, table, read in (
-        ("an npz", archives(), lambda: data.load(path, root=cache) and ""),
-        ("outputs", outputs(), lambda: read_outputs(path)),
-    ):
+    with np.errstate(invalid="ignore"):
+        tables = archives(), outputs()
+    reads = lambda: data.load(path, root=cache) and "", lambda: read_outputs(path)
+    for what, table, read in zip(("an npz", "outputs"), tables, reads, strict=True):
         for name, (make, expect, *seconds) in table.items():
             yield f"{what} with {name}", read, expect, partial(make, path), *seconds
     for name in (*(f"synthetic:{options}" for options in SYNTHETIC), *OTHER):

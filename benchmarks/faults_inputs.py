@@ -177,7 +177,7 @@ def signatures(w: World) -> list[tuple]:
         (metrics.summary, scores | few, {}), (metrics.per_target, scores, {}),
         (metrics.intervals, scores | few, {}), (metrics.difference, {"a": w.rmia, "b": w.scores} | few, {}),
         (metrics.accuracies, scores, {}), (metrics.class_gaps, {"signals": s}, {}),
-        (metrics.self_test, {"signals": s, "attacks": ["loss"], "draws": 5}, {"seed": "seed?"}),
+        (metrics.self_test, {"signals": s, "attacks": ["loss"], "draws": 5}, {"seed": "seed?", "samples": "count?"}),
         (metrics.frontier, {"runs": {"a": {1: {"loss": w.scores}}}, "draws": 5}, {"draws": "draws0"}),
         (metrics.exposure, {"signals": s}, {}),
         (auditing.epsilon_lower, counts | {"delta": 1e-5}, {}), (auditing.mu_lower, counts, {}),
@@ -188,7 +188,8 @@ def signatures(w: World) -> list[tuple]:
         (auditing.check_bernoulli, {"member": coins}, {"member": "list"}),
         (auditing.limits, {"texts": ["auc>0.6"]}, {}),
         (auditing.judge, {"stated": auditing.limits(["auc>0.6"]), "scores": {"rmia": w.rmia}} | few, {}),
-        (auditing.shift_guard, {"x": w.images.x.numpy(), "labels": y, "member": s.member[0]}, {"seed": ""}),
+        (auditing.shift_guard, {"x": w.images.x.numpy(), "labels": y, "member": s.member[0]},
+         {"seed": "", "samples": "count?"}),
         (auditing.stability, {"values": {"a": z[0].T[:, :50]}, "member": v["member"]}, {"fpr": "inside"}),
         (auditing.vulnerability, {"scores": w.scores, "permutations": 20, "disjoint": True},
          {"rate": "inside", "seed": ""}),
@@ -214,7 +215,7 @@ def signatures(w: World) -> list[tuple]:
 
 def masks(w: World) -> Iterator[tuple]:
     """Given members that are none."""
-    given = w.recipe.replace(split="given", population=0)
+    given = Recipe(**TINY | {"split": "given", "population": 0})
     pairs = data.paired_membership(4, 60)
     bad = {"floats": np.where(pairs, 0.7, 0.2), "NaN": np.where(pairs, 1, math.nan), "text":
            np.where(pairs, "yes", "no"), "all": np.ones((4, 60), bool), "nobody": np.zeros((4, 60), bool),
@@ -234,7 +235,7 @@ YAMLS = ("", "[", "a: b: c", "&a {b: *a}", "&a [*a, *a]", "[" * 100 + "]" * 100,
          "*x", "!!python/object/apply:os.system ['touch victim']", "[1, a, {b: [2]}]", "'", "\0", "a" * 10**6,
          "!!binary gIGC", "/", "/dev/zero", "[" * 5000,
          "{a: &a [x,x,x,x,x,x,x,x,x], b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a], c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b],"
-         " d: &d [*c,*c,*c,*c,*c,*c,*c,*c], e: &e [*d,*d,*d,*d,*d,*d,*d], f: [*e,*e,*e,*e,*e,*e,*e]}")  # fmt: skip
+         " d: &d [*c,*c,*c,*c,*c,*c,*c,*c], e: [*d,*d,*d,*d,*d,*d,*d]}")  # fmt: skip
 ABSURD = (YAMLS[1], *YAMLS[3:7], "[" * 5000, "*x", YAMLS[21])
 
 

@@ -64,7 +64,7 @@ class World:
         self.pool = self.train(self.recipe)
         self.signals = self.ask(self.pool)
         self.ask(self.pool, limit=20, queries=2, input_dropout=0.2)
-        self.other = self.train(self.recipe.replace(seed=1))
+        self.other = self.train(Recipe(**TINY, seed=1))
         self.ask(self.other)
         self.rmia = attacks.score("rmia", self.signals)
         self.scores = attacks.score("loss", self.signals)
@@ -81,7 +81,7 @@ class World:
         return query(pool, options.pop("images", self.images), progress=False, **options)
 
     def train_anew(self, **options) -> str:
-        recipe = self.recipe.replace(seed=next(self.seeds))
+        recipe = Recipe(**TINY, seed=next(self.seeds))
         return pool_numbers(self.train(**{"recipe": recipe} | options))
 
     def ask_anew(self, **options) -> str:
@@ -335,7 +335,7 @@ def killed(write: Callable[[], object], times: list[float]) -> None:
 
 def kills(w: World, rng: random.Random) -> Iterator[tuple]:
     """Trainings and queries that are killed at random moments, and then run to their end."""
-    fresh = w.recipe.replace(seed=7, epochs=6)
+    fresh = Recipe(**TINY | {"seed": 7, "epochs": 6})
     how = {"seed": 7, "queries": 4, "input_dropout": 0.3}
 
     def training_done() -> str:

@@ -351,7 +351,8 @@ def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
         if delta:
             raise ValueError(f"delta={delta} with mu={mu}: a Gaussian trade-off has no delta; leave it out, or pass epsilon")
         return _plain(ndtr(ndtri(fpr) + mu) if np.isfinite(mu) else np.ones_like(fpr))
-    if np.isinf(float(epsilon)):
+    epsilon = float(epsilon)
+    if np.isinf(epsilon):
         return _plain(np.ones_like(fpr))
     steep = np.exp(min(epsilon, 700.0)) * fpr + delta
     return _plain(np.minimum(np.minimum(steep, 1 - np.exp(-epsilon) * (1 - delta - fpr)), 1.0))

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
-from mia_nb.checks import checked
+from mia_nb.checks import checked, instance
 from mia_nb.types import AUGMENTATIONS, Images
 
 PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
@@ -66,7 +66,7 @@ def load(
     limit: keep that many, stratified by class, chosen by `seed`, in data order. Mean and std are the published ones where they
     exist, otherwise measured on all images returned. Raises ValueError of one line for whatever cannot be used.
     """
-    name, root = str(name_or_path), Path(root)
+    name, root = str(name_or_path), Path(instance("root", root, str | os.PathLike))
     place = os.path.expanduser(name)
     path, folder = Path(place), name not in DATASETS and os.path.isdir(place)
     for what, value in (("limit", limit), ("size", size), ("seed", seed)):
