@@ -154,8 +154,8 @@ OF_NAME = {  # what a name asks for, wherever it is a parameter
     "seed": partial(whole, least=0), "draws": partial(whole, least=0), "confidence": partial(fraction, ends="()"),
     "level": partial(fraction, ends="()"), "delta": partial(fraction, ends="[)", many=True), "input_dropout": fraction,
     "fpr": RATES, "tpr": RATES, "prior": RATES, "member": mask, "score": reals, "n0": whole, "n1": whole,
-    "k": partial(whole, least=0), "num_samples": whole, "samples": whole, "components": whole, "share": partial(fraction, ends="(]"),
-    "folds": partial(whole, least=2),
+    "k": partial(whole, least=0), "num_samples": whole, "samples": whole, "components": whole,
+    "share": partial(fraction, ends="(]"), "folds": partial(whole, least=2),
 }  # fmt: skip
 
 
