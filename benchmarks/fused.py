@@ -29,7 +29,7 @@ DIGITS = {"num_models": 16, "epochs": 20}
 POOLS = {
     "digits": DIGITS | {"model": "tinycnn"},
     "spiking": {"num_models": 16, "epochs": 8, "model": "snn", "model_args": {"base": "tinycnn", "timesteps": 4}},
-    "sde": {"num_models": 16, "epochs": 6, "model": "sdenet", "model_args": {"width": 8}},
+    "sde": {"num_models": 16, "epochs": 8, "model": "sdenet", "model_args": {"width": 8, "steps": 4}},
     "images": DIGITS | {"model": "tinycnn", "batch": 64},
 }
 WORDS = ("rmia", "nig", "lira_global", "lira_shrunk", "base", "attack_r", "watson", "song_mittal", "loss", "correctness")
@@ -94,7 +94,7 @@ def nothing(args) -> None:
         aucs = metrics.per_target(scores)["auc"]
         error = metrics.auc_null_error(*np.bincount(scores.member[0])) / np.sqrt(models)
         rows.append([models, scores.value.shape[1], f"{aucs.mean():.4f}", f"{error:.4f}"])
-    table(["null world: models", "samples", "mean AUC of fused", "its standard error under the null"], rows)
+    table(["null world: models", "samples", "mean AUC of fused", "standard error, targets independent"], rows)
 
 
 def main():

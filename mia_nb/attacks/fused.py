@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from numpy.polynomial.legendre import legvander
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
@@ -14,7 +16,7 @@ from mia_nb.attacks.margins import over_queries
 from mia_nb.attacks.reference import attack_r, rmia
 from mia_nb.types import Signals
 
-KNOTS = np.arange(1, 6) / 6  # of the cubic spline over the samples' ranks
+DEGREE = 8  # of the polynomials of the samples' ranks
 TAIL = 0.8  # the share of pseudo non-members below the centre of the second fit's weights
 PENALTY = 0.1  # scikit-learn's C
 
@@ -69,7 +71,7 @@ def fused(
         model = LogisticRegression(C=PENALTY, solver="newton-cholesky", tol=1e-8)
         model.fit(train, member, sample_weight=weight)
         odds = np.einsum("nf,f->n", train, model.coef_[0])
-        weight = 1 / (1 + np.exp(-4 * (odds - np.quantile(odds[~member], TAIL)) / odds.std()))
+        weight = 1 / (1 + np.exp(-4 * (odds - np.quantile(odds[~member], TAIL)) / max(odds.std(), 1e-9)))
     score = np.full(target.labels.shape, np.nan)
     score[usable] = np.einsum("nf,f->n", test, model.coef_[0]) + model.intercept_
     return score
@@ -127,26 +129,26 @@ def _ratio(signal, mask) -> tuple[np.ndarray, ...]:
     """(log-likelihood ratio, gap, log variance OUT, log variance IN, centre OUT, z IN, z OUT).
 
     As `nig`, but the prior of each side's variance and of the gap m_in - m_out between the sides is
-    a cubic spline of the sample's rank by its mean over the references: hard samples leak more. With
+    a polynomial of the sample's rank by its mean over the references: hard samples leak more. With
     v a side's variance given its prior, the gap is f + w (gap - f), w = t / (t + v_in / n_in +
-    v_out / n_out), f and t the splines of its mean and of its variance beyond that of the mean of
+    v_out / n_out), f and t the polynomials of its mean and of its variance beyond that of the mean of
     so few references; the centres then are the best of those this gap apart.
     """
     one, phi = signal[0][0], signal[1]
-    spline = _spline(phi.mean(0))
+    smooth = _smoother(phi.mean(0))
     n, mean, prior = [], [], []
     for side in (mask, ~mask):
         n.append(side.sum(0))
         mean.append(np.einsum("mn,mn->n", phi, side) / n[-1])
         ss = np.einsum("mn,mn->n", (phi - mean[-1]) ** 2, side)
         variance = ss / (n[-1] - 1)
-        usual = np.exp(spline(np.log(variance + 1e-12 + 1e-12 * variance.mean())))
+        usual = np.exp(smooth(np.log(variance + 1e-12 + 1e-12 * variance.mean())))
         a0, b0 = _prior(n[-1] - 1, ss / usual, np.ones(one.shape, bool), None)
         prior.append((a0 + (n[-1] - 1) / 2, b0 * usual + ss / 2))
     v_in, v_out = (b / np.maximum(a - 0.5, 0.5) for a, b in prior)
     noise, gap = v_in / n[0] + v_out / n[1], mean[0] - mean[1]
-    usual = spline(gap)
-    tau = np.maximum(spline((gap - usual) ** 2 - noise), 0.01 * noise)
+    usual = smooth(gap)
+    tau = np.maximum(smooth((gap - usual) ** 2 - noise), 0.01 * noise)
     gap = usual + tau / (tau + noise) * (gap - usual)
     precise_in, precise_out = n[0] / v_in, n[1] / v_out
     centre = ((mean[0] - gap) * precise_in + mean[1] * precise_out) / (precise_in + precise_out)
@@ -163,9 +165,8 @@ def _log_t(x, a, c) -> np.ndarray:
     return gammaln(a + 0.5) - gammaln(a) - np.log(a * c) / 2 - (a + 0.5) * np.log1p(x**2 / (2 * a * c))
 
 
-def _spline(level: np.ndarray):
-    """The function that smooths values (N,) over the ranks of the levels, by least squares."""
-    u = rankdata(level) / len(level)
-    basis = np.column_stack([u**0, u, u**2, u**3, *(np.maximum(u - knot, 0) ** 3 for knot in KNOTS)])
-    inverse = np.linalg.pinv(basis.T @ basis + 1e-6 * np.eye(basis.shape[1]))
+def _smoother(level: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """What smooths values (N,) by a polynomial of the levels' ranks, by least squares."""
+    basis = legvander(2 * rankdata(level) / len(level) - 1, DEGREE)
+    inverse = np.linalg.pinv(basis.T @ basis, hermitian=True)
     return lambda values: np.einsum("nb,b->n", basis, inverse @ (basis.T @ values))
