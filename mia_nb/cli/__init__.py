@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message):
-        self.exit(2, f"mia-nb: {message} (mia-nb --help)\n")
+        self.exit(2, f"mia-nb: {' '.join(message.split())} (mia-nb --help)\n")
 
 
 def _parser() -> argparse.ArgumentParser:
