@@ -153,7 +153,7 @@ OF_KIND = {  # what an annotation asks for; classes of the package are known by 
 OF_NAME = {  # what a name asks for, wherever it is a parameter
     "seed": partial(whole, least=0), "draws": partial(whole, least=0), "confidence": partial(fraction, ends="()"),
     "level": partial(fraction, ends="()"), "delta": partial(fraction, ends="[)", many=True), "input_dropout": fraction,
-    "fpr": RATES, "tpr": RATES, "prior": RATES, "member": mask, "score": reals, "n0": whole, "n1": whole,
+    "fpr": RATES, "tpr": RATES, "prior": RATES, "member": mask, "score": reals,
     "k": partial(whole, least=0), "num_samples": whole, "samples": whole, "components": whole,
     "share": partial(fraction, ends="(]"), "folds": partial(whole, least=2),
 }  # fmt: skip
@@ -162,16 +162,18 @@ OF_NAME = {  # what a name asks for, wherever it is a parameter
 def checked(function: Callable) -> Callable:
     """The function, its arguments checked by their names and annotations before it runs; ValueError of one line.
 
-    A parameter whose default is None may be None. What neither a name nor an annotation tells is left to the function.
+    None is allowed where it is the default or the annotation says so. What neither a name nor an annotation tells is left to
+    the function.
     """
     signature = inspect.signature(function)
     known = {name: _check_of(parameter) for name, parameter in signature.parameters.items()}
+    optional = {name for name, parameter in signature.parameters.items() if "None" in str(parameter.annotation)}
 
     @wraps(function)
     def call(*args, **options):
         for name, value in signature.bind(*args, **options).arguments.items():
-            parameter = signature.parameters[name]
-            if known[name] and value is not parameter.default:
+            left_out = value is signature.parameters[name].default or (value is None and name in optional)
+            if known[name] and not left_out:
                 known[name](name, value)
         return function(*args, **options)
 
@@ -198,7 +200,7 @@ def _check_of_kind(kind: str) -> Callable | None:
         if kind.startswith(start):
             inner = kind[len(start) : -1]
             item = inner.partition(", ")[2] if container is dict else inner
-            return None if item == "int" else partial(_each, kind=container, check=_check_of_kind(item))
+            return None if item in ("int", "str") else partial(_each, kind=container, check=_check_of_kind(item))
     return OF_KIND.get(kind)
 
 

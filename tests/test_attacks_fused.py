@@ -48,7 +48,7 @@ def test_fused_finds_nothing_where_nothing_leaks(models, queries):
 
 @pytest.mark.parametrize("models", [4, 6])
 def test_fewer_than_three_pairs_of_references_are_refused_in_one_line(models):
-    with pytest.raises(ValueError, match=rf"3 pairs.* got {models - 2} models.*use rmia") as refused:
+    with pytest.raises(ValueError, match=r"3 pairs.*use rmia") as refused:
         attacks.score("fused", gaussian(models, 100))
     assert "\n" not in str(refused.value)
 

@@ -356,7 +356,7 @@ def test_fair_coins_are_accepted():
      (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, guesses=4), "guesses=4: wanted 1 to 3"),
      (lambda: bound(100, 50.7, 40), "guesses=50.7: wanted a whole number"),
      (lambda: bound(100, 50, 40.9), "correct=40.9"), (lambda: bound(np.nan, 5, 4), "canaries=nan"),
-     (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, guesses=1.5), "guesses=1.5: wanted a whole number from 1 up"),
+     (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, guesses=1.5), "guesses=1.5: wanted a whole number"),
      (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, confidence=95), "95 % is 0.95"),
      (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=-1), "delta=-1"),
      (lambda: one_run(np.zeros(3), np.array([0, 1, np.nan]), delta=1e-5), "wanted booleans, or the whole numbers 0 and 1"),

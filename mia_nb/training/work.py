@@ -74,7 +74,7 @@ def recipe_of(folder: Folder) -> Recipe:
     """The recipe of a pool, out of its record; Corrupt where its entries are of types that no recipe has."""
     try:
         return Recipe.from_json(folder.recipe)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, ValueError) as error:
         raise folder.corrupt("recipe.json", error) from error
 
 
