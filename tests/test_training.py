@@ -552,3 +552,14 @@ def test_a_pipe_in_a_files_place_is_not_waited_for_but_made_again(images, finish
     os.mkfifo(pool.folder.path / name)
     train(MLP, images, tmp_path, strategy="plain")
     assert digests(pool.folder.path) == before and pool.folder.damaged() == []
+
+
+def test_force_removes_nothing_where_a_forged_mask_stops_the_training(tmp_path):
+    images = data.load("synthetic:n=40,size=8")
+    recipe = Recipe(num_models=2, epochs=1, batch=8)
+    folder = training.train_pool(recipe, images, root=tmp_path, progress=False).folder
+    folder.write_array("population.npy", np.array(True))  # its checksum is right
+    before = {name: folder.intact(name) for name in folder.files()}
+    with pytest.raises(ValueError, match="population.npy"):
+        training.train_pool(recipe, images, root=tmp_path, progress=False, force=True)
+    assert before == {name: folder.intact(name) for name in folder.files()}

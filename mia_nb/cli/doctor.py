@@ -91,7 +91,10 @@ def _browser() -> str:
 def _store(results: str) -> str:
     from mia_nb.cli import stored
 
-    folders, problems = store.folders(results), []
+    folders = store.folders(results)
+    known = {folder.path for folder in folders}
+    lost = [path.parent for path in Path(results).absolute().glob("*-*-*/manifest.jsonl") if path.parent not in known]
+    problems = [f"{path}: recipe.json is gone, so that nothing finds this result" for path in lost]
     for folder in folders:
         found, status = folder.verify(), stored.status(folder)
         problems += found or [f"{folder.path}: {status}"] * status.startswith("damaged")

@@ -26,6 +26,7 @@ from mia_nb.training.pool import Pool, load_pool
 from mia_nb.training.progress import Bar
 from mia_nb.training.work import (
     Helpers,
+    masks,
     recipe_of,
     remove_parts,
     trace_name,
@@ -197,6 +198,7 @@ def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> l
             raise ValueError(
                 f"{folder.path.name} is being trained by another process: wait for it, or stop it, before force=True"
             )
+        masks(folder)  # what cannot be trained again is refused before anything is removed
         with folder.lock():
             folder.remove(*(name for name in folder.files() if name.split("_")[0] in MADE))
     rows = left(folder, range(models))
