@@ -560,6 +560,6 @@ def test_force_removes_nothing_where_a_forged_mask_stops_the_training(tmp_path):
     folder = training.train_pool(recipe, images, root=tmp_path, progress=False).folder
     folder.write_array("population.npy", np.array(True))  # its checksum is right
     before = {name: folder.intact(name) for name in folder.files()}
-    with pytest.raises(ValueError, match="population.npy"):
+    with pytest.raises(ValueError, match=r"population\.npy"):
         training.train_pool(recipe, images, root=tmp_path, progress=False, force=True)
     assert before == {name: folder.intact(name) for name in folder.files()}

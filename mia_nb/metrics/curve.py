@@ -101,6 +101,9 @@ def auc(score, member) -> float:
 @checked
 def auc_null_error(n1, n0):
     """Standard error of an AUC when scores tell nothing: sqrt((n1 + n0 + 1) / (12 n1 n0))."""
+    for name, size in (("n1", n1), ("n0", n0)):
+        if not ((reals(name, size) >= 1) & (reals(name, size) < np.inf)).all():
+            raise ValueError(f"{name}={shown(size)}: wanted 1 or more")
     return np.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
 
 
