@@ -66,16 +66,11 @@ def compared(name: str, signals: Signals, warm: Signals) -> None:
     singles["rmia, temperature 2"] = attacks.score("rmia", warm)
     if signals.draws == "noise":
         singles["lira_joint"] = attacks.score("lira_joint", signals)
-    rows, ours, best = [], metrics.bootstrap(fused, FPR), metrics.intervals(fused, FPR)["value"]
+    rows = []
     for word, scores in {"fused": fused, **singles}.items():
-        drawn = ours if scores is fused else metrics.bootstrap(scores, FPR)
-        values, cells = metrics.intervals(scores, FPR, sampled=drawn), []
-        for what in SHOWN:
-            cells.append(shown(*values.loc[what, ["value", "low", "high"]]))
-        for what in SHOWN:  # as metrics.difference, without drawing for fused each time anew
-            ends = np.quantile(ours[what] - drawn[what], [0.025, 0.975])
-            cells.append("-" if scores is fused else shown(best[what] - values.loc[what, "value"], *ends, "+"))
-        rows.append([word, *cells])
+        own, apart = metrics.intervals(scores, FPR), metrics.difference(fused, scores, FPR)
+        cells = [shown(*own.loc[what]) for what in SHOWN]
+        rows.append([word, *cells, *("-" if scores is fused else shown(*apart.loc[what], "+") for what in SHOWN)])
     columns = "AUC | TPR at 1 % | TPR at .1 % | fused - it: AUC | TPR at 1 % | TPR at .1 %"
     models, queries, samples = signals.shape
     head = f"{name}: {models} models, {samples} samples, {queries} queries"
