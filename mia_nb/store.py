@@ -8,11 +8,9 @@ Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JS
 into memory: what nobody reads stays on the disk, what was read the system may drop again.
 
 A folder may come from anywhere, so nothing in it is trusted:
-
 * Names are plain (`is_plain`). A line of the manifest that names anything else, or is no record, is said and skipped.
 * Only regular files are read (`open_file`): a link, a pipe, a device or a folder in a file's place counts as no file.
 * Nothing outside is written or removed: a link is removed itself, and a result that is a link can only be read.
-
 What is checked when (docs/store.md):
     every read                          the file's checksum, then its form: JSON entries, array header, type, shape
     train_pool, query, mia-nb run       what they would otherwise make again is intact; damaged files are made again
@@ -387,6 +385,8 @@ def save_signals(folder: Folder, signals: Signals, samples: np.ndarray | None = 
 
 def _save(folder: Folder, models: int, rows: Iterable[dict], design: dict, info: dict, samples: np.ndarray | None) -> None:
     """Signals from the answers of one model after the other; until all is written there are none."""
+    if blocked := [f"{name}.npy" for name in FORMS if (folder.path / f"{name}.npy").is_dir()]:
+        raise folder.corrupt(blocked[0], "a folder stands in its place")
     listed, beside = folder.files(), {"samples": samples, **design}
     absent = [f"{name}.npy" for name, value in beside.items() if value is None]
     for name in (FINISHED, EARLIER, *absent):

@@ -568,3 +568,12 @@ def test_fields_that_signals_do_not_have_are_corrupt(folder, fields):
     folder.write_json("info.json", {"draws": "plain", "fields": fields})
     with pytest.raises(store.Corrupt, match=r"info\.json"):
         store.load_signals(folder)
+
+
+def test_a_folder_in_the_place_of_a_field_stops_new_signals_before_anything_is_removed(folder):
+    store.save_signals(folder, gaussian(4, 30))
+    (folder.path / "correct.npy").unlink()
+    (folder.path / "correct.npy").mkdir()
+    with pytest.raises(store.Corrupt, match=r"correct\.npy"):
+        store.save_signals(folder, gaussian(4, 30, seed=9))
+    assert folder.intact("margin.npy")
