@@ -200,7 +200,7 @@ def _check_of_kind(kind: str) -> Callable | None:
         if kind.startswith(start):
             inner = kind[len(start) : -1]
             item = inner.partition(", ")[2] if container is dict else inner
-            check = None if item == "str" else _check_of_kind(item)
+            check = None if item in ("str", "dict") else _check_of_kind(item)
             return None if item == "int" else partial(_each, kind=container, check=check)
     return OF_KIND.get(kind)
 

@@ -13,7 +13,7 @@ import yaml
 from mia_nb import metrics, plots, training
 from mia_nb.attacks import score
 from mia_nb.data import paired_membership
-from mia_nb.training import RECIPES, changes, label, labels
+from mia_nb.training import RECIPES, changes, label, labels, train
 from mia_nb.types import Recipe, Signals
 
 PRESETS = Path(__file__).resolve().parents[1] / "notebooks" / "presets"
@@ -75,7 +75,7 @@ def test_a_recipe_carries_a_name_exactly_when_it_has_all_its_entries(name):
 
 
 def test_the_name_is_found_where_defaults_of_the_optimiser_are_written_out():
-    recipe = training.train_pool.__globals__["complete"](Recipe().replace(**RECIPES["paper-nsde"]))
+    recipe = train.complete(Recipe().replace(**RECIPES["paper-nsde"]))
     assert "momentum" in recipe.optimizer_args and label(recipe).startswith("paper-nsde: ")
 
 

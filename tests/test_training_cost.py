@@ -77,7 +77,7 @@ def test_an_estimate_for_given_members_and_one_of_few_steps(images):
         ({"batch": 400}, {}, "batch=400 is more than"),
         ({"optimizer_args": {"foo": 1}}, {}, "do not fit sgd"),
         ({"loss": "tet"}, {}, "wants logits for each time step"),
-        ({}, {"workers": "dask:8"}, "this machine"),
+        ({}, {"workers": "dask:8"}, "wanted a whole number"),
         ({}, {"workers": 0}, "this machine"),
     ],
 )

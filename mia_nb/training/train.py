@@ -227,7 +227,6 @@ def plan_of(recipe: Recipe, images: Images, member: np.ndarray, population: np.n
     return Plan(recipe, images, member, torch.device("cpu"), False, False, start, kept)
 
 
-@checked
 def check(recipe: Recipe, images: Images, member: np.ndarray, population: np.ndarray, parent: Pool | None = None) -> None:
     """Refuse, before anything is written, what cannot be trained: ValueError of one line."""
     if recipe.defense is not None:
