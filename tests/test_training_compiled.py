@@ -528,5 +528,6 @@ def test_what_was_measured_holds_for_one_schedule_and_one_code(images, monkeypat
     assert len({*keys, execution._kind_of(plan)}) == 3
 
 
-def test_a_device_with_a_number_gets_one_process():
+def test_a_device_with_a_number_gets_one_process(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert execution.processes(MLP, "cuda:1", 4) == 1 and execution.processes(MLP, "cpu", 3) == 3

@@ -94,7 +94,7 @@ class Pool:
 
     def at(self, epoch: int) -> Pool:
         """The same pool with the weights that it had after this epoch; ValueError for one that was not kept."""
-        if whole("epoch", epoch) not in (kept := [*self.recipe.snapshots, self.recipe.epochs]):
+        if whole("epoch", epoch, 0) not in (kept := [*self.recipe.snapshots, self.recipe.epochs]):
             raise ValueError(
                 f"epoch {epoch} of pool {self.folder.path.name} was not kept; there are {', '.join(map(str, kept))} "
                 "(snapshots= of the recipe says which)"
