@@ -27,7 +27,7 @@ QUESTIONS = {
     "flows": ["--quick"],
     "privacy": ["--quick"],
     "loading": ["--quick"],
-    "coverage": ["--worlds", "40"],
+    "coverage": ["--quick"],
     "demo": ["--quick"],
     "explorers": ["--quick"],
     "fused": ["--quick"],
