@@ -166,10 +166,8 @@ def _family(contrast: Contrast) -> str:
 
 def _estimate(contrast: Contrast, measured, levels) -> tuple:
     """(value, interval per level): paired, of the strongest attack of each side."""
-    metric, sides = (
-        contrast.metric,
-        [_strongest(contrast.metric, [measured[cell] for cell in side]) for _, side in contrast.terms],
-    )
+    metric = contrast.metric
+    sides = [_strongest(metric, [measured[cell] for cell in side]) for _, side in contrast.terms]
     pair = measured[contrast.terms[0][1][0]][2].pair
     if contrast.ratio:
         (a, draws_a), (b, draws_b) = sides
