@@ -206,7 +206,7 @@ def ratio_interval(a, b, pair, draws_a=None, draws_b=None, *, confidence: float 
 
     r belongs to it where |mean(a - r b)| is at most half of the interval of a - r b (Fieller 1954, with the variances of
     `interval`). The upper end is inf where mean(b) is not resolved from 0. NaN with one pair.
-    Caveat: the covariance is half of what the variance of a + b is beyond those of a and b: approximate where a lower bound binds.
+    Caveat: the covariance is half of what the variance of a + b is beyond those of a and b: approximate where a bound binds.
     """
     values = np.column_stack([a, b])
     draws = None if draws_a is None else np.stack([draws_a, draws_b], 2)
