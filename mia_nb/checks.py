@@ -155,7 +155,7 @@ OF_NAME = {  # what a name asks for, wherever it is a parameter
     "level": partial(fraction, ends="()"), "delta": partial(fraction, ends="[)", many=True), "input_dropout": fraction,
     "fpr": RATES, "tpr": RATES, "prior": RATES, "member": mask, "score": reals,
     "k": partial(whole, least=0), "num_samples": whole, "samples": whole, "components": whole,
-    "share": partial(fraction, ends="(]"), "folds": partial(whole, least=2),
+    "share": fraction, "folds": partial(whole, least=2),
 }  # fmt: skip
 
 
