@@ -32,6 +32,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
 HOW = ("force", "workers")  # parameters that say how a run is done, not what comes out
 STARTS = 3  # attempts to start a kernel
+FORKING = "mia-nb-fork"  # the provisioner of mia_nb.cli.kernels
 SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipykernel)"}
 
 
@@ -210,7 +211,10 @@ def _kernel_environment() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as specs:
         spec = Path(specs, "kernels", "python3", "kernel.json")
         spec.parent.mkdir(parents=True)
-        spec.write_text(json.dumps({"argv": argv, "display_name": SPEC["display_name"], "language": "python"}))
+        kernel = {"argv": argv, "display_name": SPEC["display_name"], "language": "python"}
+        if importlib.metadata.entry_points(group="jupyter_client.kernel_provisioners", name=FORKING):
+            kernel["metadata"] = {"kernel_provisioner": {"provisioner_name": FORKING}}
+        spec.write_text(json.dumps(kernel))
         os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [specs, before.get("JUPYTER_PATH")]))
         os.environ |= {"JUPYTER_PREFER_ENV_PATH": "1", "JUPYTER_PLATFORM_DIRS": "1", "MIA_NB_MODE": "batch"}
         os.environ.pop("PYTHONWARNINGS", None)

@@ -1,0 +1,125 @@
+"""Kernels that are forked from one parent: quick, and each as if it were alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from mia_nb.cli import kernels
+from mia_nb.cli.run import Killed, execute
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="kernels are forked on Linux alone")
+pytestmark = [pytest.mark.notebook, linux]
+
+LEAVE = """
+import os, random, sys, threading, time, warnings
+import numpy as np, torch
+import mia_nb.store
+left = 1
+random.seed(0), np.random.seed(0), torch.manual_seed(0), torch.set_num_threads(3), torch.set_default_dtype(torch.float64)
+os.environ["LEFT"] = "1"
+warnings.filterwarnings("error", message="left")
+mia_nb.store.LEFT, sys.path[:0] = 1, ["/left"]
+kept = open("left.txt", "w")
+threading.Thread(target=time.sleep, args=(60,), name="left", daemon=True).start()
+os.chdir("/"), os.umask(0o077)
+"""
+FOUND = """
+import importlib, json, os, random, sys, threading, warnings
+import numpy as np, torch
+import mia_nb.store
+for module in MODULES: importlib.import_module(module)
+files = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{n}")]
+print(json.dumps({
+    "names": sorted(name for name in globals() if not name.startswith("_")),
+    "torch": [torch.get_num_threads(), str(torch.get_default_dtype())],
+    "environment": sorted(name for name in os.environ if name not in VARY),
+    "filters": sorted({str(one[:3]) for one in warnings.filters}),
+    "package": hasattr(mia_nb.store, "LEFT"), "path": sys.path,
+    "files": sorted(one for one in files if one.startswith("/") and "/dev/" not in one and ".ipynb" not in one),
+    "threads": sorted(one.name.split(" ")[0].split("-")[0] for one in threading.enumerate()),
+    "place": [os.getcwd(), os.umask(0o022), os.getpgid(0) == os.getpid()],
+    "main": [__name__, sys.argv[0].rsplit("/")[-1].split(".")[0]],
+}), "|", random.random(), np.random.rand(), torch.rand(1).item(), os.getppid())
+"""
+VARY = ("JPY_PARENT_PID", "MIA_NB_FORK")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended():
+    yield
+    kernels.close()
+
+
+def run(folder, *cells: str) -> str:
+    """What a notebook of these cells prints."""
+    source, out = folder / "in.ipynb", folder / "out.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), source)
+    execute(source, out, {}, quiet=True)
+    found = nbformat.read(out, 4).cells
+    return "".join(one.text for cell in found for one in cell.outputs if one.output_type == "stream")
+
+
+def test_a_kernel_finds_nothing_of_the_one_before_and_is_as_one_that_was_not_forked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(tmp_path, LEAVE)
+    look = FOUND.replace("VARY", repr(VARY)).replace("MODULES", repr(kernels.IMPORTED))
+    states, numbers = zip(*(run(tmp_path, look).split(" | ") for _ in range(2)), strict=True)
+    monkeypatch.setenv("MIA_NB_FORK", "0")
+    alone, other = run(tmp_path, look).split(" | ")
+    assert json.loads(states[0]) == json.loads(states[1]) == json.loads(alone)
+    one, two, three = (line.split() for line in (*numbers, other))
+    assert one[3] == two[3] != three[3] and three[3] == str(os.getpid())  # the first two have one parent
+    assert len({one[0], two[0], three[0]}) == len({one[1], two[1], three[1]}) == len({one[2], two[2], three[2]}) == 3
+
+
+def test_the_second_notebook_imports_in_less_than_half_a_second(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    everything = "from mia_nb import attacks, auditing, data, metrics, models, plots, query, training, widgets, workshop"
+    timed = f"import time\nstart = time.process_time()\n{everything}\nimport torch, pandas\nprint(time.process_time() - start)"
+    run(tmp_path, "1")
+    assert float(run(tmp_path, timed)) < 0.5
+
+
+def test_a_kernel_that_dies_or_whose_parent_was_killed_is_told_and_the_next_one_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kernels.close()
+    with pytest.raises(Killed, match="the kernel died in cell 1 of 1"):
+        run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    (parent,) = (one.process for one in kernels._parents.values())
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    assert run(tmp_path, "print(1 + 1)") == "2\n"
+
+
+def test_libraries_see_the_environment_that_they_read_at_import(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for threads in ("1", "2"):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        assert run(tmp_path, "import torch; print(torch.get_num_threads())") == f"{threads}\n"
+
+
+def test_a_killed_run_leaves_no_process_behind(tmp_path):
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from test_kernels import run; from pathlib import Path\n"
+    cell = "import os, signal, time; open('left', 'w').write(f'{os.getppid()} {os.getpid()}')\n"
+    cell += "os.kill(int(os.environ['RUNNER']), signal.SIGKILL); time.sleep(600)"
+    code += f"import os; os.environ['RUNNER'] = str(os.getpid()); run(Path('.'), {cell!r})"
+    done = subprocess.run([sys.executable, "-c", code, os.path.dirname(__file__)], cwd=tmp_path)
+    left = [int(word) for word in (tmp_path / "left").read_text().split()]
+    assert done.returncode == -signal.SIGKILL and len(left) == 2
+    deadline = time.monotonic() + 20
+    while any(map(alive, left)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid in left if alive(pid)]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs, and does not merely wait for its parent to notice."""
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
