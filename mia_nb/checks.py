@@ -25,6 +25,19 @@ def shown(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:120]}..."
 
 
+def duration(seconds: float) -> str:
+    """Seconds as one would say them: 0.4 s, 45 s, 12 min, 2 h 10 min, 3 d 4 h."""
+    if seconds < 90:
+        return f"{seconds:.{0 if seconds >= 9.5 else 1}f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24} d {hours % 24} h"
+
+
 def hint(value: Any, known: Iterable[str]) -> str:
     """ "; did you mean 'crop'?" where a known word is close, else nothing."""
     close = difflib.get_close_matches(str(value), list(known), 1)

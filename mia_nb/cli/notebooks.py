@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mia_nb.checks import LARGE, plain, shown
+from mia_nb.checks import LARGE, plain, positive, shown
 from mia_nb.types import Recipe
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -21,6 +21,7 @@ PLACES = (
     "results",
     "data_root",
 )  # parameters that say where things lie, not what they are: absolute, and not part of a run's key
+KEYS = {"notebook", "parameters", "share"}  # of a preset's step
 EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML 1.1 takes 1e-3 for text
 
 
@@ -34,10 +35,11 @@ class Parameter(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One notebook to run, with a value for each of its parameters."""
+    """One notebook to run, a value for each of its parameters, and how long it takes beside the others (for progress)."""
 
     notebook: Path
     parameters: dict[str, Any]
+    share: float = 1.0
 
 
 def folders(given: str | None = None) -> list[Path]:
@@ -95,12 +97,13 @@ def read_preset(name: str, where: list[Path]) -> list[dict]:
         raise ValueError(f"no preset named {name!r}{_hint(name, known)}")
     steps = read_yaml(path.read_text(encoding="utf-8"), str(path))
     for step in steps if isinstance(steps, list) else [None]:
-        if not isinstance(step, dict) or set(step) - {"notebook", "parameters"} or not isinstance(step.get("notebook"), str):
+        if not isinstance(step, dict) or set(step) - KEYS or not isinstance(step.get("notebook"), str):
             raise ValueError(
                 f"{path}: wanted a list of steps `- {{notebook: 01_train, parameters: {{epochs: 20}}}}`, found {shown(step)}"
             )
         if not isinstance(step.get("parameters") or {}, dict):
             raise ValueError(f"{path}: the parameters of {step['notebook']} must be `name: value` pairs")
+        positive(f"{path}: share of {step['notebook']}", step.get("share", 1))
     return steps
 
 
@@ -245,7 +248,7 @@ def plan(target: str, preset: str | None, given: Iterable[tuple[str, str]], wher
         values |= {name: fit(known[name], value) for name, value in written.items()}
         values |= {name: fit_text(known[name], text) for name, text in given if name in known}
         _check_recipe(values, known)
-        steps.append(Step(path, values))
+        steps.append(Step(path, values, step.get("share", 1)))
     return steps
 
 

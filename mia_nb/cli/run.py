@@ -23,6 +23,7 @@ from pathlib import Path
 import filelock
 
 from mia_nb import __version__, store
+from mia_nb.checks import duration
 from mia_nb.cli.notebooks import PACKAGE, PLACES, Step, read_parameters
 
 STATUS, REPORT, PROVENANCE = "status.json", "report.html", "provenance.json"
@@ -68,12 +69,18 @@ def run(name: str, steps: list[Step], results: str | Path, *, force: bool = Fals
             print(f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
             return folder
         folder.write_json(PROVENANCE, _provenance())
+        overall = Overall({file: step.share for step, file in zip(steps, files, strict=True)}, todo)
         for step, file in zip(steps, files, strict=True):
             if file in todo:
-                record[file] = _run_step(step, file, folder, record, force)
+                record[file] = _run_step(step, file, folder, record, force, overall)
+                overall.end(file)
+                page = report(folder, [name for name in files if name in record and record[name]["status"] == "done"])
+                if len(todo) > 1 and file == todo[0]:
+                    print(f"results so far, on a page that grows: {_short(page)}", flush=True)
             else:
                 print(f"{file:<22} cached")
-        report(folder, files)
+        if not todo:
+            report(folder, files)
     return folder
 
 
@@ -121,7 +128,7 @@ def read_status(folder: store.Folder) -> list[dict]:
     return steps
 
 
-def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: bool) -> dict:
+def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: bool, overall: Overall) -> dict:
     """Execute one notebook, keeping status.json up to date whatever happens."""
     started = time.monotonic()
     entry = {"notebook": step.notebook.stem, "file": file, "status": "running", "error": None, "seconds": 0.0}
@@ -136,7 +143,7 @@ def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: 
     write("running")
     folder.remove(file)
     try:
-        execute(step.notebook, folder.path / file, _to_inject(step, folder.path.parent, force))
+        execute(step.notebook, folder.path / file, _to_inject(step, folder.path.parent, force), overall=overall)
         folder.add(file)
         return write("done")
     except KeyboardInterrupt:
@@ -158,7 +165,7 @@ def _to_inject(step: Step, results: Path, force: bool) -> dict:
     return {name: value for name, value in values.items() if value != known[name].default}
 
 
-def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False) -> None:
+def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False, overall: Overall | None = None) -> None:
     """papermill with its traps closed: our interpreter as kernel, no stray warnings, braces in paths, errors in few lines."""
     import nbformat
     import papermill
@@ -168,7 +175,7 @@ def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False)
     node = nbformat.v4.upgrade(nbformat.read(notebook, as_version=4))
     node.metadata["kernelspec"] = SPEC
     node.metadata.pop("papermill", None)
-    progress = Progress(out.name, len(node.cells) + bool(parameters), quiet)  # papermill adds a cell
+    progress = Progress(out.name, len(node.cells) + bool(parameters), quiet, overall)  # papermill adds a cell
     place = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
     try:
         for attempt in range(STARTS):
@@ -243,11 +250,35 @@ def _explain(error: Exception, out: Path) -> Exception:
     return Failed("\n".join([*report, f"  done so far, with the whole trace: {_short(out)}"]))
 
 
+class Overall:
+    """How much of a run is done, from each notebook's share of it, and how long the rest may take."""
+
+    def __init__(self, shares: dict[str, float], todo: list[str]):
+        self.shares, self.left = shares, list(todo)
+        self.started, self.cached = time.monotonic(), self.done()
+
+    def done(self, part: float = 0.0) -> float:
+        """The share that is done, with this part of the notebook at hand."""
+        left = sum(self.shares[file] for file in self.left)
+        at_hand = self.shares[self.left[0]] * part if self.left else 0
+        return 1 - (left - at_hand) / sum(self.shares.values())
+
+    def line(self, part: float) -> str:
+        """`34 %, about 2 min left`; nothing of the time before a twentieth is done, when nobody knows."""
+        done, spent = self.done(part), time.monotonic() - self.started
+        known = done - self.cached
+        return f"{done:4.0%}" + (f", {duration(spent / known * (1 - done))} left" if known >= 0.05 else "")
+
+    def end(self, file: str) -> None:
+        self.left.remove(file)
+
+
 class Progress:
     """The last line a notebook wrote: rewritten in place on a terminal, twice a minute in a log."""
 
-    def __init__(self, name: str, cells: int, quiet: bool = False):
+    def __init__(self, name: str, cells: int, quiet: bool = False, overall: Overall | None = None):
         self.name, self.cells, self.quiet, self.cell, self.last = name, cells, quiet, 0, ""
+        self.overall = overall or Overall({name: 1.0}, [name])
         self.started = self.shown = time.monotonic()
 
     def write(self, text: str) -> None:
@@ -256,8 +287,7 @@ class Progress:
         self.last = parts[-1] if parts else self.last
         for said in (part.partition(" UserWarning: ")[2] for part in parts):
             if said and not self.quiet:
-                clear = "\r\x1b[K" if sys.stdout.isatty() else ""
-                print(f"{clear}mia-nb: {said}", flush=True)
+                print(f"{_clear()}mia-nb: {said}", flush=True)
         self._show()
 
     def flush(self) -> None:
@@ -270,17 +300,23 @@ class Progress:
     def end(self, word: str = "") -> None:
         if self.quiet:
             return
-        clear = "\r\x1b[K" if sys.stdout.isatty() else ""
-        print(f"{clear}{self.name:<22} {time.monotonic() - self.started:6.1f} s  {word}".rstrip(), flush=True)
+        spent = time.monotonic() - self.started
+        print(f"{_clear()}{self.name:<22} {spent:6.1f} s  {word}".rstrip(), flush=True)
 
     def _show(self) -> None:
         now, terminal = time.monotonic(), sys.stdout.isatty()
         if self.quiet or now - self.shown < (0.1 if terminal else 30):
             return
         self.shown = now
-        line = f"{self.name:<22} {now - self.started:6.1f} s  cell {self.cell}/{self.cells}  {self.last}"
+        within = re.search(r"(\d+) ?%", self.last)  # of a cell's own progress
+        part = max(0, self.cell - 1 + (int(within[1]) / 100 if within else 0)) / self.cells
+        line = f"{self.overall.line(part)}  {self.name} cell {self.cell}/{self.cells}  {self.last}"
         width = shutil.get_terminal_size().columns - 1
-        print(f"\r\x1b[K{line[:width]}" if terminal else line, end="" if terminal else "\n", flush=True)
+        print(f"{_clear()}{line[:width]}", end="" if terminal else "\n", flush=True)
+
+
+def _clear() -> str:
+    return "\r\x1b[K" if sys.stdout.isatty() else ""
 
 
 def _recipe(steps: list[Step]) -> dict:

@@ -8,22 +8,10 @@ import time
 
 from tqdm.auto import tqdm
 
+from mia_nb.checks import duration
 from mia_nb.training.execution import recorded_way
 
 LONG = 60  # seconds from which on a training says beforehand how long it will take
-
-
-def duration(seconds: float) -> str:
-    """Seconds as one would say them: 0.4 s, 45 s, 12 min, 2 h 10 min, 3 d 4 h."""
-    if seconds < 90:
-        return f"{seconds:.{0 if seconds >= 9.5 else 1}f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    hours = round(minutes / 60)
-    return f"{hours // 24} d {hours % 24} h"
 
 
 class Bar:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,6 +23,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from mia_nb import _forking
 from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Corrupt, Folder, content_key, find
 from mia_nb.training.clipped import group_of
@@ -339,12 +339,9 @@ class Helpers:
         # the same import path, so that a user's own model builders are found
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
         own = [{"CUDA_VISIBLE_DEVICES": gpus[(n + 1) % len(gpus)]} if len(gpus) > 1 else {} for n in range(count)]
-        command = [sys.executable, "-c", "from mia_nb.training.work import main; main()"]
         self.errors = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115  closed in __exit__
         self.processes = [
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment | gpu, text=True
-            )
+            _forking.popen("mia_nb.training.work:main", environment | gpu, errors)
             for errors, gpu in zip(self.errors, own, strict=True)
         ]
         self.readers: list[threading.Thread] = []
@@ -359,7 +356,7 @@ class Helpers:
                 process.stdin.flush()
 
     @staticmethod
-    def read(process: subprocess.Popen, progress: Progress) -> None:
+    def read(process, progress: Progress) -> None:
         """Pass a helper's reports on."""
         for line in process.stdout:
             if line.startswith("["):
