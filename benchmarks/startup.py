@@ -20,6 +20,7 @@ from common import ROOT, options, ratios, report, rounds, spread, table
 
 COMMAND = "from mia_nb.cli import main; import sys; sys.exit(main())"
 MODULES = ("mia_nb", "mia_nb.attacks", "mia_nb.widgets", "mia_nb.training", "mia_nb.cli")
+ANALYSIS = "from mia_nb import attacks, metrics, plots, widgets"
 OTHERS = ("numpy", "pandas", "plotly.graph_objects", "ipywidgets", "torch")
 LINE = re.compile(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)")
 TINY = ("-p", "num_models=2", "-p", "epochs=1", "-p", "limit=200")
@@ -51,6 +52,7 @@ def main() -> None:
     with report("Start-up", args.quick), tempfile.TemporaryDirectory() as results:
         runs = {"Python alone": partial(python, "-c", "")}
         runs |= {f"import {name}": partial(python, "-c", f"import {name}") for name in (*modules, *others)}
+        runs[ANALYSIS] = partial(python, "-c", ANALYSIS)
         runs |= {f"mia-nb {word}": partial(python, "-c", COMMAND, word) for word in ("--help", "list")}
         if not args.quick:
             words = ("-c", COMMAND, "run", "01_train", "--results", results, *TINY)
@@ -63,10 +65,10 @@ def main() -> None:
             rows.append([name, spread([1e3 * seconds for seconds in values], ".0f"), over])
         table(["fresh process", "ms", "over Python alone"], rows)
         rows = []
-        for name in modules:
-            spent = packages(f"import {name}")
+        for code in (*(f"import {name}" for name in modules), ANALYSIS):
+            spent = packages(code)
             most = ", ".join(f"{package} {ms:.0f}" for package, ms in spent.most_common(6))
-            rows.append([f"import {name}", f"{spent.total():.0f}", most])
+            rows.append([code, f"{spent.total():.0f}", most])
         table(["what", "importing, ms (with -X importtime, which slows it down)", "most of it"], rows)
 
 

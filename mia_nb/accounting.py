@@ -16,7 +16,6 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import brentq
 from scipy.special import erf, log_ndtr, ndtr, ndtri
 
 from mia_nb.checks import one_of
@@ -433,6 +432,8 @@ def _solve(accountant: str, factor: float, start: float, target: float, setting:
         high, low, stride = low, low - stride, 1.5 * stride
         if low < lowest:
             raise ValueError(f"epsilon={target} is met at noise_multiplier {NOISE_RANGE[0]:g} already: ask for less")
+    from scipy.optimize import brentq
+
     root = math.exp(brentq(excess, low, high, xtol=1e-5))
     digit = 10.0 ** (math.floor(math.log10(root)) - 3)
     multiple = math.ceil(root / digit)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.polynomial.legendre import legvander
 from scipy.special import gammaln
-from scipy.stats import rankdata
 
 from mia_nb.attacks.inputs import sides
 from mia_nb.attacks.likelihood import _prior, nig
@@ -168,6 +167,8 @@ def _log_t(x, a, c) -> np.ndarray:
 
 def _smoother(level: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """What smooths values (N,) by a polynomial of the levels' ranks, by least squares."""
-    basis = legvander(2 * rankdata(level) / len(level) - 1, DEGREE)
+    _, place, ties = np.unique(level, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
+    basis = legvander(2 * ranks / len(level) - 1, DEGREE)
     inverse = np.linalg.pinv(basis.T @ basis, hermitian=True)
     return lambda values: np.einsum("nb,b->n", basis, inverse @ (basis.T @ values))

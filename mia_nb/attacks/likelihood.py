@@ -6,7 +6,6 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import betaln, digamma, gammaln, hyp2f1, log_ndtr, polygamma, stdtr
 
 from mia_nb.attacks.inputs import Sides, columns, combination, one_of, own, per_query, sides, theirs
@@ -351,6 +350,8 @@ def _prior(free, ss, audited, a0, between=None) -> tuple[float, float]:
         excess = log_variance.var() - polygamma(1, half).mean()
         a0 = PRIOR_CAP
         if excess > polygamma(1, PRIOR_CAP):
+            from scipy.optimize import brentq
+
             a0 = np.exp(brentq(lambda x: np.log(polygamma(1, np.exp(x)) / excess), -30, np.log(PRIOR_CAP)))
     return a0, np.exp(log_variance.mean() + digamma(a0))
 

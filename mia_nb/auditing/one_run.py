@@ -10,9 +10,18 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import brentq
-from scipy.special import betaincc, betainccinv, betaincinv, expit, ndtr, ndtri
-from scipy.stats import binom, chi2
+from scipy.special import (
+    bdtr,
+    bdtrc,
+    betaincc,
+    betainccinv,
+    betaincinv,
+    chdtr,
+    chdtrc,
+    expit,
+    ndtr,
+    ndtri,
+)
 
 from mia_nb.accounting import gaussian_epsilon
 from mia_nb.attacks import score as run_attack
@@ -167,6 +176,8 @@ def _steinke(m, r, v, delta, alpha) -> float:
 
     if v == 0 or excess(0.0) >= 0:
         return 0.0
+    from scipy.optimize import brentq
+
     wrong = betainccinv(r - v + 1, v, alpha)
     return float(brentq(excess, 0.0, math.log1p(-wrong) - math.log(wrong) + TOLERANCE, xtol=TOLERANCE))
 
@@ -230,6 +241,8 @@ def _xiang(m, r, errors, alpha) -> float:
 
     if probability(0.0) >= alpha:
         return 0.0
+    from scipy.optimize import brentq
+
     high = 1.0
     while probability(high) < alpha:
         high *= 2
@@ -333,14 +346,15 @@ def check_bernoulli(member) -> None:
             raise ValueError(f"{models - len(canonical)} of {models} masks equal another or its complement (pairs): {advice}")
     sums = member.sum(1)
     off = int(np.abs(2 * sums - samples).max())
-    near = float(binom.cdf((samples + off) // 2, samples, 0.5) - binom.cdf((samples - off + 1) // 2 - 1, samples, 0.5))
+    most = (samples + off) // 2
+    near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
     if models * math.log(max(near, 1e-300)) < math.log(HALVES):
         raise ValueError(f"all {models} masks have {sums.min()} to {sums.max()} members of {samples} (exact halves): {advice}")
-    if binom.cdf(min(sums.sum(), member.size - sums.sum()), member.size, 0.5) < CHANCE / 2:
+    if bdtr(min(sums.sum(), member.size - sums.sum()), member.size, 0.5) < CHANCE / 2:
         raise ValueError(f"{sums.sum() / member.size:.1%} of the mask are members, too far from one half: {advice}")
     if models > 1:
         spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
-        if min(chi2.cdf(spread, samples), chi2.sf(spread, samples)) < CHANCE / 2:
+        if min(chdtr(samples, spread), chdtrc(samples, spread)) < CHANCE / 2:
             raise ValueError(
                 f"the number of models that saw a sample varies {spread / samples:.2f} times as much as with coins: {advice}"
             )

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from scipy.stats import rankdata
+import pandas as pd
 
 from mia_nb._image_files import npz_arrays
 from mia_nb.auditing.one_run import check_bernoulli
@@ -273,9 +272,11 @@ def _check_rows(signals: Signals, where: str) -> None:
     audited = ~signals.population
     margin, member = signals.margin.mean(1)[:, audited], signals.member[:, audited]
     n1, n0 = member.sum(1), (~member).sum(1)
-    ranks = rankdata(margin - margin.mean(0), axis=1)
+    ranks = pd.DataFrame(margin - margin.mean(0)).rank(axis=1).to_numpy()
     values = ((ranks @ member.T) - n1 * (n1 + 1) / 2) / (n1 * n0)  # AUC of a model and a row
     errors = (values - 0.5) / auc_null_error(n1, n0)
+    from scipy.optimize import linear_sum_assignment
+
     order = linear_sum_assignment(errors, maximize=True)[1]
     own, best = errors.diagonal(), errors[np.arange(len(order)), order]
     if ((best > INVERTED) & (own < LOST)).any():

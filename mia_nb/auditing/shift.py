@@ -6,11 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import chi2, chi2_contingency
-from sklearn.decomposition import PCA
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold
-from sklearn.preprocessing import StandardScaler
+from scipy.special import chdtrc
 
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import auc as area_under
@@ -69,10 +65,15 @@ def shift_guard(
     if min(n1, n0) < folds:
         raise ValueError(f"{n1} members and {n0} non-members: {folds} folds need at least that many of each")
     table = _histograms(labels, member)
-    classes_p = float(chi2_contingency(table, correction=False).pvalue) if table.shape[1] > 1 else 1.0
+    far = _chi_square(table[0], table.sum(0), member.mean())
+    classes_p = float(chdtrc(table.shape[1] - 1, far)) if table.shape[1] > 1 else 1.0
     pixels = x.reshape(len(x), -1).astype(np.float32)
     if (pixels == pixels[0]).all():
         return ShiftGuard(*_verdict(math.nan, math.nan, classes_p, n1, n0))._replace(passed=False)
+    from sklearn.decomposition import PCA  # a second of start-up
+    from sklearn.model_selection import StratifiedKFold
+    from sklearn.preprocessing import StandardScaler
+
     pixels = StandardScaler().fit_transform(pixels)
     size = min(components, *pixels.shape)
     solver = "randomized" if size < min(pixels.shape) else "full"
@@ -84,6 +85,8 @@ def shift_guard(
 
 
 def _held_out(features, member, train, test) -> float:
+    from sklearn.linear_model import LogisticRegression
+
     model = LogisticRegression(max_iter=1000).fit(features[train], member[train])
     return area_under(model.decision_function(features[test]), member[test])
 
@@ -123,7 +126,7 @@ def class_mix(labels, member, *, seed: int = 0) -> float:
             continue
         found = _chi_square(counts[0], total, share)
         if total.min() * min(share, 1 - share) >= 5:
-            p = chi2.sf(found, len(total) - 1)
+            p = chdtrc(len(total) - 1, found)
         else:
             for draws in (200, 1000 + 200 * len(member)):  # few where that settles it
                 drawn = rng.multivariate_hypergeometric(total, inside.sum(), draws)
@@ -204,5 +207,5 @@ def _fixed(splits: np.ndarray) -> str:
         return "there is a single split"
     often, share = splits.sum(0), splits.mean(1)
     spread = ((often - often.mean()) ** 2).sum() / (share * (1 - share)).sum()
-    more_than_chance = chi2.sf(spread, len(often) - 1) < MIX
+    more_than_chance = chdtrc(len(often) - 1, spread) < MIX
     return "some samples are members of more models than others" if more_than_chance else ""

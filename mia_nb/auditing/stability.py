@@ -6,7 +6,6 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from scipy.stats import hypergeom
 
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, counts
@@ -151,6 +150,8 @@ def _jaccard(a: np.ndarray, b: np.ndarray) -> float:
 
 def _chance(a: int, b: int, n1: int) -> float:
     """E |A and B| / |A or B| of independent random sets of a and b among n1: hypergeometric."""
+    from scipy.stats import hypergeom  # a second of start-up
+
     common = np.arange(max(0, a + b - n1), min(a, b) + 1)
     with np.errstate(invalid="ignore"):
         return float((hypergeom.pmf(common, n1, a, b) * common / (a + b - common)).sum())

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 from scipy.special import comb
-from scipy.stats import false_discovery_control
 
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked
@@ -82,7 +81,7 @@ def vulnerability(
         if not method.startswith("exact") and np.median(smallest[able]) <= 1 / (permutations + 1):
             more = f"take more than {permutations} permutations"
     q = np.full(len(p), np.nan)
-    q[able] = false_discovery_control(p[able])
+    q[able] = _benjamini_hochberg(p[able])
     table = pd.DataFrame({"sample": np.arange(len(auc)), "auc": auc, "t_in": t_in, "t_out": t_out})
     with np.errstate(divide="ignore"):
         table["resolution"] = np.where(able, 1.0 / (t_in * t_out), np.nan)
@@ -100,6 +99,13 @@ def null_scores(attack, signals: Signals, *, draws: int = 200, seed: int = 0, ta
     """
     for mask in redraw(signals, draws, np.random.default_rng(seed)):
         yield run_attack(attack, replace(signals, member=mask), targets=targets)
+
+
+def _benjamini_hochberg(p: np.ndarray) -> np.ndarray:
+    order, count = np.argsort(p), len(p)
+    q = np.empty(count)
+    q[order] = np.minimum.accumulate((p[order] * (count / np.arange(1, count + 1)))[::-1])[::-1]
+    return np.minimum(q, 1)
 
 
 def _disjoint(info: dict) -> bool:

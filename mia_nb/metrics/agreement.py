@@ -8,7 +8,6 @@ from math import comb
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 
 from mia_nb.attacks import score
 from mia_nb.checks import checked
@@ -114,12 +113,19 @@ class _Halves:
         """(pools, pools) Spearman correlation between opposite halves, on the samples kept, mean over cuts and directions."""
         found = []
         for one, other in cuts:
-            ranks = [rankdata(self.means(side)[:, kept], axis=1) for side in (one, other)]
+            means = (pd.DataFrame(self.means(side)[:, kept]) for side in (one, other))
+            ranks = (frame.rank(axis=1).to_numpy() for frame in means)
             x, y = (r - r.mean(1, keepdims=True) for r in ranks)
             size = np.sqrt(np.outer((x**2).sum(1), (y**2).sum(1)))
             across = np.divide(x @ y.T, size, out=np.zeros_like(size), where=size > 0)
             found.append((across + across.T) / 2)
         return np.mean(found, axis=0)
+
+
+def rank_correlation(x, y) -> float:
+    """Spearman's correlation of two vectors; NaN where one of them is constant."""
+    with np.errstate(invalid="ignore"):
+        return float(np.corrcoef(pd.Series(x).rank(), pd.Series(y).rank())[0, 1])
 
 
 def _cuts(units: Iterable[int], splits: int, seed: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import ndtr, stdtrit
 
 from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
@@ -107,7 +106,7 @@ def holm(p) -> np.ndarray:
 
 
 def _two_sided(value, error):
-    return 2 * norm.sf(np.abs(np.asarray(value) - 0.5) / error)
+    return 2 * ndtr(-np.abs(np.asarray(value) - 0.5) / error)
 
 
 def _worst(test: str, names: list[str], values: np.ndarray, error: float) -> list[tuple]:
@@ -211,7 +210,7 @@ def _redrawn(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool
             for mask in redraw(signals, draws, rng)
         ]
     )
-    rows, most = [], student.isf(norm.sf(REDRAW_ERRORS), draws - 1)
+    rows, most = [], -stdtrit(draws - 1, ndtr(-REDRAW_ERRORS))
     for (name, attack), null in zip(attacks.items(), redrawn.T, strict=True):
         real = _mean_auc(signals, attack, units, keep_mate, targets)
         error = null.std(ddof=1) / np.sqrt(draws)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
-from scipy.stats import spearmanr
 
+from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.plots.style import GREY, LINES, MEMBER, NON_MEMBER, finish, translucent
 from mia_nb.plots.views import POINTS
 
@@ -72,7 +72,7 @@ def score_points(x, y, member=None, *, names: tuple[str, str], numbers=None, poi
         place = {"x": _packed(x[mine]), "y": _packed(y[mine]), "customdata": _packed(numbers[mine], np.int32)}
         hover = "sample %{customdata}: %{x:.3g}, %{y:.3g}"
         data.append({"type": "scattergl", "mode": "markers", "name": name, "marker": marker, "hovertemplate": hover} | place)
-    agree = spearmanr(x[finite], y[finite]).statistic if there > 2 else np.nan
+    agree = rank_correlation(x[finite], y[finite]) if there > 2 else np.nan
     sentence = f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {there:,} samples"
     note = "click a point, or draw a lasso around some" + (f"; {len(shown):,} drawn" if len(shown) < there else "")
     axes = {"xaxis": {"title": {"text": f"score: {names[0]}"}}, "yaxis": {"title": {"text": f"score: {names[1]}"}}}

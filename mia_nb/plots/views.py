@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
-from scipy.stats import spearmanr
 
 from mia_nb import metrics
+from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.plots.style import GREY, LINES, MARKERS, MEMBER, NON_MEMBER, finish, name_of, named, row_of, targets, translucent
 from mia_nb.types import Scores
 
@@ -99,7 +99,7 @@ def scatter(
     for row, col in ((1, 1), (2, 2)):
         figure.update_xaxes(showticklabels=False, ticks="", row=row, col=col)
         figure.update_yaxes(showticklabels=False, ticks="", row=row, col=col)
-    agree = spearmanr(x[finite], y[finite]).statistic
+    agree = rank_correlation(x[finite], y[finite])
     sentence = f"{names[0]} and {names[1]} rank the samples of target {target} with correlation {agree:.2f}"
     return finish(figure, sentence, f"{len(shown):,} of {len(x):,} samples drawn; the margins hold all", height=560)
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import ipywidgets as W
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
 
 from mia_nb import auditing
 from mia_nb.attacks.margins import over_queries
+from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.plots import samples as pictures
 from mia_nb.types import Scores
@@ -184,7 +184,7 @@ def ranking(scores: Scores, *, page: int = PAGE) -> Ranking:
         parts.append(separations(rows_of(scores, rows))[0] if len(rows) else np.full(len(value), np.nan))
     known = np.flatnonzero(np.isfinite(parts[0]) & np.isfinite(parts[1]))
     tops = [set(known[np.argsort(-part[known], kind="stable")[:page]]) for part in parts]
-    alike = float(spearmanr(parts[0][known], parts[1][known]).statistic) if len(known) > 2 else np.nan
+    alike = rank_correlation(parts[0][known], parts[1][known]) if len(known) > 2 else np.nan
     return Ranking(value, half, units, order[~np.isnan(value[order])], (alike, len(tops[0] & tops[1])))
 
 

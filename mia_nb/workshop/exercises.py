@@ -7,7 +7,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtrc
 
 from mia_nb import accounting, attacks, metrics
 from mia_nb.workshop.cube import group
@@ -107,10 +107,10 @@ def _judge(number, truths, praise, mistakes, hint, *, tolerance=5e-4, share=Fals
 
 
 def _luck(value, cube: Cube) -> tuple[bool, str]:
-    number, least = _number(value), int(np.flatnonzero(binom.sf(np.arange(21) - 1, 20, 0.5) < 0.05)[0])
+    number, least = _number(value), int(np.flatnonzero(bdtrc(np.arange(21) - 1, 20, 0.5) < 0.05)[0])
     if number != round(number) or not 0 <= number <= 20:
         return False, "A whole number from 0 to 20 is wanted."
-    chance = float(binom.sf(number - 1, 20, 0.5))
+    chance = float(bdtrc(number - 1, 20, 0.5))
     if number < least:
         return False, f"A coin gets {number:.0f} or more of 20 right in {chance:.1%} of all games; fewer than 5 % are wanted."
     if number > least:
