@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import IO, Any
 
 IMPORTED = (
@@ -27,7 +28,8 @@ IMPORTED = (
     "mia_nb.metrics", "mia_nb.models", "mia_nb.plots", "mia_nb.query", "mia_nb.training", "mia_nb.widgets", "mia_nb.workshop",
 )  # fmt: skip
 # what libraries read once, when they are imported: a parent with other values cannot serve
-READ_ON_IMPORT = ("CUDA", "KMP_", "LD_", "MIA_NB", "MKL_", "NUMEXPR", "OMP_", "OPENBLAS", "PYTHON", "TORCH")
+READ_ON_IMPORT = ("CUDA", "KMP_", "LD_", "MKL_", "NUMEXPR", "OMP_", "OPENBLAS", "PYTHON", "TORCH")
+PLACE = Path(__file__).resolve().parents[1]  # children see this package, whatever lies in their working directory
 PATIENCE = 120.0  # seconds for the parent's imports; a busy machine takes 30
 LONGEST = 2**20  # bytes of a message
 
@@ -106,7 +108,7 @@ def possible() -> bool:
 def parent_for(env: dict[str, str]) -> Parent:
     """The living parent of children in this environment, started where there is none."""
     read = sorted((name, value) for name, value in env.items() if name.startswith(READ_ON_IMPORT))
-    key = (os.getpid(), os.getcwd(), tuple(read))
+    key = (os.getpid(), tuple(read))
     with _lock:
         if key in _parents and _parents[key].process.poll() is not None:
             _parents.pop(key).close()
@@ -115,7 +117,7 @@ def parent_for(env: dict[str, str]) -> Parent:
             command = [sys.executable, "-c", f"from mia_nb._forking import main; main({theirs.fileno()})"]
             # in a session of its own: Ctrl-C is for the notebook that runs
             process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], env=env, stdin=subprocess.DEVNULL, start_new_session=True
+                command, pass_fds=[theirs.fileno()], env=env, cwd=PLACE, stdin=subprocess.DEVNULL, start_new_session=True
             )
             theirs.close()
             _parents[key] = Parent(ours, process)
@@ -155,7 +157,7 @@ def main(channel: int) -> None:
     for name in IMPORTED:
         with contextlib.suppress(ImportError):  # who needs it will say what is missing
             importlib.import_module(name)
-    sys.path.remove("")  # the working directory
+    sys.path.remove("")  # that was for this package
     torch = sys.modules["torch"]
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimiser makes torch import half of itself
     set_by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}

@@ -304,11 +304,31 @@ def test_progress_is_the_last_line_written_and_rewritten_in_place_on_a_terminal(
     progress.shown -= 1
     progress.write("epoch 1\repoch 2\n\x1b[31m \n")
     out = capsys.readouterr().out
-    assert out.startswith("\r\x1b[Ka.ipynb") and out.endswith("cell 0/4  epoch 2") and "epoch 1" not in out
+    assert out == "\r\x1b[K  0%  a.ipynb cell 0/4  epoch 2"
     progress.write("epoch 3\n")
     assert capsys.readouterr().out == ""  # ten times a second is enough
     progress.end("failed")
     assert re.fullmatch(r"\r\x1b\[Ka.ipynb +0.0 s  failed\n", capsys.readouterr().out)
+
+
+def test_a_run_says_what_share_is_done_and_how_long_the_rest_may_take(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
+    overall = runner.Overall({"a": 1, "b": 2, "c": 1}, todo=["b", "c"])  # a is there
+    assert overall.line(0.0) == " 25%"
+    now[0] = 20.0
+    assert overall.line(0.5) == " 50%, 40 s left"  # 20 s for a quarter of it all, and a half is left
+    overall.end("b")
+    assert overall.line(0.0) == " 75%, 10 s left" and overall.line(1.0) == "100%, 0.0 s left"
+
+
+def test_what_a_cell_says_of_itself_counts(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    progress = runner.Progress("a.ipynb", 4)
+    progress.next_cell({}, 1)
+    progress.shown -= 1
+    progress.write("training 8 networks: 40 %, loss 1, 8 s left\n")
+    assert "\x1b[K 35%" in capsys.readouterr().out  # one cell of four, and .4 of the second
 
 
 def test_a_warning_of_a_notebook_stays_on_the_screen_as_one_line(capsys):
