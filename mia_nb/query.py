@@ -99,8 +99,7 @@ def query(
         **_given(output=output, output_args=output_args),
     }
     folder, key = _place(pool, images, rows, options)
-    batch = _together(pool, images, noise, batch)
-    ask = partial(_ask, pool, images, rows, options, draws, device, batch, progress, folder)
+    ask = partial(_ask, pool, images, rows, options, draws, device, _together(pool, images, noise, batch), progress, folder)
     with pool.folder.lock(f"signals-{key[:12]}"):
         signals = (None if force else _stored(folder, progress)) or _anew(pool, folder, key, options, force, ask)
         _record(folder, pool, images, signals, device)
