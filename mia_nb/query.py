@@ -13,14 +13,13 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from tqdm.auto import tqdm
 
 from mia_nb import data, defenses, store
 from mia_nb.checks import LARGE, checked, fraction, instance, plain, positive, row_numbers, shown, whole
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
-from mia_nb.models.solvers import ADAPTIVE, BlownUp
+from mia_nb.models.solvers import BACKENDS, BlownUp, Draws
 from mia_nb.training import Pool, mix
 from mia_nb.training.execution import cores, device_of
 from mia_nb.training.loop import DTYPES, build, fitting
@@ -30,6 +29,7 @@ from mia_nb.types import Images, Signals
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 CACHED = "signals {}: {} models x {} queries x {} samples, cached\n"
 BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
+VALUES = 2**17  # pixels asked together: small operations mostly wait for each other
 
 
 @checked
@@ -48,7 +48,7 @@ def query(
     temperature: float = 1.0,
     output: str | None = None,
     output_args: dict | None = None,
-    batch: int = 512,
+    batch: int | None = None,
     seed: int = 0,
     device: str | None = None,
     progress: bool = True,
@@ -75,10 +75,10 @@ def query(
     instead of logits, dependent on the companions in a batch (train mode left on), random without `noise`, not random with it.
     Caveat: membership is the pool's own mask where the images are its own; other images come back with member all False.
     """
-    queries, batch, seed = whole("queries", queries), whole("batch", batch), whole("seed", seed, -LARGE)
+    queries, seed = whole("queries", queries), whole("seed", seed, -LARGE)
+    limit = limit if limit is None else whole("limit", limit)
     input_dropout = plain(fraction("input_dropout", input_dropout, "[)"))
     device, temperature = device_of(device, here=False), float(positive("temperature", temperature))
-    limit = limit if limit is None else whole("limit", limit)
     if output is not None or output_args:
         output_args = defenses.output_arguments(output, output_args, len(images.classes))
     per_step, rows = "cumulative" if per_step is True else per_step, _rows(pool, models)
@@ -99,11 +99,19 @@ def query(
         **_given(output=output, output_args=output_args),
     }
     folder, key = _place(pool, images, rows, options)
-    ask = partial(_ask, pool, images, rows, options, draws, device, max(batch // BLOCK, 1) * BLOCK, progress, folder)
+    ask = partial(_ask, pool, images, rows, options, draws, device, _together(pool, images, noise, batch), progress, folder)
     with pool.folder.lock(f"signals-{key[:12]}"):
         signals = (None if force else _stored(folder, progress)) or _anew(pool, folder, key, options, force, ask)
         _record(folder, pool, images, signals, device)
     return signals
+
+
+def _together(pool: Pool, images: Images, noise: bool | None, batch: int | None) -> int:
+    """Images in one forward pass, in whole blocks: `batch`, or 512, of tiny ones more. Noisy answers
+    do not depend on `batch`; the global generator takes one seed, and so one block at a time."""
+    most = max(VALUES // images.x[0].numel() // BLOCK, 1) * BLOCK
+    batch = max(most, 512) if batch is None else max(whole("batch", batch) // BLOCK, 1) * BLOCK
+    return batch if not noise else most if _own_noise(pool) else BLOCK
 
 
 def _anew(pool: Pool, folder: store.Folder, key: str, options: dict, force: bool, ask) -> Signals:
@@ -230,6 +238,8 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
     modules: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
     for _ in range(side_by_side):
         modules.put(module := pool.model(rows[0]).to(device))
+        if device.type == "cpu" and timesteps(module) and _named(pool):  # others may view
+            module.to(memory_format=torch.channels_last)
     labels = images.y.cpu().numpy()
     info = {"draws": draws, "pool": pool.key, **_family(pool, module), "dataset": images.name, **options}
 
@@ -271,7 +281,12 @@ def _chosen(population: np.ndarray, limit: int | None, secret: np.ndarray) -> np
 
 def _own_noise(pool: Pool) -> bool:
     """Whether all noise of the pool's models is that of SDE blocks, which can be given a generator each."""
-    return pool.recipe.model in FLOWS and ":" not in architecture(pool.recipe.model, pool.recipe.model_args)
+    return pool.recipe.model in FLOWS and _named(pool)
+
+
+def _named(pool: Pool) -> bool:
+    """Whether the pool's network, or the one that it is made from, is one of `models.MODELS`."""
+    return ":" not in architecture(pool.recipe.model, pool.recipe.model_args)
 
 
 def _answers(module: nn.Module, images: Images, model: int, options: dict, dtype: str, batch: int) -> np.ndarray:
@@ -279,8 +294,8 @@ def _answers(module: nn.Module, images: Images, model: int, options: dict, dtype
     ask = partial(_forward, _prepare(module.eval(), options["noise"]), dtype)
     _doubt(ask, images, model, len(images.classes), dtype, options["noise"])
     ask = partial(ask, per_step=options.get("per_step"))
-    if any(block.solver["method"] in ADAPTIVE for _, block in neural_de.flow_blocks(module)):
-        batch = BLOCK  # its steps are chosen for all images of a batch together
+    if any(block.solver["method"] in BACKENDS for _, block in neural_de.flow_blocks(module)):
+        batch = BLOCK  # its steps or its noise are those of all images of a batch together
 
     def answer(images: Images) -> np.ndarray:
         one = partial(_logits, ask, images, model, options=options, dtype=dtype, steps=timesteps(module))
@@ -356,7 +371,7 @@ def _logits(ask, images: Images, model: int, q: int, batch: int, *, options: dic
         if p := options["input_dropout"]:
             x = x * _masks(x, p, sizes, seeds, steps if options.get("mask_scope") == "step" else None)
         if options["noise"]:
-            answers += _noisy(ask, x, sizes, [(options["seed"], model, q, b) for b in blocks])
+            answers.append(_noisy(ask, x, sizes, [(options["seed"], model, q, b) for b in blocks]))
         else:
             answers += [ask(few) for few in x.split(part, -4)]
     return torch.cat(answers, -2).double().cpu().numpy()
@@ -380,28 +395,13 @@ def _masks(x: Tensor, p: float, sizes: list[int], seeds: list[tuple], steps: int
     return masks if steps else masks[0]
 
 
-def _noisy(ask, x: Tensor, sizes: list[int], seeds: list[tuple]) -> list[Tensor]:
-    """Block by block, each under its own seed: SDE blocks draw from a generator of this thread, the rest from torch's global
-    one, which `_ask` gives back as found."""
-    answers = []
-    for part, words in zip(x.split(sizes), seeds, strict=True):
-        torch.manual_seed(seed := mix(*words, "noise"))
-        with Draws(torch.Generator(x.device).manual_seed(seed)):
-            answers.append(ask(part))
-    return answers
-
-
-class Draws(TorchFunctionMode):
-    """While on, in this thread, randn_like draws from a generator."""
-
-    def __init__(self, generator: torch.Generator):
-        super().__init__()
-        self.generator = generator
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is torch.randn_like:
-            return torch.randn(args[0].shape, generator=self.generator, dtype=args[0].dtype, device=args[0].device)
-        return function(*args, **(kwargs or {}))
+def _noisy(ask, x: Tensor, sizes: list[int], seeds: list[tuple]) -> Tensor:
+    """Answers with every block under its own seed: SDE blocks draw from generators of this thread,
+    the rest, of which one block comes, from torch's global one, which `_ask` gives back as found."""
+    seeds = [mix(*words, "noise") for words in seeds]
+    torch.manual_seed(seeds[0])
+    with Draws([torch.Generator(x.device).manual_seed(seed) for seed in seeds], sizes):
+        return ask(x)
 
 
 def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: bool | None) -> None:
@@ -419,7 +419,7 @@ def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: boo
             raise ValueError(f"model {model}: {reason}")
         return  # non-finite outputs are named, with their sample, where signals are made
     if noise:
-        if torch.equal(*(_noisy(ask, x, [len(x)], [("doubt", n)])[0] for n in (0, 1))):
+        if torch.equal(*(_noisy(ask, x, [len(x)], [("doubt", n)]) for n in (0, 1))):
             raise ValueError(
                 f"model {model} answers every query alike although noise=True: it has no noise to switch on; use noise=None"
             )

@@ -117,6 +117,17 @@ def test_concat_conv_is_a_convolution_of_the_state_with_a_channel_of_times():
         torch.testing.assert_close(layer(t, h), expected, rtol=1e-6 if isinstance(t, torch.Tensor) else 1e-12, atol=1e-6)
 
 
+def test_without_gradients_the_time_channel_is_convolved_once_for_all_images():
+    layer, h = ConcatConv2d(3, 5).double(), random(4, 3, 6, 4)
+    expected, seen = layer(0.3, h), []
+    layer.time.register_forward_pre_hook(lambda module, args: seen.append(len(args[0])))
+    with torch.no_grad():
+        torch.testing.assert_close(layer(0.3, h), expected, rtol=1e-12, atol=1e-12)
+        assert layer(0.3, h[:0]).shape == (0, 5, 6, 4)
+    layer(0.3, h)
+    assert seen == [1, 0, 4]
+
+
 def test_concat_conv_begins_as_torch_begins_a_convolution_with_one_channel_more():
     torch.manual_seed(0)
     ours, theirs = ConcatConv2d(31, 256), nn.Conv2d(32, 256, 3)

@@ -137,6 +137,21 @@ def test_the_output_keeps_the_dtype_of_the_input_and_the_potential_the_wider_one
     assert multistep(x, 1.0, 0.5).dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("static", [True, False])
+@pytest.mark.parametrize("options", [{}, {"reset": "hard", "beta": 0.5, "amplitude": 1.0}, {"beta": 0.5}, {"amplitude": 2.0}])
+def test_without_gradients_every_bit_and_the_order_in_memory_are_those_with_them(options, static, dtype):
+    for theta in (torch.tensor(0.7), torch.linspace(0.4, 1, 6)):
+        for order in (torch.contiguous_format, torch.channels_last):
+            x = noise(12, 6, 4, 4).to(dtype).contiguous(memory_format=order)
+            x = x.expand(3, *x.shape) if static else x.unflatten(0, (3, -1))
+            kept, expected = x.clone(), multistep(x, theta, theta / 2, **options)
+            with torch.inference_mode():
+                out = multistep(x, theta, theta / 2, **options)
+            assert torch.equal(out, expected) and (out.dtype, out.stride()) == (expected.dtype, expected.stride())
+            assert torch.equal(x, kept) and out.count_nonzero() > 0
+
+
 # ---------------------------------------------------------------------------------------------------------------- gradients
 
 

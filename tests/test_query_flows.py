@@ -6,6 +6,7 @@ import safetensors.torch
 import torch
 
 from mia_nb import data, models, query, store, training
+from mia_nb.models import solvers
 from mia_nb.models.neural_de import set_noise
 from mia_nb.training.work import weights_name
 from mia_nb.types import Recipe, Signals
@@ -95,6 +96,34 @@ def test_no_bit_of_a_noisy_answer_depends_on_batch_companions_workers_or_number_
     assert np.array_equal(ask(pool, images, queries=4, models=[2], force=True).margin[0], noisy.margin[2])
     assert np.array_equal(ask(pool, images, queries=4, models=[3, 1], force=True).margin, noisy.margin[[3, 1]])
     assert np.array_equal(ask(pool, images, queries=16, models=[1], force=True).margin[0, :4], noisy.margin[1])
+
+
+def test_blocks_of_tiny_images_are_asked_together_and_draw_as_if_alone(pool, noisy, images, monkeypatch):
+    sizes, forward = [], query._forward
+    monkeypatch.setattr(query, "_forward", lambda m, dtype, x, **how: sizes.append(len(x)) or forward(m, dtype, x, **how))
+    together = ask(pool, images, queries=2, models=[1], force=True).margin
+    assert sizes.count(600) == 2 and max(sizes) == 600
+    monkeypatch.setattr(query, "VALUES", 1)
+    alone = ask(pool, images, queries=2, models=[1], force=True).margin
+    assert sizes.count(256) == 4 and sizes.count(88) == 2
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
+    h = torch.zeros(600, 3)
+    generators = [torch.Generator().manual_seed(seed) for seed in (1, 2, 3)]
+    with solvers.Draws(generators, [256, 256, 88]):
+        drawn = torch.randn_like(h)
+    for seed, part in zip((1, 2, 3), drawn.split(256), strict=True):
+        assert torch.equal(part, torch.randn(part.shape, generator=torch.Generator().manual_seed(seed)))
+
+
+def test_noise_of_a_library_s_solver_is_one_path_a_block_and_does_not_depend_on_the_batch(images, root):
+    pytest.importorskip("torchsde")
+    milstein = train(SDE, images, root, model_args={**SDE.model_args, "method": "milstein"}, epochs=1, snapshots=[])
+
+    def generator(block):
+        return torch.Generator().manual_seed(training.mix(0, 1, 0, block, "noise"))
+
+    margin = ask(milstein, images, models=[1]).margin[0, 0]
+    np.testing.assert_allclose(margin, margins(milstein.model(1), images, generator), rtol=1e-4, atol=1e-4)
 
 
 def test_asking_with_noise_leaves_the_global_generator_as_found(pool, images, monkeypatch):

@@ -399,3 +399,20 @@ def test_hybrid_training_names_options_that_it_sets_itself(pool, images):
     for options in ({"conversion": {"fit_T": 4}}, {"root": "elsewhere"}):
         with pytest.raises(ValueError, match="is no option of"):
             training.hybrid_pools(pool, images, timesteps=1, epochs=1, **options)
+
+
+def test_conversion_quality_counts_the_right_answers_of_every_conversion_made_alone(pool, images):
+    table = training.conversion_quality(pool, images, [1, 2, 3], models=[1], calibration=50, limit=60)
+    assert len(table) == 10 and list(table["timesteps"][:5]) == [1, 2, 2, 3, 3]
+    foreign = torch.from_numpy(np.flatnonzero(~pool.member[1]))
+    asked = foreign[torch.randperm(len(foreign), generator=loop.generator(0, 1, "quality"))][:60]
+    own = torch.from_numpy(np.flatnonzero(pool.member[1]))
+    own = own[torch.randperm(len(own), generator=loop.generator(0, 1, "calibration"))][:50]
+    x, fitted = (data.normalise(images.x[rows], images.mean, images.std) for rows in (asked, own))
+    for row in table.itertuples():
+        fit_T = row.timesteps if row.fit == "refit" else 1
+        with torch.no_grad():
+            alone = snn.convert(pool.model(1), row.timesteps, [fitted], fit_T=fit_T, per_channel=row.per == "channel")(x)
+            network = pool.model(1)(x)
+        right = [int((answers.argmax(1) == images.y[asked]).sum()) for answers in (alone, network)]
+        assert [row.right, row.network] == right and row.asked == 60

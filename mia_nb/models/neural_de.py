@@ -63,7 +63,9 @@ class ConcatConv2d(nn.Module):
 
     def forward(self, t: float | Tensor, h: Tensor, scale: Tensor | None = None) -> Tensor:
         mapped = self.state(h)
-        return (mapped if scale is None else scale * mapped) + self.time(t * torch.ones_like(h[:, :1]))
+        # one time channel serves all images, unless gradients per sample are wanted
+        one = h[:, :1] if torch.is_grad_enabled() else h[:1, :1]
+        return (mapped if scale is None else scale * mapped) + self.time(t * torch.ones_like(one))
 
 
 class Drift(nn.Module):

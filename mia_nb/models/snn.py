@@ -431,8 +431,9 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
 
     def watch(name: str) -> Callable:
         def hook(module, args, out: Tensor) -> None:
-            spk = out.detach().ne(0).flatten(1)
-            spent = torch.stack([spk.sum(0), torch.full((spk.shape[1],), len(spk), device=spk.device)])
+            spk = out.detach().flatten(1).abs().sign()  # truth values are slow to sum
+            fired = spk.sum(0, dtype=torch.promote_types(spk.dtype, torch.float32)).double()
+            spent = torch.stack([fired, torch.full_like(fired, len(spk))])
             totals[name] = totals[name] + spent if name in totals else spent
 
         return hook

@@ -9,6 +9,7 @@ from numbers import Integral
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 FIXED = ("euler", "rk4", "stoch_rk4")
 ADAPTIVE = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")  # torchdiffeq
@@ -122,6 +123,26 @@ def draw(h: Tensor, generator: torch.Generator | None) -> Tensor:
     if generator is None:
         return torch.randn_like(h, memory_format=torch.contiguous_format)
     return torch.randn(h.shape, generator=generator, device=h.device, dtype=h.dtype)
+
+
+class Draws(TorchFunctionMode):
+    """While on, in this thread, randn_like draws every block of rows from its generator."""
+
+    def __init__(self, generators: list[torch.Generator], sizes: list[int]):
+        super().__init__()
+        self.generators, self.sizes = generators, sizes
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is not torch.randn_like:
+            return function(*args, **(kwargs or {}))
+        like = args[0]
+        blocks = like.split(self.sizes) if len(self.sizes) > 1 else [like]
+        return torch.cat(
+            [
+                torch.randn(block.shape, generator=g, dtype=like.dtype, device=like.device)
+                for block, g in zip(blocks, self.generators, strict=True)
+            ]
+        )
 
 
 def _euler(drift, t, h, dt, noise):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from numbers import Integral
 
 import numpy as np
@@ -232,7 +233,7 @@ def conversion_quality(
     with threads(useful_threads(BATCH * images.x[0].numel())):
         for m in models:
             rows += _quality(pool, images, m, timesteps, calibration, limit, device)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["model", "timesteps", "fit", "per", "right", "asked", "network"])
 
 
 def _quality(pool: Pool, images: Images, m: int, timesteps, calibration: int, limit: int, device: torch.device) -> list[dict]:
@@ -243,18 +244,21 @@ def _quality(pool: Pool, images: Images, m: int, timesteps, calibration: int, li
     asked = foreign[torch.randperm(len(foreign), generator=draw)][:limit].to(images.x.device)
     x = data.normalise(images.x[asked].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
     y = images.y[asked].to(device)
-    network = _right(model, x, y)
+    about = {"model": m, "asked": len(y), "network": int(_right(model, x, y))}
     for per_channel in (False, True):
         histograms = snn.calibrate(model, _own_half(pool, images, m, calibration, device), per_channel=per_channel)
+        fit = partial(snn.convert, model, per_channel=per_channel, histograms=histograms)
+        reused = _right(fit(max(timesteps, default=1), fit_T=1), x, y)
         for T in timesteps:
-            for fit in ("refit", "reused")[: 1 if T == 1 else 2]:
-                fit_T = T if fit == "refit" else 1
-                converted = snn.convert(model, T, fit_T=fit_T, per_channel=per_channel, histograms=histograms)
-                row = {"model": m, "timesteps": T, "fit": fit, "per": "channel" if per_channel else "layer"}
-                rows.append(row | {"right": _right(converted, x, y), "asked": len(y), "network": network})
+            right = {"refit": _right(fit(T), x, y)[-1]} | ({} if T == 1 else {"reused": reused[T - 1]})
+            shared = about | {"timesteps": T, "per": "channel" if per_channel else "layer"}
+            rows += [shared | {"fit": name, "right": int(count)} for name, count in right.items()]
     return rows
 
 
-def _right(model: torch.nn.Module, x: Tensor, y: Tensor) -> int:
+def _right(model: torch.nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Number of right answers; of a spiking network (T,), after each of its time steps."""
+    how = {"per_step": True} if (spiking := isinstance(model, snn.SNN)) else {}
     with torch.inference_mode():
-        return int((torch.cat([model(part) for part in x.split(BATCH)]).argmax(1) == y).sum())
+        answers = torch.cat([model(part, **how) for part in x.split(BATCH)], -2)
+        return ((snn.cumulative(answers) if spiking else answers).argmax(-1) == y).sum(-1)
