@@ -7,7 +7,7 @@ JOBS   ?= 2
 # a file's tests stay in one process, which trains their pools once
 SPREAD := --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo test fast lab lint bench pictures clean
+.PHONY: setup demo tour test test-slow lab lint bench pictures clean
 
 setup: $(VENV)/.ready
 
@@ -18,14 +18,17 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,dev]'
 	@touch $@
 
-demo: setup  ## the main job: train, attack, report; no GPU, no download
+demo: setup  ## the main job, small: train, attack, convert, account, explore, report; no GPU, no download
 	$(RUN)/mia-nb run all --preset demo
 
-test: setup  ## everything but the tests that need a GPU
-	$(RUN)/python -m pytest -m "not gpu" -n $(JOBS) $(SPREAD)
+tour: setup  ## all notebooks at larger sizes, defenses and differential equations too
+	$(RUN)/mia-nb run all --preset tour
 
-fast: setup  ## the tests of a coffee sip
-	$(RUN)/python -m pytest -m "not gpu and not slow and not notebook and not browser" -n $(JOBS)
+test: setup  ## what a change can break
+	$(RUN)/python -m pytest -m "not gpu and not slow" -n $(JOBS) $(SPREAD)
+
+test-slow: setup  ## the rest: long simulations, compilation, clusters, benchmarks, every notebook in a browser
+	$(RUN)/python -m pytest -m "not gpu and slow" -n $(JOBS) $(SPREAD)
 
 lab: setup
 	MIA_NB_HOME=$(CURDIR) $(RUN)/jupyter lab notebooks

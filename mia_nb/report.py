@@ -78,11 +78,11 @@ def export(notebooks: list[Path], out: Path, *, title: str = "Report", provenanc
     return out
 
 
-def page(notebooks: dict[Path, bytes], *, title: str = "Report", provenance: dict | None = None) -> str:
+def page(notebooks: dict[Path, bytes], *, title: str = "Report", lead: str = "", provenance: dict | None = None) -> str:
     """The outputs of executed notebooks as one page that asks nothing of the network.
 
-    What cells tagged `headline` put out stands on top, under "In short"; provenance {name: value} (what was run, where, with
-    which versions) at the end.
+    The lead is a sentence or two under the title. What cells tagged `headline` put out stands on top, under "In short";
+    provenance {name: value} (what was run, where, with which versions) at the end.
     Every plotly figure is drawn by plotly.js, inlined once (4.8 MB; left out where there is no figure). Markdown and HTML of
     the notebooks are reduced to harmless tags, and a content security policy forbids every request and every script but the
     page's own two. Caveats: charts need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped.
@@ -105,7 +105,7 @@ def page(notebooks: dict[Path, bytes], *, title: str = "Report", provenance: dic
         rows = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(str(v))}</td></tr>" for n, v in provenance.items())
         sections.append(f'<section id="provenance"><h2>Provenance</h2><table class="facts">{rows}</table></section>')
         contents.append('<li><a href="#provenance">Provenance</a></li>')
-    return _page(title, contents, sections)
+    return _page(title, lead, contents, sections)
 
 
 def _cells(path: Path, data: bytes) -> list[dict]:
@@ -120,7 +120,7 @@ def _cells(path: Path, data: bytes) -> list[dict]:
     return node["cells"]
 
 
-def _page(title: str, contents: list[str], sections: list[str]) -> str:
+def _page(title: str, lead: str, contents: list[str], sections: list[str]) -> str:
     scripts = []
     if any('class="figure"' in section for section in sections):
         from plotly.offline import get_plotlyjs
@@ -144,7 +144,7 @@ def _page(title: str, contents: list[str], sections: list[str]) -> str:
 <style>{STYLE}</style>
 </head>
 <body>
-<header><h1>{title}</h1>mia_nb {__version__}</header>
+<header><h1>{title}</h1>mia_nb {__version__}<p>{html.escape(lead)}</p></header>
 <nav aria-label="Contents"><ol>{"".join(contents)}</ol></nav>
 <main>
 {body}

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "mia_nb"
 LAPTOP = ["attacks", "metrics", "accounting", "auditing", "plots", "widgets", "workshop", "report", "cli"]
 ROOMS = ["checks", "types", "data", "store", "models", "defenses", "training", "query", *LAPTOP]
 HEAVY = {"torch", "sklearn", "scipy.stats"}  # seconds of start-up that few functions need
-INSIDE = {"_torchvision": "data", "_image_files": "data", "_files": "store"}
+INSIDE = {"_torchvision": "data", "_image_files": "data", "_files": "store", "_forking": "store"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

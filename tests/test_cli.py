@@ -375,7 +375,7 @@ def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
     assert store.folders("results", "run")[-1] == unfinished
     assert main(["report"]) == 0 and capsys.readouterr().out.strip().endswith("report.html") and folder.verify() == []
     assert main(["show", folder.key[:5]]) == 0
-    assert re.search(r"^01_train.ipynb +done +\d\.\d s$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^01_train.ipynb +done +\d+\.\d s$", capsys.readouterr().out, re.MULTILINE)
 
     with open(folder.path / "03_attack.ipynb", "a") as file:
         file.write(" ")

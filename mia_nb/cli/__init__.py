@@ -159,7 +159,8 @@ def _run(args) -> None:
     from mia_nb.cli import run
 
     name = Path(preset).stem if target == "all" else steps[0].notebook.stem
-    folder = run.run(name, steps, args.results, force=args.force)
+    about = notebooks.about(preset, where) if target == "all" else ""
+    folder = run.run(name, steps, args.results, force=args.force, about=about)
     for file in [f for f in folder.files() if f.endswith(".ipynb")] + [run.REPORT]:
         print(f"  {os.path.relpath(folder.path / file)}")
 

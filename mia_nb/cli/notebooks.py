@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import io
+import itertools
 import json
 import os
 import re
@@ -89,12 +90,24 @@ def _presets(where: list[Path]) -> dict[str, Path]:
     return {path.stem: path for place in reversed(where) for path in sorted(place.glob("presets/*.yaml"))}
 
 
-def read_preset(name: str, where: list[Path]) -> list[dict]:
-    """The steps of notebooks/presets/NAME.yaml (or of a .yaml file), as written."""
+def _find_preset(name: str, where: list[Path]) -> Path:
     known = _presets(where)
     path = Path(name) if name.endswith((".yaml", ".yml")) else known.get(name)
     if path is None or not path.is_file():
         raise ValueError(f"no preset named {name!r}{_hint(name, known)}")
+    return path
+
+
+def about(name: str, where: list[Path]) -> str:
+    """What a preset says of itself: the prose of the comment on its top."""
+    lines = _find_preset(name, where).read_text(encoding="utf-8").splitlines()
+    prose = itertools.takewhile(lambda line: line.startswith("# ") and not line.startswith("#  "), lines)
+    return " ".join(line.removeprefix("# ") for line in prose)
+
+
+def read_preset(name: str, where: list[Path]) -> list[dict]:
+    """The steps of notebooks/presets/NAME.yaml (or of a .yaml file), as written."""
+    path = _find_preset(name, where)
     steps = read_yaml(path.read_text(encoding="utf-8"), str(path))
     for step in steps if isinstance(steps, list) else [None]:
         if not isinstance(step, dict) or set(step) - KEYS or not isinstance(step.get("notebook"), str):

@@ -45,8 +45,10 @@ class Killed(Failed):
     """Its kernel died, or never answered."""
 
 
-def run(name: str, steps: list[Step], results: str | Path, *, force: bool = False) -> store.Folder:
+def run(name: str, steps: list[Step], results: str | Path, *, force: bool = False, about: str = "") -> store.Folder:
     """Run the steps in order into results/run-NAME-KEY, skipping those done before; return the folder.
+
+    What the run is `about` is said on top of its report, which is there from the first finished notebook on.
 
     The key is content: parameters, the notebooks' code, the package's code, the files that parameters point at. The status
     of each step (running, done, failed, killed) is kept in status.json. Raises ValueError for bad input met on the way, or
@@ -68,7 +70,7 @@ def run(name: str, steps: list[Step], results: str | Path, *, force: bool = Fals
             seconds = sum(record[file]["seconds"] for file in files)
             print(f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
             return folder
-        folder.write_json(PROVENANCE, _provenance())
+        folder.write_json(PROVENANCE, _provenance() | ({"about": about} if about else {}))
         overall = Overall({file: step.share for step, file in zip(steps, files, strict=True)}, todo)
         for step, file in zip(steps, files, strict=True):
             if file in todo:
@@ -96,9 +98,9 @@ def report(folder: store.Folder, files: list[str] | None = None) -> Path:
     facts |= {
         step["file"]: f"{step['started']}, {step['seconds']:.1f} s" for step in read_status(folder) if step["file"] in files
     }
-    title = f"{folder.name} {folder.key[:12]}"
+    title, lead = f"{folder.name} {folder.key[:12]}", facts.pop("about", "")
     notebooks = {folder.path / file: folder.read_bytes(file) for file in files}
-    folder.write_bytes(REPORT, page(notebooks, title=title, provenance=facts).encode())
+    folder.write_bytes(REPORT, page(notebooks, title=title, lead=lead, provenance=facts).encode())
     return folder.path / REPORT
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import jvp, vjp
+from torch.func import vjp
 
 
 def conv_norm(weight: Tensor, height: int, width: int) -> Tensor:
@@ -40,22 +40,21 @@ def power_norm(weight: Tensor, height: int, width: int, *, iterations: int = 200
 def local_lipschitz(
     drift: Callable[[float, Tensor], Tensor], h: Tensor, t: float = 0.0, *, iterations: int = 30, seed: int = 0
 ) -> Tensor:
-    """(B,) norms of the Jacobian of drift(t, .) at each state h (B, ...), by power iteration with jvp and vjp.
+    """(B,) norms of the Jacobian of drift(t, .) at each state h (B, ...), by power iteration.
 
     Every value is a lower bound of the drift's Lipschitz constant: "measured L >= x". Caveat: elsewhere it may be larger, and
     few iterations stay below even the local norm. Wants a drift that treats the states of a batch one by one.
     """
 
-    def field(state: Tensor) -> Tensor:
-        return drift(t, state)
-
+    _, pull = vjp(lambda state: drift(t, state), h)  # u -> J^T u
+    _, push = vjp(lambda u: pull(u)[0], torch.zeros_like(h))  # v -> J v, as the transpose of the transpose
     generator = torch.Generator().manual_seed(seed)
     v = torch.randn(h.shape, generator=generator, dtype=h.dtype).to(h.device)
     tiny = torch.finfo(h.dtype).tiny
     for _ in range(iterations):
         v = v / _norms(v).clamp(min=tiny)
-        _, u = jvp(field, (h,), (v,))
-        v = vjp(field, h)[1](u)[0]
+        u = push(v)[0]
+        v = pull(u)[0]
     return _norms(u).flatten()
 
 

@@ -24,7 +24,7 @@ from mia_nb.widgets.networks import alike, draws, query_count
 from mia_nb.widgets.stored import Source, label, only
 
 TITLE = "Noise is not privacy"
-NOTHING = "no model with noise was asked twice yet; make some with: mia-nb run 09_neural_de --preset demo"
+NOTHING = "no model with noise was asked twice yet; make some with: mia-nb run 09_neural_de --preset tour"
 ALL = "all"
 RANKED = "sample 1: the margins of models trained on it exceed those of others most"
 AHEAD = 1_000_000  # targets x answers x samples up to which every number of answers is scored at once
