@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import IO, Any
 
 IMPORTED = (
-    "ipykernel.kernelapp", "ipykernel.ipkernel", "IPython.display", "anywidget", "ipywidgets", "pandas", "plotly.graph_objects",
-    "plotly.io", "scipy.stats", "torch", "mia_nb.accounting", "mia_nb.attacks", "mia_nb.auditing", "mia_nb.data",
-    "mia_nb.metrics", "mia_nb.models", "mia_nb.plots", "mia_nb.query", "mia_nb.training", "mia_nb.widgets", "mia_nb.workshop",
+    "ipykernel.kernelapp", "ipykernel.ipkernel", "IPython.display", "anywidget", "ipywidgets", "nbformat", "pandas",
+    "plotly.graph_objects", "plotly.io._renderers", "scipy.stats", "sklearn.datasets", "sklearn.linear_model", "torch",
+    *(f"mia_nb.{room}" for room in ("accounting", "attacks", "auditing", "data", "metrics", "models", "plots", "query")),
+    "mia_nb.training", "mia_nb.widgets", "mia_nb.workshop",
 )  # fmt: skip
 # what libraries read once, when they are imported: a parent with other values cannot serve
 READ_ON_IMPORT = ("CUDA", "KMP_", "LD_", "MKL_", "NUMEXPR", "OMP_", "OPENBLAS", "PYTHON", "TORCH")
