@@ -276,6 +276,29 @@ def test_stored_results_are_listed_shown_and_cleaned(tmp_path, capsys):
     assert main(["clean", "abab", "--yes", "--results", root]) == 0 and not pool.path.exists() and signals.path.exists()
 
 
+def test_results_older_than_a_number_of_days_are_removed_and_others_stay(tmp_path, capsys):
+    days = {"ab": 0.9, "cd": 1.1, "ef": 30}
+    for start, age in days.items():
+        folder = store.open_folder(tmp_path, "signals", "x", start * 32, {})
+        then = time.time() - age * 86_400
+        os.utime(folder.path / store.MANIFEST, (then, then))
+    assert main(["clean", "--older-than", "1", "--yes", "--results", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("removed") == 2
+    assert [folder.key[:2] for folder in store.folders(tmp_path)] == ["ab"]
+
+
+def test_a_report_is_of_the_latest_run_that_finished_a_notebook(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = notebook(tmp_path / "one.ipynb", "1")
+    for number, start in enumerate(("ab", "cd")):
+        folder = store.open_folder("results", "run", f"run{number}", start * 32, {})
+        folder.write_bytes("one.ipynb", source.read_bytes())
+        step = {"notebook": "one", "file": "one.ipynb", "status": "done", "started": "now", "seconds": 1, "error": None}
+        folder.write_json("status.json", {"steps": [step]})
+    assert main(["report"]) == 0
+    assert "run-run1-cdcd" in capsys.readouterr().out
+
+
 def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys, monkeypatch):
     from mia_nb.cli import doctor
 

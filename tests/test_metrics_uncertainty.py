@@ -35,6 +35,15 @@ def metrics_of(score, member):
     return [metrics.auc(score, member), metrics.advantage(score, member), *(metrics.tpr_at(score, member, x).tpr for x in FPR)]
 
 
+def test_no_interval_leaves_the_range_of_what_it_is_about():
+    scores = pool(6, 60, shift=1.5, spread=3.0)  # three pairs that are nothing alike
+    table = metrics.summary({"wild": scores}, draws=20)
+    for name in ("auc", "tpr@0.1"):
+        low, high = table.loc["wild", [f"{name}_low", f"{name}_high"]]
+        assert 0 <= low <= high <= 1
+    assert (table.loc["wild", ["auc_low", "auc_high"]] == [0, 1]).all()  # Student's t over them would go beyond both
+
+
 @pytest.mark.parametrize("decimals", [None, 1, 0])
 def test_integer_weights_equal_resampling_and_recomputing(decimals):
     scores = pool(6, 90, decimals=decimals)

@@ -55,6 +55,13 @@ def test_a_recipe_has_what_all_networks_then_all_equations_then_its_own_family_s
     assert (resnet.lr, ode.lr, sde.lr) == (0.05, 0.02, 0.05) and resnet.epochs == ode.epochs == 1
 
 
+def test_a_replaced_family_is_fine_tuned_as_all_are_but_for_what_it_says_itself(pools, images, root):
+    assert (pools[3].recipe.epochs, pools[3].recipe.lr) == (2, 0.01)
+    own = {"replace": 0, "model_args": {"k": 0.4, "steps": 3}, "lr": 0.03}
+    recipe = made([FAMILIES[0], own], images, root)[1].recipe
+    assert (recipe.epochs, recipe.lr) == (2, 0.03)
+
+
 def test_a_pool_is_the_one_that_its_recipe_trains_alone(pools, images, root):
     alone = training.train_pool(
         BASE.replace(model="odenet", lr=0.02, model_args={**WIDTH, **FLOW}), images, root=root, **OPTIONS
