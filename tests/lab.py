@@ -173,8 +173,7 @@ def open_without_kernels(page, server: Server) -> None:
 
 
 def look_at(page, name: str) -> None:
-    """Show a stored notebook in the place of the one before."""
-    page.evaluate("window.jupyterapp.commands.execute('application:close-all')")
+    """Show a stored notebook before those that are open."""
     page.evaluate(f"window.jupyterapp.commands.execute('docmanager:open', {{path: {json.dumps(name)}}})")
     page.wait_for_function(READY + json.dumps(name), timeout=60_000)
 
@@ -225,8 +224,10 @@ def alone(folder: Path, cells: list[str]) -> Iterator[tuple]:
 
 
 def wait_for_figures(page, count: int) -> None:
-    """Until `count` plotly figures are drawn, no more and no fewer."""
-    page.wait_for_function(f"{DRAWN} >= {count}", timeout=60_000)
+    """Until `count` plotly figures are drawn, no more and no fewer, for half a second: some are drawn twice at first."""
+    page.evaluate("window.steady = 0")
+    steady = f"(window.steady = {DRAWN} === {count} ? window.steady || performance.now() : 0)"
+    page.wait_for_function(f"{steady} && performance.now() - window.steady > 500", timeout=60_000)
     assert page.evaluate(DRAWN) == count
 
 
