@@ -76,7 +76,7 @@ def painted(call: str, control: str, made: str) -> float:
 
     os.environ.pop("MIA_NB_MODE", None)
     cells = [made, f"e = {call}; e"]
-    with tempfile.TemporaryDirectory() as folder, lab.live_notebook(Path(folder), cells) as (page, _, _, _):
+    with tempfile.TemporaryDirectory() as folder, lab.alone(Path(folder), cells) as (page, _, _, _):
         page.wait_for_timeout(2000)
         times = [page.evaluate(MOVE, [control.split()[0]]) for _ in range(MOVES)]
     return statistics.median(t for t in times if t is not None)

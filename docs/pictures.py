@@ -58,7 +58,7 @@ def explorers(root: str) -> None:
     pool = training.train_pool(Recipe(), data.load("digits"), root=root)
     found = f"widgets.sources({str(Path(root).absolute())!r}, pool={pool.key!r})"
     cells = ["from mia_nb import widgets", f"widgets.scores({found})", f"widgets.sample({found})"]
-    with tempfile.TemporaryDirectory() as folder, lab.live_notebook(Path(folder), cells) as (page, _, _, _):
+    with tempfile.TemporaryDirectory() as folder, lab.alone(Path(folder), cells) as (page, _, _, _):
         page.wait_for_timeout(2000)
         for cell, name in ((1, "explore-scores"), (2, "explore-sample")):
             page.locator(".jp-Cell-outputArea").nth(cell).screenshot(path=HERE / f"{name}.png")

@@ -1,4 +1,4 @@
-"""A private JupyterLab and a watched Chromium for browser tests."""
+"""A private JupyterLab and a watched Chromium for browser tests: each starts once, for any number of notebooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -31,10 +31,15 @@ FLAGS = (
     "--disable-sync",
 )
 SETTINGS = {
-    "notebook-extension/tracker": {"windowingMode": "none"},
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyter-widgets/jupyterlab-manager/plugin": {"saveState": True},
 }
-READY = "window.jupyterapp?.shell?.currentWidget?.content?.model?.cells?.length > 0"
+RUNS_ELSEWHERE = ("MIA_NB_MODE", "MIA_NB_HOME")  # a notebook that wants them sets them itself
+WITHOUT_KERNEL = """Object.defineProperty(
+    window.jupyterapp.docRegistry.getWidgetFactory('Notebook'), 'preferKernel', {value: false})"""
+SHOWN = "window.jupyterapp?.shell?.currentWidget"
+READY = f"{SHOWN}?.content?.model?.cells?.length > 0 && {SHOWN}.context.path === "
 IDLE = "window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'"
 RUN_ALL = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
 CELLS = """() => window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code').map(c => ({
@@ -48,9 +53,16 @@ DRAWN = (
 class Watched(NamedTuple):
     """A page, the requests that left this machine, and what its console called errors."""
 
-    page: object
+    page: Any
     external: list[str]
     errors: list[str]
+
+
+class Server(NamedTuple):
+    """A running JupyterLab: its address, and the folder whose notebooks it serves."""
+
+    address: str
+    root: Path
 
 
 def skip_without_browser() -> None:
@@ -62,33 +74,45 @@ def skip_without_browser() -> None:
 
 
 @contextlib.contextmanager
-def chromium(*, offline: bool = False, dark: bool = False) -> Iterator[Watched]:
-    """A fresh headless page; `offline` cuts its network."""
+def chromium() -> Iterator[Any]:
+    """A headless browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = browser.new_context(
-            viewport={"width": 1300, "height": 1700}, offline=offline, color_scheme="dark" if dark else "light"
-        )
-        watched = Watched(context.new_page(), [], [])
-        inside = ("http://127.0.0.1:", "ws://127.0.0.1:", "file:", "data:", "blob:")
-        page = watched.page
-        page.on("request", lambda r: None if r.url.startswith(inside) else watched.external.append(r.url))
-        page.on("websocket", lambda w: None if w.url.startswith(inside) else watched.external.append(w.url))
-        page.on("console", lambda m: watched.errors.append(m.text) if m.type == "error" else None)
-        page.on("pageerror", lambda e: watched.errors.append(str(e)))
         try:
-            yield watched
+            yield browser
         finally:
             browser.close()
 
 
 @contextlib.contextmanager
-def jupyter_lab(root: Path, tmp: Path) -> Iterator[str]:
-    """A server on a free port with its own settings, workspaces and runtime folder; yields its address."""
+def fresh_page(browser, *, offline: bool = False, dark: bool = False) -> Iterator[Watched]:
+    """A page that shares nothing with the browser's others; `offline` cuts its network."""
+    context = browser.new_context(
+        viewport={"width": 1300, "height": 1700}, offline=offline, color_scheme="dark" if dark else "light"
+    )
+    watched = Watched(context.new_page(), [], [])
+    inside = ("http://127.0.0.1:", "ws://127.0.0.1:", "file:", "data:", "blob:")
+    page = watched.page
+    page.on("request", lambda r: None if r.url.startswith(inside) else watched.external.append(r.url))
+    page.on("websocket", lambda w: None if w.url.startswith(inside) else watched.external.append(w.url))
+    page.on("console", lambda m: watched.errors.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda e: watched.errors.append(str(e)))
+    try:
+        yield watched
+    finally:
+        context.close()
+
+
+@contextlib.contextmanager
+def jupyter_lab(folder: Path, *importable: Path) -> Iterator[Server]:
+    """A server on a free port of folder/root, with settings, workspaces and runtime files of its own beside that; its kernels
+    import from these places too."""
+    root = folder / "root"
+    root.mkdir()
     for name, setting in SETTINGS.items():
-        path = tmp / "settings/@jupyterlab" / f"{name}.jupyterlab-settings"
+        path = folder / "settings" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(setting))
     with socket.socket() as probe:
@@ -96,26 +120,62 @@ def jupyter_lab(root: Path, tmp: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     places = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_RUNTIME_DIR": "runtime", "JUPYTER_DATA_DIR": "data"}
     places |= {"JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces"}
-    environment = os.environ | {name: str(tmp / place) for name, place in places.items()}
+    environment = {name: value for name, value in os.environ.items() if name not in RUNS_ELSEWHERE}
+    environment |= {name: str(folder / place) for name, place in places.items()}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*map(str, importable), os.environ.get("PYTHONPATH")]))
     options = [f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}"]
     options += [f"--ServerApp.root_dir={root}", "--no-browser", "--allow-root", "--ip=127.0.0.1", "--expose-app-in-browser"]
     command = [sys.executable, "-m", "jupyterlab", *options]
-    log = tmp / "lab.log"
+    log = folder / "lab.log"
     with open(log, "w") as out:
         server = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         _wait_for(f"http://127.0.0.1:{port}/api/status?token={TOKEN}", server, log)
-        yield f"http://127.0.0.1:{port}"
+        yield Server(f"http://127.0.0.1:{port}", root)
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(timeout=30)
 
 
-def open_notebook(page, address: str, name: str, *, kernel: bool = True) -> None:
-    page.goto(f"{address}/lab/tree/{name}?reset&token={TOKEN}")
-    page.wait_for_function(READY, timeout=60_000)
-    if kernel:
-        page.wait_for_function(IDLE, timeout=60_000)
+def _asked(server: Server, path: str, method: str = "GET") -> bytes:
+    headers = {"Authorization": f"token {TOKEN}"}
+    with urllib.request.urlopen(urllib.request.Request(server.address + path, headers=headers, method=method)) as answer:
+        return answer.read()
+
+
+def kernels(server: Server) -> list[str]:
+    """The ids of the kernels that run."""
+    return [kernel["id"] for kernel in json.loads(_asked(server, "/api/kernels"))]
+
+
+def end_kernels(server: Server) -> None:
+    """Shut every kernel down."""
+    for kernel in kernels(server):
+        _asked(server, f"/api/kernels/{kernel}", "DELETE")
+
+
+def open_notebook(page, server: Server, name: str, *, dark: bool = False) -> None:
+    """A notebook below the server's root with its kernel, as the only one that is open."""
+    page.goto(f"{server.address}/lab/tree/{name}?reset&token={TOKEN}")
+    page.wait_for_function(READY + json.dumps(name), timeout=60_000)
+    theme = f"JupyterLab {'Dark' if dark else 'Light'}"
+    page.evaluate(f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})")
+    page.wait_for_function(f"document.body.dataset.jpThemeName === '{theme}'", timeout=60_000)
+    page.wait_for_function(IDLE, timeout=60_000)
+
+
+def open_without_kernels(page, server: Server) -> None:
+    """JupyterLab, in which notebooks are only looked at."""
+    page.goto(f"{server.address}/lab?reset&token={TOKEN}")
+    page.wait_for_function("window.jupyterapp?.commands?.hasCommand('docmanager:open')", timeout=60_000)
+    page.evaluate("window.jupyterapp.restored")
+    page.evaluate(WITHOUT_KERNEL)
+
+
+def look_at(page, name: str) -> None:
+    """Show a stored notebook before those that are open."""
+    page.evaluate(f"window.jupyterapp.commands.execute('docmanager:open', {{path: {json.dumps(name)}}})")
+    page.wait_for_function(READY + json.dumps(name), timeout=60_000)
 
 
 def run_all(page, timeout: float = 120) -> list[dict]:
@@ -131,35 +191,43 @@ def run_all(page, timeout: float = 120) -> list[dict]:
     raise TimeoutError(f"cells not done after {timeout} s: {[cell['done'] for cell in cells]}")
 
 
-@contextlib.contextmanager
-def live_notebook(folder: Path, cells: list[str], *, dark: bool = False, save_widgets: bool = False) -> Iterator[tuple]:
-    """A notebook of these cells, run live and drawn; yields (page, external requests, errors, its path) below `folder`."""
+def write_notebook(path: Path, cells: list[str]) -> None:
+    """A notebook of these code cells, not executed."""
     from nbformat import v4
 
-    root, settings = folder / "root", folder / "settings"
-    root.mkdir()
     node = v4.new_notebook(cells=[v4.new_code_cell(cell.strip()) for cell in cells])
     node.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    (root / "live.ipynb").write_text(json.dumps(node))
-    chosen = {"@jupyterlab/apputils-extension/themes": {"theme": f"JupyterLab {'Dark' if dark else 'Light'}"}}
-    chosen["@jupyter-widgets/jupyterlab-manager/plugin"] = {"saveState": save_widgets}
-    for name, setting in chosen.items():
-        path = settings / f"{name}.jupyterlab-settings"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(setting))
-    with jupyter_lab(root, folder) as address, chromium(dark=dark) as (page, external, errors):
-        open_notebook(page, address, "live.ipynb")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(node))
+
+
+@contextlib.contextmanager
+def live_notebook(server: Server, browser, name: str, cells: list[str], *, dark: bool = False) -> Iterator[tuple]:
+    """A notebook of these cells, run live and drawn; yields (page, external requests, errors, its path)."""
+    path = server.root / name / "live.ipynb"
+    write_notebook(path, cells)
+    with fresh_page(browser, dark=dark) as (page, external, errors):
+        open_notebook(page, server, f"{name}/live.ipynb", dark=dark)
         page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
         outputs = run_all(page)
         assert [output for output in outputs if output["output_type"] == "error"] == []
         page.wait_for_function("document.querySelector('.js-plotly-plot .main-svg') !== null", timeout=60_000)
         page.wait_for_function("[...document.querySelectorAll('.js-plotly-plot')].every(p => p.dataset.drawn)", timeout=60_000)
-        yield page, external, errors, root / "live.ipynb"
+        yield page, external, errors, path
+
+
+@contextlib.contextmanager
+def alone(folder: Path, cells: list[str]) -> Iterator[tuple]:
+    """A live notebook in a JupyterLab and a Chromium of its own."""
+    with jupyter_lab(folder) as server, chromium() as browser, live_notebook(server, browser, "alone", cells) as live:
+        yield live
 
 
 def wait_for_figures(page, count: int) -> None:
-    """Until `count` plotly figures are drawn, no more and no fewer."""
-    page.wait_for_function(f"{DRAWN} >= {count}", timeout=60_000)
+    """Until `count` plotly figures are drawn, no more and no fewer, for half a second: some are drawn twice at first."""
+    page.evaluate("window.steady = 0")
+    steady = f"(window.steady = {DRAWN} === {count} ? window.steady || performance.now() : 0)"
+    page.wait_for_function(f"{steady} && performance.now() - window.steady > 500", timeout=60_000)
     assert page.evaluate(DRAWN) == count
 
 
