@@ -36,8 +36,6 @@ SETTINGS = {
     "@jupyter-widgets/jupyterlab-manager/plugin": {"saveState": True},
 }
 RUNS_ELSEWHERE = ("MIA_NB_MODE", "MIA_NB_HOME")  # a notebook that wants them sets them itself
-WITHOUT_KERNEL = """Object.defineProperty(
-    window.jupyterapp.docRegistry.getWidgetFactory('Notebook'), 'preferKernel', {value: false})"""
 SHOWN = "window.jupyterapp?.shell?.currentWidget"
 READY = f"{SHOWN}?.content?.model?.cells?.length > 0 && {SHOWN}.context.path === "
 IDLE = "window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'"
@@ -162,20 +160,6 @@ def open_notebook(page, server: Server, name: str, *, dark: bool = False) -> Non
     page.evaluate(f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})")
     page.wait_for_function(f"document.body.dataset.jpThemeName === '{theme}'", timeout=60_000)
     page.wait_for_function(IDLE, timeout=60_000)
-
-
-def open_without_kernels(page, server: Server) -> None:
-    """JupyterLab, in which notebooks are only looked at."""
-    page.goto(f"{server.address}/lab?reset&token={TOKEN}")
-    page.wait_for_function("window.jupyterapp?.commands?.hasCommand('docmanager:open')", timeout=60_000)
-    page.evaluate("window.jupyterapp.restored")
-    page.evaluate(WITHOUT_KERNEL)
-
-
-def look_at(page, name: str) -> None:
-    """Show a stored notebook before those that are open."""
-    page.evaluate(f"window.jupyterapp.commands.execute('docmanager:open', {{path: {json.dumps(name)}}})")
-    page.wait_for_function(READY + json.dumps(name), timeout=60_000)
 
 
 def run_all(page, timeout: float = 120) -> list[dict]:

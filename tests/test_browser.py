@@ -135,20 +135,15 @@ def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browse
         assert (external, errors) == ([], [])
 
 
-def test_every_notebook_of_the_demo_shows_its_figures_in_jupyterlab_without_a_kernel(demo, server, browser):
-    names = names_of("demo")
-    assert sorted(names) == sorted(file for file in demo.files() if file.endswith(".ipynb"))
-    for name in names:
-        (server.root / "shown").mkdir(exist_ok=True)
-        shutil.copy(demo.path / name, server.root / "shown")
+@pytest.mark.parametrize("name", names_of("demo"))
+def test_every_notebook_of_the_demo_shows_its_figures_in_jupyterlab(demo, name, server, browser):
+    stored = stored_figures(demo.path / name)
+    assert stored > 0
+    (server.root / "shown").mkdir(exist_ok=True)
+    shutil.copy(demo.path / name, server.root / "shown")
     with lab.fresh_page(browser) as (page, external, errors):
-        lab.open_without_kernels(page, server)
-        for name in names:
-            stored = stored_figures(demo.path / name)
-            assert stored > 0
-            lab.look_at(page, f"shown/{name}")
-            lab.wait_for_figures(page, stored)
-        assert lab.kernels(server) == []
+        lab.open_notebook(page, server, f"shown/{name}")
+        lab.wait_for_figures(page, stored)
         assert (external, errors) == ([], [])
 
 
