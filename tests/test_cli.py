@@ -482,8 +482,9 @@ def test_leaked_kernels_warning_filters_and_braces_in_paths_do_no_harm(tmp_path)
 
 
 @pytest.mark.notebook
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_an_interrupted_or_killed_run_says_killed_and_the_next_goes_on(tmp_path, sent, code):
+@pytest.mark.parametrize(("sent", "code", "forked"), [(signal.SIGINT, 130, "0"), (signal.SIGKILL, -9, "1")])
+def test_an_interrupted_or_killed_run_says_killed_and_the_next_goes_on(tmp_path, monkeypatch, sent, code, forked):
+    monkeypatch.setenv("MIA_NB_FORK", forked)
     notebook(tmp_path / "nb/1_fast.ipynb", "print(1)")
     wait = "time.sleep(0 if pathlib.Path('go').exists() else 60)"
     notebook(tmp_path / "nb/2_slow.ipynb", f"import pathlib, time\npathlib.Path('here').touch()\n{wait}")

@@ -235,6 +235,7 @@ def test_equal_families_differ_by_nothing():
     assert (own[["difference", "difference_low", "difference_high"]] == 0).all(None) and len(own) == 5
 
 
+@pytest.mark.slow
 def test_ends_cover_the_truth_as_often_as_they_say():
     """AUC is linear in accuracy in every pair, with its own offset: the mean offset of the world is 0, the difference -.05."""
     inside = np.zeros(2)

@@ -96,6 +96,7 @@ def test_the_split_is_a_slow_loop_over_models_samples_and_sides():
     assert (split.between_queries, split.between_models) == (pytest.approx(s2), pytest.approx(sigma2))
 
 
+@pytest.mark.slow
 def test_the_ends_of_the_split_cover_variances_that_differ_from_model_to_model():
     covered = np.zeros(2)
     for seed in range(120):

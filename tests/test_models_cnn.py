@@ -242,6 +242,7 @@ def test_a_torchvision_network_as_it_comes_has_one_output_a_class_of_the_images(
     assert make(f"torchvision.models:{name}", {"num_classes": 5}, num_classes=7)(torch.zeros(2, 3, 64, 64)).shape == (2, 5)
 
 
+@pytest.mark.slow
 def test_a_fresh_interpreter_builds_torchvision_networks_and_own_modules_that_import_it(tmp_path):
     (tmp_path / "builders_own.py").write_text("import torchvision\nnet = torchvision.models.squeezenet1_1\n")
     for model in ("torchvision.models:squeezenet1_1", "builders_own:net"):

@@ -369,6 +369,7 @@ def test_published_networks_have_17_and_15_sites_named_in_order(model, count):
     assert list(snn.spiking(plain, 2).spikes()) == [site.name for site in found]
 
 
+@pytest.mark.slow
 def test_torchvisions_resnet18_has_17_sites_in_9_modules_and_converts():
     mia_nb._torchvision.datasets()
     from torchvision.models import resnet18

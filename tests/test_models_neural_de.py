@@ -448,6 +448,7 @@ def test_adjoint_gradients_are_those_of_a_fine_grid(lipschitz):
     assert (adjoint - fine).norm() < 0.02 * fine.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "args"),
     [

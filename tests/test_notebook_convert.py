@@ -69,6 +69,7 @@ def test_conversion_at_sixteen_steps_keeps_the_networks_answers(converted):
     assert len(refit) == 2 and all(float(row[-1]) > float(row[1]) for row in refit)
 
 
+@pytest.mark.slow
 def test_a_second_run_finds_everything_stored(folder, converted):
     again = Run("02_convert", folder / "results", folder / "again.ipynb", direct={"epochs": 3}, **SIZE)
     assert again.text("hybrid").count("cached") == 3 and "cached" in again.text("direct")

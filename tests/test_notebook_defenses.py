@@ -288,6 +288,7 @@ def test_a_bad_parameter_stops_it_in_one_line_before_anything_is_trained(tmp_pat
     assert "\n" not in str(caught.value) and not list((tmp_path / "results").glob("pool-*"))
 
 
+@pytest.mark.slow
 def test_one_family_without_output_defenses_and_votes_is_attacked_all_the_same(folder, compared, scores):
     size = SIZE | {"families": [{}], "outputs": [], "votes": 0}
     run = Run("06_defenses", folder / "results", folder / "alone.ipynb", **size)

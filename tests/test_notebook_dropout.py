@@ -215,6 +215,7 @@ def test_it_ends_in_doubt(swept):
     assert {row[0] for row in table(swept.html("stability"))[1:]} == set(FAMILIES)
 
 
+@pytest.mark.slow
 def test_a_second_run_is_cached_and_says_the_same(folder, swept):
     again = Run("04_dropout_sweep", folder / "results", folder / "again.ipynb", force="false", **SIZE)
     assert again.text("pools").count("cached") == 5 and again.text("choice").count("cached") == 12
@@ -222,6 +223,7 @@ def test_a_second_run_is_cached_and_says_the_same(folder, swept):
         assert again.html(cell) == swept.html(cell), cell
 
 
+@pytest.mark.slow
 def test_masks_per_step_are_for_spikes_only_and_what_is_left_out_is_said(folder, swept):
     size = SIZE | {"direct": {}, "timesteps": 1, "attacks": ["attack_p"], "stands_for": [], "mask_scope": "step"}
     run = Run("04_dropout_sweep", folder / "results", folder / "step.ipynb", **size)
@@ -240,6 +242,7 @@ def test_too_few_models_for_a_choice_are_refused_with_a_way_out(folder, swept):
         Run("04_dropout_sweep", folder / "results", folder / "few.ipynb", **SIZE | {"models": 4})
 
 
+@pytest.mark.slow
 def test_with_a_plan_fixed_beforehand_every_model_is_attacked_by_it(folder, swept, pools):
     run = Run("04_dropout_sweep", folder / "results", folder / "plan.ipynb", **SIZE | {"plan": [0.05, 2]})
     assert run.text("grid").startswith("8 targets") and "p = 0.05, Q = 2 is fixed" in run.text("grid")

@@ -108,6 +108,7 @@ def test_exposure_is_the_mean_margin_inside_minus_that_outside():
     assert metrics.exposure(one).mean(0) == pytest.approx(inside - outside)
 
 
+@pytest.mark.slow
 def test_equal_recipes_with_independent_noise_agree_as_far_as_their_noise_allows():
     """The correlation is far below one and its ratio to the ceiling is one, also when one recipe is noisier and steeper."""
     found = []
@@ -122,6 +123,7 @@ def test_equal_recipes_with_independent_noise_agree_as_far_as_their_noise_allows
     assert (table["low"] > 0).all()  # and that there is agreement is resolved
 
 
+@pytest.mark.slow
 def test_recipes_that_expose_other_samples_have_a_ratio_of_zero_and_half_related_ones_of_about_a_half():
     rng, ratios = np.random.default_rng(0), []
     for seed in range(8):

@@ -50,7 +50,7 @@ def digests(folder):
     [
         Recipe(model="tinycnn", model_args={"width": 4}, augment="crop+flip+cutout"),
         Recipe(model="resnet14", model_args={"width": 4, "blocks": 1}, optimizer="adam", lr=1e-3, schedule="cosine"),
-        Recipe(model="resnet18", model_args={"width": 2}),
+        pytest.param(Recipe(model="resnet18", model_args={"width": 2}), marks=pytest.mark.slow),
         Recipe(model="toys:mlp", schedule="constant"),
     ],
     ids=lambda r: r.model,

@@ -111,6 +111,7 @@ def test_by_rule_nothing_is_compiled_or_captured_and_old_records_say_neither(ima
     assert str(execution.recorded_way({"stacked": True, "group": 8})) == "stacked:8"
 
 
+@pytest.mark.slow
 def test_a_second_model_and_a_second_group_compile_nothing(images, quick):
     counters.clear()
     for strategy, units in (("plain+compiled", ([0], [1], [2])), ("stacked:2+compiled", ([0, 1], [2, 3]))):
@@ -121,6 +122,7 @@ def test_a_second_model_and_a_second_group_compile_nothing(images, quick):
         assert len(set(frames)) == 1 and frames[0] > 0, frames
 
 
+@pytest.mark.slow
 def test_many_plans_in_one_process_stay_below_the_limit_of_recompilations(images, quick):
     for size in range(4, 14):  # the limit is 8
         plan = plan_of(MLP.replace(model_args={"width": size}), images, "plain+compiled")
@@ -142,6 +144,7 @@ def test_a_builder_that_was_redefined_is_compiled_anew(images, quick, monkeypatc
         torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_pools_that_share_a_step_share_its_compiled_function_and_their_data_are_let_go(images, quick):
     there = images._replace(x=images.x.clone())
     held = weakref.ref(there.x)

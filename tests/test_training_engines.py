@@ -293,6 +293,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_each_worker_takes_a_gpu_that_no_other_holds_and_frees_it_when_it_dies(tmp_path):
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "2,5", "TMPDIR": str(tmp_path)}
 
