@@ -63,6 +63,7 @@ def child(*words) -> float:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_stored_signals_are_scored_in_less_memory_than_they_take_with_the_scores_of_memory(stored, tmp_path):
     root, signals = stored

@@ -182,6 +182,7 @@ def test_a_gaussian_shift_is_judged_as_its_true_values_say():
         assert verdicts[1].low < true < verdicts[1].high and verdicts[1].value == pytest.approx(true, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_limit_at_the_truth_is_seldom_called_exceeded_though_the_strongest_attack_is_picked():
     worlds, stated = 120, ONE([f"auc>{norm.cdf(0.5 / math.sqrt(2)):.9f}", "auc>0.5"])
     wrong = 0

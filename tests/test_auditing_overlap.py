@@ -35,6 +35,7 @@ def test_each_set_has_the_size_that_the_roc_gives_it():
     assert row["size"] == pytest.approx(np.mean([tpr_at(v, member, 0.05).tp for v in value]))
 
 
+@pytest.mark.slow
 def test_independent_repetitions_overlap_as_chance_says_and_equal_ones_wholly():
     value, member = repetitions(np.random.default_rng(1), samples=20000)
     row = stability({"a": value}, member, fpr=0.1).iloc[0]

@@ -135,8 +135,13 @@ def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browse
         assert (external, errors) == ([], [])
 
 
-@pytest.mark.parametrize("name", names_of("demo"))
-def test_every_notebook_of_the_demo_shows_its_figures_in_jupyterlab(demo, name, server, browser):
+def quick(names: list[str], *chosen: str) -> list:
+    """Parameters of which the others are for the slow tests."""
+    return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", quick(names_of("demo"), "03_attack.ipynb"))
+def test_a_notebook_of_the_demo_shows_its_figures_in_jupyterlab(demo, name, server, browser):
     stored = stored_figures(demo.path / name)
     assert stored > 0
     (server.root / "shown").mkdir(exist_ok=True)
@@ -160,10 +165,6 @@ def shows_and_reruns(notebook: Path, server: lab.Server, browser) -> None:
         assert figures_in(outputs) == stored
         lab.wait_for_figures(page, stored)
         assert (external, errors) == ([], [])
-
-
-def test_the_attack_notebook_reruns_in_jupyterlab_without_error_or_request(demo, server, browser):
-    shows_and_reruns(demo.path / "03_attack.ipynb", server, browser)
 
 
 @pytest.mark.slow

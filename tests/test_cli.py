@@ -482,7 +482,10 @@ def test_leaked_kernels_warning_filters_and_braces_in_paths_do_no_harm(tmp_path)
 
 
 @pytest.mark.notebook
-@pytest.mark.parametrize(("sent", "code", "forked"), [(signal.SIGINT, 130, "0"), (signal.SIGKILL, -9, "1")])
+@pytest.mark.parametrize(
+    ("sent", "code", "forked"),
+    [(signal.SIGINT, 130, "0"), (signal.SIGKILL, -9, "0"), pytest.param(signal.SIGKILL, -9, "1", marks=pytest.mark.slow)],
+)
 def test_an_interrupted_or_killed_run_says_killed_and_the_next_goes_on(tmp_path, monkeypatch, sent, code, forked):
     monkeypatch.setenv("MIA_NB_FORK", forked)
     notebook(tmp_path / "nb/1_fast.ipynb", "print(1)")

@@ -90,15 +90,15 @@ def test_the_second_notebook_imports_in_less_than_half_a_second(tmp_path, monkey
 
 def test_a_kernel_that_dies_or_whose_parent_was_killed_is_told_and_the_next_one_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _forking.close()
     with pytest.raises(Killed, match="the kernel died in cell 1 of 1"):
         run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    (parent,) = (one.process for one in _forking._parents.values())
+    parent = _forking.parent_for(dict(os.environ)).process
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     assert run(tmp_path, "print(1 + 1)") == "2\n"
 
 
+@pytest.mark.slow
 def test_libraries_see_the_environment_that_they_read_at_import(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for threads in ("1", "2"):
@@ -106,6 +106,7 @@ def test_libraries_see_the_environment_that_they_read_at_import(tmp_path, monkey
         assert run(tmp_path, "import torch; print(torch.get_num_threads())") == f"{threads}\n"
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_process_behind(tmp_path):
     code = "import sys; sys.path.insert(0, sys.argv[1]); from test_kernels import run; from pathlib import Path\n"
     cell = "import os, signal, time; open('left', 'w').write(f'{os.getppid()} {os.getpid()}')\n"

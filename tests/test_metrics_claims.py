@@ -343,6 +343,7 @@ def test_every_claim_can_be_compared():
     assert all(list(claim.contrasts(cells | counted)) for claim in CLAIMS.values())
 
 
+@pytest.mark.slow
 def test_an_installed_package_carries_the_printed_numbers_and_no_data_set(tmp_path):
     pytest.importorskip("setuptools")
     source = tmp_path / "source"

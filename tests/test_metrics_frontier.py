@@ -120,6 +120,7 @@ def null_world(seed: int, draws: int, pairs: int = 8, samples: int = 160) -> pd.
     return at(metrics.matched(metrics.frontier(runs, (), draws=draws), baseline="A", levels=[0.75]), "B", 0.75)
 
 
+@pytest.mark.slow
 def test_samples_that_one_family_gives_away_in_every_training_do_not_make_families_differ():
     found = [null_world(seed, draws=200) for seed in range(60)]
     excluded = sum(not row["difference_low"] <= 0 <= row["difference_high"] for row in found)

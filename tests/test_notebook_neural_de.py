@@ -357,6 +357,7 @@ def test_a_bad_family_fails_in_one_clear_line_and_nothing_is_lost(folder, compar
     assert written(folder / "results") == before and len(before) == 6 * 8
 
 
+@pytest.mark.slow
 def test_one_question_to_a_stochastic_family_draws_no_curve(folder, compared, pools):
     size = SIZE | {"queries": 1, "along": 1, "families": SIZE["families"][:4:3]}
     run = Run("09_neural_de", folder / "results", folder / "once.ipynb", **size)

@@ -149,6 +149,7 @@ def test_a_key_chooses_the_pool_over_the_recipe_and_references_may_come_from_ano
     assert "loss, rmia" in run.text("attacks") and run.text("verdicts").count("\n") == 2
 
 
+@pytest.mark.slow
 def test_an_attack_that_the_self_test_leaves_out_can_be_run_alone(folder, pool):
     run = Run("03_attack", folder / "results", folder / "shokri.ipynb", pool=pool.key[:10], attacks=["shokri"])
     assert run.text("verdicts").startswith("shokri") and "null self-test passed" in run.text("self-test")

@@ -132,6 +132,7 @@ def test_many_plans_in_one_process_stay_below_the_limit_of_recompilations(images
     assert len(compiled._FUNCTIONS) <= compiled.KEPT
 
 
+@pytest.mark.slow
 def test_a_builder_that_was_redefined_is_compiled_anew(images, quick, monkeypatch):
     import toys
 
@@ -476,6 +477,7 @@ def test_a_measurement_is_remembered_and_a_damaged_one_is_not_trusted(images, tm
     assert store.Folder(tmp_path).intact("measured.json")
 
 
+@pytest.mark.slow
 def test_only_a_long_training_tries_compilation_and_takes_what_was_fastest(images, tmp_path, quick, monkeypatch, capsys):
     seconds = {"plain": 0.1, "stacked:4": 0.2, "plain+compiled": 0.05, "stacked:4+compiled": 0.3}
 

@@ -256,6 +256,7 @@ def test_a_first_pool_whose_members_are_hidden_is_told_in_place_and_the_others_a
     assert "the model without its noise" in view.sentence and explorer.values["answers"] == QUERIES
 
 
+@pytest.mark.slow
 def test_scores_of_many_attacks_and_answers_are_not_all_kept():
     explorer, attacks_ = noise(stored(world(samples=60)[0])), ("loss", "attack_p")
     gc.collect()
