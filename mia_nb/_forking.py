@@ -52,6 +52,7 @@ class Parent:
                 socket.send_fds(self.channel, [json.dumps(request).encode()], files)
                 return json.loads(self.channel.recv(LONGEST))
             except (OSError, ValueError) as error:
+                self.close()  # an answer that comes too late would be taken for the next one
                 raise RuntimeError(f"the process that starts others is gone ({error or 'no answer'})") from None
 
     def start(self, call: str, env: dict[str, str], files: tuple[int, ...] = (), **more) -> Process:
