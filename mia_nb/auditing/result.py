@@ -139,8 +139,9 @@ def idle(way: str) -> tuple[str, ...]:
 def provenance(parameters: dict | None = None) -> dict:
     """Versions, date, machine; of torch only where it was used. `parameters`: the audit notebook's; idle ones are left out."""
     versions = {"mia_nb": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        if name not in ("torch", "torchvision") or name in sys.modules:
+    way = next((name for name in ("logits", "pool") if (parameters or {}).get(name)), "model")
+    for name in PACKAGES:  # forked kernels have torch loaded whether it is used or not
+        if name not in ("torch", "torchvision") or (name in sys.modules and way != "logits"):
             versions[name] = importlib.metadata.version(name)
     torch = sys.modules.get("torch")
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
@@ -149,7 +150,6 @@ def provenance(parameters: dict | None = None) -> dict:
     found = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions, "hardware": machine}
     if parameters is None:
         return found
-    way = next((name for name in ("logits", "pool") if parameters.get(name)), "model")
     return found | {"parameters": {name: value for name, value in parameters.items() if name not in idle(way)}}
 
 
