@@ -47,6 +47,7 @@ class Parent:
         channel.settimeout(PATIENCE)
 
     def ask(self, request: dict, files: tuple[int, ...] = ()) -> Any:
+        """Its answer to one request: {"call": ...} a process number, {"poll": number} an exit status; None for neither."""
         with self.lock:
             try:
                 socket.send_fds(self.channel, [json.dumps(request).encode()], files)
@@ -82,6 +83,7 @@ class Process:
         self.parent, self.pid, self.returncode = parent, pid, None
 
     def poll(self) -> int | None:
+        """The exit status, None while it runs; that of a killed process once its parent is gone."""
         if self.returncode is None:
             try:
                 self.returncode = self.parent.ask({"poll": self.pid})
@@ -229,7 +231,3 @@ def begin(request: dict, set_by_imports: dict[str, str]) -> None:
     torch.seed()
     module, _, name = request["call"].partition(":")
     getattr(importlib.import_module(module), name)()
-
-
-if __name__ == "__main__":
-    main()

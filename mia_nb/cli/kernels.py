@@ -17,6 +17,7 @@ class ForkProvisioner(LocalProvisioner):
     """Starts kernels by forking, or as Jupyter does."""
 
     async def launch_kernel(self, cmd: list[str], **options) -> dict:
+        """Start the kernel of this command; returns how to reach it."""
         streams = {options.get(name) for name in ("stdin", "stdout", "stderr")}
         if not _forking.possible() or streams != {None} or "ipykernel_launcher" not in cmd:
             return await super().launch_kernel(cmd, **options)
