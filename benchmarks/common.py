@@ -23,7 +23,11 @@ LIBRARIES = ("torch", "numpy", "scipy")
 def options(doc: str) -> argparse.ArgumentParser:
     """A parser that knows --quick; the first paragraph of the script's docstring is its description."""
     parser = argparse.ArgumentParser(description=doc.split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="toy sizes: shows that it runs, says nothing about speed")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="toy sizes: shows that it runs, says nothing about speed",
+    )
     return parser
 
 
@@ -31,8 +35,14 @@ def gpu() -> str | None:
     """Name of the first NVIDIA GPU; None where there is none."""
     if shutil.which("nvidia-smi") is None:
         return None
-    found = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
-    return found.stdout.strip().splitlines()[0] if found.returncode == 0 and found.stdout.strip() else None
+    found = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
+    )
+    return (
+        found.stdout.strip().splitlines()[0]
+        if found.returncode == 0 and found.stdout.strip()
+        else None
+    )
 
 
 def header() -> str:
@@ -41,7 +51,11 @@ def header() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else math.nan
+    memory = (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        if hasattr(os, "sysconf")
+        else math.nan
+    )
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
     machine = f"{names[0] if names else platform.processor() or platform.machine()}, {cores} cores, {memory:.0f} GiB"
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -56,7 +70,9 @@ def load(when: str) -> str:
 def report(title: str, quick: bool = False) -> Iterator[None]:
     """The header before, the load and the seconds after what is printed inside."""
     begun = time.perf_counter()
-    print(f"**{title}**{' (toy sizes: no measurement)' if quick else ''}\n\n{header()}\n", flush=True)
+    print(
+        f"**{title}**{' (toy sizes: no measurement)' if quick else ''}\n\n{header()}\n", flush=True
+    )
     yield
     print(f"\n{load('after')}; {time.perf_counter() - begun:.0f} s in all", flush=True)
 
@@ -87,7 +103,9 @@ def timed(run: Callable[[], object], wait: Callable[[], object] = lambda: None) 
     return time.perf_counter() - begun
 
 
-def rounds(runs: dict, count: int, *, warm: int = 1, wait: Callable[[], object] = lambda: None) -> dict[object, list[float]]:
+def rounds(
+    runs: dict, count: int, *, warm: int = 1, wait: Callable[[], object] = lambda: None
+) -> dict[object, list[float]]:
     """Seconds of each of `runs`, name -> function, in `count` interleaved rounds after `warm` that are not counted."""
     taken: dict = {name: [] for name in runs}
     for turn in range(warm + count):
@@ -119,5 +137,9 @@ def mean_interval(values: Sequence[float]) -> str:
     from scipy.stats import t
 
     count = len(values)
-    half = float(t.ppf(0.975, count - 1)) * statistics.stdev(values) / math.sqrt(count) if count > 1 else math.nan
+    half = (
+        float(t.ppf(0.975, count - 1)) * statistics.stdev(values) / math.sqrt(count)
+        if count > 1
+        else math.nan
+    )
     return f"{100 * statistics.mean(values):.2f} ± {100 * half:.2f} %"

@@ -26,7 +26,9 @@ WORLDS = {
     "heavy tails": lambda v, m, w: v / np.sqrt(w["chi"] / 2) + SHIFT * m,
     "a few exposed samples": lambda v, m, w: v + np.where(w["sample"] < 0.03, 3.5, 0.1) * m,
     "hard and easy samples": lambda v, m, w: v + norm.ppf(w["sample"]) + SHIFT * m,
-    "mirrored pairs": lambda v, m, w: np.where(np.arange(len(v))[:, None] % 2, -np.roll(v, 1, 0), v) + SHIFT * m,
+    "mirrored pairs": lambda v, m, w: (
+        np.where(np.arange(len(v))[:, None] % 2, -np.roll(v, 1, 0), v) + SHIFT * m
+    ),
     "targets that differ": lambda v, m, w: v + (SHIFT + 0.25 * w["pair"]) * m,
     "targets that differ log-normally": lambda v, m, w: v + 0.6 * np.exp(0.5 * w["pair"]) * m,
     "null": lambda v, m, w: v,
@@ -46,7 +48,9 @@ def world(name: str, targets: int, samples: int, rng, leaks=None) -> Scores:
 def truth(name: str) -> dict[str, float]:
     """Each metric, as the mean over 100 pairs whose leaks are quantiles, on 60,000 samples."""
     leaks = norm.ppf((np.arange(100) + 0.5) / 100)
-    values = per_target_metrics(world(name, 200, 60_000, np.random.default_rng(99), leaks), FPR).mean(0)
+    values = per_target_metrics(
+        world(name, 200, 60_000, np.random.default_rng(99), leaks), FPR
+    ).mean(0)
     return dict(zip(("auc", "advantage", "tpr@0.01"), values, strict=True))
 
 
@@ -54,7 +58,9 @@ def before(scores: Scores, rows, sampled: dict, name: str) -> tuple[float, float
     """The interval of earlier versions."""
     pairs, unit = np.unique(scores.pair, return_inverse=True)
     rng, draws = np.random.default_rng(1), len(sampled[name])
-    weight = rng.multinomial(len(pairs), np.full(len(pairs), 1 / len(pairs)), draws)[:, unit] / len(unit)
+    weight = rng.multinomial(len(pairs), np.full(len(pairs), 1 / len(pairs)), draws)[:, unit] / len(
+        unit
+    )
     both = (sampled[name] * weight).sum(1)
     found = [np.quantile(both, [0.025, 0.975])]
     if name != "auc":
@@ -69,11 +75,18 @@ def covered(name: str, targets: int, side: int, worlds: int, draws: int) -> list
     """Cells of one row: coverage and mean width of both metrics, now and before."""
     wanted, found = truth(name), {"auc": [], "tpr@0.01": []}
     for seed in range(worlds):
-        scores = world(name, targets, 2 * side, np.random.default_rng([seed, targets, side, *name.encode()]))
-        rows, sampled = metrics.per_target(scores, FPR), bootstrap(scores, FPR, draws=draws, seed=seed)
+        scores = world(
+            name, targets, 2 * side, np.random.default_rng([seed, targets, side, *name.encode()])
+        )
+        rows, sampled = (
+            metrics.per_target(scores, FPR),
+            bootstrap(scores, FPR, draws=draws, seed=seed),
+        )
         now = metrics.intervals(scores, FPR, sampled=sampled)
         for metric, kept in found.items():
-            ends = np.array([now.loc[metric, ["low", "high"]], before(scores, rows, sampled, metric)], float)
+            ends = np.array(
+                [now.loc[metric, ["low", "high"]], before(scores, rows, sampled, metric)], float
+            )
             inside = (ends[:, 0] <= wanted[metric]) & (wanted[metric] <= ends[:, 1])
             kept.append([inside, ends[:, 1] - ends[:, 0]])
     means = [np.mean(kept, axis=0).T for kept in found.values()]
@@ -87,12 +100,22 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(WORLDS), help="worlds, separated by commas")
     given = parser.parse_args()
     sizes = [(4, 100)] if given.quick else [(t, n) for t in (4, 8, 16) for n in (500, 2000)]
-    heads = ["world", "targets", "samples a side", "AUC", "AUC before", "TPR at 1 %", "TPR at 1 % before"]
+    heads = [
+        "world",
+        "targets",
+        "samples a side",
+        "AUC",
+        "AUC before",
+        "TPR at 1 %",
+        "TPR at 1 % before",
+    ]
     with report("Coverage (mean width) of nominal 95 % intervals", given.quick):
         head(heads)
         for name in ["heavy tails"] if given.quick else given.only.split(","):
             for targets, side in sizes:
-                cells = covered(name, targets, side, 4 if given.quick else given.worlds, given.draws)
+                cells = covered(
+                    name, targets, side, 4 if given.quick else given.worlds, given.draws
+                )
                 row([name, str(targets), f"{side:,}", *cells])
 
 

@@ -25,7 +25,9 @@ def run(results: str, *words: str) -> float:
     """Run the command; seconds until its report is there for the first time."""
     command = [sys.executable, "-m", "mia_nb.cli", "run", *words, "--results", results]
     begun, first = time.perf_counter(), 0.0
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL
+    )
     while process.poll() is None:
         if not first and list(Path(results).glob("run-*/report.html")):
             first = time.perf_counter() - begun
@@ -45,13 +47,19 @@ def main() -> None:
         first, whole = run(results, *words), time.perf_counter() - begun
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         status = next(Path(results).glob("run-*")) / "status.json"
-        rows = [[step["notebook"], f"{step['seconds']:.1f}"] for step in json.loads(status.read_text())["steps"]]
+        rows = [
+            [step["notebook"], f"{step['seconds']:.1f}"]
+            for step in json.loads(status.read_text())["steps"]
+        ]
         rows.append([f"to the first page of results (aim {FIRST})", f"{first:.1f}"])
         rows.append([f"all, report and start-up included (aim {AIM})", f"{whole:.1f}"])
         rows.append(["processor time of all", f"{used.ru_utime + used.ru_stime:.1f}"])
         table(
             ["notebook", "seconds"],
-            [*rows, ["the same again, all of it cached", f"{timed(partial(run, results, *words)):.1f}"]],
+            [
+                *rows,
+                ["the same again, all of it cached", f"{timed(partial(run, results, *words)):.1f}"],
+            ],
         )
 
 

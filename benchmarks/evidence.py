@@ -34,7 +34,9 @@ POOLS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("images")
     parser.add_argument("pools", nargs="*", metavar="pool", help=f"of {', '.join(POOLS)}")
     parser.add_argument("--root", default="results")

@@ -60,13 +60,21 @@ def kernel(call: str, control: str, made: str, moves: int) -> tuple[float, float
     values = [v for _, v in slider.options] if hasattr(slider, "options") else None
     took, sent = [], []
     for number in range(moves):
-        explorer._drawn, before = 0.0, {name: figure.count for name, figure in explorer._figures.items()}
+        explorer._drawn, before = (
+            0.0,
+            {name: figure.count for name, figure in explorer._figures.items()},
+        )
         if values:
             value = values[(values.index(slider.value) + 1) % len(values)]
         else:
-            value = slider.min + (number + 1) % int((slider.max - slider.min) / slider.step + 1) * slider.step
+            value = (
+                slider.min
+                + (number + 1) % int((slider.max - slider.min) / slider.step + 1) * slider.step
+            )
         took.append(timed(lambda value=value: setattr(slider, "value", value)))
-        sent.append(sum(len(f.figure) for name, f in explorer._figures.items() if f.count != before[name]))
+        sent.append(
+            sum(len(f.figure) for name, f in explorer._figures.items() if f.count != before[name])
+        )
     return 1000 * statistics.median(took), statistics.median(sent) / 1000
 
 
@@ -90,11 +98,18 @@ def main() -> None:
         for name, (call, control) in EXPLORERS.items():
             took, sent = kernel(call, control, made, 2 if args.quick else MOVES)
             try:
-                paint = "-" if args.quick else f"{painted(call, {'k': 'k a side'}.get(control, control), made):.0f}"
+                paint = (
+                    "-"
+                    if args.quick
+                    else f"{painted(call, {'k': 'k a side'}.get(control, control), made):.0f}"
+                )
             except ImportError:
                 paint = "no browser"
             rows.append([name, f"{took:.0f}", f"{sent:.0f}", paint])
-        table(["explorer, control moved", "kernel, ms", "figures sent, kB", "key to painted, ms"], rows)
+        table(
+            ["explorer, control moved", "kernel, ms", "figures sent, kB", "key to painted, ms"],
+            rows,
+        )
 
 
 if __name__ == "__main__":

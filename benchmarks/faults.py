@@ -45,7 +45,11 @@ OURS = str(Path(mia_nb.__file__).parent)
 GOOD, BAD = ("refused", "accepted"), ("traceback", "hang", "lost", "outside", "wrong")
 SCRATCH = ("tmp", "cache", "data")  # may be written to, beside the results
 REMADE = ("manifest.jsonl", "report.html", "status.json", "provenance.json")
-IDLE, MEMORY, BATCH = 4.0, 3 << 30, 25  # seconds without work, bytes beyond the parent's, calls in a child
+IDLE, MEMORY, BATCH = (
+    4.0,
+    3 << 30,
+    25,
+)  # seconds without work, bytes beyond the parent's, calls in a child
 Call = Callable[[], object]
 
 
@@ -85,7 +89,10 @@ def command(*argv: str, wrong: bool = False) -> Call:
         said = err.getvalue().strip()
         if status == 1 and "WRONG" in out.getvalue():  # the doctor's answer
             raise Refused(out.getvalue().partition("WRONG: ")[2].splitlines()[0])
-        clean, last = "Traceback" not in said + out.getvalue(), said.rpartition("\n")[2]  # notices come before
+        clean, last = (
+            "Traceback" not in said + out.getvalue(),
+            said.rpartition("\n")[2],
+        )  # notices come before
         if status in (1, 2) and clean and last.startswith("mia-nb: "):
             raise Refused(last)
         if status not in (0, 3) or not clean:
@@ -105,7 +112,9 @@ def judged(error: BaseException) -> tuple[str, str]:
     clear |= isinstance(error, OSError) and (ours or "/" in text)  # it names the file
     clear |= isinstance(error, Refused | filelock.Timeout)
     where = "" if clear else f" at {Path(last.filename).name}:{last.lineno}"
-    return ("refused" if clear and text and "\n" not in text else "traceback"), f"{kind}: {text}{where}"
+    return (
+        "refused" if clear and text and "\n" not in text else "traceback"
+    ), f"{kind}: {text}{where}"
 
 
 def _in_child(cases: list[Case], write: int, place: Path) -> None:
@@ -216,7 +225,9 @@ class Ground:
         self.intact = self.now = seen(place)
 
     def restore(self) -> None:
-        for path in sorted(p for p in self.now.keys() | self.intact if self.now.get(p) != self.intact.get(p)):
+        for path in sorted(
+            p for p in self.now.keys() | self.intact if self.now.get(p) != self.intact.get(p)
+        ):
             here, there = self.place / path, self.copy / path
             if here.is_dir() and not here.is_symlink():
                 shutil.rmtree(here)

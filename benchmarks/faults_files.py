@@ -30,7 +30,12 @@ def files(w: World, rng) -> Iterator[tuple]:
     made, cache = w.place / "tmp" / "made", w.place / "cache"
     path = made.with_suffix(".npz")
     for name, (make, expect, *size) in folders().items():
-        yield f"a folder with {name}", partial(read_folder, made, *size), expect, partial(start, made, make)
+        yield (
+            f"a folder with {name}",
+            partial(read_folder, made, *size),
+            expect,
+            partial(start, made, make),
+        )
     with np.errstate(invalid="ignore"):
         tables = archives(), outputs()
     reads = lambda: data.load(path, root=cache) and "", lambda: read_outputs(path)
@@ -61,7 +66,9 @@ def start(path: Path, make: Make) -> None:
     """Two classes of three pictures each, and then something else."""
     for n in range(6):
         (path / f"class{n % 2}").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((4, 4, 3), 40 * n, np.uint8)).save(path / f"class{n % 2}" / f"{n}.png")
+        Image.fromarray(np.full((4, 4, 3), 40 * n, np.uint8)).save(
+            path / f"class{n % 2}" / f"{n}.png"
+        )
     make(path)
 
 
@@ -74,7 +81,9 @@ def plain_png(side: int) -> bytes:
     """A black picture, made without holding its pixels."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
     packer, row = zlib.compressobj(1), b"\0" * (1 + side * 3)
     body = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()

@@ -56,7 +56,9 @@ def bad_values(kind: str, scraps: dict) -> Iterator[tuple[str, object, str]]:
     """(name, value, expectation) of the scraps for an argument of this kind; "?" at its end lets
     None pass, "*" arrays."""
     plain = kind.rstrip("?*")
-    fine = FINE.get(plain, "").split() + ["none"] * ("?" in kind) + ["list", "array"] * ("*" in kind)
+    fine = (
+        FINE.get(plain, "").split() + ["none"] * ("?" in kind) + ["list", "array"] * ("*" in kind)
+    )
     for name, value in scraps.items():
         if name not in LEFT_OUT.get(plain, "").split():
             yield name, value, "any" if name.replace(" ", "_") in fine else "refused"
@@ -96,7 +98,12 @@ RECIPE = {  # field: its kind, good values, bad values of the right type
 def recipes(w: World, rng) -> Iterator[tuple]:
     for field, (kind, good, bad) in RECIPE.items():
         for name, value, expect in bad_values(kind, SCRAP | EXOTIC):
-            use = w.train if type(value) in (str, dict) and kind in ("name", "words", "mapping", "name?", "words?") else type
+            use = (
+                w.train
+                if type(value) in (str, dict)
+                and kind in ("name", "words", "mapping", "name?", "words?")
+                else type
+            )
             yield (f"Recipe({field}={name})",
                    lambda f=field, v=value, use=use: use(Recipe(**TINY | {f: v})), expect)  # fmt: skip
         for value in bad:
@@ -153,7 +160,10 @@ def signatures(w: World) -> list[tuple]:
     tossed = attacks.score("loss", Signals.from_logits(z, y, coins))
     dp = {"sample_rate": 0.1, "steps": 10, "delta": 1e-5}
     flow = {"k": 0.5, "steps": 16, "T": 1.0}
-    number, ends = {"k": "positive0"}, {"mu": "positive_inf*", "epsilon": "positive_inf*", "delta": "share*"}
+    number, ends = (
+        {"k": "positive0"},
+        {"mu": "positive_inf*", "epsilon": "positive_inf*", "delta": "share*"},
+    )
     some = {"num_models": 2, "num_samples": 60}
     # fmt: off
     return [
@@ -230,7 +240,21 @@ def masks(w: World) -> Iterator[tuple]:
 
 # -------------------------------------------------------------------------------------- command line
 
-WORDS = ("", "a", "../..", "/", "/dev/zero", "\0", "ü" * 5000, "-1", "nan", "1e30", "*", "a\nb", "\udcff")
+WORDS = (
+    "",
+    "a",
+    "../..",
+    "/",
+    "/dev/zero",
+    "\0",
+    "ü" * 5000,
+    "-1",
+    "nan",
+    "1e30",
+    "*",
+    "a\nb",
+    "\udcff",
+)
 YAMLS = ("", "[", "a: b: c", "&a {b: *a}", "&a [*a, *a]", "[" * 100 + "]" * 100, "{a: " * 100 + "}" * 100,
          "1e30", "nan", ".inf", "-.inf", "null", "true", "-1", "0", "a", "2020-01-01", "0x10", "1.5", "{1: 2}",
          "*x", "!!python/object/apply:os.system ['touch victim']", "[1, a, {b: [2]}]", "'", "\0", "a" * 10**6,
@@ -266,8 +290,18 @@ def commands(w: World, rng) -> Iterator[tuple]:
         for name, parameter in notebooks.read_parameters(path).items():
             for text in YAMLS:
                 whole = ("epochs", "num_models", "batch", "population")
-                late = text in ABSURD and parameter.kinds != ("str",) and "str" not in parameter.kinds
-                late |= name in whole and text in ("1e30", "nan", ".inf", "-.inf", "1.5", "a", "true")
+                late = (
+                    text in ABSURD and parameter.kinds != ("str",) and "str" not in parameter.kinds
+                )
+                late |= name in whole and text in (
+                    "1e30",
+                    "nan",
+                    ".inf",
+                    "-.inf",
+                    "1.5",
+                    "a",
+                    "true",
+                )
                 late |= name in ("lr", "delta") and text in ("nan", ".inf", "a")
                 argv = ("run", notebook, "-p", f"{name}={text}")
                 argv += ("-p", f"pool={key}") if notebook[0] == "a" and name != "pool" else ()

@@ -224,7 +224,10 @@ def forgeries(path: Path, rng) -> Iterator[tuple[str, bytes]]:
         yield "header beyond the file", (1 << 26).to_bytes(8, "little") + b"{" + b" " * 99
         yield "lying shapes", len(header).to_bytes(8, "little") + header + b"\0" * 4
         yield "other keys", safetensors.numpy.save({f"x{k}": v for k, v in good.items()})
-        yield "other shapes", safetensors.numpy.save({k: v.reshape(-1)[:1] for k, v in good.items()})
+        yield (
+            "other shapes",
+            safetensors.numpy.save({k: v.reshape(-1)[:1] for k, v in good.items()}),
+        )
         yield "other types", safetensors.numpy.save({k: v.astype(np.int8) for k, v in good.items()})
         yield "junk", b"\xff" * 1000
         yield "nothing", b""
@@ -299,7 +302,9 @@ def stores(w: World, rng) -> Iterator[tuple]:
                and f.recipe["pool"] == w.pool.key]  # fmt: skip
     for folder in (w.pool.folder, limited[0], w.run):
         calls = {name: call for name, (kinds, call) in does.items() if folder.kind in kinds}
-        files = [n for n in sorted(os.listdir(folder.path)) if not any(f"_00{m}" in n for m in "123")]
+        files = [
+            n for n in sorted(os.listdir(folder.path)) if not any(f"_00{m}" in n for m in "123")
+        ]
         changes = []
         for name in (n for n in files if not n.startswith(".")):
             path = folder.path / name

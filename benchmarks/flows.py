@@ -34,7 +34,12 @@ NETWORKS = {
     "ResNet-14": ("resnet14", {}, 10, 941),
     "ODENet, Euler": ("odenet", {"steps": STEPS}, 23, 1305),
     "SDENet, RK4": ("sdenet", SDE, 30, 5051),
-    "ResNet-14, last group replaced, RK4": ("replaced", {"base": "resnet14", "base_args": {}, **SDE}, 15, 1575),
+    "ResNet-14, last group replaced, RK4": (
+        "replaced",
+        {"base": "resnet14", "base_args": {}, **SDE},
+        15,
+        1575,
+    ),
 }
 STACKS = {  # on digits, one thread
     "odenet w8, 8 steps": ("odenet", {"width": 8, "steps": 8}),
@@ -71,7 +76,9 @@ def solvers(drift: Drift, device: torch.device) -> dict[str, Callable[[Tensor], 
 
     def sde(h: Tensor) -> Tensor:
         problem = Flat(drift, h.shape[1:])
-        return torchsde.sdeint(problem, h.flatten(1), times, method="euler", dt=1 / STEPS)[-1].view_as(h)
+        return torchsde.sdeint(problem, h.flatten(1), times, method="euler", dt=1 / STEPS)[
+            -1
+        ].view_as(h)
 
     grid = {"options": {"step_size": 1 / STEPS}}
     return {
@@ -101,7 +108,10 @@ def block(count: int, device: torch.device, quick: bool) -> None:
     """One block of 64 channels on 8x8, batch 64, 16 steps."""
     torch.manual_seed(0)
     channels, batch = (4, 2) if quick else (64, 64)
-    drift, h = Drift(channels, channels).to(device), torch.randn(batch, channels, 8, 8, device=device)
+    drift, h = (
+        Drift(channels, channels).to(device),
+        torch.randn(batch, channels, 8, 8, device=device),
+    )
 
     def forward(solve, h=h) -> None:
         with torch.no_grad():
@@ -116,12 +126,20 @@ def block(count: int, device: torch.device, quick: bool) -> None:
     ways = solvers(drift, device)
     for solve in ways.values():
         both(solve, h if device.type == "cuda" else h[:2])  # warms up
-    work = {(name, once): partial(once, solve) for name, solve in ways.items() for once in (forward, both)}
+    work = {
+        (name, once): partial(once, solve)
+        for name, solve in ways.items()
+        for once in (forward, both)
+    }
     taken = medians(work, count, device)
     first, base = next(iter(ways)), saved(ways["own Euler"])
     spent = [1e3 * taken[first, once] for once in (forward, both)]
-    print(f"block of {channels} channels, 8x8, batch {batch}, {STEPS} steps, k = {K}, tolerance {TOLERANCE}, random weights")
-    print(f"{first}: {spent[0]:.0f} ms forward, {spent[1]:.0f} ms forward and backward, {base:.1f} MiB saved\n")
+    print(
+        f"block of {channels} channels, 8x8, batch {batch}, {STEPS} steps, k = {K}, tolerance {TOLERANCE}, random weights"
+    )
+    print(
+        f"{first}: {spent[0]:.0f} ms forward, {spent[1]:.0f} ms forward and backward, {base:.1f} MiB saved\n"
+    )
     rows = []
     for name, solve in ways.items():
         factors = [taken[name, once] / taken[first, once] for once in (forward, both)]
@@ -175,7 +193,9 @@ def epoch(count: int, device: torch.device, quick: bool) -> None:
     """Whole networks on 32x32 colour images, 25,000 of them an epoch: Table VI of the study."""
     gpu, costs = device.type == "cuda", {name: [] for name in NETWORKS}
     batch = 2 if quick else 512 if gpu else 32
-    images = data.load(f"synthetic:n={50_000 if gpu and not quick else 200},size=32,channels=3,classes=10")
+    images = data.load(
+        f"synthetic:n={50_000 if gpu and not quick else 200},size=32,channels=3,classes=10"
+    )
     recipes = {name: Recipe(model=m, model_args=args, num_models=1, split="bernoulli", epochs=300, batch=batch)
                for name, (m, args, *_) in NETWORKS.items()}  # fmt: skip
     for _ in range(count):
@@ -185,15 +205,38 @@ def epoch(count: int, device: torch.device, quick: bool) -> None:
             else:
                 cost = training.step_cost(recipe, images, samples=25_000, repeats=1, device="cpu")
                 costs[name].append((cost["seconds"], cost["memory_mib"]))
-    how = "an epoch of 25,000 images, measured" if gpu else "one step in each round, times the steps of 25,000 images"
-    print(f"whole networks, 32x32, width 32, batch {batch}: {how}; memory: {'peak' if gpu else 'activations of one step'}\n")
-    found, rows = {name: [statistics.median(side) for side in zip(*each, strict=True)] for name, each in costs.items()}, []
+    how = (
+        "an epoch of 25,000 images, measured"
+        if gpu
+        else "one step in each round, times the steps of 25,000 images"
+    )
+    print(
+        f"whole networks, 32x32, width 32, batch {batch}: {how}; memory: {'peak' if gpu else 'activations of one step'}\n"
+    )
+    found, rows = (
+        {
+            name: [statistics.median(side) for side in zip(*each, strict=True)]
+            for name, each in costs.items()
+        },
+        [],
+    )
     (base, room), (_, _, first, most) = found["ResNet-14"], NETWORKS["ResNet-14"]
     for name, (spent, memory) in found.items():
         _, _, theirs, mb = NETWORKS[name]
         published = f"{theirs}, {mb} ({theirs / first:.1f}, {mb / most:.1f})"
-        rows.append([name, f"{spent:.0f}", f"{spent / base:.1f}", f"{memory:.0f}", f"{memory / room:.1f}", published])
-    table(["network", "seconds an epoch", "ratio", "MiB", "ratio", "published s, MB (ratios)"], rows)
+        rows.append(
+            [
+                name,
+                f"{spent:.0f}",
+                f"{spent / base:.1f}",
+                f"{memory:.0f}",
+                f"{memory / room:.1f}",
+                published,
+            ]
+        )
+    table(
+        ["network", "seconds an epoch", "ratio", "MiB", "ratio", "published s, MB (ratios)"], rows
+    )
 
 
 PARTS = {"block": block, "stack": stack, "epoch": epoch}

@@ -28,16 +28,39 @@ SHOWN = ("auc", "tpr@0.01", "tpr@0.001")
 DIGITS = {"num_models": 16, "epochs": 20}
 POOLS = {
     "digits": DIGITS | {"model": "tinycnn"},
-    "spiking": {"num_models": 16, "epochs": 8, "model": "snn", "model_args": {"base": "tinycnn", "timesteps": 4}},
-    "sde": {"num_models": 16, "epochs": 8, "model": "sdenet", "model_args": {"width": 8, "steps": 4}},
+    "spiking": {
+        "num_models": 16,
+        "epochs": 8,
+        "model": "snn",
+        "model_args": {"base": "tinycnn", "timesteps": 4},
+    },
+    "sde": {
+        "num_models": 16,
+        "epochs": 8,
+        "model": "sdenet",
+        "model_args": {"width": 8, "steps": 4},
+    },
     "images": DIGITS | {"model": "tinycnn", "batch": 64},
 }
-WORDS = ("rmia", "nig", "lira_global", "lira_shrunk", "base", "attack_r", "watson", "song_mittal", "loss", "correctness")
+WORDS = (
+    "rmia",
+    "nig",
+    "lira_global",
+    "lira_shrunk",
+    "base",
+    "attack_r",
+    "watson",
+    "song_mittal",
+    "loss",
+    "correctness",
+)
 
 
 def signals_of(name: str, args, root: str) -> tuple[Signals, Signals]:
     """The pool's signals as asked, and at temperature 2."""
-    recipe = POOLS[name] | ({"num_models": 8, "epochs": 2} if args.quick else {}) | {"seed": args.seed}
+    recipe = (
+        POOLS[name] | ({"num_models": 8, "epochs": 2} if args.quick else {}) | {"seed": args.seed}
+    )
     if name != "images":
         images = data.load("digits", limit=300 if args.quick else None)
     else:
@@ -62,7 +85,9 @@ def compared(name: str, signals: Signals, warm: Signals) -> None:
     fused = attacks.score("fused", signals)
     seconds = (time.process_time() - begun) / len(fused.value)
     singles = {word: attacks.score(word, signals) for word in WORDS}
-    singles["nig, variance ratio"] = attacks.score(partial(attacks.nig, share_variance="ratio"), signals)
+    singles["nig, variance ratio"] = attacks.score(
+        partial(attacks.nig, share_variance="ratio"), signals
+    )
     singles["rmia, temperature 2"] = attacks.score("rmia", warm)
     if signals.draws == "noise":
         singles["lira_joint"] = attacks.score("lira_joint", signals)
@@ -70,7 +95,13 @@ def compared(name: str, signals: Signals, warm: Signals) -> None:
     for word, scores in {"fused": fused, **singles}.items():
         own, apart = metrics.intervals(scores, FPR), metrics.difference(fused, scores, FPR)
         cells = [shown(*own.loc[what]) for what in SHOWN]
-        rows.append([word, *cells, *("-" if scores is fused else shown(*apart.loc[what], "+") for what in SHOWN)])
+        rows.append(
+            [
+                word,
+                *cells,
+                *("-" if scores is fused else shown(*apart.loc[what], "+") for what in SHOWN),
+            ]
+        )
     columns = "AUC | TPR at 1 % | TPR at .1 % | fused - it: AUC | TPR at 1 % | TPR at .1 %"
     models, queries, samples = signals.shape
     head = f"{name}: {models} models, {samples} samples, {queries} queries"
@@ -89,12 +120,22 @@ def nothing(args) -> None:
         aucs = metrics.per_target(scores)["auc"]
         error = metrics.auc_null_error(*np.bincount(scores.member[0])) / np.sqrt(models)
         rows.append([models, scores.value.shape[1], f"{aucs.mean():.4f}", f"{error:.4f}"])
-    table(["null world: models", "samples", "mean AUC of fused", "standard error, targets independent"], rows)
+    table(
+        [
+            "null world: models",
+            "samples",
+            "mean AUC of fused",
+            "standard error, targets independent",
+        ],
+        rows,
+    )
 
 
 def main():
     parser = options(__doc__)
-    parser.add_argument("--images", help="an .npz or a folder for data.load; without it, no pool of images")
+    parser.add_argument(
+        "--images", help="an .npz or a folder for data.load; without it, no pool of images"
+    )
     parser.add_argument("--limit", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=201, help="of pools and null worlds")
     parser.add_argument("--root", type=Path, help="where pools are kept; default: nowhere")

@@ -35,7 +35,11 @@ from mia_nb.training import compiled, loop
 from mia_nb.training.clipped import group_of
 from mia_nb.types import Images, Recipe
 
-HALF, MODELS, EPOCHS = 25_000, 64, 16  # what the minutes are for: so many models on halves of CIFAR-10
+HALF, MODELS, EPOCHS = (
+    25_000,
+    64,
+    16,
+)  # what the minutes are for: so many models on halves of CIFAR-10
 COLUMNS = (
     "net", "batch", "G", "mode", "images/s", "TFLOP/s", "% of bf16 peak", "first step, s", "GiB",
     f"minutes for {MODELS} models x {EPOCHS} epochs",
@@ -52,12 +56,19 @@ NETS = {
     "ResNet18": Net({"model": "resnet18"}, 512, (2, 4)),
     "ResNet14": Net({"model": "resnet14"}, 128, (4, 16)),
     "ODENet": Net({"model": "odenet"}, 128, (4, 16)),
-    "SNN TinyCNN T=4": Net({"model": "snn", "model_args": {"base": "tinycnn", "timesteps": 4}}, 128, (4, 16)),
+    "SNN TinyCNN T=4": Net(
+        {"model": "snn", "model_args": {"base": "tinycnn", "timesteps": 4}}, 128, (4, 16)
+    ),
 }
 TOYS = {
     "ResNet18": Net({"model": "resnet18", "model_args": {"width": 4}}, 8, (2,)),
     "SNN TinyCNN T=4": Net(
-        {"model": "snn", "model_args": {"base": "tinycnn", "timesteps": 4, "base_args": {"width": 4}}}, 8, (2,)
+        {
+            "model": "snn",
+            "model_args": {"base": "tinycnn", "timesteps": 4, "base_args": {"width": 4}},
+        },
+        8,
+        (2,),
     ),
 }
 
@@ -74,7 +85,9 @@ def modes(net: Net, device: torch.device, quick: bool) -> Iterator[Mode]:
     """What is tried, in this order."""
     yield Mode("DataLoader loop, fp32", dtype="float32")
     if not quick:
-        yield Mode("DataLoader loop, fp32, workers", dtype="float32", workers=min(8, os.cpu_count() or 1))
+        yield Mode(
+            "DataLoader loop, fp32, workers", dtype="float32", workers=min(8, os.cpu_count() or 1)
+        )
     yield Mode("plain, fp32", dtype="float32", how={})
     yield Mode("plain, bf16, channels-last", how={"channels_last": True})
     if not quick:
@@ -101,22 +114,39 @@ def synchronize(device: torch.device) -> None:
 def crop_and_flip(x: Tensor) -> Tensor:
     """One image (C, H, W) moved by up to four pixels and mirrored, as in torchvision's RandomCrop(padding=4) and flip."""
     height, width = x.shape[1:]
-    top, left, mirrored = int(torch.randint(9, ())), int(torch.randint(9, ())), int(torch.randint(2, ()))
+    top, left, mirrored = (
+        int(torch.randint(9, ())),
+        int(torch.randint(9, ())),
+        int(torch.randint(2, ())),
+    )
     x = nn.functional.pad(x, (4, 4, 4, 4))[:, top : top + height, left : left + width]
     return x.flip(-1) if mirrored else x
 
 
-def ordinary_epochs(recipe: Recipe, images: Images, member: np.ndarray, device: torch.device, workers: int) -> Callable:
+def ordinary_epochs(
+    recipe: Recipe, images: Images, member: np.ndarray, device: torch.device, workers: int
+) -> Callable:
     """An epoch of an ordinary loop per call, with crop and flip of single images."""
-    extra = {"num_workers": workers, "persistent_workers": True, "pin_memory": device.type == "cuda"} if workers else {}
+    extra = (
+        {"num_workers": workers, "persistent_workers": True, "pin_memory": device.type == "cuda"}
+        if workers
+        else {}
+    )
     batches = loader("dataset", images, member, recipe.batch, transform=crop_and_flip, **extra)
-    return partial(next, ordinary_training(loop.build(recipe, images, 0), batches, recipe, str(device)))
+    return partial(
+        next, ordinary_training(loop.build(recipe, images, 0), batches, recipe, str(device))
+    )
 
 
-def our_epochs(recipe: Recipe, images: Images, member: np.ndarray, device: torch.device, mode: Mode) -> Callable:
+def our_epochs(
+    recipe: Recipe, images: Images, member: np.ndarray, device: torch.device, mode: Mode
+) -> Callable:
     how = {"stacked": False, "channels_last": False, **mode.how}
     there = images._replace(x=images.x.to(device), y=images.y.to(device))
-    group, history = group_of(loop.Plan(recipe, there, member, device, **how), list(range(mode.models))), []
+    group, history = (
+        group_of(loop.Plan(recipe, there, member, device, **how), list(range(mode.models))),
+        [],
+    )
 
     def epoch() -> None:
         group.epoch(len(history), history)
@@ -131,7 +161,14 @@ def measure(net: Net, mode: Mode, images: Images, device: torch.device, seconds:
     """Train for a while; the images live where the mode wants them. Nothing compiled is left from the row before."""
     compiled.forget()
     recipe = training.complete(
-        Recipe(**net.recipe, batch=net.batch, dtype=mode.dtype, augment="crop+flip", epochs=10**6, lr=0.05)
+        Recipe(
+            **net.recipe,
+            batch=net.batch,
+            dtype=mode.dtype,
+            augment="crop+flip",
+            epochs=10**6,
+            lr=0.05,
+        )
     )
     member = data.paired_membership(16, len(images.y), labels=images.y.numpy())
     if device.type == "cuda":
@@ -147,7 +184,9 @@ def measure(net: Net, mode: Mode, images: Images, device: torch.device, seconds:
         taken.append(timed(epoch, wait))
     usual = statistics.median(taken)
     memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else math.nan
-    return Measured(mode.models * steps * net.batch / usual, first - usual * (1 - 1 / steps), memory)
+    return Measured(
+        mode.models * steps * net.batch / usual, first - usual * (1 - 1 / steps), memory
+    )
 
 
 def bf16_peak(device: torch.device, quick: bool) -> float:
@@ -161,7 +200,10 @@ def bf16_peak(device: torch.device, quick: bool) -> float:
             a @ b
 
     wait = partial(synchronize, device)
-    taken = [statistics.median(timed(products, wait) for _ in range(3)) for _ in range(2 if quick else 10)]
+    taken = [
+        statistics.median(timed(products, wait) for _ in range(3))
+        for _ in range(2 if quick else 10)
+    ]
     return 2 * size**3 * repeats / min(taken)
 
 
@@ -180,7 +222,9 @@ def counted(recipe: dict, images: Images) -> tuple[float, float]:
     return totals[0], totals[1]
 
 
-def asking(net: Net, images: Images, device: torch.device, models: int) -> Iterator[tuple[str, Callable[[], float]]]:
+def asking(
+    net: Net, images: Images, device: torch.device, models: int
+) -> Iterator[tuple[str, Callable[[], float]]]:
     """Images a second of asking `models` models: a plain fp32 loop, and ours in fp32 and in the recipe's bf16."""
     member = np.zeros((models, len(images.y)), bool)
     member[:, : net.batch] = True
@@ -191,8 +235,21 @@ def asking(net: Net, images: Images, device: torch.device, models: int) -> Itera
         return models * len(images.y) / statistics.median(timed(run, wait) for _ in range(3))
 
     def pool_of(dtype: str, root: str) -> training.Pool:
-        one_step = {"num_models": models, "split": "given", "batch": net.batch, "epochs": 1, "lr": 0.01, "dtype": dtype}
-        where = {"root": root, "device": str(device), "workers": 1, "progress": False, "strategy": "plain"}
+        one_step = {
+            "num_models": models,
+            "split": "given",
+            "batch": net.batch,
+            "epochs": 1,
+            "lr": 0.01,
+            "dtype": dtype,
+        }
+        where = {
+            "root": root,
+            "device": str(device),
+            "workers": 1,
+            "progress": False,
+            "strategy": "plain",
+        }
         return training.train_pool(Recipe(**net.recipe, **one_step), images, member=member, **where)
 
     @torch.inference_mode()
@@ -208,7 +265,16 @@ def asking(net: Net, images: Images, device: torch.device, models: int) -> Itera
 
     def ours(dtype: str) -> float:
         with tempfile.TemporaryDirectory() as root:
-            return rate(partial(query.query, pool_of(dtype, root), images, device=str(device), progress=False, force=True))
+            return rate(
+                partial(
+                    query.query,
+                    pool_of(dtype, root),
+                    images,
+                    device=str(device),
+                    progress=False,
+                    force=True,
+                )
+            )
 
     yield "asking, plain loop, fp32", ordinary
     yield "asking, ours, fp32", partial(ours, "float32")
@@ -227,7 +293,14 @@ def attempt(run: Callable) -> tuple[object, str | None]:
 
 
 def network(
-    name: str, net: Net, flop: tuple[float, float], images: Images, device: torch.device, args, peak: float, until: float
+    name: str,
+    net: Net,
+    flop: tuple[float, float],
+    images: Images,
+    device: torch.device,
+    args,
+    peak: float,
+    until: float,
 ) -> tuple[list, bool]:
     """Print the rows of one network; those not begun, and whether one failed."""
     left, failed = [], False
@@ -236,7 +309,9 @@ def network(
         for mode in modes(net, device, args.quick)
     ]
     if name == "ResNet18":
-        jobs += [(what, 1, run) for what, run in asking(net, images, device, 2 if args.quick else 4)]
+        jobs += [
+            (what, 1, run) for what, run in asking(net, images, device, 2 if args.quick else 4)
+        ]
     for what, models, run in jobs:
         if time.monotonic() > until:
             left.append(f"{name} {what}")
@@ -263,27 +338,44 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=8)
-    parser.add_argument("--seconds", type=float, default=2, help="of each row, after its first epoch")
+    parser.add_argument(
+        "--seconds", type=float, default=2, help="of each row, after its first epoch"
+    )
     parser.add_argument("--nets", nargs="*", help="only networks that begin so")
     args = parser.parse_args()
     device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():
-        print("gpu.py: torch finds no CUDA device here; run it where one is, or see that it works by --device cpu --quick")
+        print(
+            "gpu.py: torch finds no CUDA device here; run it where one is, or see that it works by --device cpu --quick"
+        )
         return 2
     until = time.monotonic() + 60 * args.minutes
     nets = TOYS if args.quick else NETS
     if args.quick:
         args.seconds = 0.0
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU, which says nothing about GPUs"
+    where = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else "a CPU, which says nothing about GPUs"
+    )
     images = data.load(f"synthetic:classes=10,n={64 if args.quick else 8192},size=32,channels=3")
     left, failed = [], False
     with report(f"Training and asking on {where}", args.quick):
         peak = bf16_peak(device, args.quick)
-        print(f"bf16 peak of a matrix product: {peak / 1e12:.4g} TFLOP/s. float32 as torch has it by default: cudnn.allow_tf32")
-        print(f"{torch.backends.cudnn.allow_tf32}, matrix products {torch.get_float32_matmul_precision()}. A model's epoch:")
-        print(f"{len(images.y) // 2:,} images, 32x32, crop + flip. GFLOP an image, trained on (asked):")
+        print(
+            f"bf16 peak of a matrix product: {peak / 1e12:.4g} TFLOP/s. float32 as torch has it by default: cudnn.allow_tf32"
+        )
+        print(
+            f"{torch.backends.cudnn.allow_tf32}, matrix products {torch.get_float32_matmul_precision()}. A model's epoch:"
+        )
+        print(
+            f"{len(images.y) // 2:,} images, 32x32, crop + flip. GFLOP an image, trained on (asked):"
+        )
         counts = {name: counted(net.recipe, images) for name, net in nets.items()}
-        print(", ".join(f"{name} {t / 1e9:.4g} ({a / 1e9:.4g})" for name, (a, t) in counts.items()) + ".\n")
+        print(
+            ", ".join(f"{name} {t / 1e9:.4g} ({a / 1e9:.4g})" for name, (a, t) in counts.items())
+            + ".\n"
+        )
         head(COLUMNS)
         for name, net in nets.items():
             if not args.nets or any(name.startswith(wanted) for wanted in args.nets):

@@ -28,11 +28,16 @@ def made_up(folder: Path, count: int = 2000) -> str:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("folder", nargs="?", help="default: 2,000 small JPEGs made for the occasion")
+    parser.add_argument(
+        "folder", nargs="?", help="default: 2,000 small JPEGs made for the occasion"
+    )
     parser.add_argument("--repeat", type=int, default=3)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, report("A folder of images", args.quick):
-        compare(args.folder or made_up(Path(folder), 50 if args.quick else 2000), 1 if args.quick else args.repeat)
+        compare(
+            args.folder or made_up(Path(folder), 50 if args.quick else 2000),
+            1 if args.quick else args.repeat,
+        )
 
 
 def compare(folder: str, repeat: int) -> None:
@@ -41,10 +46,15 @@ def compare(folder: str, repeat: int) -> None:
         found = []
         with tempfile.TemporaryDirectory() as root:
             for seconds in taken.values():
-                seconds.append(timed(lambda root=root, found=found: found.append(data.load(folder, root=root))))
+                seconds.append(
+                    timed(lambda root=root, found=found: found.append(data.load(folder, root=root)))
+                )
         if len({images.digest for images in found}) > 1:
             raise SystemExit("the two loads differ")
-    rows = [[which, spread(seconds), spread(ratios(taken["first"], seconds), ".1f")] for which, seconds in taken.items()]
+    rows = [
+        [which, spread(seconds), spread(ratios(taken["first"], seconds), ".1f")]
+        for which, seconds in taken.items()
+    ]
     print(f"{tuple(found[0].x.shape)}\n")
     table(["load", "seconds", "times faster"], rows)
 

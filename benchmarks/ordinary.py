@@ -12,7 +12,10 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from mia_nb import data
 from mia_nb.types import Images, Recipe
 
-WAYS = ("dataset", "tensors")  # a Dataset that converts on access; a TensorDataset, converted and normalised beforehand
+WAYS = (
+    "dataset",
+    "tensors",
+)  # a Dataset that converts on access; a TensorDataset, converted and normalised beforehand
 
 
 class Pictures(Dataset):
@@ -20,7 +23,9 @@ class Pictures(Dataset):
 
     def __init__(self, images: Images, transform: Callable[[Tensor], Tensor] = lambda x: x):
         self.images, self.transform = images, transform
-        self.mean, self.std = (torch.tensor(values)[:, None, None] for values in (images.mean, images.std))
+        self.mean, self.std = (
+            torch.tensor(values)[:, None, None] for values in (images.mean, images.std)
+        )
 
     def __len__(self) -> int:
         return len(self.images.y)
@@ -36,15 +41,23 @@ def loader(way: str, images: Images, member: np.ndarray, batch: int, **options) 
         transform = {"transform": options.pop("transform")} if "transform" in options else {}
         source = Subset(Pictures(images, **transform), np.flatnonzero(member).tolist())
     else:
-        source = TensorDataset(data.normalise(images.x[member], images.mean, images.std), images.y[member])
+        source = TensorDataset(
+            data.normalise(images.x[member], images.mean, images.std), images.y[member]
+        )
     return DataLoader(source, batch, shuffle=True, drop_last=True, **options)
 
 
-def training(net: nn.Module, batches: DataLoader, recipe: Recipe, device: str = "cpu") -> Iterator[float]:
+def training(
+    net: nn.Module, batches: DataLoader, recipe: Recipe, device: str = "cpu"
+) -> Iterator[float]:
     """Train by the recipe's SGD and one-cycle schedule; yields the mean loss after each epoch."""
     settings = {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}
     optimizer = torch.optim.SGD(net.to(device).train().parameters(), lr=recipe.lr, **settings)
-    total = {"total_steps": recipe.epochs * len(batches), "cycle_momentum": False, "final_div_factor": 400}
+    total = {
+        "total_steps": recipe.epochs * len(batches),
+        "cycle_momentum": False,
+        "final_div_factor": 400,
+    }
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.lr, **total)
     for _ in range(recipe.epochs):
         running = 0.0

@@ -26,7 +26,11 @@ NETWORKS = {  # name: (model, arguments, batch, a CIFAR-sized image?)
     "ResNet-14 w16, 32x32": ("resnet14", {"width": 16}, 64, True),
     "SDENet w8, 8 steps, digits": ("sdenet", {"width": 8, "steps": 8}, 64, False),
 }
-SETTINGS = ((2.0, 512 / 25000, 14700), (1.0, 0.00512, 19600), (0.8, 0.01, 1000))  # noise multiplier, sample rate, steps
+SETTINGS = (
+    (2.0, 512 / 25000, 14700),
+    (1.0, 0.00512, 19600),
+    (0.8, 0.01, 1000),
+)  # noise multiplier, sample rate, steps
 
 
 def medians(runs: dict, count: int) -> list[float]:
@@ -42,13 +46,28 @@ def steps(count: int, networks: dict) -> None:
         taken: dict = {name: [] for name in DEFENSES}
         for _ in range(count):
             for name, settings in DEFENSES.items():
-                recipe = Recipe(model=model, model_args=args, batch=batch, defense=name, defense_args=settings)
-                cost = training.step_cost(recipe, coloured if colour else digits, samples=batch, device="cpu")
+                recipe = Recipe(
+                    model=model, model_args=args, batch=batch, defense=name, defense_args=settings
+                )
+                cost = training.step_cost(
+                    recipe, coloured if colour else digits, samples=batch, device="cpu"
+                )
                 taken[name].append(cost["seconds"])
         for name, values in taken.items():
-            factors[name].append((statistics.median(values) / statistics.median(taken[None]), statistics.median(values)))
+            factors[name].append(
+                (
+                    statistics.median(values) / statistics.median(taken[None]),
+                    statistics.median(values),
+                )
+            )
     rows = [
-        [name or "*none*", *(f"{1e3 * seconds:.1f} ms" if name is None else f"{factor:.2f}" for factor, seconds in values)]
+        [
+            name or "*none*",
+            *(
+                f"{1e3 * seconds:.1f} ms" if name is None else f"{factor:.2f}"
+                for factor, seconds in values
+            ),
+        ]
         for name, values in factors.items()
     ]
     table(["defense", *networks], rows)
@@ -57,8 +76,16 @@ def steps(count: int, networks: dict) -> None:
 def accountants(count: int) -> None:
     rows = []
     for noise, rate, steps in SETTINGS:
-        runs = {name: partial(account, noise, rate, steps, 1e-5) for name, account in accounting.ACCOUNTANTS.items()}
-        rows.append([f"{noise:g}, {rate:.5f}, {steps}", *(f"{1e3 * seconds:.0f} ms" for seconds in medians(runs, count))])
+        runs = {
+            name: partial(account, noise, rate, steps, 1e-5)
+            for name, account in accounting.ACCOUNTANTS.items()
+        }
+        rows.append(
+            [
+                f"{noise:g}, {rate:.5f}, {steps}",
+                *(f"{1e3 * seconds:.0f} ms" for seconds in medians(runs, count)),
+            ]
+        )
     table(["noise, rate, steps (delta 1e-5)", *accounting.ACCOUNTANTS], rows)
 
 
@@ -67,8 +94,14 @@ def audits(count: int) -> None:
     rng = np.random.default_rng(0)
     member = rng.random(50_000) < 0.5
     score = rng.normal(size=50_000) + member
-    runs = {name: partial(auditing.one_run, score, member, delta=1e-5, method=name) for name in ("steinke", "fdp", "xiang")}
-    taken = ", ".join(f"{name} {1e3 * seconds:.0f} ms" for name, seconds in zip(runs, medians(runs, count), strict=True))
+    runs = {
+        name: partial(auditing.one_run, score, member, delta=1e-5, method=name)
+        for name in ("steinke", "fdp", "xiang")
+    }
+    taken = ", ".join(
+        f"{name} {1e3 * seconds:.0f} ms"
+        for name, seconds in zip(runs, medians(runs, count), strict=True)
+    )
     print(f"One-run audit, 50,000 canaries: {taken}")
 
 

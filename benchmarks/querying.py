@@ -39,15 +39,24 @@ class Asked(NamedTuple):
     limit: int | None
     recipe: dict
     epochs: int = 1  # a spiking network is silent until its BatchNorm knows its inputs
-    noise: bool = False  # several queries differ by the network's own noise, otherwise by input dropout
+    noise: bool = (
+        False  # several queries differ by the network's own noise, otherwise by input dropout
+    )
 
 
 COLOUR = "synthetic:classes=10,n=256,size=32,channels=3"
 NETS = {
     "TinyCNN, digits": Asked("digits", None, {}),
     "ResNet14 w16, 32x32": Asked(COLOUR, None, {"model": "resnet14", "model_args": {"width": 16}}),
-    "SNN T=4, digits": Asked("digits", 256, {"model": "snn", "model_args": {"base": "tinycnn", "timesteps": 4}}, epochs=30),
-    "SDENet w8, digits": Asked("digits", 256, {"model": "sdenet", "model_args": {"width": 8, "steps": 4}}, noise=True),
+    "SNN T=4, digits": Asked(
+        "digits",
+        256,
+        {"model": "snn", "model_args": {"base": "tinycnn", "timesteps": 4}},
+        epochs=30,
+    ),
+    "SDENet w8, digits": Asked(
+        "digits", 256, {"model": "sdenet", "model_args": {"width": 8, "steps": 4}}, noise=True
+    ),
 }
 
 
@@ -66,7 +75,9 @@ def batches(images: Images) -> Iterator[torch.Tensor]:
 
 
 @torch.inference_mode()
-def plain_loop(pool: training.Pool, images: Images, queries: int, dropout: float, noise: bool | None) -> np.ndarray:
+def plain_loop(
+    pool: training.Pool, images: Images, queries: int, dropout: float, noise: bool | None
+) -> np.ndarray:
     """(M, Q, N, K) probabilities."""
     answers = []
     for m in range(len(pool.member)):
@@ -81,8 +92,13 @@ def plain_loop(pool: training.Pool, images: Images, queries: int, dropout: float
 def questions(root: str) -> dict[str, list]:
     """What the demo's notebooks ask about its pools, by notebook."""
     pools = [training.load_pool(folder.key, root) for folder in store.folders(root, "pool")]
-    spiking = [p for p in pools if p.recipe.model == "snn" and p.recipe.model_args["timesteps"] != 3]
-    last = max((p for p in spiking if p.recipe.parent and p.recipe.epochs), key=lambda p: p.recipe.model_args["timesteps"])
+    spiking = [
+        p for p in pools if p.recipe.model == "snn" and p.recipe.model_args["timesteps"] != 3
+    ]
+    last = max(
+        (p for p in spiking if p.recipe.parent and p.recipe.epochs),
+        key=lambda p: p.recipe.model_args["timesteps"],
+    )
     flows = [p for p in pools if p.recipe.snapshots and not p.population.any()]
     sde = next(p for p in flows if p.recipe.model == "sdenet")
     network = training.ancestor(last)
@@ -90,7 +106,11 @@ def questions(root: str) -> dict[str, list]:
     def ask(pool: training.Pool, **how) -> partial:
         return partial(query.query, pool, pool.images(), force=True, progress=False, **how)
 
-    then = [ask(p.at(epoch), queries=4 if p is sde else 1) for p in flows for epoch in p.recipe.snapshots]
+    then = [
+        ask(p.at(epoch), queries=4 if p is sde else 1)
+        for p in flows
+        for epoch in p.recipe.snapshots
+    ]
     quality = partial(training.conversion_quality, network, network.images(), (1, 2, 4, 8, 16))
     rates = partial(query.firing_rates, last, last.images(), models=range(4))
     trained = [p for p in (network, *spiking) if p.recipe.epochs]
@@ -120,13 +140,20 @@ def compare(stored: Path, other: str, count: int) -> None:
             for tree in (other, str(ROOT)):
                 environment = os.environ | {"PYTHONPATH": tree, "MIA_NB_MODE": "batch"}
                 run = [sys.executable, __file__, "--answer", root]
-                said = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+                said = subprocess.run(
+                    run, env=environment, capture_output=True, text=True, check=True
+                )
                 for name, *seconds in map(str.split, said.stdout.splitlines()):
                     taken.setdefault((name, tree), []).append([float(value) for value in seconds])
-    head(["notebook", "seconds there", "here", "factor", "processor seconds there", "here", "factor"])
+    head(
+        ["notebook", "seconds there", "here", "factor", "processor seconds there", "here", "factor"]
+    )
     for name in sorted({name for name, _ in taken}):
         before, after = (list(zip(*taken[name, tree], strict=True)) for tree in (other, str(ROOT)))
-        cells = ((spread(a, ".1f"), spread(b, ".1f"), spread(ratios(a, b))) for a, b in zip(before, after, strict=True))
+        cells = (
+            (spread(a, ".1f"), spread(b, ".1f"), spread(ratios(a, b)))
+            for a, b in zip(before, after, strict=True)
+        )
         row([name, *(cell for each in cells for cell in each)])
 
 
@@ -149,12 +176,31 @@ def main() -> None:
         args.rounds, args.models = 1, 2
         nets = {name: asked._replace(limit=128) for name, asked in NETS.items() if "w" not in name}
     with report(f"Asking {args.models} models", args.quick), tempfile.TemporaryDirectory() as root:
-        head(["networks", "images", "queries", "plain loop, images/s", "ours, images/s", "factor", "cached answer"])
+        head(
+            [
+                "networks",
+                "images",
+                "queries",
+                "plain loop, images/s",
+                "ours, images/s",
+                "factor",
+                "cached answer",
+            ]
+        )
         for name, asked in nets.items():
             pool, images = pool_of(asked, args.models, root)
             for queries in (1, 2 if args.quick else 10):
-                dropout, noise = 0.02 if queries > 1 and not asked.noise else 0.0, asked.noise or None
-                how = {"queries": queries, "input_dropout": dropout, "noise": noise, "batch": BATCH, "progress": False}
+                dropout, noise = (
+                    0.02 if queries > 1 and not asked.noise else 0.0,
+                    asked.noise or None,
+                )
+                how = {
+                    "queries": queries,
+                    "input_dropout": dropout,
+                    "noise": noise,
+                    "batch": BATCH,
+                    "progress": False,
+                }
                 ours = partial(query.query, pool, images, **how)
                 runs = {
                     "loop": partial(plain_loop, pool, images, queries, dropout, noise),
@@ -164,10 +210,21 @@ def main() -> None:
                 cached = sorted(timed(ours) for _ in range(5))[2]
                 count = args.models * queries * len(images.y)
                 kind = "noise" if noise else "dropout .02" if dropout else "plain"
-                rates = {way: [count / seconds for seconds in values] for way, values in taken.items()}
+                rates = {
+                    way: [count / seconds for seconds in values] for way, values in taken.items()
+                }
                 shown = [spread(rates[way], ",.0f") for way in ("loop", "ours")]
                 factor = spread(ratios(rates["ours"], rates["loop"]))
-                row([name, len(images.y), f"{queries}, {kind}", *shown, factor, f"{1e3 * cached:.0f} ms"])
+                row(
+                    [
+                        name,
+                        len(images.y),
+                        f"{queries}, {kind}",
+                        *shown,
+                        factor,
+                        f"{1e3 * cached:.0f} ms",
+                    ]
+                )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,9 @@ def say(line: str, out: TextIO | None) -> None:
 
 def main() -> int:
     parser = options(__doc__)
-    parser.add_argument("--only", nargs="+", choices=QUESTIONS, metavar="NAME", help=", ".join(QUESTIONS))
+    parser.add_argument(
+        "--only", nargs="+", choices=QUESTIONS, metavar="NAME", help=", ".join(QUESTIONS)
+    )
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

@@ -27,7 +27,9 @@ from scipy.stats import norm
 from mia_nb import attacks, metrics, store
 from mia_nb.types import Scores, Signals
 
-ATTACKS = {name: attacks.ATTACKS[name] for name in ("rmia", "lira_global", "lira_per_sample", "nig")}
+ATTACKS = {
+    name: attacks.ATTACKS[name] for name in ("rmia", "lira_global", "lira_per_sample", "nig")
+}
 
 
 def design(models: int, samples: int, population: int, rng) -> np.ndarray:
@@ -90,7 +92,11 @@ def textbook_lira(target, references):
     log = []
     for side in (member, ~member):
         values = np.where(side, phi, np.nan)
-        log.append(norm.logpdf(target.margin[0, 0], np.nanmean(values, axis=0), np.nanstd(values, axis=0, ddof=1)))
+        log.append(
+            norm.logpdf(
+                target.margin[0, 0], np.nanmean(values, axis=0), np.nanstd(values, axis=0, ddof=1)
+            )
+        )
     return log[0] - log[1]
 
 
@@ -108,13 +114,23 @@ def stored(folder: Path, models: int, samples: int) -> None:
     rng = np.random.default_rng(0)
     member = design(models, samples, 0, rng)
     difficulty = rng.normal(3, 3, samples)
-    fields = {"labels": rng.integers(0, 10, samples), "member": member, "population": np.zeros(samples, bool)}
+    fields = {
+        "labels": rng.integers(0, 10, samples),
+        "member": member,
+        "population": np.zeros(samples, bool),
+    }
     place = store.Folder(folder)
     place.path.mkdir()
     for name, value in fields.items():
         place.write_array(f"{name}.npy", value)
     place.write_json("info.json", {"draws": "plain"})
-    kinds = {"entropy": float, "modified_entropy": float, "correct": bool, "top_log_p": np.float32, "margin": float}
+    kinds = {
+        "entropy": float,
+        "modified_entropy": float,
+        "correct": bool,
+        "top_log_p": np.float32,
+        "margin": float,
+    }
     with contextlib.ExitStack() as stack:
         files = {}
         for name, kind in kinds.items():
@@ -122,7 +138,12 @@ def stored(folder: Path, models: int, samples: int) -> None:
             files[name] = stack.enter_context(place.rows(f"{name}.npy", np.dtype(kind), shape))
         for own in member:
             margin = (difficulty + own + rng.normal(size=samples))[None, None]
-            row = {"entropy": -margin, "modified_entropy": -margin, "correct": margin > 0, "margin": margin}
+            row = {
+                "entropy": -margin,
+                "modified_entropy": -margin,
+                "correct": margin > 0,
+                "margin": margin,
+            }
             for name, append in files.items():
                 append(row.get(name, np.full((1, samples, 10), -3, np.float32)))
 
@@ -152,7 +173,10 @@ def child(folder: str, name: str, targets: int) -> None:
 
 def in_child(folder: Path, name: str, targets: int = 1) -> dict:
     done = subprocess.run(
-        [sys.executable, __file__, "--child", str(folder), name, str(targets)], capture_output=True, text=True, check=True
+        [sys.executable, __file__, "--child", str(folder), name, str(targets)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return json.loads(done.stdout)
 
@@ -163,7 +187,12 @@ def against_textbook(args) -> None:
     for name, attack, textbook, pair in (
         ("rmia", attacks.rmia, textbook_ratio, ratio_world),
         ("rmia, count form", partial(attacks.rmia, form="count"), textbook_count, ratio_world),
-        ("lira, variance per sample", partial(attacks.lira, variance="per_sample"), textbook_lira, lira_world),
+        (
+            "lira, variance per sample",
+            partial(attacks.lira, variance="per_sample"),
+            textbook_lira,
+            lira_world,
+        ),
     ):
         difference = np.abs(attack(*pair) - textbook(*pair))[~pair[0].population].max()
         # the quadratic textbook takes seconds: once is enough
@@ -173,7 +202,16 @@ def against_textbook(args) -> None:
         sizes = pair[1].shape[0], int(pair[0].population.sum())
         times = [spread(ours["ours"], ".1f", " ms"), spread(ours["textbook"], ".0f", " ms")]
         times.append(spread(ratios(ours["textbook"], ours["ours"]), ".1f", "x"))
-        rows.append([name, args.samples, *sizes, *times, f"{peak_memory(runs['ours']):.0f} MB", f"{difference:.1g}"])
+        rows.append(
+            [
+                name,
+                args.samples,
+                *sizes,
+                *times,
+                f"{peak_memory(runs['ours']):.0f} MB",
+                f"{difference:.1g}",
+            ]
+        )
     columns = "attack | samples | references | population | ours | textbook | ratio | peak memory | largest difference"
     table(columns.split(" | "), rows)
 
@@ -184,12 +222,22 @@ def one_target(args) -> None:
     for references in (8, 32) if args.quick else (256, 1024):
         pair = world(references, args.samples)
         taken = rounds(
-            {name: partial(attack, *pair) for name, attack in ATTACKS.items()}, 1 if references > 256 else args.repeat
+            {name: partial(attack, *pair) for name, attack in ATTACKS.items()},
+            1 if references > 256 else args.repeat,
         )
         inputs = (pair[1].shape[0] * args.samples * 9) / 1e6
         for name, seconds in taken.items():
             peak = peak_memory(partial(ATTACKS[name], *pair))
-            rows.append([name, args.samples, references, spread(seconds, ".2f", " s"), f"{peak:.0f} MB", f"{inputs:.0f} MB"])
+            rows.append(
+                [
+                    name,
+                    args.samples,
+                    references,
+                    spread(seconds, ".2f", " s"),
+                    f"{peak:.0f} MB",
+                    f"{inputs:.0f} MB",
+                ]
+            )
     table(["one target", "samples", "references", "time", "peak memory", "margins and masks"], rows)
 
 
@@ -208,9 +256,7 @@ def from_files(args) -> None:
                 seconds = [f"{took[key]:.2f} s" for key in ("load", "score")]
                 memory = [f"{took['peak'] / 1e6:.0f} MB", f"{own:.0f} MB", f"{size:.0f} MB"]
                 rows.append([name, args.samples, models, targets, *seconds, *memory])
-    columns = (
-        "from files | samples | models | targets | load, verify | score | resident at most | without pages of files | on disk"
-    )
+    columns = "from files | samples | models | targets | load, verify | score | resident at most | without pages of files | on disk"
     table(columns.split(" | "), rows)
 
 
@@ -219,7 +265,15 @@ def of_targets(targets: int, samples: int) -> Scores:
     member = design(targets, samples, 0, rng)
     rows = np.arange(targets)
     facts = np.tile([0.99, 0.9], (targets, 1))
-    return Scores(rng.normal(size=member.shape) + 0.3 * member, member, rows, rows // 2, facts, facts, {"k": 3, "queries": 1})
+    return Scores(
+        rng.normal(size=member.shape) + 0.3 * member,
+        member,
+        rows,
+        rows // 2,
+        facts,
+        facts,
+        {"k": 3, "queries": 1},
+    )
 
 
 def with_bootstrap(args) -> None:
@@ -230,10 +284,10 @@ def with_bootstrap(args) -> None:
         drawn = timed(partial(metrics.bootstrap, scores, draws=draws))
         peak = peak_memory(partial(metrics.bootstrap, scores, draws=2))
         thousand = f"{whole - drawn + 1000 / draws * drawn:.0f} s"
-        rows.append([args.samples, targets, f"{whole:.1f} s", f"{drawn:.1f} s", thousand, f"{peak:.0f} MB"])
-    columns = (
-        f"samples | targets | summary, {draws} draws | its bootstrap | 1,000 draws, extrapolated | bootstrap's peak memory"
-    )
+        rows.append(
+            [args.samples, targets, f"{whole:.1f} s", f"{drawn:.1f} s", thousand, f"{peak:.0f} MB"]
+        )
+    columns = f"samples | targets | summary, {draws} draws | its bootstrap | 1,000 draws, extrapolated | bootstrap's peak memory"
     table(columns.split(" | "), rows)
 
 
@@ -242,11 +296,19 @@ def growth(args) -> None:
     models = (8, 16) if args.quick else (16, 64, 256)
     samples = (500, 1000) if args.quick else (5_000, 10_000, 20_000, 50_000)
     rows = []
-    for what, grid in (("references", [(m, samples[-1]) for m in models]), ("samples", [(models[1], n) for n in samples])):
+    for what, grid in (
+        ("references", [(m, samples[-1]) for m in models]),
+        ("samples", [(models[1], n) for n in samples]),
+    ):
         worlds = {at: world(*at) for at in grid}
         for name, attack in ATTACKS.items():
             x = np.log([at[what == "samples"] for at in grid])
-            y = np.log([min(processor_seconds(partial(attack, *worlds[at])) for _ in range(args.repeat)) for at in grid])
+            y = np.log(
+                [
+                    min(processor_seconds(partial(attack, *worlds[at])) for _ in range(args.repeat))
+                    for at in grid
+                ]
+            )
             slope, level = np.polyfit(x, y, 1)
             off = math.expm1(np.abs(y - slope * x - level).max())
             sizes = ", ".join(f"{at[what == 'samples']:,}" for at in grid)

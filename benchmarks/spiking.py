@@ -44,8 +44,12 @@ class Plain(nn.Module):
 
 def networks(width: int, timesteps: int) -> dict[str, nn.Module]:
     """The same weights in every way of running them."""
-    base = models.build("resnet18", {"width": width}, in_channels=3, num_classes=10, size=32, seed=0)
-    folded = snn.spiking(base, timesteps, beta=1.0, reset="soft", surrogate="atan", detach_reset=True)
+    base = models.build(
+        "resnet18", {"width": width}, in_channels=3, num_classes=10, size=32, seed=0
+    )
+    folded = snn.spiking(
+        base, timesteps, beta=1.0, reset="soft", surrogate="atan", detach_reset=True
+    )
     stepwise = copy.deepcopy(folded.net)
     for name in folded.spikes():
         setattr(stepwise, name, Leaky())
@@ -75,12 +79,20 @@ def neuron_alone(count: int, timesteps: int, batch: int) -> None:
 
     taken = rounds({compiled: partial(run, compiled) for compiled in (False, True)}, count)
     plain, fused = (statistics.median(seconds) for seconds in taken.values())
-    print(f"neuron alone, {tuple(x.shape)}, forward and backward: {1e3 * plain:.0f} ms, compiled x{plain / fused:.1f}")
+    print(
+        f"neuron alone, {tuple(x.shape)}, forward and backward: {1e3 * plain:.0f} ms, compiled x{plain / fused:.1f}"
+    )
 
 
 def main() -> None:
     parser = options(__doc__)
-    for name, value in (("rounds", 7), ("width", 16), ("timesteps", 4), ("batch", 64), ("threads", 2)):
+    for name, value in (
+        ("rounds", 7),
+        ("width", 16),
+        ("timesteps", 4),
+        ("batch", 64),
+        ("threads", 2),
+    ):
         parser.add_argument(f"--{name}", type=int, default=value)
     args = parser.parse_args()
     if args.quick:
@@ -94,8 +106,14 @@ def main() -> None:
     # shown as events, so that nothing counts as the same at every step
     shown = {name: x.expand(args.timesteps, *x.shape) if name == "fold" else x for name in nets}
     with report("Spiking networks, one step", args.quick):
-        runs = {(name, b): partial(step, net, shown[name], y, b) for name, net in nets.items() for b in (False, True)}
-        middle = {run: statistics.median(seconds) for run, seconds in rounds(runs, args.rounds).items()}
+        runs = {
+            (name, b): partial(step, net, shown[name], y, b)
+            for name, net in nets.items()
+            for b in (False, True)
+        }
+        middle = {
+            run: statistics.median(seconds) for run, seconds in rounds(runs, args.rounds).items()
+        }
         print(
             f"ResNet18 width {args.width}, batch {args.batch}, T = {args.timesteps}, 32x32, {args.threads} threads, float32\n"
         )

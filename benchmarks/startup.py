@@ -28,7 +28,11 @@ TINY = ("-p", "num_models=2", "-p", "epochs=1", "-p", "limit=200")
 
 def python(*words: str, quiet: bool = True) -> subprocess.CompletedProcess:
     """Run a fresh interpreter of this checkout; its failure is ours."""
-    place = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "MIA_NB_MODE": "batch"}
+    place = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "MIA_NB_MODE": "batch",
+    }
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=place)
     if done.returncode:
         raise SystemExit(f"python {' '.join(words)}: {done.stderr.strip().splitlines()[-1:]}")
@@ -40,7 +44,9 @@ def packages(code: str) -> collections.Counter:
     spent: collections.Counter = collections.Counter()
     for own, name in LINE.findall(python("-X", "importtime", "-c", code).stderr):
         top = name.partition(".")[0].lstrip("_")
-        spent["Python" if top in sys.stdlib_module_names else name.partition(".")[0]] += int(own) / 1e3
+        spent["Python" if top in sys.stdlib_module_names else name.partition(".")[0]] += (
+            int(own) / 1e3
+        )
     return spent
 
 
@@ -51,9 +57,14 @@ def main() -> None:
     modules, others = (MODULES[:2], OTHERS[:1]) if args.quick else (MODULES, OTHERS)
     with report("Start-up", args.quick), tempfile.TemporaryDirectory() as results:
         runs = {"Python alone": partial(python, "-c", "")}
-        runs |= {f"import {name}": partial(python, "-c", f"import {name}") for name in (*modules, *others)}
+        runs |= {
+            f"import {name}": partial(python, "-c", f"import {name}")
+            for name in (*modules, *others)
+        }
         runs[ANALYSIS] = partial(python, "-c", ANALYSIS)
-        runs |= {f"mia-nb {word}": partial(python, "-c", COMMAND, word) for word in ("--help", "list")}
+        runs |= {
+            f"mia-nb {word}": partial(python, "-c", COMMAND, word) for word in ("--help", "list")
+        }
         if not args.quick:
             words = ("-c", COMMAND, "run", "01_train", "--results", results, *TINY)
             python(*words)
@@ -69,7 +80,9 @@ def main() -> None:
             spent = packages(code)
             most = ", ".join(f"{package} {ms:.0f}" for package, ms in spent.most_common(6))
             rows.append([code, f"{spent.total():.0f}", most])
-        table(["what", "importing, ms (with -X importtime, which slows it down)", "most of it"], rows)
+        table(
+            ["what", "importing, ms (with -X importtime, which slows it down)", "most of it"], rows
+        )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from common import exponent, head, mean_interval, options, ratios, report, rounds, row, spread, table
+from common import (
+    exponent,
+    head,
+    mean_interval,
+    options,
+    ratios,
+    report,
+    rounds,
+    row,
+    spread,
+    table,
+)
 from ordinary import WAYS, loader
 from ordinary import training as ordinary_training
 
@@ -51,16 +62,28 @@ class Way(NamedTuple):
 
 
 def spiking(timesteps: int, compiled: bool = False) -> Net:
-    return Net("digits", 512, 16, {"model": "snn", "model_args": {"base": "tinycnn", "timesteps": timesteps}}, compiled)
+    return Net(
+        "digits",
+        512,
+        16,
+        {"model": "snn", "model_args": {"base": "tinycnn", "timesteps": timesteps}},
+        compiled,
+    )
 
 
 COLOUR, FLOW = "synthetic:classes=10,n={},size=32,channels=3", {"width": 8, "steps": 4}
 NETS = {
     "TinyCNN, 8x8": Net("digits", 512, 16, {}, True),
     "ResNet14 w16, 32x32": Net(
-        COLOUR.format(512), None, 4, {"model": "resnet14", "model_args": {"width": 16}, "batch": 64}, True
+        COLOUR.format(512),
+        None,
+        4,
+        {"model": "resnet14", "model_args": {"width": 16}, "batch": 64},
+        True,
     ),
-    "ResNet18 w16, 32x32": Net(COLOUR.format(256), None, 4, {"model": "resnet18", "model_args": {"width": 16}, "batch": 64}),
+    "ResNet18 w16, 32x32": Net(
+        COLOUR.format(256), None, 4, {"model": "resnet18", "model_args": {"width": 16}, "batch": 64}
+    ),
     "SNN T=1": spiking(1),
     "SNN T=2": spiking(2),
     "SNN T=4": spiking(4, True),
@@ -100,13 +123,20 @@ class Trained:
         self.done = 0
         if way.kind == "ours":
             group = max(1, int(way.stacked * net.group))
-            how = {"stacked": way.stacked > 0, "channels_last": way.channels_last, "compiled": way.compiled}
+            how = {
+                "stacked": way.stacked > 0,
+                "channels_last": way.channels_last,
+                "compiled": way.compiled,
+            }
             plan = loop.Plan(recipe, images, member, torch.device("cpu"), **how)
             self.group = group_of(plan, list(range(group)))
             self.steps = plan.steps * group
         else:
             batches = loader(way.kind, images, member[0], recipe.batch)
-            self.epochs, self.steps = ordinary_training(loop.build(recipe, images, 0), batches, recipe), len(batches)
+            self.epochs, self.steps = (
+                ordinary_training(loop.build(recipe, images, 0), batches, recipe),
+                len(batches),
+            )
 
     def epoch(self) -> int:
         if hasattr(self, "group"):
@@ -156,10 +186,17 @@ def strategies(args) -> None:
     """Steps a second of all processes of a way together, over the base's."""
     with tempfile.TemporaryDirectory() as cache:
         command, pipe = [sys.executable, __file__, "--child", str(args.threads)], subprocess.PIPE
-        places = [{**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{cache}/{n}"} for n in range(2)]  # nothing is compiled yet
-        children = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=place) for place in places]
+        places = [
+            {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{cache}/{n}"} for n in range(2)
+        ]  # nothing is compiled yet
+        children = [
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=place)
+            for place in places
+        ]
         rates, compiling, begun, left = {}, {}, time.monotonic(), []
-        for net in [n for n in NETS if not args.nets or any(n.startswith(wanted) for wanted in args.nets)]:
+        for net in [
+            n for n in NETS if not args.nets or any(n.startswith(wanted) for wanted in args.nets)
+        ]:
             if time.monotonic() - begun > 60 * args.minutes:
                 left.append(net)
                 continue
@@ -170,7 +207,9 @@ def strategies(args) -> None:
                     first[name], one[name] = ask(children[: way.processes], "begin", net, name), []
             for _ in range(args.rounds):
                 for name, found in one.items():
-                    answers = ask(children[: WAYS_TO_TRAIN[name].processes], "run", name, args.seconds)
+                    answers = ask(
+                        children[: WAYS_TO_TRAIN[name].processes], "run", name, args.seconds
+                    )
                     found.append(sum(rate for rate, _ in answers))
             rates[net] = one
             for name, answers in first.items():
@@ -185,16 +224,37 @@ def strategies(args) -> None:
 
 def show(rates: dict, compiling: dict, left: list[str]) -> None:
     names = [name for name in WAYS_TO_TRAIN if any(name in r for r in rates.values())]
-    print("Steps of a model in a second, as factors over the first row, median (lowest-highest) of interleaved rounds:\n")
-    table(["way", *rates], [[n, *(spread(ratios(r[n], r[BASE])) if n in r else "-" for r in rates.values())] for n in names])
-    print("The same as milliseconds for a step of one model, and seconds to compile, which come once:\n")
+    print(
+        "Steps of a model in a second, as factors over the first row, median (lowest-highest) of interleaved rounds:\n"
+    )
+    table(
+        ["way", *rates],
+        [
+            [n, *(spread(ratios(r[n], r[BASE])) if n in r else "-" for r in rates.values())]
+            for n in names
+        ],
+    )
+    print(
+        "The same as milliseconds for a step of one model, and seconds to compile, which come once:\n"
+    )
     rows = []
     for name in names:
-        taken = "; ".join(f"{net.partition(',')[0]} {seconds:.0f}" for net, seconds in compiling.get(name, {}).items()) or "-"
-        cells = (f"{1e3 / statistics.median(r[name]):.2f}" if name in r else "-" for r in rates.values())
+        taken = (
+            "; ".join(
+                f"{net.partition(',')[0]} {seconds:.0f}"
+                for net, seconds in compiling.get(name, {}).items()
+            )
+            or "-"
+        )
+        cells = (
+            f"{1e3 / statistics.median(r[name]):.2f}" if name in r else "-" for r in rates.values()
+        )
         rows.append([name, *cells, taken])
     table(["way", *rates, "compiling, s"], rows)
-    sizes = ", ".join(f"{net}: batch {Recipe(**NETS[net].recipe).batch}, stacks of {NETS[net].group}" for net in rates)
+    sizes = ", ".join(
+        f"{net}: batch {Recipe(**NETS[net].recipe).batch}, stacks of {NETS[net].group}"
+        for net in rates
+    )
     print(f"{sizes}; two processes take half a stack each. Flows take {FLOW['steps']} Euler steps.")
     if left:
         print(f"Not begun, the time was up: {', '.join(left)}.")
@@ -207,17 +267,35 @@ def train_whole(name: str, way: str, quick: bool, started: float) -> None:
     if way == "ours":
         with tempfile.TemporaryDirectory() as root:
             recipe = Recipe(**{**recipe.to_json(), "split": "given"})
-            pool = training.train_pool(recipe, images, member=member, root=root, workers=1 if quick else None, progress=False)
+            pool = training.train_pool(
+                recipe,
+                images,
+                member=member,
+                root=root,
+                workers=1 if quick else None,
+                progress=False,
+            )
             seconds, how = time.time() - started, pool.folder.read_json("execution.json")
             nets = [pool.model(m) for m in range(recipe.num_models)]
         kind = f"stacked {how['group']}" if how["stacked"] else "plain"
         told = f"{kind}, {how['threads']} threads a process{', compiled' if how.get('compiled') else ''}"
     else:
-        nets, told = [loop.build(recipe, images, m) for m in range(recipe.num_models)], f"{torch.get_num_threads()} threads"
+        nets, told = (
+            [loop.build(recipe, images, m) for m in range(recipe.num_models)],
+            f"{torch.get_num_threads()} threads",
+        )
         for net, mask in zip(nets, member, strict=True):
             list(ordinary_training(net, loader(way, images, mask, recipe.batch), recipe))
         seconds = time.time() - started
-    print(json.dumps([seconds, [accuracy(net, images, ~mask) for net, mask in zip(nets, member, strict=True)], told]))
+    print(
+        json.dumps(
+            [
+                seconds,
+                [accuracy(net, images, ~mask) for net, mask in zip(nets, member, strict=True)],
+                told,
+            ]
+        )
+    )
 
 
 @torch.inference_mode()
@@ -232,8 +310,12 @@ def shortened(recipe: Recipe) -> Recipe:
 
 def pools(args) -> None:
     """Whole pools, each in a fresh process: seconds and accuracy on what a model was not trained on."""
-    print("Whole pools on digits, a fresh process each: median (lowest-highest) of interleaved rounds; accuracy of the last")
-    print("round, mean over models with its 95 % interval, differences model by model on the same members.\n")
+    print(
+        "Whole pools on digits, a fresh process each: median (lowest-highest) of interleaved rounds; accuracy of the last"
+    )
+    print(
+        "round, mean over models with its 95 % interval, differences model by model on the same members.\n"
+    )
     head(["pool", "way", "how", "seconds", "factor", "test accuracy", "difference from the first"])
     for name, recipe in list(POOLS.items())[: 1 if args.quick else None]:
         recipe = shortened(recipe) if args.quick else recipe
@@ -244,19 +326,44 @@ def pools(args) -> None:
                 command = [sys.executable, __file__, "--whole", words]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 answers.append(json.loads(done.stdout.splitlines()[-1]))
-        base, title = found["dataset"], f"{name}, {recipe.num_models} models, epochs: {recipe.epochs}"
+        base, title = (
+            found["dataset"],
+            f"{name}, {recipe.num_models} models, epochs: {recipe.epochs}",
+        )
         for way, answers in found.items():
-            said = {"dataset": "DataLoader, converts on access", "tensors": "DataLoader, tensors prepared"}.get(way, way)
-            seconds, factor = [a[0] for a in answers], ratios([b[0] for b in base], [a[0] for a in answers])
+            said = {
+                "dataset": "DataLoader, converts on access",
+                "tensors": "DataLoader, tensors prepared",
+            }.get(way, way)
+            seconds, factor = (
+                [a[0] for a in answers],
+                ratios([b[0] for b in base], [a[0] for a in answers]),
+            )
             reached, how = answers[-1][1:]
             away = [a - b for a, b in zip(reached, base[-1][1], strict=True)]
-            row([title, said, how, spread(seconds, ".1f"), spread(factor), mean_interval(reached), mean_interval(away)])
+            row(
+                [
+                    title,
+                    said,
+                    how,
+                    spread(seconds, ".1f"),
+                    spread(factor),
+                    mean_interval(reached),
+                    mean_interval(away),
+                ]
+            )
     print(flush=True)
 
 
 def grown(models: int, epochs: int, images: Images, workers: int | None = None) -> None:
     with tempfile.TemporaryDirectory() as root:
-        training.train_pool(Recipe(num_models=models, epochs=epochs), images, root=root, workers=workers, progress=False)
+        training.train_pool(
+            Recipe(num_models=models, epochs=epochs),
+            images,
+            root=root,
+            workers=workers,
+            progress=False,
+        )
 
 
 def growth(args) -> None:
@@ -267,13 +374,22 @@ def growth(args) -> None:
     epochs, models, workers = (1, 2, 1) if args.quick else (5, 16, None)
     grown(2, 1, digits, workers)  # what torch imports with the first optimiser
     for title, runs in (
-        (f"models M, digits, {epochs} epochs", {m: partial(grown, m, epochs, digits, workers) for m in sizes}),
-        (f"images N, 8x8, {models} models, 2 epochs", {n: partial(grown, models, 2, many[n], workers) for n in counts}),
+        (
+            f"models M, digits, {epochs} epochs",
+            {m: partial(grown, m, epochs, digits, workers) for m in sizes},
+        ),
+        (
+            f"images N, 8x8, {models} models, 2 epochs",
+            {n: partial(grown, models, 2, many[n], workers) for n in counts},
+        ),
     ):
         taken = rounds(runs, min(args.rounds, 2), warm=0)
         middle = [statistics.median(seconds) for seconds in taken.values()]
         cells = [spread(v, ".2f") for v in taken.values()]
-        table([title, *taken, "exponent"], [["seconds", *cells, f"{exponent(list(taken), middle):.2f}"]])
+        table(
+            [title, *taken, "exponent"],
+            [["seconds", *cells, f"{exponent(list(taken), middle):.2f}"]],
+        )
 
 
 def main() -> None:
@@ -284,7 +400,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.7)
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument(
-        "--threads", type=int, default=2, help="of a way that has one process; 1 where others use the cores too"
+        "--threads",
+        type=int,
+        default=2,
+        help="of a way that has one process; 1 where others use the cores too",
     )
     parser.add_argument("--child", type=int)
     parser.add_argument("--whole")
@@ -295,7 +414,9 @@ def main() -> None:
         return train_whole(*json.loads(args.whole))
     if args.quick:
         args.rounds, args.seconds, args.threads, args.nets = 1, 0.05, 1, args.nets or ["TinyCNN"]
-    os.environ["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in (str(Path(__file__).parents[1]), *sys.path))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        p or os.getcwd() for p in (str(Path(__file__).parents[1]), *sys.path)
+    )
     with report("Training pools", args.quick):
         for name in [args.only] if args.only else PARTS:
             PARTS[name](args)

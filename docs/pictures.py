@@ -21,15 +21,24 @@ HERE = Path(__file__).parent
 
 def screenshot(figures: list, path: Path, widths: list[int], height: int) -> None:
     """One picture of plotly figures side by side, on white."""
-    sized = [figure.update_layout(width=w, height=height) for figure, w in zip(figures, widths, strict=True)]
-    parts = [f.to_html(full_html=False, include_plotlyjs=i == 0, config={"staticPlot": True}) for i, f in enumerate(sized)]
+    sized = [
+        figure.update_layout(width=w, height=height)
+        for figure, w in zip(figures, widths, strict=True)
+    ]
+    parts = [
+        f.to_html(full_html=False, include_plotlyjs=i == 0, config={"staticPlot": True})
+        for i, f in enumerate(sized)
+    ]
     page_text = f"<meta charset='utf-8'><body style='margin:0;background:white;display:flex'>{''.join(parts)}"
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         (Path(folder) / "page.html").write_text(page_text)
         browser = playwright.chromium.launch(
-            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=["--no-sandbox", "--disable-gpu"]
+            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
+            args=["--no-sandbox", "--disable-gpu"],
         )
-        page = browser.new_page(viewport={"width": sum(widths), "height": height}, device_scale_factor=1.5)
+        page = browser.new_page(
+            viewport={"width": sum(widths), "height": height}, device_scale_factor=1.5
+        )
         page.goto(f"file://{folder}/page.html")
         page.wait_for_function(f"document.querySelectorAll('.main-svg').length >= {len(figures)}")
         page.wait_for_timeout(500)
@@ -41,7 +50,9 @@ def main(root: str = "results") -> None:
     images = data.load("digits")
     signals = query.query(training.train_pool(Recipe(), images, root=root), images)
     scores = {name: attacks.score(name, signals) for name in attacks.suite(7)}
-    table = metrics.summary(scores, self_test=metrics.self_test(signals, attacks.suite(7), draws=50))
+    table = metrics.summary(
+        scores, self_test=metrics.self_test(signals, attacks.suite(7), draws=50)
+    )
     screenshot([plots.roc_pair(scores), plots.summary(table)], HERE / "roc.png", [1000, 600], 520)
     print(metrics.readable(table).to_string())
     spiking(images, root)
@@ -69,18 +80,31 @@ def spiking(images, root: str) -> None:
     networks = training.train_pool(Recipe(), images, root=root)
     tuned = training.hybrid_pools(networks, images, epochs=(4, 2, 2, 2), lr=0.02, batch=32)
     spikes = {"base": "tinycnn", "base_args": {}, "timesteps": 4}
-    direct = training.train_pool(Recipe(model="snn", model_args=spikes, epochs=8), images, root=root)
-    pools = {("network", 0): networks, **{("hybrid", T): pool for T, pool in tuned.items()}, ("direct", 4): direct}
+    direct = training.train_pool(
+        Recipe(model="snn", model_args=spikes, epochs=8), images, root=root
+    )
+    pools = {
+        ("network", 0): networks,
+        **{("hybrid", T): pool for T, pool in tuned.items()},
+        ("direct", 4): direct,
+    }
     right, risk = [], []
     for (line, T), pool in pools.items():
         scores = attacks.score("rmia", query.query(pool, images))
         place = {"line": line, "timesteps": T}
         right.append(metrics.accuracies(scores).loc["test"].to_dict() | place)
-        risk.append(metrics.intervals(scores, ()).loc["auc", ["value", "low", "high"]].to_dict() | place)
+        risk.append(
+            metrics.intervals(scores, ()).loc["auc", ["value", "low", "high"]].to_dict() | place
+        )
     right, risk = pd.DataFrame(right), pd.DataFrame(risk)
-    level = [table[table["timesteps"] == 0].set_index("line")[["value", "low", "high"]] for table in (right, risk)]
+    level = [
+        table[table["timesteps"] == 0].set_index("line")[["value", "low", "high"]]
+        for table in (right, risk)
+    ]
     drawn = [table[table["timesteps"] > 0] for table in (right, risk)]
-    figure = plots.accuracy_and_risk(*drawn, accuracy_reference=level[0], reference=level[1], y_title="AUC of RMIA")
+    figure = plots.accuracy_and_risk(
+        *drawn, accuracy_reference=level[0], reference=level[1], y_title="AUC of RMIA"
+    )
     screenshot([figure], HERE / "spiking.png", [1100], 460)
 
 
@@ -88,22 +112,44 @@ def equations(images, root: str) -> None:
     """Leakage along training and against the number of queries, for the demo's networks of differential equations."""
     families, kept = [{"model": "resnet14"}, {"model": "odenet"}, {"model": "sdenet"}], [2, 4]
     recipe = Recipe(num_models=8, epochs=6, snapshots=kept)
-    pools = training.family_pools(families, recipe, images, model_args={"width": 8}, flow={"steps": 4}, root=root)
+    pools = training.family_pools(
+        families, recipe, images, model_args={"width": 8}, flow={"steps": 4}, root=root
+    )
     runs = {}
     for pool in pools:
         answers = {epoch: query.query(pool.at(epoch), images) for epoch in [*kept, 6]}
         name = metrics.flow_cell(answers[6].info, "").label
-        runs[name] = {e: {word: attacks.score(word, one) for word in ("rmia", "loss")} for e, one in answers.items()}
-    asked, quiet = query.query(pools[2], images, queries=16), query.query(pools[2], images, noise=False)
-    level = tuple(metrics.intervals(attacks.score("rmia", quiet), ()).loc["auc", ["value", "low", "high"]])
+        runs[name] = {
+            e: {word: attacks.score(word, one) for word in ("rmia", "loss")}
+            for e, one in answers.items()
+        }
+    asked, quiet = (
+        query.query(pools[2], images, queries=16),
+        query.query(pools[2], images, noise=False),
+    )
+    level = tuple(
+        metrics.intervals(attacks.score("rmia", quiet), ()).loc["auc", ["value", "low", "high"]]
+    )
     curve = plots.query_curves({name: metrics.query_curve(asked)}, noise_off={name: level})
-    screenshot([plots.frontier_lines(metrics.frontier(runs)), curve], HERE / "equations.png", [850, 750], 460)
+    screenshot(
+        [plots.frontier_lines(metrics.frontier(runs)), curve],
+        HERE / "equations.png",
+        [850, 750],
+        460,
+    )
 
 
 def privacy(images, root: str) -> None:
     """The ladder of the demo's stochastic, undefended and DP-SGD networks, and what its defenses leave and cost."""
     recipe = Recipe(num_models=8, split="bernoulli", population=297, epochs=6, snapshots=[1, 2, 4])
-    clipped = {"defense": "dp_sgd", "epsilon": 8.0, "batch": 128, "epochs": 10, "lr": 1.0, "schedule": "cosine"}
+    clipped = {
+        "defense": "dp_sgd",
+        "epsilon": 8.0,
+        "batch": 128,
+        "epochs": 10,
+        "lr": 1.0,
+        "schedule": "cosine",
+    }
     families = [
         {"model": "sdenet", "model_args": {"k": 0.35355339, "T": 0.125}},
         {},
@@ -117,7 +163,10 @@ def privacy(images, root: str) -> None:
     for pool in pools:
         signals = query.query(pool, images, queries=16 if pool is pools[0] else 1)
         name = metrics.defense_cell(signals.info, "").label
-        cells |= {metrics.defense_cell(signals.info, word): attacks.score(word, signals) for word in ("rmia", "loss")}
+        cells |= {
+            metrics.defense_cell(signals.info, word): attacks.score(word, signals)
+            for word in ("rmia", "loss")
+        }
         spent = pool.recipe.defense_args if pool.recipe.defense == "dp_sgd" else None
         ladders[name] = auditing.ladder(
             delta=1e-5,
@@ -127,7 +176,10 @@ def privacy(images, root: str) -> None:
             audited=auditing.audit(auditing.apart("rmia", signals), delta=1e-5),
         )
     masked = query.query(pools[1], images, output="memguard")
-    cells |= {metrics.defense_cell(masked.info, word): attacks.score(word, masked) for word in ("rmia", "loss")}
+    cells |= {
+        metrics.defense_cell(masked.info, word): attacks.score(word, masked)
+        for word in ("rmia", "loss")
+    }
     three = dict(list(ladders.items())[:3])
     screenshot([plots.ladder(three)], HERE / "ladder.png", [1100], 760)
     screenshot([plots.defenses(metrics.defense_table(cells))], HERE / "defenses.png", [1100], 480)

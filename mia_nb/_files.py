@@ -21,9 +21,15 @@ MANIFEST = "manifest.jsonl"
 PLAIN_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 SHA256 = re.compile("[0-9a-f]{64}")
 # a line as it is usually written, of a name that is plain: read in a fifth of the time that JSON takes
-USUAL = re.compile(rb'\{"file": "(?!manifest\.jsonl")(\w[\w.+=@ -]{0,199})", "sha256": (?:null|"([0-9a-f]{64})")\}')
-RECENT = 2 * 10**9  # nanoseconds: two states of a file that are no further apart may show the same time
-_READ: dict[Path, tuple] = {}  # manifests as last read: (stamp, bytes, what they list, what was said of them)
+USUAL = re.compile(
+    rb'\{"file": "(?!manifest\.jsonl")(\w[\w.+=@ -]{0,199})", "sha256": (?:null|"([0-9a-f]{64})")\}'
+)
+RECENT = (
+    2 * 10**9
+)  # nanoseconds: two states of a file that are no further apart may show the same time
+_READ: dict[
+    Path, tuple
+] = {}  # manifests as last read: (stamp, bytes, what they list, what was said of them)
 
 
 def is_plain(name) -> bool:
@@ -59,7 +65,10 @@ def array_in(data: bytes | mmap.mmap) -> np.ndarray:
     """The array in the bytes of an .npy, a view of them; its header is held against their number before any use."""
     head = io.BytesIO(data[: 1 << 16])
     version = np.lib.format.read_magic(head)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
     shape, fortran, dtype = read[version](head)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not read (allow_pickle=False)")
@@ -72,7 +81,9 @@ def arrays_in(data: bytes) -> dict[str, np.ndarray]:
     """The arrays in the bytes of an .npz as NumPy writes it, uncompressed: no more than there are bytes."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         inside = archive.infolist()
-        if any(one.compress_type for one in inside) or sum(one.file_size for one in inside) > len(data):
+        if any(one.compress_type for one in inside) or sum(one.file_size for one in inside) > len(
+            data
+        ):
             raise ValueError("it would unpack to more than it is")
         return {one.filename.removesuffix(".npy"): array_in(archive.read(one)) for one in inside}
 
@@ -114,7 +125,11 @@ def listed(path: Path) -> dict[str, str]:
             bad.append(number)
     if bad:
         which = ", ".join(map(str, bad[:5])) + ", ..." * (len(bad) > 5)
-        what = "1 line is no record and is" if len(bad) == 1 else f"{len(bad)} lines are no records and are"
+        what = (
+            "1 line is no record and is"
+            if len(bad) == 1
+            else f"{len(bad)} lines are no records and are"
+        )
         told = f"{path}: {what} skipped ({which}); what was listed there is made again"
         if told != said:
             print(told, file=sys.stderr)

@@ -30,7 +30,9 @@ IMPORTED = (
 )  # fmt: skip
 # what libraries read once, when they are imported: a parent with other values cannot serve
 READ_ON_IMPORT = ("CUDA", "KMP_", "LD_", "MKL_", "NUMEXPR", "OMP_", "OPENBLAS", "PYTHON", "TORCH")
-PLACE = Path(__file__).resolve().parents[1]  # children see this package, whatever lies in their working directory
+PLACE = (
+    Path(__file__).resolve().parents[1]
+)  # children see this package, whatever lies in their working directory
 PATIENCE = 120.0  # seconds for the parent's imports; a busy machine takes 30
 LONGEST = 2**20  # bytes of a message
 
@@ -54,7 +56,9 @@ class Parent:
                 return json.loads(self.channel.recv(LONGEST))
             except (OSError, ValueError) as error:
                 self.close()  # an answer that comes too late would be taken for the next one
-                raise RuntimeError(f"the process that starts others is gone ({error or 'no answer'})") from None
+                raise RuntimeError(
+                    f"the process that starts others is gone ({error or 'no answer'})"
+                ) from None
 
     def start(self, call: str, env: dict[str, str], files: tuple[int, ...] = (), **more) -> Process:
         """A child that calls `module:function`.
@@ -118,10 +122,19 @@ def parent_for(env: dict[str, str]) -> Parent:
             _parents.pop(key).close()
         if key not in _parents:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            command = [sys.executable, "-c", f"from mia_nb._forking import main; main({theirs.fileno()})"]
+            command = [
+                sys.executable,
+                "-c",
+                f"from mia_nb._forking import main; main({theirs.fileno()})",
+            ]
             # in a session of its own: Ctrl-C is for the notebook that runs
             process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], env=env, cwd=PLACE, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                pass_fds=[theirs.fileno()],
+                env=env,
+                cwd=PLACE,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
             theirs.close()
             _parents[key] = Parent(ours, process)
@@ -144,7 +157,9 @@ def popen(call: str, env: dict[str, str], stderr: IO) -> Process | subprocess.Po
         (his_in, our_out), (our_in, his_out) = os.pipe(), os.pipe()
         try:
             files = (his_in, his_out, stderr.fileno())
-            child = own_parent.start(call, env, files, path=[place or os.getcwd() for place in sys.path])
+            child = own_parent.start(
+                call, env, files, path=[place or os.getcwd() for place in sys.path]
+            )
             child.stdin, child.stdout = open(our_out, "w"), open(our_in)  # noqa: SIM115
             return child
         except RuntimeError:
@@ -152,7 +167,9 @@ def popen(call: str, env: dict[str, str], stderr: IO) -> Process | subprocess.Po
         finally:
             os.close(his_in), os.close(his_out)
     command = [sys.executable, "-c", f"from {call.replace(':', ' import ')} as call; call()"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, text=True)
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, text=True
+    )
 
 
 def main(channel: int) -> None:
@@ -163,8 +180,12 @@ def main(channel: int) -> None:
             importlib.import_module(name)
     sys.path.remove("")  # that was for this package
     torch = sys.modules["torch"]
-    torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimiser makes torch import half of itself
-    set_by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    torch.optim.SGD(
+        [torch.zeros(1)], lr=1.0
+    )  # the first optimiser makes torch import half of itself
+    set_by_imports = {
+        name: value for name, value in os.environ.items() if before.get(name) != value
+    }
     gc.collect()
     gc.freeze()  # children share these pages until they write to them
     begin(serve(channel, os.getppid()), set_by_imports)
@@ -182,7 +203,9 @@ def serve(channel: socket.socket, *watched: int) -> dict:
         request, answer = json.loads(message), None
         if "poll" in request:
             answer = _exit_status(request["poll"])
-        elif threading.active_count() == 1:  # a lock that another thread holds would stay closed in the child
+        elif (
+            threading.active_count() == 1
+        ):  # a lock that another thread holds would stay closed in the child
             answer = os.fork()
             if answer == 0:
                 for end in ends:
@@ -193,7 +216,9 @@ def serve(channel: socket.socket, *watched: int) -> dict:
             os.close(file)
         with contextlib.suppress(OSError):
             channel.send(json.dumps(answer).encode())
-    os._exit(0 if len(watched) == 1 or _exit_status(watched[1]) == 0 else 1)  # as the one child that this was for
+    os._exit(
+        0 if len(watched) == 1 or _exit_status(watched[1]) == 0 else 1
+    )  # as the one child that this was for
 
 
 def _exit_status(pid: int) -> int | None:

@@ -18,7 +18,19 @@ from typing import BinaryIO
 import numpy as np
 from numpy.lib import format as npy
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm"}
+SUFFIXES = {
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".bmp",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".webp",
+    ".ppm",
+    ".pgm",
+    ".pbm",
+}
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # others may start programs
 HEADER = 20_000  # bytes, of which NumPy takes 10,000 as a header
 BUDGET = "MIA_NB_MAX_GB"
@@ -79,7 +91,9 @@ def npz_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, np.ndarra
                 with packed.open(entry) as file:
                     arrays[name] = npy.read_array(file, allow_pickle=False)
     except Exception as error:  # zip files, compression and headers fail in many kinds
-        raise ValueError(f"{path} cannot be read as .npz of plain arrays: {_line(error)}") from error
+        raise ValueError(
+            f"{path} cannot be read as .npz of plain arrays: {_line(error)}"
+        ) from error
     return arrays, list(members)
 
 
@@ -104,7 +118,9 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def class_folders(path: Path, cache: Path, size: int | None = None) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def class_folders(
+    path: Path, cache: Path, size: int | None = None
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """x (N, C, H, W), y (N,) and class names of path/<class>/<image files>; hidden files and unknown suffixes are skipped.
 
     size: side in pixels; the largest square in the middle of each image, scaled. None: as they are.
@@ -125,8 +141,14 @@ def class_folders(path: Path, cache: Path, size: int | None = None) -> tuple[np.
             raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
         if not found:
             deeper = any((path / folder).glob("*/"))
-            fix = f"it holds folders: is the data set {path / folder}?" if deeper else "remove it or fill it"
-            raise ValueError(f"class folder {path / folder} holds no images ({', '.join(sorted(SUFFIXES))}); {fix}")
+            fix = (
+                f"it holds folders: is the data set {path / folder}?"
+                if deeper
+                else "remove it or fill it"
+            )
+            raise ValueError(
+                f"class folder {path / folder} holds no images ({', '.join(sorted(SUFFIXES))}); {fix}"
+            )
         stamp += found
         labels += [label] * len(found)
     names = [name for name, *_ in stamp]
@@ -144,7 +166,11 @@ def _open(file: Path) -> BinaryIO:
 def _images_in(path: Path, folder: str):
     with os.scandir(path / folder) as entries:
         for entry in entries:
-            if entry.name[0] != "." and os.path.splitext(entry.name)[1].lower() in SUFFIXES and not entry.is_dir():
+            if (
+                entry.name[0] != "."
+                and os.path.splitext(entry.name)[1].lower() in SUFFIXES
+                and not entry.is_dir()
+            ):
                 yield (f"{folder}/{entry.name}", *_size_and_time(entry.stat()))
 
 
@@ -160,9 +186,17 @@ def tiny_imagenet(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, l
     try:
         with zipfile.ZipFile(archive) as packed:
             stamp = [_size_and_time(archive.stat())]
-            return _tiny_parts(root / ".cache", archive, stamp, packed.namelist(), lambda name: BytesIO(packed.read(name)))
+            return _tiny_parts(
+                root / ".cache",
+                archive,
+                stamp,
+                packed.namelist(),
+                lambda name: BytesIO(packed.read(name)),
+            )
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{archive} is not an intact zip archive ({error}): remove it and fetch it again") from error
+        raise ValueError(
+            f"{archive} is not an intact zip archive ({error}): remove it and fetch it again"
+        ) from error
 
 
 def _fetch_tiny(archive: Path, download: bool):
@@ -176,16 +210,24 @@ def _fetch_tiny(archive: Path, download: bool):
         archive.parent.mkdir(parents=True, exist_ok=True)
         download_url_to_file(TINY_URL, str(archive))
     except OSError as error:
-        raise ValueError(f"tiny_imagenet could not be downloaded from {TINY_URL}: {error}") from error
+        raise ValueError(
+            f"tiny_imagenet could not be downloaded from {TINY_URL}: {error}"
+        ) from error
 
 
-def _tiny_parts(cache: Path, source: Path, stamp: list, names: list[str], read: Callable[[str], BinaryIO]):
+def _tiny_parts(
+    cache: Path, source: Path, stamp: list, names: list[str], read: Callable[[str], BinaryIO]
+):
     try:
         with read(f"{TINY}/val/val_annotations.txt") as file:
             rows = [line.split("\t") for line in file.read().decode().splitlines()]
     except (KeyError, OSError) as error:
-        raise ValueError(f"{source} holds no val/val_annotations.txt: it is not the official {TINY}") from error
-    train = sorted(name for name in names if name.startswith(f"{TINY}/train/") and name.endswith(".JPEG"))
+        raise ValueError(
+            f"{source} holds no val/val_annotations.txt: it is not the official {TINY}"
+        ) from error
+    train = sorted(
+        name for name in names if name.startswith(f"{TINY}/train/") and name.endswith(".JPEG")
+    )
     files = train + [f"{TINY}/val/images/{row[0]}" for row in rows]
     of_file = [name.split("/")[2] for name in train] + [row[1] for row in rows]
     classes, y = np.unique(of_file, return_inverse=True)
@@ -218,20 +260,28 @@ def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
         raise ValueError(f"{said} cannot be read as an 8-bit image: {_line(error)}") from error
 
 
-def _decode(names: list[str], read: Callable[[str], BinaryIO], size: int | None = None) -> np.ndarray:
+def _decode(
+    names: list[str], read: Callable[[str], BinaryIO], size: int | None = None
+) -> np.ndarray:
     """(N, C, H, W) uint8 of the named files, which must agree in size or are made to; C = 1 when all are grey, else 3."""
     from PIL import Image, ImageOps
     from tqdm.auto import tqdm
 
     def pixels(name):
         with _opened(name, read) as image:
-            if size is None and image.width * image.height != area:  # refused for its size, undecoded
+            if (
+                size is None and image.width * image.height != area
+            ):  # refused for its size, undecoded
                 return np.broadcast_to(np.uint8(0), (3, image.height, image.width)), False
             image.load()
             with contextlib.suppress(Exception):  # who writes a broken orientation has none
                 ImageOps.exif_transpose(image, in_place=True)
             colours = image.convert("RGB")
-            colours = colours if size is None else ImageOps.fit(colours, (size, size), Image.Resampling.BICUBIC)
+            colours = (
+                colours
+                if size is None
+                else ImageOps.fit(colours, (size, size), Image.Resampling.BICUBIC)
+            )
             return np.asarray(colours).transpose(2, 0, 1), image.mode in ("1", "L", "LA")
 
     def fill(block):
@@ -255,14 +305,18 @@ def _decode(names: list[str], read: Callable[[str], BinaryIO], size: int | None 
         check_budget(f"{len(names):,} images of {area:,} pixels", len(names) * 3 * area)
         shape = pixels(names[0])[0].shape
         x, grey = np.empty((len(names), *shape), np.uint8), np.empty(len(names), bool)
-        bar = tqdm(total=len(names), desc="reading images", unit="image", leave=False, disable=quiet)
+        bar = tqdm(
+            total=len(names), desc="reading images", unit="image", leave=False, disable=quiet
+        )
         with bar, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             for count in pool.map(fill, blocks):
                 bar.update(count)
     return np.ascontiguousarray(x[:, :1]) if grey.all() else x
 
 
-def _cached(folder: Path, source: Path, stamp: list, decode: Callable[[], np.ndarray]) -> np.ndarray:
+def _cached(
+    folder: Path, source: Path, stamp: list, decode: Callable[[], np.ndarray]
+) -> np.ndarray:
     """decode(), or its result of last time. A file's name holds source, stamp and checksum; what does not fit is rebuilt."""
     prefix = hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:16]
     key = f"{prefix}-{hashlib.sha256(repr(stamp).encode()).hexdigest()[:32]}"

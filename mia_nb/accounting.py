@@ -20,8 +20,29 @@ from scipy.special import erf, log_ndtr, ndtr, ndtri
 
 from mia_nb.checks import one_of
 
-LOW_ORDERS = [1 + x / 1000 for x in (1, 2, 3, 5, 7, 10, 14, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100)]
-HIGH_ORDERS = [64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024]
+LOW_ORDERS = [
+    1 + x / 1000 for x in (1, 2, 3, 5, 7, 10, 14, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100)
+]
+HIGH_ORDERS = [
+    64,
+    72,
+    80,
+    96,
+    112,
+    128,
+    160,
+    192,
+    224,
+    256,
+    320,
+    384,
+    448,
+    512,
+    640,
+    768,
+    896,
+    1024,
+]
 PRV_ERROR = 0.01  # what the privacy loss distribution's discretisation may add, and is added
 PRV_POINTS = 14_000_000  # mesh points at most: about 2.5 GB
 PRV_WIDTH = 690.0  # exp of more overflows
@@ -30,19 +51,55 @@ NOISE_RANGE = (1e-3, 1e6)
 HALVINGS = 100
 
 WANTED = {
-    "noise_multiplier": (lambda v: (v == 0) | ((v >= 1e-6) & (v <= 1e9)), "0 or from 1e-6 to 1e9: noise sd / clipping norm"),
-    "sample_rate": (lambda v: (v > 0) & (v <= 1), "above 0 and at most 1: expected batch / number of records"),
-    "steps": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1: count the steps taken"),
-    "epochs": (lambda v: (v >= 1) & (v == np.floor(v)), "whole numbers from 1: count epochs from 1"),
-    "samples": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1: records trained on"),
-    "members": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1: records that a model trains on"),
-    "batch": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1, at most the records trained on"),
-    "classes": (lambda v: (v >= 2) & (v == np.floor(v)), "a whole number from 2: labels to choose from"),
-    "keep": (lambda v: (v >= 0) & (v <= 1), "from 1 / classes to 1: the probability of saying the true label"),
+    "noise_multiplier": (
+        lambda v: (v == 0) | ((v >= 1e-6) & (v <= 1e9)),
+        "0 or from 1e-6 to 1e9: noise sd / clipping norm",
+    ),
+    "sample_rate": (
+        lambda v: (v > 0) & (v <= 1),
+        "above 0 and at most 1: expected batch / number of records",
+    ),
+    "steps": (
+        lambda v: (v >= 1) & (v == np.floor(v)),
+        "a whole number from 1: count the steps taken",
+    ),
+    "epochs": (
+        lambda v: (v >= 1) & (v == np.floor(v)),
+        "whole numbers from 1: count epochs from 1",
+    ),
+    "samples": (
+        lambda v: (v >= 1) & (v == np.floor(v)),
+        "a whole number from 1: records trained on",
+    ),
+    "members": (
+        lambda v: (v >= 1) & (v == np.floor(v)),
+        "a whole number from 1: records that a model trains on",
+    ),
+    "batch": (
+        lambda v: (v >= 1) & (v == np.floor(v)),
+        "a whole number from 1, at most the records trained on",
+    ),
+    "classes": (
+        lambda v: (v >= 2) & (v == np.floor(v)),
+        "a whole number from 2: labels to choose from",
+    ),
+    "keep": (
+        lambda v: (v >= 0) & (v <= 1),
+        "from 1 / classes to 1: the probability of saying the true label",
+    ),
     "iterations": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1"),
-    "queries": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1: answers to the same input"),
-    "delta": (lambda v: (v >= 0) & (v < 1), "from 0 to below 1: use 1e-5, or less than 1 / number of records"),
-    "delta_prime": (lambda v: (v > 0) & (v < 1), "above 0 and below 1: use half of the total delta"),
+    "queries": (
+        lambda v: (v >= 1) & (v == np.floor(v)),
+        "a whole number from 1: answers to the same input",
+    ),
+    "delta": (
+        lambda v: (v >= 0) & (v < 1),
+        "from 0 to below 1: use 1e-5, or less than 1 / number of records",
+    ),
+    "delta_prime": (
+        lambda v: (v > 0) & (v < 1),
+        "above 0 and below 1: use half of the total delta",
+    ),
     "epsilon": (lambda v: v >= 0, "a number from 0"),
     "mu": (lambda v: v >= 0, "a number from 0: distance of two unit Gaussians"),
     "fpr": (lambda v: (v >= 0) & (v <= 1), "fractions from 0 to 1"),
@@ -51,12 +108,17 @@ WANTED = {
     "T": (lambda v: v > 0, "a finite number above 0: integration time"),
     "lipschitz": (lambda v: v >= 0, "a finite number from 0: a certified bound of the drift"),
     "one_sided": (np.isfinite, "a finite number from -lipschitz to lipschitz"),
-    "clip": (lambda v: v > 0, "a finite number above 0: the largest norm of the state that enters the block"),
+    "clip": (
+        lambda v: v > 0,
+        "a finite number above 0: the largest norm of the state that enters the block",
+    ),
 }
 MAY_BE_INFINITE = {"epsilon", "mu"}
 
 
-def epsilon(*, noise_multiplier, sample_rate, steps, delta, accountant="prv", sampling="poisson") -> float:
+def epsilon(
+    *, noise_multiplier, sample_rate, steps, delta, accountant="prv", sampling="poisson"
+) -> float:
     """(epsilon, delta) of DP-SGD: `steps` Gaussian steps on batches drawn at `sample_rate`, each clipped to norm 1.
 
     noise_multiplier: standard deviation of the noise / clipping norm; sample_rate: expected batch / records; steps: taken.
@@ -78,10 +140,18 @@ def epsilon(*, noise_multiplier, sample_rate, steps, delta, accountant="prv", sa
     one_of("accountant", accountant, ACCOUNTANTS)
     one_of("sampling", sampling, SAMPLINGS)
     if sampling == "uniform" and accountant != "gdp":
-        raise ValueError(f"sampling='uniform' with accountant={accountant!r}: only gdp has such a form; take 'poisson'")
+        raise ValueError(
+            f"sampling='uniform' with accountant={accountant!r}: only gdp has such a form; take 'poisson'"
+        )
     if sampling == "uniform":
         return gaussian_epsilon(
-            gdp_mu(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps, sampling=sampling), delta
+            gdp_mu(
+                noise_multiplier=noise_multiplier,
+                sample_rate=sample_rate,
+                steps=steps,
+                sampling=sampling,
+            ),
+            delta,
         )
     return _spent(accountant, float(noise_multiplier), float(sample_rate), int(steps), float(delta))
 
@@ -100,10 +170,14 @@ def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") ->
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon={epsilon}: wanted a finite target above 0, say 8")
     if delta == 0:
-        raise ValueError(f"epsilon={epsilon} at delta=0 is not reached by any noise: take a delta above 0, say 1e-5")
+        raise ValueError(
+            f"epsilon={epsilon} at delta=0 is not reached by any noise: take a delta above 0, say 1e-5"
+        )
     noise = 1.0
     for name, factor in (("gdp", 2.0), ("rdp", 1.2), ("prv", 1.05)):
-        noise = _solve(name, factor, noise, float(epsilon), (float(sample_rate), int(steps), float(delta)))
+        noise = _solve(
+            name, factor, noise, float(epsilon), (float(sample_rate), int(steps), float(delta))
+        )
         if name == accountant:
             break
     return noise
@@ -125,10 +199,14 @@ def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> li
         family = dict(family)
         if (target := family.pop("epsilon", None)) is not None:
             if family.get("defense") != "dp_sgd":
-                raise ValueError(f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise it would set")
+                raise ValueError(
+                    f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise it would set"
+                )
             given = family.get("defense_args") or {}
             if "noise_multiplier" in given:
-                raise ValueError(f"family {number} names an epsilon and a noise_multiplier, of which one follows: name one")
+                raise ValueError(
+                    f"family {number} names an epsilon and a noise_multiplier, of which one follows: name one"
+                )
             batch, epochs = family.get("batch", recipe.batch), family.get("epochs", recipe.epochs)
             _check(members=members, batch=batch, epochs=epochs)
             rate, steps = batch / members, epochs * (members // batch)
@@ -139,7 +217,14 @@ def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> li
 
 
 def over_epochs(
-    *, noise_multiplier, samples, batch, epochs, delta, accountants=("prv", "rdp", "gdp"), sampling="poisson"
+    *,
+    noise_multiplier,
+    samples,
+    batch,
+    epochs,
+    delta,
+    accountants=("prv", "rdp", "gdp"),
+    sampling="poisson",
 ) -> pd.DataFrame:
     """`epsilon` along training, a row per epoch, delta and accountant: epoch, steps, accountant, sampling, delta, epsilon.
 
@@ -152,7 +237,9 @@ def over_epochs(
     _check(several=("epochs",), samples=samples, batch=batch, epochs=epochs)
     one_of("sampling", sampling, SAMPLINGS)
     if batch > samples:
-        raise ValueError(f"batch={batch} is more than samples={samples}: wanted at most all records")
+        raise ValueError(
+            f"batch={batch} is more than samples={samples}: wanted at most all records"
+        )
     rows = []
     for epoch in np.ravel(epochs):
         steps = int(epoch) * math.ceil(samples / batch)
@@ -160,9 +247,13 @@ def over_epochs(
             for accountant in [accountants] if isinstance(accountants, str) else accountants:
                 form = sampling if accountant == "gdp" else "poisson"
                 facts = {"steps": steps, "delta": one, "accountant": accountant, "sampling": form}
-                spent = epsilon(noise_multiplier=noise_multiplier, sample_rate=batch / samples, **facts)
+                spent = epsilon(
+                    noise_multiplier=noise_multiplier, sample_rate=batch / samples, **facts
+                )
                 rows.append({"epoch": int(epoch), **facts, "epsilon": spent})
-    return pd.DataFrame(rows, columns=["epoch", "steps", "accountant", "sampling", "delta", "epsilon"])
+    return pd.DataFrame(
+        rows, columns=["epoch", "steps", "accountant", "sampling", "delta", "epsilon"]
+    )
 
 
 def gdp_mu(*, noise_multiplier, sample_rate, steps, sampling="poisson") -> float:
@@ -181,7 +272,11 @@ def gdp_mu(*, noise_multiplier, sample_rate, steps, sampling="poisson") -> float
     with np.errstate(over="ignore"):
         growth = float(np.expm1(np.square(2 * half)))
     if sampling == "uniform":  # the same sum, written so that nothing cancels for large n
-        growth = 2 * growth * ndtr(3 * half) + erf(3 * half / math.sqrt(2)) - 3 * erf(half / math.sqrt(2))
+        growth = (
+            2 * growth * ndtr(3 * half)
+            + erf(3 * half / math.sqrt(2))
+            - 3 * erf(half / math.sqrt(2))
+        )
     return float(sample_rate * math.sqrt(steps) * math.sqrt(growth))
 
 
@@ -256,9 +351,13 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
     if one_sided is not None:
         _check(one_sided=one_sided)
         if scheme == "rk4":
-            raise ValueError("one_sided with scheme='rk4': no such form is known; leave one_sided empty, or use 'euler'")
+            raise ValueError(
+                "one_sided with scheme='rk4': no such form is known; leave one_sided empty, or use 'euler'"
+            )
         if not -lipschitz <= one_sided <= lipschitz:
-            raise ValueError(f"one_sided={one_sided}: wanted -lipschitz to lipschitz, here {-lipschitz} to {lipschitz}")
+            raise ValueError(
+                f"one_sided={one_sided}: wanted -lipschitz to lipschitz, here {-lipschitz} to {lipschitz}"
+            )
     if k == 0:
         return math.inf
     rate = lipschitz if one_sided is None else one_sided
@@ -270,7 +369,12 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
         # c^2s / sum_{j<s} c^2j with c = exp(power / 2); without steps the sum is an integral, and s its length
         numerator = power if scheme == "continuous" else np.expm1(power)
         ratio = 1 / parts if power == 0 else numerator / -np.expm1(-parts * power)
-        return float(2 * clip * np.sqrt(ratio * queries) / (noise_sd(k=k, steps=steps) if scheme == "continuous" else k))
+        return float(
+            2
+            * clip
+            * np.sqrt(ratio * queries)
+            / (noise_sd(k=k, steps=steps) if scheme == "continuous" else k)
+        )
 
 
 def gaussian_delta(mu, epsilon):
@@ -297,7 +401,9 @@ def gaussian_epsilon(mu, delta):
     mu, delta = np.broadcast_arrays(np.asarray(mu, float), np.asarray(delta, float))
     with np.errstate(all="ignore"):
         target = np.log(delta)
-        high = np.where(_log_delta(mu, 0.0) <= target, 0.0, np.maximum(mu * (mu / 2 - ndtri(delta)), 0))
+        high = np.where(
+            _log_delta(mu, 0.0) <= target, 0.0, np.maximum(mu * (mu / 2 - ndtri(delta)), 0)
+        )
         _, high = _bisect(lambda middle: _log_delta(mu, middle) <= target, np.zeros(mu.shape), high)
     return _plain(np.where(mu == 0, 0.0, np.where(np.isinf(mu) | (delta == 0), np.inf, high)))
 
@@ -315,7 +421,9 @@ def gaussian_mu(epsilon, delta):
         high = np.ones(epsilon.shape)
         while np.any(short := _log_delta(high, finite) < target):
             high = np.where(short, 2 * high, high)
-        low, _ = _bisect(lambda middle: _log_delta(middle, finite) > target, np.zeros(epsilon.shape), high)
+        low, _ = _bisect(
+            lambda middle: _log_delta(middle, finite) > target, np.zeros(epsilon.shape), high
+        )
     return _plain(np.where(np.isinf(epsilon), np.inf, np.where(delta == 0, 0.0, low)))
 
 
@@ -344,11 +452,18 @@ def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
     """
     if (epsilon is None) == (mu is None):
         raise ValueError(f"tradeoff got epsilon={epsilon} and mu={mu}: wanted exactly one of them")
-    _check(several=("fpr",), fpr=fpr, delta=delta, **({"mu": mu} if epsilon is None else {"epsilon": epsilon}))
+    _check(
+        several=("fpr",),
+        fpr=fpr,
+        delta=delta,
+        **({"mu": mu} if epsilon is None else {"epsilon": epsilon}),
+    )
     fpr = np.asarray(fpr, float)
     if mu is not None:
         if delta:
-            raise ValueError(f"delta={delta} with mu={mu}: a Gaussian trade-off has no delta; leave it out, or pass epsilon")
+            raise ValueError(
+                f"delta={delta} with mu={mu}: a Gaussian trade-off has no delta; leave it out, or pass epsilon"
+            )
         return _plain(ndtr(ndtri(fpr) + mu) if np.isfinite(mu) else np.ones_like(fpr))
     epsilon = float(epsilon)
     if np.isinf(epsilon):
@@ -360,15 +475,22 @@ def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
 def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
     """Opacus' PRV accountant on a mesh that fits; RDP's value where none does."""
     from opacus.accountants import PRVAccountant
-    from opacus.accountants.analysis.prv import PoissonSubsampledGaussianPRV, compute_safe_domain_size
+    from opacus.accountants.analysis.prv import (
+        PoissonSubsampledGaussianPRV,
+        compute_safe_domain_size,
+    )
 
     if delta < PRV_DELTA:
-        raise ValueError(f"delta={delta} with accountant='prv': wanted {PRV_DELTA} or more, below rounding decides; use 'rdp'")
+        raise ValueError(
+            f"delta={delta} with accountant='prv': wanted {PRV_DELTA} or more, below rounding decides; use 'rdp'"
+        )
     error = delta / 1000
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         # orders at the end of their range only widen the mesh; log(1 - sample_rate) is -inf for full batches
         warnings.filterwarnings("ignore", message="Optimal order")
-        width = compute_safe_domain_size([PoissonSubsampledGaussianPRV(rate, noise)], [steps], PRV_ERROR, error)
+        width = compute_safe_domain_size(
+            [PoissonSubsampledGaussianPRV(rate, noise)], [steps], PRV_ERROR, error
+        )
         points = 2 * width * math.sqrt(steps * math.log(12 / error) / 2) / PRV_ERROR
         precision = PRV_ERROR * max(1.0, points / PRV_POINTS)
         if not (width < PRV_WIDTH and precision < 1):
@@ -376,9 +498,13 @@ def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
         accountant = PRVAccountant()
         accountant.history = [(noise, rate, steps)]
         try:
-            return max(0.0, float(accountant.get_epsilon(delta, eps_error=precision, delta_error=error)))
+            return max(
+                0.0, float(accountant.get_epsilon(delta, eps_error=precision, delta_error=error))
+            )
         except RuntimeError as failure:
-            if "Cannot compute epsilon" in str(failure):  # even the lowest loss on the mesh, far below 0, has less than delta
+            if "Cannot compute epsilon" in str(
+                failure
+            ):  # even the lowest loss on the mesh, far below 0, has less than delta
                 return 0.0
             raise
 
@@ -409,10 +535,14 @@ SAMPLINGS = ("poisson", "uniform")
 
 @lru_cache(maxsize=4096)
 def _spent(accountant: str, noise: float, rate: float, steps: int, delta: float) -> float:
-    return math.inf if noise == 0 or delta == 0 else ACCOUNTANTS[accountant](noise, rate, steps, delta)
+    return (
+        math.inf if noise == 0 or delta == 0 else ACCOUNTANTS[accountant](noise, rate, steps, delta)
+    )
 
 
-def _solve(accountant: str, factor: float, start: float, target: float, setting: tuple[float, int, float]) -> float:
+def _solve(
+    accountant: str, factor: float, start: float, target: float, setting: tuple[float, int, float]
+) -> float:
     """Smallest noise within the target on a grid of four digits, searched outwards from `start` in growing strides."""
 
     def excess(log_noise):
@@ -431,7 +561,9 @@ def _solve(accountant: str, factor: float, start: float, target: float, setting:
     while excess(low) <= 0:
         high, low, stride = low, low - stride, 1.5 * stride
         if low < lowest:
-            raise ValueError(f"epsilon={target} is met at noise_multiplier {NOISE_RANGE[0]:g} already: ask for less")
+            raise ValueError(
+                f"epsilon={target} is met at noise_multiplier {NOISE_RANGE[0]:g} already: ask for less"
+            )
     from scipy.optimize import brentq
 
     root = math.exp(brentq(excess, low, high, xtol=1e-5))
@@ -447,7 +579,12 @@ def _corollary(T, lipschitz, iterations, delta, delta_prime) -> float:
     _check(T=T, lipschitz=lipschitz, iterations=iterations, delta=delta, delta_prime=delta_prime)
     if delta == 0:
         return math.inf
-    return float(4 * math.sqrt(iterations * math.log(1.25 / delta) * math.log(1 / delta_prime)) * T * lipschitz)
+    return float(
+        4
+        * math.sqrt(iterations * math.log(1.25 / delta) * math.log(1 / delta_prime))
+        * T
+        * lipschitz
+    )
 
 
 def _log_squared_lipschitz(dt, lipschitz, one_sided, scheme) -> np.float64:

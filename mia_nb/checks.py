@@ -14,7 +14,11 @@ from typing import Any
 
 import numpy as np
 
-DEEP, MANY, LARGE = 12, 100_000, 2**63  # a parameter's nesting, entries and whole numbers stay below
+DEEP, MANY, LARGE = (
+    12,
+    100_000,
+    2**63,
+)  # a parameter's nesting, entries and whole numbers stay below
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 60, 60
 
@@ -81,7 +85,9 @@ def positive(name: str, value: Any, *, zero: bool = False) -> Any:
     """The value, if it is one finite number above 0, or 0 where that will do; ValueError if not."""
     found = reals(name, value)
     if found.ndim or not (0 < found < np.inf or (zero and found == 0)):
-        raise ValueError(f"{name}={shown(value)}: wanted a finite number {'from 0 up' if zero else 'above 0'}")
+        raise ValueError(
+            f"{name}={shown(value)}: wanted a finite number {'from 0 up' if zero else 'above 0'}"
+        )
     return value
 
 
@@ -99,8 +105,16 @@ def fraction(name: str, value: Any, ends: str = "[]", *, many: bool = False) -> 
 def mask(name: str, value: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """The value as booleans, if it holds booleans or the whole numbers 0 and 1, in this shape; ValueError if not."""
     found = np.asarray(value)
-    if found.size and found.dtype != bool and (found.dtype.kind not in "iu" or not np.isin(found, (0, 1)).all()):
-        what = f"numbers from {found.min()} to {found.max()}" if found.dtype.kind in "iuf" else shown(value)
+    if (
+        found.size
+        and found.dtype != bool
+        and (found.dtype.kind not in "iu" or not np.isin(found, (0, 1)).all())
+    ):
+        what = (
+            f"numbers from {found.min()} to {found.max()}"
+            if found.dtype.kind in "iuf"
+            else shown(value)
+        )
         raise ValueError(f"{name} holds {what}: wanted booleans, or the whole numbers 0 and 1")
     if shape is not None and found.shape != shape:
         raise ValueError(f"{name} has shape {found.shape}; wanted {shape}")
@@ -125,7 +139,9 @@ def plain(value: Any, depth: int = DEEP, seen: Iterator[int] | None = None) -> A
     """
     seen = seen or itertools.count()
     if depth == 0 or next(seen) > MANY:
-        raise ValueError(f"it contains itself, is nested more than {DEEP} deep or has more than {MANY} entries")
+        raise ValueError(
+            f"it contains itself, is nested more than {DEEP} deep or has more than {MANY} entries"
+        )
     if hasattr(value, "tolist") and not isinstance(value, type):
         value = value.tolist()
     if isinstance(value, dict):
@@ -136,7 +152,9 @@ def plain(value: Any, depth: int = DEEP, seen: Iterator[int] | None = None) -> A
         return [plain(item, depth - 1, seen) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, int) and abs(value) >= LARGE):
+    if (isinstance(value, float) and not math.isfinite(value)) or (
+        isinstance(value, int) and abs(value) >= LARGE
+    ):
         raise ValueError(f"{shown(value)} is not finite, or too large")
     if value is None or isinstance(value, str | int | float):
         return value
@@ -154,7 +172,17 @@ def real(name: str, value: Any) -> Any:
 
 
 RATES = partial(fraction, many=True)
-CLASSES = ("Images", "Recipe", "Pool", "Scores", "Signals", "Folder", "Roc", "Limit", "pd.DataFrame")
+CLASSES = (
+    "Images",
+    "Recipe",
+    "Pool",
+    "Scores",
+    "Signals",
+    "Folder",
+    "Roc",
+    "Limit",
+    "pd.DataFrame",
+)
 OF_KIND = {  # what an annotation asks for; classes of the package are known by their names
     "int": partial(whole, least=-LARGE),
     "float": real,
@@ -180,12 +208,18 @@ def checked(function: Callable) -> Callable:
     """
     signature = inspect.signature(function)
     known = {name: _check_of(parameter) for name, parameter in signature.parameters.items()}
-    optional = {name for name, parameter in signature.parameters.items() if "None" in str(parameter.annotation)}
+    optional = {
+        name
+        for name, parameter in signature.parameters.items()
+        if "None" in str(parameter.annotation)
+    }
 
     @wraps(function)
     def call(*args, **options):
         for name, value in signature.bind(*args, **options).arguments.items():
-            left_out = value is signature.parameters[name].default or (value is None and name in optional)
+            left_out = value is signature.parameters[name].default or (
+                value is None and name in optional
+            )
             if known[name] and not left_out:
                 known[name](name, value)
         return function(*args, **options)

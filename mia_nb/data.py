@@ -74,7 +74,9 @@ def load(
         if not (whole or (value is None and what != "seed")):
             raise ValueError(f"{what}={_shown(value)}: wanted a whole number")
     if size is not None and (size < 1 or not folder):
-        raise ValueError(f"size={size} for {name!r}: wanted a side in pixels, for a folder of class folders of images")
+        raise ValueError(
+            f"size={size} for {name!r}: wanted a side in pixels, for a folder of class folders of images"
+        )
     if name in DATASETS:
         x, y, classes = DATASETS[name](root, download)
     elif name == "synthetic" or name.startswith("synthetic:"):
@@ -98,7 +100,9 @@ def load(
     return from_arrays(x, y, classes=classes, name=name, mean=mean, std=std)
 
 
-def from_arrays(x, y, *, classes: Sequence[str] | None = None, name="arrays", mean=None, std=None, canary=None) -> Images:
+def from_arrays(
+    x, y, *, classes: Sequence[str] | None = None, name="arrays", mean=None, std=None, canary=None
+) -> Images:
     """Images from pixels (N, C, H, W) and integer labels (N,) or (N, 1).
 
     Pixels are uint8, integers within 0..255, or floats by the rule of `load`. mean, std: per channel of x / 255; None: measured
@@ -107,8 +111,12 @@ def from_arrays(x, y, *, classes: Sequence[str] | None = None, name="arrays", me
     """
     x = np.asarray(x)
     if x.ndim != 4 or not 1 <= x.shape[1] <= 4 or not x.size:
-        raise ValueError(f"{name}: images have shape {x.shape}; wanted (N, C, H, W) with 1 to 4 channels")
-    x = torch.from_numpy(np.array(_as_uint8(x, name), order="C"))  # a copy: the digest must stay true
+        raise ValueError(
+            f"{name}: images have shape {x.shape}; wanted (N, C, H, W) with 1 to 4 channels"
+        )
+    x = torch.from_numpy(
+        np.array(_as_uint8(x, name), order="C")
+    )  # a copy: the digest must stay true
     y, classes = _labels(y, len(x), classes, name)
     _warn_of_twins(classes, name)
     given = f"mean={_shown(mean)}, std={_shown(std)}"
@@ -155,8 +163,13 @@ def _warn_of_twins(classes: tuple[str, ...], name: str) -> None:
 def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:
     if x.dtype == np.uint8:
         return x
-    if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)) or not x.size:
-        raise ValueError(f"{name}: images are {x.dtype} {x.shape}; wanted numbers within 0..255, or floats within 0..1")
+    if (
+        not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer))
+        or not x.size
+    ):
+        raise ValueError(
+            f"{name}: images are {x.dtype} {x.shape}; wanted numbers within 0..255, or floats within 0..1"
+        )
     low, high = x.min(), x.max()
     if not (np.isfinite(low) and np.isfinite(high)):
         first = int(np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))[0])
@@ -175,27 +188,37 @@ def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:
     return x.astype(np.uint8)
 
 
-def _labels(y, samples: int, classes: Sequence[str] | None, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _labels(
+    y, samples: int, classes: Sequence[str] | None, name: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
     y = np.asarray(y)
     if y.shape == (samples, 1):
         y = y[:, 0]
     if y.shape != (samples,) or not samples:
-        raise ValueError(f"{name}: labels have shape {y.shape}; wanted ({samples},), one class number per image")
+        raise ValueError(
+            f"{name}: labels have shape {y.shape}; wanted ({samples},), one class number per image"
+        )
     whole = y.dtype.kind == "f" and (y == np.rint(y)).all() and np.abs(y).max() < 2**53
     if y.dtype.kind not in "iub" and not whole:
-        raise ValueError(f"{name}: labels are {y.dtype} and not whole numbers; wanted class numbers from 0")
+        raise ValueError(
+            f"{name}: labels are {y.dtype} and not whole numbers; wanted class numbers from 0"
+        )
     if y.dtype == bool:
         _warn(f"{name}: boolean labels were read as class 0 (False) and class 1 (True)")
     listed = hasattr(classes, "__len__") and getattr(classes, "ndim", 1) == 1
     if classes is not None and (isinstance(classes, str | bytes) or not listed):
-        raise ValueError(f"{name}: classes={_shown(classes)}; wanted a list of names, one for each class")
+        raise ValueError(
+            f"{name}: classes={_shown(classes)}; wanted a list of names, one for each class"
+        )
     y = y.astype(np.int64)
     count = len(classes) if classes is not None else int(y.max()) + 1
     if y.min() < 0 or y.max() >= count:
         raise ValueError(f"{name}: labels run from {y.min()} to {y.max()}; wanted 0..{count - 1}")
     if classes is None and (present := np.unique(y)).size < count:
         missing = int(np.setdiff1d(np.arange(min(count, present.size + 1)), present)[0])
-        raise ValueError(f"{name}: labels run to {y.max()} but class {missing} has no image; number them 0..{present.size - 1}")
+        raise ValueError(
+            f"{name}: labels run to {y.max()} but class {missing} has no image; number them 0..{present.size - 1}"
+        )
     if count < 2:
         raise ValueError(f"{name}: all labels are of one class; a classifier needs two or more")
     names = range(count) if classes is None else classes
@@ -234,9 +257,15 @@ def _torchvision(kind: str, megabytes: int, root: Path, download: bool):
         if download:
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{kind} could not be downloaded into {root}: {reason}") from error
-        raise ValueError(f"{kind} is not in {root}, or not intact: allow it with download=true ({megabytes} MB)") from error
+        raise ValueError(
+            f"{kind} is not in {root}, or not intact: allow it with download=true ({megabytes} MB)"
+        ) from error
     x = np.concatenate([np.asarray(part.data) for part in parts])
-    return _channels_first(x), np.concatenate([np.asarray(part.targets) for part in parts]), parts[0].classes
+    return (
+        _channels_first(x),
+        np.concatenate([np.asarray(part.targets) for part in parts]),
+        parts[0].classes,
+    )
 
 
 def _channels_first(x: np.ndarray) -> np.ndarray:
@@ -262,8 +291,12 @@ def _synthetic(options: str):
         try:
             values[key] = type(SYNTHETIC[key])(value)
         except ValueError:
-            raise ValueError(f"synthetic: {key}={value!r}; wanted a number such as {SYNTHETIC[key]}") from None
-    count, n, size, channels, seed = (values[key] for key in ("classes", "n", "size", "channels", "seed"))
+            raise ValueError(
+                f"synthetic: {key}={value!r}; wanted a number such as {SYNTHETIC[key]}"
+            ) from None
+    count, n, size, channels, seed = (
+        values[key] for key in ("classes", "n", "size", "channels", "seed")
+    )
     fine = 2 <= count <= n and size > 0 and 1 <= channels <= 4 and seed >= 0
     if not (fine and 0 <= values["noise"] < math.inf):
         wanted = "2 <= classes <= n, size > 0, 1 to 4 channels, seed >= 0, finite noise >= 0"
@@ -294,17 +327,23 @@ def _npz(path: Path):
             f"{path.name}: image shapes differ between {', '.join(f'{p} {s}' for p, s in zip(parts, shapes, strict=True))}"
         )
     if len(shapes[0]) not in (2, 3) or (len(shapes[0]) == 3 and shapes[0][2] > 4):
-        raise ValueError(f"{path.name}: images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4")
+        raise ValueError(
+            f"{path.name}: images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4"
+        )
     for part, x, y in zip(parts, images, labels, strict=True):
         if x.shape[:1] != y.shape[:1] or y.shape[1:] not in ((), (1,)):
             raise ValueError(
                 f"{path.name}: {part}_labels have shape {y.shape}; wanted one class number for each of {len(x)} images"
             )
-    if len({part.dtype for part in images}) > 1:  # else 0..1 and 0..255 would be told apart on all of them together
+    if (
+        len({part.dtype for part in images}) > 1
+    ):  # else 0..1 and 0..255 would be told apart on all of them together
         images = [_as_uint8(part, path.name) for part in images]
     images = np.concatenate(images) if len(images) > 1 else images[0]
     x = _channels_first(_as_uint8(images, path.name))
-    y, classes = _labels(np.concatenate([y.reshape(-1) for y in labels]), len(x), arrays.get("classes"), path.name)
+    y, classes = _labels(
+        np.concatenate([y.reshape(-1) for y in labels]), len(x), arrays.get("classes"), path.name
+    )
     return x, y, classes
 
 
@@ -312,7 +351,9 @@ def _npz(path: Path):
 
 
 @checked
-def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
+def normalise(
+    x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32
+) -> Tensor:
     """(x / 255 - mean) / std per channel: (..., C, H, W) uint8 -> dtype. Half types are computed in float32, rounded once."""
     work = torch.float64 if dtype == torch.float64 else torch.float32
     mean, std = (torch.tensor(value, dtype=torch.float64)[:, None, None] for value in (mean, std))
@@ -322,7 +363,9 @@ def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: tor
 
 
 @checked
-def augment_draws(ops: str, batch: int, height: int, width: int, generator: torch.Generator) -> dict[str, Tensor]:
+def augment_draws(
+    ops: str, batch: int, height: int, width: int, generator: torch.Generator
+) -> dict[str, Tensor]:
     """The random numbers of one augmented batch, drawn on the CPU: the same for every device that applies them.
 
     ops: "none", or some of "crop", "flip", "cutout" joined by "+", in any order. shift (B, 2): rows and columns, uniform within
@@ -331,14 +374,18 @@ def augment_draws(ops: str, batch: int, height: int, width: int, generator: torc
     """
     chosen = set() if ops == "none" else set(ops.split("+"))
     if unknown := sorted(chosen - set(AUGMENTATIONS)):
-        raise ValueError(f"augment={ops!r}: {unknown[0]!r} is not one of none, {', '.join(AUGMENTATIONS)} (join them with '+')")
+        raise ValueError(
+            f"augment={ops!r}: {unknown[0]!r} is not one of none, {', '.join(AUGMENTATIONS)} (join them with '+')"
+        )
 
     def uniform(low, high):
         return torch.randint(low, high, (batch,), generator=generator)
 
     draws = {}
     if "crop" in chosen:
-        draws["shift"] = torch.stack([uniform(-(size // 8), size // 8 + 1) for size in (height, width)], 1)
+        draws["shift"] = torch.stack(
+            [uniform(-(size // 8), size // 8 + 1) for size in (height, width)], 1
+        )
     if "flip" in chosen:
         draws["flip"] = uniform(0, 2).bool()
     if "cutout" in chosen:
@@ -358,10 +405,18 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     batch, channels, height, width = x.shape
     top, left = height // 8, width // 8
     draws = {name: value.to(x.device, non_blocking=True) for name, value in draws.items()}
-    rows, columns = (torch.arange(size, device=x.device).expand(batch, size) for size in (height, width))
+    rows, columns = (
+        torch.arange(size, device=x.device).expand(batch, size) for size in (height, width)
+    )
     if "centre" in draws:
-        down, right = (at - centre[:, None] for at, centre in zip((rows, columns), draws["centre"].unbind(1), strict=True))
-        tall, wide = (down >= -top) & (down < height // 4 - top), (right >= -left) & (right < width // 4 - left)
+        down, right = (
+            at - centre[:, None]
+            for at, centre in zip((rows, columns), draws["centre"].unbind(1), strict=True)
+        )
+        tall, wide = (
+            (down >= -top) & (down < height // 4 - top),
+            (right >= -left) & (right < width // 4 - left),
+        )
         hole = (tall[:, :, None] & wide[:, None, :])[:, None]
     if "flip" in draws:
         columns = torch.where(draws["flip"][:, None], width - 1 - columns, columns)
@@ -370,7 +425,9 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     if "shift" in draws or "flip" in draws:
         pixel = (rows + top)[:, :, None] * (width + 2 * left) + (columns + left)[:, None, :]
         black = pad(x, (left, left, top, top)).flatten(2)
-        x = black.gather(2, pixel.view(batch, 1, -1).expand(-1, channels, -1)).view(batch, channels, height, width)
+        x = black.gather(2, pixel.view(batch, 1, -1).expand(-1, channels, -1)).view(
+            batch, channels, height, width
+        )
     return x.masked_fill(hole, 0) if "centre" in draws else x
 
 
@@ -378,7 +435,9 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
 
 
 @checked
-def paired_membership(num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0) -> np.ndarray:
+def paired_membership(
+    num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0
+) -> np.ndarray:
     """(M, N) bool: who trains which model. Row 2k + 1 is the exact complement of row 2k on all columns but the population's.
 
     N = num_samples; `num_population` columns are False in every row. Each row holds half of the audited samples, and with
@@ -410,11 +469,15 @@ def bernoulli_membership(
     _, audited = _audited(num_samples, labels, num_population, seed)
     member = np.zeros((num_models, num_samples), bool)
     for m in range(num_models):
-        member[m, audited] = np.random.default_rng([5, m, seed]).integers(2, size=audited.size, dtype=bool)
+        member[m, audited] = np.random.default_rng([5, m, seed]).integers(
+            2, size=audited.size, dtype=bool
+        )
     return member
 
 
-def _audited(num_samples: int, labels, num_population: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _audited(
+    num_samples: int, labels, num_population: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Labels (zeros if None), and the columns left after the population, which is stratified by them."""
     labels = np.zeros(num_samples, np.int64) if labels is None else np.asarray(labels)
     if labels.shape != (num_samples,):
@@ -423,7 +486,9 @@ def _audited(num_samples: int, labels, num_population: int, seed: int) -> tuple[
         raise ValueError(
             f"num_population={num_population} of num_samples={num_samples}: it must leave two samples or more to audit"
         )
-    return labels, np.flatnonzero(~_spread(labels, num_population, np.random.default_rng([1, seed])))
+    return labels, np.flatnonzero(
+        ~_spread(labels, num_population, np.random.default_rng([1, seed]))
+    )
 
 
 def _by_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -16,7 +16,17 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from mia_nb import data, defenses, store
-from mia_nb.checks import LARGE, checked, fraction, instance, plain, positive, row_numbers, shown, whole
+from mia_nb.checks import (
+    LARGE,
+    checked,
+    fraction,
+    instance,
+    plain,
+    positive,
+    row_numbers,
+    shown,
+    whole,
+)
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import BACKENDS, BlownUp, Draws
@@ -26,7 +36,14 @@ from mia_nb.training.loop import DTYPES, build, fitting
 from mia_nb.training.work import threads, useful_threads
 from mia_nb.types import Images, Signals
 
-DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+DROPOUT = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 CACHED = "signals {}: {} models x {} queries x {} samples, cached\n"
 BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
 VALUES = 2**17  # pixels asked together: small operations mostly wait for each other
@@ -84,24 +101,49 @@ def query(
     per_step, rows = "cumulative" if per_step is True else per_step, _rows(pool, models)
     noise = _as_built(pool) if noise is None else instance("noise", noise, bool)
     # an SDE's noise goes along with what is done to the image; dropout layers' noise is a question of its own
-    draws = _source(queries, input_dropout, augment, noise and not (_own_noise(pool) and (input_dropout or augment)), per_step)
+    draws = _source(
+        queries,
+        input_dropout,
+        augment,
+        noise and not (_own_noise(pool) and (input_dropout or augment)),
+        per_step,
+    )
     if mask_scope != "query" or per_step:
         _check_steps(pool, rows[0], mask_scope)
     options = {
         "queries": queries,
         "input_dropout": input_dropout,
-        "augment": augment and (pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"),
+        "augment": augment
+        and (pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"),
         "noise": noise,
         "temperature": temperature,
         "seed": seed if draws not in ("plain", "steps") else 0,
         "models": rows,
-        **_given(per_step=per_step, mask_scope=mask_scope if input_dropout else "query", limit=limit, epoch=pool.epoch),
+        **_given(
+            per_step=per_step,
+            mask_scope=mask_scope if input_dropout else "query",
+            limit=limit,
+            epoch=pool.epoch,
+        ),
         **_given(output=output, output_args=output_args),
     }
     folder, key = _place(pool, images, rows, options)
-    ask = partial(_ask, pool, images, rows, options, draws, device, _together(pool, images, noise, batch), progress, folder)
+    ask = partial(
+        _ask,
+        pool,
+        images,
+        rows,
+        options,
+        draws,
+        device,
+        _together(pool, images, noise, batch),
+        progress,
+        folder,
+    )
     with pool.folder.lock(f"signals-{key[:12]}"):
-        signals = (None if force else _stored(folder, progress)) or _anew(pool, folder, key, options, force, ask)
+        signals = (None if force else _stored(folder, progress)) or _anew(
+            pool, folder, key, options, force, ask
+        )
         _record(folder, pool, images, signals, device)
     return signals
 
@@ -116,14 +158,18 @@ def _together(pool: Pool, images: Images, noise: bool | None, batch: int | None)
 
 def _anew(pool: Pool, folder: store.Folder, key: str, options: dict, force: bool, ask) -> Signals:
     """Ask; of a model that is refused nothing is left to go on with, as it would be refused again."""
-    store.open_folder(pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options})
+    store.open_folder(
+        pool.folder.path.parent, "signals", pool.folder.name, key, {"pool": pool.key, **options}
+    )
     if force:
         store.drop_answers(folder)
     try:
         with folder.lock("query"):  # says to whoever cleans that this is in use
             ask()
             return store.load_signals(folder)
-    except store.Corrupt:  # a damaged file of the pool says nothing against the models that answered
+    except (
+        store.Corrupt
+    ):  # a damaged file of the pool says nothing against the models that answered
         raise
     except ValueError:
         if not store.has_signals(folder):
@@ -135,7 +181,11 @@ def _stored(folder: store.Folder, progress: bool) -> Signals | None:
     """What was answered before, if all of it is there and unaltered, with a line that says so."""
     with contextlib.suppress(store.Corrupt):
         signals = store.load_signals(folder)
-        print(CACHED.format(folder.path.name, *signals.margin.shape) if progress else "", end="", flush=True)
+        print(
+            CACHED.format(folder.path.name, *signals.margin.shape) if progress else "",
+            end="",
+            flush=True,
+        )
         return signals
     return None
 
@@ -149,8 +199,12 @@ def _record(folder: store.Folder, pool: Pool, images: Images, signals: Signals, 
         return
     columns = recording.evenly(np.flatnonzero(~signals.population))
     shown = torch.from_numpy(columns if samples is None else samples[columns]).to(images.x.device)
-    x = data.normalise(images.x[shown].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
-    with contextlib.suppress(store.Corrupt, OSError):  # the answers are there: a picture of them is not worth failing for
+    x = data.normalise(
+        images.x[shown].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype]
+    )
+    with contextlib.suppress(
+        store.Corrupt, OSError
+    ):  # the answers are there: a picture of them is not worth failing for
         if kept := recording.recorded(pool.model(signals.info["models"][0]).to(device), x, columns):
             folder.write_arrays("raster.npz", kept)
 
@@ -159,13 +213,19 @@ def _place(pool: Pool, images: Images, rows: list[int], options: dict) -> tuple[
     """Where these signals lie or would lie. The weights themselves are in the key: a pool trained anew by another strategy has
     others under the same pool key. Which machine asked is not: its answers differ by rounding only."""
     listed = pool.folder.files()
-    key = store.content_key({"pool": pool.key, **options}, images.digest, *(listed.get(pool.weights_name(m), "") for m in rows))
+    key = store.content_key(
+        {"pool": pool.key, **options},
+        images.digest,
+        *(listed.get(pool.weights_name(m), "") for m in rows),
+    )
     return store.place(pool.folder.path.parent, "signals", pool.folder.name, key), key
 
 
 def _as_built(pool: Pool) -> bool | None:
     """True for a pool that answers with noise of its own, None for any other."""
-    return (pool.recipe.model in FLOWS and neural_de.is_noisy(build(pool.recipe, pool.images(), 0))) or None
+    return (
+        pool.recipe.model in FLOWS and neural_de.is_noisy(build(pool.recipe, pool.images(), 0))
+    ) or None
 
 
 def _rows(pool: Pool, models: Sequence[int] | None) -> list[int]:
@@ -191,14 +251,27 @@ def _check_steps(pool: Pool, model: int, mask_scope: str) -> None:
 
 def _given(**options) -> dict:
     """Options that few questions have, written down only where they matter: other keys stay as they are."""
-    return {name: value for name, value in options.items() if value is not None and value is not False and value != "query"}
+    return {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not False and value != "query"
+    }
 
 
-def _source(queries: int, input_dropout: float, augment: bool, noise: bool | None, per_step: bool | str) -> str:
+def _source(
+    queries: int, input_dropout: float, augment: bool, noise: bool | None, per_step: bool | str
+) -> str:
     """What makes the queries differ, one word of types.DRAWS; ValueError where nothing or more than one thing does."""
     if not isinstance(per_step, bool | str) or per_step not in (False, "cumulative", "instant"):
-        raise ValueError(f"per_step={shown(per_step)}: wanted False, True, 'cumulative' or 'instant'")
-    sources = {"dropout": input_dropout > 0, "augment": augment, "noise": noise is True, "steps": bool(per_step)}
+        raise ValueError(
+            f"per_step={shown(per_step)}: wanted False, True, 'cumulative' or 'instant'"
+        )
+    sources = {
+        "dropout": input_dropout > 0,
+        "augment": augment,
+        "noise": noise is True,
+        "steps": bool(per_step),
+    }
     on = [name for name, used in sources.items() if used]
     if per_step and (queries > 1 or len(on) > 1):
         raise ValueError(
@@ -208,7 +281,9 @@ def _source(queries: int, input_dropout: float, augment: bool, noise: bool | Non
     if len(on) > 1:
         raise ValueError(f"{' and '.join(on)} at once: ask with one source of randomness at a time")
     if augment and queries == 1:
-        raise ValueError("augment=True with queries=1 asks the plain image only: take more queries, or augment=False")
+        raise ValueError(
+            "augment=True with queries=1 asks the plain image only: take more queries, or augment=False"
+        )
     if queries < 1 or (queries > 1 and not on):
         raise ValueError(
             f"queries={queries} without input_dropout, augment or noise: all answers would be the same; use queries=1"
@@ -216,7 +291,17 @@ def _source(queries: int, input_dropout: float, augment: bool, noise: bool | Non
     return on[0] if on else "plain"
 
 
-def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, batch: int, progress: bool, folder) -> None:
+def _ask(
+    pool: Pool,
+    images: Images,
+    rows,
+    options: dict,
+    draws: str,
+    device,
+    batch: int,
+    progress: bool,
+    folder,
+) -> None:
     """Write the answers of one model after the other, so that those of no more models than cores are in memory; with them which
     of the pool's images these are: none said for all, no number for images of others."""
     own = images.digest == pool.folder.read_json("images.json", digest=str)["digest"]
@@ -241,7 +326,13 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
         if device.type == "cpu" and timesteps(module) and _named(pool):  # others may view
             module.to(memory_format=torch.channels_last)
     labels = images.y.cpu().numpy()
-    info = {"draws": draws, "pool": pool.key, **_family(pool, module), "dataset": images.name, **options}
+    info = {
+        "draws": draws,
+        "pool": pool.key,
+        **_family(pool, module),
+        "dataset": images.name,
+        **options,
+    }
 
     def one(m: int) -> None:
         module = modules.get()
@@ -253,17 +344,30 @@ def _ask(pool: Pool, images: Images, rows, options: dict, draws: str, device, ba
         finally:
             modules.put(module)
         try:
-            answers = Signals.from_logits(logits[None], labels, temperature=options["temperature"], draws=draws)
+            answers = Signals.from_logits(
+                logits[None], labels, temperature=options["temperature"], draws=draws
+            )
         except ValueError as error:
             raise ValueError(str(error).replace("model 0 gives", f"model {m} gives")) from error
         store.keep_answers(folder, m, answers)
 
-    count, given_back = 1 if side_by_side > 1 else torch.get_num_threads(), [device] if device.type == "cuda" else []
-    with threads(count), torch.random.fork_rng(devices=given_back), ThreadPoolExecutor(side_by_side) as executor:
-        told = partial(tqdm, desc=f"asking {len(rows)} {pool.recipe.model}", unit="model", disable=quiet)
+    count, given_back = (
+        1 if side_by_side > 1 else torch.get_num_threads(),
+        [device] if device.type == "cuda" else [],
+    )
+    with (
+        threads(count),
+        torch.random.fork_rng(devices=given_back),
+        ThreadPoolExecutor(side_by_side) as executor,
+    ):
+        told = partial(
+            tqdm, desc=f"asking {len(rows)} {pool.recipe.model}", unit="model", disable=quiet
+        )
         try:
             list(told(executor.map(one, left), total=len(rows), initial=len(rows) - len(left)))
-        except BaseException:  # the first bad answer, or an interrupt: the other models need not be asked
+        except (
+            BaseException
+        ):  # the first bad answer, or an interrupt: the other models need not be asked
             executor.shutdown(cancel_futures=True)
             raise
     design = {"labels": labels, "member": member[rows], "population": population}
@@ -289,7 +393,9 @@ def _named(pool: Pool) -> bool:
     return ":" not in architecture(pool.recipe.model, pool.recipe.model_args)
 
 
-def _answers(module: nn.Module, images: Images, model: int, options: dict, dtype: str, batch: int) -> np.ndarray:
+def _answers(
+    module: nn.Module, images: Images, model: int, options: dict, dtype: str, batch: int
+) -> np.ndarray:
     """(Q, N, K) logits of one model, doubted first."""
     ask = partial(_forward, _prepare(module.eval(), options["noise"]), dtype)
     _doubt(ask, images, model, len(images.classes), dtype, options["noise"])
@@ -298,20 +404,30 @@ def _answers(module: nn.Module, images: Images, model: int, options: dict, dtype
         batch = BLOCK  # its steps or its noise are those of all images of a batch together
 
     def answer(images: Images) -> np.ndarray:
-        one = partial(_logits, ask, images, model, options=options, dtype=dtype, steps=timesteps(module))
-        answers = [fitting(partial(one, q), batch, BLOCK) for q in range(options["queries"])]  # no draw depends on the batch
+        one = partial(
+            _logits, ask, images, model, options=options, dtype=dtype, steps=timesteps(module)
+        )
+        answers = [
+            fitting(partial(one, q), batch, BLOCK) for q in range(options["queries"])
+        ]  # no draw depends on the batch
         return answers[0] if options.get("per_step") else np.stack(answers)
 
     if (output := options.get("output")) is None:
         return answer(images)
-    random = answer(_random_images(images, options["seed"])) if defenses.OUTPUTS[output].random else None
+    random = (
+        answer(_random_images(images, options["seed"])) if defenses.OUTPUTS[output].random else None
+    )
     return defenses.change_output(output, answer(images), random, **options["output_args"])
 
 
 def _random_images(images: Images, seed: int) -> Images:
     """As many images of uniform pixels."""
     draw = torch.Generator().manual_seed(mix(seed, "random images"))
-    return images._replace(x=torch.randint(0, 256, images.x.shape, generator=draw, dtype=torch.uint8).to(images.x.device))
+    return images._replace(
+        x=torch.randint(0, 256, images.x.shape, generator=draw, dtype=torch.uint8).to(
+            images.x.device
+        )
+    )
 
 
 def _prepare(module: nn.Module, noise: bool | None) -> nn.Module:
@@ -325,37 +441,74 @@ def _family(pool: Pool, module: nn.Module) -> dict:
     """What was asked, in words; of spiking networks also over how many steps and how their outputs become one answer."""
     steps, flow = timesteps(module), neural_de.describe(module)
     about = {"model": pool.recipe.model} | ({} if flow is None else {"flow": flow})
-    about |= {"defense": pool.recipe.defense, "defense_args": pool.recipe.defense_args} if pool.recipe.defense else {}
-    about |= {name: pool.recipe.model_args[name] for name in ("blocks", "freeze") if name in pool.recipe.model_args}
+    about |= (
+        {"defense": pool.recipe.defense, "defense_args": pool.recipe.defense_args}
+        if pool.recipe.defense
+        else {}
+    )
+    about |= {
+        name: pool.recipe.model_args[name]
+        for name in ("blocks", "freeze")
+        if name in pool.recipe.model_args
+    }
     base = architecture(pool.recipe.model, pool.recipe.model_args)
     if steps is None:
         about |= {"base": base} if pool.recipe.model in BASES else {}
         return {"family": _equation(pool, flow), **about}
     name = f"snn {base}" if pool.recipe.model == "snn" else base
-    return {"family": f"{name} T={steps}", **about, "base": base, "timesteps": steps, "readout": _readout(module)}
+    return {
+        "family": f"{name} T={steps}",
+        **about,
+        "base": base,
+        "timesteps": steps,
+        "readout": _readout(module),
+    }
 
 
 def _equation(pool: Pool, flow: dict | None) -> str:
     """Name of a family of networks, of stochastic ones with their noise."""
     base = architecture(pool.recipe.model, pool.recipe.model_args)
-    name = f"{base} with its last group replaced" if pool.recipe.model in BASES else pool.recipe.model
-    return f"{name} sigma={flow['sigma']:.3g} (noise sd {flow['noise_sd']:.3g})" if flow and flow["k"] else name
+    name = (
+        f"{base} with its last group replaced" if pool.recipe.model in BASES else pool.recipe.model
+    )
+    return (
+        f"{name} sigma={flow['sigma']:.3g} (noise sd {flow['noise_sd']:.3g})"
+        if flow and flow["k"]
+        else name
+    )
 
 
 def _forward(module: nn.Module, dtype: str, x: Tensor, per_step: str | None = None) -> Tensor:
     """Logits (B, K), or (T, B, K) with per_step."""
-    with torch.inference_mode(), torch.autocast(x.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+    with (
+        torch.inference_mode(),
+        torch.autocast(x.device.type, torch.bfloat16, enabled=dtype == "bfloat16"),
+    ):
         if not per_step:
             return module(x)
         instant = module(x, per_step=True)
-        return cumulative(instant.to(DTYPES[dtype]), _readout(module)) if per_step == "cumulative" else instant
+        return (
+            cumulative(instant.to(DTYPES[dtype]), _readout(module))
+            if per_step == "cumulative"
+            else instant
+        )
 
 
 def _readout(module: nn.Module) -> str:
     return getattr(module, "readout", "mean")
 
 
-def _logits(ask, images: Images, model: int, q: int, batch: int, *, options: dict, dtype: str, steps: int | None) -> np.ndarray:
+def _logits(
+    ask,
+    images: Images,
+    model: int,
+    q: int,
+    batch: int,
+    *,
+    options: dict,
+    dtype: str,
+    steps: int | None,
+) -> np.ndarray:
     """(N, K) answers to query q, (T, N, K) where it asks per step; whole blocks at a time, of spiking networks a part of them
     that makes as many rows with its `steps` time steps."""
     answers, samples, part = [], len(images.y), max(1, batch // (steps or 1))
@@ -369,7 +522,9 @@ def _logits(ask, images: Images, model: int, q: int, batch: int, *, options: dic
             x = _augmented(x, options["augment"], sizes, seeds)
         x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
         if p := options["input_dropout"]:
-            x = x * _masks(x, p, sizes, seeds, steps if options.get("mask_scope") == "step" else None)
+            x = x * _masks(
+                x, p, sizes, seeds, steps if options.get("mask_scope") == "step" else None
+            )
         if options["noise"]:
             answers.append(_noisy(ask, x, sizes, [(options["seed"], model, q, b) for b in blocks]))
         else:
@@ -382,13 +537,19 @@ def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Ten
         data.augment_draws(ops, n, *x.shape[2:], torch.Generator().manual_seed(mix(*s, "augment")))
         for n, s in zip(sizes, seeds, strict=True)
     ]
-    return data.apply_augment(x, {k: torch.cat([d[k] for d in drawn]).to(x.device) for k in drawn[0]})
+    return data.apply_augment(
+        x, {k: torch.cat([d[k] for d in drawn]).to(x.device) for k in drawn[0]}
+    )
 
 
-def _masks(x: Tensor, p: float, sizes: list[int], seeds: list[tuple], steps: int | None = None) -> Tensor:
+def _masks(
+    x: Tensor, p: float, sizes: list[int], seeds: list[tuple], steps: int | None = None
+) -> Tensor:
     """1[u > p] per element, with `steps` (steps, B, ...): one for each time step; drawn on the CPU, whatever the device."""
     drawn = [
-        torch.rand(steps or 1, n, *x.shape[1:], generator=torch.Generator().manual_seed(mix(*s, "mask")))
+        torch.rand(
+            steps or 1, n, *x.shape[1:], generator=torch.Generator().manual_seed(mix(*s, "mask"))
+        )
         for n, s in zip(sizes, seeds, strict=True)
     ]
     masks = (torch.cat(drawn, 1) > p).to(x.device, x.dtype)
@@ -434,9 +595,17 @@ def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: boo
             "noise=True, and take several queries"
         )
     # with its noise off a network that learned with it may well have nothing left to say
-    if not neural_de.is_noisy(module) and len(x) > 1 and torch.equal(first, first[:1].expand_as(first)):
-        raise ValueError(f"model {model} gives the same output for every sample: {_silence(module, x)}")
-    tf32 = x.is_cuda and dtype == "float32" and torch.backends.cudnn.allow_tf32  # convolutions multiply with ten bits
+    if (
+        not neural_de.is_noisy(module)
+        and len(x) > 1
+        and torch.equal(first, first[:1].expand_as(first))
+    ):
+        raise ValueError(
+            f"model {model} gives the same output for every sample: {_silence(module, x)}"
+        )
+    tf32 = (
+        x.is_cuda and dtype == "float32" and torch.backends.cudnn.allow_tf32
+    )  # convolutions multiply with ten bits
     scale = 1e-3 * (1 + first.abs().max()) * (30 if dtype == "bfloat16" else 8 if tf32 else 1)
     # a convolution rounds differently in another batch, and in one sample of many that flips a spike
     allowed = 0 if timesteps(module) is None else 0.25
@@ -446,7 +615,9 @@ def _doubt(ask, images: Images, model: int, classes: int, dtype: str, noise: boo
         )
     halves = torch.cat([ask(x[: len(x) // 2]), ask(x[len(x) // 2 :])]) if len(x) > 1 else first
     if _share(halves - first, scale) > allowed:
-        raise ValueError(f"model {model} answers by its companions in the batch: is BatchNorm left in train mode?")
+        raise ValueError(
+            f"model {model} answers by its companions in the batch: is BatchNorm left in train mode?"
+        )
 
 
 def _share(difference: Tensor, scale: Tensor) -> float:
@@ -481,14 +652,23 @@ def firing_rates(
     instance("pool", pool, Pool), instance("images", images, Images)
     device, limit, batch = device_of(device), whole("limit", limit), whole("batch", batch)
     own = images.digest == pool.folder.read_json("images.json", digest=str)["digest"]
-    audited = np.flatnonzero(~pool.population)[:limit] if own else np.arange(min(limit, len(images.y)))
+    audited = (
+        np.flatnonzero(~pool.population)[:limit] if own else np.arange(min(limit, len(images.y)))
+    )
     tables = []
     for m in _rows(pool, models):
         module = pool.model(m)
         if not isinstance(module, snn.SNN):
-            raise ValueError(f"firing rates are those of spiking networks (models.snn.SNN); {pool.recipe.model} is none")
+            raise ValueError(
+                f"firing rates are those of spiking networks (models.snn.SNN); {pool.recipe.model} is none"
+            )
         shown = (
-            data.normalise(images.x[i.to(images.x.device)].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
+            data.normalise(
+                images.x[i.to(images.x.device)].to(device),
+                images.mean,
+                images.std,
+                DTYPES[pool.recipe.dtype],
+            )
             for i in torch.from_numpy(audited).split(batch)
         )
         with threads(useful_threads(batch * images.x[0].numel())):

@@ -68,7 +68,9 @@ for (const block of document.querySelectorAll('script.figure')) {
 """
 
 
-def export(notebooks: list[Path], out: Path, *, title: str = "Report", provenance: dict | None = None) -> Path:
+def export(
+    notebooks: list[Path], out: Path, *, title: str = "Report", provenance: dict | None = None
+) -> Path:
     """Write `page` of executed notebooks to a file; return its path. Raises ValueError naming a file that is no notebook."""
     there = {path: path.read_bytes() if path.is_file() else b"" for path in map(Path, notebooks)}
     text, out = page(there, title=title, provenance=provenance), Path(out)
@@ -78,7 +80,13 @@ def export(notebooks: list[Path], out: Path, *, title: str = "Report", provenanc
     return out
 
 
-def page(notebooks: dict[Path, bytes], *, title: str = "Report", lead: str = "", provenance: dict | None = None) -> str:
+def page(
+    notebooks: dict[Path, bytes],
+    *,
+    title: str = "Report",
+    lead: str = "",
+    provenance: dict | None = None,
+) -> str:
     """The outputs of executed notebooks as one page that asks nothing of the network.
 
     The lead is a sentence or two under the title. What cells tagged `headline` put out stands on top, under "In short";
@@ -93,17 +101,28 @@ def page(notebooks: dict[Path, bytes], *, title: str = "Report", lead: str = "",
         cells = _cells(path, data)
         body, headings = _number_headings("\n".join(map(_cell, cells)), f"s{number}")
         name = headings[0][2] if headings else html.escape(path.stem)
-        inner = "".join(f'<li><a href="#{i}">{text}</a></li>' for level, i, text in headings[1:] if level == 2)
+        inner = "".join(
+            f'<li><a href="#{i}">{text}</a></li>' for level, i, text in headings[1:] if level == 2
+        )
         contents.append(f'<li><a href="#s{number}">{name}</a>{inner and f"<ol>{inner}</ol>"}</li>')
         sections.append(f'<section id="s{number}">\n{body}\n</section>')
-        if found := "\n".join(_outputs(cell) for cell in cells if "headline" in cell.get("metadata", {}).get("tags", [])):
+        if found := "\n".join(
+            _outputs(cell)
+            for cell in cells
+            if "headline" in cell.get("metadata", {}).get("tags", [])
+        ):
             short.append(f'<h3><a href="#s{number}">{name}</a></h3>\n{found}')
     if short:
         sections.insert(0, f'<section id="short"><h2>In short</h2>\n{"".join(short)}</section>')
         contents.insert(0, '<li><a href="#short">In short</a></li>')
     if provenance:
-        rows = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(str(v))}</td></tr>" for n, v in provenance.items())
-        sections.append(f'<section id="provenance"><h2>Provenance</h2><table class="facts">{rows}</table></section>')
+        rows = "".join(
+            f"<tr><th>{html.escape(n)}</th><td>{html.escape(str(v))}</td></tr>"
+            for n, v in provenance.items()
+        )
+        sections.append(
+            f'<section id="provenance"><h2>Provenance</h2><table class="facts">{rows}</table></section>'
+        )
         contents.append('<li><a href="#provenance">Provenance</a></li>')
     return _page(title, lead, contents, sections)
 
@@ -116,7 +135,9 @@ def _cells(path: Path, data: bytes) -> list[dict]:
         nbformat.validate(node)
     except Exception as error:  # whatever stands there, and deep in libraries
         reason = str(error).strip().partition("\n")[0][:160]
-        raise ValueError(f"{path} is not a notebook ({reason}); pass executed .ipynb files") from error
+        raise ValueError(
+            f"{path} is not a notebook ({reason}); pass executed .ipynb files"
+        ) from error
     return node["cells"]
 
 
@@ -126,8 +147,13 @@ def _page(title: str, lead: str, contents: list[str], sections: list[str]) -> st
         from plotly.offline import get_plotlyjs
 
         scripts = [get_plotlyjs(), DRAW]
-    allowed = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts]
-    allowed.append("'unsafe-eval'" if scripts else "'none'")  # plotly.js compiles functions to draw gl traces
+    allowed = [
+        f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'"
+        for s in scripts
+    ]
+    allowed.append(
+        "'unsafe-eval'" if scripts else "'none'"
+    )  # plotly.js compiles functions to draw gl traces
     policy = (
         f"default-src 'none'; script-src {' '.join(allowed)}; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -186,7 +212,11 @@ def _joined(outputs: list[dict]) -> list[dict]:
     """Consecutive pieces of one stream made one."""
     joined: list[dict] = []
     for output in outputs:
-        if joined and output.get("output_type") == "stream" and output.get("name") == joined[-1].get("name"):
+        if (
+            joined
+            and output.get("output_type") == "stream"
+            and output.get("name") == joined[-1].get("name")
+        ):
             joined[-1] = output | {"text": _text(joined[-1]["text"]) + _text(output["text"])}
         else:
             joined.append(output)
@@ -200,7 +230,10 @@ def _output(output: dict) -> str:
         text = PROGRESS.sub("", _terminal(_text(output.get("text", ""))))
         return text.strip() and f'<pre class="{name}">{html.escape(text)}</pre>'
     if kind == "error":
-        trace = _terminal("\n".join(output.get("traceback", []))) or f"{output.get('ename')}: {output.get('evalue')}"
+        trace = (
+            _terminal("\n".join(output.get("traceback", [])))
+            or f"{output.get('ename')}: {output.get('evalue')}"
+        )
         return f'<pre class="error">{html.escape(trace)}</pre>'
     data = output.get("data", {})
     if PLOTLY in data:
@@ -208,7 +241,11 @@ def _output(output: dict) -> str:
     for mime in PICTURES:
         if mime in data:
             raw = _text(data[mime])
-            encoded = base64.b64encode(raw.encode()).decode() if "svg" in mime else re.sub(r"[^A-Za-z0-9+/=]", "", raw)
+            encoded = (
+                base64.b64encode(raw.encode()).decode()
+                if "svg" in mime
+                else re.sub(r"[^A-Za-z0-9+/=]", "", raw)
+            )
             return f'<img alt="{html.escape(_text(data.get("text/plain", "picture")))}" src="data:{mime};base64,{encoded}">'
     if "text/html" in data:
         return f'<div class="table">{_clean(_text(data["text/html"]))}</div>'
@@ -222,7 +259,10 @@ def _figure(figure: dict) -> str:
     heading = layout.get("title") or {}
     label = heading.get("text") if isinstance(heading, dict) else heading
     height = layout.get("height") or 450
-    record = {name: figure.get(name, empty) for name, empty in (("data", []), ("layout", {}), ("config", {}))}
+    record = {
+        name: figure.get(name, empty)
+        for name, empty in (("data", []), ("layout", {}), ("config", {}))
+    }
     text = json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<div class="plot" role="img" aria-label="{html.escape(str(label or "chart"))}" style="height:{float(height):.0f}px">'
@@ -255,11 +295,14 @@ def _clean(markup: str) -> str:
         "th": ["colspan", "rowspan"],
         "td": ["colspan", "rowspan"],
         "img": lambda tag, name, value: (
-            name in ("alt", "width", "height") or (name == "src" and value.startswith("data:image/"))
+            name in ("alt", "width", "height")
+            or (name == "src" and value.startswith("data:image/"))
         ),
     }
     protocols = ["http", "https", "mailto", "data"]
-    return bleach.clean(markup, tags=TAGS.split(), attributes=attributes, protocols=protocols, strip=True)
+    return bleach.clean(
+        markup, tags=TAGS.split(), attributes=attributes, protocols=protocols, strip=True
+    )
 
 
 def _terminal(text: str) -> str:

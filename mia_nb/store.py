@@ -37,7 +37,16 @@ from pathlib import Path
 import filelock
 import numpy as np
 
-from mia_nb._files import MANIFEST, array_in, arrays_in, is_file, is_plain, listed, no_link, open_file
+from mia_nb._files import (
+    MANIFEST,
+    array_in,
+    arrays_in,
+    is_file,
+    is_plain,
+    listed,
+    no_link,
+    open_file,
+)
 from mia_nb.checks import checked
 from mia_nb.types import CUBES, Signals
 
@@ -48,8 +57,15 @@ FINISHED = "margin.npy"  # the last file of signals to be there
 EARLIER = "signals.npz"  # all of them in one file, as older results have it
 # kinds of type and axes (models, queries, samples, top classes, chosen) of each field of signals
 FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {"top_log_p": ("f", "MNT"), "correct": ("b", "MQN")}
-FORMS |= {"labels": ("iu", "N"), "member": ("b", "MN"), "population": ("b", "N"), "samples": ("iu", "C")}
-SMALL = 1 << 24  # bytes: below this a file is read; a mapped one is held open, and few may be open at once
+FORMS |= {
+    "labels": ("iu", "N"),
+    "member": ("b", "MN"),
+    "population": ("b", "N"),
+    "samples": ("iu", "C"),
+}
+SMALL = (
+    1 << 24
+)  # bytes: below this a file is read; a mapped one is held open, and few may be open at once
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -64,7 +80,10 @@ class Corrupt(ValueError):
 def content_key(record: dict, *parts: bytes | str) -> str:
     """sha256 (hex) of the record as canonical JSON and of further parts, each preceded by its length."""
     digest = hashlib.sha256()
-    for part in (json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False), *parts):
+    for part in (
+        json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False),
+        *parts,
+    ):
         raw = part.encode() if isinstance(part, str) else bytes(part)
         digest.update(len(raw).to_bytes(8, "big") + raw)
     return digest.hexdigest()
@@ -123,14 +142,18 @@ class Folder:
         manifest = self.path / MANIFEST
         for path in (self.path, manifest):
             if path.is_symlink() or (path == manifest and path.exists() and not is_file(path)):
-                raise ValueError(f"{path} is a link or no file: nothing is written or removed through it; move it away")
+                raise ValueError(
+                    f"{path} is a link or no file: nothing is written or removed through it; move it away"
+                )
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[Callable[[bytes | memoryview], None]]:
         """Write piece by piece under a temporary name; at the end flush to the disk, rename, then record: readers see all of it
         or none."""
         if not is_plain(name):
-            raise ValueError(f"{name!r} is no name of a stored file: wanted a plain one, without folders")
+            raise ValueError(
+                f"{name!r} is no name of a stored file: wanted a plain one, without folders"
+            )
         temporary, digest = self._temporary(name), hashlib.sha256()
         with _all_or_nothing(temporary, self.path / name):
             with open(temporary, "xb") as file:
@@ -150,9 +173,15 @@ class Folder:
             write(data)
 
     @contextlib.contextmanager
-    def rows(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> Iterator[Callable[[np.ndarray], None]]:
+    def rows(
+        self, name: str, dtype: np.dtype, shape: tuple[int, ...]
+    ) -> Iterator[Callable[[np.ndarray], None]]:
         """Write an array of this shape some rows at a time, in order: no more than those are in memory."""
-        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+        header = {
+            "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+            "fortran_order": False,
+            "shape": shape,
+        }
         with self.writing(name) as write:
             buffer = io.BytesIO()
             np.lib.format.write_array_header_1_0(buffer, header)
@@ -163,7 +192,9 @@ class Folder:
                 nonlocal there
                 there += len(rows)
                 if rows.shape[1:] != shape[1:] or rows.dtype != dtype or there > shape[0]:
-                    raise ValueError(f"{name} is {shape} {dtype}; {there} rows {rows.shape} {rows.dtype} do not fit")
+                    raise ValueError(
+                        f"{name} is {shape} {dtype}; {there} rows {rows.shape} {rows.dtype} do not fit"
+                    )
                 write(np.ascontiguousarray(rows).data)
 
             yield append
@@ -220,7 +251,9 @@ class Folder:
         if reason is not None:
             reason = " ".join(str(reason).split())[:200] or type(reason).__name__
             what = f"is not what it should be though its checksum is right ({reason});"
-        return Corrupt(f"{self.path / name} {what} remove the folder with: mia-nb clean {self.path.name}", name)
+        return Corrupt(
+            f"{self.path / name} {what} remove the folder with: mia-nb clean {self.path.name}", name
+        )
 
     def read_json(self, name: str, /, **entries: type):
         """What was written as JSON; with entries (name=type) a record that has these."""
@@ -229,7 +262,9 @@ class Folder:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise self.corrupt(name, error) from error
-        if entries and not (isinstance(value, dict) and all(isinstance(value.get(k), t) for k, t in entries.items())):
+        if entries and not (
+            isinstance(value, dict) and all(isinstance(value.get(k), t) for k, t in entries.items())
+        ):
             raise self.corrupt(name, f"wanted a record with {', '.join(entries)}")
         return value
 
@@ -248,15 +283,23 @@ class Folder:
         if not self.intact(name):
             raise self.corrupt(name)
         with open_file(path) as file:
-            return self._array(name, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), kinds, shape)
+            return self._array(
+                name, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), kinds, shape
+            )
 
-    def _array(self, name: str, data: bytes | mmap.mmap, kinds: str, shape: tuple | None) -> np.ndarray:
+    def _array(
+        self, name: str, data: bytes | mmap.mmap, kinds: str, shape: tuple | None
+    ) -> np.ndarray:
         try:
             array = array_in(data)
-        except Exception as error:  # a header is a Python literal, and anything may be wrong with that
+        except (
+            Exception
+        ) as error:  # a header is a Python literal, and anything may be wrong with that
             raise self.corrupt(name, error) from error
         sizes = array.shape if shape is None else shape
-        fits = len(sizes) == array.ndim and all(w in (None, n) for w, n in zip(sizes, array.shape, strict=True))
+        fits = len(sizes) == array.ndim and all(
+            w in (None, n) for w, n in zip(sizes, array.shape, strict=True)
+        )
         if not fits or (kinds and array.dtype.kind not in kinds):
             raise self.corrupt(name, f"it holds {array.shape} {array.dtype}")
         return array
@@ -288,7 +331,9 @@ class Folder:
         """Remove unlisted files, by default temporary ones of writers that died, unchanged for so many seconds; their names."""
         self._check_own()
         there = [path for path in self.path.glob(pattern) if path.is_symlink() or not path.is_dir()]
-        stale = [path for path in sorted(there) if time.time() - path.lstat().st_mtime >= older_than]
+        stale = [
+            path for path in sorted(there) if time.time() - path.lstat().st_mtime >= older_than
+        ]
         for path in stale:
             path.unlink(missing_ok=True)
         return [path.name for path in stale]
@@ -301,8 +346,13 @@ class Folder:
 
         One writer at a time: appends from several machines are not atomic on every file system."""
         self._check_own()
-        lines = "".join(json.dumps({"file": name, "sha256": sha}) + "\n" for name, sha in entries.items())
-        with self.lock("manifest"), open(self.path / MANIFEST, "a+b", buffering=0, opener=no_link) as file:
+        lines = "".join(
+            json.dumps({"file": name, "sha256": sha}) + "\n" for name, sha in entries.items()
+        )
+        with (
+            self.lock("manifest"),
+            open(self.path / MANIFEST, "a+b", buffering=0, opener=no_link) as file,
+        ):
             file.seek(max(file.tell() - 1, 0))
             torn = file.read(1) not in (b"", b"\n")
             file.write((b"\n" if torn else b"") + lines.encode())
@@ -316,10 +366,14 @@ def _all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error.__cause__, OSError):  # told by the writer of another file, inside this one
+        if isinstance(
+            error.__cause__, OSError
+        ):  # told by the writer of another file, inside this one
             raise
         way = "make room and run again" if error.errno in FULL else "see to that and run again"
-        raise OSError(error.errno, f"{error.strerror} while writing {path}: {way}, what is finished is kept") from error
+        raise OSError(
+            error.errno, f"{error.strerror} while writing {path}: {way}, what is finished is kept"
+        ) from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -339,11 +393,15 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
         if not folder.has("recipe.json"):
-            folder.write_json("recipe.json", {"kind": kind, "name": name, "key": key, "recipe": recipe, **extra})
+            folder.write_json(
+                "recipe.json", {"kind": kind, "name": name, "key": key, "recipe": recipe, **extra}
+            )
     except OSError as error:
         if error.errno in FULL:
             raise
-        raise ValueError(f"cannot write results to {root}: {error.strerror}; choose a folder you may write to") from error
+        raise ValueError(
+            f"cannot write results to {root}: {error.strerror}; choose a folder you may write to"
+        ) from error
     if folder.key != key:
         raise ValueError(
             f"{folder.path} holds another result than the one asked for; remove it or choose another results folder"
@@ -354,7 +412,9 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
 @checked
 def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
     """All results under the root, oldest first."""
-    found = [Folder(p) for p in Path(root).absolute().glob("*-*-*") if os.path.lexists(p / "recipe.json")]
+    found = [
+        Folder(p) for p in Path(root).absolute().glob("*-*-*") if os.path.lexists(p / "recipe.json")
+    ]
     found = [f for f in found if f.kind in KINDS and kind in (None, f.kind)]
     return sorted(found, key=lambda f: ((f.path / "recipe.json").lstat().st_mtime, f.path.name))
 
@@ -364,8 +424,16 @@ def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
     """The one result whose key or folder name starts with the prefix; ValueError for none or several."""
     everything = folders(root, kind)
     # twelve letters of the key stand in the name; only longer prefixes open a record, so a damaged one blocks no other result
-    hits = [f for f in everything if f.path.name.startswith(prefix) or f.path.name.rsplit("-", 1)[1].startswith(prefix[:12])]
-    hits = [f for f in hits if len(prefix) <= 12 or f.path.name.startswith(prefix) or f.key.startswith(prefix)]
+    hits = [
+        f
+        for f in everything
+        if f.path.name.startswith(prefix) or f.path.name.rsplit("-", 1)[1].startswith(prefix[:12])
+    ]
+    hits = [
+        f
+        for f in hits
+        if len(prefix) <= 12 or f.path.name.startswith(prefix) or f.key.startswith(prefix)
+    ]
     if len(hits) == 1:
         return hits[0]
     what = kind or "result"
@@ -373,17 +441,29 @@ def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
         there = ", ".join(f.path.name for f in everything[-5:]) or "nothing yet"
         there += f" and {len(everything) - 5} more" if len(everything) > 5 else ""
         raise ValueError(f"no {what} in {root} starts with {prefix!r}; there: {there}")
-    raise ValueError(f"{prefix!r} fits {len(hits)} results: {', '.join(f.path.name for f in hits[:5])}; give more letters")
+    raise ValueError(
+        f"{prefix!r} fits {len(hits)} results: {', '.join(f.path.name for f in hits[:5])}; give more letters"
+    )
 
 
 def save_signals(folder: Folder, signals: Signals, samples: np.ndarray | None = None) -> None:
     """Write the fields of signals, info.json and `samples`: which images were asked about, where not all of the pool's were."""
-    rows = ({name: getattr(signals, name)[m : m + 1] for name in ANSWERS} for m in range(signals.shape[0]))
+    rows = (
+        {name: getattr(signals, name)[m : m + 1] for name in ANSWERS}
+        for m in range(signals.shape[0])
+    )
     design = {name: getattr(signals, name) for name in DESIGN}
     _save(folder, signals.shape[0], rows, design, {"draws": signals.draws, **signals.info}, samples)
 
 
-def _save(folder: Folder, models: int, rows: Iterable[dict], design: dict, info: dict, samples: np.ndarray | None) -> None:
+def _save(
+    folder: Folder,
+    models: int,
+    rows: Iterable[dict],
+    design: dict,
+    info: dict,
+    samples: np.ndarray | None,
+) -> None:
     """Signals from the answers of one model after the other; until all is written there are none."""
     if blocked := [f"{name}.npy" for name in FORMS if (folder.path / f"{name}.npy").is_dir()]:
         raise folder.corrupt(blocked[0], "a folder stands in its place")
@@ -403,7 +483,9 @@ def _save(folder: Folder, models: int, rows: Iterable[dict], design: dict, info:
             for name in ANSWERS:
                 if name not in files:
                     shape = (models, *row[name].shape[1:])
-                    files[name] = stack.enter_context(folder.rows(f"{name}.npy", row[name].dtype, shape))
+                    files[name] = stack.enter_context(
+                        folder.rows(f"{name}.npy", row[name].dtype, shape)
+                    )
                 files[name](row[name])
 
 
@@ -416,7 +498,9 @@ def read_info(folder: Folder) -> tuple[dict, list[str]]:
         fields = [*ANSWERS, *(name for name in DESIGN if name != "member"), *optional]
     if EARLIER in listed:
         return info, [EARLIER, *(["samples.npy"] if "samples.npy" in listed else [])]
-    if not (isinstance(fields, list) and all(isinstance(name, str) and name in FORMS for name in fields)):
+    if not (
+        isinstance(fields, list) and all(isinstance(name, str) and name in FORMS for name in fields)
+    ):
         raise folder.corrupt("info.json", f"fields={fields}: wanted some of {', '.join(FORMS)}")
     return info, [f"{name}.npy" for name in fields]
 
@@ -437,21 +521,31 @@ def load_signals(folder: Folder) -> Signals:
     try:
         (info, wanted), arrays = read_info(folder), {"member": None}
         for name in wanted:
-            arrays |= folder.read_arrays(name) if name == EARLIER else {name.removesuffix(".npy"): folder.map_array(name)}
+            arrays |= (
+                folder.read_arrays(name)
+                if name == EARLIER
+                else {name.removesuffix(".npy"): folder.map_array(name)}
+            )
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
         way = "keep fewer signals at a time, or raise the limit with: ulimit -n 4096"
-        raise OSError(error.errno, f"{error.strerror} while reading {folder.path}: {way}") from error
+        raise OSError(
+            error.errno, f"{error.strerror} while reading {folder.path}: {way}"
+        ) from error
     sizes: dict[str, int] = {}
     for name, (kinds, axes) in FORMS.items():
         array = arrays.get(name)
         if array is None and name not in ("member", "samples"):
             raise folder.corrupt("info.json", f"{name} is not among its fields")
         shape = () if array is None else array.shape
-        fits = len(shape) == len(axes) and all(sizes.setdefault(a, n) == n for a, n in zip(axes, shape, strict=True))
+        fits = len(shape) == len(axes) and all(
+            sizes.setdefault(a, n) == n for a, n in zip(axes, shape, strict=True)
+        )
         if array is not None and not (fits and array.dtype.kind in kinds):
-            raise folder.corrupt(f"{name}.npy", f"it holds {shape} {array.dtype}, which does not fit the others")
+            raise folder.corrupt(
+                f"{name}.npy", f"it holds {shape} {array.dtype}, which does not fit the others"
+            )
     arrays = {name: arrays[name] for name in FORMS if name != "samples"}
     return Signals(**arrays, draws=info.pop("draws"), info=info)
 
@@ -494,7 +588,9 @@ def drop_answers(folder: Folder) -> list[str]:
     return folder.sweep(".answers-*.npz", older_than=0)
 
 
-def join_answers(folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None) -> None:
+def join_answers(
+    folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None
+) -> None:
     """Signals from the kept answers of these models, read and written one model at a time."""
     _save(folder, len(models), (kept_answers(folder, m) for m in models), design, info, samples)
     drop_answers(folder)

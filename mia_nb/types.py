@@ -6,7 +6,15 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from scipy.special import logsumexp
 
 from mia_nb.checks import hint, instance, mask, one_of, plain, positive, row_numbers, shown
@@ -22,7 +30,9 @@ AUGMENTATIONS = ("crop", "flip", "cutout")
 TOP = 10  # sorted log-probabilities kept per sample for the shadow classifier
 CUBES = ("margin", "entropy", "modified_entropy", "correct")  # (M, Q, N)
 PER_MODEL = (*CUBES, "member", "top_log_p")
-Whole = Annotated[int, BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)]
+Whole = Annotated[
+    int, BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
+]
 
 
 class Images(NamedTuple):
@@ -33,7 +43,9 @@ class Images(NamedTuple):
     classes: tuple[str, ...]
     name: str
     digest: str
-    mean: tuple[float, ...]  # per channel of x / 255; (0,) and (1,) mean that the model normalises itself
+    mean: tuple[
+        float, ...
+    ]  # per channel of x / 255; (0,) and (1,) mean that the model normalises itself
     std: tuple[float, ...]
     canary: np.ndarray | None = None  # (N,) bool
 
@@ -50,41 +62,74 @@ class Recipe(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
     model: str = Field(
-        "tinycnn", min_length=1, description="the name of a network (a key of models.MODELS), or package.module:function"
+        "tinycnn",
+        min_length=1,
+        description="the name of a network (a key of models.MODELS), or package.module:function",
     )
-    model_args: dict[str, Any] = Field({}, description="a mapping of keyword arguments of the network")
+    model_args: dict[str, Any] = Field(
+        {}, description="a mapping of keyword arguments of the network"
+    )
     num_models: Whole = Field(
-        16, ge=1, le=100_000, description="a number of models from 1 to 100000, even where they are trained in pairs"
+        16,
+        ge=1,
+        le=100_000,
+        description="a number of models from 1 to 100000, even where they are trained in pairs",
     )
     split: Literal[SPLITS] = Field(
         "pairs",
         description="pairs (complementary halves), bernoulli (a coin each) or given (a mask): what draws the members",
     )
-    population: Whole = Field(0, ge=0, le=10**9, description="a number of images set aside that no model sees, from 0 up")
-    seed: Whole = Field(0, description="a whole number, which draws membership, initial weights and batches")
+    population: Whole = Field(
+        0, ge=0, le=10**9, description="a number of images set aside that no model sees, from 0 up"
+    )
+    seed: Whole = Field(
+        0, description="a whole number, which draws membership, initial weights and batches"
+    )
     epochs: Whole = Field(
-        20, ge=0, le=10**6, description="a number of passes over a model's images, from 1 (0 for a derived pool) to 1000000"
+        20,
+        ge=0,
+        le=10**6,
+        description="a number of passes over a model's images, from 1 (0 for a derived pool) to 1000000",
     )
     snapshots: list[Annotated[Whole, Field(ge=1)]] = Field(
-        [], description="a list of epochs after which the weights are kept too: whole numbers from 1 up"
+        [],
+        description="a list of epochs after which the weights are kept too: whole numbers from 1 up",
     )
-    batch: Whole = Field(32, ge=1, le=10**9, description="a number of images in an optimiser step, from 1 up")
+    batch: Whole = Field(
+        32, ge=1, le=10**9, description="a number of images in an optimiser step, from 1 up"
+    )
     lr: float = Field(0.1, gt=0, description="the peak learning rate, a finite number above 0")
     optimizer: str = Field("sgd", min_length=1, description="the name of an optimiser: sgd or adam")
-    optimizer_args: dict[str, Any] = Field({}, description="a mapping of the optimiser's options; empty for its usual ones")
-    schedule: Literal[SCHEDULES] = Field("one_cycle", description=f"{', '.join(SCHEDULES)}: how the learning rate changes")
+    optimizer_args: dict[str, Any] = Field(
+        {}, description="a mapping of the optimiser's options; empty for its usual ones"
+    )
+    schedule: Literal[SCHEDULES] = Field(
+        "one_cycle", description=f"{', '.join(SCHEDULES)}: how the learning rate changes"
+    )
     augment: str = Field(
         "none",
         pattern=r"^(none|({0})(\+({0}))*)$".format("|".join(AUGMENTATIONS)),
         description=f"none, or some of {', '.join(AUGMENTATIONS)} joined by +",
     )
     loss: str = Field(
-        "cross_entropy", min_length=1, description="the name of a loss: cross_entropy, or tet for spiking networks"
+        "cross_entropy",
+        min_length=1,
+        description="the name of a loss: cross_entropy, or tet for spiking networks",
     )
-    dtype: Literal[DTYPES] = Field("float32", description="float32, float64 or bfloat16 (automatic mixed precision)")
-    defense: str | None = Field(None, min_length=1, description="the name of a defense (a key of defenses.DEFENSES), or None")
-    defense_args: dict[str, Any] = Field({}, description="a mapping of the defense's options; empty for its usual ones")
-    parent: str | None = Field(None, min_length=1, description="the key of the pool that this one starts from, or None")
+    dtype: Literal[DTYPES] = Field(
+        "float32", description="float32, float64 or bfloat16 (automatic mixed precision)"
+    )
+    defense: str | None = Field(
+        None,
+        min_length=1,
+        description="the name of a defense (a key of defenses.DEFENSES), or None",
+    )
+    defense_args: dict[str, Any] = Field(
+        {}, description="a mapping of the defense's options; empty for its usual ones"
+    )
+    parent: str | None = Field(
+        None, min_length=1, description="the key of the pool that this one starts from, or None"
+    )
 
     def __init__(self, **values):
         try:
@@ -105,7 +150,9 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self):
         if self.epochs == 0 and self.parent is None:
-            raise ValueError("epochs=0: a pool needs at least 1, unless it starts from a parent's weights")
+            raise ValueError(
+                "epochs=0: a pool needs at least 1, unless it starts from a parent's weights"
+            )
         if self.split == "pairs" and self.num_models % 2:
             raise ValueError(
                 f"num_models={self.num_models} is odd: complementary pairs need an even number; take {self.num_models + 1}"
@@ -162,7 +209,9 @@ class Signals:
 
     def __post_init__(self):
         if self.margin.ndim != 3:
-            raise ValueError(f"margin has shape {self.margin.shape}; wanted (models, queries, samples)")
+            raise ValueError(
+                f"margin has shape {self.margin.shape}; wanted (models, queries, samples)"
+            )
         models, _, samples = self.margin.shape
         wanted = {
             "labels": (samples,),
@@ -175,7 +224,9 @@ class Signals:
         for name, shape in wanted.items():
             value = getattr(self, name)
             if value is not None and value.shape != shape:
-                raise ValueError(f"{name} has shape {value.shape}; margin {self.margin.shape} wants {shape}")
+                raise ValueError(
+                    f"{name} has shape {value.shape}; margin {self.margin.shape} wants {shape}"
+                )
         for name in ("population", "member"):
             if (value := getattr(self, name)) is not None and value.dtype != bool:
                 raise ValueError(f"{name} has dtype {value.dtype}; wanted booleans")
@@ -188,7 +239,11 @@ class Signals:
     @property
     def shape(self) -> tuple[int, int, int]:
         """(M, Q, N), without cutting anything."""
-        return vars(self)["margin"].shape if "margin" in vars(self) else tuple(len(chosen) for chosen in self._chosen)
+        return (
+            vars(self)["margin"].shape
+            if "margin" in vars(self)
+            else tuple(len(chosen) for chosen in self._chosen)
+        )
 
     @property
     def hidden(self) -> bool:
@@ -201,10 +256,20 @@ class Signals:
         What there is of each model is cut when it is first read: who never reads a cube never holds a copy of it. Until then
         the selection holds on to these signals and sees what is changed in them.
         """
-        chosen = tuple(_positions(size, i) for size, i in zip(self.shape, (models, queries, samples), strict=True))
+        chosen = tuple(
+            _positions(size, i)
+            for size, i in zip(self.shape, (models, queries, samples), strict=True)
+        )
         n, part = _index(chosen[2]), object.__new__(Signals)
-        known = {"labels": self.labels[n], "population": self.population[n], "draws": self.draws, "info": self.info}
-        vars(part).update(known | ({"member": None} if self.hidden else {}), _source=self, _chosen=chosen)
+        known = {
+            "labels": self.labels[n],
+            "population": self.population[n],
+            "draws": self.draws,
+            "info": self.info,
+        }
+        vars(part).update(
+            known | ({"member": None} if self.hidden else {}), _source=self, _chosen=chosen
+        )
         return part
 
     def hide(self) -> Signals:
@@ -213,13 +278,19 @@ class Signals:
         vars(part)["member"] = None
         return part
 
-    def cut(self, name: str, samples=slice(None), queries=slice(None), models=slice(None)) -> np.ndarray:
+    def cut(
+        self, name: str, samples=slice(None), queries=slice(None), models=slice(None)
+    ) -> np.ndarray:
         """Some samples of a cube (of some queries), of member or of top_log_p, of some models: nothing else is made."""
-        source = vars(self).get("_source")  # looked up first: another thread may cut the last field and let go of it
+        source = vars(self).get(
+            "_source"
+        )  # looked up first: another thread may cut the last field and let go of it
         if name in vars(self):
             return _picked(vars(self)[name], models, (queries,) if name in CUBES else (), samples)
         m, q, n = self._chosen
-        return source.cut(name, *(_index(_within(*pair)) for pair in ((n, samples), (q, queries), (m, models))))
+        return source.cut(
+            name, *(_index(_within(*pair)) for pair in ((n, samples), (q, queries), (m, models)))
+        )
 
     def __getattr__(self, name: str):
         if name not in PER_MODEL or not {name, "_source"} & set(vars(self)):
@@ -251,7 +322,17 @@ class Signals:
         return self.select(models=[target]).hide(), self.select(models=np.flatnonzero(~drop))
 
     @classmethod
-    def from_logits(cls, logits, labels, member=None, *, population=None, temperature=1.0, draws="plain", info=None) -> Signals:
+    def from_logits(
+        cls,
+        logits,
+        labels,
+        member=None,
+        *,
+        population=None,
+        temperature=1.0,
+        draws="plain",
+        info=None,
+    ) -> Signals:
         """Signals from raw logits (M, Q, N, K) or (M, N, K) and labels (N,); the temperature divides the logits first.
 
         Equations, all stable in float64: phi = z_y - logsumexp_{c != y} z_c; entropy = -sum p log p;
@@ -260,7 +341,11 @@ class Signals:
         probabilities passed as logits. Caveat: log-probabilities are valid logits and are not refused.
         """
         logits, labels = np.asarray(logits), np.asarray(labels)
-        if logits.dtype.kind not in "iuf" or labels.ndim != 1 or (labels.size and labels.dtype.kind not in "biu"):
+        if (
+            logits.dtype.kind not in "iuf"
+            or labels.ndim != 1
+            or (labels.size and labels.dtype.kind not in "biu")
+        ):
             raise ValueError(
                 f"logits of {logits.dtype} and labels of {labels.dtype}: wanted numbers and a vector of whole numbers"
             )
@@ -268,22 +353,33 @@ class Signals:
         if logits.ndim == 3:
             logits = logits[:, None]
         if logits.ndim != 4 or logits.shape[2] != len(labels):
-            raise ValueError(f"logits {logits.shape} and labels {labels.shape}: wanted (M, Q, N, K) or (M, N, K) and (N,)")
+            raise ValueError(
+                f"logits {logits.shape} and labels {labels.shape}: wanted (M, Q, N, K) or (M, N, K) and (N,)"
+            )
         models, queries, samples, classes = logits.shape
         if classes < 2:
-            raise ValueError(f"logits have {classes} class: membership inference here needs two or more outputs")
+            raise ValueError(
+                f"logits have {classes} class: membership inference here needs two or more outputs"
+            )
         if samples and not 0 <= labels.min() <= labels.max() < classes:
-            raise ValueError(f"labels run from {labels.min()} to {labels.max()}; the model has classes 0..{classes - 1}")
+            raise ValueError(
+                f"labels run from {labels.min()} to {labels.max()}; the model has classes 0..{classes - 1}"
+            )
         positive("temperature", temperature)
         measured = ("margin", "entropy", "modified_entropy", "correct")
-        cubes = {name: np.empty((models, queries, samples), bool if name == "correct" else float) for name in measured}
+        cubes = {
+            name: np.empty((models, queries, samples), bool if name == "correct" else float)
+            for name in measured
+        }
         top_log_p = np.zeros((models, samples, min(classes, TOP)), np.float32)
         all_probabilities, mean_log_p = samples > 0, np.zeros((samples, classes))
         for m, q in np.ndindex(models, queries):
             z, raw = logits[m, q].astype(np.float64) / temperature, logits[m, q]
             if not np.isfinite(z).all():
                 n = int(np.flatnonzero(~np.isfinite(z).all(1))[0])
-                raise ValueError(f"model {m} gives a non-finite output for sample {n} (query {q}): {z[n][:4]}; did it diverge?")
+                raise ValueError(
+                    f"model {m} gives a non-finite output for sample {n} (query {q}): {z[n][:4]}; did it diverge?"
+                )
             all_probabilities &= bool((raw >= 0).all() and np.allclose(raw.sum(1), 1, atol=1e-3))
             log_p, *values = _measure(z, labels)
             for name, value in zip(measured, values, strict=True):
@@ -292,10 +388,14 @@ class Signals:
             if q == queries - 1:
                 top_log_p[m] = -np.sort(-mean_log_p, axis=1)[:, :TOP]
         if all_probabilities:
-            raise ValueError("these logits are all >= 0 and sum to 1: probabilities were passed; pass logits, or np.log(p)")
+            raise ValueError(
+                "these logits are all >= 0 and sum to 1: probabilities were passed; pass logits, or np.log(p)"
+            )
         if member is not None:
             member = mask("member", member)
-        population = np.zeros(samples, bool) if population is None else mask("population", population)
+        population = (
+            np.zeros(samples, bool) if population is None else mask("population", population)
+        )
         return cls(
             labels=labels,
             member=member,
@@ -321,7 +421,9 @@ def _positions(size: int, index) -> range | np.ndarray:
 
 def _within(positions, index):
     """positions[index], a range of a range staying one."""
-    return positions[index] if isinstance(index, (slice, int)) else np.asarray(positions, int)[index]
+    return (
+        positions[index] if isinstance(index, (slice, int)) else np.asarray(positions, int)[index]
+    )
 
 
 def _picked(value: np.ndarray, models, queries: tuple, samples) -> np.ndarray:
@@ -334,7 +436,9 @@ def _picked(value: np.ndarray, models, queries: tuple, samples) -> np.ndarray:
     axis = len(one) - 1 if queries else 0
     out = np.empty((len(rows), *one[:axis], len(samples), *one[axis + 1 :]), value.dtype)
     for row, m in zip(out, rows, strict=True):
-        value[m][queries].take(samples, axis, row, "clip")  # all of them exist: checking each again takes a copy
+        value[m][queries].take(
+            samples, axis, row, "clip"
+        )  # all of them exist: checking each again takes a copy
     return out
 
 
@@ -342,7 +446,11 @@ def _index(positions):
     """What picks these positions: a slice, and so a view, where it can be one."""
     if not isinstance(positions, range):
         return positions
-    return slice(positions.start, positions.stop, positions.step) if positions.step > 0 else np.asarray(positions, int)
+    return (
+        slice(positions.start, positions.stop, positions.step)
+        if positions.step > 0
+        else np.asarray(positions, int)
+    )
 
 
 def _measure(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -380,6 +488,8 @@ class Scores:
 
     def __post_init__(self):
         if self.value.shape != self.member.shape or self.value.ndim != 2:
-            raise ValueError(f"value {self.value.shape} and member {self.member.shape}: wanted two equal (targets, samples)")
+            raise ValueError(
+                f"value {self.value.shape} and member {self.member.shape}: wanted two equal (targets, samples)"
+            )
         if self.member.dtype != bool:
             raise ValueError(f"member has dtype {self.member.dtype}; wanted booleans")

@@ -19,7 +19,9 @@ def pairs(models: int, samples: int, population: int = 0, seed: int = 0) -> np.n
     return np.hstack([mask, np.zeros((models, population), bool)])
 
 
-def signals(phi, member=None, *, labels=None, population=None, draws="plain", classes=4, seed=0) -> Signals:
+def signals(
+    phi, member=None, *, labels=None, population=None, draws="plain", classes=4, seed=0
+) -> Signals:
     """Signals of the given margins (M, Q, N) or (M, N): random logits whose label's logit is raised until the margin fits."""
     phi = phi[:, None] if phi.ndim == 2 else phi
     rng = np.random.default_rng(seed)
@@ -33,13 +35,25 @@ def signals(phi, member=None, *, labels=None, population=None, draws="plain", cl
 
 @lru_cache(maxsize=64)  # tests only read them
 def gaussian(
-    models=8, samples=200, *, delta=1.0, sigma=1.0, difficulty=1.5, queries=1, noise=0.5, population=0, draws="plain", seed=0
+    models=8,
+    samples=200,
+    *,
+    delta=1.0,
+    sigma=1.0,
+    difficulty=1.5,
+    queries=1,
+    noise=0.5,
+    population=0,
+    draws="plain",
+    seed=0,
 ) -> Signals:
     """phi[m, q, i] = mu_i + delta member[m, i] + sigma_i eps[m, i] + query noise, in complementary pairs."""
     rng = np.random.default_rng(seed)
     member = pairs(models, samples, population, seed)
     columns = samples + population
-    phi = rng.normal(1, difficulty, columns) + delta * member + sigma * rng.normal(size=member.shape)
+    phi = (
+        rng.normal(1, difficulty, columns) + delta * member + sigma * rng.normal(size=member.shape)
+    )
     phi = phi[:, None] + (noise * rng.normal(size=(models, queries, columns)) if queries > 1 else 0)
     return signals(phi, member, population=np.arange(columns) >= samples, draws=draws, seed=seed)
 

@@ -20,7 +20,12 @@ from typing import Any, NamedTuple
 import pytest
 
 TOKEN = "test"
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
+CHROMIUM = (
+    os.environ.get("CHROMIUM")
+    or shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or "/usr/bin/chromium"
+)
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -43,9 +48,7 @@ RUN_ALL = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
 CELLS = """() => window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code').map(c => ({
     done: !c.model.sharedModel.getSource().trim() || (c.model.executionCount > 0 && !c.promptNode.innerText.includes('*')),
     outputs: [...Array(c.model.outputs.length).keys()].map(i => c.model.outputs.get(i).toJSON())}))"""
-DRAWN = (
-    "[...document.querySelectorAll('.js-plotly-plot')].filter(p => p.querySelector('.main-svg') && p.offsetHeight > 50).length"
-)
+DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter(p => p.querySelector('.main-svg') && p.offsetHeight > 50).length"
 
 
 class Watched(NamedTuple):
@@ -65,8 +68,16 @@ class Server(NamedTuple):
 
 def skip_without_browser() -> None:
     """Skip with a reason, or fail where MIA_NB_REQUIRE_BROWSER says that a browser must be there."""
-    lacks = None if Path(CHROMIUM).exists() else f"no Chromium at {CHROMIUM}: install it, or point CHROMIUM at one"
-    lacks = lacks if importlib.util.find_spec("playwright") else "playwright is not installed: pip install 'mia_nb[test]'"
+    lacks = (
+        None
+        if Path(CHROMIUM).exists()
+        else f"no Chromium at {CHROMIUM}: install it, or point CHROMIUM at one"
+    )
+    lacks = (
+        lacks
+        if importlib.util.find_spec("playwright")
+        else "playwright is not installed: pip install 'mia_nb[test]'"
+    )
     if lacks:
         (pytest.fail if os.environ.get("MIA_NB_REQUIRE_BROWSER") else pytest.skip)(lacks)
 
@@ -88,13 +99,19 @@ def chromium() -> Iterator[Any]:
 def fresh_page(browser, *, offline: bool = False, dark: bool = False) -> Iterator[Watched]:
     """A page that shares nothing with the browser's others; `offline` cuts its network."""
     context = browser.new_context(
-        viewport={"width": 1300, "height": 1700}, offline=offline, color_scheme="dark" if dark else "light"
+        viewport={"width": 1300, "height": 1700},
+        offline=offline,
+        color_scheme="dark" if dark else "light",
     )
     watched = Watched(context.new_page(), [], [])
     inside = ("http://127.0.0.1:", "ws://127.0.0.1:", "file:", "data:", "blob:")
     page = watched.page
-    page.on("request", lambda r: None if r.url.startswith(inside) else watched.external.append(r.url))
-    page.on("websocket", lambda w: None if w.url.startswith(inside) else watched.external.append(w.url))
+    page.on(
+        "request", lambda r: None if r.url.startswith(inside) else watched.external.append(r.url)
+    )
+    page.on(
+        "websocket", lambda w: None if w.url.startswith(inside) else watched.external.append(w.url)
+    )
     page.on("console", lambda m: watched.errors.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda e: watched.errors.append(str(e)))
     try:
@@ -116,17 +133,31 @@ def jupyter_lab(folder: Path, *importable: Path) -> Iterator[Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    places = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_RUNTIME_DIR": "runtime", "JUPYTER_DATA_DIR": "data"}
+    places = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTER_DATA_DIR": "data",
+    }
     places |= {"JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces"}
     environment = {name: value for name, value in os.environ.items() if name not in RUNS_ELSEWHERE}
     environment |= {name: str(folder / place) for name, place in places.items()}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*map(str, importable), os.environ.get("PYTHONPATH")]))
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [*map(str, importable), os.environ.get("PYTHONPATH")])
+    )
     options = [f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}"]
-    options += [f"--ServerApp.root_dir={root}", "--no-browser", "--allow-root", "--ip=127.0.0.1", "--expose-app-in-browser"]
+    options += [
+        f"--ServerApp.root_dir={root}",
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        "--expose-app-in-browser",
+    ]
     command = [sys.executable, "-m", "jupyterlab", *options]
     log = folder / "lab.log"
     with open(log, "w") as out:
-        server = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        server = subprocess.Popen(
+            command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
         _wait_for(f"http://127.0.0.1:{port}/api/status?token={TOKEN}", server, log)
         yield Server(f"http://127.0.0.1:{port}", root)
@@ -137,7 +168,9 @@ def jupyter_lab(folder: Path, *importable: Path) -> Iterator[Server]:
 
 def _asked(server: Server, path: str, method: str = "GET") -> bytes:
     headers = {"Authorization": f"token {TOKEN}"}
-    with urllib.request.urlopen(urllib.request.Request(server.address + path, headers=headers, method=method)) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(server.address + path, headers=headers, method=method)
+    ) as answer:
         return answer.read()
 
 
@@ -157,7 +190,9 @@ def open_notebook(page, server: Server, name: str, *, dark: bool = False) -> Non
     page.goto(f"{server.address}/lab/tree/{name}?reset&token={TOKEN}")
     page.wait_for_function(READY + json.dumps(name), timeout=60_000)
     theme = f"JupyterLab {'Dark' if dark else 'Light'}"
-    page.evaluate(f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})")
+    page.evaluate(
+        f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})"
+    )
     page.wait_for_function(f"document.body.dataset.jpThemeName === '{theme}'", timeout=60_000)
     page.wait_for_function(IDLE, timeout=60_000)
 
@@ -169,7 +204,9 @@ def run_all(page, timeout: float = 120) -> list[dict]:
     while time.monotonic() < deadline:
         cells = page.evaluate(CELLS)
         outputs = [output for cell in cells for output in cell["outputs"]]
-        if all(cell["done"] for cell in cells) or any(output["output_type"] == "error" for output in outputs):
+        if all(cell["done"] for cell in cells) or any(
+            output["output_type"] == "error" for output in outputs
+        ):
             return outputs
         time.sleep(0.1)
     raise TimeoutError(f"cells not done after {timeout} s: {[cell['done'] for cell in cells]}")
@@ -180,13 +217,19 @@ def write_notebook(path: Path, cells: list[str]) -> None:
     from nbformat import v4
 
     node = v4.new_notebook(cells=[v4.new_code_cell(cell.strip()) for cell in cells])
-    node.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    node.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(node))
 
 
 @contextlib.contextmanager
-def live_notebook(server: Server, browser, name: str, cells: list[str], *, dark: bool = False) -> Iterator[tuple]:
+def live_notebook(
+    server: Server, browser, name: str, cells: list[str], *, dark: bool = False
+) -> Iterator[tuple]:
     """A notebook of these cells, run live and drawn; yields (page, external requests, errors, its path)."""
     path = server.root / name / "live.ipynb"
     write_notebook(path, cells)
@@ -195,15 +238,24 @@ def live_notebook(server: Server, browser, name: str, cells: list[str], *, dark:
         page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
         outputs = run_all(page)
         assert [output for output in outputs if output["output_type"] == "error"] == []
-        page.wait_for_function("document.querySelector('.js-plotly-plot .main-svg') !== null", timeout=60_000)
-        page.wait_for_function("[...document.querySelectorAll('.js-plotly-plot')].every(p => p.dataset.drawn)", timeout=60_000)
+        page.wait_for_function(
+            "document.querySelector('.js-plotly-plot .main-svg') !== null", timeout=60_000
+        )
+        page.wait_for_function(
+            "[...document.querySelectorAll('.js-plotly-plot')].every(p => p.dataset.drawn)",
+            timeout=60_000,
+        )
         yield page, external, errors, path
 
 
 @contextlib.contextmanager
 def alone(folder: Path, cells: list[str]) -> Iterator[tuple]:
     """A live notebook in a JupyterLab and a Chromium of its own."""
-    with jupyter_lab(folder) as server, chromium() as browser, live_notebook(server, browser, "alone", cells) as live:
+    with (
+        jupyter_lab(folder) as server,
+        chromium() as browser,
+        live_notebook(server, browser, "alone", cells) as live,
+    ):
         yield live
 
 

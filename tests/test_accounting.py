@@ -49,14 +49,18 @@ def golden():
 
 
 def spent(noise, rate, steps, delta=DELTA, **options):
-    return accounting.epsilon(noise_multiplier=noise, sample_rate=rate, steps=steps, delta=delta, **options)
+    return accounting.epsilon(
+        noise_multiplier=noise, sample_rate=rate, steps=steps, delta=delta, **options
+    )
 
 
 # accountants
 
 
 @pytest.mark.parametrize("noise, rate, steps, tight, prv, rdp, gdp", [*SETTINGS, LARGE])
-def test_accountants_give_the_published_values_and_stand_right_to_the_tight_one(noise, rate, steps, tight, prv, rdp, gdp):
+def test_accountants_give_the_published_values_and_stand_right_to_the_tight_one(
+    noise, rate, steps, tight, prv, rdp, gdp
+):
     ours = {name: spent(noise, rate, steps, accountant=name) for name in ("prv", "rdp", "gdp")}
     half = 0.00501 if tight > 100 else 0.000501  # half of the last digit printed
     assert ours == pytest.approx({"prv": prv, "rdp": rdp, "gdp": gdp}, abs=2 * half)
@@ -87,7 +91,9 @@ def one_sampled_step(noise, rate, delta):
 
 
 @pytest.mark.parametrize("noise, rate, delta", [(0.5, 0.3, 1e-5), (1, 0.05, 1e-4), (2, 0.9, 1e-6)])
-def test_one_step_on_a_sampled_batch_has_a_closed_form_that_prv_finds_and_rdp_bounds(noise, rate, delta):
+def test_one_step_on_a_sampled_batch_has_a_closed_form_that_prv_finds_and_rdp_bounds(
+    noise, rate, delta
+):
     exact = one_sampled_step(noise, rate, delta)
     assert exact - 1e-3 <= spent(noise, rate, 1, delta) <= exact + 0.02
     assert spent(noise, rate, 1, delta, accountant="rdp") >= exact
@@ -120,10 +126,14 @@ def test_gdp_limits_are_their_closed_forms_also_for_very_much_noise():
     assert accounting.gdp_mu(**setting) == pytest.approx(1.3233, abs=5e-5)
     assert accounting.gdp_mu(**setting, sampling="uniform") == pytest.approx(1.5583, abs=5e-5)
     assert spent(2, 0.02048, 14700, accountant="gdp") == pytest.approx(6.075, abs=5e-4)
-    assert spent(2, 0.02048, 14700, accountant="gdp", sampling="uniform") == pytest.approx(7.381, abs=5e-4)
+    assert spent(2, 0.02048, 14700, accountant="gdp", sampling="uniform") == pytest.approx(
+        7.381, abs=5e-4
+    )
     for noise in (0.4, 1.0, 3.0):
         direct = math.exp(1 / noise**2) * norm.cdf(1.5 / noise) + 3 * norm.cdf(-0.5 / noise) - 2
-        ours = accounting.gdp_mu(noise_multiplier=noise, sample_rate=0.1, steps=9, sampling="uniform")
+        ours = accounting.gdp_mu(
+            noise_multiplier=noise, sample_rate=0.1, steps=9, sampling="uniform"
+        )
         assert ours == pytest.approx(math.sqrt(2) * 0.3 * math.sqrt(direct), rel=1e-12)
     for form in ("poisson", "uniform"):  # both tend to c / n
         ours = accounting.gdp_mu(noise_multiplier=1e8, sample_rate=0.1, steps=9, sampling=form)
@@ -175,9 +185,14 @@ def test_every_setting_of_the_tight_reference_is_bounded_and_gdp_is_below_it_in_
     ratios = []
     for row in golden["rows"]:
         setting = [row[key] for key in ("noise_multiplier", "sample_rate", "steps", "delta")]
-        tight, ours = row["eps_dp_accounting_pld"], {name: spent(*setting, accountant=name) for name in ("prv", "rdp", "gdp")}
+        tight, ours = (
+            row["eps_dp_accounting_pld"],
+            {name: spent(*setting, accountant=name) for name in ("prv", "rdp", "gdp")},
+        )
         assert tight - 1e-3 <= ours["prv"] <= tight + 0.02, setting
-        assert ours["rdp"] >= tight and ours["rdp"] == pytest.approx(row["eps_opacus_rdp"], rel=1e-3), setting
+        assert ours["rdp"] >= tight and ours["rdp"] == pytest.approx(
+            row["eps_opacus_rdp"], rel=1e-3
+        ), setting
         ratios.append(ours["gdp"] / tight - 1)
     assert len(ratios) == 32 and sum(ratio < 0 for ratio in ratios) == 23
     assert [min(ratios), max(ratios)] == pytest.approx([-0.22, 0.83], abs=5e-3)
@@ -186,7 +201,9 @@ def test_every_setting_of_the_tight_reference_is_bounded_and_gdp_is_below_it_in_
 def test_closed_forms_equal_the_reference_closed_forms(golden):
     for row in golden["rows"]:
         setting = [row[key] for key in ("noise_multiplier", "sample_rate", "steps", "delta")]
-        assert spent(*setting, accountant="gdp") == pytest.approx(row["eps_from_mu_poisson_closed"], rel=1e-9)
+        assert spent(*setting, accountant="gdp") == pytest.approx(
+            row["eps_from_mu_poisson_closed"], rel=1e-9
+        )
         uniform = spent(*setting, accountant="gdp", sampling="uniform")
         assert uniform == pytest.approx(row["eps_mu_uniform_clt"], rel=1e-9)
 
@@ -194,7 +211,9 @@ def test_closed_forms_equal_the_reference_closed_forms(golden):
 # the noise that a target needs
 
 
-@pytest.mark.parametrize("name, target", [("rdp", 8), ("rdp", 0.5), ("gdp", 1), ("prv", 0.7), ("rdp", 60)])
+@pytest.mark.parametrize(
+    "name, target", [("rdp", 8), ("rdp", 0.5), ("gdp", 1), ("prv", 0.7), ("rdp", 60)]
+)
 def test_the_noise_found_meets_the_target_and_a_little_less_does_not(name, target):
     setting = {"sample_rate": 0.02048, "steps": 98, "delta": DELTA, "accountant": name}
     noise = accounting.noise_multiplier(epsilon=target, **setting)
@@ -206,14 +225,19 @@ def test_the_noise_found_meets_the_target_and_a_little_less_does_not(name, targe
 def test_the_noise_found_undoes_epsilon_and_prv_asks_for_less():
     setting = {"sample_rate": 0.02048, "steps": 98, "delta": DELTA}
     target = spent(1.5, 0.02048, 98, accountant="rdp")
-    assert accounting.noise_multiplier(epsilon=target * (1 + 1e-9), **setting) == pytest.approx(1.5, abs=1e-3)
+    assert accounting.noise_multiplier(epsilon=target * (1 + 1e-9), **setting) == pytest.approx(
+        1.5, abs=1e-3
+    )
     assert accounting.noise_multiplier(epsilon=target, **setting, accountant="prv") < 1.48
 
 
 @pytest.mark.parametrize(
     "options, wanted",
     [
-        ({"epsilon": 1e-3}, "not reached by any noise_multiplier up to 1e.06 by rdp: raise epsilon or delta"),
+        (
+            {"epsilon": 1e-3},
+            "not reached by any noise_multiplier up to 1e.06 by rdp: raise epsilon or delta",
+        ),
         ({"delta": 0}, "not reached by any noise"),
         ({"epsilon": 1e9}, "is met at noise_multiplier 0.001 already"),
         ({"epsilon": math.inf}, "a finite target above 0"),
@@ -224,7 +248,9 @@ def test_the_noise_found_undoes_epsilon_and_prv_asks_for_less():
 )
 def test_targets_out_of_reach_are_refused_in_one_line(options, wanted):
     with pytest.raises(ValueError, match=wanted) as refused:
-        accounting.noise_multiplier(**{"epsilon": 1, "sample_rate": 0.01, "steps": 10, "delta": DELTA, **options})
+        accounting.noise_multiplier(
+            **{"epsilon": 1, "sample_rate": 0.01, "steps": 10, "delta": DELTA, **options}
+        )
     assert "\n" not in str(refused.value)
 
 
@@ -237,7 +263,9 @@ def test_the_table_over_epochs_is_reproduced(batch, epoch):
     table = accounting.over_epochs(**PAPER, batch=batch, epochs=epoch, sampling="uniform")
     assert list(table) == ["epoch", "steps", "accountant", "sampling", "delta", "epsilon"]
     assert table["steps"].tolist() == [steps] * 3 and table["epoch"].tolist() == [epoch] * 3
-    assert table["sampling"].tolist() == ["poisson", "poisson", "uniform"], "only gdp has a uniform form"
+    assert table["sampling"].tolist() == ["poisson", "poisson", "uniform"], (
+        "only gdp has a uniform form"
+    )
     assert table["epsilon"].tolist() == pytest.approx([prv, rdp, uniform], abs=2e-3)
     assert tight - 2e-3 <= table["epsilon"][0] <= tight + 0.02
     only = accounting.over_epochs(**PAPER, batch=batch, epochs=epoch, accountants="gdp")
@@ -250,7 +278,9 @@ def test_the_table_over_epochs_is_reproduced(batch, epoch):
 @pytest.mark.parametrize("name, form", [("rdp", "poisson"), ("gdp", "poisson"), ("gdp", "uniform")])
 def test_over_epochs_epsilon_rises_ever_more_slowly(name, form):
     epochs = [1, *range(25, 301, 25)]
-    table = accounting.over_epochs(**PAPER, batch=512, epochs=epochs, accountants=[name], sampling=form)
+    table = accounting.over_epochs(
+        **PAPER, batch=512, epochs=epochs, accountants=[name], sampling=form
+    )
     slopes = np.diff(table["epsilon"]) / np.diff(epochs)
     assert (slopes > 0).all() and (np.diff(slopes) < 0).all()
 
@@ -267,7 +297,14 @@ def test_epsilon_falls_as_delta_grows_to_the_published_values():
         "poisson": [3.386, 4.454, 5.324, 6.075, 6.743],
         "uniform": [4.236, 5.484, 6.502, 7.381, 8.165],
     }.items():
-        sweep = {**PAPER, "delta": deltas, "batch": 512, "epochs": 300, "accountants": "gdp", "sampling": form}
+        sweep = {
+            **PAPER,
+            "delta": deltas,
+            "batch": 512,
+            "epochs": 300,
+            "accountants": "gdp",
+            "sampling": form,
+        }
         table = accounting.over_epochs(**sweep)
         assert table["delta"].tolist() == deltas
         assert table["epsilon"].tolist() == pytest.approx(wanted, abs=6e-4)
@@ -276,16 +313,34 @@ def test_epsilon_falls_as_delta_grows_to_the_published_values():
 def test_gdp_is_above_rdp_only_for_little_noise():
     above = {noise: spent(noise, 0.02048, 14700, accountant="gdp") > spent(noise, 0.02048, 14700, accountant="rdp")
              for noise in (0.5, 0.6, 0.64, 0.7, 0.8, 1, 2, 4)}  # fmt: skip
-    assert above == {0.5: True, 0.6: True, 0.64: True, 0.7: False, 0.8: False, 1: False, 2: False, 4: False}
+    assert above == {
+        0.5: True,
+        0.6: True,
+        0.64: True,
+        0.7: False,
+        0.8: False,
+        1: False,
+        2: False,
+        4: False,
+    }
 
 
 def test_every_point_of_the_reproduced_figure_is_met(golden):
     for row in golden["fig4_left_reproduction"]:
-        options = {"samples": row["N"], "batch": row["batch"], "epochs": row["epoch"], "delta": row["delta"]}
-        table = accounting.over_epochs(noise_multiplier=row["sigma"], **options, accountants=("gdp", "rdp"))
+        options = {
+            "samples": row["N"],
+            "batch": row["batch"],
+            "epochs": row["epoch"],
+            "delta": row["delta"],
+        }
+        table = accounting.over_epochs(
+            noise_multiplier=row["sigma"], **options, accountants=("gdp", "rdp")
+        )
         assert table["steps"].tolist() == [row["steps"]] * 2
         assert table["epsilon"].tolist() == pytest.approx([row["gdp"], row["rdp"]], rel=1e-6)
-        uniform = accounting.over_epochs(noise_multiplier=row["sigma"], **options, accountants="gdp", sampling="uniform")
+        uniform = accounting.over_epochs(
+            noise_multiplier=row["sigma"], **options, accountants="gdp", sampling="uniform"
+        )
         assert uniform["epsilon"][0] == pytest.approx(row["gdp_uniform"], rel=1e-9)
 
 
@@ -299,20 +354,26 @@ def test_sigma_and_noise_sd_are_those_of_the_networks():
     from mia_nb.models import solvers
 
     for k, steps, T in ((0.3, 8, 0.25), (0.6, 32, 1.0)):
-        assert accounting.nsde_sigma(k=k, steps=steps, T=T) == pytest.approx(solvers.sigma(k, steps, T), rel=1e-14)
-        assert accounting.noise_sd(k=k, steps=steps) == pytest.approx(solvers.noise_sd(k, steps), rel=1e-14)
+        assert accounting.nsde_sigma(k=k, steps=steps, T=T) == pytest.approx(
+            solvers.sigma(k, steps, T), rel=1e-14
+        )
+        assert accounting.noise_sd(k=k, steps=steps) == pytest.approx(
+            solvers.noise_sd(k, steps), rel=1e-14
+        )
         assert accounting.noise_sd(k=k, steps=steps) == pytest.approx(
             accounting.nsde_sigma(k=k, steps=steps, T=T) * math.sqrt(T)
         )
 
 
 def test_theorem_1_at_noise_2_is_above_the_exact_value():
-    assert accounting.theorem_epsilon(noise_sd=2, T=1, lipschitz=1, delta=DELTA) == pytest.approx(2.4224, abs=5e-5)
+    assert accounting.theorem_epsilon(noise_sd=2, T=1, lipschitz=1, delta=DELTA) == pytest.approx(
+        2.4224, abs=5e-5
+    )
     assert accounting.gaussian_epsilon(0.5, DELTA) == pytest.approx(1.9931, abs=5e-5)
     for noise in (0.5, 1, 4, 8):
-        assert accounting.theorem_epsilon(noise_sd=noise, T=0.5, lipschitz=2, delta=DELTA) == pytest.approx(
-            4.844805262605 / noise
-        )
+        assert accounting.theorem_epsilon(
+            noise_sd=noise, T=0.5, lipschitz=2, delta=DELTA
+        ) == pytest.approx(4.844805262605 / noise)
     assert accounting.theorem_epsilon(noise_sd=0.1, T=1, lipschitz=0, delta=DELTA) == 0, (
         "no drift: any noise will do, h(0) is missing"
     )
@@ -324,17 +385,30 @@ def test_the_classical_formula_understates_delta_above_epsilon_1():
     for epsilon, delta, true in ((10, 1e-5, 2.3e-5), (8, 1e-2, 1.8e-2)):
         mu = epsilon / math.sqrt(2 * math.log(1.25 / delta))
         assert accounting.gaussian_delta(mu, epsilon) == pytest.approx(true, rel=0.03)
-        assert accounting.theorem_epsilon(noise_sd=1 / mu, T=1, lipschitz=1, delta=delta) == pytest.approx(epsilon)
+        assert accounting.theorem_epsilon(
+            noise_sd=1 / mu, T=1, lipschitz=1, delta=delta
+        ) == pytest.approx(epsilon)
 
 
 @pytest.mark.parametrize(
-    "iterations, target, sigma", [(300, 8, 128.841), (14700, 8, 993.969), (300, 1, 1030.726), (14700, 1, 7951.752)]
+    "iterations, target, sigma",
+    [(300, 8, 128.841), (14700, 8, 993.969), (300, 1, 1030.726), (14700, 1, 7951.752)],
 )
 def test_corollary_1_needs_the_tabulated_noise(iterations, target, sigma):
-    split = {"T": 0.5, "lipschitz": 2, "iterations": iterations, "delta": 5e-6 / iterations, "delta_prime": 5e-6}
+    split = {
+        "T": 0.5,
+        "lipschitz": 2,
+        "iterations": iterations,
+        "delta": 5e-6 / iterations,
+        "delta_prime": 5e-6,
+    }
     assert accounting.corollary_noise_sd(epsilon=target, **split) == pytest.approx(sigma, abs=1e-3)
     assert accounting.corollary_epsilon(noise_sd=sigma, **split) == pytest.approx(target, rel=5e-6)
-    assert accounting.corollary_epsilon(noise_sd=0, **split) == math.inf == accounting.corollary_noise_sd(epsilon=0, **split)
+    assert (
+        accounting.corollary_epsilon(noise_sd=0, **split)
+        == math.inf
+        == accounting.corollary_noise_sd(epsilon=0, **split)
+    )
 
 
 # release bound
@@ -355,14 +429,20 @@ def test_continuous_release_values(one_sided, mu, epsilon):
     block = {"k": 0.5, "steps": 16, "T": 1, "clip": 0.5, "scheme": "continuous"}
     ours = accounting.release_mu(**block, lipschitz=max(1, one_sided), one_sided=one_sided)
     assert ours == pytest.approx(mu, abs=5e-5)
-    assert accounting.gaussian_epsilon(ours, DELTA) == pytest.approx(epsilon, abs=5e-3 if epsilon > 10 else 5e-4)
+    assert accounting.gaussian_epsilon(ours, DELTA) == pytest.approx(
+        epsilon, abs=5e-3 if epsilon > 10 else 5e-4
+    )
     if one_sided >= 1:
         assert accounting.release_mu(**block, lipschitz=one_sided) == ours
 
 
-@pytest.mark.parametrize("lipschitz, mu", [(0, 0.5), (1, 0.7760), (2, 1.0429), (5, 1.7003), (10, 2.5617)])
+@pytest.mark.parametrize(
+    "lipschitz, mu", [(0, 0.5), (1, 0.7760), (2, 1.0429), (5, 1.7003), (10, 2.5617)]
+)
 def test_discrete_release_values(lipschitz, mu):
-    ours = accounting.release_mu(k=0.5, steps=16, T=1, lipschitz=lipschitz, clip=0.5, scheme="euler")
+    ours = accounting.release_mu(
+        k=0.5, steps=16, T=1, lipschitz=lipschitz, clip=0.5, scheme="euler"
+    )
     assert ours == pytest.approx(mu, abs=5e-5)
     more = accounting.release_mu(k=0.5, steps=16, T=1, lipschitz=lipschitz, clip=0.5, queries=300)
     assert more == pytest.approx(ours * math.sqrt(300))
@@ -372,9 +452,14 @@ def test_discrete_release_values(lipschitz, mu):
 
 def test_release_values_of_a_trained_network_on_digits():
     block = {"k": 0.5, "steps": 8, "T": 1, "lipschitz": 22, "clip": 0.5}
-    discrete, limit = accounting.release_mu(**block), accounting.release_mu(**block, scheme="continuous")
+    discrete, limit = (
+        accounting.release_mu(**block),
+        accounting.release_mu(**block, scheme="continuous"),
+    )
     assert (discrete, limit) == pytest.approx((7.23, 4.70), abs=0.03)
-    assert accounting.gaussian_epsilon(np.array([discrete, limit]), DELTA) == pytest.approx([56, 30.4], abs=0.5)
+    assert accounting.gaussian_epsilon(np.array([discrete, limit]), DELTA) == pytest.approx(
+        [56, 30.4], abs=0.5
+    )
     far = accounting.gaussian_epsilon(63 * np.array([discrete, limit]), DELTA)
     assert far == pytest.approx([1.1e5, 4.5e4], rel=0.05)
 
@@ -400,7 +485,9 @@ def linear_world(rate, k, steps, T, start, scheme):
 def test_the_bound_is_met_with_equality_by_linear_drift(rate, steps, T, k):
     block = {"k": k, "steps": steps, "T": T, "lipschitz": abs(rate), "clip": 0.5}
     truth = linear_world(rate, k, steps, T, 1.0, "euler")
-    assert accounting.release_mu(**block, one_sided=rate) == pytest.approx(truth, rel=1e-12, abs=1e-12)
+    assert accounting.release_mu(**block, one_sided=rate) == pytest.approx(
+        truth, rel=1e-12, abs=1e-12
+    )
     plain, rk4 = accounting.release_mu(**block), accounting.release_mu(**block, scheme="rk4")
     if rate > 0:
         assert plain == pytest.approx(truth, rel=1e-12)
@@ -420,7 +507,9 @@ def test_the_continuous_bound_is_the_ornstein_uhlenbeck_process(rate):
     k, steps, T = 0.4, 10, 0.7
     g = accounting.nsde_sigma(k=k, steps=steps, T=T)
     variance = g**2 * quad(lambda t: math.exp(2 * rate * t), 0, T)[0]
-    ours = accounting.release_mu(k=k, steps=steps, T=T, lipschitz=abs(rate), clip=1.5, scheme="continuous", one_sided=rate)
+    ours = accounting.release_mu(
+        k=k, steps=steps, T=T, lipschitz=abs(rate), clip=1.5, scheme="continuous", one_sided=rate
+    )
     assert ours == pytest.approx(3 * math.exp(rate * T) / math.sqrt(variance), rel=1e-9)
 
 
@@ -448,34 +537,61 @@ def test_rk4_is_near_the_exact_flow_with_noise_after_steps():
         block = {"k": 2 / math.sqrt(steps), "steps": steps, "T": 1, "lipschitz": 2, "clip": 0.5}
         grown = math.exp(2 * 2 / steps)
         exact = math.sqrt(grown**steps / (4 / steps * sum(grown**j for j in range(steps))))
-        assert accounting.release_mu(**block, scheme="rk4") == pytest.approx(exact, rel=2 * (2 / steps) ** 4)
+        assert accounting.release_mu(**block, scheme="rk4") == pytest.approx(
+            exact, rel=2 * (2 / steps) ** 4
+        )
 
 
 def test_release_mu_stays_finite_for_steep_drifts_and_is_infinite_without_noise():
     block = {"k": 0.5, "steps": 1000, "T": 1, "clip": 0.5}
-    assert accounting.release_mu(**block, lipschitz=1e6) == pytest.approx(2 * math.sqrt(1001**2 - 1))
+    assert accounting.release_mu(**block, lipschitz=1e6) == pytest.approx(
+        2 * math.sqrt(1001**2 - 1)
+    )
     assert accounting.release_mu(**{**block, "k": 0}, lipschitz=1) == math.inf
-    assert accounting.release_mu(**{**block, "steps": 10}, lipschitz=10, one_sided=-10) == 0, "every step forgets its input"
+    assert accounting.release_mu(**{**block, "steps": 10}, lipschitz=10, one_sided=-10) == 0, (
+        "every step forgets its input"
+    )
     assert accounting.release_mu(**block, lipschitz=1e6, one_sided=-1e5, scheme="continuous") == 0
 
 
 def test_release_mu_grows_with_lipschitz_and_queries_and_falls_with_noise():
     base = {"k": 0.5, "steps": 8, "T": 1, "lipschitz": 1, "clip": 0.5, "queries": 4}
-    for key, values in {"lipschitz": (0.5, 1, 4), "clip": (0.1, 0.5, 2), "queries": (1, 4, 9), "k": (2, 0.5, 0.1)}.items():
+    for key, values in {
+        "lipschitz": (0.5, 1, 4),
+        "clip": (0.1, 0.5, 2),
+        "queries": (1, 4, 9),
+        "k": (2, 0.5, 0.1),
+    }.items():
         for scheme in ("euler", "rk4", "continuous"):
-            low, middle, high = (accounting.release_mu(**{**base, key: value}, scheme=scheme) for value in values)
+            low, middle, high = (
+                accounting.release_mu(**{**base, key: value}, scheme=scheme) for value in values
+            )
             assert low < middle < high
 
 
 def test_release_values_of_the_reference(golden):
     for row in golden["nsde"]["release_mu_continuous"]:
         steps, rate, T = 16, row["L"], row["T"]
-        block = {"k": row["g"] * math.sqrt(T / steps), "steps": steps, "T": T, "clip": row["Delta"] / 2}
-        ours = accounting.release_mu(**block, lipschitz=abs(rate), one_sided=rate, scheme="continuous")
+        block = {
+            "k": row["g"] * math.sqrt(T / steps),
+            "steps": steps,
+            "T": T,
+            "clip": row["Delta"] / 2,
+        }
+        ours = accounting.release_mu(
+            **block, lipschitz=abs(rate), one_sided=rate, scheme="continuous"
+        )
         assert ours == pytest.approx(row["mu"], rel=1e-9)
-        assert accounting.gaussian_epsilon(ours, row["delta"]) == pytest.approx(row["eps"], rel=1e-9)
+        assert accounting.gaussian_epsilon(ours, row["delta"]) == pytest.approx(
+            row["eps"], rel=1e-9
+        )
     for row in golden["nsde"]["release_mu_discrete"]:
-        block = {"k": row["per_step_sd"], "steps": row["n"], "T": row["n"], "clip": row["Delta"] / 2}
+        block = {
+            "k": row["per_step_sd"],
+            "steps": row["n"],
+            "T": row["n"],
+            "clip": row["Delta"] / 2,
+        }
         reach = row["c"] - 1
         ours = accounting.release_mu(**block, lipschitz=abs(reach), one_sided=reach)
         assert ours == pytest.approx(row["mu"], rel=1e-9)
@@ -487,7 +603,9 @@ def test_release_values_of_the_reference(golden):
 def test_exact_gaussian_values_at_delta_1e_5():
     mu = np.array([0, 0.1, 0.5, 1, 2, 5, 20, np.inf])
     ours = accounting.gaussian_epsilon(mu, DELTA)
-    assert ours == pytest.approx([0, 0.3407, 1.9931, 4.3772, 9.9973, 33.104, 284.39, math.inf], rel=2e-5, abs=5e-5)
+    assert ours == pytest.approx(
+        [0, 0.3407, 1.9931, 4.3772, 9.9973, 33.104, 284.39, math.inf], rel=2e-5, abs=5e-5
+    )
     assert [accounting.gaussian_epsilon(one, DELTA) for one in mu.tolist()] == ours.tolist()
     assert isinstance(accounting.gaussian_epsilon(1, DELTA), float)
     assert accounting.gaussian_epsilon(3, 0) == math.inf and accounting.gaussian_epsilon(0, 0) == 0
@@ -498,13 +616,21 @@ def test_gaussian_epsilon_rises_with_mu_and_falls_with_delta():
     table = accounting.gaussian_epsilon(mu, delta)
     assert table.shape == (40, 60)
     positive = table[:-1, :-1] > 0
-    assert (np.diff(table, axis=1)[:-1][positive] > 0).all() and (np.diff(table, axis=0)[:, :-1][positive] < 0).all()
+    assert (np.diff(table, axis=1)[:-1][positive] > 0).all() and (
+        np.diff(table, axis=0)[:, :-1][positive] < 0
+    ).all()
 
 
 @pytest.mark.parametrize("mu, epsilon", [(0.3, 0.5), (1, 0), (1, 4), (2, 12), (5, 33), (0.05, 0.1)])
 def test_gaussian_delta_is_the_integral_of_what_exceeds(mu, epsilon):
     cut = epsilon / mu + mu / 2
-    integral = quad(lambda x: norm.pdf(x - mu) - math.exp(epsilon) * norm.pdf(x), cut, cut + 12, epsabs=0, epsrel=1e-10)[0]
+    integral = quad(
+        lambda x: norm.pdf(x - mu) - math.exp(epsilon) * norm.pdf(x),
+        cut,
+        cut + 12,
+        epsabs=0,
+        epsrel=1e-10,
+    )[0]
     assert accounting.gaussian_delta(mu, epsilon) == pytest.approx(integral, rel=1e-8)
 
 
@@ -516,50 +642,71 @@ def test_epsilon_delta_and_mu_undo_each_other():
     back = accounting.gaussian_delta(mu, epsilon)
     np.testing.assert_allclose(back[found], np.broadcast_to(delta, shape)[found], rtol=1e-6)
     assert (back[~found] <= np.broadcast_to(delta, shape)[~found]).all()
-    np.testing.assert_allclose(accounting.gaussian_mu(epsilon, delta)[found], np.broadcast_to(mu, shape)[found], rtol=1e-8)
+    np.testing.assert_allclose(
+        accounting.gaussian_mu(epsilon, delta)[found], np.broadcast_to(mu, shape)[found], rtol=1e-8
+    )
     assert accounting.gaussian_mu(8, DELTA) == pytest.approx(1.666, abs=5e-4)
     assert accounting.gaussian_mu(1, DELTA) == pytest.approx(0.268, abs=5e-4)
     assert accounting.gaussian_mu(0, 0.1) == pytest.approx(2 * norm.ppf(0.55), rel=1e-9)
     assert accounting.gaussian_mu(1, 0) == 0 and accounting.gaussian_mu(math.inf, DELTA) == math.inf
-    assert accounting.gaussian_delta(np.array([0, 1, math.inf]), np.array([1, math.inf, 1])).tolist() == [0, 0, 1]
+    assert accounting.gaussian_delta(
+        np.array([0, 1, math.inf]), np.array([1, math.inf, 1])
+    ).tolist() == [0, 0, 1]
 
 
 def test_dp_curves_have_the_tabulated_values():
     fpr = np.array([1e-3, 1e-2])
-    assert accounting.tradeoff(fpr, epsilon=1, delta=DELTA) == pytest.approx([0.00273, 0.0272], rel=2e-3)
-    assert accounting.tradeoff(fpr, mu=accounting.gaussian_mu(1, DELTA)) == pytest.approx([0.00238, 0.0198], rel=3e-3)
+    assert accounting.tradeoff(fpr, epsilon=1, delta=DELTA) == pytest.approx(
+        [0.00273, 0.0272], rel=2e-3
+    )
+    assert accounting.tradeoff(fpr, mu=accounting.gaussian_mu(1, DELTA)) == pytest.approx(
+        [0.00238, 0.0198], rel=3e-3
+    )
     assert accounting.tradeoff(1e-4, epsilon=8, delta=DELTA) == pytest.approx(0.298, abs=5e-4)
     assert accounting.tradeoff(3.4e-4, epsilon=8, delta=DELTA) > 0.99
-    assert accounting.tradeoff(np.array([1e-4, 1e-3]), mu=accounting.gaussian_mu(8, DELTA)) == pytest.approx(
-        [0.02, 0.077], abs=1e-3
+    assert accounting.tradeoff(
+        np.array([1e-4, 1e-3]), mu=accounting.gaussian_mu(8, DELTA)
+    ) == pytest.approx([0.02, 0.077], abs=1e-3)
+    assert accounting.tradeoff(1e-2, mu=accounting.gaussian_mu(8, DELTA)) == pytest.approx(
+        0.25, abs=6e-3
     )
-    assert accounting.tradeoff(1e-2, mu=accounting.gaussian_mu(8, DELTA)) == pytest.approx(0.25, abs=6e-3)
 
 
-CURVES = [{"epsilon": e, "delta": d} for e in (0, 0.1, 1, 8, 50) for d in (0, 1e-5, 0.1)] + [{"mu": m} for m in (0, 0.1, 1, 5)]
+CURVES = [{"epsilon": e, "delta": d} for e in (0, 0.1, 1, 8, 50) for d in (0, 1e-5, 0.1)] + [
+    {"mu": m} for m in (0, 0.1, 1, 5)
+]
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=str)
 def test_curves_rise_are_concave_symmetric_and_never_below_the_diagonal(curve):
     fpr = np.linspace(0, 1, 2001)
     tpr = accounting.tradeoff(fpr, **curve)
-    assert tpr.shape == fpr.shape and (tpr >= fpr - 1e-15).all() and (tpr <= 1).all() and tpr[-1] == 1
+    assert (
+        tpr.shape == fpr.shape and (tpr >= fpr - 1e-15).all() and (tpr <= 1).all() and tpr[-1] == 1
+    )
     assert (np.diff(tpr) >= -1e-15).all() and (np.diff(tpr, 2) <= 1e-12).all()
     # adding and removing are alike: where the curve is below 1, (1 - tpr, 1 - fpr) lies on it too
     inner = (tpr < 1 - 1e-9) & (fpr > 1e-3)
-    np.testing.assert_allclose(accounting.tradeoff(1 - tpr[inner], **curve), 1 - fpr[inner], atol=1e-7)
+    np.testing.assert_allclose(
+        accounting.tradeoff(1 - tpr[inner], **curve), 1 - fpr[inner], atol=1e-7
+    )
 
 
 def test_the_gaussian_curve_is_the_lowest_of_all_the_lines_that_it_implies():
     fpr, mu = np.array([1e-4, 1e-3, 0.03, 0.2, 0.7]), 1.3
-    lines = [accounting.tradeoff(fpr, epsilon=e, delta=accounting.gaussian_delta(mu, e)) for e in np.linspace(0, 12, 2401)]
+    lines = [
+        accounting.tradeoff(fpr, epsilon=e, delta=accounting.gaussian_delta(mu, e))
+        for e in np.linspace(0, 12, 2401)
+    ]
     curve = accounting.tradeoff(fpr, mu=mu)
     assert (np.min(lines, 0) >= curve - 1e-12).all()
     np.testing.assert_allclose(np.min(lines, 0), curve, rtol=1e-4)
 
 
 def test_curves_at_their_ends():
-    assert accounting.tradeoff(0, epsilon=3, delta=0.01) == 0.01 and accounting.tradeoff(0, mu=3) == 0
+    assert (
+        accounting.tradeoff(0, epsilon=3, delta=0.01) == 0.01 and accounting.tradeoff(0, mu=3) == 0
+    )
     assert accounting.tradeoff(np.array([0, 0.5]), epsilon=math.inf).tolist() == [1, 1]
     assert accounting.tradeoff(np.array([0, 0.5]), mu=math.inf).tolist() == [1, 1]
     assert accounting.tradeoff(np.array([0, 1e-9]), epsilon=1e5).tolist() == [0, 1]
@@ -570,11 +717,15 @@ def test_curves_at_their_ends():
 
 
 def test_a_label_kept_at_random_has_the_epsilon_that_its_largest_likelihood_ratio_says():
-    assert accounting.response_epsilon(keep=0.23197, classes=10) == pytest.approx(1, abs=1e-5)  # e / (e + 9)
+    assert accounting.response_epsilon(keep=0.23197, classes=10) == pytest.approx(
+        1, abs=1e-5
+    )  # e / (e + 9)
     for classes in (2, 10, 49, 1000):
         for keep in (0.5, 0.51, 0.9, 1 - 1e-12):
             other = (1 - keep) / (classes - 1)  # of each wrong label
-            assert accounting.response_epsilon(keep=keep, classes=classes) == pytest.approx(math.log(keep / other), rel=1e-9)
+            assert accounting.response_epsilon(keep=keep, classes=classes) == pytest.approx(
+                math.log(keep / other), rel=1e-9
+            )
         assert accounting.response_epsilon(keep=1 / classes, classes=classes) == 0
         assert accounting.response_epsilon(keep=1, classes=classes) == math.inf
 
@@ -589,7 +740,12 @@ BAD = [
     ("epsilon", EPSILON, {"noise_multiplier": -1}, "noise_multiplier=-1: wanted 0 or from 1e-6"),
     ("epsilon", EPSILON, {"noise_multiplier": math.nan}, "noise_multiplier=nan: wanted"),
     ("epsilon", EPSILON, {"noise_multiplier": 1e-200}, "noise_multiplier=1e-200: wanted"),
-    ("epsilon", EPSILON, {"noise_multiplier": "two"}, "noise_multiplier='two': wanted one number, 0 or from 1e-6"),
+    (
+        "epsilon",
+        EPSILON,
+        {"noise_multiplier": "two"},
+        "noise_multiplier='two': wanted one number, 0 or from 1e-6",
+    ),
     ("epsilon", EPSILON, {"sample_rate": 0}, "sample_rate=0: wanted above 0"),
     ("epsilon", EPSILON, {"sample_rate": 1.1}, "sample_rate=1.1: wanted above 0"),
     ("epsilon", EPSILON, {"steps": 0}, "steps=0: wanted a whole number"),
@@ -597,14 +753,44 @@ BAD = [
     ("epsilon", EPSILON, {"delta": 1}, "delta=1: wanted from 0 to below 1"),
     ("epsilon", EPSILON, {"delta": -1e-5}, "delta=-1e-05: wanted"),
     ("epsilon", EPSILON, {"delta": 1e-11}, "delta=1e-11 with accountant='prv'.*use 'rdp'"),
-    ("epsilon", EPSILON, {"accountant": "pvr"}, "accountant='pvr' is not one of prv, rdp, gdp; did you mean 'prv'"),
+    (
+        "epsilon",
+        EPSILON,
+        {"accountant": "pvr"},
+        "accountant='pvr' is not one of prv, rdp, gdp; did you mean 'prv'",
+    ),
     ("epsilon", EPSILON, {"sampling": "unifrom"}, "did you mean 'uniform'"),
-    ("epsilon", EPSILON, {"sampling": "uniform"}, "sampling='uniform' with accountant='prv': only gdp"),
+    (
+        "epsilon",
+        EPSILON,
+        {"sampling": "uniform"},
+        "sampling='uniform' with accountant='prv': only gdp",
+    ),
     ("epsilon", EPSILON, {"sampling": "uniform", "accountant": "rdp"}, "only gdp"),
-    ("epsilon", EPSILON, {"noise_multiplier": [1, 2]}, r"noise_multiplier=\[1, 2\]: wanted one number, 0 or from 1e-6"),
-    ("epsilon", EPSILON, {"steps": np.arange(1, 5000)}, r"steps=\[.*: wanted one number, a whole number from 1"),
-    ("noise_multiplier", {**EPSILON, "noise_multiplier": None}, {"epsilon": "8"}, "epsilon='8': wanted one number"),
-    ("noise_multiplier", {**EPSILON, "noise_multiplier": None}, {"epsilon": [4, 8]}, r"epsilon=\[4, 8\]: wanted one number"),
+    (
+        "epsilon",
+        EPSILON,
+        {"noise_multiplier": [1, 2]},
+        r"noise_multiplier=\[1, 2\]: wanted one number, 0 or from 1e-6",
+    ),
+    (
+        "epsilon",
+        EPSILON,
+        {"steps": np.arange(1, 5000)},
+        r"steps=\[.*: wanted one number, a whole number from 1",
+    ),
+    (
+        "noise_multiplier",
+        {**EPSILON, "noise_multiplier": None},
+        {"epsilon": "8"},
+        "epsilon='8': wanted one number",
+    ),
+    (
+        "noise_multiplier",
+        {**EPSILON, "noise_multiplier": None},
+        {"epsilon": [4, 8]},
+        r"epsilon=\[4, 8\]: wanted one number",
+    ),
     ("gdp_mu", {**EPSILON, "delta": None}, {"sampling": "both"}, "sampling='both' is not one of"),
     ("over_epochs", TABLE, {"batch": 25001}, "batch=25001 is more than samples=25000"),
     ("over_epochs", TABLE, {"epochs": [0, 1]}, r"epochs=\[0, 1\]: wanted whole numbers"),
@@ -616,22 +802,52 @@ BAD = [
     ("noise_sd", {"k": 1, "steps": 8}, {"k": -1}, "k=-1: wanted"),
     ("theorem_epsilon", THEOREM, {"lipschitz": -1}, "lipschitz=-1: wanted"),
     ("theorem_epsilon", THEOREM, {"lipschitz": math.inf}, "lipschitz=inf: wanted"),
-    ("corollary_epsilon", {**THEOREM, "iterations": 10, "delta_prime": 1e-6}, {"delta_prime": 0}, "delta_prime=0: wanted"),
+    (
+        "corollary_epsilon",
+        {**THEOREM, "iterations": 10, "delta_prime": 1e-6},
+        {"delta_prime": 0},
+        "delta_prime=0: wanted",
+    ),
     ("release_mu", RELEASE, {"clip": 0}, "clip=0: wanted"),
     ("release_mu", RELEASE, {"queries": 0}, "queries=0: wanted"),
     ("release_mu", RELEASE, {"scheme": "eulr"}, "did you mean 'euler'"),
     ("release_mu", RELEASE, {"one_sided": -2}, "one_sided=-2: wanted -lipschitz to lipschitz"),
     ("release_mu", RELEASE, {"one_sided": 0, "scheme": "rk4"}, "one_sided with scheme='rk4'"),
-    ("release_mu", RELEASE, {"one_sided": "0"}, "one_sided='0': wanted one number, a finite number"),
-    ("response_epsilon", {"keep": 0.5, "classes": 10}, {"keep": 0.09}, "keep=0.09 of 10 classes: wanted from 1 / classes to 1"),
-    ("response_epsilon", {"keep": 0.5, "classes": 10}, {"keep": 1.01}, "keep=1.01: wanted from 1 / classes to 1"),
-    ("response_epsilon", {"keep": 0.5, "classes": 10}, {"classes": 1}, "classes=1: wanted a whole number from 2"),
+    (
+        "release_mu",
+        RELEASE,
+        {"one_sided": "0"},
+        "one_sided='0': wanted one number, a finite number",
+    ),
+    (
+        "response_epsilon",
+        {"keep": 0.5, "classes": 10},
+        {"keep": 0.09},
+        "keep=0.09 of 10 classes: wanted from 1 / classes to 1",
+    ),
+    (
+        "response_epsilon",
+        {"keep": 0.5, "classes": 10},
+        {"keep": 1.01},
+        "keep=1.01: wanted from 1 / classes to 1",
+    ),
+    (
+        "response_epsilon",
+        {"keep": 0.5, "classes": 10},
+        {"classes": 1},
+        "classes=1: wanted a whole number from 2",
+    ),
     ("gaussian_epsilon", {"mu": 1, "delta": DELTA}, {"mu": -1}, "mu=-1: wanted"),
     ("gaussian_delta", {"mu": 1, "epsilon": 1}, {"epsilon": -1}, "epsilon=-1: wanted"),
     ("gaussian_mu", {"epsilon": 1, "delta": DELTA}, {"delta": math.nan}, "delta=nan: wanted"),
     ("tradeoff", {"fpr": 0.1, "epsilon": 1}, {"mu": 1}, "exactly one"),
     ("tradeoff", {"fpr": 0.1}, {}, "exactly one"),
-    ("tradeoff", {"fpr": 0.1}, {"epsilon": np.array([1.0, 2.0])}, r"epsilon=\[1. 2.\]: wanted one number, a number from 0"),
+    (
+        "tradeoff",
+        {"fpr": 0.1},
+        {"epsilon": np.array([1.0, 2.0])},
+        r"epsilon=\[1. 2.\]: wanted one number, a number from 0",
+    ),
     ("tradeoff", {"fpr": [0.1, 0.2]}, {"mu": [1, 2]}, r"mu=\[1, 2\]: wanted one number"),
     ("tradeoff", {"fpr": 0.1}, {"epsilon": "1"}, "epsilon='1': wanted one number"),
     ("tradeoff", {"fpr": 0.1, "epsilon": 1}, {"fpr": 2}, "fpr=2: wanted fractions"),
@@ -639,7 +855,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("name, good, change, wanted", BAD, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    "name, good, change, wanted", BAD, ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_bad_input_is_refused_in_one_line_that_says_what_was_wanted(name, good, change, wanted):
     arguments = {key: value for key, value in {**good, **change}.items() if value is not None}
     with pytest.raises(ValueError, match=wanted) as refused:
@@ -658,7 +876,12 @@ def test_bad_input_is_refused_in_one_line_that_says_what_was_wanted(name, good, 
 )
 def test_an_aim_that_describes_no_training_is_refused_in_one_line(members, change, wanted):
     family = {"defense": "dp_sgd", "epsilon": 8, "defense_args": None}
-    assert accounting.aimed([family], Recipe(), members=750, delta=DELTA)[0]["defense_args"]["noise_multiplier"] > 0
+    assert (
+        accounting.aimed([family], Recipe(), members=750, delta=DELTA)[0]["defense_args"][
+            "noise_multiplier"
+        ]
+        > 0
+    )
     with pytest.raises(ValueError, match=wanted) as refused:
         accounting.aimed([family | change], Recipe(), members=members, delta=DELTA)
     assert "\n" not in str(refused.value)

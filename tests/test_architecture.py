@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "mia_nb"
-LAPTOP = ["attacks", "metrics", "accounting", "auditing", "plots", "widgets", "workshop", "report", "cli"]
+LAPTOP = [
+    "attacks",
+    "metrics",
+    "accounting",
+    "auditing",
+    "plots",
+    "widgets",
+    "workshop",
+    "report",
+    "cli",
+]
 ROOMS = ["checks", "types", "data", "store", "models", "defenses", "training", "query", *LAPTOP]
 HEAVY = {"torch", "sklearn", "scipy.stats"}  # seconds of start-up that few functions need
 INSIDE = {"_torchvision": "data", "_image_files": "data", "_files": "store", "_forking": "store"}
@@ -25,9 +35,15 @@ def imported(path):
         assert not getattr(node, "level", 0), "relative imports hide which room they reach"
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mia_nb":
             inside = node.module.split(".")[1:]
-            yield from ([room(inside)] if inside else [room([a.name]) for a in node.names if not a.name.startswith("__")])
+            yield from (
+                [room(inside)]
+                if inside
+                else [room([a.name]) for a in node.names if not a.name.startswith("__")]
+            )
         elif isinstance(node, ast.Import):
-            yield from (room(a.name.split(".")[1:]) for a in node.names if a.name.startswith("mia_nb."))
+            yield from (
+                room(a.name.split(".")[1:]) for a in node.names if a.name.startswith("mia_nb.")
+            )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -50,7 +66,9 @@ def test_torch_scikit_learn_and_scipy_stats_wait_until_a_laptop_needs_them(name)
 
 
 def test_only_one_module_imports_torchvision():
-    users = [p.name for p in FILES if "torchvision" in {a.split(".")[0] for a in top_level_imports(p)}]
+    users = [
+        p.name for p in FILES if "torchvision" in {a.split(".")[0] for a in top_level_imports(p)}
+    ]
     assert users in ([], ["_torchvision.py"])
 
 
@@ -73,5 +91,9 @@ def test_modules_are_short_and_public_functions_say_what_they_do(path):
     for parent in (tree, *(n for n in tree.body if isinstance(n, ast.ClassDef))):
         if getattr(parent, "name", "").startswith("_"):
             continue
-        for node in (n for n in parent.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")):
-            assert ast.get_docstring(node) or node.end_lineno - node.lineno <= 6, f"{node.name} has no docstring"
+        for node in (
+            n for n in parent.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")
+        ):
+            assert ast.get_docstring(node) or node.end_lineno - node.lineno <= 6, (
+                f"{node.name} has no docstring"
+            )

@@ -27,9 +27,14 @@ def mean_auc(scores):
 
 def test_fused_beats_every_attack_that_it_is_made_of_where_no_single_one_is_best():
     world, targets = two_kinds(), range(0, 16, 2)
-    singles = {name: attacks.ATTACKS[name] for name in ("rmia", "nig", "attack_r", "loss", "lira_global", "lira_shrunk")}
+    singles = {
+        name: attacks.ATTACKS[name]
+        for name in ("rmia", "nig", "attack_r", "loss", "lira_global", "lira_shrunk")
+    }
     singles["nig_ratio"] = partial(attacks.nig, share_variance="ratio")
-    found = {name: mean_auc(attacks.score(one, world, targets=targets)) for name, one in singles.items()}
+    found = {
+        name: mean_auc(attacks.score(one, world, targets=targets)) for name, one in singles.items()
+    }
     best = mean_auc(attacks.score("fused", world, targets=targets))
     assert {name: value for name, value in found.items() if value > best} == {}
     assert best > 0.5 + 20 * null_se(750, 750) / np.sqrt(8)
@@ -46,7 +51,9 @@ def test_fused_finds_nothing_where_nothing_leaks(models, queries):
 
 @pytest.mark.parametrize("models", [4, 6])
 def test_fewer_than_three_pairs_of_references_are_refused_in_one_line(models):
-    with pytest.raises(ValueError, match=r"2 references a side.* 0 of 100 .*3 pairs.*use rmia") as refused:
+    with pytest.raises(
+        ValueError, match=r"2 references a side.* 0 of 100 .*3 pairs.*use rmia"
+    ) as refused:
         attacks.score("fused", gaussian(models, 100))
     assert "\n" not in str(refused.value)
 
@@ -69,7 +76,9 @@ def test_too_few_pseudo_targets_or_rows_to_fit_on_are_refused(option):
 def test_a_seed_repeats_what_is_drawn_and_another_draws_anew():
     pair = gaussian(16, 200).hold_out(0)
     draw = partial(attacks.fused, *pair, pseudo=4, max_rows=400)
-    assert np.array_equal(draw(seed=1), draw(seed=1)) and not np.array_equal(draw(seed=1), draw(seed=2))
+    assert np.array_equal(draw(seed=1), draw(seed=1)) and not np.array_equal(
+        draw(seed=1), draw(seed=2)
+    )
 
 
 def test_population_columns_are_left_out_and_change_no_score():
@@ -89,10 +98,16 @@ def test_a_pseudo_target_never_has_its_complement_among_its_references(monkeypat
     attacks.fused(target, references, pseudo=6)
     assert len(held) == 6
     masks = np.array([s.member[row] for s, row in held])
-    assert all((masks[i] != masks[i + 1]).all() for i in (0, 2, 4))  # drawn in pairs: each sample is a member half the time
+    assert all(
+        (masks[i] != masks[i + 1]).all() for i in (0, 2, 4)
+    )  # drawn in pairs: each sample is a member half the time
     for s, row in held:
         rest = plain(s, row)[1].member
-        assert len(rest) == 8 and not (rest == s.member[row]).all(1).any() and not (rest != s.member[row]).all(1).any()
+        assert (
+            len(rest) == 8
+            and not (rest == s.member[row]).all(1).any()
+            and not (rest != s.member[row]).all(1).any()
+        )
 
 
 def test_samples_that_lack_a_side_are_refused_or_left_unscored():
@@ -112,4 +127,6 @@ def test_a_balanced_design_without_pairs_is_refused_unless_told_otherwise():
     uneven = replace(references, member=rng.random(references.member.shape) < 0.5)
     with pytest.raises(ValueError, match="allow_unequal"):
         attacks.fused(target, uneven, missing="nan")
-    assert np.isfinite(attacks.fused(target, uneven, missing="nan", allow_unequal=True)).mean() > 0.8
+    assert (
+        np.isfinite(attacks.fused(target, uneven, missing="nan", allow_unequal=True)).mean() > 0.8
+    )

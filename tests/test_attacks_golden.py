@@ -21,7 +21,9 @@ from mia_nb import attacks
 from mia_nb.types import Signals
 
 SMALL = np.load(Path(__file__).parent / "golden" / "attacks.npz")
-HALF_LOG_TAU = np.log(2 * np.pi) / 2  # the constant of log N that cancels online and that our offline form drops
+HALF_LOG_TAU = (
+    np.log(2 * np.pi) / 2
+)  # the constant of log N that cancels online and that our offline form drops
 pytestmark = pytest.mark.filterwarnings("ignore:watson ranks")
 
 
@@ -39,7 +41,11 @@ def small(name):
 @pytest.fixture(params=["small", "whole"])
 def golden(request):
     """A function: file name -> its arrays and the member mask."""
-    return small if request.param == "small" else lambda name: whole(name) | {"keep": whole("inputs")["keep"]}
+    return (
+        small
+        if request.param == "small"
+        else lambda name: whole(name) | {"keep": whole("inputs")["keep"]}
+    )
 
 
 def of_margins(phi, keep, **options):
@@ -52,8 +58,14 @@ def of_margins(phi, keep, **options):
 def test_per_sample_lira_is_that_of_tensorflow_privacy(golden, centre):
     g = golden("lira_watson_tfprivacy")
     pair = of_margins(g["phi"], g["keep"], draws="augment")
-    options = {"variance": "per_sample", "ddof": 0, "centre": centre}  # queries: llr, the default for augmentations
-    assert np.allclose(-attacks.lira(*pair, **options), g[f"lira_both_fix0_{centre}"], rtol=1e-9, atol=1e-9)
+    options = {
+        "variance": "per_sample",
+        "ddof": 0,
+        "centre": centre,
+    }  # queries: llr, the default for augmentations
+    assert np.allclose(
+        -attacks.lira(*pair, **options), g[f"lira_both_fix0_{centre}"], rtol=1e-9, atol=1e-9
+    )
     out = attacks.lira(*pair, offline=True, tail="two_sided", **options)
     assert np.allclose(-out, g[f"lira_out_fix0_{centre}"] + HALF_LOG_TAU, rtol=1e-9, atol=1e-9)
 
@@ -63,7 +75,12 @@ def test_difficulty_calibration_is_that_of_tensorflow_privacy(golden):
     pair = of_margins(g["phi"], g["keep"], draws="augment")
     for centre in ("mean", "median"):
         score = np.mean(
-            [attacks.watson(*(s.select(queries=[q]) for s in pair), signal="margin", centre=centre) for q in range(2)],
+            [
+                attacks.watson(
+                    *(s.select(queries=[q]) for s in pair), signal="margin", centre=centre
+                )
+                for q in range(2)
+            ],
             axis=0,
         )
         assert np.allclose(score, g[f"offset_out_{centre}"], rtol=1e-9, atol=1e-9)
@@ -94,21 +111,32 @@ def fixed_variance(phi, keep, *, centred):
     target, references, inside = phi[0], phi[1:], keep[1:, :, None]
     side = [np.where(kind, references, np.nan) for kind in (inside, ~inside)]
     centre = [np.nanmedian(values, axis=0) for values in side]
-    spread = [np.nanstd(values - c if centred else values) for values, c in zip(side, centre, strict=True)]
+    spread = [
+        np.nanstd(values - c if centred else values) for values, c in zip(side, centre, strict=True)
+    ]
     log_in = norm.logpdf(target, centre[0], spread[0])
     log_out = norm.logpdf(target, centre[1], spread[1] if centred else spread[0])
     return (log_out - log_in).mean(1), norm.logpdf(target, centre[1], spread[1]).mean(1)
 
 
 def test_what_others_call_a_fixed_variance_is_not_one_thing_and_not_ours():
-    theirs, raw, keep = whole("lira_watson_tfprivacy"), whole("lira_lirapytorch"), whole("inputs")["keep"]
+    theirs, raw, keep = (
+        whole("lira_watson_tfprivacy"),
+        whole("lira_lirapytorch"),
+        whole("inputs")["keep"],
+    )
     online, offline = fixed_variance(theirs["phi"], keep, centred=True)
     assert np.allclose(online, theirs["lira_both_fix1_median"], rtol=1e-9, atol=1e-9)
     assert np.allclose(offline, theirs["lira_out_fix1_median"], rtol=1e-9, atol=1e-9)
     online, offline = fixed_variance(raw["phi"], keep, centred=False)
     assert np.allclose(online, raw["online_fixvar"], rtol=1e-9, atol=1e-9)
     assert np.allclose(offline, raw["offline_fixvar"], rtol=1e-9, atol=1e-9)
-    score = attacks.lira(*of_margins(theirs["phi"], keep, draws="augment"), variance="global", centre="median", ddof=0)
+    score = attacks.lira(
+        *of_margins(theirs["phi"], keep, draws="augment"),
+        variance="global",
+        centre="median",
+        ddof=0,
+    )
     for other in (theirs["lira_both_fix1_median"], raw["online_fixvar"]):
         assert np.abs(score + other).max() > 1
 
@@ -117,7 +145,9 @@ def rmia_world(g):
     """(target, references) of the paper's confidences, whose exact ones become a margin of 60, and the population."""
     with np.errstate(divide="ignore"):
         phi = np.minimum(np.log(g["conf_aug"]) - np.log1p(-g["conf_aug"]), 60.0)
-    return of_margins(phi, g["keep"], population=g["population_mask"], draws="augment"), g["population_mask"]
+    return of_margins(phi, g["keep"], population=g["population_mask"], draws="augment"), g[
+        "population_mask"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -161,35 +191,50 @@ def song_mittal(request):
         g = small("song_mittal")
         margin, entropy, modified = g["metrics"][:, :, None]
         world = signals(margin, g["keep"], labels=g["labels"].astype(int), classes=10)
-        world = replace(world, entropy=entropy, modified_entropy=modified, correct=g["correct"][:, None])
+        world = replace(
+            world, entropy=entropy, modified_entropy=modified, correct=g["correct"][:, None]
+        )
     else:
         g, inputs = whole("song_mittal"), whole("inputs")
-        world = Signals.from_logits(inputs["logits"][:2, :, 0], inputs["labels"], inputs["keep"][:2])
+        world = Signals.from_logits(
+            inputs["logits"][:2, :, 0], inputs["labels"], inputs["keep"][:2]
+        )
     return world.select(models=[0]), world.select(models=[1]), g | {"keep": world.member}
 
 
-@pytest.mark.parametrize(("metric", "key"), [("confidence", "conf"), ("entropy", "entr"), ("modified", "mentr")])
+@pytest.mark.parametrize(
+    ("metric", "key"), [("confidence", "conf"), ("entropy", "entr"), ("modified", "mentr")]
+)
 def test_thresholds_and_accuracy_are_those_of_song_and_mittal(song_mittal, metric, key):
     target, references, g = song_mittal
     value = {"confidence": "log_p", "entropy": "entropy", "modified": "modified_entropy"}[metric]
     sign = 1 if metric == "confidence" else -1
     known, seen = (sign * getattr(s, value)[0, 0] for s in (target, references))
     score = attacks.song_mittal(target, references, metric=metric, fewest=1)
-    for y, theirs in enumerate(np.log(g["thr_conf"]) if metric == "confidence" else g[f"thr_{key}"]):
+    for y, theirs in enumerate(
+        np.log(g["thr_conf"]) if metric == "confidence" else g[f"thr_{key}"]
+    ):
         rows = target.labels == y
         ours = (known - score)[rows][0]
-        if not np.isclose(ours, theirs, rtol=1e-9):  # two thresholds of the same accuracy: we take the smaller
+        if not np.isclose(
+            ours, theirs, rtol=1e-9
+        ):  # two thresholds of the same accuracy: we take the smaller
             member = g["keep"][1, rows]
             gain = [
-                (seen[rows] >= t - 1e-12)[member].mean() - (seen[rows] >= t - 1e-12)[~member].mean() for t in (ours, theirs)
+                (seen[rows] >= t - 1e-12)[member].mean() - (seen[rows] >= t - 1e-12)[~member].mean()
+                for t in (ours, theirs)
             ]
             assert ours < theirs and gain[0] == pytest.approx(gain[1], abs=1e-12)
     member = g["keep"][0]
-    assert ((score[member] >= 0).mean() + (score[~member] < 0).mean()) / 2 == pytest.approx(float(g[f"acc_{key}"]), abs=1e-12)
+    assert ((score[member] >= 0).mean() + (score[~member] < 0).mean()) / 2 == pytest.approx(
+        float(g[f"acc_{key}"]), abs=1e-12
+    )
 
 
 def test_the_correctness_attacks_accuracy_is_that_of_song_and_mittal(song_mittal):
     target, _, g = song_mittal
     right = attacks.ATTACKS["correctness"](target)
     member = g["keep"][0]
-    assert (right[member].mean() + 1 - right[~member].mean()) / 2 == pytest.approx(float(g["acc_corr"]), abs=1e-12)
+    assert (right[member].mean() + 1 - right[~member].mean()) / 2 == pytest.approx(
+        float(g["acc_corr"]), abs=1e-12
+    )

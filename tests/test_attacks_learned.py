@@ -16,9 +16,9 @@ def quadratic_threshold(values, member):
     """Smallest value with the best balanced accuracy, every value tried against every row."""
     best = (-1.0, 0.0)
     for tau in sorted(set(values)):
-        gain = int((values[member] >= tau).sum()) * int((~member).sum()) + int((values[~member] < tau).sum()) * int(
-            member.sum()
-        )
+        gain = int((values[member] >= tau).sum()) * int((~member).sum()) + int(
+            (values[~member] < tau).sum()
+        ) * int(member.sum())
         if gain > best[0]:
             best = (gain, tau)
     return best[1]
@@ -30,13 +30,17 @@ def test_thresholds_per_class_equal_the_quadratic_scan(metric):
     if metric == "entropy":
         world = replace(world, entropy=np.round(world.entropy, 2))  # ties
     target, references = world.hold_out(0)
-    value = {"confidence": lambda s: s.log_p, "entropy": lambda s: -s.entropy, "modified": lambda s: -s.modified_entropy}[
-        metric
-    ]
+    value = {
+        "confidence": lambda s: s.log_p,
+        "entropy": lambda s: -s.entropy,
+        "modified": lambda s: -s.modified_entropy,
+    }[metric]
     score = attacks.song_mittal(target, references, metric=metric)
     for y in range(4):
         rows = references.labels == y
-        tau = quadratic_threshold(value(references)[:, 0, rows].ravel(), references.member[:, rows].ravel())
+        tau = quadratic_threshold(
+            value(references)[:, 0, rows].ravel(), references.member[:, rows].ravel()
+        )
         assert np.allclose(score[rows], value(target)[0, 0, rows] - tau, rtol=1e-12, atol=1e-12)
 
 
@@ -62,7 +66,9 @@ def test_a_class_constant_added_to_the_metric_changes_no_score():
     target, references = gaussian(8, 400).hold_out(0)
     offset = np.array([0.0, 3.0, 1.5, 7.0])[target.labels]
     moved = [replace(s, entropy=s.entropy + offset) for s in (target, references)]
-    first, second = (attacks.song_mittal(*pair, metric="entropy") for pair in ((target, references), moved))
+    first, second = (
+        attacks.song_mittal(*pair, metric="entropy") for pair in ((target, references), moved)
+    )
     assert np.allclose(first, second, rtol=0, atol=1e-12)
 
 
@@ -74,7 +80,11 @@ def test_uniform_and_certain_outputs_have_the_closed_form_entropies():
         world = Signals.from_logits(logits, np.zeros(60, int), member)
         target, references = world.select(models=[0]), world.select(models=[1, 2])
         modified = (classes - 1) / classes * (np.log(classes) + np.log(classes / (classes - 1)))
-        for metric, uniform in (("modified", modified), ("entropy", np.log(classes)), ("confidence", np.log(classes))):
+        for metric, uniform in (
+            ("modified", modified),
+            ("entropy", np.log(classes)),
+            ("confidence", np.log(classes)),
+        ):
             score = attacks.song_mittal(target, references, metric=metric)
             assert np.ptp(score[:30]) == 0 and np.ptp(score[30:]) == 0
             assert score[30] - score[0] == pytest.approx(uniform, abs=1e-12)
@@ -82,14 +92,19 @@ def test_uniform_and_certain_outputs_have_the_closed_form_entropies():
 
 def test_a_constant_metric_scores_zero_everywhere():
     target, references = gaussian(6, 80).hold_out(0)
-    flat = [replace(s, modified_entropy=np.full_like(s.modified_entropy, 0.3)) for s in (target, references)]
+    flat = [
+        replace(s, modified_entropy=np.full_like(s.modified_entropy, 0.3))
+        for s in (target, references)
+    ]
     assert (attacks.song_mittal(*flat) == 0).all()
 
 
 def test_the_auc_of_correctness_is_one_half_plus_half_the_gap():
     world = gaussian(4, 501, delta=2.0)
     scores = attacks.score("correctness", world)
-    for value, member, (inside, outside) in zip(scores.value, scores.member, scores.accuracy, strict=True):
+    for value, member, (inside, outside) in zip(
+        scores.value, scores.member, scores.accuracy, strict=True
+    ):
         assert auc(value, member) == pytest.approx(0.5 + (inside - outside) / 2, abs=1e-12)
 
 
@@ -99,7 +114,8 @@ def test_song_mittal_averages_queries_and_takes_the_last_time_step():
     steps = [replace(s, draws="steps") for s in (target, references)]
     assert np.array_equal(attacks.song_mittal(*steps), attacks.song_mittal(*last))
     mean = [
-        replace(s.select(queries=[0]), modified_entropy=s.modified_entropy.mean(1, keepdims=True)) for s in (target, references)
+        replace(s.select(queries=[0]), modified_entropy=s.modified_entropy.mean(1, keepdims=True))
+        for s in (target, references)
     ]
     assert np.array_equal(attacks.song_mittal(target, references), attacks.song_mittal(*mean))
 
@@ -108,7 +124,9 @@ def leaking(models=6, samples=400, seed=0):
     return gaussian(models, samples, delta=1.5, difficulty=0.5, seed=seed)
 
 
-@pytest.mark.parametrize("options", [{}, {"per_class": False}, {"per_class": True}, {"classifier": "mlp"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"per_class": False}, {"per_class": True}, {"classifier": "mlp"}], ids=str
+)
 def test_shokri_finds_a_planted_leak_and_repeats_itself_bit_for_bit(options):
     world = leaking()
     target, references = world.hold_out(0)
@@ -122,10 +140,17 @@ def test_shokri_learns_nothing_from_permuted_labels_and_the_opposite_from_flippe
     target, references = world.hold_out(0)
     member = world.member[0]
     flipped = attacks.shokri(target, replace(references, member=~references.member))
-    assert auc(flipped, member) == pytest.approx(1 - auc(attacks.shokri(target, references), member), abs=1e-9)
+    assert auc(flipped, member) == pytest.approx(
+        1 - auc(attacks.shokri(target, references), member), abs=1e-9
+    )
     rng = np.random.default_rng(0)
     aucs = [
-        auc(attacks.shokri(target, replace(references, member=rng.random(references.member.shape) < 0.5)), member)
+        auc(
+            attacks.shokri(
+                target, replace(references, member=rng.random(references.member.shape) < 0.5)
+            ),
+            member,
+        )
         for _ in range(12)
     ]
     assert abs(np.mean(aucs) - 0.5) < 4 * np.std(aucs, ddof=1) / np.sqrt(12)
@@ -152,7 +177,10 @@ def test_shokri_ranks_by_the_balanced_log_odds_of_a_shift_it_can_express():
     phi = rng.normal(size=member.shape) + 1.0 * member
     world = signals(phi, member, classes=2, labels=np.zeros(3000, int))
     target, references = world.hold_out(0)
-    target, references = (replace(s, top_log_p=s.top_log_p * 0, correct=s.correct | True) for s in (target, references))
+    target, references = (
+        replace(s, top_log_p=s.top_log_p * 0, correct=s.correct | True)
+        for s in (target, references)
+    )
     log_odds = target.margin[0, 0] - 0.5  # log N(phi; 1, 1) - log N(phi; 0, 1)
     assert np.abs(attacks.shokri(target, references) - log_odds).max() < 0.2
 

@@ -31,28 +31,48 @@ def moments(references, ddof, centre, query=0):
     phi, rows = references.margin[:, query], []
     for i in range(phi.shape[1]):
         inside = references.member[:, i]
-        rows.append([(len(x), getattr(np, centre)(x), ((x - x.mean()) ** 2).sum()) for x in (phi[inside, i], phi[~inside, i])])
+        rows.append(
+            [
+                (len(x), getattr(np, centre)(x), ((x - x.mean()) ** 2).sum())
+                for x in (phi[inside, i], phi[~inside, i])
+            ]
+        )
     return rows
 
 
 def lira_twin(
-    target, references, *, variance="per_sample", centre="mean", ddof=1, share=False, offline=False, tail="one_sided", query=0
+    target,
+    references,
+    *,
+    variance="per_sample",
+    centre="mean",
+    ddof=1,
+    share=False,
+    offline=False,
+    tail="one_sided",
+    query=0,
 ):
     rows = moments(references, ddof, centre, query)
     sides = (0, 1)
     overall = [sum(r[w][2] for r in rows) / sum(r[w][0] - ddof for r in rows) for w in sides]
-    both = sum(r[w][2] for r in rows for w in sides) / sum(r[w][0] - ddof for r in rows for w in sides)
+    both = sum(r[w][2] for r in rows for w in sides) / sum(
+        r[w][0] - ddof for r in rows for w in sides
+    )
     score = []
     for phi, row in zip(target.margin[0, query], rows, strict=True):
         (n_in, m_in, ss_in), (n_out, m_out, ss_out) = row
         if share:
             n, ss = n_in + n_out - 2, ss_in + ss_out
-            v_in = v_out = {"global": both, "per_sample": ss / (n + 2 - 2 * ddof), "shrunk": (6 * both + ss) / (6 + n)}[
-                variance
-            ]
+            v_in = v_out = {
+                "global": both,
+                "per_sample": ss / (n + 2 - 2 * ddof),
+                "shrunk": (6 * both + ss) / (6 + n),
+            }[variance]
         else:
             v_in, v_out = (
-                {"global": g, "per_sample": ss / (n - ddof), "shrunk": (6 * g + ss) / (6 + n - 1)}[variance]
+                {"global": g, "per_sample": ss / (n - ddof), "shrunk": (6 * g + ss) / (6 + n - 1)}[
+                    variance
+                ]
                 for g, (n, _, ss) in zip(overall, row, strict=True)
             )
         if offline:
@@ -62,7 +82,9 @@ def lira_twin(
                 else -norm.logpdf(phi, m_out, np.sqrt(v_out)) - np.log(2 * np.pi) / 2
             )
         else:
-            score.append(norm.logpdf(phi, m_in, np.sqrt(v_in)) - norm.logpdf(phi, m_out, np.sqrt(v_out)))
+            score.append(
+                norm.logpdf(phi, m_in, np.sqrt(v_in)) - norm.logpdf(phi, m_out, np.sqrt(v_out))
+            )
     return np.array(score)
 
 
@@ -71,8 +93,14 @@ def lira_twin(
 @pytest.mark.parametrize(("centre", "ddof"), [("mean", 1), ("median", 0)])
 def test_lira_equals_a_loop_over_samples(variance, share, centre, ddof):
     target, references = uneven()
-    score = attacks.lira(target, references, variance=variance, share_variance=share, centre=centre, ddof=ddof)
-    assert np.allclose(score, lira_twin(target, references, variance=variance, share=share, centre=centre, ddof=ddof), **CLOSE)
+    score = attacks.lira(
+        target, references, variance=variance, share_variance=share, centre=centre, ddof=ddof
+    )
+    assert np.allclose(
+        score,
+        lira_twin(target, references, variance=variance, share=share, centre=centre, ddof=ddof),
+        **CLOSE,
+    )
 
 
 @pytest.mark.parametrize("variance", ["per_sample", "global", "shrunk"])
@@ -80,7 +108,9 @@ def test_lira_equals_a_loop_over_samples(variance, share, centre, ddof):
 def test_offline_lira_equals_a_loop_over_samples(variance, tail):
     target, references = uneven()
     score = attacks.lira(target, references, offline=True, variance=variance, tail=tail)
-    assert np.allclose(score, lira_twin(target, references, variance=variance, offline=True, tail=tail), **CLOSE)
+    assert np.allclose(
+        score, lira_twin(target, references, variance=variance, offline=True, tail=tail), **CLOSE
+    )
 
 
 def test_the_log_cdf_ranks_as_the_z_score_and_does_not_saturate():
@@ -95,7 +125,9 @@ def test_the_log_cdf_ranks_as_the_z_score_and_does_not_saturate():
 def test_auto_takes_the_variance_per_sample_from_32_references_a_side():
     for models, variance in ((64, "shrunk"), (66, "per_sample")):
         target, references = gaussian(models, 50).hold_out(0)
-        assert np.array_equal(attacks.lira(target, references), attacks.lira(target, references, variance=variance))
+        assert np.array_equal(
+            attacks.lira(target, references), attacks.lira(target, references, variance=variance)
+        )
 
 
 def test_augmented_queries_average_the_log_ratio_and_noisy_ones_the_margin():
@@ -111,7 +143,8 @@ def test_swapping_the_worlds_flips_the_sign_of_lira():
     target, references = uneven()
     for variance in ("per_sample", "global", "shrunk"):
         score, swapped = (
-            attacks.lira(target, r, variance=variance) for r in (references, replace(references, member=~references.member))
+            attacks.lira(target, r, variance=variance)
+            for r in (references, replace(references, member=~references.member))
         )
         assert np.allclose(score, -swapped, **CLOSE)
 
@@ -190,13 +223,21 @@ def joint_twin(target, references, rho=0.1):
             cross, free = cross + residual.T @ residual, free + side.sum() - 1
     pooled = cross / free
     pooled = (1 - rho) * pooled + rho * np.diag(np.diag(pooled))
-    log = [[multivariate_normal.logpdf(target.margin[0, :, i], m, pooled) for m in centres[i]] for i in range(samples)]
+    log = [
+        [multivariate_normal.logpdf(target.margin[0, :, i], m, pooled) for m in centres[i]]
+        for i in range(samples)
+    ]
     return np.subtract(*np.transpose(log))
 
 
 def test_the_joint_form_is_the_gaussian_log_ratio_of_the_query_vector():
     target, references = uneven(queries=3, draws="steps")
-    assert np.allclose(attacks.lira(target, references, combine="joint"), joint_twin(target, references), rtol=1e-8, atol=1e-8)
+    assert np.allclose(
+        attacks.lira(target, references, combine="joint"),
+        joint_twin(target, references),
+        rtol=1e-8,
+        atol=1e-8,
+    )
 
 
 def test_the_mean_and_log_spread_of_queries_are_a_joint_signal():
@@ -213,7 +254,9 @@ def test_the_mean_and_log_spread_of_queries_are_a_joint_signal():
 def test_with_one_step_joint_last_and_llr_agree():
     target, references = uneven(draws="steps")
     options = {"variance": "global", "share_variance": True}
-    llr, last = (attacks.lira(target, references, combine=how, **options) for how in ("llr", "last"))
+    llr, last = (
+        attacks.lira(target, references, combine=how, **options) for how in ("llr", "last")
+    )
     assert np.array_equal(llr, last)
     assert np.allclose(attacks.lira(target, references, combine="joint"), llr, rtol=1e-9, atol=1e-9)
 
@@ -222,12 +265,16 @@ def test_duplicated_steps_change_neither_llr_nor_the_joint_form_without_shrinkag
     target, references = uneven(queries=3, draws="steps")
     twice = [s.select(queries=[0, 0, 1, 1, 2, 2]) for s in (target, references)]
     assert np.allclose(attacks.lira(*twice), attacks.lira(target, references), **CLOSE)
-    once, doubled = (attacks.lira(*pair, combine="joint", rho=0.0) for pair in ((target, references), twice))
+    once, doubled = (
+        attacks.lira(*pair, combine="joint", rho=0.0) for pair in ((target, references), twice)
+    )
     assert np.allclose(once, doubled, rtol=1e-3, atol=1e-3)
 
 
 def test_the_joint_form_refuses_what_its_references_cannot_support():
-    with pytest.raises(ValueError, match="needs 60 degrees of freedom on a side and the references leave 0"):
+    with pytest.raises(
+        ValueError, match="needs 60 degrees of freedom on a side and the references leave 0"
+    ):
         attacks.lira(*gaussian(4, 100, queries=3, draws="steps").hold_out(0), combine="joint")
     with pytest.raises(ValueError, match="these do not differ"):
         attacks.lira(*gaussian(8, 100).hold_out(0), combine="mean_sd")
@@ -240,7 +287,11 @@ def nig_twin(target, references, *, share=True, predictive="t", kappa0=1.0, a0=N
     ss = np.array([[side[2] for side in row] for row in rows])
     if offline:
         free[:, 0] = ss[:, 0] = 0
-    r2 = (ss[:, 0].sum() / free[:, 0].sum()) / (ss[:, 1].sum() / free[:, 1].sum()) if share == "ratio" else 1.0
+    r2 = (
+        (ss[:, 0].sum() / free[:, 0].sum()) / (ss[:, 1].sum() / free[:, 1].sum())
+        if share == "ratio"
+        else 1.0
+    )
     pooled, d = ss[:, 0] / r2 + ss[:, 1], free.sum(1)
     e = np.log(pooled / d) - digamma(d / 2) + np.log(d / 2)
     if a0 is None:
@@ -262,13 +313,21 @@ def nig_twin(target, references, *, share=True, predictive="t", kappa0=1.0, a0=N
             b_in = b_out = b0 + b_in + b_out
         else:
             a_in, a_out, b_in, b_out = a0 + d_in / 2, a0 + d_out / 2, b0 + b_in, b0 + b_out
-        c_in, c_out = r2 * b_in * (kappa + 1) / (a_in * kappa), b_out * (n_out + 1) / (a_out * n_out)
+        c_in, c_out = (
+            r2 * b_in * (kappa + 1) / (a_in * kappa),
+            b_out * (n_out + 1) / (a_out * n_out),
+        )
         world = (lambda a: student(2 * a)) if predictive == "t" else (lambda a: norm)
         z_in, z_out = (phi - m_in) / np.sqrt(c_in), (phi - mean_out) / np.sqrt(c_out)
         if offline:
             score.append(world(a_out).logcdf(z_out))
         else:
-            score.append(world(a_in).logpdf(z_in) - np.log(c_in) / 2 - world(a_out).logpdf(z_out) + np.log(c_out) / 2)
+            score.append(
+                world(a_in).logpdf(z_in)
+                - np.log(c_in) / 2
+                - world(a_out).logpdf(z_out)
+                + np.log(c_out) / 2
+            )
     return np.array(score)
 
 
@@ -277,7 +336,9 @@ def spread_out(models=14, samples=300):
     world = gaussian(models, samples)
     rng = np.random.default_rng(5)
     scale = np.exp(rng.normal(0, 0.8, samples))
-    return replace(world, margin=world.margin.mean((0, 1)) + scale * (world.margin - world.margin.mean((0, 1))))
+    return replace(
+        world, margin=world.margin.mean((0, 1)) + scale * (world.margin - world.margin.mean((0, 1)))
+    )
 
 
 @pytest.mark.parametrize("predictive", ["t", "normal"])
@@ -287,14 +348,18 @@ def test_nig_equals_a_loop_over_samples(predictive, share, kappa0, a0):
     target, references = spread_out().hold_out(0)
     options = {"predictive": predictive, "kappa0": kappa0, "a0": a0}
     twin = nig_twin(target, references, share=share, **options)
-    assert np.allclose(attacks.nig(target, references, share_variance=share, **options), twin, **CLOSE)
+    assert np.allclose(
+        attacks.nig(target, references, share_variance=share, **options), twin, **CLOSE
+    )
 
 
 @pytest.mark.parametrize("predictive", ["t", "normal"])
 def test_offline_nig_equals_a_loop_over_samples(predictive):
     target, references = spread_out().hold_out(0)
     twin = nig_twin(target, references, offline=True, predictive=predictive, a0=3.0)
-    assert np.allclose(attacks.nig(target, references, offline=True, predictive=predictive, a0=3.0), twin, **CLOSE)
+    assert np.allclose(
+        attacks.nig(target, references, offline=True, predictive=predictive, a0=3.0), twin, **CLOSE
+    )
 
 
 def test_the_students_log_cdf_continues_where_the_distribution_function_underflows():
@@ -335,7 +400,9 @@ def test_with_one_pair_nig_measures_the_variance_between_samples():
     b0 = 2 * gap.var() / 2
     m_in, c_scale = (x_out + gap.mean() + x_in) / 2, (b0 + (gap - gap.mean()) ** 2 / 4) / 3.5
     t = target.margin[0, 0]
-    twin = student.logpdf(t, 7, m_in, np.sqrt(c_scale * 1.5)) - student.logpdf(t, 7, x_out, np.sqrt(c_scale * 2))
+    twin = student.logpdf(t, 7, m_in, np.sqrt(c_scale * 1.5)) - student.logpdf(
+        t, 7, x_out, np.sqrt(c_scale * 2)
+    )
     assert np.allclose(score, twin, **CLOSE)
 
 

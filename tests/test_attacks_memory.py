@@ -43,13 +43,18 @@ def large(models: int, samples: int, queries: int) -> Signals:
     margin = margin + 0.1 * rng.normal(size=(models, queries, samples))
     labels, population = rng.integers(0, 10, samples), np.zeros(samples, bool)
     top = np.zeros((models, samples, 10), np.float32)
-    return Signals(margin, labels, member, population, "augment", -margin, -margin, margin > 0, top, {})
+    return Signals(
+        margin, labels, member, population, "augment", -margin, -margin, margin > 0, top, {}
+    )
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     root, signals = tmp_path_factory.mktemp("signals"), large(MODELS, SAMPLES, QUERIES)
-    for name, one in (("small", signals.select(models=slice(8), samples=slice(500))), ("large", signals)):
+    for name, one in (
+        ("small", signals.select(models=slice(8), samples=slice(500))),
+        ("large", signals),
+    ):
         folder = store.Folder(root / f"signals-{name}-0")
         folder.path.mkdir()
         store.save_signals(folder, one)
@@ -58,14 +63,18 @@ def stored(tmp_path_factory):
 
 def child(*words) -> float:
     """Bytes by which the largest resident memory of a fresh process grew."""
-    done = subprocess.run([sys.executable, "-c", CHILD, *map(str, words)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, *map(str, words)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_stored_signals_are_scored_in_less_memory_than_they_take_with_the_scores_of_memory(stored, tmp_path):
+def test_stored_signals_are_scored_in_less_memory_than_they_take_with_the_scores_of_memory(
+    stored, tmp_path
+):
     root, signals = stored
     size = sum(getattr(signals, name).nbytes for name in PER_MODEL)
     assert child(root, "copy") > 0.9 * size > 2 * ROOM  # the whole of it would not go unnoticed
@@ -74,7 +83,9 @@ def test_stored_signals_are_scored_in_less_memory_than_they_take_with_the_scores
         assert np.array_equal(found, attacks.score(name, signals, targets=[0, 33]).value), name
 
 
-@pytest.mark.parametrize("name", ["loss", "attack_r", "watson", "lira_per_sample", "rmia", "base", "nig", "vote"])
+@pytest.mark.parametrize(
+    "name", ["loss", "attack_r", "watson", "lira_per_sample", "rmia", "base", "nig", "vote"]
+)
 def test_an_attack_makes_no_copy_of_what_it_reads_of_the_references(name):
     world = gaussian(70, 600)
     target, references = world.hold_out(0)
@@ -82,19 +93,31 @@ def test_an_attack_makes_no_copy_of_what_it_reads_of_the_references(name):
     assert not set(PER_MODEL) & set(vars(references))
     kept = world.select(models=np.r_[2:70])
     by_hand = Signals(
-        **{field: np.array(getattr(kept, field)) for field in (*PER_MODEL, "labels", "population")}, draws="plain", info={}
+        **{field: np.array(getattr(kept, field)) for field in (*PER_MODEL, "labels", "population")},
+        draws="plain",
+        info={},
     )
     assert np.array_equal(attacks.ATTACKS[name](target, by_hand), whole)
 
 
-@pytest.mark.parametrize("name", ["rmia", "lira_global", "nig", "attack_r_lattice", "lira_joint", "vote"])
+@pytest.mark.parametrize(
+    "name", ["rmia", "lira_global", "nig", "attack_r_lattice", "lira_joint", "vote"]
+)
 @pytest.mark.parametrize("draws", ["augment", "noise"])
 def test_scores_do_not_depend_on_how_many_samples_are_in_hand(name, draws, monkeypatch):
     world = gaussian(12, 300, queries=5, draws=draws, population=40)
     whole = attacks.score(name, world).value
-    for module in (attacks.margins, attacks.inputs, attacks.reference, attacks.likelihood, attacks.single):
+    for module in (
+        attacks.margins,
+        attacks.inputs,
+        attacks.reference,
+        attacks.likelihood,
+        attacks.single,
+    ):
         monkeypatch.setattr(
-            module, "blocks", lambda rows, samples: (slice(i, min(i + 7, samples)) for i in range(0, samples, 7))
+            module,
+            "blocks",
+            lambda rows, samples: (slice(i, min(i + 7, samples)) for i in range(0, samples, 7)),
         )
     np.testing.assert_allclose(attacks.score(name, world).value, whole, rtol=1e-12, atol=1e-12)
 
@@ -106,7 +129,9 @@ def test_what_was_scored_leaves_no_whole_cube_behind(name):
     scores = attacks.score(name, part)
     assert not set(CUBES) & set(vars(part))
     assert np.array_equal(scores.value, whole.value)
-    assert np.array_equal(scores.accuracy, whole.accuracy) and np.array_equal(scores.loss, whole.loss)
+    assert np.array_equal(scores.accuracy, whole.accuracy) and np.array_equal(
+        scores.loss, whole.loss
+    )
 
 
 @pytest.mark.parametrize("name", ["rmia", "lira_global", "nig", "watson", "lira_llr"])
@@ -116,7 +141,9 @@ def test_scores_of_some_samples_do_not_depend_on_when_they_were_cut(name):
     read = world.select(samples=chosen)
     assert all(getattr(read, field).size for field in PER_MODEL)
     attack = partial(attacks.lira, combine="llr") if name == "lira_llr" else name
-    scores = [attacks.score(attack, signals).value for signals in (world.select(samples=chosen), read)]
+    scores = [
+        attacks.score(attack, signals).value for signals in (world.select(samples=chosen), read)
+    ]
     assert np.array_equal(*scores)
 
 
@@ -124,8 +151,12 @@ def test_no_reference_is_lost_between_two_pools_of_one_design():
     world = gaussian(10, 80)
     other = replace(gaussian(10, 80, seed=4), labels=world.labels, member=world.member)
     for cube in CUBES:
-        assert np.array_equal(world.select(models=[3, 8]).select(models=[1]).cut(cube), getattr(world, cube)[[8]])
+        assert np.array_equal(
+            world.select(models=[3, 8]).select(models=[1]).cut(cube), getattr(world, cube)[[8]]
+        )
     scores = attacks.score("rmia", world, other)
     for t in range(10):
         rows = [m for m in range(10) if m // 2 != t // 2]
-        assert np.array_equal(scores.value[t], attacks.rmia(world.select(models=[t]), other.select(models=rows)))
+        assert np.array_equal(
+            scores.value[t], attacks.rmia(world.select(models=[t]), other.select(models=rows))
+        )

@@ -15,7 +15,9 @@ from mia_nb.types import Signals
 pytestmark = pytest.mark.filterwarnings(
     "ignore:lira has", "ignore:watson ranks", "ignore:song_mittal:", "ignore:nig has one pair"
 )
-NAMES = [name for name in attacks.ATTACKS if name != "lira_joint"]  # which needs several answers of a stochastic model
+NAMES = [
+    name for name in attacks.ATTACKS if name != "lira_joint"
+]  # which needs several answers of a stochastic model
 TARGET_ALONE = ("loss", "correctness", "attack_p")
 LEARNED = ("shokri", "song_mittal")
 EVERY = pytest.mark.parametrize("name", NAMES)
@@ -27,16 +29,27 @@ def run(name, target, references, **options):
 
 @EVERY
 def test_a_memorising_model_gives_an_auc_above_one_half(name):
-    world = gaussian(12, 1500, delta=1.5, difficulty=1.0, population=300, queries=3, draws="augment")
+    world = gaussian(
+        12, 1500, delta=1.5, difficulty=1.0, population=300, queries=3, draws="augment"
+    )
     scores = attacks.score(name, world, targets=[0, 1])
-    assert all(auc(v, m) > 0.5 + 3 * null_se(750, 750) for v, m in zip(scores.value, scores.member, strict=True))
+    assert all(
+        auc(v, m) > 0.5 + 3 * null_se(750, 750)
+        for v, m in zip(scores.value, scores.member, strict=True)
+    )
 
 
 @EVERY
 def test_scores_do_not_change_when_references_are_permuted(name):
     target, references = gaussian(10, 80, population=20).hold_out(0)
     shuffled = references.select(models=np.random.default_rng(0).permutation(8))
-    assert np.allclose(run(name, target, references), run(name, target, shuffled), rtol=1e-9, atol=1e-9, equal_nan=True)
+    assert np.allclose(
+        run(name, target, references),
+        run(name, target, shuffled),
+        rtol=1e-9,
+        atol=1e-9,
+        equal_nan=True,
+    )
 
 
 @EVERY
@@ -44,12 +57,16 @@ def test_scores_follow_the_samples_when_these_are_permuted(name):
     target, references = gaussian(10, 80, population=20).hold_out(0)
     order = np.random.default_rng(0).permutation(100)
     moved = run(name, *(s.select(samples=order) for s in (target, references)))
-    assert np.allclose(run(name, target, references)[order], moved, rtol=1e-9, atol=1e-9, equal_nan=True)
+    assert np.allclose(
+        run(name, target, references)[order], moved, rtol=1e-9, atol=1e-9, equal_nan=True
+    )
 
 
 @EVERY
 def test_a_sample_that_is_there_twice_gets_the_same_score_twice(name):
-    target, references = (s.select(samples=np.r_[:90, 3, 80:90]) for s in gaussian(10, 80, population=20).hold_out(0))
+    target, references = (
+        s.select(samples=np.r_[:90, 3, 80:90]) for s in gaussian(10, 80, population=20).hold_out(0)
+    )
     score = run(name, target, references)
     assert score[3] == score[90]
 
@@ -75,7 +92,16 @@ def test_attacks_do_not_depend_on_how_many_samples_fit_one_block(name, monkeypat
 
 @pytest.mark.parametrize(
     "name",
-    ["attack_r", "attack_r_lattice", "lira_global", "lira_shrunk", "lira_per_sample", "lira_offline", "nig", "nig_offline"],
+    [
+        "attack_r",
+        "attack_r_lattice",
+        "lira_global",
+        "lira_shrunk",
+        "lira_per_sample",
+        "lira_offline",
+        "nig",
+        "nig_offline",
+    ],
 )
 def test_moving_all_margins_of_a_sample_together_changes_no_score(name):
     target, references = gaussian(10, 200).hold_out(0)
@@ -85,7 +111,16 @@ def test_moving_all_margins_of_a_sample_together_changes_no_score(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["attack_r_lattice", "lira_global", "lira_shrunk", "lira_per_sample", "lira_offline", "nig", "nig_offline"]
+    "name",
+    [
+        "attack_r_lattice",
+        "lira_global",
+        "lira_shrunk",
+        "lira_per_sample",
+        "lira_offline",
+        "nig",
+        "nig_offline",
+    ],
 )
 def test_scaling_all_margins_changes_no_score(name):
     target, references = gaussian(10, 200).hold_out(0)
@@ -95,7 +130,9 @@ def test_scaling_all_margins_changes_no_score(name):
 
 def test_moving_all_log_confidences_of_a_sample_together_leaves_watson_unchanged():
     world = gaussian(8, 100)
-    phi = -np.log(np.expm1(world.loss + np.random.default_rng(0).uniform(0, 5, 100)))  # log p = -softplus(-phi), moved
+    phi = -np.log(
+        np.expm1(world.loss + np.random.default_rng(0).uniform(0, 5, 100))
+    )  # log p = -softplus(-phi), moved
     plain, moved = (attacks.watson(*w.hold_out(0)) for w in (world, replace(world, margin=phi)))
     assert np.allclose(plain, moved, rtol=1e-9, atol=1e-9)
 
@@ -105,7 +142,9 @@ def test_moving_all_log_confidences_of_a_sample_together_leaves_watson_unchanged
 def test_extreme_margins_give_finite_scores(name, size):
     rng = np.random.default_rng(0)
     member = pairs(8, 60, 10)
-    phi = rng.choice([-size, -0.1 * size, 0.0, 0.1 * size, size], size=(8, 1, 70)) + rng.normal(size=(8, 1, 70))
+    phi = rng.choice([-size, -0.1 * size, 0.0, 0.1 * size, size], size=(8, 1, 70)) + rng.normal(
+        size=(8, 1, 70)
+    )
     target, references = signals(phi, member, population=np.arange(70) >= 60).hold_out(0)
     assert np.isfinite(run(name, target, references)[:60]).all()
 
@@ -113,7 +152,9 @@ def test_extreme_margins_give_finite_scores(name, size):
 @EVERY
 def test_equal_logits_everywhere_give_finite_scores_that_tell_nothing_about_a_sample(name):
     member = pairs(8, 60, 10)
-    world = Signals.from_logits(np.zeros((8, 70, 5)), np.arange(70) % 5, member, population=np.arange(70) >= 60)
+    world = Signals.from_logits(
+        np.zeros((8, 70, 5)), np.arange(70) % 5, member, population=np.arange(70) >= 60
+    )
     score = run(name, *world.hold_out(0))[:60]
     assert np.isfinite(score).all()
     if name not in LEARNED:
@@ -124,15 +165,21 @@ def test_equal_logits_everywhere_give_finite_scores_that_tell_nothing_about_a_sa
 def test_one_class_that_is_never_predicted_gives_finite_scores(name):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(8, 120, 3)) - 60 * (np.arange(3) == 2)
-    world = Signals.from_logits(logits, np.arange(120) % 3, pairs(8, 100, 20), population=np.arange(120) >= 100)
+    world = Signals.from_logits(
+        logits, np.arange(120) % 3, pairs(8, 100, 20), population=np.arange(120) >= 100
+    )
     assert np.isfinite(run(name, *world.hold_out(0))[:100]).all()
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "fused"])  # which fits a model to samples
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if n != "fused"]
+)  # which fits a model to samples
 def test_two_samples_are_enough(name):
     phi = np.random.default_rng(0).normal(size=(8, 3))
     mask = np.array([[True, False, False], [False, True, False]] * 4)
-    world = signals(phi, mask, labels=np.array([0, 1, 0]), population=np.array([False, False, True]))
+    world = signals(
+        phi, mask, labels=np.array([0, 1, 0]), population=np.array([False, False, True])
+    )
     target, references = world.select(models=[0]), world.select(models=np.arange(2, 8))
     assert np.isfinite(run(name, target, references)[:2]).all()
 
@@ -148,7 +195,10 @@ def null_z(name, models, worlds, *, keep_mate=False, **options):
     aucs = []
     for seed in range(worlds):
         scores = attacks.score(
-            name, gaussian(models, samples, delta=0.0, seed=seed, **options), targets=[0], keep_mate=keep_mate
+            name,
+            gaussian(models, samples, delta=0.0, seed=seed, **options),
+            targets=[0],
+            keep_mate=keep_mate,
         )
         aucs.append(auc(scores.value[0], scores.member[0]))
     return (np.mean(aucs) - 0.5) / (null_se(samples // 2, samples // 2) / np.sqrt(worlds))
@@ -194,7 +244,13 @@ def test_the_suite_leaves_out_what_the_references_cannot_support():
         assert any(n.startswith("lira") for n in names) == (k >= 2)
         assert all(attacks.suite(k)[n] is attacks.ATTACKS[n] for n in names)
     assert set(attacks.suite(0)) == {"loss", "correctness", "attack_p"}
-    assert [next(iter(attacks.suite(k))) for k in (1, 2, 5, 16, 32)] == ["rmia", "rmia", "rmia", "nig", per_sample]
+    assert [next(iter(attacks.suite(k))) for k in (1, 2, 5, 16, 32)] == [
+        "rmia",
+        "rmia",
+        "rmia",
+        "nig",
+        per_sample,
+    ]
     assert next(iter(attacks.suite(0))) == "loss" and attacks.literature(0) == attacks.suite(0)
     assert list(attacks.literature(5))[: len(attacks.suite(5))] == list(attacks.suite(5))
     with pytest.raises(ValueError, match="k=-1"):
@@ -226,7 +282,9 @@ def test_the_joint_attack_sees_members_that_are_answered_with_less_noise_and_the
 
 def test_the_joint_attack_finds_nothing_where_nothing_leaks_and_sees_a_plain_leak_too():
     null, leaky = (attacks.score("lira_joint", answers(1.0, leak, seed=3)) for leak in (0.0, 1.0))
-    assert abs(auc(null.value.ravel(), null.member.ravel()) - 0.5) < 3 * null_se(300, 300) / np.sqrt(6)
+    assert abs(auc(null.value.ravel(), null.member.ravel()) - 0.5) < 3 * null_se(
+        300, 300
+    ) / np.sqrt(6)
     assert auc(leaky.value.ravel(), leaky.member.ravel()) > 0.7
 
 

@@ -28,7 +28,9 @@ def uneven(queries=1, population=0, seed=0):
     member = rng.random(world.member.shape) < 0.5
     member[1], member[2] = True, False
     member[:, world.population] = False
-    return replace(world, member=member).select(models=[0]), replace(world, member=member).select(models=np.arange(1, 8))
+    return replace(world, member=member).select(models=[0]), replace(world, member=member).select(
+        models=np.arange(1, 8)
+    )
 
 
 def sides_of(references, i, phi):
@@ -65,12 +67,17 @@ def test_the_lattice_has_one_value_more_than_references_and_ties_count_as_at_lea
 
 def test_with_one_reference_shift_and_watson_are_plain_differences():
     world = gaussian(2, 50)
-    target, reference = world.select(models=[0]), replace(world.select(models=[1]), member=np.zeros((1, 50), bool))
+    target, reference = (
+        world.select(models=[0]),
+        replace(world.select(models=[1]), member=np.zeros((1, 50), bool)),
+    )
     difference = target.margin[0, 0] - reference.margin[0, 0]
     assert np.array_equal(attacks.attack_r(target, reference), difference)
     assert np.array_equal(attacks.watson(target, reference, signal="margin"), difference)
     assert np.allclose(
-        attacks.watson(target, reference), log_expit(target.margin[0, 0]) - log_expit(reference.margin[0, 0]), **CLOSE
+        attacks.watson(target, reference),
+        log_expit(target.margin[0, 0]) - log_expit(reference.margin[0, 0]),
+        **CLOSE,
     )
 
 
@@ -78,7 +85,9 @@ def test_with_one_reference_shift_and_watson_are_plain_differences():
 @pytest.mark.parametrize("centre", ["mean", "median"])
 def test_watson_equals_a_loop_over_samples(signal, centre):
     target, references = uneven()
-    read = {"loss": log_expit, "margin": np.asarray, "confidence": lambda x: np.exp(log_expit(x))}[signal]
+    read = {"loss": log_expit, "margin": np.asarray, "confidence": lambda x: np.exp(log_expit(x))}[
+        signal
+    ]
     for refs in ("out", "all"):
         score = attacks.watson(target, references, signal=signal, centre=centre, refs=refs)
         for i in range(30):
@@ -89,7 +98,10 @@ def test_watson_equals_a_loop_over_samples(signal, centre):
 
 def test_watson_on_margins_of_all_references_is_attack_r():
     target, references = uneven()
-    assert np.array_equal(attacks.watson(target, references, signal="margin", refs="all"), attacks.attack_r(target, references))
+    assert np.array_equal(
+        attacks.watson(target, references, signal="margin", refs="all"),
+        attacks.attack_r(target, references),
+    )
 
 
 def test_watson_warns_when_calibration_changed_nothing():
@@ -106,7 +118,12 @@ def rmia_twin(target, references, *, offline=False, a=0.3):
     for i, x in enumerate(phi_t):
         inside, outside = sides_of(references, i, phi)
         if offline or not len(inside):
-            pbar = logsumexp([np.log((1 + a) / 2) + lme(log_expit(outside)), np.log((1 - a) / 2) if a < 1 else -np.inf])
+            pbar = logsumexp(
+                [
+                    np.log((1 + a) / 2) + lme(log_expit(outside)),
+                    np.log((1 - a) / 2) if a < 1 else -np.inf,
+                ]
+            )
         else:
             pbar = logsumexp([lme(log_expit(inside)), lme(log_expit(outside))]) - np.log(2)
         out[i] = log_expit(x) - pbar
@@ -118,7 +135,9 @@ def rmia_twin(target, references, *, offline=False, a=0.3):
 def test_rmia_equals_a_loop_over_samples(offline, a):
     target, references = uneven(population=10)
     assert np.allclose(
-        attacks.rmia(target, references, offline=offline, a=a), rmia_twin(target, references, offline=offline, a=a), **CLOSE
+        attacks.rmia(target, references, offline=offline, a=a),
+        rmia_twin(target, references, offline=offline, a=a),
+        **CLOSE,
     )
 
 
@@ -130,7 +149,9 @@ def test_the_count_form_equals_the_comparison_of_every_pair(gamma, strict, offli
     u = rmia_twin(target, references, offline=offline)
     ahead = u[:, None] - u[target.population] - np.log(gamma)
     twin = ((ahead > 1e-12) if strict else (ahead >= -1e-12)).mean(1)
-    score = attacks.rmia(target, references, form="count", gamma=gamma, strict=strict, offline=offline)
+    score = attacks.rmia(
+        target, references, form="count", gamma=gamma, strict=strict, offline=offline
+    )
     off = np.abs(score - twin)[:200]
     assert off.max() <= 1 / 80 + 1e-12 and (off > 1e-12).mean() <= (0.001 if gamma != 1 else 0)
 
@@ -142,7 +163,9 @@ def test_roc_vertices_of_the_count_form_are_vertices_of_the_ratio():
 
     def vertices(score):
         score = score[:300]
-        return {(int((member & (score >= v)).sum()), int((~member & (score >= v)).sum())) for v in score}
+        return {
+            (int((member & (score >= v)).sum()), int((~member & (score >= v)).sum())) for v in score
+        }
 
     ratio = vertices(attacks.rmia(target, references))
     for gamma in (1, 2, 8):
@@ -156,7 +179,10 @@ def test_the_count_form_approaches_the_ratio_as_the_population_grows():
     exact = auc(attacks.rmia(target, references)[:1000], member)
     gap = []
     for population in (10, 20_000):
-        few = [signals_.select(samples=np.arange(1000 + population)) for signals_ in (target, references)]
+        few = [
+            signals_.select(samples=np.arange(1000 + population))
+            for signals_ in (target, references)
+        ]
         gap.append(abs(auc(attacks.rmia(*few, form="count")[:1000], member) - exact))
     assert gap[1] < 2e-4 < gap[0]
 
@@ -164,17 +190,26 @@ def test_the_count_form_approaches_the_ratio_as_the_population_grows():
 @pytest.mark.parametrize("strict", [True, False])
 def test_the_vote_form_takes_the_majority_of_queries_for_each_pair(strict):
     target, references = gaussian(6, 20, queries=4, population=9, draws="augment").hold_out(0)
-    u = np.array([rmia_twin(target.select(queries=[q]), references.select(queries=[q])) for q in range(4)])
+    u = np.array(
+        [rmia_twin(target.select(queries=[q]), references.select(queries=[q])) for q in range(4)]
+    )
     score = attacks.rmia(target, references, form="vote", gamma=1.1, strict=strict)
     for i in range(29):
-        majority = [sum(u[q, i] - u[q, z] > np.log(1.1) for q in range(4)) > 2 for z in np.flatnonzero(target.population)]
+        majority = [
+            sum(u[q, i] - u[q, z] > np.log(1.1) for q in range(4)) > 2
+            for z in np.flatnonzero(target.population)
+        ]
         assert score[i] == pytest.approx(np.mean(majority), abs=1e-12)
 
 
 def test_rmia_averages_the_log_ratio_over_queries_when_asked_and_the_confidence_by_default():
     target, references = gaussian(6, 20, queries=4, draws="augment").hold_out(0)
-    per_query = [rmia_twin(target.select(queries=[q]), references.select(queries=[q])) for q in range(4)]
-    assert np.allclose(attacks.rmia(target, references, combine="llr"), np.mean(per_query, 0), **CLOSE)
+    per_query = [
+        rmia_twin(target.select(queries=[q]), references.select(queries=[q])) for q in range(4)
+    ]
+    assert np.allclose(
+        attacks.rmia(target, references, combine="llr"), np.mean(per_query, 0), **CLOSE
+    )
     p_t, p = (np.exp(log_expit(s.margin)).mean(1) for s in (target, references))
     assert np.allclose(attacks.rmia(target, references), np.log(p_t[0] / p.mean(0)), **CLOSE)
 
@@ -222,14 +257,20 @@ def test_saturated_samples_keep_the_order_of_exact_arithmetic():
 @pytest.mark.parametrize("offline", [False, True])
 def test_the_saturation_safe_form_is_the_plain_form_where_nothing_saturates(offline):
     target, references = gaussian(10, 500, difficulty=1.0).hold_out(0)
-    difference = attacks.rmia(target, references, offline=offline) - rmia_twin(target, references, offline=offline)
+    difference = attacks.rmia(target, references, offline=offline) - rmia_twin(
+        target, references, offline=offline
+    )
     assert np.abs(difference).max() < 4e-14
 
 
 def base_twin(target, references, *, offline=False, alpha=1.0):
     phi = references.margin[:, 0]
-    among = [phi[~references.member[:, i], i] if offline else phi[:, i] for i in range(phi.shape[1])]
-    return log_expit(target.margin[0, 0]) - (alpha if offline else 1) * np.array([lme(log_expit(x)) for x in among])
+    among = [
+        phi[~references.member[:, i], i] if offline else phi[:, i] for i in range(phi.shape[1])
+    ]
+    return log_expit(target.margin[0, 0]) - (alpha if offline else 1) * np.array(
+        [lme(log_expit(x)) for x in among]
+    )
 
 
 @pytest.mark.parametrize(("offline", "alpha"), [(False, 1.0), (True, 1.0), (True, 0.33)])
@@ -247,7 +288,9 @@ def test_base_is_exactly_rmia_when_the_sides_are_equal_and_differs_when_not():
         target, references = gaussian(models, 100).hold_out(0)
         assert np.array_equal(attacks.base(target, references), attacks.rmia(target, references))
         assert np.allclose(
-            attacks.base(target, references, offline=True), attacks.rmia(target, references, offline=True, a=1), **CLOSE
+            attacks.base(target, references, offline=True),
+            attacks.rmia(target, references, offline=True, a=1),
+            **CLOSE,
         )
     target, references = uneven()
     assert not np.allclose(attacks.base(target, references), attacks.rmia(target, references))
@@ -285,7 +328,8 @@ def test_population_samples_never_count_as_missing_a_side():
 
 
 @pytest.mark.parametrize(
-    "options", [{"a": 1.2}, {"a": -0.1}, {"gamma": 0}, {"trim": 0.5}, {"form": "counts"}, {"combine": "mean"}]
+    "options",
+    [{"a": 1.2}, {"a": -0.1}, {"gamma": 0}, {"trim": 0.5}, {"form": "counts"}, {"combine": "mean"}],
 )
 def test_rmia_refuses_options_outside_their_range(options):
     with pytest.raises(ValueError):

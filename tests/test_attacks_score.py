@@ -32,7 +32,9 @@ def test_the_order_of_targets_does_not_matter():
 
 def test_one_target_may_be_given_as_a_number():
     world = gaussian(8, 50)
-    assert np.array_equal(attacks.score("rmia", world, targets=3).value, attacks.score("rmia", world).value[3:4])
+    assert np.array_equal(
+        attacks.score("rmia", world, targets=3).value, attacks.score("rmia", world).value[3:4]
+    )
 
 
 def test_scoring_leaves_the_signals_as_they_were():
@@ -54,7 +56,9 @@ def test_the_references_that_an_attack_sees_are_the_pool_without_the_pair():
     for t, (member, masks, margins) in enumerate(seen):
         rows = [m for m in range(8) if m // 2 != t // 2]
         assert member is None
-        assert np.array_equal(masks, world.member[rows]) and np.array_equal(margins, world.margin[rows])
+        assert np.array_equal(masks, world.member[rows]) and np.array_equal(
+            margins, world.margin[rows]
+        )
 
 
 def test_pairs_are_numbered_by_content_wherever_mates_stand():
@@ -71,8 +75,12 @@ def test_accuracy_and_loss_are_those_of_members_and_of_non_members():
             assert scores.accuracy[t, column] == pytest.approx(
                 np.mean([world.correct[t, q, i] for q in range(3) for i in rows])
             )
-            assert scores.loss[t, column] == pytest.approx(np.mean([world.loss[t, q, i] for q in range(3) for i in rows]))
-    assert np.isnan(attacks.score("loss", attacks.align(world)).loss).all()  # aligned margins are no longer log-odds
+            assert scores.loss[t, column] == pytest.approx(
+                np.mean([world.loss[t, q, i] for q in range(3) for i in rows])
+            )
+    assert np.isnan(
+        attacks.score("loss", attacks.align(world)).loss
+    ).all()  # aligned margins are no longer log-odds
     last = attacks.score("loss", replace(world, draws="steps"))
     assert last.loss[0, 0] == pytest.approx(world.loss[0, 2, world.member[0]].mean())
 
@@ -84,7 +92,9 @@ def test_references_of_another_pool_lose_the_targets_mask_and_its_complement():
     poisoned[2:4] = np.nan  # same masks as target 2 and its mate
     scores = attacks.score("rmia", world, replace(other, margin=poisoned), targets=[2])
     rows = [0, 1, 4, 5, 6, 7]
-    assert np.array_equal(scores.value[0], attacks.rmia(world.select(models=[2]), other.select(models=rows)))
+    assert np.array_equal(
+        scores.value[0], attacks.rmia(world.select(models=[2]), other.select(models=rows))
+    )
     assert scores.info["k"] == 3
 
 
@@ -123,7 +133,10 @@ def test_in_a_bernoulli_design_samples_without_a_side_are_unscored_and_the_share
     sides = np.minimum(references.sum(0), (~references).sum(0))
     assert scores.info["k"] == int(np.median(sides)) == 2
     assert lacking.any() and np.array_equal(np.isnan(scores.value[0]), lacking)
-    assert f"{lacking.mean():.2%} of the samples unscored: no reference on one side" in scores.info["flags"]
+    assert (
+        f"{lacking.mean():.2%} of the samples unscored: no reference on one side"
+        in scores.info["flags"]
+    )
 
 
 def test_a_balanced_design_without_pairs_is_flagged():
@@ -141,7 +154,10 @@ def test_info_names_the_attack_its_options_and_its_queries():
     assert (info["k"], info["queries"], info["draws"], info["combine"]) == (2, 3, "augment", "llr")
     assert info["keys"] == {"target": "abc", "references": "abc"}
     assert info["flags"] == ["lira has 2 references on a side: rmia and nig are steadier below 4"]
-    assert attacks.score(partial(attacks.lira, variance="global"), world).info["attack"] == "lira_global"
+    assert (
+        attacks.score(partial(attacks.lira, variance="global"), world).info["attack"]
+        == "lira_global"
+    )
     custom = attacks.score(partial(attacks.rmia, a=0.6, combine="margin"), world).info
     assert custom["attack"] == "rmia(a=0.6, combine='margin')" and custom["combine"] == "margin"
     assert attacks.score("rmia", world).info["combine"] == "logmeanp"
@@ -158,7 +174,9 @@ def test_bad_requests_are_refused_in_one_line():
     with pytest.raises(ValueError, match="one target"):
         attacks.rmia(world, world)
     with pytest.raises(ValueError, match="target was queried 1 times, the references 3 times"):
-        attacks.score("rmia", world, replace(gaussian(6, 40, queries=3, draws="augment"), labels=world.labels))
+        attacks.score(
+            "rmia", world, replace(gaussian(6, 40, queries=3, draws="augment"), labels=world.labels)
+        )
     other = gaussian(6, 30)
     with pytest.raises(ValueError, match="only shokri and song_mittal learn from other samples"):
         attacks.score("rmia", world, other)
@@ -193,16 +211,35 @@ def test_two_readouts_of_spiking_networks_are_flagged_as_two_scales():
 
 def test_references_that_were_asked_by_another_plan_are_flagged_with_what_differs():
     world = gaussian(8, 40, queries=3, draws="dropout")
-    plan = {"queries": 3, "input_dropout": 0.3, "augment": False, "seed": 0, "noise": None, "temperature": 1.0}
+    plan = {
+        "queries": 3,
+        "input_dropout": 0.3,
+        "augment": False,
+        "seed": 0,
+        "noise": None,
+        "temperature": 1.0,
+    }
 
     def flags(target, references, **shape):
         ours, theirs = (replace(world, info=plan | changes) for changes in (target, references))
         return attacks.score("attack_r", ours, theirs).info["flags"]
 
-    assert flags({}, {}) == flags({"noise": False}, {"mask_scope": "query", "per_step": False}) == []
-    assert flags({"mask_scope": "step"}, {}) == ["targets asked with mask_scope step, references with query: not one plan"]
-    assert flags({}, {"per_step": "instant"}) == ["targets asked with per_step False, references with instant: not one plan"]
-    for name, value in {"input_dropout": 0.5, "augment": "flip", "seed": 1, "noise": True, "temperature": 2.0}.items():
+    assert (
+        flags({}, {}) == flags({"noise": False}, {"mask_scope": "query", "per_step": False}) == []
+    )
+    assert flags({"mask_scope": "step"}, {}) == [
+        "targets asked with mask_scope step, references with query: not one plan"
+    ]
+    assert flags({}, {"per_step": "instant"}) == [
+        "targets asked with per_step False, references with instant: not one plan"
+    ]
+    for name, value in {
+        "input_dropout": 0.5,
+        "augment": "flip",
+        "seed": 1,
+        "noise": True,
+        "temperature": 2.0,
+    }.items():
         expected = f"targets asked with {name} {plan[name]}, references with {value}: not one plan"
         assert flags({}, {name: value}) == [expected]
     assert len(flags({"seed": 1, "mask_scope": "step"}, {})) == 2
@@ -215,10 +252,14 @@ def test_a_plan_has_as_many_queries_as_were_kept():
     few = replace(many.select(queries=slice(0, 2)), info={"queries": 2})
     assert attacks.score("rmia", few, many.select(queries=slice(0, 2))).info["flags"] == []
     flags = attacks.score(lambda target, references: np.zeros(40), few, many).info["flags"]
-    assert flags == ["targets asked with queries 2, references with 3: not one plan"]  # the attacks here refuse it
+    assert flags == [
+        "targets asked with queries 2, references with 3: not one plan"
+    ]  # the attacks here refuse it
 
 
 def test_answers_after_every_time_step_are_flagged_as_a_stronger_attacker():
     world = gaussian(8, 40, queries=3, draws="steps")
-    assert attacks.score("rmia", world).info["flags"] == ["answers after every time step: a stronger attacker"]
+    assert attacks.score("rmia", world).info["flags"] == [
+        "answers after every time step: a stronger attacker"
+    ]
     assert attacks.score("rmia", replace(world, draws="dropout")).info["flags"] == []

@@ -18,8 +18,12 @@ def test_loss_by_margin_and_by_loss_have_the_same_auc():
     world = gaussian(samples=500)
     target, _ = world.hold_out(0)
     member = world.member[0]
-    assert auc(attacks.loss(target), member) == auc(attacks.loss(target, signal="loss"), member) > 0.6
-    assert np.allclose(attacks.loss(target, signal="loss"), log_expit(target.margin[0, 0]), rtol=1e-13, atol=0)
+    assert (
+        auc(attacks.loss(target), member) == auc(attacks.loss(target, signal="loss"), member) > 0.6
+    )
+    assert np.allclose(
+        attacks.loss(target, signal="loss"), log_expit(target.margin[0, 0]), rtol=1e-13, atol=0
+    )
 
 
 def test_the_margin_still_ranks_where_the_loss_has_saturated():
@@ -37,7 +41,9 @@ def test_the_threshold_form_is_one_vertex_of_the_roc():
     assert np.allclose(shifted, tau - target.loss[0, 0], rtol=1e-12)
     assert np.allclose(attacks.loss(target, threshold=tau), shifted)
     caught = shifted >= 0
-    vertices = {((score >= v) & member).sum() * 1000 + ((score >= v) & ~member).sum() for v in score}
+    vertices = {
+        ((score >= v) & member).sum() * 1000 + ((score >= v) & ~member).sum() for v in score
+    }
     assert (caught & member).sum() * 1000 + (caught & ~member).sum() in vertices
 
 
@@ -58,7 +64,9 @@ def test_the_population_form_is_the_share_of_population_samples_below(strict, ex
     score = attacks.attack_p(target, form="population", strict=strict, exclude_self=exclude_self)
     for i, x in enumerate(phi):
         others = [phi[j] for j in np.flatnonzero(world.population) if not (exclude_self and j == i)]
-        assert score[i] == pytest.approx(np.mean([z < x if strict else z <= x for z in others]), abs=1e-15)
+        assert score[i] == pytest.approx(
+            np.mean([z < x if strict else z <= x for z in others]), abs=1e-15
+        )
     assert (np.diff(score[:60][np.argsort(phi[:60])]) >= 0).all()
 
 
@@ -67,7 +75,10 @@ def test_the_population_form_approaches_the_continuous_auc_as_the_population_gro
     target, member = world.select(models=[0]), world.member[0, :1000]
     exact = auc(attacks.attack_p(target)[:1000], member)
     few = target.select(samples=np.r_[:1010])
-    gap = [abs(auc(attacks.attack_p(t, form="population")[:1000], member) - exact) for t in (few, target)]
+    gap = [
+        abs(auc(attacks.attack_p(t, form="population")[:1000], member) - exact)
+        for t in (few, target)
+    ]
     assert gap[1] < 2e-4 < gap[0]
 
 
@@ -92,15 +103,22 @@ def test_votes_with_references_are_the_difference_of_smoothed_log_odds():
     target, references = world.hold_out(0)
     score = attacks.vote(target, references)
     for i in range(40):
-        right = [int(references.correct[m, :, i].sum()) for m in range(4) if not references.member[m, i]]
-        odds = [np.log((n + 0.5) / (5 - n + 0.5)) for n in (int(target.correct[0, :, i].sum()), *right)]
+        right = [
+            int(references.correct[m, :, i].sum()) for m in range(4) if not references.member[m, i]
+        ]
+        odds = [
+            np.log((n + 0.5) / (5 - n + 0.5)) for n in (int(target.correct[0, :, i].sum()), *right)
+        ]
         assert score[i] == pytest.approx(odds[0] - np.mean(odds[1:]), abs=1e-12)
 
 
 def test_votes_ignore_monotone_transforms_of_the_logits_and_grow_with_every_vote():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(1, 7, 30, 4)), rng.integers(0, 4, 30)
-    plain, bent = (Signals.from_logits(z, labels, draws="augment") for z in (logits, np.exp(logits) + logits**3))
+    plain, bent = (
+        Signals.from_logits(z, labels, draws="augment")
+        for z in (logits, np.exp(logits) + logits**3)
+    )
     assert np.array_equal(attacks.vote(plain), attacks.vote(bent))
     ladder = votes(np.arange(6)[None, :, None] < np.arange(7))  # sample i has i of 6 votes
     alike = votes(np.repeat(rng.random((2, 6, 1)) < 0.5, 7, axis=2), np.zeros((2, 7), bool))
@@ -155,7 +173,9 @@ def test_quantile_alignment_undoes_any_monotone_distortion():
     world = gaussian(8, 100, population=50)
     bent = world.margin.copy()
     bent[2] = np.sinh(bent[2])
-    plain, restored = (attacks.align(w, how="quantile").margin for w in (world, replace(world, margin=bent)))
+    plain, restored = (
+        attacks.align(w, how="quantile").margin for w in (world, replace(world, margin=bent))
+    )
     assert np.array_equal(plain, restored)
 
 
@@ -168,7 +188,10 @@ def test_quantile_alignment_gives_the_populations_normal_scores():
 def test_alignment_uses_population_samples_only_and_refuses_a_model_that_answers_the_same_everywhere():
     world = gaussian(4, 100, population=50)
     louder = world.margin + 100 * ~world.population
-    assert np.allclose(attacks.align(replace(world, margin=louder)).margin[..., 100:], attacks.align(world).margin[..., 100:])
+    assert np.allclose(
+        attacks.align(replace(world, margin=louder)).margin[..., 100:],
+        attacks.align(world).margin[..., 100:],
+    )
     with pytest.raises(ValueError, match="model 0 has margins of interquartile range 0"):
         attacks.align(replace(world, margin=np.ones_like(world.margin)))
 
@@ -176,7 +199,10 @@ def test_alignment_uses_population_samples_only_and_refuses_a_model_that_answers
 def test_softmax_of_a_two_class_model_gives_the_logit_difference_as_margin():
     logits = np.random.default_rng(0).normal(size=(1, 1, 20, 2))
     labels = np.zeros(20, int)
-    assert np.allclose(attacks.loss(Signals.from_logits(logits, labels)), logits[0, 0, :, 0] - logits[0, 0, :, 1])
     assert np.allclose(
-        np.exp(attacks.loss(Signals.from_logits(logits, labels), signal="loss")), softmax(logits[0, 0], -1)[:, 0]
+        attacks.loss(Signals.from_logits(logits, labels)), logits[0, 0, :, 0] - logits[0, 0, :, 1]
+    )
+    assert np.allclose(
+        np.exp(attacks.loss(Signals.from_logits(logits, labels), signal="loss")),
+        softmax(logits[0, 0], -1)[:, 0],
     )

@@ -31,7 +31,15 @@ def scores(value, member, pair=None) -> Scores:
     """Scores (targets, N) as `attacks.score` gives them; each target its own unit unless said otherwise."""
     value, member = np.atleast_2d(value).astype(float), np.atleast_2d(member).astype(bool)
     targets, sides = np.arange(len(value)), np.zeros((len(value), 2))
-    return Scores(value, member, targets, targets if pair is None else np.asarray(pair), sides, sides, {"attack": "a"})
+    return Scores(
+        value,
+        member,
+        targets,
+        targets if pair is None else np.asarray(pair),
+        sides,
+        sides,
+        {"attack": "a"},
+    )
 
 
 def gaussian(d, n, targets=1, seed=0) -> Scores:
@@ -85,10 +93,17 @@ SIZES = {"non_members": 999, "members": 999, "models": 8, "coins": False}
 
 
 def test_a_rate_that_ten_false_alarms_cannot_carry_is_refused_with_the_number_that_could():
-    with pytest.raises(ValueError, match=r"n0 = 999 non-members a model: 1,000 are needed.*state tpr@0.0101 or a higher rate"):
+    with pytest.raises(
+        ValueError,
+        match=r"n0 = 999 non-members a model: 1,000 are needed.*state tpr@0.0101 or a higher rate",
+    ):
         auditing.refuse_unmeasurable(ONE(["tpr@0.01>0.05"]), **SIZES)
-    auditing.refuse_unmeasurable(ONE(["tpr@0.01>0.05", "tpr@0.0101>0.05"]), **{**SIZES, "non_members": 1000})
-    auditing.refuse_unmeasurable(ONE(["tpr@0.0101>0.05"]), **SIZES)  # what the message advises is taken
+    auditing.refuse_unmeasurable(
+        ONE(["tpr@0.01>0.05", "tpr@0.0101>0.05"]), **{**SIZES, "non_members": 1000}
+    )
+    auditing.refuse_unmeasurable(
+        ONE(["tpr@0.0101>0.05"]), **SIZES
+    )  # what the message advises is taken
 
 
 def test_a_limit_on_a_rate_that_even_all_members_found_would_not_exceed_is_refused():
@@ -102,7 +117,9 @@ def test_epsilon_wants_coins_and_a_limit_that_right_guesses_about_all_would_exce
     with pytest.raises(ValueError, match="needs a fair coin per image"):
         auditing.refuse_unmeasurable(ONE(["epsilon>1"]), **SIZES, audited=2000)
     coins = {**SIZES, "coins": True, "audited": 2000}
-    q = (0.05 / (6 * 4)) ** (1 / 8000)  # q^m = alpha at delta 0; four of eight models are audited together
+    q = (0.05 / (6 * 4)) ** (
+        1 / 8000
+    )  # q^m = alpha at delta 0; four of eight models are audited together
     most = math.log(q / (1 - q))
     auditing.refuse_unmeasurable(ONE([f"epsilon>{most - 0.01}"]), **coins, delta=0)
     with pytest.raises(ValueError, match="can never be exceeded: right guesses about all 8,000"):
@@ -118,33 +135,55 @@ def test_epsilon_wants_coins_and_a_limit_that_right_guesses_about_all_would_exce
             1,
             r"on 2 models \(1 pair\): its threshold is set on other targets; train 6 models \(3 pairs\) or",
         ),
-        ("advantage>0.1", 4, 1, r"on 4 models \(1 pair\)"),  # twice the same split: four models, one unit
+        (
+            "advantage>0.1",
+            4,
+            1,
+            r"on 4 models \(1 pair\)",
+        ),  # twice the same split: four models, one unit
         ("advantage>0.1", 4, 2, r"on 4 models \(2 pairs\)"),
-        ("auc>0.6", 4, None, r"on 4 models \(2 pairs\): its interval over so few is too wide to decide; train 6 models"),
+        (
+            "auc>0.6",
+            4,
+            None,
+            r"on 4 models \(2 pairs\): its interval over so few is too wide to decide; train 6 models",
+        ),
         ("tpr@0.1>0.3", 4, 2, r"on 4 models \(2 pairs\)"),
         ("auc>0.6", 2, 2, r"on 2 models \(2 training sets\).*train 3 models or more"),
     ],
 )
-def test_a_limit_on_too_few_pairs_is_refused_with_the_number_of_models_that_could_decide(text, models, units, says):
+def test_a_limit_on_too_few_pairs_is_refused_with_the_number_of_models_that_could_decide(
+    text, models, units, says
+):
     with pytest.raises(ValueError, match=says) as error:
         auditing.refuse_unmeasurable(ONE([text]), **{**SIZES, "models": models}, units=units)
     assert "\n" not in str(error.value)
     for enough in (6, 8):
         auditing.refuse_unmeasurable(ONE([text]), **{**SIZES, "models": enough})
-    auditing.refuse_unmeasurable(ONE(["auc>0.6"]), **{**SIZES, "models": 2})  # one pair: the samples' own interval
-    auditing.refuse_unmeasurable(ONE(["epsilon>0.1"]), **{**SIZES, "models": 2, "coins": True}, audited=2000)
+    auditing.refuse_unmeasurable(
+        ONE(["auc>0.6"]), **{**SIZES, "models": 2}
+    )  # one pair: the samples' own interval
+    auditing.refuse_unmeasurable(
+        ONE(["epsilon>0.1"]), **{**SIZES, "models": 2, "coins": True}, audited=2000
+    )
 
 
 def test_two_pairs_would_not_decide_even_a_perfect_attack_among_six():
     found = gaussian(3.0, 200, targets=4)
-    moved = replace(found, value=np.where(np.arange(4)[:, None] < 2, found.value, gaussian(1.0, 200, targets=4).value))
+    moved = replace(
+        found,
+        value=np.where(np.arange(4)[:, None] < 2, found.value, gaussian(1.0, 200, targets=4).value),
+    )
     (verdict,) = auditing.judge(ONE(["auc>0.5"]), {f"a{i}": moved for i in range(6)})
     assert verdict.outcome == "not established" and verdict.value > 0.8
 
 
 def test_the_members_promised_before_training_are_there_afterwards():
     for n in (100, 1001):
-        assert auditing.fewest(n, "pairs") == pairs(2, n, np.zeros(n, int), np.random.default_rng(0)).sum(1).min()
+        assert (
+            auditing.fewest(n, "pairs")
+            == pairs(2, n, np.zeros(n, int), np.random.default_rng(0)).sum(1).min()
+        )
         coins = bernoulli(2000, n, None, np.random.default_rng(0)).sum(1)
         assert coins.min() > auditing.fewest(n, "bernoulli") > n // 2 - 3 * np.sqrt(n)
 
@@ -155,16 +194,25 @@ def test_the_members_promised_before_training_are_there_afterwards():
 @pytest.mark.parametrize("attacks", [1, 6])
 def test_a_perfect_attack_exceeds_a_rate_up_to_the_exact_lower_end_shared_by_all_attacks(attacks):
     member = np.arange(200) < 100
-    found = {f"a{i}": scores(np.where(member, 2.0, 1.0) + 1e-3 * np.arange(200), member) for i in range(attacks)}
+    found = {
+        f"a{i}": scores(np.where(member, 2.0, 1.0) + 1e-3 * np.arange(200), member)
+        for i in range(attacks)
+    }
     low = (0.025 / attacks) ** (1 / 100)  # Clopper-Pearson by hand: 100 of 100
     above, below = auditing.judge(ONE([f"tpr@0.1>{low - 1e-4}", f"tpr@0.1>{low + 1e-4}"]), found)
     assert above.outcome == "exceeded" and below.outcome == "not established"
-    assert above.low == pytest.approx(low, abs=1e-9) and (above.value, above.high, above.attacks) == (1, 1, attacks)
+    assert above.low == pytest.approx(low, abs=1e-9) and (
+        above.value,
+        above.high,
+        above.attacks,
+    ) == (1, 1, attacks)
 
 
 def test_a_rate_without_any_hit_is_below_a_limit_only_from_the_exact_upper_end_on():
     member = np.arange(200) < 100
-    found = {"a": scores(np.where(member, 1.0, 2.0) + 1e-3 * np.arange(200), member)}  # every member below all others
+    found = {
+        "a": scores(np.where(member, 1.0, 2.0) + 1e-3 * np.arange(200), member)
+    }  # every member below all others
     high = 1 - 0.025 ** (1 / 100)
     assert high < 0.1
     (verdict,) = auditing.judge(ONE(["tpr@0.1>0.1"]), found)
@@ -173,13 +221,27 @@ def test_a_rate_without_any_hit_is_below_a_limit_only_from_the_exact_upper_end_o
 
 def test_a_gaussian_shift_is_judged_as_its_true_values_say():
     d, n = 1.0, 4000
-    auc, advantage, tpr = norm.cdf(d / math.sqrt(2)), 2 * norm.cdf(d / 2) - 1, norm.cdf(d + norm.ppf(0.1))
+    auc, advantage, tpr = (
+        norm.cdf(d / math.sqrt(2)),
+        2 * norm.cdf(d / 2) - 1,
+        norm.cdf(d + norm.ppf(0.1)),
+    )
     found = {"a": gaussian(d, n, targets=12)}
-    for name, true, wide in (("auc", auc, 0.03), ("advantage", advantage, 0.06), ("tpr@0.1", tpr, 0.06)):
+    for name, true, wide in (
+        ("auc", auc, 0.03),
+        ("advantage", advantage, 0.06),
+        ("tpr@0.1", tpr, 0.06),
+    ):
         stated = ONE([f"{name}>{true - wide}", f"{name}>{true}", f"{name}>{true + wide}"])
         verdicts = auditing.judge(stated, found)
-        assert [one.outcome for one in verdicts] == ["exceeded", "not established", "not exceeded"], name
-        assert verdicts[1].low < true < verdicts[1].high and verdicts[1].value == pytest.approx(true, abs=0.02)
+        assert [one.outcome for one in verdicts] == [
+            "exceeded",
+            "not established",
+            "not exceeded",
+        ], name
+        assert verdicts[1].low < true < verdicts[1].high and verdicts[1].value == pytest.approx(
+            true, abs=0.02
+        )
 
 
 @pytest.mark.slow
@@ -221,11 +283,19 @@ def test_the_advantage_is_that_of_thresholds_set_on_other_pairs():
     said = at_others(found)
     tpr, fpr = said.value[0, found.member[0]].mean(), said.value[0, ~found.member[0]].mean()
     assert tpr - fpr == pytest.approx(2 * metrics.auc(said.value[0], found.member[0]) - 1)
-    moved = replace(found, value=found.value + np.array([[5.0], [5.0], [0.0], [0.0]]))  # its own scores set no threshold
-    assert np.array_equal(at_others(moved).value[0], (moved.value[0] >= moved.value[0].min()).astype(float))
+    moved = replace(
+        found, value=found.value + np.array([[5.0], [5.0], [0.0], [0.0]])
+    )  # its own scores set no threshold
+    assert np.array_equal(
+        at_others(moved).value[0], (moved.value[0] >= moved.value[0].min()).astype(float)
+    )
     null = gaussian(0.0, 40, targets=8, seed=1)
     hindsight = metrics.summary({"a": null}, draws=50).loc["a", "advantage"]
-    assert hindsight > 0.1 > abs(auditing.judge(ONE(["advantage>0.5"]), {"a": null}, draws=50)[0].value)
+    assert (
+        hindsight
+        > 0.1
+        > abs(auditing.judge(ONE(["advantage>0.5"]), {"a": null}, draws=50)[0].value)
+    )
 
 
 def test_an_audited_epsilon_is_exceeded_or_open_and_never_not_exceeded():
@@ -234,9 +304,18 @@ def test_an_audited_epsilon_is_exceeded_or_open_and_never_not_exceeded():
     bound = max(auditing.audit(one, delta=1e-5, attempts=2).epsilon for one in found.values())
     over, open_ = auditing.judge(ONE([f"epsilon>{bound - 0.01}", f"epsilon>{bound + 0.01}"]), found)
     assert bound > 0.1 and (over.outcome, open_.outcome) == ("exceeded", "not established")
-    assert over.low == bound and math.isnan(over.high) and "nothing here bounds it from above" in open_.sentence
-    (together,) = auditing.judge(ONE(["epsilon>0.1"]), found, apart={name: auditing.apart(name, signals) for name in found})
-    assert together.low == max(auditing.audit(auditing.apart(name, signals), delta=1e-5, attempts=2).epsilon for name in found)
+    assert (
+        over.low == bound
+        and math.isnan(over.high)
+        and "nothing here bounds it from above" in open_.sentence
+    )
+    (together,) = auditing.judge(
+        ONE(["epsilon>0.1"]), found, apart={name: auditing.apart(name, signals) for name in found}
+    )
+    assert together.low == max(
+        auditing.audit(auditing.apart(name, signals), delta=1e-5, attempts=2).epsilon
+        for name in found
+    )
     assert "95 %, 2 runs together" in together.sentence and "one run" in over.sentence
 
 
@@ -254,7 +333,9 @@ def uneven(pairs_, seed, spread=0.4, n=60) -> Scores:
     rng = np.random.default_rng(seed)
     member = pairs(2 * pairs_, n, np.zeros(n, int), rng)
     shift = np.repeat(rng.normal(1, spread, pairs_), 2)[:, None]
-    return scores(rng.normal(size=member.shape) + shift * member, member, np.arange(2 * pairs_) // 2)
+    return scores(
+        rng.normal(size=member.shape) + shift * member, member, np.arange(2 * pairs_) // 2
+    )
 
 
 @pytest.mark.parametrize("many", [2, 3, 4, 10, 11])
@@ -269,22 +350,39 @@ def test_the_interval_is_never_narrower_than_students_over_pairs(many):
 
 def test_an_attack_that_leaves_a_target_without_a_side_is_left_out_named_and_paid_for():
     full = uneven(4, 1, n=200)
-    bad = replace(full, value=np.where((np.arange(8)[:, None] == 0) & ~full.member, np.nan, full.value + 9 * full.member))
+    bad = replace(
+        full,
+        value=np.where(
+            (np.arange(8)[:, None] == 0) & ~full.member, np.nan, full.value + 9 * full.member
+        ),
+    )
     gone = replace(full, value=np.where(np.arange(8)[:, None] == 0, np.nan, full.value))
     stated = ONE(["auc>0.6", "tpr@0.1>0.2", "advantage>0.1"])
     for broken in (bad, gone):
         verdicts = auditing.judge(stated, {"bad": broken, "good": full}, draws=100)
         paid = auditing.judge(stated, {"good": full, "same": full}, draws=100)
         for one, twice in zip(verdicts, paid, strict=True):
-            assert (one.attack, one.attacks, one.low, one.high) == ("good", 2, twice.low, twice.high)
+            assert (one.attack, one.attacks, one.low, one.high) == (
+                "good",
+                2,
+                twice.low,
+                twice.high,
+            )
             assert "largest of 2 attacks, good; without bad" in one.sentence
-        with pytest.raises(ValueError, match="no attack scored a member and a non-member of each model"):
+        with pytest.raises(
+            ValueError, match="no attack scored a member and a non-member of each model"
+        ):
             auditing.judge(ONE(["auc>0.6"]), {"bad": broken})
     coins = world(4, 300, leak=2.0, design=bernoulli)
     loss = score("loss", coins)
-    holes = replace(loss, value=np.where((np.arange(4)[:, None] == 0) & ~loss.member, np.nan, loss.value))
+    holes = replace(
+        loss, value=np.where((np.arange(4)[:, None] == 0) & ~loss.member, np.nan, loss.value)
+    )
     (verdict,) = auditing.judge(ONE(["epsilon>0.1"]), {"holes": holes, "loss": loss})
-    assert verdict.low == auditing.audit(loss, delta=1e-5, attempts=2).epsilon and "without holes" in verdict.sentence
+    assert (
+        verdict.low == auditing.audit(loss, delta=1e-5, attempts=2).epsilon
+        and "without holes" in verdict.sentence
+    )
 
 
 def test_an_advantage_on_one_split_has_no_other_targets():
@@ -297,8 +395,14 @@ def test_an_advantage_on_one_split_has_no_other_targets():
 
 
 def test_the_design_is_told_from_the_masks():
-    kinds = {design.__name__: auditing.design(world(8, 400, design=design)) for design in (pairs, bernoulli)}
-    assert {name: facts["kind"] for name, facts in kinds.items()} == {"pairs": "pairs", "bernoulli": "coins"}
+    kinds = {
+        design.__name__: auditing.design(world(8, 400, design=design))
+        for design in (pairs, bernoulli)
+    }
+    assert {name: facts["kind"] for name, facts in kinds.items()} == {
+        "pairs": "pairs",
+        "bernoulli": "coins",
+    }
     assert kinds["pairs"] | {"draws": ""} == {
         "kind": "pairs", "models": 8, "units": 4, "samples": 400, "audited": 400, "population": 0, "members": 200,
         "non_members": 200, "references": 3, "queries": 1, "draws": "",
@@ -315,25 +419,39 @@ def test_one_mask_is_no_coin_unless_it_was_declared_one():
     for signals in (half, world(1, 200, design=bernoulli)):
         facts = auditing.design(signals)
         assert facts["kind"] == "mask" and "coin" not in (said := auditing.in_words(facts))
-        assert said.startswith("1 model, one mask: of 200 audited samples it has ") and "models" not in said
+        assert (
+            said.startswith("1 model, one mask: of 200 audited samples it has ")
+            and "models" not in said
+        )
         with pytest.raises(ValueError, match="declared as split=bernoulli"):
-            auditing.refuse_unmeasurable(ONE(["epsilon>0.1"]), **{**SIZES, "models": 1, "coins": facts["kind"] == "coins"})
+            auditing.refuse_unmeasurable(
+                ONE(["epsilon>0.1"]), **{**SIZES, "models": 1, "coins": facts["kind"] == "coins"}
+            )
     coin = world(1, 200, design=bernoulli)
     declared = auditing.design(coin, "bernoulli")
-    assert declared["kind"] == "coins" and auditing.in_words(declared).startswith("1 model, a fair coin for every sample")
+    assert declared["kind"] == "coins" and auditing.in_words(declared).startswith(
+        "1 model, a fair coin for every sample"
+    )
     assert auditing.design(replace(coin, info={"split": "bernoulli"}))["kind"] == "coins"
 
 
 def test_a_wide_interval_around_one_half_is_no_evidence_of_a_coin():
     signals = world(4, 60)
-    table = metrics.summary({name: score(name, signals) for name in ("loss", "attack_p")}, draws=100)
+    table = metrics.summary(
+        {name: score(name, signals) for name in ("loss", "attack_p")}, draws=100
+    )
     said = auditing.headline(table, True, auditing.design(signals))
     assert table.loc["max", "auc_low"] < 0.5 < table.loc["max", "auc_high"]
     assert "cannot tell" in said and "coin" not in said and "4 targets (2 pairs)" in said
 
 
 def test_strict_json_has_null_for_what_is_no_number():
-    odd = {"a": np.float64("nan"), 1: (np.int64(3), np.inf), "b": np.array([True, False]), "c": {"d": np.str_("x")}}
+    odd = {
+        "a": np.float64("nan"),
+        1: (np.int64(3), np.inf),
+        "b": np.array([True, False]),
+        "c": {"d": np.str_("x")},
+    }
     assert json.loads(json.dumps(strict(odd), allow_nan=False)) == {
         "a": None,
         "1": [3, None],
@@ -345,8 +463,12 @@ def test_strict_json_has_null_for_what_is_no_number():
 def test_the_headline_follows_the_interval():
     for leak, words in ((2.0, "tells members from non-members"), (0.0, "no better than a coin")):
         signals = world(8, 300, leak=leak)
-        table = metrics.summary({name: score(name, signals) for name in ("loss", "rmia")}, draws=100)
-        assert words in auditing.headline(table, True) and "n0 = 150" in auditing.headline(table, True)
+        table = metrics.summary(
+            {name: score(name, signals) for name in ("loss", "rmia")}, draws=100
+        )
+        assert words in auditing.headline(table, True) and "n0 = 150" in auditing.headline(
+            table, True
+        )
         assert "FAILED" in auditing.headline(table, False)
 
 
@@ -384,12 +506,16 @@ def test_outputs_come_back_as_signals_of_the_same_logits(tmp_path):
     given = arrays()
     x = np.random.default_rng(1).integers(0, 256, (60, 5, 4, 3), np.uint8)
     names = np.array(["a", "b", "c"])
-    found = auditing.read_outputs(saved(tmp_path, member=given["member"].astype(int), images=x, classes=names))
+    found = auditing.read_outputs(
+        saved(tmp_path, member=given["member"].astype(int), images=x, classes=names)
+    )
     z, y = given["logits"], given["labels"]
     margin = z[:, np.arange(60), y] - np.log(np.exp(z).sum(2) - np.exp(z[:, np.arange(60), y]))
     np.testing.assert_allclose(found.signals.margin[:, 0], margin, rtol=1e-10)
     assert np.array_equal(found.signals.member, given["member"]) and found.signals.draws == "plain"
-    assert found.classes == ("a", "b", "c") and np.array_equal(found.images, x.transpose(0, 3, 1, 2))
+    assert found.classes == ("a", "b", "c") and np.array_equal(
+        found.images, x.transpose(0, 3, 1, 2)
+    )
     score("rmia", found.signals)
 
 
@@ -397,12 +523,22 @@ def test_several_queries_one_model_and_a_population_are_taken(tmp_path):
     given = arrays()
     many = np.stack([given["logits"], given["logits"] + 0.1], axis=1)
     assert auditing.read_outputs(saved(tmp_path, logits=many)).signals.draws == "noise"
-    assert auditing.read_outputs(saved(tmp_path, logits=many, draws=np.array("augment"))).signals.draws == "augment"
-    one = auditing.read_outputs(saved(tmp_path, logits=given["logits"][:1], member=given["member"][0]))
+    assert (
+        auditing.read_outputs(saved(tmp_path, logits=many, draws=np.array("augment"))).signals.draws
+        == "augment"
+    )
+    one = auditing.read_outputs(
+        saved(tmp_path, logits=given["logits"][:1], member=given["member"][0])
+    )
     assert one.signals.member.shape == (1, 60)
     aside = np.arange(60) >= 50
     member = given["member"] & ~aside
-    assert auditing.read_outputs(saved(tmp_path, member=member, population=aside)).signals.population.sum() == 10
+    assert (
+        auditing.read_outputs(
+            saved(tmp_path, member=member, population=aside)
+        ).signals.population.sum()
+        == 10
+    )
 
 
 def test_tensors_are_not_needed_to_read_outputs(tmp_path):
@@ -636,8 +772,19 @@ def options(**changes) -> Namespace:
 
 
 def test_options_become_parameters_of_the_notebook():
-    given = command.parameters(options(model="a:b", data="d", epochs=3, models=8, parameter=["lr=0.1"], fail_if=["auc > .6"]))
-    wanted = {"model": "a:b", "dataset": "d", "epochs": "3", "num_models": "8", "lr": "0.1", "fail_if": '["auc>0.6"]'}
+    given = command.parameters(
+        options(
+            model="a:b", data="d", epochs=3, models=8, parameter=["lr=0.1"], fail_if=["auc > .6"]
+        )
+    )
+    wanted = {
+        "model": "a:b",
+        "dataset": "d",
+        "epochs": "3",
+        "num_models": "8",
+        "lr": "0.1",
+        "fail_if": '["auc>0.6"]',
+    }
     assert dict(given) == wanted
 
 
@@ -655,7 +802,9 @@ def test_options_become_parameters_of_the_notebook():
         (["--model", "a:b", "--data", "d", "--models", "many"], "invalid int value"),
     ],
 )
-def test_bad_options_are_one_line_and_status_two_before_anything_runs(words, says, tmp_path, monkeypatch, capsys):
+def test_bad_options_are_one_line_and_status_two_before_anything_runs(
+    words, says, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     try:
         code = main(["audit", *words])
@@ -679,7 +828,9 @@ def test_bad_options_are_one_line_and_status_two_before_anything_runs(words, say
         (["--pool", "4c", "-p", "fail_if=['auc"], "not YAML"),
     ],
 )  # fmt: skip
-def test_a_parameter_that_would_change_nothing_or_came_twice_is_refused_in_one_line(words, says, tmp_path, monkeypatch, capsys):
+def test_a_parameter_that_would_change_nothing_or_came_twice_is_refused_in_one_line(
+    words, says, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert main(["audit", *words]) == 2
     said = capsys.readouterr().err
@@ -688,18 +839,40 @@ def test_a_parameter_that_would_change_nothing_or_came_twice_is_refused_in_one_l
 
 def test_limits_from_both_places_are_merged():
     given = command.parameters(
-        options(pool="4c", parameter=["fail_if=['auc>0.55', 'auc>0.9']"], fail_if=["auc>0.9", "tpr@0.1>0.2"])
+        options(
+            pool="4c",
+            parameter=["fail_if=['auc>0.55', 'auc>0.9']"],
+            fail_if=["auc>0.9", "tpr@0.1>0.2"],
+        )
     )
     assert json.loads(dict(given)["fail_if"]) == ["auc>0.55", "auc>0.9", "tpr@0.1>0.2"]
-    assert json.loads(dict(command.parameters(options(pool="4c", parameter=["fail_if=auc>0.7"])))["fail_if"]) == ["auc>0.7"]
+    assert json.loads(
+        dict(command.parameters(options(pool="4c", parameter=["fail_if=auc>0.7"])))["fail_if"]
+    ) == ["auc>0.7"]
 
 
 def test_every_parameter_of_the_notebook_is_known_to_apply_or_not_and_only_those_that_do_are_recorded():
     file = notebooks.find_notebook(command.NOTEBOOK, notebooks.folders(None))
-    declared = {name: parameter.default for name, parameter in notebooks.read_parameters(file).items()}
-    always = {"fail_if", "attacks", "delta", "draws", "self_test_draws", "shown", "results", "force", "mode"}
+    declared = {
+        name: parameter.default for name, parameter in notebooks.read_parameters(file).items()
+    }
+    always = {
+        "fail_if",
+        "attacks",
+        "delta",
+        "draws",
+        "self_test_draws",
+        "shown",
+        "results",
+        "force",
+        "mode",
+    }
     assert always | {"model", "logits", "pool", *MAKING, *ASKING} == set(declared)
-    for changes, applying in (({"logits": "x.npz"}, {"logits"}), ({"pool": "4c"}, {"pool", *ASKING}), ({}, {*MAKING, *ASKING})):
+    for changes, applying in (
+        ({"logits": "x.npz"}, {"logits"}),
+        ({"pool": "4c"}, {"pool", *ASKING}),
+        ({}, {*MAKING, *ASKING}),
+    ):
         assert set(auditing.provenance(declared | changes)["parameters"]) == always | applying
 
 
@@ -710,6 +883,9 @@ def test_a_builders_file_is_found_without_importing_the_package_around_it(tmp_pa
     (tmp_path / "loose").mkdir()
     (tmp_path / "loose/net.py").write_text("xyz = 1\n")
     monkeypatch.chdir(tmp_path)
-    for builder, file in (("fragile.inner.net:make", "fragile/inner/net.py"), ("loose.net:make", "loose/net.py")):
+    for builder, file in (
+        ("fragile.inner.net:make", "fragile/inner/net.py"),
+        ("loose.net:make", "loose/net.py"),
+    ):
         assert runner._stamp(builder) == store.sha256_of(tmp_path / file)
     assert runner._stamp("fragile.absent:make") is None and runner._stamp("sys:exit") is None

@@ -35,15 +35,24 @@ def world(rng, *, pairs=3, samples=400, shift=0.0):
 
 @pytest.mark.parametrize(("counts", "wanted"), PUBLISHED)
 def test_counts_give_the_known_lower_bounds(counts, wanted):
-    assert epsilon_lower(**dict(zip(COUNTS, counts, strict=True))) == pytest.approx(wanted, abs=6e-5)
+    assert epsilon_lower(**dict(zip(COUNTS, counts, strict=True))) == pytest.approx(
+        wanted, abs=6e-5
+    )
 
 
 def test_both_bounds_agree_with_computed_tables():
     if not (folder := os.environ.get("MIA_NB_GOLDEN")):
         pytest.skip("MIA_NB_GOLDEN is not set")
     for case in json.loads((Path(folder) / "audit.json").read_text())["tpr_fpr_lower_bounds"]:
-        counts = {"tp": case["tp"], "positives": case["P"], "fp": case["fp"], "negatives": case["N"]}
-        assert epsilon_lower(**counts, delta=case["delta"]) == pytest.approx(case["eps_lower_cp"], abs=1e-9)
+        counts = {
+            "tp": case["tp"],
+            "positives": case["P"],
+            "fp": case["fp"],
+            "negatives": case["N"],
+        }
+        assert epsilon_lower(**counts, delta=case["delta"]) == pytest.approx(
+            case["eps_lower_cp"], abs=1e-9
+        )
         assert mu_lower(**counts) == pytest.approx(case["mu_lower_cp"], abs=1e-9)
 
 
@@ -53,12 +62,16 @@ def test_the_bound_is_its_formula_on_quantiles_of_beta_distributions():
     wanted = max(np.log((low - delta) / high), np.log((1 - delta - high) / (1 - low)))
     counts = {"tp": tp, "positives": positives, "fp": fp, "negatives": negatives}
     assert epsilon_lower(**counts, delta=delta, confidence=0.9) == pytest.approx(wanted, rel=1e-12)
-    assert mu_lower(**counts, confidence=0.9) == pytest.approx(norm.ppf(low) - norm.ppf(high), rel=1e-12)
+    assert mu_lower(**counts, confidence=0.9) == pytest.approx(
+        norm.ppf(low) - norm.ppf(high), rel=1e-12
+    )
 
 
 def test_an_attack_that_spares_members_counts_by_its_true_negatives():
     few_missed = epsilon_lower(tp=1000, positives=1000, fp=500, negatives=1000, delta=0)
-    assert few_missed == pytest.approx(np.log((1 - beta.ppf(0.975, 501, 500)) / (1 - 0.025 ** (1 / 1000))), rel=1e-9)
+    assert few_missed == pytest.approx(
+        np.log((1 - beta.ppf(0.975, 501, 500)) / (1 - 0.025 ** (1 / 1000))), rel=1e-9
+    )
 
 
 def test_the_bound_exceeds_the_truth_of_randomised_response_in_at_most_five_percent_of_runs():
@@ -73,7 +86,11 @@ def test_the_bound_exceeds_the_truth_of_randomised_response_in_at_most_five_perc
 def test_a_random_score_gives_zero_in_at_least_95_percent_of_targets():
     rng, positive, targets = np.random.default_rng(1), 0, 0
     for _ in range(60):
-        best = population_level(world(rng), fpr=(0.01, 0.1), delta=1e-5).groupby("target")["epsilon"].max()
+        best = (
+            population_level(world(rng), fpr=(0.01, 0.1), delta=1e-5)
+            .groupby("target")["epsilon"]
+            .max()
+        )
         positive, targets = positive + (best > 0).sum(), targets + len(best)
     assert positive <= targets * 0.05
 
@@ -83,11 +100,16 @@ def test_thresholds_come_from_other_targets_and_never_from_the_mate():
     before = population_level(scores, delta=1e-5)
     changed = scores.value.copy()
     changed[1] += 100.0  # the first target's mate
-    after = population_level(Scores(changed, *(getattr(scores, n) for n in list(scores.__dict__)[1:])), delta=1e-5)
+    after = population_level(
+        Scores(changed, *(getattr(scores, n) for n in list(scores.__dict__)[1:])), delta=1e-5
+    )
     first = before["target"] == 0
     assert (before["source"] == OTHER_TARGETS).all()
     np.testing.assert_array_equal(before.loc[first, "threshold"], after.loc[first, "threshold"])
-    assert (before.loc[before["target"] == 2, "threshold"].values != after.loc[after["target"] == 2, "threshold"].values).any()
+    assert (
+        before.loc[before["target"] == 2, "threshold"].values
+        != after.loc[after["target"] == 2, "threshold"].values
+    ).any()
 
 
 def test_with_one_pair_one_half_of_the_samples_sets_the_threshold_and_the_other_is_counted():
@@ -100,9 +122,13 @@ def test_with_one_pair_one_half_of_the_samples_sets_the_threshold_and_the_other_
 
 def test_each_row_pays_for_the_number_of_preset_rates():
     scores = world(np.random.default_rng(4), shift=1.0)
-    alone, several = (population_level(scores, fpr=f, delta=1e-5) for f in ((0.1,), (0.001, 0.01, 0.1)))
+    alone, several = (
+        population_level(scores, fpr=f, delta=1e-5) for f in ((0.1,), (0.001, 0.01, 0.1))
+    )
     several = several[several["fpr"] == 0.1]
-    assert alone["alpha"].to_list() == pytest.approx([0.05] * 6) and several["alpha"].to_list() == pytest.approx([0.05 / 3] * 6)
+    assert alone["alpha"].to_list() == pytest.approx([0.05] * 6) and several[
+        "alpha"
+    ].to_list() == pytest.approx([0.05 / 3] * 6)
     assert (alone["epsilon"].values > several["epsilon"].values).all()
     assert set(several["label"]) == {"population-level"}
 

@@ -8,7 +8,13 @@ import pytest
 from scipy.stats import norm
 
 from mia_nb.attacks import score
-from mia_nb.auditing.canaries import KINDS, canary_arrays, canary_labels, canary_member, canary_rates
+from mia_nb.auditing.canaries import (
+    KINDS,
+    canary_arrays,
+    canary_labels,
+    canary_member,
+    canary_rates,
+)
 from mia_nb.auditing.one_run import audit, check_bernoulli
 from mia_nb.auditing.result import design
 from mia_nb.auditing.vulnerable import null_scores, vulnerability
@@ -37,7 +43,9 @@ def test_every_canary_label_is_wrong_and_uniform_over_the_other_classes():
 def test_canaries_are_made_of_few_samples_and_leave_the_others_as_they_are(images, kind):
     x, y = images
     population = np.arange(1000) < 200
-    new_x, new_y, canary = canary_arrays(x, y, 10, kind=kind, share=0.02, population=population, seed=3)
+    new_x, new_y, canary = canary_arrays(
+        x, y, 10, kind=kind, share=0.02, population=population, seed=3
+    )
     assert canary.sum() == 16 and not (canary & population).any()
     assert (new_x[~canary] == x[~canary]).all() and (new_y[~canary] == y[~canary]).all()
     again = canary_arrays(x, y, 10, kind=kind, share=0.02, population=population, seed=3)
@@ -56,7 +64,9 @@ def test_a_near_duplicate_lies_beside_a_sample_that_stays_and_contradicts_its_la
     interior = (slice(None), slice(1, -1), slice(1, -1))
     for copy, label in zip(new_x[canary], new_y[canary], strict=True):
         moved = [np.roll(x, s, a)[:, *interior] for s, a in ((1, 2), (-1, 2), (1, 3), (-1, 3))]
-        gaps = np.stack([np.abs(m.astype(int) - copy[interior].astype(int)).mean((1, 2, 3)) for m in moved]).min(0)
+        gaps = np.stack(
+            [np.abs(m.astype(int) - copy[interior].astype(int)).mean((1, 2, 3)) for m in moved]
+        ).min(0)
         twin = int(gaps.argmin())
         assert gaps[twin] < 4 < np.sort(gaps)[1] and not canary[twin] and label != y[twin]
 
@@ -75,7 +85,9 @@ def test_coins_decide_on_canaries_only_and_others_are_in_every_model():
     check_bernoulli(member[:, canary])
     with pytest.raises(ValueError, match="fair coins"):
         check_bernoulli(member[:, ~population])
-    assert (canary_member(14, canary, population=population)[:12] == member).all()  # a larger pool keeps its rows
+    assert (
+        canary_member(14, canary, population=population)[:12] == member
+    ).all()  # a larger pool keeps its rows
 
 
 def test_pairs_are_complements_on_the_canaries():
@@ -83,7 +95,9 @@ def test_pairs_are_complements_on_the_canaries():
     member = canary_member(6, canary, design="pairs")
     assert (member[::2, canary] == ~member[1::2, canary]).all() and member[:, ~canary].all()
     assert set(member[:, canary].sum(1)) == {50, 51}
-    assert abs(canary_member(400, canary, design="pairs")[::2, canary].mean() - 0.5) < 5 * 0.5 / np.sqrt(200 * 101)
+    assert abs(
+        canary_member(400, canary, design="pairs")[::2, canary].mean() - 0.5
+    ) < 5 * 0.5 / np.sqrt(200 * 101)
 
 
 def world(rng, *, targets=8, canaries=200, others=800, shift=1.5, sway=0.0):
@@ -92,7 +106,9 @@ def world(rng, *, targets=8, canaries=200, others=800, shift=1.5, sway=0.0):
     noise = np.sqrt(sway) * rng.standard_normal(canaries + others)
     value = noise + np.sqrt(1 - sway) * rng.standard_normal(member.shape) + shift * member
     side, rows = np.zeros((targets, 2)), np.arange(targets)
-    return Scores(value, member, rows, rows, side, side, {"attack": "lira"}), np.arange(canaries + others) < canaries
+    return Scores(value, member, rows, rows, side, side, {"attack": "lira"}), np.arange(
+        canaries + others
+    ) < canaries
 
 
 def test_rates_are_those_of_pooled_canaries_with_exact_intervals():
@@ -100,16 +116,32 @@ def test_rates_are_those_of_pooled_canaries_with_exact_intervals():
     table = canary_rates(scores, canary=canary, fpr=(0.01, 0.1), kind="mislabelled", draws=50)
     pooled = tpr_at(scores.value[:, canary].ravel(), scores.member[:, canary].ravel(), 0.1)
     row = table.iloc[1]
-    assert (row["tpr"], row["tp"], row["n1"], row["fp"]) == (pooled.tpr, pooled.tp, pooled.n1, pooled.fp)
-    assert (row["exact_low"], row["exact_high"]) == pytest.approx([float(e) for e in clopper_pearson(pooled.tp, pooled.n1)])
-    assert row["share"] == pytest.approx(pooled.n1 / (pooled.n1 + 8 * 800)) and "more than 2%" in row["flag"]
+    assert (row["tpr"], row["tp"], row["n1"], row["fp"]) == (
+        pooled.tpr,
+        pooled.tp,
+        pooled.n1,
+        pooled.fp,
+    )
+    assert (row["exact_low"], row["exact_high"]) == pytest.approx(
+        [float(e) for e in clopper_pearson(pooled.tp, pooled.n1)]
+    )
+    assert (
+        row["share"] == pytest.approx(pooled.n1 / (pooled.n1 + 8 * 800))
+        and "more than 2%" in row["flag"]
+    )
     assert (row["canaries"], row["targets"], row["kind"]) == (200, 8, "mislabelled")
-    assert not table.iloc[0]["measurable"] and table.iloc[1]["measurable"]  # about 800 trials: 8 allowed at 1 %
+    assert (
+        not table.iloc[0]["measurable"] and table.iloc[1]["measurable"]
+    )  # about 800 trials: 8 allowed at 1 %
 
 
 def test_equal_infinite_scores_are_one_block_in_every_draw():
     member = np.arange(80) % 2 == 0
-    for value in (np.full((2, 80), -np.inf), np.full((2, 80), np.inf), np.where(member, np.inf, -np.inf)[None].repeat(2, 0)):
+    for value in (
+        np.full((2, 80), -np.inf),
+        np.full((2, 80), np.inf),
+        np.where(member, np.inf, -np.inf)[None].repeat(2, 0),
+    ):
         scores, _ = world(np.random.default_rng(0), targets=2, canaries=80, others=0)
         scores = replace(scores, value=value, member=np.tile(member, (2, 1)))
         (row,) = canary_rates(scores, fpr=(0.1,)).to_dict("records")
@@ -121,7 +153,9 @@ def test_intervals_widen_when_trials_of_one_canary_hang_together():
     width = {}
     for sway in (0.0, 0.9):
         scores, canary = world(np.random.default_rng(2), sway=sway)
-        one_unit = replace(scores, pair=np.zeros(8, int))  # targets stay as they are: what canaries add
+        one_unit = replace(
+            scores, pair=np.zeros(8, int)
+        )  # targets stay as they are: what canaries add
         row = canary_rates(one_unit, canary=canary, fpr=(0.1,), draws=300).iloc[0]
         width[sway] = row["cluster_high"] - row["cluster_low"]
         assert row["low"] <= row["tpr"] <= row["high"]
@@ -151,10 +185,15 @@ def test_intervals_cover_the_rate_of_targets_that_differ():
     for _ in range(60):
         shift = rng.normal(1.5, 0.7, (8, 1))
         scores, _ = world(rng, canaries=400, others=0, shift=shift)
-        rows = [canary_rates(s, fpr=(0.1,), draws=100).iloc[0] for s in (scores, replace(scores, pair=np.zeros(8, int)))]
+        rows = [
+            canary_rates(s, fpr=(0.1,), draws=100).iloc[0]
+            for s in (scores, replace(scores, pair=np.zeros(8, int)))
+        ]
         covered += rows[0]["low"] <= truth <= rows[0]["high"]
         around += rows[1]["low"] <= truth <= rows[1]["high"]
-    assert covered >= 60 * 0.95 - 3 * np.sqrt(60 * 0.95 * 0.05) > around  # one unit: the interval of these models
+    assert (
+        covered >= 60 * 0.95 - 3 * np.sqrt(60 * 0.95 * 0.05) > around
+    )  # one unit: the interval of these models
 
 
 def test_only_canaries_with_a_score_are_counted():
@@ -167,14 +206,18 @@ def test_only_canaries_with_a_score_are_counted():
 def test_outliers_have_labels_drawn_from_all_classes():
     x, y = np.zeros((4000, 1, 2, 2), np.uint8), np.zeros(4000, int)
     _, new, canary = canary_arrays(x, y, 5, kind="ood", share=0.5)
-    assert (abs(np.bincount(new[canary], minlength=5) - 400) < 5 * np.sqrt(400)).all() and not new[~canary].any()
+    assert (abs(np.bincount(new[canary], minlength=5) - 400) < 5 * np.sqrt(400)).all() and not new[
+        ~canary
+    ].any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whole_numbers_of_any_kind_are_images_and_anything_else_is_refused(images, kind):
     x, y = images
     wide = canary_arrays(x.astype(np.int64), y, 10, kind=kind)
-    assert wide[0].dtype == np.uint8 and all(map(np.array_equal, wide, canary_arrays(x, y, 10, kind=kind)))
+    assert wide[0].dtype == np.uint8 and all(
+        map(np.array_equal, wide, canary_arrays(x, y, 10, kind=kind))
+    )
     for wrong in (x / 255, x.astype(float), x.astype(int) + 1, x.astype(int) - 1, x > 9):
         with pytest.raises(ValueError, match="wanted whole numbers from 0 to 255"):
             canary_arrays(wrong, y, 10, kind=kind)
@@ -204,7 +247,9 @@ def canary_signals(seed, models=8, canaries=60, others=300, design="pairs"):
     member = canary_member(models, canary, design=design, population=population, seed=seed)
     margin = rng.normal(0, 2, len(canary)) + rng.standard_normal(member.shape)
     logits = np.stack([margin, np.zeros_like(margin)], -1)
-    return Signals.from_logits(logits, np.zeros(len(canary), int), member, population=population), canary
+    return Signals.from_logits(
+        logits, np.zeros(len(canary), int), member, population=population
+    ), canary
 
 
 def test_mates_among_canaries_are_mates_although_all_other_samples_are_in_both():
@@ -215,7 +260,11 @@ def test_mates_among_canaries_are_mates_although_all_other_samples_are_in_both()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             whole = score("lira_global", signals)
-        assert whole.pair.tolist() == units(signals.member[:, ~signals.population]).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert (
+            whole.pair.tolist()
+            == units(signals.member[:, ~signals.population]).tolist()
+            == [0, 0, 1, 1, 2, 2, 3, 3]
+        )
         assert np.array_equal(signals.hold_out(1)[1].margin, signals.margin[2:])
         rows = zip(whole.value[:, :60], whole.member[:, :60], strict=True)
         found += [auc(value, member) for value, member in rows]
@@ -228,15 +277,26 @@ def test_canaries_scored_whole_have_the_references_that_they_have_alone():
     alone = signals.select(samples=canary | signals.population)
     for attack in ("attack_r", "rmia"):
         assert np.array_equal(score(attack, signals).value[:, :60], score(attack, alone).value)
-    halves = [score("attack_r", s.select(models=[0]), s.select(models=[1, 2, 3])) for s in (signals, alone)]
-    assert np.array_equal(halves[0].value[:, :60], halves[1].value) and not halves[0].info["disjoint"]
+    halves = [
+        score("attack_r", s.select(models=[0]), s.select(models=[1, 2, 3]))
+        for s in (signals, alone)
+    ]
+    assert (
+        np.array_equal(halves[0].value[:, :60], halves[1].value) and not halves[0].info["disjoint"]
+    )
     for mask in redraw(signals, 5, np.random.default_rng(0)):
         inside = mask[:, ~signals.population]
-        assert inside[:, 60:].all() and (inside[::2, :60] == ~inside[1::2, :60]).all() and not mask[:, 360:].any()
+        assert (
+            inside[:, 60:].all()
+            and (inside[::2, :60] == ~inside[1::2, :60]).all()
+            and not mask[:, 360:].any()
+        )
         assert (inside[:, :60].sum(1) == 30).all()
     assert choose({"p=0": signals}, "attack_r", exclude=0).table["pseudo_targets"].tolist() == [6]
     assert [design(s)["kind"] for s in (signals, alone)] == ["pairs", "pairs"]
-    table = vulnerability(score("attack_r", signals), null=null_scores("attack_r", signals, draws=20))
+    table = vulnerability(
+        score("attack_r", signals), null=null_scores("attack_r", signals, draws=20)
+    )
     assert table["auc"].notna().sum() == 60
 
 

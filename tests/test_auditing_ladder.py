@@ -23,7 +23,9 @@ FIGURE = {"accountant": "gdp", "sampling": "uniform"}  # closed form: fast, and 
 def audited(shift, method="steinke", m=2000, delta=DELTA, seed=0, guesses=None):
     rng = np.random.default_rng(seed)
     coin = rng.random(m) < 0.5
-    return one_run(rng.standard_normal(m) + shift * coin, coin, delta=delta, method=method, guesses=guesses)
+    return one_run(
+        rng.standard_normal(m) + shift * coin, coin, delta=delta, method=method, guesses=guesses
+    )
 
 
 def rows(**given):
@@ -67,8 +69,15 @@ def test_the_theorem_row_gives_the_certified_and_the_local_value():
 
 
 def test_the_corollary_at_its_own_noise_gives_its_own_epsilon():
-    flow = FLOW | {"k": 128.8 / 4}  # noise_sd 128.8 for 300 iterations, T L = 1, total delta 1e-5 split evenly: 8
-    row = rows(flow=flow, nominal={"sample_rate": 0.02, "steps": 300}, lipschitz={"certified": 1.0}, **FIGURE).loc[2]
+    flow = FLOW | {
+        "k": 128.8 / 4
+    }  # noise_sd 128.8 for 300 iterations, T L = 1, total delta 1e-5 split evenly: 8
+    row = rows(
+        flow=flow,
+        nominal={"sample_rate": 0.02, "steps": 300},
+        lipschitz={"certified": 1.0},
+        **FIGURE,
+    ).loc[2]
     assert "Corollary 1 over 300 steps, total delta split evenly: 8 (certified L)" in row["method"]
     assert "outside its domain" in row["remark"] and row["epsilon"] < 1
 
@@ -86,13 +95,21 @@ def test_the_release_row_needs_a_clipped_state_and_a_certified_bound():
     assert "mu = 0.776" in row["method"] and row["epsilon"] == pytest.approx(3.2712, abs=1e-3)
     assert "over 4 queries" in rows(**given, release={"clip": 0.5, "queries": 4}).loc[3, "shown"]
     assert rows(**given).loc[3, "shown"].startswith("not given: needs clipped h0")
-    assert rows(flow=FLOW, release={"clip": 0.5}, lipschitz={"local": 1.0}).loc[3, "shown"].startswith("not given")
     assert (
-        rows(flow=FLOW | {"method": "stoch_rk4"}, lipschitz={"certified": 1.0}, release={"clip": 0.5})
+        rows(flow=FLOW, release={"clip": 0.5}, lipschitz={"local": 1.0})
+        .loc[3, "shown"]
+        .startswith("not given")
+    )
+    assert (
+        rows(
+            flow=FLOW | {"method": "stoch_rk4"}, lipschitz={"certified": 1.0}, release={"clip": 0.5}
+        )
         .loc[3, "shown"]
         .startswith("not covered (stoch_rk4")
     )
-    off = rows(flow=FLOW | {"noise_eval": False}, lipschitz={"certified": 1.0}, release={"clip": 0.5}).loc[3]
+    off = rows(
+        flow=FLOW | {"noise_eval": False}, lipschitz={"certified": 1.0}, release={"clip": 0.5}
+    ).loc[3]
     assert off["shown"] == "none (infinite)" and math.isinf(off["epsilon"])
 
 
@@ -112,8 +129,14 @@ def test_without_noise_only_the_audit_can_speak():
     for flow in (None, FLOW | {"k": 0.0}):
         table = rows(flow=flow, nominal=NOMINAL, audited=audited(3))
         assert (table.loc[[1, 2, 3], "shown"] == "not applicable (no noise in the network)").all()
-        assert table.loc[[1, 2, 3], "epsilon"].isna().all() and (table.loc[[1, 2, 3], "verdict"] == "").all()
-        assert table.loc[4, "shown"] == "none (infinite)" and table.loc[4, "verdict"] == "nothing claimed"
+        assert (
+            table.loc[[1, 2, 3], "epsilon"].isna().all()
+            and (table.loc[[1, 2, 3], "verdict"] == "").all()
+        )
+        assert (
+            table.loc[4, "shown"] == "none (infinite)"
+            and table.loc[4, "verdict"] == "nothing claimed"
+        )
     untrained = rows(flow=FLOW | {"noise_train": False}, nominal=NOMINAL).loc[1, "shown"]
     assert untrained == "not applicable (no noise in training)"
 
@@ -123,7 +146,9 @@ def test_the_guarantee_is_that_of_dp_sgd_alone():
     row = rows(flow=FLOW, dp_sgd=spent).loc[4]
     assert row["epsilon"] == pytest.approx(0.945, abs=2e-3) and "PRV" in row["method"]
     assert row["remark"].endswith("the network's noise adds nothing")
-    assert "PRV" in rows(dp_sgd=spent, accountant="gdp").loc[4, "method"]  # never an approximation here
+    assert (
+        "PRV" in rows(dp_sgd=spent, accountant="gdp").loc[4, "method"]
+    )  # never an approximation here
 
 
 def test_an_audit_above_a_claim_refutes_it_and_one_below_says_nothing():
@@ -134,9 +159,19 @@ def test_an_audit_above_a_claim_refutes_it_and_one_below_says_nothing():
     assert record.epsilon > max(above.loc[1, "epsilon"], 1)
     assert above.loc[1, "verdict"] == above.loc[2, "verdict"] == "refuted at 95 % by row 5"
     assert above.loc[4, "verdict"] == "nothing claimed" and above.loc[5, "verdict"] == ""
-    measured = rows(flow=FLOW, nominal=weak, lipschitz={"certified": 1e-4}, audited=record, **FIGURE).loc[2]
-    assert measured["verdict"].startswith("not tested") and "L of the weights at the end" in measured["remark"]
-    below = rows(flow=FLOW | {"lipschitz": 2e-3}, nominal=NOMINAL | {"steps": 1000}, audited=audited(0.5), **FIGURE)
+    measured = rows(
+        flow=FLOW, nominal=weak, lipschitz={"certified": 1e-4}, audited=record, **FIGURE
+    ).loc[2]
+    assert (
+        measured["verdict"].startswith("not tested")
+        and "L of the weights at the end" in measured["remark"]
+    )
+    below = rows(
+        flow=FLOW | {"lipschitz": 2e-3},
+        nominal=NOMINAL | {"steps": 1000},
+        audited=audited(0.5),
+        **FIGURE,
+    )
     assert below.loc[1, "verdict"] == below.loc[2, "verdict"] == "no attack found that exceeds it"
     assert (
         rows(flow=FLOW, nominal=weak, lipschitz={"local": 1e-4}, audited=record, **FIGURE)
@@ -147,9 +182,15 @@ def test_an_audit_above_a_claim_refutes_it_and_one_below_says_nothing():
 
 def test_a_claim_that_right_guesses_alone_could_not_exceed_is_not_called_unexceeded():
     perfect = audited(60)
-    most = auditing.one_run_epsilon(canaries=2000, guesses=2000, correct=2000, delta=DELTA, confidence=1 - 0.05 / 4)
-    assert 4 < perfect.epsilon < perfect.at_most == most < 6.5  # a few coins more fell IN than are guessed IN
-    table = rows(flow=FLOW, nominal=NOMINAL, audited=perfect, **FIGURE)  # 7.38 by the study's accounting
+    most = auditing.one_run_epsilon(
+        canaries=2000, guesses=2000, correct=2000, delta=DELTA, confidence=1 - 0.05 / 4
+    )
+    assert (
+        4 < perfect.epsilon < perfect.at_most == most < 6.5
+    )  # a few coins more fell IN than are guessed IN
+    table = rows(
+        flow=FLOW, nominal=NOMINAL, audited=perfect, **FIGURE
+    )  # 7.38 by the study's accounting
     assert table.loc[1, "verdict"] == "row 5 could not have exceeded it (at most 6)"
     assert "at most 6 had every guess been right" in table.loc[5, "method"]
     nothing = audited(0)
@@ -159,23 +200,44 @@ def test_a_claim_that_right_guesses_alone_could_not_exceed_is_not_called_unexcee
 
 def test_several_trainings_are_summed_in_the_guarantee_and_an_audit_is_compared_with_one():
     spent = {"noise_multiplier": 2.0, "sample_rate": 0.02048, "steps": 490}
-    one, five = (rows(dp_sgd=spent | {"trials": n}, audited=audited(0.8), accountant="rdp").loc[4] for n in (1, 5))
+    one, five = (
+        rows(dp_sgd=spent | {"trials": n}, audited=audited(0.8), accountant="rdp").loc[4]
+        for n in (1, 5)
+    )
     whole = rows(dp_sgd=spent | {"steps": 5 * 490}, accountant="rdp").loc[4, "epsilon"]
-    assert five["epsilon"] == whole > one["epsilon"] and "5 trainings, all counted as the last (one: " in five["method"]
-    assert one["epsilon"] < audited(0.8).epsilon < whole and five["verdict"] == one["verdict"] == "refuted at 95 % by row 5"
+    assert (
+        five["epsilon"] == whole > one["epsilon"]
+        and "5 trainings, all counted as the last (one: " in five["method"]
+    )
+    assert (
+        one["epsilon"] < audited(0.8).epsilon < whole
+        and five["verdict"] == one["verdict"] == "refuted at 95 % by row 5"
+    )
 
 
 CLIPPED = FLOW | {"clip": 0.5, "lipschitz": 0.0}
 
 
 def test_stored_features_of_public_networks_have_the_guarantee_of_release_and_labels():
-    assert rows(flow=CLIPPED, stored={"releases": 1, "label_epsilon": 0}).loc[4, "epsilon"] == pytest.approx(1.9931, abs=1e-4)
+    assert rows(flow=CLIPPED, stored={"releases": 1, "label_epsilon": 0}).loc[
+        4, "epsilon"
+    ] == pytest.approx(1.9931, abs=1e-4)
     epochs = rows(flow=CLIPPED, stored={"releases": 300, "label_epsilon": 0}).loc[4]
     assert epochs["epsilon"] == pytest.approx(73.62, abs=0.02) and "mu = 8.66" in epochs["method"]
-    steep = rows(flow=CLIPPED | {"lipschitz": 1.0}, stored={"releases": 1, "label_epsilon": 1}, audited=audited(8)).loc[4]
-    assert steep["epsilon"] == pytest.approx(4.2712, abs=1e-4) and steep["relation"] == "replace one record"
+    steep = rows(
+        flow=CLIPPED | {"lipschitz": 1.0},
+        stored={"releases": 1, "label_epsilon": 1},
+        audited=audited(8),
+    ).loc[4]
+    assert (
+        steep["epsilon"] == pytest.approx(4.2712, abs=1e-4)
+        and steep["relation"] == "replace one record"
+    )
     assert steep["verdict"] == "not tested by row 5, whose coins add records"
-    assert (steep["label"], steep["note"]) == (LABELS[3], NOTES[3]) and "public data alone" in steep["remark"]
+    assert (steep["label"], steep["note"]) == (
+        LABELS[3],
+        NOTES[3],
+    ) and "public data alone" in steep["remark"]
     assert rows(flow=CLIPPED, release={"queries": 1}).loc[4, "shown"] == "none (infinite)"
 
 
@@ -197,8 +259,14 @@ def test_the_printed_sum_covers_the_exact_delta_of_feature_and_label_together(cl
 )  # fmt: skip
 def test_stored_features_without_one_of_the_conditions_have_no_finite_guarantee(change, missing):
     labels = 1.0 if change else math.inf
-    row = rows(flow=CLIPPED | change, stored={"releases": 1, "label_epsilon": labels}, audited=audited(3)).loc[4]
-    assert row["shown"] == "none (infinite)" and missing in row["method"] and row["verdict"] == "nothing claimed"
+    row = rows(
+        flow=CLIPPED | change, stored={"releases": 1, "label_epsilon": labels}, audited=audited(3)
+    ).loc[4]
+    assert (
+        row["shown"] == "none (infinite)"
+        and missing in row["method"]
+        and row["verdict"] == "nothing claimed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,20 +287,33 @@ def test_what_the_ladder_does_not_know_is_refused_in_one_line(given, message):
 
 def test_what_bounds_the_released_state_is_passed_through():
     once, often = (rows(flow=CLIPPED, release={"queries": n}).loc[3, "epsilon"] for n in (1, 64))
-    assert once == pytest.approx(1.9931, abs=1e-4) and often > 10 * once  # the clip is the network's
+    assert (
+        once == pytest.approx(1.9931, abs=1e-4) and often > 10 * once
+    )  # the clip is the network's
     steep = CLIPPED | {"lipschitz": 1.0}
     falling = rows(flow=steep, release={"one_sided": -1.0}).loc[3]
-    assert falling["epsilon"] < rows(flow=steep).loc[3, "epsilon"] and "mu = 0.2652" in falling["method"]
-    far = rows(flow=FLOW, nominal=NOMINAL, lipschitz={"certified": 1.0, "distance": 52.0}, **FIGURE).loc[2]
+    assert (
+        falling["epsilon"] < rows(flow=steep).loc[3, "epsilon"]
+        and "mu = 0.2652" in falling["method"]
+    )
+    far = rows(
+        flow=FLOW, nominal=NOMINAL, lipschitz={"certified": 1.0, "distance": 52.0}, **FIGURE
+    ).loc[2]
     assert "states that enter lie up to 52 apart; the theorem takes 1 at most" in far["remark"]
 
 
 @pytest.mark.parametrize(
-    ("method", "gaussian", "refutes"), [("fdp", True, True), ("fdp", False, False), ("xiang", True, False)]
+    ("method", "gaussian", "refutes"),
+    [("fdp", True, True), ("fdp", False, False), ("xiang", True, False)],
 )
 def test_methods_refute_only_where_their_conditions_hold(method, gaussian, refutes):
     options = FIGURE if gaussian else {"accountant": "rdp"}
-    table = rows(flow=FLOW, nominal={"sample_rate": 0.001, "steps": 100}, audited=audited(8, method), **options)
+    table = rows(
+        flow=FLOW,
+        nominal={"sample_rate": 0.001, "steps": 100},
+        audited=audited(8, method),
+        **options,
+    )
     wanted = (
         "refuted at 95 % by row 5"
         if refutes
@@ -254,25 +335,41 @@ def test_a_lower_bound_is_rounded_down_and_zero_is_printed_as_zero():
     ):
         assert part in row["method"]
     assert rows(audited=record._replace(epsilon=0.0)).loc[5, "shown"] == "0"
-    assert rows(audited=record._replace(confidence=0.99)).loc[5, "note"] == "at least this, 99 % confidence"
+    assert (
+        rows(audited=record._replace(confidence=0.99)).loc[5, "note"]
+        == "at least this, 99 % confidence"
+    )
     assert rows().loc[5, "shown"] == "not audited"
 
 
 def test_no_output_and_no_line_of_the_room_says_what_must_not_be_said():
     forbidden = re.compile(
-        r"epsilon of the model|privacy budget|\bthe epsilon\b|\bsafe\b|\bsecure\b|DP-trained|leaks nothing", re.I
+        r"epsilon of the model|privacy budget|\bthe epsilon\b|\bsafe\b|\bsecure\b|DP-trained|leaks nothing",
+        re.I,
     )
     tables = [
-        rows(flow=FLOW, nominal=NOMINAL, lipschitz={"certified": 1.0, "local": 0.5}, release={"clip": 0.5}, audited=audited(0)),
-        rows(dp_sgd={"noise_multiplier": 2.0, "sample_rate": 0.02, "steps": 10}, audited=audited(3)),
+        rows(
+            flow=FLOW,
+            nominal=NOMINAL,
+            lipschitz={"certified": 1.0, "local": 0.5},
+            release={"clip": 0.5},
+            audited=audited(0),
+        ),
+        rows(
+            dp_sgd={"noise_multiplier": 2.0, "sample_rate": 0.02, "steps": 10}, audited=audited(3)
+        ),
     ]
     printed = pd.concat(tables).map(str)
     assert not [cell for cell in printed.to_numpy().ravel() if forbidden.search(cell)]
     others = printed.drop(columns=["note", "label"]).loc[[1, 2, 3, 5]]
-    assert not [cell for cell in others.to_numpy().ravel() if re.search(r"\bprivate\b|guarantee", cell)]
+    assert not [
+        cell for cell in others.to_numpy().ravel() if re.search(r"\bprivate\b|guarantee", cell)
+    ]
     for path in Path(auditing.__file__).parent.glob("*.py"):
         strings = [
-            n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+            n.value
+            for n in ast.walk(ast.parse(path.read_text()))
+            if isinstance(n, ast.Constant) and isinstance(n.value, str)
         ]
         assert not [s for s in strings if forbidden.search(s)], path.name
 
@@ -300,12 +397,22 @@ def test_an_audit_of_gaussian_trade_offs_says_nothing_about_a_corollary_that_cla
         delta=1e-5, flow=flow, nominal={"sample_rate": 0.01, "steps": 10}, lipschitz={"certified": 1e-9, "local": None},
         audited=one, accountant="gdp",
     )  # fmt: skip
-    assert table["verdict"][0].startswith("refuted") and not table["verdict"][1].startswith("refuted")
+    assert table["verdict"][0].startswith("refuted") and not table["verdict"][1].startswith(
+        "refuted"
+    )
 
 
 def test_upper_statements_are_rounded_up_and_a_missing_bound_is_none():
-    assert [number(e, up=True) for e in (8.0, 8.004, 2.9649, 0.12345, 0.0)] == ["8", "8.01", "2.97", "0.124", "0"]
+    assert [number(e, up=True) for e in (8.0, 8.004, 2.9649, 0.12345, 0.0)] == [
+        "8",
+        "8.01",
+        "2.97",
+        "0.124",
+        "0",
+    ]
     assert number(1234.2, up=True) == "1,240" and number(7.381) == "7.38"
     flow = {"k": 0.5, "steps": 16, "T": 1.0, "method": "euler"}
-    table = ladder(delta=1e-5, flow=flow, lipschitz={"certified": float("nan"), "local": float("nan")})
+    table = ladder(
+        delta=1e-5, flow=flow, lipschitz={"certified": float("nan"), "local": float("nan")}
+    )
     assert np.isnan(table["epsilon"][1])

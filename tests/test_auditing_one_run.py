@@ -64,7 +64,9 @@ def test_the_bound_from_order_statistics_agrees_with_its_paper(m, r, errors, wan
 
 
 @pytest.mark.parametrize(("m", "r", "v", "wanted", "grid_search"), FDP)
-def test_the_bound_from_gaussian_tradeoffs_agrees_with_a_published_grid_search(m, r, v, wanted, grid_search):
+def test_the_bound_from_gaussian_tradeoffs_agrees_with_a_published_grid_search(
+    m, r, v, wanted, grid_search
+):
     ours = bound(m, r, v, method="fdp")
     assert ours == pytest.approx(wanted, abs=5e-5)
     assert ours == pytest.approx(grid_search, rel=5e-3)
@@ -75,13 +77,17 @@ def test_all_three_bounds_agree_with_computed_tables():
         pytest.skip("MIA_NB_GOLDEN is not set")
     tables = json.loads((Path(folder) / "audit.json").read_text())
     for case in tables["steinke_one_run"]:
-        assert bound(case["m"], case["r"], case["v"], case["delta"]) == pytest.approx(case["eps"], abs=1e-8)
+        assert bound(case["m"], case["r"], case["v"], case["delta"]) == pytest.approx(
+            case["eps"], abs=1e-8
+        )
     for case in tables["xiang_one_run_gaussian"]:
         counts = (case["n"], case["r"], case["r"] - case["errors"], case["delta"])
         assert bound(*counts, method="xiang") == pytest.approx(case["eps_xiang"], abs=2e-6)
         assert bound(*counts) == pytest.approx(case["eps_steinke"], abs=1e-8)
         if case["eps_fdp_mahloujifar"]:
-            assert bound(*counts, method="fdp") == pytest.approx(case["eps_fdp_mahloujifar"], abs=1e-5)
+            assert bound(*counts, method="fdp") == pytest.approx(
+                case["eps_fdp_mahloujifar"], abs=1e-5
+            )
 
 
 def test_the_p_value_at_the_bound_is_alpha_by_the_formula_written_out():
@@ -154,7 +160,9 @@ def test_the_bound_by_bisection_agrees_with_the_sum_over_all_counts(m):
     for r in {1, m // 10 or 1, m // 2 or 1, m}:
         for v in {1, r, r * 9 // 10, r * 6 // 10, (r + 1) // 2, int(rng.integers(r + 1))} - {0}:
             for delta in (0.0, 1e-5, 1e-3, 0.05):
-                assert bound(m, r, v, delta) == pytest.approx(slow_steinke(m, r, v, delta), abs=1e-9), (r, v, delta)
+                assert bound(m, r, v, delta) == pytest.approx(
+                    slow_steinke(m, r, v, delta), abs=1e-9
+                ), (r, v, delta)
 
 
 def slow_fdp(m, r, v, mu, alpha=0.05):
@@ -166,7 +174,8 @@ def slow_fdp(m, r, v, mu, alpha=0.05):
 
 
 @pytest.mark.parametrize(
-    ("m", "r", "v"), [(50, 50, 33), (2000, 2000, 1060), (2000, 100, 66), (20_000, 20_000, 10_240), (900, 900, 460)]
+    ("m", "r", "v"),
+    [(50, 50, 33), (2000, 2000, 1060), (2000, 100, 66), (20_000, 20_000, 10_240), (900, 900, 460)],
 )
 def test_the_gaussian_recursion_that_stops_early_rejects_what_the_whole_one_does(m, r, v):
     found, step = _largest(_fdp_rejects(m, r, v, 0.05)), 1e-6
@@ -177,7 +186,10 @@ def test_the_gaussian_recursion_that_stops_early_rejects_what_the_whole_one_does
 @pytest.mark.parametrize("method", METHODS)
 def test_a_thousand_million_canaries_are_judged_at_once(method):
     m, start = 10**9, perf_counter()
-    few = [bound(m, r, v, 1e-11, method=method) for r, v in ((m, 6 * 10**8), (10**6, 10**6), (m, 5 * 10**8))]
+    few = [
+        bound(m, r, v, 1e-11, method=method)
+        for r, v in ((m, 6 * 10**8), (10**6, 10**6), (m, 5 * 10**8))
+    ]
     assert perf_counter() - start < 1
     assert few[0] > 0.4 and few[1] > 5 and few[2] == 0
     # thirty standard deviations above chance
@@ -214,10 +226,15 @@ def test_the_preset_numbers_of_guesses_pay_for_each_other():
     coin = rng.random(2000) < 0.5
     score = rng.standard_normal(2000) + 2 * coin
     record = one_run(score, coin, delta=1e-5)
-    each = [one_run(score, coin, delta=1e-5, guesses=round(g * 2000), confidence=1 - 0.05 / 4) for g in GRID]
+    each = [
+        one_run(score, coin, delta=1e-5, guesses=round(g * 2000), confidence=1 - 0.05 / 4)
+        for g in GRID
+    ]
     assert record.epsilon == max(one.epsilon for one in each) > 0
     assert record.alpha == pytest.approx(0.05 / 4) and record.label == "at least"
-    assert record.epsilon < max(one_run(score, coin, delta=1e-5, guesses=round(g * 2000)).epsilon for g in GRID)
+    assert record.epsilon < max(
+        one_run(score, coin, delta=1e-5, guesses=round(g * 2000)).epsilon for g in GRID
+    )
 
 
 def test_numbers_of_guesses_that_could_certify_nothing_do_not_make_the_others_pay():
@@ -226,10 +243,14 @@ def test_numbers_of_guesses_that_could_certify_nothing_do_not_make_the_others_pa
     coin = rng.random(160) < 0.5
     record = one_run(rng.standard_normal(160) + 2 * coin, coin, delta=0)
     assert record.tried == (8, 40, 160) and record.alpha == pytest.approx(0.05 / 3)
-    assert record.at_most == max(bound(160, r, r, delta=0, confidence=1 - 0.05 / 3) for r in (8, 40, 160))
+    assert record.at_most == max(
+        bound(160, r, r, delta=0, confidence=1 - 0.05 / 3) for r in (8, 40, 160)
+    )
     for m, alpha, delta, method in product((3, 10, 100, 3000), (0.05, 1e-4), (1e-5, 1e-3), METHODS):
         tried = numbers_tried(m, alpha, delta, method)
-        most = [bound(m, r, r, delta, confidence=1 - alpha / len(tried), method=method) for r in tried]
+        most = [
+            bound(m, r, r, delta, confidence=1 - alpha / len(tried), method=method) for r in tried
+        ]
         assert min(most) > 0 or tried == (m,), (m, alpha, delta, method)
         assert len(set(tried)) == len(tried) and tried[-1] == m
     assert numbers_tried(120, 0.05, 0.0) == (6, 30, 120)  # 0.05 / 4 < 2^-6 < 0.05 / 3
@@ -238,7 +259,12 @@ def test_numbers_of_guesses_that_could_certify_nothing_do_not_make_the_others_pa
 
 def test_the_number_of_guesses_is_fixed_before_any_coin_is_seen():
     rng = np.random.default_rng(11)
-    seen = {one_run(rng.standard_normal(120) + s * 3 * (c := rng.random(120) < 0.5), c, delta=1e-5).tried for s in range(8)}
+    seen = {
+        one_run(
+            rng.standard_normal(120) + s * 3 * (c := rng.random(120) < 0.5), c, delta=1e-5
+        ).tried
+        for s in range(8)
+    }
     assert len(seen) == 1
 
 
@@ -249,8 +275,13 @@ def test_a_bound_of_zero_names_the_most_guesses_and_not_one_that_was_right():
 
 
 def test_scores_that_are_all_equal_give_no_more_than_chance():
-    coin = np.arange(1000) < 500  # sorted by membership: an order of the canaries that must not help
-    correct = [one_run(np.zeros(1000), coin, delta=1e-5, guesses=200, seed=seed).correct for seed in range(30)]
+    coin = (
+        np.arange(1000) < 500
+    )  # sorted by membership: an order of the canaries that must not help
+    correct = [
+        one_run(np.zeros(1000), coin, delta=1e-5, guesses=200, seed=seed).correct
+        for seed in range(30)
+    ]
     assert abs(np.mean(correct) - 100) < 4 * np.sqrt(200 / 4 / 30) and np.std(correct) > 2
 
 
@@ -276,32 +307,52 @@ def pool(rng, targets=6, samples=600, shift=0.0):
     member = rng.random((targets, samples)) < 0.5
     value = rng.standard_normal(member.shape) + np.broadcast_to(shift, targets)[:, None] * member
     side = np.zeros((targets, 2))
-    return Scores(value, member, np.arange(targets) * 3, np.arange(targets), side, side, {"attack": "rmia"})
+    return Scores(
+        value, member, np.arange(targets) * 3, np.arange(targets), side, side, {"attack": "rmia"}
+    )
 
 
 def test_the_audit_reports_the_leaking_target_after_correction():
     scores = pool(np.random.default_rng(6), shift=[0, 0, 0, 3, 0, 0])
     record = audit(scores, delta=1e-5, attempts=2)
     assert record.target == 9 and record.epsilon > 1 and record.attack == "rmia"
-    assert record.alpha == pytest.approx(0.05 / (6 * 2 * 3)) and record.tried == (30, 150, 600)  # 6 could certify nothing
+    assert record.alpha == pytest.approx(0.05 / (6 * 2 * 3)) and record.tried == (
+        30,
+        150,
+        600,
+    )  # 6 could certify nothing
     alone = one_run(scores.value[3], scores.member[3], delta=1e-5, confidence=1 - 0.05 / 12)
-    assert (record.epsilon, record.guesses, record.correct) == (alone.epsilon, alone.guesses, alone.correct)
+    assert (record.epsilon, record.guesses, record.correct) == (
+        alone.epsilon,
+        alone.guesses,
+        alone.correct,
+    )
     assert record.targets["target"].to_list() == [0, 3, 6, 9, 12, 15]
     assert audit(scores, delta=1e-5).epsilon > record.epsilon
 
 
 def test_audits_of_targets_that_leak_nothing_are_zero_in_95_percent_of_pools():
-    found = sum(audit(pool(np.random.default_rng(seed), samples=300), delta=1e-5).epsilon > 0 for seed in range(100))
+    found = sum(
+        audit(pool(np.random.default_rng(seed), samples=300), delta=1e-5).epsilon > 0
+        for seed in range(100)
+    )
     assert found <= 5 + 2 * np.sqrt(100 * 0.05 * 0.95)
 
 
 def test_fixed_samples_are_kept_out_of_an_audit_by_naming_the_canaries():
     scores = pool(np.random.default_rng(7), shift=2.0)
     fixed = np.ones((6, 900), bool)
-    planted = replace(scores, value=np.hstack([scores.value, fixed * 9.0]), member=np.hstack([scores.member, fixed]))
+    planted = replace(
+        scores,
+        value=np.hstack([scores.value, fixed * 9.0]),
+        member=np.hstack([scores.member, fixed]),
+    )
     with pytest.raises(ValueError, match="fair coins"):
         audit(planted, delta=1e-5)
-    assert audit(planted, delta=1e-5, canary=np.arange(1500) < 600).epsilon == audit(scores, delta=1e-5).epsilon
+    assert (
+        audit(planted, delta=1e-5, canary=np.arange(1500) < 600).epsilon
+        == audit(scores, delta=1e-5).epsilon
+    )
 
 
 def designs():
@@ -312,7 +363,10 @@ def designs():
         "exact halves": (rng.random((4, 500)).argsort(1) < 250, "exact halves"),
         "balanced": (rng.random((8, 500)).argsort(0) < 4, "0.00 times"),
         "rare": (rng.random((4, 500)) < 0.3, "far from one half"),
-        "some in most models, some in few": (rng.random((8, 500)) < np.where(np.arange(500) % 2, 0.8, 0.2), "3.* times"),
+        "some in most models, some in few": (
+            rng.random((8, 500)) < np.where(np.arange(500) % 2, 0.8, 0.2),
+            "3.* times",
+        ),
         "same coins twice": (np.repeat(rng.random((2, 500)) < 0.5, 2, axis=0), "equal another"),
     }
 
@@ -330,7 +384,11 @@ def test_two_rows_of_a_pool_of_pairs_are_refused_by_the_word_of_their_design():
     member = np.stack([half, ~half], 1).reshape(8, 301)
     found = signals(rng.standard_normal(member.shape), member)
     check_bernoulli(member[[0, 3]])  # nothing shows it
-    for words, refused in (({"split": "pairs"}, True), ({"split": "bernoulli"}, False), ({}, False)):
+    for words, refused in (
+        ({"split": "pairs"}, True),
+        ({"split": "bernoulli"}, False),
+        ({}, False),
+    ):
         scores = score("loss", replace(found, info=words), targets=[0, 3])
         assert scores.info.get("split") == words.get("split")
         if refused:
@@ -371,7 +429,9 @@ def test_bad_input_is_refused_in_one_line(call, message):
 
 
 def test_guessing_all_canaries_is_the_limit_of_guessing_almost_all():
-    nearly = one_run_epsilon(canaries=100_001, guesses=100_000, correct=70_000, delta=1e-5, method="xiang")
+    nearly = one_run_epsilon(
+        canaries=100_001, guesses=100_000, correct=70_000, delta=1e-5, method="xiang"
+    )
     assert bound(100_000, 100_000, 70_000, method="xiang") == pytest.approx(nearly, rel=1e-3)
 
 
@@ -379,7 +439,9 @@ def answers(rng, epsilon, models=8, samples=250):
     """Models whose margin says IN or OUT by randomised response: exactly (epsilon, 0)-DP, one coin at a time."""
     member = rng.random((models, samples)) < 0.5
     honest = rng.random(member.shape) < 1 / (1 + np.exp(-epsilon))
-    return signals(np.where(honest == member, 3.0, -3.0) + 0.01 * rng.standard_normal(member.shape), member)
+    return signals(
+        np.where(honest == member, 3.0, -3.0) + 0.01 * rng.standard_normal(member.shape), member
+    )
 
 
 def test_runs_together_come_nearer_to_the_truth_and_exceed_it_no_more_often_than_stated():
@@ -388,7 +450,9 @@ def test_runs_together_come_nearer_to_the_truth_and_exceed_it_no_more_often_than
         found = answers(np.random.default_rng(seed), truth)
         record = audit(apart("loss", found), delta=0.0, guesses=None)
         assert (record.runs, record.target, record.canaries) == (4, None, 1000)
-        assert record.alpha == pytest.approx(0.05 / 4) and "share no randomness" in record.conditions
+        assert (
+            record.alpha == pytest.approx(0.05 / 4) and "share no randomness" in record.conditions
+        )
         together.append(record.epsilon)
         alone.append(audit(score("loss", found), delta=0.0).epsilon)
     assert np.mean(np.array(together) > truth) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 120)
@@ -398,8 +462,18 @@ def test_runs_together_come_nearer_to_the_truth_and_exceed_it_no_more_often_than
 def test_runs_together_are_one_audit_of_all_their_coins():
     scores = apart("rmia", answers(np.random.default_rng(1), 2.0))
     record = audit(scores, delta=1e-5, attempts=3, guesses=400)
-    whole = one_run(scores.value.ravel(), scores.member.ravel(), delta=1e-5, guesses=400, confidence=1 - 0.05 / 3)
-    assert (record.epsilon, record.correct, record.canaries) == (whole.epsilon, whole.correct, whole.canaries)
+    whole = one_run(
+        scores.value.ravel(),
+        scores.member.ravel(),
+        delta=1e-5,
+        guesses=400,
+        confidence=1 - 0.05 / 3,
+    )
+    assert (record.epsilon, record.correct, record.canaries) == (
+        whole.epsilon,
+        whole.correct,
+        whole.canaries,
+    )
     assert record.targets["target"].to_list() == [0, 1, 2, 3]
     assert (record.targets["canaries"] + record.targets["left_out"] == 250).all()
 

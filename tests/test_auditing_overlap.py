@@ -20,13 +20,19 @@ def repetitions(rng, *, seeds=4, samples=2000, common=0.0, shift=1.0):
 
 def test_sets_overlap_as_counted_by_hand():
     member = np.array([1, 1, 1, 1, 0, 0], bool)
-    a = np.array([[9, 8, 1, 1, 5, 0], [9, 1, 8, 1, 5, 0], [9, 8, 1, 1, 5, 0]], float)  # sets {0, 1}, {0, 2}, {0, 1}
+    a = np.array(
+        [[9, 8, 1, 1, 5, 0], [9, 1, 8, 1, 5, 0], [9, 8, 1, 1, 5, 0]], float
+    )  # sets {0, 1}, {0, 2}, {0, 1}
     table = stability({"a": a}, member, fpr=0.3)
     row = table.iloc[0]
     assert row["jaccard"] == pytest.approx((1 / 3 + 1 + 1 / 3) / 3) and row["jaccard_max"] == 1
     assert (row["coverage"], row["stability"], row["size"]) == (3, 1, 2)
-    assert row["coverage_chance"] == pytest.approx(4 * (1 - 0.5**3)) and row["stability_chance"] == pytest.approx(0.5)
-    assert row["jaccard_chance"] == pytest.approx((1 / 6) * 1 + (4 / 6) / 3)  # 2 of 4 against 2 of 4, counted
+    assert row["coverage_chance"] == pytest.approx(4 * (1 - 0.5**3)) and row[
+        "stability_chance"
+    ] == pytest.approx(0.5)
+    assert row["jaccard_chance"] == pytest.approx(
+        (1 / 6) * 1 + (4 / 6) / 3
+    )  # 2 of 4 against 2 of 4, counted
 
 
 def test_each_set_has_the_size_that_the_roc_gives_it():
@@ -42,8 +48,13 @@ def test_independent_repetitions_overlap_as_chance_says_and_equal_ones_wholly():
     for name in ("jaccard", "coverage", "stability"):
         assert row[name] == pytest.approx(row[f"{name}_chance"], rel=0.1)
     same = stability({"a": np.repeat(value[:1], 3, axis=0)}, member, fpr=0.1)
-    assert same.loc[0, "jaccard"] == 1 and same.loc[0, "coverage"] == same.loc[0, "stability"] == same.loc[0, "size"]
-    assert same.loc[0, "jaccard_out"] == 1  # the non-members' repeat as well: equal scores are no evidence
+    assert (
+        same.loc[0, "jaccard"] == 1
+        and same.loc[0, "coverage"] == same.loc[0, "stability"] == same.loc[0, "size"]
+    )
+    assert (
+        same.loc[0, "jaccard_out"] == 1
+    )  # the non-members' repeat as well: equal scores are no evidence
     assert "which says nothing of membership" in same.attrs["note"]
 
 
@@ -51,12 +62,22 @@ def test_lists_that_repeat_because_samples_are_easy_or_hard_are_not_taken_for_me
     value, member = repetitions(np.random.default_rng(4), samples=20000, common=0.9, shift=0.0)
     table = stability({"loss": value}, member, fpr=0.1)
     row = table.iloc[0]
-    assert row["jaccard"] > 0.5 > 5 * row["jaccard_chance"] and row["jaccard_out"] == pytest.approx(row["jaccard"], abs=0.1)
+    assert row["jaccard"] > 0.5 > 5 * row["jaccard_chance"] and row["jaccard_out"] == pytest.approx(
+        row["jaccard"], abs=0.1
+    )
     assert row["stability_out"] == pytest.approx(row["stability"], rel=0.2)
-    assert f"{row['jaccard_out']:.2f} for non-members: lists repeat, but no more" in table.attrs["note"]
+    assert (
+        f"{row['jaccard_out']:.2f} for non-members: lists repeat, but no more"
+        in table.attrs["note"]
+    )
     for seed in range(60):  # few samples: the overlaps differ by luck
-        value, member = repetitions(np.random.default_rng(seed), samples=400, common=0.95, shift=0.0)
-        assert "more than those of non-members" not in stability({"loss": value}, member, fpr=0.1).attrs["note"]
+        value, member = repetitions(
+            np.random.default_rng(seed), samples=400, common=0.95, shift=0.0
+        )
+        assert (
+            "more than those of non-members"
+            not in stability({"loss": value}, member, fpr=0.1).attrs["note"]
+        )
 
 
 def test_lists_of_members_that_leak_themselves_are_said_to_repeat():
@@ -81,9 +102,13 @@ def test_equal_infinite_scores_never_admit_more_false_positives_than_allowed():
     table = stability({"a": value}, member, fpr=0.01)
     row = table.iloc[0]
     assert row["union_fpr"] == row["size"] == row["coverage"] == row["coverage_equal_fpr"] == 0
-    assert np.isnan(row["jaccard"]) and table.attrs["note"].startswith("no member stands out at a false positive rate of 0.01")
+    assert np.isnan(row["jaccard"]) and table.attrs["note"].startswith(
+        "no member stands out at a false positive rate of 0.01"
+    )
     value[:, ~member] = np.minimum(value[:, ~member], 9)
-    row = stability({"a": value}, member, fpr=0.01).iloc[0]  # members alone are infinite: they are found
+    row = stability({"a": value}, member, fpr=0.01).iloc[
+        0
+    ]  # members alone are infinite: they are found
     assert row["size"] >= member[60:160].sum() and row["union_fpr"] <= 0.04
 
 
@@ -118,7 +143,8 @@ def test_the_union_is_judged_at_the_false_positive_rate_of_a_single_set():
     each = 1 - 0.95**0.25  # the FPR at which four independent sets have a union of 5 %
     wanted = 1 - (1 - norm.sf(norm.isf(each) - 1)) ** 4
     assert (
-        row["coverage_equal_fpr"] / row["n1"] == pytest.approx(wanted, rel=0.1) and row["coverage_equal_fpr"] < row["coverage"]
+        row["coverage_equal_fpr"] / row["n1"] == pytest.approx(wanted, rel=0.1)
+        and row["coverage_equal_fpr"] < row["coverage"]
     )
 
 
@@ -128,7 +154,10 @@ def test_attacks_are_compared_within_a_seed_and_low_overlap_is_said():
     other = value + 0.1 * rng.standard_normal(value.shape)
     table = stability({"loss": value, "lira": other}, member, fpr=0.05)
     assert table["compare"].to_list() == ["seeds"] * 2 + ["attacks"] * 4
-    assert table.loc[table["compare"] == "attacks", "jaccard"].min() > table.loc[table["compare"] == "seeds", "jaccard"].max()
+    assert (
+        table.loc[table["compare"] == "attacks", "jaccard"].min()
+        > table.loc[table["compare"] == "seeds", "jaccard"].max()
+    )
     assert "do not report lists" in table.attrs["note"]
 
 
@@ -150,7 +179,10 @@ def digits():
 
 def test_random_halves_of_the_digits_pass_the_guard(digits):
     x, y = digits
-    verdicts = [shift_guard(x, y, np.random.default_rng(s).permutation(len(y)) < len(y) // 2, seed=s) for s in range(25)]
+    verdicts = [
+        shift_guard(x, y, np.random.default_rng(s).permutation(len(y)) < len(y) // 2, seed=s)
+        for s in range(25)
+    ]
     assert sum(v.passed for v in verdicts) >= 24
     z = np.array([(v.auc - 0.5) / v.error for v in verdicts])
     assert abs(z.mean()) < 1 and 0.5 < z.std() < 1.7
@@ -184,22 +216,34 @@ def test_sets_of_other_classes_fail_the_guard_by_their_histogram(digits):
     y = np.arange(1000) % 10
     member = rng.random(1000) < np.where(y < 5, 0.4, 0.6)
     verdict = shift_guard(rng.normal(size=(1000, 20)), y, member)
-    assert not verdict.passed and verdict.classes_p < 1e-6 and abs(verdict.auc - 0.5) < 3 * verdict.error
+    assert (
+        not verdict.passed
+        and verdict.classes_p < 1e-6
+        and abs(verdict.auc - 0.5) < 3 * verdict.error
+    )
     assert "class histograms differ" in verdict.note
 
 
 def test_the_guard_fails_between_three_and_six_standard_errors_and_at_one_in_a_thousand():
     rng, member = np.random.default_rng(3), np.arange(1000) < 500
-    verdict = shift_guard(rng.normal(size=(1000, 1)) + 0.29 * member[:, None], np.zeros(1000), member)
+    verdict = shift_guard(
+        rng.normal(size=(1000, 1)) + 0.29 * member[:, None], np.zeros(1000), member
+    )
     assert 3 < (verdict.auc - 0.5) / verdict.error < 6 and not verdict.passed
     labels = np.arange(500) < 281, np.arange(500) < 219  # chi-square 15.4 at one degree of freedom
     verdict = shift_guard(rng.normal(size=(1000, 5)), np.concatenate(labels).astype(int), member)
-    assert 1e-5 < verdict.classes_p < 1e-3 and not verdict.passed and "class histograms differ" in verdict.note
+    assert (
+        1e-5 < verdict.classes_p < 1e-3
+        and not verdict.passed
+        and "class histograms differ" in verdict.note
+    )
 
 
 def test_large_sets_are_tested_on_a_part_and_flat_ones_are_accepted():
     rng = np.random.default_rng(2)
-    verdict = shift_guard(rng.normal(size=(3000, 5)), np.zeros(3000, int), rng.random(3000) < 0.5, samples=500)
+    verdict = shift_guard(
+        rng.normal(size=(3000, 5)), np.zeros(3000, int), rng.random(3000) < 0.5, samples=500
+    )
     assert verdict.error == pytest.approx(np.sqrt(501 / (12 * 250**2)), rel=0.05) and verdict.passed
 
 
@@ -208,9 +252,13 @@ def test_inputs_that_are_all_equal_tell_nothing_and_do_not_pass(value):
     x, member = np.full((40, 3, 4, 4), value), np.arange(40) < 20
     verdict = shift_guard(x, np.arange(40) % 4, member)
     assert not verdict.passed and np.isnan([verdict.auc, verdict.error]).all()
-    assert verdict.note.startswith("nothing could be tested: all raw inputs are equal; classes p = 1; 20 members")
+    assert verdict.note.startswith(
+        "nothing could be tested: all raw inputs are equal; classes p = 1; 20 members"
+    )
     verdict = shift_guard(x, np.arange(40) < 20, member)
-    assert verdict.note.startswith("confounded, not membership: class histograms differ (p = 2.5e-10)")
+    assert verdict.note.startswith(
+        "confounded, not membership: class histograms differ (p = 2.5e-10)"
+    )
 
 
 def test_the_guard_refuses_bad_input_in_one_line():

@@ -17,7 +17,9 @@ APART = {"attack": "lira", "keys": {"target": "a", "references": "b"}}
 SHARED = {"attack": "lira", "keys": {"target": "a", "references": "a"}}
 
 
-def world(rng, *, targets=16, samples=200, pairs=True, planted=(), shift=6.0, info=APART, digits=None):
+def world(
+    rng, *, targets=16, samples=200, pairs=True, planted=(), shift=6.0, info=APART, digits=None
+):
     """Null scores N(0, 1) with a shift for members on the planted samples only."""
     if pairs:
         half = rng.random((targets // 2, samples)) < 0.5
@@ -40,7 +42,9 @@ def test_the_auc_of_a_sample_is_that_of_its_scores_over_targets():
 
 
 def test_untied_p_values_of_coins_are_those_of_the_exact_mann_whitney_test():
-    scores = world(np.random.default_rng(1), targets=20, samples=40, pairs=False, planted=[3], shift=1.0)
+    scores = world(
+        np.random.default_rng(1), targets=20, samples=40, pairs=False, planted=[3], shift=1.0
+    )
     wanted = [
         mannwhitneyu(v[m], v[~m], alternative="greater", method="exact").pvalue
         for v, m in zip(scores.value.T, scores.member.T, strict=True)
@@ -52,23 +56,43 @@ def test_untied_p_values_of_coins_are_those_of_the_exact_mann_whitney_test():
 def test_p_values_count_all_permutations_of_targets_and_all_flips_of_pairs_ties_included(digits):
     rng = np.random.default_rng(2)
     for pairs in (False, True):
-        scores = world(rng, targets=8, samples=12, pairs=pairs, digits=digits, planted=[0], shift=1.0)
+        scores = world(
+            rng, targets=8, samples=12, pairs=pairs, digits=digits, planted=[0], shift=1.0
+        )
         for i, p in enumerate(vulnerability(scores)["p"]):
             value, member = scores.value[:, i], scores.member[:, i]
             if pairs:
-                masks = [np.ravel([[a, not a] for a in flips]) for flips in product([False, True], repeat=4)]
+                masks = [
+                    np.ravel([[a, not a] for a in flips])
+                    for flips in product([False, True], repeat=4)
+                ]
             else:
-                masks = [np.isin(np.arange(8), chosen) for chosen in combinations(range(8), int(member.sum()))]
+                masks = [
+                    np.isin(np.arange(8), chosen)
+                    for chosen in combinations(range(8), int(member.sum()))
+                ]
             null = np.array([auc(value, mask) for mask in masks])
             assert p == pytest.approx((null >= auc(value, member) - 1e-12).mean(), rel=1e-12)
 
 
-def test_many_tied_patterns_fall_back_to_random_permutations_that_agree_with_the_exact_test(monkeypatch):
-    scores = world(np.random.default_rng(3), targets=16, samples=60, pairs=False, digits=0, planted=[5], shift=2.0)
+def test_many_tied_patterns_fall_back_to_random_permutations_that_agree_with_the_exact_test(
+    monkeypatch,
+):
+    scores = world(
+        np.random.default_rng(3),
+        targets=16,
+        samples=60,
+        pairs=False,
+        digits=0,
+        planted=[5],
+        shift=2.0,
+    )
     exact = vulnerability(scores)
     monkeypatch.setattr("mia_nb.auditing.vulnerable.BUDGET", 0)
     drawn = vulnerability(scores, permutations=4000)
-    assert exact.attrs["method"].startswith("exact") and drawn.attrs["method"].startswith("4000 random")
+    assert exact.attrs["method"].startswith("exact") and drawn.attrs["method"].startswith(
+        "4000 random"
+    )
     assert np.abs(exact["p"] - drawn["p"]).max() < 5 * np.sqrt(0.25 / 4000)
     assert (drawn["smallest_p"] >= 1 / 4001).all()
 
@@ -76,7 +100,10 @@ def test_many_tied_patterns_fall_back_to_random_permutations_that_agree_with_the
 @pytest.mark.parametrize("pairs", [True, False])
 def test_in_a_null_world_at_most_the_rate_of_runs_discovers_anything(pairs):
     rng = np.random.default_rng(4)
-    found = [vulnerability(world(rng, targets=24, pairs=pairs), rate=0.1)["significant"].any() for _ in range(80)]
+    found = [
+        vulnerability(world(rng, targets=24, pairs=pairs), rate=0.1)["significant"].any()
+        for _ in range(80)
+    ]
     assert np.mean(found) <= 0.1 + 2 * np.sqrt(0.1 * 0.9 / 80)
 
 
@@ -90,19 +117,35 @@ def test_a_planted_sample_is_found_with_enough_targets(pairs):
 
 def test_the_floor_under_redrawn_masks_counts_those_that_put_a_sample_in_perfect_order():
     """Four scores stand so in a sixth of all worlds: no number of draws brings p below about 1/6."""
-    scores = world(np.random.default_rng(11), targets=4, samples=60, planted=[3], shift=50.0, info=SHARED)
-    null = [world(np.random.default_rng(200 + seed), targets=4, samples=60, info=SHARED) for seed in range(300)]
+    scores = world(
+        np.random.default_rng(11), targets=4, samples=60, planted=[3], shift=50.0, info=SHARED
+    )
+    null = [
+        world(np.random.default_rng(200 + seed), targets=4, samples=60, info=SHARED)
+        for seed in range(300)
+    ]
     table = vulnerability(scores, null=null)
-    perfect = [sum(vulnerability(one, disjoint=True).loc[i, "auc"] == 1 for one in null) for i in range(5)]
+    perfect = [
+        sum(vulnerability(one, disjoint=True).loc[i, "auc"] == 1 for one in null) for i in range(5)
+    ]
     np.testing.assert_allclose(table["smallest_p"][:5], (1 + np.array(perfect)) / 301)
-    assert abs(table["smallest_p"].mean() - 1 / 6) < 0.02 and table.loc[3, "p"] == table.loc[3, "smallest_p"]
+    assert (
+        abs(table["smallest_p"].mean() - 1 / 6) < 0.02
+        and table.loc[3, "p"] == table.loc[3, "smallest_p"]
+    )
     assert (table["p"] >= table["smallest_p"]).all()
-    assert "rate of 0.1, not even all of 60 samples together: score more targets" in table.attrs["resolution"]
+    assert (
+        "rate of 0.1, not even all of 60 samples together: score more targets"
+        in table.attrs["resolution"]
+    )
 
 
 def test_the_resolution_names_what_binds_draws_or_targets():
     scores = world(np.random.default_rng(12), targets=32, samples=100, info=SHARED)
-    null = [world(np.random.default_rng(300 + seed), targets=32, samples=100, info=SHARED) for seed in range(40)]
+    null = [
+        world(np.random.default_rng(300 + seed), targets=32, samples=100, info=SHARED)
+        for seed in range(40)
+    ]
     said = vulnerability(scores, null=null).attrs["resolution"]
     assert said == (
         "32 targets in 16 pairs: p cannot fall below 0.0244; nothing can be found unless 25 of 100 samples reach it "
@@ -113,7 +156,11 @@ def test_the_resolution_names_what_binds_draws_or_targets():
 def test_random_permutations_are_named_where_they_bind(monkeypatch):
     monkeypatch.setattr("mia_nb.auditing.vulnerable.BUDGET", 0)
     scores = world(np.random.default_rng(13), targets=24, samples=100, pairs=False)
-    assert vulnerability(scores, permutations=50).attrs["resolution"].endswith("together: take more than 50 permutations")
+    assert (
+        vulnerability(scores, permutations=50)
+        .attrs["resolution"]
+        .endswith("together: take more than 50 permutations")
+    )
     few = world(np.random.default_rng(13), targets=4, samples=100, pairs=False)
     assert vulnerability(few, permutations=50).attrs["resolution"].endswith("score more targets")
 
@@ -125,9 +172,18 @@ def test_what_is_no_null_of_these_scores_is_refused_in_one_line():
     assert len(vulnerability(scores, null=spent)) == 40
     for null, message in (
         (spent, "null holds no scores: wanted one redrawn mask or more"),
-        ([replace(other, info=SHARED | {"attack": "loss"})], "null holds scores of loss, these are of lira"),
-        ([world(np.random.default_rng(15), targets=8, samples=30)], r"null has targets x samples \(8, 30\)"),
-        ([world(np.random.default_rng(15), targets=6, samples=40)], r"null has targets x samples \(6, 40\)"),
+        (
+            [replace(other, info=SHARED | {"attack": "loss"})],
+            "null holds scores of loss, these are of lira",
+        ),
+        (
+            [world(np.random.default_rng(15), targets=8, samples=30)],
+            r"null has targets x samples \(8, 30\)",
+        ),
+        (
+            [world(np.random.default_rng(15), targets=6, samples=40)],
+            r"null has targets x samples \(6, 40\)",
+        ),
         ([replace(other, targets=other.targets + 1)], "for the same targets and samples"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -136,7 +192,9 @@ def test_what_is_no_null_of_these_scores_is_refused_in_one_line():
 
 def test_the_word_of_score_on_disjoint_pools_is_taken_and_keys_count_only_without_it():
     scores = world(np.random.default_rng(16), samples=40)
-    with pytest.raises(ValueError, match="share a pool"):  # a derived pool: another key, the same members
+    with pytest.raises(
+        ValueError, match="share a pool"
+    ):  # a derived pool: another key, the same members
         vulnerability(replace(scores, info=APART | {"disjoint": False}))
     assert vulnerability(replace(scores, info=SHARED | {"disjoint": True})).attrs["disjoint"]
     assert vulnerability(scores).attrs["disjoint"]
@@ -146,7 +204,9 @@ def test_halves_of_one_pool_are_disjoint_pools():
     signals = null_signals(np.random.default_rng(17), models=16)
     coins = np.random.default_rng(17).random((16, 150)) < 0.5
     assert vulnerability(apart("attack_r", replace(signals, member=coins))).attrs["disjoint"]
-    halves = score("attack_r", signals.select(models=slice(8)), signals.select(models=slice(8, None)))
+    halves = score(
+        "attack_r", signals.select(models=slice(8)), signals.select(models=slice(8, None))
+    )
     assert vulnerability(halves).attrs["method"] == "exact: flips within pairs"
 
 
@@ -155,8 +215,14 @@ def test_a_sample_that_one_of_a_pair_did_not_score_loses_the_pair():
     value = scores.value.copy()
     value[4, 3] = np.nan
     rest = np.arange(12) // 2 != 2
-    left = {n: getattr(scores, n)[rest] for n in ("value", "member", "targets", "pair", "accuracy", "loss")}
-    wanted, found = vulnerability(Scores(**left, info=APART)).loc[3], vulnerability(replace(scores, value=value)).loc[3]
+    left = {
+        n: getattr(scores, n)[rest]
+        for n in ("value", "member", "targets", "pair", "accuracy", "loss")
+    }
+    wanted, found = (
+        vulnerability(Scores(**left, info=APART)).loc[3],
+        vulnerability(replace(scores, value=value)).loc[3],
+    )
     for column in ("auc", "t_in", "t_out", "p", "smallest_p"):
         assert found[column] == pytest.approx(wanted[column]), column
 
@@ -166,7 +232,8 @@ def test_with_eight_targets_in_pairs_nothing_can_be_found_and_it_is_said():
     assert table.loc[17, "auc"] == 1 and table.loc[17, "p"] == 1 / 16 == table.loc[17, "smallest_p"]
     assert not table["significant"].any()
     assert (
-        "8 targets in 4 pairs: p cannot fall below 0.0625; nothing can be found unless 125 of 200" in table.attrs["resolution"]
+        "8 targets in 4 pairs: p cannot fall below 0.0625; nothing can be found unless 125 of 200"
+        in table.attrs["resolution"]
     )
     few = vulnerability(world(np.random.default_rng(6), targets=4))
     assert "nothing can be found at a rate of 0.1" in few.attrs["resolution"]
@@ -181,7 +248,10 @@ def test_samples_that_one_target_did_not_score_lose_that_target_only():
     assert table.loc[3, "auc"] == pytest.approx(auc(value[rest, 3], scores.member[rest, 3]))
     assert table.loc[3, "t_in"] + table.loc[3, "t_out"] == 11
     wanted = mannwhitneyu(
-        value[rest & scores.member[:, 3], 3], value[rest & ~scores.member[:, 3], 3], alternative="greater", method="exact"
+        value[rest & scores.member[:, 3], 3],
+        value[rest & ~scores.member[:, 3], 3],
+        alternative="greater",
+        method="exact",
     )
     assert table.loc[3, "p"] == pytest.approx(wanted.pvalue)
 
@@ -209,7 +279,10 @@ def test_shared_pools_are_biased_and_their_null_is_printed_beside_them():
 
 def test_redrawn_coins_that_leave_a_sample_one_side_count_for_nothing():
     scores = world(np.random.default_rng(10), targets=4, samples=50, pairs=False, info=SHARED)
-    redrawn = [world(np.random.default_rng(100 + seed), targets=4, samples=50, pairs=False) for seed in range(40)]
+    redrawn = [
+        world(np.random.default_rng(100 + seed), targets=4, samples=50, pairs=False)
+        for seed in range(40)
+    ]
     table = vulnerability(scores, null=redrawn)
     with np.errstate(invalid="ignore"):
         drawn = np.array([vulnerability(one)["auc"] for one in redrawn])
@@ -222,11 +295,16 @@ def test_redrawn_coins_that_leave_a_sample_one_side_count_for_nothing():
 
 def test_mates_of_some_targets_only_are_refused_and_empty_sides_too():
     scores = world(np.random.default_rng(9))
-    part = {n: getattr(scores, n)[:15] for n in ("value", "member", "targets", "pair", "accuracy", "loss")}
+    part = {
+        n: getattr(scores, n)[:15]
+        for n in ("value", "member", "targets", "pair", "accuracy", "loss")
+    }
     with pytest.raises(ValueError, match="both of each pair, or one of each"):
         vulnerability(Scores(**part, info=APART))
     with pytest.raises(ValueError, match="in one target and out of another"):
-        vulnerability(replace(world(np.random.default_rng(9), pairs=False), member=np.ones((16, 200), bool)))
+        vulnerability(
+            replace(world(np.random.default_rng(9), pairs=False), member=np.ones((16, 200), bool))
+        )
     with pytest.raises(ValueError, match="rate=2"):
         vulnerability(scores, rate=2)
     with pytest.raises(ValueError, match="share a pool"):

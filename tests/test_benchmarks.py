@@ -65,7 +65,9 @@ def test_a_benchmark_prints_tables_of_positive_finite_numbers(name):
             assert len(cells) == len(header)
             assert not re.search(r"\b(nan|inf|failed|out of memory)\b", " ".join(cells).lower())
             # a time of a toy can round to 0, a whole row of them cannot
-            numbers = [float(n.replace(",", "")) for cell in cells[1:] for n in NUMBER.findall(cell)]
+            numbers = [
+                float(n.replace(",", "")) for cell in cells[1:] for n in NUMBER.findall(cell)
+            ]
             assert numbers and max(numbers) > 0
 
 
@@ -74,7 +76,11 @@ def test_gpu_refuses_in_one_line_where_there_is_none():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     done = subprocess.run([sys.executable, str(FOLDER / "gpu.py")], capture_output=True, text=True)
-    assert done.returncode == 2 and done.stdout.count("\n") == 1 and "--device cpu --quick" in done.stdout
+    assert (
+        done.returncode == 2
+        and done.stdout.count("\n") == 1
+        and "--device cpu --quick" in done.stdout
+    )
 
 
 def test_a_run_goes_on_after_a_failure_and_says_so(tmp_path, monkeypatch, capsys):
@@ -100,7 +106,9 @@ def test_a_run_begins_nothing_after_its_time(tmp_path, monkeypatch, capsys):
 
 def test_rounds_are_interleaved_and_their_warm_up_does_not_count():
     calls = []
-    taken = common.rounds({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, warm=2)
+    taken = common.rounds(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, warm=2
+    )
     assert calls == ["a", "b"] * 5
     assert {name: len(values) for name, values in taken.items()} == {"a": 3, "b": 3}
 
@@ -148,7 +156,10 @@ def test_both_ways_of_loading_give_the_same_images():
 
     from mia_nb import data
 
-    images, member = data.load("synthetic:n=40,channels=3,size=8,classes=4"), data.paired_membership(2, 40)[1]
+    images, member = (
+        data.load("synthetic:n=40,channels=3,size=8,classes=4"),
+        data.paired_membership(2, 40)[1],
+    )
     first, second = (loader(way, images, member, 4).dataset for way in WAYS)
     assert len(first) == len(second) == member.sum()
     for (x, y), (other, label) in zip(first, second, strict=True):

@@ -52,7 +52,9 @@ def names(tmp_path_factory):
     pool = training.train_pool(TINY, images, root=root / "kept", **where)
 
     def train(recipe=TINY, **options):
-        return training.train_pool(recipe, **{"images": images, "root": root / "empty", **where, **options})
+        return training.train_pool(
+            recipe, **{"images": images, "root": root / "empty", **where, **options}
+        )
 
     def ask(**options):
         return query.query(pool, images, progress=False, **options)
@@ -67,7 +69,10 @@ RECIPES = [
     ("Recipe(num_models=True)", "num_models=True: wanted"),
     ("Recipe(num_models=4.5)", "num_models=4.5: wanted"),
     ("Recipe(num_models=0)", "num_models=0: wanted"),
-    ("Recipe(num_models=3)", "num_models=3 is odd: complementary pairs need an even number; take 4"),
+    (
+        "Recipe(num_models=3)",
+        "num_models=3 is odd: complementary pairs need an even number; take 4",
+    ),
     ("Recipe(num_models=10**9)", "num_models=1000000000: wanted"),
     ("Recipe(batch='8')", "batch='8': wanted a number of images"),
     ("Recipe(batch=2.5)", "batch=2.5: wanted"),
@@ -87,7 +92,10 @@ RECIPES = [
     ("Recipe(snapshots=[0])", "snapshots=[0]: wanted"),
     ("Recipe(snapshots='12')", "snapshots='12': wanted"),
     ("Recipe(optimizer_args=None)", "optimizer_args=None: wanted a mapping"),
-    ("Recipe(optimizer_args={'momentum': NAN})", "optimizer_args={'momentum': nan}: nan is not finite"),
+    (
+        "Recipe(optimizer_args={'momentum': NAN})",
+        "optimizer_args={'momentum': nan}: nan is not finite",
+    ),
     ("Recipe(optimizer_args={'a': [1, {'b': -INF}]})", "-inf is not finite"),
     ("Recipe(optimizer_args={'a': print})", "is a builtin_function_or_method"),
     ("Recipe(optimizer_args={1: 2})", "1 is a name in a mapping, and names are text"),
@@ -138,15 +146,30 @@ RECIPES = [
 TRAINING = [
     ("train({'epochs': 3})", "recipe={'epochs': 3}: wanted Recipe"),
     ("train(images='digits')", "images='digits': wanted Images"),
-    ("train(TINY.replace(optimizer='sdg'))", "optimizer='sdg' is not one of sgd, adam; did you mean 'sgd'?"),
+    (
+        "train(TINY.replace(optimizer='sdg'))",
+        "optimizer='sdg' is not one of sgd, adam; did you mean 'sgd'?",
+    ),
     ("train(TINY.replace(loss='tett'))", "did you mean 'tet'?"),
-    ("train(GIVEN, member=halves() * 1.0)", "member holds numbers from 0.0 to 1.0: wanted booleans"),
-    ("train(GIVEN, member=np.full((2, 40), NAN))", "member holds numbers from nan to nan: wanted booleans"),
+    (
+        "train(GIVEN, member=halves() * 1.0)",
+        "member holds numbers from 0.0 to 1.0: wanted booleans",
+    ),
+    (
+        "train(GIVEN, member=np.full((2, 40), NAN))",
+        "member holds numbers from nan to nan: wanted booleans",
+    ),
     ("train(GIVEN, member=np.full((2, 40), 'yes'))", "member holds array("),
     ("train(GIVEN, member=halves() * 2 - 1)", "member holds numbers from -1 to 1"),
     ("train(GIVEN, member='half')", "member holds 'half'"),
-    ("train(GIVEN, member=np.ones((2, 40), bool))", "rows [0, 1] of member are all True or all False"),
-    ("train(GIVEN, member=np.zeros((2, 40), bool))", "rows [0, 1] of member are all True or all False"),
+    (
+        "train(GIVEN, member=np.ones((2, 40), bool))",
+        "rows [0, 1] of member are all True or all False",
+    ),
+    (
+        "train(GIVEN, member=np.zeros((2, 40), bool))",
+        "rows [0, 1] of member are all True or all False",
+    ),
     ("train(GIVEN, member=halves()[:1])", "member has shape (1, 40); wanted (2, 40)"),
     ("train(GIVEN, member=halves(30))", "member has shape (2, 30); wanted (2, 40)"),
     ("train(member=halves())", 'give a member mask with split="given", and with no other split'),
@@ -168,7 +191,10 @@ TRAINING = [
     ("training.step_cost(TINY, images, device='bogus')", "device='bogus': wanted"),
     ("training.convert_pool(pool, images, 1.5)", "timesteps=1.5: wanted a whole number"),
     ("training.convert_pool(pool, images, 2, device='bogus')", "device='bogus': wanted"),
-    ("training.conversion_quality(pool, images, [1], models=[5])", "models=[5]: wanted some of the rows 0..1"),
+    (
+        "training.conversion_quality(pool, images, [1], models=[5])",
+        "models=[5]: wanted some of the rows 0..1",
+    ),
     ("training.conversion_quality(pool, images, [0])", "timesteps=0: wanted"),
     ("training.label({})", "recipe={}: wanted Recipe"),
     ("execution.device_of(1.5)", "device=1.5: wanted"),
@@ -215,13 +241,19 @@ SIGNALS = [
     ("signals.hold_out('a')", "target='a': wanted some of the rows 0..5"),
     ("Signals.from_logits(logits, labels, member - 0.5)", "member holds numbers from -0.5 to 0.5"),
     ("Signals.from_logits(logits, labels, member * 2 - 1)", "member holds numbers from -1 to 1"),
-    ("Signals.from_logits(logits, labels, member, population=both * 0.3)", "population holds numbers"),
+    (
+        "Signals.from_logits(logits, labels, member, population=both * 0.3)",
+        "population holds numbers",
+    ),
     ("Signals.from_logits(logits, labels + 0.5, member)", "labels of float64: wanted"),
     ("Signals.from_logits(logits.astype(str), labels)", "wanted numbers"),
     ("Signals.from_logits(logits, labels, temperature='2')", "temperature='2': wanted numbers"),
     ("Signals.from_logits(logits, labels, draws='plane')", "draws='plane' is not one of plain"),
     ("dataclasses.replace(signals, member=member * 1)", "member has dtype int64; wanted booleans"),
-    ("dataclasses.replace(scores, member=member * 2 - 1)", "member has dtype int64; wanted booleans"),
+    (
+        "dataclasses.replace(scores, member=member * 2 - 1)",
+        "member has dtype int64; wanted booleans",
+    ),
     ("attacks.score(None, signals)", "attack=None: wanted Callable"),
     ("attacks.score(3, signals)", "attack=3: wanted Callable"),
     ("attacks.score('rmai', signals)", "did you mean 'rmia'?"),
@@ -229,10 +261,16 @@ SIGNALS = [
     ("attacks.score('rmia', signals, {})", "references={}: wanted Signals"),
     ("attacks.score('rmia', signals, targets='0')", "targets='0': wanted some of the rows 0..5"),
     ("attacks.score('rmia', signals, targets=1.7)", "targets=1.7: wanted some of the rows 0..5"),
-    ("attacks.score('rmia', signals, targets=[0, 6])", "targets=[0, 6]: wanted some of the rows 0..5"),
+    (
+        "attacks.score('rmia', signals, targets=[0, 6])",
+        "targets=[0, 6]: wanted some of the rows 0..5",
+    ),
     ("attacks.score('rmia', signals, targets=[])", "targets=[]: wanted some of the rows 0..5"),
     ("attacks.score('rmia', signals, targets=-1)", "targets=-1: wanted some of the rows 0..5"),
-    ("attacks.score('rmia', signals, targets=[True, False])", "targets=[True, False]: wanted some of the rows"),
+    (
+        "attacks.score('rmia', signals, targets=[True, False])",
+        "targets=[True, False]: wanted some of the rows",
+    ),
     ("attacks.score('rmia', signals, targets=NAN)", "targets=nan: wanted some of the rows"),
     ("attacks.suite('a')", "k='a': wanted a whole number from 0 up"),
     ("attacks.suite(-1)", "k=-1: wanted"),
@@ -253,7 +291,10 @@ METRICS = [
     ("metrics.tpr_at([0.1, 0.2], [True, False], 2)", "fpr=2: wanted a fraction in [0, 1]"),
     ("metrics.tpr_at([0.1, 0.2], [True, False], 'low')", "fpr='low': wanted numbers"),
     ("metrics.tpr_at([0.1, 0.2], [True, False], (0.1,))", "fpr=(0.1,): wanted a fraction"),
-    ("metrics.clopper_pearson(1, 2, confidence=2)", "confidence=2: wanted a fraction in (0, 1); 95 % is 0.95"),
+    (
+        "metrics.clopper_pearson(1, 2, confidence=2)",
+        "confidence=2: wanted a fraction in (0, 1); 95 % is 0.95",
+    ),
     ("metrics.clopper_pearson(1, 2, confidence='high')", "confidence='high': wanted numbers"),
     ("metrics.clopper_pearson(NAN, 2)", "nan successes of 2 trials"),
     ("metrics.clopper_pearson('1', 2)", "successes='1': wanted numbers"),
@@ -291,29 +332,56 @@ METRICS = [
     ("metrics.self_test(signals, ['los'])", "did you mean 'loss'?"),
     ("metrics.self_test(signals, ['loss'], draws=1)", "draws=1: wanted a whole number from 2 up"),
     ("metrics.self_test(signals, ['loss'], draws='10')", "draws='10': wanted"),
-    ("metrics.self_test(signals, ['loss'], samples=0)", "samples=0: wanted a whole number from 1 up"),
+    (
+        "metrics.self_test(signals, ['loss'], samples=0)",
+        "samples=0: wanted a whole number from 1 up",
+    ),
     ("metrics.self_test(signals, ['loss'], seed=1.5)", "seed=1.5: wanted"),
 ]
 AUDITS = [
     ("auditing.audit(None, delta=1e-5)", "scores=None: wanted Scores"),
     ("auditing.audit(coins, delta=2)", "delta=2: wanted a fraction in [0, 1)"),
     ("auditing.audit(coins, delta='small')", "delta='small': wanted numbers"),
-    ("auditing.audit(coins, delta=1e-5, confidence=95)", "confidence=95: wanted a fraction in (0, 1)"),
-    ("auditing.audit(coins, delta=1e-5, attempts=0)", "attempts=0: wanted a whole number from 1 up"),
+    (
+        "auditing.audit(coins, delta=1e-5, confidence=95)",
+        "confidence=95: wanted a fraction in (0, 1)",
+    ),
+    (
+        "auditing.audit(coins, delta=1e-5, attempts=0)",
+        "attempts=0: wanted a whole number from 1 up",
+    ),
     ("auditing.audit(coins, delta=1e-5, attempts='3')", "attempts='3': wanted"),
-    ("auditing.audit(coins, delta=1e-5, canary=both * 0.5)", "canary holds numbers from 0.0 to 0.5"),
+    (
+        "auditing.audit(coins, delta=1e-5, canary=both * 0.5)",
+        "canary holds numbers from 0.0 to 0.5",
+    ),
     ("auditing.audit(coins, delta=1e-5, canary='all')", "canary holds 'all'"),
     ("auditing.one_run(['a'], [True], delta=0)", "score=['a']: wanted numbers"),
     ("auditing.one_run([0.1, 0.2], [-1, 1], delta=0)", "member holds numbers from -1 to 1"),
-    ("auditing.one_run([0.1, 0.2], [0, 1], delta=0, guesses='2')", "guesses='2': wanted a whole number"),
+    (
+        "auditing.one_run([0.1, 0.2], [0, 1], delta=0, guesses='2')",
+        "guesses='2': wanted a whole number",
+    ),
     ("auditing.one_run([0.1, 0.2], [0, 1], delta=0, guesses=3)", "guesses=3: wanted 1 to 2"),
     ("auditing.one_run([0.1, 0.2], [0, 1], delta=0, seed='a')", "seed='a': wanted"),
     ("auditing.one_run([0.1, 0.2], [0, 1], delta=0, method='stein')", "did you mean 'steinke'?"),
-    ("auditing.one_run_epsilon(canaries=4, guesses='4', correct=4, delta=0)", "guesses='4': wanted a whole number"),
-    ("auditing.one_run_epsilon(canaries=4, guesses=4, correct=NAN, delta=0)", "correct=nan: wanted a whole number"),
+    (
+        "auditing.one_run_epsilon(canaries=4, guesses='4', correct=4, delta=0)",
+        "guesses='4': wanted a whole number",
+    ),
+    (
+        "auditing.one_run_epsilon(canaries=4, guesses=4, correct=NAN, delta=0)",
+        "correct=nan: wanted a whole number",
+    ),
     ("auditing.check_bernoulli(np.full((2, 9), 0.5))", "member holds numbers from 0.5 to 0.5"),
-    ("bounds.epsilon_lower(tp=1.5, positives=4, fp=0, negatives=4, delta=0)", "tp=1.5: wanted a whole number"),
-    ("bounds.epsilon_lower(tp='1', positives=4, fp=0, negatives=4, delta=0)", "tp='1': wanted a whole number"),
+    (
+        "bounds.epsilon_lower(tp=1.5, positives=4, fp=0, negatives=4, delta=0)",
+        "tp=1.5: wanted a whole number",
+    ),
+    (
+        "bounds.epsilon_lower(tp='1', positives=4, fp=0, negatives=4, delta=0)",
+        "tp='1': wanted a whole number",
+    ),
     ("bounds.epsilon_lower(tp=5, positives=4, fp=0, negatives=4, delta=0)", "tp=5 of 4"),
     ("bounds.mu_lower(tp=1, positives=4, fp=0, negatives=4, confidence=2)", "confidence=2: wanted"),
     ("bounds.population_level(scores, fpr=2, delta=0)", "fpr=2: wanted fractions in"),
@@ -360,7 +428,9 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("given", "says"), COMMANDS, ids=[given[:40] for given, _ in COMMANDS])
-def test_parameters_that_no_recipe_takes_are_refused_before_a_kernel_starts(tmp_path, monkeypatch, capsys, given, says):
+def test_parameters_that_no_recipe_takes_are_refused_before_a_kernel_starts(
+    tmp_path, monkeypatch, capsys, given, says
+):
     monkeypatch.chdir(tmp_path)
     begun = time.perf_counter()
     assert main(["run", "train", "-p", given]) == 2
@@ -369,22 +439,41 @@ def test_parameters_that_no_recipe_takes_are_refused_before_a_kernel_starts(tmp_
     assert not list(tmp_path.iterdir())
 
 
-def test_names_that_a_notebook_uses_for_something_else_are_not_taken_for_a_recipes(tmp_path, capsys):
-    cell = {"cell_type": "code", "id": "a", "metadata": {"tags": ["parameters"]}, "outputs": [], "execution_count": None}
+def test_names_that_a_notebook_uses_for_something_else_are_not_taken_for_a_recipes(
+    tmp_path, capsys
+):
+    cell = {
+        "cell_type": "code",
+        "id": "a",
+        "metadata": {"tags": ["parameters"]},
+        "outputs": [],
+        "execution_count": None,
+    }
     cell["source"] = "epochs: list = [1, 2]\nseed: str = 'a'\nlr: float = 0.1"
     path = tmp_path / "mine.ipynb"
-    path.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    path.write_text(
+        json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    )
     (step,) = notebooks.plan(str(path), None, [("epochs", "[0]"), ("lr", "-1")], [])
     assert step.parameters == {"epochs": [0], "seed": "a", "lr": -1.0}
     assert main(["params", str(path)]) == 0
-    assert "the peak learning rate" in capsys.readouterr().out, "a parameter without a comment means what the recipe says"
+    assert "the peak learning rate" in capsys.readouterr().out, (
+        "a parameter without a comment means what the recipe says"
+    )
 
 
 def test_numpys_numbers_whole_floats_and_tuples_become_pythons():
     recipe = Recipe(num_models=np.int64(4), epochs=np.float64(3), lr=np.float32(0.5), batch=8.0, snapshots=np.arange(1, 9),
                     seed=np.uint8(7), model_args={"a": (1, np.int8(2))})  # fmt: skip
-    assert recipe == Recipe(num_models=4, epochs=3, lr=0.5, batch=8, snapshots=[1, 2], seed=7, model_args={"a": [1, 2]})
-    assert [type(getattr(recipe, name)) for name in ("num_models", "epochs", "lr", "batch")] == [int, int, float, int]
+    assert recipe == Recipe(
+        num_models=4, epochs=3, lr=0.5, batch=8, snapshots=[1, 2], seed=7, model_args={"a": [1, 2]}
+    )
+    assert [type(getattr(recipe, name)) for name in ("num_models", "epochs", "lr", "batch")] == [
+        int,
+        int,
+        float,
+        int,
+    ]
     assert json.loads(json.dumps(recipe.to_json())) == recipe.to_json()
     assert pickle.loads(pickle.dumps(recipe)) == recipe == recipe.replace(num_models=4)
     with pytest.raises(ValueError):
@@ -393,8 +482,14 @@ def test_numpys_numbers_whole_floats_and_tuples_become_pythons():
 
 def test_masks_of_zeros_and_ones_are_masks(names):
     want = names["signals"].member
-    assert np.array_equal(Signals.from_logits(names["logits"], names["labels"], want.astype(int)).member, want)
-    assert metrics.auc([0.1, 0.2, 0.3], [0, 0, 1]) == metrics.auc([0.1, 0.2, 0.3], [False, False, True]) == 1
+    assert np.array_equal(
+        Signals.from_logits(names["logits"], names["labels"], want.astype(int)).member, want
+    )
+    assert (
+        metrics.auc([0.1, 0.2, 0.3], [0, 0, 1])
+        == metrics.auc([0.1, 0.2, 0.3], [False, False, True])
+        == 1
+    )
     images, given = names["images"], GIVEN.replace(num_models=2)
     member, _ = trainer.membership(given, images, halves().astype(np.uint8))
     assert member.dtype == bool and np.array_equal(member, halves())
@@ -402,10 +497,14 @@ def test_masks_of_zeros_and_ones_are_masks(names):
 
 def test_rows_alike_are_told_unless_one_training_is_repeated(names, recwarn):
     recipe, images = GIVEN.replace(num_models=4), names["images"]
-    trainer.membership(recipe, images, np.concatenate([halves(), ~halves()[:, ::-1] ^ (np.arange(40) < 4)]))
+    trainer.membership(
+        recipe, images, np.concatenate([halves(), ~halves()[:, ::-1] ^ (np.arange(40) < 4)])
+    )
     trainer.membership(recipe, images, np.repeat(halves()[:1], 4, axis=0))
     assert not recwarn.list
-    with pytest.warns(UserWarning, match="2 of 4 rows of member equal another: such models are no references"):
+    with pytest.warns(
+        UserWarning, match="2 of 4 rows of member equal another: such models are no references"
+    ):
         trainer.membership(recipe, images, np.concatenate([halves(), halves()]))
 
 
@@ -426,9 +525,13 @@ STORED = [
 @pytest.mark.parametrize(("fields", "key"), STORED, ids=["defaults", "spiking", "coins", "given"])
 def test_the_keys_of_stored_pools_stay(fields, key, tmp_path):
     images = data.load("synthetic:classes=3,n=60,size=8,channels=1")
-    member = np.arange(60)[None] % 4 == np.arange(4)[:, None] if fields.get("split") == "given" else None
+    member = (
+        np.arange(60)[None] % 4 == np.arange(4)[:, None] if fields.get("split") == "given" else None
+    )
     recipe = trainer.complete(Recipe(**fields))
-    pool, _ = trainer.place(recipe, images, *trainer.membership(recipe, images, member), tmp_path, None)
+    pool, _ = trainer.place(
+        recipe, images, *trainer.membership(recipe, images, member), tmp_path, None
+    )
     assert pool.key == key
 
 
@@ -440,20 +543,33 @@ def test_the_json_of_a_recipe_stays():
         '"defense_args": {}, "parent": null}'
     )
     assert json.dumps(Recipe().to_json()) == defaults
-    assert store.content_key(Recipe.from_json(json.loads(defaults)).to_json()) == store.content_key(Recipe().to_json())
+    assert store.content_key(Recipe.from_json(json.loads(defaults)).to_json()) == store.content_key(
+        Recipe().to_json()
+    )
 
 
 def test_every_field_says_what_it_is_and_its_words_are_those_of_training():
     schema = Recipe.model_json_schema()["properties"]
-    assert list(schema) == list(Recipe().to_json()) and all(len(field["description"]) > 10 for field in schema.values())
-    assert schema["batch"]["minimum"] == 1 and schema["schedule"]["enum"] == ["one_cycle", "cosine", "plateau", "constant"]
+    assert list(schema) == list(Recipe().to_json()) and all(
+        len(field["description"]) > 10 for field in schema.values()
+    )
+    assert schema["batch"]["minimum"] == 1 and schema["schedule"]["enum"] == [
+        "one_cycle",
+        "cosine",
+        "plateau",
+        "constant",
+    ]
     assert set(loop.DTYPES) == set(DTYPES)
     for name, known in {"optimizer": loop.OPTIMIZERS, "loss": loop.LOSSES}.items():
         assert all(word in schema[name]["description"] for word in known)
 
 
 def test_plain_values_stay_and_all_else_is_refused():
-    assert plain({"a": (1, None, True), "b": Path("x/y"), "c": np.arange(2)}) == {"a": [1, None, True], "b": "x/y", "c": [0, 1]}
+    assert plain({"a": (1, None, True), "b": Path("x/y"), "c": np.arange(2)}) == {
+        "a": [1, None, True],
+        "b": "x/y",
+        "c": [0, 1],
+    }
     for wrong in (CYCLE, DEEP, BOMB, NAN, {1, 2}, b"a", 2**64):
         with pytest.raises(ValueError):
             plain(wrong)
@@ -461,16 +577,25 @@ def test_plain_values_stay_and_all_else_is_refused():
 
 def test_types_do_not_import_torch():
     code = "import sys, mia_nb.types; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1]).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1]).returncode == 0
+    )
 
 
 def test_what_was_asked_for_before_needs_no_device_that_is_gone(names):
     pool, images = names["pool"], names["images"]
     before = query.query(pool, images, progress=False)
-    assert np.array_equal(query.query(pool, images, progress=False, device="cuda:99").margin, before.margin)
-    again = training.train_pool(TINY, images, root=pool.folder.path.parent, progress=False, device="cuda:99")
+    assert np.array_equal(
+        query.query(pool, images, progress=False, device="cuda:99").margin, before.margin
+    )
+    again = training.train_pool(
+        TINY, images, root=pool.folder.path.parent, progress=False, device="cuda:99"
+    )
     assert again.key == pool.key
 
 
 def test_false_positive_rates_may_be_a_list_an_array_or_none_at_all():
-    assert curve.rates([0.1, np.float64(0.2)]) == curve.rates(np.array([0.1, 0.2])) == (0.1, 0.2) and curve.rates(()) == ()
+    assert (
+        curve.rates([0.1, np.float64(0.2)]) == curve.rates(np.array([0.1, 0.2])) == (0.1, 0.2)
+        and curve.rates(()) == ()
+    )

@@ -31,7 +31,9 @@ from mia_nb.report import PLOTLY, export
 pytestmark = pytest.mark.browser
 TESTS = Path(__file__).resolve().parent
 NOTEBOOKS = TESTS.parent / "notebooks"
-LIGHT_AND_DARK = pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)])
+LIGHT_AND_DARK = pytest.mark.parametrize(
+    "dark", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 SENTENCES = "[...document.querySelectorAll('[role=status]')].map(e => e.innerText)"
 
 
@@ -61,9 +63,20 @@ def server(_jupyter_lab):
 
 def small_run(folder: Path, preset: str, small: list[str]) -> store.Folder:
     """The run of a preset with these parameters, which takes none of its notebooks to say a warning."""
-    argv = ["run", "all", "--preset", preset, "--notebooks", str(NOTEBOOKS), "--results", str(folder / "results")]
+    argv = [
+        "run",
+        "all",
+        "--preset",
+        preset,
+        "--notebooks",
+        str(NOTEBOOKS),
+        "--results",
+        str(folder / "results"),
+    ]
     argv += [word for text in small for word in ("-p", text)]
-    done = subprocess.run([sys.executable, "-m", "mia_nb.cli", *argv], capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        [sys.executable, "-m", "mia_nb.cli", *argv], capture_output=True, text=True, timeout=900
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "mia-nb: " not in done.stdout + done.stderr
     return store.folders(folder / "results", "run")[0]
@@ -72,8 +85,22 @@ def small_run(folder: Path, preset: str, small: list[str]) -> store.Folder:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> store.Folder:
     """The demo preset, made small."""
-    small = ["num_models=6", "models=6", "limit=360", "population=60", "epochs=4", "snapshots=[1]", "draws=20"]
-    small += ["self_test_draws=2", "attacks=[rmia, loss]", "quality=[1, 2]", "quality_models=1", "marks=[1]"]
+    small = [
+        "num_models=6",
+        "models=6",
+        "limit=360",
+        "population=60",
+        "epochs=4",
+        "snapshots=[1]",
+        "draws=20",
+    ]
+    small += [
+        "self_test_draws=2",
+        "attacks=[rmia, loss]",
+        "quality=[1, 2]",
+        "quality_models=1",
+        "marks=[1]",
+    ]
     small += ["flow={width: 4, steps: 2}", "clipped={batch: 64, epochs: 2}", "workers=1"]
     return small_run(tmp_path_factory.mktemp("demo"), "demo", small)
 
@@ -81,7 +108,15 @@ def demo(tmp_path_factory) -> store.Folder:
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory) -> store.Folder:
     """The tour, made small."""
-    small = ["num_models=6", "limit=360", "epochs=3", "draws=50", "self_test_draws=4", "flow={steps: 2}", "along=2"]
+    small = [
+        "num_models=6",
+        "limit=360",
+        "epochs=3",
+        "draws=50",
+        "self_test_draws=4",
+        "flow={steps: 2}",
+        "along=2",
+    ]
     small += ["population=90", "votes=2", "marks=[1, 10]", "clipped={batch: 64, epochs: 2}"]
     return small_run(tmp_path_factory.mktemp("tour"), "tour", small)
 
@@ -113,13 +148,19 @@ def copy_with_environment(notebook: Path, to: Path, **variables: str) -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_report_opened_from_disk_without_network_draws_every_figure(tmp_path, browser, dark):
-    table = v4.new_output("display_data", {"text/html": "<table><tr><td>1</td></tr></table><script>window.ran = 1</script>"})
+    table = v4.new_output(
+        "display_data",
+        {"text/html": "<table><tr><td>1</td></tr></table><script>window.ran = 1</script>"},
+    )
     first = executed(tmp_path / "a.ipynb", figure(), figure("gl", go.Scattergl), table)
     out = export([first, executed(tmp_path / "b.ipynb", figure())], tmp_path / "report.html")
     with lab.fresh_page(browser, offline=True, dark=dark) as (page, external, errors):
         page.goto(out.as_uri())
         lab.wait_for_figures(page, 3)
-        assert page.evaluate("document.querySelectorAll('table').length") == 1 and page.evaluate("window.ran") is None
+        assert (
+            page.evaluate("document.querySelectorAll('table').length") == 1
+            and page.evaluate("window.ran") is None
+        )
         assert page.evaluate("document.querySelector('.plot')._fullLayout.font.color") == (
             "rgb(228, 228, 228)" if dark else "rgb(26, 26, 26)"
         )
@@ -128,7 +169,9 @@ def test_a_report_opened_from_disk_without_network_draws_every_figure(tmp_path, 
 
 
 def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browser):
-    count = sum(stored_figures(demo.path / file) for file in demo.files() if file.endswith(".ipynb"))
+    count = sum(
+        stored_figures(demo.path / file) for file in demo.files() if file.endswith(".ipynb")
+    )
     with lab.fresh_page(browser, offline=True) as (page, external, errors):
         page.goto((demo.path / "report.html").as_uri())
         lab.wait_for_figures(page, count)
@@ -137,7 +180,9 @@ def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browse
 
 def quick(names: list[str], *chosen: str) -> list:
     """Parameters of which the others are for the slow tests."""
-    return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return [
+        name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names
+    ]
 
 
 @pytest.mark.parametrize("name", quick(names_of("demo"), "03_attack.ipynb"))
@@ -169,7 +214,9 @@ def shows_and_reruns(notebook: Path, server: lab.Server, browser) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names_of("tour"))
-def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_request(tour, name, server, browser):
+def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_request(
+    tour, name, server, browser
+):
     shows_and_reruns(tour.path / name, server, browser)
 
 
@@ -187,7 +234,9 @@ WORDS = "[...document.querySelectorAll('[role=status], [role=alert]')].filter(e 
 
 def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(demo, server, browser):
     name = "explore/08_explore.ipynb"
-    copy_with_environment(NOTEBOOKS / "08_explore.ipynb", server.root / name, MIA_NB_HOME=str(demo.path.parents[1]))
+    copy_with_environment(
+        NOTEBOOKS / "08_explore.ipynb", server.root / name, MIA_NB_HOME=str(demo.path.parents[1])
+    )
     with lab.fresh_page(browser) as (page, external, errors):
         lab.open_notebook(page, server, name)
         outputs = lab.run_all(page)
@@ -197,13 +246,17 @@ def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(demo, server
         for number, (title, handle) in enumerate(MOVED.items()):
             tabs.nth(number).click()
             page.wait_for_function(f"{WORDS}?.startsWith({json.dumps(title)})", timeout=60_000)
-            page.wait_for_function(f"{SHOWN}.length > 0 && {SHOWN}.every(p => p.dataset.drawn)", timeout=60_000)
+            page.wait_for_function(
+                f"{SHOWN}.length > 0 && {SHOWN}.every(p => p.dataset.drawn)", timeout=60_000
+            )
             before = page.evaluate(WORDS)
             assert before.startswith(title)
             drawn = page.evaluate(f"{SHOWN}.map(p => p.dataset.drawn)")
             if handle is not None:
                 page.locator(".noUi-handle:visible").nth(handle).focus()
-                page.keyboard.press("ArrowRight" if title == "Latency" else "ArrowLeft")  # which starts at its left end
+                page.keyboard.press(
+                    "ArrowRight" if title == "Latency" else "ArrowLeft"
+                )  # which starts at its left end
             elif title == "Run comparison":
                 page.locator("input[type=checkbox]:visible").nth(2).click()
             else:
@@ -250,31 +303,54 @@ def moves_and_saves(page, notebook: Path, within: float) -> None:
     print(f"threshold to paint: median {statistics.median(times):.0f} ms")
     assert statistics.median(times) < within
     page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
-    page.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
+    page.wait_for_function(
+        "!window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000
+    )
     assert 1_500_000 < notebook.stat().st_size < 6_000_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_threshold_moves_by_keyboard_and_paints_in_time_at_fifty_thousand_samples(server, browser, dark):
+def test_the_threshold_moves_by_keyboard_and_paints_in_time_at_fifty_thousand_samples(
+    server, browser, dark
+):
     cells = [SOURCE.format(samples=50_000), "widgets.scores(found)"]
-    with lab.live_notebook(server, browser, f"big-{dark}", cells, dark=dark) as (page, external, errors, notebook):
+    with lab.live_notebook(server, browser, f"big-{dark}", cells, dark=dark) as (
+        page,
+        external,
+        errors,
+        notebook,
+    ):
         moves_and_saves(page, notebook, 600)  # 110 ms on two quiet cores; room for a busy machine
         assert (external, errors) == ([], [])
 
 
-def test_an_explorer_moves_downloads_what_it_shows_and_is_saved_with_every_picture_and_plotly_once(server, browser):
+def test_an_explorer_moves_downloads_what_it_shows_and_is_saved_with_every_picture_and_plotly_once(
+    server, browser
+):
     cells = [SOURCE.format(samples=2_000), "widgets.scores(found)"]
     with lab.live_notebook(server, browser, "scores", cells) as (page, external, errors, notebook):
-        for name, start in (("CSV", b"# Scores and ROC"), ("HTML", b"<!DOCTYPE html>"), ("PNG", b"\x89PNG")):
+        for name, start in (
+            ("CSV", b"# Scores and ROC"),
+            ("HTML", b"<!DOCTYPE html>"),
+            ("PNG", b"\x89PNG"),
+        ):
             with page.expect_download(timeout=30_000) as caught:
                 page.locator("button.jupyter-button", has_text=name).click()
             assert Path(caught.value.path()).read_bytes().startswith(start)
-        moves_and_saves(page, notebook, 2000)  # beside other tests; its time proper is the test before
+        moves_and_saves(
+            page, notebook, 2000
+        )  # beside other tests; its time proper is the test before
         assert (external, errors) == ([], [])
-    state = json.loads(notebook.read_text())["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+    state = json.loads(notebook.read_text())["metadata"]["widgets"][
+        "application/vnd.jupyter.widget-state+json"
+    ]["state"]
     figures = [one["state"] for one in state.values() if "figure" in one["state"]]
-    libraries = [one for one in state.values() if one["state"].get("_esm", "").startswith("export default {render() {}}")]
+    libraries = [
+        one
+        for one in state.values()
+        if one["state"].get("_esm", "").startswith("export default {render() {}}")
+    ]
     assert len(figures) == 2 and len(libraries) == 1
     assert all(json.loads(figure["figure"])["data"] for figure in figures)
 
@@ -292,7 +368,12 @@ SENTENCE = f"{SENTENCES}.join(' | ')"
 @LIGHT_AND_DARK
 def test_the_game_is_played_in_jupyterlab(server, browser, dark):
     """A participant at a laptop: predicts with the keyboard, accuses by a click, is scored."""
-    with lab.live_notebook(server, browser, f"game-{dark}", GAME, dark=dark) as (page, external, errors, _):
+    with lab.live_notebook(server, browser, f"game-{dark}", GAME, dark=dark) as (
+        page,
+        external,
+        errors,
+        _,
+    ):
         lab.wait_for_figures(page, 2)
         assert "because so" not in page.evaluate(
             "[...document.querySelectorAll('.jp-OutputArea')].map(e => e.innerText).join()"
@@ -309,7 +390,9 @@ def test_the_game_is_played_in_jupyterlab(server, browser, dark):
         page.wait_for_function(f"{SENTENCE}.includes('1 of 20 accused')")
         page.locator(".widget-checkbox input[type=checkbox]").first.check()  # score me
         page.wait_for_function(f"/You: \\d+ of 20 right/.test({SENTENCE})")
-        page.wait_for_function("document.querySelector('.js-plotly-plot')._fullLayout.shapes.length >= 20")
+        page.wait_for_function(
+            "document.querySelector('.js-plotly-plot')._fullLayout.shapes.length >= 20"
+        )
         assert (external, errors) == ([], [])
 
 
@@ -318,10 +401,26 @@ def dashboard(results: Path, log: Path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mia_nb.cli", "explore", "--results", str(results), "--port", str(port), "--no-browser"]
+    command = [
+        sys.executable,
+        "-m",
+        "mia_nb.cli",
+        "explore",
+        "--results",
+        str(results),
+        "--port",
+        str(port),
+        "--no-browser",
+    ]
     command += ["--notebooks", str(NOTEBOOKS)]
     with open(log, "w") as out:
-        server = subprocess.Popen(command, cwd=results.parent, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        server = subprocess.Popen(
+            command,
+            cwd=results.parent,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     address = f"http://127.0.0.1:{port}/"
     try:
         deadline = time.monotonic() + 60
@@ -339,15 +438,27 @@ def dashboard(results: Path, log: Path):
         server.wait(20)
 
 
-def test_the_dashboard_shows_explorers_without_code_and_asks_nothing_of_the_network(demo, browser, tmp_path, monkeypatch):
+def test_the_dashboard_shows_explorers_without_code_and_asks_nothing_of_the_network(
+    demo, browser, tmp_path, monkeypatch
+):
     monkeypatch.delenv("MIA_NB_MODE", raising=False)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(TESTS.parent), os.environ.get("PYTHONPATH")])))
-    with dashboard(demo.path.parent, tmp_path / "voila.log") as address, lab.fresh_page(browser) as (page, external, errors):
+    monkeypatch.setenv(
+        "PYTHONPATH",
+        os.pathsep.join(filter(None, [str(TESTS.parent), os.environ.get("PYTHONPATH")])),
+    )
+    with (
+        dashboard(demo.path.parent, tmp_path / "voila.log") as address,
+        lab.fresh_page(browser) as (page, external, errors),
+    ):
         page.goto(address, timeout=120_000)
-        page.wait_for_function("document.querySelector('.js-plotly-plot .main-svg') !== null", timeout=90_000)
+        page.wait_for_function(
+            "document.querySelector('.js-plotly-plot .main-svg') !== null", timeout=90_000
+        )
         before = page.evaluate(SENTENCES)
         assert before and page.locator(".jp-CodeCell .jp-InputArea").count() == 0
         page.locator(".noUi-handle").first.focus()
         page.keyboard.press("ArrowRight")
-        page.wait_for_function(f"JSON.stringify({SENTENCES}) !== {json.dumps(json.dumps(before))}", timeout=20_000)
+        page.wait_for_function(
+            f"JSON.stringify({SENTENCES}) !== {json.dumps(json.dumps(before))}", timeout=20_000
+        )
         assert (external, errors) == ([], [])

@@ -52,8 +52,16 @@ def outputs(path: Path) -> str:
 def desk(tmp_path, monkeypatch):
     """A working directory with two notebooks and a preset."""
     monkeypatch.chdir(tmp_path)
-    notebook(tmp_path / "notebooks/01_train.ipynb", "print(epochs, lr, flag, name, pool, attacks)", parameters=PARAMETERS)
-    notebook(tmp_path / "notebooks/03_attack.ipynb", "print(attacks)", parameters='attacks: list[str] = ["loss"]\n')
+    notebook(
+        tmp_path / "notebooks/01_train.ipynb",
+        "print(epochs, lr, flag, name, pool, attacks)",
+        parameters=PARAMETERS,
+    )
+    notebook(
+        tmp_path / "notebooks/03_attack.ipynb",
+        "print(attacks)",
+        parameters='attacks: list[str] = ["loss"]\n',
+    )
     preset = "- {notebook: 01_train, parameters: {epochs: 3}}\n- {notebook: attack, parameters: {attacks: [lira]}}\n"
     (tmp_path / "notebooks/presets").mkdir()
     (tmp_path / "notebooks/presets/small.yaml").write_text(preset)
@@ -73,13 +81,31 @@ def test_parameters_are_read_with_type_default_and_help():
     read = declared()
     assert read["epochs"] == ("epochs", 16, ("int",), "passes over the data")
     assert read["pool"].kinds == ("str", "None")
-    untyped = notebooks._parse_parameters("a = 3\nb = None\nc: int = None\nd: 'Optional[float]' = None\ne = -1.5", Path("x"))
-    assert [p.kinds for p in untyped.values()] == [("int",), (), ("int", "None"), ("float", "None"), ("float",)]
+    untyped = notebooks._parse_parameters(
+        "a = 3\nb = None\nc: int = None\nd: 'Optional[float]' = None\ne = -1.5", Path("x")
+    )
+    assert [p.kinds for p in untyped.values()] == [
+        ("int",),
+        (),
+        ("int", "None"),
+        ("float", "None"),
+        ("float",),
+    ]
     assert untyped["e"].default == -1.5
 
 
 @pytest.mark.parametrize(
-    "source", ["a = 2 * 3", "a = b = 1", "import os", "a: int", "a = [len('x')]", "a['b'] = 1", "a: int = 1 +", "a += 1"]
+    "source",
+    [
+        "a = 2 * 3",
+        "a = b = 1",
+        "import os",
+        "a: int",
+        "a = [len('x')]",
+        "a['b'] = 1",
+        "a: int = 1 +",
+        "a += 1",
+    ],
 )
 def test_a_parameters_cell_that_computes_is_refused(source):
     with pytest.raises(ValueError, match="parameters cell"):
@@ -128,7 +154,13 @@ def test_text_of_the_command_line_becomes_the_declared_type(name, text, value):
 
 
 def test_values_papermill_cannot_write_are_converted_at_the_border():
-    given = {"a": (1, 2), "b": np.float32(0.5), "c": np.arange(2), "d": Path("x/y"), "e": [np.int64(3)]}
+    given = {
+        "a": (1, 2),
+        "b": np.float32(0.5),
+        "c": np.arange(2),
+        "d": Path("x/y"),
+        "e": [np.int64(3)],
+    }
     assert notebooks.plain(given) == {"a": [1, 2], "b": 0.5, "c": [0, 1], "d": "x/y", "e": [3]}
     assert type(notebooks.plain(np.int64(3))) is int
     with pytest.raises(ValueError, match="parameters are numbers"):
@@ -136,8 +168,17 @@ def test_values_papermill_cannot_write_are_converted_at_the_border():
 
 
 def test_both_spellings_of_an_override_and_negative_values_survive():
-    joined = _join_parameters(["run", "-p", "a=1", "-p", "b", "-0.1", "train", "-p", "c", "x=y", "--force"])
-    assert joined == ["run", "--parameter=a=1", "--parameter=b=-0.1", "train", "--parameter=c=x=y", "--force"]
+    joined = _join_parameters(
+        ["run", "-p", "a=1", "-p", "b", "-0.1", "train", "-p", "c", "x=y", "--force"]
+    )
+    assert joined == [
+        "run",
+        "--parameter=a=1",
+        "--parameter=b=-0.1",
+        "train",
+        "--parameter=c=x=y",
+        "--force",
+    ]
 
 
 def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parameter(desk):
@@ -162,7 +203,10 @@ def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parame
         ("run train -p flag='false'", "flag='false' is text, wanted bool"),
         ("run train -p attacks=lira", "write [lira]"),
         ("run train -p epochs", "wanted -p name=value"),
-        ("run train -p results=there", "results=there: every notebook of a run shares one folder; use --results DIR"),
+        (
+            "run train -p results=there",
+            "results=there: every notebook of a run shares one folder; use --results DIR",
+        ),
         ("run train -p epochs --results elsewhere", "-p epochs: wanted -p name=value"),
         ("run all --preset smal", "did you mean small?"),
         ("run all", "`run all` needs --preset NAME; there are: bad_name"),
@@ -205,7 +249,9 @@ def test_a_results_folder_that_cannot_be_written_is_one_line_and_exit_2(desk, ca
 
 def test_params_prints_type_default_and_help(desk, capsys):
     assert main(["params", "train"]) == 0
-    assert re.search(r"^epochs +int +16 +passes over the data$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(
+        r"^epochs +int +16 +passes over the data$", capsys.readouterr().out, re.MULTILINE
+    )
 
 
 def test_help_imports_nothing_heavy_and_takes_no_time():
@@ -265,15 +311,27 @@ def test_stored_results_are_listed_shown_and_cleaned(tmp_path, capsys):
     assert main(["clean", "--results", root]) == 0
     cleaned = capsys.readouterr().out
     assert "model_001.safetensors (missing" in cleaned and ".tmp-1-2" in cleaned
-    assert main(["clean", "--results", root]) == 0 and capsys.readouterr().out == "nothing to clean\n"
-    assert set(pool.files()) == {"recipe.json", "model_000.safetensors"} and not list(pool.path.glob(".tmp*"))
+    assert (
+        main(["clean", "--results", root]) == 0 and capsys.readouterr().out == "nothing to clean\n"
+    )
+    assert set(pool.files()) == {"recipe.json", "model_000.safetensors"} and not list(
+        pool.path.glob(".tmp*")
+    )
     assert main(["list", "--results", root]) == 0 and "1 of 2 models" in capsys.readouterr().out
-    assert main(["clean", "--all", "--results", root]) == 0 and "add --yes" in capsys.readouterr().out
-    assert main(["clean", "--older-than", "1", "--yes", "--results", root]) == 0 and pool.path.exists()
+    assert (
+        main(["clean", "--all", "--results", root]) == 0 and "add --yes" in capsys.readouterr().out
+    )
+    assert (
+        main(["clean", "--older-than", "1", "--yes", "--results", root]) == 0 and pool.path.exists()
+    )
     with pool.lock():
         assert main(["clean", "abab", "--yes", "--results", root]) == 0 and pool.path.exists()
     assert "in use" in capsys.readouterr().out
-    assert main(["clean", "abab", "--yes", "--results", root]) == 0 and not pool.path.exists() and signals.path.exists()
+    assert (
+        main(["clean", "abab", "--yes", "--results", root]) == 0
+        and not pool.path.exists()
+        and signals.path.exists()
+    )
 
 
 def test_results_older_than_a_number_of_days_are_removed_and_others_stay(tmp_path, capsys):
@@ -293,7 +351,14 @@ def test_a_report_is_of_the_latest_run_that_finished_a_notebook(tmp_path, capsys
     for number, start in enumerate(("ab", "cd")):
         folder = store.open_folder("results", "run", f"run{number}", start * 32, {})
         folder.write_bytes("one.ipynb", source.read_bytes())
-        step = {"notebook": "one", "file": "one.ipynb", "status": "done", "started": "now", "seconds": 1, "error": None}
+        step = {
+            "notebook": "one",
+            "file": "one.ipynb",
+            "status": "done",
+            "started": "now",
+            "seconds": 1,
+            "error": None,
+        }
         folder.write_json("status.json", {"steps": [step]})
     assert main(["report"]) == 0
     assert "run-run1-cdcd" in capsys.readouterr().out
@@ -310,18 +375,24 @@ def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys, monkeypatch):
     assert "2 files in 1 results, every checksum right" in capsys.readouterr().out
     (folder.path / "margin.npy").write_bytes(b"12")
     assert main(["doctor", "--results", str(tmp_path)]) == 1
-    assert re.search(r"store +WRONG: .*margin.npy: missing, truncated or altered", capsys.readouterr().out)
+    assert re.search(
+        r"store +WRONG: .*margin.npy: missing, truncated or altered", capsys.readouterr().out
+    )
 
 
 def test_a_run_in_progress_elsewhere_is_refused(desk, capsys):
     steps = notebooks.plan("train", None, [], notebooks.folders())
     recipe = runner._recipe(steps)
-    with store.open_folder("results", "run", "01_train", store.content_key(recipe), recipe).lock("run"):
+    with store.open_folder("results", "run", "01_train", store.content_key(recipe), recipe).lock(
+        "run"
+    ):
         assert main(["run", "train"]) == 2
     assert "is being run by another process" in capsys.readouterr().err
 
 
-def test_progress_is_the_last_line_written_and_rewritten_in_place_on_a_terminal(capsys, monkeypatch):
+def test_progress_is_the_last_line_written_and_rewritten_in_place_on_a_terminal(
+    capsys, monkeypatch
+):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     progress = runner.Progress("a.ipynb", 4)
     progress.shown -= 1
@@ -340,7 +411,9 @@ def test_a_run_says_what_share_is_done_and_how_long_the_rest_may_take(monkeypatc
     overall = runner.Overall({"a": 1, "b": 2, "c": 1}, todo=["b", "c"])  # a is there
     assert overall.line(0.0) == " 25%"
     now[0] = 20.0
-    assert overall.line(0.5) == " 50%, 40 s left"  # 20 s for a quarter of it all, and a half is left
+    assert (
+        overall.line(0.5) == " 50%, 40 s left"
+    )  # 20 s for a quarter of it all, and a half is left
     overall.end("b")
     assert overall.line(0.0) == " 75%, 10 s left" and overall.line(1.0) == "100%, 0.0 s left"
 
@@ -356,7 +429,9 @@ def test_what_a_cell_says_of_itself_counts(capsys, monkeypatch):
 
 def test_a_warning_of_a_notebook_stays_on_the_screen_as_one_line(capsys):
     progress = runner.Progress("a.ipynb", 4)
-    progress.write("/tmp/1.py:1: UserWarning: set: classes 'a' and 'A' look alike\n  images = data.load(path)\n")
+    progress.write(
+        "/tmp/1.py:1: UserWarning: set: classes 'a' and 'A' look alike\n  images = data.load(path)\n"
+    )
     assert capsys.readouterr().out == "mia-nb: set: classes 'a' and 'A' look alike\n"
 
 
@@ -366,7 +441,9 @@ def test_a_warning_of_a_command_is_one_line(capsys, monkeypatch, tmp_path):
     options = [f"dataset={tmp_path / 'set.npz'}", "num_models=2", "batch=1000"]
     assert main(["estimate", *(part for option in options for part in ("-p", option))]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "mia-nb: set.npz: boolean labels were read as class 0 (False) and class 1 (True)"
+    assert (
+        said[0] == "mia-nb: set.npz: boolean labels were read as class 0 (False) and class 1 (True)"
+    )
     assert len(said) == 2 and said[1].startswith("mia-nb: batch=1000 ")
 
 
@@ -379,9 +456,18 @@ def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
     assert outputs(folder.path / "01_train.ipynb") == "3 0.001 False digits None ['loss', 'rmia']\n"
     assert outputs(folder.path / "03_attack.ipynb") == "['lira']\n"
     cells = json.loads((folder.path / "01_train.ipynb").read_text())["cells"]
-    (injected,) = ["".join(c["source"]) for c in cells if "injected-parameters" in c["metadata"].get("tags", [])]
-    assert "lr = 0.001" in injected and "flag = False" in injected and "name" not in injected  # what differs from the defaults
-    assert [s["status"] for s in runner.read_status(folder)] == ["done", "done"] and folder.verify() == []
+    (injected,) = [
+        "".join(c["source"])
+        for c in cells
+        if "injected-parameters" in c["metadata"].get("tags", [])
+    ]
+    assert (
+        "lr = 0.001" in injected and "flag = False" in injected and "name" not in injected
+    )  # what differs from the defaults
+    assert [s["status"] for s in runner.read_status(folder)] == [
+        "done",
+        "done",
+    ] and folder.verify() == []
     assert "[&#x27;lira&#x27;]" in (folder.path / "report.html").read_text()
     text = capsys.readouterr()
     assert text.err == "" and "report.html" in text.out
@@ -394,9 +480,15 @@ def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
     assert made == {file: (folder.path / file).stat().st_mtime_ns for file in folder.files()}
 
     (folder.path / "report.html").write_text("")
-    unfinished = store.open_folder("results", "run", "all", "ee" * 32, {"steps": []})  # later, but without a notebook
+    unfinished = store.open_folder(
+        "results", "run", "all", "ee" * 32, {"steps": []}
+    )  # later, but without a notebook
     assert store.folders("results", "run")[-1] == unfinished
-    assert main(["report"]) == 0 and capsys.readouterr().out.strip().endswith("report.html") and folder.verify() == []
+    assert (
+        main(["report"]) == 0
+        and capsys.readouterr().out.strip().endswith("report.html")
+        and folder.verify() == []
+    )
     assert main(["show", folder.key[:5]]) == 0
     assert re.search(r"^01_train.ipynb +done +\d+\.\d s$", capsys.readouterr().out, re.MULTILINE)
 
@@ -404,13 +496,22 @@ def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
         file.write(" ")
     assert main(argv) == 0
     out = capsys.readouterr().out
-    assert "03_attack.ipynb is missing, truncated or altered" in out and re.search(r"01_train.ipynb +cached", out)
-    assert folder.verify() == [] and made["01_train.ipynb"] == (folder.path / "01_train.ipynb").stat().st_mtime_ns
+    assert "03_attack.ipynb is missing, truncated or altered" in out and re.search(
+        r"01_train.ipynb +cached", out
+    )
+    assert (
+        folder.verify() == []
+        and made["01_train.ipynb"] == (folder.path / "01_train.ipynb").stat().st_mtime_ns
+    )
 
 
 @pytest.mark.notebook
 def test_force_runs_again_and_reaches_the_notebook(desk, capsys):
-    notebook(desk / "again.ipynb", "print(force, results)", parameters='force: bool = False\nresults: str = "results"')
+    notebook(
+        desk / "again.ipynb",
+        "print(force, results)",
+        parameters='force: bool = False\nresults: str = "results"',
+    )
     assert main(["run", "again.ipynb"]) == 0
     file = only_run(desk).path / "again.ipynb"
     assert outputs(file) == f"False {desk / 'results'}\n"
@@ -427,7 +528,9 @@ def test_a_failing_cell_takes_ten_lines_at_most_and_keeps_what_was_done(desk, ca
     folder = only_run(desk)
     assert err.count("\n") <= 10 and "KeyError: 'gone'" in err and "cell In[2]: deep(30)" in err
     assert str((folder.path / "fails.ipynb").relative_to(desk)) in err
-    assert outputs(folder.path / "fails.ipynb").startswith("before") and not folder.has("fails.ipynb")
+    assert outputs(folder.path / "fails.ipynb").startswith("before") and not folder.has(
+        "fails.ipynb"
+    )
     (step,) = runner.read_status(folder)
     assert step["status"] == "failed" and "KeyError" in step["error"]
 
@@ -469,10 +572,17 @@ def start(*argv: str, cwd: Path, **environment: str) -> subprocess.Popen:
 @pytest.mark.notebook
 def test_leaked_kernels_warning_filters_and_braces_in_paths_do_no_harm(tmp_path):
     cell = "import sys, os\nprint(sys.executable, os.environ['MIA_NB_MODE'])"
-    notebook(tmp_path / "a.ipynb", cell, parameters="pool: str | None = None", kernel="somebody-elses-env")
+    notebook(
+        tmp_path / "a.ipynb",
+        cell,
+        parameters="pool: str | None = None",
+        kernel="somebody-elses-env",
+    )
     wrong = tmp_path / "jupyter/kernels/python3/kernel.json"
     wrong.parent.mkdir(parents=True)
-    wrong.write_text(json.dumps({"argv": ["/bin/false"], "display_name": "Python 3", "language": "python"}))
+    wrong.write_text(
+        json.dumps({"argv": ["/bin/false"], "display_name": "Python 3", "language": "python"})
+    )
     environment = {"JUPYTER_PATH": str(tmp_path / "jupyter"), "PYTHONWARNINGS": "error"}
     process = start("run", "a.ipynb", "--results", "{braces} %d", cwd=tmp_path, **environment)
     out, err = process.communicate(timeout=60)
@@ -484,13 +594,21 @@ def test_leaked_kernels_warning_filters_and_braces_in_paths_do_no_harm(tmp_path)
 @pytest.mark.notebook
 @pytest.mark.parametrize(
     ("sent", "code", "forked"),
-    [(signal.SIGINT, 130, "0"), (signal.SIGKILL, -9, "0"), pytest.param(signal.SIGKILL, -9, "1", marks=pytest.mark.slow)],
+    [
+        (signal.SIGINT, 130, "0"),
+        (signal.SIGKILL, -9, "0"),
+        pytest.param(signal.SIGKILL, -9, "1", marks=pytest.mark.slow),
+    ],
 )
-def test_an_interrupted_or_killed_run_says_killed_and_the_next_goes_on(tmp_path, monkeypatch, sent, code, forked):
+def test_an_interrupted_or_killed_run_says_killed_and_the_next_goes_on(
+    tmp_path, monkeypatch, sent, code, forked
+):
     monkeypatch.setenv("MIA_NB_FORK", forked)
     notebook(tmp_path / "nb/1_fast.ipynb", "print(1)")
     wait = "time.sleep(0 if pathlib.Path('go').exists() else 60)"
-    notebook(tmp_path / "nb/2_slow.ipynb", f"import pathlib, time\npathlib.Path('here').touch()\n{wait}")
+    notebook(
+        tmp_path / "nb/2_slow.ipynb", f"import pathlib, time\npathlib.Path('here').touch()\n{wait}"
+    )
     (tmp_path / "nb/presets").mkdir()
     (tmp_path / "nb/presets/two.yaml").write_text("- {notebook: fast}\n- {notebook: slow}\n")
     argv = ("run", "all", "--preset", "two", "--notebooks", "nb")
@@ -508,7 +626,10 @@ def test_an_interrupted_or_killed_run_says_killed_and_the_next_goes_on(tmp_path,
     again = start(*argv, cwd=tmp_path)
     out, err = again.communicate(timeout=60)
     assert again.returncode == 0 and err == "" and re.search(r"1_fast.ipynb +cached", out)
-    assert [s["status"] for s in runner.read_status(folder)] == ["done", "done"] and folder.verify() == []
+    assert [s["status"] for s in runner.read_status(folder)] == [
+        "done",
+        "done",
+    ] and folder.verify() == []
 
 
 def test_an_edited_model_builder_is_another_run(tmp_path, monkeypatch):
@@ -521,7 +642,9 @@ def test_an_edited_model_builder_is_another_run(tmp_path, monkeypatch):
     assert runner._stamp("no_such_module:net") is None
 
 
-def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_run(tmp_path, monkeypatch):
+def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_run(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     package = tmp_path / "stamped_package"
     package.mkdir()
@@ -538,7 +661,9 @@ def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_r
         (tmp_path / "images" / name).mkdir(parents=True)
     (tmp_path / "images/cat/1.png").write_bytes(b"1")
     before = runner._stamp("images")
-    (tmp_path / "images/cat/1.png").rename(tmp_path / "images/dog/1.png")  # same bytes and time, another label
+    (tmp_path / "images/cat/1.png").rename(
+        tmp_path / "images/dog/1.png"
+    )  # same bytes and time, another label
     assert runner._stamp("images") != before
     file = tmp_path / "outputs.npz"
     file.write_bytes(b"1")
@@ -555,7 +680,10 @@ def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_r
         (["--workers", "4"], [("workers", "4")]),
         (["--engine", "local", "--workers", "4"], [("workers", "4")]),
         (["--engine", "dask", "--workers", "8"], [("workers", "dask:8")]),
-        (["--engine", "dask", "--workers", "tcp://head:8786"], [("workers", "dask:tcp://head:8786")]),
+        (
+            ["--engine", "dask", "--workers", "tcp://head:8786"],
+            [("workers", "dask:tcp://head:8786")],
+        ),
         (["--engine", "ray"], [("workers", "ray")]),
         (["--engine", "slurm", "--workers", "16"], [("workers", "slurm:16")]),
     ],
@@ -564,7 +692,9 @@ def test_engine_and_workers_are_one_parameter_of_a_notebook(words, parameter):
     assert _workers(_parser().parse_args(["run", "train", *words])) == parameter
 
 
-def test_how_many_workers_train_is_no_part_of_a_runs_key_and_reaches_the_notebook(tmp_path, monkeypatch, capsys):
+def test_how_many_workers_train_is_no_part_of_a_runs_key_and_reaches_the_notebook(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     source = 'workers: int | str | None = None  # processes\nname: str = "a"  # of something'
     notebook(tmp_path / "one.ipynb", "print(workers)", parameters=source)
@@ -582,8 +712,14 @@ def test_one_bad_folder_is_listed_as_damaged_and_hides_no_other(tmp_path, capsys
     deep = b"[" * 100_000
     good = store.open_folder(tmp_path, "pool", "good", "ab" * 32, {"num_models": 0})
     for number, raw in enumerate([b"[]", deep, b'{"key": 1, "recipe": 2}', b"\xff"]):
-        for kind, name in (("pool", "recipe.json"), ("signals", "info.json"), ("run", "status.json")):
-            store.open_folder(tmp_path, kind, "bad", f"{number}" * 64, {"steps": [1]}).write_bytes(name, raw)
+        for kind, name in (
+            ("pool", "recipe.json"),
+            ("signals", "info.json"),
+            ("run", "status.json"),
+        ):
+            store.open_folder(tmp_path, kind, "bad", f"{number}" * 64, {"steps": [1]}).write_bytes(
+                name, raw
+            )
     (store.open_folder(tmp_path, "pool", "nomanifest", "c" * 64, {}).path / store.MANIFEST).unlink()
     (tmp_path / "pool-link-dddddddddddd").symlink_to(tmp_path / "aside")
     good.path.rename(tmp_path / "aside")
@@ -593,9 +729,13 @@ def test_one_bad_folder_is_listed_as_damaged_and_hides_no_other(tmp_path, capsys
     assert said.count("\n") == 16 and said.count("damaged recipe.json") == 5
     assert said.count("damaged info.json") == 4 and said.count("damaged status.json") == 4
     assert re.search(r"pool +abababababab +good .* done", said)
-    assert main(["clean", "--results", str(tmp_path)]) == 0 and "left alone" in capsys.readouterr().out
+    assert (
+        main(["clean", "--results", str(tmp_path)]) == 0 and "left alone" in capsys.readouterr().out
+    )
     assert main(["clean", "--all", "--yes", "--results", str(tmp_path)]) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["aside"] and len(list((tmp_path / "aside").glob("*.json*"))) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["aside"] and len(
+        list((tmp_path / "aside").glob("*.json*"))
+    ) == 2
 
 
 def test_a_report_holds_nothing_that_its_run_did_not_write(tmp_path, capsys):
@@ -606,5 +746,8 @@ def test_a_report_holds_nothing_that_its_run_did_not_write(tmp_path, capsys):
     for file in ("../secret.ipynb", "stray.ipynb"):
         (folder.path / "stray.ipynb").write_text(nbformat.writes(secret))
         folder.write_json("status.json", {"steps": [step | {"file": file}]})
-        assert main(["report", "--results", str(tmp_path)]) == 2 and f"{file} is missing" in capsys.readouterr().err
+        assert (
+            main(["report", "--results", str(tmp_path)]) == 2
+            and f"{file} is missing" in capsys.readouterr().err
+        )
         assert not (folder.path / "report.html").exists()

@@ -52,9 +52,19 @@ def test_digits_are_scikit_learns_images_scaled_to_255():
 
     images = data.load("digits")
     values, labels = load_digits(return_X_y=True)
-    assert images.x.shape == (1797, 1, 8, 8) and images.x.dtype == torch.uint8 and images.y.dtype == torch.int64
-    assert (np.abs(images.x.numpy().reshape(1797, 64) - values * 255 / 16) <= 0.5).all() and images.x.max() == 255
-    assert (images.y.numpy() == labels).all() and images.classes == tuple("0123456789") and images.name == "digits"
+    assert (
+        images.x.shape == (1797, 1, 8, 8)
+        and images.x.dtype == torch.uint8
+        and images.y.dtype == torch.int64
+    )
+    assert (
+        np.abs(images.x.numpy().reshape(1797, 64) - values * 255 / 16) <= 0.5
+    ).all() and images.x.max() == 255
+    assert (
+        (images.y.numpy() == labels).all()
+        and images.classes == tuple("0123456789")
+        and images.name == "digits"
+    )
     scaled = images.x.numpy() / 255
     assert np.allclose([images.mean[0], images.std[0]], [scaled.mean(), scaled.std()], rtol=1e-12)
 
@@ -83,7 +93,11 @@ def test_a_limit_keeps_a_seeded_subset_with_each_class_in_proportion():
     rows = {image.tobytes(): i for i, image in enumerate(full.x.numpy())}
     places = [rows[image.tobytes()] for image in some.x.numpy()]
     assert places == sorted(places) and (full.y[places] == some.y).all()
-    assert data.load("digits", limit=300).digest == some.digest != data.load("digits", limit=300, seed=1).digest
+    assert (
+        data.load("digits", limit=300).digest
+        == some.digest
+        != data.load("digits", limit=300, seed=1).digest
+    )
     assert data.load("digits", limit=10**6).digest == full.digest
 
 
@@ -95,8 +109,14 @@ def test_synthetic_images_of_a_class_resemble_each_other_and_noise_is_the_only_d
     assert (torch.bincount(y) == 80).all() and len(x.unique(dim=0)) == 400
     exact = data.load("synthetic:classes=5,n=400,size=16,channels=3,noise=0")
     assert len(exact.x.flatten(1).unique(dim=0)) == 5 and (exact.y == y).all()
-    assert data.load("synthetic:n=20,size=8").digest == data.load("synthetic:n=20,size=8,seed=0").digest
-    assert data.load("synthetic:n=20,size=8").digest != data.load("synthetic:n=20,size=8,seed=1").digest
+    assert (
+        data.load("synthetic:n=20,size=8").digest
+        == data.load("synthetic:n=20,size=8,seed=0").digest
+    )
+    assert (
+        data.load("synthetic:n=20,size=8").digest
+        != data.load("synthetic:n=20,size=8,seed=1").digest
+    )
 
 
 def test_fashion_mnist_joins_the_official_training_and_test_files(tmp_path):
@@ -104,14 +124,24 @@ def test_fashion_mnist_joins_the_official_training_and_test_files(tmp_path):
     raw.mkdir(parents=True)
     rng, expected = np.random.default_rng(0), []
     for part, n in (("train", 12), ("t10k", 8)):
-        x, y = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), (np.arange(n) % 10).astype(np.uint8)
-        (raw / f"{part}-images-idx3-ubyte").write_bytes(np.array([2051, n, 28, 28], ">i4").tobytes() + x.tobytes())
-        (raw / f"{part}-labels-idx1-ubyte").write_bytes(np.array([2049, n], ">i4").tobytes() + y.tobytes())
+        x, y = (
+            rng.integers(0, 256, (n, 28, 28), dtype=np.uint8),
+            (np.arange(n) % 10).astype(np.uint8),
+        )
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(
+            np.array([2051, n, 28, 28], ">i4").tobytes() + x.tobytes()
+        )
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(
+            np.array([2049, n], ">i4").tobytes() + y.tobytes()
+        )
         expected.append((x, y))
     images = data.load("fashion_mnist", root=tmp_path)
     assert (images.x[:, 0].numpy() == np.concatenate([x for x, _ in expected])).all()
     assert (images.y.numpy() == np.concatenate([y for _, y in expected])).all()
-    assert images.classes[0] == "T-shirt/top" and (images.mean, images.std) == ((0.2860,), (0.3530,))
+    assert images.classes[0] == "T-shirt/top" and (images.mean, images.std) == (
+        (0.2860,),
+        (0.3530,),
+    )
 
 
 def test_cifar10_joins_the_official_training_and_test_files(tmp_path, monkeypatch):
@@ -135,7 +165,12 @@ def test_cifar10_joins_the_official_training_and_test_files(tmp_path, monkeypatc
     key, md5 = write("batches.meta", {"label_names": [f"class{k}" for k in range(10)]})
     monkeypatch.setattr(kind, "meta", {"filename": key, "key": "label_names", "md5": md5})
     images = data.load("cifar10", root=tmp_path)
-    assert (images.x.numpy() == np.concatenate(expected)).all() and images.y.tolist() == [3, 1, 4, 1] * 6
+    assert (images.x.numpy() == np.concatenate(expected)).all() and images.y.tolist() == [
+        3,
+        1,
+        4,
+        1,
+    ] * 6
     assert images.classes[9] == "class9" and images.std == (0.2023, 0.1994, 0.2010)
 
 
@@ -146,20 +181,28 @@ def test_tiny_imagenet_reads_alike_from_the_archive_and_from_its_unpacked_folder
         (base / "train" / wnid / "images").mkdir(parents=True)
         for i in range(2):
             train[wnid, i] = rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)
-            Image.fromarray(train[wnid, i]).save(base / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", "PNG")
+            Image.fromarray(train[wnid, i]).save(
+                base / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", "PNG"
+            )
     (base / "val" / "images").mkdir(parents=True)
     (base / "test" / "images").mkdir(parents=True)
     Image.fromarray(train["n01", 0]).save(base / "test" / "images" / "test_0.JPEG", "PNG")
     for i in range(2):
         val.append(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
         Image.fromarray(val[i]).save(base / "val" / "images" / f"val_{i}.JPEG", "PNG")
-    (base / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n")
+    (base / "val" / "val_annotations.txt").write_text(
+        "val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n"
+    )
     shutil.make_archive(str(base), "zip", tmp_path / "zip", "tiny-imagenet-200")
     shutil.copytree(base, tmp_path / "folder" / "tiny-imagenet-200")
     shutil.rmtree(base)
-    packed, unpacked = (data.load("tiny_imagenet", root=tmp_path / where) for where in ("zip", "folder"))
+    packed, unpacked = (
+        data.load("tiny_imagenet", root=tmp_path / where) for where in ("zip", "folder")
+    )
     order = [train["n01", 0], train["n01", 1], train["n02", 0], train["n02", 1], *val]
-    assert (packed.x.numpy() == np.stack(order).transpose(0, 3, 1, 2)).all() and packed.y.tolist() == [0, 0, 1, 1, 1, 0]
+    assert (
+        packed.x.numpy() == np.stack(order).transpose(0, 3, 1, 2)
+    ).all() and packed.y.tolist() == [0, 0, 1, 1, 1, 0]
     assert packed.classes == ("n01", "n02") and packed.digest == unpacked.digest
     (tmp_path / "zip" / "tiny-imagenet-200.zip").write_bytes(b"PK\x03\x04 cut short")
     with pytest.raises(ValueError, match="not an intact zip archive"):
@@ -202,7 +245,12 @@ def test_an_unknown_name_or_option_is_refused_in_one_line(name, says):
 
 def test_importing_data_loads_neither_torchvision_nor_pillow_nor_scikit_learn():
     code = "import sys, mia_nb.data; print({'torchvision', 'PIL', 'sklearn'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "set()"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ image folders
@@ -215,16 +263,24 @@ def test_a_folder_of_class_folders_gives_the_files_pixels_in_sorted_order(colour
     (path / ".git").mkdir()
     images = data.load(path, root=tmp_path)
     assert (images.x.numpy() == pixels.reshape(6, 9, 11, 3).transpose(0, 3, 1, 2)).all()
-    assert images.y.tolist() == [0, 0, 0, 1, 1, 1] and images.classes == ("cat", "dog") and images.name == "pets"
+    assert (
+        images.y.tolist() == [0, 0, 0, 1, 1, 1]
+        and images.classes == ("cat", "dog")
+        and images.name == "pets"
+    )
     measured = images.x.numpy() / 255
-    assert np.allclose(images.mean, measured.mean((0, 2, 3))) and np.allclose(images.std, measured.std((0, 2, 3)))
+    assert np.allclose(images.mean, measured.mean((0, 2, 3))) and np.allclose(
+        images.std, measured.std((0, 2, 3))
+    )
 
 
 def test_grey_files_make_one_channel_and_a_single_colour_file_makes_three(tmp_path):
     grey = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8), dtype=np.uint8)
     path = write_folder(tmp_path / "grey", grey)
     assert (data.load(path, root=tmp_path).x.numpy() == grey.reshape(6, 1, 8, 8)).all()
-    Image.fromarray(np.stack([grey[1, 2], grey[1, 1], grey[1, 0]], 2)).save(path / "dog" / "002.png")
+    Image.fromarray(np.stack([grey[1, 2], grey[1, 1], grey[1, 0]], 2)).save(
+        path / "dog" / "002.png"
+    )
     mixed = data.load(path, root=tmp_path).x.numpy()
     assert (mixed[:5] == grey.reshape(6, 1, 8, 8)[:5]).all() and (mixed[5] == grey[1, ::-1]).all()
 
@@ -235,7 +291,11 @@ def test_images_of_many_sizes_are_cut_to_their_middle_square_and_scaled(tmp_path
     for number, (height, width) in enumerate(shapes):
         picture = np.zeros((height, width, 3), np.uint8)
         side, half = min(height, width), (max(height, width) - min(height, width)) // 2
-        middle = (slice(None), slice(half, half + side)) if width > height else (slice(half, half + side), slice(None))
+        middle = (
+            (slice(None), slice(half, half + side))
+            if width > height
+            else (slice(half, half + side), slice(None))
+        )
         picture[middle] = 40 + 50 * number  # outside the middle square it is black
         pictures.append(picture)
         folder = tmp_path / "set" / ("cat", "dog")[number % 2]
@@ -246,7 +306,9 @@ def test_images_of_many_sizes_are_cut_to_their_middle_square_and_scaled(tmp_path
     images = data.load(tmp_path / "set", root=tmp_path, size=8)
     assert images.x.shape == (4, 3, 8, 8)
     inner = images.x[:, :, 1:7, 1:7].float().mean((1, 2, 3))
-    assert inner.tolist() == pytest.approx([40, 140, 90, 190], abs=8)  # cats first; the odd margin of 9 x 40 is half a pixel
+    assert inner.tolist() == pytest.approx(
+        [40, 140, 90, 190], abs=8
+    )  # cats first; the odd margin of 9 x 40 is half a pixel
     other = data.load(tmp_path / "set", root=tmp_path, size=4)
     assert other.x.shape[-1] == 4 and other.digest != images.digest  # the cache tells sizes apart
     assert torch.equal(data.load(tmp_path / "set", root=tmp_path, size=8).x, images.x)
@@ -254,7 +316,9 @@ def test_images_of_many_sizes_are_cut_to_their_middle_square_and_scaled(tmp_path
 
 @pytest.mark.parametrize(("name", "size"), [("digits", 8), ("synthetic", 8), ("{folder}", 0)])
 def test_a_size_is_for_folders_and_positive(colours, tmp_path, name, size):
-    with pytest.raises(ValueError, match=f"size={size} for .*: wanted a side in pixels, for a folder"):
+    with pytest.raises(
+        ValueError, match=f"size={size} for .*: wanted a side in pixels, for a folder"
+    ):
         data.load(name.format(folder=colours[0]), root=tmp_path, size=size)
 
 
@@ -263,7 +327,9 @@ def test_the_second_load_reads_the_cache_until_a_file_changes(colours, tmp_path)
     first = data.load(path, root=tmp_path / "root")
     victim = path / "dog" / "001.png"
     stat = victim.stat()
-    victim.write_bytes(bytes(stat.st_size))  # unreadable, but of the same size and time: only a decoder would notice
+    victim.write_bytes(
+        bytes(stat.st_size)
+    )  # unreadable, but of the same size and time: only a decoder would notice
     os.utime(victim, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert data.load(path, root=tmp_path / "root").digest == first.digest
     os.utime(victim, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
@@ -295,14 +361,19 @@ def test_a_cache_that_cannot_be_written_is_no_error(colours, tmp_path):
 
 
 def test_a_folder_named_like_a_data_set_keeps_its_own_normalisation(tmp_path):
-    path = write_folder(tmp_path / "cifar10", np.random.default_rng(0).integers(0, 99, (2, 2, 8, 8, 3), dtype=np.uint8))
+    path = write_folder(
+        tmp_path / "cifar10",
+        np.random.default_rng(0).integers(0, 99, (2, 2, 8, 8, 3), dtype=np.uint8),
+    )
     assert data.load(path, root=tmp_path).mean != data.PUBLISHED["cifar10"][0]
 
 
 def test_bad_folders_are_refused_in_one_line_that_names_the_file(colours, tmp_path):
     path, _ = colours
     Image.fromarray(np.zeros((9, 12, 3), np.uint8)).save(path / "dog" / "000.png")
-    with pytest.raises(ValueError, match=r"cat/000\.png and dog/000\.png are 11x9 and 12x9") as error:
+    with pytest.raises(
+        ValueError, match=r"cat/000\.png and dog/000\.png are 11x9 and 12x9"
+    ) as error:
         data.load(path, root=tmp_path)
     one_line(error)
     Image.fromarray(np.zeros((9, 11), np.uint16)).save(path / "dog" / "000.png")
@@ -332,7 +403,9 @@ def png_header(width: int, height: int) -> bytes:
     """A PNG that claims a size and holds next to nothing."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     data = zlib.compress(bytes(1 << 20))
@@ -341,11 +414,16 @@ def png_header(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("size", [None, 8])
 @pytest.mark.parametrize(("side", "first"), [(13_000, True), (13_000, False), (30_000, False)])
-def test_images_of_hundreds_of_millions_of_pixels_are_refused_by_their_header(colours, tmp_path, size, side, first):
+def test_images_of_hundreds_of_millions_of_pixels_are_refused_by_their_header(
+    colours, tmp_path, size, side, first
+):
     path, _ = colours
     (path / "cat" / ("0.png" if first else "zebra.png")).write_bytes(png_header(side, side))
     start = perf_counter()
-    with warnings.catch_warnings(), pytest.raises(ValueError, match="has more than 89 million pixels: scale") as error:
+    with (
+        warnings.catch_warnings(),
+        pytest.raises(ValueError, match="has more than 89 million pixels: scale") as error,
+    ):
         warnings.simplefilter("error")
         data.load(path, root=tmp_path, size=size)
     assert perf_counter() - start < 1 and "\n" not in str(error.value)
@@ -361,7 +439,11 @@ def test_an_image_of_another_size_is_refused_undecoded(colours, tmp_path):
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF"])
 def test_images_are_turned_as_their_exif_orientation_says(tmp_path, kind):
     picture = np.zeros((16, 24, 3), np.uint8)
-    picture[:8, :8], picture[:8, 16:], picture[8:, :8] = 250, 160, 80  # corners that tell all eight apart
+    picture[:8, :8], picture[:8, 16:], picture[8:, :8] = (
+        250,
+        160,
+        80,
+    )  # corners that tell all eight apart
     upright = {1: picture, 2: picture[:, ::-1], 3: picture[::-1, ::-1], 4: picture[::-1]}
     turned = picture.transpose(1, 0, 2)
     upright |= {5: turned, 6: turned[:, ::-1], 7: turned[::-1, ::-1], 8: turned[::-1]}
@@ -371,16 +453,23 @@ def test_images_are_turned_as_their_exif_orientation_says(tmp_path, kind):
         path = tmp_path / str(orientation)
         for name in ("cat", "dog"):
             (path / name).mkdir(parents=True)
-            (path / name / f"0.{kind.lower()}").write_bytes(written(Image.fromarray(picture), kind, exif=exif))
+            (path / name / f"0.{kind.lower()}").write_bytes(
+                written(Image.fromarray(picture), kind, exif=exif)
+            )
         x = data.load(path, root=tmp_path).x.numpy().transpose(0, 2, 3, 1)
-        assert x.shape[1:] == wanted.shape and np.abs(x.astype(int) - wanted).max() < 40, orientation
+        assert x.shape[1:] == wanted.shape and np.abs(x.astype(int) - wanted).max() < 40, (
+            orientation
+        )
 
 
 def test_a_cache_from_before_orientations_were_read_is_not_used(colours, tmp_path):
     path, _ = colours
     data.load(path, root=tmp_path)
     (cache,) = (tmp_path / ".cache").iterdir()
-    stamp = [(f"{p.parent.name}/{p.name}", p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(path.glob("*/*.png"))]
+    stamp = [
+        (f"{p.parent.name}/{p.name}", p.stat().st_size, p.stat().st_mtime_ns)
+        for p in sorted(path.glob("*/*.png"))
+    ]
     assert hashlib.sha256(repr(stamp).encode()).hexdigest()[:32] not in cache.name
 
 
@@ -388,25 +477,55 @@ GREY, COLOUR = Image.new("L", (11, 9), 77), Image.new("RGB", (11, 9), (10, 20, 3
 BROKEN_EXIF = b"Exif\0\0" + b"II*\0" + b"\xff" * 40
 IMAGES = {  # a file beside good ones: its name, its bytes, and its colour at the top left or what is said of it
     "grey": ("x.png", written(GREY), (77, 77, 77)),
-    "with a broken EXIF": ("x.jpg", written(COLOUR, "JPEG", exif=BROKEN_EXIF, quality=100), (10, 20, 30)),
+    "with a broken EXIF": (
+        "x.jpg",
+        written(COLOUR, "JPEG", exif=BROKEN_EXIF, quality=100),
+        (10, 20, 30),
+    ),
     "one bit": ("x.png", written(Image.new("1", (11, 9), 1)), (255, 255, 255)),
-    "with a palette": ("x.png", written(COLOUR.convert("P", palette=Image.Palette.ADAPTIVE)), (10, 20, 30)),
+    "with a palette": (
+        "x.png",
+        written(COLOUR.convert("P", palette=Image.Palette.ADAPTIVE)),
+        (10, 20, 30),
+    ),
     "with transparency": ("x.png", written(Image.new("RGBA", (11, 9), (1, 2, 3, 0))), (1, 2, 3)),
-    "CMYK": ("x.jpg", written(Image.new("CMYK", (11, 9), (255, 0, 0, 0)), "JPEG", quality=100), (0, 255, 255)),
+    "CMYK": (
+        "x.jpg",
+        written(Image.new("CMYK", (11, 9), (255, 0, 0, 0)), "JPEG", quality=100),
+        (0, 255, 255),
+    ),
     "moving": (
         "x.gif",
-        written(COLOUR, "GIF", save_all=True, append_images=[Image.new("RGB", (11, 9), (200, 0, 0))]),
+        written(
+            COLOUR, "GIF", save_all=True, append_images=[Image.new("RGB", (11, 9), (200, 0, 0))]
+        ),
         (10, 20, 30),
     ),
     "of another format than its name": ("x.bmp", written(COLOUR), (10, 20, 30)),
     "whose name is not UTF-8": ("\udcff.png", written(COLOUR), (10, 20, 30)),
-    "of 16 bits": ("x.png", written(Image.fromarray(np.ones((9, 11), np.uint16))), "more than 8 bits per channel"),
-    "of floats": ("x.tif", written(Image.new("F", (11, 9)), "TIFF"), "more than 8 bits per channel"),
+    "of 16 bits": (
+        "x.png",
+        written(Image.fromarray(np.ones((9, 11), np.uint16))),
+        "more than 8 bits per channel",
+    ),
+    "of floats": (
+        "x.tif",
+        written(Image.new("F", (11, 9)), "TIFF"),
+        "more than 8 bits per channel",
+    ),
     "empty": ("x.png", b"", "dog/x.png cannot be read as an image: it is none of BMP, GIF, JPEG"),
     "text": ("x.png", b"hello", "cannot be read as an image: it is none of"),
-    "for another program": ("x.png", written(COLOUR, "EPS"), "cannot be read as an image: it is none of"),
+    "for another program": (
+        "x.png",
+        written(COLOUR, "EPS"),
+        "cannot be read as an image: it is none of",
+    ),
     "cut short": ("x.png", written(COLOUR)[:45], "dog/x.png cannot be read as an 8-bit image"),
-    "a JPEG cut short": ("x.jpg", written(COLOUR, "JPEG")[:-40], "dog/x.jpg cannot be .*: Truncated"),
+    "a JPEG cut short": (
+        "x.jpg",
+        written(COLOUR, "JPEG")[:-40],
+        "dog/x.jpg cannot be .*: Truncated",
+    ),
     "a name of two lines": ("x\ny.png", b"hello", r"'dog/x\\ny.png' cannot be read"),
 }
 
@@ -422,7 +541,12 @@ def test_an_odd_image_is_read_as_it_looks_or_refused_in_one_line(colours, tmp_pa
         one_line(error)
     else:
         (place,) = [i for i, file in enumerate(sorted(os.listdir(path / "dog"))) if file == name]
-        assert np.abs(data.load(path, root=tmp_path).x[3 + place, :, 0, 0].numpy() - np.array(wanted)).max() <= 2
+        assert (
+            np.abs(
+                data.load(path, root=tmp_path).x[3 + place, :, 0, 0].numpy() - np.array(wanted)
+            ).max()
+            <= 2
+        )
 
 
 @pytest.mark.parametrize(
@@ -498,16 +622,30 @@ def test_npz_parts_are_joined_and_floats_mean_the_same_as_bytes(tmp_path):
     parts = {"train": slice(0, 5), "val": slice(5, 7), "test": slice(7, 10)}
     digests = set()
     for pixels in (x, x.astype(np.int64), x / 255, (x / 255).astype(np.float32), (x - 0.2).clip(0)):
-        arrays = {f"{part}_{k}": v[rows] for part, rows in parts.items() for k, v in (("images", pixels), ("labels", y))}
+        arrays = {
+            f"{part}_{k}": v[rows]
+            for part, rows in parts.items()
+            for k, v in (("images", pixels), ("labels", y))
+        }
         digests.add((images := data.load(save(tmp_path, **arrays))).digest)
-    assert (images.x.numpy() == x.transpose(0, 3, 1, 2)).all() and images.y.tolist() == y[:, 0].tolist()
+    assert (images.x.numpy() == x.transpose(0, 3, 1, 2)).all() and images.y.tolist() == y[
+        :, 0
+    ].tolist()
     assert len(digests) == 1 and images.name == "set" and images.classes == ("0", "1", "2")
 
 
 def test_npz_grey_images_get_one_channel_and_named_classes_may_be_empty(tmp_path):
     x = np.random.default_rng(0).integers(0, 256, (4, 5, 5), dtype=np.uint8)
-    images = data.load(save(tmp_path, train_images=x, train_labels=np.array([0, 2, 2, 0.0]), classes=["a", "b", "c"]))
-    assert (images.x[:, 0].numpy() == x).all() and images.y.tolist() == [0, 2, 2, 0] and images.classes == ("a", "b", "c")
+    images = data.load(
+        save(
+            tmp_path, train_images=x, train_labels=np.array([0, 2, 2, 0.0]), classes=["a", "b", "c"]
+        )
+    )
+    assert (
+        (images.x[:, 0].numpy() == x).all()
+        and images.y.tolist() == [0, 2, 2, 0]
+        and images.classes == ("a", "b", "c")
+    )
 
 
 GOOD = {"train_images": np.zeros((4, 5, 5), np.uint8), "train_labels": np.array([0, 1, 0, 1])}
@@ -526,10 +664,16 @@ NAN[2, 3, 3] = np.nan
         ({"train_images": np.zeros((3, 5, 5), np.uint8)}, "for each of 3 images"),
         ({"train_labels": np.array([0, 1, -1, 1])}, "labels run from -1 to 1"),
         ({"train_labels": np.array([0, 1, 3, 1])}, "class 2 has no image"),
-        ({"train_labels": np.array([0, 1, 3, 1]), "classes": np.array(["a", "b"])}, "labels run from 0 to 3; wanted 0..1"),
+        (
+            {"train_labels": np.array([0, 1, 3, 1]), "classes": np.array(["a", "b"])},
+            "labels run from 0 to 3; wanted 0..1",
+        ),
         ({"train_labels": np.array([0, 1, 0.5, 1])}, "not whole numbers"),
         ({"train_labels": np.array([0, 1, np.nan, 1])}, "not whole numbers"),
-        ({"train_images": np.zeros((0, 5, 5), np.uint8), "train_labels": np.zeros(0, int)}, "labels have shape (0,)"),
+        (
+            {"train_images": np.zeros((0, 5, 5), np.uint8), "train_labels": np.zeros(0, int)},
+            "labels have shape (0,)",
+        ),
         ({"train_labels": np.eye(4)}, "train_labels have shape (4, 4)"),
         ({"train_labels": np.zeros(4, int)}, "one class"),
         ({"train_labels": np.array([None] * 4)}, "cannot be read"),
@@ -582,7 +726,9 @@ def archive(path, **members):
 
 def npy(shape, content=b"") -> bytes:
     buffer = BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": "|u1", "fortran_order": False, "shape": shape}
+    )
     return buffer.getvalue() + content
 
 
@@ -595,13 +741,31 @@ FULL = {name: member(array) for name, array in GOOD.items()}
 BIG = 8 * 10**12
 LONG_HEADER = b"\x93NUMPY\2\0\xff\xff\xff\xff" + bytes(1 << 20)
 MEMBERS = {
-    "more than the memory": ({"train_images": (npy((BIG,)), BIG + len(npy((BIG,))))}, "8,000.0 GB of memory"),
-    "a claim of 300 TB": ({"train_images": (npy((300 * 10**12,)), None)}, "claims 300,000,000,000,000 bytes"),
-    "a negative shape": ({"train_images": (npy((-1, -4), bytes(4)), None)}, "claims 4 bytes in .-1, -4"),
-    "too few bytes": ({"train_images": (npy((4, 5, 5), bytes(99)), None)}, "claims 100 bytes in .4, 5, 5., and has 99"),
-    "a header of 4 GB": ({"train_images": (LONG_HEADER, 2**32 + 100)}, "train_images.npy is no array"),
+    "more than the memory": (
+        {"train_images": (npy((BIG,)), BIG + len(npy((BIG,))))},
+        "8,000.0 GB of memory",
+    ),
+    "a claim of 300 TB": (
+        {"train_images": (npy((300 * 10**12,)), None)},
+        "claims 300,000,000,000,000 bytes",
+    ),
+    "a negative shape": (
+        {"train_images": (npy((-1, -4), bytes(4)), None)},
+        "claims 4 bytes in .-1, -4",
+    ),
+    "too few bytes": (
+        {"train_images": (npy((4, 5, 5), bytes(99)), None)},
+        "claims 100 bytes in .4, 5, 5., and has 99",
+    ),
+    "a header of 4 GB": (
+        {"train_images": (LONG_HEADER, 2**32 + 100)},
+        "train_images.npy is no array",
+    ),
     "text for an array": ({"train_images": (b"hello", None)}, "train_images.npy is no array"),
-    "a header of brackets": ({"train_images": (b"\x93NUMPY\1\0\x10\x27" + b"(" * 10_000, None)}, "is no array"),
+    "a header of brackets": (
+        {"train_images": (b"\x93NUMPY\1\0\x10\x27" + b"(" * 10_000, None)},
+        "is no array",
+    ),
     "a pickle": ({"train_labels": (pickle.dumps([0, 1]), None)}, "train_labels.npy is no array"),
 }
 
@@ -634,10 +798,22 @@ TWINS = ("caf\xe9", unicodedata.normalize("NFD", "caf\xe9"))
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"train_labels": np.array([False, True] * 2)}, "boolean labels were read as class 0 .False. and class 1"),
-        ({"train_images": np.linspace(0, 1.02, 100).reshape(4, 5, 5)}, "run from 0 to 1.02 and were read as 0..255"),
-        ({"classes": np.array(["a", "a"])}, "class names 'a' and 'a' look alike, read as two classes$"),
-        ({"classes": np.array(["Cat", "cat", "CAT"])}, r"names 'Cat' and 'cat' look alike.*\(1 more such pairs\)$"),
+        (
+            {"train_labels": np.array([False, True] * 2)},
+            "boolean labels were read as class 0 .False. and class 1",
+        ),
+        (
+            {"train_images": np.linspace(0, 1.02, 100).reshape(4, 5, 5)},
+            "run from 0 to 1.02 and were read as 0..255",
+        ),
+        (
+            {"classes": np.array(["a", "a"])},
+            "class names 'a' and 'a' look alike, read as two classes$",
+        ),
+        (
+            {"classes": np.array(["Cat", "cat", "CAT"])},
+            r"names 'Cat' and 'cat' look alike.*\(1 more such pairs\)$",
+        ),
         ({"classes": np.array(TWINS)}, r"names 'caf\\xe9' and 'cafe\\u0301' look alike"),
         ({}, None),
         ({"train_images": np.linspace(0, 1, 100).reshape(4, 5, 5)}, None),
@@ -654,13 +830,17 @@ def test_what_can_be_read_in_two_ways_is_said_once_at_the_line_that_asked(tmp_pa
     if says:
         with pytest.warns(UserWarning, match=says):
             data.load(path)
-    assert len(images.y) == 4 and (images.classes[0] == "a" or b"a" not in change.get("classes", ()))
+    assert len(images.y) == 4 and (
+        images.classes[0] == "a" or b"a" not in change.get("classes", ())
+    )
 
 
 def test_class_folders_that_look_alike_stay_two_classes_and_are_said(colours, tmp_path):
     path, _ = colours
     (path / "dog").rename(path / "Cat")
-    with pytest.warns(UserWarning, match="pets: class names 'Cat' and 'cat' look alike, read as two classes"):
+    with pytest.warns(
+        UserWarning, match="pets: class names 'Cat' and 'cat' look alike, read as two classes"
+    ):
         assert data.load(path, root=tmp_path).classes == ("Cat", "cat")
 
 
@@ -684,10 +864,19 @@ def test_wrong_arguments_of_from_arrays_are_refused_in_one_line(options, says):
 
 @pytest.mark.parametrize(
     "options",
-    [{"limit": "5"}, {"limit": 2.5}, {"limit": np.zeros((2, 2))}, {"size": "8"}, {"seed": -1}, {"seed": None}],
+    [
+        {"limit": "5"},
+        {"limit": 2.5},
+        {"limit": np.zeros((2, 2))},
+        {"size": "8"},
+        {"seed": -1},
+        {"seed": None},
+    ],
 )
 def test_arguments_of_load_that_are_no_whole_numbers_are_refused(options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))}=.*: wanted a whole number") as error:
+    with pytest.raises(
+        ValueError, match=f"{next(iter(options))}=.*: wanted a whole number"
+    ) as error:
         data.load("digits", **options)
     one_line(error)
 
@@ -714,7 +903,9 @@ def test_normalise_is_the_textbook_formula_in_every_dtype():
     assert np.abs(data.normalise(x, mean, std, torch.float64).numpy() - exact).max() < 1e-14
     assert np.abs(data.normalise(x, mean, std).numpy() - exact).max() < 1e-6
     half = data.normalise(x, mean, std, torch.bfloat16)
-    assert half.dtype == torch.bfloat16 and torch.equal(half, data.normalise(x, mean, std).bfloat16())
+    assert half.dtype == torch.bfloat16 and torch.equal(
+        half, data.normalise(x, mean, std).bfloat16()
+    )
     assert torch.equal(data.normalise(x, (0,), (1,), torch.float64), x.double() * (1 / 255))
 
 
@@ -732,7 +923,11 @@ def slow_augment(image: np.ndarray, draws: dict, i: int) -> np.ndarray:
     if "centre" in draws:
         row, column = (int(v) for v in draws["centre"][i])
         first, start = row - height // 8, column - width // 8
-        image[:, max(first, 0) : max(first + height // 4, 0), max(start, 0) : max(start + width // 4, 0)] = 0
+        image[
+            :,
+            max(first, 0) : max(first + height // 4, 0),
+            max(start, 0) : max(start + width // 4, 0),
+        ] = 0
     return image
 
 
@@ -742,14 +937,24 @@ def test_augmentation_of_a_batch_equals_one_image_at_a_time(ops, shape):
     x = torch.from_numpy(np.random.default_rng(0).integers(1, 256, (50, *shape), dtype=np.uint8))
     draws = data.augment_draws(ops, 50, *shape[1:], torch.Generator().manual_seed(1))
     out = data.apply_augment(x, draws)
-    assert (out.numpy() == np.stack([slow_augment(image, draws, i) for i, image in enumerate(x.numpy())])).all()
+    assert (
+        out.numpy()
+        == np.stack([slow_augment(image, draws, i) for i, image in enumerate(x.numpy())])
+    ).all()
     assert torch.equal(out, x) == (ops == "none")
 
 
 def test_several_models_augment_at_once_as_each_would_alone():
-    x = torch.randint(0, 256, (3, 10, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    draws = [data.augment_draws("crop+flip+cutout", 10, 16, 16, torch.Generator().manual_seed(m)) for m in range(3)]
-    together = data.apply_augment(x.flatten(0, 1), {name: torch.cat([d[name] for d in draws]) for name in draws[0]})
+    x = torch.randint(
+        0, 256, (3, 10, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    draws = [
+        data.augment_draws("crop+flip+cutout", 10, 16, 16, torch.Generator().manual_seed(m))
+        for m in range(3)
+    ]
+    together = data.apply_augment(
+        x.flatten(0, 1), {name: torch.cat([d[name] for d in draws]) for name in draws[0]}
+    )
     alone = [data.apply_augment(x[m], draws[m]) for m in range(3)]
     assert torch.equal(together, torch.cat(alone))
 
@@ -774,9 +979,12 @@ def test_an_unknown_augmentation_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("samples", "population", "classes"), [(100, 0, 10), (101, 20, 7), (57, 13, 3), (1797, 300, 10), (9, 2, 5)]
+    ("samples", "population", "classes"),
+    [(100, 0, 10), (101, 20, 7), (57, 13, 3), (1797, 300, 10), (9, 2, 5)],
 )
-def test_pairs_are_complements_and_halves_differ_by_at_most_one_in_every_class(samples, population, classes):
+def test_pairs_are_complements_and_halves_differ_by_at_most_one_in_every_class(
+    samples, population, classes
+):
     labels = np.random.default_rng(samples).integers(0, classes, samples)
     member = data.paired_membership(8, samples, labels=labels, num_population=population, seed=3)
     set_aside = ~member.any(0)
@@ -803,7 +1011,11 @@ def test_every_sample_is_a_member_half_of_the_time_whatever_its_class_size():
     share = data.paired_membership(4000, 11, labels=labels, seed=0)[0::2].mean(0)
     assert (np.abs(share - 0.5) < 4.5 * 0.5 / 2000**0.5).all()
     population = np.mean(
-        [~data.paired_membership(2, 11, labels=labels, num_population=4, seed=s).any(0) for s in range(1500)], 0
+        [
+            ~data.paired_membership(2, 11, labels=labels, num_population=4, seed=s).any(0)
+            for s in range(1500)
+        ],
+        0,
     )
     assert (np.abs(population - 4 / 11) < 4.5 * 0.5 / 1500**0.5).all()
 

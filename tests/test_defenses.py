@@ -24,7 +24,11 @@ def step(weight, x, y, *, epoch=0, draws=None):
 @pytest.fixture
 def problem():
     torch.manual_seed(0)
-    return torch.randn(5, 7, dtype=torch.float64, requires_grad=True), torch.randn(12, 7).double(), torch.arange(12) % 5
+    return (
+        torch.randn(5, 7, dtype=torch.float64, requires_grad=True),
+        torch.randn(12, 7).double(),
+        torch.arange(12) % 5,
+    )
 
 
 def gradient(objective, weight):
@@ -60,18 +64,25 @@ def test_relaxloss_descends_above_its_target(problem, epoch):
 def test_relaxloss_below_its_target_ascends_in_even_epochs_and_flattens_in_odd_ones(problem):
     weight, x, y = problem
     plain = gradient(defenses.plain(step(*problem))[1], weight)
-    torch.testing.assert_close(gradient(objectives.relaxloss(step(*problem, epoch=2), target=50.0)[1], weight), -plain)
+    torch.testing.assert_close(
+        gradient(objectives.relaxloss(step(*problem, epoch=2), target=50.0)[1], weight), -plain
+    )
     p = (x @ weight.T).softmax(1).detach()
     flat = torch.stack([(1 - p[i, y[i]]).repeat(5) / 4 for i in range(12)])
     flat[torch.arange(12), y] = p[torch.arange(12), y]
     expected = (p - flat).T @ x / 12  # cross-entropy to fixed labels: softmax minus labels
-    torch.testing.assert_close(gradient(objectives.relaxloss(step(*problem, epoch=3), target=50.0)[1], weight), expected)
+    torch.testing.assert_close(
+        gradient(objectives.relaxloss(step(*problem, epoch=3), target=50.0)[1], weight), expected
+    )
 
 
 def test_the_maximum_mean_discrepancy_of_classes_is_that_of_a_double_loop():
     torch.manual_seed(1)
     p, q = torch.rand(9, 4).double(), torch.rand(7, 4).double()
-    y, other = torch.tensor([0, 0, 1, 1, 1, 2, 2, 0, 1]), torch.tensor([0, 1, 1, 3, 3, 0, 1])  # 2 and 3 on one side only
+    y, other = (
+        torch.tensor([0, 0, 1, 1, 1, 2, 2, 0, 1]),
+        torch.tensor([0, 1, 1, 3, 3, 0, 1]),
+    )  # 2 and 3 on one side only
 
     def kernel(a, b):
         return np.exp(-float(((a - b) ** 2).sum()) / (2 * 0.7**2))
@@ -79,20 +90,31 @@ def test_the_maximum_mean_discrepancy_of_classes_is_that_of_a_double_loop():
     gaps = []
     for c in (0, 1):
         ours, theirs = p[y == c], q[other == c]
-        within = sum(np.mean([[kernel(a, b) for a in side] for b in side]) for side in (ours, theirs))
+        within = sum(
+            np.mean([[kernel(a, b) for a in side] for b in side]) for side in (ours, theirs)
+        )
         gaps.append(within - 2 * np.mean([[kernel(a, b) for a in ours] for b in theirs]))
     assert float(defenses.class_mmd(p, y, q, other, 0.7)) == pytest.approx(np.mean(gaps), rel=1e-12)
     assert float(defenses.class_mmd(p, y, p, y, 0.7)) == pytest.approx(0, abs=1e-15)
-    assert float(defenses.class_mmd(p[:2], y[:2], q[3:5], other[3:5], 0.7)) == 0  # no class in common
+    assert (
+        float(defenses.class_mmd(p[:2], y[:2], q[3:5], other[3:5], 0.7)) == 0
+    )  # no class in common
 
 
 def test_mixup_mixes_images_and_losses_and_reports_the_losses_of_unmixed_images(problem):
     weight, x, y = problem
     other = torch.randperm(12, generator=torch.Generator().manual_seed(3))
-    draws = {"lam": torch.tensor(0.3), "other": other, "x": torch.randn(4, 7).double(), "y": torch.tensor([0, 1, 2, 3])}
+    draws = {
+        "lam": torch.tensor(0.3),
+        "other": other,
+        "x": torch.randn(4, 7).double(),
+        "y": torch.tensor([0, 1, 2, 3]),
+    }
     losses, minimised = objectives.mmd_mixup(step(*problem, draws=draws), weight=2.0, bandwidth=0.5)
     mixed = (0.3 * x + 0.7 * x[other]) @ weight.T
-    gap = defenses.class_mmd((x @ weight.T).softmax(1), y, (draws["x"] @ weight.T).softmax(1), draws["y"], 0.5)
+    gap = defenses.class_mmd(
+        (x @ weight.T).softmax(1), y, (draws["x"] @ weight.T).softmax(1), draws["y"], 0.5
+    )
     expected = (0.3 * CRITERION(mixed, y) + 0.7 * CRITERION(mixed, y[other])).mean() + 2 * gap
     torch.testing.assert_close(minimised, expected, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(losses, CRITERION(x @ weight.T, y))
@@ -100,24 +122,46 @@ def test_mixup_mixes_images_and_losses_and_reports_the_losses_of_unmixed_images(
 
 def test_nothing_is_learned_towards_held_out_images(problem):
     y = problem[2]
-    answers, held_out = torch.randn(12, 5).double().requires_grad_(), torch.randn(6, 5).double().requires_grad_()
-    draws = {"lam": torch.tensor(1.0), "other": torch.arange(12), "x": held_out, "y": torch.arange(6) % 5}
+    answers, held_out = (
+        torch.randn(12, 5).double().requires_grad_(),
+        torch.randn(6, 5).double().requires_grad_(),
+    )
+    draws = {
+        "lam": torch.tensor(1.0),
+        "other": torch.arange(12),
+        "x": held_out,
+        "y": torch.arange(6) % 5,
+    }
     one = Step(lambda x: x, CRITERION, answers, y, 0, {}, draws)
-    found = torch.autograd.grad(objectives.mmd_mixup(one, weight=1.0, bandwidth=1.0)[1], [answers, held_out])
+    found = torch.autograd.grad(
+        objectives.mmd_mixup(one, weight=1.0, bandwidth=1.0)[1], [answers, held_out]
+    )
     assert (found[1] == 0).all()
     fixed = defenses.class_mmd(answers.softmax(1), y, held_out.detach().softmax(1), draws["y"], 1.0)
     pull = gradient(fixed, answers)
     assert float(pull.abs().max()) > 1e-3
-    torch.testing.assert_close(found[0], gradient(CRITERION(answers, y).mean(), answers) + pull, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        found[0], gradient(CRITERION(answers, y).mean(), answers) + pull, rtol=1e-6, atol=1e-9
+    )
 
 
 def test_mixup_draws_are_betas_permutations_and_held_out_numbers_of_the_same_class():
     numbers, known = np.array([3, 8, 20, 31]), np.array([2, 0, 1, 0])
     y = np.random.default_rng(0).integers(0, 4, (400, 16))
     drawn = objectives.mixup_draws(5, numbers, known, y, alpha=2.0)
-    assert abs(float(drawn["lam"].mean()) - 0.5) < 0.03 and abs(float(drawn["lam"].var()) - 0.05) < 0.01  # Beta(2, 2): 1/20
-    assert (drawn["other"].sort(1).values == torch.arange(16)).all() and (drawn["other"][0] != drawn["other"][1]).any()
-    for label, there in ((0, {8, 31}), (1, {20}), (2, {3}), (3, {3, 8, 20, 31})):  # class 3 is not held out
+    assert (
+        abs(float(drawn["lam"].mean()) - 0.5) < 0.03
+        and abs(float(drawn["lam"].var()) - 0.05) < 0.01
+    )  # Beta(2, 2): 1/20
+    assert (drawn["other"].sort(1).values == torch.arange(16)).all() and (
+        drawn["other"][0] != drawn["other"][1]
+    ).any()
+    for label, there in (
+        (0, {8, 31}),
+        (1, {20}),
+        (2, {3}),
+        (3, {3, 8, 20, 31}),
+    ):  # class 3 is not held out
         mine, count = np.unique(drawn["held_out"].numpy()[y == label], return_counts=True)
         assert set(mine.tolist()) == there and count.min() > 0.8 * count.mean()
     again = objectives.mixup_draws(5, numbers, known, y, alpha=2.0)
@@ -138,7 +182,11 @@ def test_no_output_defense_changes_the_predicted_label(name, spread):
     assert changed.shape == LOGITS.shape and np.isfinite(changed).all()
     assert (changed.argmax(-1) == logits.argmax(-1)).all()
     assert (np.diff(np.sort(changed, -1)[..., -2:]) > 0).all()
-    np.testing.assert_allclose(changed, change(logits, **options, **({"random": RANDOM.round()} if random else {})), atol=2e-9)
+    np.testing.assert_allclose(
+        changed,
+        change(logits, **options, **({"random": RANDOM.round()} if random else {})),
+        atol=2e-9,
+    )
 
 
 def test_memguard_leaves_two_scores_right_and_wrong():
@@ -161,10 +209,16 @@ def test_rounding_and_top_show_what_they_say():
     logits = np.log(np.array([[0.62, 0.31, 0.07], [0.96, 0.03, 0.01]]))
     rounded = np.exp(change_output("rounding", logits, decimals=1))
     np.testing.assert_allclose(rounded, [[0.6, 0.3, 0.1], [1.0, 0.025, 0.025]])
-    np.testing.assert_allclose(np.exp(change_output("top", logits, classes=1)), [[0.62, 0.19, 0.19], [0.96, 0.02, 0.02]])
-    np.testing.assert_allclose(np.exp(change_output("top", logits, classes=2)), [[0.62, 0.31, 0.07], [0.96, 0.03, 0.01]])
+    np.testing.assert_allclose(
+        np.exp(change_output("top", logits, classes=1)), [[0.62, 0.19, 0.19], [0.96, 0.02, 0.02]]
+    )
+    np.testing.assert_allclose(
+        np.exp(change_output("top", logits, classes=2)), [[0.62, 0.31, 0.07], [0.96, 0.03, 0.01]]
+    )
     even = np.log(np.array([[0.26, 0.25, 0.25, 0.24]]))
-    assert change_output("top", even, classes=1).argmax() == 0  # what is not shown never gets more than what is
+    assert (
+        change_output("top", even, classes=1).argmax() == 0
+    )  # what is not shown never gets more than what is
     with pytest.raises(ValueError, match="fewer than the model's 3"):
         change_output("top", logits, classes=3)
     with pytest.raises(ValueError, match="whole number"):
@@ -179,7 +233,11 @@ def test_rounding_and_top_show_what_they_say():
         ("l1", {"lamb": 1}, "has no option lamb; it has weight"),
         ("l1", {"weight": -1.0}, "at least 0"),
         ("l1", {"weight": True}, "at least 0"),
-        ("label_smoothing", {"smoothing": 1.5}, "smoothing=1.5; wanted a number of at least 0 and below 1"),
+        (
+            "label_smoothing",
+            {"smoothing": 1.5},
+            "smoothing=1.5; wanted a number of at least 0 and below 1",
+        ),
         ("mmd_mixup", {"bandwidth": 0}, "bandwidth=0; wanted a number above 0"),
         (None, {"weight": 1.0}, "without a defense"),
     ],
@@ -191,9 +249,19 @@ def test_defenses_and_options_that_do_not_exist_are_refused_in_one_line(name, gi
 
 
 def test_output_defenses_that_do_not_exist_are_refused_in_one_line():
-    cases = [("l1", {}, "changes the training"), ("noise", {}, "is none"), (None, {"classes": 2}, "is none")]
-    cases += [("top", {"k": 1}, "has no option k"), ("memguard", {"confidence": "x"}, "confidence='x': wanted more than 1/5")]
-    cases += [("top", {"classes": 5}, "fewer than the model's 5"), ("rounding", {"decimals": "1"}, "wanted a whole number")]
+    cases = [
+        ("l1", {}, "changes the training"),
+        ("noise", {}, "is none"),
+        (None, {"classes": 2}, "is none"),
+    ]
+    cases += [
+        ("top", {"k": 1}, "has no option k"),
+        ("memguard", {"confidence": "x"}, "confidence='x': wanted more than 1/5"),
+    ]
+    cases += [
+        ("top", {"classes": 5}, "fewer than the model's 5"),
+        ("rounding", {"decimals": "1"}, "wanted a whole number"),
+    ]
     for name, given, says in cases:
         with pytest.raises(ValueError, match=says) as error:
             defenses.output_arguments(name, given, 5)
@@ -201,7 +269,11 @@ def test_output_defenses_that_do_not_exist_are_refused_in_one_line():
 
 
 def test_memguard_shows_half_for_the_label_and_of_two_classes_three_quarters():
-    assert [defenses.output_arguments("memguard", {}, k)["confidence"] for k in (2, 3, 100)] == [0.75, 0.5, 0.5]
+    assert [defenses.output_arguments("memguard", {}, k)["confidence"] for k in (2, 3, 100)] == [
+        0.75,
+        0.5,
+        0.5,
+    ]
     assert defenses.output_arguments("memguard", {"confidence": 0.6}, 2) == {"confidence": 0.6}
 
 
@@ -209,7 +281,9 @@ def test_defaults_are_written_out_and_one_and_one_point_nought_are_the_same():
     assert defenses.arguments("mmd_mixup", {"held_out": 5, "alpha": 1}) == {
         "weight": 5e-4, "alpha": 1.0, "bandwidth": 1.0, "held_out": 5,
     }  # fmt: skip
-    assert repr(defenses.arguments("l1", {"weight": 1})) == repr(defenses.arguments("l1", {"weight": 1.0}))
+    assert repr(defenses.arguments("l1", {"weight": 1})) == repr(
+        defenses.arguments("l1", {"weight": 1.0})
+    )
 
 
 def test_the_dropout_defense_drops_the_features_before_the_last_linear_layer_in_training_only():

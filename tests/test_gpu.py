@@ -14,7 +14,15 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
-RECIPE = Recipe(num_models=4, epochs=2, batch=16, lr=0.05, model_args={"width": 8}, augment="crop+flip", dtype="float64")
+RECIPE = Recipe(
+    num_models=4,
+    epochs=2,
+    batch=16,
+    lr=0.05,
+    model_args={"width": 8},
+    augment="crop+flip",
+    dtype="float64",
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +33,18 @@ def images():
 @pytest.mark.parametrize("strategy", ["plain", "stacked"])
 def test_a_pool_in_float64_is_the_cpus_to_eight_digits(images, tmp_path, strategy):
     pools = [
-        training.train_pool(RECIPE, images, root=tmp_path / device, device=device, strategy=strategy, progress=False)
+        training.train_pool(
+            RECIPE, images, root=tmp_path / device, device=device, strategy=strategy, progress=False
+        )
         for device in ("cpu", "cuda")
     ]
     assert pools[0].key == pools[1].key
     for m in range(4):
         for name, tensor in pools[0].state(m).items():
             torch.testing.assert_close(pools[1].state(m)[name], tensor, rtol=1e-8, atol=1e-8)
-    cpu, gpu = (query.query(pools[0], images, device=d, force=True, progress=False) for d in ("cpu", "cuda"))
+    cpu, gpu = (
+        query.query(pools[0], images, device=d, force=True, progress=False) for d in ("cpu", "cuda")
+    )
     np.testing.assert_allclose(gpu.margin, cpu.margin, rtol=1e-8, atol=1e-8)
 
 
@@ -50,7 +62,8 @@ def test_masks_and_augmentation_do_not_depend_on_the_device(images, tmp_path):
     pool = training.train_pool(RECIPE, images, root=tmp_path, device="cpu", progress=False)
     for options in ({"input_dropout": 0.1}, {"augment": True}):
         cpu, gpu = (
-            query.query(pool, images, queries=3, device=d, force=True, progress=False, **options) for d in ("cpu", "cuda")
+            query.query(pool, images, queries=3, device=d, force=True, progress=False, **options)
+            for d in ("cpu", "cuda")
         )
         np.testing.assert_allclose(gpu.margin, cpu.margin, rtol=1e-8, atol=1e-8)
 
@@ -61,7 +74,9 @@ def test_a_conversion_and_its_answers_per_step_do_not_depend_on_the_device(image
     for device in ("cpu", "cuda"):
         pool = training.convert_pool(networks, images, 3, device=device, progress=False, force=True)
         rates = query.firing_rates(pool, images, device=device)
-        signals = query.query(pool, images, per_step=True, device=device, force=True, progress=False)
+        signals = query.query(
+            pool, images, per_step=True, device=device, force=True, progress=False
+        )
         margins.append((signals.margin, rates["rate"].to_numpy()))
     # a spike may flip where a convolution rounds otherwise, even in float64: nearly all answers agree, none is far off
     close = np.isclose(margins[0][0], margins[1][0], rtol=1e-6, atol=1e-6)
@@ -70,7 +85,14 @@ def test_a_conversion_and_its_answers_per_step_do_not_depend_on_the_device(image
 
 
 def test_spiking_networks_train_on_the_gpu(images, tmp_path):
-    recipe = Recipe(**{**RECIPE.to_json(), "model": "snn", "model_args": {"base": "tinycnn", "timesteps": 2}, "epochs": 10})
+    recipe = Recipe(
+        **{
+            **RECIPE.to_json(),
+            "model": "snn",
+            "model_args": {"base": "tinycnn", "timesteps": 2},
+            "epochs": 10,
+        }
+    )
     pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
     signals = query.query(pool, images, device="cuda", progress=False)
     assert signals.correct[:, 0][signals.member].mean() > 0.5
@@ -78,23 +100,50 @@ def test_spiking_networks_train_on_the_gpu(images, tmp_path):
 
 def test_networks_of_equations_train_stacked_and_answer_with_noise_on_the_gpu(images, tmp_path):
     args = {"width": 8, "steps": 2, "k": 0.1}
-    recipe = Recipe(**{**RECIPE.to_json(), "model": "sdenet", "model_args": args, "epochs": 10, "snapshots": [2]})
-    for strategy in ("plain", "stacked"):  # equal in law there, not in bits: a group draws its noise from one generator
-        pool = training.train_pool(recipe, images, root=tmp_path / strategy, device="cuda", strategy=strategy, progress=False)
+    recipe = Recipe(
+        **{
+            **RECIPE.to_json(),
+            "model": "sdenet",
+            "model_args": args,
+            "epochs": 10,
+            "snapshots": [2],
+        }
+    )
+    for strategy in (
+        "plain",
+        "stacked",
+    ):  # equal in law there, not in bits: a group draws its noise from one generator
+        pool = training.train_pool(
+            recipe,
+            images,
+            root=tmp_path / strategy,
+            device="cuda",
+            strategy=strategy,
+            progress=False,
+        )
         assert pool.folder.read_json("execution.json")["stacked"] == (strategy == "stacked")
         signals = query.query(pool, images, queries=4, device="cuda", progress=False)
         assert signals.draws == "noise" and signals.margin.std(1).min() > 0
         assert signals.correct[:, 0][signals.member].mean() > 0.5
-        again = query.query(pool, images, queries=4, device="cuda", batch=256, force=True, progress=False)
+        again = query.query(
+            pool, images, queries=4, device="cuda", batch=256, force=True, progress=False
+        )
         np.testing.assert_array_equal(again.margin, signals.margin)
 
 
 def test_a_librarys_sde_solver_answers_on_the_gpu_and_a_step_tells_its_peak(images, tmp_path):
     recipe = Recipe(
-        **{**RECIPE.to_json(), "model": "sdenet", "model_args": {"width": 4, "steps": 2, "method": "srk"}, "epochs": 1}
+        **{
+            **RECIPE.to_json(),
+            "model": "sdenet",
+            "model_args": {"width": 4, "steps": 2, "method": "srk"},
+            "epochs": 1,
+        }
     )
     pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
-    assert query.query(pool, images, queries=2, device="cuda", progress=False).margin.std(1).min() > 0
+    assert (
+        query.query(pool, images, queries=2, device="cuda", progress=False).margin.std(1).min() > 0
+    )
     cost = training.step_cost(recipe, images, device="cuda")
     assert cost["memory_mib"] > 0 and cost["seconds"] > 0
 
@@ -107,10 +156,20 @@ def same_in_law(pool, other, **tolerance):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_models_in_a_cuda_graph_are_those_trained_one_by_one(images, tmp_path, optimizer, capsys):
-    recipe = Recipe(**{**RECIPE.to_json(), "optimizer": optimizer, "lr": 2**-6 if optimizer == "sgd" else 2**-10})
+    recipe = Recipe(
+        **{
+            **RECIPE.to_json(),
+            "optimizer": optimizer,
+            "lr": 2**-6 if optimizer == "sgd" else 2**-10,
+        }
+    )
     options = {"device": "cuda", "progress": False}
-    plain = training.train_pool(recipe, images, root=tmp_path / "plain", strategy="plain", **options)
-    graph = training.train_pool(recipe, images, root=tmp_path / "graph", strategy="graph:3", **options)  # units of 3 and 1
+    plain = training.train_pool(
+        recipe, images, root=tmp_path / "plain", strategy="plain", **options
+    )
+    graph = training.train_pool(
+        recipe, images, root=tmp_path / "graph", strategy="graph:3", **options
+    )  # units of 3 and 1
     assert graph.folder.read_json("execution.json")["graph"], capsys.readouterr().err
     same_in_law(plain, graph, rtol=1e-5, atol=1e-6)  # a graph reads the learning rate in float32
 
@@ -119,13 +178,17 @@ def test_a_graph_step_is_an_eager_one_to_ten_digits_and_trains_nothing_when_capt
     from mia_nb.training import graphs, loop
 
     there = images._replace(x=images.x.cuda(), y=images.y.cuda())
-    plan = loop.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True)
+    plan = loop.Plan(
+        RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True
+    )
     assert graphs.why_no_graph(plan, 4) is None
     group = graphs.GraphGroup(plan, [0, 1, 2])
     before = [tensor.clone() for tensor in group.tensors()]
     graph = group.capture()
     after = group.tensors()
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=False))  # weights and buffers
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, after, strict=False)
+    )  # weights and buffers
     assert all(not tensor.any() for tensor in after[len(before) :])  # the optimisers' state
     group.x.normal_()
     graph.replay()
@@ -136,7 +199,9 @@ def test_a_resumed_graph_group_goes_on_to_the_same_numbers(images):
     from mia_nb.training import graphs, loop
 
     there = images._replace(x=images.x.cuda(), y=images.y.cuda())
-    plan = loop.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True)
+    plan = loop.Plan(
+        RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True
+    )
     whole, resumed = graphs.GraphGroup(plan, [0, 1]), graphs.GraphGroup(plan, [0, 1])
     whole.epoch(0, [])
     resumed.load(whole.state())
@@ -148,9 +213,16 @@ def test_a_resumed_graph_group_goes_on_to_the_same_numbers(images):
 
 
 def test_a_noisy_network_is_not_captured(images, tmp_path, capsys):
-    recipe = Recipe(**{**RECIPE.to_json(), "model": "sdenet", "model_args": {"width": 4, "steps": 2}})
-    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", strategy="graph:2", progress=False)
-    assert "random numbers" in capsys.readouterr().err and not pool.folder.read_json("execution.json")["graph"]
+    recipe = Recipe(
+        **{**RECIPE.to_json(), "model": "sdenet", "model_args": {"width": 4, "steps": 2}}
+    )
+    pool = training.train_pool(
+        recipe, images, root=tmp_path, device="cuda", strategy="graph:2", progress=False
+    )
+    assert (
+        "random numbers" in capsys.readouterr().err
+        and not pool.folder.read_json("execution.json")["graph"]
+    )
 
 
 class Waiting(nn.Module):
@@ -164,16 +236,27 @@ class Waiting(nn.Module):
         return self.last(x.flatten(1)) * (1 if x.sum().item() > -1e9 else 2)
 
 
-def test_a_network_that_waits_for_the_gpu_is_not_captured_and_all_is_as_before(images, tmp_path, capsys):
+def test_a_network_that_waits_for_the_gpu_is_not_captured_and_all_is_as_before(
+    images, tmp_path, capsys
+):
     recipe = Recipe(**{**RECIPE.to_json(), "model": f"{__name__}:Waiting", "model_args": {}})
     options = {"device": "cuda", "progress": False}
-    pool = training.train_pool(recipe, images, root=tmp_path / "asked", strategy="graph:2", **options)
+    pool = training.train_pool(
+        recipe, images, root=tmp_path / "asked", strategy="graph:2", **options
+    )
     said = capsys.readouterr().err.strip()
-    assert said.endswith("not in a CUDA graph: its step waits for the GPU (.item(), a branch on a value), which a graph cannot")
+    assert said.endswith(
+        "not in a CUDA graph: its step waits for the GPU (.item(), a branch on a value), which a graph cannot"
+    )
     assert "\n" not in said and not pool.folder.read_json("execution.json")["graph"]
-    assert torch.cuda.current_stream() == torch.cuda.default_stream() and torch.cuda.get_sync_debug_mode() == 0
+    assert (
+        torch.cuda.current_stream() == torch.cuda.default_stream()
+        and torch.cuda.get_sync_debug_mode() == 0
+    )
     assert torch.randn(8, device="cuda").isfinite().all()  # the generator is in no capture
-    plain = training.train_pool(recipe, images, root=tmp_path / "plain", strategy="plain", **options)
+    plain = training.train_pool(
+        recipe, images, root=tmp_path / "plain", strategy="plain", **options
+    )
     same_in_law(plain, pool, rtol=1e-9, atol=1e-9)
     other = training.train_pool(RECIPE, images, root=tmp_path, strategy="graph:2", **options)
     assert other.folder.read_json("execution.json")["graph"], capsys.readouterr().err
@@ -182,15 +265,26 @@ def test_a_network_that_waits_for_the_gpu_is_not_captured_and_all_is_as_before(i
 def test_models_in_a_cuda_graph_learn_in_bf16(images, tmp_path, capsys):
     recipe, accuracies = Recipe(**{**RECIPE.to_json(), "dtype": "bfloat16", "epochs": 10}), []
     for strategy in ("plain", "graph:2"):
-        pool = training.train_pool(recipe, images, root=tmp_path / strategy, device="cuda", strategy=strategy, progress=False)
-        assert pool.folder.read_json("execution.json")["graph"] == (strategy != "plain"), capsys.readouterr().err
+        pool = training.train_pool(
+            recipe,
+            images,
+            root=tmp_path / strategy,
+            device="cuda",
+            strategy=strategy,
+            progress=False,
+        )
+        assert pool.folder.read_json("execution.json")["graph"] == (strategy != "plain"), (
+            capsys.readouterr().err
+        )
         signals = query.query(pool, images, device="cuda", progress=False)
         accuracies.append(signals.correct[:, 0][signals.member].mean())
     assert accuracies[1] > 0.5 and abs(accuracies[0] - accuracies[1]) < 0.05
 
 
 def test_measuring_tries_graphs_on_a_gpu_and_trains_by_what_was_fastest(images, tmp_path, capsys):
-    pool = training.train_pool(RECIPE, images, root=tmp_path, device="cuda", strategy="measure", progress=False)
+    pool = training.train_pool(
+        RECIPE, images, root=tmp_path, device="cuda", strategy="measure", progress=False
+    )
     (known,) = store.Folder(tmp_path).read_json("measured.json").values()
     assert set(known) == {"plain", "stacked:4", "graph:4"}
     best = min(known, key=known.get)
@@ -203,7 +297,9 @@ def test_measuring_tries_graphs_on_a_gpu_and_trains_by_what_was_fastest(images, 
 @pytest.mark.parametrize("strategy", ["plain", "stacked:4"])
 def test_a_compiled_pool_on_the_gpu_is_the_eager_one(images, tmp_path, strategy, capsys):
     pools = [
-        training.train_pool(RECIPE, images, root=tmp_path / way, device="cuda", strategy=way, progress=False)
+        training.train_pool(
+            RECIPE, images, root=tmp_path / way, device="cuda", strategy=way, progress=False
+        )
         for way in (strategy, strategy + "+compiled")
     ]
     assert pools[1].folder.read_json("execution.json")["compiled"], capsys.readouterr().err
@@ -234,7 +330,11 @@ def test_a_step_waits_for_nothing(images, strategy):
 def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy):
     from mia_nb.training import clipped, execution, loop
 
-    there, way, waits = images._replace(x=images.x.cuda(), y=images.y.cuda()), execution.parsed(strategy), []
+    there, way, waits = (
+        images._replace(x=images.x.cuda(), y=images.y.cuda()),
+        execution.parsed(strategy),
+        [],
+    )
     for samples in (64, 320):  # 4 steps and 20
         member = np.zeros((4, 400), bool)
         member[:, :samples] = True
@@ -249,13 +349,20 @@ def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         waits.append(sum("synchroniz" in str(one.message) for one in caught))
-    assert waits[0] == waits[1] > 0  # the order and the augmentation at its beginning, the losses at its end
+    assert (
+        waits[0] == waits[1] > 0
+    )  # the order and the augmentation at its beginning, the losses at its end
 
 
 def test_every_group_uses_the_same_streams(images):
     from mia_nb.training import graphs, loop
 
     there = images._replace(x=images.x.cuda(), y=images.y.cuda())
-    plan = loop.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True)
+    plan = loop.Plan(
+        RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True
+    )
     groups = [graphs.GraphGroup(plan, rows) for rows in ([0, 1], [2, 3])]
-    assert groups[0].streams == groups[1].streams and len({s.cuda_stream for s in groups[0].streams}) == 2
+    assert (
+        groups[0].streams == groups[1].streams
+        and len({s.cuda_stream for s in groups[0].streams}) == 2
+    )

@@ -61,13 +61,19 @@ def ended():
 def run(folder, *cells: str) -> str:
     """What a notebook of these cells prints."""
     source, out = folder / "in.ipynb", folder / "out.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), source)
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), source
+    )
     execute(source, out, {}, quiet=True)
     found = nbformat.read(out, 4).cells
-    return "".join(one.text for cell in found for one in cell.outputs if one.output_type == "stream")
+    return "".join(
+        one.text for cell in found for one in cell.outputs if one.output_type == "stream"
+    )
 
 
-def test_a_kernel_finds_nothing_of_the_one_before_and_is_as_one_that_was_not_forked(tmp_path, monkeypatch):
+def test_a_kernel_finds_nothing_of_the_one_before_and_is_as_one_that_was_not_forked(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     run(tmp_path, LEAVE)
     look = FOUND.replace("VARY", repr(VARY)).replace("MODULES", repr(_forking.IMPORTED))
@@ -76,8 +82,15 @@ def test_a_kernel_finds_nothing_of_the_one_before_and_is_as_one_that_was_not_for
     alone, other = run(tmp_path, look).split(" | ")
     assert json.loads(states[0]) == json.loads(states[1]) == json.loads(alone)
     one, two, three = (line.split() for line in (*numbers, other))
-    assert str(os.getpid()) not in (one[3], two[3]) and three[3] == str(os.getpid())  # the first two were forked
-    assert len({one[0], two[0], three[0]}) == len({one[1], two[1], three[1]}) == len({one[2], two[2], three[2]}) == 3
+    assert str(os.getpid()) not in (one[3], two[3]) and three[3] == str(
+        os.getpid()
+    )  # the first two were forked
+    assert (
+        len({one[0], two[0], three[0]})
+        == len({one[1], two[1], three[1]})
+        == len({one[2], two[2], three[2]})
+        == 3
+    )
 
 
 def test_the_second_notebook_imports_in_less_than_half_a_second(tmp_path, monkeypatch):
@@ -88,7 +101,9 @@ def test_the_second_notebook_imports_in_less_than_half_a_second(tmp_path, monkey
     assert float(run(tmp_path, timed)) < 0.5
 
 
-def test_a_kernel_that_dies_or_whose_parent_was_killed_is_told_and_the_next_one_runs(tmp_path, monkeypatch):
+def test_a_kernel_that_dies_or_whose_parent_was_killed_is_told_and_the_next_one_runs(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Killed, match="the kernel died in cell 1 of 1"):
         run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")

@@ -26,16 +26,44 @@ COUNTS = {
     "snn-uai2025": {"2": 126, "3": 21, "4": 72, "5": 36, "6": 10},
     "snn-workshop2025": {"F.1": 8, "F.2": 2, "F.3": 72, "F.4": 36},
     "nsde2025": {
-        **{"I": 192, "II": 24, "III": 192, "IV": 24, "V": 104, "VI": 8, "VII": 96, "VIII": 108, "IX": 36, "X": 35, "XI": 56},
+        **{
+            "I": 192,
+            "II": 24,
+            "III": 192,
+            "IV": 24,
+            "V": 104,
+            "VI": 8,
+            "VII": 96,
+            "VIII": 108,
+            "IX": 36,
+            "X": 35,
+            "XI": 56,
+        },
         "XII": 366,
     },
 }
-SETTINGS = [("ann", "", 0), ("snn", "hybrid", 1), ("snn", "hybrid", 2), ("snn", "hybrid", 4), ("snn", "direct", 4)]
+SETTINGS = [
+    ("ann", "", 0),
+    ("snn", "hybrid", 1),
+    ("snn", "hybrid", 2),
+    ("snn", "hybrid", 4),
+    ("snn", "direct", 4),
+]
 DRAWS = 200
 FIELDS = ("value", "member", "targets", "pair", "accuracy", "loss")
 
 
-def study(leak, accuracy=lambda cell: 0.8, *, targets=8, samples=400, noise=0.5, spread=0.0, settings=SETTINGS, seed=0):
+def study(
+    leak,
+    accuracy=lambda cell: 0.8,
+    *,
+    targets=8,
+    samples=400,
+    noise=0.5,
+    spread=0.0,
+    settings=SETTINGS,
+    seed=0,
+):
     """Scores of every setting: leak(cell) member + a part that all cells share + noise; `spread`: the leak varies by pair."""
     rng = np.random.default_rng(seed)
     half = np.array([rng.permutation(samples) < samples // 2 for _ in range(targets // 2)])
@@ -51,7 +79,9 @@ def study(leak, accuracy=lambda cell: 0.8, *, targets=8, samples=400, noise=0.5,
                     value = shared + noise * rng.normal(size=member.shape) + shift * member
                     test = accuracy(cell) + 0.001 * rng.normal(size=targets)
                     seen = np.column_stack([np.full(targets, 0.95), test])
-                    cells[cell] = Scores(value, member, np.arange(targets), pair, seen, 1 - seen, {})
+                    cells[cell] = Scores(
+                        value, member, np.arange(targets), pair, seen, 1 - seen, {}
+                    )
     return cells
 
 
@@ -59,7 +89,12 @@ def as_claimed(cell):
     """A world in which S1 to S6 and S8 are true, and S7 (direct = hybrid at 4 steps)."""
     base = 2.5 if cell.family == "ann" else 0.7 + 0.3 * cell.timesteps
     strength = {"rmia": 1.0, "attack_r": 0.65, "attack_p": 0.35}[cell.attack]
-    return base * strength * (1.25 if cell.input_dropout else 1) * (0.7 if cell.references == "ann" else 1)
+    return (
+        base
+        * strength
+        * (1.25 if cell.input_dropout else 1)
+        * (0.7 if cell.references == "ann" else 1)
+    )
 
 
 def rising(cell):
@@ -72,7 +107,9 @@ def verdicts(cells, **options):
 
 def test_every_printed_number_is_there_as_counted():
     found = Counter((record["paper"], record["table"]) for record in metrics.paper_results())
-    assert found == {(paper, table): n for paper, tables in COUNTS.items() for table, n in tables.items()}
+    assert found == {
+        (paper, table): n for paper, tables in COUNTS.items() for table, n in tables.items()
+    }
     assert sum(found.values()) == 1624
     assert all(-0.02 <= r["value"] <= 1 for r in metrics.paper_results() if r["unit"] == "fraction")
     assert len(metrics.paper_results("snn-uai2025", "2")) == 126
@@ -86,28 +123,64 @@ def test_a_changed_copy_of_a_printed_number_changes_nothing_here():
 def test_every_record_of_tables_2_to_6_stands_exactly_once_beside_ours():
     table = metrics.against_papers({})
     assert Counter(table["table"]) == COUNTS["snn-uai2025"]
-    where = ["table", "dataset", "model", "training", "timesteps", "input_dropout", "references", "attack", "metric"]
+    where = [
+        "table",
+        "dataset",
+        "model",
+        "training",
+        "timesteps",
+        "input_dropout",
+        "references",
+        "attack",
+        "metric",
+    ]
     assert not table.duplicated(where).any()
-    assert sorted(table["published"]) == sorted(r["value"] for r in metrics.paper_results("snn-uai2025"))
+    assert sorted(table["published"]) == sorted(
+        r["value"] for r in metrics.paper_results("snn-uai2025")
+    )
     assert table["ours"].isna().all() and table["note"].str.contains("not run").all()
-    cell = table.query("table == '4' and dataset == 'cifar100' and timesteps == 2 and input_dropout and attack == 'rmia'")
-    assert cell.set_index("metric")["published"].to_dict() == {"auc": 0.6969, "tpr@0.001": 0.0072, "tpr@0.01": 0.0613}
+    cell = table.query(
+        "table == '4' and dataset == 'cifar100' and timesteps == 2 and input_dropout and attack == 'rmia'"
+    )
+    assert cell.set_index("metric")["published"].to_dict() == {
+        "auc": 0.6969,
+        "tpr@0.001": 0.0072,
+        "tpr@0.01": 0.0613,
+    }
     assert (cell["references"] == "ann").all()
-    assert (table[table["model"] == "ann-resnet18"].query("metric == 'auc'")["references"] == "own").all()
+    assert (
+        table[table["model"] == "ann-resnet18"].query("metric == 'auc'")["references"] == "own"
+    ).all()
 
 
 def test_ours_stands_only_in_the_block_it_stands_for_with_the_interval_of_the_summary():
     cells = study(as_claimed, rising)
-    table = metrics.against_papers(cells, stands_for=("cifar10", "resnet18"), ours="digits, tinycnn", draws=DRAWS)
+    table = metrics.against_papers(
+        cells, stands_for=("cifar10", "resnet18"), ours="digits, tinycnn", draws=DRAWS
+    )
     placed = table["dataset"].eq("cifar10") & table["model"].str.endswith("resnet18")
-    assert (table["ours"].notna() == placed).all() and (table["note"].str.contains("not run") == ~placed).all()
+    assert (table["ours"].notna() == placed).all() and (
+        table["note"].str.contains("not run") == ~placed
+    ).all()
     assert table[placed]["note"].str.contains("ours is digits, tinycnn").all()
     cell = Cell("snn", "hybrid", 2, True, "ann", "rmia")
-    row = table.query("table == '4' and timesteps == 2 and input_dropout and attack == 'rmia' and metric == 'auc'").iloc[0]
+    row = table.query(
+        "table == '4' and timesteps == 2 and input_dropout and attack == 'rmia' and metric == 'auc'"
+    ).iloc[0]
     expected = metrics.intervals(cells[cell], draws=DRAWS).loc["auc"]
-    assert tuple(row[["ours", "low", "high"]]) == pytest.approx(tuple(expected[["value", "low", "high"]]))
-    accuracy = table.query("table == '6' and dataset == 'cifar10'").set_index(["training", "timesteps"])
-    truth = {("hybrid", 1): 0.82, ("hybrid", 2): 0.84, ("hybrid", 4): 0.88, ("direct", 4): 0.88, ("", 0): 0.91}
+    assert tuple(row[["ours", "low", "high"]]) == pytest.approx(
+        tuple(expected[["value", "low", "high"]])
+    )
+    accuracy = table.query("table == '6' and dataset == 'cifar10'").set_index(
+        ["training", "timesteps"]
+    )
+    truth = {
+        ("hybrid", 1): 0.82,
+        ("hybrid", 2): 0.84,
+        ("hybrid", 4): 0.88,
+        ("direct", 4): 0.88,
+        ("", 0): 0.91,
+    }
     for key, value in truth.items():
         assert accuracy.loc[key, "ours"] == pytest.approx(value, abs=0.002)
         assert accuracy.loc[key, "low"] < accuracy.loc[key, "ours"] < accuracy.loc[key, "high"]
@@ -124,7 +197,9 @@ def test_an_fpr_that_ours_cannot_measure_is_said_so_in_the_table_that_people_rea
     row = view.loc[("2", "cifar10", "snn-resnet18", 1, False, "rmia")]
     assert row["TPR at FPR 0.001"] == "0.0084 | n/m (n0 = 1000)"
     assert row["AUC"].startswith("0.5989 | 0.") and row["TPR at FPR 0.01"].startswith("0.0382 | 0.")
-    assert view.loc[("2", "cifar100", "snn-resnet18", 1, False, "rmia"), "AUC"] == "0.6906 | not run"
+    assert (
+        view.loc[("2", "cifar100", "snn-resnet18", 1, False, "rmia"), "AUC"] == "0.6906 | not run"
+    )
 
 
 def test_oddities_of_the_print_stay_with_the_number():
@@ -136,7 +211,10 @@ def test_oddities_of_the_print_stay_with_the_number():
 
 def test_without_cells_every_claim_is_not_run_and_says_what_it_needs():
     claims = metrics.snn_claims({})
-    assert list(claims.index) == [f"S{i}" for i in range(1, 10)] and (claims["verdict"] == "not run").all()
+    assert (
+        list(claims.index) == [f"S{i}" for i in range(1, 10)]
+        and (claims["verdict"] == "not run").all()
+    )
     assert claims["evidence"].str.startswith("not run: needs").all()
 
 
@@ -144,7 +222,14 @@ def test_in_a_world_made_as_the_study_claims_the_claims_hold():
     cells = study(as_claimed, rising, samples=1000)
     claims = metrics.snn_claims(cells, draws=DRAWS)
     found = claims["verdict"].to_dict()
-    assert [name for name, verdict in found.items() if verdict == "holds"] == ["S1", "S2", "S4", "S5", "S6", "S8"]
+    assert [name for name, verdict in found.items() if verdict == "holds"] == [
+        "S1",
+        "S2",
+        "S4",
+        "S5",
+        "S6",
+        "S8",
+    ]
     assert found["S3"] == "holds (at unequal accuracy)"
     assert found["S7"] == "not resolved" and found["S9"] == "not run"
     for name in ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8"):
@@ -160,7 +245,12 @@ def test_in_the_opposite_world_no_claim_holds():
     def opposite(cell):
         base = leak[cell.attack] * (0.4 if cell.family == "ann" else 1.6 - 0.25 * cell.timesteps)
         training = 2.0 if cell.training == "direct" else 1.0
-        return base * training * (0.6 if cell.input_dropout else 1) * (1.5 if cell.references == "ann" else 1)
+        return (
+            base
+            * training
+            * (0.6 if cell.input_dropout else 1)
+            * (1.5 if cell.references == "ann" else 1)
+        )
 
     found = verdicts(study(opposite, lambda cell: 0.9 - 0.02 * cell.timesteps, samples=1000))
     assert all(found[f"S{i}"] == "does not hold" for i in (1, 2, 4, 5, 6, 7, 8)), found
@@ -168,9 +258,14 @@ def test_in_the_opposite_world_no_claim_holds():
 
 
 def test_equal_risk_of_two_trainings_holds_only_when_it_is_known_to_a_hundredth():
-    few, many = (study(as_claimed, rising, noise=noise, settings=SETTINGS[3:], samples=1000, seed=1) for noise in (2.0, 0.02))
+    few, many = (
+        study(as_claimed, rising, noise=noise, settings=SETTINGS[3:], samples=1000, seed=1)
+        for noise in (2.0, 0.02)
+    )
     assert verdicts(few)["S7"] == "not resolved" and verdicts(many)["S7"] == "holds"
-    assert "test accuracy: 2 of 2 for" in metrics.snn_claims(many, draws=DRAWS).loc["S7", "evidence"]
+    assert (
+        "test accuracy: 2 of 2 for" in metrics.snn_claims(many, draws=DRAWS).loc["S7", "evidence"]
+    )
 
 
 def test_a_verdict_on_different_models_says_how_far_apart_their_accuracies_are():
@@ -178,9 +273,13 @@ def test_a_verdict_on_different_models_says_how_far_apart_their_accuracies_are()
         return as_claimed(cell) * (0.5 if cell.training == "direct" else 1)
 
     def accuracy(gap):
-        return lambda cell: {"ann": 0.9 + gap, "snn": 0.9 - gap * (cell.training == "direct")}[cell.family]
+        return lambda cell: {"ann": 0.9 + gap, "snn": 0.9 - gap * (cell.training == "direct")}[
+            cell.family
+        ]
 
-    equal, unequal = (study(leak, accuracy(gap), settings=[SETTINGS[0], *SETTINGS[3:]]) for gap in (0, 0.03))
+    equal, unequal = (
+        study(leak, accuracy(gap), settings=[SETTINGS[0], *SETTINGS[3:]]) for gap in (0, 0.03)
+    )
     assert verdicts(equal)["S3"] == "holds" and verdicts(equal)["S7"] == "does not hold"
     claims = metrics.snn_claims(unequal, draws=DRAWS)
     assert claims.loc["S3", "verdict"] == "holds (at unequal accuracy)"
@@ -202,13 +301,23 @@ def test_sentences_say_where_only_auc_decides():
 
 
 def test_a_claim_that_lacks_a_part_is_never_said_to_hold():
-    cells = {c: s for c, s in study(as_claimed, rising, samples=1000).items() if not (c.family == "ann" and c.input_dropout)}
+    cells = {
+        c: s
+        for c, s in study(as_claimed, rising, samples=1000).items()
+        if not (c.family == "ann" and c.input_dropout)
+    }
     claims = metrics.snn_claims(cells, draws=DRAWS)
-    assert claims.loc["S3", "verdict"] == "not resolved" and "with dropout: not run" in claims.loc["S3", "evidence"]
+    assert (
+        claims.loc["S3", "verdict"] == "not resolved"
+        and "with dropout: not run" in claims.loc["S3", "evidence"]
+    )
     assert "gain beyond" not in claims.loc["S4", "evidence"]
     alone = {cell: scores for cell, scores in cells.items() if cell.references == "ann"}
     alone = metrics.snn_claims(alone, draws=DRAWS)
-    assert alone.loc["S6", "verdict"] == "not resolved" and "weaker than own: not run" in alone.loc["S6", "evidence"]
+    assert (
+        alone.loc["S6", "verdict"] == "not resolved"
+        and "weaker than own: not run" in alone.loc["S6", "evidence"]
+    )
 
 
 def with_aligned(cells, share):
@@ -221,13 +330,24 @@ def with_aligned(cells, share):
 
 def test_references_of_another_family_are_weaker_only_where_aligning_them_does_not_help():
     cells = study(as_claimed, rising, samples=1000, settings=SETTINGS[2:3])
-    weaker, equal = (metrics.snn_claims(with_aligned(cells, share), draws=DRAWS).loc["S6"] for share in (0.0, 1.0))
+    weaker, equal = (
+        metrics.snn_claims(with_aligned(cells, share), draws=DRAWS).loc["S6"]
+        for share in (0.0, 1.0)
+    )
     alone = metrics.snn_claims(cells, draws=DRAWS).loc["S6"]
-    assert alone["verdict"] == "holds" and "without alignment: part of the difference" in alone["evidence"]
+    assert (
+        alone["verdict"] == "holds"
+        and "without alignment: part of the difference" in alone["evidence"]
+    )
     assert weaker["verdict"] == "holds" and "without alignment" not in weaker["evidence"]
     assert "weaker than own, aligned: 2 of 2 for" in weaker["evidence"]
-    assert equal["verdict"] == "not resolved" and "weaker without alignment only" in equal["evidence"]
-    assert "weaker than own: 2 of 2 for" in equal["evidence"] and "better than a coin, aligned: 2 of 2" in equal["evidence"]
+    assert (
+        equal["verdict"] == "not resolved" and "weaker without alignment only" in equal["evidence"]
+    )
+    assert (
+        "weaker than own: 2 of 2 for" in equal["evidence"]
+        and "better than a coin, aligned: 2 of 2" in equal["evidence"]
+    )
     stronger = with_aligned(cells, 1.0)
     for cell in [cell for cell in stronger if cell.references == "ann, aligned"]:
         scores = stronger[cell]
@@ -237,28 +357,45 @@ def test_references_of_another_family_are_weaker_only_where_aligning_them_does_n
 
 def test_aligned_references_touch_nothing_but_s6_and_what_s5_reports():
     cells = study(as_claimed, rising, settings=SETTINGS[:3])
-    plain, both = (metrics.snn_comparisons(some, draws=DRAWS) for some in (cells, with_aligned(cells, 0.5)))
+    plain, both = (
+        metrics.snn_comparisons(some, draws=DRAWS) for some in (cells, with_aligned(cells, 0.5))
+    )
     added = both[both["compared"].str.contains("aligned")]
     assert set(added["claim"]) == {"S5", "S6"} and not added.query("claim == 'S5'")["needed"].any()
-    rest, values = both.drop(added.index), ["claim", "part", "compared", "metric", "value", "low", "high"]
+    rest, values = (
+        both.drop(added.index),
+        ["claim", "part", "compared", "metric", "value", "low", "high"],
+    )
     assert rest[values].reset_index(drop=True).equals(plain[values])
 
 
 def test_aligned_references_stand_beside_no_printed_number():
     cells = study(as_claimed, rising, settings=SETTINGS[:3])
-    tables = [metrics.against_papers(some, draws=DRAWS) for some in (cells, with_aligned(cells, 0.5))]
+    tables = [
+        metrics.against_papers(some, draws=DRAWS) for some in (cells, with_aligned(cells, 0.5))
+    ]
     assert tables[0].equals(tables[1])
     only = {c: s for c, s in with_aligned(cells, 0.5).items() if c.references == "ann, aligned"}
     assert metrics.against_papers(only, draws=DRAWS)["ours"].isna().all()
     with pytest.raises(ValueError, match="unknown references 'ann aligned': wanted one of"):
-        metrics.against_papers({Cell("snn", "hybrid", 1, references="ann aligned"): cells[Cell("snn", "hybrid", 1)]})
+        metrics.against_papers(
+            {Cell("snn", "hybrid", 1, references="ann aligned"): cells[Cell("snn", "hybrid", 1)]}
+        )
 
 
 def test_the_gain_beyond_the_anns_own_is_the_difference_of_four_auc_drawn_jointly():
-    cells = study(lambda cell: 1 + cell.input_dropout * (0.6 if cell.family == "snn" else 0.3), noise=0.2)
+    cells = study(
+        lambda cell: 1 + cell.input_dropout * (0.6 if cell.family == "snn" else 0.3), noise=0.2
+    )
     table = metrics.snn_comparisons(cells, draws=DRAWS, seed=3)
-    row = table.query("part == \"gain beyond the ANN's own\" and compared == 'SNN hybrid T=2'").iloc[0]
-    four = [Cell(*setting, dropout) for setting in (SETTINGS[2], SETTINGS[0]) for dropout in (True, False)]
+    row = table.query(
+        "part == \"gain beyond the ANN's own\" and compared == 'SNN hybrid T=2'"
+    ).iloc[0]
+    four = [
+        Cell(*setting, dropout)
+        for setting in (SETTINGS[2], SETTINGS[0])
+        for dropout in (True, False)
+    ]
     draws = [metrics.bootstrap(cells[cell], draws=DRAWS, seed=3)["auc"] for cell in four]
     auc = [metrics.per_target(cells[cell])["auc"].to_numpy() for cell in four]
     both = auc[0] - auc[1] - auc[2] + auc[3]
@@ -271,17 +408,25 @@ def test_the_gain_beyond_the_anns_own_is_the_difference_of_four_auc_drawn_jointl
 def test_a_comparison_is_the_paired_difference():
     cells = study(as_claimed, rising, targets=12)
     table = metrics.snn_comparisons(cells, draws=DRAWS)
-    row = table.query("claim == 'S4' and part == 'rmia' and metric == 'auc' and compared == 'SNN hybrid T=1'").iloc[0]
-    expected = metrics.difference(cells[Cell("snn", "hybrid", 1, True)], cells[Cell("snn", "hybrid", 1)], draws=DRAWS)
+    row = table.query(
+        "claim == 'S4' and part == 'rmia' and metric == 'auc' and compared == 'SNN hybrid T=1'"
+    ).iloc[0]
+    expected = metrics.difference(
+        cells[Cell("snn", "hybrid", 1, True)], cells[Cell("snn", "hybrid", 1)], draws=DRAWS
+    )
     assert tuple(row[["value", "low", "high"]]) == pytest.approx(tuple(expected.loc["auc"]))
     assert (table["sure_high"] - table["sure_low"] >= table["high"] - table["low"] - 1e-12).all()
 
 
 def test_families_are_compared_by_their_strongest_attack():
     def leak(cell):  # rmia alone would call the ANN safer
-        return {"ann": {"rmia": 0.3, "attack_r": 2.0}, "snn": {"rmia": 1.0, "attack_r": 0.5}}[cell.family].get(cell.attack, 0.1)
+        return {"ann": {"rmia": 0.3, "attack_r": 2.0}, "snn": {"rmia": 1.0, "attack_r": 0.5}}[
+            cell.family
+        ].get(cell.attack, 0.1)
 
-    table = metrics.snn_comparisons(study(leak), draws=DRAWS).query("claim == 'S3' and metric == 'auc'")
+    table = metrics.snn_comparisons(study(leak), draws=DRAWS).query(
+        "claim == 'S3' and metric == 'auc'"
+    )
     assert (table[table["needed"]]["outcome"] == "for").all()
     assert (table[table["part"].str.startswith("rmia")]["outcome"] == "against").all()
 
@@ -292,9 +437,13 @@ def test_accuracies_that_fall_while_the_risk_rises_refute_the_trade_off():
 
 
 @pytest.mark.parametrize(("population", "verdict"), [(4000, "holds"), (3, "does not hold")])
-def test_counting_a_population_gives_the_same_roc_as_the_ratio_only_where_the_population_is_large(population, verdict):
+def test_counting_a_population_gives_the_same_roc_as_the_ratio_only_where_the_population_is_large(
+    population, verdict
+):
     signals = gaussian(8, 1000, delta=1.5, population=population)
-    cells = {Cell("ann", attack=name): attacks.score(name, signals) for name in ("rmia", "rmia_count")}
+    cells = {
+        Cell("ann", attack=name): attacks.score(name, signals) for name in ("rmia", "rmia_count")
+    }
     claims = metrics.snn_claims(cells, draws=DRAWS)
     assert claims.loc["S9", "verdict"] == verdict, claims.loc["S9", "evidence"]
 
@@ -304,14 +453,23 @@ def test_counting_a_population_gives_the_same_roc_as_the_ratio_only_where_the_po
 def test_where_nothing_differs_verdicts_are_rarely_anything_but_unresolved(spread):
     wrong, single, compared, worlds = Counter(), 0, 0, 60
     for seed in range(worlds):
-        cells = study(lambda cell: 0.8, samples=200, spread=spread, noise=1.0, settings=SETTINGS[1:4], seed=seed)
+        cells = study(
+            lambda cell: 0.8,
+            samples=200,
+            spread=spread,
+            noise=1.0,
+            settings=SETTINGS[1:4],
+            seed=seed,
+        )
         cells = {c: s for c, s in cells.items() if c.references == "own" and c.attack == "rmia"}
         table = metrics.snn_comparisons(cells, draws=DRAWS)
         table = table[table["needed"] & table["claim"].isin(["S2", "S4", "S8"])]
         single += ((table["low"] > 0) | (table["high"] < 0)).sum()
         compared += len(table)
         for claim, group in table.groupby("claim"):
-            wrong[claim] += (group["outcome"] == "against").any() or (group["outcome"] == "for").all()
+            wrong[claim] += (group["outcome"] == "against").any() or (
+                group["outcome"] == "for"
+            ).all()
     assert single / compared < 0.07
     assert all(count <= 8 for count in wrong.values()), wrong  # P(more than 8 of 60 at 5 %) = 0.2 %
 
@@ -324,7 +482,11 @@ def test_one_pair_of_targets_decides_nothing_however_far_apart_the_settings_are(
     assert (table["outcome"] == "open").all() and ((table["low"] > 0) | (table["high"] < 0)).any()
     claims = metrics.snn_claims(cells, draws=DRAWS)
     assert (claims["verdict"] == "not resolved").all()
-    assert claims["evidence"].str.contains("one pair of targets does not show training randomness").all()
+    assert (
+        claims["evidence"]
+        .str.contains("one pair of targets does not show training randomness")
+        .all()
+    )
 
 
 def test_cells_of_other_masks_and_settings_that_cannot_be_are_refused_in_one_line():
@@ -332,7 +494,12 @@ def test_cells_of_other_masks_and_settings_that_cannot_be_are_refused_in_one_lin
     cell = Cell("snn", "hybrid", 1)
     with pytest.raises(ValueError, match="SNN hybrid T=1 and ANN have different membership"):
         metrics.snn_claims(cells | {cell: replace(cells[cell], member=~cells[cell].member)})
-    for wrong in (Cell("ann", "hybrid"), Cell("snn", "hybrid", 0), Cell("snn", "", 2), Cell("ann", references="ann")):
+    for wrong in (
+        Cell("ann", "hybrid"),
+        Cell("snn", "hybrid", 0),
+        Cell("snn", "", 2),
+        Cell("ann", references="ann"),
+    ):
         with pytest.raises(ValueError, match="is no setting: an ann has"):
             metrics.against_papers({wrong: cells[cell]})
 
@@ -353,16 +520,35 @@ def test_an_installed_package_carries_the_printed_numbers_and_no_data_set(tmp_pa
     for name in ("pyproject.toml", "README.md", "LICENSE", "data/paper_results.json"):
         shutil.copy(ROOT / name, source / name)
     for name in ("mia_nb", "notebooks"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
-    build = [sys.executable, "-m", "pip", "wheel", str(source), "--no-deps", "--no-build-isolation", "--no-index", "-q"]
+        shutil.copytree(
+            ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "results")
+        )
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        str(source),
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-q",
+    ]
     subprocess.run([*build, "-w", str(tmp_path)], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        assert [n for n in archive.namelist() if "published/" in n] == ["mia_nb/published/paper_results.json"]
+        assert [n for n in archive.namelist() if "published/" in n] == [
+            "mia_nb/published/paper_results.json"
+        ]
         archive.extractall(tmp_path / "site")
-    code = "import json, mia_nb.metrics as m; print(json.dumps([m.__file__, len(m.paper_results())]))"
+    code = (
+        "import json, mia_nb.metrics as m; print(json.dumps([m.__file__, len(m.paper_results())]))"
+    )
     ran = subprocess.run(
-        [sys.executable, "-P", "-c", code], env={"PYTHONPATH": str(tmp_path / "site")}, capture_output=True, check=True
+        [sys.executable, "-P", "-c", code],
+        env={"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        check=True,
     )
     where, count = json.loads(ran.stdout)
     assert where.startswith(str(tmp_path / "site")) and count == 1624

@@ -47,13 +47,20 @@ def test_roc_and_auc_equal_loops_over_thresholds_and_pairs(decimals):
 def test_vertices_never_decrease_and_their_trapezoid_is_the_auc(decimals):
     score, member = noisy(decimals=decimals)
     curve = metrics.roc(score, member)
-    assert (np.diff(curve.fpr) >= 0).all() and (np.diff(curve.tpr) >= 0).all() and (np.diff(curve.threshold) < 0).all()
+    assert (
+        (np.diff(curve.fpr) >= 0).all()
+        and (np.diff(curve.tpr) >= 0).all()
+        and (np.diff(curve.threshold) < 0).all()
+    )
     assert (curve.fpr[0], curve.tpr[0], curve.fpr[-1], curve.tpr[-1]) == (0, 0, 1, 1)
-    assert np.trapezoid(curve.tpr, curve.fpr) == pytest.approx(metrics.auc(score, member), abs=1e-12)
+    assert np.trapezoid(curve.tpr, curve.fpr) == pytest.approx(
+        metrics.auc(score, member), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(
-    ("shift", "auc", "advantage", "tpr"), [(1, 0.7602, 0.3829, (0.0183, 0.0924)), (2, 0.9214, 0.6827, (0.1378, 0.3721))]
+    ("shift", "auc", "advantage", "tpr"),
+    [(1, 0.7602, 0.3829, (0.0183, 0.0924)), (2, 0.9214, 0.6827, (0.1378, 0.3721))],
 )
 def test_gaussian_scores_reach_the_closed_forms(shift, auc, advantage, tpr):
     n = 1_000_001
@@ -78,7 +85,11 @@ def test_turning_scores_or_labels_around_mirrors_the_auc(decimals):
 def test_increasing_maps_and_permutations_change_nothing(decimals):
     score, member = noisy(decimals=decimals)
     order = np.random.default_rng(1).permutation(len(score))
-    for other, label in ((np.exp(score), member), (score**3 + 5, member), (score[order], member[order])):
+    for other, label in (
+        (np.exp(score), member),
+        (score**3 + 5, member),
+        (score[order], member[order]),
+    ):
         assert metrics.auc(other, label) == metrics.auc(score, member)
         assert metrics.advantage(other, label) == metrics.advantage(score, member)
         assert metrics.tpr_at(other, label, 0.1) == metrics.tpr_at(score, member, 0.1)
@@ -87,7 +98,11 @@ def test_increasing_maps_and_permutations_change_nothing(decimals):
 def test_equal_scores_are_one_block_that_says_nothing():
     member = np.arange(2000) < 1000
     score = np.zeros(2000)
-    assert metrics.auc(score, member) == 0.5 and metrics.advantage(score, member) == 0 and metrics.tie_mass(score) == 1
+    assert (
+        metrics.auc(score, member) == 0.5
+        and metrics.advantage(score, member) == 0
+        and metrics.tie_mass(score) == 1
+    )
     assert len(metrics.roc(score, member).fpr) == 2
     at = metrics.tpr_at(score, member, 0.1)
     assert at.tpr == 0 and at.measurable and at.fpr_floor == 1
@@ -96,7 +111,11 @@ def test_equal_scores_are_one_block_that_says_nothing():
 def test_perfect_separation_is_found_at_every_fpr():
     member = np.arange(2000) < 1000
     score = member + np.linspace(0, 0.5, 2000)
-    assert metrics.auc(score, member) == 1 and metrics.advantage(score, member) == 1 and metrics.tie_mass(score) == 0
+    assert (
+        metrics.auc(score, member) == 1
+        and metrics.advantage(score, member) == 1
+        and metrics.tie_mass(score) == 0
+    )
     for x in (0.01, 0.1, 1):
         at = metrics.tpr_at(score, member, x)
         assert at.tpr == 1 and at.fp == 0 and at.measurable
@@ -110,7 +129,10 @@ def test_infinite_scores_rank_as_the_extremes():
 @pytest.mark.parametrize("decimals", [None, 0])
 def test_replicated_samples_change_measurability_only(decimals):
     score, member = noisy(60, decimals=decimals)
-    once, thrice = metrics.roc(score, member), metrics.roc(np.repeat(score, 3), np.repeat(member, 3))
+    once, thrice = (
+        metrics.roc(score, member),
+        metrics.roc(np.repeat(score, 3), np.repeat(member, 3)),
+    )
     np.testing.assert_allclose(np.stack(once), np.stack(thrice), rtol=1e-15)
     assert metrics.auc(score, member) == metrics.auc(np.repeat(score, 3), np.repeat(member, 3))
     assert not metrics.tpr_at(score, member, 0.2).measurable
@@ -133,7 +155,10 @@ def test_tpr_rises_with_fpr_and_the_realised_fpr_stays_below(decimals):
 
 def test_allowed_false_positives_are_not_lost_to_rounding():
     score, member = np.arange(2000.0), np.arange(2000) % 2 == 0
-    assert metrics.tpr_at(score, member, 0.01).measurable and not metrics.tpr_at(score, member, 0.0099).measurable
+    assert (
+        metrics.tpr_at(score, member, 0.01).measurable
+        and not metrics.tpr_at(score, member, 0.0099).measurable
+    )
     assert 0.29 * 100 < 29 and metrics.tpr_at(score[:200], member[:200], 0.29).fp == 29
 
 
@@ -146,20 +171,34 @@ def test_ties_and_not_safety_make_a_lattice_score_zero_at_low_fpr():
 def test_auc_and_accuracy_agree_with_privacy_meter_and_lira_pytorch(name):
     score = GOLDEN[f"{name}_scores"]
     for tool in ("pm", "lirapt"):
-        assert metrics.auc(score, Y) == pytest.approx(float(GOLDEN[f"{tool}_{name}_auc"]), rel=1e-12)
-    assert metrics.balanced_accuracy(score, Y) == pytest.approx(float(GOLDEN[f"lirapt_{name}_acc"]), rel=1e-12)
+        assert metrics.auc(score, Y) == pytest.approx(
+            float(GOLDEN[f"{tool}_{name}_auc"]), rel=1e-12
+        )
+    assert metrics.balanced_accuracy(score, Y) == pytest.approx(
+        float(GOLDEN[f"lirapt_{name}_acc"]), rel=1e-12
+    )
     for x, key in ((0.01, "1e-2"), (0.001, "1e-3"), (0, "0")):
-        assert metrics.tpr_at(score, Y, x).tpr == pytest.approx(float(GOLDEN[f"pm_{name}_tpr_{key}"]), rel=1e-12)
-    assert metrics.tpr_at(score, Y, 0.001).tpr == pytest.approx(float(GOLDEN[f"lirapt_{name}_tpr_lt1e-3"]), rel=1e-12)
+        assert metrics.tpr_at(score, Y, x).tpr == pytest.approx(
+            float(GOLDEN[f"pm_{name}_tpr_{key}"]), rel=1e-12
+        )
+    assert metrics.tpr_at(score, Y, 0.001).tpr == pytest.approx(
+        float(GOLDEN[f"lirapt_{name}_tpr_lt1e-3"]), rel=1e-12
+    )
 
 
 def test_leakpro_agrees_on_continuous_scores_and_breaks_tie_blocks():
     for key, x in (("1%", 0.01), ("10%", 0.1), ("0.1%", 0.001), ("0%", 0)):
-        assert metrics.tpr_at(GOLDEN["cont_scores"], Y, x).tpr == pytest.approx(float(GOLDEN[f"leakpro_cont_TPR@{key}FPR"]))
+        assert metrics.tpr_at(GOLDEN["cont_scores"], Y, x).tpr == pytest.approx(
+            float(GOLDEN[f"leakpro_cont_TPR@{key}FPR"])
+        )
     # It takes the first point of a block of ties: .799 becomes .524, and a TPR appears where no threshold gives one.
     assert metrics.auc(GOLDEN["tied5_scores"], Y) == pytest.approx(0.798876)
     assert float(GOLDEN["leakpro_tied5_auc"]) == pytest.approx(0.523954)
-    assert metrics.tpr_at(GOLDEN["tied17_scores"], Y, 0).tpr == 0 < float(GOLDEN["leakpro_tied17_TPR@0%FPR"])
+    assert (
+        metrics.tpr_at(GOLDEN["tied17_scores"], Y, 0).tpr
+        == 0
+        < float(GOLDEN["leakpro_tied17_TPR@0%FPR"])
+    )
 
 
 def upper_hull(x: np.ndarray, y: np.ndarray) -> list[int]:
@@ -180,9 +219,14 @@ def test_jax_privacy_reports_the_randomised_hull(name, tool):
     score = GOLDEN[f"{name}_scores"]
     full = metrics.roc(score, Y)
     keep = upper_hull(full.fpr, full.tpr)
-    fpr, tpr = full.fpr[keep], full.tpr[keep]  # what a rule that tosses coins between two thresholds reaches
+    fpr, tpr = (
+        full.fpr[keep],
+        full.tpr[keep],
+    )  # what a rule that tosses coins between two thresholds reaches
     assert np.trapezoid(tpr, fpr) == pytest.approx(float(GOLDEN[f"{tool}_auroc"]), rel=1e-9)
-    np.testing.assert_allclose(np.interp([0.001, 0.01, 0.1], fpr, tpr), GOLDEN[f"{tool}_tpr"], rtol=1e-7)
+    np.testing.assert_allclose(
+        np.interp([0.001, 0.01, 0.1], fpr, tpr), GOLDEN[f"{tool}_tpr"], rtol=1e-7
+    )
     assert metrics.auc(score, Y) <= np.trapezoid(tpr, fpr)
 
 
@@ -190,7 +234,11 @@ def test_clopper_pearson_has_the_published_ends():
     low, high = metrics.clopper_pearson([0, 10, 1000], 1000)
     np.testing.assert_allclose(low, [0, 0.004806, 1 - 0.003682], atol=5e-7)
     np.testing.assert_allclose(high, [0.003682, 0.018313, 1], atol=5e-7)
-    rows = {(900, 0.1): (0.081, 0.121), (10_000, 0.01): (0.0081, 0.0121), (50_000, 0.001): (0.00074, 0.00132)}
+    rows = {
+        (900, 0.1): (0.081, 0.121),
+        (10_000, 0.01): (0.0081, 0.0121),
+        (50_000, 0.001): (0.00074, 0.00132),
+    }
     for (n0, x), ends in rows.items():
         np.testing.assert_allclose(metrics.clopper_pearson(x * n0, n0), ends, rtol=0.01)
 
@@ -241,7 +289,9 @@ def test_thinned_roc_is_a_small_exact_subset(decimals):
     assert (small.fpr[0], small.tpr[0], small.fpr[-1], small.tpr[-1]) == (0, 0, 1, 1)
     for x in (0, 1e-4, 1e-3, 1e-2, 1e-1, *(np.arange(51) / 25_000)):
         assert small.tpr[small.fpr <= x + 1e-12].max() == curve.tpr[curve.fpr <= x + 1e-12].max()
-    assert np.trapezoid(small.tpr, small.fpr) == pytest.approx(np.trapezoid(curve.tpr, curve.fpr), abs=1e-3)
+    assert np.trapezoid(small.tpr, small.fpr) == pytest.approx(
+        np.trapezoid(curve.tpr, curve.fpr), abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(

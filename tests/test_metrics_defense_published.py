@@ -15,7 +15,11 @@ from mia_nb.metrics.defense_published import tied_floor
 from mia_nb.types import Scores
 
 DRAWS = 50
-PLAIN, MEMGUARD, DP = DefenseCell("resnet14"), DefenseCell("resnet14", output="memguard"), DefenseCell("resnet14", "dp_sgd")
+PLAIN, MEMGUARD, DP = (
+    DefenseCell("resnet14"),
+    DefenseCell("resnet14", output="memguard"),
+    DefenseCell("resnet14", "dp_sgd"),
+)
 SDE = DefenseCell("sdenet", sigma=2.0, noise_sd=2.0, queries=4)
 FLOW = {"blocks": 1, "method": "euler", "augment": 0, "k": 0.5, "steps": 16, "T": 1.0, "noise_train": True, "noise_eval": True,
         "layout": "16-32-64", "order": 1, "damped": False}  # fmt: skip
@@ -27,9 +31,19 @@ def scores(leak=1.0, *, targets=8, samples=400, seed=0, accuracy=(0.95, 0.8), va
     half = np.array([rng.permutation(samples) < samples // 2 for _ in range(targets // 2)])
     member = np.stack([half, ~half], axis=1).reshape(targets, samples)
     noise = np.random.default_rng([1, seed])
-    value = noise.normal(size=member.shape) + leak * member if value is None else value(member, noise)
+    value = (
+        noise.normal(size=member.shape) + leak * member if value is None else value(member, noise)
+    )
     seen = np.array(accuracy) + 0.001 * noise.normal(size=(targets, 2))
-    return Scores(value, member, np.arange(targets), np.arange(targets) // 2, seen, 1 - seen, {"k": 3, "queries": 1})
+    return Scores(
+        value,
+        member,
+        np.arange(targets),
+        np.arange(targets) // 2,
+        seen,
+        1 - seen,
+        {"k": 3, "queries": 1},
+    )
 
 
 def of_labels(member, rng):
@@ -39,25 +53,48 @@ def of_labels(member, rng):
 
 def test_every_record_of_table_eleven_stands_exactly_once_beside_ours():
     table = metrics.defense_against_papers({})
-    assert len(table) == 56 and table["ours"].isna().all() and table["note"].str.contains("not run").all()
-    keys = Counter((r["setting"]["label"], r["metric"], r["value"]) for r in metrics.paper_results("nsde2025", "XI"))
+    assert (
+        len(table) == 56
+        and table["ours"].isna().all()
+        and table["note"].str.contains("not run").all()
+    )
+    keys = Counter(
+        (r["setting"]["label"], r["metric"], r["value"])
+        for r in metrics.paper_results("nsde2025", "XI")
+    )
     assert Counter(zip(table["printed"], table["metric"], table["published"], strict=True)) == keys
-    assert table.groupby("printed")["defense"].nunique().eq(1).all() and table["defense"].nunique() == 8
+    assert (
+        table.groupby("printed")["defense"].nunique().eq(1).all()
+        and table["defense"].nunique() == 8
+    )
 
 
 def test_ours_stands_beside_its_own_row_with_its_interval_and_nowhere_else():
     one = scores(0.7)
-    table = metrics.defense_against_papers({DP: one, SDE: scores(0.1, accuracy=(0.82, 0.82))}, draws=DRAWS)
+    table = metrics.defense_against_papers(
+        {DP: one, SDE: scores(0.1, accuracy=(0.82, 0.82))}, draws=DRAWS
+    )
     found = table[table["ours"].notna()]
     assert set(found["printed"]) == {"DP-SGD, eps=8", "SDENet sigma=2"} and len(found) == 14
     row = found[(found["printed"] == "DP-SGD, eps=8") & (found["metric"] == "auc")].iloc[0]
     ends = metrics.intervals(one, draws=DRAWS).loc["auc"]
-    assert (row["published"], row["ours"], row["low"], row["high"]) == (0.516, *ends[["value", "low", "high"]])
-    assert row["n0"] == 200 and row["measurable"] and "form of LiRA not printed, ours: lira_global" in row["note"]
+    assert (row["published"], row["ours"], row["low"], row["high"]) == (
+        0.516,
+        *ends[["value", "low", "high"]],
+    )
+    assert (
+        row["n0"] == 200
+        and row["measurable"]
+        and "form of LiRA not printed, ours: lira_global" in row["note"]
+    )
     assert not found[found["metric"] == "tpr@0.01"]["measurable"].any()  # 2 false positives of 200
-    gap = found[(found["printed"] == "SDENet sigma=2") & (found["metric"] == "generalization_gap")].iloc[0]
+    gap = found[
+        (found["printed"] == "SDENet sigma=2") & (found["metric"] == "generalization_gap")
+    ].iloc[0]
     assert gap["low"] < 0 < gap["high"] and gap["published"] == -0.0002 and "ours: 4" in gap["note"]
-    assert metrics.defense_against_papers({DP: one}, stands_for=None, draws=DRAWS)["ours"].isna().all()
+    assert (
+        metrics.defense_against_papers({DP: one}, stands_for=None, draws=DRAWS)["ours"].isna().all()
+    )
 
 
 def test_the_printed_options_come_first_and_others_are_named():
@@ -95,20 +132,34 @@ def test_the_smallest_realisable_false_positive_rate_is_that_of_the_first_tie_bl
 def test_signals_say_which_defense_they_were_asked_behind():
     plain = {"model": "resnet14", "queries": 1}
     assert metrics.defense_cell(plain, "rmia") == PLAIN._replace(attack="rmia")
-    assert metrics.defense_cell(plain | {"output": "memguard", "output_args": {"confidence": 0.9}}, "loss").label == (
-        "ResNet-14, MemGuard, confidence 0.9"
+    assert metrics.defense_cell(
+        plain | {"output": "memguard", "output_args": {"confidence": 0.9}}, "loss"
+    ).label == ("ResNet-14, MemGuard, confidence 0.9")
+    printed_weight = metrics.defense_cell(
+        plain | {"defense": "l1", "defense_args": {"weight": 1e-5}}, "rmia"
     )
-    printed_weight = metrics.defense_cell(plain | {"defense": "l1", "defense_args": {"weight": 1e-5}}, "rmia")
     assert printed_weight.label == "ResNet-14, L1" and printed_weight.setting == ""
-    other = metrics.defense_cell(plain | {"defense": "l1", "defense_args": {"weight": 1e-3}}, "rmia")
+    other = metrics.defense_cell(
+        plain | {"defense": "l1", "defense_args": {"weight": 1e-3}}, "rmia"
+    )
     assert other.label == "ResNet-14, L1, weight 0.001"
-    sde = metrics.defense_cell({"model": "sdenet", "flow": FLOW, "noise": None, "queries": 4}, "lira_global")
+    sde = metrics.defense_cell(
+        {"model": "sdenet", "flow": FLOW, "noise": None, "queries": 4}, "lira_global"
+    )
     assert sde == SDE and sde.stochastic and sde.label == "SDENet sigma=2"
-    short = metrics.defense_cell({"model": "sdenet", "flow": FLOW | {"steps": 8, "k": sqrt(0.5)}, "queries": 4}, "lira_global")
+    short = metrics.defense_cell(
+        {"model": "sdenet", "flow": FLOW | {"steps": 8, "k": sqrt(0.5)}, "queries": 4},
+        "lira_global",
+    )
     assert short.setting == "8 steps" and abs(short.sigma - 2) < 1e-9 and not short.variant
-    quiet = metrics.defense_cell({"model": "sdenet", "flow": FLOW, "noise": False, "queries": 4}, "lira_global")
+    quiet = metrics.defense_cell(
+        {"model": "sdenet", "flow": FLOW, "noise": False, "queries": 4}, "lira_global"
+    )
     assert quiet.variant == "noise off" and quiet.queries == 1 and not quiet.stochastic
-    assert metrics.defense_cell({"model": "tinycnn", "defense": "relaxloss"}, "loss").label == "tinycnn, RelaxLoss"
+    assert (
+        metrics.defense_cell({"model": "tinycnn", "defense": "relaxloss"}, "loss").label
+        == "tinycnn, RelaxLoss"
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,29 +180,52 @@ def test_signals_without_a_model_and_scores_without_a_target_are_refused():
         metrics.defense_cell({"queries": 1}, "loss")
     with pytest.raises(ValueError, match="has no target"):
         rows, single = np.zeros((0, 2)), np.zeros(0, int)
-        metrics.defense_against_papers({PLAIN: Scores(rows, rows > 0, single, single, rows, rows, {})})
+        metrics.defense_against_papers(
+            {PLAIN: Scores(rows, rows > 0, single, single, rows, rows, {})}
+        )
     with pytest.raises(ValueError, match="no cells"):
         metrics.defense_table({})
 
 
 def test_the_table_of_defenses_takes_the_strongest_attack_with_the_interval_of_the_maximum():
-    cells = {PLAIN: scores(1.0), PLAIN._replace(attack="loss"): scores(0.3, seed=1), DP: scores(0.05, accuracy=(0.7, 0.7))}
+    cells = {
+        PLAIN: scores(1.0),
+        PLAIN._replace(attack="loss"): scores(0.3, seed=1),
+        DP: scores(0.05, accuracy=(0.7, 0.7)),
+    }
     table = metrics.defense_table(cells, (0.1,), draws=DRAWS).set_index("name")
-    assert table["attack"].to_dict() == {"ResNet-14": "lira_global", "ResNet-14, DP-SGD": "lira_global"}
+    assert table["attack"].to_dict() == {
+        "ResNet-14": "lira_global",
+        "ResNet-14, DP-SGD": "lira_global",
+    }
     assert table["attacks"].tolist() == [2, 1] and table["defense"].tolist() == ["", "dp_sgd"]
     plain = table.loc["ResNet-14"]
-    whole = metrics.summary({"lira_global": cells[PLAIN], "loss": cells[PLAIN._replace(attack="loss")]}, (0.1,), draws=DRAWS)
+    whole = metrics.summary(
+        {"lira_global": cells[PLAIN], "loss": cells[PLAIN._replace(attack="loss")]},
+        (0.1,),
+        draws=DRAWS,
+    )
     for column in ("auc", "auc_low", "auc_high", "tpr@0.1", "tpr@0.1_low", "tpr@0.1_high"):
         assert plain[column] == whole.loc["max", column]
     ends = metrics.accuracies(cells[PLAIN])
-    np.testing.assert_allclose(plain[["gap", "gap_low", "gap_high"]].astype(float), ends.loc["gap", ["value", "low", "high"]])
-    assert plain["test_acc_low"] < plain["test_acc"] == cells[PLAIN].accuracy[:, 1].mean() < plain["test_acc_high"]
+    np.testing.assert_allclose(
+        plain[["gap", "gap_low", "gap_high"]].astype(float),
+        ends.loc["gap", ["value", "low", "high"]],
+    )
+    assert (
+        plain["test_acc_low"]
+        < plain["test_acc"]
+        == cells[PLAIN].accuracy[:, 1].mean()
+        < plain["test_acc_high"]
+    )
     assert plain["tpr@0.1_measurable"] and plain["pairs"] == 4 and plain["n0"] == 200
 
 
 def cost(**changes) -> pd.DataFrame:
     names = ["ResNet-14", "ODENet", "SDENet sigma=2", "replaced"]
-    table = pd.DataFrame({"family": names, "seconds": [10.0, 40, 150, 20], "memory_mib": [1000.0, 1500, 5800, 1200]})
+    table = pd.DataFrame(
+        {"family": names, "seconds": [10.0, 40, 150, 20], "memory_mib": [1000.0, 1500, 5800, 1200]}
+    )
     return table.assign(**changes)
 
 
@@ -159,15 +233,32 @@ def test_costs_are_ratios_to_resnet_on_both_sides():
     table = metrics.cost_against_papers(cost())
     assert len(table) == 8 and table["note"].str.contains("label printed as k=2").sum() == 2
     seconds = table[table["metric"] == "time_per_epoch"].set_index("model")
-    assert seconds["published_ratio"].to_dict() == {"resnet14": 1.0, "odenet": 2.3, "sdenet": 3.0, "replaced": 1.5}
-    assert seconds["ratio"].to_dict() == {"resnet14": 1.0, "odenet": 4.0, "sdenet": 15.0, "replaced": 2.0}
+    assert seconds["published_ratio"].to_dict() == {
+        "resnet14": 1.0,
+        "odenet": 2.3,
+        "sdenet": 3.0,
+        "replaced": 1.5,
+    }
+    assert seconds["ratio"].to_dict() == {
+        "resnet14": 1.0,
+        "odenet": 4.0,
+        "sdenet": 15.0,
+        "replaced": 2.0,
+    }
     memory = table[table["metric"] == "memory"].set_index("model")
-    assert memory.loc["sdenet", "published_ratio"] == 5051 / 941 and memory.loc["sdenet", "ratio"] == 5.8
-    ends = metrics.cost_against_papers(cost(seconds_low=[8.0, 39, 140, 19], seconds_high=[12.0, 41, 160, 21]))
+    assert (
+        memory.loc["sdenet", "published_ratio"] == 5051 / 941
+        and memory.loc["sdenet", "ratio"] == 5.8
+    )
+    ends = metrics.cost_against_papers(
+        cost(seconds_low=[8.0, 39, 140, 19], seconds_high=[12.0, 41, 160, 21])
+    )
     row = ends[(ends["model"] == "sdenet") & (ends["metric"] == "time_per_epoch")].iloc[0]
     assert (row["ratio_low"], row["ratio_high"]) == (140 / 12, 160 / 8)
     missing = metrics.cost_against_papers(cost().iloc[:2])
-    assert (missing.loc[missing["ratio"].isna(), "note"].str.endswith("not run")).all() and missing["ratio"].isna().sum() == 4
+    assert (missing.loc[missing["ratio"].isna(), "note"].str.endswith("not run")).all() and missing[
+        "ratio"
+    ].isna().sum() == 4
 
 
 @pytest.mark.parametrize(

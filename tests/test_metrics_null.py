@@ -52,7 +52,9 @@ def test_balanced_leave_one_out_leaks_the_published_amount():
 
 @pytest.mark.parametrize("leak", [0.0, 3.0])
 def test_independent_coins_pass_whether_or_not_the_models_leak(leak):
-    result = metrics.self_test(world(10, 500, leak=leak, design=bernoulli), FAST | COUNTING, draws=20)
+    result = metrics.self_test(
+        world(10, 500, leak=leak, design=bernoulli), FAST | COUNTING, draws=20
+    )
     assert result.passed
     assert abs(rows(result, "N2", "rmia")["value"] - 0.5) < 0.02
     for name in FAST:
@@ -61,10 +63,16 @@ def test_independent_coins_pass_whether_or_not_the_models_leak(leak):
 
 def test_an_inverted_score_is_flagged_and_not_turned_around():
     result = metrics.self_test(
-        world(8, leak=1.0), {"upside down": lambda target, references: -attacks.rmia(target, references)}, draws=10
+        world(8, leak=1.0),
+        {"upside down": lambda target, references: -attacks.rmia(target, references)},
+        draws=10,
     )
     row = rows(result, "N3", "upside down")
-    assert row["value"] < 0.4 and row["verdict"] == "flag: inverted or leaking design" and result.passed
+    assert (
+        row["value"] < 0.4
+        and row["verdict"] == "flag: inverted or leaking design"
+        and result.passed
+    )
 
 
 def test_an_attack_that_refuses_is_listed_and_the_rest_runs():
@@ -85,21 +93,29 @@ def test_hidden_membership_is_refused():
 def test_names_do_as_well_as_functions_and_one_redraw_is_refused():
     signals = world(6, 100)
     named = metrics.self_test(signals, ["loss", "rmia"], draws=5).table
-    assert named.equals(metrics.self_test(signals, {n: attacks.ATTACKS[n] for n in ("loss", "rmia")}, draws=5).table)
+    assert named.equals(
+        metrics.self_test(signals, {n: attacks.ATTACKS[n] for n in ("loss", "rmia")}, draws=5).table
+    )
     with pytest.raises(ValueError, match="draws=1"):
         metrics.self_test(signals, FAST, draws=1)
 
 
 def test_few_redraws_judge_as_strictly_as_many():
     failed = [
-        not metrics.self_test(world(8, 200, leak=2.0, seed=seed), {"loss": attacks.loss}, draws=3).passed for seed in range(30)
+        not metrics.self_test(
+            world(8, 200, leak=2.0, seed=seed), {"loss": attacks.loss}, draws=3
+        ).passed
+        for seed in range(30)
     ]
     assert sum(failed) == 0
 
 
 def test_a_blind_target_is_scored_as_in_signals_that_are_silenced_whole_without_a_copy_of_the_others():
     signals = world(8, 300, leak=1.0, population=20)
-    cubes = {name: getattr(signals, name).copy() for name in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")}
+    cubes = {
+        name: getattr(signals, name).copy()
+        for name in ("margin", "entropy", "modified_entropy", "correct", "top_log_p")
+    }
     for name in ("margin", "entropy", "modified_entropy"):
         cubes[name][3] = cubes[name][3].mean()
     cubes["correct"][3], cubes["top_log_p"][3] = True, cubes["top_log_p"][3].mean(0)
@@ -117,11 +133,13 @@ def test_a_blind_target_is_scored_as_in_signals_that_are_silenced_whole_without_
 
 def test_same_seed_same_table_and_large_pools_are_thinned():
     signals = world(6, 300)
-    first, again = (metrics.self_test(signals, FAST, draws=5, seed=1, samples=200).table for _ in range(2))
-    assert first.equals(again)
-    assert rows(metrics.self_test(signals, FAST, draws=5, samples=100), "blind", "loss")["error"] == pytest.approx(
-        metrics.auc_null_error(50, 50), rel=0.1
+    first, again = (
+        metrics.self_test(signals, FAST, draws=5, seed=1, samples=200).table for _ in range(2)
     )
+    assert first.equals(again)
+    assert rows(metrics.self_test(signals, FAST, draws=5, samples=100), "blind", "loss")[
+        "error"
+    ] == pytest.approx(metrics.auc_null_error(50, 50), rel=0.1)
 
 
 @pytest.mark.slow
@@ -162,7 +180,11 @@ def test_rows_that_share_a_mask_are_redrawn_together():
     signals = world(4, 60)
     doubled = signals.select(models=[0, 1, 0, 2, 3])
     for mask in redraw(doubled, 3, np.random.default_rng(0)):
-        assert (mask[0] == mask[2]).all() and (mask[0] == ~mask[1]).all() and (mask[3] == ~mask[4]).all()
+        assert (
+            (mask[0] == mask[2]).all()
+            and (mask[0] == ~mask[1]).all()
+            and (mask[3] == ~mask[4]).all()
+        )
 
 
 def test_holm_steps_down():

@@ -16,7 +16,10 @@ from mia_nb import attacks, metrics
 
 def blinded(signals, rows):
     """The signals with everything the given models answered replaced by NaN."""
-    cubes = {name: getattr(signals, name).copy() for name in ("margin", "entropy", "modified_entropy", "top_log_p")}
+    cubes = {
+        name: getattr(signals, name).copy()
+        for name in ("margin", "entropy", "modified_entropy", "top_log_p")
+    }
     for cube in cubes.values():
         cube[rows] = np.nan
     return replace(signals, **cubes)
@@ -32,11 +35,15 @@ def test_choosing_never_reads_the_excluded_target_or_its_mate():
     plain = world(10, 200, leak=1.0)
     candidates = {"p=0": plain, "noisy": louder(plain, 1.0, 1)}
     seen = metrics.choose(candidates, attacks.rmia, exclude=3)
-    unseen = metrics.choose({name: blinded(one, [2, 3]) for name, one in candidates.items()}, attacks.rmia, exclude=3)
+    unseen = metrics.choose(
+        {name: blinded(one, [2, 3]) for name, one in candidates.items()}, attacks.rmia, exclude=3
+    )
     assert seen.best == unseen.best and seen.table.equals(unseen.table)
     assert (seen.table["pseudo_targets"] == 8).all()
     several = metrics.choose(
-        {name: blinded(one, [2, 3, 6, 7]) for name, one in candidates.items()}, attacks.rmia, exclude=[3, 6]
+        {name: blinded(one, [2, 3, 6, 7]) for name, one in candidates.items()},
+        attacks.rmia,
+        exclude=[3, 6],
     )
     assert (several.table["pseudo_targets"] == 6).all() and several.table["value"].notna().all()
 
@@ -53,12 +60,19 @@ def test_a_refinement_must_earn_its_place():
 def test_candidates_may_bring_their_own_attack_and_the_objective_is_free():
     plain = world(8, 300, leak=1.0)
     choice = metrics.choose(
-        {"loss": (plain, attacks.loss), "rmia": (plain, attacks.rmia)}, None, exclude=0, objective="tpr@0.1"
+        {"loss": (plain, attacks.loss), "rmia": (plain, attacks.rmia)},
+        None,
+        exclude=0,
+        objective="tpr@0.1",
     )
     references = plain.select(models=range(2, 8))
     scores = attacks.score(attacks.rmia, references)
-    values = [metrics.tpr_at(*row, 0.1).tpr for row in zip(scores.value, scores.member, strict=True)]
-    assert choice.best == "rmia" and choice.table.loc["rmia", "value"] == pytest.approx(np.mean(values))
+    values = [
+        metrics.tpr_at(*row, 0.1).tpr for row in zip(scores.value, scores.member, strict=True)
+    ]
+    assert choice.best == "rmia" and choice.table.loc["rmia", "value"] == pytest.approx(
+        np.mean(values)
+    )
     pair_means = np.reshape(values, (3, 2)).mean(1)
     assert choice.table.loc["rmia", "error"] == pytest.approx(pair_means.std(ddof=1) / np.sqrt(3))
 
@@ -87,9 +101,13 @@ def test_reference_thresholds_equal_a_loop_over_pseudo_targets():
     audited, pooled = ~signals.population, []
     for pseudo, mate in ((2, 3), (3, 2), (4, 5), (5, 4)):
         rest = [row for row in range(2, 6) if row not in (pseudo, mate)]
-        score = attacks.rmia(replace(signals.select(models=[pseudo]), member=None), signals.select(models=rest))
+        score = attacks.rmia(
+            replace(signals.select(models=[pseudo]), member=None), signals.select(models=rest)
+        )
         pooled.extend(score[audited & ~signals.member[pseudo]])
-    target = attacks.rmia(replace(signals.select(models=[1]), member=None), signals.select(models=range(2, 6)))[audited]
+    target = attacks.rmia(
+        replace(signals.select(models=[1]), member=None), signals.select(models=range(2, 6))
+    )[audited]
     member, threshold = signals.member[1, audited], table["threshold"][0]
     assert np.sum(np.array(pooled) >= threshold) == np.floor(0.1 * len(pooled))
     assert table["fpr_realised"][0] == np.mean(target[~member] >= threshold)
@@ -105,15 +123,23 @@ def test_the_threshold_reads_neither_the_target_nor_its_mate():
     shuffled.margin[:2] = np.random.default_rng(0).normal(size=shuffled.margin[:2].shape)
     wanted = metrics.reference_threshold(signals, attacks.rmia, targets=[0, 1])["threshold"]
     for other in (flipped, shuffled):
-        assert metrics.reference_threshold(other, attacks.rmia, targets=[0, 1])["threshold"].equals(wanted)
+        assert metrics.reference_threshold(other, attacks.rmia, targets=[0, 1])["threshold"].equals(
+            wanted
+        )
 
 
 def test_realised_rates_come_close_to_the_nominal_one_and_misses_are_flagged():
     signals = world(10, 2000, leak=1.0)
     table = metrics.reference_threshold(signals, attacks.rmia, fpr=0.1)
-    assert table["ratio"].between(0.7, 1.4).all() and (table["flag"] == "").all() and len(table) == 10
-    shifted = replace(signals, margin=signals.margin + np.where(np.arange(10) < 2, 6.0, 0.0)[:, None, None])
-    assert metrics.reference_threshold(shifted, attacks.loss, targets=[0], fpr=0.1)["flag"][0].startswith("realised FPR is")
+    assert (
+        table["ratio"].between(0.7, 1.4).all() and (table["flag"] == "").all() and len(table) == 10
+    )
+    shifted = replace(
+        signals, margin=signals.margin + np.where(np.arange(10) < 2, 6.0, 0.0)[:, None, None]
+    )
+    assert metrics.reference_threshold(shifted, attacks.loss, targets=[0], fpr=0.1)["flag"][
+        0
+    ].startswith("realised FPR is")
 
 
 def test_without_a_wanted_fpr_the_threshold_maximises_balanced_accuracy():
@@ -138,7 +164,9 @@ def test_references_may_be_another_family_trained_on_the_same_masks():
     signals = world(8, 300, leak=1.0)
     others = louder(signals, 0.1, 3)
     table = metrics.reference_threshold(signals, attacks.rmia, others, targets=[0], fpr=0.1)
-    unseen = metrics.reference_threshold(signals, attacks.rmia, blinded(others, [0, 1]), targets=[0], fpr=0.1)
+    unseen = metrics.reference_threshold(
+        signals, attacks.rmia, blinded(others, [0, 1]), targets=[0], fpr=0.1
+    )
     assert table.equals(unseen) and np.isfinite(table["threshold"][0])
 
 

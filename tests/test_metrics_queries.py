@@ -15,10 +15,22 @@ from mia_nb import attacks, metrics
 DELTA, SIGMA, NOISE = 1.0, 0.8, 3.0
 
 
-def noisy(models=8, samples=1500, queries=64, *, delta=DELTA, noise=NOISE, difficulty=0.0, population=0, seed=0):
+def noisy(
+    models=8,
+    samples=1500,
+    queries=64,
+    *,
+    delta=DELTA,
+    noise=NOISE,
+    difficulty=0.0,
+    population=0,
+    seed=0,
+):
     """Equally hard samples: margins 1 + delta member + .8 eps(model, sample) + noise eps(model, query, sample)."""
     options = {"difficulty": difficulty, "population": population, "seed": seed, "draws": "noise"}
-    return gaussian(models, samples, delta=delta, sigma=SIGMA, queries=queries, noise=noise, **options)
+    return gaussian(
+        models, samples, delta=delta, sigma=SIGMA, queries=queries, noise=noise, **options
+    )
 
 
 def truth(queries, *, delta=DELTA, noise=NOISE):
@@ -34,18 +46,27 @@ def test_the_curve_follows_the_closed_form_and_its_limit():
         assert row["predicted"] == pytest.approx(truth(count), abs=0.01)
         assert row["spread"] == pytest.approx(np.sqrt(SIGMA**2 + NOISE**2 / count), rel=0.02)
     assert table["extrapolated"].tolist() == [False] * 4 + [True]
-    assert table["auc"].is_monotonic_increasing and table.loc[np.inf, "auc"] - table.loc[1, "auc"] > 0.1
-    assert (table["n0"] == 750).all() and (table["pairs"] == 4).all() and (table["targets"] == 8).all()
+    assert (
+        table["auc"].is_monotonic_increasing
+        and table.loc[np.inf, "auc"] - table.loc[1, "auc"] > 0.1
+    )
+    assert (
+        (table["n0"] == 750).all() and (table["pairs"] == 4).all() and (table["targets"] == 8).all()
+    )
 
 
 @pytest.mark.parametrize("attack", ["rmia", "attack_r", "lira_global", "nig"])
 def test_attacks_that_calibrate_per_sample_scale_with_the_queries_as_predicted(attack):
-    table = metrics.query_curve(noisy(16, 800, difficulty=1.5), attack, queries=(4, 16, 64), combine="margin", draws=20)
+    table = metrics.query_curve(
+        noisy(16, 800, difficulty=1.5), attack, queries=(4, 16, 64), combine="margin", draws=20
+    )
     assert table["auc"].iloc[2] - table["auc"].iloc[0] > 0.05
     np.testing.assert_allclose(table["predicted"], table["auc"], atol=0.025)
 
 
-@pytest.mark.parametrize("attack", ["loss", "rmia", "lira_shrunk", partial(attacks.attack_r, form="lattice")])
+@pytest.mark.parametrize(
+    "attack", ["loss", "rmia", "lira_shrunk", partial(attacks.attack_r, form="lattice")]
+)
 def test_one_query_is_the_plain_attack_and_all_queries_are_the_whole(attack):
     pool = noisy(6, 300, 8)
     table = metrics.query_curve(pool, attack, queries=(1, 8), fpr=(0.1,), draws=50, seed=3)
@@ -61,7 +82,10 @@ def test_references_are_asked_as_often_as_the_target():
     other = replace(other, labels=pool.labels)
     table = metrics.query_curve(pool, "rmia", other, queries=(2,), draws=20)
     cut = [one.select(queries=[0, 1]) for one in (pool, other)]
-    assert table.loc[2, "auc"] == metrics.intervals(attacks.score("rmia", *cut), draws=20).loc["auc", "value"]
+    assert (
+        table.loc[2, "auc"]
+        == metrics.intervals(attacks.score("rmia", *cut), draws=20).loc["auc", "value"]
+    )
     with pytest.raises(ValueError, match="there are 4 answers"):
         metrics.query_curve(pool, "rmia", other.select(queries=slice(0, 4)), queries=(8,))
 
@@ -91,9 +115,17 @@ def test_the_split_is_a_slow_loop_over_models_samples_and_sides():
     pool = noisy(6, 40, 5)
     s2 = np.mean([[np.var(pool.margin[m, :, i], ddof=1) for i in range(40)] for m in range(6)])
     sides = [pool.member[:, i] == side for i in range(40) for side in (True, False)]
-    sigma2 = np.mean([np.var(pool.margin[own, :, i // 2].mean(1), ddof=1) for i, own in enumerate(sides)]) - s2 / 5
+    sigma2 = (
+        np.mean(
+            [np.var(pool.margin[own, :, i // 2].mean(1), ddof=1) for i, own in enumerate(sides)]
+        )
+        - s2 / 5
+    )
     split = metrics.variance_split(pool)
-    assert (split.between_queries, split.between_models) == (pytest.approx(s2), pytest.approx(sigma2))
+    assert (split.between_queries, split.between_models) == (
+        pytest.approx(s2),
+        pytest.approx(sigma2),
+    )
 
 
 @pytest.mark.slow
@@ -102,7 +134,9 @@ def test_the_ends_of_the_split_cover_variances_that_differ_from_model_to_model()
     for seed in range(120):
         rng = np.random.default_rng(seed)
         member = pairs(12, 30, seed=seed)
-        scale = np.sqrt(rng.uniform(0.5, 1.5, 12))[:, None, None]  # mean square 1: noise of some models is louder
+        scale = np.sqrt(rng.uniform(0.5, 1.5, 12))[
+            :, None, None
+        ]  # mean square 1: noise of some models is louder
         margin = SIGMA * rng.normal(size=(12, 1, 30)) + scale * rng.normal(size=(12, 6, 30))
         split = metrics.variance_split(signals(margin, member, draws="noise"))
         covered[0] += split.between_queries_low <= 1 <= split.between_queries_high
@@ -117,11 +151,15 @@ def test_two_pairs_give_no_ends_between_models_and_extrapolate_the_ends_with_the
     table = metrics.query_curve(noisy(4, 300, 4), "loss", queries=(4,), draws=20)
     ratio = split.spread(4) / split.spread(np.inf)
     for end in ("auc", "auc_low", "auc_high"):
-        assert table.loc[np.inf, end] == pytest.approx(norm.cdf(norm.ppf(table.loc[4, end]) * ratio))
+        assert table.loc[np.inf, end] == pytest.approx(
+            norm.cdf(norm.ppf(table.loc[4, end]) * ratio)
+        )
     few = metrics.query_curve(noisy(6, 300, 4), "loss", queries=(4,), draws=20)
     split = metrics.variance_split(noisy(6, 300, 4))
     ratio = np.sqrt(1 + split.between_queries_low / 4 / split.between_models_high)
-    assert few.loc[np.inf, "auc_low"] == pytest.approx(norm.cdf(norm.ppf(few.loc[4, "auc_low"]) * ratio))
+    assert few.loc[np.inf, "auc_low"] == pytest.approx(
+        norm.cdf(norm.ppf(few.loc[4, "auc_low"]) * ratio)
+    )
     assert few.loc[np.inf, "auc_high"] > norm.cdf(norm.ppf(few.loc[4, "auc_high"]) * ratio)
 
 
@@ -129,7 +167,9 @@ def test_no_spread_between_models_leaves_the_limit_open():
     rng = np.random.default_rng(1)
     member = pairs(4, 200)
     pool = signals(rng.normal(size=(4, 8, 200)) + member[:, None], member, draws="noise")
-    shrunk = pool.margin - 0.999 * (pool.margin.mean(1, keepdims=True) - member[:, None])  # means alike in all models
+    shrunk = pool.margin - 0.999 * (
+        pool.margin.mean(1, keepdims=True) - member[:, None]
+    )  # means alike in all models
     pool = replace(pool, margin=shrunk)
     assert metrics.variance_split(pool).between_models == 0
     limit = metrics.query_curve(pool, "loss", queries=(8,), draws=20).loc[np.inf]
@@ -140,21 +180,42 @@ def test_noise_whose_width_betrays_members_is_found_by_the_joint_form_only():
     rng = np.random.default_rng(0)
     member = pairs(12, 500)
     width = np.where(member, 0.5, 1.0)[:, None]
-    pool = signals(0.5 * rng.normal(size=(12, 1, 500)) + width * rng.normal(size=(12, 16, 500)), member, draws="noise")
-    table = metrics.query_curve(pool, ["lira_global", partial(attacks.lira, combine="mean_sd")], queries=(1, 4, 16), draws=50)
+    pool = signals(
+        0.5 * rng.normal(size=(12, 1, 500)) + width * rng.normal(size=(12, 16, 500)),
+        member,
+        draws="noise",
+    )
+    table = metrics.query_curve(
+        pool,
+        ["lira_global", partial(attacks.lira, combine="mean_sd")],
+        queries=(1, 4, 16),
+        draws=50,
+    )
     mean, joint = (group for _, group in table.groupby("attack", sort=False))
     assert list(mean.index) == [1, 4, 16, np.inf] and list(joint.index) == [4, 16, np.inf]
     assert joint["combine"].eq("mean_sd").all() and mean["combine"].eq("margin").all()
     assert joint.loc[16, "auc"] > 0.9 and mean.loc[16, "auc_low"] < 0.55
-    assert joint[["predicted"]].isna().all(None) and np.isnan(joint.loc[np.inf, "auc"])  # it averages nothing: no limit
+    assert joint[["predicted"]].isna().all(None) and np.isnan(
+        joint.loc[np.inf, "auc"]
+    )  # it averages nothing: no limit
     with pytest.raises(ValueError, match="2 or more"):
         metrics.query_curve(pool, "lira", queries=(1,), combine="mean_sd")
 
 
 def test_a_word_for_combine_reaches_every_attack_and_tprs_stay_unextrapolated():
-    table = metrics.query_curve(noisy(6, 300, 4), ["rmia", "lira"], queries=(4,), fpr=(0.01, 0.1), combine="trimmed", draws=20)
+    table = metrics.query_curve(
+        noisy(6, 300, 4),
+        ["rmia", "lira"],
+        queries=(4,),
+        fpr=(0.01, 0.1),
+        combine="trimmed",
+        draws=20,
+    )
     assert table["combine"].eq("trimmed").all() and len(table) == 4
-    assert not table["tpr@0.01_measurable"].any() and table["tpr@0.1_measurable"].tolist() == [True, False] * 2
+    assert (
+        not table["tpr@0.01_measurable"].any()
+        and table["tpr@0.1_measurable"].tolist() == [True, False] * 2
+    )
     assert table.loc[np.inf, ["tpr@0.1", "tpr@0.1_low", "tpr@0.1_high"]].isna().all(None)
 
 
@@ -162,7 +223,10 @@ def test_noise_that_is_off_is_an_error_that_names_the_models():
     pool = noisy(6, 100, 4)
     some = pool.margin.copy()
     some[[1, 4]] = some[[1, 4], :1]
-    with pytest.raises(ValueError, match=r"all answers of models \[1, 4\] to a question are equal: the noise is off"):
+    with pytest.raises(
+        ValueError,
+        match=r"all answers of models \[1, 4\] to a question are equal: the noise is off",
+    ):
         metrics.variance_split(replace(pool, margin=some))
     with pytest.raises(ValueError, match="all answers to a question are equal"):
         metrics.query_curve(replace(pool, margin=np.repeat(pool.margin[:, :1], 4, axis=1)), "loss")

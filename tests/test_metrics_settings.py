@@ -24,7 +24,9 @@ def scored(*cells, targets=6, samples=80):
     for i, cell in enumerate(cells):
         value = rng.normal(size=member.shape) + 0.1 * (i + 1) * member
         seen = np.array([0.9 - 0.01 * i, 0.8]) + 0.01 * rng.normal(size=(targets, 2))
-        found[cell] = Scores(value, member, np.arange(targets), np.arange(targets) // 2, seen, 1 - seen, {})
+        found[cell] = Scores(
+            value, member, np.arange(targets), np.arange(targets) // 2, seen, 1 - seen, {}
+        )
     return found
 
 
@@ -40,16 +42,29 @@ def groups(table, what):
 def test_nothing_and_families_that_differ_in_no_setting_give_no_table():
     assert metrics.varied_settings({}) == {}
     assert varied(ODENET) == {} and varied(FlowCell("resnet14", 3), ODENET) == {}
-    assert varied(FlowCell("resnet14", 3)) == {} and varied(FlowCell("odenet64"), FlowCell("resnet14", 3)) == {}
+    assert (
+        varied(FlowCell("resnet14", 3)) == {}
+        and varied(FlowCell("odenet64"), FlowCell("resnet14", 3)) == {}
+    )
 
 
 @pytest.mark.parametrize(
-    ("what", "values"), [("method", ["euler", "rk4"]), ("blocks", [1, 2, 3]), ("T", [1.0, 0.25]), ("steps", [8, 4, 16])]
+    ("what", "values"),
+    [
+        ("method", ["euler", "rk4"]),
+        ("blocks", [1, 2, 3]),
+        ("T", [1.0, 0.25]),
+        ("steps", [8, 4, 16]),
+    ],
 )
 def test_a_setting_in_which_families_differ_and_nothing_else_has_a_table_of_its_own(what, values):
     cells = [ODENET._replace(**{what: value}) for value in values]
     found = varied(FlowCell("resnet14", 3), *cells, FlowCell("odenet64", steps=8))
-    assert list(found) == [what] and list(found[what][what]) == values and found[what]["group"].nunique() == 1
+    assert (
+        list(found) == [what]
+        and list(found[what][what]) == values
+        and found[what]["group"].nunique() == 1
+    )
     assert list(found[what]["label"]) == [cell.label for cell in cells]
 
 
@@ -58,22 +73,40 @@ def test_numbers_of_a_row_are_those_of_its_scores():
     scores = scored(*cells)
     table = metrics.varied_settings(scores, draws=DRAWS, seed=3)["method"]
     for cell, (_, row) in zip(cells, table.iterrows(), strict=True):
-        each = [metrics.auc(*one) for one in zip(scores[cell].value, scores[cell].member, strict=True)]
+        each = [
+            metrics.auc(*one) for one in zip(scores[cell].value, scores[cell].member, strict=True)
+        ]
         assert row["auc"] == pytest.approx(np.mean(each))
         ends = metrics.intervals(scores[cell], (), draws=DRAWS, seed=3).loc["auc", ["low", "high"]]
-        assert row[["auc_low", "auc_high"]].tolist() == ends.tolist() and row["auc_low"] < row["auc"] < row["auc_high"]
+        assert (
+            row[["auc_low", "auc_high"]].tolist() == ends.tolist()
+            and row["auc_low"] < row["auc"] < row["auc_high"]
+        )
         right = metrics.accuracies(scores[cell])
-        assert row[["train_acc", "train_acc_low", "train_acc_high"]].tolist() == right.loc["train"].tolist()
-        assert row[["test_acc", "test_acc_low", "test_acc_high"]].tolist() == right.loc["test"].tolist()
+        assert (
+            row[["train_acc", "train_acc_low", "train_acc_high"]].tolist()
+            == right.loc["train"].tolist()
+        )
+        assert (
+            row[["test_acc", "test_acc_low", "test_acc_high"]].tolist()
+            == right.loc["test"].tolist()
+        )
         assert row["test_acc"] == pytest.approx(scores[cell].accuracy[:, 1].mean())
         assert tuple(row[["n1", "n0", "pairs"]]) == (40, 40, 3)
 
 
 def test_two_settings_that_vary_are_compared_one_at_a_time():
-    cells = [ODENET._replace(method=method, blocks=blocks) for method in ("euler", "rk4") for blocks in (1, 2)]
+    cells = [
+        ODENET._replace(method=method, blocks=blocks)
+        for method in ("euler", "rk4")
+        for blocks in (1, 2)
+    ]
     found = varied(*cells)
     assert list(found) == ["method", "blocks"]
-    assert groups(found["method"], "method") == {"blocks 1": ["euler", "rk4"], "blocks 2": ["euler", "rk4"]}
+    assert groups(found["method"], "method") == {
+        "blocks 1": ["euler", "rk4"],
+        "blocks 2": ["euler", "rk4"],
+    }
     assert groups(found["blocks"], "blocks") == {"method euler": [1, 2], "method rk4": [1, 2]}
     assert varied(cells[0], cells[3]) == {}  # differ in both at once: neither explains anything
 
@@ -93,7 +126,10 @@ def test_networks_asked_without_their_noise_or_trained_without_it_are_not_points
     quiet, hidden = SDENET._replace(noise=False), SDENET._replace(noise_train=False)
     found = varied(SDENET, SDENET._replace(k=0.6), quiet, quiet._replace(k=0.6), hidden)
     assert list(found) == ["k"]
-    assert groups(found["k"], "k") == {"noise_train True, noise True": [0.3, 0.6], "noise_train True, noise False": [0.3, 0.6]}
+    assert groups(found["k"], "k") == {
+        "noise_train True, noise True": [0.3, 0.6],
+        "noise_train True, noise False": [0.3, 0.6],
+    }
 
 
 def test_noise_has_its_tables_in_every_unit_where_time_or_steps_differ_too():
@@ -102,12 +138,22 @@ def test_noise_has_its_tables_in_every_unit_where_time_or_steps_differ_too():
     assert groups(found["T"], "T") == {"k 0.3": [1.0, 0.25], "k 0.6": [1.0, 0.25]}
     low, high, highest = (pytest.approx(k * sqrt(8), rel=1e-3) for k in (0.3, 0.6, 1.2))
     assert groups(found["sigma"], "sigma") == {"T 1": [low, high], "T 0.25": [high, highest]}
-    assert groups(found["noise_sd"], "noise_sd") == {"T 1": [low, high], "T 0.25": [low, high]}  # coincide, so apart by T
+    assert groups(found["noise_sd"], "noise_sd") == {
+        "T 1": [low, high],
+        "T 0.25": [low, high],
+    }  # coincide, so apart by T
 
 
 def test_time_and_steps_are_compared_at_equal_sigma_where_k_makes_up_for_them():
-    found = varied(ODENET, SDENET, SDENET._replace(k=0.3 * sqrt(0.25), T=0.25), SDENET._replace(k=0.3 * sqrt(0.5), steps=16))
-    assert {"T at equal sigma", "steps at equal sigma"} <= set(found) and not {"T", "steps"} & set(found)
+    found = varied(
+        ODENET,
+        SDENET,
+        SDENET._replace(k=0.3 * sqrt(0.25), T=0.25),
+        SDENET._replace(k=0.3 * sqrt(0.5), steps=16),
+    )
+    assert {"T at equal sigma", "steps at equal sigma"} <= set(found) and not {"T", "steps"} & set(
+        found
+    )
     assert groups(found["T at equal sigma"], "T at equal sigma") == {"steps 8": [1.0, 0.25]}
     assert groups(found["steps at equal sigma"], "steps at equal sigma") == {"T 1": [8, 16]}
     for what in ("T at equal sigma", "steps at equal sigma"):
@@ -117,7 +163,9 @@ def test_time_and_steps_are_compared_at_equal_sigma_where_k_makes_up_for_them():
 def test_networks_that_differ_in_noise_time_and_steps_at_once_share_the_axis_of_the_noise_that_they_add_up_to():
     found = varied(SDENET, SDENET._replace(steps=16), SDENET._replace(k=0.7, steps=32, T=0.5))
     assert list(found) == ["steps", "noise_sd"]
-    assert groups(found["noise_sd"], "noise_sd") == {"": [pytest.approx(sd, rel=1e-3) for sd in (0.8485, 1.2, 3.960)]}
+    assert groups(found["noise_sd"], "noise_sd") == {
+        "": [pytest.approx(sd, rel=1e-3) for sd in (0.8485, 1.2, 3.960)]
+    }
 
 
 def test_families_that_coincide_in_a_setting_leave_it_out():
@@ -126,19 +174,38 @@ def test_families_that_coincide_in_a_setting_leave_it_out():
 
 
 def test_an_adaptive_solver_stands_beside_fixed_ones_of_every_number_of_steps():
-    adaptive = FlowCell("odenet", method="dopri5")  # chooses its own steps: the cell's number says nothing
+    adaptive = FlowCell(
+        "odenet", method="dopri5"
+    )  # chooses its own steps: the cell's number says nothing
     found = varied(ODENET, ODENET._replace(method="rk4"), ODENET._replace(steps=4), adaptive)
     assert list(found) == ["method", "steps"]
-    assert groups(found["method"], "method") == {"steps 8": ["euler", "rk4", "dopri5"], "steps 4": ["euler", "dopri5"]}
+    assert groups(found["method"], "method") == {
+        "steps 8": ["euler", "rk4", "dopri5"],
+        "steps 4": ["euler", "dopri5"],
+    }
     assert groups(found["steps"], "steps") == {"method euler": [8, 4]}
-    assert list(varied(adaptive, adaptive._replace(method="bosh3"))["method"]["method"]) == ["dopri5", "bosh3"]
+    assert list(varied(adaptive, adaptive._replace(method="bosh3"))["method"]["method"]) == [
+        "dopri5",
+        "bosh3",
+    ]
 
 
 def test_equations_are_the_single_group_network_and_its_variants():
-    cells = [FlowCell("odenet64"), FlowCell("anode", augment=16), FlowCell("anode", augment=64), FlowCell("sonode")]
+    cells = [
+        FlowCell("odenet64"),
+        FlowCell("anode", augment=16),
+        FlowCell("anode", augment=64),
+        FlowCell("sonode"),
+    ]
     found = varied(FlowCell("resnet14", 3), ODENET, *cells, FlowCell("hbnode"))
     assert list(found) == ["equation"]
-    assert list(found["equation"]["equation"]) == ["ODENet-64", "ANODE+16", "ANODE+64", "SONODE", "HBNODE"]
+    assert list(found["equation"]["equation"]) == [
+        "ODENet-64",
+        "ANODE+16",
+        "ANODE+64",
+        "SONODE",
+        "HBNODE",
+    ]
     assert groups(found["equation"], "label").keys() == {""}
     assert varied(FlowCell("odenet64"), FlowCell("resnet14", 3)) == {}
 

@@ -20,22 +20,49 @@ def pool(shift, *, targets=8, samples=400, seed=0, **info):
     value = np.random.default_rng(seed + 1).normal(size=member.shape) + shift * member
     accuracy = np.column_stack([np.full(targets, 0.95), np.linspace(0.7, 0.8, targets)])
     loss = np.column_stack([np.full(targets, 0.1), np.full(targets, 0.9)])
-    return Scores(value, member, np.arange(targets), np.arange(targets) // 2, accuracy, loss, {"k": 3, "queries": 1, **info})
+    return Scores(
+        value,
+        member,
+        np.arange(targets),
+        np.arange(targets) // 2,
+        accuracy,
+        loss,
+        {"k": 3, "queries": 1, **info},
+    )
 
 
 def test_columns_come_in_the_documented_order_and_hold_averages_over_targets():
     scores = pool(0.7)
     table = metrics.summary({"loss": scores}, fpr=(0.1,), draws=50)
-    aucs = [metrics.auc(value, member) for value, member in zip(scores.value, scores.member, strict=True)]
+    aucs = [
+        metrics.auc(value, member)
+        for value, member in zip(scores.value, scores.member, strict=True)
+    ]
     row = table.loc["loss"]
     assert list(table.index) == ["loss", "max"]
     assert list(table.columns[:9]) == [
-        *("auc", "auc_low", "auc_high", "auc_min", "auc_max", "tpr@0.1", "tpr@0.1_low", "tpr@0.1_high", "tpr@0.1_measurable")
+        *(
+            "auc",
+            "auc_low",
+            "auc_high",
+            "auc_min",
+            "auc_max",
+            "tpr@0.1",
+            "tpr@0.1_low",
+            "tpr@0.1_high",
+            "tpr@0.1_measurable",
+        )
     ]
-    assert row["auc"] == pytest.approx(np.mean(aucs)) and (row["auc_min"], row["auc_max"]) == (min(aucs), max(aucs))
+    assert row["auc"] == pytest.approx(np.mean(aucs)) and (row["auc_min"], row["auc_max"]) == (
+        min(aucs),
+        max(aucs),
+    )
     assert row["auc_low"] < row["auc"] < row["auc_high"]
     assert row["balanced_accuracy"] == pytest.approx((1 + row["advantage"]) / 2)
-    assert row["gap"] == pytest.approx(0.2) and (row["train_acc"], row["train_loss"]) == pytest.approx((0.95, 0.1))
+    assert row["gap"] == pytest.approx(0.2) and (
+        row["train_acc"],
+        row["train_loss"],
+    ) == pytest.approx((0.95, 0.1))
     assert (row["n1"], row["n0"], row["targets"], row["k"], row["queries"]) == (200, 200, 8, 3, 1)
 
 
@@ -50,10 +77,15 @@ def test_an_fpr_too_low_for_the_non_members_keeps_its_number_and_is_shown_as_not
 
 def test_a_zero_that_comes_from_ties_is_called_a_lattice():
     scores = pool(0.7)
-    table = metrics.summary({"lattice": replace(scores, value=np.sign(scores.value))}, fpr=(0.1,), draws=50)
+    table = metrics.summary(
+        {"lattice": replace(scores, value=np.sign(scores.value))}, fpr=(0.1,), draws=50
+    )
     assert table.loc["lattice", "tpr@0.1_measurable"] and table.loc["lattice", "tpr@0.1"] == 0
     assert metrics.readable(table).loc["lattice", "TPR at FPR 0.1"] == "0 (lattice)"
-    assert "0 by ties in 8 of 8 targets" in table.loc["lattice", "flags"] and table.loc["lattice", "tie_mass"] == 1
+    assert (
+        "0 by ties in 8 of 8 targets" in table.loc["lattice", "flags"]
+        and table.loc["lattice", "tie_mass"] == 1
+    )
 
 
 def test_max_takes_the_largest_value_and_the_largest_ends_of_each_metric():
@@ -74,15 +106,27 @@ def test_ppv_uses_the_realised_fpr_and_its_upper_end():
     tpr, fpr = rows["tpr@0.1"].mean(), rows["tpr@0.1_realised"].mean()
     assert row["ppv@0.1"] == pytest.approx(0.1 * tpr / (0.1 * tpr + 0.9 * fpr))
     upper = metrics.clopper_pearson(rows["tpr@0.1_fp"], rows["n0"])[1].mean()
-    assert row["ppv@0.1_low"] == pytest.approx(0.1 * tpr / (0.1 * tpr + 0.9 * upper)) and row["ppv@0.1_low"] < row["ppv@0.1"]
+    assert (
+        row["ppv@0.1_low"] == pytest.approx(0.1 * tpr / (0.1 * tpr + 0.9 * upper))
+        and row["ppv@0.1_low"] < row["ppv@0.1"]
+    )
 
 
 def test_flags_name_one_target_inversion_few_pairs_and_what_the_attack_said():
     single = pool(0.5, targets=2, flags=["global variance: one reference a side"])
-    single = Scores(*(getattr(single, n)[:1] for n in ("value", "member", "targets", "pair", "accuracy", "loss")), single.info)
+    single = Scores(
+        *(
+            getattr(single, n)[:1]
+            for n in ("value", "member", "targets", "pair", "accuracy", "loss")
+        ),
+        single.info,
+    )
     flags = metrics.summary({"a": single}, draws=20).loc["a", "flags"]
     assert "one target: training randomness not covered" in flags and "global variance" in flags
-    assert "inverted or leaking design" in metrics.summary({"a": pool(-0.5)}, draws=20).loc["a", "flags"]
+    assert (
+        "inverted or leaking design"
+        in metrics.summary({"a": pool(-0.5)}, draws=20).loc["a", "flags"]
+    )
     assert "inverted" not in metrics.summary({"a": pool(0.0)}, draws=20).loc["a", "flags"]
     assert "few pairs (4)" in metrics.summary({"a": pool(0.5)}, draws=20).loc["a", "flags"]
 
@@ -97,10 +141,20 @@ def test_samples_without_a_score_are_counted_and_left_out():
 
 def test_a_failed_self_test_stamps_every_row_and_hides_nothing():
     failed = metrics.SelfTest(False, None)
-    plain, stamped = (metrics.summary({"a": pool(0.5)}, draws=20, self_test=verdict) for verdict in (None, failed))
-    assert stamped["flags"].str.startswith("design check failed").all() and (stamped["self_test"] == "failed").all()
+    plain, stamped = (
+        metrics.summary({"a": pool(0.5)}, draws=20, self_test=verdict) for verdict in (None, failed)
+    )
+    assert (
+        stamped["flags"].str.startswith("design check failed").all()
+        and (stamped["self_test"] == "failed").all()
+    )
     assert (stamped["auc"] == plain["auc"]).all()
-    assert (metrics.summary({"a": pool(0.5)}, draws=20, self_test=metrics.SelfTest(True, None))["self_test"] == "passed").all()
+    assert (
+        metrics.summary({"a": pool(0.5)}, draws=20, self_test=metrics.SelfTest(True, None))[
+            "self_test"
+        ]
+        == "passed"
+    ).all()
 
 
 def test_the_correctness_attack_has_exactly_half_the_gap_above_one_half():

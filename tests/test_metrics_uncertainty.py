@@ -26,13 +26,22 @@ def pool(targets=8, samples=300, shift=0.7, *, seed=0, decimals=None, spread=0.0
         member[row] = rng.permutation(samples) < samples // 2
         member[row + 1 :] = ~member[row]
     pair = np.arange(targets) // 2
-    value = rng.normal(size=member.shape) + (shift + spread * rng.normal(size=targets))[pair][:, None] * member
+    value = (
+        rng.normal(size=member.shape)
+        + (shift + spread * rng.normal(size=targets))[pair][:, None] * member
+    )
     value = value if decimals is None else np.round(value, decimals)
-    return Scores(value, member, np.arange(targets), pair, np.ones((targets, 2)), np.ones((targets, 2)), {})
+    return Scores(
+        value, member, np.arange(targets), pair, np.ones((targets, 2)), np.ones((targets, 2)), {}
+    )
 
 
 def metrics_of(score, member):
-    return [metrics.auc(score, member), metrics.advantage(score, member), *(metrics.tpr_at(score, member, x).tpr for x in FPR)]
+    return [
+        metrics.auc(score, member),
+        metrics.advantage(score, member),
+        *(metrics.tpr_at(score, member, x).tpr for x in FPR),
+    ]
 
 
 def test_no_interval_leaves_the_range_of_what_it_is_about():
@@ -41,7 +50,9 @@ def test_no_interval_leaves_the_range_of_what_it_is_about():
     for name in ("auc", "tpr@0.1"):
         low, high = table.loc["wild", [f"{name}_low", f"{name}_high"]]
         assert 0 <= low <= high <= 1
-    assert (table.loc["wild", ["auc_low", "auc_high"]] == [0, 1]).all()  # Student's t over them would go beyond both
+    assert (
+        table.loc["wild", ["auc_low", "auc_high"]] == [0, 1]
+    ).all()  # Student's t over them would go beyond both
 
 
 @pytest.mark.parametrize("decimals", [None, 1, 0])
@@ -49,7 +60,9 @@ def test_integer_weights_equal_resampling_and_recomputing(decimals):
     scores = pool(6, 90, decimals=decimals)
     fast = np.stack(list(metrics.bootstrap(scores, FPR, draws=7, seed=3).values()), 2)
     for draw, columns in enumerate(np.random.default_rng([3, 0]).integers(0, 90, (7, 90))):
-        slow = [metrics_of(scores.value[row, columns], scores.member[row, columns]) for row in range(6)]
+        slow = [
+            metrics_of(scores.value[row, columns], scores.member[row, columns]) for row in range(6)
+        ]
         np.testing.assert_allclose(fast[draw], slow, atol=1e-12)
 
 
@@ -65,7 +78,9 @@ def test_draws_do_not_depend_on_how_many_are_held_at_once(monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process here runs on all cores")
 def test_draws_use_no_more_threads_than_there_are_cores_for_this_process(monkeypatch):
     asked, executor = [], module.ThreadPoolExecutor
-    monkeypatch.setattr(module, "ThreadPoolExecutor", lambda threads: asked.append(threads) or executor(threads))
+    monkeypatch.setattr(
+        module, "ThreadPoolExecutor", lambda threads: asked.append(threads) or executor(threads)
+    )
     monkeypatch.setattr(module, "TARGETS", 1)
     before = os.sched_getaffinity(0)
     try:
@@ -80,7 +95,9 @@ def test_equal_infinite_scores_are_one_block_in_every_draw():
     scores = pool(4, 120)
     value = np.where(np.abs(scores.value) > 1, np.copysign(np.inf, scores.value), scores.value)
     finite = np.where(np.isinf(value), np.copysign(1e3, value), value)
-    infinite, bounded = (metrics.bootstrap(replace(scores, value=one), FPR, draws=9) for one in (value, finite))
+    infinite, bounded = (
+        metrics.bootstrap(replace(scores, value=one), FPR, draws=9) for one in (value, finite)
+    )
     for name in infinite:
         np.testing.assert_array_equal(infinite[name], bounded[name])
 
@@ -90,10 +107,14 @@ def test_unscored_samples_take_no_part():
     value = np.hstack([scores.value, np.full((4, 30), np.nan)])
     member = np.hstack([scores.member, np.ones((4, 30), bool)])
     wider = replace(scores, value=value, member=member)
-    np.testing.assert_array_equal(module.per_target_metrics(wider, FPR), module.per_target_metrics(scores, FPR))
+    np.testing.assert_array_equal(
+        module.per_target_metrics(wider, FPR), module.per_target_metrics(scores, FPR)
+    )
     weights = np.hstack([np.arange(100)[None] % 4, np.full((1, 30), 9)])
     cut = module._weighted(weights[:, :100], module._sorted(scores.value[0], scores.member[0]), FPR)
-    np.testing.assert_array_equal(module._weighted(weights, module._sorted(value[0], member[0]), FPR), cut)
+    np.testing.assert_array_equal(
+        module._weighted(weights, module._sorted(value[0], member[0]), FPR), cut
+    )
 
 
 @pytest.mark.parametrize("metric", ["auc", "tpr@0.1"])
@@ -107,14 +128,25 @@ def test_intervals_shrink_like_one_over_the_square_root_of_the_samples(metric):
 
 def test_auc_interval_of_one_target_has_the_width_of_its_standard_error():
     scores = pool(2, 4000, shift=0.0)
-    scores = Scores(*(getattr(scores, name)[:1] for name in ("value", "member", "targets", "pair", "accuracy", "loss")), {})
+    scores = Scores(
+        *(
+            getattr(scores, name)[:1]
+            for name in ("value", "member", "targets", "pair", "accuracy", "loss")
+        ),
+        {},
+    )
     one = metrics.intervals(scores, FPR, draws=2000).loc["auc"]
-    assert one["high"] - one["low"] == pytest.approx(2 * 1.96 * metrics.auc_null_error(2000, 2000), rel=0.08)
+    assert one["high"] - one["low"] == pytest.approx(
+        2 * 1.96 * metrics.auc_null_error(2000, 2000), rel=0.08
+    )
 
 
 def test_pairs_that_leak_differently_widen_the_interval():
     alike, unlike = pool(8, 2000, spread=0.0), pool(8, 2000, spread=0.5)
-    width = [np.subtract(*metrics.intervals(scores, draws=300).loc["auc", ["high", "low"]]) for scores in (alike, unlike)]
+    width = [
+        np.subtract(*metrics.intervals(scores, draws=300).loc["auc", ["high", "low"]])
+        for scores in (alike, unlike)
+    ]
     assert width[1] > 3 * width[0]
 
 
@@ -127,10 +159,18 @@ def test_an_interval_is_students_over_pairs_and_what_pairs_share_by_their_sample
     low, high = metrics.interval(value, pair, draws)
     pairs, means = targets // 2, value.reshape(-1, 2).mean(1)
     quantile = student.ppf(0.9875 if pairs == 3 else 0.975, pairs - 1)
-    wanted = quantile**2 * means.var(ddof=1) / pairs + 1.96**2 * 0.3**2  # own noise of 0.1 is in the spread over pairs
-    assert high - low == pytest.approx(2 * np.sqrt(wanted), rel=0.05) and (low + high) / 2 == pytest.approx(value.mean())
-    alike = metrics.interval(np.full(targets, 0.5), pair, draws)  # never below what samples alone show
-    assert np.subtract(*alike[::-1]) == pytest.approx(2 * 1.96 * np.hypot(0.3, 0.1 / np.sqrt(targets)), rel=0.05)
+    wanted = (
+        quantile**2 * means.var(ddof=1) / pairs + 1.96**2 * 0.3**2
+    )  # own noise of 0.1 is in the spread over pairs
+    assert high - low == pytest.approx(2 * np.sqrt(wanted), rel=0.05) and (
+        low + high
+    ) / 2 == pytest.approx(value.mean())
+    alike = metrics.interval(
+        np.full(targets, 0.5), pair, draws
+    )  # never below what samples alone show
+    assert np.subtract(*alike[::-1]) == pytest.approx(
+        2 * 1.96 * np.hypot(0.3, 0.1 / np.sqrt(targets)), rel=0.05
+    )
     low, high = metrics.interval(value, pair)
     np.testing.assert_allclose(high - low, 2 * quantile * means.std(ddof=1) / np.sqrt(pairs))
 
@@ -150,7 +190,11 @@ def test_summary_frontier_and_gate_give_one_interval():
     found = {one.metric: one for one in auditing.judge(stated, {"rmia": scores})}
     for name in ("auc", "tpr@0.1"):
         own = (row[f"{name}_low"], row[f"{name}_high"])
-        assert own == (means[f"{name}_low"], means[f"{name}_high"]) == (found[name].low, found[name].high)
+        assert (
+            own
+            == (means[f"{name}_low"], means[f"{name}_high"])
+            == (found[name].low, found[name].high)
+        )
 
 
 @pytest.mark.slow
@@ -177,24 +221,35 @@ def test_a_perfect_attack_on_few_samples_is_not_stated_without_an_interval():
 def test_models_that_leak_differently_are_covered(targets):
     truth, covered = norm.cdf(0.7 / np.sqrt(2) / np.sqrt(1 + 0.2**2 / 2)), 0
     for seed in range(150):
-        row = metrics.intervals(pool(targets, 1000, seed=seed, spread=0.2), (), draws=100).loc["auc"]
+        row = metrics.intervals(pool(targets, 1000, seed=seed, spread=0.2), (), draws=100).loc[
+            "auc"
+        ]
         covered += row["low"] <= truth <= row["high"]
     assert covered / 150 >= 0.9  # 0.95 less two and a half standard errors
 
 
 def test_a_zero_keeps_a_positive_upper_end():
     scores = pool(4, 2000, decimals=0)
-    table = metrics.intervals(replace(scores, value=np.clip(scores.value, -1, 1)), (0.01,), draws=50)
+    table = metrics.intervals(
+        replace(scores, value=np.clip(scores.value, -1, 1)), (0.01,), draws=50
+    )
     assert table.loc["tpr@0.01", "value"] == 0
     assert table.loc["tpr@0.01", "high"] == pytest.approx(0.003682, abs=1e-6)
 
 
 def test_the_lower_end_of_a_rate_allows_for_the_threshold_between_two_false_positives():
     scores = pool(16, 400, 1.5)
-    rows, (low, high) = metrics.per_target(scores, (0.1,)), metrics.intervals(scores, (0.1,)).loc["tpr@0.1", ["low", "high"]]
-    fewer = [metrics.tpr_at(v, m, 19 / 200).tpr for v, m in zip(scores.value, scores.member, strict=True)]
+    rows, (low, high) = (
+        metrics.per_target(scores, (0.1,)),
+        metrics.intervals(scores, (0.1,)).loc["tpr@0.1", ["low", "high"]],
+    )
+    fewer = [
+        metrics.tpr_at(v, m, 19 / 200).tpr for v, m in zip(scores.value, scores.member, strict=True)
+    ]
     np.testing.assert_allclose(rows["tpr@0.1_fewer"], fewer)
-    assert (low + high) / 2 == pytest.approx(rows["tpr@0.1"].mean() - np.mean(rows["tpr@0.1"] - fewer) / 2)
+    assert (low + high) / 2 == pytest.approx(
+        rows["tpr@0.1"].mean() - np.mean(rows["tpr@0.1"] - fewer) / 2
+    )
 
 
 def test_the_interval_of_a_ratio_is_fiellers():
@@ -204,11 +259,16 @@ def test_the_interval_of_a_ratio_is_fiellers():
     low, high = ratio_interval(a, b, pair)
     for r in (low, high):
         ends = metrics.interval(a - r * b, pair)
-        assert min(abs(ends[0]), abs(ends[1])) < 1e-9  # 0 lies on the border of the interval of a - r b
+        assert (
+            min(abs(ends[0]), abs(ends[1])) < 1e-9
+        )  # 0 lies on the border of the interval of a - r b
     draws = 0.01 * rng.normal(size=(500, 1))
     wider = ratio_interval(a, b, pair, a + draws, b + 0 * draws)
     assert wider[0] < low < 3 < high < wider[1]
-    assert ratio_interval(a, np.zeros(12), pair)[1] == np.inf and np.isnan(ratio_interval(a[:1], b[:1], pair[:1])).all()
+    assert (
+        ratio_interval(a, np.zeros(12), pair)[1] == np.inf
+        and np.isnan(ratio_interval(a[:1], b[:1], pair[:1])).all()
+    )
 
 
 def test_a_difference_is_paired_and_therefore_narrow():
@@ -225,6 +285,8 @@ def test_a_difference_is_paired_and_therefore_narrow():
 
 def test_a_seed_fixes_every_draw():
     scores = pool(6, 200)
-    first, again, other = (metrics.bootstrap(scores, FPR, draws=10, seed=seed)["auc"] for seed in (1, 1, 2))
+    first, again, other = (
+        metrics.bootstrap(scores, FPR, draws=10, seed=seed)["auc"] for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()

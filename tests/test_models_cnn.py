@@ -16,11 +16,24 @@ import mia_nb._torchvision
 from mia_nb import data
 from mia_nb.models import build, check_width, source
 
-SMALL = {"tinycnn": {"width": 4}, "resnet14": {"blocks": 1, "width": 4}, "resnet18": {"width": 4}, "vgg16": {"width": 2}}
+SMALL = {
+    "tinycnn": {"width": 4},
+    "resnet14": {"blocks": 1, "width": 4},
+    "resnet18": {"width": 4},
+    "vgg16": {"width": 2},
+}
 
 
 def make(model="tinycnn", args=None, *, in_channels=3, num_classes=10, size=32, seed=0, **options):
-    return build(model, args, in_channels=in_channels, num_classes=num_classes, size=size, seed=seed, **options)
+    return build(
+        model,
+        args,
+        in_channels=in_channels,
+        num_classes=num_classes,
+        size=size,
+        seed=seed,
+        **options,
+    )
 
 
 def count(module) -> int:
@@ -30,7 +43,9 @@ def count(module) -> int:
 def relu_sites(module) -> int:
     traced = fx.symbolic_trace(module)
     modules = dict(traced.named_modules())
-    return sum(n.target is relu or isinstance(modules.get(n.target), nn.ReLU) for n in traced.graph.nodes)
+    return sum(
+        n.target is relu or isinstance(modules.get(n.target), nn.ReLU) for n in traced.graph.nodes
+    )
 
 
 @pytest.mark.parametrize(("blocks", "parameters"), [(1, 482_986), (2, 871_402), (3, 1_259_818)])
@@ -53,7 +68,10 @@ def test_tinycnn_has_three_convolutions_of_w_2w_and_4w_channels():
     assert count(make("tinycnn", in_channels=1, size=8)) == weights + 2 * 7 * w + (4 * w + 1) * 10
 
 
-@pytest.mark.parametrize(("model", "sites"), [("tinycnn", 3), ("resnet14", 1 + 2 * 9 + 2), ("resnet18", 17), ("vgg16", 15)])
+@pytest.mark.parametrize(
+    ("model", "sites"),
+    [("tinycnn", 3), ("resnet14", 1 + 2 * 9 + 2), ("resnet18", 17), ("vgg16", 15)],
+)
 def test_each_relu_is_one_call_site_of_the_traced_graph(model, sites):
     args = {"width": 2}
     assert relu_sites(make(model, args)) == sites
@@ -62,17 +80,36 @@ def test_each_relu_is_one_call_site_of_the_traced_graph(model, sites):
 def test_resnet14_shapes_after_each_group_are_16_8_and_4_pixels_wide():
     net, shapes = make("resnet14"), []
     for group in net.groups:
-        group.register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape[1:])))
+        group.register_forward_hook(
+            lambda module, inputs, output: shapes.append(tuple(output.shape[1:]))
+        )
     net(torch.zeros(2, 3, 32, 32))
     assert shapes == [(32, 16, 16), (64, 8, 8), (128, 4, 4)]
 
 
 @pytest.mark.parametrize("model", SMALL)
-@pytest.mark.parametrize(("channels", "height", "width"), [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 24, 40)])
-def test_every_model_takes_every_image_size_and_sees_the_whole_image(model, channels, height, width):
-    net = make(model, SMALL[model], in_channels=channels, num_classes=7, size=(height, width), dtype=torch.float64).eval()
+@pytest.mark.parametrize(
+    ("channels", "height", "width"), [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 24, 40)]
+)
+def test_every_model_takes_every_image_size_and_sees_the_whole_image(
+    model, channels, height, width
+):
+    net = make(
+        model,
+        SMALL[model],
+        in_channels=channels,
+        num_classes=7,
+        size=(height, width),
+        dtype=torch.float64,
+    ).eval()
     x = torch.randn(
-        2, channels, height, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True
+        2,
+        channels,
+        height,
+        width,
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.float64,
+        requires_grad=True,
     )
     logits = net(x)
     assert logits.shape == (2, 7)
@@ -84,7 +121,10 @@ def test_every_model_takes_every_image_size_and_sees_the_whole_image(model, chan
 @pytest.mark.parametrize("model", SMALL)
 def test_stacked_training_steps_equal_training_one_model_at_a_time(model):
     """Parameters, running statistics and step counts after two train-mode steps, three models, float64."""
-    nets = [make(model, SMALL[model], num_classes=5, size=16, seed=s, dtype=torch.float64) for s in range(3)]
+    nets = [
+        make(model, SMALL[model], num_classes=5, size=16, seed=s, dtype=torch.float64)
+        for s in range(3)
+    ]
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 3, 6, 3, 16, 16, generator=generator, dtype=torch.float64)
     y = torch.randint(0, 5, (2, 3, 6), generator=generator)
@@ -104,7 +144,9 @@ def test_stacked_training_steps_equal_training_one_model_at_a_time(model):
             optimizer.step()
     for m, net in enumerate(nets):
         for name, value in net.state_dict().items():
-            torch.testing.assert_close((parameters | buffers)[name][m].detach(), value, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(
+                (parameters | buffers)[name][m].detach(), value, rtol=1e-10, atol=1e-10
+            )
     tracked = [value for name, value in buffers.items() if name.endswith("num_batches_tracked")]
     assert tracked and all(value.tolist() == [2, 2, 2] for value in tracked)
 
@@ -148,7 +190,9 @@ class Net(nn.Sequential):
     net = make("user_models:mlp", {"hidden": 5}, in_channels=1, num_classes=4, size=(6, 7))
     assert net(torch.zeros(2, 1, 6, 7)).shape == (2, 4) and net[1].weight.shape == (5, 42)
     assert make("user_models:Net", in_channels=2)[0].in_channels == 2
-    assert torch.equal(make("user_models:mlp", seed=3)[1].weight, make("user_models:mlp", seed=3)[1].weight)
+    assert torch.equal(
+        make("user_models:mlp", seed=3)[1].weight, make("user_models:mlp", seed=3)[1].weight
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,7 +235,9 @@ def fails(): raise RuntimeError("no weights here\\nand more")
         ("no_torch_here:touch", "is no builder of models"),
     ],
 )
-def test_what_a_foreign_recipe_names_is_called_only_if_it_can_be_a_builder(user, tmp_path, model, says):
+def test_what_a_foreign_recipe_names_is_called_only_if_it_can_be_a_builder(
+    user, tmp_path, model, says
+):
     user("""
 from functools import partial
 from os import system
@@ -202,7 +248,10 @@ ready = partial(nn.Linear, 2)
     (tmp_path / "no_torch_here.py").write_text("def touch(path): open(path, 'w')\n")
     mark = tmp_path / "called"
     for args in ({"command": f"touch {mark}"}, {"args": ["touch", str(mark)]}, {"path": str(mark)}):
-        for call in (lambda args=args: make(model, args), lambda args=args: make("snn", {"base": model, "base_args": args})):
+        for call in (
+            lambda args=args: make(model, args),
+            lambda args=args: make("snn", {"base": model, "base_args": args}),
+        ):
             with pytest.raises(ValueError) as error:
                 call()
             assert "\n" not in str(error.value)
@@ -218,7 +267,9 @@ def test_a_module_of_python_is_not_even_imported():
     assert "antigravity" not in sys.modules
 
 
-def test_builders_of_torchvision_of_a_notebook_and_of_modules_that_use_torch_in_any_way_are_taken(user, tmp_path, monkeypatch):
+def test_builders_of_torchvision_of_a_notebook_and_of_modules_that_use_torch_in_any_way_are_taken(
+    user, tmp_path, monkeypatch
+):
     mia_nb._torchvision.datasets()
     assert make("torchvision.models:resnet18", {"num_classes": 3}).fc.out_features == 3
     namespace = sys.modules["__main__"].__dict__
@@ -238,21 +289,31 @@ def test_builders_of_torchvision_of_a_notebook_and_of_modules_that_use_torch_in_
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1"])
 def test_a_torchvision_network_as_it_comes_has_one_output_a_class_of_the_images(name):
     images = data.load("synthetic:n=20,classes=7")
-    check_width(make(f"torchvision.models:{name}", {}, in_channels=3, num_classes=7, size=32), images)
-    assert make(f"torchvision.models:{name}", {"num_classes": 5}, num_classes=7)(torch.zeros(2, 3, 64, 64)).shape == (2, 5)
+    check_width(
+        make(f"torchvision.models:{name}", {}, in_channels=3, num_classes=7, size=32), images
+    )
+    assert make(f"torchvision.models:{name}", {"num_classes": 5}, num_classes=7)(
+        torch.zeros(2, 3, 64, 64)
+    ).shape == (2, 5)
 
 
 @pytest.mark.slow
 def test_a_fresh_interpreter_builds_torchvision_networks_and_own_modules_that_import_it(tmp_path):
-    (tmp_path / "builders_own.py").write_text("import torchvision\nnet = torchvision.models.squeezenet1_1\n")
+    (tmp_path / "builders_own.py").write_text(
+        "import torchvision\nnet = torchvision.models.squeezenet1_1\n"
+    )
     for model in ("torchvision.models:squeezenet1_1", "builders_own:net"):
         code = f"from mia_nb import models; models.build({model!r}, in_channels=3, num_classes=3, size=32, seed=0)"
-        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
 
 
 def test_images_below_8x8_are_refused_by_the_named_models():
-    with pytest.raises(ValueError, match=r"resnet18 wants images of 8x8 pixels or more; these are 7x32"):
+    with pytest.raises(
+        ValueError, match=r"resnet18 wants images of 8x8 pixels or more; these are 7x32"
+    ):
         make("resnet18", size=(7, 32))
 
 
@@ -270,7 +331,10 @@ def test_check_width_accepts_the_right_width_and_leaves_mode_statistics_and_gene
 @pytest.mark.parametrize(
     ("net", "says"),
     [
-        (nn.Sequential(nn.Flatten(), nn.Linear(64, 9)), "gives (2, 9) for two images; wanted (2, 10)"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(64, 9)),
+            "gives (2, 9) for two images; wanted (2, 10)",
+        ),
         (nn.Identity(), "gives (2, 1, 8, 8) for two images"),
         (nn.Conv2d(3, 10, 3), "fails on two images of shape (1, 8, 8)"),
         (nn.GRU(8, 10), "fails on two images"),

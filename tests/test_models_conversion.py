@@ -14,7 +14,14 @@ from torch import nn
 import mia_nb._torchvision
 from mia_nb.models import build, snn
 from mia_nb.models.sites import Spike, trace
-from mia_nb.models.thresholds import DEAD, Histogram, expected, fit_histogram, fit_threshold, quantised
+from mia_nb.models.thresholds import (
+    DEAD,
+    Histogram,
+    expected,
+    fit_histogram,
+    fit_threshold,
+    quantised,
+)
 
 
 def cost(a, theta, T=1, p=1):
@@ -52,12 +59,18 @@ def by_histogram(a, T=1, p=1, bins=2048):
 @pytest.mark.parametrize(("T", "p"), [(1, 1), (1, 2), (2, 1), (5, 1), (8, 2)])
 def test_the_quantiser_takes_the_nearest_level(T, p):
     a = np.random.default_rng(0).exponential(size=500) * 3
-    assert (np.abs(a - quantised(a, 1.3, T)) ** p).mean() == pytest.approx(cost(a, 1.3, T, p), rel=1e-12)
+    assert (np.abs(a - quantised(a, 1.3, T)) ** p).mean() == pytest.approx(
+        cost(a, 1.3, T, p), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
     ("law", "theta", "least", "tolerance"),
-    [("half-normal", 1.0291, 0.3397, 0.006), ("exponential", 2 * np.log(2), 0.5, 0.010), ("relu", None, 0.2401, 0.006)],
+    [
+        ("half-normal", 1.0291, 0.3397, 0.006),
+        ("exponential", 2 * np.log(2), 0.5, 0.010),
+        ("relu", None, 0.2401, 0.006),
+    ],
 )
 def test_thresholds_of_known_laws_are_their_closed_forms(law, theta, least, tolerance):
     a = sample(law)
@@ -68,12 +81,16 @@ def test_thresholds_of_known_laws_are_their_closed_forms(law, theta, least, tole
 
 @pytest.mark.parametrize("law", ["half-normal", "exponential", "relu", "lognormal"])
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 301])
-def test_at_one_step_the_threshold_is_the_median_of_all_above_half_of_it_and_no_other_value_costs_less(law, n):
+def test_at_one_step_the_threshold_is_the_median_of_all_above_half_of_it_and_no_other_value_costs_less(
+    law, n
+):
     a = sample(law, n, seed=n)
     theta, _ = fit_threshold(a)
     above = np.sort(a[a >= theta / 2])
     assert theta in above[[(len(above) - 1) // 2, len(above) // 2]]
-    grid = np.concatenate([a, np.linspace(0, a.max(), 3001)[1:], *([theta * (1 + s)] for s in (-1e-6, 1e-6))])
+    grid = np.concatenate(
+        [a, np.linspace(0, a.max(), 3001)[1:], *([theta * (1 + s)] for s in (-1e-6, 1e-6))]
+    )
     assert cost(a, theta) <= min(cost(a, other) for other in grid) * (1 + 1e-12)
 
 
@@ -93,7 +110,9 @@ def coordinate_descent(a, sweeps=60):
 
 @pytest.mark.parametrize("law", ["half-normal", "exponential", "relu", "lognormal"])
 @pytest.mark.parametrize(("T", "p"), [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (4, 2)])
-def test_the_fit_costs_no_more_than_any_grid_point_or_coordinate_descent_and_its_twin_is_near(law, T, p):
+def test_the_fit_costs_no_more_than_any_grid_point_or_coordinate_descent_and_its_twin_is_near(
+    law, T, p
+):
     a = sample(law, 3_000)
     theta, _ = fit_threshold(a, T, p)
     least = min(cost(a, other, T, p) for other in a.max() * np.arange(1, 257) / 256)
@@ -117,7 +136,9 @@ def test_thresholds_are_those_of_the_published_search_where_it_has_converged(off
         theta, u0 = fit_threshold(a)
         assert cost(a, theta) <= cost(a, amplitude) * (1 + 1e-12)
         if sweeps < 0:  # until nothing changes, and on a larger sample of the same law
-            assert theta == pytest.approx(amplitude, rel=1e-2) and theta - u0 == pytest.approx(fires, rel=3e-2)
+            assert theta == pytest.approx(amplitude, rel=1e-2) and theta - u0 == pytest.approx(
+                fires, rel=3e-2
+            )
 
 
 TABLE = {
@@ -135,7 +156,9 @@ def test_refitting_for_every_number_of_steps_has_the_known_errors_and_beats_reus
             assert expected(histogram, theta, T)[0][0] == pytest.approx(known, abs=0.01)
 
 
-@pytest.mark.parametrize(("law", "known"), [("half-normal", 0.282), ("exponential", 0.591), ("relu", 0.202)])
+@pytest.mark.parametrize(
+    ("law", "known"), [("half-normal", 0.282), ("exponential", 0.591), ("relu", 0.202)]
+)
 def test_the_largest_activation_is_a_bad_threshold(law, known):
     """Its error at T = 4 depends on the sample's maximum; the known values are those of 30,000 draws."""
     histogram, _ = by_histogram(a := sample(law))
@@ -145,7 +168,10 @@ def test_the_largest_activation_is_a_bad_threshold(law, known):
 
 def test_merging_bins_gives_the_counts_of_one_pass_with_the_final_range():
     rng = np.random.default_rng(0)
-    pieces = [rng.exponential(size=(3, 200)) * scale * [[1], [0.01], [0]] for scale in (1e-4, 0.02, 1, 0.1, 40)]
+    pieces = [
+        rng.exponential(size=(3, 200)) * scale * [[1], [0.01], [0]]
+        for scale in (1e-4, 0.02, 1, 0.1, 40)
+    ]
     pieces.insert(2, np.full((3, 5), [[2.0], [0.5], [0.0]]))  # ends of a range
     for dtype in (torch.float64, torch.float32):
         histogram = Histogram.empty(3, 64)
@@ -161,14 +187,18 @@ def test_merging_bins_gives_the_counts_of_one_pass_with_the_final_range():
 
 def test_half_precision_activations_are_counted_where_they_are():
     z = torch.tensor([[0.001, 0.002, 0.0009]], dtype=torch.float16)
-    assert torch.equal(Histogram.empty(1, 2048).add(z).counts, Histogram.empty(1, 2048).add(z.double()).counts)
+    assert torch.equal(
+        Histogram.empty(1, 2048).add(z).counts, Histogram.empty(1, 2048).add(z.double()).counts
+    )
 
 
 def test_expected_error_and_clipped_mass_are_those_of_the_sample():
     a = sample("exponential", 20_000)
     histogram, _ = by_histogram(a)
     error, clipped = expected(histogram, np.array([1.5]), 4)
-    assert error[0] == pytest.approx(cost(a, 1.5, 4), abs=1e-3) and clipped[0] == pytest.approx((a > 1.5).mean(), abs=5e-3)
+    assert error[0] == pytest.approx(cost(a, 1.5, 4), abs=1e-3) and clipped[0] == pytest.approx(
+        (a > 1.5).mean(), abs=5e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,11 +208,17 @@ def test_expected_error_and_clipped_mass_are_those_of_the_sample():
         (lambda: fit_threshold([1.0, np.inf]), "finite"),
         (lambda: fit_threshold([1.0], T=0), "T=0, p=1"),
         (lambda: fit_threshold([1.0], p=3), "p=3"),
-        (lambda: fit_histogram(Histogram.empty(1, 8), T=0), "T=0, p=1: wanted a whole T >= 1 and p = 1 or 2"),
+        (
+            lambda: fit_histogram(Histogram.empty(1, 8), T=0),
+            "T=0, p=1: wanted a whole T >= 1 and p = 1 or 2",
+        ),
         (lambda: fit_histogram(Histogram.empty(1, 8), T=2.5), "T=2.5"),
         (lambda: fit_histogram(Histogram.empty(1, 8), p=0.5), "p=0.5"),
         (lambda: Histogram.empty(1, 7), "bins=7"),
-        (lambda: Histogram.empty(1, 8).add(torch.tensor([[1.0, float("nan")]])), "did the model diverge?"),
+        (
+            lambda: Histogram.empty(1, 8).add(torch.tensor([[1.0, float("nan")]])),
+            "did the model diverge?",
+        ),
     ],
 )
 def test_threshold_errors_say_what_came(call, says):
@@ -322,11 +358,21 @@ def net_of(way):
 
 
 def images(n=8, size=6, channels=2, seed=0):
-    return torch.randn(n, channels, size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        n, channels, size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def tiny(width):
-    return build("tinycnn", {"width": width}, in_channels=1, num_classes=10, size=8, seed=0, dtype=torch.float64)
+    return build(
+        "tinycnn",
+        {"width": width},
+        in_channels=1,
+        num_classes=10,
+        size=8,
+        seed=0,
+        dtype=torch.float64,
+    )
 
 
 def events(x, T):
@@ -348,15 +394,24 @@ def test_every_way_of_writing_a_relu_spikes_in_all_plans_alike_and_tends_to_the_
         assert len(spiking.spikes()) == len(spiking.report) == WAYS[way]
         assert spiking.report["firing_rate"].between(0.01, 0.99).all()
     scale = before.abs().mean()
-    assert (outputs[64] - before).abs().mean() < min(0.15 * scale, 0.4 * (outputs[3] - before).abs().mean())
+    assert (outputs[64] - before).abs().mean() < min(
+        0.15 * scale, 0.4 * (outputs[3] - before).abs().mean()
+    )
     assert torch.equal(model(x), before)  # the plain network is left as it was
 
 
 def test_the_static_prefix_runs_once_an_image_unless_the_input_is_asked_for_its_size():
     x, T = images(4), 5
-    for way, rows in ((functional, 4), (skip_from_the_input, 4), (size_of_the_input, 4 * T), (made_of_the_size, 4)):
+    for way, rows in (
+        (functional, 4),
+        (skip_from_the_input, 4),
+        (size_of_the_input, 4 * T),
+        (made_of_the_size, 4),
+    ):
         spiking, seen = snn.spiking(net_of(way), T), []
-        spiking.net.conv.register_forward_hook(lambda module, args, out, seen=seen: seen.append(len(out)))
+        spiking.net.conv.register_forward_hook(
+            lambda module, args, out, seen=seen: seen.append(len(out))
+        )
         spiking(x)
         assert seen == [rows]
 
@@ -424,7 +479,11 @@ def test_calibration_counts_every_site_in_eval_mode_and_leaves_modes_as_found():
     net.get_submodule("features.1").eval()
     with pytest.raises(RuntimeError):
         snn.calibrate(net, [x, x[:, :, :, None]])
-    assert net.training and not net.get_submodule("features.1").training and net.get_submodule("features.4").training
+    assert (
+        net.training
+        and not net.get_submodule("features.1").training
+        and net.get_submodule("features.4").training
+    )
 
 
 def test_a_network_without_parameters_converts_in_the_dtype_of_its_images():
@@ -432,7 +491,10 @@ def test_a_network_without_parameters_converts_in_the_dtype_of_its_images():
     plain = nn.Sequential(nn.AvgPool2d(2), nn.ReLU(), nn.Flatten())
     error = [(snn.convert(plain, T, [x])(x) - plain(x)).abs().mean() for T in (4, 64)]
     assert error[1] < 0.2 * error[0] and snn.convert(plain, 4, [x])(x).dtype == torch.float64
-    assert snn.convert(plain, 4, histograms=snn.calibrate(plain, [x]))(x.float()).dtype == torch.float32
+    assert (
+        snn.convert(plain, 4, histograms=snn.calibrate(plain, [x]))(x.float()).dtype
+        == torch.float32
+    )
 
 
 def test_per_channel_thresholds_are_those_of_the_channels_alone():
@@ -457,7 +519,10 @@ def test_dead_sites_and_channels_never_fire():
         model.conv.bias[:] = -100.0
     for per_channel in (False, True):
         spiking = snn.convert(model, 4, [x], per_channel=per_channel)
-        assert spiking.report["dead"][0] == (3 if per_channel else 1) and spiking.report["firing_rate"][0] == 0
+        assert (
+            spiking.report["dead"][0] == (3 if per_channel else 1)
+            and spiking.report["firing_rate"][0] == 0
+        )
         torch.testing.assert_close(spiking(x).std(0), torch.zeros(4, dtype=torch.float64))
 
 
@@ -475,9 +540,13 @@ def test_the_report_has_the_measured_numbers_of_every_site():
 
 
 def test_average_pooling_takes_the_place_of_max_pooling_where_asked():
-    plain = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2)).double()
+    plain = nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2)
+    ).double()
     pooled = snn.convert(plain, 3, [images()], pool="avg")
-    assert isinstance(pooled.net.get_submodule("2"), nn.AvgPool2d) and isinstance(plain[2], nn.MaxPool2d)
+    assert isinstance(pooled.net.get_submodule("2"), nn.AvgPool2d) and isinstance(
+        plain[2], nn.MaxPool2d
+    )
     assert isinstance(snn.convert(plain, 3, [images()]).net.get_submodule("2"), nn.MaxPool2d)
 
 
@@ -554,7 +623,9 @@ class TwoInputs(Net):
 def leaky():
     import snntorch
 
-    return nn.Sequential(nn.Flatten(), nn.Linear(72, 3), nn.ReLU(), snntorch.Leaky(0.9, init_hidden=True))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(72, 3), nn.ReLU(), snntorch.Leaky(0.9, init_hidden=True)
+    )
 
 
 def with_spike(how):
@@ -565,7 +636,10 @@ def with_spike(how):
 
 REFUSED = {
     "ReLU6": (sequential(nn.ReLU6()), "1: ReLU6 has no spiking form"),
-    "nested GELU": (sequential(nn.ReLU(), nn.Sequential(nn.GELU())), "2.0: GELU has no spiking form"),
+    "nested GELU": (
+        sequential(nn.ReLU(), nn.Sequential(nn.GELU())),
+        "2.0: GELU has no spiking form",
+    ),
     "F.gelu": (Net(gelu), "gelu: gelu has no spiking form"),
     "sigmoid": (Net(sigmoid_method), "sigmoid has no spiking form"),
     "hidden activations": (
@@ -583,7 +657,10 @@ REFUSED = {
     "unread ReLU": (Net(unread), "the output of Net does not depend on any spike"),
     "already spiking": (with_spike(already), "spike spikes already"),
     "mixed": (with_spike(mixed), "spike spikes already"),
-    "snntorch": (leaky(), "3 is a neuron of snntorch: this network spikes already; wrap it in Stepwise"),
+    "snntorch": (
+        leaky(),
+        "3 is a neuron of snntorch: this network spikes already; wrap it in Stepwise",
+    ),
     "two inputs": (TwoInputs(), "takes 2 inputs"),
 }
 
@@ -592,12 +669,18 @@ REFUSED = {
 def test_what_cannot_be_converted_is_refused_by_name_with_the_way_out(case):
     model, says = REFUSED[case]
     training = model.training
-    for call in (lambda: snn.sites(model), lambda: snn.convert(model, 2, [images()]), lambda: snn.spiking(model, 2)):
+    for call in (
+        lambda: snn.sites(model),
+        lambda: snn.convert(model, 2, [images()]),
+        lambda: snn.spiking(model, 2),
+    ):
         with pytest.raises(ValueError) as error:
             call()
         assert says in str(error.value) and "\n" not in str(error.value)
         assert (
-            "Stepwise" in str(error.value) or "nn.Dropout module" in str(error.value) or case in ("unread ReLU", "two inputs")
+            "Stepwise" in str(error.value)
+            or "nn.Dropout module" in str(error.value)
+            or case in ("unread ReLU", "two inputs")
         )
     assert model.training == training
 
@@ -607,23 +690,53 @@ def test_what_cannot_be_converted_is_refused_by_name_with_the_way_out(case):
     [
         (lambda: snn.SNN(with_spike(mixed), 2), "is a relu beside Spike modules"),
         (lambda: snn.convert(Net(functional).double(), 2), "calibration got no batches"),
-        (lambda: snn.convert(Net(functional).double(), 2, [images()], pool="max"), "pool='max': wanted keep or avg"),
-        (lambda: snn.convert(Net(functional).double(), 2, histograms=[]), "histograms of 0 sites came; this model has 2"),
-        (lambda: snn.convert(Net(functional).double(), 2, [images()], readout="max"), "readout='max' is not one of mean"),
+        (
+            lambda: snn.convert(Net(functional).double(), 2, [images()], pool="max"),
+            "pool='max': wanted keep or avg",
+        ),
+        (
+            lambda: snn.convert(Net(functional).double(), 2, histograms=[]),
+            "histograms of 0 sites came; this model has 2",
+        ),
+        (
+            lambda: snn.convert(Net(functional).double(), 2, [images()], readout="max"),
+            "readout='max' is not one of mean",
+        ),
         (lambda: snn.spiking(Net(functional), 0), "timesteps=0"),
-        (lambda: snn.spiking(Net(functional), 2.5), "timesteps=2.5: a spiking network needs a whole number of steps"),
+        (
+            lambda: snn.spiking(Net(functional), 2.5),
+            "timesteps=2.5: a spiking network needs a whole number of steps",
+        ),
         (lambda: snn.convert(Net(functional).double(), 2.5, [images()]), "timesteps=2.5"),
         (lambda: snn.convert(Net(functional).double(), 2, [images()], fit_T=0), "T=0, p=1"),
         (lambda: snn.convert(Net(functional).double(), 2, [images()], p=3), "T=2, p=3"),
-        (lambda: snn.convert(Net(functional), 2, [images().byte()]), "a batch is a uint8 tensor; wanted normalised images"),
-        (lambda: snn.convert(Net(functional), 2, [(images(), 0)]), "a batch is a tuple; wanted normalised images"),
-        (lambda: snn.calibrate(Net(functional), [[images()]]), "a batch is a list; wanted normalised images"),
-        (lambda: snn.firing_rates(snn.spiking(Net(functional), 2), [(images(), 0)]), "a batch is a tuple"),
+        (
+            lambda: snn.convert(Net(functional), 2, [images().byte()]),
+            "a batch is a uint8 tensor; wanted normalised images",
+        ),
+        (
+            lambda: snn.convert(Net(functional), 2, [(images(), 0)]),
+            "a batch is a tuple; wanted normalised images",
+        ),
+        (
+            lambda: snn.calibrate(Net(functional), [[images()]]),
+            "a batch is a list; wanted normalised images",
+        ),
+        (
+            lambda: snn.firing_rates(snn.spiking(Net(functional), 2), [(images(), 0)]),
+            "a batch is a tuple",
+        ),
         (lambda: Spike(beta=0), "beta=0: wanted soft or hard, and 0 < beta <= 1"),
         (lambda: Spike(beta=1.1), "beta=1.1"),
         (lambda: Spike(reset="none"), "reset='none'"),
-        (lambda: snn.spiking(Net(functional), 2, theta=0), "theta=0: a firing threshold is above 0"),
-        (lambda: snn.spiking(Net(functional), 2, encode="poisson"), "encode='poisson' is not one of constant"),
+        (
+            lambda: snn.spiking(Net(functional), 2, theta=0),
+            "theta=0: a firing threshold is above 0",
+        ),
+        (
+            lambda: snn.spiking(Net(functional), 2, encode="poisson"),
+            "encode='poisson' is not one of constant",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(call, says):

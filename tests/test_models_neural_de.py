@@ -39,8 +39,20 @@ DOUBLE = torch.float64
 
 def make(model="sdenet", args=None, *, channels=1, classes=3, size=8, seed=0, dtype=DOUBLE):
     """A small network, in float64 unless said otherwise."""
-    small = {"base_args": {"width": 4, "blocks": 1}, "steps": 3} if model == "replaced" else {"width": 4, "steps": 3}
-    return build(model, {**small, **(args or {})}, in_channels=channels, num_classes=classes, size=size, seed=seed, dtype=dtype)
+    small = (
+        {"base_args": {"width": 4, "blocks": 1}, "steps": 3}
+        if model == "replaced"
+        else {"width": 4, "steps": 3}
+    )
+    return build(
+        model,
+        {**small, **(args or {})},
+        in_channels=channels,
+        num_classes=classes,
+        size=size,
+        seed=seed,
+        dtype=dtype,
+    )
 
 
 def random(*shape, seed=0, dtype=DOUBLE):
@@ -88,18 +100,29 @@ def test_odenet_and_sdenet_have_the_published_parameter_counts(blocks, parameter
         ("hbnode", {}, [(64, 4, 4)], 64),
     ],
 )
-def test_each_form_has_the_published_shapes_after_each_group_and_width_of_head(name, args, groups, head):
-    net, shapes = build(name, {"steps": 1, **args}, in_channels=3, num_classes=10, size=32, seed=0), []
+def test_each_form_has_the_published_shapes_after_each_group_and_width_of_head(
+    name, args, groups, head
+):
+    net, shapes = (
+        build(name, {"steps": 1, **args}, in_channels=3, num_classes=10, size=32, seed=0),
+        [],
+    )
     for group in net.groups:
-        group[-1].register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape[1:])))
+        group[-1].register_forward_hook(
+            lambda module, inputs, output: shapes.append(tuple(output.shape[1:]))
+        )
     assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert shapes == groups and net.head.in_features == head
 
 
 @pytest.mark.parametrize("name", [*FORMS, "replaced"])
 @pytest.mark.parametrize(("channels", "height", "width"), [(1, 8, 8), (1, 28, 28), (3, 24, 40)])
-def test_every_form_takes_every_image_size_and_treats_images_one_by_one(name, channels, height, width):
-    net = set_noise(make(name, {"steps": 2}, channels=channels, classes=7, size=(height, width)).eval(), False)
+def test_every_form_takes_every_image_size_and_treats_images_one_by_one(
+    name, channels, height, width
+):
+    net = set_noise(
+        make(name, {"steps": 2}, channels=channels, classes=7, size=(height, width)).eval(), False
+    )
     x = random(3, channels, height, width).requires_grad_()
     logits = net(x)
     assert logits.shape == (3, 7)
@@ -114,7 +137,9 @@ def test_concat_conv_is_a_convolution_of_the_state_with_a_channel_of_times():
     for t in (0.0, 0.3, torch.tensor(1.7)):
         channels = torch.cat([float(t) * torch.ones(2, 1, 6, 4, dtype=DOUBLE), h], 1)
         expected = F.conv2d(channels, joined, layer.time.bias, padding=1)
-        torch.testing.assert_close(layer(t, h), expected, rtol=1e-6 if isinstance(t, torch.Tensor) else 1e-12, atol=1e-6)
+        torch.testing.assert_close(
+            layer(t, h), expected, rtol=1e-6 if isinstance(t, torch.Tensor) else 1e-12, atol=1e-6
+        )
 
 
 def test_without_gradients_the_time_channel_is_convolved_once_for_all_images():
@@ -132,11 +157,17 @@ def test_concat_conv_begins_as_torch_begins_a_convolution_with_one_channel_more(
     torch.manual_seed(0)
     ours, theirs = ConcatConv2d(31, 256), nn.Conv2d(32, 256, 3)
     bound = 1 / math.sqrt(9 * 32)
-    for part, like in ((ours.state.weight, theirs.weight), (ours.time.weight, theirs.weight), (ours.time.bias, theirs.bias)):
+    for part, like in (
+        (ours.state.weight, theirs.weight),
+        (ours.time.weight, theirs.weight),
+        (ours.time.bias, theirs.bias),
+    ):
         for values in (part, like):
             assert 0.97 * bound < values.abs().max() <= bound
         # uniform: variance bound^2 / 3, known to sqrt(.8 / n) of itself
-        assert part.var().item() == pytest.approx(bound**2 / 3, rel=5 * math.sqrt(0.8 / part.numel()))
+        assert part.var().item() == pytest.approx(
+            bound**2 / 3, rel=5 * math.sqrt(0.8 / part.numel())
+        )
     assert count(ours) == count(theirs)
 
 
@@ -160,7 +191,10 @@ def twin(block: FlowBlock, h, steps):
         if block.order == 1:
             h = h + dt * drift(t, h)
         elif block.damped:
-            h, v = h + dt * v, v + dt * (drift(t, h) - v / (1 + math.exp(-block.damping.gamma.item())))
+            h, v = (
+                h + dt * v,
+                v + dt * (drift(t, h) - v / (1 + math.exp(-block.damping.gamma.item()))),
+            )
         else:
             h, v = h + dt * v, v + dt * drift(t, torch.cat([h, v], 1))
         t += dt
@@ -169,7 +203,14 @@ def twin(block: FlowBlock, h, steps):
 
 @pytest.mark.parametrize(
     "args",
-    [{}, {"augment": 2}, {"order": 2}, {"order": 2, "start": "zeros"}, {"order": 2, "damped": True}, {"t0": 1.5, "T": 0.3}],
+    [
+        {},
+        {"augment": 2},
+        {"order": 2},
+        {"order": 2, "start": "zeros"},
+        {"order": 2, "damped": True},
+        {"t0": 1.5, "T": 0.3},
+    ],
 )
 def test_every_form_solves_its_equation(args):
     torch.manual_seed(0)
@@ -212,7 +253,11 @@ def test_a_heavy_ball_with_drift_minus_h_is_a_damped_oscillator():
 def test_two_blocks_of_the_same_weights_are_one_over_twice_the_time(name, method):
     long = make(name, {"T": 1.0, "steps": 6, "method": method}).eval()
     two = make(name, {"T": 0.5, "steps": 3, "blocks": 2, "method": method}).eval()
-    state = {key.replace(".0.drift", f".{i}.drift"): v for i in (0, 1) for key, v in long.state_dict().items()}
+    state = {
+        key.replace(".0.drift", f".{i}.drift"): v
+        for i in (0, 1)
+        for key, v in long.state_dict().items()
+    }
     two.load_state_dict(state)
     x = random(2, 1, 8, 8)
     torch.testing.assert_close(two(x), long(x), rtol=1e-10, atol=1e-10)
@@ -261,7 +306,9 @@ def test_a_block_without_drift_adds_noise_of_its_noise_sd_also_to_appended_chann
 def test_training_with_the_wanted_noise_switched_off_is_refused_and_without_wish_allowed():
     x = random(4, 1, 8, 8)
     net = set_noise(make().train(), False)
-    with pytest.raises(ValueError, match="noise is switched off, but this block trains with it") as error:
+    with pytest.raises(
+        ValueError, match="noise is switched off, but this block trains with it"
+    ) as error:
         net(x)
     assert "\n" not in str(error.value)
     assert set_noise(net, None)(x).isfinite().all()
@@ -271,10 +318,27 @@ def test_training_with_the_wanted_noise_switched_off_is_refused_and_without_wish
 
 
 def test_describe_gives_the_equation_as_it_was_asked_for():
-    about = describe(make(args={"steps": 8, "T": 0.5, "blocks": 2, "method": "rk4", "noise_eval": False}))
+    about = describe(
+        make(args={"steps": 8, "T": 0.5, "blocks": 2, "method": "rk4", "noise_eval": False})
+    )
     assert json.loads(json.dumps(about)) == about
-    wanted = {"layout": "16-32-64", "blocks": 2, "k": 0.5, "method": "rk4", "steps": 8, "T": 0.5, "order": 1, "damped": False}
-    wanted |= {"augment": 0, "noise_train": True, "noise_eval": False, "lipschitz": None, "clip": None}
+    wanted = {
+        "layout": "16-32-64",
+        "blocks": 2,
+        "k": 0.5,
+        "method": "rk4",
+        "steps": 8,
+        "T": 0.5,
+        "order": 1,
+        "damped": False,
+    }
+    wanted |= {
+        "augment": 0,
+        "noise_train": True,
+        "noise_eval": False,
+        "lipschitz": None,
+        "clip": None,
+    }
     assert {name: about[name] for name in wanted} == wanted
     assert about["sigma"] == pytest.approx(2.0) and about["noise_sd"] == pytest.approx(math.sqrt(2))
     assert describe(make("hbnode"))["damped"] and describe(make("anode"))["augment"] == 16
@@ -296,7 +360,9 @@ def test_under_bfloat16_autocast_the_state_stays_float32(name, args):
     net, kinds = make(name, {"steps": 1, **args}, dtype=torch.float32), []
     for _, block in flow_blocks(net):
         block.register_forward_hook(lambda module, inputs, output: kinds.append(output.dtype))
-        block.drift.register_forward_hook(lambda module, inputs, output: kinds.append(inputs[1].dtype))
+        block.drift.register_forward_hook(
+            lambda module, inputs, output: kinds.append(inputs[1].dtype)
+        )
     with torch.autocast("cpu", torch.bfloat16):
         logits = net(random(4, 1, 8, 8, dtype=torch.float32))
     assert set(kinds) == {torch.float32} and logits.dtype == torch.bfloat16
@@ -330,7 +396,9 @@ def test_stacked_networks_answer_and_learn_as_one_after_the_other(name, args):
     torch.testing.assert_close(stacked, single, rtol=1e-10, atol=1e-10)
     together = torch.autograd.grad(stacked.square().sum(), list(parameters.values()))
     for m, net in enumerate(nets):
-        alone = torch.autograd.grad(single[m].square().sum(), list(net.parameters()), retain_graph=True)
+        alone = torch.autograd.grad(
+            single[m].square().sum(), list(net.parameters()), retain_graph=True
+        )
         for ours, theirs in zip(together, alone, strict=True):
             torch.testing.assert_close(ours[m], theirs, rtol=1e-8, atol=1e-8)
 
@@ -368,7 +436,9 @@ def test_gradients_per_sample_by_vmap_are_those_of_a_loop(name, args):
 
     found = vmap(grad(loss), (None, 0, 0))(parameters, x, y)
     for i in range(4):
-        alone = torch.autograd.grad(cross_entropy(net(x[i : i + 1]), y[i : i + 1]), list(parameters.values()))
+        alone = torch.autograd.grad(
+            cross_entropy(net(x[i : i + 1]), y[i : i + 1]), list(parameters.values())
+        )
         for each, expected in zip(found.values(), alone, strict=True):
             torch.testing.assert_close(each[i], expected, rtol=0, atol=1e-6)
 
@@ -385,7 +455,11 @@ def hooked(net):
 @pytest.mark.parametrize(("name", "args"), PER_SAMPLE)
 def test_gradients_per_sample_by_opacus_hooks_are_those_of_the_same_batch_and_noise(name, args):
     """Group norm, so that only the noise is shared in a batch: the gradient of one image's loss, drawn with the same seed."""
-    net, x, y = make(name, {"norm": "gn", **args}).train(), random(4, 1, 8, 8), torch.tensor([0, 1, 2, 0])
+    net, x, y = (
+        make(name, {"norm": "gn", **args}).train(),
+        random(4, 1, 8, 8),
+        torch.tensor([0, 1, 2, 0]),
+    )
 
     def losses(module):
         torch.manual_seed(9)
@@ -405,7 +479,11 @@ def test_gradients_per_sample_by_opacus_hooks_are_those_of_the_same_batch_and_no
     [
         ("odenet", {"lipschitz": 1.0}, "lipschitz gives wrong gradients per sample"),
         ("odenet", {"method": "dopri5"}, "method='dopri5' gives wrong gradients per sample"),
-        ("odenet", {"method": "dopri5", "adjoint": True}, "adjoint=True gives wrong gradients per sample"),
+        (
+            "odenet",
+            {"method": "dopri5", "adjoint": True},
+            "adjoint=True gives wrong gradients per sample",
+        ),
         ("sdenet", {"method": "srk"}, "method='srk' gives wrong gradients per sample"),
     ],
 )
@@ -430,7 +508,10 @@ def test_a_library_s_solver_is_refused_under_vmap_in_one_line(args, says):
     parameters, x = {name: p.detach() for name, p in net.named_parameters()}, random(2, 1, 8, 8)
     per_sample = vmap(grad(lambda p, x: functional_call(net, p, (x[None],)).sum()), (None, 0))
     stacked = vmap(lambda p: functional_call(net, p, (x,)))
-    for call in (lambda: per_sample(parameters, x), lambda: stacked({n: torch.stack([p, p]) for n, p in parameters.items()})):
+    for call in (
+        lambda: per_sample(parameters, x),
+        lambda: stacked({n: torch.stack([p, p]) for n, p in parameters.items()}),
+    ):
         with pytest.raises(ValueError) as error:
             call()
         assert says in str(error.value) and "\n" not in str(error.value)
@@ -479,20 +560,28 @@ def test_training_with_noise_compiles_as_one_graph(name, args):
 def dense(weight, height, width, circular=False):
     """The matrix of a zero-padded convolution, or of the circular one of a grid two larger."""
     height, width = (height + 2, width + 2) if circular else (height, width)
-    basis = torch.eye(weight.shape[1] * height * width, dtype=weight.dtype).view(-1, weight.shape[1], height, width)
+    basis = torch.eye(weight.shape[1] * height * width, dtype=weight.dtype).view(
+        -1, weight.shape[1], height, width
+    )
     padded = F.pad(basis, (1, 1, 1, 1), mode="circular" if circular else "constant")
     return F.conv2d(padded, weight).flatten(1).T
 
 
 @pytest.mark.parametrize(("out", "into"), [(2, 2), (3, 1), (1, 3)])
-def test_certified_norm_lies_between_the_true_norm_and_is_exact_for_the_circular_convolution(out, into):
+def test_certified_norm_lies_between_the_true_norm_and_is_exact_for_the_circular_convolution(
+    out, into
+):
     for seed in range(4):
         weight = random(out, into, 3, 3, seed=seed)
         true = torch.linalg.matrix_norm(dense(weight, 4, 4), 2)
         certified = conv_norm(weight, 4, 4)
         assert true <= certified <= 1.6 * true
-        torch.testing.assert_close(certified, torch.linalg.matrix_norm(dense(weight, 4, 4, circular=True), 2))
-        torch.testing.assert_close(power_norm(weight, 4, 4, iterations=2000), true, rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            certified, torch.linalg.matrix_norm(dense(weight, 4, 4, circular=True), 2)
+        )
+        torch.testing.assert_close(
+            power_norm(weight, 4, 4, iterations=2000), true, rtol=1e-6, atol=0
+        )
 
 
 @pytest.mark.parametrize(("out", "into", "size"), [(1, 1, 1), (4, 4, 8), (8, 3, 5), (16, 16, 4)])
@@ -506,7 +595,9 @@ def test_the_norm_of_the_reshaped_weight_is_no_bound():
     """A kernel of nine ones sums its neighbourhood: norm near 9 on a large image, while the reshaped weight has norm 3."""
     weight = torch.ones(1, 1, 3, 3, dtype=DOUBLE)
     assert torch.linalg.matrix_norm(weight.flatten(1), 2) == 3
-    assert 8.5 < power_norm(weight, 16, 16) <= conv_norm(weight, 16, 16) and conv_norm(weight, 16, 16) == pytest.approx(9)
+    assert 8.5 < power_norm(weight, 16, 16) <= conv_norm(weight, 16, 16) and conv_norm(
+        weight, 16, 16
+    ) == pytest.approx(9)
 
 
 def test_norms_of_a_zero_kernel_are_zero_and_leave_finite_gradients():
@@ -526,13 +617,22 @@ def test_a_bounded_drift_keeps_its_target_at_birth_and_after_training(target):
         certified = block.drift.certified_lipschitz(size)
         assert certified <= target * (1 + 1e-9)
         measured = local_lipschitz(block.drift, h, iterations=10)
-        assert measured.shape == (6,) and (measured > 0).all() and (measured <= certified * (1 + 1e-9)).all()
+        assert (
+            measured.shape == (6,)
+            and (measured > 0).all()
+            and (measured <= certified * (1 + 1e-9)).all()
+        )
         a, b = block.drift(0.3, h), block.drift(0.3, h + random(6, 4, 5, 6, seed=step))
-        assert ((a - b).flatten(1).norm(dim=1) <= certified * random(6, 4, 5, 6, seed=step).flatten(1).norm(dim=1)).all()
+        assert (
+            (a - b).flatten(1).norm(dim=1)
+            <= certified * random(6, 4, 5, 6, seed=step).flatten(1).norm(dim=1)
+        ).all()
         optimizer.zero_grad()
         (-(block(h).square().mean())).backward()  # wants to stretch
         optimizer.step()
-    free = conv_norm(block.drift.first.state.weight, *size) * conv_norm(block.drift.second.state.weight, *size)
+    free = conv_norm(block.drift.first.state.weight, *size) * conv_norm(
+        block.drift.second.state.weight, *size
+    )
     assert free > 2 * target  # the bound was at work, and is reached
     assert block.drift.certified_lipschitz(size) == pytest.approx(target)
 
@@ -544,7 +644,11 @@ def test_a_bound_that_is_not_reached_changes_nothing_and_the_time_channel_is_fre
     h = random(2, 3, 4, 4)
     assert torch.equal(free(0.5, h), bounded(0.5, h))
     norms = [conv_norm(part.state.weight, 4, 4).item() for part in (free.first, free.second)]
-    assert free.certified_lipschitz((4, 4)) == bounded.certified_lipschitz((4, 4)) == pytest.approx(math.prod(norms))
+    assert (
+        free.certified_lipschitz((4, 4))
+        == bounded.certified_lipschitz((4, 4))
+        == pytest.approx(math.prod(norms))
+    )
     before = free.certified_lipschitz((4, 4))
     with torch.no_grad():
         free.first.time.weight.mul_(1000)
@@ -568,7 +672,9 @@ def test_gradients_flow_through_the_bound():
 def test_local_lipschitz_is_the_norm_of_the_jacobian():
     matrix, h = random(6, 6), random(4, 6, seed=1)
     found = local_lipschitz(lambda t, h: h @ matrix.T, h, iterations=500)
-    torch.testing.assert_close(found, torch.linalg.matrix_norm(matrix, 2).expand(4), rtol=1e-8, atol=0)
+    torch.testing.assert_close(
+        found, torch.linalg.matrix_norm(matrix, 2).expand(4), rtol=1e-8, atol=0
+    )
     found = local_lipschitz(lambda t, h: t * h**2, h, 3.0, iterations=500)
     torch.testing.assert_close(found, 6 * h.abs().amax(1), rtol=1e-8, atol=0)
     short = local_lipschitz(lambda t, h: h @ matrix.T, h, iterations=2)
@@ -620,7 +726,9 @@ def test_clip_holds_in_half_precision_and_leaves_finite_gradients_at_states_near
 
 def train(net, images=16, steps=3):
     """A bare loop in training mode."""
-    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(
+        [p for p in net.parameters() if p.requires_grad], lr=0.1, momentum=0.9, weight_decay=5e-4
+    )
     x, y = random(images, 1, 8, 8, seed=5), torch.arange(images) % 3
     for _ in range(steps):
         optimizer.zero_grad()
@@ -629,7 +737,11 @@ def train(net, images=16, steps=3):
 
 
 def outside(state, last="network.groups.2."):
-    return {name: tensor for name, tensor in state.items() if not name.startswith((last, "network.head."))}
+    return {
+        name: tensor
+        for name, tensor in state.items()
+        if not name.startswith((last, "network.head."))
+    }
 
 
 @pytest.mark.parametrize("base", ["resnet14", "odenet"])
@@ -643,17 +755,27 @@ def test_replacement_changes_the_last_group_only_and_freezing_keeps_the_stem_bit
     net = replace_last(model, FlowBlock(16, k=0.5, steps=2).double(), freeze)
     before = copy.deepcopy(net.state_dict())
     assert all(
-        torch.equal(before[f"network.{name}"], value) for name, value in kept.items() if not name.startswith("groups.2.")
+        torch.equal(before[f"network.{name}"], value)
+        for name, value in kept.items()
+        if not name.startswith("groups.2.")
     )
-    assert [name for name, _ in flow_blocks(net)][-1] == ("network.groups.2" if base == "resnet14" else "network.groups.2.0")
+    assert [name for name, _ in flow_blocks(net)][-1] == (
+        "network.groups.2" if base == "resnet14" else "network.groups.2.0"
+    )
     train(net)
     after = net.state_dict()
     same = {name: torch.equal(value, before[name]) for name, value in outside(after).items()}
-    assert any("running_mean" in name for name in same) and any("num_batches" in name for name in same)
+    assert any("running_mean" in name for name in same) and any(
+        "num_batches" in name for name in same
+    )
     assert all(same.values()) == freeze and (freeze or not any(same.values()))
-    trained = (set(after) - set(outside(after))) - {n for n in after if "groups.2.0" in n and base == "resnet14"}
+    trained = (set(after) - set(outside(after))) - {
+        n for n in after if "groups.2.0" in n and base == "resnet14"
+    }
     assert trained and not any(torch.equal(after[name], before[name]) for name in trained)
-    assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())  # the first network is left alone
+    assert all(
+        torch.equal(value, kept[name]) for name, value in model.state_dict().items()
+    )  # the first network is left alone
     assert all(p.requires_grad for p in model.parameters())
 
 
@@ -661,20 +783,36 @@ def test_frozen_parts_stay_in_evaluation_mode_and_evaluation_means_all():
     net = make("replaced", {"freeze": True}).train()
     modes = {name: part.training for name, part in net.network.named_children()}
     assert modes == {"stem": False, "groups": False, "downs": False, "head": True}
-    assert net.network.groups[-1].training and net.network.groups[-1].drift.training and not net.network.groups[0].training
+    assert (
+        net.network.groups[-1].training
+        and net.network.groups[-1].drift.training
+        and not net.network.groups[0].training
+    )
     assert not any(part.training for part in net.eval().modules())
 
 
 def test_adopt_takes_what_the_network_knew_and_keeps_the_new_block():
-    parent = build("resnet14", {"width": 4, "blocks": 1}, in_channels=1, num_classes=3, size=8, seed=7, dtype=DOUBLE)
+    parent = build(
+        "resnet14",
+        {"width": 4, "blocks": 1},
+        in_channels=1,
+        num_classes=3,
+        size=8,
+        seed=7,
+        dtype=DOUBLE,
+    )
     net = make("replaced")
     fresh = copy.deepcopy(net.state_dict())
-    net.load_state_dict(net.adopt(parent.state_dict()))  # strict: nothing missing, nothing left over
+    net.load_state_dict(
+        net.adopt(parent.state_dict())
+    )  # strict: nothing missing, nothing left over
     expected, x = replace_last(parent, copy.deepcopy(net.network.groups[-1])), random(2, 1, 8, 8)
     assert torch.equal(set_noise(net.eval(), False)(x), set_noise(expected.eval(), False)(x))
     for name, value in net.state_dict().items():
         own = name.startswith("network.groups.2.")
-        assert torch.equal(value, fresh[name] if own else parent.state_dict()[name.removeprefix("network.")])
+        assert torch.equal(
+            value, fresh[name] if own else parent.state_dict()[name.removeprefix("network.")]
+        )
 
 
 def test_the_replaced_builder_has_the_study_s_defaults_and_depends_on_the_seed_alone():
@@ -682,15 +820,25 @@ def test_the_replaced_builder_has_the_study_s_defaults_and_depends_on_the_seed_a
     (block,) = (block for _, block in flow_blocks(net))
     assert (block.k, block.solver["steps"], block.solver["T"], block.sigma) == (0.5, 16, 1.0, 2.0)
     assert block.out_channels == 16 and all(p.requires_grad for p in net.parameters())
-    same, other = make("replaced", {"steps": 16}).state_dict(), make("replaced", {"steps": 16}, seed=1).state_dict()
+    same, other = (
+        make("replaced", {"steps": 16}).state_dict(),
+        make("replaced", {"steps": 16}, seed=1).state_dict(),
+    )
     assert all(torch.equal(value, same[name]) for name, value in net.state_dict().items())
     assert not torch.equal(net.state_dict()["network.groups.2.drift.first.state.weight"],
                            other["network.groups.2.drift.first.state.weight"])  # fmt: skip
-    assert not torch.equal(net.state_dict()["network.stem.0.weight"], other["network.stem.0.weight"])
-    flows = make("replaced", {"base": "odenet", "base_args": {"width": 4, "steps": 2}, "k": 0.1, "method": "rk4"})
+    assert not torch.equal(
+        net.state_dict()["network.stem.0.weight"], other["network.stem.0.weight"]
+    )
+    flows = make(
+        "replaced",
+        {"base": "odenet", "base_args": {"width": 4, "steps": 2}, "k": 0.1, "method": "rk4"},
+    )
     assert [block.k for _, block in flow_blocks(flows)] == [0, 0, 0.1]
     full = build("replaced", None, in_channels=3, num_classes=10, size=32, seed=0)
-    assert count(full) == 1_259_818 - 3 * (2 * 256 + 2 * (9 * 128 * 128 + 128)) + 2 * (9 * 129 * 128 + 128)
+    assert count(full) == 1_259_818 - 3 * (2 * 256 + 2 * (9 * 128 * 128 + 128)) + 2 * (
+        9 * 129 * 128 + 128
+    )
 
 
 @pytest.mark.parametrize(
@@ -712,7 +860,9 @@ def test_what_cannot_be_replaced_is_refused_in_one_line(args, says):
 
 def test_networks_without_groups_and_head_are_refused():
     for model in (TinyCNN(), nn.Linear(2, 2), nn.Sequential()):
-        with pytest.raises(ValueError, match=r"has no `groups` and `head`: replace_last wants a ResNet14"):
+        with pytest.raises(
+            ValueError, match=r"has no `groups` and `head`: replace_last wants a ResNet14"
+        ):
             replace_last(model, FlowBlock(4))
     assert isinstance(replace_last(ResNet14(width=4, blocks=1), FlowBlock(16)), neural_de.Replaced)
 
@@ -729,7 +879,9 @@ def test_blown_up_names_the_first_block_whose_state_is_not_finite():
     assert blown_up(net, x) == (
         "the state of groups.1.0 blew up (euler, 3 steps, T=1, k=0.5): take more steps, a smaller learning rate, or lipschitz="
     )
-    assert torch.equal(torch.get_rng_state(), state) and not any(part._forward_hooks for part in net.modules())
+    assert torch.equal(torch.get_rng_state(), state) and not any(
+        part._forward_hooks for part in net.modules()
+    )
     assert all(torch.equal(value, buffers[name]) for name, value in net.state_dict().items())
     assert blown_up(TinyCNN(), torch.zeros(2, 1, 8, 8)) is None
 
@@ -746,7 +898,10 @@ def test_blown_up_names_the_first_block_whose_state_is_not_finite():
         ({"augment": 2, "order": 2}, "augment=2 with order=2"),
         ({"start": "ones", "order": 2}, "start='ones' is not one of conv, zeros"),
         ({"lipschitz": 0.0}, "lipschitz=0.0 with order=1: wanted a positive bound"),
-        ({"lipschitz": 1.0, "order": 2}, "lipschitz=1.0 with order=2: wanted a positive bound, and order 1"),
+        (
+            {"lipschitz": 1.0, "order": 2},
+            "lipschitz=1.0 with order=2: wanted a positive bound, and order 1",
+        ),
         ({"clip": -1.0}, "clip=-1.0: wanted a positive norm"),
         ({"steps": 0}, "steps=0: wanted a whole number of steps from 1 up"),
         ({"steps": True}, "steps=True: wanted a whole number of steps"),
@@ -764,9 +919,14 @@ def test_networks_that_make_no_sense_are_refused_in_one_line(args, says):
 
 
 def test_a_network_whose_library_is_missing_says_how_to_install_it_when_it_is_built(monkeypatch):
-    for library, args in (("torchdiffeq", {"method": "dopri5"}), ("torchsde", {"method": "srk", "k": 0.5})):
+    for library, args in (
+        ("torchdiffeq", {"method": "dopri5"}),
+        ("torchsde", {"method": "srk", "k": 0.5}),
+    ):
         monkeypatch.setitem(sys.modules, library, None)
-        with pytest.raises(ValueError, match=f"needs {library}, which is not installed: pip install {library}"):
+        with pytest.raises(
+            ValueError, match=f"needs {library}, which is not installed: pip install {library}"
+        ):
             make("odenet", args)
     assert FlowNet(1, 3, width=4, steps=1)(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
 
@@ -788,4 +948,7 @@ def test_a_network_of_flows_is_not_converted_to_spikes(name):
 
 
 def test_fixed_grid_methods_are_those_that_need_no_library():
-    assert not set(solvers.FIXED) & set(solvers.BACKENDS) and set(solvers.METHODS) == {*solvers.FIXED, *solvers.BACKENDS}
+    assert not set(solvers.FIXED) & set(solvers.BACKENDS) and set(solvers.METHODS) == {
+        *solvers.FIXED,
+        *solvers.BACKENDS,
+    }

@@ -70,7 +70,10 @@ def test_integrate_and_fire_has_the_spikes_of_snntorch_on_continuous_input():
 @pytest.mark.parametrize("beta", [0.5, 0.9])
 def test_a_hard_reset_is_that_of_snntorch_for_every_leak(beta):
     x = noise(16, 50, 40, dtype=torch.float32)
-    assert torch.equal(multistep(x, 1.0, 0.0, beta=beta, reset="hard"), by_snntorch(x, beta=beta, reset_mechanism="zero"))
+    assert torch.equal(
+        multistep(x, 1.0, 0.0, beta=beta, reset="hard"),
+        by_snntorch(x, beta=beta, reset_mechanism="zero"),
+    )
 
 
 def reference(x, beta):
@@ -84,7 +87,9 @@ def reference(x, beta):
 
 
 @pytest.mark.parametrize(("beta", "shares"), [(0.5, (0.04, 0.08)), (0.9, (0.035, 0.065))])
-def test_a_soft_reset_with_leak_decays_the_residual_where_snntorch_subtracts_after_the_decay(beta, shares):
+def test_a_soft_reset_with_leak_decays_the_residual_where_snntorch_subtracts_after_the_decay(
+    beta, shares
+):
     x = noise(16, 30, 30)
     ours = multistep(x, 1.0, 0.0, beta=beta)
     assert ours.flatten(1).T.tolist() == [reference(row, beta) for row in x.flatten(1).T.tolist()]
@@ -111,7 +116,9 @@ def test_thresholds_per_channel_are_those_of_one_channel_at_a_time():
     x, theta = noise(5, 3, 4, 6, 6), torch.tensor([0.5, 1.0, 2.0, 1e4], dtype=torch.float64)
     both = multistep(x, theta, theta / 2)
     for c in range(4):
-        assert torch.equal(both[:, :, c], multistep(x[:, :, c], float(theta[c]), float(theta[c]) / 2))
+        assert torch.equal(
+            both[:, :, c], multistep(x[:, :, c], float(theta[c]), float(theta[c]) / 2)
+        )
     assert set(both[:, :, 2].unique().tolist()) == {0.0, 2.0}  # the amplitude is theta
     flat = multistep(x[..., 0, 0], theta, theta / 2)  # after a linear layer
     assert torch.equal(flat, both[..., 0, 0])
@@ -139,8 +146,13 @@ def test_the_output_keeps_the_dtype_of_the_input_and_the_potential_the_wider_one
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("static", [True, False])
-@pytest.mark.parametrize("options", [{}, {"reset": "hard", "beta": 0.5, "amplitude": 1.0}, {"beta": 0.5}, {"amplitude": 2.0}])
-def test_without_gradients_every_bit_and_the_order_in_memory_are_those_with_them(options, static, dtype):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"reset": "hard", "beta": 0.5, "amplitude": 1.0}, {"beta": 0.5}, {"amplitude": 2.0}],
+)
+def test_without_gradients_every_bit_and_the_order_in_memory_are_those_with_them(
+    options, static, dtype
+):
     for theta in (torch.tensor(0.7), torch.linspace(0.4, 1, 6)):
         for order in (torch.contiguous_format, torch.channels_last):
             x = noise(12, 6, 4, 4).to(dtype).contiguous(memory_format=order)
@@ -148,7 +160,10 @@ def test_without_gradients_every_bit_and_the_order_in_memory_are_those_with_them
             kept, expected = x.clone(), multistep(x, theta, theta / 2, **options)
             with torch.inference_mode():
                 out = multistep(x, theta, theta / 2, **options)
-            assert torch.equal(out, expected) and (out.dtype, out.stride()) == (expected.dtype, expected.stride())
+            assert torch.equal(out, expected) and (out.dtype, out.stride()) == (
+                expected.dtype,
+                expected.stride(),
+            )
             assert torch.equal(x, kept) and out.count_nonzero() > 0
 
 
@@ -158,7 +173,9 @@ def test_without_gradients_every_bit_and_the_order_in_memory_are_those_with_them
 @pytest.mark.parametrize("detach_reset", [True, False])
 @pytest.mark.parametrize("reset", ["soft", "hard"])
 @pytest.mark.parametrize("beta", [1.0, 0.5])
-def test_outputs_and_gradients_are_those_of_a_plain_loop_with_a_custom_function(beta, reset, detach_reset):
+def test_outputs_and_gradients_are_those_of_a_plain_loop_with_a_custom_function(
+    beta, reset, detach_reset
+):
     w, results = noise(6, 5, 7, seed=1), []
     for form in (plain_loop, partial(multistep, surrogate=neurons.local_zo, amplitude=1.0)):
         x = noise(6, 5, 7).requires_grad_()
@@ -175,7 +192,11 @@ def test_gradients_are_those_of_snntorch_with_the_same_surrogate():
     w, gradients = noise(8, 5, 20, seed=1, dtype=torch.float32), []
     ours = partial(multistep, theta=1.0, u0=0.0, surrogate=surrogate("snntorch:atan", alpha=2.0))
     own = partial(multistep, theta=1.0, u0=0.0, surrogate=surrogate("atan", alpha=2.0))
-    for form in (partial(by_snntorch, beta=1.0, spike_grad=snntorch.surrogate.atan(alpha=2.0)), ours, own):
+    for form in (
+        partial(by_snntorch, beta=1.0, spike_grad=snntorch.surrogate.atan(alpha=2.0)),
+        ours,
+        own,
+    ):
         x = noise(8, 5, 20, dtype=torch.float32).requires_grad_()
         gradients.append(torch.autograd.grad((w * form(x)).sum(), x)[0])
     for mine in gradients[1:]:
@@ -188,18 +209,24 @@ def test_per_sample_gradients_by_vmap_are_those_of_one_sample_at_a_time():
     together = vmap(grad(of_one), in_dims=1, out_dims=1)(x)
     for b in range(6):
         row = x[:, b].clone().requires_grad_()
-        torch.testing.assert_close(together[:, b], torch.autograd.grad(of_one(row), row)[0], rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(
+            together[:, b], torch.autograd.grad(of_one(row), row)[0], rtol=1e-12, atol=1e-13
+        )
 
 
 @pytest.mark.parametrize("T", [1, 2, 4])
 def test_outputs_and_gradients_are_those_of_the_published_layer(official, T):
     """theta is their amplitude, u0 their amplitude less their firing threshold; axes (batch, time, C, H, W)."""
-    x, y, w, gx = (torch.tensor(official[f"{name}_T{T}"]).transpose(0, 1) for name in ("x", "y", "w", "gx"))
+    x, y, w, gx = (
+        torch.tensor(official[f"{name}_T{T}"]).transpose(0, 1) for name in ("x", "y", "w", "gx")
+    )
     theta, u0 = float(official["theta_out"]), float(official["theta_out"] - official["theta_in"])
     x.requires_grad_()
     out = multistep(x, theta, u0, surrogate=surrogate("boxcar", width=0.5 / T))
     torch.testing.assert_close(out, y.to(out), rtol=0, atol=1e-7)  # theirs went through float32
-    torch.testing.assert_close(torch.autograd.grad((w * out).sum(), x)[0], gx.to(x), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        torch.autograd.grad((w * out).sum(), x)[0], gx.to(x), rtol=1e-6, atol=1e-6
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- surrogates
@@ -248,9 +275,13 @@ def test_surrogates_of_snntorch_keep_the_dtype_and_say_that_they_do_not_vmap():
     for dtype in (torch.float64, torch.bfloat16):
         assert theirs(torch.linspace(-1, 1, 5, dtype=dtype), ONE, ONE).dtype == dtype
     v = torch.linspace(-1, 1, 5, dtype=torch.float64)
-    torch.testing.assert_close(theirs(v, ONE, ONE), surrogate("fast_sigmoid", k=5.0)(v, ONE, ONE), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        theirs(v, ONE, ONE), surrogate("fast_sigmoid", k=5.0)(v, ONE, ONE), rtol=1e-6, atol=1e-6
+    )
     with pytest.raises(ValueError, match=r"torch\.func .* use local_zo"):
-        vmap(grad(lambda row: multistep(row[:, None], 1.0, 0.0, surrogate=theirs).sum()), in_dims=1)(noise(3, 4))
+        vmap(
+            grad(lambda row: multistep(row[:, None], 1.0, 0.0, surrogate=theirs).sum()), in_dims=1
+        )(noise(3, 4))
 
 
 @pytest.mark.parametrize(
@@ -260,7 +291,10 @@ def test_surrogates_of_snntorch_keep_the_dtype_and_say_that_they_do_not_vmap():
         (lambda: surrogate("snntorch:box"), "snntorch.surrogate has no such function"),
         (lambda: surrogate("boxcar", wide=1), "surrogate_args={'wide': 1} do not fit boxcar"),
         (lambda: surrogate("local_zo", dist="cauchy"), "dist='cauchy' is not one of normal"),
-        (lambda: multistep(torch.zeros(1, 1), 1.0, 0.0, reset="zero"), "reset='zero' is not one of soft, hard"),
+        (
+            lambda: multistep(torch.zeros(1, 1), 1.0, 0.0, reset="zero"),
+            "reset='zero' is not one of soft, hard",
+        ),
     ],
 )
 def test_errors_name_the_argument_and_the_choices(call, says):
@@ -273,17 +307,28 @@ def test_errors_name_the_argument_and_the_choices(call, says):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"beta": 0.5, "reset": "hard", "detach_reset": False, "surrogate": neurons.local_zo}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"beta": 0.5, "reset": "hard", "detach_reset": False, "surrogate": neurons.local_zo}],
+)
 def test_the_compiled_neuron_is_the_plain_one_in_outputs_and_gradients(options):
     for T, per_channel, last, static in ((4, 1, 0, 0), (4, 0, 1, 0), (4, 1, 1, 1)):
         x = noise(3, 4, 5, 6) if static else noise(T, 3, 4, 5, 6)
         if last:
             x = x.flatten(0, -4).contiguous(memory_format=torch.channels_last).view_as(x)
-        theta = torch.tensor([0.5, 1.0, 2.0, 1e4] if per_channel else 1.0, dtype=torch.float64, requires_grad=True)
+        theta = torch.tensor(
+            [0.5, 1.0, 2.0, 1e4] if per_channel else 1.0, dtype=torch.float64, requires_grad=True
+        )
         x.requires_grad_()
         results = []
         for compiled in (False, True):
-            out = multistep(x.expand(T, *x.shape) if static else x, theta, theta / 2, compiled=compiled, **options)
+            out = multistep(
+                x.expand(T, *x.shape) if static else x,
+                theta,
+                theta / 2,
+                compiled=compiled,
+                **options,
+            )
             weight = noise(T, 3, 4, 5, 6, seed=1)
             results.append((out, *torch.autograd.grad((weight * out).sum(), (x, theta))))
         assert torch.equal(results[0][0], results[1][0])
@@ -296,7 +341,9 @@ def test_more_numbers_of_time_steps_than_torch_compiles_by_default_stay_compiled
     for T in range(1, 10):
         x = noise(T, 2, 6)
         before = counters["stats"]["unique_graphs"]
-        assert torch.equal(multistep(x, 1.0, 0.25, compiled=True, beta=0.75), multistep(x, 1.0, 0.25, beta=0.75))
+        assert torch.equal(
+            multistep(x, 1.0, 0.25, compiled=True, beta=0.75), multistep(x, 1.0, 0.25, beta=0.75)
+        )
     assert counters["stats"]["unique_graphs"] == before + 1
 
 
@@ -310,6 +357,8 @@ def test_without_a_compiler_the_plain_loop_runs_after_one_warning(monkeypatch):
         x = noise(4, 3, 5)
         with pytest.warns(UserWarning, match="neurons run uncompiled: no C\\+\\+ compiler here"):
             first = multistep(x, 1.0, 0.5, compiled=True)
-        assert torch.equal(first, multistep(x, 1.0, 0.5)) and torch.equal(multistep(x, 1.0, 0.5, compiled=True), first)
+        assert torch.equal(first, multistep(x, 1.0, 0.5)) and torch.equal(
+            multistep(x, 1.0, 0.5, compiled=True), first
+        )
     finally:
         neurons._compiled.cache_clear()

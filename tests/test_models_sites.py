@@ -19,7 +19,11 @@ class Net(nn.Module):
         torch.manual_seed(0)
         self.how, self.pool, self.drop = how, nn.MaxPool2d(2), nn.Dropout(0.5, inplace=True)
         self.again = self.pool  # one module under two names
-        self.conv, self.more, self.head = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1), nn.Linear(features, 4)
+        self.conv, self.more, self.head = (
+            nn.Conv2d(2, 3, 3, padding=1),
+            nn.Conv2d(3, 3, 3, padding=1),
+            nn.Linear(features, 4),
+        )
 
     def forward(self, x):
         return self.how(self, x)
@@ -132,7 +136,11 @@ def changed_through_a_view(m, x):
 def test_a_trace_that_answers_otherwise_than_the_model_is_refused_on_the_first_batch():
     histograms = snn.calibrate(net_of(lambda m, x: end(m, m.conv(x))), [images()])
     for given in (None, histograms):
-        says = refusal(lambda given=given: snn.convert(net_of(changed_through_a_view), 2, [images()], histograms=given))
+        says = refusal(
+            lambda given=given: snn.convert(
+                net_of(changed_through_a_view), 2, [images()], histograms=given
+            )
+        )
         assert "Net answers otherwise once traced (by up to" in says
 
 
@@ -173,7 +181,11 @@ POOLS = {
 @pytest.mark.parametrize("case", POOLS)
 def test_every_max_pooling_becomes_average_pooling_where_asked(case):
     maximum, average, features = POOLS[case]
-    plain, twin, x = net_of(pooled_by(maximum), features), net_of(pooled_by(average), features), images()
+    plain, twin, x = (
+        net_of(pooled_by(maximum), features),
+        net_of(pooled_by(average), features),
+        images(),
+    )
     assert torch.equal(snn.convert(plain, 3, [x], pool="avg")(x), snn.convert(twin, 3, [x])(x))
     assert not torch.equal(snn.convert(plain, 3, [x])(x), snn.convert(twin, 3, [x])(x))
     out = snn.spiking(plain, 3, theta=0.1, pool="avg")(x)
@@ -194,7 +206,10 @@ def test_every_max_pooling_becomes_average_pooling_where_asked(case):
 def test_other_max_pooling_is_kept_or_refused_but_never_dropped(layer, name):
     model = net_of(lambda m, x: F.relu(m.conv(x)))
     model.layer, model.how = layer, lambda m, x: m.layer(F.relu(m.conv(x))).flatten(1)
-    for call in (lambda: snn.convert(model, 2, [images()], pool="avg"), lambda: snn.spiking(model, 2, pool="avg")):
+    for call in (
+        lambda: snn.convert(model, 2, [images()], pool="avg"),
+        lambda: snn.spiking(model, 2, pool="avg"),
+    ):
         assert f"pool='avg' replaces plain 2-d max pooling only, not this {name}" in refusal(call)
     assert snn.convert(model, 2, [images()])(images()).shape == (8, model(images()).shape[1])
 
@@ -239,7 +254,9 @@ def test_constants_made_in_forward_are_kept_and_the_model_left_without_them():
         (by_value, "Net cannot be traced"),
     ],
 )
-def test_values_that_tracing_would_freeze_are_refused_for_the_true_reason_without_useless_advice(how, says):
+def test_values_that_tracing_would_freeze_are_refused_for_the_true_reason_without_useless_advice(
+    how, says
+):
     message = refusal(lambda: snn.spiking(net_of(how), 2))
     assert says in message and "Spike modules" not in message
     assert says in refusal(lambda: snn.SNN(net_of(how), 2))
@@ -262,7 +279,9 @@ def test_other_activations_in_disguise_are_refused(case):
     assert "has no spiking form here, only ReLU has" in message
 
 
-@pytest.mark.parametrize("clamp", [lambda x: x.clamp(0, 1), lambda x: torch.clamp(x, min=-2.0), lambda x: x.clip(max=1)])
+@pytest.mark.parametrize(
+    "clamp", [lambda x: x.clamp(0, 1), lambda x: torch.clamp(x, min=-2.0), lambda x: x.clip(max=1)]
+)
 def test_the_input_may_be_clamped(clamp):
     assert len(snn.sites(net_of(lambda m, x: end(m, m.conv(clamp(x)))))) == 2
 
@@ -296,9 +315,16 @@ def spiking_already():
 @pytest.mark.parametrize("name", ["SNN", "Stepwise", "1"])
 def test_spiking_networks_are_not_converted_again(name):
     net = spiking_already()[name]
-    calls = [snn.sites, lambda n: snn.convert(n, 2, [images()]), lambda n: snn.spiking(n, 2), lambda n: snn.SNN(n, 2)]
+    calls = [
+        snn.sites,
+        lambda n: snn.convert(n, 2, [images()]),
+        lambda n: snn.spiking(n, 2),
+        lambda n: snn.SNN(n, 2),
+    ]
     for call in [*calls, lambda n: snn.calibrate(n, [images()])]:
-        assert refusal(lambda call=call: call(net)).startswith(f"{name} spikes already: pass the plain network")
+        assert refusal(lambda call=call: call(net)).startswith(
+            f"{name} spikes already: pass the plain network"
+        )
 
 
 def test_a_graph_of_the_users_own_is_traced_like_any_module():
@@ -307,13 +333,21 @@ def test_a_graph_of_the_users_own_is_traced_like_any_module():
     graph = torch.fx.symbolic_trace(plain)
     assert torch.equal(snn.convert(graph, 3, [x])(x), snn.convert(plain, 3, [x])(x))
     assert torch.equal(snn.calibrate(graph, [x])[0].counts, snn.calibrate(plain, [x])[0].counts)
-    assert torch.equal(snn.calibrate(trace(graph, Spike)[0], [x])[0].counts, snn.calibrate(plain, [x])[0].counts)
+    assert torch.equal(
+        snn.calibrate(trace(graph, Spike)[0], [x])[0].counts, snn.calibrate(plain, [x])[0].counts
+    )
     assert "is a ReLU beside Spike modules" in refusal(lambda: snn.SNN(graph, 2))
 
 
 def test_a_base_that_spikes_already_is_refused_and_a_builders_reason_comes_first_with_the_users_own_arguments_only():
     options = {"in_channels": 1, "num_classes": 3, "size": 8, "seed": 0}
-    says = refusal(lambda: build("snn", {"base": "snn", "base_args": {"timesteps": 2}, "timesteps": 2}, **options))
+    says = refusal(
+        lambda: build(
+            "snn", {"base": "snn", "base_args": {"timesteps": 2}, "timesteps": 2}, **options
+        )
+    )
     assert says.startswith("model snn cannot be built: ValueError: SNN spikes already")
     says = refusal(lambda: build("resnet14", {"width": "wide"}, **options))
-    assert says.startswith("model resnet14 cannot be built: ") and says.endswith("(model_args: {'width': 'wide'})")
+    assert says.startswith("model resnet14 cannot be built: ") and says.endswith(
+        "(model_args: {'width': 'wide'})"
+    )

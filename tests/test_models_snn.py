@@ -27,14 +27,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
 def plain(seed=0, model="tinycnn", width=3, size=8, dtype=torch.float64):
     """A named network with statistics of some data, in eval mode."""
-    net = build(model, {"width": width}, in_channels=2, num_classes=5, size=size, seed=seed, dtype=dtype)
+    net = build(
+        model, {"width": width}, in_channels=2, num_classes=5, size=size, seed=seed, dtype=dtype
+    )
     with torch.no_grad():
         net.train()(images(64, seed=9, dtype=dtype))
     return net.eval()
 
 
 def images(n=12, seed=0, size=8, dtype=torch.float64):
-    return torch.randn(n, 2, size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        n, 2, size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def converted(T=4, seed=0, **options):
@@ -47,7 +51,9 @@ def direct(T=4, seed=0, **options):
 
 def smooth_mlp(seed=0):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Flatten(), nn.Linear(128, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 5)).double()
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(128, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 5)
+    ).double()
 
 
 class ByHand(nn.Module):
@@ -57,7 +63,10 @@ class ByHand(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.conv, self.head = nn.Conv2d(2, 3, 3), nn.Linear(108, 5)
-        self.first, self.second = Spike(0.5, 0.25, beta=0.9), Spike(torch.tensor([0.2, 0.3, 0.4]), 0.1)
+        self.first, self.second = (
+            Spike(0.5, 0.25, beta=0.9),
+            Spike(torch.tensor([0.2, 0.3, 0.4]), 0.1),
+        )
         self.more = nn.Conv2d(3, 3, 1)
 
     def forward(self, x):
@@ -69,7 +78,9 @@ NETS = {
     "converted": converted,
     "per channel": lambda T=4, **options: converted(T, per_channel=True, **options),
     "direct": direct,
-    "resnet18": lambda T=4, **options: snn.spiking(plain(model="resnet18", width=2), T, **options).eval(),
+    "resnet18": lambda T=4, **options: snn.spiking(
+        plain(model="resnet18", width=2), T, **options
+    ).eval(),
     "by hand": lambda T=4, **options: snn.SNN(ByHand().double(), T, **options).eval(),
 }
 
@@ -119,10 +130,14 @@ def test_compiled_neurons_change_nothing(make):
     gradients = torch.autograd.grad(before.square().sum(), list(net.parameters()))
     after = net.compile_neurons()(x)
     assert torch.equal(after, before)
-    for a, b in zip(torch.autograd.grad(after.square().sum(), list(net.parameters())), gradients, strict=True):
+    for a, b in zip(
+        torch.autograd.grad(after.square().sum(), list(net.parameters())), gradients, strict=True
+    ):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
     with torch.no_grad():
-        assert torch.equal(copy.deepcopy(net)(x.contiguous(memory_format=torch.channels_last)), before)
+        assert torch.equal(
+            copy.deepcopy(net)(x.contiguous(memory_format=torch.channels_last)), before
+        )
 
 
 def stacked(nets):
@@ -189,7 +204,9 @@ def test_per_sample_gradients_by_vmap_or_step_by_step_through_opacus_are_those_o
     looped = snn.spiking(smooth_mlp(), 4, theta=0.2, fold=False)
     wrapped = GradSampleModule(copy.deepcopy(looped), loss_reduction="sum")
     F.cross_entropy(wrapped(x), y, reduction="sum").backward()
-    by_opacus = {name.removeprefix("_module."): p.grad_sample for name, p in wrapped.named_parameters()}
+    by_opacus = {
+        name.removeprefix("_module."): p.grad_sample for name, p in wrapped.named_parameters()
+    }
     names, values = zip(*looped.named_parameters(), strict=True)
     for i in range(6):
         alone = torch.autograd.grad(F.cross_entropy(looped(x[i : i + 1]), y[i : i + 1]), values)
@@ -197,7 +214,9 @@ def test_per_sample_gradients_by_vmap_or_step_by_step_through_opacus_are_those_o
             torch.testing.assert_close(by_vmap[name][i], value, rtol=1e-8, atol=1e-11)
             torch.testing.assert_close(by_opacus[name][i], value, rtol=1e-8, atol=1e-11)
     for name, p in wrapped.named_parameters():
-        torch.testing.assert_close(by_opacus[name.removeprefix("_module.")].sum(0), p.grad, rtol=1e-8, atol=1e-11)
+        torch.testing.assert_close(
+            by_opacus[name.removeprefix("_module.")].sum(0), p.grad, rtol=1e-8, atol=1e-11
+        )
 
 
 @pytest.mark.parametrize("nest", [lambda net: net, lambda net: nn.Sequential(nn.Identity(), net)])
@@ -215,7 +234,9 @@ def test_opacus_on_a_folded_network_is_refused_also_as_a_part_and_allowed_again_
 def test_every_dtype_is_kept_from_images_to_logits_and_near_to_the_widest(dtype, per_channel):
     net = converted(per_channel=per_channel)
     narrow = snn.convert(plain(dtype=dtype), 4, [images(32, dtype=dtype)], per_channel=per_channel)
-    assert {value.dtype for value in narrow.state_dict().values() if value.is_floating_point()} == {dtype}
+    assert {value.dtype for value in narrow.state_dict().values() if value.is_floating_point()} == {
+        dtype
+    }
     out = narrow(images(dtype=dtype))
     assert out.dtype == dtype
     error = (out.double() - net(images())).abs().mean() / net(images()).abs().mean()
@@ -274,9 +295,14 @@ def test_a_state_carries_thresholds_also_where_their_number_differs():
         target = snn.spiking(plain(), 4, learn=learn, **snn.CONVERTED).eval()
         missing = target.load_state_dict(source.state_dict())
         assert not missing.missing_keys and not missing.unexpected_keys
-        assert target.net.spike1.theta.shape == (6,) and target.net.spike1.theta.dtype == torch.float32
+        assert (
+            target.net.spike1.theta.shape == (6,) and target.net.spike1.theta.dtype == torch.float32
+        )
         torch.testing.assert_close(target(x), source(x), rtol=0, atol=1e-5)
-    assert [name for name, _ in target.named_parameters() if "spike1" in name] == ["net.spike1.theta", "net.spike1.u0"]
+    assert [name for name, _ in target.named_parameters() if "spike1" in name] == [
+        "net.spike1.theta",
+        "net.spike1.u0",
+    ]
 
 
 def test_learned_thresholds_get_gradients_and_share_no_memory():
@@ -294,7 +320,9 @@ def test_learned_thresholds_get_gradients_and_share_no_memory():
 def test_a_state_whose_training_took_a_threshold_to_zero_is_refused_by_name(wrong):
     net = snn.spiking(plain(), 4, learn=True)
     net.net.spike1.theta.data.fill_(wrong)
-    with pytest.raises(ValueError, match=f"net.spike1.theta={wrong:.4g}: a firing threshold is above 0"):
+    with pytest.raises(
+        ValueError, match=f"net.spike1.theta={wrong:.4g}: a firing threshold is above 0"
+    ):
         snn.spiking(plain(), 4, learn=True).load_state_dict(net.state_dict())
 
 
@@ -308,7 +336,8 @@ def test_retimed_networks_share_weights_and_thresholds_and_answer_like_one_built
     assert torch.equal(snn.retime(other, 4)(x), net(x))
     for wrong in (0, 2.5, "3"):
         with pytest.raises(
-            ValueError, match=f"timesteps={wrong!r}: a spiking network needs a whole number of steps, at least 1"
+            ValueError,
+            match=f"timesteps={wrong!r}: a spiking network needs a whole number of steps, at least 1",
         ):
             snn.retime(net, wrong)
 
@@ -322,9 +351,15 @@ def test_the_builder_starts_from_the_weights_of_the_plain_network_of_the_same_se
     options = {"in_channels": 2, "num_classes": 5, "size": 8, "seed": 3}
     base = build("tinycnn", {"width": 3}, **options)
     for extra in ({}, {"calibration": {"fit_T": 1}}):
-        net = build("snn", {"base": "tinycnn", "base_args": {"width": 3}, "timesteps": 2, **extra}, **options)
+        net = build(
+            "snn",
+            {"base": "tinycnn", "base_args": {"width": 3}, "timesteps": 2, **extra},
+            **options,
+        )
         state = net.state_dict()
-        assert all(torch.equal(state[f"net.{name}"], value) for name, value in base.state_dict().items())
+        assert all(
+            torch.equal(state[f"net.{name}"], value) for name, value in base.state_dict().items()
+        )
         assert net.net.spike0.options["beta"] == (1.0 if extra else 0.5)
 
 
@@ -340,7 +375,10 @@ def test_events_of_another_number_of_steps_are_refused_and_moving_images_make_ev
     for fold in (True, False):
         out = converted(4, fold=fold)(events, per_step=True)
         assert out.shape == (4, 1, 5) and not torch.equal(out[1], out[0])
-        with pytest.raises(ValueError, match=r"events have 3 time steps \(axis 0 of \(3, 1, 2, 8, 8\)\); the network runs 4"):
+        with pytest.raises(
+            ValueError,
+            match=r"events have 3 time steps \(axis 0 of \(3, 1, 2, 8, 8\)\); the network runs 4",
+        ):
             converted(4, fold=fold)(events[:3])
 
 
@@ -381,7 +419,9 @@ def test_latency_coding_fires_once_a_pixel_and_bright_pixels_first():
     when = spikes.argmax(0).flatten()
     assert (when.diff() <= 0).all() and when[-1] == 0
     wrong = direct(2, encode="latency", encode_args={"normalize": False})
-    with pytest.raises(ValueError, match=r"encode='latency' with encode_args=.*'normalize': False.* out of bounds"):
+    with pytest.raises(
+        ValueError, match=r"encode='latency' with encode_args=.*'normalize': False.* out of bounds"
+    ):
         wrong(0.011 + 0 * x)
 
 
@@ -389,11 +429,16 @@ def test_an_encoding_of_the_user_is_used_and_its_shape_checked():
     x, T = images(), 3
     net = direct(T, encode=lambda x: torch.stack([x, 2 * x, -x]))
     assert torch.equal(net(x), direct(T)(torch.stack([x, 2 * x, -x]))) and not net.stochastic
-    with pytest.raises(ValueError, match=r"encode returned \(2, 12, 2, 8, 8\); wanted \(T, B, ...\) = \(3, 12, ...\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"encode returned \(2, 12, 2, 8, 8\); wanted \(T, B, ...\) = \(3, 12, ...\)",
+    ):
         direct(T, encode=lambda x: torch.stack([x, x]))(x)
 
 
-def test_read_outs_are_mean_sum_and_last_of_the_steps_and_the_sum_is_the_mean_at_temperature_one_over_t(make):
+def test_read_outs_are_mean_sum_and_last_of_the_steps_and_the_sum_is_the_mean_at_temperature_one_over_t(
+    make,
+):
     x, T = images(), 4
     steps = make(T)(x, per_step=True)
     assert steps.shape == (T, 12, 5)
@@ -404,7 +449,9 @@ def test_read_outs_are_mean_sum_and_last_of_the_steps_and_the_sum_is_the_mean_at
         so_far = snn.cumulative(steps, readout)
         for t in range(1, T + 1):
             torch.testing.assert_close(so_far[t - 1], snn.read_out(steps[:t], readout))
-            torch.testing.assert_close(so_far[t - 1], snn.retime(make(T, readout=readout), t)(x), rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(
+                so_far[t - 1], snn.retime(make(T, readout=readout), t)(x), rtol=1e-9, atol=1e-12
+            )
 
 
 # ----------------------------------------------------------------------------------------------------- measured at the sites
@@ -445,7 +492,9 @@ def test_recorded_spikes_are_those_of_the_forward_pass(make):
     net, x = make(), images(1)
     for name, spike in net.spikes().items():
         grabbed = []
-        handle = spike.register_forward_hook(lambda module, args, out, grabbed=grabbed: grabbed.append(out))
+        handle = spike.register_forward_hook(
+            lambda module, args, out, grabbed=grabbed: grabbed.append(out)
+        )
         net(x)
         handle.remove()
         for plan in (net, copy.copy(net)):
@@ -477,14 +526,18 @@ NEURONS = {
     "Lapicque": lambda: snntorch.Lapicque(0.9, threshold=0.01, init_hidden=True),
     "Alpha": lambda: snntorch.Alpha(0.9, 0.8, threshold=0.05, init_hidden=True),
     "RLeaky": lambda: snntorch.RLeaky(0.9, threshold=0.3, linear_features=6, init_hidden=True),
-    "RSynaptic": lambda: snntorch.RSynaptic(0.8, 0.9, threshold=0.3, linear_features=6, init_hidden=True),
+    "RSynaptic": lambda: snntorch.RSynaptic(
+        0.8, 0.9, threshold=0.3, linear_features=6, init_hidden=True
+    ),
     "SLSTM": lambda: snntorch.SLSTM(6, 6, threshold=0.05, init_hidden=True),
 }
 
 
 def nested(kind, seed=0):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(128, 6), NEURONS[kind]()), nn.Linear(6, 5))
+    return nn.Sequential(
+        nn.Sequential(nn.Flatten(), nn.Linear(128, 6), NEURONS[kind]()), nn.Linear(6, 5)
+    )
 
 
 def steps_of(net, x, T):
@@ -496,7 +549,9 @@ def test_stepwise_clears_nested_neurons_before_every_batch_where_a_naive_call_do
     x, T = images(dtype=torch.float32).abs(), 5
     naive = nested(kind)
     first = steps_of(naive, x, T)
-    assert not torch.equal(steps_of(naive, x, T), first)  # the membranes of the first batch are still there
+    assert not torch.equal(
+        steps_of(naive, x, T), first
+    )  # the membranes of the first batch are still there
     net = snn.Stepwise(nested(kind), T)
     assert torch.equal(net(x), first) and torch.equal(net(x), first)
     net.net(x)  # a call past the wrapper
@@ -513,7 +568,9 @@ def test_stepwise_states_hold_weights_only_and_load_into_a_network_that_was_used
     fresh = set(one.state_dict())
     one(x)
     other(x[:3])
-    assert set(one.state_dict()) == fresh and not any(key.endswith((".mem", ".syn", ".spk")) for key in fresh)
+    assert set(one.state_dict()) == fresh and not any(
+        key.endswith((".mem", ".syn", ".spk")) for key in fresh
+    )
     other.load_state_dict(one.state_dict())
     assert torch.equal(other(x), one(x))
 
@@ -559,7 +616,9 @@ def test_stepwise_encodes_reads_out_and_refuses_like_snn():
     assert torch.equal(by_hand(x), snn.Stepwise(nested("Leaky"), 3)(torch.stack([x, -x, 2 * x])))
     rate = snn.Stepwise(nested("Leaky"), 3, encode="rate")
     assert rate.stochastic and not by_hand.stochastic
-    mean, total = (snn.Stepwise(nested("Leaky"), 3, readout=readout)(x) for readout in ("mean", "sum"))
+    mean, total = (
+        snn.Stepwise(nested("Leaky"), 3, readout=readout)(x) for readout in ("mean", "sum")
+    )
     torch.testing.assert_close(total, 3 * mean)
     with pytest.raises(ValueError, match="events have 2 time steps"):
         by_hand(torch.stack([x, x]))

@@ -19,7 +19,12 @@ from mia_nb.models.neural_de import Drift
 from mia_nb.models.solvers import integrate
 
 FEW = 16  # steps
-HANDS = {0.71: 1 / math.sqrt(2), 0.35: math.sqrt(2) / 4, 0.18: math.sqrt(2) / 8, 0.13: 1 / 8}  # k as printed: k as it was
+HANDS = {
+    0.71: 1 / math.sqrt(2),
+    0.35: math.sqrt(2) / 4,
+    0.18: math.sqrt(2) / 8,
+    0.13: 1 / 8,
+}  # k as printed: k as it was
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -46,7 +51,10 @@ def test_halving_the_step_divides_the_error_by_two_to_the_order(method, order, t
         (lambda t, h: h * math.cos(t), math.exp(math.sin(t0 + T) - math.sin(t0))),
     ):
         errors = [
-            (integrate(drift, start, steps=s, T=T, t0=t0, method=method) - growth * start).abs().max().item()
+            (integrate(drift, start, steps=s, T=T, t0=t0, method=method) - growth * start)
+            .abs()
+            .max()
+            .item()
             for s in (16, 32, 64, 128, 256)
         ]
         observed = [math.log2(a / b) for a, b in pairwise(errors)]
@@ -65,15 +73,21 @@ def test_adaptive_solvers_reach_the_closed_form_within_their_tolerance(method, t
         times.append(float(t))
         return h * torch.cos(t)
 
-    end = integrate(drift, start, steps=1, T=T, t0=t0, method=method, rtol=tolerance, atol=tolerance)
+    end = integrate(
+        drift, start, steps=1, T=T, t0=t0, method=method, rtol=tolerance, atol=tolerance
+    )
     error = (end - math.exp(math.sin(t0 + T) - math.sin(t0))).abs().item()
     assert error <= tolerance * (100 if method == "fehlberg2" else 1)
     assert min(times) == t0 and max(times) == pytest.approx(t0 + T, abs=1e-12)
 
 
 @pytest.mark.parametrize("adjoint", [False, True])
-@pytest.mark.parametrize(("method", "tolerance", "error"), [("dopri5", 1e-5, 5e-5), ("dopri8", 1e-3, 1e-6)])
-def test_gradients_of_an_exponential_have_their_closed_form_with_and_without_the_adjoint(method, tolerance, error, adjoint):
+@pytest.mark.parametrize(
+    ("method", "tolerance", "error"), [("dopri5", 1e-5, 5e-5), ("dopri8", 1e-3, 1e-6)]
+)
+def test_gradients_of_an_exponential_have_their_closed_form_with_and_without_the_adjoint(
+    method, tolerance, error, adjoint
+):
     """h' = a h: the derivative of h(T) = h0 exp(a T) is T h(T) for a, exp(a T) for h0. dopri8 needs few large steps: were one
     interpolated on the way back, its gradient would be .01 % off."""
 
@@ -86,11 +100,23 @@ def test_gradients_of_an_exponential_have_their_closed_form_with_and_without_the
             return self.rate * h
 
     growth, start, T = Growth(), torch.tensor([[2.0]], dtype=torch.float64, requires_grad=True), 1.3
-    end = integrate(growth, start, steps=1, T=T, t0=0.4, method=method, rtol=tolerance, atol=tolerance, adjoint=adjoint)
+    end = integrate(
+        growth,
+        start,
+        steps=1,
+        T=T,
+        t0=0.4,
+        method=method,
+        rtol=tolerance,
+        atol=tolerance,
+        adjoint=adjoint,
+    )
     by_rate, by_start = torch.autograd.grad(end.sum(), [growth.rate, start])
     factor = math.exp(0.8 * T)
     assert end.item() == pytest.approx(2 * factor, rel=error)
-    assert by_rate.item() == pytest.approx(2 * T * factor, rel=error) and by_start.item() == pytest.approx(factor, rel=error)
+    assert by_rate.item() == pytest.approx(
+        2 * T * factor, rel=error
+    ) and by_start.item() == pytest.approx(factor, rel=error)
 
 
 def test_own_euler_and_runge_kutta_agree_with_torchdiffeq_on_a_learned_drift(convolutional):
@@ -100,7 +126,9 @@ def test_own_euler_and_runge_kutta_agree_with_torchdiffeq_on_a_learned_drift(con
         times = torch.tensor([t0, t0 + T], dtype=torch.float64)
 
         def theirs(method, steps, times=times, T=T):
-            return torchdiffeq.odeint(drift, h, times, method=method, options={"step_size": T / steps})[-1]
+            return torchdiffeq.odeint(
+                drift, h, times, method=method, options={"step_size": T / steps}
+            )[-1]
 
         def ours(method, steps, t0=t0, T=T):
             return integrate(drift, h, steps=steps, T=T, t0=t0, method=method)
@@ -123,17 +151,23 @@ def test_one_classical_runge_kutta_step_of_a_linear_drift_is_the_exponential_ser
 
     one = torch.ones(1, 1, dtype=torch.float64)
     z = 0.5
-    assert integrate(drift, one, steps=1, T=z, method="rk4").item() == pytest.approx(1 + z + z**2 / 2 + z**3 / 6 + z**4 / 24)
+    assert integrate(drift, one, steps=1, T=z, method="rk4").item() == pytest.approx(
+        1 + z + z**2 / 2 + z**3 / 6 + z**4 / 24
+    )
     times, states = zip(*seen, strict=True)
     assert times == (0, z / 2, z / 2, z)
-    assert states == pytest.approx((1, 1 + z / 2, 1 + z / 2 + z**2 / 4, 1 + z + z**2 / 2 + z**3 / 4))
+    assert states == pytest.approx(
+        (1, 1 + z / 2, 1 + z / 2 + z**2 / 4, 1 + z + z**2 / 2 + z**3 / 4)
+    )
 
 
 def test_half_precision_states_go_on_in_float32_where_small_increments_count():
     """A hundred increments of .001 on 1: bfloat16 has steps of .0078 there and would lose every one."""
     one = torch.ones(1, 3, dtype=torch.bfloat16)
     for method in ("euler", "rk4", "stoch_rk4", "dopri5", "milstein"):
-        end = integrate(lambda t, h: torch.full_like(h, 0.1).bfloat16(), one, steps=100, method=method)
+        end = integrate(
+            lambda t, h: torch.full_like(h, 0.1).bfloat16(), one, steps=100, method=method
+        )
         assert end.dtype == torch.float32
         torch.testing.assert_close(end, torch.full_like(end, 1.1), rtol=0, atol=1e-3)
 
@@ -151,7 +185,9 @@ def assert_normal(h: torch.Tensor, mean: float, variance: float):
 @pytest.mark.parametrize("method", ["euler", "rk4", "stoch_rk4"])
 def test_without_drift_the_noise_has_variance_k_squared_times_steps(method):
     start, k, steps = torch.zeros(100, 1000), 0.3, 20
-    end = integrate(lambda t, h: 0 * h, start, steps=steps, T=0.5, method=method, k=k, generator=seeded(0))
+    end = integrate(
+        lambda t, h: 0 * h, start, steps=steps, T=0.5, method=method, k=k, generator=seeded(0)
+    )
     assert end.var().item() == pytest.approx(k**2 * steps, rel=0.02)
     assert end.std().item() == pytest.approx(solvers.noise_sd(k, steps), rel=0.01)
     assert_normal(end, 0.0, k**2 * steps)
@@ -166,7 +202,9 @@ def test_mean_and_variance_of_a_linear_drift_with_noise_are_geometric_series(met
     c = 1 + z if method == "euler" else sum(z**j / math.factorial(j) for j in range(5))
     d = 1 + z / 2 + z**2 / 6 + z**3 / 24 if method == "stoch_rk4" else 1.0
     start = torch.full((100, 1000), h0, dtype=torch.float64)
-    end = integrate(lambda t, h: rate * h, start, steps=steps, T=T, method=method, k=k, generator=seeded(1))
+    end = integrate(
+        lambda t, h: rate * h, start, steps=steps, T=T, method=method, k=k, generator=seeded(1)
+    )
     assert_normal(end, c**steps * h0, k**2 * d**2 * sum(c ** (2 * j) for j in range(steps)))
 
 
@@ -200,13 +238,17 @@ def test_own_euler_maruyama_is_torchsde_s_on_the_same_brownian_path(convolutiona
 
     flat = h.flatten(1)
     path = torchsde.BrownianInterval(0.0, T, size=tuple(flat.shape), dtype=flat.dtype, entropy=7)
-    theirs = torchsde.sdeint(Equation(), flat, torch.tensor([0.0, T], dtype=flat.dtype), bm=path, method="euler", dt=dt)[-1]
+    theirs = torchsde.sdeint(
+        Equation(), flat, torch.tensor([0.0, T], dtype=flat.dtype), bm=path, method="euler", dt=dt
+    )[-1]
     increments = iter([path(i * dt, (i + 1) * dt) / math.sqrt(dt) for i in range(steps)])
     monkeypatch.setattr(solvers, "draw", lambda state, generator: next(increments).view_as(state))
     ours = integrate(drift, h, steps=steps, T=T, k=k)
     assert next(increments, None) is None
     torch.testing.assert_close(ours, theirs.view_as(h), rtol=0, atol=1e-12)
-    assert (ours - integrate(drift, h, steps=steps, T=T)).abs().mean() > 0.1  # and the noise was there
+    assert (
+        ours - integrate(drift, h, steps=steps, T=T)
+    ).abs().mean() > 0.1  # and the noise was there
 
 
 def test_stochastic_runge_kutta_is_its_documented_stages(convolutional):
@@ -226,7 +268,10 @@ def test_stochastic_runge_kutta_is_its_documented_stages(convolutional):
             state = state + (f1 / 6 + f2 / 3 + f3 / 3 + f4 / 6) * dt + w
             after, inside = (state, inside) if which == "after" else (after, state)
     options = {"steps": steps, "T": T, "t0": t0, "k": k}
-    own = {m: integrate(drift, h, method=m, generator=seeded(3), **options) for m in ("rk4", "stoch_rk4")}
+    own = {
+        m: integrate(drift, h, method=m, generator=seeded(3), **options)
+        for m in ("rk4", "stoch_rk4")
+    }
     torch.testing.assert_close(own["rk4"], after, rtol=0, atol=1e-12)
     torch.testing.assert_close(own["stoch_rk4"], inside, rtol=0, atol=1e-12)
     assert (after - inside).abs().max() > 1e-3
@@ -234,7 +279,10 @@ def test_stochastic_runge_kutta_is_its_documented_stages(convolutional):
 
 def test_without_drift_the_three_own_schemes_add_the_same_noise():
     ends = [
-        integrate(lambda t, h: 0 * h, torch.ones(4, 5), steps=6, k=0.7, method=m, generator=seeded(4)) for m in solvers.FIXED
+        integrate(
+            lambda t, h: 0 * h, torch.ones(4, 5), steps=6, k=0.7, method=m, generator=seeded(4)
+        )
+        for m in solvers.FIXED
     ]
     assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])
 
@@ -247,13 +295,18 @@ def test_noise_follows_the_generator_or_else_torch_s_global_one(method):
     state = torch.get_rng_state()
     first = solve(seeded(5))
     assert torch.equal(first, solve(seeded(5))) and not torch.equal(first, solve(seeded(6)))
-    assert torch.equal(torch.get_rng_state(), state)  # a given generator leaves the global one alone
+    assert torch.equal(
+        torch.get_rng_state(), state
+    )  # a given generator leaves the global one alone
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         assert torch.equal(first, solve()) and not torch.equal(first, solve())
         if method in solvers.FIXED:  # in logical order, whatever lies where in memory
             torch.manual_seed(5)
-            assert torch.equal(first, solve(None, torch.zeros(3, 2, 4, 4).contiguous(memory_format=torch.channels_last)))
+            assert torch.equal(
+                first,
+                solve(None, torch.zeros(3, 2, 4, 4).contiguous(memory_format=torch.channels_last)),
+            )
 
 
 @pytest.mark.parametrize(("method", "stages"), [("milstein", 1), ("srk", 10)])
@@ -264,7 +317,15 @@ def test_the_library_takes_as_many_steps_as_were_asked_for(method, stages):
             if steps == 49 and method == "srk":
                 continue
             calls = []
-            integrate(lambda t, h: calls.append(t) or -h, torch.ones(1, 2), steps=steps, T=T, t0=t0, method=method, k=0.1)  # noqa: B023
+            integrate(
+                lambda t, h: calls.append(t) or -h,
+                torch.ones(1, 2),
+                steps=steps,
+                T=T,
+                t0=t0,
+                method=method,
+                k=0.1,
+            )  # noqa: B023
             assert len(calls) == stages * steps + 1, (t0, T, steps)
 
 
@@ -273,15 +334,22 @@ def test_the_library_takes_as_many_steps_as_were_asked_for(method, stages):
 
 def test_sigma_reproduces_every_setting_of_the_study_s_table_xii():
     """Hong, Wu, Gruber and Lee (arXiv 2501.06686): 25 settings, sigma with one decimal; four k are rounded in print."""
-    rows = {tuple(r["setting"][name] for name in ("s", "T", "k", "sigma")) for r in metrics.paper_results("nsde2025", "XII")}
+    rows = {
+        tuple(r["setting"][name] for name in ("s", "T", "k", "sigma"))
+        for r in metrics.paper_results("nsde2025", "XII")
+    }
     assert len(rows) == 25 and len({row[:3] for row in rows}) == 25
     for s, T, k, printed in rows:
         exact = HANDS.get(k, k)
         assert exact == pytest.approx(k, abs=0.0051)
         assert solvers.sigma(exact, s, T) == pytest.approx(printed, abs=0.055)
-        assert solvers.noise_sd(exact, s) == pytest.approx(solvers.sigma(exact, s, T) * math.sqrt(T))
+        assert solvers.noise_sd(exact, s) == pytest.approx(
+            solvers.sigma(exact, s, T) * math.sqrt(T)
+        )
     assert solvers.sigma(0.5, 16) == 2 and solvers.noise_sd(0.5, 16) == 2
-    assert solvers.sigma(0.25, 8, 0.125) / solvers.noise_sd(0.25, 8) == pytest.approx(2.83, abs=0.005)
+    assert solvers.sigma(0.25, 8, 0.125) / solvers.noise_sd(0.25, 8) == pytest.approx(
+        2.83, abs=0.005
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------------- refusals
@@ -314,17 +382,26 @@ def test_settings_that_no_solver_can_serve_are_refused_in_one_line(options, says
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("method", "library"), [("dopri5", "torchdiffeq"), ("srk", "torchsde"), ("milstein", "torchsde")])
+@pytest.mark.parametrize(
+    ("method", "library"),
+    [("dopri5", "torchdiffeq"), ("srk", "torchsde"), ("milstein", "torchsde")],
+)
 def test_a_missing_library_gives_the_line_that_installs_it(method, library, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ValueError, match=f"needs {library}, which is not installed: pip install {library}"):
+    with pytest.raises(
+        ValueError, match=f"needs {library}, which is not installed: pip install {library}"
+    ):
         integrate(lambda t, h: -h, torch.ones(1, 2), steps=2, method=method)
-    assert integrate(lambda t, h: -h, torch.ones(1, 2), steps=2).isfinite().all()  # the own loop needs neither
+    assert (
+        integrate(lambda t, h: -h, torch.ones(1, 2), steps=2).isfinite().all()
+    )  # the own loop needs neither
 
 
 @pytest.mark.parametrize("method", ["dopri5", "srk", "milstein"])
 def test_library_solvers_refuse_to_be_stacked_in_one_line(method):
-    with pytest.raises(ValueError, match=r"works under no torch\.func transform.*or take euler, rk4, stoch_rk4") as error:
+    with pytest.raises(
+        ValueError, match=r"works under no torch\.func transform.*or take euler, rk4, stoch_rk4"
+    ) as error:
         vmap(lambda h: integrate(lambda t, h: -h, h, steps=2, method=method))(torch.ones(3, 2, 4))
     assert "\n" not in str(error.value)
 
@@ -333,7 +410,9 @@ def test_library_solvers_refuse_to_be_stacked_in_one_line(method):
 def test_a_state_that_reaches_infinity_stops_an_adaptive_solver_and_shows_in_a_fixed_grid(dtype):
     """h' = h^2 from 2 is infinite at t = 1/2."""
     start = torch.full((1, 1), 2.0, dtype=dtype)
-    with pytest.raises(ValueError, match=r"the state blew up: dopri5 found no step that meets rtol=0\.001") as error:
+    with pytest.raises(
+        ValueError, match=r"the state blew up: dopri5 found no step that meets rtol=0\.001"
+    ) as error:
         integrate(lambda t, h: h * h, start, steps=1, method="dopri5")
     assert "\n" not in str(error.value)
     assert not integrate(lambda t, h: h * h, start, steps=32, T=4.0).isfinite().all()

@@ -41,17 +41,37 @@ def audited(capsys, *words: str) -> tuple[int, str, dict, dict]:
     said = capsys.readouterr().out
     folder = next(one for one in store.folders("results", "run") if one.path.name in said)
     assert folder.verify() == [] and (folder.path / "report.html").exists()
-    return status, said, folder.read_json("result.json"), json.loads((folder.path / "07_audit_your_model.ipynb").read_text())
+    return (
+        status,
+        said,
+        folder.read_json("result.json"),
+        json.loads((folder.path / "07_audit_your_model.ipynb").read_text()),
+    )
 
 
-def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_the_attacks_give(tmp_path, monkeypatch, capsys):
+def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_the_attacks_give(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     outputs("leak.npz", 2.0, design=bernoulli)
-    limits = ["--fail-if", "auc>0.7", "--fail-if", "tpr@0.1>0.95", "--fail-if", "epsilon>0.1", "--fail-if", "advantage>0.95"]
+    limits = [
+        "--fail-if",
+        "auc>0.7",
+        "--fail-if",
+        "tpr@0.1>0.95",
+        "--fail-if",
+        "epsilon>0.1",
+        "--fail-if",
+        "advantage>0.95",
+    ]
     status, said, result, notebook = audited(capsys, "--logits", "leak.npz", *SMALL, *limits)
     assert status == 3
     found = auditing.read_outputs("leak.npz")
-    scores = {row["attack"]: score(row["attack"], found.signals) for row in result["attacks"] if row["attack"] != "max"}
+    scores = {
+        row["attack"]: score(row["attack"], found.signals)
+        for row in result["attacks"]
+        if row["attack"] != "max"
+    }
     table = metrics.summary(scores, draws=100)
     for row in result["attacks"]:
         assert [row[f"auc{end}"] for end in ("", "_low", "_high")] == pytest.approx(
@@ -60,26 +80,57 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
     apart = {name: auditing.apart(name, found.signals) for name in scores}
     verdicts = auditing.judge(auditing.limits(limits[1::2]), scores, draws=100, apart=apart)
     assert [one["sentence"] for one in result["verdicts"]] == [one.sentence for one in verdicts]
-    assert [one.outcome for one in verdicts] == ["exceeded", "not exceeded", "exceeded", "not exceeded"]
+    assert [one.outcome for one in verdicts] == [
+        "exceeded",
+        "not exceeded",
+        "exceeded",
+        "not exceeded",
+    ]
     assert result["design"]["kind"] == "coins" and result["data"]["digest"] == found.digest
-    assert result["audited_bound"]["epsilon"] == pytest.approx(verdicts[2].low) and result["provenance"]["recipe"] is None
-    assert result["provenance"]["versions"].keys() >= {"mia_nb", "numpy"} and "torch" not in result["provenance"]["versions"]
-    assert not {"queries", "epochs", "split"} & result["provenance"]["parameters"].keys()  # nothing was trained or asked
+    assert (
+        result["audited_bound"]["epsilon"] == pytest.approx(verdicts[2].low)
+        and result["provenance"]["recipe"] is None
+    )
+    assert (
+        result["provenance"]["versions"].keys() >= {"mia_nb", "numpy"}
+        and "torch" not in result["provenance"]["versions"]
+    )
+    assert (
+        not {"queries", "epochs", "split"} & result["provenance"]["parameters"].keys()
+    )  # nothing was trained or asked
     json.dumps(result, allow_nan=False)
     tagged = [cell for cell in notebook["cells"] if "headline" in cell["metadata"].get("tags", [])]
     assert len(tagged) == 2 and result["headline"] in "".join(tagged[0]["outputs"][0]["text"])
-    headings = re.findall(r"^## (.*)$", "\n".join("".join(cell["source"]) for cell in notebook["cells"]), re.MULTILINE)
-    wanted = ["Question", "Design", "Data", "Models", "Self-test", "Attacks", "Verdict", "Limits", "Provenance"]
+    headings = re.findall(
+        r"^## (.*)$", "\n".join("".join(cell["source"]) for cell in notebook["cells"]), re.MULTILINE
+    )
+    wanted = [
+        "Question",
+        "Design",
+        "Data",
+        "Models",
+        "Self-test",
+        "Attacks",
+        "Verdict",
+        "Limits",
+        "Provenance",
+    ]
     assert [one for one in headings if one in wanted] == wanted
     again, said_again, same, _ = audited(capsys, "--logits", "leak.npz", *SMALL, *limits)
     assert again == 3 and "cached" in said_again and same == result
-    assert "report.html" in said and "result.json" in said and "2 of 4 stated limits exceeded" in said
+    assert (
+        "report.html" in said and "result.json" in said and "2 of 4 stated limits exceeded" in said
+    )
 
 
-def test_a_world_without_a_leak_exits_with_zero_and_its_interval_covers_one_half(tmp_path, monkeypatch, capsys):
+def test_a_world_without_a_leak_exits_with_zero_and_its_interval_covers_one_half(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     outputs("null.npz", 0.0)
-    status, said, result, _ = audited(capsys, "--logits", "null.npz", *SMALL, "--fail-if", "auc>0.6", "--fail-if", "auc>0.5")
+    status, said, result, _ = audited(
+        capsys, "--logits", "null.npz", *SMALL, "--fail-if", "auc>0.6", "--fail-if", "auc>0.5"
+    )
     assert status == 0 and "no stated limit exceeded" in said
     assert [one["outcome"] for one in result["verdicts"]] == ["not exceeded", "not established"]
     top = next(row for row in result["attacks"] if row["attack"] == "max")
@@ -97,7 +148,9 @@ def one_model(path, leak: float, chance, **more) -> None:
     np.savez(path, logits=logits, labels=labels, member=member[None], **more)
 
 
-def test_another_class_mix_is_no_leak_but_one_that_images_vouch_for_is(tmp_path, monkeypatch, capsys):
+def test_another_class_mix_is_no_leak_but_one_that_images_vouch_for_is(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     one_model("mix.npz", 0.0, [0.9, 0.7, 0.3, 0.1])
     limit = [*SMALL, "--fail-if", "auc>0.6"]
@@ -109,7 +162,9 @@ def test_another_class_mix_is_no_leak_but_one_that_images_vouch_for_is(tmp_path,
     assert f"\n{first}" in said and "\nnot established: members and non-members" in said
     verdict_cell = next(cell for cell in notebook["cells"] if cell["id"] == "verdict")
     assert "".join(verdict_cell["outputs"][0]["text"]).startswith(first)
-    assert result["design"]["doubt"] and "nothing says that members and non-members differ otherwise" in [
+    assert result["design"][
+        "doubt"
+    ] and "nothing says that members and non-members differ otherwise" in [
         question for question, holds in result["limits"].items() if not holds
     ]
     images = np.random.default_rng(1).integers(0, 256, (800, 6, 6), np.uint8)
@@ -126,10 +181,15 @@ def test_limits_that_these_outputs_cannot_measure_are_refused(tmp_path, monkeypa
     assert "n0 = 200 non-members a model: 1,000 are needed" in capsys.readouterr().err
     outputs("few.npz", 0.0, models=4)
     assert main(["audit", "--logits", "few.npz", "--fail-if", "auc>0.6"]) == 2
-    assert "on 4 models (2 pairs): its interval over so few is too wide to decide" in capsys.readouterr().err
+    assert (
+        "on 4 models (2 pairs): its interval over so few is too wide to decide"
+        in capsys.readouterr().err
+    )
 
 
-def test_an_own_builder_on_a_folder_of_images_is_trained_attacked_and_reported(tmp_path, monkeypatch, capsys):
+def test_an_own_builder_on_a_folder_of_images_is_trained_attacked_and_reported(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(BUILDER)
     rng = np.random.default_rng(0)
@@ -138,7 +198,20 @@ def test_an_own_builder_on_a_folder_of_images_is_trained_attacked_and_reported(t
         folder.mkdir(parents=True, exist_ok=True)
         pixels = rng.integers(0, 200, (8, 8, 3)) + 20 * (n % 3)
         Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{n:03d}.jpg", quality=95)
-    words = ["--model", "mine:mlp", "--data", "images", "--models", "6", "--epochs", "15", "-p", "lr=0.01", "-p", "shown=6"]
+    words = [
+        "--model",
+        "mine:mlp",
+        "--data",
+        "images",
+        "--models",
+        "6",
+        "--epochs",
+        "15",
+        "-p",
+        "lr=0.01",
+        "-p",
+        "shown=6",
+    ]
     status, said, result, notebook = audited(capsys, *words, *SMALL, "--fail-if", "auc>0.6")
     assert status == 3, said
     assert result["models"]["gap"]["value"] > 0.1  # random pixels are learned by heart
@@ -146,9 +219,19 @@ def test_an_own_builder_on_a_folder_of_images_is_trained_attacked_and_reported(t
     assert result["data"] | {"digest": ""} == {
         "name": "images", "digest": "", "samples": 240, "classes": ["kind0", "kind1", "kind2"],
     }  # fmt: skip
-    drawn = {cell["id"] for cell in notebook["cells"] for o in cell.get("outputs", []) if "image/png" in str(o.get("data"))}
+    drawn = {
+        cell["id"]
+        for cell in notebook["cells"]
+        for o in cell.get("outputs", [])
+        if "image/png" in str(o.get("data"))
+    }
     assert {"pictures", "thumbnails"} <= drawn
-    assert sum(MIME in o.get("data", {}) for cell in notebook["cells"] for o in cell.get("outputs", [])) == 1
+    assert (
+        sum(
+            MIME in o.get("data", {}) for cell in notebook["cells"] for o in cell.get("outputs", [])
+        )
+        == 1
+    )
     pool = result["provenance"]["pool"]
     status, _, of_pool, _ = audited(capsys, "--pool", pool[:8], *SMALL, "--fail-if", "auc>0.6")
     assert status == 3 and of_pool["attacks"] == result["attacks"]

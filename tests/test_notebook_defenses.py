@@ -16,7 +16,14 @@ from mia_nb.attacks import score
 from mia_nb.metrics import defense_cell
 
 pytestmark = pytest.mark.notebook
-DP = {"defense": "dp_sgd", "epsilon": 8.0, "batch": 60, "lr": 1.0, "epochs": 2, "schedule": "cosine"}
+DP = {
+    "defense": "dp_sgd",
+    "epsilon": 8.0,
+    "batch": 60,
+    "lr": 1.0,
+    "epochs": 2,
+    "schedule": "cosine",
+}
 SIZE = {
     "limit": 260, "population": 20, "num_models": 8, "model_args": {"width": 4}, "flow": {"steps": 2}, "epochs": 4, "batch": 8,
     "snapshots": [1, 2], "queries": 2, "along": 2, "votes": 4, "attacks": ["rmia", "loss"], "draws": 50, "self_test_draws": 5,
@@ -49,8 +56,15 @@ def pools(folder, compared) -> dict[str, training.Pool]:
     found = {}
     for path in (folder / "results").glob("pool-*"):
         pool = training.load_pool(path.name, folder / "results")
-        words = {None: "no defense", "l2": "L2", "early_stopping": "early stopping", "dp_sgd": "DP-SGD"}
-        found["SDENet sigma=2" if pool.recipe.model == "sdenet" else words[pool.recipe.defense]] = pool
+        words = {
+            None: "no defense",
+            "l2": "L2",
+            "early_stopping": "early stopping",
+            "dp_sgd": "DP-SGD",
+        }
+        found["SDENet sigma=2" if pool.recipe.model == "sdenet" else words[pool.recipe.defense]] = (
+            pool
+        )
     assert set(found) == set(TRAINED)
     return {name: found[name] for name in TRAINED}
 
@@ -72,19 +86,24 @@ def scores(pools, answers):
     voted = {name: ask(pools, name, augment=True, queries=4) for name in NAMES}
     plain = [word for word in ATTACKS if word not in ASKED_AGAIN]
     return {
-        name: {w: score(w, one) for w in plain} | {w: score(attack, voted[name]) for w, attack in ASKED_AGAIN.items()}
+        name: {w: score(w, one) for w in plain}
+        | {w: score(attack, voted[name]) for w, attack in ASKED_AGAIN.items()}
         for name, one in answers.items()
     }
 
 
 @pytest.fixture(scope="module")
 def best(scores) -> dict[str, str]:
-    return {name: max(found, key=lambda word: mean_auc(found[word])) for name, found in scores.items()}
+    return {
+        name: max(found, key=lambda word: mean_auc(found[word])) for name, found in scores.items()
+    }
 
 
 def mean_auc(scores) -> float:
     """Mean over targets, without what no reference could score."""
-    pairs = ((v[~np.isnan(v)], m[~np.isnan(v)]) for v, m in zip(scores.value, scores.member, strict=True))
+    pairs = (
+        (v[~np.isnan(v)], m[~np.isnan(v)]) for v, m in zip(scores.value, scores.member, strict=True)
+    )
     return np.mean([metrics.auc(*pair) for pair in pairs])
 
 
@@ -96,30 +115,47 @@ def runs(pools, answers):
     found = {}
     for name, epochs in kept.items():
         asking = {"queries": 2} if "SDE" in name else {}
-        then = {e: query.query(pools[name].at(e), pools[name].images(), progress=False, **asking) for e in epochs}
-        found[name] = {e: {word: score(word, one) for word in ATTACKS[:-1]} for e, one in then.items()}
+        then = {
+            e: query.query(pools[name].at(e), pools[name].images(), progress=False, **asking)
+            for e in epochs
+        }
+        found[name] = {
+            e: {word: score(word, one) for word in ATTACKS[:-1]} for e, one in then.items()
+        }
     return found
 
 
 def test_no_cell_fails_warns_or_leaves_a_widget(compared):
     for cell, outputs in compared.outputs.items():
         for output in outputs:
-            assert output["output_type"] != "error" and output.get("name") != "stderr", (cell, output)
+            assert output["output_type"] != "error" and output.get("name") != "stderr", (
+                cell,
+                output,
+            )
             assert not any("widget" in kind for kind in output.get("data", {})), cell
 
 
-def test_every_picture_is_there_light_and_titled_as_the_stored_pools_say(compared, scores, best, runs):
+def test_every_picture_is_there_light_and_titled_as_the_stored_pools_say(
+    compared, scores, best, runs
+):
     drawn = {cell: figure for cell in compared.outputs for figure in pictures(compared, cell)}
     assert list(drawn) == ["roc", "defenses", "frontier"]
     assert all(len(json.dumps(figure)) < 200_000 for figure in compared.figures().values())
     strongest = {name: scores[name][word] for name, word in best.items()}
     ranked = sorted(NAMES[1:], key=lambda name: mean_auc(strongest[name]))
-    picked = ["no defense", *(ranked[i] for i in (0, 1, 2, 4, 5))]  # five of the six others, spread; halves round to even
+    picked = [
+        "no defense",
+        *(ranked[i] for i in (0, 1, 2, 4, 5)),
+    ]  # five of the six others, spread; halves round to even
     truth = plots.roc_pair({name: strongest[name] for name in picked})
     assert title(drawn["roc"]) == truth.layout.title.text.replace("<br>", " ")
     table = metrics.frontier({name: run for name, run in runs.items() if name in picked}, **DRAWS)
-    assert title(drawn["frontier"]) == plots.frontier_lines(table).layout.title.text.replace("<br>", " ")
-    assert title(drawn["defenses"]).startswith(f"tinycnn undefended: AUC {mean_auc(strongest['no defense']):.3f} at ")
+    assert title(drawn["frontier"]) == plots.frontier_lines(table).layout.title.text.replace(
+        "<br>", " "
+    )
+    assert title(drawn["defenses"]).startswith(
+        f"tinycnn undefended: AUC {mean_auc(strongest['no defense']):.3f} at "
+    )
 
 
 def test_every_network_is_named_by_its_defense_with_its_pool(compared, pools, answers):
@@ -133,15 +169,25 @@ def test_every_network_is_named_by_its_defense_with_its_pool(compared, pools, an
     assert f", stopped after epochs {min(stopped)} to {max(stopped)}, " in lines[2]
 
 
-def test_all_families_have_the_same_members_and_what_a_defense_looked_at_is_asked_of_nobody(pools, answers):
+def test_all_families_have_the_same_members_and_what_a_defense_looked_at_is_asked_of_nobody(
+    pools, answers
+):
     assert all(np.array_equal(pool.member, pools["no defense"].member) for pool in pools.values())
-    assert pools["early stopping"].held_out.sum() == 15 and answers["early stopping"].population.sum() == 5
+    assert (
+        pools["early stopping"].held_out.sum() == 15
+        and answers["early stopping"].population.sum() == 5
+    )
     assert answers["no defense"].population.sum() == 20
 
 
 def test_dp_sgd_comes_with_epsilon_delta_relation_and_method(compared, pools):
     args, (line,) = pools["DP-SGD"].recipe.defense_args, compared.text("dp-sgd").splitlines()
-    spent = {"noise_multiplier": args["noise_multiplier"], "sample_rate": 60 / 120, "steps": 2 * 2, "delta": 1e-5}
+    spent = {
+        "noise_multiplier": args["noise_multiplier"],
+        "sample_rate": 60 / 120,
+        "steps": 2 * 2,
+        "delta": 1e-5,
+    }
     shown = re.match(r"DP-SGD: epsilon ([\d.]+) at delta 1e-05 \(add/remove one record\), ", line)
     assert abs(float(shown[1]) - accounting.epsilon(**spent)) < 0.0101  # three digits, either way
     assert "for one training; DP-SGD, PRV accountant, noise multiplier" in line
@@ -155,9 +201,13 @@ def test_accuracies_are_those_of_the_stored_models(compared, answers):
     for name, one in answers.items():
         right, audited = one.correct.mean(1), ~one.population
         sides = one.member & audited, ~one.member & audited
-        inside, outside = (np.array([r[s].mean() for r, s in zip(right, side, strict=True)]) for side in sides)
+        inside, outside = (
+            np.array([r[s].mean() for r, s in zip(right, side, strict=True)]) for side in sides
+        )
         found = [float(text.split()[0]) for text in shown[name]]
-        assert found == pytest.approx([100 * v.mean() for v in (inside, outside, inside - outside)], abs=0.06)
+        assert found == pytest.approx(
+            [100 * v.mean() for v in (inside, outside, inside - outside)], abs=0.06
+        )
     assert shown["MemGuard"] == shown["no defense"]  # the label stays
 
 
@@ -172,19 +222,31 @@ def test_every_attack_on_every_defense_knows_the_defense_and_has_an_interval(com
             assert text == f"{mean_auc(found[word]):.3f} [{low:.3f}, {high:.3f}]"
         assert shown[name][-1].split()[0] == max(text.split()[0] for text in shown[name][:-1])
     labels = [word for word in ATTACKS if word in ("correctness", "vote")]
-    assert [shown["MemGuard"][ATTACKS.index(w)] for w in labels] == [shown["no defense"][ATTACKS.index(w)] for w in labels]
+    assert [shown["MemGuard"][ATTACKS.index(w)] for w in labels] == [
+        shown["no defense"][ATTACKS.index(w)] for w in labels
+    ]
 
 
-def test_the_strongest_attack_is_named_and_a_rate_that_is_0_by_ties_is_no_number(compared, scores, best):
+def test_the_strongest_attack_is_named_and_a_rate_that_is_0_by_ties_is_no_number(
+    compared, scores, best
+):
     assert {name: row[0] for name, row in rows(compared, "rates", 1).items()} == best
     shown = rows(compared, "lattice")
     assert list(shown) == ATTACKS
     found = scores["MemGuard"]
     truth = metrics.readable(metrics.summary(found, **DRAWS).drop("max"))
     for word, row in shown.items():
-        assert row[:-1] == [truth.loc[word, column] for column in truth if column == "AUC" or "FPR" in column]
-    wrongly = [value[~member].max() for value, member in zip(found["loss"].value, found["loss"].member, strict=True)]
-    floors = [(v[~m] == top).mean() for v, m, top in zip(found["loss"].value, found["loss"].member, wrongly, strict=True)]
+        assert row[:-1] == [
+            truth.loc[word, column] for column in truth if column == "AUC" or "FPR" in column
+        ]
+    wrongly = [
+        value[~member].max()
+        for value, member in zip(found["loss"].value, found["loss"].member, strict=True)
+    ]
+    floors = [
+        (v[~m] == top).mean()
+        for v, m, top in zip(found["loss"].value, found["loss"].member, wrongly, strict=True)
+    ]
     assert min(floors) > 0.1 and shown["loss"][-1] == f"{np.mean(floors):.2g}"
     assert shown["loss"][-2] == shown["correctness"][-2] == "0 (lattice)"
 
@@ -195,53 +257,88 @@ def test_figure_3_shows_the_strongest_attack_against_accuracy_and_gap(compared, 
         one, label = scores[name][word], "tinycnn (undefended)" if name == "no defense" else name
         right = metrics.accuracies(scores[name]["correctness"])["value"]
         points = [trace for trace in figure["data"] if trace["name"] == label]
-        assert [trace["x"] for trace in points] == [pytest.approx([right["test"]]), pytest.approx([right["gap"]])]
+        assert [trace["x"] for trace in points] == [
+            pytest.approx([right["test"]]),
+            pytest.approx([right["gap"]]),
+        ]
         assert all(trace["y"] == pytest.approx([mean_auc(one)]) for trace in points)
 
 
-def test_at_equal_accuracy_every_defense_has_one_line_and_a_verdict_for_all_lines_together(compared, runs, scores, best):
+def test_at_equal_accuracy_every_defense_has_one_line_and_a_verdict_for_all_lines_together(
+    compared, runs, scores, best
+):
     shown, table = rows(compared, "verdicts", 1), metrics.frontier(runs, **DRAWS)
     assert list(shown) == NAMES[1:]
     sure, compared_some = 1 - 0.05 / 6, 0
-    ends = table[table["attack"] == "loss"].groupby(["family", "epoch"])["test_acc"].mean().groupby("family").max()
+    ends = (
+        table[table["attack"] == "loss"]
+        .groupby(["family", "epoch"])["test_acc"]
+        .mean()
+        .groupby("family")
+        .max()
+    )
     for name in TRAINED[1:]:
         levels = min(ends["no defense"], ends[name]) - np.array([0.04, 0.02, 0.01, 0.005, 0])
         both = table[table["family"].isin(["no defense", name])]
         pair = metrics.matched(both, baseline="no defense", confidence=sure, levels=levels)
         pair = pair[(pair["family"] == name) & (pair["difference_pairs"] >= 4)]
         if not len(pair):
-            assert shown[name][-1] == "no accuracy in common" and f"{name}: " in compared.text("verdicts")
+            assert shown[name][-1] == "no accuracy in common" and f"{name}: " in compared.text(
+                "verdicts"
+            )
             continue
         row, compared_some = pair.iloc[-1], compared_some + 1
         wanted = row[["level", "value", "difference", "difference_low", "difference_high"]]
         assert [float(text) for text in shown[name][:5]] == pytest.approx(wanted.tolist(), abs=6e-4)
         assert shown[name][5:7] == [str(row["difference_pairs"]), "2" if "SDE" in name else "1"]
-        assert float(shown[name][7]) == pytest.approx(row["last_test_acc"], abs=6e-4) and shown[name][8] == verdict(
-            *wanted.iloc[3:]
-        )
+        assert float(shown[name][7]) == pytest.approx(row["last_test_acc"], abs=6e-4) and shown[
+            name
+        ][8] == verdict(*wanted.iloc[3:])
     assert compared_some  # else nothing was compared
     for name in NAMES[len(TRAINED) :]:
         pools_apart = (scores[one][best[one]] for one in (name, "no defense"))
         value, low, high = metrics.difference(*pools_apart, (), confidence=sure, **DRAWS).loc["auc"]
-        assert [float(text) for text in shown[name][2:5]] == pytest.approx([value, low, high], abs=6e-4)
-        assert shown[name][5:7] == ["8", "4" if best[name] in ASKED_AGAIN else "1"] and shown[name][8] == verdict(low, high)
+        assert [float(text) for text in shown[name][2:5]] == pytest.approx(
+            [value, low, high], abs=6e-4
+        )
+        assert shown[name][5:7] == ["8", "4" if best[name] in ASKED_AGAIN else "1"] and shown[name][
+            8
+        ] == verdict(low, high)
 
 
 def verdict(low, high) -> str:
     return "resolved below" if high < 0 else "resolved above" if low > 0 else "not resolved"
 
 
-def test_the_claims_are_those_of_the_same_scores_and_the_accountant(compared, pools, answers, scores):
-    cells = {defense_cell(answers[n].info, w): one for n, found in scores.items() for w, one in found.items()}
-    spent = {"noise_multiplier": pools["DP-SGD"].recipe.defense_args["noise_multiplier"], **pools["DP-SGD"].sampling}
+def test_the_claims_are_those_of_the_same_scores_and_the_accountant(
+    compared, pools, answers, scores
+):
+    cells = {
+        defense_cell(answers[n].info, w): one
+        for n, found in scores.items()
+        for w, one in found.items()
+    }
+    spent = {
+        "noise_multiplier": pools["DP-SGD"].recipe.defense_args["noise_multiplier"],
+        **pools["DP-SGD"].sampling,
+    }
     ladders = {"DP-SGD": auditing.ladder(delta=1e-5, dp_sgd=spent)}
     truth = auditing.privacy_claims(cells, ladders=ladders, **DRAWS).drop("D14")
     shown = rows(compared, "claims", 1)
-    assert {name: row[0] for name, row in shown.items()} == {f"{n}. {r['claim']}": r["verdict"] for n, r in truth.iterrows()}
-    wanted = [line for name, row in truth.iterrows() for line in (f"{name} {row['verdict']}", *row["evidence"].split("; "))]
+    assert {name: row[0] for name, row in shown.items()} == {
+        f"{n}. {r['claim']}": r["verdict"] for n, r in truth.iterrows()
+    }
+    wanted = [
+        line
+        for name, row in truth.iterrows()
+        for line in (f"{name} {row['verdict']}", *row["evidence"].split("; "))
+    ]
     shown = [line.strip() for line in compared.text("evidence").splitlines()]
     assert list(map(words, shown)) == list(map(words, wanted))
-    assert truth.loc["D8", "verdict"] != "not run" and "DP-SGD accounted: DP-SGD epsilon" in truth.loc["D8", "evidence"]
+    assert (
+        truth.loc["D8", "verdict"] != "not run"
+        and "DP-SGD accounted: DP-SGD epsilon" in truth.loc["D8", "evidence"]
+    )
 
 
 def words(line: str) -> list[str]:
@@ -255,15 +352,21 @@ def test_nothing_stands_beside_the_printed_numbers_unless_the_data_are_said_to(c
 
 
 def test_it_ends_in_doubt(compared, scores, best, answers):
-    assert re.match(r"null self-test (passed|FAILED): \d+ checks on no defense", compared.text("self-test"))
+    assert re.match(
+        r"null self-test (passed|FAILED): \d+ checks on no defense", compared.text("self-test")
+    )
     doubts = {name: row[0] == "holds" for name, row in rows(compared, "doubts", 1).items()}
     test = {name: found["loss"].accuracy[:, 1].mean() for name, found in scores.items()}
-    highs = [high for found in scores.values() for high in metrics.summary(found, **DRAWS)["auc_high"]]
+    highs = [
+        high for found in scores.values() for high in metrics.summary(found, **DRAWS)["auc_high"]
+    ]
     guess = np.bincount(answers["no defense"].labels).max() / 260
     assert doubts == {
         "the null self-test passed": "passed" in compared.text("self-test"),
         "every family learned: twice as good as guessing": bool(min(test.values()) > 2 * guess),
-        "test accuracies lie within a point of the first family's": bool(np.ptp(list(test.values())) < 0.01),
+        "test accuracies lie within a point of the first family's": bool(
+            np.ptp(list(test.values())) < 0.01
+        ),
         "every defense passed an accuracy that the first family passed": "no accuracy in common"
         not in compared.html("verdicts"),
         "no AUC lies below one half": min(highs) > 0.5,
@@ -279,7 +382,10 @@ def test_it_ends_in_doubt(compared, scores, best, answers):
     "change, message",
     [
         ({"outputs": ["memgard"]}, r"output='memgard' is .*; output defenses are memguard, "),
-        ({"families": [{}, {"epsilon": 8.0}]}, r"family 1 aims at epsilon=8.0 without defense: dp_sgd"),
+        (
+            {"families": [{}, {"epsilon": 8.0}]},
+            r"family 1 aims at epsilon=8.0 without defense: dp_sgd",
+        ),
     ],
 )
 def test_a_bad_parameter_stops_it_in_one_line_before_anything_is_trained(tmp_path, change, message):
@@ -289,10 +395,14 @@ def test_a_bad_parameter_stops_it_in_one_line_before_anything_is_trained(tmp_pat
 
 
 @pytest.mark.slow
-def test_one_family_without_output_defenses_and_votes_is_attacked_all_the_same(folder, compared, scores):
+def test_one_family_without_output_defenses_and_votes_is_attacked_all_the_same(
+    folder, compared, scores
+):
     size = SIZE | {"families": [{}], "outputs": [], "votes": 0}
     run = Run("06_defenses", folder / "results", folder / "alone.ipynb", **size)
-    assert run.text("pools").count("cached") == 1 and "none of these trainings has a guarantee" in run.text("dp-sgd")
+    assert run.text("pools").count(
+        "cached"
+    ) == 1 and "none of these trainings has a guarantee" in run.text("dp-sgd")
     head, *_ = table(run.html("attacks"))
     assert head == ["AUC", *(word for word in ATTACKS if word not in ASKED_AGAIN), "max"]
     before = rows(compared, "attacks", 1)["no defense"]

@@ -48,7 +48,11 @@ def pools(folder, swept) -> dict[str, training.Pool]:
     for path in (folder / "results").glob("pool-*"):
         pool = training.load_pool(path.name, folder / "results")
         spiking, derived = pool.recipe.model == "snn", pool.recipe.epochs and pool.parent
-        way = ("hybrid" if derived else "direct" if pool.recipe.epochs else "convert") if spiking else ""
+        way = (
+            ("hybrid" if derived else "direct" if pool.recipe.epochs else "convert")
+            if spiking
+            else ""
+        )
         found[way, pool.recipe.model_args.get("timesteps", 0)] = pool
     assert set(found) == {("convert", 1), *(cell[1:3] for cell in FAMILIES.values())}
     return {name: found[cell[1:3]] for name, cell in FAMILIES.items()}
@@ -56,7 +60,9 @@ def pools(folder, swept) -> dict[str, training.Pool]:
 
 def asked(pool, p: float, q: int):
     options = {"input_dropout": p, "queries": SIZE["queries"]} if p else {}
-    return query.query(pool, pool.images(), models=range(8), progress=False, **options).select(queries=slice(0, q))
+    return query.query(pool, pool.images(), models=range(8), progress=False, **options).select(
+        queries=slice(0, q)
+    )
 
 
 def table(html: str) -> list[list[str]]:
@@ -91,7 +97,12 @@ def used(swept) -> dict[str, tuple[float, int]]:
 def result(swept) -> dict[tuple, str]:
     """{(references, models, dropout, attack): "AUC [low, high]"}."""
     (_, *head), _, *rows = table(swept.html("result"))
-    return {(*row[:3], attack): text for row in rows for attack, text in zip(head[2:], row[3:], strict=True) if text}
+    return {
+        (*row[:3], attack): text
+        for row in rows
+        for attack, text in zip(head[2:], row[3:], strict=True)
+        if text
+    }
 
 
 def auc(text: str) -> float:
@@ -101,7 +112,10 @@ def auc(text: str) -> float:
 def test_no_cell_fails_warns_or_leaves_a_widget(swept):
     for cell, outputs in swept.outputs.items():
         for output in outputs:
-            assert output["output_type"] != "error" and output.get("name") != "stderr", (cell, output)
+            assert output["output_type"] != "error" and output.get("name") != "stderr", (
+                cell,
+                output,
+            )
             assert not any("widget" in kind for kind in output.get("data", {})), cell
 
 
@@ -109,17 +123,33 @@ def test_every_picture_is_there_and_light(swept):
     figures = swept.figures()
     assert set(figures) == {"heatmap-snn", "heatmap-ann", "steps", "accuracy"}
     assert all(len(json.dumps(figure)) < 100_000 for figure in figures.values())
-    names = [trace["name"] for trace in figures["steps"]["data"] if trace.get("showlegend") is not False]
-    assert {"ANN", "ANN, dropout", "hybrid", "hybrid, dropout", "hybrid, ANN references", "direct"} <= set(names)
+    names = [
+        trace["name"] for trace in figures["steps"]["data"] if trace.get("showlegend") is not False
+    ]
+    assert {
+        "ANN",
+        "ANN, dropout",
+        "hybrid",
+        "hybrid, dropout",
+        "hybrid, ANN references",
+        "direct",
+    } <= set(names)
 
 
-def test_the_choice_comes_from_models_that_are_not_attacked_and_prefers_plain_questions(swept, pools):
+def test_the_choice_comes_from_models_that_are_not_attacked_and_prefers_plain_questions(
+    swept, pools
+):
     grid = [(0.0, 1), *((p, q) for q in (1, 2, 3) for p in (0.1, 0.3))]  # the simplest first
     for name, *row in table(swept.html("choices"))[1:]:
         values = []
         for p, q in grid:
-            alone = score("rmia", asked(pools[name], p, q).select(models=OTHERS))  # rows 0 to 3 are not even there
-            each = [metrics.auc(value, member) for value, member in zip(alone.value, alone.member, strict=True)]
+            alone = score(
+                "rmia", asked(pools[name], p, q).select(models=OTHERS)
+            )  # rows 0 to 3 are not even there
+            each = [
+                metrics.auc(value, member)
+                for value, member in zip(alone.value, alone.member, strict=True)
+            ]
             values.append([np.mean(each[:2]), np.mean(each[2:])])
         mean, error = np.mean(values, axis=1), np.std(values, axis=1, ddof=1) / np.sqrt(2)
         best = grid[int(np.argmax(mean >= mean.max() - error[mean.argmax()]))]
@@ -142,8 +172,15 @@ def cells(pools, used) -> dict[Cell, object]:
     found = {}
     for name, family in FAMILIES.items():
         for dropout, (p, q) in ((False, (0.0, 1)), (True, used[name])):
-            spot, mine, networks = family._replace(input_dropout=dropout), asked(pools[name], p, q), asked(pools["ANN"], p, q)
-            found |= {spot._replace(attack=a): score(one, mine, targets=TARGETS) for a, one in ATTACKS.items()}
+            spot, mine, networks = (
+                family._replace(input_dropout=dropout),
+                asked(pools[name], p, q),
+                asked(pools["ANN"], p, q),
+            )
+            found |= {
+                spot._replace(attack=a): score(one, mine, targets=TARGETS)
+                for a, one in ATTACKS.items()
+            }
             for attack in ("attack_r", "rmia") if name != "ANN" else ():
                 foreign = score(attack, mine, networks, targets=TARGETS)
                 found[spot._replace(attack=attack, references="ann")] = foreign
@@ -153,8 +190,15 @@ def cells(pools, used) -> dict[Cell, object]:
 def test_every_family_is_attacked_with_and_without_dropout_the_ann_too(result, cells):
     words = {family: name for name, family in FAMILIES.items()}
     for cell, scores in cells.items():
-        key = cell.references.replace("ann", "ANN"), words[Cell(*cell[:3])], "yes" if cell.input_dropout else "no", cell.attack
-        assert auc(result[key]) == pytest.approx(metrics.per_target(scores)["auc"].mean(), abs=6e-4), cell
+        key = (
+            cell.references.replace("ann", "ANN"),
+            words[Cell(*cell[:3])],
+            "yes" if cell.input_dropout else "no",
+            cell.attack,
+        )
+        assert auc(result[key]) == pytest.approx(
+            metrics.per_target(scores)["auc"].mean(), abs=6e-4
+        ), cell
     assert len(result) == len(cells) + 6  # and, aligned, three families with and without dropout
 
 
@@ -166,7 +210,10 @@ def test_networks_as_references_stand_beside_themselves_on_one_scale(result, poo
 
 
 def test_the_gain_of_spikes_is_set_against_that_of_the_ann(swept, result):
-    rows = {(row[0], row[1].removeprefix("SNN ")): [float(v) for v in row[2:]] for row in table(swept.html("gain"))[1:]}
+    rows = {
+        (row[0], row[1].removeprefix("SNN ")): [float(v) for v in row[2:]]
+        for row in table(swept.html("gain"))[1:]
+    }
     gains = {name: ends[0] for (what, name), ends in rows.items() if what == "gain"}
     plain, damaged = (auc(result["own", "ANN", treated, "rmia"]) for treated in ("no", "yes"))
     assert gains["ANN"] == pytest.approx(damaged - plain, abs=2e-3)
@@ -182,7 +229,9 @@ def test_the_claims_are_those_of_the_same_scores(swept, cells, pools, used):
     for name in ("hybrid T = 1", "hybrid T = 2", "direct T = 2"):
         for dropout, plan in ((False, (0.0, 1)), (True, used[name])):
             both = (align(asked(pools[which], *plan)) for which in (name, "ANN"))
-            cell = FAMILIES[name]._replace(input_dropout=dropout, attack="rmia", references="ann, aligned")
+            cell = FAMILIES[name]._replace(
+                input_dropout=dropout, attack="rmia", references="ann, aligned"
+            )
             aligned[cell] = score("rmia", *both, targets=TARGETS)
     truth = metrics.snn_claims(cells | aligned, draws=SIZE["draws"])
     shown = {row[0]: row[1] for row in table(swept.html("claims"))[1:]}
@@ -197,13 +246,18 @@ def test_printed_numbers_stand_under_their_attack_with_ours_beside_them(swept, r
     head, _, *rows = table(swept.html("published"))
     printed = {tuple(row[:3]): dict(zip(head[3:], row[3:], strict=True)) for row in rows}
     ours = result["own", "hybrid T = 1", "yes", "rmia"]
-    assert printed["2", "cifar10", "snn-resnet18, hybrid, T = 1, dropout"]["rmia"] == f"0.6384 | {ours}"
+    assert (
+        printed["2", "cifar10", "snn-resnet18, hybrid, T = 1, dropout"]["rmia"]
+        == f"0.6384 | {ours}"
+    )
     assert printed["2", "cifar10", "ann-resnet18"]["rmia"].startswith("0.6384 | 0.")
     assert printed["4", "cifar10", "snn-resnet18, hybrid, T = 2, ANN references"]["attack_p"] == ""
     elsewhere = [row for key, row in printed.items() if key[1] != "cifar10" or "vgg16" in key[2]]
     assert all(text.endswith("| not run") for row in elsewhere for text in row.values() if text)
     assert printed["2", "cifar10", "snn-resnet18, hybrid, T = 4"]["rmia"].endswith("not run")
-    assert "| n/m" in swept.html("published-rates") and "0.8610 | 0." in swept.html("published-accuracy")
+    assert "| n/m" in swept.html("published-rates") and "0.8610 | 0." in swept.html(
+        "published-accuracy"
+    )
     assert len(rows) == 37
 
 
@@ -217,7 +271,9 @@ def test_it_ends_in_doubt(swept):
 
 @pytest.mark.slow
 def test_a_second_run_is_cached_and_says_the_same(folder, swept):
-    again = Run("04_dropout_sweep", folder / "results", folder / "again.ipynb", force="false", **SIZE)
+    again = Run(
+        "04_dropout_sweep", folder / "results", folder / "again.ipynb", force="false", **SIZE
+    )
     assert again.text("pools").count("cached") == 5 and again.text("choice").count("cached") == 12
     for cell in ("choices", "result", "gain", "claims", "published", "doubts"):
         assert again.html(cell) == swept.html(cell), cell
@@ -225,13 +281,26 @@ def test_a_second_run_is_cached_and_says_the_same(folder, swept):
 
 @pytest.mark.slow
 def test_masks_per_step_are_for_spikes_only_and_what_is_left_out_is_said(folder, swept):
-    size = SIZE | {"direct": {}, "timesteps": 1, "attacks": ["attack_p"], "stands_for": [], "mask_scope": "step"}
+    size = SIZE | {
+        "direct": {},
+        "timesteps": 1,
+        "attacks": ["attack_p"],
+        "stands_for": [],
+        "mask_scope": "step",
+    }
     run = Run("04_dropout_sweep", folder / "results", folder / "step.ipynb", **size)
-    infos = [json.loads(path.read_text()) for path in (folder / "results").glob("signals-*/info.json")]
+    infos = [
+        json.loads(path.read_text()) for path in (folder / "results").glob("signals-*/info.json")
+    ]
     stepwise = [info for info in infos if info.get("mask_scope") == "step"]
     assert len(stepwise) == 2 and all(info["timesteps"] == 1 for info in stepwise)
     shown = {row[0][:2]: row[1] for row in table(run.html("claims"))[1:]}
-    assert {name for name, verdict in shown.items() if verdict == "not run"} == {"S1", "S2", "S7", "S8"}
+    assert {name for name, verdict in shown.items() if verdict == "not run"} == {
+        "S1",
+        "S2",
+        "S7",
+        "S8",
+    }
     assert run.text("beside").startswith("0 of ") and "not run" in run.html("published")
     doubts = {row[0]: row[1] for row in table(run.html("doubts"))[1:]}
     assert doubts["all families are asked with masks of one kind"] == "LOOK AGAIN"
@@ -244,8 +313,12 @@ def test_too_few_models_for_a_choice_are_refused_with_a_way_out(folder, swept):
 
 @pytest.mark.slow
 def test_with_a_plan_fixed_beforehand_every_model_is_attacked_by_it(folder, swept, pools):
-    run = Run("04_dropout_sweep", folder / "results", folder / "plan.ipynb", **SIZE | {"plan": [0.05, 2]})
-    assert run.text("grid").startswith("8 targets") and "p = 0.05, Q = 2 is fixed" in run.text("grid")
+    run = Run(
+        "04_dropout_sweep", folder / "results", folder / "plan.ipynb", **SIZE | {"plan": [0.05, 2]}
+    )
+    assert run.text("grid").startswith("8 targets") and "p = 0.05, Q = 2 is fixed" in run.text(
+        "grid"
+    )
     assert {row[2] for row in table(run.html("choices"))[1:]} == {"p = 0.05, Q = 2"}
     truth = metrics.per_target(score("rmia", asked(pools["ANN"], 0.05, 2)))["auc"].mean()
     (_, *head), _, *rows = table(run.html("result"))

@@ -32,7 +32,9 @@ CELLS = {
     "ODENet, 2 steps": FlowCell("odenet", steps=2),
     "ODENet, rk4, 2 steps": FlowCell("odenet", method="rk4", steps=2),
     f"SDENet {SD}, 2 steps": FlowCell("sdenet", k=0.5, steps=2),
-    f"SDENet {SD}, 2 steps, trained without noise": FlowCell("sdenet", k=0.5, steps=2, noise_train=False),
+    f"SDENet {SD}, 2 steps, trained without noise": FlowCell(
+        "sdenet", k=0.5, steps=2, noise_train=False
+    ),
     f"ResNet+SDENet {SD}, 2 steps": FlowCell("replaced", k=0.5, steps=2),
 }
 STOCHASTIC = list(CELLS)[3:]
@@ -81,12 +83,16 @@ def silent(pools):
 
 @pytest.fixture(scope="module")
 def scores(answers):
-    return {name: {word: score(word, one) for word in SIZE["attacks"]} for name, one in answers.items()}
+    return {
+        name: {word: score(word, one) for word in SIZE["attacks"]} for name, one in answers.items()
+    }
 
 
 @pytest.fixture(scope="module")
 def best(scores) -> dict[str, str]:
-    means = {name: {word: mean_auc(one) for word, one in found.items()} for name, found in scores.items()}
+    means = {
+        name: {word: mean_auc(one) for word, one in found.items()} for name, found in scores.items()
+    }
     return {name: max(found, key=found.get) for name, found in means.items()}
 
 
@@ -96,7 +102,10 @@ def runs(pools):
     kept = {name: [1, 2, 3] for name in list(CELLS)[:4]} | {list(CELLS)[5]: [1, 2]}
     return {
         name: {
-            epoch: {w: score(w, ask(pools[name].at(epoch), queries=2 if name in STOCHASTIC else 1)) for w in SIZE["attacks"]}
+            epoch: {
+                w: score(w, ask(pools[name].at(epoch), queries=2 if name in STOCHASTIC else 1))
+                for w in SIZE["attacks"]
+            }
             for epoch in epochs
         }
         for name, epochs in kept.items()
@@ -104,11 +113,20 @@ def runs(pools):
 
 
 def mean_auc(scores) -> float:
-    return np.mean([metrics.auc(value, member) for value, member in zip(scores.value, scores.member, strict=True)])
+    return np.mean(
+        [
+            metrics.auc(value, member)
+            for value, member in zip(scores.value, scores.member, strict=True)
+        ]
+    )
 
 
 def pictures(run, cell) -> list[dict]:
-    return [plain(output["data"][FIGURE]) for output in run.outputs[cell] if FIGURE in output.get("data", {})]
+    return [
+        plain(output["data"][FIGURE])
+        for output in run.outputs[cell]
+        if FIGURE in output.get("data", {})
+    ]
 
 
 def plain(node):
@@ -137,14 +155,27 @@ def rows(run, cell, skip=2) -> dict[str, list[str]]:
 def test_no_cell_fails_warns_or_leaves_a_widget(compared):
     for cell, outputs in compared.outputs.items():
         for output in outputs:
-            assert output["output_type"] != "error" and output.get("name") != "stderr", (cell, output)
+            assert output["output_type"] != "error" and output.get("name") != "stderr", (
+                cell,
+                output,
+            )
             assert not any("widget" in kind for kind in output.get("data", {})), cell
 
 
 def test_every_picture_is_there_and_light(compared):
     counts = {cell: len(found) for cell in compared.outputs if (found := pictures(compared, cell))}
-    assert counts == {"roc": 1, "gap": 1, "frontier": 1, "matched": 4, "queries": 1, "settings": 2, "cost": 1}
-    assert all(len(json.dumps(figure)) < 100_000 for cell in counts for figure in pictures(compared, cell))
+    assert counts == {
+        "roc": 1,
+        "gap": 1,
+        "frontier": 1,
+        "matched": 4,
+        "queries": 1,
+        "settings": 2,
+        "cost": 1,
+    }
+    assert all(
+        len(json.dumps(figure)) < 100_000 for cell in counts for figure in pictures(compared, cell)
+    )
 
 
 def test_every_family_is_named_by_its_equation_with_noise_answers_and_key(compared, pools, answers):
@@ -152,18 +183,27 @@ def test_every_family_is_named_by_its_equation_with_noise_answers_and_key(compar
     for line, (name, pool) in zip(lines, pools.items(), strict=True):
         about = "no equation" if name == "ResNet-14" else CELLS[name].method
         noise = ", sigma 0.707, noise sd 0.707" if name in STOCHASTIC else ""
-        assert line == f"{name}: {about}{noise}, {answers[name].margin.shape[1]} answers, {pool.key[:12]}"
+        assert (
+            line
+            == f"{name}: {about}{noise}, {answers[name].margin.shape[1]} answers, {pool.key[:12]}"
+        )
         assert answers[name].draws == ("noise" if name in STOCHASTIC else "plain")
 
 
 def test_a_replaced_family_goes_on_from_its_parent_by_the_recipe_of_fine_tuning(pools):
     first, *_, replaced = pools.values()
     recipe = replaced.recipe
-    assert recipe.parent == first.key and (recipe.epochs, recipe.lr, recipe.snapshots) == (2, 0.02, [1])
+    assert recipe.parent == first.key and (recipe.epochs, recipe.lr, recipe.snapshots) == (
+        2,
+        0.02,
+        [1],
+    )
     assert recipe.model_args == {
         "base": "resnet14", "base_args": {"width": 4}, "freeze": False, "steps": 2, "k": 0.5,
     }  # fmt: skip
-    assert all(np.array_equal(pool.member, first.member) for pool in pools.values()) and first.member.shape == (8, 240)
+    assert all(
+        np.array_equal(pool.member, first.member) for pool in pools.values()
+    ) and first.member.shape == (8, 240)
 
 
 def test_accuracies_are_those_of_the_stored_models(compared, answers):
@@ -172,16 +212,21 @@ def test_accuracies_are_those_of_the_stored_models(compared, answers):
     for name, one in answers.items():
         right = one.correct.mean(1)
         inside, outside = (
-            np.array([r[s].mean() for r, s in zip(right, side, strict=True)]) for side in (one.member, ~one.member)
+            np.array([r[s].mean() for r, s in zip(right, side, strict=True)])
+            for side in (one.member, ~one.member)
         )
         found = [float(text.split()[0]) for text in shown[name]]
-        assert found == pytest.approx([100 * v.mean() for v in (inside, outside, inside - outside)], abs=0.06)
+        assert found == pytest.approx(
+            [100 * v.mean() for v in (inside, outside, inside - outside)], abs=0.06
+        )
         facts = metrics.accuracies(score("correctness", one))
         ends = [f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]" for _, row in facts.iterrows()]
         assert [text.split(" ", 1)[1] for text in shown[name]] == ends
 
 
-def test_every_attack_on_every_family_has_its_auc_with_an_interval_and_the_last_column_is_the_strongest(compared, scores):
+def test_every_attack_on_every_family_has_its_auc_with_an_interval_and_the_last_column_is_the_strongest(
+    compared, scores
+):
     head, *_ = table(compared.html("attacks"))
     assert head == ["AUC", "rmia", "loss", "max"]
     shown = rows(compared, "attacks", 1)
@@ -190,7 +235,9 @@ def test_every_attack_on_every_family_has_its_auc_with_an_interval_and_the_last_
         for text, word in zip(shown[name], SIZE["attacks"], strict=False):
             low, high = metrics.intervals(found[word], **DRAWS).loc["auc", ["low", "high"]]
             assert text == f"{mean_auc(found[word]):.3f} [{low:.3f}, {high:.3f}]"
-        assert float(shown[name][2].split()[0]) == max(float(text.split()[0]) for text in shown[name][:2])
+        assert float(shown[name][2].split()[0]) == max(
+            float(text.split()[0]) for text in shown[name][:2]
+        )
 
 
 def test_the_strongest_attack_of_each_family_is_the_one_that_is_drawn(compared, scores, best):
@@ -200,7 +247,9 @@ def test_the_strongest_attack_of_each_family_is_the_one_that_is_drawn(compared, 
     for name, word in best.items():
         one = scores[name][word]
         assert drawn[name]["x"] == pytest.approx(one.accuracy[:, 0] - one.accuracy[:, 1])
-        aucs = [metrics.auc(value, member) for value, member in zip(one.value, one.member, strict=True)]
+        aucs = [
+            metrics.auc(value, member) for value, member in zip(one.value, one.member, strict=True)
+        ]
         assert drawn[name]["y"] == pytest.approx(aucs)
 
 
@@ -209,14 +258,22 @@ def test_points_along_training_are_those_of_the_weights_that_were_kept(compared,
     assert list(drawn) == list(runs)
     for name, epochs in runs.items():
         assert [int(text) for text in drawn[name]["text"]] == list(epochs)
-        assert drawn[name]["x"] == pytest.approx([found["loss"].accuracy[:, 1].mean() for found in epochs.values()])
-        assert drawn[name]["y"] == pytest.approx([max(map(mean_auc, found.values())) for found in epochs.values()])
+        assert drawn[name]["x"] == pytest.approx(
+            [found["loss"].accuracy[:, 1].mean() for found in epochs.values()]
+        )
+        assert drawn[name]["y"] == pytest.approx(
+            [max(map(mean_auc, found.values())) for found in epochs.values()]
+        )
 
 
-def test_differences_at_equal_accuracy_are_to_the_first_family_or_say_why_there_are_none(compared, runs):
+def test_differences_at_equal_accuracy_are_to_the_first_family_or_say_why_there_are_none(
+    compared, runs
+):
     (first, *others), drawn = runs, 0
     for name, figure in zip(others, pictures(compared, "matched"), strict=True):
-        truth = metrics.matched(metrics.frontier({first: runs[first], name: runs[name]}, **DRAWS), baseline=first)
+        truth = metrics.matched(
+            metrics.frontier({first: runs[first], name: runs[name]}, **DRAWS), baseline=first
+        )
         if not len(truth):
             assert not figure["data"] and title(figure) == truth.attrs["reason"]
             continue
@@ -241,7 +298,10 @@ def test_the_curve_over_questions_is_that_of_the_stored_answers_and_its_level_th
         assert asked["y"] == pytest.approx([once, mean_auc(scores[name][best[name]])])
         (level,) = (trace for trace in drawn if trace["name"] == f"{name}, noise off")
         assert level["y"] == pytest.approx([mean_auc(score(best[name], silent[name]))] * 2)
-    assert {trace["name"] for trace in drawn if trace["name"]} == {*STOCHASTIC, *(f"{name}, noise off" for name in STOCHASTIC)}
+    assert {trace["name"] for trace in drawn if trace["name"]} == {
+        *STOCHASTIC,
+        *(f"{name}, noise off" for name in STOCHASTIC),
+    }
 
 
 def test_the_margins_variance_is_split_as_the_stored_answers_say(compared, answers):
@@ -251,7 +311,10 @@ def test_the_margins_variance_is_split_as_the_stored_answers_say(compared, answe
         noise = answers[name].margin.var(1, ddof=1).mean()
         assert between_queries.startswith(f"{noise:.3g} [")
         truth = metrics.variance_split(answers[name])
-        assert between_models == f"{truth.between_models:.3g} [{truth.between_models_low:.3g}, {truth.between_models_high:.3g}]"
+        assert (
+            between_models
+            == f"{truth.between_models:.3g} [{truth.between_models_low:.3g}, {truth.between_models_high:.3g}]"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -282,12 +345,16 @@ def test_noise_in_training_and_in_asking_stand_side_by_side(compared, cells):
         assert float(row[3]) < float(row[2]) < float(row[4])
 
 
-def test_only_settings_that_families_differ_in_are_drawn_each_at_its_families_risk(compared, scores, best):
+def test_only_settings_that_families_differ_in_are_drawn_each_at_its_families_risk(
+    compared, scores, best
+):
     assert compared.text("settings").strip() == "method, k"
     risk = {name: mean_auc(scores[name][word]) for name, word in best.items()}
     euler, rk4, noisy = (risk[name] for name in list(CELLS)[1:4])
     wanted = {"method": ([0, 1], [euler, rk4]), "k": ([0, 0.5], [euler, noisy])}
-    for figure, (what, (places, values)) in zip(pictures(compared, "settings"), wanted.items(), strict=True):
+    for figure, (what, (places, values)) in zip(
+        pictures(compared, "settings"), wanted.items(), strict=True
+    ):
         (auc,) = (trace for trace in figure["data"] if trace["name"].endswith("AUC"))
         assert auc["y"] == pytest.approx(values) and auc["x"] == pytest.approx(places), what
     assert figure["layout"]["xaxis2"]["title"]["text"] == "k"
@@ -295,10 +362,15 @@ def test_only_settings_that_families_differ_in_are_drawn_each_at_its_families_ri
 
 def test_costs_are_of_networks_as_large_as_the_stored_ones(compared, pools):
     shown = rows(compared, "cost", 1)
-    assert list(shown) == [name for name, pool in pools.items() if pool.recipe.epochs]  # what was trained
+    assert list(shown) == [
+        name for name, pool in pools.items() if pool.recipe.epochs
+    ]  # what was trained
     for name in shown:
         parameters, seconds, memory = map(float, shown[name])
-        assert parameters == sum(p.numel() for p in pools[name].model(0).parameters()) and seconds >= 0 < memory
+        assert (
+            parameters == sum(p.numel() for p in pools[name].model(0).parameters())
+            and seconds >= 0 < memory
+        )
     memory = {name: float(row[2]) for name, row in shown.items()}
     assert memory["ODENet, rk4, 2 steps"] > memory["ODENet, 2 steps"]
     bars = picture(compared, "cost")["data"][0]
@@ -325,15 +397,22 @@ def test_nothing_stands_beside_the_printed_numbers_unless_the_data_are_said_to(c
 
 
 def test_it_ends_in_doubt(compared, scores, best, answers):
-    assert re.match(rf"null self-test (passed|FAILED): \d+ checks on {re.escape(STOCHASTIC[-1])}", compared.text("self-test"))
+    assert re.match(
+        rf"null self-test (passed|FAILED): \d+ checks on {re.escape(STOCHASTIC[-1])}",
+        compared.text("self-test"),
+    )
     doubts = {name: row[0] == "holds" for name, row in rows(compared, "doubts", 1).items()}
     test = {name: found["loss"].accuracy[:, 1].mean() for name, found in scores.items()}
-    highs = [high for found in scores.values() for high in metrics.summary(found, **DRAWS)["auc_high"]]
+    highs = [
+        high for found in scores.values() for high in metrics.summary(found, **DRAWS)["auc_high"]
+    ]
     guess = np.bincount(answers["ResNet-14"].labels).max() / 240
     assert doubts == {
         "the null self-test passed": "passed" in compared.text("self-test"),
         "every family learned: twice as good as guessing": bool(min(test.values()) > 2 * guess),
-        "test accuracies of the families lie within a point": bool(np.ptp(list(test.values())) < 0.01),
+        "test accuracies of the families lie within a point": bool(
+            np.ptp(list(test.values())) < 0.01
+        ),
         "no AUC lies below one half": min(highs) > 0.5,
         "every stochastic family was asked 16 times or more": False,
         "one attack is the strongest on every family": len(set(best.values())) == 1,
@@ -348,7 +427,9 @@ def written(folder):
 
 def test_a_bad_family_fails_in_one_clear_line_and_nothing_is_lost(folder, compared):
     before = written(folder / "results")
-    with pytest.raises(ValueError, match=r"family 1 changes 'modell', which no recipe has; it may change .*model") as caught:
+    with pytest.raises(
+        ValueError, match=r"family 1 changes 'modell', which no recipe has; it may change .*model"
+    ) as caught:
         Run(
             "09_neural_de", folder / "results", folder / "bad.ipynb",
             **SIZE | {"families": [{"model": "resnet14"}, {"modell": "odenet"}]},
@@ -373,7 +454,9 @@ def test_families_without_noise_are_compared_without_asking_again(folder, compar
     size = SIZE | {"families": SIZE["families"][:2], "queries": 16}
     run = Run("09_neural_de", folder / "results", folder / "silent.ipynb", **size)
     assert "no family answers with noise" in run.text("split") and not pictures(run, "queries")
-    assert rows(run, "attacks", 1) == {name: rows(compared, "attacks", 1)[name] for name in list(CELLS)[:2]}
+    assert rows(run, "attacks", 1) == {
+        name: rows(compared, "attacks", 1)[name] for name in list(CELLS)[:2]
+    }
     assert run.text("settings").strip() == "the families differ in no single setting"
     doubts = {name: row[0] for name, row in rows(run, "doubts", 1).items()}
     assert doubts["every stochastic family was asked 16 times or more"] == "holds"
@@ -381,11 +464,19 @@ def test_families_without_noise_are_compared_without_asking_again(folder, compar
 
 
 def attacked(folder, pool, name, **parameters):
-    options = {"pool": pool.key[:12], "attacks": ["rmia", "loss"], "draws": 50, "self_test_draws": 5, **parameters}
+    options = {
+        "pool": pool.key[:12],
+        "attacks": ["rmia", "loss"],
+        "draws": 50,
+        "self_test_draws": 5,
+        **parameters,
+    }
     return Run("03_attack", folder / "results", folder / f"{name}.ipynb", **options)
 
 
-def test_asking_a_stored_stochastic_pool_again_shows_its_curve(folder, pools, answers, scores, best):
+def test_asking_a_stored_stochastic_pool_again_shows_its_curve(
+    folder, pools, answers, scores, best
+):
     name = STOCHASTIC[0]
     run = attacked(folder, pools[name], "again", queries=4)
     assert "cached" in run.text("signals") and f"8 models sdenet {SD}" in run.text("signals")
@@ -397,10 +488,19 @@ def test_asking_a_stored_stochastic_pool_again_shows_its_curve(folder, pools, an
         assert f"<td>{mean_auc(one):.3f} [" in run.html("result"), word
 
 
-def test_a_stochastic_pool_can_be_asked_without_its_noise_with_references_that_were_trained_without_it(folder, pools, silent):
+def test_a_stochastic_pool_can_be_asked_without_its_noise_with_references_that_were_trained_without_it(
+    folder, pools, silent
+):
     name, other = STOCHASTIC[:2]
     run = attacked(folder, pools[name], "quiet", noise=False, references=pools[other].key[:12])
     assert "the answers carry no noise" in run.text("again") and "again" not in run.figures()
-    assert silent[name].draws == silent[other].draws == "plain" and "compare with the run without" in run.text("signals")
-    truth = metrics.summary({w: score(w, silent[name], silent[other]) for w in ("rmia", "loss")}, **DRAWS)
-    assert all(f"<td>{text}</td>" in run.html("result") for text in metrics.readable(truth).loc[["rmia", "loss"], "AUC"])
+    assert silent[name].draws == silent[
+        other
+    ].draws == "plain" and "compare with the run without" in run.text("signals")
+    truth = metrics.summary(
+        {w: score(w, silent[name], silent[other]) for w in ("rmia", "loss")}, **DRAWS
+    )
+    assert all(
+        f"<td>{text}</td>" in run.html("result")
+        for text in metrics.readable(truth).loc[["rmia", "loss"], "AUC"]
+    )

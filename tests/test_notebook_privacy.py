@@ -42,7 +42,10 @@ def ran(folder) -> Run:
 
 @pytest.fixture(scope="module")
 def pools(folder, ran) -> list[training.Pool]:
-    return [training.load_pool(path.name, folder / "results") for path in (folder / "results").glob("pool-*")]
+    return [
+        training.load_pool(path.name, folder / "results")
+        for path in (folder / "results").glob("pool-*")
+    ]
 
 
 def pool_of(pools, **wanted) -> training.Pool:
@@ -56,8 +59,13 @@ def pool_of(pools, **wanted) -> training.Pool:
 def test_no_cell_fails_or_warns_and_nothing_said_is_a_forbidden_phrase(ran):
     for cell, outputs in ran.outputs.items():
         for output in outputs:
-            assert output["output_type"] != "error" and output.get("name") != "stderr", (cell, output)
-            assert not found(re.sub(r"<[^>]+>", " ", json.dumps(output.get("data", output.get("text", "")))))
+            assert output["output_type"] != "error" and output.get("name") != "stderr", (
+                cell,
+                output,
+            )
+            assert not found(
+                re.sub(r"<[^>]+>", " ", json.dumps(output.get("data", output.get("text", ""))))
+            )
 
 
 def test_the_nominal_numbers_are_the_accountants(ran):
@@ -74,29 +82,46 @@ def test_the_nominal_numbers_are_the_accountants(ran):
 
 
 def test_the_counterexamples_show_what_the_text_says(ran):
-    rows = {float(row[0]): [float(text) for text in row[1:]] for row in table(ran.html("counter-drift"))[2:]}
+    rows = {
+        float(row[0]): [float(text) for text in row[1:]]
+        for row in table(ran.html("counter-drift"))[2:]
+    }
     assert rows[2.0] == [0.0, 1.99] and rows[0.1][0] == 0 and rows[0.1][1] > 90
     lines = ran.text("counter-gradient").strip().splitlines()
     assert [line.split(":")[0] for line in lines] == ["sigma 2", "sigma 2000"]
     for line in lines:
-        error, said, true = re.search(r"recovered to (\S+); label said (\S+), is (\S+)", line).groups()
+        error, said, true = re.search(
+            r"recovered to (\S+); label said (\S+), is (\S+)", line
+        ).groups()
         assert float(error) < 1e-5 and said == true
 
 
 def test_every_ladder_has_the_five_labels_and_the_values_of_its_pool(ran, pools):
     html = ran.html("ladder-tables")
-    assert [html.count(f">{label.replace(chr(39), '&#x27;')}<") or html.count(f">{label}<") for label in LABELS] == [4] * 5
+    assert [
+        html.count(f">{label.replace(chr(39), '&#x27;')}<") or html.count(f">{label}<")
+        for label in LABELS
+    ] == [4] * 5
     private = pool_of(pools, defense="dp_sgd")
-    spent = {"noise_multiplier": private.recipe.defense_args["noise_multiplier"], **private.sampling}
+    spent = {
+        "noise_multiplier": private.recipe.defense_args["noise_multiplier"],
+        **private.sampling,
+    }
     epsilon = accounting.epsilon(**spent, delta=1e-5)
-    three = accounting.epsilon(**{**spent, "steps": 3 * spent["steps"]}, delta=1e-5)  # as many trials as were counted
-    assert f">{number(three, up=True)}<" in html and html.count("none (infinite)") == 3 and epsilon < 8
+    three = accounting.epsilon(
+        **{**spent, "steps": 3 * spent["steps"]}, delta=1e-5
+    )  # as many trials as were counted
+    assert (
+        f">{number(three, up=True)}<" in html and html.count("none (infinite)") == 3 and epsilon < 8
+    )
     bounded = pool_of(pools, lipschitz=1.0)
     certified = training.sensitivity(bounded)["certified"].max()
     mu = accounting.release_mu(k=0.5, steps=2, T=0.125, lipschitz=certified, clip=2.0, queries=2)
     assert f">{number(accounting.gaussian_epsilon(mu, 1e-5), up=True)}" in html
     assert "needs clipped h0" in html  # the unbounded one has none
-    assert "claimed" in title(picture(ran, "ladder")) and "audited: " in title(picture(ran, "ladder"))
+    assert "claimed" in title(picture(ran, "ladder")) and "audited: " in title(
+        picture(ran, "ladder")
+    )
     both = re.search(r": (\S+) for one training, (\S+) for 3", ran.text("tuned")).groups()
     assert [float(text) for text in both] == pytest.approx([epsilon, three], abs=6e-3)
 
@@ -109,7 +134,8 @@ def test_the_audits_are_those_of_the_stored_pools_with_every_attack_paid_for(ran
     for row in rows:
         one = auditing.audit(auditing.apart(row[1], signals), delta=1e-5, attempts=2)
         assert [float(text) for text in row[2:]] == pytest.approx(
-            [one.epsilon, one.at_most, one.runs, one.canaries, one.guesses, one.correct, one.alpha], abs=6e-5
+            [one.epsilon, one.at_most, one.runs, one.canaries, one.guesses, one.correct, one.alpha],
+            abs=6e-5,
         )
         assert one.alpha == pytest.approx(0.05 / 2 / len(one.tried))  # attacks, numbers of guesses
 

@@ -38,7 +38,10 @@ def run(folder) -> Run:
 
 @pytest.fixture(scope="module")
 def pools(folder, run) -> dict[str, training.Pool]:
-    found = [training.load_pool(path.name, folder / "results") for path in (folder / "results").glob("pool-*")]
+    found = [
+        training.load_pool(path.name, folder / "results")
+        for path in (folder / "results").glob("pool-*")
+    ]
     found = {training.label(pool.recipe): pool for pool in found}
     assert sorted(found) == sorted(NAMES)
     return {name: found[name] for name in NAMES}
@@ -61,7 +64,10 @@ def cells(pools, answers):
 def test_no_cell_fails_warns_or_leaves_a_widget(run):
     for cell, outputs in run.outputs.items():
         for output in outputs:
-            assert output["output_type"] != "error" and output.get("name") != "stderr", (cell, output)
+            assert output["output_type"] != "error" and output.get("name") != "stderr", (
+                cell,
+                output,
+            )
             assert not any("widget" in kind for kind in output.get("data", {})), cell
     assert set(run.figures()) == {"epochs", "ranks", "score-ranks", "scatter"}
 
@@ -75,23 +81,35 @@ def test_all_recipes_have_the_same_members_and_every_pool_is_labelled_by_what_it
 
 def test_facts_and_risks_are_those_of_the_stored_models_with_their_numbers(run, answers, cells):
     shown = {row[0]: row[1:] for row in table(run.html("facts"))[2:]}
-    assert list(shown) == NAMES and "4 pairs of models, 200 members and 200 non-members" in run.text("facts")
+    assert list(
+        shown
+    ) == NAMES and "4 pairs of models, 200 members and 200 non-members" in run.text("facts")
     for name, one in answers.items():
         right = one.correct[:, 0]
-        means = [np.mean([r[s].mean() for r, s in zip(right, side, strict=True)]) for side in (one.member, ~one.member)]
-        assert [float(text.split()[0]) for text in shown[name][:2]] == pytest.approx(means, abs=6e-5)
+        means = [
+            np.mean([r[s].mean() for r, s in zip(right, side, strict=True)])
+            for side in (one.member, ~one.member)
+        ]
+        assert [float(text.split()[0]) for text in shown[name][:2]] == pytest.approx(
+            means, abs=6e-5
+        )
     html = run.html("attacks")
     for cell, one in cells.items():
-        low, high = metrics.intervals(one, (0.01, 0.1), draws=SIZE["draws"]).loc["auc", ["low", "high"]]
+        low, high = metrics.intervals(one, (0.01, 0.1), draws=SIZE["draws"]).loc[
+            "auc", ["low", "high"]
+        ]
         assert f"<td>{mean_auc(one):.3f} [{low:.3f}, {high:.3f}]</td>" in html, cell
     assert html.count("n/m (n0 = 200)") == len(cells)  # 1 % of 200 is no measurable rate
 
 
 def test_the_headline_names_the_strongest_attack_of_each_recipe(run, cells):
     for name, line in zip(NAMES, run.text("headline").splitlines(), strict=True):
-        best = max((cell for cell in cells if cell.label == name), key=lambda cell: mean_auc(cells[cell]))
+        best = max(
+            (cell for cell in cells if cell.label == name), key=lambda cell: mean_auc(cells[cell])
+        )
         assert (
-            line.startswith(f"{name}: AUC {mean_auc(cells[best]):.3f} [") and f"] by {best.attack}, 4 pairs, 200 + 200" in line
+            line.startswith(f"{name}: AUC {mean_auc(cells[best]):.3f} [")
+            and f"] by {best.attack}, 4 pairs, 200 + 200" in line
         )
 
 
@@ -124,23 +142,37 @@ def test_verdicts_are_those_of_the_same_cells_and_every_claim_has_its_evidence(r
 
 
 def test_it_ends_in_doubt(run):
-    assert re.match(r"null self-test (passed|FAILED): \d+ checks on fast: one-cycle, 16 epochs", run.text("self-test"))
+    assert re.match(
+        r"null self-test (passed|FAILED): \d+ checks on fast: one-cycle, 16 epochs",
+        run.text("self-test"),
+    )
     doubts = {row[0]: row[1] for row in table(run.html("doubts"))[1:]}
     assert len(doubts) == 8 and doubts["a rate at 1 % false alarms is measurable"] == "LOOK AGAIN"
     assert ("passed" in run.text("self-test")) == (doubts["the null self-test passed"] == "holds")
 
 
 def test_few_models_and_no_attack_to_rank_say_what_was_left_out(folder):
-    size = SIZE | {"num_models": 4, "recipes": [{"epochs": 2}, {"epochs": 2, "augment": "crop"}], "ranked": "", "attacks": []}
+    size = SIZE | {
+        "num_models": 4,
+        "recipes": [{"epochs": 2}, {"epochs": 2, "augment": "crop"}],
+        "ranked": "",
+        "attacks": [],
+    }
     small = Run("10_recipes", folder / "results", folder / "small.ipynb", **size)
-    assert small.text("score-ranks").startswith("not compared") and "score-ranks" not in small.figures()
+    assert (
+        small.text("score-ranks").startswith("not compared")
+        and "score-ranks" not in small.figures()
+    )
     assert "no two differ in epochs alone" in small.text("differences")
     assert "<td>not run</td>" in small.html("claims")
 
 
 @pytest.mark.parametrize(
     ("recipes", "message"),
-    [(["fats", "long"], "unknown recipe 'fats': did you mean 'fast'"), (["fast"], "a comparison wants two or more")],
+    [
+        (["fats", "long"], "unknown recipe 'fats': did you mean 'fast'"),
+        (["fast"], "a comparison wants two or more"),
+    ],
 )
 def test_bad_recipes_are_refused_before_anything_is_trained(folder, recipes, message):
     with pytest.raises((ValueError, Failed), match=message):

@@ -59,11 +59,17 @@ def cells_of(path: Path) -> dict[str, dict]:
 
 
 def text_of(cell: dict) -> str:
-    return "".join("".join(output["text"]) for output in cell.get("outputs", []) if output.get("name") == "stdout")
+    return "".join(
+        "".join(output["text"])
+        for output in cell.get("outputs", [])
+        if output.get("name") == "stdout"
+    )
 
 
 def pages_of(cell: dict) -> str:
-    return "".join("".join(output.get("data", {}).get("text/html", "")) for output in cell.get("outputs", []))
+    return "".join(
+        "".join(output.get("data", {}).get("text/html", "")) for output in cell.get("outputs", [])
+    )
 
 
 def solution_of(path: Path) -> str:
@@ -82,17 +88,26 @@ def ended(words: str) -> str:
 
 def test_the_parts_follow_the_table():
     assert len(PARTS) == len(MINUTES) == 11 and sum(MINUTES) == 110
-    for number, (path, minutes, words) in enumerate(zip(PARTS, MINUTES, TAKE_AWAY, strict=True), start=1):
+    for number, (path, minutes, words) in enumerate(
+        zip(PARTS, MINUTES, TAKE_AWAY, strict=True), start=1
+    ):
         cells = {name: "".join(cell["source"]) for name, cell in cells_of(path).items()}
         assert path.stem.startswith(f"{number:02d}_") and cells["title"].startswith(f"# {number}. ")
-        assert f"*{minutes} minutes.*" in cells["title"] and f"**{ended(words)}**" in cells["take-away"]
+        assert (
+            f"*{minutes} minutes.*" in cells["title"]
+            and f"**{ended(words)}**" in cells["take-away"]
+        )
         order = ["before", "demonstration", "exercise", "check", "solution", "take-away"]
-        assert [name for name in cells if name in order] == order, "the prediction comes before the demonstration"
+        assert [name for name in cells if name in order] == order, (
+            "the prediction comes before the demonstration"
+        )
 
 
 def test_the_run_is_named_after_the_preset_and_leaves_every_part_and_a_report(run):
     assert run.path.name.startswith("run-workshop-")
-    assert {f"{path.stem}.ipynb" for path in PARTS} | {"00_prepare.ipynb", "report.html"} <= set(run.files())
+    assert {f"{path.stem}.ipynb" for path in PARTS} | {"00_prepare.ipynb", "report.html"} <= set(
+        run.files()
+    )
     assert [step["status"] for step in read_status(run)] == ["done"] * 12
 
 
@@ -108,14 +123,24 @@ def test_a_part_in_batch_asks_shows_and_waits_for_an_answer(run, path):
     assert errors == []
     why = workshop.truth(number, workshop.open(run.path.parent))["why"]
     assert "<details>" in pages_of(cells["before"]) and why[:20] not in text_of(cells["before"])
-    assert re.search(r"<b>[^<]+</b>: \S", pages_of(cells["demonstration"])), "the demonstration's sentence"
-    assert not any("please report this" in text_of(cell) + pages_of(cell) for cell in cells.values())
-    figures = sum("application/vnd.plotly.v1+json" in o.get("data", {}) for c in cells.values() for o in c.get("outputs", []))
+    assert re.search(r"<b>[^<]+</b>: \S", pages_of(cells["demonstration"])), (
+        "the demonstration's sentence"
+    )
+    assert not any(
+        "please report this" in text_of(cell) + pages_of(cell) for cell in cells.values()
+    )
+    figures = sum(
+        "application/vnd.plotly.v1+json" in o.get("data", {})
+        for c in cells.values()
+        for o in c.get("outputs", [])
+    )
     assert figures >= 1 and "not answered yet" in text_of(cells["check"])
 
 
 @pytest.mark.parametrize("path", PARTS, ids=lambda path: path.stem)
-def test_a_solution_is_right_a_wrong_answer_gets_a_hint_and_torch_stays_out(results, path, tmp_path, monkeypatch):
+def test_a_solution_is_right_a_wrong_answer_gets_a_hint_and_torch_stays_out(
+    results, path, tmp_path, monkeypatch
+):
     monkeypatch.setenv("MIA_NB_FORK", "0")  # a forked kernel has torch loaded
     book, number = json.loads(path.read_text(encoding="utf-8")), int(path.stem[:2])
     kept = book["cells"]
@@ -126,7 +151,16 @@ def test_a_solution_is_right_a_wrong_answer_gets_a_hint_and_torch_stays_out(resu
     wrong = f"answer = {other}\nworkshop.check({number}, answer, cube);"
     doubt = "import sys\nprint('torch' in sys.modules)"
     for name, source in (("wrong", wrong), ("torch", doubt)):
-        kept.append({"cell_type": "code", "id": name, "metadata": {}, "execution_count": None, "outputs": [], "source": source})
+        kept.append(
+            {
+                "cell_type": "code",
+                "id": name,
+                "metadata": {},
+                "execution_count": None,
+                "outputs": [],
+                "source": source,
+            }
+        )
     (tmp_path / "in.ipynb").write_text(json.dumps(book | {"cells": kept}))
     began = time.monotonic()
     execute(tmp_path / "in.ipynb", tmp_path / "out.ipynb", {"results": str(results)}, quiet=True)
@@ -134,20 +168,32 @@ def test_a_solution_is_right_a_wrong_answer_gets_a_hint_and_torch_stays_out(resu
     cells = cells_of(tmp_path / "out.ipynb")
     assert text_of(cells["check"]).startswith(f"Part {number}: right."), text_of(cells["check"])
     assert text_of(cells["wrong"]).startswith(f"Part {number}: not yet."), text_of(cells["wrong"])
-    assert "cannot be checked" not in text_of(cells["wrong"]), "a hint about the answer, not about its form"
+    assert "cannot be checked" not in text_of(cells["wrong"]), (
+        "a hint about the answer, not about its form"
+    )
     assert text_of(cells["torch"]).strip() == "False"
 
 
 def test_only_the_first_notebook_imports_the_rooms_that_train():
     for path in PARTS:
-        source = "\n".join("".join(cell["source"]) for cell in cells_of(path).values() if cell["cell_type"] == "code")
-        assert not re.search(r"\b(torch\b|training\.|query\.query\(|data\.load\()", source), path.stem
+        source = "\n".join(
+            "".join(cell["source"])
+            for cell in cells_of(path).values()
+            if cell["cell_type"] == "code"
+        )
+        assert not re.search(r"\b(torch\b|training\.|query\.query\(|data\.load\()", source), (
+            path.stem
+        )
 
 
 def test_the_cube_can_be_moved_without_its_weights(results, run, tmp_path):
     moved = tmp_path / "elsewhere"
     for path in results.rglob("*"):
-        if path.is_file() and not re.match(r"(model|snapshot)_", path.name) and not path.parent.name.startswith("run-"):
+        if (
+            path.is_file()
+            and not re.match(r"(model|snapshot)_", path.name)
+            and not path.parent.name.startswith("run-")
+        ):
             target = moved / path.relative_to(results)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())

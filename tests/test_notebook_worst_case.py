@@ -31,9 +31,17 @@ def run(folder) -> Run:
 
 @pytest.fixture(scope="module")
 def pools(folder, run) -> dict[str, training.Pool]:
-    found = [training.load_pool(path.name, folder / "results") for path in (folder / "results").glob("pool-*")]
+    found = [
+        training.load_pool(path.name, folder / "results")
+        for path in (folder / "results").glob("pool-*")
+    ]
     again = next(pool for pool in found if len(pool.member) == 3)
-    named = {kind: pool for pool in found for kind in KINDS if pool is not again and f"digits_{kind}_" in pool.folder.path.name}
+    named = {
+        kind: pool
+        for pool in found
+        for kind in KINDS
+        if pool is not again and f"digits_{kind}_" in pool.folder.path.name
+    }
     return named | {"again": again}
 
 
@@ -48,7 +56,9 @@ def found(pools, answers) -> dict[tuple[str, str], dict]:
     for kind in KINDS:
         one, canary = answers[kind], pools[kind].images().canary
         for who, columns in (("canaries", canary | one.population), ("all others", ~canary)):
-            parts[kind, who] = {word: auditing.apart(word, one.select(samples=columns)) for word in ATTACKS}
+            parts[kind, who] = {
+                word: auditing.apart(word, one.select(samples=columns)) for word in ATTACKS
+            }
     return parts
 
 
@@ -59,7 +69,10 @@ def cells(html: str) -> dict[tuple[str, str], list[str]]:
 def test_no_cell_fails_warns_or_leaves_a_widget(run):
     for cell, outputs in run.outputs.items():
         for output in outputs:
-            assert output["output_type"] != "error" and output.get("name") != "stderr", (cell, output)
+            assert output["output_type"] != "error" and output.get("name") != "stderr", (
+                cell,
+                output,
+            )
             assert not any("widget" in kind for kind in output.get("data", {})), cell
     assert set(run.figures()) == {"sheet", "curves", "rungs", "pictures", "overlap"}
 
@@ -67,10 +80,16 @@ def test_no_cell_fails_warns_or_leaves_a_widget(run):
 def test_every_image_has_a_coin_in_every_model_and_canaries_alone_are_changed(pools):
     for kind in KINDS:
         pool, canary = pools[kind], pools[kind].images().canary
-        assert canary.sum() == 40 and pool.population.sum() == 100 and not (canary & pool.population).any()
+        assert (
+            canary.sum() == 40
+            and pool.population.sum() == 100
+            and not (canary & pool.population).any()
+        )
         auditing.check_bernoulli(pool.member[:, ~pool.population])
     same, changed = (pools[kind].images() for kind in KINDS)
-    assert np.array_equal(same.canary, changed.canary) and np.array_equal(pools[KINDS[0]].member, pools[KINDS[1]].member)
+    assert np.array_equal(same.canary, changed.canary) and np.array_equal(
+        pools[KINDS[0]].member, pools[KINDS[1]].member
+    )
     assert (same.y != changed.y).numpy().tolist() == changed.canary.tolist()
     assert np.array_equal(same.y, data.load("digits", limit=500).y)
 
@@ -82,17 +101,29 @@ def test_mislabelled_canaries_are_found_and_ordinary_ones_are_not_among_the_othe
         rate = auditing.canary_rates(each["rmia"], fpr=0.1, draws=50).iloc[0]
         assert shown[key][2].startswith(f"{100 * rate['tpr']:.0f} [") or shown[key][2] == "n/m"
         assert [int(n) for n in shown[key][4:6]] == [rate["n1"], rate["n0"]]
-    assert "canaries are 10" in shown["mislabelled", "canaries"][6] and shown["mislabelled", "all others"][6] == ""
+    assert (
+        "canaries are 10" in shown["mislabelled", "canaries"][6]
+        and shown["mislabelled", "all others"][6] == ""
+    )
     auc = {key: float(shown[key][0].split()[0]) for key in shown}
-    assert auc["mislabelled", "canaries"] > 0.9 > max(auc["ordinary", "canaries"], auc["mislabelled", "all others"]) + 0.1
+    assert (
+        auc["mislabelled", "canaries"]
+        > 0.9
+        > max(auc["ordinary", "canaries"], auc["mislabelled", "all others"]) + 0.1
+    )
 
 
 def test_audits_take_half_of_the_models_together_and_pay_for_every_row(run, found):
     shown = cells(run.html("audits"))
     for key, each in found.items():
-        best = max((auditing.audit(one, delta=1e-5, attempts=8) for one in each.values()), key=lambda one: one.epsilon)
+        best = max(
+            (auditing.audit(one, delta=1e-5, attempts=8) for one in each.values()),
+            key=lambda one: one.epsilon,
+        )
         assert best.runs == 8 and best.alpha <= 0.05 / 8
-        assert [float(text) for text in shown[key][:2]] == pytest.approx([best.epsilon, best.at_most], abs=6e-4)
+        assert [float(text) for text in shown[key][:2]] == pytest.approx(
+            [best.epsilon, best.at_most], abs=6e-4
+        )
         assert [int(n) for n in shown[key][3:]] == [8, best.canaries, best.guesses, best.correct]
     assert float(shown["mislabelled", "canaries"][0]) > 1 > float(shown["ordinary", "canaries"][0])
     assert "mislabelled, canaries" in run.html("ladder") and "none (infinite)" in run.html("ladder")
@@ -102,11 +133,18 @@ def test_names_come_with_an_exact_test_and_the_canaries_are_among_them(run, pool
     exposed = auditing.vulnerability(auditing.apart("rmia", answers["mislabelled"]))
     canary = pools["mislabelled"].images().canary[~answers["mislabelled"].population]
     named = exposed["significant"].to_numpy()
-    assert f"{named.sum()} of 400 images stand out (q <= 0.1), among them {(named & canary).sum()} of 40" in run.text("rank")
-    assert exposed.attrs["method"].startswith("exact") and exposed.attrs["resolution"] in run.text("rank")
+    assert (
+        f"{named.sum()} of 400 images stand out (q <= 0.1), among them {(named & canary).sum()} of 40"
+        in run.text("rank")
+    )
+    assert exposed.attrs["method"].startswith("exact") and exposed.attrs["resolution"] in run.text(
+        "rank"
+    )
 
 
-def test_repetitions_have_the_members_of_the_first_model_and_are_seen_against_false_alarms(run, pools):
+def test_repetitions_have_the_members_of_the_first_model_and_are_seen_against_false_alarms(
+    run, pools
+):
     again, first = pools["again"].member, pools["mislabelled"].member[0]
     assert again.shape == (3, 500) and all(np.array_equal(row, first) for row in again)
     head, *rows = table(run.html("repeat"))
@@ -117,13 +155,18 @@ def test_repetitions_have_the_members_of_the_first_model_and_are_seen_against_fa
 
 def test_the_six_lines_run_as_they_stand(tmp_path):
     images = data.load("digits", limit=400)
-    x, y, canary = auditing.canary_arrays(images.x.numpy(), images.y.numpy(), 10, kind="mislabelled")
+    x, y, canary = auditing.canary_arrays(
+        images.x.numpy(), images.y.numpy(), 10, kind="mislabelled"
+    )
     marked, inside = data.from_arrays(x, y, canary=canary), auditing.canary_member(8, canary)
     recipe = training.Recipe(num_models=8, split="given", epochs=1)
     pool = training.train_pool(recipe, marked, member=inside, root=tmp_path, progress=False)
     found = auditing.apart("loss", query.query(pool, marked, progress=False).select(samples=canary))
     assert auditing.canary_rates(found, kind="mislabelled")["canaries"].tolist() == [8] * 3
-    assert auditing.audit(found, delta=1e-5).runs == 4 and score("loss", query.query(pool, marked, progress=False)).value.size
+    assert (
+        auditing.audit(found, delta=1e-5).runs == 4
+        and score("loss", query.query(pool, marked, progress=False)).value.size
+    )
 
 
 def test_all_others_in_every_model_leaves_the_canaries_alone_their_coins(folder):
@@ -132,13 +175,19 @@ def test_all_others_in_every_model_leaves_the_canaries_alone_their_coins(folder)
     (path,) = (folder / "in").glob("pool-*")
     pool = training.load_pool(path.name, folder / "in")
     canary = pool.images().canary
-    assert pool.member[:, ~canary & ~pool.population].all() and 0.3 < pool.member[:, canary].mean() < 0.7
+    assert (
+        pool.member[:, ~canary & ~pool.population].all()
+        and 0.3 < pool.member[:, canary].mean() < 0.7
+    )
     assert (
         list(cells(run.html("rates"))) == [("mislabelled", "canaries")]
         and not run.outputs["rank"]
         and not run.outputs["overlap"]
     )
-    assert "of the training set, more than 2%" in run.html("rates") and run.html("doubts").count("not compared") == 2
+    assert (
+        "of the training set, more than 2%" in run.html("rates")
+        and run.html("doubts").count("not compared") == 2
+    )
 
 
 @pytest.mark.parametrize(

@@ -28,21 +28,35 @@ class Run:
 
     def __init__(self, name: str, results: Path, out: Path, **parameters):
         declared = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
-        source = "".join(next(c for c in declared["cells"] if "parameters" in c["metadata"].get("tags", []))["source"])
+        source = "".join(
+            next(c for c in declared["cells"] if "parameters" in c["metadata"].get("tags", []))[
+                "source"
+            ]
+        )
         known = {n: v for n, v in {**SMALL, **parameters}.items() if f"\n{n}:" in f"\n{source}"}
         began = time.monotonic()
         execute(FOLDER / f"{name}.ipynb", out, {**known, "results": str(results)}, quiet=True)
         self.seconds = time.monotonic() - began
-        self.outputs = {c["id"]: c.get("outputs", []) for c in json.loads(out.read_text(encoding="utf-8"))["cells"]}
+        self.outputs = {
+            c["id"]: c.get("outputs", [])
+            for c in json.loads(out.read_text(encoding="utf-8"))["cells"]
+        }
 
     def text(self, cell: str) -> str:
         return "".join("".join(o["text"]) for o in self.outputs[cell] if o.get("name") == "stdout")
 
     def html(self, cell: str) -> str:
-        return "".join("".join(o["data"].get("text/html", "")) for o in self.outputs[cell] if "data" in o)
+        return "".join(
+            "".join(o["data"].get("text/html", "")) for o in self.outputs[cell] if "data" in o
+        )
 
     def figures(self) -> dict[str, dict]:
-        return {c: o["data"][FIGURE] for c, outs in self.outputs.items() for o in outs if FIGURE in o.get("data", {})}
+        return {
+            c: o["data"][FIGURE]
+            for c, outs in self.outputs.items()
+            for o in outs
+            if FIGURE in o.get("data", {})
+        }
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +89,10 @@ def test_no_cell_fails_warns_or_leaves_a_widget(trained, attacked):
     for run in (trained, attacked):
         for cell, outputs in run.outputs.items():
             for output in outputs:
-                assert output["output_type"] != "error" and output.get("name") != "stderr", (cell, output)
+                assert output["output_type"] != "error" and output.get("name") != "stderr", (
+                    cell,
+                    output,
+                )
                 assert not any("widget" in kind for kind in output.get("data", {})), cell
 
 
@@ -97,7 +114,10 @@ def test_training_leaves_a_pool_that_learned_and_says_how_well(trained, pool, si
 
 def test_weights_along_training_are_kept_and_know_less_than_those_at_its_end(pool, signals):
     then = query.query(pool.at(3), pool.images(), progress=False)
-    assert len(list(pool.folder.path.glob("snapshot_*"))) == 6 and pool.at(3).folder.path == pool.folder.path
+    assert (
+        len(list(pool.folder.path.glob("snapshot_*"))) == 6
+        and pool.at(3).folder.path == pool.folder.path
+    )
     assert 0.2 < then.correct.mean() < signals.correct.mean() and then.info["epoch"] == 3
     assert then.loss[:, 0][then.member].mean() > signals.loss[:, 0][signals.member].mean()
 
@@ -116,26 +136,40 @@ def test_verdicts_and_table_repeat_what_the_stored_signals_give(attacked, signal
     lines = [plots.verdict(row) for _, row in table.drop("max").iterrows()]
     assert attacked.text("verdicts").splitlines() == lines
     readable = metrics.readable(table)
-    assert all(f"<td>{readable.loc[name, 'AUC']}</td>" in attacked.html("result") for name in scores)
+    assert all(
+        f"<td>{readable.loc[name, 'AUC']}</td>" in attacked.html("result") for name in scores
+    )
     assert 0.5 < table.loc["rmia", "auc"] < 0.95 and table["auc"].between(0.4, 1).all()
 
 
 def test_the_self_test_passes_and_is_shown(attacked):
-    assert "null self-test passed" in attacked.text("self-test") and "<td>pass</td>" in attacked.html("doubt")
+    assert "null self-test passed" in attacked.text(
+        "self-test"
+    ) and "<td>pass</td>" in attacked.html("doubt")
 
 
-def test_a_second_run_is_cached_fast_and_the_same_even_when_false_comes_as_text(folder, trained, attacked, pool):
+def test_a_second_run_is_cached_fast_and_the_same_even_when_false_comes_as_text(
+    folder, trained, attacked, pool
+):
     before = {path: path.stat().st_mtime_ns for path in (folder / "results").rglob("model_*")}
-    again = Run("01_train", folder / "results", folder / "train-again.ipynb", force="false", limit="600")
+    again = Run(
+        "01_train", folder / "results", folder / "train-again.ipynb", force="false", limit="600"
+    )
     assert "cached" in again.text("training") and "cached" in again.text("accuracy")
     assert again.html("table") == trained.html("table")
     assert again.seconds < max(trained.seconds, 15)
     assert len(before) == 6 and before == {path: path.stat().st_mtime_ns for path in before}
 
 
-def test_a_key_chooses_the_pool_over_the_recipe_and_references_may_come_from_another(folder, pool, attacked):
+def test_a_key_chooses_the_pool_over_the_recipe_and_references_may_come_from_another(
+    folder, pool, attacked
+):
     other = training.train_pool(
-        training.Recipe(num_models=4, epochs=4, seed=1), pool.images(), root=folder / "results", workers=1, progress=False
+        training.Recipe(num_models=4, epochs=4, seed=1),
+        pool.images(),
+        root=folder / "results",
+        workers=1,
+        progress=False,
     )
     run = Run(
         "03_attack", folder / "results", folder / "transfer.ipynb",
@@ -151,18 +185,30 @@ def test_a_key_chooses_the_pool_over_the_recipe_and_references_may_come_from_ano
 
 @pytest.mark.slow
 def test_an_attack_that_the_self_test_leaves_out_can_be_run_alone(folder, pool):
-    run = Run("03_attack", folder / "results", folder / "shokri.ipynb", pool=pool.key[:10], attacks=["shokri"])
-    assert run.text("verdicts").startswith("shokri") and "null self-test passed" in run.text("self-test")
+    run = Run(
+        "03_attack",
+        folder / "results",
+        folder / "shokri.ipynb",
+        pool=pool.key[:10],
+        attacks=["shokri"],
+    )
+    assert run.text("verdicts").startswith("shokri") and "null self-test passed" in run.text(
+        "self-test"
+    )
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_parameters_are_checked_before_anything_is_computed(path):
-    code = [c for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
+    code = [
+        c for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"
+    ]
     assert code[0]["metadata"]["tags"] == ["parameters"]
     first = "".join(code[1]["source"]).splitlines()
     check = first.index(next(line for line in first if line.startswith("widgets.setup(globals())")))
     assert all(re.match(r"(import|from) |$", line) for line in first[:check]), first
-    rest = ast.parse("\n".join(first[check + 1 :])).body  # further checks: loops that look names up, conditions that raise
+    rest = ast.parse(
+        "\n".join(first[check + 1 :])
+    ).body  # further checks: loops that look names up, conditions that raise
     wants = [node for node in rest if ast.unparse(node).startswith("widgets.want(")]
     assert all(isinstance(node, ast.For | ast.If) or node in wants for node in rest), first
     assert "training." not in "".join(first) and "query." not in "".join(first)
@@ -170,4 +216,10 @@ def test_parameters_are_checked_before_anything_is_computed(path):
 
 def test_an_unknown_attack_is_named(folder, pool):
     with pytest.raises(ValueError, match=r"rmai.*rmia"):
-        Run("03_attack", folder / "results", folder / "unknown.ipynb", pool=pool.key[:10], attacks=["rmai"])
+        Run(
+            "03_attack",
+            folder / "results",
+            folder / "unknown.ipynb",
+            pool=pool.key[:10],
+            attacks=["rmai"],
+        )

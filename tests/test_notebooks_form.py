@@ -25,7 +25,11 @@ def notebook(request) -> dict:
 def code(notebook: dict) -> list[str]:
     """Sources of the code cells; the parameters cell, a list of literals, has its own test."""
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    return ["".join(cell["source"]) for cell in cells if "parameters" not in cell["metadata"].get("tags", [])]
+    return [
+        "".join(cell["source"])
+        for cell in cells
+        if "parameters" not in cell["metadata"].get("tags", [])
+    ]
 
 
 def test_there_are_notebooks_and_presets():
@@ -51,7 +55,10 @@ def test_cells_are_short_and_define_nothing(notebook):
     for source in code(notebook):
         assert len(source.splitlines()) <= 15, source
         nodes = list(ast.walk(ast.parse(source)))
-        assert not any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in nodes), source
+        assert not any(
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            for node in nodes
+        ), source
 
 
 def test_no_cell_names_an_absolute_path(notebook):
@@ -60,7 +67,11 @@ def test_no_cell_names_an_absolute_path(notebook):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_one_parameters_cell_holds_literals_with_type_and_help(path):
-    tagged = [c for c in json.loads(path.read_text())["cells"] if "parameters" in c["metadata"].get("tags", [])]
+    tagged = [
+        c
+        for c in json.loads(path.read_text())["cells"]
+        if "parameters" in c["metadata"].get("tags", [])
+    ]
     assert len(tagged) == 1
     parameters = notebooks.read_parameters(path)
     assert all(notebooks.fit(p, p.default) == p.default for p in parameters.values())
@@ -74,5 +85,13 @@ def test_every_step_of_a_preset_names_a_notebook_and_its_parameters(path):
 
 
 def test_the_form_tests_find_what_they_look_for():
-    assert ABSOLUTE.search("open('/home/me/x')") and ABSOLUTE.search('"~/x"') and ABSOLUTE.search(r"'C:\x'")
-    assert not ABSOLUTE.search("'https://x.org'") and not ABSOLUTE.search("a / b") and not ABSOLUTE.search("'results/x'")
+    assert (
+        ABSOLUTE.search("open('/home/me/x')")
+        and ABSOLUTE.search('"~/x"')
+        and ABSOLUTE.search(r"'C:\x'")
+    )
+    assert (
+        not ABSOLUTE.search("'https://x.org'")
+        and not ABSOLUTE.search("a / b")
+        and not ABSOLUTE.search("'results/x'")
+    )

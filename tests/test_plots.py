@@ -15,7 +15,9 @@ from mia_nb import metrics, plots
 from mia_nb.types import Scores
 
 
-def gaussian_scores(samples=600, targets=6, shift=1.0, seed=0, name="rmia", round_to=None) -> Scores:
+def gaussian_scores(
+    samples=600, targets=6, shift=1.0, seed=0, name="rmia", round_to=None
+) -> Scores:
     """Members N(shift, 1), non-members N(0, 1), in complementary pairs."""
     rng = np.random.default_rng(seed)
     first = rng.permuted(np.tile(np.arange(samples) < samples // 2, (targets // 2, 1)), axis=1)
@@ -28,7 +30,9 @@ def gaussian_scores(samples=600, targets=6, shift=1.0, seed=0, name="rmia", roun
 
 
 def traces_of(figure: go.Figure, **wanted) -> list:
-    return [t for t in figure.data if all(getattr(t, name) == value for name, value in wanted.items())]
+    return [
+        t for t in figure.data if all(getattr(t, name) == value for name, value in wanted.items())
+    ]
 
 
 def curve_of(figure: go.Figure):
@@ -40,7 +44,8 @@ def test_drawn_tpr_is_the_mean_of_tpr_at_over_targets_at_every_drawn_rate():
     curve = curve_of(plots.roc(scores))
     for x, y in zip(curve.x[::7], curve.y[::7], strict=True):
         exact = [
-            metrics.tpr_at(v, m, round(float(x) * 300) / 300).tpr for v, m in zip(scores.value, scores.member, strict=True)
+            metrics.tpr_at(v, m, round(float(x) * 300) / 300).tpr
+            for v, m in zip(scores.value, scores.member, strict=True)
         ]
         assert y == pytest.approx(np.mean(exact), abs=1e-6)
 
@@ -49,8 +54,12 @@ def test_thinning_keeps_tpr_at_the_usual_rates_with_50000_samples():
     scores = gaussian_scores(50_000, 2, seed=1)
     curve = curve_of(plots.roc(scores))
     for x in (1e-4, 1e-3, 1e-2, 1e-1):
-        exact = np.mean([metrics.tpr_at(v, m, x).tpr for v, m in zip(scores.value, scores.member, strict=True)])
-        assert curve.y[np.searchsorted(curve.x, x * (1 + 1e-5)) - 1] == pytest.approx(exact, abs=1e-6)
+        exact = np.mean(
+            [metrics.tpr_at(v, m, x).tpr for v, m in zip(scores.value, scores.member, strict=True)]
+        )
+        assert curve.y[np.searchsorted(curve.x, x * (1 + 1e-5)) - 1] == pytest.approx(
+            exact, abs=1e-6
+        )
     assert len(curve.x) < 1500
 
 
@@ -59,7 +68,9 @@ def test_the_area_under_the_linear_view_is_the_auc():
         scores = gaussian_scores(2000, 2, round_to=round_to)
         curve = curve_of(plots.roc(scores, log=False))
         auc = np.mean([metrics.auc(v, m) for v, m in zip(scores.value, scores.member, strict=True)])
-        assert np.trapezoid(curve.y.astype(float), curve.x.astype(float)) == pytest.approx(auc, abs=2e-3)
+        assert np.trapezoid(curve.y.astype(float), curve.x.astype(float)) == pytest.approx(
+            auc, abs=2e-3
+        )
         assert f"{auc:.3f}" in curve.name
 
 
@@ -86,25 +97,41 @@ def test_the_side_by_side_view_holds_both_scales_and_names_each_attack_once():
 
 def test_the_band_of_one_target_is_its_clopper_pearson_interval():
     scores = gaussian_scores(targets=2)
-    one = Scores(**{n: getattr(scores, n)[:1] for n in ("value", "member", "targets", "pair", "accuracy", "loss")}, info={})
+    one = Scores(
+        **{
+            n: getattr(scores, n)[:1]
+            for n in ("value", "member", "targets", "pair", "accuracy", "loss")
+        },
+        info={},
+    )
     figure = plots.roc(one)
     low, high = figure.data[1], figure.data[2]
     at = 40
     record = metrics.tpr_at(one.value[0], one.member[0], round(float(low.x[at]) * 300) / 300)
-    assert (low.y[at], high.y[at]) == (pytest.approx(record.low, abs=1e-6), pytest.approx(record.high, abs=1e-6))
+    assert (low.y[at], high.y[at]) == (
+        pytest.approx(record.low, abs=1e-6),
+        pytest.approx(record.high, abs=1e-6),
+    )
 
 
 def test_the_band_is_at_least_as_wide_as_the_t_interval_over_pairs():
     scores = gaussian_scores(targets=6)
-    scores.value[scores.pair == 0] += 1.5 * scores.member[scores.pair == 0]  # one pair leaks far more
+    scores.value[scores.pair == 0] += (
+        1.5 * scores.member[scores.pair == 0]
+    )  # one pair leaks far more
     figure = plots.roc(scores)
     low, high = figure.data[1], figure.data[2]
     at = int(np.searchsorted(low.x, 0.1))
     x = round(float(low.x[at]) * 300) / 300
     per_pair = [
-        np.mean([metrics.tpr_at(scores.value[r], scores.member[r], x).tpr for r in (2 * p, 2 * p + 1)]) for p in range(3)
+        np.mean(
+            [metrics.tpr_at(scores.value[r], scores.member[r], x).tpr for r in (2 * p, 2 * p + 1)]
+        )
+        for p in range(3)
     ]
-    half = 6.205347 * np.std(per_pair, ddof=1) / np.sqrt(3)  # t quantile .9875 with 2 degrees of freedom
+    half = (
+        6.205347 * np.std(per_pair, ddof=1) / np.sqrt(3)
+    )  # t quantile .9875 with 2 degrees of freedom
     assert low.y[at] == pytest.approx(max(np.mean(per_pair) - half, 1 / 300), abs=1e-5)
     assert high.y[at] == pytest.approx(min(np.mean(per_pair) + half, 1), abs=1e-5)
 
@@ -128,7 +155,9 @@ def test_samples_without_a_score_are_left_out():
     full = curve_of(plots.roc(scores)).name
     value = np.concatenate([scores.value, np.full((6, 50), np.nan)], axis=1)
     padded = np.concatenate([scores.member, np.ones((6, 50), bool)], axis=1)
-    wider = Scores(value, padded, scores.targets, scores.pair, scores.accuracy, scores.loss, scores.info)
+    wider = Scores(
+        value, padded, scores.targets, scores.pair, scores.accuracy, scores.loss, scores.info
+    )
     assert curve_of(plots.roc(wider)).name == full
     assert sum(t.customdata[:-1].sum() for t in plots.histogram(wider, target=0).data) == 600
 
@@ -150,7 +179,9 @@ def test_heavy_tails_do_not_squeeze_the_histogram():
     scores.value[0, :3] = 1e6, 1e5, -1e6
     edges = np.asarray(plots.histogram(scores, target=0).data[0].x)
     low, high = np.quantile(scores.value[0], [0.25, 0.75])
-    assert edges[-1] == pytest.approx(high + 4 * (high - low)) and edges[0] == pytest.approx(low - 4 * (high - low))
+    assert edges[-1] == pytest.approx(high + 4 * (high - low)) and edges[0] == pytest.approx(
+        low - 4 * (high - low)
+    )
 
 
 def test_a_pooled_histogram_holds_every_target():
@@ -160,16 +191,30 @@ def test_a_pooled_histogram_holds_every_target():
 def test_members_are_vermillion_solid_and_round_and_non_members_blue_dashed_and_diamonds():
     scores = gaussian_scores()
     non_members, members = plots.histogram(scores, target=0).data
-    assert (members.line.color, members.line.dash, members.fillpattern.shape) == ("#D55E00", "solid", "/")
-    assert (non_members.line.color, non_members.line.dash, non_members.fillpattern.shape) == ("#0072B2", "dash", "\\")
-    dots = {t.name: t.marker for t in plots.scatter(scores, gaussian_scores(name="loss")).data if t.type == "scattergl"}
+    assert (members.line.color, members.line.dash, members.fillpattern.shape) == (
+        "#D55E00",
+        "solid",
+        "/",
+    )
+    assert (non_members.line.color, non_members.line.dash, non_members.fillpattern.shape) == (
+        "#0072B2",
+        "dash",
+        "\\",
+    )
+    dots = {
+        t.name: t.marker
+        for t in plots.scatter(scores, gaussian_scores(name="loss")).data
+        if t.type == "scattergl"
+    }
     assert (dots["members"].color, dots["members"].symbol) == ("#D55E00", "circle")
     assert (dots["non-members"].color, dots["non-members"].symbol) == ("#0072B2", "diamond-open")
 
 
 def test_no_two_attacks_of_a_suite_share_both_colour_and_dash():
     many = {f"attack {i}": gaussian_scores(60, 2) for i in range(12)}
-    styles = [(t.line.color, t.line.dash) for t in plots.roc(many).data if t.name and "AUC" in t.name]
+    styles = [
+        (t.line.color, t.line.dash) for t in plots.roc(many).data if t.name and "AUC" in t.name
+    ]
     assert len(set(styles)) == 12
 
 
@@ -196,10 +241,20 @@ def test_an_unknown_target_is_named():
 def test_gap_against_risk_puts_the_correctness_attack_on_its_line():
     rng = np.random.default_rng(0)
     scores = gaussian_scores(1000, 4)
-    right = np.where(scores.member, rng.random(scores.member.shape) < 0.98, rng.random(scores.member.shape) < 0.8)
-    accuracy = np.array([[r[m].mean(), r[~m].mean()] for r, m in zip(right, scores.member, strict=True)])
+    right = np.where(
+        scores.member, rng.random(scores.member.shape) < 0.98, rng.random(scores.member.shape) < 0.8
+    )
+    accuracy = np.array(
+        [[r[m].mean(), r[~m].mean()] for r, m in zip(right, scores.member, strict=True)]
+    )
     exact = Scores(
-        right.astype(float), scores.member, scores.targets, scores.pair, accuracy, accuracy, {"attack": "correctness"}
+        right.astype(float),
+        scores.member,
+        scores.targets,
+        scores.pair,
+        accuracy,
+        accuracy,
+        {"attack": "correctness"},
     )
     figure = plots.gap_against_risk(exact)
     line, points = figure.data
@@ -223,7 +278,9 @@ def test_loss_traces_show_the_median_over_models_of_the_median_over_members():
     figure = plots.loss_traces(iter(log_loss))
     typical = next(t for t in figure.data if t.name == "median member")
     expected = np.median(np.median(np.exp(log_loss[:, :, :20].astype(float)), axis=2), axis=0)
-    np.testing.assert_allclose(typical.y, expected, rtol=2e-2)  # the median of an even number is taken on the log scale
+    np.testing.assert_allclose(
+        typical.y, expected, rtol=2e-2
+    )  # the median of an even number is taken on the log scale
     assert list(typical.x) == list(range(1, 8)) and figure.layout.yaxis.type == "log"
     with pytest.raises(ValueError, match="no loss traces"):
         plots.loss_traces([])
@@ -237,11 +294,15 @@ def test_accuracy_shows_both_ends_of_every_gap():
 
 
 def test_summary_and_verdict_repeat_the_tables_numbers():
-    table = metrics.summary({"rmia": gaussian_scores(), "loss": gaussian_scores(shift=0.3, name="loss")}, draws=50)
+    table = metrics.summary(
+        {"rmia": gaussian_scores(), "loss": gaussian_scores(shift=0.3, name="loss")}, draws=50
+    )
     points = plots.summary(table).data[0]
     assert list(points.y) == ["loss", "rmia"]
     np.testing.assert_allclose(points.x, table.loc[["loss", "rmia"], "auc"].astype(float))
-    np.testing.assert_allclose(points.x + points.error_x.array, table.loc[["loss", "rmia"], "auc_high"].astype(float))
+    np.testing.assert_allclose(
+        points.x + points.error_x.array, table.loc[["loss", "rmia"], "auc_high"].astype(float)
+    )
     row = table.loc["rmia"]
     wanted = f"rmia finds {100 * row['tpr@0.1']:.1f} % of members at 10 % false alarms (95 %: "
     assert plots.verdict(row).startswith(wanted) and plots.verdict(row).endswith("n0 = 300")
@@ -250,25 +311,45 @@ def test_summary_and_verdict_repeat_the_tables_numbers():
 def test_of_equal_attacks_the_summary_names_the_first_of_the_table():
     scores = gaussian_scores()
     figure = plots.summary(metrics.summary({"rmia": scores, "base": scores}, draws=50))
-    assert figure.layout.title.text.startswith("rmia separates best") and figure.data[0].y[-1] == "rmia"
+    assert (
+        figure.layout.title.text.startswith("rmia separates best")
+        and figure.data[0].y[-1] == "rmia"
+    )
 
 
 def test_pictures_say_what_their_bars_and_thresholds_are():
-    assert "thresholds set with hindsight (oracle)" in plots.roc(gaussian_scores()).layout.title.subtitle.text
-    assert "1.96 s.e. of a coin" in plots.gap_against_risk(gaussian_scores()).layout.title.subtitle.text
-    assert "Clopper-Pearson" in plots.gap_against_risk(gaussian_scores(), fpr=0.1).layout.title.subtitle.text
+    assert (
+        "thresholds set with hindsight (oracle)"
+        in plots.roc(gaussian_scores()).layout.title.subtitle.text
+    )
+    assert (
+        "1.96 s.e. of a coin"
+        in plots.gap_against_risk(gaussian_scores()).layout.title.subtitle.text
+    )
+    assert (
+        "Clopper-Pearson"
+        in plots.gap_against_risk(gaussian_scores(), fpr=0.1).layout.title.subtitle.text
+    )
 
 
 def test_the_verdict_takes_the_smallest_measurable_rate_and_the_auc_without_one():
-    row = pd.Series({"auc": 0.6, "auc_low": 0.55, "auc_high": 0.65, "n0": 898, "fpr_floor": 0.0}, name="rmia")
+    row = pd.Series(
+        {"auc": 0.6, "auc_low": 0.55, "auc_high": 0.65, "n0": 898, "fpr_floor": 0.0}, name="rmia"
+    )
     for x, measurable in ((0.01, False), (0.1, True)):
         row[f"tpr@{x:g}"], row[f"tpr@{x:g}_low"], row[f"tpr@{x:g}_high"] = 0.068, 0.051, 0.088
         row[f"tpr@{x:g}_measurable"] = measurable
-    assert plots.verdict(row) == "rmia finds 6.8 % of members at 10 % false alarms (95 %: 5.1-8.8), n0 = 898"
+    assert (
+        plots.verdict(row)
+        == "rmia finds 6.8 % of members at 10 % false alarms (95 %: 5.1-8.8), n0 = 898"
+    )
     row["tpr@0.01_measurable"] = True
     assert "at 1 % false alarms" in plots.verdict(row)
     row["tpr@0.01_measurable"] = row["tpr@0.1_measurable"] = False
-    assert plots.verdict(row) == "rmia has AUC 0.600 (95 %: 0.550-0.650); n0 = 898 is too few for a rate at few false alarms"
+    assert (
+        plots.verdict(row)
+        == "rmia has AUC 0.600 (95 %: 0.550-0.650); n0 = 898 is too few for a rate at few false alarms"
+    )
 
 
 def test_a_zero_that_comes_from_ties_is_not_called_a_result():
@@ -276,7 +357,8 @@ def test_a_zero_that_comes_from_ties_is_not_called_a_result():
     scores.value[:] = scores.value > -1
     row = metrics.summary({"correctness": scores}, draws=20).loc["correctness"]
     assert re.search(
-        r"^correctness has AUC 0\.\d+ .*; its tied scores allow no fewer than 6\d % false alarms$", plots.verdict(row)
+        r"^correctness has AUC 0\.\d+ .*; its tied scores allow no fewer than 6\d % false alarms$",
+        plots.verdict(row),
     )
 
 
@@ -288,9 +370,16 @@ def test_a_sheet_shows_the_pixels_between_frames_of_the_membership_colour():
 
     x = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8), dtype=np.uint8)
     figure = plots.images(x, ["a", "b", "c"], np.array([True, False, True]))
-    sheet = np.asarray(Image.open(io.BytesIO(base64.b64decode(figure.data[0].source.split(",")[1]))))
+    sheet = np.asarray(
+        Image.open(io.BytesIO(base64.b64decode(figure.data[0].source.split(",")[1])))
+    )
     np.testing.assert_array_equal(sheet[2:10, 14:22, :3], x[1].transpose(1, 2, 0))
-    assert tuple(sheet[1, 5]) == (0xD5, 0x5E, 0x00, 255) and tuple(sheet[1, 17]) == (0x00, 0x72, 0xB2, 255)
+    assert tuple(sheet[1, 5]) == (0xD5, 0x5E, 0x00, 255) and tuple(sheet[1, 17]) == (
+        0x00,
+        0x72,
+        0xB2,
+        255,
+    )
     assert [a.text for a in figure.layout.annotations] == ["● a", "◇ b", "● c"]
 
 
@@ -313,8 +402,14 @@ def test_no_figure_of_50000_samples_and_eleven_attacks_weighs_300_kilobytes():
 
 
 def test_figures_share_the_template_fit_their_page_and_say_a_sentence():
-    for name, figure in every_figure({"rmia": gaussian_scores(), "loss": gaussian_scores(name="loss")}).items():
-        assert figure.layout.width is None and figure.layout.height and figure.layout.template == plots.TEMPLATE, name
+    for name, figure in every_figure(
+        {"rmia": gaussian_scores(), "loss": gaussian_scores(name="loss")}
+    ).items():
+        assert (
+            figure.layout.width is None
+            and figure.layout.height
+            and figure.layout.template == plots.TEMPLATE
+        ), name
         assert len(figure.layout.title.text.split()) > 4, name
     assert plots.TEMPLATE.layout.paper_bgcolor == "rgba(0,0,0,0)"
 

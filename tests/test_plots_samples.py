@@ -43,7 +43,10 @@ def test_every_point_carries_its_sample_and_hidden_membership_colours_all_alike(
 def test_of_many_points_at_most_5000_are_drawn_and_the_sentence_counts_all():
     figure = samples.score_points(np.arange(20_000.0), np.arange(20_000.0), names=("loss", "rmia"))
     assert len(unpacked(figure["data"][0]["x"])) == 5000
-    assert "1.00" in figure["layout"]["title"]["text"] and "20,000" in figure["layout"]["title"]["text"]
+    assert (
+        "1.00" in figure["layout"]["title"]["text"]
+        and "20,000" in figure["layout"]["title"]["text"]
+    )
 
 
 def test_what_thinned_names_is_what_is_drawn():
@@ -60,17 +63,29 @@ def test_a_small_image_is_enlarged_without_smoothing():
     x = np.random.default_rng(0).integers(0, 256, (1, 8, 8), dtype=np.uint8)
     large = pixels(samples.picture(x, "a digit"))
     assert large.shape == (256, 256, 3)
-    assert np.array_equal(large[::32, ::32, 1], x[0]) and np.array_equal(large[31::32, 31::32, 2], x[0])
+    assert np.array_equal(large[::32, ::32, 1], x[0]) and np.array_equal(
+        large[31::32, 31::32, 2], x[0]
+    )
 
 
 def test_a_row_for_each_world_holds_its_models_and_the_densities_keep_their_ratio():
     x = np.linspace(-3, 3, 101)
     inside, outside = np.exp(-((x - 1) ** 2)), 0.5 * np.exp(-((x + 1) ** 2))
     curve = samples.Curve("Gaussian", "dash", x, inside, outside)
-    figure = samples.two_worlds([1.0, -1.0, 2.0], [True, False, True], "s", target=0.5, trained=True, curves=[curve])
-    assert np.array_equal(unpacked(named(figure, "IN")["x"]), [1, 2]) and set(unpacked(named(figure, "IN")["y"])) == {1}
-    assert np.array_equal(unpacked(named(figure, "OUT")["x"]), [-1]) and set(unpacked(named(figure, "OUT")["y"])) == {0}
-    drawn = [unpacked(t["y"]) for t in figure["data"] if t.get("line", {}).get("dash") == "dash" and "name" not in t]
+    figure = samples.two_worlds(
+        [1.0, -1.0, 2.0], [True, False, True], "s", target=0.5, trained=True, curves=[curve]
+    )
+    assert np.array_equal(unpacked(named(figure, "IN")["x"]), [1, 2]) and set(
+        unpacked(named(figure, "IN")["y"])
+    ) == {1}
+    assert np.array_equal(unpacked(named(figure, "OUT")["x"]), [-1]) and set(
+        unpacked(named(figure, "OUT")["y"])
+    ) == {0}
+    drawn = [
+        unpacked(t["y"])
+        for t in figure["data"]
+        if t.get("line", {}).get("dash") == "dash" and "name" not in t
+    ]
     lower, upper = sorted(drawn, key=lambda y: y.min())
     assert np.isclose((upper - 1).max() / lower.max(), 2, rtol=1e-3)
     assert named(figure, "target")["name"] == "target: a member"
@@ -108,5 +123,7 @@ def test_the_ranking_and_its_null_are_each_shares_of_their_own():
 
 
 def test_a_long_sentence_asks_for_room_of_its_own():
-    short, long = (samples.empty(text)["layout"]["height"] for text in ("short", "many words " * 20))
+    short, long = (
+        samples.empty(text)["layout"]["height"] for text in ("short", "many words " * 20)
+    )
     assert long > short

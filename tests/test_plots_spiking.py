@@ -24,7 +24,11 @@ ANN = {"ANN": (0.6384, 0.632, 0.645), "ANN, input dropout": (0.645, np.nan, np.n
 
 
 def against_t(lines=AUC, half=0.008) -> pd.DataFrame:
-    rows = [(name, t, v, v - half, v + half) for name, values in lines.items() for t, v in values.items()]
+    rows = [
+        (name, t, v, v - half, v + half)
+        for name, values in lines.items()
+        for t, v in values.items()
+    ]
     return pd.DataFrame(rows, columns=["line", "timesteps", "value", "low", "high"])
 
 
@@ -44,7 +48,12 @@ def conversion_report(models=3, sites=("spike0", "spike1", "spike10")) -> pd.Dat
 
 
 def grid(gain=0.02, error=0.004) -> pd.DataFrame:
-    rows = [(0.0, 1, 0.61, error), (0.01, 1, 0.605, error), (0.01, 30, 0.61 + gain, error), (0.05, 30, 0.6, error)]
+    rows = [
+        (0.0, 1, 0.61, error),
+        (0.01, 1, 0.605, error),
+        (0.01, 30, 0.61 + gain, error),
+        (0.05, 30, 0.6, error),
+    ]
     return pd.DataFrame(rows, columns=["p", "queries", "value", "error"])
 
 
@@ -70,38 +79,69 @@ def test_every_value_and_interval_against_t_is_the_tables():
         np.testing.assert_allclose(drawn.y + drawn.error_y.array, rows["high"])
         np.testing.assert_allclose(drawn.y - drawn.error_y.arrayminus, rows["low"])
         np.testing.assert_array_equal(np.rint(np.log2(drawn.x)), np.log2(rows["timesteps"]))
-    assert list(trace(figure, "ANN").y) == [0.6384] * 2 and list(trace(figure, "ANN, input dropout").y) == [0.645] * 2
+    assert (
+        list(trace(figure, "ANN").y) == [0.6384] * 2
+        and list(trace(figure, "ANN, input dropout").y) == [0.645] * 2
+    )
     bands = [t for t in figure.data if t.line.width == 0]
-    assert [set(t.y) for t in bands] == [{0.632}, {0.645}]  # the second level has no interval and so no band
+    assert [set(t.y) for t in bands] == [
+        {0.632},
+        {0.645},
+    ]  # the second level has no interval and so no band
     assert "1 of 11 values came without" not in title(figure)
     assert "1 of 12 values came without" in figure.layout.title.subtitle.text
 
 
 def test_the_axis_of_t_is_logarithmic_names_every_t_and_holds_every_point():
-    figure = plots.against_timesteps(against_t({"hybrid": {1: 0.6, 3: 0.61, 64: 0.7}}), reference=ANN)
+    figure = plots.against_timesteps(
+        against_t({"hybrid": {1: 0.6, 3: 0.61, 64: 0.7}}), reference=ANN
+    )
     axis = figure.layout.xaxis
-    assert axis.type == "log" and list(axis.tickvals) == [1, 3, 64] and list(axis.ticktext) == ["1", "3", "64"]
+    assert (
+        axis.type == "log"
+        and list(axis.tickvals) == [1, 3, 64]
+        and list(axis.ticktext) == ["1", "3", "64"]
+    )
     for drawn in figure.data:
-        assert (np.log10(drawn.x) >= axis.range[0]).all() and (np.log10(drawn.x) <= axis.range[1]).all()
+        assert (np.log10(drawn.x) >= axis.range[0]).all() and (
+            np.log10(drawn.x) <= axis.range[1]
+        ).all()
 
 
 @pytest.mark.parametrize(
     ("values", "half", "sentence"),
     [
-        ({1: 0.6, 4: 0.65}, 0.01, "hybrid: AUC rises from 0.600 at T = 1 to 0.650 at T = 4; the intervals do not overlap"),
-        ({4: 0.59, 1: 0.6}, 0.01, "hybrid: AUC falls from 0.600 at T = 1 to 0.590 at T = 4; the intervals overlap"),
+        (
+            {1: 0.6, 4: 0.65},
+            0.01,
+            "hybrid: AUC rises from 0.600 at T = 1 to 0.650 at T = 4; the intervals do not overlap",
+        ),
+        (
+            {4: 0.59, 1: 0.6},
+            0.01,
+            "hybrid: AUC falls from 0.600 at T = 1 to 0.590 at T = 4; the intervals overlap",
+        ),
         ({1: 0.6, 4: 0.6}, 0.01, "hybrid: AUC stays at 0.600 at T = 4; the intervals overlap"),
-        ({1: 0.6, 4: 0.65}, np.nan, "hybrid: AUC rises from 0.600 at T = 1 to 0.650 at T = 4; no intervals to weigh it by"),
+        (
+            {1: 0.6, 4: 0.65},
+            np.nan,
+            "hybrid: AUC rises from 0.600 at T = 1 to 0.650 at T = 4; no intervals to weigh it by",
+        ),
         ({2: 0.6}, 0.01, "hybrid: AUC is 0.600 at T = 2"),
     ],
 )
 def test_the_sentence_weighs_the_first_lines_change_by_its_intervals(values, half, sentence):
-    assert title(plots.against_timesteps(against_t({"hybrid": values, "other": {1: 0.9}}, half))) == sentence
+    assert (
+        title(plots.against_timesteps(against_t({"hybrid": values, "other": {1: 0.9}}, half)))
+        == sentence
+    )
 
 
 def test_references_may_come_as_a_frame():
     frame = pd.DataFrame(ANN, index=["value", "low", "high"]).T
-    one, other = (plots.against_timesteps(against_t(), reference=reference) for reference in (ANN, frame))
+    one, other = (
+        plots.against_timesteps(against_t(), reference=reference) for reference in (ANN, frame)
+    )
     assert one.to_json() == other.to_json()
 
 
@@ -127,13 +167,25 @@ def test_tables_that_a_log_axis_would_falsify_are_refused_in_one_line(change, me
 def test_accuracy_and_risk_keep_a_lines_look_and_say_both_changes():
     accuracy = against_t({"direct": {4: 0.87}, "hybrid": {1: 0.861, 2: 0.873, 4: 0.882, 8: 0.89}})
     accuracy = accuracy[accuracy["line"] != "direct"]
-    figure = plots.accuracy_and_risk(accuracy, against_t(), accuracy_reference={"ANN": (0.909, 0.9, 0.92)}, reference=ANN)
+    figure = plots.accuracy_and_risk(
+        accuracy, against_t(), accuracy_reference={"ANN": (0.909, 0.9, 0.92)}, reference=ANN
+    )
     left, right = (t for t in figure.data if t.name == "hybrid")
-    assert (left.line.color, left.marker.symbol, left.legendgroup) == (right.line.color, right.marker.symbol, right.legendgroup)
-    assert (left.xaxis, right.xaxis) == ("x", "x2") and (left.showlegend, right.showlegend) == (True, False)
+    assert (left.line.color, left.marker.symbol, left.legendgroup) == (
+        right.line.color,
+        right.marker.symbol,
+        right.legendgroup,
+    )
+    assert (left.xaxis, right.xaxis) == ("x", "x2") and (left.showlegend, right.showlegend) == (
+        True,
+        False,
+    )
     assert left.line.color == trace(plots.against_timesteps(against_t()), "hybrid").line.color
     np.testing.assert_array_equal(left.y, accuracy["value"])
-    assert title(figure) == "hybrid: from T = 1 to T = 4 accuracy changes by +2.1 points, AUC by +0.027"
+    assert (
+        title(figure)
+        == "hybrid: from T = 1 to T = 4 accuracy changes by +2.1 points, AUC by +0.027"
+    )
     with pytest.raises(ValueError, match="name one line alike"):
         plots.accuracy_and_risk(against_t({"a": {1: 0.5}}), against_t())
     with pytest.raises(ValueError, match="no T in both tables"):
@@ -142,7 +194,9 @@ def test_accuracy_and_risk_keep_a_lines_look_and_say_both_changes():
 
 def test_conversion_quality_names_the_best_fit_and_when_it_reaches_the_ann():
     ways = {("refit", "layer"): 0.3, ("refit", "channel"): 0.2, ("reused", "layer"): 0.5}
-    rows = [(t, *way, 0.9 - d / t**2, np.nan, np.nan) for way, d in ways.items() for t in (1, 2, 4, 8)]
+    rows = [
+        (t, *way, 0.9 - d / t**2, np.nan, np.nan) for way, d in ways.items() for t in (1, 2, 4, 8)
+    ]
     table = pd.DataFrame(rows, columns=["timesteps", "fit", "per", "value", "low", "high"])
     figure = plots.conversion_quality(table, ann=0.905)
     assert title(figure) == (
@@ -151,7 +205,9 @@ def test_conversion_quality_names_the_best_fit_and_when_it_reaches_the_ann():
     for (fit, per), own in table.groupby(["fit", "per"]):
         np.testing.assert_array_equal(trace(figure, f"{fit}, per {per}").y, own["value"])
     assert list(trace(figure, "ANN").y) == [0.905] * 2
-    assert title(plots.conversion_quality(table, ann=(0.95, 0.94, 0.96))).endswith("it never comes within a point")
+    assert title(plots.conversion_quality(table, ann=(0.95, 0.94, 0.96))).endswith(
+        "it never comes within a point"
+    )
     assert title(plots.conversion_quality(table)) == "at T = 8 refit, per channel is best: 89.7%"
     with pytest.raises(ValueError, match="fit missing"):
         plots.conversion_quality(table.drop(columns="fit"))
@@ -167,7 +223,10 @@ def test_sites_show_median_and_range_over_models_in_the_networks_order():
         np.testing.assert_allclose(drawn.y + drawn.error_y.array, cube.max(0))
         np.testing.assert_allclose(drawn.y - drawn.error_y.arrayminus, cube.min(0))
     rate = report.groupby("site", sort=False)["firing_rate"].median()
-    assert f"the 3 sites fire in {rate.min():.1%} ({rate.idxmin()}) to {rate.max():.1%} ({rate.idxmax()})" in title(figure)
+    assert (
+        f"the 3 sites fire in {rate.min():.1%} ({rate.idxmin()}) to {rate.max():.1%} ({rate.idxmax()})"
+        in title(figure)
+    )
 
 
 def test_a_site_without_activation_is_named_and_keeps_its_place():
@@ -209,8 +268,13 @@ def test_confidences_count_every_sample_once_and_draw_empty_bins_on_the_floor():
 
 
 def test_confidences_count_what_float32_rounds_to_one_and_what_ties():
-    below, one = 1 - 2.0**-24, 1 - 2.0**-26  # the largest float32 below 1, and a number that becomes 1
-    figure = plots.confidences({"T = 1": (np.array([one, one, below, 0.3]), np.array([1.0, 0.1, 0.2, 0.3 + 1e-12]))})
+    below, one = (
+        1 - 2.0**-24,
+        1 - 2.0**-26,
+    )  # the largest float32 below 1, and a number that becomes 1
+    figure = plots.confidences(
+        {"T = 1": (np.array([one, one, below, 0.3]), np.array([1.0, 0.1, 0.2, 0.3 + 1e-12]))}
+    )
     text = figure.layout.annotations[0].text
     assert "in float32 37.5% are 1, 62.5% tie" in text
 
@@ -219,11 +283,15 @@ def test_confidences_of_signals_are_those_of_one_target_without_its_population()
     rng = np.random.default_rng(0)
     member = np.array([[True, True, False, False, False], [False, False, True, True, False]])
     population = np.array([False, False, False, False, True])
-    signals = Signals.from_logits(rng.normal(size=(2, 5, 3)), [0, 1, 2, 0, 1], member, population=population)
+    signals = Signals.from_logits(
+        rng.normal(size=(2, 5, 3)), [0, 1, 2, 0, 1], member, population=population
+    )
     p = np.exp(signals.log_p[1, 0])
     wanted = plots.confidences({"ANN": (p[2:4], p[:2])})
     assert plots.confidences({"ANN": signals}, target=1).to_json() == wanted.to_json()
-    twice = Signals.from_logits(rng.normal(size=(2, 2, 5, 3)), [0, 1, 2, 0, 1], member, population=population)
+    twice = Signals.from_logits(
+        rng.normal(size=(2, 2, 5, 3)), [0, 1, 2, 0, 1], member, population=population
+    )
     with pytest.raises(ValueError, match="signals of 2 queries"):
         plots.confidences({"ANN": twice})
     with pytest.raises(ValueError, match=r"numbers in \[0, 1\]"):
@@ -257,7 +325,10 @@ def test_the_heatmap_stars_and_outlines_the_chosen_cell_and_leaves_untried_ones_
 )
 def test_the_heatmaps_sentence_applies_the_one_standard_error_rule(gain, end):
     figure = plots.heatmap(grid(gain), chosen=(0.01, 30), name="AUC of rmia")
-    assert title(figure) == f"p = 0.01 with 30 queries is chosen: AUC of rmia {0.61 + gain:.3f} ± .004; {end}"
+    assert (
+        title(figure)
+        == f"p = 0.01 with 30 queries is chosen: AUC of rmia {0.61 + gain:.3f} ± .004; {end}"
+    )
     assert "p = 0 was not tried" in title(plots.heatmap(grid(gain)[1:]))
 
 
@@ -278,7 +349,10 @@ def test_the_raster_holds_every_spike_with_the_busiest_neuron_on_top():
     np.testing.assert_array_equal(np.asarray(cells.z), spk.T[neurons])
     assert sorted(neurons) == list(range(40)) and (np.diff(spk.mean(0)[neurons]) >= 0).all()
     silent = int((~spk.any(0)).sum())
-    assert title(figure) == f"spike3: 40 neurons fire in {spk.mean():.1%} of 16 time steps; {silent} of them never"
+    assert (
+        title(figure)
+        == f"spike3: 40 neurons fire in {spk.mean():.1%} of 16 time steps; {silent} of them never"
+    )
 
 
 def test_the_traces_are_membranes_before_reset_with_filled_markers_where_they_reach_the_threshold():
@@ -288,13 +362,23 @@ def test_the_traces_are_membranes_before_reset_with_filled_markers_where_they_re
     traces = [t for t in figure.data if t.name and t.name.startswith("neuron")]
     traced = [int(t.name.split()[1].rstrip(",")) for t in traces]
     rates = spk.mean(0)
-    assert rates[traced[0]] == rates.max() and rates[traced[2]] == rates[rates > 0].min() and len(set(traced)) == 3
+    assert (
+        rates[traced[0]] == rates.max()
+        and rates[traced[2]] == rates[rates > 0].min()
+        and len(set(traced)) == 3
+    )
     for neuron, drawn in zip(traced, traces, strict=True):
         np.testing.assert_array_equal(drawn.y, mem[:, neuron])
-        np.testing.assert_array_equal([not symbol.endswith("-open") for symbol in drawn.marker.symbol], spk[:, neuron])
-        level = next(t for t in figure.data if t.name == f"threshold {theta[neuron]:.3g} of neuron {neuron}")
+        np.testing.assert_array_equal(
+            [not symbol.endswith("-open") for symbol in drawn.marker.symbol], spk[:, neuron]
+        )
+        level = next(
+            t for t in figure.data if t.name == f"threshold {theta[neuron]:.3g} of neuron {neuron}"
+        )
         assert set(level.y) == {theta[neuron]} and level.line.dash == "dash"
-        assert neuron in np.asarray(figure.data[0].customdata)  # a traced neuron is never thinned away
+        assert neuron in np.asarray(
+            figure.data[0].customdata
+        )  # a traced neuron is never thinned away
     assert "of 300 neurons drawn" in figure.layout.title.subtitle.text
 
 
@@ -308,7 +392,9 @@ def test_a_silent_layer_shows_the_neurons_that_come_closest():
 def test_the_image_beside_the_raster_keeps_its_pixels():
     x = np.random.default_rng(0).integers(0, 256, (3, 8, 8), dtype=np.uint8)
     figure = plots.raster(*layer(), 1.0, image=x)
-    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(figure.layout.images[0].source.split(",")[1]))))
+    shown = np.asarray(
+        Image.open(io.BytesIO(base64.b64decode(figure.layout.images[0].source.split(",")[1])))
+    )
     np.testing.assert_array_equal(shown[::24, ::24], x.transpose(1, 2, 0))
     assert figure.layout.xaxis.domain[1] < figure.layout.images[0].x
     with pytest.raises(ValueError, match="uint8"):
@@ -333,9 +419,13 @@ def every_figure() -> dict:
     return {
         "against_timesteps": plots.against_timesteps(table, reference=ANN),
         "accuracy_and_risk": plots.accuracy_and_risk(table, table),
-        "conversion_quality": plots.conversion_quality(table.assign(fit="refit", per=table["line"])),
+        "conversion_quality": plots.conversion_quality(
+            table.assign(fit="refit", per=table["line"])
+        ),
         "sites": plots.sites(conversion_report(16, tuple(f"spike{i}" for i in range(17)))),
-        "confidences": plots.confidences({f"T = {t}": (rng.random(25_000), rng.random(25_000)) for t in (1, 2, 3, 4, 8)}),
+        "confidences": plots.confidences(
+            {f"T = {t}": (rng.random(25_000), rng.random(25_000)) for t in (1, 2, 3, 4, 8)}
+        ),
         "heatmap": plots.heatmap(grid(), chosen=(0.01, 30)),
         "raster": plots.raster(spk, mem, 1.0, image=np.zeros((1, 28, 28), np.uint8)),
     }
@@ -343,12 +433,22 @@ def every_figure() -> dict:
 
 def test_figures_share_the_template_fit_their_page_say_a_sentence_and_stay_light():
     for name, figure in every_figure().items():
-        assert figure.layout.width is None and figure.layout.height and figure.layout.template == plots.TEMPLATE, name
+        assert (
+            figure.layout.width is None
+            and figure.layout.height
+            and figure.layout.template == plots.TEMPLATE
+        ), name
         assert len(title(figure).split()) > 4 and figure.layout.title.subtitle.text, name
         assert len(figure.to_json()) < 300_000, name
 
 
 def test_a_title_of_two_lines_asks_for_the_room_it_needs():
-    short, long = (plots.against_timesteps(against_t(), y_title=title) for title in ("AUC", "AUC " * 12))
+    short, long = (
+        plots.against_timesteps(against_t(), y_title=title) for title in ("AUC", "AUC " * 12)
+    )
     assert short.layout.margin.t is None and "<br>" in long.layout.title.text
-    assert long.layout.margin.t - plots.TEMPLATE.layout.margin.t == long.layout.height - short.layout.height > 0
+    assert (
+        long.layout.margin.t - plots.TEMPLATE.layout.margin.t
+        == long.layout.height - short.layout.height
+        > 0
+    )

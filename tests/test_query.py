@@ -44,7 +44,9 @@ def test_no_dropout_is_the_plain_query(pool, images):
 
 
 @pytest.mark.parametrize("options", [{"input_dropout": 0.1}, {"augment": True}])
-def test_answers_do_not_depend_on_the_batch_size_and_smaller_queries_are_prefixes(pool, images, options):
+def test_answers_do_not_depend_on_the_batch_size_and_smaller_queries_are_prefixes(
+    pool, images, options
+):
     four = ask(pool, images, queries=4, batch=256, **options)
     two = ask(pool, images, queries=2, batch=5000, **options)
     np.testing.assert_allclose(four.margin[:, :2], two.margin, rtol=1e-11, atol=1e-11)
@@ -68,7 +70,9 @@ def test_all_models_see_the_same_masks(images, tmp_path):
 
 
 def test_the_first_augmented_query_is_the_plain_image(pool, images):
-    assert np.array_equal(ask(pool, images, queries=3, augment=True).margin[:, 0], ask(pool, images).margin[:, 0])
+    assert np.array_equal(
+        ask(pool, images, queries=3, augment=True).margin[:, 0], ask(pool, images).margin[:, 0]
+    )
 
 
 def test_dropping_and_masking_need_no_trained_noise_but_queries_need_a_source(pool, images):
@@ -82,7 +86,9 @@ def test_noise_of_dropout_layers_is_fresh_seeded_and_can_be_switched_off(images,
     pool = train(RECIPE, images, tmp_path, model="toys:dropout_mlp", model_args={})
     on = ask(pool, images, queries=3, noise=True)
     assert on.draws == "noise" and (on.margin.std(1) > 0).all()
-    assert np.array_equal(on.margin[:, :2], ask(pool, images, queries=2, noise=True, force=True, batch=256).margin)
+    assert np.array_equal(
+        on.margin[:, :2], ask(pool, images, queries=2, noise=True, force=True, batch=256).margin
+    )
     assert not np.array_equal(on.margin, ask(pool, images, queries=3, noise=True, seed=1).margin)
     assert np.array_equal(ask(pool, images).margin, ask(pool, images, noise=False).margin)
 
@@ -125,7 +131,9 @@ def test_a_non_finite_model_is_named_with_its_sample(pool, images, tmp_path):
 
 def test_signals_are_cached_and_an_altered_cache_is_made_again(pool, images, capsys):
     first = ask(pool, images, seed=7, input_dropout=0.1, queries=2)
-    folder = next(f for f in store.folders(pool.folder.path.parent, "signals") if f.recipe["seed"] == 7)
+    folder = next(
+        f for f in store.folders(pool.folder.path.parent, "signals") if f.recipe["seed"] == 7
+    )
     path = folder.path / "margin.npy"
     stamp = path.stat().st_mtime_ns
     again = query.query(pool, images, seed=7, input_dropout=0.1, queries=2)
@@ -134,7 +142,9 @@ def test_signals_are_cached_and_an_altered_cache_is_made_again(pool, images, cap
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(store.Corrupt, match=r"margin\.npy"):
         store.load_signals(folder)
-    assert np.array_equal(ask(pool, images, seed=7, input_dropout=0.1, queries=2).margin, first.margin)
+    assert np.array_equal(
+        ask(pool, images, seed=7, input_dropout=0.1, queries=2).margin, first.margin
+    )
 
 
 def test_images_the_pool_never_saw_come_back_as_no_members(pool):
@@ -151,8 +161,12 @@ def test_signals_carry_the_pools_population_and_membership(images, tmp_path):
 def test_signals_of_other_weights_are_never_taken_for_these(images, tmp_path):
     pool = train(RECIPE, images, tmp_path, split="pairs")
     before = ask(pool, images)
-    assert not np.array_equal(ask(train(RECIPE, images, tmp_path, seed=1), images).margin, before.margin)
-    pool.folder.write_bytes("model_001.safetensors", pool.folder.read_bytes("model_000.safetensors"))
+    assert not np.array_equal(
+        ask(train(RECIPE, images, tmp_path, seed=1), images).margin, before.margin
+    )
+    pool.folder.write_bytes(
+        "model_001.safetensors", pool.folder.read_bytes("model_000.safetensors")
+    )
     assert np.array_equal(ask(pool, images).margin[1], before.margin[0])
 
 
@@ -173,7 +187,9 @@ def test_a_subset_of_models_gives_the_same_rows(pool, images):
     assert np.array_equal(ask(pool, images, models=[1]).margin[0], ask(pool, images).margin[1])
 
 
-def test_a_killed_query_goes_on_with_the_next_model_and_ends_bit_equal(images, tmp_path, monkeypatch):
+def test_a_killed_query_goes_on_with_the_next_model_and_ends_bit_equal(
+    images, tmp_path, monkeypatch
+):
     pool = train(RECIPE, images, tmp_path, num_models=4)
     options = {"queries": 3, "input_dropout": 0.1}
     whole = ask(pool, images, **options)
@@ -194,17 +210,26 @@ def test_a_killed_query_goes_on_with_the_next_model_and_ends_bit_equal(images, t
     assert asked == [0, 1] and not store.has_signals(folder)
     monkeypatch.setattr(query, "_answers", lambda *rest: asked.append(rest[2]) or answers(*rest))
     again = ask(pool, images, **options)
-    assert asked == [0, 1, 2, 3] and store.has_signals(folder) and not list(folder.path.glob(".answers-*"))
+    assert (
+        asked == [0, 1, 2, 3]
+        and store.has_signals(folder)
+        and not list(folder.path.glob(".answers-*"))
+    )
     for name in PER_MODEL:
         assert np.array_equal(getattr(again, name), getattr(whole, name)), name
     assert again.info == whole.info
 
 
-def test_a_query_that_is_refused_after_some_answers_leaves_no_result_and_takes_none_away(images, tmp_path):
+def test_a_query_that_is_refused_after_some_answers_leaves_no_result_and_takes_none_away(
+    images, tmp_path
+):
     pool = train(RECIPE, images, tmp_path)
     good = ask(pool, images)
     (folder,) = store.folders(tmp_path, "signals")
-    state = {name: value * float("nan") if name.endswith("bias") else value for name, value in pool.state(1).items()}
+    state = {
+        name: value * float("nan") if name.endswith("bias") else value
+        for name, value in pool.state(1).items()
+    }
     before = pool.folder.read_bytes("model_001.safetensors")
     pool.folder.write_bytes("model_001.safetensors", safetensors.torch.save(state))
     with pytest.raises(ValueError, match="model 1 gives a non-finite output"):
@@ -219,7 +244,9 @@ def test_answers_cannot_be_written_over(pool, images):
         ask(pool, images).margin[0] = 0
 
 
-def test_where_memory_runs_out_smaller_batches_are_asked_and_the_answers_stay(pool, images, monkeypatch):
+def test_where_memory_runs_out_smaller_batches_are_asked_and_the_answers_stay(
+    pool, images, monkeypatch
+):
     whole, forward, sizes = ask(pool, images, queries=2, input_dropout=0.1), query._forward, []
 
     def short(module, dtype, x, **options):
@@ -232,7 +259,13 @@ def test_where_memory_runs_out_smaller_batches_are_asked_and_the_answers_stay(po
     halved = ask(pool, images, queries=2, input_dropout=0.1, batch=1024, force=True)
     assert {600, 512, 256} <= set(sizes)
     np.testing.assert_allclose(halved.margin, whole.margin, rtol=1e-11, atol=1e-11)
-    monkeypatch.setattr(query, "_forward", lambda *args, **_: forward(*args) if len(args[2]) <= 64 else torch.empty(2**60))
-    with pytest.raises(ValueError, match=r"batch=256 images at a time do not fit into memory \(.*allocate") as caught:
+    monkeypatch.setattr(
+        query,
+        "_forward",
+        lambda *args, **_: forward(*args) if len(args[2]) <= 64 else torch.empty(2**60),
+    )
+    with pytest.raises(
+        ValueError, match=r"batch=256 images at a time do not fit into memory \(.*allocate"
+    ) as caught:
         ask(pool, images, queries=2, input_dropout=0.1, seed=1)
     assert "\n" not in str(caught.value)

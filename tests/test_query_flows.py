@@ -12,7 +12,9 @@ from mia_nb.training.work import weights_name
 from mia_nb.types import Recipe, Signals
 
 TINY = {"width": 4, "steps": 2}
-ODE = Recipe(model="odenet", model_args=TINY, num_models=4, population=60, epochs=1, batch=64, lr=0.05)
+ODE = Recipe(
+    model="odenet", model_args=TINY, num_models=4, population=60, epochs=1, batch=64, lr=0.05
+)
 SDE = ODE.replace(model="sdenet", model_args={**TINY, "k": 0.3}, epochs=3, snapshots=[1, 2])
 
 
@@ -38,7 +40,13 @@ def noisy(pool, images):
 
 def train(recipe, images, root, **change):
     return training.train_pool(
-        recipe.replace(**change), images, root=root, progress=False, workers=1, strategy="plain", device="cpu"
+        recipe.replace(**change),
+        images,
+        root=root,
+        progress=False,
+        workers=1,
+        strategy="plain",
+        device="cpu",
     )
 
 
@@ -50,8 +58,13 @@ def margins(module, images, generators=None, block=256):
     """(N,) by hand, block after block, each with its generator; without noise where there is none."""
     x = data.normalise(images.x, images.mean, images.std)
     with torch.no_grad():
-        parts = [module(part, *([generators(b)] if generators else [])) for b, part in enumerate(x.split(block))]
-    return Signals.from_logits(torch.cat(parts).double().numpy()[None], images.y.numpy()).margin[0, 0]
+        parts = [
+            module(part, *([generators(b)] if generators else []))
+            for b, part in enumerate(x.split(block))
+        ]
+    return Signals.from_logits(torch.cat(parts).double().numpy()[None], images.y.numpy()).margin[
+        0, 0
+    ]
 
 
 def overwrite(pool, model, change):
@@ -61,29 +74,41 @@ def overwrite(pool, model, change):
 
 def test_an_sde_is_asked_with_its_noise_as_built_and_without_it_only_when_told(pool, images):
     as_built, quiet = ask(pool, images), ask(pool, images, noise=False)
-    assert (as_built.draws, quiet.draws) == ("noise", "plain") and as_built.margin.shape == quiet.margin.shape == (4, 1, 600)
+    assert (as_built.draws, quiet.draws) == (
+        "noise",
+        "plain",
+    ) and as_built.margin.shape == quiet.margin.shape == (4, 1, 600)
     assert np.array_equal(as_built.margin, ask(pool, images, noise=True).margin)
     assert np.array_equal(quiet.margin, ask(pool, images, noise=False, seed=5, force=True).margin)
-    np.testing.assert_allclose(quiet.margin[2, 0], margins(set_noise(pool.model(2), False), images), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        quiet.margin[2, 0], margins(set_noise(pool.model(2), False), images), rtol=1e-4, atol=1e-4
+    )
     assert np.abs(as_built.margin - quiet.margin).mean() > 0.05
     assert as_built.info["noise"] is True and quiet.info["noise"] is False
 
 
 def test_a_network_built_without_noise_at_inference_has_it_only_when_told(images, root):
     quiet = train(SDE, images, root, model_args={**SDE.model_args, "noise_eval": False}, epochs=1)
-    assert ask(quiet, images).draws == "plain" and ask(quiet, images, noise=True, queries=2).draws == "noise"
+    assert (
+        ask(quiet, images).draws == "plain"
+        and ask(quiet, images, noise=True, queries=2).draws == "noise"
+    )
     assert np.array_equal(ask(quiet, images).margin, ask(quiet, images, noise=False).margin)
     with pytest.raises(ValueError, match="use queries=1"):
         ask(quiet, images, queries=2)
 
 
-def test_every_query_is_the_forward_under_the_seed_of_its_model_query_and_block(pool, noisy, images):
+def test_every_query_is_the_forward_under_the_seed_of_its_model_query_and_block(
+    pool, noisy, images
+):
     for m, q in ((0, 0), (3, 2)):
 
         def generator(block, m=m, q=q):
             return torch.Generator().manual_seed(training.mix(0, m, q, block, "noise"))
 
-        np.testing.assert_allclose(noisy.margin[m, q], margins(pool.model(m), images, generator), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            noisy.margin[m, q], margins(pool.model(m), images, generator), rtol=1e-4, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("side_by_side", [1, 2])
@@ -92,15 +117,29 @@ def test_no_bit_of_a_noisy_answer_depends_on_batch_companions_workers_or_number_
 ):
     monkeypatch.setattr(query, "cores", lambda: side_by_side)
     for options in ({"batch": 256}, {"batch": 512}, {"batch": 5000}):
-        assert np.array_equal(ask(pool, images, queries=4, force=True, **options).margin, noisy.margin)
-    assert np.array_equal(ask(pool, images, queries=4, models=[2], force=True).margin[0], noisy.margin[2])
-    assert np.array_equal(ask(pool, images, queries=4, models=[3, 1], force=True).margin, noisy.margin[[3, 1]])
-    assert np.array_equal(ask(pool, images, queries=16, models=[1], force=True).margin[0, :4], noisy.margin[1])
+        assert np.array_equal(
+            ask(pool, images, queries=4, force=True, **options).margin, noisy.margin
+        )
+    assert np.array_equal(
+        ask(pool, images, queries=4, models=[2], force=True).margin[0], noisy.margin[2]
+    )
+    assert np.array_equal(
+        ask(pool, images, queries=4, models=[3, 1], force=True).margin, noisy.margin[[3, 1]]
+    )
+    assert np.array_equal(
+        ask(pool, images, queries=16, models=[1], force=True).margin[0, :4], noisy.margin[1]
+    )
 
 
-def test_blocks_of_tiny_images_are_asked_together_and_draw_as_if_alone(pool, noisy, images, monkeypatch):
+def test_blocks_of_tiny_images_are_asked_together_and_draw_as_if_alone(
+    pool, noisy, images, monkeypatch
+):
     sizes, forward = [], query._forward
-    monkeypatch.setattr(query, "_forward", lambda m, dtype, x, **how: sizes.append(len(x)) or forward(m, dtype, x, **how))
+    monkeypatch.setattr(
+        query,
+        "_forward",
+        lambda m, dtype, x, **how: sizes.append(len(x)) or forward(m, dtype, x, **how),
+    )
     together = ask(pool, images, queries=2, models=[1], force=True).margin
     assert sizes.count(600) == 2 and max(sizes) == 600
     monkeypatch.setattr(query, "VALUES", 1)
@@ -112,18 +151,31 @@ def test_blocks_of_tiny_images_are_asked_together_and_draw_as_if_alone(pool, noi
     with solvers.Draws(generators, [256, 256, 88]):
         drawn = torch.randn_like(h)
     for seed, part in zip((1, 2, 3), drawn.split(256), strict=True):
-        assert torch.equal(part, torch.randn(part.shape, generator=torch.Generator().manual_seed(seed)))
+        assert torch.equal(
+            part, torch.randn(part.shape, generator=torch.Generator().manual_seed(seed))
+        )
 
 
-def test_noise_of_a_library_s_solver_is_one_path_a_block_and_does_not_depend_on_the_batch(images, root):
+def test_noise_of_a_library_s_solver_is_one_path_a_block_and_does_not_depend_on_the_batch(
+    images, root
+):
     pytest.importorskip("torchsde")
-    milstein = train(SDE, images, root, model_args={**SDE.model_args, "method": "milstein"}, epochs=1, snapshots=[])
+    milstein = train(
+        SDE,
+        images,
+        root,
+        model_args={**SDE.model_args, "method": "milstein"},
+        epochs=1,
+        snapshots=[],
+    )
 
     def generator(block):
         return torch.Generator().manual_seed(training.mix(0, 1, 0, block, "noise"))
 
     margin = ask(milstein, images, models=[1]).margin[0, 0]
-    np.testing.assert_allclose(margin, margins(milstein.model(1), images, generator), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        margin, margins(milstein.model(1), images, generator), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_asking_with_noise_leaves_the_global_generator_as_found(pool, images, monkeypatch):
@@ -139,11 +191,17 @@ def test_queries_models_blocks_and_seeds_have_noise_of_their_own(pool, noisy, im
     assert not np.array_equal(noisy.margin, ask(pool, images, queries=4, seed=1).margin)
     twins = train(SDE, images, pool.folder.path.parent.parent / "twins")
     overwrite(twins, 1, lambda name, tensor: twins.state(0)[name])
-    twice = images._replace(x=images.x[:256].repeat(2, 1, 1, 1), y=images.y[:256].repeat(2), digest="twice")
+    twice = images._replace(
+        x=images.x[:256].repeat(2, 1, 1, 1), y=images.y[:256].repeat(2), digest="twice"
+    )
     answers, quiet = ask(twins, twice, models=[0, 1]), ask(twins, twice, models=[0, 1], noise=False)
     assert np.array_equal(quiet.margin[0], quiet.margin[1])
-    assert not np.isclose(answers.margin[0], answers.margin[1]).any()  # the same weights, the same images
-    assert not np.isclose(answers.margin[0, 0, :256], answers.margin[0, 0, 256:]).any()  # the same images, another block
+    assert not np.isclose(
+        answers.margin[0], answers.margin[1]
+    ).any()  # the same weights, the same images
+    assert not np.isclose(
+        answers.margin[0, 0, :256], answers.margin[0, 0, 256:]
+    ).any()  # the same images, another block
 
 
 def test_the_mean_of_four_queries_has_a_quarter_of_the_variance_of_one(pool, images):
@@ -164,7 +222,9 @@ def test_noise_that_an_equation_does_not_have_is_refused_in_one_line(images, roo
 
 def test_an_sdes_noise_goes_along_with_input_dropout_and_augmentation(pool, images):
     for option, draws in (({"input_dropout": 0.1}, "dropout"), ({"augment": True}, "augment")):
-        noisy, quiet = (ask(pool, images, queries=3, noise=noise, **option) for noise in (None, False))
+        noisy, quiet = (
+            ask(pool, images, queries=3, noise=noise, **option) for noise in (None, False)
+        )
         assert noisy.draws == quiet.draws == draws
         assert (noisy.info["noise"], quiet.info["noise"]) == (True, False)
         assert (noisy.margin != quiet.margin).mean() > 0.99
@@ -172,12 +232,16 @@ def test_an_sdes_noise_goes_along_with_input_dropout_and_augmentation(pool, imag
         ask(pool, images, queries=3, input_dropout=0.1, augment=True)
 
 
-def test_dropout_layers_draw_from_the_global_generator_block_by_block_as_before(images, root, monkeypatch):
+def test_dropout_layers_draw_from_the_global_generator_block_by_block_as_before(
+    images, root, monkeypatch
+):
     monkeypatch.setattr(query, "cores", lambda: 2)
     dropout = train(ODE, images, root, model="toys:dropout_mlp", model_args={}, epochs=3)
     signals, quiet = ask(dropout, images, noise=True, queries=2), ask(dropout, images)
     assert (signals.draws, quiet.draws) == ("noise", "plain")
-    np.testing.assert_allclose(quiet.margin[1, 0], margins(dropout.model(1), images), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        quiet.margin[1, 0], margins(dropout.model(1), images), rtol=1e-4, atol=1e-4
+    )
     module = dropout.model(3).train()
     with torch.random.fork_rng(devices=[]):
         for q in (0, 1):
@@ -187,22 +251,32 @@ def test_dropout_layers_draw_from_the_global_generator_block_by_block_as_before(
                     torch.manual_seed(training.mix(0, 3, q, block, "noise"))
                     return module(x)
 
-            np.testing.assert_allclose(signals.margin[3, q], margins(Seeded(), images, lambda b: b), rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(
+                signals.margin[3, q], margins(Seeded(), images, lambda b: b), rtol=1e-4, atol=1e-4
+            )
 
 
 def test_dropout_beside_an_sde_block_is_asked_with_both_and_with_neither(images, root):
     both = train(ODE, images, root, model="toys_flow:dropout_and_flow", model_args={}, epochs=3)
     on = ask(both, images, noise=True, queries=2)
-    assert np.array_equal(on.margin, ask(both, images, noise=True, queries=2, batch=256, force=True).margin)
+    assert np.array_equal(
+        on.margin, ask(both, images, noise=True, queries=2, batch=256, force=True).margin
+    )
     module = set_noise(both.model(0), False)
-    np.testing.assert_allclose(ask(both, images, noise=False).margin[0, 0], margins(module, images), rtol=1e-4, atol=1e-4)
-    with pytest.raises(ValueError, match="answers the same question differently: declare it with noise=True"):
+    np.testing.assert_allclose(
+        ask(both, images, noise=False).margin[0, 0], margins(module, images), rtol=1e-4, atol=1e-4
+    )
+    with pytest.raises(
+        ValueError, match="answers the same question differently: declare it with noise=True"
+    ):
         ask(both, images)
 
 
 def test_a_model_that_ignores_its_seed_is_caught(images, root):
     frozen = train(ODE, images, root, model="toys_flow:frozen", model_args={})
-    with pytest.raises(ValueError, match="model 0 answers every query alike although noise=True") as caught:
+    with pytest.raises(
+        ValueError, match="model 0 answers every query alike although noise=True"
+    ) as caught:
         ask(frozen, images, noise=True, queries=2)
     assert "\n" not in str(caught.value)
 
@@ -214,12 +288,16 @@ def test_a_limit_asks_a_fixed_random_choice_that_keeps_masks_and_population(pool
     near = np.abs(some.margin[:, 0, :, None] - whole.margin[:, 0, None, :]).max(0)
     chosen = near.argmin(1)
     assert near.min(1).max() < 1e-3 and len(set(chosen)) == 160 and (np.diff(chosen) > 0).all()
-    assert np.array_equal(some.member, pool.member[:, chosen]) and np.array_equal(some.labels, images.y.numpy()[chosen])
+    assert np.array_equal(some.member, pool.member[:, chosen]) and np.array_equal(
+        some.labels, images.y.numpy()[chosen]
+    )
     assert np.array_equal(some.population, pool.population[chosen])
     audited = chosen[~pool.population[chosen]]
     share = some.member[:, ~some.population].mean(1)
     assert np.abs(share - 0.5).max() < 0.2 and share[0] + share[1] == 1  # pairs stay complementary
-    assert audited.max() > 500 and not np.array_equal(audited, np.flatnonzero(~pool.population)[:100])
+    assert audited.max() > 500 and not np.array_equal(
+        audited, np.flatnonzero(~pool.population)[:100]
+    )
     assert np.array_equal(ask(pool, images, limit=100, models=[2]).labels, some.labels)
     assert np.array_equal(ask(pool, images, limit=30, noise=False).population.sum(), 30)
 
@@ -227,19 +305,28 @@ def test_a_limit_asks_a_fixed_random_choice_that_keeps_masks_and_population(pool
 def test_limits_that_leave_nothing_to_ask_are_refused_and_large_ones_ask_all(pool, images):
     before = len(store.folders(pool.folder.path.parent, "signals"))
     for limit in (0, -3):
-        with pytest.raises(ValueError, match=f"limit={limit}: wanted a whole number from 1 up") as caught:
+        with pytest.raises(
+            ValueError, match=f"limit={limit}: wanted a whole number from 1 up"
+        ) as caught:
             ask(pool, images, limit=limit)
         assert "\n" not in str(caught.value)
     assert len(store.folders(pool.folder.path.parent, "signals")) == before
-    assert np.array_equal(ask(pool, images, limit=10**6, queries=4).margin, ask(pool, images, queries=4).margin)
+    assert np.array_equal(
+        ask(pool, images, limit=10**6, queries=4).margin, ask(pool, images, queries=4).margin
+    )
 
 
 @pytest.mark.parametrize("noise", [None, False])
 def test_a_state_that_blew_up_is_named_with_its_model_and_block(noise, images, root):
     broken = train(SDE, images, root / f"broken-{noise}", epochs=1, snapshots=[])
-    overwrite(broken, 1, lambda name, tensor: tensor * 1e30 if name.startswith("groups.1.0.drift") else tensor)
+    overwrite(
+        broken,
+        1,
+        lambda name, tensor: tensor * 1e30 if name.startswith("groups.1.0.drift") else tensor,
+    )
     with pytest.raises(
-        ValueError, match=r"model 1: the state of groups\.1\.0 blew up \(euler, 2 steps, T=1, k=0\.3\): take"
+        ValueError,
+        match=r"model 1: the state of groups\.1\.0 blew up \(euler, 2 steps, T=1, k=0\.3\): take",
     ) as caught:
         ask(broken, images, noise=noise)
     assert "\n" not in str(caught.value) and not store.folders(root / f"broken-{noise}", "signals")
@@ -251,7 +338,15 @@ def test_signals_say_which_equation_answered_and_are_the_same_from_the_cache(poo
     info = ask(pool, images).info
     assert info == fresh.info and info["model"] == "sdenet" and info["pool"] == pool.key
     assert info["family"] == "sdenet sigma=0.424 (noise sd 0.424)"  # .3 sqrt 2
-    expected = {"method": "euler", "steps": 2, "T": 1.0, "k": 0.3, "blocks": 1, "layout": "16-32-64", "order": 1}
+    expected = {
+        "method": "euler",
+        "steps": 2,
+        "T": 1.0,
+        "k": 0.3,
+        "blocks": 1,
+        "layout": "16-32-64",
+        "order": 1,
+    }
     assert {name: info["flow"][name] for name in expected} == expected
     assert info["flow"]["sigma"] == pytest.approx(0.3 * 2**0.5) == info["flow"]["noise_sd"]
     two = train(ODE, images, root, model_args={**TINY, "blocks": 2})
@@ -270,7 +365,9 @@ def test_every_kept_epoch_has_signals_of_its_own_and_the_last_has_the_pools(pool
     name, other = weights_name(1, 1), pool.folder.read_bytes(weights_name(1, 2))
     own = pool.folder.read_bytes(name)
     pool.folder.write_bytes(name, other)
-    assert np.array_equal(ask(pool.at(1), images, noise=False).margin[1], signals[2].margin[1])  # by weights, not by number
+    assert np.array_equal(
+        ask(pool.at(1), images, noise=False).margin[1], signals[2].margin[1]
+    )  # by weights, not by number
     pool.folder.write_bytes(name, own)
     before = len(store.folders(pool.folder.path.parent, "signals"))
     assert np.array_equal(ask(pool, images, noise=False).margin, signals[3].margin)
@@ -283,9 +380,14 @@ def test_a_replaced_network_is_asked_with_the_noise_of_its_new_block(images, roo
     options = {"progress": False, "workers": 1, "strategy": "plain"}
     changed = training.replace_pool(start, recipe, images, block={"steps": 2, "k": 0.5}, **options)
     on, off = ask(changed, images, queries=2), ask(changed, images, noise=False)
-    assert (on.draws, off.draws) == ("noise", "plain") and (on.margin[:, 0] != on.margin[:, 1]).mean() > 0.99
+    assert (on.draws, off.draws) == ("noise", "plain") and (
+        on.margin[:, 0] != on.margin[:, 1]
+    ).mean() > 0.99
     assert on.info["family"] == "resnet14 with its last group replaced sigma=0.707 (noise sd 0.707)"
-    assert on.info["flow"]["layout"] == "last" and models.architecture("replaced", changed.recipe.model_args) == "resnet14"
+    assert (
+        on.info["flow"]["layout"] == "last"
+        and models.architecture("replaced", changed.recipe.model_args) == "resnet14"
+    )
     assert np.array_equal(on.member, start.member)
 
 

@@ -37,19 +37,29 @@ def spoil(path):
     path.write_bytes(path.read_bytes()[:-3] + b"xyz")
 
 
-def test_whoever_cleans_while_a_query_runs_leaves_its_files_alone(pool, images, tmp_path, monkeypatch):
+def test_whoever_cleans_while_a_query_runs_leaves_its_files_alone(
+    pool, images, tmp_path, monkeypatch
+):
     said, kept_answers = [], store.kept_answers
 
     def clean(folder, model):
-        if model == 2 and kept_answers(folder, 2) and list(folder.path.glob(".tmp-*")):  # they are being joined
+        if (
+            model == 2 and kept_answers(folder, 2) and list(folder.path.glob(".tmp-*"))
+        ):  # they are being joined
             said.append(stored.status(folder))
             for everything in (False, True):
-                said.extend(stored.clean(tmp_path, None, everything=everything, older_than=None, yes=True))
+                said.extend(
+                    stored.clean(tmp_path, None, everything=everything, older_than=None, yes=True)
+                )
         return kept_answers(folder, model)
 
     monkeypatch.setattr(store, "kept_answers", clean)
     signals = query.query(pool, images, **OPTIONS)
-    assert said[0] == "running" and len(said) == 5 and all("in use, left alone" in line for line in said[1:])
+    assert (
+        said[0] == "running"
+        and len(said) == 5
+        and all("in use, left alone" in line for line in said[1:])
+    )
     (folder,) = store.folders(tmp_path, "signals")
     assert signals.shape == (4, 2, 50) and stored.status(folder) == "done" and not folder.verify()
 
@@ -67,7 +77,9 @@ def test_what_was_damaged_and_cleaned_is_asked_about_anew(pool, images, tmp_path
         with pytest.raises(store.Corrupt, match=name):
             _ = widgets.Source("x", folder=folder, pool=pool.folder, info={}).samples
     again = query.query(pool, images, **OPTIONS)
-    assert asked == [0, 1, 2, 3] * 2 and stored.status(folder) == "done" and again.info == first.info
+    assert (
+        asked == [0, 1, 2, 3] * 2 and stored.status(folder) == "done" and again.info == first.info
+    )
     assert all(np.array_equal(getattr(again, field), getattr(first, field)) for field in PER_MODEL)
     assert np.array_equal(widgets.sources(tmp_path)[0].samples, numbers)
 
@@ -113,6 +125,8 @@ def test_answers_of_a_stopped_repetition_are_cleaned_and_those_of_an_unfinished_
         (folder,) = store.folders(tmp_path, "signals")
         assert stored.status(folder) == ("done" if finished else "partial")
         told = list(stored._tidy(folder))
-        assert len(list(folder.path.glob(".answers-*"))) == (0 if finished else 2) and len(told) == (2 if finished else 0)
+        assert len(list(folder.path.glob(".answers-*"))) == (0 if finished else 2) and len(
+            told
+        ) == (2 if finished else 0)
         monkeypatch.setattr(query, "_answers", answers)
         query.query(pool, images, **OPTIONS)

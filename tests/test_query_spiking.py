@@ -8,7 +8,9 @@ from mia_nb.models import snn
 from mia_nb.types import Recipe, Signals
 
 ARGS = {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 3, "theta": 0.3}
-DIRECT = Recipe(model="snn", model_args=ARGS, num_models=2, epochs=4, batch=16, lr=0.05, dtype="float64")
+DIRECT = Recipe(
+    model="snn", model_args=ARGS, num_models=2, epochs=4, batch=16, lr=0.05, dtype="float64"
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,9 @@ def pool(images, root):
 
 def train(images, root, **args):
     recipe = Recipe(**{**DIRECT.to_json(), "model_args": {**ARGS, **args}})
-    return training.train_pool(recipe, images, root=root, progress=False, workers=1, strategy="plain")
+    return training.train_pool(
+        recipe, images, root=root, progress=False, workers=1, strategy="plain"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,33 +65,46 @@ def test_each_time_step_is_the_mean_of_the_logits_so_far_or_the_step_alone(pool,
     so_far = np.cumsum(logits, 1) / np.arange(1, 4)[:, None, None]
     for per_step, expected in ((True, so_far), ("cumulative", so_far), ("instant", logits)):
         margin = Signals.from_logits(expected, images.y.numpy()).margin
-        np.testing.assert_allclose(ask(pool, images, per_step=per_step).margin, margin, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(
+            ask(pool, images, per_step=per_step).margin, margin, rtol=1e-11, atol=1e-11
+        )
 
 
 def test_one_time_step_is_the_plain_query(images, root):
     pool = train(images, root, timesteps=1)
     assert np.array_equal(ask(pool, images, per_step=True).margin, ask(pool, images).margin)
-    dropped = [ask(pool, images, input_dropout=0.2, queries=2, mask_scope=scope).margin for scope in ("query", "step")]
+    dropped = [
+        ask(pool, images, input_dropout=0.2, queries=2, mask_scope=scope).margin
+        for scope in ("query", "step")
+    ]
     np.testing.assert_allclose(*dropped, rtol=1e-12, atol=1e-12)
 
 
 def test_masks_per_step_differ_from_masks_per_query_and_equal_events_masked_by_hand(pool, images):
     options = {"input_dropout": 0.2, "queries": 2}
     once, step = (ask(pool, images, mask_scope=scope, **options) for scope in ("query", "step"))
-    assert not np.allclose(once.margin, step.margin) and step.draws == "dropout" and step.info["mask_scope"] == "step"
+    assert (
+        not np.allclose(once.margin, step.margin)
+        and step.draws == "dropout"
+        and step.info["mask_scope"] == "step"
+    )
     x = data.normalise(images.x, images.mean, images.std, torch.float64)
     masks = query._masks(x, 0.2, [256, 44], [(0, 1, 0), (0, 1, 1)], 3)
     assert masks.shape == (3, *x.shape) and not torch.equal(masks[0], masks[1])
     with torch.no_grad():
         by_hand = pool.model(1)(x * masks).numpy()
-    np.testing.assert_allclose(step.margin[1, 1], Signals.from_logits(by_hand[None], images.y).margin[0, 0], rtol=1e-10)
+    np.testing.assert_allclose(
+        step.margin[1, 1], Signals.from_logits(by_hand[None], images.y).margin[0, 0], rtol=1e-10
+    )
 
 
 def test_without_dropout_masks_per_step_are_the_plain_query(pool, images):
     assert np.array_equal(ask(pool, images, mask_scope="step").margin, ask(pool, images).margin)
 
 
-@pytest.mark.parametrize("options", [{}, {"per_step": True}, {"input_dropout": 0.1, "queries": 2, "mask_scope": "step"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"per_step": True}, {"input_dropout": 0.1, "queries": 2, "mask_scope": "step"}]
+)
 def test_answers_depend_on_neither_batch_size_nor_repetition(pool, images, options):
     one, other = (ask(pool, images, batch=size, force=True, **options) for size in (256, 5000))
     np.testing.assert_allclose(one.margin, other.margin, rtol=1e-11, atol=1e-11)
@@ -96,10 +113,17 @@ def test_answers_depend_on_neither_batch_size_nor_repetition(pool, images, optio
 
 def test_scores_do_not_depend_on_the_order_of_the_images(pool, images):
     order = np.random.default_rng(0).permutation(len(images.y))
-    shuffled = data.from_arrays(images.x.numpy()[order], images.y.numpy()[order], classes=list(images.classes), name="shuffled")
+    shuffled = data.from_arrays(
+        images.x.numpy()[order],
+        images.y.numpy()[order],
+        classes=list(images.classes),
+        name="shuffled",
+    )
     shuffled = shuffled._replace(mean=images.mean, std=images.std)
     margins = ask(pool, shuffled).margin
-    np.testing.assert_allclose(margins, ask(pool, images).margin[:, :, order], rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(
+        margins, ask(pool, images).margin[:, :, order], rtol=1e-11, atol=1e-11
+    )
 
 
 def test_questions_about_time_steps_are_refused_where_they_mean_nothing(pool, plain, images, root):
@@ -124,13 +148,24 @@ def test_random_encodings_are_noise_that_must_be_declared(images, root):
             ask(pool, images, noise=noise)
     signals = ask(pool, images, noise=True, queries=3)
     assert signals.draws == "noise" and (signals.margin.std(1) > 0).mean() > 0.9
-    assert np.array_equal(ask(pool, images, noise=True, queries=2, force=True, batch=256).margin, signals.margin[:, :2])
+    assert np.array_equal(
+        ask(pool, images, noise=True, queries=2, force=True, batch=256).margin,
+        signals.margin[:, :2],
+    )
 
 
 def test_signals_name_the_network_its_steps_and_its_readout(pool, plain, images):
     info = ask(pool, images).info
-    assert (info["family"], info["base"], info["timesteps"], info["readout"]) == ("snn tinycnn T=3", "tinycnn", 3, "mean")
-    assert ask(plain, images).info["family"] == "tinycnn" and "timesteps" not in ask(plain, images).info
+    assert (info["family"], info["base"], info["timesteps"], info["readout"]) == (
+        "snn tinycnn T=3",
+        "tinycnn",
+        3,
+        "mean",
+    )
+    assert (
+        ask(plain, images).info["family"] == "tinycnn"
+        and "timesteps" not in ask(plain, images).info
+    )
 
 
 def test_a_network_that_never_spikes_is_refused_with_the_place(images, tmp_path):
@@ -145,11 +180,20 @@ def test_a_network_that_never_spikes_is_refused_with_the_place(images, tmp_path)
 
 def test_firing_rates_are_those_of_every_model_on_the_first_audited_images(images, tmp_path, plain):
     recipe = Recipe(**{**DIRECT.to_json(), "population": 100})
-    pool = training.train_pool(recipe, images, root=tmp_path, progress=False, workers=1, strategy="plain")
+    pool = training.train_pool(
+        recipe, images, root=tmp_path, progress=False, workers=1, strategy="plain"
+    )
     table = query.firing_rates(pool, images, limit=50, batch=20)
-    assert list(table.columns) == ["model", "site", "rate", "silent", "always"] and len(table) == 2 * 3
-    x = data.normalise(images.x[np.flatnonzero(~pool.population)[:50]], images.mean, images.std, torch.float64)
+    assert (
+        list(table.columns) == ["model", "site", "rate", "silent", "always"] and len(table) == 2 * 3
+    )
+    x = data.normalise(
+        images.x[np.flatnonzero(~pool.population)[:50]], images.mean, images.std, torch.float64
+    )
     expected = snn.firing_rates(pool.model(1), [x])
-    np.testing.assert_allclose(table[table["model"] == 1][["rate", "silent", "always"]], expected[["rate", "silent", "always"]])
+    np.testing.assert_allclose(
+        table[table["model"] == 1][["rate", "silent", "always"]],
+        expected[["rate", "silent", "always"]],
+    )
     with pytest.raises(ValueError, match="tinycnn is none"):
         query.firing_rates(plain, images)

@@ -19,7 +19,9 @@ def test_the_readmes_audit_of_an_own_model_runs_as_printed(tmp_path, monkeypatch
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / f"{n:03d}.png")
     monkeypatch.chdir(tmp_path)
-    code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "my_model" in block)
+    code = next(
+        block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "my_model" in block
+    )
     code = (
         code.replace("path/to/images", "images")
         .replace("my_package.networks:my_model", "toys:mlp")
@@ -41,7 +43,11 @@ def test_the_readmes_audits_in_one_line_fit_the_notebook_and_the_model(line, tmp
     Path("outputs.npz").touch()
     words = shlex.split(line.replace("my_package.networks:my_model", "toys:mlp"))
     args = cli._parser().parse_args(cli._join_parameters(words[1:]))
-    (step,) = notebooks.plan("07_audit_your_model", None, audit.parameters(args), notebooks.folders(None))
-    assert step.parameters["fail_if"] == args.fail_if and (step.parameters["dataset"] == "path/to/images" or args.logits)
+    (step,) = notebooks.plan(
+        "07_audit_your_model", None, audit.parameters(args), notebooks.folders(None)
+    )
+    assert step.parameters["fail_if"] == args.fail_if and (
+        step.parameters["dataset"] == "path/to/images" or args.logits
+    )
     if args.model:
         assert models.build(args.model, {}, in_channels=3, num_classes=3, size=32, seed=0)

@@ -47,7 +47,9 @@ def test_the_recipe_of_a_paper_is_that_of_its_preset(name):
     first = steps[0]["parameters"]
     assert {entry: first[entry] for entry in RECIPES[name]} == RECIPES[name]
     others = {"dataset", "model", "model_args", "num_models", "seed", "snapshots", "population"}
-    assert set(first) == set(RECIPES[name]) | (set(first) & others)  # nothing of its training is missing
+    assert set(first) == set(RECIPES[name]) | (
+        set(first) & others
+    )  # nothing of its training is missing
 
 
 def test_recipes_are_changes_that_training_accepts_and_fast_is_one_cycle_in_16_to_20_epochs_and_long_100_or_more():
@@ -59,10 +61,18 @@ def test_recipes_are_changes_that_training_accepts_and_fast_is_one_cycle_in_16_t
 
 def test_a_label_says_schedule_epochs_and_augmentation_and_what_is_unusual():
     assert label(Recipe(epochs=16, augment="crop+flip")) == "fast: one-cycle, 16 epochs, crop+flip"
-    assert label(Recipe(epochs=1, schedule="constant")) == "constant learning rate, 1 epoch, no augmentation"
+    assert (
+        label(Recipe(epochs=1, schedule="constant"))
+        == "constant learning rate, 1 epoch, no augmentation"
+    )
     adam = Recipe(optimizer="adam", lr=0.001, batch=64, dtype="bfloat16", defense="l2")
-    assert label(adam) == "one-cycle, 20 epochs, no augmentation, adam, lr 0.001, batch 64, bfloat16, l2, weight 1e-05"
-    assert label(Recipe(epochs=6, parent="ab" * 32)).endswith("6 epochs, no augmentation, from abababababab")
+    assert (
+        label(adam)
+        == "one-cycle, 20 epochs, no augmentation, adam, lr 0.001, batch 64, bfloat16, l2, weight 1e-05"
+    )
+    assert label(Recipe(epochs=6, parent="ab" * 32)).endswith(
+        "6 epochs, no augmentation, from abababababab"
+    )
     assert label(Recipe(epochs=0, parent="ab" * 32)) == "not trained further, from abababababab"
 
 
@@ -91,7 +101,11 @@ def test_labels_beside_each_other_leave_out_what_all_share_and_differ():
 def test_a_family_is_a_name_or_changes_or_changes_on_top_of_a_name():
     assert changes("fast") == RECIPES["fast"] and changes("fast") is not RECIPES["fast"]
     assert changes({"epochs": 40}) == {"epochs": 40}
-    assert changes({"recipe": "fast", "augment": "none", "epochs": 18}) == {**RECIPES["fast"], "augment": "none", "epochs": 18}
+    assert changes({"recipe": "fast", "augment": "none", "epochs": 18}) == {
+        **RECIPES["fast"],
+        "augment": "none",
+        "epochs": 18,
+    }
     with pytest.raises(ValueError, match="unknown recipe 'fats': did you mean 'fast'"):
         changes("fats")
     with pytest.raises(ValueError, match="wanted a name"):
@@ -103,7 +117,9 @@ def test_a_family_is_a_name_or_changes_or_changes_on_top_of_a_name():
 
 def test_exposure_is_the_mean_margin_inside_minus_that_outside():
     one = world(strengths(0), 1)
-    inside, outside = (np.where(mask, one.margin[:, 0], 0).sum(0) / 8 for mask in (one.member, ~one.member))
+    inside, outside = (
+        np.where(mask, one.margin[:, 0], 0).sum(0) / 8 for mask in (one.member, ~one.member)
+    )
     assert metrics.exposure(one).shape == (8, 1000)
     assert metrics.exposure(one).mean(0) == pytest.approx(inside - outside)
 
@@ -128,11 +144,17 @@ def test_recipes_that_expose_other_samples_have_a_ratio_of_zero_and_half_related
     rng, ratios = np.random.default_rng(0), []
     for seed in range(8):
         x, y = rng.normal(size=(2, 1000))
-        pools = {"a": world(x, seed), "b": world(y, 50 + seed), "c": world(x / 2 + np.sqrt(0.75) * y, 90 + seed)}
+        pools = {
+            "a": world(x, seed),
+            "b": world(y, 50 + seed),
+            "c": world(x / 2 + np.sqrt(0.75) * y, 90 + seed),
+        }
         ratios.append(metrics.agreement(pools)["ratio"])
     none, half, most = np.mean(ratios, axis=0)
     assert none == pytest.approx(0, abs=0.05)
-    assert half == pytest.approx(6 / np.pi * np.arcsin(0.25), abs=0.06)  # Spearman's of a correlation of one half
+    assert half == pytest.approx(
+        6 / np.pi * np.arcsin(0.25), abs=0.06
+    )  # Spearman's of a correlation of one half
     assert most == pytest.approx(6 / np.pi * np.arcsin(np.sqrt(0.75) / 2), abs=0.06)
 
 
@@ -140,7 +162,12 @@ def test_noise_that_recipes_share_model_by_model_is_no_agreement():
     """Same initial weights, same batches: row m of both pools errs alike, yet exposes nothing in common."""
     shared = np.random.default_rng(0).normal(size=MASK.shape)
     pools = {
-        name: signals(MASK, MASK * strengths(seed) + 2 * shared + 0.1 * np.random.default_rng(seed).normal(size=MASK.shape))
+        name: signals(
+            MASK,
+            MASK * strengths(seed)
+            + 2 * shared
+            + 0.1 * np.random.default_rng(seed).normal(size=MASK.shape),
+        )
         for seed, name in enumerate("ab")
     }
     naive = np.corrcoef(*(metrics.exposure(one).mean(0) for one in pools.values()))[0, 1]
@@ -153,17 +180,23 @@ def test_the_ranking_of_an_attack_agrees_with_itself_and_takes_no_reference_from
     member = paired_membership(16, 600, seed=1)
     pools = {name: world(true, seed, member=member, hardness=0) for seed, name in enumerate("ab")}
     row = metrics.agreement(pools, "attack_r", splits=4).iloc[0]
-    assert row["low"] < 1 < row["high"] and row["low"] > 0.3 and row["covers"] == "samples and pairs"
+    assert (
+        row["low"] < 1 < row["high"] and row["low"] > 0.3 and row["covers"] == "samples and pairs"
+    )
     few = {name: one.select(models=slice(0, 8)) for name, one in pools.items()}
     assert metrics.agreement(few, "attack_r").iloc[0]["covers"] == "samples"
     with pytest.raises(ValueError, match="3 pairs of models: two halves need 4"):
-        metrics.agreement({name: one.select(models=slice(0, 6)) for name, one in pools.items()}, "attack_r")
+        metrics.agreement(
+            {name: one.select(models=slice(0, 6)) for name, one in pools.items()}, "attack_r"
+        )
 
 
 def test_agreement_refuses_what_is_not_paired_or_not_shared():
     one = world(strengths(0), 0)
     with pytest.raises(ValueError, match="different membership"):
-        metrics.agreement({"a": one, "b": world(strengths(0), 1, member=paired_membership(16, 1000, seed=5))})
+        metrics.agreement(
+            {"a": one, "b": world(strengths(0), 1, member=paired_membership(16, 1000, seed=5))}
+        )
     with pytest.raises(ValueError, match="got 1 pool"):
         metrics.agreement({"a": one})
     coins = np.random.default_rng(0).random((6, 1000)) < 0.5
@@ -175,7 +208,9 @@ def test_a_population_is_left_out_and_samples_without_exposure_have_no_ceiling()
     aside = np.zeros(1000, bool)
     aside[:300] = True
     member = paired_membership(8, 1000, num_population=0, seed=2) & ~aside
-    one, other = (replace(world(strengths(0), seed, member=member), population=aside) for seed in (1, 2))
+    one, other = (
+        replace(world(strengths(0), seed, member=member), population=aside) for seed in (1, 2)
+    )
     assert metrics.exposure(one).shape == (4, 700)
     assert metrics.agreement({"a": one, "b": other}).iloc[0]["samples"] == 700
     flat = signals(member, np.random.default_rng(0).normal(size=1000) + np.zeros(member.shape))
@@ -189,7 +224,8 @@ def test_a_population_is_left_out_and_samples_without_exposure_have_no_ceiling()
 def of(strength: dict[str, float], recipes: dict[str, Recipe], *, same=False) -> dict:
     """Cells of loss and rmia on recipes whose membership effect is given; the same noise in all of them if `same`."""
     each = {
-        name: world(np.full(1000, effect), 0 if same else i, noise=0.7) for i, (name, effect) in enumerate(strength.items())
+        name: world(np.full(1000, effect), 0 if same else i, noise=0.7)
+        for i, (name, effect) in enumerate(strength.items())
     }
     return {
         metrics.recipe_cell(name, recipes[name], word): score(word, one)
@@ -206,7 +242,9 @@ def rising():
     return of({"5": 0.1, "20": 0.4, "80": 0.8}, LENGTHS)
 
 
-def test_a_risk_that_rises_with_epochs_is_found_and_a_short_recipe_does_not_stand_for_a_long_one(rising):
+def test_a_risk_that_rises_with_epochs_is_found_and_a_short_recipe_does_not_stand_for_a_long_one(
+    rising,
+):
     claims = metrics.recipe_claims(rising, draws=200)
     verdicts = claims["verdict"].str.split(" \\(").str[0].to_dict()
     assert verdicts["R1"] == verdicts["R2"] == "holds" and verdicts["R3"] == "does not hold"
@@ -218,7 +256,9 @@ def test_a_difference_between_recipes_is_that_of_their_scores_target_by_target(r
     rows = table[(table["claim"] == "R3") & (table["part"] == "rmia") & (table["metric"] == "auc")]
     assert rows["compared"].tolist() == ["80 - 5, rmia", "80 - 20, rmia"]
     means = {
-        cell.label: metrics.intervals(one, draws=2).loc["auc", "value"] for cell, one in rising.items() if cell.attack == "rmia"
+        cell.label: metrics.intervals(one, draws=2).loc["auc", "value"]
+        for cell, one in rising.items()
+        if cell.attack == "rmia"
     }
     long, *short = (means[name] for name in ("80", "5", "20"))
     assert rows["value"].tolist() == pytest.approx([long - one for one in short])
@@ -228,10 +268,16 @@ def test_a_difference_between_recipes_is_that_of_their_scores_target_by_target(r
 def test_pairing_resolves_what_intervals_by_themselves_do_not():
     """The same noise under both recipes: each AUC's interval overlaps the other's, the paired difference is sure."""
     cells = of({"5": 0.30, "20": 0.33}, LENGTHS, same=True)
-    ends = metrics.recipe_risks(cells, (), draws=300).set_index(["label", "attack"]).xs("loss", level="attack")
+    ends = (
+        metrics.recipe_risks(cells, (), draws=300)
+        .set_index(["label", "attack"])
+        .xs("loss", level="attack")
+    )
     assert ends.loc["5", "high"] > ends.loc["20", "low"]
     table = metrics.recipe_comparisons(cells, draws=300)
-    row = table[(table["claim"] == "R3") & (table["part"] == "loss") & (table["metric"] == "auc")].iloc[0]
+    row = table[
+        (table["claim"] == "R3") & (table["part"] == "loss") & (table["metric"] == "auc")
+    ].iloc[0]
     assert 0 < row["low"] < row["value"] < row["high"] < 0.03
 
 
@@ -249,9 +295,13 @@ def test_augmentation_and_schedule_are_compared_where_nothing_else_differs():
     cells = of({"plain": 0.8, "crop": 0.2, "flat": 0.8, "other": 0.1}, recipes, same=True)
     table = metrics.recipe_comparisons(cells, draws=100)
     assert set(table["claim"]) == {"R5", "R6"}
-    assert set(table.loc[table["claim"] == "R5", "compared"]) == {"plain - crop, strongest of 2 attacks"}
+    assert set(table.loc[table["claim"] == "R5", "compared"]) == {
+        "plain - crop, strongest of 2 attacks"
+    }
     claims = metrics.recipe_claims(cells, comparisons=table)
-    assert claims.loc["R5", "verdict"].startswith("holds") and claims.loc["R6", "verdict"] == "holds"
+    assert (
+        claims.loc["R5", "verdict"].startswith("holds") and claims.loc["R6", "verdict"] == "holds"
+    )
     assert claims.loc["R1", "verdict"] == "not run"
 
 
@@ -259,12 +309,20 @@ def test_the_order_of_attacks_is_asked_where_it_is_sure_under_the_shortest_recip
     """rmia knows how hard a sample is, loss does not; exchanged under the long recipe they come in another order."""
     cells = of({"5": 0.4, "80": 0.8}, LENGTHS)
     other = {"loss": "rmia", "rmia": "loss"}
-    turned = {c: cells[c._replace(attack=other[c.attack])] if c.epochs == 80 else one for c, one in cells.items()}
+    turned = {
+        c: cells[c._replace(attack=other[c.attack])] if c.epochs == 80 else one
+        for c, one in cells.items()
+    }
     for found, verdict in ((cells, "holds"), (turned, "does not hold")):
         claims = metrics.recipe_claims(found, draws=50)
-        assert claims.loc["R8", "verdict"] == verdict and "rmia - loss under 80" in claims.loc["R8", "evidence"]
+        assert (
+            claims.loc["R8", "verdict"] == verdict
+            and "rmia - loss under 80" in claims.loc["R8", "evidence"]
+        )
     alike = {c: cells[c._replace(attack="loss")] for c in cells}
-    assert metrics.recipe_claims(alike, draws=5).loc["R8", "verdict"] == "not run"  # no order to ask for
+    assert (
+        metrics.recipe_claims(alike, draws=5).loc["R8", "verdict"] == "not run"
+    )  # no order to ask for
 
 
 def test_recipes_on_other_masks_are_refused(rising):
@@ -276,13 +334,28 @@ def test_recipes_on_other_masks_are_refused(rising):
 
 @pytest.mark.parametrize(
     ("ends", "verdict"),
-    [([(0.95, 1.05), (0.92, 1.1)], "holds"), ([(0.95, 1.05), (0.5, 0.8)], "does not hold"), ([(0.7, 1.1)], "not resolved")],
+    [
+        ([(0.95, 1.05), (0.92, 1.1)], "holds"),
+        ([(0.95, 1.05), (0.5, 0.8)], "does not hold"),
+        ([(0.7, 1.1)], "not resolved"),
+    ],
 )
 def test_the_verdict_on_rankings_follows_the_ends_of_their_ratios(rising, ends, verdict):
-    row = {"first": "5", "second": "20", "correlation": 0.4, "ceiling": 0.5, "ratio": 0.8, "samples": 1000, "pairs": 8}
+    row = {
+        "first": "5",
+        "second": "20",
+        "correlation": 0.4,
+        "ceiling": 0.5,
+        "ratio": 0.8,
+        "samples": 1000,
+        "pairs": 8,
+    }
     ranks = pd.DataFrame([{**row, "low": low, "high": high} for low, high in ends])
     found = metrics.recipe_claims(rising, ranks, draws=5)
-    assert found.loc["R7", "verdict"] == verdict and "1,000 samples, 8 pairs" in found.loc["R7", "evidence"]
+    assert (
+        found.loc["R7", "verdict"] == verdict
+        and "1,000 samples, 8 pairs" in found.loc["R7", "evidence"]
+    )
 
 
 # ---- tables and pictures ----
@@ -293,10 +366,14 @@ def test_facts_are_means_over_targets_with_student_over_pairs(rising):
     facts = metrics.recipe_facts(scores).set_index("fact")
     one = scores["5"]
     assert facts.loc["train accuracy", "value"] == pytest.approx(one.accuracy[:, 0].mean())
-    assert facts.loc["gap", "value"] == pytest.approx((one.accuracy[:, 0] - one.accuracy[:, 1]).mean())
+    assert facts.loc["gap", "value"] == pytest.approx(
+        (one.accuracy[:, 0] - one.accuracy[:, 1]).mean()
+    )
     assert facts.loc["non-member loss", "value"] == pytest.approx(one.loss[:, 1].mean())
     same = metrics.accuracies(one)
-    assert facts.loc["test accuracy", ["low", "high"]].tolist() == pytest.approx(same.loc["test", ["low", "high"]].tolist())
+    assert facts.loc["test accuracy", ["low", "high"]].tolist() == pytest.approx(
+        same.loc["test", ["low", "high"]].tolist()
+    )
     assert facts["pairs"].eq(8).all() and facts["n1"].eq(500).all() and facts["n0"].eq(500).all()
 
 
@@ -309,9 +386,14 @@ def test_a_rate_that_cannot_be_measured_is_marked_in_the_table_and_not_drawn(ris
     assert "not measurable with so few: TPR at 1 % FPR" in figure.layout.title.subtitle.text
     (drawn,) = (trace for trace in figure.data if trace.name == "rmia" and trace.xaxis == "x")
     truth = risks[(risks["metric"] == "auc") & (risks["attack"] == "rmia")]
-    assert drawn.y == pytest.approx(truth["value"]) and 2**drawn.x == pytest.approx(truth["epochs"], rel=0.1)
+    assert drawn.y == pytest.approx(truth["value"]) and 2**drawn.x == pytest.approx(
+        truth["epochs"], rel=0.1
+    )
     assert drawn.error_y.array == pytest.approx(truth["high"] - truth["value"])
-    assert "after 5 epochs" in figure.layout.title.text and "after 80 epochs" in figure.layout.title.text
+    assert (
+        "after 5 epochs" in figure.layout.title.text
+        and "after 80 epochs" in figure.layout.title.text
+    )
 
 
 def test_the_picture_of_rankings_shows_correlation_beside_ceiling_and_names_what_differs():

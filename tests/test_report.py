@@ -18,20 +18,30 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 
 
 def figure(title="A chart", kind=go.Scatter) -> dict:
-    chart = go.Figure(kind(x=[1, 2, 3], y=[1, 3, 2], mode="markers"), layout={"title": {"text": title}})
+    chart = go.Figure(
+        kind(x=[1, 2, 3], y=[1, 3, 2], mode="markers"), layout={"title": {"text": title}}
+    )
     return v4.new_output(
-        "display_data", {"application/vnd.plotly.v1+json": json.loads(chart.to_json()), "text/html": "<b>no</b>"}
+        "display_data",
+        {"application/vnd.plotly.v1+json": json.loads(chart.to_json()), "text/html": "<b>no</b>"},
     )
 
 
-def executed(path: Path, *outputs, markdown="# A title\n\n## A section\n\nProse.", source="secret_code = 1") -> Path:
-    cells = [v4.new_markdown_cell(markdown), v4.new_code_cell(source, outputs=list(outputs), execution_count=1)]
+def executed(
+    path: Path, *outputs, markdown="# A title\n\n## A section\n\nProse.", source="secret_code = 1"
+) -> Path:
+    cells = [
+        v4.new_markdown_cell(markdown),
+        v4.new_code_cell(source, outputs=list(outputs), execution_count=1),
+    ]
     path.write_text(json.dumps(v4.new_notebook(cells=cells)))
     return path
 
 
 def page_of(tmp_path: Path, *outputs, **options) -> str:
-    page = export([executed(tmp_path / "a.ipynb", *outputs, **options)], tmp_path / "out.html", title="T & T").read_text()
+    page = export(
+        [executed(tmp_path / "a.ipynb", *outputs, **options)], tmp_path / "out.html", title="T & T"
+    ).read_text()
     return page.partition("<body>")[2]
 
 
@@ -40,16 +50,26 @@ def test_prose_tables_streams_and_pictures_are_there_and_code_is_folded(tmp_path
     page = page_of(
         tmp_path,
         v4.new_output("stream", name="stdout", text="epoch 1\repoch 2\rdo"),
-        v4.new_output("stream", name="stdout", text="ne\ntraining 8 tinycnn (stacked): 12 %, loss 1.2, 3 s left\n"),
+        v4.new_output(
+            "stream",
+            name="stdout",
+            text="ne\ntraining 8 tinycnn (stacked): 12 %, loss 1.2, 3 s left\n",
+        ),
         v4.new_output("stream", name="stdout", text=["\x1b[31m", "red\x1b[0m\n"]),
         v4.new_output("display_data", {"text/html": table.to_html(), "text/plain": "no"}),
         v4.new_output("display_data", {"image/png": PIXEL + "\n", "text/plain": "no"}),
-        v4.new_output("display_data", {"image/svg+xml": "<svg xmlns='http://www.w3.org/2000/svg'/>"}),
+        v4.new_output(
+            "display_data", {"image/svg+xml": "<svg xmlns='http://www.w3.org/2000/svg'/>"}
+        ),
         v4.new_output("display_data", {"text/markdown": "**bold**"}),
         v4.new_output("execute_result", {"text/plain": "a < b"}),
-        v4.new_output("error", ename="ValueError", evalue="bad", traceback=["\x1b[31mValueError\x1b[0m: bad"]),
+        v4.new_output(
+            "error", ename="ValueError", evalue="bad", traceback=["\x1b[31mValueError\x1b[0m: bad"]
+        ),
     )
-    assert re.search(r"<h1>T &amp; T</h1>", page) and re.search(r'<h2 id="s1-1">A section</h2>\s*<p>Prose.</p>', page)
+    assert re.search(r"<h1>T &amp; T</h1>", page) and re.search(
+        r'<h2 id="s1-1">A section</h2>\s*<p>Prose.</p>', page
+    )
     assert '<a href="#s1">A title</a><ol><li><a href="#s1-1">A section</a></li></ol>' in page
     assert '<pre class="stdout">done\nred\n</pre>' in page and "epoch 1" not in page
     assert "<th>auc</th>" in page and "<td>0.625</td>" in page
@@ -57,9 +77,13 @@ def test_prose_tables_streams_and_pictures_are_there_and_code_is_folded(tmp_path
     svg = re.search(r"data:image/svg\+xml;base64,([^\"]+)", page)[1]
     assert base64.b64decode(svg).startswith(b"<svg")
     assert (
-        "<strong>bold</strong>" in page and "<pre>a &lt; b</pre>" in page and '<pre class="error">ValueError: bad</pre>' in page
+        "<strong>bold</strong>" in page
+        and "<pre>a &lt; b</pre>" in page
+        and '<pre class="error">ValueError: bad</pre>' in page
     )
-    assert re.search(r"<details><summary>code 1</summary><pre>secret_code = 1</pre></details>", page)
+    assert re.search(
+        r"<details><summary>code 1</summary><pre>secret_code = 1</pre></details>", page
+    )
 
 
 def test_what_a_notebook_could_smuggle_in_neither_runs_nor_loads(tmp_path):
@@ -78,10 +102,17 @@ def test_what_a_notebook_could_smuggle_in_neither_runs_nor_loads(tmp_path):
         source=f"print('''{evil}''')",
     )
     text = re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
-    assert re.findall(r"<script[^>]*>", text) == ['<script type="application/json" class="figure">', "<script>", "<script>"]
+    assert re.findall(r"<script[^>]*>", text) == [
+        '<script type="application/json" class="figure">',
+        "<script>",
+        "<script>",
+    ]
     before_plotly = text.partition("<script>")[0]
     assert not re.search(r"<(iframe|style|link|object|embed)\b|\son\w+=|javascript:", before_plotly)
-    assert all(source.startswith("data:image/") for source in re.findall(r"<img[^>]*src=\"([^\"]*)\"", before_plotly))
+    assert all(
+        source.startswith("data:image/")
+        for source in re.findall(r"<img[^>]*src=\"([^\"]*)\"", before_plotly)
+    )
     assert "<b>kept</b>" in text
 
 
@@ -91,9 +122,15 @@ def test_figures_share_one_plotly_and_the_page_names_no_outside_address(tmp_path
     page = export([first, second], tmp_path / "out.html").read_text()
     assert page.count("<script>") == 2 and page.count('class="figure">') == 3 and DRAW in page
     assert 4.5e6 < len(page) < 5.5e6
-    assert not re.search(r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//", page)
+    assert not re.search(
+        r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//", page
+    )
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
-    assert policy.startswith("default-src 'none'") and "http" not in policy and policy.count("sha256-") == 2
+    assert (
+        policy.startswith("default-src 'none'")
+        and "http" not in policy
+        and policy.count("sha256-") == 2
+    )
     assert '<a href="#s2">b</a>' in page and 'aria-label="Third"' in page
     assert not list(tmp_path.glob(".tmp*"))
 
@@ -108,7 +145,10 @@ def test_attached_pictures_of_markdown_are_inlined(tmp_path):
     record = json.loads(path.read_text())
     record["cells"][0]["attachments"] = {"a.png": {"image/png": PIXEL}}
     path.write_text(json.dumps(record))
-    assert f'<img src="data:image/png;base64,{PIXEL}" alt="p">' in export([path], tmp_path / "out.html").read_text()
+    assert (
+        f'<img src="data:image/png;base64,{PIXEL}" alt="p">'
+        in export([path], tmp_path / "out.html").read_text()
+    )
 
 
 def test_a_file_that_is_no_notebook_is_named(tmp_path):
@@ -123,17 +163,37 @@ def test_what_headline_cells_put_out_stands_on_top_and_provenance_at_the_end(tmp
     node["cells"][1]["metadata"] = {"tags": ["headline"]}
     first.write_text(json.dumps(node))
     facts = {"Python": "3.11", "<b>": "a & b"}
-    page = export([first, executed(tmp_path / "b.ipynb")], tmp_path / "out.html", provenance=facts).read_text()
-    short, body, last = page.index('id="short"'), page.index('<section id="s1">'), page.index('<section id="provenance">')
-    assert page.index("7 % found") < body < last and short < page.index("7 % found") and page.count("7 % found") == 2
-    assert '<a href="#s1">A title</a></h3>' in page and "<th>&lt;b&gt;</th><td>a &amp; b</td>" in page
+    page = export(
+        [first, executed(tmp_path / "b.ipynb")], tmp_path / "out.html", provenance=facts
+    ).read_text()
+    short, body, last = (
+        page.index('id="short"'),
+        page.index('<section id="s1">'),
+        page.index('<section id="provenance">'),
+    )
+    assert (
+        page.index("7 % found") < body < last
+        and short < page.index("7 % found")
+        and page.count("7 % found") == 2
+    )
+    assert (
+        '<a href="#s1">A title</a></h3>' in page and "<th>&lt;b&gt;</th><td>a &amp; b</td>" in page
+    )
     assert "secret_code" not in page[short:body]
     plain = export([executed(tmp_path / "c.ipynb")], tmp_path / "plain.html").read_text()
     assert 'id="short"' not in plain and 'id="provenance"' not in plain
 
 
 @pytest.mark.parametrize(
-    "text", ['{"cells": [1]}', '{"cells": {"a": 1}}', "[" * 100_000, '{"cells":' + "[" * 100_000, "\x00", ""]
+    "text",
+    [
+        '{"cells": [1]}',
+        '{"cells": {"a": 1}}',
+        "[" * 100_000,
+        '{"cells":' + "[" * 100_000,
+        "\x00",
+        "",
+    ],
 )
 def test_what_has_not_the_form_of_a_notebook_is_named_in_one_line(tmp_path, text):
     (tmp_path / "a.ipynb").write_text(text)

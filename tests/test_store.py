@@ -35,7 +35,9 @@ def test_what_was_written_is_read_back_to_the_bit(folder):
     assert folder.recipe == {"epochs": 3} and folder.key == "a" * 64 and folder.kind == "pool"
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b""])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-1], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b""]
+)
 def test_a_truncated_or_altered_file_is_refused_by_name(folder, damage):
     folder.write_array("a.npy", np.arange(10))
     path = folder.path / "a.npy"
@@ -72,7 +74,9 @@ def test_a_torn_last_line_of_the_manifest_hides_that_file_and_no_other(folder):
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_temporary(folder, monkeypatch):
     folder.write_bytes("a", b"old")
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(OSError, match="No space left"):
         folder.write_bytes("a", b"new")
     monkeypatch.undo()
@@ -83,7 +87,11 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_temporary(folder, monkey
 def test_keys_depend_on_every_part_and_not_on_the_order_of_entries():
     key = store.content_key({"a": 1, "b": [1, 2]}, "x", b"y")
     assert key == store.content_key({"b": [1, 2], "a": 1}, "x", b"y")
-    others = [({"a": 2, "b": [1, 2]}, "x", b"y"), ({"a": 1, "b": [1, 2]}, "xy", b""), ({"a": 1, "b": [1, 2]}, "x")]
+    others = [
+        ({"a": 2, "b": [1, 2]}, "x", b"y"),
+        ({"a": 1, "b": [1, 2]}, "xy", b""),
+        ({"a": 1, "b": [1, 2]}, "x"),
+    ]
     assert len({key, *(store.content_key(*other) for other in others)}) == 4
 
 
@@ -165,20 +173,30 @@ def test_an_array_written_row_by_row_is_the_file_that_numpy_would_write(folder):
         assert not folder.has("a.npy")
         append(array[2:].swapaxes(1, 2).copy().swapaxes(1, 2))
     np.save(folder.path / "whole.npy", array)
-    assert folder.intact("a.npy") and (folder.path / "a.npy").read_bytes() == (folder.path / "whole.npy").read_bytes()
+    assert (
+        folder.intact("a.npy")
+        and (folder.path / "a.npy").read_bytes() == (folder.path / "whole.npy").read_bytes()
+    )
 
 
 @pytest.mark.parametrize(
-    "rows", [np.zeros((2, 4)), np.zeros((4, 4)), np.zeros((3, 5)), np.zeros((3, 4), np.float32)], ids=lambda a: f"{a.shape}"
+    "rows",
+    [np.zeros((2, 4)), np.zeros((4, 4)), np.zeros((3, 5)), np.zeros((3, 4), np.float32)],
+    ids=lambda a: f"{a.shape}",
 )
 def test_rows_that_do_not_make_up_the_promised_array_leave_nothing(folder, rows):
-    with pytest.raises(ValueError, match=r"a\.npy"), folder.rows("a.npy", np.dtype(float), (3, 4)) as append:
+    with (
+        pytest.raises(ValueError, match=r"a\.npy"),
+        folder.rows("a.npy", np.dtype(float), (3, 4)) as append,
+    ):
         append(rows)
     assert not folder.has("a.npy") and not list(folder.path.glob(".tmp-*"))
 
 
 @pytest.mark.parametrize("size", [10, 20_000])
-def test_a_mapped_array_is_read_only_and_stays_as_it_was_when_the_file_is_written_anew(folder, size, monkeypatch):
+def test_a_mapped_array_is_read_only_and_stays_as_it_was_when_the_file_is_written_anew(
+    folder, size, monkeypatch
+):
     monkeypatch.setattr(store, "SMALL", 1 << 10)
     array = np.arange(size, dtype=float)
     folder.write_array("a.npy", array)
@@ -207,7 +225,9 @@ def test_signals_are_read_back_to_the_bit_with_membership_or_without(folder):
 
 @pytest.mark.parametrize("size", [50, 40_000])
 @pytest.mark.parametrize("name", ["labels", "member", "entropy", "top_log_p", "margin"])
-def test_an_altered_file_of_signals_is_refused_by_name_however_large_it_is(folder, name, size, monkeypatch):
+def test_an_altered_file_of_signals_is_refused_by_name_however_large_it_is(
+    folder, name, size, monkeypatch
+):
     monkeypatch.setattr(store, "SMALL", 1 << 15)
     rng = np.random.default_rng(0)
     store.save_signals(folder, signals(rng.normal(size=(4, size)), rng.random((4, size)) < 0.5))
@@ -224,9 +244,15 @@ def test_signals_kept_in_one_file_as_they_once_were_are_read_and_give_way_to_new
     folder.write_json("info.json", {"draws": "plain", "pool": "abc"})
     folder.write_arrays("signals.npz", arrays)
     old = store.load_signals(folder)
-    assert store.has_signals(folder) and old.info == {"pool": "abc"} and np.array_equal(old.margin, world.margin)
+    assert (
+        store.has_signals(folder)
+        and old.info == {"pool": "abc"}
+        and np.array_equal(old.margin, world.margin)
+    )
     store.save_signals(folder, replace(world, margin=-world.margin))
-    assert np.array_equal(store.load_signals(folder).margin, -world.margin) and not folder.has("signals.npz")
+    assert np.array_equal(store.load_signals(folder).margin, -world.margin) and not folder.has(
+        "signals.npz"
+    )
 
 
 @pytest.mark.parametrize("name", [*store.ANSWERS, *store.DESIGN, "samples", "info"])
@@ -244,13 +270,17 @@ def test_signals_of_which_a_file_was_taken_away_are_none_and_are_refused_by_its_
 def test_an_old_file_of_signals_that_is_gone_does_not_stand_in_the_way_of_new_ones(folder):
     world = gaussian(4, 30)
     folder.write_json("info.json", {"draws": "plain"})
-    folder.write_arrays("signals.npz", {name: getattr(world, name) for name in (*store.ANSWERS, *store.DESIGN)})
+    folder.write_arrays(
+        "signals.npz", {name: getattr(world, name) for name in (*store.ANSWERS, *store.DESIGN)}
+    )
     (folder.path / "signals.npz").unlink()
     assert not store.has_signals(folder)
     with pytest.raises(store.Corrupt, match=r"signals\.npz"):
         store.load_signals(folder)
     store.save_signals(folder, world)
-    assert store.has_signals(folder) and np.array_equal(store.load_signals(folder).margin, world.margin)
+    assert store.has_signals(folder) and np.array_equal(
+        store.load_signals(folder).margin, world.margin
+    )
 
 
 def test_what_is_not_known_of_new_signals_is_not_kept_from_the_old_ones(folder):
@@ -263,7 +293,9 @@ def test_what_is_not_known_of_new_signals_is_not_kept_from_the_old_ones(folder):
 
 
 @pytest.mark.parametrize("last", [*store.ANSWERS, *store.DESIGN, "info"])
-def test_signals_whose_overwriting_was_stopped_are_none_rather_than_a_mixture(folder, last, monkeypatch):
+def test_signals_whose_overwriting_was_stopped_are_none_rather_than_a_mixture(
+    folder, last, monkeypatch
+):
     world = gaussian(4, 30)
     store.save_signals(folder, world)
     listing = store.Folder._list
@@ -297,7 +329,9 @@ def test_a_full_disk_is_told_once_and_another_fault_is_not_called_one(folder, mo
     for number, way in ((errno.EDQUOT, "make room"), (errno.EIO, "see to that")):
         failing(number)
         with (
-            pytest.raises(OSError, match=f"{os.strerror(number)} while writing .*{way} and run again") as caught,
+            pytest.raises(
+                OSError, match=f"{os.strerror(number)} while writing .*{way} and run again"
+            ) as caught,
             folder.rows("a.npy", np.dtype(float), (1, 2)) as first,
             folder.rows("b.npy", np.dtype(float), (1, 2)) as second,
         ):
@@ -305,7 +339,11 @@ def test_a_full_disk_is_told_once_and_another_fault_is_not_called_one(folder, mo
             second(np.zeros((1, 2)))
         assert str(caught.value).count("while writing") == 1 and caught.value.errno == number
         monkeypatch.undo()
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(
+        os,
+        "replace",
+        lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")),
+    )
     with pytest.raises(OSError, match=r"while writing .*answers-002.*make room"):
         store.keep_answers(folder, 2, world.select(models=[2]))
     assert not list(folder.path.glob(".tmp-*"))
@@ -322,7 +360,9 @@ def test_too_many_mapped_signals_are_one_line_that_says_what_to_do(folder, monke
     os.close(free)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (free + 40, hard))
-        with pytest.raises(OSError, match="fewer signals at a time, or raise the limit with: ulimit -n") as caught:
+        with pytest.raises(
+            OSError, match="fewer signals at a time, or raise the limit with: ulimit -n"
+        ) as caught:
             for _ in range(64):
                 kept.append(store.load_signals(folder))
     finally:
@@ -339,7 +379,10 @@ def test_signals_of_usual_size_hold_no_file_open(folder):
 def test_damaged_answers_of_a_model_count_as_none(folder):
     world = gaussian(4, 30)
     store.keep_answers(folder, 2, world.select(models=[2]))
-    assert np.array_equal(store.kept_answers(folder, 2)["margin"][0], world.margin[2]) and store.kept_answers(folder, 1) is None
+    assert (
+        np.array_equal(store.kept_answers(folder, 2)["margin"][0], world.margin[2])
+        and store.kept_answers(folder, 1) is None
+    )
     (path,) = folder.path.glob(".answers-*")
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -348,12 +391,34 @@ def test_damaged_answers_of_a_model_count_as_none(folder):
         assert store.kept_answers(folder, 2) is None
 
 
-HOSTILE = ["../victim", "a/../../victim", "model_/../../../victim", "/tmp/victim", "..", ".", "", ".lock-folder"]
-HOSTILE += [store.MANIFEST, "a\\..\\victim", "C:victim", "a\0b", "\ud800", "x" * 300, 3, None, ["a"], {"a": 1}]
+HOSTILE = [
+    "../victim",
+    "a/../../victim",
+    "model_/../../../victim",
+    "/tmp/victim",
+    "..",
+    ".",
+    "",
+    ".lock-folder",
+]
+HOSTILE += [
+    store.MANIFEST,
+    "a\\..\\victim",
+    "C:victim",
+    "a\0b",
+    "\ud800",
+    "x" * 300,
+    3,
+    None,
+    ["a"],
+    {"a": 1},
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=repr)
-def test_a_name_that_is_not_plain_is_no_record_and_nothing_outside_is_removed_because_of_it(folder, name, capsys):
+def test_a_name_that_is_not_plain_is_no_record_and_nothing_outside_is_removed_because_of_it(
+    folder, name, capsys
+):
     victim = folder.path.parent.parent / "victim"
     victim.write_text("precious")
     (folder.path / "model_").mkdir()
@@ -388,7 +453,10 @@ def test_lines_that_are_no_records_are_said_once_and_the_others_count(folder, ca
     folder.write_bytes("c", b"3")
     assert folder.files().keys() == {"recipe.json", "a", "c"} and not folder.verify()
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "manifest.jsonl: 9 lines are no records and are skipped (3, 4, 5, 6, 7, ...)" in said
+    assert (
+        said.count("\n") == 1
+        and "manifest.jsonl: 9 lines are no records and are skipped (3, 4, 5, 6, 7, ...)" in said
+    )
 
 
 def test_a_manifest_is_parsed_once_and_then_only_what_was_appended(folder, monkeypatch):
@@ -425,7 +493,11 @@ def spoiled(path, kind):
         with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(path.parent):
             made.bind(path.name)
     else:
-        path.symlink_to({"link": path.parent.parent / "same", "device": "/dev/zero", "dangling": "nowhere"}[kind])
+        path.symlink_to(
+            {"link": path.parent.parent / "same", "device": "/dev/zero", "dangling": "nowhere"}[
+                kind
+            ]
+        )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="files of Unix")
@@ -440,7 +512,9 @@ def test_what_is_no_regular_file_counts_as_missing_and_is_never_waited_for(folde
             read("a.npy")
     if kind != "folder":
         folder.write_array("a.npy", np.arange(3))
-        assert len(folder.read_array("a.npy")) == 3 and len(np.load(folder.path.parent / "same")) == 10
+        assert (
+            len(folder.read_array("a.npy")) == 3 and len(np.load(folder.path.parent / "same")) == 10
+        )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="files of Unix")
@@ -454,7 +528,11 @@ def test_one_folder_without_a_readable_record_hides_no_other(folder, kind, name,
     with pytest.raises(store.Corrupt, match=r"recipe\.json"):
         _ = folder.recipe
     if name == store.MANIFEST:
-        for change in (lambda: folder.write_bytes("a", b""), lambda: folder.remove("a"), folder.sweep):
+        for change in (
+            lambda: folder.write_bytes("a", b""),
+            lambda: folder.remove("a"),
+            folder.sweep,
+        ):
             with pytest.raises(ValueError, match="is a link or no file: nothing is written"):
                 change()
 
@@ -474,7 +552,9 @@ def test_links_are_removed_themselves_and_never_what_they_point_to(folder, tmp_p
     ):
         (folder.path / name).symlink_to(target)
     folder.remove("a")
-    assert folder.sweep(older_than=-1) == [".tmp-1", ".tmp-2"] and store.drop_answers(folder) == [".answers-000.npz"]
+    assert folder.sweep(older_than=-1) == [".tmp-1", ".tmp-2"] and store.drop_answers(folder) == [
+        ".answers-000.npz"
+    ]
     moved = folder.path.rename(aside / "real")
     folder.path.symlink_to(moved)
     assert folder.recipe == {"epochs": 3}  # it can be read
@@ -486,18 +566,31 @@ def test_links_are_removed_themselves_and_never_what_they_point_to(folder, tmp_p
         with pytest.raises(ValueError, match="is a link or no file"):
             change()
     folder.delete()
-    assert not folder.path.exists() and (moved / "recipe.json").exists() and (aside / "victim").read_text() == "precious"
+    assert (
+        not folder.path.exists()
+        and (moved / "recipe.json").exists()
+        and (aside / "victim").read_text() == "precious"
+    )
 
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
-@pytest.mark.parametrize("raw", [b"[]", b"3", b"null", DEEP, b'{"a":' * 50_000, b"\xff\0", b"{}", b'{"key": 5, "recipe": []}'])
+@pytest.mark.parametrize(
+    "raw",
+    [b"[]", b"3", b"null", DEEP, b'{"a":' * 50_000, b"\xff\0", b"{}", b'{"key": 5, "recipe": []}'],
+)
 def test_a_record_of_another_form_is_corrupt_though_its_checksum_is_right(folder, raw):
     for name in ("recipe.json", "info.json"):
         folder.write_bytes(name, raw)
-    for read in (lambda: folder.key, lambda: store.read_info(folder), lambda: store.load_signals(folder)):
-        with pytest.raises(store.Corrupt, match=r"json is not what it should be though its checksum is right") as caught:
+    for read in (
+        lambda: folder.key,
+        lambda: store.read_info(folder),
+        lambda: store.load_signals(folder),
+    ):
+        with pytest.raises(
+            store.Corrupt, match=r"json is not what it should be though its checksum is right"
+        ) as caught:
             read()
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
     assert not store.has_signals(folder)
@@ -505,17 +598,32 @@ def test_a_record_of_another_form_is_corrupt_though_its_checksum_is_right(folder
 
 def npy(shape, data=b""):
     file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": "<f8", "fortran_order": False, "shape": shape}
+    )
     return file.getvalue() + data
 
 
-UNTRUE = [npy((10**14, 3)), npy((-1, -8), bytes(64)), npy((-8,)), npy((3,), bytes(23)), npy((3,), bytes(25)), b""]
-UNTRUE += [b"\x93NUMPY\x01\x00", b"\x93NUMPY\x01\x00\x20\x23" + b"(" * 8991 + b"\n", b"\x93NUMPY\x09\x00junk"]
+UNTRUE = [
+    npy((10**14, 3)),
+    npy((-1, -8), bytes(64)),
+    npy((-8,)),
+    npy((3,), bytes(23)),
+    npy((3,), bytes(25)),
+    b"",
+]
+UNTRUE += [
+    b"\x93NUMPY\x01\x00",
+    b"\x93NUMPY\x01\x00\x20\x23" + b"(" * 8991 + b"\n",
+    b"\x93NUMPY\x09\x00junk",
+]
 
 
 @pytest.mark.parametrize("raw", UNTRUE, ids=range(9))
 @pytest.mark.parametrize("small", [0, 1 << 24])
-def test_an_array_whose_header_is_not_true_is_refused_before_memory_is_taken(folder, raw, small, monkeypatch):
+def test_an_array_whose_header_is_not_true_is_refused_before_memory_is_taken(
+    folder, raw, small, monkeypatch
+):
     monkeypatch.setattr(store, "SMALL", small)
     folder.write_bytes("a.npy", raw)
     for read in (folder.read_array, folder.map_array) if raw or small else (folder.read_array,):
@@ -538,7 +646,10 @@ def test_arrays_of_every_layout_are_read_as_numpy_reads_them(folder):
 
 
 def test_an_archive_that_unpacks_to_more_than_it_is_or_claims_to_is_refused(folder):
-    for compression, data in ((zipfile.ZIP_DEFLATED, npy((1 << 20,), bytes(8 << 20))), (zipfile.ZIP_STORED, npy((10**14,)))):
+    for compression, data in (
+        (zipfile.ZIP_DEFLATED, npy((1 << 20,), bytes(8 << 20))),
+        (zipfile.ZIP_STORED, npy((10**14,))),
+    ):
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w", compression) as archive:
             archive.writestr("margin.npy", data)
@@ -558,7 +669,9 @@ def test_an_archive_that_unpacks_to_more_than_it_is_or_claims_to_is_refused(fold
 def test_a_field_of_signals_that_does_not_fit_the_others_is_corrupt(folder, name, wrong):
     store.save_signals(folder, gaussian(4, 30))
     folder.write_array(f"{name}.npy", wrong)
-    with pytest.raises(store.Corrupt, match=r"npy is not what it should be .*does not fit the others"):
+    with pytest.raises(
+        store.Corrupt, match=r"npy is not what it should be .*does not fit the others"
+    ):
         store.load_signals(folder)
 
 

@@ -33,7 +33,9 @@ def images():
 
 
 def train(recipe, images, root, **options):
-    return training.train_pool(recipe, images, root=root, progress=False, **{"workers": 1, **options})
+    return training.train_pool(
+        recipe, images, root=root, progress=False, **{"workers": 1, **options}
+    )
 
 
 def weights(pool):
@@ -49,7 +51,13 @@ def digests(folder):
     "recipe",
     [
         Recipe(model="tinycnn", model_args={"width": 4}, augment="crop+flip+cutout"),
-        Recipe(model="resnet14", model_args={"width": 4, "blocks": 1}, optimizer="adam", lr=1e-3, schedule="cosine"),
+        Recipe(
+            model="resnet14",
+            model_args={"width": 4, "blocks": 1},
+            optimizer="adam",
+            lr=1e-3,
+            schedule="cosine",
+        ),
         pytest.param(Recipe(model="resnet18", model_args={"width": 2}), marks=pytest.mark.slow),
         Recipe(model="toys:mlp", schedule="constant"),
     ],
@@ -58,7 +66,9 @@ def digests(folder):
 def test_stacked_training_equals_one_by_one_in_float64(recipe, images, tmp_path):
     if recipe.model == "resnet18":
         images = data.load("synthetic:classes=4,n=64,size=32,channels=3,seed=1")
-    recipe = Recipe(**{**recipe.to_json(), "num_models": 4, "epochs": 3, "batch": 16, "dtype": "float64"})
+    recipe = Recipe(
+        **{**recipe.to_json(), "num_models": 4, "epochs": 3, "batch": 16, "dtype": "float64"}
+    )
     plain = train(recipe, images, tmp_path / "plain", strategy="plain")
     stacked = train(recipe, images, tmp_path / "stacked", strategy="stacked:3")
     assert stacked.folder.read_json("execution.json")["stacked"]
@@ -73,7 +83,9 @@ def test_stacked_training_equals_one_by_one_in_float64(recipe, images, tmp_path)
 def test_a_pool_can_grow_and_keep_its_first_models(images, tmp_path, split):
     recipe = Recipe(**{**SMALL.to_json(), "split": split})
     small = train(recipe, images, tmp_path, strategy="plain")
-    large = train(Recipe(**{**recipe.to_json(), "num_models": 6}), images, tmp_path, strategy="plain")
+    large = train(
+        Recipe(**{**recipe.to_json(), "num_models": 6}), images, tmp_path, strategy="plain"
+    )
     assert np.array_equal(large.member[:4], small.member)
     for m in range(4):
         assert all(torch.equal(small.state(m)[k], v) for k, v in large.state(m).items())
@@ -91,7 +103,11 @@ def test_rows_epochs_and_seeds_draw_different_numbers(images):
     ]
     for draw in draws:
         base = draw(0, 0, 0)
-        assert draw(0, 0, 0).equal(base) and not draw(1, 0, 0).equal(base) and not draw(0, 1, 0).equal(base)
+        assert (
+            draw(0, 0, 0).equal(base)
+            and not draw(1, 0, 0).equal(base)
+            and not draw(0, 1, 0).equal(base)
+        )
     assert all(not draw(0, 0, 1).equal(draw(0, 0, 0)) for draw in draws[:2])
 
 
@@ -103,7 +119,9 @@ def test_another_mask_other_pixels_classes_or_code_is_another_pool(images, tmp_p
     keys |= {train(given, images, tmp_path, member=mask).key for mask in masks}
     x, y = images.x.numpy(), images.y.numpy()
     keys.add(train(MLP, data.from_arrays(255 - x, y, name=images.name), tmp_path).key)
-    keys.add(train(MLP, data.from_arrays(x, y, classes=list("abcde"), name=images.name), tmp_path).key)
+    keys.add(
+        train(MLP, data.from_arrays(x, y, classes=list("abcde"), name=images.name), tmp_path).key
+    )
     pool = train(MLP, images, tmp_path)
     monkeypatch.setattr(models, "source", lambda *model: "other code")
     keys.add(train(MLP, images, tmp_path).key)
@@ -136,7 +154,9 @@ def test_a_model_that_prints_does_not_disturb_its_helpers(images, tmp_path):
 
 
 def test_weights_that_are_not_finite_are_no_result(images, tmp_path):
-    recipe = Recipe(**{**MLP.to_json(), "lr": 1e39, "epochs": 1, "batch": 64, "schedule": "constant"})
+    recipe = Recipe(
+        **{**MLP.to_json(), "lr": 1e39, "epochs": 1, "batch": 64, "schedule": "constant"}
+    )
     with pytest.raises(ValueError, match="diverged in epoch 1"):
         train(recipe, images, tmp_path)
     assert not list(tmp_path.glob("*/model_*"))
@@ -166,7 +186,10 @@ def test_an_edited_recipe_is_refused(images, tmp_path):
 
 def test_force_waits_for_nobody_who_trains_now(images, tmp_path):
     pool = train(SMALL, images, tmp_path)
-    with pool.folder.lock("part_000-003"), pytest.raises(ValueError, match="being trained by another process"):
+    with (
+        pool.folder.lock("part_000-003"),
+        pytest.raises(ValueError, match="being trained by another process"),
+    ):
         train(SMALL, images, tmp_path, force=True)
 
 
@@ -184,7 +207,9 @@ def test_training_leaves_the_global_generator_and_the_threads_as_found(images, t
 
 def test_every_epoch_is_a_fresh_permutation_of_the_members_with_equal_steps(images):
     member = data.bernoulli_membership(6, len(images.y), seed=3)
-    plan = loop.Plan(Recipe(num_models=6, batch=16), images, member, torch.device("cpu"), False, False)
+    plan = loop.Plan(
+        Recipe(num_models=6, batch=16), images, member, torch.device("cpu"), False, False
+    )
     for m in range(6):
         members = np.flatnonzero(member[m])
         first, second = (loop.epoch_order(plan, m, e).numpy() for e in (0, 1))
@@ -201,20 +226,33 @@ def test_one_cycle_and_cosine_equal_torchs_schedulers(fraction):
     step = round(fraction * total)
     cosine = 0.1 * (1 + np.cos(np.pi * step / total)) / 2
     assert loop.learning_rate(Recipe(schedule="cosine"), step / total, []) == pytest.approx(cosine)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(torch.optim.SGD([parameter]), 0.1, total_steps=total, final_div_factor=400)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(
+        torch.optim.SGD([parameter]), 0.1, total_steps=total, final_div_factor=400
+    )
     scheduler.last_epoch = step - 1
     scheduler.optimizer.step()
     scheduler.step()
-    assert loop.learning_rate(Recipe(), step / total, []) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-3, abs=1e-6)
+    assert loop.learning_rate(Recipe(), step / total, []) == pytest.approx(
+        scheduler.get_last_lr()[0], rel=1e-3, abs=1e-6
+    )
 
 
 def test_plateau_equals_torchs_scheduler():
     rng = np.random.default_rng(0)
     history = list(
-        np.concatenate([np.linspace(2, 1, 15), 1 + 0.01 * rng.random(40), np.linspace(0.9, 0.5, 5), np.full(30, 0.5)])
+        np.concatenate(
+            [
+                np.linspace(2, 1, 15),
+                1 + 0.01 * rng.random(40),
+                np.linspace(0.9, 0.5, 5),
+                np.full(30, 0.5),
+            ]
+        )
     )
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    torchs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.1, patience=10, threshold=0.02, min_lr=1e-5)
+    torchs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, factor=0.1, patience=10, threshold=0.02, min_lr=1e-5
+    )
     for epoch in range(len(history)):
         ours = loop.learning_rate(Recipe(schedule="plateau"), 0.0, history[:epoch])
         assert ours == pytest.approx(optimizer.param_groups[0]["lr"])
@@ -223,14 +261,22 @@ def test_plateau_equals_torchs_scheduler():
 
 
 def test_loss_traces_hold_the_members_losses_and_nothing_else(images, tmp_path):
-    recipe = Recipe(**{**MLP.to_json(), "lr": 1e-30, "batch": 8, "optimizer_args": {"weight_decay": 0.0}})
+    recipe = Recipe(
+        **{**MLP.to_json(), "lr": 1e-30, "batch": 8, "optimizer_args": {"weight_decay": 0.0}}
+    )
     pool = train(recipe, images, tmp_path)
     x = data.normalise(images.x, images.mean, images.std)
     for m in range(4):
-        loss = torch.nn.functional.cross_entropy(pool.model(m)(x), images.y, reduction="none").detach().numpy()
+        loss = (
+            torch.nn.functional.cross_entropy(pool.model(m)(x), images.y, reduction="none")
+            .detach()
+            .numpy()
+        )
         assert np.isnan(pool.traces[m][:, ~pool.member[m]]).all()
         assert not np.isnan(pool.traces[m][:, pool.member[m]]).any()
-        np.testing.assert_allclose(pool.traces[m, 1, pool.member[m]], np.log(loss[pool.member[m]]), atol=2e-3)
+        np.testing.assert_allclose(
+            pool.traces[m, 1, pool.member[m]], np.log(loss[pool.member[m]]), atol=2e-3
+        )
 
 
 def test_a_finished_pool_comes_back_without_training(images, tmp_path):
@@ -240,7 +286,10 @@ def test_a_finished_pool_comes_back_without_training(images, tmp_path):
     begun = time.perf_counter()
     train(SMALL, images, tmp_path)
     assert time.perf_counter() - begun < 1
-    assert digests(pool.folder.path) == before and (pool.folder.path / "manifest.jsonl").read_bytes() == manifest
+    assert (
+        digests(pool.folder.path) == before
+        and (pool.folder.path / "manifest.jsonl").read_bytes() == manifest
+    )
     assert training.load_pool(pool.key[:8], tmp_path).key == pool.key
 
 
@@ -258,17 +307,30 @@ def test_an_altered_model_is_named_and_trained_again_to_the_same_bytes(images, t
 
 def test_force_trains_everything_again_to_the_same_bytes(images, tmp_path):
     pool = train(SMALL, images, tmp_path)
-    before, touched = digests(pool.folder.path), (pool.folder.path / weights_name(0)).stat().st_mtime_ns
+    before, touched = (
+        digests(pool.folder.path),
+        (pool.folder.path / weights_name(0)).stat().st_mtime_ns,
+    )
     train(SMALL, images, tmp_path, force=True)
     assert digests(pool.folder.path) == before
     assert (pool.folder.path / weights_name(0)).stat().st_mtime_ns > touched
 
 
 def test_a_resumed_group_ends_with_the_bytes_of_one_never_stopped(images, tmp_path):
-    plateau = {"schedule": "plateau", "lr": 1e-9, "epochs": 14, "model": "toys:mlp", "model_args": {}}
+    plateau = {
+        "schedule": "plateau",
+        "lr": 1e-9,
+        "epochs": 14,
+        "model": "toys:mlp",
+        "model_args": {},
+    }
     for strategy, change in (("plain", {}), ("stacked:4", {}), ("plain", plateau)):
-        recipe = Recipe(**{**SMALL.to_json(), "augment": "crop+flip", "optimizer": "adam", "lr": 0.01, **change})
-        whole = train(recipe, images, tmp_path / f"{strategy}-{recipe.schedule}-whole", strategy=strategy)
+        recipe = Recipe(
+            **{**SMALL.to_json(), "augment": "crop+flip", "optimizer": "adam", "lr": 0.01, **change}
+        )
+        whole = train(
+            recipe, images, tmp_path / f"{strategy}-{recipe.schedule}-whole", strategy=strategy
+        )
 
         class Stopped(Exception):
             pass
@@ -304,7 +366,14 @@ def test_going_on_with_another_strategy_or_torch_is_refused_in_one_line(images, 
 
 
 def test_a_diverged_model_is_one_line_the_others_are_kept_and_it_stays_said(images, tmp_path):
-    recipe = Recipe(**{**MLP.to_json(), "lr": 1e18, "schedule": "constant", "optimizer_args": {"momentum": 0.99}})
+    recipe = Recipe(
+        **{
+            **MLP.to_json(),
+            "lr": 1e18,
+            "schedule": "constant",
+            "optimizer_args": {"momentum": 0.99},
+        }
+    )
     for _ in range(2):
         with pytest.raises(ValueError, match=r"model \d diverged in epoch \d .* lower lr"):
             train(recipe, images, tmp_path)
@@ -325,7 +394,9 @@ def test_a_diverged_model_is_one_line_the_others_are_kept_and_it_stays_said(imag
         ({"split": "given"}, "member mask"),
     ],
 )
-def test_recipes_that_cannot_be_trained_are_refused_before_anything_is_written(images, tmp_path, change, message):
+def test_recipes_that_cannot_be_trained_are_refused_before_anything_is_written(
+    images, tmp_path, change, message
+):
     with pytest.raises(ValueError, match=message) as caught:
         train(Recipe(**{**SMALL.to_json(), "model_args": {}, **change}), images, tmp_path)
     assert "\n" not in str(caught.value)
@@ -342,25 +413,39 @@ def test_a_given_mask_and_bernoulli_splits_keep_their_population(images, tmp_pat
     pool = train(recipe, images, tmp_path)
     assert pool.population.sum() == 20 and not pool.member[:, pool.population].any()
     given = Recipe(**{**recipe.to_json(), "split": "given"})
-    assert not train(Recipe(**{**given.to_json(), "population": 0}), images, tmp_path, member=pool.member).population.any()
+    assert not train(
+        Recipe(**{**given.to_json(), "population": 0}), images, tmp_path, member=pool.member
+    ).population.any()
     with pytest.raises(ValueError, match="leaves"):
         train(Recipe(**{**given.to_json(), "population": 1}), images, tmp_path, member=pool.member)
 
 
 def test_a_canary_that_every_coin_left_out_is_not_taken_for_an_image_set_aside(images, tmp_path):
     canary = np.arange(len(images.y)) < 5
-    marked = data.from_arrays(images.x.numpy(), images.y.numpy(), classes=images.classes, canary=canary)
+    marked = data.from_arrays(
+        images.x.numpy(), images.y.numpy(), classes=images.classes, canary=canary
+    )
     member = np.broadcast_to(np.arange(len(images.y)) >= 25, (2, len(images.y))).copy()
     member[1, 1:5] = True  # canary 0 is in neither model
     given = Recipe(**{**MLP.to_json(), "split": "given", "num_models": 2, "population": 20})
     pool = train(given, marked, tmp_path, member=member)
-    assert pool.population.tolist() == ((np.arange(len(images.y)) >= 5) & (np.arange(len(images.y)) < 25)).tolist()
+    assert (
+        pool.population.tolist()
+        == ((np.arange(len(images.y)) >= 5) & (np.arange(len(images.y)) < 25)).tolist()
+    )
 
 
 def test_what_cannot_be_stacked_is_trained_one_by_one_and_says_why(images, tmp_path, capsys):
-    train(Recipe(**{**MLP.to_json(), "model": "toys:branching"}), images, tmp_path, strategy="stacked")
+    train(
+        Recipe(**{**MLP.to_json(), "model": "toys:branching"}), images, tmp_path, strategy="stacked"
+    )
     assert "one model at a time" in capsys.readouterr().err
-    train(Recipe(**{**MLP.to_json(), "model": "toys:dropout_mlp"}), images, tmp_path, strategy="stacked")
+    train(
+        Recipe(**{**MLP.to_json(), "model": "toys:dropout_mlp"}),
+        images,
+        tmp_path,
+        strategy="stacked",
+    )
     assert "random numbers" in capsys.readouterr().err
     train(Recipe(**{**MLP.to_json(), "schedule": "plateau"}), images, tmp_path, strategy="stacked")
     assert "learning rate per model" in capsys.readouterr().err
@@ -368,7 +453,9 @@ def test_what_cannot_be_stacked_is_trained_one_by_one_and_says_why(images, tmp_p
 
 def test_dropout_noise_depends_on_the_row_alone(images, tmp_path):
     recipe = Recipe(**{**MLP.to_json(), "model": "toys:dropout_mlp"})
-    small, large = (train(Recipe(**{**recipe.to_json(), "num_models": m}), images, tmp_path) for m in (2, 4))
+    small, large = (
+        train(Recipe(**{**recipe.to_json(), "num_models": m}), images, tmp_path) for m in (2, 4)
+    )
     assert all(torch.equal(small.state(1)[k], v) for k, v in large.state(1).items())
 
 
@@ -399,7 +486,10 @@ def test_a_pool_killed_ten_times_ends_with_the_bytes_of_one_never_killed(tmp_pat
     rng, kills = random.Random(0), 0
 
     def written():
-        return sum(path.read_bytes().count(b"\n") for path in (tmp_path / "killed").glob("pool-*/manifest.jsonl"))
+        return sum(
+            path.read_bytes().count(b"\n")
+            for path in (tmp_path / "killed").glob("pool-*/manifest.jsonl")
+        )
 
     for _ in range(10):
         enough = written() + rng.randint(1, 20)
@@ -414,7 +504,9 @@ def test_a_pool_killed_ten_times_ends_with_the_bytes_of_one_never_killed(tmp_pat
         process.wait()
     assert kills == 10
     assert start(tmp_path / "killed").wait() == 0
-    whole, killed = (next(root.glob("pool-*")) for root in (tmp_path / "whole", tmp_path / "killed"))
+    whole, killed = (
+        next(root.glob("pool-*")) for root in (tmp_path / "whole", tmp_path / "killed")
+    )
     assert digests(killed) == digests(whole)
     assert not list(killed.glob("part_*"))
 
@@ -424,7 +516,9 @@ def test_two_runs_of_one_pool_share_the_work_and_train_no_model_twice(tmp_path):
     assert start(tmp_path / "alone").wait() == 0
     both = [start(tmp_path / "shared") for _ in range(2)]
     assert [p.wait() for p in both] == [0, 0]
-    alone, shared = (next(root.glob("pool-*")) for root in (tmp_path / "alone", tmp_path / "shared"))
+    alone, shared = (
+        next(root.glob("pool-*")) for root in (tmp_path / "alone", tmp_path / "shared")
+    )
     assert digests(shared) == digests(alone)
     lines = (shared / "manifest.jsonl").read_text()
     assert [lines.count(f'"{weights_name(m)}"') for m in range(4)] == [1] * 4
@@ -434,7 +528,11 @@ def test_two_runs_of_one_pool_share_the_work_and_train_no_model_twice(tmp_path):
 def test_the_plan_of_a_folder_is_all_that_a_worker_needs(images, tmp_path):
     pool = train(SMALL, images, tmp_path)
     plan, execution = load_plan(pool.folder)
-    assert plan.recipe == pool.recipe and np.array_equal(plan.member, pool.member) and execution["threads"] >= 1
+    assert (
+        plan.recipe == pool.recipe
+        and np.array_equal(plan.member, pool.member)
+        and execution["threads"] >= 1
+    )
     assert plan.images.digest == images.digest and torch.equal(plan.images.x, images.x)
 
 
@@ -467,7 +565,10 @@ def test_training_anew_removes_nothing_outside_of_its_folder(images, finished, t
         victim.write_text("precious")
     (pool.folder.path / weights_name(1)).unlink()
     (pool.folder.path / weights_name(1)).symlink_to(victims[0])
-    assert train(MLP, images, tmp_path / "results", strategy="plain", force=True).status == ["trained"] * 4
+    assert (
+        train(MLP, images, tmp_path / "results", strategy="plain", force=True).status
+        == ["trained"] * 4
+    )
     assert [victim.read_text() for victim in victims] == ["precious"] * 2
 
 
@@ -475,7 +576,10 @@ def test_what_a_manifest_of_junk_listed_is_made_again(images, finished, tmp_path
     pool = copied(finished, tmp_path)
     before, manifest = digests(pool.folder.path), pool.folder.path / "manifest.jsonl"
     manifest.write_bytes(b"\0" * manifest.stat().st_size)
-    assert pool.folder.files() == {} and "1 line is no record and is skipped (1)" in capsys.readouterr().err
+    assert (
+        pool.folder.files() == {}
+        and "1 line is no record and is skipped (1)" in capsys.readouterr().err
+    )
     with pytest.raises(store.Corrupt, match=r"recipe\.json"):
         training.load_pool(pool.folder.path.name, tmp_path)
     train(MLP, images, tmp_path, strategy="plain")
@@ -488,26 +592,37 @@ OTHER = safetensors.torch.save({"other": torch.zeros(3)})
 
 
 @pytest.mark.parametrize(
-    "raw", [HUGE, struct.pack("<Q", len(LYING)) + LYING + bytes(4), OTHER, b"", b"junk" * 50], ids=range(5)
+    "raw",
+    [HUGE, struct.pack("<Q", len(LYING)) + LYING + bytes(4), OTHER, b"", b"junk" * 50],
+    ids=range(5),
 )
-def test_weights_of_another_network_are_named_and_a_part_file_of_such_is_passed_over(images, finished, tmp_path, raw, capsys):
+def test_weights_of_another_network_are_named_and_a_part_file_of_such_is_passed_over(
+    images, finished, tmp_path, raw, capsys
+):
     pool = copied(finished, tmp_path)
     before = digests(pool.folder.path)
     listed(pool.folder, weights_name(1), raw)
-    with pytest.raises(store.Corrupt, match=r"model_001\.safetensors is not what it should be") as caught:
+    with pytest.raises(
+        store.Corrupt, match=r"model_001\.safetensors is not what it should be"
+    ) as caught:
         pool.model(1)
     assert "\n" not in str(caught.value)
     pool.folder.remove(weights_name(1))
     for name in ("part_001-001_00001.safetensors", "part_001-001_abc.safetensors"):
         listed(pool.folder, name, raw)
     train(MLP, images, tmp_path, strategy="plain")
-    assert "part_001-001_00001.safetensors was truncated or altered: going on from before it" in capsys.readouterr().err
+    assert (
+        "part_001-001_00001.safetensors was truncated or altered: going on from before it"
+        in capsys.readouterr().err
+    )
     assert digests(pool.folder.path) == before
 
 
 @pytest.mark.parametrize("name", ["member.npy", "population.npy", "images.npy", "labels.npy"])
 @pytest.mark.parametrize(
-    "wrong", [np.zeros((2, 3, 5)), np.array(["a"] * 160), np.zeros(7, bool)], ids=["shape", "text", "short"]
+    "wrong",
+    [np.zeros((2, 3, 5)), np.array(["a"] * 160), np.zeros(7, bool)],
+    ids=["shape", "text", "short"],
 )
 def test_arrays_of_a_pool_that_do_not_fit_are_named(images, finished, tmp_path, name, wrong):
     pool = copied(finished, tmp_path)
@@ -523,7 +638,9 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in RECORDS.items() for value in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in RECORDS.items() for value in values]
+)
 def test_a_record_of_a_pool_that_is_none_is_named(images, finished, tmp_path, name, value):
     pool = copied(finished, tmp_path)
     pool.folder.write_json(name, value)
@@ -534,7 +651,9 @@ def test_a_record_of_a_pool_that_is_none_is_named(images, finished, tmp_path, na
 HOW = {"device": "cpu", "stacked": False, "group": 1, "threads": 1, "channels_last": False}
 
 
-@pytest.mark.parametrize("value", [[], {}, HOW | {"device": "bogus"}, HOW | {"group": 0}, HOW | {"threads": "x"}])
+@pytest.mark.parametrize(
+    "value", [[], {}, HOW | {"device": "bogus"}, HOW | {"group": 0}, HOW | {"threads": "x"}]
+)
 def test_an_execution_that_cannot_be_is_named(images, finished, tmp_path, value):
     pool = copied(finished, tmp_path)
     pool.folder.remove(weights_name(1))

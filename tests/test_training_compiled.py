@@ -32,12 +32,21 @@ def quick(monkeypatch):
 
 
 def plan_of(recipe, images, strategy="plain"):
-    plan = loop.Plan(recipe, images, np.ones((recipe.num_models, len(images.y)), bool), torch.device("cpu"), False, False)
+    plan = loop.Plan(
+        recipe,
+        images,
+        np.ones((recipe.num_models, len(images.y)), bool),
+        torch.device("cpu"),
+        False,
+        False,
+    )
     return execution.parsed(strategy).of(plan)
 
 
 def train(recipe, images, root, **options):
-    return training.train_pool(recipe, images, root=root, progress=False, **{"workers": 1, **options})
+    return training.train_pool(
+        recipe, images, root=root, progress=False, **{"workers": 1, **options}
+    )
 
 
 def same_weights(one, other, **tolerance):
@@ -86,20 +95,40 @@ class Spiking(Sniffing):
 
 
 @pytest.mark.parametrize(
-    "word", ["", "fast", "plain:4", "stacked:0", "graph", "graph:0", "graph:4+compiled", "auto+compiled", None]
+    "word",
+    [
+        "",
+        "fast",
+        "plain:4",
+        "stacked:0",
+        "graph",
+        "graph:0",
+        "graph:4+compiled",
+        "auto+compiled",
+        None,
+    ],
 )
 def test_a_strategy_that_there_is_not_is_refused_in_one_line(word):
-    with pytest.raises(ValueError, match=r"strategy=.*wanted auto, measure, plain, stacked") as caught:
+    with pytest.raises(
+        ValueError, match=r"strategy=.*wanted auto, measure, plain, stacked"
+    ) as caught:
         execution.parsed(word)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("word", ["plain", "plain+compiled", "stacked:3", "stacked:3+compiled", "graph:4"])
+@pytest.mark.parametrize(
+    "word", ["plain", "plain+compiled", "stacked:3", "stacked:3+compiled", "graph:4"]
+)
 def test_a_strategy_is_read_as_it_is_written(word, images):
     way = execution.parsed(word)
     assert str(way) == word
     plan = plan_of(MLP, images, word)
-    how = {"stacked": plan.stacked, "group": way.group, "compiled": plan.compiled, "graph": plan.graph}
+    how = {
+        "stacked": plan.stacked,
+        "group": way.group,
+        "compiled": plan.compiled,
+        "graph": plan.graph,
+    }
     assert execution.recorded_way(how) == way
     assert str(execution.parsed("stacked")) == "stacked:16"
 
@@ -114,7 +143,10 @@ def test_by_rule_nothing_is_compiled_or_captured_and_old_records_say_neither(ima
 @pytest.mark.slow
 def test_a_second_model_and_a_second_group_compile_nothing(images, quick):
     counters.clear()
-    for strategy, units in (("plain+compiled", ([0], [1], [2])), ("stacked:2+compiled", ([0, 1], [2, 3]))):
+    for strategy, units in (
+        ("plain+compiled", ([0], [1], [2])),
+        ("stacked:2+compiled", ([0, 1], [2, 3])),
+    ):
         plan, frames = plan_of(MLP, images, strategy), []
         for ids in units:
             clipped.group_of(plan, ids).epoch(0, [])
@@ -138,7 +170,9 @@ def test_a_builder_that_was_redefined_is_compiled_anew(images, quick, monkeypatc
 
     plan = plan_of(MLP, images, "plain+compiled")
     for activation in (nn.ReLU, nn.Tanh):
-        monkeypatch.setattr(toys.nn, "ReLU", activation)  # its file, which is read for the key, stays the same
+        monkeypatch.setattr(
+            toys.nn, "ReLU", activation
+        )  # its file, which is read for the key, stays the same
         assert compiled.why_not_compiled(plan) is None
         groups = [clipped.group_of(p, [1]) for p in (plan, plan._replace(compiled=False))]
         losses = [group.epoch(0, [])[1] for group in groups]
@@ -146,27 +180,45 @@ def test_a_builder_that_was_redefined_is_compiled_anew(images, quick, monkeypatc
 
 
 @pytest.mark.slow
-def test_pools_that_share_a_step_share_its_compiled_function_and_their_data_are_let_go(images, quick):
+def test_pools_that_share_a_step_share_its_compiled_function_and_their_data_are_let_go(
+    images, quick
+):
     there = images._replace(x=images.x.clone())
     held = weakref.ref(there.x)
     counters.clear()
-    for change in ({}, {"seed": 1}, {"epochs": 5}, {"lr": 0.5}, {"num_models": 6}, {"optimizer": "adam"}, {"augment": "flip"}):
+    for change in (
+        {},
+        {"seed": 1},
+        {"epochs": 5},
+        {"lr": 0.5},
+        {"num_models": 6},
+        {"optimizer": "adam"},
+        {"augment": "flip"},
+    ):
         clipped.group_of(plan_of(MLP.replace(**change), there, "plain+compiled"), [0]).epoch(0, [])
     assert len(compiled._FUNCTIONS) == 1 and counters["stats"]["unique_graphs"] == 1
     del there
     gc.collect()
     assert held() is None
-    for change in ({"batch": 8}, {"dtype": "float32"}, {"model_args": {"width": 5}}):  # another step each
+    for change in (
+        {"batch": 8},
+        {"dtype": "float32"},
+        {"model_args": {"width": 5}},
+    ):  # another step each
         clipped.group_of(plan_of(MLP.replace(**change), images, "plain+compiled"), [0]).epoch(0, [])
     assert len(compiled._FUNCTIONS) == 4
 
 
-def test_a_compiled_pool_that_cannot_be_compiled_where_it_is_resumed_says_so_in_one_line(images, tmp_path, quick, monkeypatch):
+def test_a_compiled_pool_that_cannot_be_compiled_where_it_is_resumed_says_so_in_one_line(
+    images, tmp_path, quick, monkeypatch
+):
     pool = train(MLP.replace(num_models=2), images, tmp_path, strategy="plain+compiled")
     pool.folder.remove("model_001.safetensors")
     monkeypatch.setattr(compiled, "OPTIONS", {"backend": broken})
     monkeypatch.setattr(compiled, "_FUNCTIONS", {})
-    with pytest.raises(ValueError, match=r"begun compiled and cannot be compiled here \(.*no compiler.*force=True") as caught:
+    with pytest.raises(
+        ValueError, match=r"begun compiled and cannot be compiled here \(.*no compiler.*force=True"
+    ) as caught:
         train(MLP.replace(num_models=2), images, tmp_path, strategy="plain+compiled")
     assert "\n" not in str(caught.value)
 
@@ -176,7 +228,11 @@ def broken(module, inputs):
 
 
 CROPPED = {"model": "tinycnn", "model_args": {"width": 4}, "augment": "crop+flip"}
-PER_STEP = {"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 2}, "loss": "tet"}
+PER_STEP = {
+    "model": "snn",
+    "model_args": {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 2},
+    "loss": "tet",
+}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +256,9 @@ def test_a_compiled_pool_is_the_eager_one_in_float64(images, tmp_path, quick, ch
 
 @pytest.mark.slow  # half a minute of C++ compilation each
 @pytest.mark.parametrize(("model", "strategy"), [("tinycnn", "plain"), ("snn", "stacked:2")])
-def test_a_pool_compiled_to_machine_code_is_the_eager_one_in_float64(images, tmp_path, model, strategy):
+def test_a_pool_compiled_to_machine_code_is_the_eager_one_in_float64(
+    images, tmp_path, model, strategy
+):
     args = {"base": "tinycnn", "timesteps": 2} if model == "snn" else {"width": 4}
     recipe = MLP.replace(model=model, model_args=args, num_models=2)
     eager = train(recipe, images, tmp_path / "eager", strategy=strategy)
@@ -214,7 +272,9 @@ def test_a_compiled_pool_learns_in_bfloat16_as_an_eager_one(images, tmp_path):
     recipe = TINY.replace(dtype="bfloat16", epochs=12, num_models=2)
     eager = train(recipe, images, tmp_path / "eager", strategy="plain")
     fast = train(recipe, images, tmp_path / "compiled", strategy="plain+compiled")
-    last = [pool.traces[:, -1][pool.member].astype(float) for pool in (eager, fast)]  # logarithms of losses
+    last = [
+        pool.traces[:, -1][pool.member].astype(float) for pool in (eager, fast)
+    ]  # logarithms of losses
     assert np.median(last[1]) < np.log(0.7) and abs(np.median(last[0]) - np.median(last[1])) < 0.5
 
 
@@ -222,10 +282,14 @@ def test_a_compiled_pool_learns_in_bfloat16_as_an_eager_one(images, tmp_path):
     "change",
     [
         {"model": "toys:dropout_mlp"},
-        pytest.param({"model": "sdenet", "model_args": {"width": 4, "steps": 2}}, marks=pytest.mark.slow),
+        pytest.param(
+            {"model": "sdenet", "model_args": {"width": 4, "steps": 2}}, marks=pytest.mark.slow
+        ),
     ],
 )
-def test_noise_of_a_compiled_model_is_the_eager_one_and_a_compiled_stack_of_noise_is_refused(images, quick, change):
+def test_noise_of_a_compiled_model_is_the_eager_one_and_a_compiled_stack_of_noise_is_refused(
+    images, quick, change
+):
     recipe = MLP.replace(**change)
     plan = plan_of(recipe, images, "plain+compiled")
     assert compiled.why_not_compiled(plan) is None
@@ -234,7 +298,9 @@ def test_noise_of_a_compiled_model_is_the_eager_one_and_a_compiled_stack_of_nois
         group.epoch(0, [])
     for name, tensor in groups[1].weights(0).items():
         torch.testing.assert_close(groups[0].weights(0)[name], tensor, rtol=1e-10, atol=1e-10)
-    assert "random numbers" in compiled.why_not_compiled(plan_of(recipe, images, "stacked:2+compiled"))
+    assert "random numbers" in compiled.why_not_compiled(
+        plan_of(recipe, images, "stacked:2+compiled")
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,7 +311,9 @@ def test_noise_of_a_compiled_model_is_the_eager_one_and_a_compiled_stack_of_nois
         ({"defense": "relaxloss", "defense_args": {"target": 0.5}}, "relaxloss"),
     ],
 )
-def test_what_compiling_would_change_is_trained_eagerly_and_one_line_says_why(images, tmp_path, quick, capsys, change, word):
+def test_what_compiling_would_change_is_trained_eagerly_and_one_line_says_why(
+    images, tmp_path, quick, capsys, change, word
+):
     recipe = MLP.replace(**change)
     pool = train(recipe, images, tmp_path / "asked", strategy="plain+compiled")
     said = capsys.readouterr().err.strip()
@@ -254,7 +322,10 @@ def test_what_compiling_would_change_is_trained_eagerly_and_one_line_says_why(im
     assert (how["compiled"], how["asked"]) == (False, "plain+compiled")
     same_weights(train(recipe, images, tmp_path / "plain", strategy="plain"), pool, rtol=0, atol=0)
     pool.folder.remove("model_001.safetensors")
-    assert train(recipe, images, tmp_path / "asked", strategy="plain+compiled").status == ["trained"] * 4
+    assert (
+        train(recipe, images, tmp_path / "asked", strategy="plain+compiled").status
+        == ["trained"] * 4
+    )
 
 
 def test_a_gradient_that_compiling_would_lose_is_not_lost(images, quick):
@@ -262,11 +333,17 @@ def test_a_gradient_that_compiling_would_lose_is_not_lost(images, quick):
     for strategy in ("plain+compiled", "stacked:2+compiled"):
         plan = plan_of(recipe, images, strategy)
         if compiled.why_not_compiled(plan) is None:  # then it must train what eager code trains
-            groups = [clipped.group_of(p, [0, 1][: 1 + plan.stacked]) for p in (plan, plan._replace(compiled=False))]
+            groups = [
+                clipped.group_of(p, [0, 1][: 1 + plan.stacked])
+                for p in (plan, plan._replace(compiled=False))
+            ]
             for group in groups:
                 group.epoch(0, [])
             torch.testing.assert_close(
-                groups[0].params["first.weight"], groups[1].params["first.weight"], rtol=1e-10, atol=1e-10
+                groups[0].params["first.weight"],
+                groups[1].params["first.weight"],
+                rtol=1e-10,
+                atol=1e-10,
             )
 
 
@@ -276,7 +353,9 @@ def test_without_a_compiler_training_goes_on_and_says_so(images, tmp_path, monke
     monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nowhere/g++",))
     monkeypatch.setattr(compiled, "_FUNCTIONS", {})
     pool = train(MLP.replace(num_models=2, seed=5), images, tmp_path, strategy="plain+compiled")
-    assert pool.status == ["trained"] * 2 and not pool.folder.read_json("execution.json")["compiled"]
+    assert (
+        pool.status == ["trained"] * 2 and not pool.folder.read_json("execution.json")["compiled"]
+    )
     assert "training without compilation: No working C++ compiler" in capsys.readouterr().err
 
 
@@ -286,11 +365,15 @@ def test_compiled_and_plain_arithmetic_are_not_mixed_in_a_pool(images, tmp_path,
     with pytest.raises(ValueError, match=r"begun with strategy plain, not plain\+compiled"):
         train(MLP, images, tmp_path, strategy="plain+compiled")
     how = pool.folder.read_json("execution.json")
-    pool.folder.write_json("execution.json", {k: v for k, v in how.items() if k not in ("compiled", "graph", "asked")})
+    pool.folder.write_json(
+        "execution.json", {k: v for k, v in how.items() if k not in ("compiled", "graph", "asked")}
+    )
     assert train(MLP, images, tmp_path, strategy="plain").status == ["trained"] * 4
 
 
-@pytest.mark.parametrize("strategy", ["plain+compiled", pytest.param("stacked:4+compiled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "strategy", ["plain+compiled", pytest.param("stacked:4+compiled", marks=pytest.mark.slow)]
+)
 def test_a_resumed_compiled_group_ends_with_the_bytes_of_one_never_stopped(images, quick, strategy):
     plan = plan_of(MLP.replace(dtype="float32", epochs=3, augment="flip"), images, strategy)
     ids = list(range(4)) if plan.stacked else [2]
@@ -302,24 +385,39 @@ def test_a_resumed_compiled_group_ends_with_the_bytes_of_one_never_stopped(image
     resumed.load(first.state())
     for epoch in (1, 2):
         resumed.epoch(epoch, [])
-    assert all(torch.equal(whole.weights(len(ids) - 1)[k], v) for k, v in resumed.weights(len(ids) - 1).items())
+    assert all(
+        torch.equal(whole.weights(len(ids) - 1)[k], v)
+        for k, v in resumed.weights(len(ids) - 1).items()
+    )
 
 
 # ---------------------------------------------------------------------------------------------- resumed, and short of memory
 
 
-LEARNED = {"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 2, "learn": True}}
+LEARNED = {
+    "model": "snn",
+    "model_args": {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 2, "learn": True},
+}
 
 
-@pytest.mark.parametrize("change", [{"optimizer": "adam"}, {"optimizer": "adam", **LEARNED}, LEARNED])
+@pytest.mark.parametrize(
+    "change", [{"optimizer": "adam"}, {"optimizer": "adam", **LEARNED}, LEARNED]
+)
 @pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
-def test_every_entry_of_an_optimiser_keeps_its_type_when_a_group_is_resumed(images, change, strategy):
+def test_every_entry_of_an_optimiser_keeps_its_type_when_a_group_is_resumed(
+    images, change, strategy
+):
     plan = plan_of(TINY.replace(epochs=1, **change), images, strategy)
     whole, resumed = (loop.Group(plan, [0, 1][: 1 + plan.stacked]) for _ in range(2))
     whole.epoch(0, [])
     resumed.load(whole.state())
-    entries = [[(group.optimizer.state[p], p) for p in group.params.values()] for group in (whole, resumed)]
-    kinds = [[{k: (v.dtype, v.shape) for k, v in entry.items() if v is not None} for entry, _ in each] for each in entries]
+    entries = [
+        [(group.optimizer.state[p], p) for p in group.params.values()] for group in (whole, resumed)
+    ]
+    kinds = [
+        [{k: (v.dtype, v.shape) for k, v in entry.items() if v is not None} for entry, _ in each]
+        for each in entries
+    ]
     assert kinds[0] == kinds[1] and all(kinds[0])
     if change is not LEARNED:
         assert {entry["step"][0] for entry in kinds[1]} == {torch.float32}
@@ -331,9 +429,19 @@ def test_every_entry_of_an_optimiser_keeps_its_type_when_a_group_is_resumed(imag
     ("error", "short"),
     [
         (torch.OutOfMemoryError("anything"), True),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
+        (
+            RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
+            ),
+            True,
+        ),
         (RuntimeError("CUDA error: out of memory"), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (
+            RuntimeError(
+                "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+            ),
+            True,
+        ),
         (RuntimeError("shapes do not fit"), False),
         (ValueError("out of memory"), False),
     ],
@@ -399,12 +507,18 @@ class Breaking(nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_steps_before_a_capture_that_fail_midway_leave_no_trace_and_say_what_went_wrong(images, optimizer):
-    group = graphs.GraphGroup(plan_of(MLP.replace(model=f"{HERE}:Breaking", optimizer=optimizer), images), [0, 1])
+def test_steps_before_a_capture_that_fail_midway_leave_no_trace_and_say_what_went_wrong(
+    images, optimizer
+):
+    group = graphs.GraphGroup(
+        plan_of(MLP.replace(model=f"{HERE}:Breaking", optimizer=optimizer), images), [0, 1]
+    )
     group.epoch(0, [])
     before = [(tensor, tensor.clone()) for tensor in group.tensors()]
     places = [one.module.mean for one in group.each]
-    group.each[1].module.fuse = float(group.each[1].module.mean) + 1e-3  # after a step of the first model
+    group.each[1].module.fuse = (
+        float(group.each[1].module.mean) + 1e-3
+    )  # after a step of the first model
     with pytest.raises(RuntimeError, match="the first thing that went wrong"):
         group.warm_up()
     assert all(torch.equal(tensor, value) for tensor, value in before)
@@ -430,7 +544,9 @@ def test_a_resumed_graph_group_ends_with_the_bytes_of_one_never_stopped(images):
 
 def test_a_step_that_a_graph_would_change_is_found(images):
     assert graphs.mismatch(plan_of(TINY, images), 2) is None
-    assert "random numbers" in graphs.mismatch(plan_of(MLP.replace(model="toys:dropout_mlp"), images), 2)
+    assert "random numbers" in graphs.mismatch(
+        plan_of(MLP.replace(model="toys:dropout_mlp"), images), 2
+    )
 
     class Careless(graphs.GraphGroup):
         def run(self):  # a graph that never sees the second batch
@@ -458,14 +574,20 @@ def test_a_graph_on_a_cpu_is_refused_in_one_line_and_recorded_as_plain(images, t
 # ------------------------------------------------------------------------------------------ what was measured before
 
 
-def test_a_measurement_is_remembered_and_a_damaged_one_is_not_trusted(images, tmp_path, monkeypatch, capsys):
+def test_a_measurement_is_remembered_and_a_damaged_one_is_not_trusted(
+    images, tmp_path, monkeypatch, capsys
+):
     plan, calls, measure = plan_of(MLP, images), [], execution._seconds
     monkeypatch.setattr(execution, "_seconds", lambda *args: calls.append(args) or measure(*args))
     chosen = execution.choose(plan, "cpu", "measure", 1, root=tmp_path)
-    assert len(calls) == 2 and "measured before" not in capsys.readouterr().err  # plain and stacked:4
+    assert (
+        len(calls) == 2 and "measured before" not in capsys.readouterr().err
+    )  # plain and stacked:4
     assert execution.choose(plan, "cpu", "measure", 1, root=tmp_path) == chosen
     assert len(calls) == 2 and "measured before" in capsys.readouterr().err
-    execution.choose(plan_of(MLP.replace(seed=1, epochs=7), images), "cpu", "measure", 1, root=tmp_path)
+    execution.choose(
+        plan_of(MLP.replace(seed=1, epochs=7), images), "cpu", "measure", 1, root=tmp_path
+    )
     assert len(calls) == 2  # of the same kind
     execution.choose(plan_of(MLP.replace(batch=8), images), "cpu", "measure", 1, root=tmp_path)
     assert len(calls) == 4 and len(json.loads((tmp_path / "measured.json").read_text())) == 2
@@ -478,7 +600,9 @@ def test_a_measurement_is_remembered_and_a_damaged_one_is_not_trusted(images, tm
 
 
 @pytest.mark.slow
-def test_only_a_long_training_tries_compilation_and_takes_what_was_fastest(images, tmp_path, quick, monkeypatch, capsys):
+def test_only_a_long_training_tries_compilation_and_takes_what_was_fastest(
+    images, tmp_path, quick, monkeypatch, capsys
+):
     seconds = {"plain": 0.1, "stacked:4": 0.2, "plain+compiled": 0.05, "stacked:4+compiled": 0.3}
 
     def pretend(plan, models):
@@ -494,7 +618,9 @@ def test_only_a_long_training_tries_compilation_and_takes_what_was_fastest(image
     assert execution.choose(long, "cpu", "measure", 1) == how  # nowhere to remember it
 
 
-def test_a_way_that_fails_is_not_taken_and_measured_again_by_the_next_pool(images, tmp_path, monkeypatch, capsys):
+def test_a_way_that_fails_is_not_taken_and_measured_again_by_the_next_pool(
+    images, tmp_path, monkeypatch, capsys
+):
     plan, measure, tried = plan_of(MLP.replace(num_models=8), images), execution._seconds, []
 
     def short(plan, models):
@@ -508,10 +634,17 @@ def test_a_way_that_fails_is_not_taken_and_measured_again_by_the_next_pool(image
     said = capsys.readouterr().err.splitlines()
     assert how["group"] in (1, 8) and tried == [1, 4, 8] and len(said) == 2
     assert said[0].startswith("stacked:4 is not taken, as it fails here: CUDA out of memory")
-    assert list(*json.loads((tmp_path / "measured.json").read_text()).values()) == ["plain", "stacked:8"]
+    assert list(*json.loads((tmp_path / "measured.json").read_text()).values()) == [
+        "plain",
+        "stacked:8",
+    ]
     assert execution.choose(plan, "cpu", "measure", 1, root=tmp_path)["stacked"] == how["stacked"]
-    assert tried == [1, 4, 8, 4] and "measured before" in capsys.readouterr().err  # what is known is not tried again
-    monkeypatch.setattr(execution, "_seconds", lambda *_: (_ for _ in ()).throw(RuntimeError("nothing works")))
+    assert (
+        tried == [1, 4, 8, 4] and "measured before" in capsys.readouterr().err
+    )  # what is known is not tried again
+    monkeypatch.setattr(
+        execution, "_seconds", lambda *_: (_ for _ in ()).throw(RuntimeError("nothing works"))
+    )
     plain = execution.choose(plan, "cpu", "measure", 1)
     assert (plain["stacked"], plain["compiled"]) == (False, False)
 

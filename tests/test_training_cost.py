@@ -38,29 +38,49 @@ def test_seconds_are_said_as_one_would_say_them(seconds, said):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
 def test_an_estimate_is_near_to_what_training_takes(strategy, images, tmp_path):
-    slow = Recipe(**{**SMALL.to_json(), "model": "toys:fused", "model_args": {"place": str(tmp_path), "pause": 0.02}})
+    slow = Recipe(
+        **{
+            **SMALL.to_json(),
+            "model": "toys:fused",
+            "model_args": {"place": str(tmp_path), "pause": 0.02},
+        }
+    )
     told = training.estimate(slow, images, workers=1, strategy=strategy)
     begun = time.perf_counter()
     training.train_pool(slow, images, root=tmp_path, workers=1, strategy=strategy, progress=False)
     taken = time.perf_counter() - begun
     assert told["steps"] == 300 // 16 and told["groups"] == (4 if strategy == "plain" else 2)
     assert 0.5 < told["seconds"] / taken < 1.5
-    assert f"4 toys:fused, 10 epochs: about {duration(told['seconds'])} on this device" in told["text"]
+    assert (
+        f"4 toys:fused, 10 epochs: about {duration(told['seconds'])} on this device" in told["text"]
+    )
 
 
 @pytest.mark.slow
 def test_a_long_epoch_is_measured_over_some_of_its_steps(images, tmp_path):
-    slow = Recipe(**{**SMALL.to_json(), "model": "toys:fused", "model_args": {"place": str(tmp_path), "pause": 0.02}})
+    slow = Recipe(
+        **{
+            **SMALL.to_json(),
+            "model": "toys:fused",
+            "model_args": {"place": str(tmp_path), "pause": 0.02},
+        }
+    )
     whole = training.estimate(slow, images, workers=1, strategy="plain")
     part = training.estimate(slow, images, workers=1, strategy="plain", limit=0.15)
     assert part["steps"] < whole["steps"] and 0.5 < part["seconds"] / whole["seconds"] < 2
 
 
 @pytest.mark.parametrize(
-    "changes", [{"split": "bernoulli"}, {"defense": "dp_sgd"}, {"parent": "0" * 64}, {"schedule": "plateau"}]
+    "changes",
+    [{"split": "bernoulli"}, {"defense": "dp_sgd"}, {"parent": "0" * 64}, {"schedule": "plateau"}],
 )
 def test_whatever_the_split_defense_or_origin_there_is_an_estimate(changes, images):
-    assert training.estimate(Recipe(**{**SMALL.to_json(), **changes}), images, workers=2, limit=0.1)["seconds"] > 0
+    assert (
+        training.estimate(Recipe(**{**SMALL.to_json(), **changes}), images, workers=2, limit=0.1)[
+            "seconds"
+        ]
+        > 0
+    )
 
 
 def test_an_estimate_for_given_members_and_one_of_few_steps(images):
@@ -97,7 +117,9 @@ def clock(monkeypatch):
     return now
 
 
-def test_the_bar_says_how_long_it_will_take_once_every_worker_trained_an_epoch(capsys, monkeypatch, clock):
+def test_the_bar_says_how_long_it_will_take_once_every_worker_trained_an_epoch(
+    capsys, monkeypatch, clock
+):
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     with Bar("tinycnn", list(range(8)), 100, CPU, 2, True) as bar:
         clock[0] += 300  # a queue, start-up
@@ -113,7 +135,9 @@ def test_the_bar_says_how_long_it_will_take_once_every_worker_trained_an_epoch(c
         assert "20 %, loss 0.5, 13 min left" in capsys.readouterr().out
 
 
-def test_epochs_of_an_earlier_run_and_of_a_unit_that_begins_anew_do_not_count_as_speed(capsys, monkeypatch, clock):
+def test_epochs_of_an_earlier_run_and_of_a_unit_that_begins_anew_do_not_count_as_speed(
+    capsys, monkeypatch, clock
+):
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     with Bar("resnet18", [0, 1], 200, CPU | {"group": 1, "stacked": False}, 2, True) as bar:
         bar.update([0], 150, 0.5)
@@ -126,7 +150,9 @@ def test_epochs_of_an_earlier_run_and_of_a_unit_that_begins_anew_do_not_count_as
             clock[0] += 100
             bar.update([0], epoch, 0.5)
             bar.update([1], epoch, 0.5)
-        assert "80 %, loss 0.5, 67 min left" in capsys.readouterr().out.replace("1 h 07 min", "67 min")
+        assert "80 %, loss 0.5, 67 min left" in capsys.readouterr().out.replace(
+            "1 h 07 min", "67 min"
+        )
         bar.update([1], 1, 0.5)  # its worker died, and there was no part file
         assert bar.done == 161 and bar.bar.total == 400
         for epoch in range(2, 201):

@@ -77,7 +77,9 @@ def zero_head(in_channels, num_classes, size):
 
 def zero_branch(in_channels, num_classes, size):
     branch = Gain(nn.Sequential(nn.Linear(8, 8), Centred()))
-    return nn.Sequential(nn.Flatten(), nn.Linear(inputs(in_channels, size), 8), branch, nn.Linear(8, num_classes))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(inputs(in_channels, size), 8), branch, nn.Linear(8, num_classes)
+    )
 
 
 def honest_zeros(in_channels, num_classes, size):
@@ -104,7 +106,9 @@ def images():
 
 
 def train(recipe, images, root, **options):
-    return training.train_pool(recipe, images, root=root, progress=False, **{"workers": 1, "strategy": "plain", **options})
+    return training.train_pool(
+        recipe, images, root=root, progress=False, **{"workers": 1, "strategy": "plain", **options}
+    )
 
 
 def under(recipe, name, **args):
@@ -112,7 +116,10 @@ def under(recipe, name, **args):
 
 
 def bytes_of(pool):
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in pool.folder.path.glob("[mls]*_*")}
+    return {
+        p.name: hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in pool.folder.path.glob("[mls]*_*")
+    }
 
 
 @pytest.mark.parametrize("name", [*STACKABLE])
@@ -128,7 +135,9 @@ def test_models_trained_together_under_a_defense_are_those_trained_alone(name, i
 
 
 @pytest.mark.parametrize("name", ["relaxloss", "mmd_mixup", "dropout", "early_stopping", "dp_sgd"])
-def test_a_pool_stopped_under_a_defense_resumes_to_the_same_bytes(name, images, tmp_path, monkeypatch):
+def test_a_pool_stopped_under_a_defense_resumes_to_the_same_bytes(
+    name, images, tmp_path, monkeypatch
+):
     recipe = under(MLP.replace(epochs=4), name)
     whole = train(recipe, images, tmp_path / "whole")
 
@@ -158,15 +167,24 @@ def test_l2_of_sgd_is_weight_decay_of_twice_its_weight(images, tmp_path):
         torch.testing.assert_close(penalised.state(1)[name], tensor, rtol=1e-9, atol=1e-12)
 
 
-def test_early_stopping_takes_the_weights_of_the_epoch_that_did_best_on_images_nobody_else_sees(images, tmp_path):
+def test_early_stopping_takes_the_weights_of_the_epoch_that_did_best_on_images_nobody_else_sees(
+    images, tmp_path
+):
     recipe = CNN.replace(epochs=8, lr=0.3)
     pool = train(under(recipe, "early_stopping"), images, tmp_path)
     free = train(recipe.replace(snapshots=list(range(1, 8))), images, tmp_path)
-    assert pool.held_out.sum() == 20 and not (pool.held_out & ~pool.population).any() and not free.held_out.any()
+    assert (
+        pool.held_out.sum() == 20
+        and not (pool.held_out & ~pool.population).any()
+        and not free.held_out.any()
+    )
     x, y = data.normalise(images.x[pool.held_out], images.mean, images.std), images.y[pool.held_out]
     for m in range(4):
         with torch.inference_mode():
-            losses = [float(F.cross_entropy((free.at(e) if e < 8 else free).model(m)(x), y)) for e in range(1, 9)]
+            losses = [
+                float(F.cross_entropy((free.at(e) if e < 8 else free).model(m)(x), y))
+                for e in range(1, 9)
+            ]
         best = int(np.argmin(losses)) + 1
         assert pool.stopped[m] == best
         then = (free.at(best) if best < 8 else free).state(m)
@@ -179,10 +197,14 @@ def test_held_out_images_are_no_population_and_no_candidates(images, tmp_path):
     signals = query.query(pool, images, progress=False)
     shown = np.flatnonzero(~pool.held_out)
     assert signals.margin.shape[2] == len(shown) == 180 and signals.population.sum() == 10
-    assert np.array_equal(signals.labels, images.y[shown].numpy()) and np.array_equal(signals.member, pool.member[:, shown])
+    assert np.array_equal(signals.labels, images.y[shown].numpy()) and np.array_equal(
+        signals.member, pool.member[:, shown]
+    )
     few = query.query(pool, images, limit=40, progress=False)
     free = query.query(train(MLP, images, tmp_path), images, limit=40, progress=False)
-    assert np.array_equal(few.member[:, ~few.population], free.member[:, ~free.population])  # the same candidates as without
+    assert np.array_equal(
+        few.member[:, ~few.population], free.member[:, ~free.population]
+    )  # the same candidates as without
 
 
 @pytest.mark.parametrize(
@@ -192,51 +214,99 @@ def test_held_out_images_are_no_population_and_no_candidates(images, tmp_path):
         ({"defense": "mmd_mixup", "defense_args": {"held_out": 31}}, "held_out=31 of 30"),
         ({"defense": "dp_sgd", "schedule": "plateau"}, "looks at the training loss"),
         ({"defense": "dp_sgd", "defense_args": {"max_grad_norm": 0.0}}, "positive norm"),
-        ({"defense": "dp_sgd", "defense_args": {"noise_multiplier": float("inf")}}, "is not finite"),
         (
-            {"defense": "dp_sgd", "model": "odenet", "model_args": {"method": "dopri5", "adjoint": True}},
+            {"defense": "dp_sgd", "defense_args": {"noise_multiplier": float("inf")}},
+            "is not finite",
+        ),
+        (
+            {
+                "defense": "dp_sgd",
+                "model": "odenet",
+                "model_args": {"method": "dopri5", "adjoint": True},
+            },
             "adjoint=True gives wrong",
         ),
-        ({"defense": "dp_sgd", "model": "odenet", "model_args": {"method": "dopri5"}}, "method='dopri5' gives wrong"),
-        ({"defense": "dp_sgd", "model": "sdenet", "model_args": {"lipschitz": 1.0}}, "lipschitz gives wrong"),
-        ({"defense": "dp_sgd", "model": "snn", "model_args": {"base_args": {"width": 4}}}, "build with fold=False"),
+        (
+            {"defense": "dp_sgd", "model": "odenet", "model_args": {"method": "dopri5"}},
+            "method='dopri5' gives wrong",
+        ),
+        (
+            {"defense": "dp_sgd", "model": "sdenet", "model_args": {"lipschitz": 1.0}},
+            "lipschitz gives wrong",
+        ),
+        (
+            {"defense": "dp_sgd", "model": "snn", "model_args": {"base_args": {"width": 4}}},
+            "build with fold=False",
+        ),
         ({"defense": "dp_sgd", "model": "toys:tracking"}, "no gradients per sample"),
         ({"defense": "dp_sgd", "model": "toys:mixing"}, "samples mix in a batch"),
-        ({"defense": "dp_sgd", "model": "snn", "model_args": LEARNED}, "its layer does not use it alone"),
-        ({"defense": "dp_sgd", "model": "snn", "loss": "tet", "model_args": UNFOLDED}, "wanted cross_entropy"),
         (
-            {"defense": "relaxloss", "model": "snn", "loss": "tet", "model_args": {"base_args": {"width": 4}}},
+            {"defense": "dp_sgd", "model": "snn", "model_args": LEARNED},
+            "its layer does not use it alone",
+        ),
+        (
+            {"defense": "dp_sgd", "model": "snn", "loss": "tet", "model_args": UNFOLDED},
+            "wanted cross_entropy",
+        ),
+        (
+            {
+                "defense": "relaxloss",
+                "model": "snn",
+                "loss": "tet",
+                "model_args": {"base_args": {"width": 4}},
+            },
             "take one of the two",
         ),
         ({"defense": "dropout", "defense_args": {"rate": 0.0}}, "between 0 and 1"),
         ({"defense": "dp_sgd", "model": HERE + "zero_head"}, "no gradients per sample at 1.weight"),
-        ({"defense": "dp_sgd", "model": HERE + "zero_branch"}, "no gradients per sample at 1.weight"),
+        (
+            {"defense": "dp_sgd", "model": HERE + "zero_branch"},
+            "no gradients per sample at 1.weight",
+        ),
         (
             {"defense": "dp_sgd", "model": HERE + "pixel_means"},
             "buffer 0.running_mean is computed from members without clipping and noise",
         ),
-        ({"defense": "dp_sgd", "model": HERE + "running_mean"}, "buffer 1.mean is computed from members without clipping"),
-        ({"defense": "label_smoothing", "defense_args": {"smoothing": 1.5}}, "smoothing=1.5; wanted .* below 1"),
+        (
+            {"defense": "dp_sgd", "model": HERE + "running_mean"},
+            "buffer 1.mean is computed from members without clipping",
+        ),
+        (
+            {"defense": "label_smoothing", "defense_args": {"smoothing": 1.5}},
+            "smoothing=1.5; wanted .* below 1",
+        ),
         ({"defense": "dp_sgd", "batch": 86}, "batch=86 is more than a model's 85 training samples"),
     ],
 )
-def test_defenses_that_would_mean_nothing_are_refused_before_anything_is_written(images, tmp_path, change, says):
+def test_defenses_that_would_mean_nothing_are_refused_before_anything_is_written(
+    images, tmp_path, change, says
+):
     with pytest.raises(ValueError, match=says) as error:
         train(MLP.replace(**{"model_args": {}, **change}), images, tmp_path)
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
-def test_an_output_defense_lies_between_attacker_and_models_and_has_its_own_signals(images, tmp_path):
+def test_an_output_defense_lies_between_attacker_and_models_and_has_its_own_signals(
+    images, tmp_path
+):
     pool = train(MLP, images, tmp_path)
     plain, ask = query.query(pool, images, progress=False), {"progress": False}
     with torch.inference_mode():
         x = data.normalise(images.x, images.mean, images.std)
         logits = np.stack([pool.model(m)(x).double().numpy() for m in range(4)])
-    for name, args in (("memguard", {"confidence": 0.7}), ("rounding", {"decimals": 2}), ("top", {"classes": 3})):
+    for name, args in (
+        ("memguard", {"confidence": 0.7}),
+        ("rounding", {"decimals": 2}),
+        ("top", {"classes": 3}),
+    ):
         found = query.query(pool, images, output=name, output_args=args, **ask)
         made = Signals.from_logits(change_output(name, logits, **args), images.y.numpy())
         np.testing.assert_allclose(found.margin, made.margin, rtol=1e-4, atol=1e-4)
-        assert found.info["output"] == name and found.info["output_args"] == args and "output" not in plain.info
+        assert (
+            found.info["output"] == name
+            and found.info["output_args"] == args
+            and "output" not in plain.info
+        )
     labels = query.query(pool, images, output="memguard", **ask)
     assert (labels.correct == plain.correct).all()
     assert np.array_equal(score("correctness", labels).value, score("correctness", plain).value)
@@ -244,7 +314,9 @@ def test_an_output_defense_lies_between_attacker_and_models_and_has_its_own_sign
     assert (random.correct == plain.correct).all() and not np.allclose(random.margin, plain.margin)
     with pytest.raises(ValueError, match="give it to Recipe"):
         query.query(pool, images, output="l1", **ask)
-    coarse = query.query(pool, images, output="rounding", output_args={"decimals": 1}, temperature=4.0, **ask)
+    coarse = query.query(
+        pool, images, output="rounding", output_args={"decimals": 1}, temperature=4.0, **ask
+    )
     assert (coarse.correct == plain.correct).all()
     with pytest.raises(ValueError, match="confidence='x': wanted more than 1/10 and less than 1"):
         query.query(pool, images, output="memguard", output_args={"confidence": "x"}, **ask)
@@ -253,8 +325,12 @@ def test_an_output_defense_lies_between_attacker_and_models_and_has_its_own_sign
 def test_of_two_classes_memguard_shows_a_label(tmp_path):
     two = data.load("synthetic:classes=2,n=200")
     pool = train(MLP.replace(num_models=2, epochs=1), two, tmp_path)
-    plain, shown = (query.query(pool, two, output=word, progress=False) for word in (None, "memguard"))
-    assert shown.info["output_args"] == {"confidence": 0.75} and (shown.correct == plain.correct).all()
+    plain, shown = (
+        query.query(pool, two, output=word, progress=False) for word in (None, "memguard")
+    )
+    assert (
+        shown.info["output_args"] == {"confidence": 0.75} and (shown.correct == plain.correct).all()
+    )
     np.testing.assert_allclose(np.abs(shown.margin), np.log(3))
     with pytest.raises(ValueError, match="wanted more than 1/2"):
         query.query(pool, two, output="memguard", output_args={"confidence": 0.5}, progress=False)
@@ -265,7 +341,9 @@ def group_of(pool, images):
 
 
 def group(images, *, recipe=CNN, **args):
-    recipe = trainer.complete(recipe.replace(defense="dp_sgd", defense_args={**CLIPPED, **args}, dtype="float64"))
+    recipe = trainer.complete(
+        recipe.replace(defense="dp_sgd", defense_args={**CLIPPED, **args}, dtype="float64")
+    )
     member, population = trainer.membership(recipe, images, None)
     return ClippedGroup(trainer.plan_of(recipe, images, member, population), [0])
 
@@ -292,7 +370,9 @@ def test_a_clipped_step_sums_gradients_of_single_samples_each_cut_to_the_norm(im
     assert cut > 0
     one.poisson_step(x, y, 0.3, torch.Generator().manual_seed(0))
     for name, p in one.params.items():
-        torch.testing.assert_close(p.detach(), before[name] - 0.3 * expected[name] / 16, rtol=1e-5, atol=1e-9)
+        torch.testing.assert_close(
+            p.detach(), before[name] - 0.3 * expected[name] / 16, rtol=1e-5, atol=1e-9
+        )
 
 
 def flat(group):
@@ -300,7 +380,9 @@ def flat(group):
 
 
 @pytest.mark.parametrize(("count", "chunk"), [(0, None), (12, None), (12, 5), (1, 1)])
-def test_what_noise_adds_to_a_step_has_the_promised_size_whatever_the_batch_and_its_chunks(count, chunk, images):
+def test_what_noise_adds_to_a_step_has_the_promised_size_whatever_the_batch_and_its_chunks(
+    count, chunk, images
+):
     moved = []
     for multiplier, size in ((2.0, count), (0.0, count), (2.0, 0)):
         one = group(images, noise_multiplier=multiplier, max_grad_norm=0.5)
@@ -312,7 +394,9 @@ def test_what_noise_adds_to_a_step_has_the_promised_size_whatever_the_batch_and_
         assert losses.shape == (size,)
     noise = moved[0] - moved[1]
     assert len(noise) > 1000 and (noise != 0).all()
-    torch.testing.assert_close(noise, moved[2], rtol=1e-6, atol=1e-12)  # the numbers of the generator that was given
+    torch.testing.assert_close(
+        noise, moved[2], rtol=1e-6, atol=1e-12
+    )  # the numbers of the generator that was given
     assert abs(float(noise.std()) / (2.0 * 0.5 / 16) - 1) < 4 / np.sqrt(2 * len(noise))
     assert abs(float(noise.mean())) < 4 * 2.0 * 0.5 / 16 / np.sqrt(len(noise))
 
@@ -338,10 +422,26 @@ def noise_of(recipe, images, member, row, epoch=0):
 
 def test_steps_epochs_rows_and_recipes_have_noise_and_batches_of_their_own(images):
     """Shared noise is taken out by a difference of two models: no two noises of these weights correlate."""
-    recipe = CNN.replace(split="given", population=0, num_models=2, defense="dp_sgd", defense_args=CLIPPED, dtype="float64")
+    recipe = CNN.replace(
+        split="given",
+        population=0,
+        num_models=2,
+        defense="dp_sgd",
+        defense_args=CLIPPED,
+        dtype="float64",
+    )
     member = np.tile(np.arange(len(images.y)) % 2 == 0, (2, 1))
-    other = {"max_grad_norm": {"defense_args": {**CLIPPED, "max_grad_norm": 0.5}}, "lr": {"lr": 0.2}, "seed": {"seed": 1}}
-    runs = [(recipe, 0, 0), (recipe, 1, 0), (recipe, 0, 1), *((recipe.replace(**change), 0, 0) for change in other.values())]
+    other = {
+        "max_grad_norm": {"defense_args": {**CLIPPED, "max_grad_norm": 0.5}},
+        "lr": {"lr": 0.2},
+        "seed": {"seed": 1},
+    }
+    runs = [
+        (recipe, 0, 0),
+        (recipe, 1, 0),
+        (recipe, 0, 1),
+        *((recipe.replace(**change), 0, 0) for change in other.values()),
+    ]
     found = [noise_of(one, images, member, row, epoch) for one, row, epoch in runs]
     noise = torch.cat([steps for steps, _ in found])
     assert noise.shape == (6 * 6, len(noise[0])) and noise.shape[1] > 1000
@@ -353,15 +453,29 @@ def test_steps_epochs_rows_and_recipes_have_noise_and_batches_of_their_own(image
 
 
 def test_networks_that_start_at_zero_and_keep_their_samples_apart_are_trained(images, tmp_path):
-    recipe = MLP.replace(model=HERE + "honest_zeros", epochs=1, num_models=2, defense="dp_sgd", defense_args=CLIPPED)
+    recipe = MLP.replace(
+        model=HERE + "honest_zeros", epochs=1, num_models=2, defense="dp_sgd", defense_args=CLIPPED
+    )
     assert train(recipe, images, tmp_path).status == ["trained"] * 2
 
 
 @pytest.mark.parametrize("defense", [None, "dp_sgd"])
 def test_under_coin_flips_a_batch_is_measured_by_the_expected_members(defense, images, tmp_path):
-    recipe = MLP.replace(split="bernoulli", epochs=2, batch=85, defense=defense, defense_args=CLIPPED if defense else {})
-    sizes = {seed: trainer.membership(recipe.replace(seed=seed), images, None)[0].sum(1) for seed in range(20)}
-    few, many = (next(seed for seed, n in sizes.items() if fits(n.mean())) for fits in (lambda m: m < 84, lambda m: m >= 87))
+    recipe = MLP.replace(
+        split="bernoulli",
+        epochs=2,
+        batch=85,
+        defense=defense,
+        defense_args=CLIPPED if defense else {},
+    )
+    sizes = {
+        seed: trainer.membership(recipe.replace(seed=seed), images, None)[0].sum(1)
+        for seed in range(20)
+    }
+    few, many = (
+        next(seed for seed, n in sizes.items() if fits(n.mean()))
+        for fits in (lambda m: m < 84, lambda m: m >= 87)
+    )
     pool = train(recipe.replace(seed=few), images, tmp_path)
     assert pool.status == ["trained"] * 4 and pool.sampling == {"sample_rate": 1.0, "steps": 2}
     with pytest.raises(ValueError, match="batch=87 is more than a model's 85 training samples"):
@@ -388,19 +502,25 @@ def test_batches_are_poisson_draws_at_the_rate_and_number_that_are_accounted_for
         drawn = torch.rand(members // 16, members, generator=coins) < 16 / members
         sizes += drawn.sum(1).tolist()
         seen = np.isfinite(pool.trace(0)[epoch]) & pool.member[0]
-        assert np.array_equal(np.flatnonzero(seen), np.flatnonzero(pool.member[0])[drawn.any(0).numpy()])
+        assert np.array_equal(
+            np.flatnonzero(seen), np.flatnonzero(pool.member[0])[drawn.any(0).numpy()]
+        )
     expected = members * (16 / members) * (1 - 16 / members)
     assert len(set(sizes)) > 5 and abs(np.mean(sizes) - 16) < 4 * np.sqrt(expected / len(sizes))
     early = recipe.replace(snapshots=[3])
     assert train(early, images, tmp_path).at(3).sampling["steps"] == 3 * (members // 16)
 
 
-def test_batch_norm_becomes_group_norm_before_anything_is_trained_and_keys_stay_the_networks_own(images, tmp_path):
+def test_batch_norm_becomes_group_norm_before_anything_is_trained_and_keys_stay_the_networks_own(
+    images, tmp_path
+):
     pool = train(CNN.replace(epochs=1, defense="dp_sgd", defense_args=CLIPPED), images, tmp_path)
     kinds = {type(layer) for layer in pool.model(0).modules()}
     assert torch.nn.GroupNorm in kinds and torch.nn.BatchNorm2d not in kinds
     assert not any(name.startswith("_module") or "running" in name for name in pool.state(0))
-    groups = dp_sgd.without_batch_norm(torch.nn.Sequential(torch.nn.BatchNorm2d(48), torch.nn.BatchNorm2d(6)))
+    groups = dp_sgd.without_batch_norm(
+        torch.nn.Sequential(torch.nn.BatchNorm2d(48), torch.nn.BatchNorm2d(6))
+    )
     assert [layer.num_groups for layer in groups] == [12, 1]  # groups of four channels at least
 
 
@@ -416,9 +536,13 @@ def test_batch_norm_becomes_group_norm_before_anything_is_trained_and_keys_stay_
     ],
 )
 def test_every_kind_of_network_trains_and_is_attacked_under_dp_sgd(model, args, images, tmp_path):
-    recipe = MLP.replace(model=model, model_args=args, epochs=1, num_models=2, defense="dp_sgd", defense_args=CLIPPED)
+    recipe = MLP.replace(
+        model=model, model_args=args, epochs=1, num_models=2, defense="dp_sgd", defense_args=CLIPPED
+    )
     pool = train(recipe, images, tmp_path)
-    assert pool.status == ["trained"] * 2 and pool.folder.path.name.rpartition("-")[0].endswith("_dp_sgd")
+    assert pool.status == ["trained"] * 2 and pool.folder.path.name.rpartition("-")[0].endswith(
+        "_dp_sgd"
+    )
     signals = query.query(pool, images, progress=False)
     assert signals.info["defense"] == "dp_sgd" and np.isfinite(signals.margin).all()
     assert score("loss", signals).value.shape == (2, 170)
@@ -444,7 +568,12 @@ def test_under_autocast_no_sample_counts_for_more_than_the_norm(images):
         one.clipped.optimizer.noise_multiplier, one.clipped.optimizer.max_grad_norm = 0.0, 0.01
         one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
         before = torch.cat([p.detach().flatten().clone().double() for p in one.params.values()])
-        one.poisson_step(one.shown(torch.tensor([i]), {}), images.y[i : i + 1], 1024.0, torch.Generator().manual_seed(0))
+        one.poisson_step(
+            one.shown(torch.tensor([i]), {}),
+            images.y[i : i + 1],
+            1024.0,
+            torch.Generator().manual_seed(0),
+        )
         moved = torch.cat([p.detach().flatten().double() for p in one.params.values()]) - before
         assert float(moved.norm()) / 1024 * 16 == pytest.approx(0.01, rel=1e-4)
 
@@ -456,15 +585,25 @@ def test_two_trainings_have_neither_noise_nor_batches_in_common(images, tmp_path
     words = {group_of(pool, images).training for pool in pools}
     shifted = pools[0].member.copy()
     shifted[0, np.flatnonzero(shifted[0])[0]] = False
-    words.add(ClippedGroup(trainer.plan_of(pools[0].recipe, images, shifted, pools[0].population), [0]).training)
+    words.add(
+        ClippedGroup(
+            trainer.plan_of(pools[0].recipe, images, shifted, pools[0].population), [0]
+        ).training
+    )
     assert len(words) == 3
     grown = train(recipe.replace(num_models=6), images, tmp_path)
     assert np.array_equal(grown.member[:4], pools[0].member)
-    assert all(torch.equal(t, grown.state(0)[name]) for name, t in pools[0].state(0).items())  # a pool still grows
+    assert all(
+        torch.equal(t, grown.state(0)[name]) for name, t in pools[0].state(0).items()
+    )  # a pool still grows
 
 
 def test_two_rows_of_the_same_members_have_neither_noise_nor_batches_in_common(images):
-    recipe = trainer.complete(MLP.replace(split="given", population=0, num_models=2, defense="dp_sgd", defense_args=CLIPPED))
+    recipe = trainer.complete(
+        MLP.replace(
+            split="given", population=0, num_models=2, defense="dp_sgd", defense_args=CLIPPED
+        )
+    )
     member = np.tile(np.arange(len(images.y)) % 2 == 0, (2, 1))
     plan = trainer.plan_of(recipe, images, member, np.zeros(len(images.y), bool))
     assert ClippedGroup(plan, [0]).training != ClippedGroup(plan, [1]).training
@@ -473,10 +612,18 @@ def test_two_rows_of_the_same_members_have_neither_noise_nor_batches_in_common(i
 def test_what_is_made_of_a_defended_pool_is_not_called_defended(images, tmp_path):
     watched = train(under(CNN, "early_stopping"), images, tmp_path)
     converted = training.convert_pool(watched, images, 2, progress=False)
-    tuned = training.finetune_pool(watched, CNN.replace(epochs=1), images, progress=False, workers=1)
+    tuned = training.finetune_pool(
+        watched, CNN.replace(epochs=1), images, progress=False, workers=1
+    )
     for pool in (converted, tuned):
-        assert pool.recipe.defense is None and pool.stopped is None and "stopping" not in pool.folder.path.name
-        assert np.array_equal(pool.held_out, watched.held_out) and pool.held_out.sum() == 20  # they chose its first weights
+        assert (
+            pool.recipe.defense is None
+            and pool.stopped is None
+            and "stopping" not in pool.folder.path.name
+        )
+        assert (
+            np.array_equal(pool.held_out, watched.held_out) and pool.held_out.sum() == 20
+        )  # they chose its first weights
 
 
 def test_from_networks_that_only_a_defense_makes_nothing_is_derived_without_it(images, tmp_path):
@@ -492,7 +639,10 @@ def test_from_networks_that_only_a_defense_makes_nothing_is_derived_without_it(i
 def test_what_is_said_of_a_parent_under_dp_sgd_is_true(images, tmp_path):
     again = MLP.replace(epochs=1, defense="dp_sgd", defense_args=CLIPPED)
     noised, plain = train(again, images, tmp_path), train(MLP, images, tmp_path)
-    for parent, says in ((noised, "both trainings saw the members, and their composition is not"), (plain, "without clipping")):
+    for parent, says in (
+        (noised, "both trainings saw the members, and their composition is not"),
+        (plain, "without clipping"),
+    ):
         with pytest.raises(ValueError, match=says):
             training.finetune_pool(parent, again, images, progress=False, workers=1)
 
@@ -501,7 +651,9 @@ def test_a_derived_pool_without_its_parent_says_why_it_cannot_be_asked(images, t
     parent = train(MLP, images, tmp_path)
     child = training.finetune_pool(parent, MLP.replace(epochs=1), images, progress=False, workers=1)
     shutil.rmtree(parent.folder.path)
-    with pytest.raises(ValueError, match="derived from one that must lie beside it, or nobody knows which images") as error:
+    with pytest.raises(
+        ValueError, match="derived from one that must lie beside it, or nobody knows which images"
+    ) as error:
         query.query(child, images, progress=False)
     assert "\n" not in str(error.value)
 
@@ -511,7 +663,9 @@ def test_the_held_out_batch_of_mmd_has_the_classes_of_the_training_batch(images)
     member, population = trainer.membership(recipe, images, None)
     one, seen = loop.Group(trainer.plan_of(recipe, images, member, population), [0]), []
     there = set(images.y[torch.from_numpy(one.plan.held_out)].tolist())
-    one.step = lambda x, y, lr, *, epoch, draws: seen.append((y, draws["y"])) or torch.zeros(y.shape)
+    one.step = lambda x, y, lr, *, epoch, draws: (
+        seen.append((y, draws["y"])) or torch.zeros(y.shape)
+    )
     one.epoch(0, [])
     assert len(there) == 10 and len(seen) == one.plan.steps > 1
     assert all(torch.equal(y, other) and y.shape == (1, 16) for y, other in seen)
@@ -520,13 +674,17 @@ def test_the_held_out_batch_of_mmd_has_the_classes_of_the_training_batch(images)
 def test_a_changed_default_of_a_defense_is_another_pool(images, tmp_path):
     def key(**args):
         recipe = trainer.complete(under(CNN, "mmd_mixup", **args))
-        return trainer.place(recipe, images, *trainer.membership(recipe, images, None), tmp_path, None)[0].key
+        return trainer.place(
+            recipe, images, *trainer.membership(recipe, images, None), tmp_path, None
+        )[0].key
 
     assert key() == key(bandwidth=1) != key(bandwidth=0.5)
 
 
 def test_narrow_networks_take_batches_of_one_and_still_see_features_of_one_pixel(images, tmp_path):
-    recipe = MLP.replace(model="resnet14", model_args={"width": 8, "blocks": 1}, batch=4, epochs=1, num_models=2)
+    recipe = MLP.replace(
+        model="resnet14", model_args={"width": 8, "blocks": 1}, batch=4, epochs=1, num_models=2
+    )
     pool = train(recipe.replace(defense="dp_sgd", defense_args=CLIPPED), images, tmp_path)
     x = data.normalise(images.x[:20], images.mean, images.std)
     with torch.inference_mode():

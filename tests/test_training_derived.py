@@ -13,7 +13,15 @@ from mia_nb.training.work import load_plan, weights_name
 from mia_nb.types import Recipe
 
 SMALL = Recipe(num_models=4, epochs=2, batch=16, lr=0.05, model_args={"width": 4}, population=20)
-FURTHER = Recipe(epochs=3, batch=16, lr=0.01, model_args={"width": 4}, augment="crop+flip", seed=5, optimizer="adam")
+FURTHER = Recipe(
+    epochs=3,
+    batch=16,
+    lr=0.01,
+    model_args={"width": 4},
+    augment="crop+flip",
+    seed=5,
+    optimizer="adam",
+)
 DIRECT = {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 2, "theta": 0.3}
 
 
@@ -33,11 +41,15 @@ def pool(images, root):
 
 
 def train(recipe, images, root, **options):
-    return training.train_pool(recipe, images, root=root, progress=False, **{"workers": 1, "strategy": "plain", **options})
+    return training.train_pool(
+        recipe, images, root=root, progress=False, **{"workers": 1, "strategy": "plain", **options}
+    )
 
 
 def finetune(pool, recipe, images, **options):
-    return training.finetune_pool(pool, recipe, images, progress=False, **{"workers": 1, "strategy": "plain", **options})
+    return training.finetune_pool(
+        pool, recipe, images, progress=False, **{"workers": 1, "strategy": "plain", **options}
+    )
 
 
 def convert(pool, images, timesteps=2, **options):
@@ -45,14 +57,20 @@ def convert(pool, images, timesteps=2, **options):
 
 
 def digests(folder):
-    files = sorted(p for p in Path(folder).iterdir() if p.suffix in (".safetensors", ".npy") or "conversion" in p.name)
+    files = sorted(
+        p
+        for p in Path(folder).iterdir()
+        if p.suffix in (".safetensors", ".npy") or "conversion" in p.name
+    )
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
 def same_weights(one, other, **close):
     for m in range(len(one.member)):
         for name, tensor in one.state(m).items():
-            torch.testing.assert_close(other.state(m)[name], tensor, **(close or {"rtol": 0, "atol": 0}))
+            torch.testing.assert_close(
+                other.state(m)[name], tensor, **(close or {"rtol": 0, "atol": 0})
+            )
 
 
 class Stopped(Exception):
@@ -72,8 +90,14 @@ def stop_after(monkeypatch, calls):
 
 def test_a_fine_tuned_pool_keeps_the_split_of_its_parent_and_names_it(pool, images):
     child = finetune(pool, FURTHER, images)
-    assert np.array_equal(child.member, pool.member) and np.array_equal(child.population, pool.population)
-    assert child.parent.key == pool.key and training.ancestor(child).key == pool.key and pool.parent is None
+    assert np.array_equal(child.member, pool.member) and np.array_equal(
+        child.population, pool.population
+    )
+    assert (
+        child.parent.key == pool.key
+        and training.ancestor(child).key == pool.key
+        and pool.parent is None
+    )
     grandchild = finetune(child, FURTHER.replace(seed=6), images)
     assert training.ancestor(grandchild).key == pool.key and grandchild.parent.key == child.key
     assert training.load_pool(child.key[:8], pool.folder.path.parent).parent.key == pool.key
@@ -92,7 +116,9 @@ def test_every_row_starts_from_the_same_row_of_its_parent(pool, images):
 
 def test_one_epoch_of_fine_tuning_is_plain_sgd_from_the_parents_weights(pool, images):
     recipe = SMALL.replace(
-        epochs=1, schedule="constant", optimizer_args={"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
+        epochs=1,
+        schedule="constant",
+        optimizer_args={"momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
     )
     child = finetune(pool, recipe, images)
     module = pool.model(1).train()
@@ -126,7 +152,9 @@ def test_stacked_fine_tuning_equals_one_by_one_in_float64(images, tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["plain", "stacked:4"])
-def test_interrupted_fine_tuning_ends_with_the_bytes_of_one_never_stopped(images, tmp_path, strategy, monkeypatch):
+def test_interrupted_fine_tuning_ends_with_the_bytes_of_one_never_stopped(
+    images, tmp_path, strategy, monkeypatch
+):
     pools = {name: train(SMALL, images, tmp_path / name) for name in ("whole", "stopped")}
     whole = finetune(pools["whole"], FURTHER, images, strategy=strategy)
     with monkeypatch.context() as patch, pytest.raises(Stopped):
@@ -141,7 +169,9 @@ def test_helper_processes_find_the_parent_beside_the_folder(pool, images, tmp_pa
     twin = train(SMALL, images, tmp_path)
     alone = finetune(pool, FURTHER.replace(seed=8), images)
     helped = finetune(twin, FURTHER.replace(seed=8), images, workers=2)
-    same_weights(alone, helped, rtol=1e-4, atol=1e-4)  # another number of threads rounds differently
+    same_weights(
+        alone, helped, rtol=1e-4, atol=1e-4
+    )  # another number of threads rounds differently
     assert "a worker stopped" not in capfd.readouterr().err
 
 
@@ -149,7 +179,10 @@ def test_a_finished_derived_pool_comes_back_at_once(pool, images, capsys):
     child = finetune(pool, FURTHER, images)
     stamp = (child.folder.path / "manifest.jsonl").read_bytes()
     training.finetune_pool(pool, FURTHER, images)
-    assert "cached" in capsys.readouterr().out and (child.folder.path / "manifest.jsonl").read_bytes() == stamp
+    assert (
+        "cached" in capsys.readouterr().out
+        and (child.folder.path / "manifest.jsonl").read_bytes() == stamp
+    )
 
 
 def test_a_parent_trained_anew_is_another_parent_and_workers_refuse_the_old_child(images, tmp_path):
@@ -185,11 +218,16 @@ def test_an_altered_file_of_the_parent_is_named(images, tmp_path):
         ({"defense": "dp_sgd"}, "with a parent"),
     ],
 )
-def test_children_that_do_not_fit_their_parent_are_refused_before_anything_is_written(pool, images, root, change, message):
+def test_children_that_do_not_fit_their_parent_are_refused_before_anything_is_written(
+    pool, images, root, change, message
+):
     before = sorted(root.iterdir())
     with pytest.raises(ValueError, match=message) as caught:
         train(
-            SMALL.replace(parent=change.get("parent", pool.key), **{k: v for k, v in change.items() if k != "parent"}),
+            SMALL.replace(
+                parent=change.get("parent", pool.key),
+                **{k: v for k, v in change.items() if k != "parent"},
+            ),
             images,
             root,
         )
@@ -226,11 +264,17 @@ def test_no_epochs_without_a_parent_is_no_recipe():
 
 
 def test_tet_is_the_mean_cross_entropy_of_the_steps_and_the_distance_of_the_logits_from_one():
-    logits = torch.tensor([[[0.0, 0.0], [2.0, 0.0]], [[1.0, 1.0], [0.0, 3.0]]], dtype=torch.float64)  # (T, B, K)
+    logits = torch.tensor(
+        [[[0.0, 0.0], [2.0, 0.0]], [[1.0, 1.0], [0.0, 3.0]]], dtype=torch.float64
+    )  # (T, B, K)
     labels = torch.tensor([0, 1])
-    ce = np.array([[np.log(2), np.log(2)], [2 + np.log1p(np.exp(-2)), np.log1p(np.exp(-3))]])  # (B, T)
+    ce = np.array(
+        [[np.log(2), np.log(2)], [2 + np.log1p(np.exp(-2)), np.log1p(np.exp(-3))]]
+    )  # (B, T)
     mse = np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 4.0]]).mean(1)
-    np.testing.assert_allclose(loop.LOSSES["tet"](logits, labels), 0.95 * ce.mean(1) + 0.05 * mse, rtol=1e-12)
+    np.testing.assert_allclose(
+        loop.LOSSES["tet"](logits, labels), 0.95 * ce.mean(1) + 0.05 * mse, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "tet"])
@@ -270,13 +314,17 @@ def test_each_model_is_converted_on_all_of_its_own_members_and_on_nothing_else(p
             torch.testing.assert_close(converted.state(m)[name], value)
         with torch.no_grad():
             torch.testing.assert_close(converted.model(m)(x), by_hand(x))
-    assert any(not torch.equal(v, thresholds(converted, 1)[k]) for k, v in thresholds(converted, 0).items())
+    assert any(
+        not torch.equal(v, thresholds(converted, 1)[k]) for k, v in thresholds(converted, 0).items()
+    )
 
 
 def test_pixels_of_non_members_do_not_enter_a_models_thresholds(pool, images, tmp_path):
     x = images.x.clone()
     x[~pool.member[2]] = 255 - x[~pool.member[2]]
-    changed = data.from_arrays(x.numpy(), images.y.numpy(), classes=list(images.classes), name=images.name)
+    changed = data.from_arrays(
+        x.numpy(), images.y.numpy(), classes=list(images.classes), name=images.name
+    )
     changed = changed._replace(mean=images.mean, std=images.std)
     twin = train(SMALL, changed, tmp_path)
     for m in range(4):  # the same networks on other pixels
@@ -287,14 +335,21 @@ def test_pixels_of_non_members_do_not_enter_a_models_thresholds(pool, images, tm
 
 
 def test_thresholds_per_channel_of_another_T_and_of_fewer_images_are_other_pools(pool, images):
-    pools = [convert(pool, images, **o) for o in ({}, {"fit_T": 1}, {"per_channel": True}, {"calibration": 30}, {"p": 2})]
+    pools = [
+        convert(pool, images, **o)
+        for o in ({}, {"fit_T": 1}, {"per_channel": True}, {"calibration": 30}, {"p": 2})
+    ]
     assert len({p.key for p in pools}) == 5
-    assert pools[2].state(0)["net.spike2.theta"].shape == (16,) and pools[2].model(0).spikes()["spike2"].theta.shape == (16,)
+    assert pools[2].state(0)["net.spike2.theta"].shape == (16,) and pools[2].model(0).spikes()[
+        "spike2"
+    ].theta.shape == (16,)
     assert convert(pool, images, fit_T=2).key == pools[0].key
     assert convert(pool, images, calibration=10**6).key == pools[0].key
 
 
-def test_an_interrupted_conversion_goes_on_model_by_model_to_the_same_bytes(images, tmp_path, monkeypatch):
+def test_an_interrupted_conversion_goes_on_model_by_model_to_the_same_bytes(
+    images, tmp_path, monkeypatch
+):
     pools = {name: train(SMALL, images, tmp_path / name) for name in ("whole", "stopped")}
     whole = convert(pools["whole"], images)
     real, seen = snn.convert, []
@@ -342,16 +397,30 @@ def test_a_pool_that_spikes_is_not_converted_again(pool, images):
 
 
 def test_hybrid_training_goes_from_step_to_step_with_the_thresholds_of_the_first(pool, images):
-    options = {"timesteps": 3, "epochs": (2, 1, 1), "progress": False, "workers": 1, "strategy": "plain"}
+    options = {
+        "timesteps": 3,
+        "epochs": (2, 1, 1),
+        "progress": False,
+        "workers": 1,
+        "strategy": "plain",
+    }
     pools = training.hybrid_pools(pool, images, **options, conversion={"surrogate": "atan"})
     converted = pools[1].parent
-    assert list(pools) == [1, 2, 3] and converted.recipe.epochs == 0 and converted.parent.key == pool.key
+    assert (
+        list(pools) == [1, 2, 3]
+        and converted.recipe.epochs == 0
+        and converted.parent.key == pool.key
+    )
     assert pools[2].parent.key == pools[1].key and pools[3].parent.key == pools[2].key
-    assert [pools[T].recipe.epochs for T in pools] == [2, 1, 1] and [pools[T].model(0).timesteps for T in pools] == [1, 2, 3]
+    assert [pools[T].recipe.epochs for T in pools] == [2, 1, 1] and [
+        pools[T].model(0).timesteps for T in pools
+    ] == [1, 2, 3]
     for m in range(4):
         for name, theta in thresholds(converted, m).items():
             assert all(torch.equal(pools[T].state(m)[name], theta) for T in pools)
-    assert not torch.equal(pools[3].state(0)["net.head.weight"], pools[2].state(0)["net.head.weight"])
+    assert not torch.equal(
+        pools[3].state(0)["net.head.weight"], pools[2].state(0)["net.head.weight"]
+    )
     again = training.hybrid_pools(pool, images, **options, conversion={"surrogate": "atan"})
     assert [p.key for p in again.values()] == [p.key for p in pools.values()]
     with pytest.raises(ValueError, match="one number, or one for each"):
@@ -371,7 +440,11 @@ def test_fine_tuning_a_conversion_repairs_what_one_time_step_lost_on_digits(tmp_
 
     hybrid = training.hybrid_pools(ann, images, timesteps=2, epochs=4, progress=False)
     converted = accuracy(hybrid[1].parent)
-    assert accuracy(hybrid[1]) > converted + 0.02 and accuracy(hybrid[2]) > 0.95 and accuracy(ann) > 0.96
+    assert (
+        accuracy(hybrid[1]) > converted + 0.02
+        and accuracy(hybrid[2]) > 0.95
+        and accuracy(ann) > 0.96
+    )
 
 
 def test_thresholds_are_not_given_to_other_neurons(pool, images):
@@ -386,9 +459,13 @@ def test_thresholds_are_not_given_to_other_neurons(pool, images):
 
 
 @pytest.mark.parametrize(
-    "options", [{"fit_T": 0}, {"p": 3}, {"calibration": 2.5}, {"beta": 0.9}, {"timesteps": 1.5}], ids=lambda o: next(iter(o))
+    "options",
+    [{"fit_T": 0}, {"p": 3}, {"calibration": 2.5}, {"beta": 0.9}, {"timesteps": 1.5}],
+    ids=lambda o: next(iter(o)),
 )
-def test_options_that_no_conversion_takes_are_named_before_anything_is_written(pool, images, root, options):
+def test_options_that_no_conversion_takes_are_named_before_anything_is_written(
+    pool, images, root, options
+):
     before = set(root.iterdir())
     with pytest.raises(ValueError, match=next(iter(options))):
         convert(pool, images, **{"timesteps": 2, **options})
@@ -402,7 +479,9 @@ def test_hybrid_training_names_options_that_it_sets_itself(pool, images):
 
 
 def test_conversion_quality_counts_the_right_answers_of_every_conversion_made_alone(pool, images):
-    table = training.conversion_quality(pool, images, [1, 2, 3], models=[1], calibration=50, limit=60)
+    table = training.conversion_quality(
+        pool, images, [1, 2, 3], models=[1], calibration=50, limit=60
+    )
     assert len(table) == 10 and list(table["timesteps"][:5]) == [1, 2, 2, 3, 3]
     foreign = torch.from_numpy(np.flatnonzero(~pool.member[1]))
     asked = foreign[torch.randperm(len(foreign), generator=loop.generator(0, 1, "quality"))][:60]
@@ -412,7 +491,13 @@ def test_conversion_quality_counts_the_right_answers_of_every_conversion_made_al
     for row in table.itertuples():
         fit_T = row.timesteps if row.fit == "refit" else 1
         with torch.no_grad():
-            alone = snn.convert(pool.model(1), row.timesteps, [fitted], fit_T=fit_T, per_channel=row.per == "channel")(x)
+            alone = snn.convert(
+                pool.model(1),
+                row.timesteps,
+                [fitted],
+                fit_T=fit_T,
+                per_channel=row.per == "channel",
+            )(x)
             network = pool.model(1)(x)
         right = [int((answers.argmax(1) == images.y[asked]).sum()) for answers in (alone, network)]
         assert [row.right, row.network] == right and row.asked == 60

@@ -22,7 +22,9 @@ from mia_nb.training import engines, remote
 from mia_nb.training import train as trainer
 from mia_nb.types import Recipe
 
-distributed, ray, submitit = (pytest.importorskip(name) for name in ("distributed", "ray", "submitit"))
+distributed, ray, submitit = (
+    pytest.importorskip(name) for name in ("distributed", "ray", "submitit")
+)
 SMALL = Recipe(num_models=8, epochs=3, batch=16, lr=0.05, model_args={"width": 4})
 ENGINES = ["joblib:2", "dask:2", "ray:2", "submitit"]
 
@@ -47,17 +49,27 @@ def train(recipe, images, root, **options):
 
 def made(pool):
     """{file: sha256} of what training left."""
-    return {name: sha for name, sha in pool.folder.files().items() if name.startswith(("model_", "losses_", "diverged_"))}
+    return {
+        name: sha
+        for name, sha in pool.folder.files().items()
+        if name.startswith(("model_", "losses_", "diverged_"))
+    }
 
 
 def times_written(pool):
     lines = (pool.folder.path / "manifest.jsonl").read_text().splitlines()
-    return Counter(entry["file"] for entry in map(json.loads, lines) if entry["file"].startswith(("model_", "losses_")))
+    return Counter(
+        entry["file"]
+        for entry in map(json.loads, lines)
+        if entry["file"].startswith(("model_", "losses_"))
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
-def test_an_engines_pool_of_eight_has_the_bytes_of_one_machines(workers, strategy, images, tmp_path):
+def test_an_engines_pool_of_eight_has_the_bytes_of_one_machines(
+    workers, strategy, images, tmp_path
+):
     if not isinstance(workers, str) or (strategy == "plain" and workers == "ray:2"):
         pytest.skip("a process for each unit takes its time; the next test compares the bytes, too")
     here = train(SMALL, images, tmp_path / "here", workers=1, strategy=strategy)
@@ -69,16 +81,29 @@ def test_an_engines_pool_of_eight_has_the_bytes_of_one_machines(workers, strateg
 
 
 @pytest.mark.slow
-def test_a_worker_killed_inside_a_model_costs_no_model_and_none_is_trained_twice(workers, images, tmp_path, capfd):
-    recipe = Recipe(model="toys:fused", model_args={"place": str(tmp_path)}, num_models=4, epochs=3, batch=16, lr=0.05)
+def test_a_worker_killed_inside_a_model_costs_no_model_and_none_is_trained_twice(
+    workers, images, tmp_path, capfd
+):
+    recipe = Recipe(
+        model="toys:fused",
+        model_args={"place": str(tmp_path)},
+        num_models=4,
+        epochs=3,
+        batch=16,
+        lr=0.05,
+    )
     whole = train(recipe, images, tmp_path / "whole", workers=1, strategy="plain")
     (tmp_path / "steps").rename(tmp_path / "steps of the whole")
     (tmp_path / "fuse").touch()
-    killed = train(recipe, images, tmp_path / "killed", workers=workers, strategy="plain", checkpoint=0)
+    killed = train(
+        recipe, images, tmp_path / "killed", workers=workers, strategy="plain", checkpoint=0
+    )
     assert not (tmp_path / "fuse").exists()  # somebody did die
     assert made(killed) == made(whole) and len(made(whole)) == 8
     assert set(times_written(killed).values()) == {1}
-    steps, of_whole = ((tmp_path / name).read_text().splitlines() for name in ("steps", "steps of the whole"))
+    steps, of_whole = (
+        (tmp_path / name).read_text().splitlines() for name in ("steps", "steps of the whole")
+    )
     # five steps an epoch, dead in the eighth: three of the second epoch are done again, and none of the first, which is stored;
     # joblib stops its other worker with the dead one, which costs that one five steps at most
     again = len(steps) - len(of_whole)
@@ -90,10 +115,29 @@ def test_a_worker_killed_inside_a_model_costs_no_model_and_none_is_trained_twice
 def test_executors_of_the_standard_library_and_of_joblib_serve_too(images, tmp_path):
     here = made(train(SMALL, images, tmp_path / "here", workers=1))
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
-        assert made(train(SMALL, images, tmp_path / "processes", workers=executor, strategy="stacked:4")) == here
-    assert made(train(SMALL, images, tmp_path / "parallel", workers=joblib.Parallel(2), strategy="stacked:4")) == here
+        assert (
+            made(
+                train(SMALL, images, tmp_path / "processes", workers=executor, strategy="stacked:4")
+            )
+            == here
+        )
+    assert (
+        made(
+            train(
+                SMALL,
+                images,
+                tmp_path / "parallel",
+                workers=joblib.Parallel(2),
+                strategy="stacked:4",
+            )
+        )
+        == here
+    )
     with ThreadPoolExecutor(4) as executor:  # threads share torch's generator: they take turns
-        assert made(train(SMALL, images, tmp_path / "threads", workers=executor, strategy="stacked:4")) == here
+        assert (
+            made(train(SMALL, images, tmp_path / "threads", workers=executor, strategy="stacked:4"))
+            == here
+        )
 
 
 def test_a_pool_that_goes_on_asks_for_the_device_it_was_begun_on(images, tmp_path):
@@ -115,13 +159,17 @@ def test_what_a_worker_complains_of_is_said_here_in_one_line(images, tmp_path):
     (pool.folder.path / "execution.json").unlink()
     for name in ("model_000.safetensors", "model_001.safetensors"):
         pool.folder.remove(name)
-    with pytest.raises(ValueError, match=r"worker on .*execution.json is missing or altered.*force=True"):
+    with pytest.raises(
+        ValueError, match=r"worker on .*execution.json is missing or altered.*force=True"
+    ):
         train(SMALL, images, tmp_path, workers="joblib:2")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["joblib:1", "dask:1"])
-def test_a_worker_that_lives_on_trains_a_builders_code_of_now(workers, images, tmp_path, monkeypatch):
+def test_a_worker_that_lives_on_trains_a_builders_code_of_now(
+    workers, images, tmp_path, monkeypatch
+):
     monkeypatch.syspath_prepend(tmp_path)
     source = "from torch import nn\n\n\ndef net(in_channels, num_classes, size):\n"
     source += "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.{}(), nn.Linear(8, num_classes))\n"
@@ -130,7 +178,10 @@ def test_a_worker_that_lives_on_trains_a_builders_code_of_now(workers, images, t
         (tmp_path / "edited.py").write_text(source.format(name) + "#" * len(found))
         sys.modules.pop("edited", None)
         importlib.invalidate_caches()
-        here, there = (made(train(recipe, images, tmp_path / f"{name}{how}", workers=how)) for how in (1, workers))
+        here, there = (
+            made(train(recipe, images, tmp_path / f"{name}{how}", workers=how))
+            for how in (1, workers)
+        )
         assert here == there
         found.append(there)
     assert found[0] != found[1]
@@ -139,7 +190,13 @@ def test_a_worker_that_lives_on_trains_a_builders_code_of_now(workers, images, t
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["joblib:2", "dask:2"])
 def test_an_interrupt_stops_the_workers_after_their_epoch(workers, images, tmp_path, monkeypatch):
-    recipe = Recipe(model="toys:fused", model_args={"place": str(tmp_path), "pause": 0.02}, num_models=2, epochs=500, batch=16)
+    recipe = Recipe(
+        model="toys:fused",
+        model_args={"place": str(tmp_path), "pause": 0.02},
+        num_models=2,
+        epochs=500,
+        batch=16,
+    )
     steps = tmp_path / "steps"
 
     def interrupt(*_):
@@ -183,13 +240,19 @@ def test_a_model_that_a_worker_forgot_is_asked_for_again(images, tmp_path, monke
         ("slurm:4", "MIA_NB_SLURM holds submitit's parameters"),
         ("joblib:many", "wanted joblib:NUMBER"),
         ("dask:-1", "at least one worker"),
-        pytest.param("dask:tcp://127.0.0.1:1", "no scheduler answers there", marks=pytest.mark.slow),
+        pytest.param(
+            "dask:tcp://127.0.0.1:1", "no scheduler answers there", marks=pytest.mark.slow
+        ),
         (print, "wanted a number, a name such as dask:8"),
         (2.5, "wanted a number, a name such as dask:8"),
     ],
 )
-def test_workers_that_are_none_are_refused_in_one_line(workers, message, images, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))  # no SLURM here, whatever this machine has
+def test_workers_that_are_none_are_refused_in_one_line(
+    workers, message, images, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(
+        "PATH", os.path.dirname(sys.executable)
+    )  # no SLURM here, whatever this machine has
     with pytest.raises(ValueError, match=message) as refusal:
         train(SMALL, images, tmp_path, workers=workers)
     assert "\n" not in str(refusal.value)
@@ -198,7 +261,12 @@ def test_workers_that_are_none_are_refused_in_one_line(workers, message, images,
 def test_a_builder_of_a_script_is_refused_before_any_worker_starts(images, tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "net", toys.mlp, raising=False)
     with pytest.raises(ValueError, match="put it in a module"):
-        train(Recipe(**{**SMALL.to_json(), "model": "__main__:net"}), images, tmp_path, workers="dask:2")
+        train(
+            Recipe(**{**SMALL.to_json(), "model": "__main__:net"}),
+            images,
+            tmp_path,
+            workers="dask:2",
+        )
 
 
 @pytest.mark.slow
@@ -228,7 +296,9 @@ def test_slurm_wants_to_be_told_whether_a_gpu_is_needed_and_asks_for_one(tmp_pat
     for gpu in (False, True):
         engine.submit(os.path.basename, [("",), ("",)], gpu)
         script = sent.read_text()
-        assert ("gpus-per-node=1" in script) == gpu and "--array=0-1%2" in script  # of two jobs at most two
+        assert (
+            "gpus-per-node=1" in script
+        ) == gpu and "--array=0-1%2" in script  # of two jobs at most two
 
 
 class Instant(Executor):
@@ -246,9 +316,15 @@ class Instant(Executor):
 
 
 def test_map_tells_what_was_lost_from_what_was_complained_of():
-    lost = engines.map(engines.find(Instant([None, BrokenProcessPool("gone"), None])), print, [()] * 3)
+    lost = engines.map(
+        engines.find(Instant([None, BrokenProcessPool("gone"), None])), print, [()] * 3
+    )
     assert [str(error) for error in lost] == ["gone"]
-    for complaint, kind in (("ValueError: no", ValueError), ("OSError 28: full", OSError), ("KeyError: x", RuntimeError)):
+    for complaint, kind in (
+        ("ValueError: no", ValueError),
+        ("OSError 28: full", OSError),
+        ("KeyError: x", RuntimeError),
+    ):
         with pytest.raises(kind) as raised:
             engines.map(engines.find(Instant([None, complaint])), print, [()] * 2)
     assert "KeyError: x" in str(raised.value)
@@ -268,10 +344,14 @@ def test_map_tells_what_was_lost_from_what_was_complained_of():
 @pytest.mark.slow
 def test_a_job_of_submitit_that_runs_out_of_time_is_started_again(tmp_path):
     executor = submitit.LocalExecutor(tmp_path / "%j", max_num_timeout=5)
-    executor.update_parameters(timeout_min=0.75, signal_delay_s=25)  # signalled after twenty seconds
+    executor.update_parameters(
+        timeout_min=0.75, signal_delay_s=25
+    )  # signalled after twenty seconds
     code = "import sys, time, pathlib; p = pathlib.Path(sys.argv[1]); first = not p.exists(); p.touch(); time.sleep(60 * first)"
     engine = engines.find(executor)
-    (job,) = engine.submit(subprocess.call, [([sys.executable, "-c", code, str(tmp_path / "mark")],)], False)
+    (job,) = engine.submit(
+        subprocess.call, [([sys.executable, "-c", code, str(tmp_path / "mark")],)], False
+    )
     assert job.result() == 0
     assert "requeu" in job.stdout().lower()
 
@@ -280,7 +360,10 @@ def test_objects_that_are_executors_are_recognised_whatever_module_they_come_fro
     from joblib.externals.loky import get_reusable_executor
 
     executor = get_reusable_executor(max_workers=2)
-    assert engines.find(executor).submit.func is engines._submit and engines.find(executor).workers == 2
+    assert (
+        engines.find(executor).submit.func is engines._submit
+        and engines.find(executor).workers == 2
+    )
     assert engines.find(np.int64(4)) is None
     assert engines.find(joblib.Parallel(3)).workers == 3
 
@@ -298,7 +381,12 @@ def test_each_worker_takes_a_gpu_that_no_other_holds_and_frees_it_when_it_dies(t
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "2,5", "TMPDIR": str(tmp_path)}
 
     def start():
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+        pipes = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "text": True,
+            "env": environment,
+        }
         process = subprocess.Popen([sys.executable, "-c", CLAIM], **pipes)
         return process, process.stdout.readline().strip()
 
@@ -313,10 +401,14 @@ def test_each_worker_takes_a_gpu_that_no_other_holds_and_frees_it_when_it_dies(t
         process.wait()
     alone = subprocess.run([sys.executable, "-c", CLAIM], env=environment | {"CUDA_VISIBLE_DEVICES": "7"}, input="", text=True,
                            capture_output=True, check=True)  # fmt: skip
-    assert alone.stdout.strip() == "7" and not list(Path(tmp_path).glob("*gpu-7*"))  # an engine gave it
+    assert alone.stdout.strip() == "7" and not list(
+        Path(tmp_path).glob("*gpu-7*")
+    )  # an engine gave it
 
 
-def test_the_best_memory_is_found_by_halving_and_the_bytes_stay(images, tmp_path, monkeypatch, capsys):
+def test_the_best_memory_is_found_by_halving_and_the_bytes_stay(
+    images, tmp_path, monkeypatch, capsys
+):
     import torch
 
     from mia_nb.training import loop
@@ -333,7 +425,13 @@ def test_the_best_memory_is_found_by_halving_and_the_bytes_stay(images, tmp_path
     monkeypatch.setattr(loop.Group, "epoch", small)
     halved = train(SMALL, images, tmp_path / "halved", workers=1, strategy="stacked:8")
     assert made(halved) == made(whole) and max(sizes) == 8 and sizes.count(2) == 4 * SMALL.epochs
-    assert "8 models do not fit into memory together: training 4 at a time" in capsys.readouterr().err
-    monkeypatch.setattr(loop.Group, "epoch", lambda self, *_: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory")))
+    assert (
+        "8 models do not fit into memory together: training 4 at a time" in capsys.readouterr().err
+    )
+    monkeypatch.setattr(
+        loop.Group,
+        "epoch",
+        lambda self, *_: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory")),
+    )
     with pytest.raises(ValueError, match=r"model 0 does not fit into memory.*smaller batch"):
         train(SMALL, images, tmp_path / "none", workers=1, strategy="stacked:8")

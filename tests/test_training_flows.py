@@ -16,7 +16,9 @@ from mia_nb.training.work import unfinished, weights_name
 from mia_nb.types import Recipe
 
 TINY = {"width": 4, "steps": 2}
-ODE = Recipe(model="odenet", model_args=TINY, num_models=2, population=20, epochs=2, batch=16, lr=0.05)
+ODE = Recipe(
+    model="odenet", model_args=TINY, num_models=2, population=20, epochs=2, batch=16, lr=0.05
+)
 SDE = ODE.replace(model="sdenet", model_args={**TINY, "k": 0.3})
 RESNET = ODE.replace(model="resnet14", model_args={"width": 4, "blocks": 1})
 TUNE = Recipe(epochs=2, batch=16, lr=0.02, seed=5)
@@ -40,7 +42,9 @@ def parent(images, root):
 
 
 def train(recipe, images, root, **options):
-    return training.train_pool(recipe, images, root=root, progress=False, **{"workers": 1, "strategy": "plain", **options})
+    return training.train_pool(
+        recipe, images, root=root, progress=False, **{"workers": 1, "strategy": "plain", **options}
+    )
 
 
 def swap(pool, images, recipe=TUNE, **options):
@@ -52,7 +56,9 @@ def same_weights(one, other, rows=None, **close):
     for m in range(len(one.member)) if rows is None else rows:
         assert one.state(m).keys() == other.state(m).keys()
         for name, tensor in one.state(m).items():
-            torch.testing.assert_close(other.state(m)[name], tensor, **(close or {"rtol": 0, "atol": 0}))
+            torch.testing.assert_close(
+                other.state(m)[name], tensor, **(close or {"rtol": 0, "atol": 0})
+            )
 
 
 def differ(one, other, name):
@@ -65,7 +71,9 @@ def digests(folder):
 
 
 def plain_and_stacked(recipe, images, root):
-    plain, stacked = (train(recipe, images, root / kind[:5], strategy=kind) for kind in ("plain", "stacked:2"))
+    plain, stacked = (
+        train(recipe, images, root / kind[:5], strategy=kind) for kind in ("plain", "stacked:2")
+    )
     assert stacked.folder.read_json("execution.json")["stacked"]
     return plain, stacked
 
@@ -84,7 +92,9 @@ def plain_and_stacked(recipe, images, root):
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value,
 )
-def test_stacked_flows_equal_one_by_one_in_float64_with_the_same_noise(model, args, images, tmp_path):
+def test_stacked_flows_equal_one_by_one_in_float64_with_the_same_noise(
+    model, args, images, tmp_path
+):
     recipe = ODE.replace(model=model, model_args={**TINY, **args}, epochs=3, dtype="float64")
     plain, stacked = plain_and_stacked(recipe, images, tmp_path)
     same_weights(plain, stacked, rtol=1e-10, atol=1e-10)
@@ -116,12 +126,17 @@ def test_a_models_noise_depends_on_neither_group_nor_companions_to_the_last_bit(
 def test_every_row_epoch_and_seed_has_noise_of_its_own_and_stacked_rows_have_the_plain_ones(images):
     def plan(seed, stacked):
         recipe = training.complete(SDE.replace(seed=seed))
-        return loop.Plan(recipe, images, np.ones((4, 100), bool), torch.device("cpu"), stacked, False)
+        return loop.Plan(
+            recipe, images, np.ones((4, 100), bool), torch.device("cpu"), stacked, False
+        )
 
     def drawn(seed, epoch, ids):
         group = loop.Group(plan(seed, True), ids)
         group.seed_noise(epoch)
-        return {(seed, epoch, m): torch.randn(8, generator=g) for m, g in zip(ids, group.generators, strict=True)}
+        return {
+            (seed, epoch, m): torch.randn(8, generator=g)
+            for m, g in zip(ids, group.generators, strict=True)
+        }
 
     draws = drawn(0, 0, [0, 3]) | drawn(0, 1, [0, 3]) | drawn(1, 0, [0, 3])
     assert not any(torch.equal(a, b) for a, b in itertools.combinations(draws.values(), 2))
@@ -135,8 +150,14 @@ def test_every_row_epoch_and_seed_has_noise_of_its_own_and_stacked_rows_have_the
     ("change", "reason"),
     [
         ({"schedule": "plateau"}, "learning rate per model"),
-        ({"model_args": {**TINY, "k": 0.0, "method": "dopri5"}}, "method='dopri5' works under no torch.func transform"),
-        ({"model_args": {**TINY, "k": 0.3, "method": "srk"}}, "method='srk' works under no torch.func transform"),
+        (
+            {"model_args": {**TINY, "k": 0.0, "method": "dopri5"}},
+            "method='dopri5' works under no torch.func transform",
+        ),
+        (
+            {"model_args": {**TINY, "k": 0.3, "method": "srk"}},
+            "method='srk' works under no torch.func transform",
+        ),
     ],
     ids=["plateau", "dopri5", "srk"],
 )
@@ -153,7 +174,9 @@ def test_flows_that_cannot_be_stacked_are_trained_one_by_one_with_one_line_and_a
     same_weights(asked, auto)
 
 
-def test_measuring_strategies_works_with_noise_and_leaves_the_global_generator_as_found(images, tmp_path, capsys):
+def test_measuring_strategies_works_with_noise_and_leaves_the_global_generator_as_found(
+    images, tmp_path, capsys
+):
     before = torch.get_rng_state()
     pool = train(SDE.replace(num_models=4, epochs=1), images, tmp_path, strategy="measure")
     assert "stacked:4" in capsys.readouterr().err and pool.status == ["trained"] * 4
@@ -171,8 +194,13 @@ class Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize(("strategy", "place"), [("plain", "epoch 3"), ("plain", "snapshot 4"), ("stacked:2", "snapshot 4")])
-def test_an_sde_pool_killed_on_its_way_ends_with_the_bytes_of_one_never_killed(strategy, place, images, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("strategy", "place"),
+    [("plain", "epoch 3"), ("plain", "snapshot 4"), ("stacked:2", "snapshot 4")],
+)
+def test_an_sde_pool_killed_on_its_way_ends_with_the_bytes_of_one_never_killed(
+    strategy, place, images, tmp_path, monkeypatch
+):
     recipe = SDE.replace(epochs=4, snapshots=[1, 3], optimizer="adam", lr=0.01)
     whole = train(recipe, images, tmp_path / "whole", strategy=strategy)
     what, number = place.split()
@@ -188,7 +216,13 @@ def test_an_sde_pool_killed_on_its_way_ends_with_the_bytes_of_one_never_killed(s
         write(folder, name, content)
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(*((trainer.Bar, "update", update) if what == "epoch" else (store.Folder, "write_bytes", write_bytes)))
+        patch.setattr(
+            *(
+                (trainer.Bar, "update", update)
+                if what == "epoch"
+                else (store.Folder, "write_bytes", write_bytes)
+            )
+        )
         train(recipe, images, tmp_path / "killed", strategy=strategy, checkpoint=0)
     assert list((tmp_path / "killed").glob("*/part_*"))
     again = train(recipe, images, tmp_path / "killed", strategy=strategy, checkpoint=0)
@@ -196,7 +230,9 @@ def test_an_sde_pool_killed_on_its_way_ends_with_the_bytes_of_one_never_killed(s
     assert len(list(again.folder.path.glob("snapshot_*"))) == 4
 
 
-def test_a_damaged_snapshot_is_named_refused_and_made_again_to_the_same_bytes(images, tmp_path, capsys):
+def test_a_damaged_snapshot_is_named_refused_and_made_again_to_the_same_bytes(
+    images, tmp_path, capsys
+):
     recipe = SDE.replace(snapshots=[1])
     pool = train(recipe, images, tmp_path)
     before, path = digests(pool.folder.path), pool.folder.path / weights_name(1, 1)
@@ -213,7 +249,9 @@ def test_a_damaged_snapshot_is_named_refused_and_made_again_to_the_same_bytes(im
 
 
 @pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
-def test_a_snapshot_is_the_end_of_a_run_stopped_there_and_takes_nothing_from_the_run_that_goes_on(strategy, images, tmp_path):
+def test_a_snapshot_is_the_end_of_a_run_stopped_there_and_takes_nothing_from_the_run_that_goes_on(
+    strategy, images, tmp_path
+):
     recipe = SDE.replace(schedule="constant", epochs=3)
     kept = train(recipe.replace(snapshots=[1, 2]), images, tmp_path, strategy=strategy)
     for epoch in (1, 2, 3):
@@ -224,17 +262,23 @@ def test_a_snapshot_is_the_end_of_a_run_stopped_there_and_takes_nothing_from_the
     assert torch.equal(kept.at(2).model(1).head.weight, kept.at(2).state(1)["head.weight"])
 
 
-def test_epochs_that_were_not_kept_are_refused_and_those_beyond_the_end_are_dropped(images, tmp_path):
+def test_epochs_that_were_not_kept_are_refused_and_those_beyond_the_end_are_dropped(
+    images, tmp_path
+):
     recipe = SDE.replace(snapshots=[9, 1, 2, 1])
     assert recipe.snapshots == [1] == Recipe.from_json(recipe.to_json()).snapshots
     pool = train(recipe, images, tmp_path)
     assert pool.key == train(SDE.replace(snapshots=[1]), images, tmp_path).key
     for epoch in (0, 3, 9):
-        with pytest.raises(ValueError, match=rf"epoch {epoch} .* was not kept; there are 1, 2") as caught:
+        with pytest.raises(
+            ValueError, match=rf"epoch {epoch} .* was not kept; there are 1, 2"
+        ) as caught:
             pool.at(epoch)
         assert "\n" not in str(caught.value)
     same_weights(pool.at(2), pool)
-    assert pool.at(2).epoch is None and pool.at(1).at(2).epoch is None and pool.at(1).at(1).epoch == 1
+    assert (
+        pool.at(2).epoch is None and pool.at(1).at(2).epoch is None and pool.at(1).at(1).epoch == 1
+    )
     for wrong in ([0], [1.5], [True], ["1"]):
         with pytest.raises(ValueError, match="wanted a list of epochs"):
             SDE.replace(snapshots=wrong)
@@ -247,14 +291,24 @@ def test_a_replaced_pool_starts_with_all_of_its_parent_but_the_last_group(base, 
     for m in range(2):
         mine, theirs = begun.state(m), start.state(m)
         adopted = {f"network.{name}" for name in theirs if not name.startswith("groups.2.")}
-        assert all(torch.equal(mine[name], theirs[name.removeprefix("network.")]) for name in adopted)
+        assert all(
+            torch.equal(mine[name], theirs[name.removeprefix("network.")]) for name in adopted
+        )
         fresh = mine.keys() - adopted
-        assert adopted and fresh and all(name.startswith("network.groups.2.") and ".drift." in name for name in fresh)
+        assert (
+            adopted
+            and fresh
+            and all(name.startswith("network.groups.2.") and ".drift." in name for name in fresh)
+        )
     weight = next(name for name in sorted(fresh) if name.endswith("drift.first.state.weight"))
     reseeded = swap(start, images, TUNE.replace(epochs=0, parent=start.key, seed=6))
-    assert differ(begun.state(0), begun.state(1), weight) and differ(begun.state(0), reseeded.state(0), weight)
+    assert differ(begun.state(0), begun.state(1), weight) and differ(
+        begun.state(0), reseeded.state(0), weight
+    )
     if base == "odenet":  # same names and shapes: nothing of the old block may be taken over
-        assert differ(begun.state(0), {weight: start.state(0)[weight.removeprefix("network.")]}, weight)
+        assert differ(
+            begun.state(0), {weight: start.state(0)[weight.removeprefix("network.")]}, weight
+        )
 
 
 def test_frozen_layers_stay_as_they_were_to_the_last_bit_with_their_statistics(parent, images):
@@ -264,7 +318,9 @@ def test_frozen_layers_stay_as_they_were_to_the_last_bit_with_their_statistics(p
         before = begun.state(m)
         kept = {name for name in before if not name.startswith(LAST)}
         assert any("running_var" in name for name in kept)
-        assert {name for name in before if differ(before, frozen.state(m), name)} == before.keys() - kept
+        assert {
+            name for name in before if differ(before, frozen.state(m), name)
+        } == before.keys() - kept
         assert {name for name in kept if differ(before, free.state(m), name)} == kept
     assert frozen.key != free.key
 
@@ -282,15 +338,22 @@ def test_a_replaced_pool_can_be_trained_further(parent, images):
     options = {"progress": False, "workers": 1, "strategy": "plain"}
     same = training.finetune_pool(child, child.recipe.replace(epochs=0), images, **options)
     same_weights(child, same)
-    further = training.finetune_pool(child, child.recipe.replace(epochs=1, seed=8), images, **options)
+    further = training.finetune_pool(
+        child, child.recipe.replace(epochs=1, seed=8), images, **options
+    )
     assert differ(further.state(0), child.state(0), "network.head.weight")
     assert further.parent.key == child.key and training.ancestor(further).key == parent.key
-    assert np.array_equal(further.member, parent.member) and np.array_equal(further.population, parent.population)
+    assert np.array_equal(further.member, parent.member) and np.array_equal(
+        further.population, parent.population
+    )
 
 
 def test_the_key_of_a_replaced_pool_holds_its_parents_weights_and_its_block(images, tmp_path):
     start, begin = train(RESNET.replace(epochs=1), images, tmp_path), TUNE.replace(epochs=1)
-    keys = [swap(start, images, begin, block=block).key for block in (BLOCK, {**BLOCK, "k": 0.2}, {**BLOCK, "method": "rk4"})]
+    keys = [
+        swap(start, images, begin, block=block).key
+        for block in (BLOCK, {**BLOCK, "k": 0.2}, {**BLOCK, "method": "rk4"})
+    ]
     start.folder.write_bytes(weights_name(1), start.folder.read_bytes(weights_name(0)))
     keys.append(swap(start, images, begin).key)
     assert len(set(keys)) == 4
@@ -298,12 +361,21 @@ def test_the_key_of_a_replaced_pool_holds_its_parents_weights_and_its_block(imag
 
 @pytest.mark.parametrize("strategy", ["plain", "stacked", "auto"])
 def test_training_without_the_noise_that_the_model_wants_is_refused(strategy, images, tmp_path):
-    with pytest.raises(ValueError, match="noise is switched off, but this block trains with it") as caught:
-        train(SDE.replace(model="toys_flow:silenced", model_args={}), images, tmp_path, strategy=strategy)
+    with pytest.raises(
+        ValueError, match="noise is switched off, but this block trains with it"
+    ) as caught:
+        train(
+            SDE.replace(model="toys_flow:silenced", model_args={}),
+            images,
+            tmp_path,
+            strategy=strategy,
+        )
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("*/model_*"))
 
 
-def test_a_pool_that_trains_without_its_noise_is_the_pool_of_the_equation_without_noise(images, tmp_path):
+def test_a_pool_that_trains_without_its_noise_is_the_pool_of_the_equation_without_noise(
+    images, tmp_path
+):
     quiet = SDE.replace(model_args={**SDE.model_args, "noise_train": False})
     pools = [train(recipe, images, tmp_path) for recipe in (ODE, quiet, SDE)]
     same_weights(pools[0], pools[1])
@@ -312,8 +384,12 @@ def test_a_pool_that_trains_without_its_noise_is_the_pool_of_the_equation_withou
 
 
 @pytest.mark.parametrize("strategy", ["plain", "stacked"])
-def test_a_pool_of_flows_that_diverges_names_the_model_and_what_to_change(strategy, images, tmp_path):
-    with pytest.raises(ValueError, match=r"model 0 diverged in epoch 1 .*lower lr.*more steps.*lipschitz") as caught:
+def test_a_pool_of_flows_that_diverges_names_the_model_and_what_to_change(
+    strategy, images, tmp_path
+):
+    with pytest.raises(
+        ValueError, match=r"model 0 diverged in epoch 1 .*lower lr.*more steps.*lipschitz"
+    ) as caught:
         train(ODE.replace(lr=1e12, schedule="constant"), images, tmp_path, strategy=strategy)
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("*/model_*"))
 
@@ -326,7 +402,9 @@ def test_a_model_that_diverges_in_a_stack_changes_no_bit_of_its_companions(image
         if name == "broken":
             huge = {k: v * 1e30 if "drift" in k else v for k, v in start.state(1).items()}
             start.folder.write_bytes(weights_name(1), safetensors.torch.save(huge))
-            with pytest.raises(ValueError, match=r"model 1 diverged in epoch 1 .* the other models are kept"):
+            with pytest.raises(
+                ValueError, match=r"model 1 diverged in epoch 1 .* the other models are kept"
+            ):
                 training.finetune_pool(start, tune, images, **options)
             folder = next(p for p in (tmp_path / name).glob("pool-*tuned*"))
             pools[name] = training.load_pool(folder.name, tmp_path / name)

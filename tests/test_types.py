@@ -21,7 +21,9 @@ def exact(z, y):
         margin = mpmath.log(e[y]) - mpmath.log(rest)
         entropy = -mpmath.fsum(v * mpmath.log(v) for v in p)
         not_p = [mpmath.fsum(w for d, w in enumerate(p) if d != c) for c in range(len(p))]
-        modified = -not_p[y] * mpmath.log(p[y]) - mpmath.fsum(p[c] * mpmath.log(not_p[c]) for c in range(len(p)) if c != y)
+        modified = -not_p[y] * mpmath.log(p[y]) - mpmath.fsum(
+            p[c] * mpmath.log(not_p[c]) for c in range(len(p)) if c != y
+        )
         return [float(v) for v in (margin, entropy, modified)]
 
 
@@ -39,7 +41,9 @@ def test_uniform_outputs_have_the_closed_form_entropies():
     k = 10
     signals = Signals.from_logits(np.zeros((1, 1, 1, k)), [3])
     assert signals.entropy.item() == pytest.approx(np.log(k))
-    assert signals.modified_entropy.item() == pytest.approx((k - 1) / k * (np.log(k) + np.log(k / (k - 1))))
+    assert signals.modified_entropy.item() == pytest.approx(
+        (k - 1) / k * (np.log(k) + np.log(k / (k - 1)))
+    )
     assert not signals.correct.item(), "a tie of the argmax counts as wrong"
 
 
@@ -53,8 +57,12 @@ def test_two_classes_give_the_logit_difference_and_a_shift_changes_nothing():
     logits, labels = rng.normal(size=(3, 1, 20, 2)), rng.integers(0, 2, 20)
     signals = Signals.from_logits(logits, labels)
     sign = np.where(labels == 0, 1, -1)
-    np.testing.assert_allclose(signals.margin[:, 0], sign * (logits[:, 0, :, 0] - logits[:, 0, :, 1]), rtol=1e-12)
-    np.testing.assert_allclose(Signals.from_logits(logits + 7.5, labels).margin, signals.margin, atol=1e-12)
+    np.testing.assert_allclose(
+        signals.margin[:, 0], sign * (logits[:, 0, :, 0] - logits[:, 0, :, 1]), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        Signals.from_logits(logits + 7.5, labels).margin, signals.margin, atol=1e-12
+    )
 
 
 def test_the_temperature_divides_the_logits_first():
@@ -67,7 +75,9 @@ def test_top_log_probabilities_are_the_sorted_query_mean():
     logits, labels = rng.normal(size=(2, 4, 7, 12)), rng.integers(0, 12, 7)
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     np.testing.assert_allclose(
-        Signals.from_logits(logits, labels).top_log_p, -np.sort(-log_p.mean(1), axis=-1)[..., :10], rtol=1e-5
+        Signals.from_logits(logits, labels).top_log_p,
+        -np.sort(-log_p.mean(1), axis=-1)[..., :10],
+        rtol=1e-5,
     )
 
 
@@ -76,7 +86,11 @@ def test_top_log_probabilities_are_the_sorted_query_mean():
     [
         (np.zeros((1, 1, 2, 1)), [0, 0], "two or more"),
         (np.zeros((1, 1, 2, 3)), [0, 3], "labels run from 0 to 3"),
-        (np.array([[[[0.0, 1], [np.nan, 0]]]]), [0, 0], "model 0 gives a non-finite output for sample 1"),
+        (
+            np.array([[[[0.0, 1], [np.nan, 0]]]]),
+            [0, 0],
+            "model 0 gives a non-finite output for sample 1",
+        ),
         (np.full((1, 1, 3, 4), 0.25), [0, 1, 2], "probabilities were passed"),
         (np.zeros((1, 1, 3, 4)), [0, 1], "labels"),
     ],
@@ -93,7 +107,9 @@ def test_holding_out_drops_the_target_and_its_mate_and_hides_membership():
     target, references = signals.hold_out(2)
     assert target.member is None and np.array_equal(target.margin[0], signals.margin[2])
     assert np.array_equal(references.margin, signals.margin[[0, 1, 4, 5]])
-    assert np.array_equal(signals.hold_out(2, keep_mate=True)[1].margin, signals.margin[[0, 1, 3, 4, 5]])
+    assert np.array_equal(
+        signals.hold_out(2, keep_mate=True)[1].margin, signals.margin[[0, 1, 3, 4, 5]]
+    )
 
 
 def test_recipes_survive_json_and_refuse_what_they_do_not_know():
@@ -108,7 +124,9 @@ def test_recipes_survive_json_and_refuse_what_they_do_not_know():
 
 def world():
     member = rng.random((6, 40)) < 0.5
-    return Signals.from_logits(rng.normal(size=(6, 3, 40, 4)), rng.integers(0, 4, 40), member, draws="noise")
+    return Signals.from_logits(
+        rng.normal(size=(6, 3, 40, 4)), rng.integers(0, 4, 40), member, draws="noise"
+    )
 
 
 PICKS = {
@@ -123,12 +141,17 @@ PICKS = {
 
 
 @pytest.mark.parametrize("pick", PICKS.values(), ids=PICKS)
-@pytest.mark.parametrize("again", [(None, None, None), ([1, 0], None, slice(0, 2)), (slice(0, 1), [0], None)])
+@pytest.mark.parametrize(
+    "again", [(None, None, None), ([1, 0], None, slice(0, 2)), (slice(0, 1), [0], None)]
+)
 def test_a_selection_of_a_selection_is_numpys_own(pick, again):
     whole = world()
     if min(whole.select(*pick).shape) < 2:  # nothing left to choose from
         again = (None, None, None)
-    m, q, n = (slice(None) if i is None else np.atleast_1d(i) if not isinstance(i, slice) else i for i in pick)
+    m, q, n = (
+        slice(None) if i is None else np.atleast_1d(i) if not isinstance(i, slice) else i
+        for i in pick
+    )
     m2, q2, n2 = (slice(None) if i is None else i for i in again)
     part = whole.select(*pick).select(*again)
     for name in PER_MODEL:
@@ -138,12 +161,17 @@ def test_a_selection_of_a_selection_is_numpys_own(pick, again):
             assert np.array_equal(part.cut(name, slice(1, 3), slice(0, 1)), expected[:, :1, 1:3])
             for query in range(part.shape[1])[:1]:
                 assert np.array_equal(part.cut(name, slice(1, 3), query), expected[:, query, 1:3])
-            assert np.array_equal(part.cut(name, slice(1, 3), models=slice(None, None, -1)), expected[::-1, :, 1:3])
+            assert np.array_equal(
+                part.cut(name, slice(1, 3), models=slice(None, None, -1)), expected[::-1, :, 1:3]
+            )
             assert part.shape == expected.shape
         else:
             expected = value[m][:, n][m2][:, n2]
             assert np.array_equal(part.cut(name, slice(1, 3)), expected[:, 1:3])
-            assert np.array_equal(part.cut(name, slice(1, 3), models=np.zeros(len(expected[:1]), int)), expected[:1, 1:3])
+            assert np.array_equal(
+                part.cut(name, slice(1, 3), models=np.zeros(len(expected[:1]), int)),
+                expected[:1, 1:3],
+            )
         assert np.array_equal(getattr(part, name), expected)
     assert np.array_equal(part.labels, whole.labels[n][n2])
 
@@ -151,7 +179,9 @@ def test_a_selection_of_a_selection_is_numpys_own(pick, again):
 def test_what_is_not_read_of_a_selection_is_not_made():
     part = world().select(models=[0, 2])
     assert part.shape == (2, 3, 40) and not part.hidden and not set(PER_MODEL) & set(vars(part))
-    assert part.cut("entropy", slice(3, 5)).shape == (2, 3, 2) and not set(PER_MODEL) & set(vars(part))
+    assert part.cut("entropy", slice(3, 5)).shape == (2, 3, 2) and not set(PER_MODEL) & set(
+        vars(part)
+    )
     assert part.margin is part.margin and set(PER_MODEL) & set(vars(part)) == {"margin"}
     assert part.hide().hidden and part.hide().member is None and part.member is not None
     with pytest.raises(AttributeError, match="Signals have no marginal"):
@@ -201,4 +231,6 @@ def test_a_selection_survives_pickling_without_the_rest():
     raw = pickle.dumps(whole.select(models=[1]))
     again = pickle.loads(raw)
     assert len(raw) < len(pickle.dumps(whole)) / 4
-    assert all(np.array_equal(getattr(again, name), getattr(whole, name)[1:2]) for name in PER_MODEL)
+    assert all(
+        np.array_equal(getattr(again, name), getattr(whole, name)[1:2]) for name in PER_MODEL
+    )

@@ -43,9 +43,15 @@ def test_text_becomes_the_annotated_type(wanted, given, value):
     assert found["x"] == value and type(found["x"]) is type(value)
 
 
-@pytest.mark.parametrize(("wanted", "given"), [(int, "many"), (int, 2.5), (int, True), (bool, 1), (str, 12), (list, "rmia")])
+@pytest.mark.parametrize(
+    ("wanted", "given"),
+    [(int, "many"), (int, 2.5), (int, True), (bool, 1), (str, 12), (list, "rmia")],
+)
 def test_what_does_not_fit_is_named_with_the_type_it_should_have(wanted, given):
-    with pytest.raises(ValueError, match=rf"^epochs={given!r} is of type .*; this parameter wants {wanted.__name__}$"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^epochs={given!r} is of type .*; this parameter wants {wanted.__name__}$",
+    ):
         widgets.setup(namespace({"epochs": wanted}, epochs=given))
 
 

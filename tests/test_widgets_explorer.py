@@ -62,7 +62,10 @@ def test_a_refused_value_is_said_in_place_and_the_picture_stays():
     _ = explorer.widget
     count = explorer._figures["line"].count
     explorer.controls["x"].value = 9
-    assert "x=9 is above 8: move it down" in explorer._message.value and 'role="alert"' in explorer._message.value
+    assert (
+        "x=9 is above 8: move it down" in explorer._message.value
+        and 'role="alert"' in explorer._message.value
+    )
     assert explorer._figures["line"].count == count and explorer.view.sentence == "x is 1"
     explorer.controls["x"].value = 2
     assert explorer._message.value == "" and explorer.view.sentence == "x is 2"
@@ -91,7 +94,9 @@ def test_clicks_and_selections_arrive_as_control_or_state():
         return View(f"{x:g} {chosen}", {"line": line(x)})
 
     options = {"state": {"chosen": ()}, "clicks": {"line": "x"}, "lassos": {"line": "chosen"}}
-    explorer = Explorer("Pointed", {"x": slider("x", 0, 10, 1, 1)}, draw, rows=[["line"]], **options)
+    explorer = Explorer(
+        "Pointed", {"x": slider("x", 0, 10, 1, 1)}, draw, rows=[["line"]], **options
+    )
     _ = explorer.widget
     picture = explorer._figures["line"]
     picture.event = {"kind": "click", "numbers": [7], "count": 1}
@@ -107,9 +112,15 @@ def test_in_batch_mode_an_explorer_is_a_static_figure_with_its_words_and_numbers
     monkeypatch.setattr("mia_nb.widgets.explorer.display", shown.append)
     small()._ipython_display_()
     assert [type(one).__name__ for one in shown] == ["HTML", "Figure", "HTML"]
-    assert shown[0].data == "<p><b>Small</b>: x is 1</p>" and "<td>1" in shown[2].data and "a note" in shown[2].data
+    assert (
+        shown[0].data == "<p><b>Small</b>: x is 1</p>"
+        and "<td>1" in shown[2].data
+        and "a note" in shown[2].data
+    )
     message("Empty", "nothing <stored>; run this")._ipython_display_()
-    assert len(shown) == 4 and shown[3].data == "<p><b>Empty</b>: nothing &lt;stored&gt;; run this</p>"
+    assert (
+        len(shown) == 4 and shown[3].data == "<p><b>Empty</b>: nothing &lt;stored&gt;; run this</p>"
+    )
 
 
 def test_what_is_exported_holds_what_is_shown():
@@ -117,7 +128,12 @@ def test_what_is_exported_holds_what_is_shown():
     table = pd.read_csv(io.StringIO(explorer.csv()), comment="#")
     assert table["x"].tolist() == [1.0] and explorer.csv().startswith("# Small: x is 1\n")
     page = explorer.html()
-    assert "x is 1" in page and "slope 1" in page and "a note" in page and "https://cdn" not in page.partition("Plotly")[0]
+    assert (
+        "x is 1" in page
+        and "slope 1" in page
+        and "a note" in page
+        and "https://cdn" not in page.partition("Plotly")[0]
+    )
 
 
 def test_many_figures_share_one_plotly_so_that_a_saved_notebook_stays_small():
@@ -125,20 +141,28 @@ def test_many_figures_share_one_plotly_so_that_a_saved_notebook_stays_small():
     states = [figure.get_state() for figure in figures]
     assert len({state["library"] for state in states}) == 1
     source = figures[0].library.source
-    assert b"Plotly" in gzip.decompress(source) and len(source) * 4 / 3 < 2.5e6  # base64 in the notebook
+    assert (
+        b"Plotly" in gzip.decompress(source) and len(source) * 4 / 3 < 2.5e6
+    )  # base64 in the notebook
     assert all(len(json.dumps(state)) < 12_000 for state in states)
 
 
 def test_a_plain_figure_draws_as_its_original():
     figure = go.Figure(go.Scatter(x=np.arange(5.0), y=np.arange(5) ** 2))
-    assert go.Figure(live.plain(figure)).to_json() == go.Figure(json.loads(figure.to_json())).to_json()
+    assert (
+        go.Figure(live.plain(figure)).to_json() == go.Figure(json.loads(figure.to_json())).to_json()
+    )
 
 
 def test_ticks_keep_the_newest_when_more_than_their_limit_are_ticked():
     ticks = Ticks("compare", ["a", "b", "c"], ["a"], limit=2)
     for box in ticks.box.children[1:]:
         box.value = True
-    assert ticks.value == ("b", "c") and [box.value for box in ticks.box.children] == [False, True, True]
+    assert ticks.value == ("b", "c") and [box.value for box in ticks.box.children] == [
+        False,
+        True,
+        True,
+    ]
     ticks.options = ("b", "d")
     assert ticks.value == ("b",) and [box.description for box in ticks.box.children] == ["b", "d"]
 
@@ -161,7 +185,9 @@ def test_a_drag_is_followed_at_its_first_step_and_caught_up_at_its_end():
 
 
 def test_a_failed_setting_leaves_everything_as_it_was():
-    explorer = widgets.scores([widgets.Source("a", gaussian()), widgets.Source("b", world(6, 300, leak=1.0))])
+    explorer = widgets.scores(
+        [widgets.Source("a", gaussian()), widgets.Source("b", world(6, 300, leak=1.0))]
+    )
     before, view = explorer.values, explorer.view
     with pytest.raises(ValueError, match="attack='nope'"):
         explorer.set(pool="b", attack="nope")
@@ -171,7 +197,12 @@ def test_a_failed_setting_leaves_everything_as_it_was():
 
 
 def test_pictures_appear_when_a_first_choice_that_failed_is_mended():
-    explorer = widgets.scores([widgets.Source("hidden", replace(gaussian(), member=None)), widgets.Source("b", world(6, 300))])
+    explorer = widgets.scores(
+        [
+            widgets.Source("hidden", replace(gaussian(), member=None)),
+            widgets.Source("b", world(6, 300)),
+        ]
+    )
     _ = explorer.widget
     assert "membership" in explorer._message.value and explorer.view is None
     with pytest.raises(ValueError, match="shows nothing yet"):
@@ -208,7 +239,13 @@ def test_a_spreadsheet_gets_no_formula_from_a_class_name():
 
     text = Explorer("Names", {"x": slider("x", 0, 1, 0, 1)}, draw, rows=[]).csv()
     assert text.splitlines()[0] == "# Names: one two"
-    assert pd.read_csv(io.StringIO(text), comment="#")["class"].tolist() == ["'=1+1", "'@x", "'+a", "-0.5 [-1, 0]", "cat"]
+    assert pd.read_csv(io.StringIO(text), comment="#")["class"].tolist() == [
+        "'=1+1",
+        "'@x",
+        "'+a",
+        "-0.5 [-1, 0]",
+        "cat",
+    ]
 
 
 def test_the_zoom_is_kept_while_a_slider_moves_and_given_up_for_another_pool():
@@ -231,7 +268,10 @@ def test_samples_without_a_score_count_nowhere():
     assert f"n0 = {outside.min():,}" in view.sentence
     assert view.table["members accused"][0].endswith(f" of {inside.sum():,}")
     accused = scores.value >= explorer.values["threshold"]
-    assert view.table["false alarms"][0] == f"{(accused & ~scores.member).sum():,} of {outside.sum():,}"
+    assert (
+        view.table["false alarms"][0]
+        == f"{(accused & ~scores.member).sum():,} of {outside.sum():,}"
+    )
 
 
 def test_the_interval_of_one_target_is_clopper_pearsons_and_ties_are_a_mean_over_targets():
@@ -244,7 +284,10 @@ def test_the_interval_of_one_target_is_clopper_pearsons_and_ties_are_a_mean_over
     assert view.table["TPR"][0] == f"{tp / n1:.4f} [{low:.4f}, {high:.4f}]"
     every = explorer.set(target="all")
     ties = [metrics.tie_mass(row) for row in attacks.score("vote", source().signals).value]
-    assert every.table["ties"][0] == f"{np.mean(ties):.3f}" and "one threshold for all targets" in every.note
+    assert (
+        every.table["ties"][0] == f"{np.mean(ties):.3f}"
+        and "one threshold for all targets" in every.note
+    )
 
 
 def test_ten_false_alarms_are_resolved_and_nine_are_not():
@@ -281,7 +324,9 @@ def test_samples_are_called_by_their_number_in_the_pool(stored):
     number = int(limited.numbers[5])
     assert limited.column(number) == 5 and number == limited.samples[limited.audited[5]]
     absent = next(n for n in range(240) if n not in limited.numbers)
-    with pytest.raises(ValueError, match=rf"sample {absent} is not among the .* audited ones; near it are \d+"):
+    with pytest.raises(
+        ValueError, match=rf"sample {absent} is not among the .* audited ones; near it are \d+"
+    ):
         limited.column(absent)
 
 
@@ -296,7 +341,9 @@ def test_images_of_others_are_no_source_and_equal_labels_are_told_apart(stored, 
 
 
 def source(**options) -> widgets.Source:
-    return widgets.Source("world", world(8, 2000, leak=1.0, **options), images=np.zeros((2000, 1, 8, 8), np.uint8))
+    return widgets.Source(
+        "world", world(8, 2000, leak=1.0, **options), images=np.zeros((2000, 1, 8, 8), np.uint8)
+    )
 
 
 def test_rates_at_a_threshold_are_counted_as_a_slow_loop_counts_them():
@@ -305,7 +352,9 @@ def test_rates_at_a_threshold_are_counted_as_a_slow_loop_counts_them():
     tpr, _, low, high, tp, fp = rates(threshold)
     accused = scores.value >= threshold
     assert tp == (accused & scores.member).sum() and fp == (accused & ~scores.member).sum()
-    assert tpr == pytest.approx(np.mean([a[m].mean() for a, m in zip(accused, scores.member, strict=True)]))
+    assert tpr == pytest.approx(
+        np.mean([a[m].mean() for a, m in zip(accused, scores.member, strict=True)])
+    )
     assert low < tpr < high
     assert rates(np.inf)[:2] == (0, 0) and rates(-np.inf)[:2] == (1, 1)
     assert min(abs(rates(t)[1] - 0.1) for t in rates.grid()) < 0.01
@@ -316,12 +365,20 @@ def test_the_threshold_is_one_thing_in_the_histogram_on_the_curve_and_in_the_num
     first = explorer.set(attack="rmia", target=3)
     scores = attacks.score("rmia", source().signals, targets=3)
     for threshold in (explorer.values["threshold"], positions(explorer)[30]):
-        view = explorer.set(threshold=threshold) if threshold != explorer.values["threshold"] else first
+        view = (
+            explorer.set(threshold=threshold)
+            if threshold != explorer.values["threshold"]
+            else first
+        )
         accused, member = scores.value[0] >= threshold, scores.member[0]
-        star = next(note for note in view.figures["roc"]["layout"]["annotations"] if note["text"] == "★")
+        star = next(
+            note for note in view.figures["roc"]["layout"]["annotations"] if note["text"] == "★"
+        )
         assert view.figures["histogram"]["layout"]["shapes"][0]["x0"] == threshold
         assert (star["x"], star["y"]) == (accused[~member].mean(), accused[member].mean())
-        assert view.table["members accused"][0] == f"{(accused & member).sum():,} of {member.sum():,}"
+        assert (
+            view.table["members accused"][0] == f"{(accused & member).sum():,} of {member.sum():,}"
+        )
         assert f"finds {100 * accused[member].mean():.1f} % of members" in view.sentence
 
 
@@ -334,7 +391,9 @@ def test_the_slider_reaches_from_accusing_all_to_accusing_none_and_lingers_where
     rates = Rates(explorer_scores := attacks.score(explorer.values["attack"], source().signals))
     fpr = np.array([rates(threshold)[1] for threshold in positions(explorer)])
     assert fpr[0] == 1 and fpr[-1] == 0 and (np.diff(fpr) <= 0).all()
-    assert (fpr < 0.1).sum() > 40 and 0 < fpr[fpr > 0].min() <= 2 / (~explorer_scores.member).sum(1).min()
+    assert (fpr < 0.1).sum() > 40 and 0 < fpr[fpr > 0].min() <= 2 / (~explorer_scores.member).sum(
+        1
+    ).min()
 
 
 def test_ppv_follows_the_prior():
@@ -349,7 +408,9 @@ def test_ppv_follows_the_prior():
 def test_where_nothing_leaks_the_explorer_finds_nothing():
     explorer = widgets.scores([widgets.Source("null", world(16, 2000, leak=0.0, seed=5))])
     for attack in ("rmia", "lira_global", "loss"):
-        low, high = explorer.set(attack=attack).table["AUC"][0].split("[")[1].rstrip("]").split(", ")
+        low, high = (
+            explorer.set(attack=attack).table["AUC"][0].split("[")[1].rstrip("]").split(", ")
+        )
         assert float(low) <= 0.505 and float(high) >= 0.495
     assert 0.07 < float(explorer.view.table["TPR"][0].split()[0]) < 0.13
 
@@ -367,7 +428,11 @@ def test_another_pool_offers_its_own_targets_and_attacks():
     assert "rmia" in explorer.controls["attack"].options
     explorer.set(target=7)
     view = explorer.set(pool="few")
-    assert explorer.values["target"] == "all" and explorer.controls["target"].options == ("all", 0, 1)
+    assert explorer.values["target"] == "all" and explorer.controls["target"].options == (
+        "all",
+        0,
+        1,
+    )
     assert "rmia" not in explorer.controls["attack"].options and view.table["k"][0] == 0
 
 
@@ -378,14 +443,18 @@ def test_nothing_stored_is_a_message_that_says_what_to_run(tmp_path):
 
 
 def test_an_update_at_fifty_thousand_samples_and_sixteen_models_takes_milliseconds_of_the_kernel():
-    explorer = widgets.scores([widgets.Source("big", world(16, 50_000, leak=0.5))], attacks=["loss"])
+    explorer = widgets.scores(
+        [widgets.Source("big", world(16, 50_000, leak=0.5))], attacks=["loss"]
+    )
     _ = explorer.widget
     took = []
     for threshold in positions(explorer)[::20]:
         explorer._drawn, start = 0.0, time.perf_counter()
         explorer.controls["threshold"].value = threshold
         took.append(time.perf_counter() - start)
-    assert explorer.values["threshold"] == threshold and np.median(took) < 0.5  # 0.015 s on a quiet machine
+    assert (
+        explorer.values["threshold"] == threshold and np.median(took) < 0.5
+    )  # 0.015 s on a quiet machine
 
 
 @pytest.fixture(scope="module")
@@ -393,7 +462,9 @@ def stored(tmp_path_factory):
     """Signals of a small real pool, asked in three ways."""
     root = tmp_path_factory.mktemp("results")
     images = data.load("digits", limit=240)
-    pool = training.train_pool(Recipe(num_models=4, epochs=2, population=40), images, root=root, progress=False)
+    pool = training.train_pool(
+        Recipe(num_models=4, epochs=2, population=40), images, root=root, progress=False
+    )
     plain = query.query(pool, images, progress=False)
     query.query(pool, images, input_dropout=0.1, queries=2, progress=False)
     query.query(pool, images, limit=60, progress=False)
@@ -404,13 +475,18 @@ def test_stored_signals_come_with_their_images_classes_traces_and_recipe(stored)
     root, images, pool, plain = stored
     first, dropped, limited = widgets.sources(root)
     assert np.array_equal(first.signals.margin, plain.margin) and first.classes == images.classes
-    assert first.label == f"digits tinycnn {pool.key[:4]}" or first.label.startswith(f"digits tinycnn {pool.key[:4]} ")
+    assert first.label == f"digits tinycnn {pool.key[:4]}" or first.label.startswith(
+        f"digits tinycnn {pool.key[:4]} "
+    )
     assert dropped.label.endswith("dropout 0.1 x 2") and dropped.signals.margin.shape == (4, 2, 240)
     assert all(np.array_equal(first.images[n], images.x[n].numpy()) for n in (0, 100, 239))
     assert first.recipe["epochs"] == 2 and len(first.audited) == 200
     assert np.array_equal(first.trace(1), pool.trace(1).astype(np.float32), equal_nan=True)
     assert len(limited.signals.labels) < 240
-    assert all(int(images.y[n]) == label for n, label in zip(limited.samples, limited.signals.labels, strict=True))
+    assert all(
+        int(images.y[n]) == label
+        for n, label in zip(limited.samples, limited.signals.labels, strict=True)
+    )
     assert np.array_equal(limited.images[3], images.x[limited.samples[3]].numpy())
 
 
@@ -428,7 +504,12 @@ def test_scores_of_a_source_are_those_of_the_attack(stored):
     assert np.array_equal(first.scores("rmia").value, attacks.score("rmia", stored[3]).value)
     assert first.scores("rmia") is first.scores("rmia")
     table = widgets.scores([first]).set(attack="rmia", target="all").table
-    auc = np.mean([metrics.auc(v, m) for v, m in zip(first.scores("rmia").value, first.scores("rmia").member, strict=True)])
+    auc = np.mean(
+        [
+            metrics.auc(v, m)
+            for v, m in zip(first.scores("rmia").value, first.scores("rmia").member, strict=True)
+        ]
+    )
     assert float(table["AUC"][0].split()[0]) == pytest.approx(auc, abs=1e-3)
 
 
@@ -444,12 +525,16 @@ def test_scores_of_a_source_are_those_of_the_attack(stored):
         {"models": ["x"]},
     ],
 )
-def test_signals_whose_record_is_damaged_are_named_and_hide_no_others(stored, tmp_path, info, capsys):
+def test_signals_whose_record_is_damaged_are_named_and_hide_no_others(
+    stored, tmp_path, info, capsys
+):
     root = tmp_path / "copy"
     shutil.copytree(stored[0], root)
     folder = store.Folder(next(root.glob("signals-*")))
     before = folder.read_json("info.json")
-    folder.write_json("info.json", before | info if isinstance(info, dict) and "draws" not in info else info)
+    folder.write_json(
+        "info.json", before | info if isinstance(info, dict) and "draws" not in info else info
+    )
     assert len(widgets.sources(root)) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and f"{folder.path.name} is damaged and passed over" in said

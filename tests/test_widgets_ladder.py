@@ -15,9 +15,27 @@ from mia_nb import accounting, auditing, store
 from mia_nb.auditing import LABELS
 from mia_nb.auditing.ladder import number
 from mia_nb.widgets import Source
-from mia_nb.widgets.ladder import ACCOUNTANTS, ATTACKS, DERIVED, FORMULAS, NO_RECIPE, NOT_COMPARED, claims, ladder
+from mia_nb.widgets.ladder import (
+    ACCOUNTANTS,
+    ATTACKS,
+    DERIVED,
+    FORMULAS,
+    NO_RECIPE,
+    NOT_COMPARED,
+    claims,
+    ladder,
+)
 
-FLOW = {"k": 0.5, "sigma": 2.0, "noise_sd": 1.0, "T": 0.25, "steps": 4, "method": "euler", "clip": 0.5, "lipschitz": 1.5}
+FLOW = {
+    "k": 0.5,
+    "sigma": 2.0,
+    "noise_sd": 1.0,
+    "T": 0.25,
+    "steps": 4,
+    "method": "euler",
+    "clip": 0.5,
+    "lipschitz": 1.5,
+}
 GDP = "GDP Poisson"
 KEYS = itertools.count()
 
@@ -26,7 +44,14 @@ def pool(root, design=bernoulli, *, leak=0.0, flow=FLOW, samples=400, population
     """A source as the store gives it: recipe and masks of its pool on disk, signals in memory."""
     signals = world(6, samples, leak=leak, population=population, design=design, seed=3)
     split = "bernoulli" if design is bernoulli else "pairs"
-    facts = {"batch": 20, "epochs": 5, "split": split, "population": population, "parent": None, "defense": None} | recipe
+    facts = {
+        "batch": 20,
+        "epochs": 5,
+        "split": split,
+        "population": population,
+        "parent": None,
+        "defense": None,
+    } | recipe
     key = f"{next(KEYS):064x}"
     folder = store.open_folder(root, "pool", "toy", key[::-1], facts)
     folder.write_array("member.npy", signals.member)
@@ -42,9 +67,13 @@ def test_rows_at_the_trained_values_are_those_of_the_ladder_with_the_same_argume
     source = pool(tmp_path, leak=1.0)
     explorer = ladder([source])
     explorer.set(source=source.label, accountant=GDP)
-    record = auditing.audit(auditing.apart(explorer.values["attack"], source.signals), delta=1e-5, attempts=len(ATTACKS))
+    record = auditing.audit(
+        auditing.apart(explorer.values["attack"], source.signals), delta=1e-5, attempts=len(ATTACKS)
+    )
     nominal = {"sample_rate": 20 / 200, "steps": 5 * 10}
-    wanted = auditing.ladder(delta=1e-5, flow=FLOW, nominal=nominal, audited=record, accountant="gdp").set_index("label")
+    wanted = auditing.ladder(
+        delta=1e-5, flow=FLOW, nominal=nominal, audited=record, accountant="gdp"
+    ).set_index("label")
     for column in ("shown", "verdict", "method", "remark"):
         assert rows(explorer)[column].to_list() == wanted[column].to_list()
     assert record.epsilon > 0.3 and "at least" in rows(explorer).loc[LABELS[4], "shown"]
@@ -64,17 +93,25 @@ def test_moving_delta_moves_row_1_as_the_accountant_says(tmp_path, accountant, d
 
 def test_without_a_pool_the_studys_setting_gives_its_published_number():
     explorer = ladder()
-    assert explorer.view.sentence.startswith("Claimed 7.38 (nominal) - proved: none - not audited (delta 1e-05")
+    assert explorer.view.sentence.startswith(
+        "Claimed 7.38 (nominal) - proved: none - not audited (delta 1e-05"
+    )
     assert rows(explorer).loc[LABELS[1], "shown"] == "2.42 (assumed L)"
     mu = accounting.release_mu(k=0.5, steps=16, T=1.0, lipschitz=1.0, clip=0.5)
-    assert rows(explorer).loc[LABELS[2], "shown"] == number(accounting.gaussian_epsilon(mu, 1e-5), up=True)
+    assert rows(explorer).loc[LABELS[2], "shown"] == number(
+        accounting.gaussian_epsilon(mu, 1e-5), up=True
+    )
     assert "nobody measured" in explorer.view.note
 
 
 def test_sigma_epochs_and_l_move_the_rows_that_rest_on_them_and_no_others():
     explorer = ladder()
     explorer.set(accountant=GDP)
-    for control, value, moved in (("sigma", 1.0, {0, 1, 2}), ("epochs", 30, {0}), ("lipschitz", 3.0, {1, 2})):
+    for control, value, moved in (
+        ("sigma", 1.0, {0, 1, 2}),
+        ("epochs", 30, {0}),
+        ("lipschitz", 3.0, {1, 2}),
+    ):
         before = rows(explorer)["shown"].to_list()
         start = explorer.values[control]
         explorer.set(**{control: value})
@@ -93,7 +130,9 @@ def test_half_the_sigma_is_half_the_k(tmp_path):
     assert f"mu = {mu:.4g}," in method
 
 
-def test_beside_moved_values_the_audit_is_marked_as_the_stored_trainings_and_refutes_nothing(tmp_path):
+def test_beside_moved_values_the_audit_is_marked_as_the_stored_trainings_and_refutes_nothing(
+    tmp_path,
+):
     source = pool(tmp_path, leak=6.0, epochs=1)
     explorer = ladder([source])
     explorer.set(accountant=GDP)
@@ -103,8 +142,14 @@ def test_beside_moved_values_the_audit_is_marked_as_the_stored_trainings_and_ref
         explorer.set(**{"sigma": 2.0, "epochs": 1} | move)
         found = rows(explorer)
         assert found.loc[LABELS[0], "verdict"] == NOT_COMPARED
-        assert not found["verdict"].str.startswith("refuted").any() and "refutes" not in explorer.view.sentence
-        assert "stored training" in found.loc[LABELS[4], "shown"] and "stored training" in explorer.view.sentence
+        assert (
+            not found["verdict"].str.startswith("refuted").any()
+            and "refutes" not in explorer.view.sentence
+        )
+        assert (
+            "stored training" in found.loc[LABELS[4], "shown"]
+            and "stored training" in explorer.view.sentence
+        )
         assert "not compared" in explorer.view.figures["roc"]["layout"]["title"]["text"]
         assert "moved: " in explorer.view.note
     explorer.set(epochs=1, sigma=2.0)
@@ -115,11 +160,17 @@ def test_a_pool_of_exact_pairs_is_not_audited_and_says_why(tmp_path):
     source = pool(tmp_path, pairs, leak=2.0)
     explorer = ladder([source])
     last = rows(explorer).loc[LABELS[4]]
-    assert last["shown"] == "not audited" and "split='bernoulli'" in last["remark"] and "no audit: " in explorer.view.note
+    assert (
+        last["shown"] == "not audited"
+        and "split='bernoulli'" in last["remark"]
+        and "no audit: " in explorer.view.note
+    )
     assert "not audited" in explorer.view.sentence
 
 
-def test_dp_sgd_has_the_guarantee_of_its_accountant_and_its_noise_multiplier_on_the_slider(tmp_path):
+def test_dp_sgd_has_the_guarantee_of_its_accountant_and_its_noise_multiplier_on_the_slider(
+    tmp_path,
+):
     facts = {"defense": "dp_sgd", "defense_args": {"noise_multiplier": 1.5, "max_grad_norm": 1.0}}
     explorer = ladder([pool(tmp_path, flow=None, **facts)])
     assert explorer.controls["sigma"].description == "noise" and explorer.values["sigma"] == 1.5
@@ -139,7 +190,10 @@ def test_noise_between_the_marks_of_the_slider_is_on_it_and_counts_as_not_moved(
     explorer = ladder([source])
     explorer.set(source=FORMULAS)
     explorer.set(source=source.label)
-    assert 1.437 in dict(explorer.controls["sigma"].options).values() and "moved" not in explorer.view.note
+    assert (
+        1.437 in dict(explorer.controls["sigma"].options).values()
+        and "moved" not in explorer.view.note
+    )
     explorer.set(sigma=1.45)
     assert "moved: noise multiplier 1.45, trained with 1.437" in explorer.view.note
 
@@ -148,7 +202,10 @@ def test_a_derived_pool_has_no_number_that_counts_its_own_steps_alone(tmp_path):
     facts = {"defense": "dp_sgd", "defense_args": {"noise_multiplier": 1.5}, "parent": "f" * 64}
     explorer = ladder([pool(tmp_path, **facts)])
     found = rows(explorer)
-    assert found.loc[LABELS[0], "shown"].startswith("not given") and found.loc[LABELS[3], "shown"] == "none (infinite)"
+    assert (
+        found.loc[LABELS[0], "shown"].startswith("not given")
+        and found.loc[LABELS[3], "shown"] == "none (infinite)"
+    )
     assert DERIVED in explorer.view.note and explorer.controls["epochs"].disabled
 
 
@@ -171,7 +228,11 @@ def test_curves_over_the_roc_are_named_nominal_and_allow_what_the_formula_says(t
     explorer.set(accountant=GDP)
     spent = {"noise_multiplier": 2.0, "sample_rate": 0.1, "steps": 50, "delta": 1e-5}
     epsilon = accounting.epsilon(**spent, accountant="gdp")
-    lines = [trace for trace in explorer.view.figures["roc"]["data"] if "nominal epsilon" in (trace.get("name") or "")]
+    lines = [
+        trace
+        for trace in explorer.view.figures["roc"]["data"]
+        if "nominal epsilon" in (trace.get("name") or "")
+    ]
     assert {trace["name"] for trace in lines} == {
         f"nominal epsilon {epsilon:.3g} (paper's accounting)",
         f"Gaussian of nominal epsilon {epsilon:.3g} (paper's accounting)",
@@ -179,9 +240,13 @@ def test_curves_over_the_roc_are_named_nominal_and_allow_what_the_formula_says(t
     for trace in lines:
         for x, y in list(zip(trace["x"], trace["y"], strict=True))[::40]:
             if trace["name"].startswith("Gaussian"):
-                wanted = norm.cdf(norm.ppf(x) + accounting.gaussian_mu(epsilon, 1e-5)) if x < 1 else 1.0
+                wanted = (
+                    norm.cdf(norm.ppf(x) + accounting.gaussian_mu(epsilon, 1e-5)) if x < 1 else 1.0
+                )
             else:
-                wanted = min(math.exp(epsilon) * x + 1e-5, 1 - math.exp(-epsilon) * (1 - 1e-5 - x), 1)
+                wanted = min(
+                    math.exp(epsilon) * x + 1e-5, 1 - math.exp(-epsilon) * (1 - 1e-5 - x), 1
+                )
             assert y == pytest.approx(wanted, abs=1e-6)
 
 
@@ -212,9 +277,13 @@ def test_a_delta_between_the_marks_is_kept():
 
 
 @pytest.mark.parametrize(("design", "audit"), [(pairs, False), (bernoulli, True)])
-def test_one_model_of_a_pool_of_pairs_is_not_audited_though_its_mask_alone_looks_like_coins(tmp_path, design, audit):
+def test_one_model_of_a_pool_of_pairs_is_not_audited_though_its_mask_alone_looks_like_coins(
+    tmp_path, design, audit
+):
     whole = pool(tmp_path, design, leak=2.0)
-    one = Source("one", whole.signals.select(models=[0]), pool=whole.pool, info=whole.info | {"models": [0]})
+    one = Source(
+        "one", whole.signals.select(models=[0]), pool=whole.pool, info=whole.info | {"models": [0]}
+    )
     last = rows(ladder([one])).loc[LABELS[4]]
     assert (last["shown"] != "not audited") == audit
     assert audit or "split='pairs' are no fair coins" in last["remark"]
@@ -226,7 +295,12 @@ def test_a_first_pool_that_cannot_be_read_is_told_in_place_and_the_others_are_re
     del hidden.signals
     (altered.pool.path / "member.npy").write_bytes(b"other bytes")
     explorer = ladder([hidden, altered, good])
-    assert explorer.view is None and "membership" in explorer.error and "report" not in explorer.error
+    assert (
+        explorer.view is None and "membership" in explorer.error and "report" not in explorer.error
+    )
     explorer.controls["source"].value = altered.label
     assert "member.npy is missing, truncated or altered" in explorer.error
-    assert "audited: at least" in explorer.set(source=good.label).sentence and explorer.values["epochs"] == 5
+    assert (
+        "audited: at least" in explorer.set(source=good.label).sentence
+        and explorer.values["epochs"] == 5
+    )

@@ -34,9 +34,17 @@ def flow(sigma, **other):
 def stored(noisy, quiet=None, *, pool="aaaa", sigma=1.0, **info):
     """Sources as the store gives them: who was asked, and how, in `info`."""
     facts = {"pool": pool, "dataset": "toy", "model": "sdenet", "flow": flow(sigma)} | info
-    found = [Source(f"toy sdenet {pool}, noise", noisy, info=facts | {"draws": "noise", "noise": True, "queries": QUERIES})]
+    found = [
+        Source(
+            f"toy sdenet {pool}, noise",
+            noisy,
+            info=facts | {"draws": "noise", "noise": True, "queries": QUERIES},
+        )
+    ]
     off = facts | {"draws": "plain", "noise": False, "queries": 1}
-    return found + ([Source(f"toy sdenet {pool}, noise off", quiet, info=off)] if quiet is not None else [])
+    return found + (
+        [Source(f"toy sdenet {pool}, noise off", quiet, info=off)] if quiet is not None else []
+    )
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +66,10 @@ def d_prime(answers):
 def test_the_separation_after_r_answers_is_the_closed_form_within_its_error(explorer, answers):
     table = explorer.set(attack="loss", target="all", answers=answers).table.set_index("answers")
     row = table.loc[str(answers)]
-    low, high = (np.sqrt(2) * norm.ppf(float(end)) for end in row["AUC"].split("[")[1].rstrip("]").split(", "))
+    low, high = (
+        np.sqrt(2) * norm.ppf(float(end))
+        for end in row["AUC"].split("[")[1].rstrip("]").split(", ")
+    )
     assert low < d_prime(answers) < high
     assert float(row["d' closed form"]) == pytest.approx(d_prime(answers), rel=0.06)
 
@@ -73,8 +84,12 @@ def test_the_closed_form_is_the_known_ratio_of_spreads():
     split = metrics.VarianceSplit(9.0, 0.64, 16, 4, *[np.nan] * 4)
     table = separation(0.7, split, [1, 16, np.inf])
     assert table.loc[16, "auc"] == pytest.approx(0.7)
-    assert table.loc[1, "d"] / table.loc[16, "d"] == pytest.approx(np.sqrt((0.64 + 9 / 16) / (0.64 + 9)))
-    assert table.loc[np.inf, "d"] == pytest.approx(np.sqrt(2) * norm.ppf(0.7) * np.sqrt(1 + 9 / 16 / 0.64))
+    assert table.loc[1, "d"] / table.loc[16, "d"] == pytest.approx(
+        np.sqrt((0.64 + 9 / 16) / (0.64 + 9))
+    )
+    assert table.loc[np.inf, "d"] == pytest.approx(
+        np.sqrt(2) * norm.ppf(0.7) * np.sqrt(1 + 9 / 16 / 0.64)
+    )
 
 
 @pytest.mark.parametrize("attack", ["loss", "rmia"])
@@ -83,7 +98,9 @@ def test_all_answers_are_the_plain_attack_on_all_queries_and_one_is_the_first(ex
     table = explorer.set(attack=attack, target="all", answers=QUERIES).table.set_index("answers")
     for words, signals in (("16", noisy), ("1", noisy.select(queries=[0])), ("noise off", quiet)):
         auc = metrics.intervals(attacks.score(attack, signals), (), draws=200).loc["auc"]
-        assert table.loc[words, "AUC"] == f"{auc['value']:.3f} [{auc['low']:.3f}, {auc['high']:.3f}]"
+        assert (
+            table.loc[words, "AUC"] == f"{auc['value']:.3f} [{auc['low']:.3f}, {auc['high']:.3f}]"
+        )
 
 
 def test_the_curve_agrees_with_the_table_of_metrics(explorer):
@@ -105,7 +122,13 @@ def test_the_sentence_names_one_answer_many_and_the_noise_off_with_intervals_and
 
 def test_every_control_changes_a_picture(explorer):
     explorer.set(attack="loss", target="all", answers=4, sample=1, closed=False)
-    for control, other in {"answers": 9, "sample": 7, "closed": True, "attack": "rmia", "target": 2}.items():
+    for control, other in {
+        "answers": 9,
+        "sample": 7,
+        "closed": True,
+        "attack": "rmia",
+        "target": 2,
+    }.items():
         before = explorer.view.figures
         assert explorer.set(**{control: other}).figures != before, control
 
@@ -114,9 +137,16 @@ def test_a_running_mean_settles_on_the_mean_of_all_answers_of_the_chosen_models(
     noisy, _ = world()
     view = explorer.set(attack="loss", target=3, answers=16, sample=5)
     title = view.figures["sample"]["layout"]["title"]["text"]
-    column, apart = int(title.split("Sample ")[1].split()[0]), float(title.split("answers are ")[1].split()[0])
+    column, apart = (
+        int(title.split("Sample ")[1].split()[0]),
+        float(title.split("answers are ")[1].split()[0]),
+    )
     models = two_worlds(noisy.member[:, column], noisy.member, 3)
-    assert 3 in models.values() and noisy.member[models[True], column] and not noisy.member[models[False], column]
+    assert (
+        3 in models.values()
+        and noisy.member[models[True], column]
+        and not noisy.member[models[False], column]
+    )
     mean = noisy.margin.mean(1)[:, column]
     assert apart == pytest.approx(mean[models[True]] - mean[models[False]], abs=0.006)
 
@@ -131,7 +161,9 @@ def test_a_target_stands_against_its_own_complement():
 
 def test_pools_that_differ_in_the_noise_alone_share_an_entry_and_the_slider_orders_them_by_sigma():
     noisy, _ = world(samples=60)
-    pools = [stored(noisy, pool=f"{i}" * 4, sigma=sigma)[0] for i, sigma in enumerate((2.0, 0.5, 1.0))]
+    pools = [
+        stored(noisy, pool=f"{i}" * 4, sigma=sigma)[0] for i, sigma in enumerate((2.0, 0.5, 1.0))
+    ]
     longer = stored(noisy, pool="long", sigma=1.0, flow=flow(1.0, T=0.5))
     groups = grouped([*pools, *longer])
     assert [list(levels) for levels in groups.values()] == [
@@ -189,7 +221,9 @@ def test_attacks_that_do_not_average_are_not_offered(explorer):
     assert "lira_joint" in stored(world()[0])[0].attacks()
 
 
-def test_of_many_samples_one_target_comes_first_and_all_are_scored_at_doublings_and_at_the_slider(monkeypatch):
+def test_of_many_samples_one_target_comes_first_and_all_are_scored_at_doublings_and_at_the_slider(
+    monkeypatch,
+):
     noisy, _ = world(samples=150)
     monkeypatch.setattr(sys.modules["mia_nb.widgets.noise"], "AHEAD", noisy.margin.size - 1)
     explorer = noise(stored(noisy))
@@ -198,7 +232,11 @@ def test_of_many_samples_one_target_comes_first_and_all_are_scored_at_doublings_
     assert explorer.values["target"] == 0 and len(heights(view, "asked R times")) == QUERIES
     assert view.sentence.count(f"11 answers {metrics.auc(value, noisy.member[0]):.3f} [") == 1
     view = explorer.set(target="all")
-    assert len(heights(view, "asked R times")) == 5 and "8 targets" in view.sentence and "11 answers" in view.sentence
+    assert (
+        len(heights(view, "asked R times")) == 5
+        and "8 targets" in view.sentence
+        and "11 answers" in view.sentence
+    )
 
 
 @pytest.mark.parametrize("attack", ["loss", "rmia"])
@@ -213,10 +251,17 @@ def test_the_twin_without_noise_answered_about_the_same_samples_and_is_the_newes
     (some,) = stored(noisy.select(samples=np.arange(300, 600)), limit=300)
     whole = stored(noisy, quiet)[1]
     others, same, again = (
-        stored(noisy, quiet.select(samples=np.arange(*part)), limit=300)[1] for part in ((0, 300), (300, 600), (300, 600))
+        stored(noisy, quiet.select(samples=np.arange(*part)), limit=300)[1]
+        for part in ((0, 300), (300, 600), (300, 600))
     )
-    behind = stored(noisy, quiet.select(samples=np.arange(300, 600)), limit=300, output="label_only")[1]
-    for there, twin in (([whole, others, behind], None), ([same, whole, others], same), ([same, again, behind], again)):
+    behind = stored(
+        noisy, quiet.select(samples=np.arange(300, 600)), limit=300, output="label_only"
+    )[1]
+    for there, twin in (
+        ([whole, others, behind], None),
+        ([same, whole, others], same),
+        ([same, again, behind], again),
+    ):
         ((levels),) = grouped([*there, some]).values()
         assert next(iter(levels.values())) == (some, twin)
     explorer = noise([some, whole])
@@ -224,34 +269,52 @@ def test_the_twin_without_noise_answered_about_the_same_samples_and_is_the_newes
     assert "query(pool, images, limit=300, noise=False)" in explorer.view.note
 
 
-def test_dotted_levels_are_the_margins_without_noise_and_funnels_lie_where_the_mean_of_r_answers_does(explorer):
+def test_dotted_levels_are_the_margins_without_noise_and_funnels_lie_where_the_mean_of_r_answers_does(
+    explorer,
+):
     noisy, quiet = world()
     view = explorer.set(attack="loss", target=3, answers=16, sample=5, closed=True)
     column = int(view.figures["sample"]["layout"]["title"]["text"].split("Sample ")[1].split()[0])
     models = two_worlds(noisy.member[:, column], noisy.member, 3)
     drawn = view.figures["sample"]["data"]
     levels = [trace["y"][0] for trace in drawn if trace.get("name") == "noise off"]
-    np.testing.assert_allclose(levels, [quiet.margin[models[side], 0, column] for side in (True, False)])
-    y = [np.frombuffer(base64.b64decode(t["y"]["bdata"]), t["y"]["dtype"]) for t in drawn if t.get("name") == "closed form"]
+    np.testing.assert_allclose(
+        levels, [quiet.margin[models[side], 0, column] for side in (True, False)]
+    )
+    y = [
+        np.frombuffer(base64.b64decode(t["y"]["bdata"]), t["y"]["dtype"])
+        for t in drawn
+        if t.get("name") == "closed form"
+    ]
     for side, low, high in zip((True, False), y[::2], y[1::2], strict=True):
         own = noisy.margin[models[side], :, column]
         error = np.sqrt(((own - own.mean()) ** 2).sum() / (QUERIES - 1) / np.arange(1, QUERIES + 1))
-        np.testing.assert_allclose([low, high], own.mean() + np.multiply.outer((-1.96, 1.96), error))
+        np.testing.assert_allclose(
+            [low, high], own.mean() + np.multiply.outer((-1.96, 1.96), error)
+        )
 
 
 def test_noisy_answers_from_memory_need_no_word_on_how_they_were_asked():
     noisy, _ = world(samples=60)
     view = noise([Source("mine", noisy)]).view
     auc = metrics.auc(*(part[0] for part in (attacks.score("loss", noisy).value, noisy.member)))
-    assert view.sentence.startswith("noise as built: one answer gives AUC 0.") and "16 answers" in view.sentence
-    assert f"16 answers {auc:.3f} [" in noise([Source("mine", noisy)]).set(attack="loss", target=0).sentence
+    assert (
+        view.sentence.startswith("noise as built: one answer gives AUC 0.")
+        and "16 answers" in view.sentence
+    )
+    assert (
+        f"16 answers {auc:.3f} ["
+        in noise([Source("mine", noisy)]).set(attack="loss", target=0).sentence
+    )
 
 
 def test_a_first_pool_whose_members_are_hidden_is_told_in_place_and_the_others_are_reached():
     noisy, quiet = world(samples=60)
     hidden = stored(replace(noisy, member=None), pool="hide", flow=flow(1.0, T=0.5))
     explorer = noise([*hidden, *stored(noisy, quiet)])
-    assert explorer.view is None and "membership" in explorer.error and "report" not in explorer.error
+    assert (
+        explorer.view is None and "membership" in explorer.error and "report" not in explorer.error
+    )
     view = explorer.set(pool=explorer.controls["pool"].options[1])
     assert "the model without its noise" in view.sentence and explorer.values["answers"] == QUERIES
 
@@ -274,15 +337,26 @@ def test_a_pool_is_called_by_what_is_known_of_it_but_its_noise(tmp_path):
         "pool": "abcdef", "dataset": "toy", "model": "sdenet", "flow": flow(1.0), "epoch": 2, "draws": "noise", "queries": 4,
     }  # fmt: skip
     facts["family"] = "sdenet sigma=1 (noise sd 1)"
-    assert title(Source("x", folder=folder, info=facts), 1) == "toy sdenet abcd, epoch 2, T = 1, 4 steps"
+    assert (
+        title(Source("x", folder=folder, info=facts), 1)
+        == "toy sdenet abcd, epoch 2, T = 1, 4 steps"
+    )
     assert title(Source("x", folder=folder, info=facts), 3) == "toy sdenet, epoch 2, T = 1, 4 steps"
     other = facts | {
         "model": "replaced",
         "base": "resnet14",
         "family": "resnet14 with its last group replaced sigma=1 (noise sd 1)",
     }
-    assert title(Source("x", folder=folder, info=other), 3).startswith("toy resnet14 with its last group replaced, epoch 2")
-    dropped = {"pool": "abcdef", "dataset": "toy", "family": "vgg11", "draws": "noise", "queries": 4}
+    assert title(Source("x", folder=folder, info=other), 3).startswith(
+        "toy resnet14 with its last group replaced, epoch 2"
+    )
+    dropped = {
+        "pool": "abcdef",
+        "dataset": "toy",
+        "family": "vgg11",
+        "draws": "noise",
+        "queries": 4,
+    }
     assert title(Source("x", folder=folder, info=dropped), 1) == "toy vgg11 abcd"
 
 

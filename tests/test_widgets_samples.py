@@ -24,7 +24,12 @@ X = RNG.integers(0, 256, (220, 1, 8, 8), dtype=np.uint8)
 
 
 def source(signals, *, images=True, label="here"):
-    return widgets.Source(label, signals, images=X[: len(signals.labels)] if images else None, classes=("a", "b", "c", "d"))
+    return widgets.Source(
+        label,
+        signals,
+        images=X[: len(signals.labels)] if images else None,
+        classes=("a", "b", "c", "d"),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,9 @@ def explorer(signals):
 
 def numbers(trace, axis="x"):
     values = trace[axis]
-    return np.frombuffer(base64.b64decode(values["bdata"]), {"f4": np.float32, "i4": np.int32}[values["dtype"]])
+    return np.frombuffer(
+        base64.b64decode(values["bdata"]), {"f4": np.float32, "i4": np.int32}[values["dtype"]]
+    )
 
 
 def drawn(view, start):
@@ -62,25 +69,37 @@ def test_the_fitted_densities_are_those_that_the_attacks_compare(variance, desig
         assert np.allclose(fit.log_ratio(phi), score, rtol=1e-9, atol=1e-9, equal_nan=True)
         for share in (True, False, "ratio"):
             phi, fit = nig_fit(target, references, share_variance=share)
-            options = {"share_variance": share, "combine": "margin", "missing": "nan", "allow_unequal": True}
+            options = {
+                "share_variance": share,
+                "combine": "margin",
+                "missing": "nan",
+                "allow_unequal": True,
+            }
             score = attacks.nig(target, references, **options)
             assert np.allclose(fit.log_ratio(phi), score, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
 def test_log_densities_are_the_gaussian_and_students_t():
-    fit = Fit(*(np.array(part, float)[:, None] for part in ([1, -1], [0.5, 2], [np.inf, np.inf], [3, 3])))
+    fit = Fit(
+        *(np.array(part, float)[:, None] for part in ([1, -1], [0.5, 2], [np.inf, np.inf], [3, 3]))
+    )
     x = np.linspace(-4, 4, 9)
     wanted = [norm.logpdf(x, 1, 0.5), norm.logpdf(x, -1, 2)]
     assert np.allclose(fit.log_density(x), wanted)
     heavy = fit._replace(freedom=np.array([[3.0], [7.5]]))
-    assert np.allclose(heavy.log_density(x), [student.logpdf(x, 3, 1, 0.5), student.logpdf(x, 7.5, -1, 2)])
+    assert np.allclose(
+        heavy.log_density(x), [student.logpdf(x, 3, 1, 0.5), student.logpdf(x, 7.5, -1, 2)]
+    )
 
 
 @pytest.mark.parametrize(
-    ("choice", "attack"), [("global", "lira_global"), ("shrunk", "lira_shrunk"), ("per sample", "lira_per_sample")]
+    ("choice", "attack"),
+    [("global", "lira_global"), ("shrunk", "lira_shrunk"), ("per sample", "lira_per_sample")],
 )
 @pytest.mark.parametrize("target", [0, 5])
-def test_with_all_references_the_ratios_shown_are_the_scores_of_lira_and_nig(explorer, signals, choice, attack, target):
+def test_with_all_references_the_ratios_shown_are_the_scores_of_lira_and_nig(
+    explorer, signals, choice, attack, target
+):
     view = explorer.set(variance=choice, target=target, sample=11, k=3)
     for column, name in (("log LR", attack), ("log LR (nig)", "nig")):
         wanted = attacks.score(name, signals, targets=target).value[0, 11]
@@ -96,11 +115,15 @@ def test_the_curves_drawn_are_the_fit_at_the_drawn_margins(explorer, signals):
     density = np.exp(fit.of(7).log_density(numbers(lines[0]).astype(float)))
     heights = np.stack([numbers(lines[1], "y") - 1, numbers(lines[0], "y")])
     assert np.allclose(heights[1] / heights[1].max(), density[1] / density[1].max(), atol=1e-3)
-    assert np.isclose(heights[0].max() / heights[1].max(), fit.scale[1, 7] / fit.scale[0, 7], rtol=0.02)
+    assert np.isclose(
+        heights[0].max() / heights[1].max(), fit.scale[1, 7] / fit.scale[0, 7], rtol=0.02
+    )
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_k_references_a_side_are_drawn_and_neither_the_target_nor_its_mate_is_one(explorer, signals, k):
+def test_k_references_a_side_are_drawn_and_neither_the_target_nor_its_mate_is_one(
+    explorer, signals, k
+):
     target = 4
     view = explorer.set(target=target, sample=9, k=k, variance="shrunk")
     inside, outside = drawn(view, "IN"), drawn(view, "OUT")
@@ -108,7 +131,9 @@ def test_k_references_a_side_are_drawn_and_neither_the_target_nor_its_mate_is_on
     assert len(inside["text"]) == len(outside["text"]) == k
     assert not {4, 5} & set(rows) and len(set(rows)) == 2 * k
     assert signals.member[rows, 9].tolist() == [True] * k + [False] * k
-    assert np.allclose(numbers(inside), [signals.margin[int(n), 0, 9] for n in inside["text"]], rtol=1e-6)
+    assert np.allclose(
+        numbers(inside), [signals.margin[int(n), 0, 9] for n in inside["text"]], rtol=1e-6
+    )
     assert np.allclose(numbers(drawn(view, "target")), signals.margin[target, 0, 9])
 
 
@@ -127,7 +152,9 @@ def test_a_click_is_the_same_as_the_number_and_a_lasso_fills_the_state(explorer)
     explorer.set(sample=3)
     assert explorer.set(sample=17).sentence == clicked.sentence
     ring = explorer.view.figures["scatter"]["data"][-1]
-    assert {t["type"] for t in explorer.view.figures["scatter"]["data"]} == {"scattergl"}  # or the points would cover it
+    assert {t["type"] for t in explorer.view.figures["scatter"]["data"]} == {
+        "scattergl"
+    }  # or the points would cover it
     assert np.isclose(ring["x"][0], float(cell(explorer.view, "target's margin")), atol=1e-3)
     explorer._pointed("scatter", {"kind": "select", "numbers": [1, 2, 3]})
     assert cell(explorer.view, "lasso") == "3 samples"
@@ -143,7 +170,10 @@ def test_a_lassoed_subset_is_counted_and_averaged(explorer, signals):
     wanted = attacks.score("rmia", signals, targets=1).value[0, list(columns)].mean()
     assert float(cell(view, "lasso: mean score")) == pytest.approx(wanted, rel=1e-3)
     hidden = explorer.set(truth=False)
-    assert "lasso: members" not in hidden.table and "members" not in hidden.figures["subset"]["layout"]["title"]["text"]
+    assert (
+        "lasso: members" not in hidden.table
+        and "members" not in hidden.figures["subset"]["layout"]["title"]["text"]
+    )
     explorer.set(subset=(), truth=True)
 
 
@@ -152,17 +182,29 @@ def test_with_the_truth_hidden_nothing_on_the_page_gives_the_membership_away(exp
     for sample in (3, 5):
         view = explorer.set(sample=sample, truth=False, target=0, k=3)
         texts.append(view.sentence)
-        assert "truth" not in view.sentence and "non-members as high" not in view.table and "members" not in view.table
-        assert {t["name"] for t in view.figures["scatter"]["data"]} == {"samples", f"sample {sample}"}
+        assert (
+            "truth" not in view.sentence
+            and "non-members as high" not in view.table
+            and "members" not in view.table
+        )
+        assert {t["name"] for t in view.figures["scatter"]["data"]} == {
+            "samples",
+            f"sample {sample}",
+        }
         assert drawn(view, "target")["line"]["color"] == "#7A7A7A"
     assert "in truth" in explorer.set(truth=True).sentence
 
 
 def test_a_sample_that_is_not_there_is_answered_in_place(explorer):
-    with pytest.raises(ValueError, match="sample 200 is not among the 200 audited ones; near it are 197, 198, 199"):
+    with pytest.raises(
+        ValueError, match="sample 200 is not among the 200 audited ones; near it are 197, 198, 199"
+    ):
         explorer.set(sample=200)
     explorer.controls["sample"].value = -1
-    assert explorer.error.startswith("sample -1 is not among the 200 audited") and explorer.view is not None
+    assert (
+        explorer.error.startswith("sample -1 is not among the 200 audited")
+        and explorer.view is not None
+    )
     explorer.set(sample=3)
 
 
@@ -180,7 +222,10 @@ def test_bad_sources_give_a_message_and_no_stack_trace(signals):
         assert "mia-nb run all" in make([]).error
         assert "member is None" in make([source(dataclasses.replace(signals, member=None))]).error
     alone = signals.select(models=[0, 1])
-    assert "has no references but its mate: train two pairs or more" in widgets.sample([source(alone)]).error
+    assert (
+        "has no references but its mate: train two pairs or more"
+        in widgets.sample([source(alone)]).error
+    )
 
 
 def unusable(signals):
@@ -188,8 +233,16 @@ def unusable(signals):
     foreign = dataclasses.replace(signals, member=np.zeros_like(signals.member))
     return {
         "hidden": (dataclasses.replace(signals, member=None), "member is None", "member is None"),
-        "foreign": (foreign, "all models of bad or none were trained on these samples", "no sample of bad is scored"),
-        "everyone": (dataclasses.replace(signals, member=~foreign.member), "all models of bad or none", "no sample of bad"),
+        "foreign": (
+            foreign,
+            "all models of bad or none were trained on these samples",
+            "no sample of bad is scored",
+        ),
+        "everyone": (
+            dataclasses.replace(signals, member=~foreign.member),
+            "all models of bad or none",
+            "no sample of bad",
+        ),
         "alone": (
             signals.select(models=[0]),
             "train two pairs or more",
@@ -205,9 +258,16 @@ def test_a_bad_first_source_is_answered_in_place_and_the_next_one_works(signals,
     for make, word in zip((widgets.sample, widgets.exposed), words, strict=True):
         explorer = make([source(bad, label="bad"), source(signals, label="good")])
         if word is not None:
-            assert word in explorer.error and "report this" not in explorer.error and explorer.view is None
+            assert (
+                word in explorer.error
+                and "report this" not in explorer.error
+                and explorer.view is None
+            )
         view = explorer.set(pool="good", attack="rmia")
-        assert view.sentence == make([source(signals, label="good")]).set(attack="rmia").sentence and not explorer.error
+        assert (
+            view.sentence == make([source(signals, label="good")]).set(attack="rmia").sentence
+            and not explorer.error
+        )
 
 
 def test_a_damaged_file_is_answered_in_place_and_the_next_source_works(signals, tmp_path):
@@ -215,7 +275,10 @@ def test_a_damaged_file_is_answered_in_place_and_the_next_source_works(signals, 
     pool.write_json("images.json", {"classes": ["a", "b", "c", "d"]})
     pool.write_array("member.npy", signals.member)
     info = {"pool": "ab" * 32, "family": "tinycnn"}
-    store.save_signals(store.open_folder(tmp_path, "signals", "here", "cd" * 32, {}), dataclasses.replace(signals, info=info))
+    store.save_signals(
+        store.open_folder(tmp_path, "signals", "here", "cd" * 32, {}),
+        dataclasses.replace(signals, info=info),
+    )
     (bad,) = widgets.sources(tmp_path)
     file = bad.folder.path / "margin.npy"
     raw = bytearray(file.read_bytes())
@@ -237,7 +300,9 @@ def scattered(tmp_path_factory):
     aside[samples == 31] = False
     part = whole.select(samples=samples)
     member = part.member & ~aside
-    part = dataclasses.replace(part, population=aside, member=member, info={"pool": key, "family": "tinycnn"})
+    part = dataclasses.replace(
+        part, population=aside, member=member, info={"pool": key, "family": "tinycnn"}
+    )
     pool = store.open_folder(root, "pool", "here", key, {"model": "tinycnn"})
     full = np.zeros((8, 60), bool)
     full[:, samples] = member
@@ -261,7 +326,9 @@ def test_a_sample_is_called_by_its_number_in_the_pools_images_everywhere(scatter
     assert view.figures["scatter"]["data"][-1]["name"] == "sample 31"
     dots = np.concatenate([numbers(t, "customdata") for t in view.figures["scatter"]["data"][:-1]])
     assert sorted(dots) == sorted(audited)
-    memory = widgets.Source("x", found.signals, images=X[found.samples], classes=("a", "b", "c", "d"))
+    memory = widgets.Source(
+        "x", found.signals, images=X[found.samples], classes=("a", "b", "c", "d")
+    )
     place = int(np.flatnonzero(found.samples == 31)[0])
     assert (
         view.figures["image"]["data"][0]["source"]
@@ -277,7 +344,9 @@ def test_a_sample_is_called_by_its_number_in_the_pools_images_everywhere(scatter
     assert sheet["layout"]["annotations"][0]["text"] == "31<br>d"
     for number in (int(aside[0]), 4000):
         for explorer in (ranked, widgets.sample([found])):
-            with pytest.raises(ValueError, match=f"sample {number} is not among the 40 audited ones; near it are"):
+            with pytest.raises(
+                ValueError, match=f"sample {number} is not among the 40 audited ones; near it are"
+            ):
                 explorer.set(sample=number)
 
 
@@ -290,7 +359,9 @@ def test_it_starts_with_the_pools_number_of_the_sample_whose_worlds_differ_most(
 
 def test_canaries_are_looked_up_by_number(scattered):
     found, audited, _ = scattered
-    shown = numbers(widgets.exposed([found]).set(canary="only").figures["sheet"]["data"][1], "customdata")
+    shown = numbers(
+        widgets.exposed([found]).set(canary="only").figures["sheet"]["data"][1], "customdata"
+    )
     assert sorted(shown) == sorted(audited[audited % 3 == 1])
 
 
@@ -315,22 +386,32 @@ def test_clicks_and_lassos_carry_the_same_numbers(scattered):
 def test_a_lasso_among_thinned_dots_says_of_how_many(monkeypatch):
     monkeypatch.setattr(sys.modules["mia_nb.widgets.sample"], "DOTS", 60)
     explorer = widgets.sample([source(world(8, 200, leak=1.0))])
-    dots = np.concatenate([numbers(t, "customdata") for t in explorer.view.figures["scatter"]["data"][:-1]])
+    dots = np.concatenate(
+        [numbers(t, "customdata") for t in explorer.view.figures["scatter"]["data"][:-1]]
+    )
     assert len(dots) == 60
     explorer._pointed("scatter", {"kind": "select", "numbers": dots.tolist()})
     assert cell(explorer.view, "lasso") == "60 of the 60 drawn (of 200)"
-    assert "60 of the 60 drawn (of 200), " in explorer.view.figures["subset"]["layout"]["title"]["text"]
+    assert (
+        "60 of the 60 drawn (of 200), "
+        in explorer.view.figures["subset"]["layout"]["title"]["text"]
+    )
     explorer._pointed("scatter", {"kind": "select", "numbers": dots[:7].tolist()})
     assert cell(explorer.view, "lasso") == "7 of the 60 drawn (of 200)"
 
 
-def test_the_interval_of_the_shrunk_variance_has_six_more_degrees_of_freedom_than_references(explorer, signals):
+def test_the_interval_of_the_shrunk_variance_has_six_more_degrees_of_freedom_than_references(
+    explorer, signals
+):
     rng, ratios = np.random.default_rng(2), []
     for one in (7, 19, 60, 111):
         view = explorer.set(variance="shrunk", target=2, sample=one, k=3)
         low, high = map(float, cell(view, "m IN - m OUT").split("[")[1].rstrip("]").split(","))
         _, fit = lira_fit(*signals.hold_out(2), variance="shrunk")
-        worlds = [fit.scale[w, one] / np.sqrt(3) * student.rvs(6 + 3 - 1, size=100_000, random_state=rng) for w in (0, 1)]
+        worlds = [
+            fit.scale[w, one] / np.sqrt(3) * student.rvs(6 + 3 - 1, size=100_000, random_state=rng)
+            for w in (0, 1)
+        ]
         wanted = np.quantile(worlds[0] - worlds[1], [0.025, 0.975])
         ratios.append((high - low) / (wanted[1] - wanted[0]))
     assert np.mean(ratios) == pytest.approx(1, abs=0.06)  # with a known variance it would be 0.85
@@ -344,7 +425,9 @@ def test_non_members_as_high_are_counted_among_all_scores_of_the_attack_shown(ex
         others = scores.value[0][~scores.member[0]]
         high, n = int((others >= scores.value[0, one]).sum()), len(others)
         ends = beta.ppf([0.025, 0.975], [high, high + 1], [n - high + 1, n - high])
-        assert cell(view, "non-members as high") == f"{high:,} of {n:,} [{ends[0]:.2%}, {ends[1]:.2%}]"
+        assert (
+            cell(view, "non-members as high") == f"{high:,} of {n:,} [{ends[0]:.2%}, {ends[1]:.2%}]"
+        )
         counts.append(high)
     assert max(counts) > 2
 
@@ -353,11 +436,15 @@ def test_without_a_ratio_every_cell_that_rests_on_it_is_not_measurable():
     lopsided = world(8, 60, leak=1.0, design=bernoulli)
     member = lopsided.member.copy()
     member[1:, 5] = False
-    view = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(target=0, k=2)
+    view = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(
+        target=0, k=2
+    )
     for name in ("m IN - m OUT", "log LR", "log LR (nig)", "score", "non-members as high"):
         assert cell(view, name) == "n/m", name
     assert "nan" not in view.sentence + view.table.to_string()
-    lasso = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(target=0, subset=(5,))
+    lasso = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(
+        target=0, subset=(5,)
+    )
     assert cell(lasso, "lasso: mean log LR") == "n/m" and cell(lasso, "lasso: mean score") == "n/m"
 
 
@@ -370,7 +457,9 @@ def test_one_reference_on_a_side_leaves_a_ratio_without_an_interval():
         if min(int(cell(view, "n IN")), int(cell(view, "n OUT"))) == 1:
             found += 1
             assert view.sentence.split(", no interval: ")[1].startswith("one reference on a side")
-            assert cell(view, "log LR").endswith("[n/m]") and cell(view, "m IN - m OUT").endswith("[n/m]")
+            assert cell(view, "log LR").endswith("[n/m]") and cell(view, "m IN - m OUT").endswith(
+                "[n/m]"
+            )
     assert found > 10
 
 
@@ -378,8 +467,13 @@ def test_without_pairs_k_stands_for_2k_models_and_a_missing_side_is_named():
     lopsided = world(8, 60, leak=1.0, design=bernoulli)
     member = lopsided.member.copy()
     member[1:, 5] = False
-    view = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(target=0, k=2)
-    assert "none of these references is IN" in view.sentence and "k = 2 stands for 4 models" in view.note
+    view = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(
+        target=0, k=2
+    )
+    assert (
+        "none of these references is IN" in view.sentence
+        and "k = 2 stands for 4 models" in view.note
+    )
     assert len(drawn(view, "OUT")["text"]) == 4 and not drawn(view, "IN")["text"]
 
 
@@ -388,7 +482,12 @@ def test_intervals_cover_the_true_ratio_about_as_often_as_they_say():
     truth = norm.logpdf(0.3, 1, 1) - norm.logpdf(0.3, -0.5, 1)
     for trial in range(400):
         x = rng.normal([[1.0], [-0.5]], 1, (2, n))
-        fit = Fit(x.mean(1)[:, None], x.std(1, ddof=1)[:, None], np.full((2, 1), np.inf), np.full((2, 1), n))
+        fit = Fit(
+            x.mean(1)[:, None],
+            x.std(1, ddof=1)[:, None],
+            np.full((2, 1), np.inf),
+            np.full((2, 1), n),
+        )
         low, high = possible(fit, 0.3, np.full(2, n - 1.0), seed=trial)[1]
         hits += low <= truth <= high
     assert 0.92 <= hits / 400 <= 0.995
@@ -406,7 +505,11 @@ def planted(models=12, samples=200, where=77, seed=3):
 def test_a_planted_sample_leads_the_list_and_its_thumbnail_comes_first(attack):
     explorer = widgets.exposed([source(planted())])
     view = explorer.set(attack=attack)
-    assert "sample 77 (" in view.sentence and cell(view, "rank") == "1 of 200" and explorer.values["sample"] == 77
+    assert (
+        "sample 77 (" in view.sentence
+        and cell(view, "rank") == "1 of 200"
+        and explorer.values["sample"] == 77
+    )
     assert numbers(view.figures["sheet"]["data"][1], "customdata")[0] == 77
     margins = view.figures["margins"]["data"]
     assert [len(t["text"]) for t in margins if t["mode"] == "markers"] == [6, 6]
@@ -421,7 +524,10 @@ def test_the_test_shows_what_vulnerability_says_with_redrawn_masks():
     table = auditing.vulnerability(scores, null=auditing.null_scores("loss", signals, draws=40))
     line = table.iloc[77]
     assert cell(view, "p").startswith(f"{line['p']:.3g} ") and cell(view, "q") == f"{line['q']:.3g}"
-    assert cell(view, "AUC over targets") == f"{line['auc']:.3f} (redrawn masks: {line['null_auc']:.3f})"
+    assert (
+        cell(view, "AUC over targets")
+        == f"{line['auc']:.3f} (redrawn masks: {line['null_auc']:.3f})"
+    )
     assert table.attrs["resolution"] in view.note and "40 redrawn masks" in view.note
     assert any(t["name"] == "redrawn masks" for t in view.figures["ranking"]["data"])
 
@@ -453,8 +559,12 @@ def test_the_halves_of_the_targets_are_two_and_their_agreement_is_what_it_says()
 
 @pytest.mark.parametrize("test", [False, True])
 def test_a_leader_by_luck_gets_no_interval_and_the_caveat_stays(test):
-    view = widgets.exposed([source(world(12, 200, leak=0.0, spread=0.0, seed=4))], draws=40).set(attack="loss", test=test)
-    assert "[" not in view.sentence and "no interval, as it was chosen for being high" in view.sentence
+    view = widgets.exposed([source(world(12, 200, leak=0.0, spread=0.0, seed=4))], draws=40).set(
+        attack="loss", test=test
+    )
+    assert (
+        "[" not in view.sentence and "no interval, as it was chosen for being high" in view.sentence
+    )
     assert "who leads a list leads by luck too" in view.note
     assert ("no sample of 200 exposed beyond chance" in view.sentence) == test
 
@@ -471,8 +581,15 @@ def test_samples_whose_scores_lack_a_side_are_said_to_and_are_not_ranked():
     assert f"{lacking.sum()} samples lack a scored target on one side: not ranked" in view.note
     for one in (np.flatnonzero(lacking & ~alike)[0], np.flatnonzero(coins.member.all(0))[0]):
         view = explorer.set(sample=int(one))
-        assert cell(view, "rank").startswith("not ranked") and cell(view, "separation (sd)") == "n/m"
-        assert "nan" not in view.sentence + view.table.to_string() + view.figures["margins"]["layout"]["title"]["text"]
+        assert (
+            cell(view, "rank").startswith("not ranked") and cell(view, "separation (sd)") == "n/m"
+        )
+        assert (
+            "nan"
+            not in view.sentence
+            + view.table.to_string()
+            + view.figures["margins"]["layout"]["title"]["text"]
+        )
     assert cell(view, "OUT models right") == "n/m of 0"
 
 
@@ -482,7 +599,10 @@ def test_a_class_called_all_and_classes_without_a_name_are_still_filters(signals
     assert explorer.controls["kind"].options == ("all", "all (0)", "b (1)", "b (2)", "3")
     for kind, label in (("all (0)", 0), ("b (2)", 2), ("3", 3)):
         view = explorer.set(kind=kind)
-        assert signals.labels[explorer.values["sample"]] == label and "leads 50 samples" in view.sentence
+        assert (
+            signals.labels[explorer.values["sample"]] == label
+            and "leads 50 samples" in view.sentence
+        )
     assert cell(view, "label") == "3" and "leads 200 samples" in explorer.set(kind="all").sentence
     assert "(labelled 3," in widgets.sample([few], sample=3).set(subset=(2, 3)).sentence
 
@@ -518,10 +638,15 @@ def test_filters_leave_only_what_they_name():
     shown = numbers(explorer.set(kind="b").figures["sheet"]["data"][1], "customdata")
     assert (signals.labels[shown] == 1).all()
     right = np.array([signals.correct[~signals.member[:, i], 0, i].mean() for i in range(200)])
-    wrong = numbers(explorer.set(kind="all", answers="most OUT models wrong").figures["sheet"]["data"][1], "customdata")
+    wrong = numbers(
+        explorer.set(kind="all", answers="most OUT models wrong").figures["sheet"]["data"][1],
+        "customdata",
+    )
     assert len(wrong) == min(24, (right < 0.5).sum()) and (right[wrong] < 0.5).all()
     explorer.set(answers="all")
-    first, second = (numbers(explorer.set(page=p).figures["sheet"]["data"][1], "customdata") for p in (1, 2))
+    first, second = (
+        numbers(explorer.set(page=p).figures["sheet"]["data"][1], "customdata") for p in (1, 2)
+    )
     assert len(first) == len(second) == 24 and not set(first) & set(second)
 
 
@@ -537,8 +662,13 @@ def test_a_thumbnail_that_is_clicked_is_the_sample_looked_at():
 def stored(tmp_path_factory):
     """(a Source read from disk, log losses (M, E, N) that its pool kept, canaries)."""
     signals, root, key = planted(8, 60, where=11), tmp_path_factory.mktemp("results"), "ab" * 32
-    signals, canary = dataclasses.replace(signals, info={"pool": key, "family": "tinycnn"}), np.arange(60) % 20 == 11
-    log = np.where(signals.member[:, None], np.random.default_rng(1).normal(-2, 1, (8, 5, 60)), np.nan).astype(np.float32)
+    signals, canary = (
+        dataclasses.replace(signals, info={"pool": key, "family": "tinycnn"}),
+        np.arange(60) % 20 == 11,
+    )
+    log = np.where(
+        signals.member[:, None], np.random.default_rng(1).normal(-2, 1, (8, 5, 60)), np.nan
+    ).astype(np.float32)
     pool = store.open_folder(root, "pool", "here", key, {"model": "tinycnn"})
     pool.write_array("member.npy", signals.member)
     pool.write_array("images.npy", X[:60])
@@ -567,9 +697,13 @@ def test_losses_are_those_of_references_that_trained_on_the_sample_beside_all_me
     assert "target" not in {t.get("name") for t in hidden.figures["traces"]["data"]}
 
 
-def test_losses_of_a_pool_are_read_once_for_all_explorers_and_of_two_pools_at_most(stored, monkeypatch):
+def test_losses_of_a_pool_are_read_once_for_all_explorers_and_of_two_pools_at_most(
+    stored, monkeypatch
+):
     read, trace = [], widgets.Source.trace
-    monkeypatch.setattr(widgets.Source, "trace", lambda self, model: read.append(self) or trace(self, model))
+    monkeypatch.setattr(
+        widgets.Source, "trace", lambda self, model: read.append(self) or trace(self, model)
+    )
     losses_of.cache_clear()
     for make in (widgets.sample, widgets.exposed, widgets.sample):
         make([stored[0]])
@@ -585,7 +719,12 @@ def test_the_models_own_image_is_shown_with_its_label(stored):
     found, _, _ = stored
     view = widgets.sample([found]).set(sample=7)
     source_of = view.figures["image"]["data"][0]["source"]
-    assert source_of == widgets.sample([source(found.signals)]).set(sample=7).figures["image"]["data"][0]["source"]
+    assert (
+        source_of
+        == widgets.sample([source(found.signals)])
+        .set(sample=7)
+        .figures["image"]["data"][0]["source"]
+    )
     assert view.figures["image"]["layout"]["title"]["text"].startswith("labelled d;")
 
 
@@ -599,11 +738,16 @@ def test_canaries_are_a_filter_where_they_are_known(stored):
     assert "canary" not in widgets.exposed([source(planted())]).controls
 
 
-def test_in_batch_mode_both_are_shown_once_with_every_figure_that_needs_no_hand(stored, monkeypatch):
+def test_in_batch_mode_both_are_shown_once_with_every_figure_that_needs_no_hand(
+    stored, monkeypatch
+):
     shown = []
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     monkeypatch.setattr("mia_nb.widgets.explorer.display", shown.append)
-    for make, title in ((widgets.sample, "One sample, two worlds"), (widgets.exposed, "Vulnerable samples")):
+    for make, title in (
+        (widgets.sample, "One sample, two worlds"),
+        (widgets.exposed, "Vulnerable samples"),
+    ):
         shown.clear()
         make([stored[0]])._ipython_display_()
         assert sum(isinstance(one, go.Figure) for one in shown) == 4

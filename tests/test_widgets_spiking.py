@@ -28,7 +28,9 @@ def answers(leaks, noise, *, draws, seed=0, models=MODELS, **info):
     rng = np.random.default_rng(seed)
     labels = np.arange(SAMPLES) % 4
     member = pairs(models, SAMPLES, labels, np.random.default_rng(7))
-    margin = np.stack([leak * member for leak in leaks], 1) + noise(rng, (models, len(leaks), SAMPLES))
+    margin = np.stack([leak * member for leak in leaks], 1) + noise(
+        rng, (models, len(leaks), SAMPLES)
+    )
     logits = np.zeros((*margin.shape, 4))
     logits[..., np.arange(SAMPLES), labels] = margin + np.log(3)
     return Signals.from_logits(logits, labels, member, draws=draws, info=info)
@@ -80,7 +82,11 @@ def lines(figure):
 
 
 def array(value):
-    return np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"]) if isinstance(value, dict) else np.asarray(value)
+    return (
+        np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
+        if isinstance(value, dict)
+        else np.asarray(value)
+    )
 
 
 def test_the_auc_after_t_steps_is_that_of_a_world_whose_leak_at_t_is_known(late):
@@ -100,11 +106,15 @@ def test_an_attacker_at_t_scores_the_answer_at_t_alone_and_the_last_is_the_plain
         alone = answers(LEAKS[t - 1 : t], lambda *_: 0, draws="plain")
         alone = Signals(**{**vars(alone), "margin": cube.margin[:, [t - 1]]})
         for attack in ("loss", "rmia", "nig"):
-            np.testing.assert_array_equal(one.scores(t, attack).value, attacks.score(attack, alone).value)
+            np.testing.assert_array_equal(
+                one.scores(t, attack).value, attacks.score(attack, alone).value
+            )
     assert one.scores(2, "rmia").info["flags"] == []
 
 
-def test_the_sentence_compares_t_with_all_steps_and_with_the_ordinary_network_and_carries_intervals_and_n(late):
+def test_the_sentence_compares_t_with_all_steps_and_with_the_ordinary_network_and_carries_intervals_and_n(
+    late,
+):
     words = late.set(target="all", attack="loss", t=2).sentence
     assert words.startswith("After 2 of 3 steps loss finds ") and "; after all 3 steps: " in words
     assert "; ordinary network: " in words and words.count("(95 %: ") == 3 and "n0 = 700" in words
@@ -115,8 +125,12 @@ def test_the_difference_from_the_ordinary_network_is_the_paired_one_of_the_metri
     (one,) = networks([steps, plain]).values()
     rows = compared.measure({t: one.scores(t, "loss") for t in one.times}, 0)
     for t in (1, 2, 3):
-        paired = metrics.difference(one.scores(t, "loss"), plain.scores("loss"), draws=compared.DRAWS).loc["auc"]
-        np.testing.assert_allclose(rows.loc[t, ["gain", "gain_low", "gain_high"]].astype(float), paired, atol=1e-12)
+        paired = metrics.difference(
+            one.scores(t, "loss"), plain.scores("loss"), draws=compared.DRAWS
+        ).loc["auc"]
+        np.testing.assert_allclose(
+            rows.loc[t, ["gain", "gain_low", "gain_high"]].astype(float), paired, atol=1e-12
+        )
     assert rows.loc[0, "gain"] == rows.loc[0, "gain_low"] == 0
 
 
@@ -136,33 +150,54 @@ def test_moving_t_moves_the_marker_the_histogram_the_roc_and_the_confidence(late
     assert [lines(view.figures["curve"]) for view in views] == [[1], [3]]
     for name in ("histogram", "roc", "confidence"):
         first, second = (view.figures[name]["data"] for view in views)
-        assert not all(np.array_equal(array(a["y"]), array(b["y"])) for a, b in zip(first, second, strict=True))
+        assert not all(
+            np.array_equal(array(a["y"]), array(b["y"])) for a, b in zip(first, second, strict=True)
+        )
     names = [trace["name"] for trace in views[0].figures["roc"]["data"] if trace.get("showlegend")]
-    assert [name.split("  ")[0] for name in names] == ["loss after 1 of 3 steps", "ordinary network"]
-    assert set(array(views[0].figures["curve"]["data"][-1]["customdata"])) == {1, 2, 3}  # a click on a point sets t
+    assert [name.split("  ")[0] for name in names] == [
+        "loss after 1 of 3 steps",
+        "ordinary network",
+    ]
+    assert set(array(views[0].figures["curve"]["data"][-1]["customdata"])) == {
+        1,
+        2,
+        3,
+    }  # a click on a point sets t
 
 
 def test_the_raster_is_greyed_out_after_t_and_says_how_sure_the_network_is_then(late, steps):
     view = late.set(t=2, sample=300)
     confidence = np.exp(steps.signals.log_p[0, 1, 300])
-    assert f"Sample 300 (a), {'a' if steps.signals.member[0, 300] else 'not a'} member" in title(view, "raster")
+    assert f"Sample 300 (a), {'a' if steps.signals.member[0, 300] else 'not a'} member" in title(
+        view, "raster"
+    )
     assert f"confidence {confidence:.3f} after 2 of 3 steps" in title(view, "raster")
     assert lines(view.figures["raster"]) == [2.5, 2.5]
-    later = [shape for shape in view.figures["raster"]["layout"]["shapes"] if shape["type"] == "rect"]
+    later = [
+        shape for shape in view.figures["raster"]["layout"]["shapes"] if shape["type"] == "rect"
+    ]
     assert [(shape["x0"], shape["x1"]) for shape in later] == [(2.5, 3.5)] * 2
-    assert len(late.controls["sample"].options) == 12 and title(late.set(sample=400), "raster") != title(view, "raster")
+    assert len(late.controls["sample"].options) == 12 and title(
+        late.set(sample=400), "raster"
+    ) != title(view, "raster")
 
 
 def test_the_confidence_above_the_raster_is_that_of_the_step_chosen(late, steps):
-    inside = [number for number in range(0, 1200, 100) if steps.signals.member[0, number]]  # of others all steps answer alike
+    inside = [
+        number for number in range(0, 1200, 100) if steps.signals.member[0, number]
+    ]  # of others all steps answer alike
     for t in (1, 2, 3):
         odds = np.exp(steps.signals.margin[0, t - 1, inside[0]])
-        assert f"confidence {odds / (1 + odds):.3f} " in title(late.set(t=t, sample=inside[0]), "raster")
+        assert f"confidence {odds / (1 + odds):.3f} " in title(
+            late.set(t=t, sample=inside[0]), "raster"
+        )
     late.set(t=2)
     assert len({title(late.set(t=t), "raster").split(" after")[0] for t in (1, 2, 3)}) == 3
 
 
-def test_of_images_drawn_as_random_spikes_the_picture_says_that_none_can_be_recorded(plain, tmp_path):
+def test_of_images_drawn_as_random_spikes_the_picture_says_that_none_can_be_recorded(
+    plain, tmp_path
+):
     recipe = {"model": "snn", "model_args": {"encode": "rate"}, "epochs": 1, "parent": None}
     pool = store.open_folder(tmp_path, "pool", "toy", "a" * 64, recipe)
     coded = Source("spiking", spiking(pool="a" * 64), pool=pool, classes=tuple("abcd"))
@@ -170,13 +205,23 @@ def test_of_images_drawn_as_random_spikes_the_picture_says_that_none_can_be_reco
     assert "cannot be recorded" in words and "query.query" not in words
 
 
-def test_networks_of_different_t_show_a_recording_of_the_same_pool_and_epoch_and_their_own_confidence(steps):
+def test_networks_of_different_t_show_a_recording_of_the_same_pool_and_epoch_and_their_own_confidence(
+    steps,
+):
     alone = {
-        T: source("net", answers([1.0], steady, draws="plain", seed=T, timesteps=T, pool=f"{T}" * 12, base="toy"))
+        T: source(
+            "net",
+            answers(
+                [1.0], steady, draws="plain", seed=T, timesteps=T, pool=f"{T}" * 12, base="toy"
+            ),
+        )
         for T in (2, 3)
     }
     asked_at = {"instant": {"per_step": "instant"}, "early": {"epoch": 1}, "silent": {}}
-    stepwise = {name: source(name, spiking(seed=8, pool="3" * 12, **info)) for name, info in asked_at.items()}
+    stepwise = {
+        name: source(name, spiking(seed=8, pool="3" * 12, **info))
+        for name, info in asked_at.items()
+    }
     stepwise["instant"].raster = stepwise["early"].raster = steps.raster
     number = next(n for n in range(0, 1200, 100) if steps.signals.member[0, n])
     late = latency([*alone.values(), *stepwise.values()])
@@ -190,32 +235,43 @@ def test_networks_of_different_t_show_a_recording_of_the_same_pool_and_epoch_and
 
 def test_without_a_recording_the_picture_says_which_question_makes_one(plain):
     bare = latency([source("spiking", spiking(pool="abcdef123456789")), plain])
-    assert "query.query(training.load_pool('abcdef123456'), images, per_step=True)" in title(bare.view, "raster").replace(
-        "<br>", " "
-    )
+    assert "query.query(training.load_pool('abcdef123456'), images, per_step=True)" in title(
+        bare.view, "raster"
+    ).replace("<br>", " ")
     assert bare.controls["sample"].disabled
 
 
 def test_a_target_of_its_own_is_one_target(late):
     both = [late.set(target=target, attack="loss", t=2) for target in ("all", 3)]
     assert [view.note.split(" with")[0] for view in both] == ["8 targets", "1 target"]
-    widths = [np.ptp([float(x) for x in view.table["AUC"][1].split("[")[1].strip("]").split(", ")]) for view in both]
+    widths = [
+        np.ptp([float(x) for x in view.table["AUC"][1].split("[")[1].strip("]").split(", ")])
+        for view in both
+    ]
     assert widths[1] > 1.5 * widths[0]
 
 
 def test_the_ordinary_network_has_the_same_members_and_the_same_architecture(steps, plain):
-    other_members = source("other", Signals(**{**vars(plain.signals), "member": ~plain.signals.member}))
+    other_members = source(
+        "other", Signals(**{**vars(plain.signals), "member": ~plain.signals.member})
+    )
     other_base = source("wide", Signals(**{**vars(plain.signals), "info": {"family": "wide"}}))
     (alone,) = networks([steps, other_members, other_base]).values()
     (both,) = networks([steps, other_members, plain, other_base]).values()
     assert alone.ordinary is None and both.ordinary is plain
     view = latency([steps, other_members]).view
-    assert "no ordinary network with the same members" in view.note and "minus ordinary" not in view.table
+    assert (
+        "no ordinary network with the same members" in view.note
+        and "minus ordinary" not in view.table
+    )
     assert view.sentence.count("(95 %: ") == 2
 
 
 def test_nothing_to_show_is_said_in_place_with_the_command_that_makes_it(plain):
-    for explorer, words in ((latency([plain]), "at several time steps"), (dropout([plain]), "with input dropout")):
+    for explorer, words in (
+        (latency([plain]), "at several time steps"),
+        (dropout([plain]), "with input dropout"),
+    ):
         assert words in explorer.error and "mia-nb run" in explorer.error and explorer.view is None
 
 
@@ -237,7 +293,13 @@ def asked_with(p, queries, leak=1.0, **info):
 
 @pytest.fixture(scope="module")
 def rates(plain):
-    return [plain, *(source(f"p {p}", asked_with(p, queries)) for p, queries in zip(RATES, (6, 4), strict=True))]
+    return [
+        plain,
+        *(
+            source(f"p {p}", asked_with(p, queries))
+            for p, queries in zip(RATES, (6, 4), strict=True)
+        ),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -245,25 +307,38 @@ def sweep(rates):
     return dropout(rates)
 
 
-def test_every_cell_of_the_map_is_the_auc_of_the_first_q_answers_of_a_world_where_it_is_known(sweep):
+def test_every_cell_of_the_map_is_the_auc_of_the_first_q_answers_of_a_world_where_it_is_known(
+    sweep,
+):
     view = sweep.set(attack="loss")
     heat = view.figures["map"]["data"][0]
     found = {
-        number: array(heat["z"]).reshape(3, 4)[i, j] for i, row in enumerate(heat["customdata"]) for j, number in enumerate(row)
+        number: array(heat["z"]).reshape(3, 4)[i, j]
+        for i, row in enumerate(heat["customdata"])
+        for j, number in enumerate(row)
     }
     assert heat["x"] == ["1", "2", "4", "6"] and heat["y"] == ["0", "0.02", "0.1"]
     assert heat["customdata"] == [[0, None, None, None], [1, 2, 3, 4], [5, 6, 7, None]]
-    for number, (p, queries) in enumerate([(0, 1), (0.02, 1), (0.02, 2), (0.02, 4), (0.02, 6), (0.1, 1), (0.1, 2), (0.1, 4)]):
-        truth = norm.cdf(0.5 / np.sqrt(2)) if p == 0 else norm.cdf(1 / np.sqrt(2 * (1 + 4 / queries)))
+    for number, (p, queries) in enumerate(
+        [(0, 1), (0.02, 1), (0.02, 2), (0.02, 4), (0.02, 6), (0.1, 1), (0.1, 2), (0.1, 4)]
+    ):
+        truth = (
+            norm.cdf(0.5 / np.sqrt(2)) if p == 0 else norm.cdf(1 / np.sqrt(2 * (1 + 4 / queries)))
+        )
         assert found[number] == pytest.approx(truth, abs=0.012)
 
 
 def test_the_difference_from_the_plain_question_is_the_paired_one_of_the_metrics(sweep, rates):
     view = sweep.set(attack="loss", p=0.02, queries=4)
     cell = attacks.score("loss", rates[1].signals.select(queries=slice(4)))
-    gain, low, high = metrics.difference(cell, rates[0].scores("loss"), (), draws=compared.DRAWS).loc["auc"]
+    gain, low, high = metrics.difference(
+        cell, rates[0].scores("loss"), (), draws=compared.DRAWS
+    ).loc["auc"]
     assert f"AUC changes by {gain:+.3f} [{low:+.3f}, {high:+.3f}]" in view.sentence
-    assert view.sentence.startswith("With p = 0.02 and 4 queries loss finds ") and "asked plainly: " in view.sentence
+    assert (
+        view.sentence.startswith("With p = 0.02 and 4 queries loss finds ")
+        and "asked plainly: " in view.sentence
+    )
     assert sweep.set(p=0.0).sentence.startswith("Asked plainly loss finds ")
 
 
@@ -289,7 +364,11 @@ def test_the_chosen_cells_histogram_stands_beside_the_plain_one(sweep):
     assert [note["text"] for note in figure["layout"]["annotations"]] == ["p = 0.1, Q = 1", "plain"]
     for name in ("members", "non-members"):
         left, right = (array(trace["y"]) for trace in figure["data"] if trace["name"] == name)
-        assert left[:-1].sum() == pytest.approx(1) and right[:-1].sum() == pytest.approx(1) and not np.array_equal(left, right)
+        assert (
+            left[:-1].sum() == pytest.approx(1)
+            and right[:-1].sum() == pytest.approx(1)
+            and not np.array_equal(left, right)
+        )
 
 
 def test_the_map_never_calls_a_cell_the_best(sweep):
@@ -313,7 +392,8 @@ def test_of_two_questions_at_one_rate_the_one_with_more_queries_is_shown(plain):
 
 
 @pytest.mark.parametrize(
-    ("p", "queries", "cell"), [(0.0, 8, 0), (0.02, 1, 1), (0.02, 3, 2), (0.02, 9, 3), (0.1, 9, 4), (0.05, 1, 1)]
+    ("p", "queries", "cell"),
+    [(0.0, 8, 0), (0.02, 1, 1), (0.02, 3, 2), (0.02, 9, 3), (0.1, 9, 4), (0.05, 1, 1)],
 )
 def test_the_nearest_cell_has_this_rate_and_at_most_so_many_queries(p, queries, cell):
     assert nearest([(0.0, 1), (0.02, 1), (0.02, 2), (0.02, 4), (0.1, 1)], p, queries) == cell
@@ -324,8 +404,12 @@ def stored(tmp_path_factory):
     root = tmp_path_factory.mktemp("pools")
     images = data.load("synthetic:classes=4,n=120,size=8,channels=1,seed=1")
     how = {"root": root, "progress": False, "workers": 1}
-    network = training.train_pool(Recipe(num_models=4, epochs=2, batch=16, model_args={"width": 4}), images, **how)
-    twin = training.train_pool(Recipe(num_models=4, epochs=3, batch=16, model_args={"width": 4}), images, **how)
+    network = training.train_pool(
+        Recipe(num_models=4, epochs=2, batch=16, model_args={"width": 4}), images, **how
+    )
+    twin = training.train_pool(
+        Recipe(num_models=4, epochs=3, batch=16, model_args={"width": 4}), images, **how
+    )
     converted = {T: training.convert_pool(network, images, T, progress=False) for T in (1, 2)}
     for pool in (network, twin, *converted.values()):
         query.query(pool, images, progress=False)
@@ -342,10 +426,16 @@ def test_stored_pools_that_differ_in_t_alone_are_one_network_beside_their_parent
         "tinycnn converted T=2, step by step", "tinycnn converted T=1, 2", "tinycnn converted T=1, 2, dropout 0.1 x 2",
     ]  # fmt: skip
     for name, one in entries.items():
-        assert one.ordinary.info["pool"] == network.key  # and not the twin, trained on the same members later
+        assert (
+            one.ordinary.info["pool"] == network.key
+        )  # and not the twin, trained on the same members later
         assert one.ordinary.info["draws"] == ("dropout" if "dropout" in name else "plain")
         keys = [one.answers[t].info["pool"] for t in (1, 2)]
-        assert keys == ([converted[2].key] * 2 if "step by step" in name else [converted[1].key, converted[2].key])
+        assert keys == (
+            [converted[2].key] * 2
+            if "step by step" in name
+            else [converted[1].key, converted[2].key]
+        )
 
 
 def test_stored_results_are_explored_without_an_error(stored):
@@ -353,15 +443,27 @@ def test_stored_results_are_explored_without_an_error(stored):
     late, sweep = latency(found), dropout(found)
     for name in networks(found):
         view = late.set(network=name)
-        assert view.sentence and set(view.figures) == {"curve", "histogram", "roc", "confidence", "raster"}
+        assert view.sentence and set(view.figures) == {
+            "curve",
+            "histogram",
+            "roc",
+            "confidence",
+            "raster",
+        }
     assert "same dropout" in view.sentence
-    recorded = late.set(network="tinycnn converted T=1, 2", t=2)  # recorded when the same pool was asked step by step
-    assert "confidence" in title(recorded, "raster") and "No spikes" in title(late.set(t=1), "raster")
+    recorded = late.set(
+        network="tinycnn converted T=1, 2", t=2
+    )  # recorded when the same pool was asked step by step
+    assert "confidence" in title(recorded, "raster") and "No spikes" in title(
+        late.set(t=1), "raster"
+    )
     for name in asked(found):
         assert sweep.set(pool=name).figures["map"]
 
 
-def test_a_damaged_recording_is_told_in_its_place_and_damaged_answers_leave_the_others_within_reach(stored, tmp_path):
+def test_a_damaged_recording_is_told_in_its_place_and_damaged_answers_leave_the_others_within_reach(
+    stored, tmp_path
+):
     _, _, converted = stored
     root = tmp_path / "copy"
     shutil.copytree(converted[2].folder.path.parent, root)
@@ -370,7 +472,9 @@ def test_a_damaged_recording_is_told_in_its_place_and_damaged_answers_leave_the_
     late = latency(sources(root))
     view = late.set(network="tinycnn converted T=1, 2", t=2)
     assert (
-        "cannot be read" in title(view, "raster") and "raster.npz" in title(view, "raster") and late.controls["sample"].disabled
+        "cannot be read" in title(view, "raster")
+        and "raster.npz" in title(view, "raster")
+        and late.controls["sample"].disabled
     )
     first = next(iter(networks(sources(root)).values())).any
     (first.folder.path / "margin.npy").write_bytes(b"other bytes")

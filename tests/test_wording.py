@@ -9,7 +9,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SPOKEN = sorted(
     path
-    for pattern in ("mia_nb/**/*.py", "notebooks/**/*.ipynb", "notebooks/**/*.yaml", "*.md", "docs/*.md", "benchmarks/*")
+    for pattern in (
+        "mia_nb/**/*.py",
+        "notebooks/**/*.ipynb",
+        "notebooks/**/*.yaml",
+        "*.md",
+        "docs/*.md",
+        "benchmarks/*",
+    )
     for path in ROOT.glob(pattern)
     if path.is_file() and path.suffix in (".py", ".ipynb", ".yaml", ".md")
 )
@@ -79,7 +86,9 @@ def found(text: str) -> list[str]:
         for pattern, why, words, said in rules:
             for match in re.finditer(pattern, sentence, re.IGNORECASE):
                 if not denied(sentence[: match.start()], words, said):
-                    places.append(f"...{sentence[max(match.start() - 40, 0) : match.end() + 20]}...: {why}")
+                    places.append(
+                        f"...{sentence[max(match.start() - 40, 0) : match.end() + 20]}...: {why}"
+                    )
     return places
 
 

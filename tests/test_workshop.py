@@ -20,7 +20,14 @@ from mia_nb.workshop import exercises
 MODELS, SAMPLES = 12, 300
 
 
-def cube_of(leak: float = 1.0, models: int = MODELS, *, queries: int = 1, draws: str = "plain", seed: int = 0) -> Signals:
+def cube_of(
+    leak: float = 1.0,
+    models: int = MODELS,
+    *,
+    queries: int = 1,
+    draws: str = "plain",
+    seed: int = 0,
+) -> Signals:
     """Complementary pairs whose members' margins lie `leak` higher, around a difficulty of every sample."""
     rng = np.random.default_rng([13, seed])  # another stream than that of redrawn masks
     member = np.zeros((models, SAMPLES), bool)
@@ -28,10 +35,19 @@ def cube_of(leak: float = 1.0, models: int = MODELS, *, queries: int = 1, draws:
         member[k, rng.permutation(SAMPLES)[: SAMPLES // 2]] = True
         member[k + 1] = ~member[k]
     level = rng.normal(2, 1.5, SAMPLES) + leak * member
-    margin = level[:, None] + rng.normal(0, 0.7, (models, 1, SAMPLES)) + rng.normal(0, 0.5, (models, queries, SAMPLES))
+    margin = (
+        level[:, None]
+        + rng.normal(0, 0.7, (models, 1, SAMPLES))
+        + rng.normal(0, 0.5, (models, queries, SAMPLES))
+    )
     labels = rng.integers(0, 5, SAMPLES)
     logits = np.zeros((models, queries, SAMPLES, 5))
-    np.put_along_axis(logits, np.broadcast_to(labels, logits.shape[:3])[..., None], (margin + math.log(4))[..., None], axis=3)
+    np.put_along_axis(
+        logits,
+        np.broadcast_to(labels, logits.shape[:3])[..., None],
+        (margin + math.log(4))[..., None],
+        axis=3,
+    )
     return Signals.from_logits(logits, labels, member, draws=draws)
 
 
@@ -60,10 +76,16 @@ def said(capsys, part, value, cube) -> tuple[bool, str]:
 
 def test_a_prediction_tells_its_answer_only_after_one_was_given():
     question = workshop.predict("What share?", ["few", "many"], answer="many", why="because of X")
-    shown = " ".join(child.value for child in question.widget.children if hasattr(child, "value") and child.value)
+    shown = " ".join(
+        child.value for child in question.widget.children if hasattr(child, "value") and child.value
+    )
     assert "many" not in shown and "because" not in shown and question.told == ""
     question.widget.children[1].value = "few"
-    assert "You said: few" in question.told and "many" in question.told and "because of X" in question.widget.children[-1].value
+    assert (
+        "You said: few" in question.told
+        and "many" in question.told
+        and "because of X" in question.widget.children[-1].value
+    )
 
 
 def test_a_prediction_on_a_slider_waits_for_the_button():
@@ -75,14 +97,22 @@ def test_a_prediction_on_a_slider_waits_for_the_button():
     assert "You said: 17" in question.told and "10.4" in shown.value
 
 
-def test_in_batch_mode_question_and_options_are_printed_and_the_answer_is_folded(monkeypatch, capsys):
+def test_in_batch_mode_question_and_options_are_printed_and_the_answer_is_folded(
+    monkeypatch, capsys
+):
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     folded = []
     monkeypatch.setattr("mia_nb.workshop.questions.display", lambda page: folded.append(page.data))
-    workshop.predict("Which <one>?", ["this", "that"], answer="that", why="it < this")._ipython_display_()
+    workshop.predict(
+        "Which <one>?", ["this", "that"], answer="that", why="it < this"
+    )._ipython_display_()
     printed = capsys.readouterr().out
     assert "Which <one>?" in printed and "this / that" in printed
-    assert folded[0].startswith("<details><summary>") and "it &lt; this" in folded[0] and "it <" not in printed
+    assert (
+        folded[0].startswith("<details><summary>")
+        and "it &lt; this" in folded[0]
+        and "it <" not in printed
+    )
 
 
 def test_a_prediction_refuses_an_answer_that_nobody_can_choose():
@@ -96,7 +126,21 @@ def test_a_prediction_refuses_an_answer_that_nobody_can_choose():
 def test_no_answer_is_no_failure_and_odd_input_never_raises(capsys, part, cube):
     right, words = said(capsys, part, None, cube)
     assert not right and "not answered yet" in words
-    odd = ["twelve", b"x", float("nan"), np.inf, [1, 2], {}, object(), -1, 1e9, 0.123, np.zeros((0,)), True, lambda: 1]
+    odd = [
+        "twelve",
+        b"x",
+        float("nan"),
+        np.inf,
+        [1, 2],
+        {},
+        object(),
+        -1,
+        1e9,
+        0.123,
+        np.zeros((0,)),
+        True,
+        lambda: 1,
+    ]
     for value in odd:
         right, words = said(capsys, part, value, cube)
         assert not right and words.startswith(f"Part {part}: not yet."), (value, words)
@@ -113,7 +157,10 @@ def test_fifteen_of_twenty_is_the_smallest_number_that_luck_rarely_reaches(capsy
     assert binom.sf(14, 20, 0.5) < 0.05 < binom.sf(13, 20, 0.5)
     assert said(capsys, 1, 15, cube)[0] and said(capsys, 1, np.int64(15), cube)[0]
     assert f"{binom.sf(13, 20, 0.5):.1%}" in said(capsys, 1, 14, cube)[1]
-    assert "is it the smallest" in said(capsys, 1, 18, cube)[1] and "whole number" in said(capsys, 1, 15.5, cube)[1]
+    assert (
+        "is it the smallest" in said(capsys, 1, 18, cube)[1]
+        and "whole number" in said(capsys, 1, 15.5, cube)[1]
+    )
 
 
 def test_the_check_of_accusations_knows_the_usual_mistakes(capsys, cube):
@@ -121,9 +168,14 @@ def test_the_check_of_accusations_knows_the_usual_mistakes(capsys, cube):
     at = metrics.tpr_at(rmia.value[0], rmia.member[0], 0.05)
     right = metrics.ppv(at.tpr, at.fpr_realised, 0.01)
     assert said(capsys, 2, right, cube)[0]
-    assert "every second person" in said(capsys, 2, metrics.ppv(at.tpr, at.fpr_realised, 0.5), cube)[1]
+    assert (
+        "every second person" in said(capsys, 2, metrics.ppv(at.tpr, at.fpr_realised, 0.5), cube)[1]
+    )
     assert "share of members found" in said(capsys, 2, at.tpr, cube)[1]
-    assert "are wrong" in said(capsys, 2, 1 - right, cube)[1] and "in per cent" in said(capsys, 2, 100 * right, cube)[1]
+    assert (
+        "are wrong" in said(capsys, 2, 1 - right, cube)[1]
+        and "in per cent" in said(capsys, 2, 100 * right, cube)[1]
+    )
 
 
 def test_the_check_of_two_worlds_notices_the_sign_and_the_targets_mate(capsys, cube):
@@ -157,7 +209,9 @@ def test_the_check_of_the_lattice_accepts_the_first_step_alone(capsys, cube):
     one = attacks.score("attack_r_lattice", cube["pool"].signals.select(models=range(6)), targets=0)
     curve = metrics.roc(one.value[0], one.member[0])
     assert said(capsys, 6, curve.fpr[1], cube)[0]
-    assert "(0, 0)" in said(capsys, 6, 0.0, cube)[1] and "1 / n0" in said(capsys, 6, 1 / 150, cube)[1]
+    assert (
+        "(0, 0)" in said(capsys, 6, 0.0, cube)[1] and "1 / n0" in said(capsys, 6, 1 / 150, cube)[1]
+    )
     assert "true positive" in said(capsys, 6, curve.tpr[1], cube)[1]
 
 
@@ -169,25 +223,40 @@ def test_words_are_read_in_any_case_and_the_interval_decides(capsys, cube):
 def test_the_check_of_noise_wants_a_gain_and_not_a_level(capsys, cube):
     noisy = cube["noise/0.25"].signals
     once, often = attacks.score("rmia", noisy.select(queries=[0])), attacks.score("rmia", noisy)
-    each = [np.mean([metrics.auc(v, m) for v, m in zip(s.value, s.member, strict=True)]) for s in (once, often)]
+    each = [
+        np.mean([metrics.auc(v, m) for v, m in zip(s.value, s.member, strict=True)])
+        for s in (once, often)
+    ]
     assert each[1] > each[0] and said(capsys, 8, each[1] - each[0], cube)[0]
-    assert "sign" in said(capsys, 8, each[0] - each[1], cube)[1] and "difference" in said(capsys, 8, each[1], cube)[1]
+    assert (
+        "sign" in said(capsys, 8, each[0] - each[1], cube)[1]
+        and "difference" in said(capsys, 8, each[1], cube)[1]
+    )
 
 
 def test_the_ceiling_of_epsilon_eight_is_the_smaller_of_two_lines(capsys, cube):
     right = min(math.exp(8) * 0.01 + 1e-5, 1 - math.exp(-8) * (1 - 1e-5 - 0.01))
-    assert said(capsys, 11, right, cube)[0] and "no share" in said(capsys, 11, math.exp(8) * 0.01 + 1e-5, cube)[1]
+    assert (
+        said(capsys, 11, right, cube)[0]
+        and "no share" in said(capsys, 11, math.exp(8) * 0.01 + 1e-5, cube)[1]
+    )
 
 
 def right_answers(cube) -> dict[int, float]:
     """The truths of the parts that ask for a number with decimals, from their definitions."""
-    rmia, pool, (_, references) = cube["small"].scores("rmia"), cube["pool"].signals, cube["pool"].signals.hold_out(0)
+    rmia, pool, (_, references) = (
+        cube["small"].scores("rmia"),
+        cube["pool"].signals,
+        cube["pool"].signals.hold_out(0),
+    )
     at = metrics.tpr_at(rmia.value[0], rmia.member[0], 0.05)
     phi, inside = references.margin[:, 0, 42], references.member[:, 42]
     real, drawn = workshop.redrawn(cube["small"].signals, "loss")
     tied = attacks.score("attack_r_lattice", pool.select(models=range(6)), targets=0)
     noisy = cube["noise/0.25"].signals
-    once, often = (mean_auc(attacks.score("rmia", one)) for one in (noisy.select(queries=[0]), noisy))
+    once, often = (
+        mean_auc(attacks.score("rmia", one)) for one in (noisy.select(queries=[0]), noisy)
+    )
     return {
         2: metrics.ppv(at.tpr, at.fpr_realised, 0.01), 3: phi[inside].mean() - phi[~inside].mean(),
         5: (1 + (drawn >= real).sum()) / (len(drawn) + 1), 6: metrics.roc(tied.value[0], tied.member[0]).fpr[1],
@@ -196,7 +265,9 @@ def right_answers(cube) -> dict[int, float]:
 
 
 def mean_auc(scores) -> float:
-    return float(np.mean([metrics.auc(v, m) for v, m in zip(scores.value, scores.member, strict=True)]))
+    return float(
+        np.mean([metrics.auc(v, m) for v, m in zip(scores.value, scores.member, strict=True)])
+    )
 
 
 def canary_aucs(cube) -> tuple[float, float]:
@@ -219,7 +290,9 @@ def crowded(cube, tmp_path_factory) -> dict[str, Source]:
         pool.write_array("canary.npy", canary)
         signals = cube_of(0.8, models=8, seed=10 + number)
         shift = np.where(canary, 0.9, -0.3)[None, None] * signals.member[:, None]
-        more[f"canary/{number}"] = Source("canaries", replace(signals, margin=signals.margin + shift), pool=pool)
+        more[f"canary/{number}"] = Source(
+            "canaries", replace(signals, margin=signals.margin + shift), pool=pool
+        )
     return more
 
 
@@ -228,7 +301,9 @@ def digits(value: float, count: int) -> float:
 
 
 @pytest.mark.parametrize("part", [2, 3, 5, 6, 8, 9, 11])
-def test_an_answer_rounded_to_three_digits_is_right_and_one_digit_is_asked_for_more(capsys, part, crowded):
+def test_an_answer_rounded_to_three_digits_is_right_and_one_digit_is_asked_for_more(
+    capsys, part, crowded
+):
     truth = float(right_answers(crowded)[part])
     for enough in (truth, digits(truth, 4), np.float32(digits(truth, 4)), [truth]):
         assert said(capsys, part, enough, crowded)[0], enough
@@ -250,7 +325,10 @@ def test_a_number_rounds_another_to_the_digits_it_has(number, truth, rounds):
 
 
 def test_a_rounding_that_fits_a_mistake_as_well_is_not_accepted():
-    verdict = [exercises._judge(x, [0.3249], "yes", [(0.3189, "mistake")], "hint") for x in (0.3249, 0.325, 0.32, 0.319, 0.5)]
+    verdict = [
+        exercises._judge(x, [0.3249], "yes", [(0.3189, "mistake")], "hint")
+        for x in (0.3249, 0.325, 0.32, 0.319, 0.5)
+    ]
     assert [right for right, _ in verdict] == [True, True, False, False, False]
     assert [words for _, words in verdict[2:]] == ["Close: give one digit more.", "mistake", "hint"]
 
@@ -272,7 +350,9 @@ def test_the_check_of_the_fair_fight_takes_one_of_three_words(capsys, leak, answ
         for epoch, share in ((1, 0.5), (2, 1.0)):
             signals = cube_of(gap * share, models=8)
             margin = signals.margin + rng.normal(0, 0.3, signals.margin.shape)
-            correct = np.broadcast_to(np.arange(SAMPLES) % 20 < 13 + 3 * epoch, margin.shape)  # 80 % and 95 %
+            correct = np.broadcast_to(
+                np.arange(SAMPLES) % 20 < 13 + 3 * epoch, margin.shape
+            )  # 80 % and 95 %
             info = {"defense": defense, "epoch": epoch}
             fights[f"fight/{name}/{epoch}"] = Source(
                 name, replace(signals, margin=margin, correct=correct, info=info), info=info
@@ -296,7 +376,8 @@ def test_the_truth_behind_a_prediction_is_computed_from_the_cube(part, cube):
 def test_truths_follow_the_world_they_are_asked_about():
     nothing = {"small": Source("null", cube_of(0.0)), "pool": Source("null", cube_of(0.0))}
     assert (
-        workshop.truth(5, nothing)["answer"] == "yes" and workshop.truth(5, {"small": Source("x", cube_of())})["answer"] == "no"
+        workshop.truth(5, nothing)["answer"] == "yes"
+        and workshop.truth(5, {"small": Source("x", cube_of())})["answer"] == "no"
     )
     assert (
         abs(workshop.truth(1, nothing)["answer"] - 10)
@@ -307,7 +388,11 @@ def test_truths_follow_the_world_they_are_asked_about():
 
 def test_a_hand_is_ten_and_ten_and_the_same_again(source):
     hand, again, other = (workshop.deal(source, seed=seed) for seed in (3, 3, 4))
-    assert hand.member.sum() == 10 and len(set(hand.columns)) == 20 and np.array_equal(hand.columns, again.columns)
+    assert (
+        hand.member.sum() == 10
+        and len(set(hand.columns)) == 20
+        and np.array_equal(hand.columns, again.columns)
+    )
     assert not np.array_equal(hand.columns, other.columns)
     assert np.array_equal(source.signals.member[0, hand.columns], hand.member)
     np.testing.assert_allclose(hand.confidence, np.exp(source.signals.log_p[0, 0, hand.columns]))
@@ -323,7 +408,9 @@ def test_the_players_point_and_box_are_counts_and_clopper_pearson(source):
     assert (star["x"], star["y"]) == ([0.2], [0.7])
     (box,) = plane["layout"]["shapes"]
     ends = [*metrics.clopper_pearson(2, 10), *metrics.clopper_pearson(7, 10)]
-    np.testing.assert_allclose([box["x0"], box["x1"], box["y0"], box["y1"]], [float(end) for end in ends])
+    np.testing.assert_allclose(
+        [box["x0"], box["x1"], box["y0"], box["y1"]], [float(end) for end in ends]
+    )
     assert game.view.table.iloc[0].tolist()[:2] == ["you", "15 of 20"]
 
 
@@ -331,9 +418,14 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
     game = workshop.game(source, guesses=(1, 2, 3))
     shapes = game.view.figures["images"]["layout"]["shapes"]
     assert len(shapes) == 3 and len({json.dumps(shape["line"]) for shape in shapes}) == 1
-    assert game.view.table is None and not any("these 20" in trace["name"] for trace in game.view.figures["plane"]["data"])
+    assert game.view.table is None and not any(
+        "these 20" in trace["name"] for trace in game.view.figures["plane"]["data"]
+    )
     before = game.view.figures["plane"]["layout"]["title"]
-    assert "Attacks on all images" in before["text"] and "when you are scored" in before["subtitle"]["text"]
+    assert (
+        "Attacks on all images" in before["text"]
+        and "when you are scored" in before["subtitle"]["text"]
+    )
     scored = game.set(score=True).figures["images"]["layout"]["shapes"]
     assert sum(shape["type"] == "rect" for shape in scored) == 20
     assert game.view.table["who"].tolist() == ["you", "loss", "rmia"]
@@ -368,19 +460,33 @@ def test_the_race_gives_every_target_its_budget_and_never_its_mate(source):
     unit = units(signals.member)
     for count in (1, 2, 4, 10):
         one = workshop.with_references(signals, "rmia", count, pairs=3)
-        assert one.targets.tolist() == [0, 1, 2, 3, 4, 5] and one.pair.tolist() == [0, 0, 1, 1, 2, 2]
+        assert one.targets.tolist() == [0, 1, 2, 3, 4, 5] and one.pair.tolist() == [
+            0,
+            0,
+            1,
+            1,
+            2,
+            2,
+        ]
         assert np.array_equal(one.member, signals.member[one.targets])
     rows = [0, 1, *np.flatnonzero(unit == 1), *np.flatnonzero(unit == 2)]
     direct = attacks.score("rmia", signals.select(models=rows), targets=[0, 1])
-    np.testing.assert_array_equal(workshop.with_references(signals, "rmia", 4).value[:2], direct.value)
+    np.testing.assert_array_equal(
+        workshop.with_references(signals, "rmia", 4).value[:2], direct.value
+    )
     with pytest.raises(ValueError, match="leaves 1 to 10"):
         workshop.with_references(signals, "rmia", 11)
 
 
 def test_likelihood_ratios_cannot_run_on_one_reference_and_the_table_says_so(source):
-    table = workshop.race_table(source.signals, budgets=(1, 4)).set_index(["attack", "references", "metric"])["value"]
+    table = workshop.race_table(source.signals, budgets=(1, 4)).set_index(
+        ["attack", "references", "metric"]
+    )["value"]
     assert np.isnan(table["nig", 1, "AUC"]) and np.isnan(table["lira_shrunk", 1, "AUC"])
-    assert table["loss", 1, "AUC"] == table["loss", 4, "AUC"] and table["rmia", 4, "AUC"] > table["loss", 4, "AUC"]
+    assert (
+        table["loss", 1, "AUC"] == table["loss", 4, "AUC"]
+        and table["rmia", 4, "AUC"] > table["loss", 4, "AUC"]
+    )
     race = workshop.race(source, budgets=(1, 4))
     assert "n/m" in race.view.table.set_index("attack").loc["nig", "1 reference"]
     with pytest.raises(ValueError, match="tick one attack"):
@@ -390,8 +496,12 @@ def test_likelihood_ratios_cannot_run_on_one_reference_and_the_table_says_so(sou
 def test_redrawn_worlds_lie_around_a_half_and_leave_one_out_does_not():
     _, held = workshop.redrawn(cube_of(0.0, models=8), "lira_global", draws=40)
     _, left = workshop.redrawn(cube_of(0.0, models=4), "lira_global", keep_mate=True, draws=40)
-    assert abs(held.mean() - 0.5) < 4 * held.std() / np.sqrt(40) and left.mean() < 0.5 - 8 * left.std() / np.sqrt(40)
-    explorer = workshop.null(Source("null", cube_of(0.0, models=8)), names=("lira_global",), draws=40)
+    assert abs(held.mean() - 0.5) < 4 * held.std() / np.sqrt(
+        40
+    ) and left.mean() < 0.5 - 8 * left.std() / np.sqrt(40)
+    explorer = workshop.null(
+        Source("null", cube_of(0.0, models=8)), names=("lira_global",), draws=40
+    )
     assert explorer.view.table["verdict"][0] == "pass"
     with pytest.raises(ValueError, match="train more pairs"):
         explorer.set(models=4)
@@ -407,7 +517,9 @@ def test_the_lattice_has_one_value_more_than_references_and_its_first_step_is_wi
     explorer = workshop.lattice(Source("little", cube_of(0.2)))
     floor = (tied.value[0] == 1)[~tied.member[0]].mean()
     assert floor > 0.05 and f"fewer than {100 * floor:.1f} %" in explorer.view.sentence
-    assert "5 different scores" in explorer.view.sentence and explorer.view.table["TPR at 5%"][0].startswith("0.0000")
+    assert "5 different scores" in explorer.view.sentence and explorer.view.table["TPR at 5%"][
+        0
+    ].startswith("0.0000")
 
 
 @pytest.mark.parametrize("sigma", [0, 2, 2000])
@@ -444,7 +556,9 @@ def test_without_a_cube_one_line_says_how_to_build_it(tmp_path):
     (tmp_path / "workshop.json").write_text("{")
     with pytest.raises(ValueError, match=r"damaged.*mia-nb run workshop"):
         workshop.open(tmp_path)
-    (tmp_path / "workshop.json").write_text(json.dumps({"roles": {"small": {"signals": "ab", "pool": "cd"}}, "facts": {}}))
+    (tmp_path / "workshop.json").write_text(
+        json.dumps({"roles": {"small": {"signals": "ab", "pool": "cd"}}, "facts": {}})
+    )
     with pytest.raises(ValueError, match=r"lacks small.*mia-nb run workshop"):
         workshop.open(tmp_path)
 
@@ -455,7 +569,9 @@ def test_signals_that_are_not_stored_cannot_play_a_role(tmp_path):
 
 
 def test_a_group_is_found_by_its_name_and_a_missing_one_is_named(cube):
-    assert workshop.group(cube, "noise") == [cube["noise/0.25"]] and workshop.group(cube, "small") == [cube["small"]]
+    assert workshop.group(cube, "noise") == [cube["noise/0.25"]] and workshop.group(
+        cube, "small"
+    ) == [cube["small"]]
     with pytest.raises(ValueError, match="no canary; it has small, pool"):
         workshop.group(cube, "canary")
 
@@ -464,12 +580,17 @@ def test_found_again_counts_repetitions_and_draws_what_chance_would_give():
     hits = np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
     figure = plots.found_again({"all": hits}, name="x")
     np.testing.assert_allclose(figure.data[0].y, [0.5, 0.25, 0.25])
-    np.testing.assert_allclose(figure.data[1].y, [0.375, 0.5, 0.125])  # rates 1/2 and 1/4, independent
+    np.testing.assert_allclose(
+        figure.data[1].y, [0.375, 0.5, 0.125]
+    )  # rates 1/2 and 1/4, independent
 
 
 def test_a_null_band_names_the_mean_of_its_worlds():
     figure = plots.null_band(0.6, [0.48, 0.5, 0.52], name="loss", design="x")
-    assert "redrawn 0.500" in figure.layout.title.text.replace("<br>", " ") and sum(figure.data[0].y[:-1]) == 3
+    assert (
+        "redrawn 0.500" in figure.layout.title.text.replace("<br>", " ")
+        and sum(figure.data[0].y[:-1]) == 3
+    )
 
 
 @pytest.fixture
@@ -481,14 +602,18 @@ def shelf(tmp_path) -> list:
         path.parent.mkdir(exist_ok=True)
         path.write_text(book)
     (tmp_path / "presets").mkdir()
-    (tmp_path / "presets" / "workshop.yaml").write_text("- {notebook: workshop/01_game}\n- {notebook: workshop/03_attack}\n")
+    (tmp_path / "presets" / "workshop.yaml").write_text(
+        "- {notebook: workshop/01_game}\n- {notebook: workshop/03_attack}\n"
+    )
     return [tmp_path]
 
 
 def test_notebooks_of_the_workshop_are_found_and_those_on_top_come_first(shelf):
     (root,) = shelf
     assert (
-        notebooks.find_notebook("game", shelf) == notebooks.find_notebook("01_game", shelf) == root / "workshop/01_game.ipynb"
+        notebooks.find_notebook("game", shelf)
+        == notebooks.find_notebook("01_game", shelf)
+        == root / "workshop/01_game.ipynb"
     )
     assert notebooks.find_notebook("attack", shelf) == root / "03_attack.ipynb"
     assert notebooks.find_notebook("workshop/attack", shelf) == root / "workshop/03_attack.ipynb"
@@ -500,10 +625,15 @@ def test_a_name_that_is_no_notebook_but_a_preset_runs_all_of_that(shelf):
     assert notebooks.resolve("game", "workshop", shelf) == ("game", "workshop")
     (root,) = shelf
     steps = notebooks.plan(*notebooks.resolve("workshop", None, shelf), [], shelf)
-    assert [step.notebook for step in steps] == [root / "workshop/01_game.ipynb", root / "workshop/03_attack.ipynb"]
+    assert [step.notebook for step in steps] == [
+        root / "workshop/01_game.ipynb",
+        root / "workshop/03_attack.ipynb",
+    ]
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("wrkshop", "workshop"), ("gane", "game"), ("03_atack", "03_attack")])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("wrkshop", "workshop"), ("gane", "game"), ("03_atack", "03_attack")]
+)
 def test_a_misspelt_notebook_or_preset_gets_a_hint(shelf, typed, meant):
     target, preset = notebooks.resolve(typed, None, shelf)
     with pytest.raises(ValueError, match=f"no notebook named '{typed}'; did you mean {meant}"):

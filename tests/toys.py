@@ -12,13 +12,19 @@ from torch import nn
 
 def mlp(in_channels, num_classes, size, width=8):
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(in_channels * size[0] * size[1], width), nn.ReLU(), nn.Linear(width, num_classes)
+        nn.Flatten(),
+        nn.Linear(in_channels * size[0] * size[1], width),
+        nn.ReLU(),
+        nn.Linear(width, num_classes),
     )
 
 
 def dropout_mlp(in_channels, num_classes, size, p=0.5):
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(in_channels * size[0] * size[1], 16), nn.Dropout(p), nn.Linear(16, num_classes)
+        nn.Flatten(),
+        nn.Linear(in_channels * size[0] * size[1], 16),
+        nn.Dropout(p),
+        nn.Linear(16, num_classes),
     )
 
 
@@ -155,7 +161,9 @@ def hidden(in_channels, num_classes, size):
 def tracking(in_channels, num_classes, size):
     """Its norm keeps running statistics of whole batches: no gradients per sample."""
     norm = nn.InstanceNorm2d(in_channels, affine=True, track_running_stats=True)
-    return nn.Sequential(norm, nn.Flatten(), nn.Linear(in_channels * size[0] * size[1], num_classes))
+    return nn.Sequential(
+        norm, nn.Flatten(), nn.Linear(in_channels * size[0] * size[1], num_classes)
+    )
 
 
 class Mixed(nn.Module):

@@ -25,7 +25,10 @@ def world(models=8, samples=400, *, leak=0.0, spread=0.6, population=0, design=p
     labels = np.arange(samples + population) % CLASSES
     member = np.zeros((models, samples + population), bool)
     member[:, :samples] = design(models, samples, labels[:samples], rng)
-    centre, scale = rng.normal(2, 2, samples + population), np.exp(spread * rng.normal(size=samples + population))
+    centre, scale = (
+        rng.normal(2, 2, samples + population),
+        np.exp(spread * rng.normal(size=samples + population)),
+    )
     margin = centre + scale * (leak * member + rng.normal(size=member.shape))
     logits = np.zeros((*margin.shape, CLASSES))
     logits[:, np.arange(len(labels)), labels] = margin + np.log(CLASSES - 1)

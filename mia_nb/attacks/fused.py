@@ -57,12 +57,16 @@ def fused(
             "or more for each; the defaults are 8 and 200000"
         )
     rng = np.random.default_rng(seed)
-    rows = np.concatenate([np.flatnonzero(units == unit) for unit in rng.permutation(units.max() + 1)])
+    rows = np.concatenate(
+        [np.flatnonzero(units == unit) for unit in rng.permutation(units.max() + 1)]
+    )
     rows = rows[:pseudo]
     if (most := max_rows // len(rows)) < len(usable):
         known = known.select(samples=np.sort(rng.choice(len(usable), most, replace=False)))
     train = np.vstack([_features(*known.hold_out(row), allow_unequal) for row in rows])
-    test = _features(target.select(samples=usable), references.select(samples=usable), allow_unequal)
+    test = _features(
+        target.select(samples=usable), references.select(samples=usable), allow_unequal
+    )
     member, scored = known.member[rows].ravel(), np.isfinite(train).all(1)
     train, test = _standardised(train[scored], test)
     train, test = _standardised(*(_products(np.arcsinh(x)) for x in (train, test)))
@@ -71,7 +75,9 @@ def fused(
         model = LogisticRegression(C=PENALTY, solver="newton-cholesky", tol=1e-8)
         model.fit(train, member, sample_weight=weight)
         odds = np.einsum("nf,f->n", train, model.coef_[0])
-        weight = 1 / (1 + np.exp(-4 * (odds - np.quantile(odds[~member], TAIL)) / max(odds.std(), 1e-9)))
+        weight = 1 / (
+            1 + np.exp(-4 * (odds - np.quantile(odds[~member], TAIL)) / max(odds.std(), 1e-9))
+        )
     score = np.full(target.labels.shape, np.nan)
     score[usable] = np.einsum("nf,f->n", test, model.coef_[0]) + model.intercept_
     return score
@@ -119,7 +125,9 @@ def _features(target, references, allow_unequal) -> np.ndarray:
     if target.shape[1] > 1:
         spread = [-np.log(s.margin.std(1) + 1e-9) for s in both]
         found += [_ratio(spread, references.member)[0], target.correct[0].mean(0)]
-        found += [nig(*both, combine="logmeanp", share_variance="ratio", allow_unequal=allow_unequal)]
+        found += [
+            nig(*both, combine="logmeanp", share_variance="ratio", allow_unequal=allow_unequal)
+        ]
     out = np.full((len(kept), len(found)), np.nan)
     out[kept] = np.column_stack(found)
     return out
@@ -162,7 +170,9 @@ def _ratio(signal, mask) -> tuple[np.ndarray, ...]:
 
 def _log_t(x, a, c) -> np.ndarray:
     """Log density of Student's t, 2a degrees of freedom, scale^2 c, up to a constant."""
-    return gammaln(a + 0.5) - gammaln(a) - np.log(a * c) / 2 - (a + 0.5) * np.log1p(x**2 / (2 * a * c))
+    return (
+        gammaln(a + 0.5) - gammaln(a) - np.log(a * c) / 2 - (a + 0.5) * np.log1p(x**2 / (2 * a * c))
+    )
 
 
 def _smoother(level: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:

@@ -10,7 +10,10 @@ from mia_nb.attacks.margins import COMBINE, Columns, blocks, combine_queries
 from mia_nb.types import Signals
 
 LOG_P_ATTACKS = ("attack_p", "rmia", "base")  # work on log p: average the probability over queries
-LIKELIHOOD_ATTACKS = ("lira", "nig")  # average the log-likelihood ratio over queries that are no copies of one image
+LIKELIHOOD_ATTACKS = (
+    "lira",
+    "nig",
+)  # average the log-likelihood ratio over queries that are no copies of one image
 NO_MARGINS = ("vote", "shokri", "song_mittal")  # average what they read off each query
 
 
@@ -50,33 +53,55 @@ def columns(references: Signals, name: str) -> Columns:
     return Columns((models, samples), lambda part: references.cut(name, part))
 
 
-def per_query(target: Signals, references: Signals, attack: str, combine: str | None) -> list[tuple[np.ndarray, Columns]]:
+def per_query(
+    target: Signals, references: Signals, attack: str, combine: str | None
+) -> list[tuple[np.ndarray, Columns]]:
     """Pairs of margins (N,) and (M, N): one pair a query for combine="llr", one pair of reduced margins otherwise."""
     how = combination(attack, target.draws, combine)
     one_of("combine", how, ("llr", *COMBINE))
     if how != "llr":
         return [(own(target, attack, how), theirs(references, attack, how))]
     models, queries, samples = references.shape
-    asked = [Columns((models, samples), lambda part, q=q: references.cut("margin", part, q)) for q in range(queries)]
+    asked = [
+        Columns((models, samples), lambda part, q=q: references.cut("margin", part, q))
+        for q in range(queries)
+    ]
     return list(zip(target.margin[0], asked, strict=True))
 
 
-def check(attack: str, target: Signals, references: Signals | None = None, *, needs_references=False, same_samples=True):
+def check(
+    attack: str,
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    needs_references=False,
+    same_samples=True,
+):
     """Refuse in one line what no attack can work with."""
     if target.shape[0] != 1:
-        raise ValueError(f"{attack} takes one target, got {target.shape[0]} models: use attacks.score, or signals.hold_out(m)")
+        raise ValueError(
+            f"{attack} takes one target, got {target.shape[0]} models: use attacks.score, or signals.hold_out(m)"
+        )
     if references is None or not references.shape[0]:
         if needs_references:
-            raise ValueError(f"{attack} needs reference models and none are left: train more pairs, or use loss or attack_p")
+            raise ValueError(
+                f"{attack} needs reference models and none are left: train more pairs, or use loss or attack_p"
+            )
         return
     if references.hidden:
-        raise ValueError(f"{attack} needs to know which samples each reference was trained on, but references.member is None")
+        raise ValueError(
+            f"{attack} needs to know which samples each reference was trained on, but references.member is None"
+        )
     if target.shape[1] != references.shape[1]:
         asked = target.shape[1], references.shape[1]
-        raise ValueError(f"the target was queried {asked[0]} times, the references {asked[1]} times: query both alike")
+        raise ValueError(
+            f"the target was queried {asked[0]} times, the references {asked[1]} times: query both alike"
+        )
     if same_samples and not np.array_equal(target.labels, references.labels):
         sizes = target.labels.size, references.labels.size
-        raise ValueError(f"{attack}: target ({sizes[0]} samples) and references ({sizes[1]}) differ in samples or labels")
+        raise ValueError(
+            f"{attack}: target ({sizes[0]} samples) and references ({sizes[1]}) differ in samples or labels"
+        )
 
 
 class Sides(NamedTuple):
@@ -85,11 +110,17 @@ class Sides(NamedTuple):
     mask: Columns  # (M, N) bool, True = IN
     n_in: np.ndarray  # (N,)
     n_out: np.ndarray
-    usable: np.ndarray  # (N,) bool: has every side the attack needs; never demanded of population samples
-    audited: np.ndarray  # (N,) bool: usable and no population sample; what estimates over samples are made from
+    usable: (
+        np.ndarray
+    )  # (N,) bool: has every side the attack needs; never demanded of population samples
+    audited: (
+        np.ndarray
+    )  # (N,) bool: usable and no population sample; what estimates over samples are made from
 
 
-def sides(attack: str, target: Signals, references: Signals | None, need: tuple, missing: str) -> Sides:
+def sides(
+    attack: str, target: Signals, references: Signals | None, need: tuple, missing: str
+) -> Sides:
     """The sides of every sample; a missing one is refused (missing="raise") or makes the score NaN ("nan")."""
     check(attack, target, references, needs_references=True)
     one_of("missing", missing, ("raise", "nan"))

@@ -16,14 +16,25 @@ FLOOR = -50.0  # log-probabilities and margins beyond this tell a classifier not
 
 def _metric(signals: Signals, metric: str) -> np.ndarray:
     if metric == "confidence":
-        return log_p(combine_queries(signals.margin, "last" if signals.draws == "steps" else "logmeanp"))
-    cube = {"correctness": signals.correct, "entropy": -signals.entropy, "modified": -signals.modified_entropy}[metric]
+        return log_p(
+            combine_queries(signals.margin, "last" if signals.draws == "steps" else "logmeanp")
+        )
+    cube = {
+        "correctness": signals.correct,
+        "entropy": -signals.entropy,
+        "modified": -signals.modified_entropy,
+    }[metric]
     return over_queries(cube, signals.draws).astype(np.float64)
 
 
 @checked
 def song_mittal(
-    target: Signals, references: Signals | None = None, *, metric="modified", per_class=True, fewest=20
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    metric="modified",
+    per_class=True,
+    fewest=20,
 ) -> np.ndarray:
     """Metric with a threshold per class learned on the references: s = v - tau_y, decision s >= 0.
 
@@ -34,12 +45,22 @@ def song_mittal(
     Raises ValueError without references (all metrics but correctness).
     """
     one_of("metric", metric, ("correctness", "confidence", "entropy", "modified"))
-    check("song_mittal", target, references, needs_references=metric != "correctness", same_samples=False)
+    check(
+        "song_mittal",
+        target,
+        references,
+        needs_references=metric != "correctness",
+        same_samples=False,
+    )
     value = _metric(target, metric)[0]
     if metric == "correctness":
         return value
     audited = ~references.population
-    values, member, labels = _metric(references, metric)[:, audited], references.member[:, audited], references.labels[audited]
+    values, member, labels = (
+        _metric(references, metric)[:, audited],
+        references.member[:, audited],
+        references.labels[audited],
+    )
     tau = np.full(value.shape, np.nan)
     for y in np.unique(target.labels) if per_class else ():
         rows = labels == y
@@ -51,7 +72,8 @@ def song_mittal(
         if per_class:
             few = len(np.unique(target.labels[thin]))
             warnings.warn(
-                f"song_mittal: {few} classes with under {fewest} reference rows take the global threshold", stacklevel=2
+                f"song_mittal: {few} classes with under {fewest} reference rows take the global threshold",
+                stacklevel=2,
             )
     return value - tau
 
@@ -93,12 +115,20 @@ def shokri(
     model, sample = _rows(references, max_rows, seed)
     member, labels = references.member[model, sample], references.labels[sample]
     if member.all() or not member.any():
-        raise ValueError("shokri needs references with members and non-members to learn the difference")
-    train, test = _features(references, model, sample), _features(target, 0, np.arange(len(target.labels)))
+        raise ValueError(
+            "shokri needs references with members and non-members to learn the difference"
+        )
+    train, test = (
+        _features(references, model, sample),
+        _features(target, 0, np.arange(len(target.labels))),
+    )
     classes = np.unique(target.labels)
     fewest = min((member[labels == y] == kind).sum() for y in classes for kind in (False, True))
     if not per_class or fewest < (200 if per_class == "auto" else 2):
-        train, test = (np.hstack([x, y[:, None] == classes]) for x, y in ((train, labels), (test, target.labels)))
+        train, test = (
+            np.hstack([x, y[:, None] == classes])
+            for x, y in ((train, labels), (test, target.labels))
+        )
         return _log_odds(train, member, test, classifier, seed)
     score = np.empty(len(test))
     for y in classes:
@@ -124,19 +154,29 @@ def _rows(signals, max_rows, seed) -> tuple[np.ndarray, np.ndarray]:
 def _features(signals, model, sample) -> np.ndarray:
     log_probabilities = np.maximum(signals.top_log_p[model, sample], FLOOR).astype(np.float64)
     phi = over_queries(signals.margin, "plain")[model, sample].clip(FLOOR, -FLOOR)
-    return np.column_stack([log_probabilities, phi, over_queries(signals.correct, "plain")[model, sample]])
+    return np.column_stack(
+        [log_probabilities, phi, over_queries(signals.correct, "plain")[model, sample]]
+    )
 
 
 def _log_odds(train, member, test, classifier, seed) -> np.ndarray:
-    from sklearn.linear_model import LogisticRegression  # imported here: a second of start-up that only this attack needs
+    from sklearn.linear_model import (
+        LogisticRegression,
+    )  # imported here: a second of start-up that only this attack needs
     from sklearn.neural_network import MLPClassifier
 
     centre, spread = train.mean(0), train.std(0)
     spread[spread == 0] = 1
     train, test = (train - centre) / spread, (test - centre) / spread
     if classifier == "logistic":
-        model = LogisticRegression(class_weight="balanced", solver="newton-cholesky").fit(train, member)
+        model = LogisticRegression(class_weight="balanced", solver="newton-cholesky").fit(
+            train, member
+        )
         return model.decision_function(test) * (1 if model.classes_[1] else -1)
-    model = MLPClassifier((64,), random_state=seed, max_iter=50, early_stopping=True).fit(train, member)
+    model = MLPClassifier((64,), random_state=seed, max_iter=50, early_stopping=True).fit(
+        train, member
+    )
     p = model.predict_proba(test)[:, list(model.classes_).index(True)].clip(1e-12, 1 - 1e-12)
-    return np.log(p / (1 - p)) - np.log(member.sum() / (~member).sum())  # balanced as the logistic one
+    return np.log(p / (1 - p)) - np.log(
+        member.sum() / (~member).sum()
+    )  # balanced as the logistic one

@@ -106,17 +106,28 @@ def lira(
     side = sides("lira", target, references, ("out",) if offline else ("in", "out"), missing)
     if combination("lira", target.draws, combine) in ("joint", "mean_sd"):
         if offline:
-            raise ValueError("lira: the joint forms compare both worlds; use offline=False, or combine='llr'")
+            raise ValueError(
+                "lira: the joint forms compare both worlds; use offline=False, or combine='llr'"
+            )
         return _joint(target, references, side, rho, combine)
-    fewest = int((side.n_out if offline else np.minimum(side.n_in, side.n_out))[side.audited].min(initial=len(side.mask)))
+    fewest = int(
+        (side.n_out if offline else np.minimum(side.n_in, side.n_out))[side.audited].min(
+            initial=len(side.mask)
+        )
+    )
     if variance == "auto":
         variance = "per_sample" if fewest >= 32 else "shrunk"
     if fewest < 4:
-        warnings.warn(f"lira has {fewest} references on a side: rmia and nig are steadier below 4", stacklevel=2)
+        warnings.warn(
+            f"lira has {fewest} references on a side: rmia and nig are steadier below 4",
+            stacklevel=2,
+        )
     pairs = per_query(target, references, "lira", combine)
     score = np.zeros(side.usable.shape)
     for phi_t, phi in pairs:
-        (m_in, m_out), (v_in, v_out) = _gaussians(phi, side, offline, share_variance, variance, ddof, nu0, centre)
+        (m_in, m_out), (v_in, v_out) = _gaussians(
+            phi, side, offline, share_variance, variance, ddof, nu0, centre
+        )
         z = (phi_t - m_out) / np.sqrt(v_out)
         if not offline:
             score += (z**2 - (phi_t - m_in) ** 2 / v_in + np.log(v_out / v_in)) / 2
@@ -128,7 +139,14 @@ def lira(
 
 
 def lira_fit(
-    target: Signals, references: Signals, *, variance="shrunk", combine="margin", share_variance=False, ddof=1, nu0=6.0
+    target: Signals,
+    references: Signals,
+    *,
+    variance="shrunk",
+    combine="margin",
+    share_variance=False,
+    ddof=1,
+    nu0=6.0,
 ) -> tuple[np.ndarray, Fit]:
     """(the target's margins (N,), the Gaussians that `lira` compares at them); options as there, one margin for all queries.
 
@@ -142,7 +160,9 @@ def lira_fit(
     return own(target, "lira", combine), _fit(side, means, variances, (np.inf, np.inf))
 
 
-def nig_fit(target: Signals, references: Signals, *, combine="margin", **options) -> tuple[np.ndarray, Fit]:
+def nig_fit(
+    target: Signals, references: Signals, *, combine="margin", **options
+) -> tuple[np.ndarray, Fit]:
     """(the target's margins (N,), the Student t predictives that `nig` compares at them); share_variance, kappa0, a0 as there.
 
     log_ratio of the margins is the score of nig(..., combine, allow_unequal=True); NaN where a side is missing.
@@ -156,7 +176,12 @@ def nig_fit(target: Signals, references: Signals, *, combine="margin", **options
 def _fit(side: Sides, centre, variance, freedom) -> Fit:
     n = np.stack([side.n_in, side.n_out])
     shape = np.where(n > 0, 1.0, np.nan)
-    return Fit(np.stack(list(centre)) * shape, np.sqrt(np.stack(list(variance))) * shape, _rows(freedom, n), n)
+    return Fit(
+        np.stack(list(centre)) * shape,
+        np.sqrt(np.stack(list(variance))) * shape,
+        _rows(freedom, n),
+        n,
+    )
 
 
 def _rows(pair, like) -> np.ndarray:
@@ -176,7 +201,9 @@ def _variances(world_in, world_out, audited, offline, share, variance, ddof, nu0
     """(v_in, v_out) of every sample; v_in is None offline."""
     kind = {"audited": audited, "variance": variance, "ddof": ddof, "nu0": nu0}
     if share and not offline:
-        both = _variance("IN or OUT", world_in.n + world_out.n, world_in.ss + world_out.ss, 2, **kind)
+        both = _variance(
+            "IN or OUT", world_in.n + world_out.n, world_in.ss + world_out.ss, 2, **kind
+        )
         return both, both
     v_out = _variance("OUT", world_out.n, world_out.ss, 1, **kind)
     return None if offline else _variance("IN", world_in.n, world_in.ss, 1, **kind), v_out
@@ -197,7 +224,9 @@ def _variance(world, n, ss, means, *, audited, variance, ddof, nu0) -> np.ndarra
     else:
         out = np.where(free > 0, ss / np.maximum(divisor, 1), overall)
         if not free[audited].all():
-            warnings.warn("lira: samples with one reference on a side take the global variance", stacklevel=3)
+            warnings.warn(
+                "lira: samples with one reference on a side take the global variance", stacklevel=3
+            )
     return np.maximum(out, 1e-12 + 1e-12 * overall)
 
 
@@ -207,7 +236,9 @@ def _joint(target, references, side, rho, combine) -> np.ndarray:
     if combine == "mean_sd":
         for cubes in ((target.margin,), (margin[:, part] for part in blocks(*margin.shape))):
             if not any(np.ptp(cube, axis=1).any() for cube in cubes):
-                raise ValueError("combine='mean_sd' needs several differing queries of a stochastic model; these do not differ")
+                raise ValueError(
+                    "combine='mean_sd' needs several differing queries of a stochastic model; these do not differ"
+                )
         observed, margin = _mean_and_log_sd(target.margin)[0], margin.then(_mean_and_log_sd)
     dims, (models, samples) = len(observed), margin.shape
     free = np.array([n[side.audited].sum() - side.audited.sum() for n in (side.n_in, side.n_out)])
@@ -227,7 +258,9 @@ def _joint(target, references, side, rho, combine) -> np.ndarray:
     pooled = cross / free.sum()
     spread = np.diag(pooled)
     pooled = (1 - rho) * pooled + np.diag(rho * spread + 1e-12 * (1 + spread))
-    score = np.einsum("dn,dn->n", np.linalg.solve(pooled, m_in - m_out), observed - (m_in + m_out) / 2)
+    score = np.einsum(
+        "dn,dn->n", np.linalg.solve(pooled, m_in - m_out), observed - (m_in + m_out) / 2
+    )
     return np.where(side.usable, score, np.nan)
 
 
@@ -278,12 +311,16 @@ def nig(
         if offline:
             score += _nig_offline(phi_t, worlds[1], side.audited, a0, predictive)
         else:
-            score += _nig_online(phi_t, *worlds, side.audited, share_variance, predictive, kappa0, a0)
+            score += _nig_online(
+                phi_t, *worlds, side.audited, share_variance, predictive, kappa0, a0
+            )
     return np.where(side.usable, score / len(pairs), np.nan)
 
 
 def _nig_online(phi_t, world_in, world_out, audited, share, predictive, kappa0, a0) -> np.ndarray:
-    (centre, m_out), (a_in, a_out), (c_in, c_out) = _nig_predictives(world_in, world_out, audited, share, kappa0, a0)
+    (centre, m_out), (a_in, a_out), (c_in, c_out) = _nig_predictives(
+        world_in, world_out, audited, share, kappa0, a0
+    )
     log_in = _log_predictive(phi_t - centre, a_in, c_in, predictive)
     log_out = _log_predictive(phi_t - m_out, a_out, c_out, predictive)
     if not share and predictive == "t":  # otherwise these terms are equal and cancel
@@ -292,7 +329,9 @@ def _nig_online(phi_t, world_in, world_out, audited, share, predictive, kappa0, 
     return log_in - log_out
 
 
-def _nig_predictives(world_in, world_out, audited, share_variance=True, kappa0=1.0, a0=None) -> tuple[tuple, tuple, tuple]:
+def _nig_predictives(
+    world_in, world_out, audited, share_variance=True, kappa0=1.0, a0=None
+) -> tuple[tuple, tuple, tuple]:
     """((m_in, m_out), (a_in, a_out), (c_in, c_out)): Student's t with 2a degrees of freedom, centre m, scale^2 c."""
     share = share_variance
     n_in, n_out = (np.maximum(world.n, 1) for world in (world_in, world_out))
@@ -300,7 +339,10 @@ def _nig_predictives(world_in, world_out, audited, share_variance=True, kappa0=1
     gap = world_in.mean - world_out.mean
     ratio = 1.0
     if share == "ratio" and free_in[audited].any() and free_out[audited].any():
-        scales = [w.ss[audited].sum() / free[audited].sum() for w, free in ((world_in, free_in), (world_out, free_out))]
+        scales = [
+            w.ss[audited].sum() / free[audited].sum()
+            for w, free in ((world_in, free_in), (world_out, free_out))
+        ]
         ratio = scales[0] / scales[1] if min(scales) > 0 else 1.0
     ss_in = world_in.ss / ratio
     a0, b0 = _prior(free_in + free_out, ss_in + world_out.ss, audited, a0, between=gap[audited])
@@ -340,19 +382,28 @@ def _prior(free, ss, audited, a0, between=None) -> tuple[float, float]:
     """Inverse-gamma (a0, b0) of the variances, from E and var of log SS: var = trigamma(a0) + trigamma(d/2)."""
     used = audited & (free > 0)
     if not used.any():
-        warnings.warn("nig has one pair only: its variance is the spread between samples, a rough guess", stacklevel=4)
+        warnings.warn(
+            "nig has one pair only: its variance is the spread between samples, a rough guess",
+            stacklevel=4,
+        )
         a0 = a0 or 3.0
-        return a0, (a0 - 1 if a0 > 1 else a0) * max(between.var() / 2, 1e-6)  # prior mean b0 / (a0 - 1)
+        return a0, (a0 - 1 if a0 > 1 else a0) * max(
+            between.var() / 2, 1e-6
+        )  # prior mean b0 / (a0 - 1)
     half = free[used] / 2
     variance = ss[used] / free[used]
-    log_variance = np.log(np.maximum(variance, 1e-12 + 1e-12 * variance.mean())) - digamma(half) + np.log(half)
+    log_variance = (
+        np.log(np.maximum(variance, 1e-12 + 1e-12 * variance.mean())) - digamma(half) + np.log(half)
+    )
     if a0 is None:
         excess = log_variance.var() - polygamma(1, half).mean()
         a0 = PRIOR_CAP
         if excess > polygamma(1, PRIOR_CAP):
             from scipy.optimize import brentq
 
-            a0 = np.exp(brentq(lambda x: np.log(polygamma(1, np.exp(x)) / excess), -30, np.log(PRIOR_CAP)))
+            a0 = np.exp(
+                brentq(lambda x: np.log(polygamma(1, np.exp(x)) / excess), -30, np.log(PRIOR_CAP))
+            )
     return a0, np.exp(log_variance.mean() + digamma(a0))
 
 

@@ -11,7 +11,9 @@ from scipy.special import ndtri
 from mia_nb.checks import checked
 from mia_nb.types import Signals
 
-BLOCK = 1 << 15  # float64 per temporary (256 kB): the handful that a kernel holds stays in one core's cache
+BLOCK = (
+    1 << 15
+)  # float64 per temporary (256 kB): the handful that a kernel holds stays in one core's cache
 COMBINE = ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last")
 
 
@@ -56,7 +58,9 @@ def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.nd
     np.negative(shared, out=shared)
     np.exp(shared, out=shared)
     shared += 1
-    np.divide(weight, shared, out=shared)  # p = exp(min(phi, 0)) / (1 + exp(-|phi|)), and 1 - p likewise
+    np.divide(
+        weight, shared, out=shared
+    )  # p = exp(min(phi, 0)) / (1 + exp(-|phi|)), and 1 - p likewise
     logs = []
     for power in (np.minimum(phi, 0), -np.maximum(phi, 0)):
         top = np.where(weight > 0, power, -np.inf).max(0)
@@ -74,7 +78,10 @@ def median(phi: np.ndarray | Columns, mask: np.ndarray | Columns) -> np.ndarray:
         keep = mask[:, part]
         count = keep.sum(0)
         ordered = np.sort(np.where(keep, phi[:, part], np.inf), axis=0)
-        low, high = (np.take_along_axis(ordered, (np.maximum(c, 0) // 2)[None], 0)[0] for c in (count - 1, count))
+        low, high = (
+            np.take_along_axis(ordered, (np.maximum(c, 0) // 2)[None], 0)[0]
+            for c in (count - 1, count)
+        )
         out[part] = np.where(count > 0, (low + high) / 2, np.nan)
     return out
 
@@ -132,6 +139,8 @@ def align(signals: Signals, *, how: str = "affine") -> Signals:
             continue
         low, middle, high = np.quantile(scale, (0.25, 0.5, 0.75))
         if not high > low:
-            raise ValueError(f"model {m} has margins of interquartile range 0: it answers the same everywhere, leave it out")
+            raise ValueError(
+                f"model {m} has margins of interquartile range 0: it answers the same everywhere, leave it out"
+            )
         margin[m] = (phi - middle) / (high - low)
     return replace(signals, margin=margin, info=signals.info | {"align": how})

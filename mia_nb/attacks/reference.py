@@ -31,7 +31,13 @@ def _mean(phi: Columns, mask: Columns) -> np.ndarray:
 
 @checked
 def attack_r(
-    target: Signals, references: Signals | None = None, *, form="shift", refs=None, combine=None, missing="raise"
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    form="shift",
+    refs=None,
+    combine=None,
+    missing="raise",
 ) -> np.ndarray:
     """Reference attack, how the target's margin compares with the references' margins phi_k of the same sample, k in S.
 
@@ -48,11 +54,15 @@ def attack_r(
     phi_t, phi = own(target, "attack_r", combine), theirs(references, "attack_r", combine)
     among, score = _among(side, refs), np.empty(side.usable.shape)
     if form == "lattice":
-        return _mean(Columns(phi.shape, lambda part: (phi_t[part] >= phi[:, part]).astype(np.float64)), among)
+        return _mean(
+            Columns(phi.shape, lambda part: (phi_t[part] >= phi[:, part]).astype(np.float64)), among
+        )
     if form == "interp":
         for part in blocks(*phi.shape):
             keep = among[:, part]
-            score[part] = _interpolated(-log_p(phi_t[part]), np.where(keep, -log_p(phi[:, part]), np.inf), keep.sum(0))
+            score[part] = _interpolated(
+                -log_p(phi_t[part]), np.where(keep, -log_p(phi[:, part]), np.inf), keep.sum(0)
+            )
         return 1 - score
     centre = _mean(phi, among)
     if form == "shift":
@@ -63,7 +73,9 @@ def attack_r(
         squares += ((phi[:, part] - centre[part])[keep] ** 2).sum()
         free += (keep.sum(0) - 1).clip(0).sum()
     if not free:
-        raise ValueError('attack_r(form="gaussian") needs two references of some sample to measure a spread; use form="shift"')
+        raise ValueError(
+            'attack_r(form="gaussian") needs two references of some sample to measure a spread; use form="shift"'
+        )
     return (phi_t - centre) / np.sqrt(squares / free)
 
 
@@ -71,7 +83,13 @@ def _interpolated(loss_t, losses, count) -> np.ndarray:
     """Position of each loss among {0, sorted losses, MAX_LOSS} in units of 1 / (count + 1); unused losses are inf."""
     loss_t = np.minimum(loss_t, MAX_LOSS)
     knots = np.sort(
-        np.vstack([np.zeros_like(loss_t), np.where(np.isinf(losses), np.inf, np.minimum(losses, MAX_LOSS))]), axis=0
+        np.vstack(
+            [
+                np.zeros_like(loss_t),
+                np.where(np.isinf(losses), np.inf, np.minimum(losses, MAX_LOSS)),
+            ]
+        ),
+        axis=0,
     )
     knots = np.vstack([np.where(np.isinf(knots), MAX_LOSS, knots), np.full_like(loss_t, MAX_LOSS)])
     below = np.minimum((knots[1:] <= loss_t).sum(0), count)
@@ -103,10 +121,14 @@ def watson(
     side = sides("watson", target, references, ("out",) if refs == "out" else (), missing)
     phi_t, phi = own(target, "watson", combine), theirs(references, "watson", combine)
     read = {"loss": log_p, "margin": np.asarray, "confidence": lambda x: np.exp(log_p(x))}[signal]
-    score = read(phi_t) - (_mean if centre == "mean" else median)(phi.then(read), _among(side, refs))
+    score = read(phi_t) - (_mean if centre == "mean" else median)(
+        phi.then(read), _among(side, refs)
+    )
     ranked = score[side.audited][np.argsort(phi_t[side.audited])]
     if len(ranked) > 2 and (np.diff(ranked) > 0).all():
-        warnings.warn("watson ranks exactly as the loss attack: calibration had no effect", stacklevel=2)
+        warnings.warn(
+            "watson ranks exactly as the loss attack: calibration had no effect", stacklevel=2
+        )
     return score
 
 
@@ -139,7 +161,9 @@ def rmia(
     """
     one_of("form", form, ("ratio", "count", "vote"))
     if not (0 <= a <= 1 and 0 <= trim < 0.5 and gamma > 0):
-        raise ValueError(f"rmia: a={a} must lie in [0, 1], trim={trim} in [0, 0.5), and gamma={gamma} must be positive")
+        raise ValueError(
+            f"rmia: a={a} must lie in [0, 1], trim={trim} in [0, 0.5), and gamma={gamma} must be positive"
+        )
     need = ("in", "out") if not offline else () if from_in else ("out",)
     side = sides("rmia", target, references, need, missing)
     if from_in and not a > 0:
@@ -150,8 +174,11 @@ def rmia(
         )
     u = np.array(
         [
-            log_p(phi_t) - log_p(_average_margin(phi, side, offline=offline, a=a, trim=trim, from_in=from_in))
-            for phi_t, phi in per_query(target, references, "rmia", "llr" if form == "vote" else combine)
+            log_p(phi_t)
+            - log_p(_average_margin(phi, side, offline=offline, a=a, trim=trim, from_in=from_in))
+            for phi_t, phi in per_query(
+                target, references, "rmia", "llr" if form == "vote" else combine
+            )
         ]
     )
     u[:, ~side.usable & ~target.population] = np.nan
@@ -161,7 +188,9 @@ def rmia(
         return _majority(u, target.population, np.log(gamma), strict)
     u = u.mean(0)
     among = np.sort(u[target.population])
-    count = np.searchsorted(among, u - np.log(gamma), side="left" if strict else "right") / len(among)
+    count = np.searchsorted(among, u - np.log(gamma), side="left" if strict else "right") / len(
+        among
+    )
     return np.where(np.isnan(u), np.nan, count)
 
 
@@ -173,7 +202,9 @@ def _average_margin(phi, side, *, offline, a, trim, from_in) -> np.ndarray:
     weight_in = np.where(inverted, 1 / n_in, np.where(by_out, 0 / n_out, 0.5 / n_in))
     weight_out = np.where(inverted, 0, np.where(by_out, 1 / n_out, 0.5 / n_out))
     mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out, trim)
-    with np.errstate(divide="ignore"):  # log 0 = -inf is meant: a = 1 adds nothing, and p_out may be clipped at 0
+    with np.errstate(
+        divide="ignore"
+    ):  # log 0 = -inf is meant: a = 1 adds nothing, and p_out may be clipped at 0
         if inverted.any():
             mean_q = np.where(inverted, np.minimum(mean_q - np.log(a or 1), 0), mean_q)
             mean_p = np.where(inverted, np.log(-np.expm1(mean_q)), mean_p)
@@ -201,14 +232,22 @@ def _majority(u, population, log_gamma, strict) -> np.ndarray:
     """Share of population samples z that more than half of the queries put below x: (Q, N) -> (N,)."""
     score, beats = np.empty(u.shape[1]), np.greater if strict else np.greater_equal
     for part in blocks(int(population.sum()), u.shape[1]):
-        votes = sum(beats(u_q[part, None] - u_q[population], log_gamma).astype(np.int32) for u_q in u)
+        votes = sum(
+            beats(u_q[part, None] - u_q[population], log_gamma).astype(np.int32) for u_q in u
+        )
         score[part] = (2 * votes > len(u)).mean(1)
     return np.where(np.isnan(u[0]), np.nan, score)
 
 
 @checked
 def base(
-    target: Signals, references: Signals | None = None, *, offline=False, alpha=1.0, combine=None, missing="raise"
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    offline=False,
+    alpha=1.0,
+    combine=None,
+    missing="raise",
 ) -> np.ndarray:
     """Confidence over the models' average confidence: s = log p_t - log mean_{IN + OUT} p, or log p_t - alpha log mean_OUT p.
 
@@ -218,7 +257,11 @@ def base(
     """
     side = sides("base", target, references, ("out",) if offline else (), missing)
     models = len(side.mask)
-    weight_out = 1 / np.where(side.n_out, side.n_out, np.nan) if offline else np.full(side.n_out.shape, 1 / models)
+    weight_out = (
+        1 / np.where(side.n_out, side.n_out, np.nan)
+        if offline
+        else np.full(side.n_out.shape, 1 / models)
+    )
     weight_in = 0 * weight_out if offline else weight_out
     score = np.zeros(side.n_out.shape)
     pairs = per_query(target, references, "base", combine)

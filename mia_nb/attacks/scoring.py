@@ -16,7 +16,15 @@ from mia_nb.attacks.registry import ATTACKS, Attack
 from mia_nb.checks import checked, instance, row_numbers
 from mia_nb.types import Scores, Signals
 
-PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")  # with the queries, how one asks
+PLAN = (
+    "input_dropout",
+    "augment",
+    "mask_scope",
+    "per_step",
+    "seed",
+    "noise",
+    "temperature",
+)  # with the queries, how one asks
 UNSAID = {"mask_scope": "query", "per_step": False}  # what signals mean that do not say
 
 
@@ -42,7 +50,10 @@ def score(
     Raises ValueError for an unknown attack, hidden membership, references that saw no or every audited sample, and target and
     references that differ in samples or labels (only shokri and song_mittal learn from other samples).
     """
-    instance("target", target, Signals), references is None or instance("references", references, Signals)
+    (
+        instance("target", target, Signals),
+        references is None or instance("references", references, Signals),
+    )
     name, function = find(attack)
     pool = target if references is None else references
     audited = ~target.population
@@ -52,7 +63,10 @@ def score(
     plain = getattr(function, "func", function)
     tolerated = {
         option: value
-        for option, value in (("missing", "nan"), ("allow_unequal", True))  # a design that leaves gaps is stamped, not refused
+        for option, value in (
+            ("missing", "nan"),
+            ("allow_unequal", True),
+        )  # a design that leaves gaps is stamped, not refused
         if option in inspect.signature(plain).parameters and option not in options
     }
     value = np.empty((len(targets), audited.sum()))
@@ -62,7 +76,11 @@ def score(
             chosen = pool.select(models=others) if len(others) else None
             row[:] = function(target.select(models=[t]).hide(), chosen, **tolerated)[audited]
     designs = _designs(pool, kept)
-    flags = _design_flags(pool, designs, keep_mate) + _scale_flags(target, pool) + _plan_flags(target, pool)
+    flags = (
+        _design_flags(pool, designs, keep_mate)
+        + _scale_flags(target, pool)
+        + _plan_flags(target, pool)
+    )
     flags += [words for words in _told(raised) if words not in flags]
     if unscored := np.isnan(value).mean() if value.size else 0:
         flags.append(f"{unscored:.2%} of the samples unscored: no reference on one side")
@@ -129,11 +147,19 @@ def _reference_rows(function, target, pool, targets, keep_mate) -> list[np.ndarr
         told, kept = audited & ~(target.member.all(0) & pool.member.all(0)), []
         theirs = _masks(pool.member, told)
         for mask, side in _masks(target.member[targets], told):
-            strangers = [m for m, (other, its) in enumerate(theirs) if other != mask or (keep_mate and its != side)]
+            strangers = [
+                m
+                for m, (other, its) in enumerate(theirs)
+                if other != mask or (keep_mate and its != side)
+            ]
             kept.append(np.array(strangers, int))
-    blind = [m for m, row in enumerate(pool.member) if (seen := row[audited]).all() or not seen.any()]
+    blind = [
+        m for m, row in enumerate(pool.member) if (seen := row[audited]).all() or not seen.any()
+    ]
     if any(np.isin(blind, rows).any() for rows in kept):
-        raise ValueError(f"reference models {blind} saw none or all of the audited samples: they tell nothing, leave them out")
+        raise ValueError(
+            f"reference models {blind} saw none or all of the audited samples: they tell nothing, leave them out"
+        )
     return kept
 
 
@@ -162,7 +188,9 @@ def _designs(pool: Signals, kept: list[np.ndarray]) -> list[tuple[int, bool]]:
     audited, found = ~pool.population, []
     everyone = np.add.reduce(pool.member, axis=0, dtype=np.int64)
     for rows in kept:
-        n_in = (everyone - pool.member[np.setdiff1d(np.arange(pool.shape[0]), rows)].sum(0))[audited]
+        n_in = (everyone - pool.member[np.setdiff1d(np.arange(pool.shape[0]), rows)].sum(0))[
+            audited
+        ]
         k = int(np.median(np.minimum(n_in, len(rows) - n_in))) if len(rows) else 0
         found.append((k, bool(np.ptp(n_in))))
     return found
@@ -173,15 +201,23 @@ def _design_flags(pool, designs, keep_mate) -> list[str]:
         return ["mate kept: the design leaks membership"]
     if np.ptp(np.add.reduce(pool.member, axis=0, dtype=np.int64)[~pool.population]):
         return []  # Bernoulli, or other samples: counts vary, but not with one target's membership
-    return ["balanced design without pairs: reference counts leak membership"] if any(uneven for _, uneven in designs) else []
+    return (
+        ["balanced design without pairs: reference counts leak membership"]
+        if any(uneven for _, uneven in designs)
+        else []
+    )
 
 
 def _told(raised: list[warnings.WarningMessage]) -> list[str]:
     """What the attack warned of, each once; other libraries' warnings are passed on."""
     for warning in raised:
         if warning.category is not UserWarning:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return list(dict.fromkeys(str(warning.message) for warning in raised if warning.category is UserWarning))
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    return list(
+        dict.fromkeys(str(warning.message) for warning in raised if warning.category is UserWarning)
+    )
 
 
 def _scale_flags(target, pool) -> list[str]:
@@ -194,13 +230,17 @@ def _scale_flags(target, pool) -> list[str]:
 
 def _plan_flags(target, pool) -> list[str]:
     """References show how models answer the target's questions only where they were asked the same ones."""
-    flags = ["answers after every time step: a stronger attacker"] if target.draws == "steps" else []
+    flags = (
+        ["answers after every time step: a stronger attacker"] if target.draws == "steps" else []
+    )
     plans = [UNSAID | signals.info | {"queries": signals.shape[1]} for signals in (target, pool)]
     for name in ("queries", *PLAN):
         ours, theirs = (plan.get(name) for plan in plans)
         said = all(name in plan for plan in plans)
         if said and (ours or None) != (theirs or None):  # None, False and 0 all say no
-            flags.append(f"targets asked with {name} {ours}, references with {theirs}: not one plan")
+            flags.append(
+                f"targets asked with {name} {ours}, references with {theirs}: not one plan"
+            )
     return flags
 
 
@@ -209,7 +249,9 @@ def _by_membership(target, targets, member, audited) -> tuple[np.ndarray, np.nda
     out = np.full((2, len(targets), 2), np.nan)
     for i, t in enumerate(targets):
         one = target.select(models=[t])
-        values = (one.correct[0],) if "align" in target.info else (one.correct[0], -log_p(one.margin[0]))
+        values = (
+            (one.correct[0],) if "align" in target.info else (one.correct[0], -log_p(one.margin[0]))
+        )
         for kind, cube in enumerate(values):
             per_sample = over_queries(cube[None], target.draws)[0, audited]
             for column, side in enumerate((member[i], ~member[i])):
@@ -222,4 +264,6 @@ def _pair_numbers(member: np.ndarray) -> np.ndarray:
     """One number for a mask and its complement, in order of appearance."""
     numbers: dict[bytes, int] = {}
     canonical = member ^ member[:, :1]
-    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in canonical], dtype=int)
+    return np.array(
+        [numbers.setdefault(row.tobytes(), len(numbers)) for row in canonical], dtype=int
+    )

@@ -11,7 +11,14 @@ from mia_nb.types import Signals
 
 
 @checked
-def loss(target: Signals, references: Signals | None = None, *, signal="margin", threshold=None, combine=None) -> np.ndarray:
+def loss(
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    signal="margin",
+    threshold=None,
+    combine=None,
+) -> np.ndarray:
     """Loss threshold: s = phi (signal="margin"), or -loss ("loss"), which ranks the same but ties when it saturates.
 
     threshold: a loss tau that the owner revealed (the paper's is the mean training loss), or "reference_train_mean", the mean
@@ -25,14 +32,23 @@ def loss(target: Signals, references: Signals | None = None, *, signal="margin",
         return phi.astype(np.float64) if signal == "margin" else log_p(phi)
     if threshold == "reference_train_mean":
         margins, mask = theirs(references, "loss", combine), columns(references, "member")
-        total = sum(np.array([log_p(margins[:, at][mask[:, at]]).sum(), mask[:, at].sum()]) for at in blocks(*mask.shape))
+        total = sum(
+            np.array([log_p(margins[:, at][mask[:, at]]).sum(), mask[:, at].sum()])
+            for at in blocks(*mask.shape)
+        )
         threshold = -total[0] / total[1]
     return threshold + log_p(phi)
 
 
 @checked
 def attack_p(
-    target: Signals, references: Signals | None = None, *, form="continuous", strict=True, exclude_self=False, combine=None
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    form="continuous",
+    strict=True,
+    exclude_self=False,
+    combine=None,
 ) -> np.ndarray:
     """Population attack: s = phi ("continuous"), or the share of population samples below it ("population").
 
@@ -74,5 +90,7 @@ def vote(target: Signals, references: Signals | None = None, *, missing="raise")
     odds -= odds[::-1]
     total = np.zeros(right.shape)
     for part in blocks(*side.mask.shape):
-        total[part] = np.where(side.mask[:, part], 0, odds[references.cut("correct", part).sum(1)]).sum(0)
+        total[part] = np.where(
+            side.mask[:, part], 0, odds[references.cut("correct", part).sum(1)]
+        ).sum(0)
     return np.where(side.usable, odds[right] - total / np.maximum(side.n_out, 1), np.nan)

@@ -3,9 +3,25 @@
 from mia_nb.auditing.bounds import epsilon_lower, mu_lower, population_level
 from mia_nb.auditing.canaries import canary_arrays, canary_labels, canary_member, canary_rates
 from mia_nb.auditing.claims import figure4_against_paper, privacy_claims, privacy_comparisons
-from mia_nb.auditing.gate import Limit, Verdict, fewest, is_coins, judge, limits, refuse_unmeasurable
+from mia_nb.auditing.gate import (
+    Limit,
+    Verdict,
+    fewest,
+    is_coins,
+    judge,
+    limits,
+    refuse_unmeasurable,
+)
 from mia_nb.auditing.ladder import LABELS, NOTES, ladder
-from mia_nb.auditing.one_run import Audit, OneRun, apart, audit, check_bernoulli, one_run, one_run_epsilon
+from mia_nb.auditing.one_run import (
+    Audit,
+    OneRun,
+    apart,
+    audit,
+    check_bernoulli,
+    one_run,
+    one_run_epsilon,
+)
 from mia_nb.auditing.outputs import Outputs, read_outputs
 from mia_nb.auditing.result import bundle, design, headline, in_words, provenance, result
 from mia_nb.auditing.shift import ShiftGuard, class_mix, comparable, copies, shift_guard

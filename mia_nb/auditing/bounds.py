@@ -19,7 +19,9 @@ def _ends(tp, positives, fp, negatives, confidence) -> tuple[float, float]:
     """(lower end of the TPR, upper end of the FPR), which hold jointly with the stated confidence (Bonferroni)."""
     for name, hits, trials in (("tp", tp, positives), ("fp", fp, negatives)):
         if not 0 <= whole(name, hits, 0) <= whole("trials", trials, 0) or trials < 1:
-            raise ValueError(f"{name}={hits} of {trials}: wanted 0 <= hits <= trials and at least one trial")
+            raise ValueError(
+                f"{name}={hits} of {trials}: wanted 0 <= hits <= trials and at least one trial"
+            )
     check_level(confidence)
     low, _ = clopper_pearson(tp, positives, confidence=confidence)
     _, high = clopper_pearson(fp, negatives, confidence=confidence)
@@ -32,7 +34,9 @@ def check_level(confidence: float, delta: float = 0.0) -> None:
 
 
 @checked
-def epsilon_lower(*, tp: int, positives: int, fp: int, negatives: int, delta: float, confidence: float = 0.95) -> float:
+def epsilon_lower(
+    *, tp: int, positives: int, fp: int, negatives: int, delta: float, confidence: float = 0.95
+) -> float:
     """Lower bound on epsilon of any (epsilon, delta)-DP mechanism (one record added or removed) that an attack with these
     counts could face: with a = 1 - confidence,
 
@@ -52,7 +56,9 @@ def epsilon_lower(*, tp: int, positives: int, fp: int, negatives: int, delta: fl
 
 
 @checked
-def mu_lower(*, tp: int, positives: int, fp: int, negatives: int, confidence: float = 0.95) -> float:
+def mu_lower(
+    *, tp: int, positives: int, fp: int, negatives: int, confidence: float = 0.95
+) -> float:
     """max(0, Phi^-1(tpr_lo) - Phi^-1(fpr_hi)): lower bound on mu, with the ends of `epsilon_lower` (Dong, Roth and Su 2022).
 
     `accounting.gaussian_epsilon(mu, delta)` turns it into epsilon. Valid only where the mechanism is Gaussian-DP.
@@ -90,15 +96,37 @@ def population_level(
             source, whole = OTHER_TARGETS, [scored(scores, other) for other in others]
             pooled, pooled_member = (np.concatenate(part) for part in zip(*whole, strict=True))
         else:
-            source, half = HALF_OF_SAMPLES, np.random.default_rng([seed, row]).permutation(len(value)) < len(value) // 2
-            (pooled, pooled_member), (value, member) = (value[half], member[half]), (value[~half], member[~half])
+            source, half = (
+                HALF_OF_SAMPLES,
+                np.random.default_rng([seed, row]).permutation(len(value)) < len(value) // 2,
+            )
+            (pooled, pooled_member), (value, member) = (
+                (value[half], member[half]),
+                (value[~half], member[~half]),
+            )
         for x, threshold in zip(fpr, _thresholds(pooled, pooled_member, fpr), strict=True):
             called = value > threshold
             tp, fp = int((called & member).sum()), int((called & ~member).sum())
-            trials = {"tp": tp, "positives": int(member.sum()), "fp": fp, "negatives": int((~member).sum())}
+            trials = {
+                "tp": tp,
+                "positives": int(member.sum()),
+                "fp": fp,
+                "negatives": int((~member).sum()),
+            }
             bound = epsilon_lower(**trials, delta=delta, confidence=1 - alpha)
-            about = {"target": int(target), "fpr": float(x), "threshold": threshold, "source": source, **trials}
-            about |= {"fpr_realised": fp / trials["negatives"], "epsilon": bound, "delta": delta, "alpha": alpha}
+            about = {
+                "target": int(target),
+                "fpr": float(x),
+                "threshold": threshold,
+                "source": source,
+                **trials,
+            }
+            about |= {
+                "fpr_realised": fp / trials["negatives"],
+                "epsilon": bound,
+                "delta": delta,
+                "alpha": alpha,
+            }
             rows.append(about | {"label": POPULATION_LEVEL})
     return pd.DataFrame(rows)
 
@@ -107,6 +135,8 @@ def _thresholds(value, member, fpr) -> list[float]:
     """For each FPR the score above which at most that share of the non-members lie."""
     others = value[~member]
     if not len(others):
-        raise ValueError(f"none of {len(value)} samples that set the threshold is a non-member: score more samples or targets")
+        raise ValueError(
+            f"none of {len(value)} samples that set the threshold is a non-member: score more samples or targets"
+        )
     places = len(others) - 1 - np.floor(fpr * len(others) + 1e-9).astype(int)
     return np.partition(others, places)[places].tolist()

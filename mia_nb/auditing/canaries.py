@@ -20,9 +20,13 @@ def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
     """Labels (N,) in which every sample of `canary` (N,) bool has a wrong one, uniform over the other classes; a copy."""
     labels, canary = reals("labels", labels).astype(np.int64), mask("canary", canary)
     if labels.shape != canary.shape or labels.ndim != 1:
-        raise ValueError(f"labels {labels.shape} and canary {canary.shape}: wanted two equal vectors")
+        raise ValueError(
+            f"labels {labels.shape} and canary {canary.shape}: wanted two equal vectors"
+        )
     if classes < 2 or (labels.size and not 0 <= labels.min() <= labels.max() < classes):
-        raise ValueError(f"classes={classes}: wrong labels need 2 classes or more, and labels from 0 to {classes - 1}")
+        raise ValueError(
+            f"classes={classes}: wrong labels need 2 classes or more, and labels from 0 to {classes - 1}"
+        )
     step = np.random.default_rng([7, seed]).integers(1, classes, int(canary.sum()))
     labels[canary] = (labels[canary] + step) % classes
     return labels
@@ -30,7 +34,14 @@ def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
 
 @checked
 def canary_arrays(
-    x, y, classes: int, *, share: float = 0.02, kind: str = "mislabelled", population=None, seed: int = 0
+    x,
+    y,
+    classes: int,
+    *,
+    share: float = 0.02,
+    kind: str = "mislabelled",
+    population=None,
+    seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(x, y, canary): copies of images (N, C, H, W) and labels (N,) with round(share N) samples turned into canaries.
 
@@ -53,7 +64,9 @@ def canary_arrays(
     x, y = _whole("x", x, 255).astype(np.uint8), _whole("y", y, classes - 1).astype(np.int64)
     able = np.ones(len(y), bool) if population is None else ~np.asarray(population, bool)
     if x.ndim != 4 or y.shape != x.shape[:1] or able.shape != y.shape:
-        raise ValueError(f"x {x.shape}, y {y.shape}: wanted images (N, C, H, W) with a label each (and a population mask (N,))")
+        raise ValueError(
+            f"x {x.shape}, y {y.shape}: wanted images (N, C, H, W) with a label each (and a population mask (N,))"
+        )
     size, rng = round(share * int(able.sum())), np.random.default_rng([8, seed])
     if not 1 <= size <= able.sum() // 2:
         raise ValueError(
@@ -71,8 +84,15 @@ def canary_arrays(
         y[chosen] = rng.integers(classes, size=size)
         return x, y, canary
     if kind == "mislabelled_near_duplicate":
-        moved = np.stack([np.roll(x[o], (dy, dx), (1, 2)) for o, (dy, dx) in zip(others, _moves(rng, size), strict=True)])
-        x[chosen] = np.clip(np.rint(moved + rng.normal(0, JITTER, moved.shape)), 0, 255).astype(np.uint8)
+        moved = np.stack(
+            [
+                np.roll(x[o], (dy, dx), (1, 2))
+                for o, (dy, dx) in zip(others, _moves(rng, size), strict=True)
+            ]
+        )
+        x[chosen] = np.clip(np.rint(moved + rng.normal(0, JITTER, moved.shape)), 0, 255).astype(
+            np.uint8
+        )
         y[chosen] = y[others]
     return x, canary_labels(y, canary, classes, seed=seed), canary
 
@@ -85,7 +105,9 @@ def _whole(name: str, values, last: int) -> np.ndarray:
             f"{name} has dtype {values.dtype}: wanted whole numbers from 0 to {last}; round and convert them first"
         )
     if values.size and not 0 <= values.min() <= values.max() <= last:
-        raise ValueError(f"{name} runs from {values.min()} to {values.max()}: wanted whole numbers from 0 to {last}")
+        raise ValueError(
+            f"{name} runs from {values.min()} to {values.max()}: wanted whole numbers from 0 to {last}"
+        )
     return values
 
 
@@ -95,7 +117,9 @@ def _moves(rng, size: int) -> np.ndarray:
 
 
 @checked
-def canary_member(num_models: int, canary, *, design: str = "bernoulli", population=None, seed: int = 0) -> np.ndarray:
+def canary_member(
+    num_models: int, canary, *, design: str = "bernoulli", population=None, seed: int = 0
+) -> np.ndarray:
     """(M, N) bool: canaries by coins, all other samples in every model, `population` (N,) bool in none.
 
     bernoulli: independent fair coins, row m depends on (seed, m) only: what a one-run audit needs. pairs: row 2k + 1 is the
@@ -105,11 +129,17 @@ def canary_member(num_models: int, canary, *, design: str = "bernoulli", populat
     models, and canaries that are absent or in the population.
     """
     canary = mask("canary", canary)
-    out = np.zeros(canary.shape, bool) if population is None else mask("population", population, canary.shape)
+    out = (
+        np.zeros(canary.shape, bool)
+        if population is None
+        else mask("population", population, canary.shape)
+    )
     if design not in DESIGNS:
         raise ValueError(f"design={design!r} is not one of {', '.join(DESIGNS)}")
     if num_models < 1 or (design == "pairs" and num_models % 2):
-        raise ValueError(f"num_models={num_models}: wanted at least 1, and an even number for pairs; take {num_models + 1}")
+        raise ValueError(
+            f"num_models={num_models}: wanted at least 1, and an even number for pairs; take {num_models + 1}"
+        )
     if canary.ndim != 1 or out.shape != canary.shape or not canary.any() or (canary & out).any():
         raise ValueError(
             f"{canary.sum()} canaries, {(canary & out).sum()} of them in the population: wanted 1 or more, outside it"
@@ -118,7 +148,9 @@ def canary_member(num_models: int, canary, *, design: str = "bernoulli", populat
     size = int(canary.sum())
     for m in range(num_models):
         if design == "bernoulli":
-            member[m, canary] = np.random.default_rng([9, m, seed]).integers(2, size=size, dtype=bool)
+            member[m, canary] = np.random.default_rng([9, m, seed]).integers(
+                2, size=size, dtype=bool
+            )
         elif m % 2:
             member[m, canary] = ~member[m - 1, canary]
         else:
@@ -156,26 +188,56 @@ def canary_rates(
         raise ValueError(f"draws={draws}: wanted at least 1 draw of the bootstrap; 1000 is usual")
     columns = np.ones(scores.value.shape[1], bool) if canary is None else np.asarray(canary, bool)
     if columns.shape != scores.value.shape[1:] or not columns.any():
-        raise ValueError(f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more")
+        raise ValueError(
+            f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more"
+        )
     if share is None:
-        share = np.nan if canary is None else float(scores.member[:, columns].sum() / max(scores.member.sum(), 1))
+        share = (
+            np.nan
+            if canary is None
+            else float(scores.member[:, columns].sum() / max(scores.member.sum(), 1))
+        )
     known, fpr = ~np.isnan(scores.value) & columns, rates(np.atleast_1d(fpr))
     value, member = scores.value[known], scores.member[known]
     unit, which = (
-        np.unique(index, return_inverse=True)[1] for index in (scores.pair[np.nonzero(known)[0]], known.nonzero()[1])
+        np.unique(index, return_inverse=True)[1]
+        for index in (scores.pair[np.nonzero(known)[0]], known.nonzero()[1])
     )
     tp, fp, _ = counts(value, member)
-    drawn = _clustered(value, member, which, unit if len(np.unique(unit)) > 1 else None, fpr, draws, seed)
+    drawn = _clustered(
+        value, member, which, unit if len(np.unique(unit)) > 1 else None, fpr, draws, seed
+    )
     trials, rows = len(np.unique(which[member])), []
     for x, sample in zip(fpr, drawn.T, strict=True):
         at = tpr_at_counts(tp, fp, float(x))
         found = {"exact": clopper_pearson(at.tp, at.n1), "canary": _by_canary(at, trials)}
         found["cluster"] = np.nanquantile(sample, (0.025, 0.975))
         low, high = max(found.values(), key=lambda ends: ends[1] - ends[0])
-        about = {"kind": kind or "unnamed", "fpr": float(x), "tpr": at.tpr, "low": float(low), "high": float(high)}
-        about |= {f"{by}_{end}": float(e) for by, ends in found.items() for end, e in zip(("low", "high"), ends, strict=True)}
-        about |= {"tp": at.tp, "n1": at.n1, "fp": at.fp, "n0": at.n0, "fpr_realised": at.fpr_realised}
-        about |= {"measurable": at.measurable, "canaries": len(np.unique(which)), "targets": len(scores.value), "share": share}
+        about = {
+            "kind": kind or "unnamed",
+            "fpr": float(x),
+            "tpr": at.tpr,
+            "low": float(low),
+            "high": float(high),
+        }
+        about |= {
+            f"{by}_{end}": float(e)
+            for by, ends in found.items()
+            for end, e in zip(("low", "high"), ends, strict=True)
+        }
+        about |= {
+            "tp": at.tp,
+            "n1": at.n1,
+            "fp": at.fp,
+            "n0": at.n0,
+            "fpr_realised": at.fpr_realised,
+        }
+        about |= {
+            "measurable": at.measurable,
+            "canaries": len(np.unique(which)),
+            "targets": len(scores.value),
+            "share": share,
+        }
         rows.append(about | {"flag": _flag(at, share)})
     return pd.DataFrame(rows)
 
@@ -183,12 +245,22 @@ def canary_rates(
 def _by_canary(at, trials: int) -> tuple[float, float]:
     """Clopper-Pearson as if each canary were one trial; the rate's hits among so many rounded outwards."""
     hits = at.tp * trials / at.n1
-    return clopper_pearson(np.floor(hits + 1e-9), trials)[0], clopper_pearson(np.ceil(hits - 1e-9), trials)[1]
+    return clopper_pearson(np.floor(hits + 1e-9), trials)[0], clopper_pearson(
+        np.ceil(hits - 1e-9), trials
+    )[1]
 
 
 def _flag(at, share: float) -> str:
-    flags = [] if at.measurable else [f"{at.n0} non-member trials allow less than {MIN_FALSE_POSITIVES} false positives"]
-    flags += [f"canaries are {share:.1%} of the training set, more than {LARGEST_SHARE:.0%}"] if share > LARGEST_SHARE else []
+    flags = (
+        []
+        if at.measurable
+        else [f"{at.n0} non-member trials allow less than {MIN_FALSE_POSITIVES} false positives"]
+    )
+    flags += (
+        [f"canaries are {share:.1%} of the training set, more than {LARGEST_SHARE:.0%}"]
+        if share > LARGEST_SHARE
+        else []
+    )
     return "; ".join(flags)
 
 
@@ -196,7 +268,9 @@ def _clustered(value, member, which, unit, fpr, draws: int, seed: int) -> np.nda
     """(draws, FPRs) pooled TPRs when canaries, and units of targets if any, are drawn with replacement, trials together."""
     order = np.argsort(-value, kind="stable")
     falling = value[order]
-    ends = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1)  # a difference of infinities is none
+    ends = np.append(
+        np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1
+    )  # a difference of infinities is none
     member, fpr = member[order], np.atleast_1d(fpr)
     clusters = [(index[order], index.max() + 1) for index in (which, unit) if index is not None]
     rng, out = np.random.default_rng([seed, 11]), np.full((draws, len(fpr)), np.nan)
@@ -204,7 +278,11 @@ def _clustered(value, member, which, unit, fpr, draws: int, seed: int) -> np.nda
         weight = 1
         for index, size in clusters:
             weight = weight * np.bincount(rng.integers(size, size=size), minlength=size)[index]
-        tp, fp = (np.concatenate([[0], np.cumsum(weight * side)[ends]]) for side in (member, ~member))
+        tp, fp = (
+            np.concatenate([[0], np.cumsum(weight * side)[ends]]) for side in (member, ~member)
+        )
         if tp[-1] and fp[-1]:
-            row[:] = tp[np.searchsorted(fp, np.floor(fpr * fp[-1] + 1e-9), side="right") - 1] / tp[-1]
+            row[:] = (
+                tp[np.searchsorted(fp, np.floor(fpr * fp[-1] + 1e-9), side="right") - 1] / tp[-1]
+            )
     return out

@@ -10,7 +10,19 @@ import pandas as pd
 
 from mia_nb.accounting import over_epochs, tradeoff
 from mia_nb.checks import checked
-from mia_nb.metrics.contrasts import COLUMNS, SAME, TPR, Claim, Contrast, compare, judge, minus, row_of, strongest, worst_case
+from mia_nb.metrics.contrasts import (
+    COLUMNS,
+    SAME,
+    TPR,
+    Claim,
+    Contrast,
+    compare,
+    judge,
+    minus,
+    row_of,
+    strongest,
+    worst_case,
+)
 from mia_nb.metrics.curve import clopper_pearson, counts
 from mia_nb.metrics.defense_published import DefenseCell, defense_checked, tied_floor
 from mia_nb.metrics.flow_published import NEAR
@@ -31,7 +43,10 @@ COUNTEREXAMPLES = (
 FIGURE4 = {
     "grows": ("epsilon grows with epochs, ever more slowly", "increasing, concave"),
     "uniform": ("GDP is above RDP and PRV, at every epoch", "GDP > RDP > PRV"),
-    "poisson": ("the same order, with GDP for the Poisson batches that RDP and PRV assume", "GDP > RDP > PRV"),
+    "poisson": (
+        "the same order, with GDP for the Poisson batches that RDP and PRV assume",
+        "GDP > RDP > PRV",
+    ),
     "widens": ("the distance of GDP to the others widens with epochs", "widening"),
     "delta": ("as delta increases, so does epsilon", "increasing"),
     "target": ("the target is epsilon 8", "8"),
@@ -47,7 +62,13 @@ def _who(cell: DefenseCell) -> str:
 
 def _settings(cells, **wanted) -> list[DefenseCell]:
     """Distinct settings with these fields, attack left blank, fewest queries first."""
-    return sorted({c._replace(attack="") for c in cells if all(getattr(c, name) == value for name, value in wanted.items())})
+    return sorted(
+        {
+            c._replace(attack="")
+            for c in cells
+            if all(getattr(c, name) == value for name, value in wanted.items())
+        }
+    )
 
 
 def _sdenets(cells, noise: bool = True) -> list[DefenseCell]:
@@ -55,7 +76,9 @@ def _sdenets(cells, noise: bool = True) -> list[DefenseCell]:
     plain = _settings(cells, model="sdenet", defense="", output="")
     if noise:
         return [cell for cell in plain if abs(cell.sigma - SIGMA) < NEAR]
-    return [cell for cell in plain if not cell.sigma] or _settings(cells, model="odenet", defense="", output="")
+    return [cell for cell in plain if not cell.sigma] or _settings(
+        cells, model="odenet", defense="", output=""
+    )
 
 
 def _most_asked(settings: list[DefenseCell]) -> list[DefenseCell]:
@@ -70,7 +93,9 @@ def _d8(cells) -> Iterator[Contrast]:
             if not side_dp:
                 continue
             attacks = worst_case(side_dp, side_sde)
-            yield minus("AUC", f"{_who(dp)} - {_who(sde)}, {attacks}", side_dp, side_sde, above=-SAME)
+            yield minus(
+                "AUC", f"{_who(dp)} - {_who(sde)}, {attacks}", side_dp, side_sde, above=-SAME
+            )
             yield minus(
                 "at most twice",
                 f"{_who(dp)} / {_who(sde)}, {attacks}",
@@ -80,7 +105,13 @@ def _d8(cells) -> Iterator[Contrast]:
                 ratio=True,
                 above=1 / TWICE,
             )
-            yield minus("accuracy", f"{_who(sde)} - {_who(dp)}", side_sde[:1], side_dp[:1], metric="test_accuracy")
+            yield minus(
+                "accuracy",
+                f"{_who(sde)} - {_who(dp)}",
+                side_sde[:1],
+                side_dp[:1],
+                metric="test_accuracy",
+            )
 
 
 def _d10(cells) -> Iterator[Contrast]:
@@ -88,15 +119,21 @@ def _d10(cells) -> Iterator[Contrast]:
     for noise, words in ((True, ""), (False, "without noise, ")):
         settings = _sdenets(cells, noise)
         for cell in (cell for cell in cells if cell._replace(attack="") in settings):
-            yield Contrast(f"{words}{cell.attack}", _who(cell), ((1, (cell,)),), metric=TPR, needed=noise)
+            yield Contrast(
+                f"{words}{cell.attack}", _who(cell), ((1, (cell,)),), metric=TPR, needed=noise
+            )
 
 
 def _d15(cells) -> Iterator[Contrast]:
     for setting in _settings(cells, output="memguard"):
         (side,) = strongest(cells, setting)
-        yield Contrast("leak", f"{_who(setting)}, {worst_case(side)}", ((1, side),), margin=SAME, chance=True)
+        yield Contrast(
+            "leak", f"{_who(setting)}, {worst_case(side)}", ((1, side),), margin=SAME, chance=True
+        )
         for cell in side if len(side) > 1 else ():
-            yield Contrast(cell.attack, _who(setting), ((1, (cell,)),), margin=SAME, chance=True, needed=False)
+            yield Contrast(
+                cell.attack, _who(setting), ((1, (cell,)),), margin=SAME, chance=True, needed=False
+            )
 
 
 CLAIMS = {
@@ -127,7 +164,12 @@ ESTABLISHED = (
 
 @checked
 def privacy_comparisons(
-    cells: dict[DefenseCell, Scores], *, delta: float = 1e-5, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0
+    cells: dict[DefenseCell, Scores],
+    *,
+    delta: float = 1e-5,
+    draws: int = RESAMPLES,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """One row per comparison that D8, D10 and D15 rest on, as far as it was run; columns as in `metrics.snn_comparisons`.
 
@@ -150,8 +192,12 @@ def _deciding(cells: dict) -> dict[DefenseCell, Scores]:
 
 
 def _compared(cells, delta: float, draws: int, level: float, seed: int) -> pd.DataFrame:
-    paired = compare({"D8": CLAIMS["D8"], "D15": CLAIMS["D15"]}, cells, _who, draws=draws, level=level, seed=seed)
-    ties = (paired["claim"] == "D15") & paired["metric"].str.startswith("tpr@")  # said in words: 0 by ties is no difference
+    paired = compare(
+        {"D8": CLAIMS["D8"], "D15": CLAIMS["D15"]}, cells, _who, draws=draws, level=level, seed=seed
+    )
+    ties = (paired["claim"] == "D15") & paired["metric"].str.startswith(
+        "tpr@"
+    )  # said in words: 0 by ties is no difference
     looked = pd.DataFrame(_below(cells, delta, level), columns=COLUMNS).astype({"needed": bool})
     frames = [frame for frame in (paired[~ties], looked) if len(frame)]
     return pd.concat(frames, ignore_index=True) if frames else looked
@@ -176,22 +222,33 @@ def _below(cells, delta: float, level: float) -> list[dict]:
         levels = (level, 1 - (1 - level) / looks)
         for contrast, scores in mine:
             where = _looked_at(scores)
-            rows += [_least_room(contrast._replace(metric=f"tpr@{x:g}"), scores, x, delta, levels) for x in where]
+            rows += [
+                _least_room(contrast._replace(metric=f"tpr@{x:g}"), scores, x, delta, levels)
+                for x in where
+            ]
     return rows
 
 
-def _least_room(contrast: Contrast, scores: Scores, x: float, delta: float, levels: tuple[float, float]) -> dict:
+def _least_room(
+    contrast: Contrast, scores: Scores, x: float, delta: float, levels: tuple[float, float]
+) -> dict:
     """One row: the target with the least room below the curve, and what all of them say."""
     curve = partial(tradeoff, epsilon=CURVE, delta=delta)
-    rooms = np.array([room_below(*scored(scores, row), x, curve, levels) for row in range(len(scores.value))])
+    rooms = np.array(
+        [room_below(*scored(scores, row), x, curve, levels) for row in range(len(scores.value))]
+    )
     row, least = int(rooms[:, 0].argmin()), f"{contrast.compared}, {contrast.terms[0][1][0].attack}"
     if len(rooms) > 1:
         least += f", least of {len(rooms)} targets ({scores.targets[row]})"
     value, low, high, sure_low, sure_high = rooms[row]
-    record = row_of("D10", contrast._replace(compared=least), value, (low, high), (sure_low, sure_high))
+    record = row_of(
+        "D10", contrast._replace(compared=least), value, (low, high), (sure_low, sure_high)
+    )
     alone = len(np.unique(scores.pair)) < 2
     above, below = (rooms[:, 4] < 0).any(), (rooms[:, 1] > 0).all()
-    return record | {"outcome": "open" if alone else "against" if above else "for" if below else "open"}
+    return record | {
+        "outcome": "open" if alone else "against" if above else "for" if below else "open"
+    }
 
 
 def room_below(score, member, x: float, curve: Callable, levels) -> list[float]:
@@ -200,7 +257,9 @@ def room_below(score, member, x: float, curve: Callable, levels) -> list[float]:
     curve(fpr) -> the largest TPR. Ends as in `privacy_comparisons`: above the curve is what has a high end below 0.
     """
     tp, fp, _ = counts(score, member)
-    last = np.searchsorted(fp, np.floor(x * fp[-1] + 1e-9), side="right") - 1  # where non-members alone put the threshold
+    last = (
+        np.searchsorted(fp, np.floor(x * fp[-1] + 1e-9), side="right") - 1
+    )  # where non-members alone put the threshold
     room = [float(curve(fp[last] / fp[-1])) - tp[last] / tp[-1]]
     for level in levels:
         fpr, tpr = (clopper_pearson(hits[last], hits[-1], confidence=level) for hits in (fp, tp))
@@ -231,8 +290,14 @@ def privacy_claims(
     cells = _deciding(cells)
     ladders = {"this network": ladders} if isinstance(ladders, pd.DataFrame) else ladders or {}
     for name, ladder in ladders.items():
-        if lacks := [column for column in ("row", "shown", "epsilon", "delta", "method", "verdict") if column not in ladder]:
-            raise ValueError(f"the ladder of {name} lacks {', '.join(lacks)}: pass auditing.ladder(...)")
+        if lacks := [
+            column
+            for column in ("row", "shown", "epsilon", "delta", "method", "verdict")
+            if column not in ladder
+        ]:
+            raise ValueError(
+                f"the ladder of {name} lacks {', '.join(lacks)}: pass auditing.ladder(...)"
+            )
     table = _compared(cells, delta, draws, level, seed)
     extra = partial(_remarks, cells=cells, ladders=ladders, delta=delta, level=level)
     found = judge(CLAIMS, cells, table, _who, extra=extra, qualify=partial(_qualified, cells=cells))
@@ -264,7 +329,11 @@ def _remarks(found: pd.DataFrame, cells, ladders, delta: float, level: float) ->
         asked = [cells[contrast.terms[0][1][0]] for contrast in _d10(cells) if contrast.needed]
         looks = sum(len(_looked_at(scores)) * len(scores.value) for scores in asked)
         yield f"curve minus TPR at delta {delta:g}, one target at a time (Clopper-Pearson)"
-        word = "counts" if (found.loc[found["needed"], "outcome"] == "against").any() else "would count"
+        word = (
+            "counts"
+            if (found.loc[found["needed"], "outcome"] == "against").any()
+            else "would count"
+        )
         yield f"a curve {word} as exceeded only at {100 * level:g} % over {looks} looks together"
         if rates[0] > FPR[0]:
             yield f"FPR below {rates[0]:g} not measurable, as an FPR of {FPR[0]:g} needs 10,000 non-members"
@@ -298,7 +367,9 @@ def _qualified(verdict: str, found: pd.DataFrame, unequal: bool, cells) -> str:
     if claim == "D15" and _below_chance(found):
         return "not resolved (design check failed)"
     if claim == "D10" and verdict == "holds":
-        least = min(float(metric.removeprefix("tpr@")) for metric in found.loc[found["needed"], "metric"])
+        least = min(
+            float(metric.removeprefix("tpr@")) for metric in found.loc[found["needed"], "metric"]
+        )
         return verdict if least <= FPR[0] else f"holds (at FPR {least:g} and above)"
     return verdict
 
@@ -306,22 +377,34 @@ def _qualified(verdict: str, found: pd.DataFrame, unequal: bool, cells) -> str:
 def _established(ladders: dict[str, pd.DataFrame]) -> dict:
     """The row of D14: what is proved, what is claimed, and whether an audit exceeds it."""
     evidence, refuted = [], False
-    claimed = {name: one for name, one in ladders.items() if np.isfinite(_row_of(one, 1)["epsilon"])}
+    claimed = {
+        name: one for name, one in ladders.items() if np.isfinite(_row_of(one, 1)["epsilon"])
+    }
     of_interest = {name: one for name, one in claimed.items() if not _by_dp_sgd(one)}
     for name, ladder in of_interest.items():
         nominal, proved, audited = (_row_of(ladder, row) for row in (1, 4, 5))
         shown = f"{nominal['label']} {nominal['shown']}, training guarantee {proved['shown']}, audited {audited['shown']}"
-        by = f" ({audited['method'].replace('; ', ', ')})" if audited["method"] else ""  # evidence is split at "; "
+        by = (
+            f" ({audited['method'].replace('; ', ', ')})" if audited["method"] else ""
+        )  # evidence is split at "; "
         evidence.append(f"{name} at delta {nominal['delta']:g}: {shown}{by}")
         evidence += [f"nominal value of {name}: {nominal['verdict']}"] if nominal["verdict"] else []
         refuted |= str(nominal["verdict"]).startswith("refuted at")
     if len(of_interest) > 1:
         evidence.append("each network's audit at its own confidence")
     if not of_interest:
-        evidence.append("training guarantee none (infinite); nominal value and audit not given (ladders)")
+        evidence.append(
+            "training guarantee none (infinite); nominal value and audit not given (ladders)"
+        )
     evidence = "; ".join([*evidence, *COUNTEREXAMPLES])
     verdict = "does not hold" if refuted else CONCLUSION
-    return {"claim": ESTABLISHED, "verdict": verdict, "evidence": evidence, "compared": "", "accuracy_apart": np.nan}
+    return {
+        "claim": ESTABLISHED,
+        "verdict": verdict,
+        "evidence": evidence,
+        "compared": "",
+        "accuracy_apart": np.nan,
+    }
 
 
 @checked
@@ -349,27 +432,44 @@ def figure4_against_paper(
              for form in ("uniform", "poisson")}  # fmt: skip
     others = over_epochs(**noise, epochs=few, delta=delta, accountants=("prv", "rdp"))
     rdp, prv = (_wide(others, name) for name in ("rdp", "prv"))
-    last = {"GDP uniform": spent["uniform"][-1], "GDP poisson": spent["poisson"][-1], "RDP": rdp[-1], "PRV": prv[-1]}
+    last = {
+        "GDP uniform": spent["uniform"][-1],
+        "GDP poisson": spent["poisson"][-1],
+        "RDP": rdp[-1],
+        "PRV": prv[-1],
+    }
     found = {"grows": _grows(few, [*spent.values(), rdp, prv])}
     note = f"after {epochs} epochs, delta {delta:g}; compared after {', '.join(map(str, few))}"
     for form, gdp in spent.items():
         names = sorted([f"GDP {form}", "RDP", "PRV"], key=lambda name: -last[name])
-        found[form] = " > ".join(f"{name} {last[name]:.2f}" for name in names), bool(((gdp > rdp) & (rdp > prv)).all()), note
+        found[form] = (
+            " > ".join(f"{name} {last[name]:.2f}" for name in names),
+            bool(((gdp > rdp) & (rdp > prv)).all()),
+            note,
+        )
     apart = spent["uniform"] - prv
     found["widens"] = (
         _arrow(apart),
         bool((np.diff(apart) > 0).all()),
         f"GDP uniform - PRV after {', '.join(map(str, few))} epochs",
     )
-    over = over_epochs(**noise, epochs=epochs, delta=sorted(deltas), sampling="uniform", accountants=("gdp",))["epsilon"]
+    over = over_epochs(
+        **noise, epochs=epochs, delta=sorted(deltas), sampling="uniform", accountants=("gdp",)
+    )["epsilon"]
     found["delta"] = (
         _arrow(over),
         bool((np.diff(over) > 0).all()),
         f"delta from {min(deltas):g} to {max(deltas):g}, GDP uniform",
     )
     end = last["GDP uniform"]
-    found["target"] = f"{end:.2f}", bool(end <= 8), f"after {epochs} epochs, batch {batch} of {samples:,}: neither is printed"
-    curve = over_epochs(**noise, epochs=range(1, epochs + 1), delta=delta, sampling="uniform", accountants=("gdp",))
+    found["target"] = (
+        f"{end:.2f}",
+        bool(end <= 8),
+        f"after {epochs} epochs, batch {batch} of {samples:,}: neither is printed",
+    )
+    curve = over_epochs(
+        **noise, epochs=range(1, epochs + 1), delta=delta, sampling="uniform", accountants=("gdp",)
+    )
     found |= _at_two(curve, accuracy)
     rows = [(*FIGURE4[name], *found[name]) for name in FIGURE4]
     table = pd.DataFrame(rows, columns=["statement", "printed", "ours", "agrees", "note"])
@@ -387,14 +487,20 @@ def _arrow(values) -> str:
 def _grows(epochs: list[int], curves: list[np.ndarray]) -> tuple:
     slopes = [np.diff([0, *curve]) / np.diff([0, *epochs]) for curve in curves]
     agrees = all((slope > 0).all() and (np.diff(slope) < 0).all() for slope in slopes)
-    return _arrow(curves[0]), bool(agrees), f"GDP uniform after {', '.join(map(str, epochs))} epochs; the others alike"
+    return (
+        _arrow(curves[0]),
+        bool(agrees),
+        f"GDP uniform after {', '.join(map(str, epochs))} epochs; the others alike",
+    )
 
 
 def _at_two(curve: pd.DataFrame, accuracy: pd.DataFrame | None) -> dict:
     """The two statements about accuracy at epsilon 2, and the epoch that this is."""
     spent = curve[curve["epsilon"] <= UTILITY_AT]
     if spent.empty:
-        return dict.fromkeys(("utility", "spread"), ("not run", pd.NA, "epsilon 2 is exceeded in the first epoch"))
+        return dict.fromkeys(
+            ("utility", "spread"), ("not run", pd.NA, "epsilon 2 is exceeded in the first epoch")
+        )
     if curve["epsilon"].max() < UTILITY_AT:
         end = f"GDP uniform ends at epsilon {curve['epsilon'].max():.3g}, below 2"
         return dict.fromkeys(("utility", "spread"), ("not run", pd.NA, end))
@@ -403,15 +509,24 @@ def _at_two(curve: pd.DataFrame, accuracy: pd.DataFrame | None) -> dict:
     if accuracy is None:
         return dict.fromkeys(("utility", "spread"), ("not run", pd.NA, where))
     if lacks := [name for name in ("epoch", "test_acc") if name not in accuracy]:
-        raise ValueError(f"accuracy lacks {', '.join(lacks)}: wanted columns epoch and test_acc, and model for several")
+        raise ValueError(
+            f"accuracy lacks {', '.join(lacks)}: wanted columns epoch and test_acc, and model for several"
+        )
     seen = accuracy[accuracy["epoch"] <= epoch]
     if seen.empty:
-        return dict.fromkeys(("utility", "spread"), ("not run", pd.NA, f"{where}; no accuracy up to there"))
+        return dict.fromkeys(
+            ("utility", "spread"), ("not run", pd.NA, f"{where}; no accuracy up to there")
+        )
     at = seen.loc[seen["epoch"] == seen["epoch"].max(), "test_acc"]
     mean, low, high = float(at.mean()), float(at.min()), float(at.max())
     note = f"{where}; accuracy of epoch {int(seen['epoch'].max())}, {len(at)} model{'s' * (len(at) != 1)}"
     inside = low >= PRINTED_SPREAD[0] - HALF_A_POINT and high <= PRINTED_SPREAD[1] + HALF_A_POINT
     spread = (
-        (f"{low:.1%} to {high:.1%}", bool(inside), note) if len(at) > 1 else ("not run", pd.NA, f"{note}: one shows no range")
+        (f"{low:.1%} to {high:.1%}", bool(inside), note)
+        if len(at) > 1
+        else ("not run", pd.NA, f"{note}: one shows no range")
     )
-    return {"utility": (f"{mean:.1%}", bool(mean >= PRINTED_UTILITY - HALF_A_POINT), note), "spread": spread}
+    return {
+        "utility": (f"{mean:.1%}", bool(mean >= PRINTED_UTILITY - HALF_A_POINT), note),
+        "spread": spread,
+    }

@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.auditing.one_run import FEWEST_APART, audit, check_bernoulli, numbers_tried, one_run_epsilon
+from mia_nb.auditing.one_run import (
+    FEWEST_APART,
+    audit,
+    check_bernoulli,
+    numbers_tried,
+    one_run_epsilon,
+)
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts
 from mia_nb.metrics.tables import intervals
@@ -19,7 +25,10 @@ from mia_nb.types import Scores
 
 EXCEEDED, BELOW, OPEN = "exceeded", "not exceeded", "not established"
 WANTED = 'wanted METRIC>LIMIT with METRIC auc, advantage, tpr@FPR or epsilon, e.g. "tpr@0.01>0.05" or "auc>0.6"'
-FORM = re.compile(r"\s*(auc|advantage|epsilon|tpr@([0-9.]+(?:e-?[0-9]+)?))\s*>\s*([0-9.]+(?:e-?[0-9]+)?)\s*", re.IGNORECASE)
+FORM = re.compile(
+    r"\s*(auc|advantage|epsilon|tpr@([0-9.]+(?:e-?[0-9]+)?))\s*>\s*([0-9.]+(?:e-?[0-9]+)?)\s*",
+    re.IGNORECASE,
+)
 PAIRS = 3  # with 2, Student's t has one degree of freedom, and at 1 - 0.05 / attacks no limit is ever decided
 LOOSE = 4  # pairs up to which intervals miss too often, since targets are each other's references
 
@@ -70,14 +79,22 @@ def limits(texts: Sequence[str]) -> list[Limit]:
         if not math.isfinite(value):
             raise ValueError(f'limit "{text}": nothing lies above it; wanted a finite limit')
         if fpr is not None and not 0 < fpr < 1:
-            raise ValueError(f'limit "{text}": a false positive rate lies between 0 and 1; 1 % is 0.01')
+            raise ValueError(
+                f'limit "{text}": a false positive rate lies between 0 and 1; 1 % is 0.01'
+            )
         if fpr is not None and float(f"{fpr:g}") != fpr:
-            raise ValueError(f'limit "{text}": a false positive rate has six digits at most; wanted tpr@{fpr:g}')
+            raise ValueError(
+                f'limit "{text}": a false positive rate has six digits at most; wanted tpr@{fpr:g}'
+            )
         if name != "epsilon" and value >= 1:
-            raise ValueError(f'limit "{text}": {name.partition("@")[0]} is a fraction and never above 1; 5 % is 0.05')
+            raise ValueError(
+                f'limit "{text}": {name.partition("@")[0]} is a fraction and never above 1; 5 % is 0.05'
+            )
         chance = {"auc": 0.5}.get(name, fpr or 0.0)
         if value < chance:
-            raise ValueError(f'limit "{text}": an attacker who guesses reaches {chance:g}; wanted a limit at or above that')
+            raise ValueError(
+                f'limit "{text}": an attacker who guesses reaches {chance:g}; wanted a limit at or above that'
+            )
         one = Limit(name if fpr is None else f"tpr@{fpr:g}", value, fpr)
         if one not in found:
             found.append(one)
@@ -87,7 +104,11 @@ def limits(texts: Sequence[str]) -> list[Limit]:
 @checked
 def fewest(audited: int, split: str) -> int:
     """Members, or non-members, that every model has at least: half of the audited samples, in coins four s.d. less."""
-    return audited // 2 if split == "pairs" else max(0, math.floor(audited / 2 - 2 * math.sqrt(audited)))
+    return (
+        audited // 2
+        if split == "pairs"
+        else max(0, math.floor(audited / 2 - 2 * math.sqrt(audited)))
+    )
 
 
 @checked
@@ -107,8 +128,15 @@ def refuse_unmeasurable(
     for one in stated:
         start = f'limit "{one}" cannot be measured'
         if one.fpr is not None and math.floor(one.fpr * non_members + 1e-9) < MIN_FALSE_POSITIVES:
-            needed, least = math.ceil(MIN_FALSE_POSITIVES / one.fpr - 1e-9), MIN_FALSE_POSITIVES / max(non_members, 1)
-            advice = f"state tpr@{math.ceil(1e4 * least) / 1e4:g} or a higher rate, or audit more images" if least < 1 else ""
+            needed, least = (
+                math.ceil(MIN_FALSE_POSITIVES / one.fpr - 1e-9),
+                MIN_FALSE_POSITIVES / max(non_members, 1),
+            )
+            advice = (
+                f"state tpr@{math.ceil(1e4 * least) / 1e4:g} or a higher rate, or audit more images"
+                if least < 1
+                else ""
+            )
             raise ValueError(
                 f"{start} with n0 = {non_members} non-members a model: {needed:,} are needed, so that "
                 f"{MIN_FALSE_POSITIVES} false alarms are allowed; {advice or 'audit more images'}"
@@ -118,11 +146,17 @@ def refuse_unmeasurable(
                 f'limit "{one}" can never be exceeded: with n1 = {members} members a model and {attacks} attacks even a rate '
                 f"of 1 shows only {most:.4g} at 95 % confidence; state a lower limit, or audit more images"
             )
-        if one.metric != "epsilon" and (units == 2 or (one.metric == "advantage" and units < PAIRS)):
+        if one.metric != "epsilon" and (
+            units == 2 or (one.metric == "advantage" and units < PAIRS)
+        ):
             paired = models >= 2 * units
             have = f"{units} {'pair' if paired else 'training set'}{'s' if units != 1 else ''}"
             needed = f"{2 * PAIRS} models ({PAIRS} pairs)" if paired else f"{PAIRS} models"
-            why = "its threshold is set on other targets" if units < 2 else "its interval over so few is too wide to decide"
+            why = (
+                "its threshold is set on other targets"
+                if units < 2
+                else "its interval over so few is too wide to decide"
+            )
             raise ValueError(f"{start} on {models} models ({have}): {why}; train {needed} or more")
         if one.metric == "epsilon":
             if not coins:
@@ -130,9 +164,13 @@ def refuse_unmeasurable(
                     f"{start} in this design: an audited bound needs a fair coin per image, declared as split=bernoulli"
                 )
             together = models >= FEWEST_APART
-            m, tests = (audited * (models // 2), attacks) if together else (audited, models * attacks)
+            m, tests = (
+                (audited * (models // 2), attacks) if together else (audited, models * attacks)
+            )
             alpha = 0.05 / tests / len(numbers_tried(m, 0.05 / tests, delta))
-            most = one_run_epsilon(canaries=m, guesses=m, correct=m, delta=delta, confidence=1 - alpha)
+            most = one_run_epsilon(
+                canaries=m, guesses=m, correct=m, delta=delta, confidence=1 - alpha
+            )
             if one.value >= most:
                 raise ValueError(
                     f'limit "{one}" can never be exceeded: right guesses about all {m:,} coins would certify {most:.3g}; '
@@ -183,23 +221,41 @@ def judge(
     """
     if not scores:
         raise ValueError("no attack was given: wanted {attack: scores} with one attack or more")
-    level, fpr = 1 - 0.05 / len(scores), tuple(dict.fromkeys(one.fpr for one in stated if one.fpr is not None))
+    level, fpr = (
+        1 - 0.05 / len(scores),
+        tuple(dict.fromkeys(one.fpr for one in stated if one.fpr is not None)),
+    )
     able = _able(scores)
     ends, rows = {}, []
     if any(one.metric == "auc" or one.fpr is not None for one in stated):
-        ends = {name: intervals(one, fpr, draws=draws, seed=seed, confidence=level) for name, one in able.items()}
+        ends = {
+            name: intervals(one, fpr, draws=draws, seed=seed, confidence=level)
+            for name, one in able.items()
+        }
     for one in stated:
-        if not (fit := {name: s for name, s in able.items() if one.fpr is None or _allows(s, one.fpr)}):
+        if not (
+            fit := {name: s for name, s in able.items() if one.fpr is None or _allows(s, one.fpr)}
+        ):
             wanted = f"{10 / one.fpr:,.0f} non-members" if one.fpr else "a member and a non-member"
-            raise ValueError(f'limit "{one}" cannot be measured: no attack scored {wanted} of each model')
+            raise ValueError(
+                f'limit "{one}" cannot be measured: no attack scored {wanted} of each model'
+            )
         if one.metric == "epsilon":
             rows.append(_epsilon(one, _able(apart) if apart else fit, apart or scores, delta))
             continue
         if one.metric == "advantage":
             if len(np.unique(next(iter(fit.values())).pair)) < 2:
-                raise ValueError(f'limit "{one}" cannot be measured on one pair: its threshold is set on other targets')
-            fixed = {name: intervals(at_others(s), (), draws=draws, seed=seed, confidence=level) for name, s in fit.items()}
-            found = {name: 2 * table.loc["auc", ["value", "low", "high"]] - 1 for name, table in fixed.items()}
+                raise ValueError(
+                    f'limit "{one}" cannot be measured on one pair: its threshold is set on other targets'
+                )
+            fixed = {
+                name: intervals(at_others(s), (), draws=draws, seed=seed, confidence=level)
+                for name, s in fit.items()
+            }
+            found = {
+                name: 2 * table.loc["auc", ["value", "low", "high"]] - 1
+                for name, table in fixed.items()
+            }
         else:
             found = {name: ends[name].loc[one.metric, ["value", "low", "high"]] for name in fit}
         rows.append(_compare(one, found, scores))
@@ -237,7 +293,9 @@ def at_others(scores: Scores) -> Scores:
 
 def _compare(one: Limit, found: dict, scores: dict[str, Scores]) -> Verdict:
     strongest = max(found, key=lambda name: found[name]["value"])
-    value, low, high = (float(max(row[end] for row in found.values())) for end in ("value", "low", "high"))
+    value, low, high = (
+        float(max(row[end] for row in found.values())) for end in ("value", "low", "high")
+    )
     outcome = EXCEEDED if low > one.value else BELOW if high <= one.value else OPEN
     facts = _sizes(scores[strongest])
     reason = {
@@ -256,10 +314,16 @@ def _compare(one: Limit, found: dict, scores: dict[str, Scores]) -> Verdict:
 
 def _left_out(found, scores: dict[str, Scores]) -> str:
     names = [name for name in scores if name not in found]
-    return f"; without {', '.join(names)}, which left a model with too few scored samples" if names else ""
+    return (
+        f"; without {', '.join(names)}, which left a model with too few scored samples"
+        if names
+        else ""
+    )
 
 
-def _epsilon(one: Limit, fit: dict[str, Scores], scores: dict[str, Scores], delta: float) -> Verdict:
+def _epsilon(
+    one: Limit, fit: dict[str, Scores], scores: dict[str, Scores], delta: float
+) -> Verdict:
     audits = {name: audit(s, delta=delta, attempts=len(scores)) for name, s in fit.items()}
     strongest = max(audits, key=lambda name: audits[name].epsilon)
     low, facts = float(audits[strongest].epsilon), _sizes(scores[strongest])
@@ -268,17 +332,31 @@ def _epsilon(one: Limit, fit: dict[str, Scores], scores: dict[str, Scores], delt
     runs = audits[strongest].runs
     many = f"{runs} runs together" if runs > 1 else "one run"
     said = f"epsilon at least {low:.3g} at delta {delta:g} (95 %, {many}, {who})"
-    end = "" if outcome == EXCEEDED else "; a low bound is no evidence, and nothing here bounds it from above"
+    end = (
+        ""
+        if outcome == EXCEEDED
+        else "; a low bound is no evidence, and nothing here bounds it from above"
+    )
     about = (one.metric, one.value, low, low, math.nan, strongest, len(scores), *facts)
     return Verdict(str(one), outcome, *about, f"{one}: {outcome}; {said}{end}")
 
 
 def _sizes(scores: Scores) -> tuple[int, int, int]:
     sides = [scored(scores, row)[1] for row in range(len(scores.value))]
-    return int(min(side.sum() for side in sides)), int(min((~side).sum() for side in sides)), len(sides)
+    return (
+        int(min(side.sum() for side in sides)),
+        int(min((~side).sum() for side in sides)),
+        len(sides),
+    )
 
 
 def _words(scores: Scores, facts: tuple[int, int, int]) -> str:
-    alone = "1 model" if facts[2] == 1 else f"{facts[2]} models on one split" if len(np.unique(scores.pair)) == 1 else None
+    alone = (
+        "1 model"
+        if facts[2] == 1
+        else f"{facts[2]} models on one split"
+        if len(np.unique(scores.pair)) == 1
+        else None
+    )
     models = f"{alone}: training randomness not covered" if alone else f"{facts[2]} models"
     return f"{models}, n1 = {facts[0]:,}, n0 = {facts[1]:,}"

@@ -24,7 +24,18 @@ NOTES = (
     "the only row that may be called a guarantee for the training set",
     "at least this, 95 % confidence",
 )
-COLUMNS = ["row", "label", "shown", "epsilon", "delta", "relation", "method", "note", "verdict", "remark"]
+COLUMNS = [
+    "row",
+    "label",
+    "shown",
+    "epsilon",
+    "delta",
+    "relation",
+    "method",
+    "note",
+    "verdict",
+    "remark",
+]
 NO_NOISE = "not applicable (no noise in the network)"
 INFINITE = "none (infinite)"
 RECORD = "add/remove one record"
@@ -79,23 +90,42 @@ def ladder(
     _complete("nominal", nominal, ("sample_rate", "steps"))
     _complete("dp_sgd", dp_sgd, ("noise_multiplier", "sample_rate", "steps"), ("trials",))
     _complete("lipschitz", lipschitz, (), ("certified", "local", "distance"))
-    _complete("release", release, () if (flow or {}).get("clip") else ("clip",), ("clip", "queries", "one_sided"))
+    _complete(
+        "release",
+        release,
+        () if (flow or {}).get("clip") else ("clip",),
+        ("clip", "queries", "one_sided"),
+    )
     _complete("stored", stored, ("releases", "label_epsilon"))
     if dp_sgd is not None and stored is not None:
         raise ValueError("dp_sgd and stored are two ways to train: a network has one of them")
     if audited is not None and not hasattr(audited, "at_most"):
-        raise ValueError(f"audited is a {type(audited).__name__}: wanted the record that audit or one_run returns")
+        raise ValueError(
+            f"audited is a {type(audited).__name__}: wanted the record that audit or one_run returns"
+        )
     if audited is not None and audited.delta != delta:
-        raise ValueError(f"audited holds at delta={audited.delta}, the ladder at delta={delta}: audit again at this delta")
-    bounds = {"certified": (flow or {}).get("lipschitz"), "local": None, "distance": None} | (lipschitz or {})
-    bounds = {name: None if L is None or math.isnan(L) else L for name, L in bounds.items()}  # second order has none
-    if None not in (bounds["certified"], bounds["local"]) and bounds["local"] > bounds["certified"] * (1 + 1e-6):
-        raise ValueError(f"a local L of {bounds['local']:.4g} refutes the certified {bounds['certified']:.4g}: measure again")
+        raise ValueError(
+            f"audited holds at delta={audited.delta}, the ladder at delta={delta}: audit again at this delta"
+        )
+    bounds = {"certified": (flow or {}).get("lipschitz"), "local": None, "distance": None} | (
+        lipschitz or {}
+    )
+    bounds = {
+        name: None if L is None or math.isnan(L) else L for name, L in bounds.items()
+    }  # second order has none
+    if None not in (bounds["certified"], bounds["local"]) and bounds["local"] > bounds[
+        "certified"
+    ] * (1 + 1e-6):
+        raise ValueError(
+            f"a local L of {bounds['local']:.4g} refutes the certified {bounds['certified']:.4g}: measure again"
+        )
     rows = [
         _nominal(flow, nominal, bounds, delta, accountant, sampling),
         _theorem(flow, nominal, bounds, delta),
         _release(flow, bounds, release, delta),
-        _training(flow, dp_sgd, delta, accountant) if stored is None else _stored(flow, bounds, stored, delta),
+        _training(flow, dp_sgd, delta, accountant)
+        if stored is None
+        else _stored(flow, bounds, stored, delta),
         _audited(audited),
     ]
     gaussian = (accountant == "gdp", False, False, False, False)
@@ -117,21 +147,35 @@ def number(epsilon: float, *, up: bool = False) -> str:
     return f"{epsilon:,.0f}" if epsilon >= 999.5 else f"{epsilon:.3g}"
 
 
-def _complete(name: str, given: dict | None, wanted: tuple[str, ...], optional: tuple[str, ...] | None = ()) -> None:
+def _complete(
+    name: str, given: dict | None, wanted: tuple[str, ...], optional: tuple[str, ...] | None = ()
+) -> None:
     """ValueError unless `given` is a dict of `wanted` and, at most, `optional` (None: of anything besides)."""
     if given is None:
         return
     if not isinstance(given, dict):
         raise ValueError(f"{name}={given!r}: wanted a dict with {', '.join(wanted or optional)}")
     if missing := [key for key in wanted if given.get(key) is None]:
-        raise ValueError(f"{name} lacks {', '.join(missing)}: wanted a dict with {', '.join(wanted)}")
-    if optional is not None and (unknown := [key for key in given if key not in (*wanted, *optional)]):
+        raise ValueError(
+            f"{name} lacks {', '.join(missing)}: wanted a dict with {', '.join(wanted)}"
+        )
+    if optional is not None and (
+        unknown := [key for key in given if key not in (*wanted, *optional)]
+    ):
         known = ", ".join(dict.fromkeys((*wanted, *optional)))
-        raise ValueError(f"{name} has no {', '.join(map(repr, unknown))}: wanted a dict with {known}")
+        raise ValueError(
+            f"{name} has no {', '.join(map(repr, unknown))}: wanted a dict with {known}"
+        )
 
 
 def _absent(shown: str, relation: str, method: str = "", remark: str = "") -> dict:
-    return {"shown": shown, "epsilon": math.nan, "relation": relation, "method": method, "remark": remark}
+    return {
+        "shown": shown,
+        "epsilon": math.nan,
+        "relation": relation,
+        "method": method,
+        "remark": remark,
+    }
 
 
 def _silent(flow: dict | None) -> str | None:
@@ -148,13 +192,25 @@ def _nominal(flow, nominal, bounds, delta, accountant, sampling) -> dict:
         return _absent("not given: needs sample_rate and steps of the training", RECORD)
     sigma = accounting.nsde_sigma(k=flow["k"], steps=flow["steps"], T=flow["T"])
     spent = {"sample_rate": nominal["sample_rate"], "steps": nominal["steps"], "delta": delta}
-    epsilon = accounting.epsilon(noise_multiplier=sigma, **spent, accountant=accountant, sampling=sampling)
-    kind = f"{accountant.upper()} accountant" + (f" ({sampling}), a central limit approximation" if accountant == "gdp" else "")
-    remarks = [f"T = {flow['T']:g}: the tabulated sigma exceeds the theorem's by 1/sqrt T"] if flow["T"] < 1 else []
+    epsilon = accounting.epsilon(
+        noise_multiplier=sigma, **spent, accountant=accountant, sampling=sampling
+    )
+    kind = f"{accountant.upper()} accountant" + (
+        f" ({sampling}), a central limit approximation" if accountant == "gdp" else ""
+    )
+    remarks = (
+        [f"T = {flow['T']:g}: the tabulated sigma exceeds the theorem's by 1/sqrt T"]
+        if flow["T"] < 1
+        else []
+    )
     reach = bounds["local"]
     if reach is not None and flow["T"] * reach > 1:
-        remarks.append(f"T*L >= {flow['T'] * reach:.3g} at the local L: the assumption T*L <= 1 does not hold")
-    remarks.append("noise on activations is no noise on clipped gradients; the accountant assumes secret Poisson batches")
+        remarks.append(
+            f"T*L >= {flow['T'] * reach:.3g} at the local L: the assumption T*L <= 1 does not hold"
+        )
+    remarks.append(
+        "noise on activations is no noise on clipped gradients; the accountant assumes secret Poisson batches"
+    )
     method = f"{kind}, noise multiplier sigma = {sigma:.4g}, q = {spent['sample_rate']:.4g}, {spent['steps']:,} steps"
     found = {"epsilon": epsilon, "relation": RECORD, "method": method, "remark": "; ".join(remarks)}
     return found | {"shown": number(epsilon), "claim": epsilon}
@@ -168,24 +224,44 @@ def _theorem(flow, nominal, bounds, delta) -> dict:
     if not known:
         return _absent("not given: needs a certified or a local Lipschitz constant", relation)
     setting = {"noise_sd": accounting.noise_sd(k=flow["k"], steps=flow["steps"]), "T": flow["T"]}
-    theorem = {name: accounting.theorem_epsilon(**setting, lipschitz=value, delta=delta) for name, value in known.items()}
+    theorem = {
+        name: accounting.theorem_epsilon(**setting, lipschitz=value, delta=delta)
+        for name, value in known.items()
+    }
     epsilon = theorem["certified"] if "certified" in theorem else theorem["local"]
     text = {"certified": "{} (certified L)", "local": ">= {} (at the local L)"}
     parts = [text[name].format(number(value)) for name, value in theorem.items()]
-    method = f"Theorem 1, noise_sd = {setting['noise_sd']:.4g}, " + ", ".join(f"{n} L = {v:.4g}" for n, v in known.items())
+    method = f"Theorem 1, noise_sd = {setting['noise_sd']:.4g}, " + ", ".join(
+        f"{n} L = {v:.4g}" for n, v in known.items()
+    )
     found = {"epsilon": epsilon, "relation": relation, "shown": "; ".join(parts), "claim": None}
     built, every = flow.get("lipschitz") is not None, {}
     if nominal is not None and delta:
-        whole = {"iterations": nominal["steps"], "delta": delta / (2 * nominal["steps"]), "delta_prime": delta / 2}
-        every = {n: accounting.corollary_epsilon(**setting, lipschitz=v, **whole) for n, v in known.items()}
+        whole = {
+            "iterations": nominal["steps"],
+            "delta": delta / (2 * nominal["steps"]),
+            "delta_prime": delta / 2,
+        }
+        every = {
+            n: accounting.corollary_epsilon(**setting, lipschitz=v, **whole)
+            for n, v in known.items()
+        }
         values = ", ".join(text[name].format(number(value)) for name, value in every.items())
-        method += f"; Corollary 1 over {nominal['steps']:,} steps, total delta split evenly: {values}"
+        method += (
+            f"; Corollary 1 over {nominal['steps']:,} steps, total delta split evenly: {values}"
+        )
         found["claim"] = every.get("certified") if built else None
     outside = max([*theorem.values(), *every.values()]) >= 1
     remarks = ["stated for eps < 1: outside its domain"] if outside else []
-    remarks += [] if built or not every else ["L of the weights at the end; the corollary takes the largest during training"]
+    remarks += (
+        []
+        if built or not every
+        else ["L of the weights at the end; the corollary takes the largest during training"]
+    )
     if (distance := bounds["distance"]) is not None and distance > 1:
-        remarks.append(f"states that enter lie up to {distance:.3g} apart; the theorem takes 1 at most")
+        remarks.append(
+            f"states that enter lie up to {distance:.3g} apart; the theorem takes 1 at most"
+        )
     return found | {"method": method, "remark": "; ".join(remarks)}
 
 
@@ -194,16 +270,23 @@ def _release(flow, bounds, release, delta) -> dict:
     if flow is None or flow["k"] == 0:
         return _absent(NO_NOISE, relation)
     if not flow.get("noise_eval", True):
-        return _absent(INFINITE, relation, remark="noise is off at inference") | {"epsilon": math.inf}
+        return _absent(INFINITE, relation, remark="noise is off at inference") | {
+            "epsilon": math.inf
+        }
     if "clip" in flow and flow["clip"] is None:
         return _absent("not given: needs clipped h0 (build the block with clip=C)", relation)
     release = {"clip": flow.get("clip"), "queries": 1} | (release or {})
     if release["clip"] is None or bounds["certified"] is None:
         return _absent("not given: needs clipped h0 and a certified L", relation)
     if flow.get("clip", release["clip"]) != release["clip"]:
-        raise ValueError(f"release clip={release['clip']}, but the network clips at {flow['clip']}: pass that, or leave it out")
+        raise ValueError(
+            f"release clip={release['clip']}, but the network clips at {flow['clip']}: pass that, or leave it out"
+        )
     if not _covered(flow):
-        return _absent(f"not covered ({flow['method']}, order {flow.get('order', 1)}): wanted euler or rk4, order 1", relation)
+        return _absent(
+            f"not covered ({flow['method']}, order {flow.get('order', 1)}): wanted euler or rk4, order 1",
+            relation,
+        )
     mu = _mu(flow, bounds, release["clip"], release["queries"], release.get("one_sided"))
     epsilon = accounting.gaussian_epsilon(mu, delta)
     queries = f" over {release['queries']} queries" if release["queries"] > 1 else ""
@@ -222,9 +305,16 @@ def _covered(flow: dict) -> bool:
     return flow["method"] in COVERED and flow.get("order", 1) == 1
 
 
-def _mu(flow: dict, bounds: dict, clip: float, queries: int, one_sided: float | None = None) -> float:
-    equation = {name: flow[name] for name in ("k", "steps", "T")} | {"scheme": flow["method"], "one_sided": one_sided}
-    return accounting.release_mu(**equation, lipschitz=bounds["certified"], clip=clip, queries=queries)
+def _mu(
+    flow: dict, bounds: dict, clip: float, queries: int, one_sided: float | None = None
+) -> float:
+    equation = {name: flow[name] for name in ("k", "steps", "T")} | {
+        "scheme": flow["method"],
+        "one_sided": one_sided,
+    }
+    return accounting.release_mu(
+        **equation, lipschitz=bounds["certified"], clip=clip, queries=queries
+    )
 
 
 def _stored(flow, bounds, stored, delta) -> dict:
@@ -248,26 +338,49 @@ def _stored(flow, bounds, stored, delta) -> dict:
     method += f"labels by randomised response of epsilon {labels:.4g}"
     remark = "assumes stem and drift frozen and trained on public data alone, noise drawn once a release and kept secret, "
     remark += "no batch norm in train mode, nothing else that reads the records; releases of all models that are shown count"
-    return found | {"shown": number(epsilon, up=True), "epsilon": epsilon, "method": method, "remark": remark}
+    return found | {
+        "shown": number(epsilon, up=True),
+        "epsilon": epsilon,
+        "method": method,
+        "remark": remark,
+    }
 
 
 def _training(flow, dp_sgd, delta, accountant) -> dict:
     if dp_sgd is None:
-        found = {"shown": INFINITE, "epsilon": math.inf, "relation": RECORD, "method": "not trained with DP-SGD"}
+        found = {
+            "shown": INFINITE,
+            "epsilon": math.inf,
+            "relation": RECORD,
+            "method": "not trained with DP-SGD",
+        }
         return found | {"remark": "", "claim": math.inf}
     used, trials = "rdp" if accountant == "rdp" else "prv", dp_sgd.get("trials", 1)
     if trials < 1:
-        raise ValueError(f"dp_sgd has trials={trials}: wanted the trainings on these records, the last included: 1 or more")
+        raise ValueError(
+            f"dp_sgd has trials={trials}: wanted the trainings on these records, the last included: 1 or more"
+        )
     spent = {key: dp_sgd[key] for key in ("noise_multiplier", "sample_rate", "steps")}
     one = accounting.epsilon(**spent, delta=delta, accountant=used)
     whole = spent | {"steps": spent["steps"] * trials}
     epsilon = one if trials == 1 else accounting.epsilon(**whole, delta=delta, accountant=used)
-    method = f"DP-SGD, {used.upper()} accountant, noise multiplier {spent['noise_multiplier']:.4g}, "
+    method = (
+        f"DP-SGD, {used.upper()} accountant, noise multiplier {spent['noise_multiplier']:.4g}, "
+    )
     method += f"q = {spent['sample_rate']:.4g}, {spent['steps']:,} steps"
-    method += f", {trials} trainings, all counted as the last (one: {number(one, up=True)})" if trials > 1 else ""
+    method += (
+        f", {trials} trainings, all counted as the last (one: {number(one, up=True)})"
+        if trials > 1
+        else ""
+    )
     remark = "holds for the weights, with clipped per-sample gradients, Poisson batches and a secret seed"
     remark += "; the network's noise adds nothing" if flow is not None and flow["k"] > 0 else ""
-    found = {"shown": number(epsilon, up=True), "epsilon": epsilon, "relation": RECORD, "method": method}
+    found = {
+        "shown": number(epsilon, up=True),
+        "epsilon": epsilon,
+        "relation": RECORD,
+        "method": method,
+    }
     return found | {"remark": remark, "claim": one}
 
 
@@ -276,14 +389,28 @@ def _audited(audited) -> dict:
         return _absent("not audited", RECORD)
     note = NOTES[4].replace("95 %", _percent(audited.confidence))
     start, *rest = audited.label.split(",")
-    shown = ",".join([f"{start} {_rounded_down(audited.epsilon)}", *rest]) if audited.epsilon > 0 else "0"
+    shown = (
+        ",".join([f"{start} {_rounded_down(audited.epsilon)}", *rest])
+        if audited.epsilon > 0
+        else "0"
+    )
     runs = getattr(audited, "runs", 1)
     counted = f"m = {audited.canaries:,}, r = {audited.guesses:,}, v = {audited.correct:,}"
     method = f"{audited.method}, {f'{runs} runs together' if runs > 1 else 'one run'}, {counted}, "
-    method += f"alpha = {audited.alpha:.3g}" + (f", {attack}" if (attack := getattr(audited, "attack", None)) else "")
+    method += f"alpha = {audited.alpha:.3g}" + (
+        f", {attack}" if (attack := getattr(audited, "attack", None)) else ""
+    )
     method += f"; at most {_rounded_down(audited.at_most)} had every guess been right"
-    found = {"shown": shown, "epsilon": float(audited.epsilon), "relation": RECORD, "method": method, "note": note}
-    return found | {"remark": f"conditions: {audited.conditions}; a small bound is no evidence that little leaks"}
+    found = {
+        "shown": shown,
+        "epsilon": float(audited.epsilon),
+        "relation": RECORD,
+        "method": method,
+        "note": note,
+    }
+    return found | {
+        "remark": f"conditions: {audited.conditions}; a small bound is no evidence that little leaks"
+    }
 
 
 def _rounded_down(epsilon: float) -> str:

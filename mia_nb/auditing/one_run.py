@@ -34,7 +34,10 @@ NODES = np.polynomial.legendre.leggauss(96)
 TOLERANCE = 1e-9
 TOP = 1 - 2**-53  # the largest probability below 1
 MOST = 10**10  # canaries: the time of fdp grows with the square root of their number
-CHANCE, HALVES = 1e-6, 1e-4  # at most about so often fair coins are refused, by any check and by that for halves
+CHANCE, HALVES = (
+    1e-6,
+    1e-4,
+)  # at most about so often fair coins are refused, by any check and by that for halves
 LABELS = {
     "steinke": "at least",
     "fdp": "at least, assuming a Gaussian trade-off",
@@ -107,13 +110,24 @@ class Audit(NamedTuple):
 
 
 def _ceiling(found: OneRun | Audit) -> float:
-    about = {"canaries": found.canaries, "delta": found.delta, "confidence": 1 - found.alpha, "method": found.method}
+    about = {
+        "canaries": found.canaries,
+        "delta": found.delta,
+        "confidence": 1 - found.alpha,
+        "method": found.method,
+    }
     return max(one_run_epsilon(guesses=r, correct=r, **about) for r in found.tried)
 
 
 @checked
 def one_run_epsilon(
-    *, canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95, method: str = "steinke"
+    *,
+    canaries: int,
+    guesses: int,
+    correct: int,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = "steinke",
 ) -> float:
     """Lower bound on epsilon at delta from v = `correct` of r = `guesses` on m = `canaries`, at alpha = 1 - confidence.
 
@@ -146,7 +160,9 @@ def one_run_epsilon(
     if method == "steinke":
         return _steinke(m, r, v, delta, alpha)
     if delta == 0:
-        raise ValueError(f"delta=0: method={method!r} tests Gaussian trade-offs, which have no finite epsilon at 0; take 1e-5")
+        raise ValueError(
+            f"delta=0: method={method!r} tests Gaussian trade-offs, which have no finite epsilon at 0; take 1e-5"
+        )
     mu = _largest(_fdp_rejects(m, r, v, alpha)) if method == "fdp" else _xiang(m, r, r - v, alpha)
     return float(gaussian_epsilon(mu, delta)) if mu > 0 else 0.0
 
@@ -179,7 +195,9 @@ def _steinke(m, r, v, delta, alpha) -> float:
     from scipy.optimize import brentq
 
     wrong = betainccinv(r - v + 1, v, alpha)
-    return float(brentq(excess, 0.0, math.log1p(-wrong) - math.log(wrong) + TOLERANCE, xtol=TOLERANCE))
+    return float(
+        brentq(excess, 0.0, math.log1p(-wrong) - math.log(wrong) + TOLERANCE, xtol=TOLERANCE)
+    )
 
 
 def _largest(rejects) -> float:
@@ -287,21 +305,29 @@ def one_run(
     check_level(confidence, delta)
     score, member, seed = reals("scores", score), mask("members", member), whole("seed", seed, 0)
     if score.ndim != 1 or score.shape != member.shape:
-        raise ValueError(f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one run at a time")
+        raise ValueError(
+            f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one run at a time"
+        )
     known = ~np.isnan(score)
     m = int(known.sum())
     if not m:
-        raise ValueError(f"none of {len(score)} canaries has a score (all NaN): score them with references on both sides")
+        raise ValueError(
+            f"none of {len(score)} canaries has a score (all NaN): score them with references on both sides"
+        )
     if guesses is not None and not whole("guesses", guesses) <= m:
         raise ValueError(f"guesses={guesses}: wanted 1 to {m}, the number of scored canaries")
     order = np.random.default_rng(seed).permutation(m)
     order = order[np.argsort(score[known][order], kind="stable")]
     ranked = member[known][order]  # lowest score first
-    numbers = numbers_tried(m, 1 - confidence, delta, method) if guesses is None else (int(guesses),)
+    numbers = (
+        numbers_tried(m, 1 - confidence, delta, method) if guesses is None else (int(guesses),)
+    )
     alpha, found = (1 - confidence) / len(numbers), []
     for r in numbers:
         correct = int(ranked[m - (r + 1) // 2 :].sum() + (~ranked[: r // 2]).sum())
-        bound = one_run_epsilon(canaries=m, guesses=r, correct=correct, delta=delta, confidence=1 - alpha, method=method)
+        bound = one_run_epsilon(
+            canaries=m, guesses=r, correct=correct, delta=delta, confidence=1 - alpha, method=method
+        )
         found.append((bound, r, correct))
     epsilon, r, correct = max(found)
     words, lost = (LABELS[method], CONDITIONS[method]), len(score) - m
@@ -309,7 +335,9 @@ def one_run(
 
 
 @lru_cache(256)
-def numbers_tried(canaries: int, alpha: float, delta: float, method: str = "steinke") -> tuple[int, ...]:
+def numbers_tried(
+    canaries: int, alpha: float, delta: float, method: str = "steinke"
+) -> tuple[int, ...]:
     """Numbers of guesses among which the largest bound at level alpha is taken: no look at scores or coins.
 
     Those of GRID, from the smallest on without the ones that at alpha / (numbers left) certify nothing even if all are right:
@@ -338,20 +366,28 @@ def check_bernoulli(member) -> None:
     member = np.atleast_2d(mask("member", member))
     models, samples = member.shape
     if samples < 2:
-        raise ValueError(f"member has {samples} columns: coins cannot be judged on less than 2 samples")
+        raise ValueError(
+            f"member has {samples} columns: coins cannot be judged on less than 2 samples"
+        )
     advice = "a one-run audit needs independent fair coins; train the pool with split='bernoulli'"
     if models > 1 and samples > math.log2(models**2 / CHANCE):
         canonical = {(row ^ row[0]).tobytes() for row in member}
         if len(canonical) < models:
-            raise ValueError(f"{models - len(canonical)} of {models} masks equal another or its complement (pairs): {advice}")
+            raise ValueError(
+                f"{models - len(canonical)} of {models} masks equal another or its complement (pairs): {advice}"
+            )
     sums = member.sum(1)
     off = int(np.abs(2 * sums - samples).max())
     most = (samples + off) // 2
     near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
     if models * math.log(max(near, 1e-300)) < math.log(HALVES):
-        raise ValueError(f"all {models} masks have {sums.min()} to {sums.max()} members of {samples} (exact halves): {advice}")
+        raise ValueError(
+            f"all {models} masks have {sums.min()} to {sums.max()} members of {samples} (exact halves): {advice}"
+        )
     if bdtr(min(sums.sum(), member.size - sums.sum()), member.size, 0.5) < CHANCE / 2:
-        raise ValueError(f"{sums.sum() / member.size:.1%} of the mask are members, too far from one half: {advice}")
+        raise ValueError(
+            f"{sums.sum() / member.size:.1%} of the mask are members, too far from one half: {advice}"
+        )
     if models > 1:
         spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
         if min(chdtr(samples, spread), chdtrc(samples, spread)) < CHANCE / 2:
@@ -370,7 +406,11 @@ def apart(attack, signals: Signals) -> Scores:
     models = signals.shape[0]
     if models < FEWEST_APART:
         return run_attack(attack, signals)
-    return run_attack(attack, signals.select(models=slice(models // 2)), signals.select(models=slice(models // 2, None)))
+    return run_attack(
+        attack,
+        signals.select(models=slice(models // 2)),
+        signals.select(models=slice(models // 2, None)),
+    )
 
 
 @checked
@@ -402,24 +442,39 @@ def audit(
     """
     instance("scores", scores, Scores), whole("attempts", attempts)
     if scores.info.get("split") == "pairs":
-        raise ValueError("members were drawn in pairs (split='pairs'): a one-run audit needs independent fair coins")
+        raise ValueError(
+            "members were drawn in pairs (split='pairs'): a one-run audit needs independent fair coins"
+        )
     check_level(confidence, delta)
     columns = np.ones(scores.value.shape[1], bool) if canary is None else mask("canary", canary)
     if columns.shape != scores.value.shape[1:] or not columns.any():
-        raise ValueError(f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more")
+        raise ValueError(
+            f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more"
+        )
     value, member = scores.value[:, columns], scores.member[:, columns]
     check_bernoulli(member)
     targets = np.asarray(scores.targets, dtype=int)
     how = {"delta": delta, "guesses": guesses, "method": method, "seed": seed}
     together = bool(scores.info.get("disjoint")) and len(targets) > 1
     if together:
-        best, at = one_run(value.ravel(), member.ravel(), confidence=1 - (1 - confidence) / attempts, **how), None
+        best, at = (
+            one_run(
+                value.ravel(), member.ravel(), confidence=1 - (1 - confidence) / attempts, **how
+            ),
+            None,
+        )
         lost = np.isnan(value).sum(1)
-        table = pd.DataFrame({"target": targets, "canaries": value.shape[1] - lost, "left_out": lost})
+        table = pd.DataFrame(
+            {"target": targets, "canaries": value.shape[1] - lost, "left_out": lost}
+        )
     else:
         each = 1 - (1 - confidence) / (len(targets) * attempts)
-        runs = [one_run(v, who, confidence=each, **how) for v, who in zip(value, member, strict=True)]
-        table = pd.DataFrame(runs)[["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]]
+        runs = [
+            one_run(v, who, confidence=each, **how) for v, who in zip(value, member, strict=True)
+        ]
+        table = pd.DataFrame(runs)[
+            ["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]
+        ]
         table.insert(0, "target", targets)
         at = int(table["epsilon"].argmax())
         best = runs[at]

@@ -78,7 +78,9 @@ def read_outputs(path: str | Path) -> Outputs:
     member = _flags(member, "member", path.name)
     population = _flags(arrays.get("population", np.zeros(len(labels))), "population", path.name)
     if population.shape != labels.shape:
-        raise ValueError(f"{path.name}: population has shape {population.shape}; wanted {labels.shape}, one flag per sample")
+        raise ValueError(
+            f"{path.name}: population has shape {population.shape}; wanted {labels.shape}, one flag per sample"
+        )
     _check_design(member, population, path.name)
     _check_answers(logits, path.name)
     _check_scale(logits, path.name)
@@ -91,7 +93,9 @@ def read_outputs(path: str | Path) -> Outputs:
     lost = _check_labels(logits, labels, member, path.name)
     info["remarks"] = [*lost, *_remarks(logits)]
     try:
-        signals = Signals.from_logits(logits, labels, member, population=population, draws=draws, info=info)
+        signals = Signals.from_logits(
+            logits, labels, member, population=population, draws=draws, info=info
+        )
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
     _check_direction(signals, path.name)
@@ -120,18 +124,33 @@ def _labels(labels: np.ndarray, where: str) -> np.ndarray:
         labels = labels[:, 0]
     if labels.ndim != 1:
         advice = "; pass labels.argmax(1)" if labels.ndim == 2 else ""
-        raise ValueError(f"{where}: labels have shape {labels.shape}; wanted (samples,) class numbers{advice}")
-    if not len(labels) or not np.isfinite(labels).all() or (labels != np.rint(labels)).any() or labels.min() < 0:
-        raise ValueError(f"{where}: labels must be whole numbers from 0, one per sample, and there must be some")
+        raise ValueError(
+            f"{where}: labels have shape {labels.shape}; wanted (samples,) class numbers{advice}"
+        )
+    if (
+        not len(labels)
+        or not np.isfinite(labels).all()
+        or (labels != np.rint(labels)).any()
+        or labels.min() < 0
+    ):
+        raise ValueError(
+            f"{where}: labels must be whole numbers from 0, one per sample, and there must be some"
+        )
     return labels.astype(np.int64)
 
 
-def _axes(logits: np.ndarray, labels: np.ndarray, member: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray]:
+def _axes(
+    logits: np.ndarray, labels: np.ndarray, member: np.ndarray, where: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Both with axes in order; else ValueError with the transposition that would put them so."""
     samples = len(labels)
     if logits.ndim == 2:
-        advice = "; of one model pass logits[None] and member[None]" if len(logits) == samples else ""
-        raise ValueError(f"{where}: logits have shape {logits.shape}; wanted {ARRAYS['logits']}{advice}")
+        advice = (
+            "; of one model pass logits[None] and member[None]" if len(logits) == samples else ""
+        )
+        raise ValueError(
+            f"{where}: logits have shape {logits.shape}; wanted {ARRAYS['logits']}{advice}"
+        )
     if logits.ndim not in (3, 4):
         raise ValueError(f"{where}: logits have shape {logits.shape}; wanted {ARRAYS['logits']}")
     if logits.shape[-2] != samples:
@@ -161,7 +180,9 @@ def _flags(array: np.ndarray, name: str, where: str) -> np.ndarray:
 
 def _check_design(member: np.ndarray, population: np.ndarray, where: str) -> None:
     if taken := int((member & population).any(0).sum()):
-        raise ValueError(f"{where}: {taken} samples of the population are members of a model; wanted samples that no model saw")
+        raise ValueError(
+            f"{where}: {taken} samples of the population are members of a model; wanted samples that no model saw"
+        )
     audited = member[:, ~population]
     for model, row in enumerate(audited):
         inside, outside = int(row.sum()), int((~row).sum())
@@ -178,10 +199,14 @@ def _check_answers(logits: np.ndarray, where: str) -> None:
     for model, answers in enumerate(logits):
         flat = answers.reshape(-1, *answers.shape[-2:])
         if logits.shape[-2] > 1 and (flat == flat[:, :1]).all():
-            raise ValueError(f"{where}: model {model} answers every sample alike: was it trained, and asked about these?")
+            raise ValueError(
+                f"{where}: model {model} answers every sample alike: was it trained, and asked about these?"
+            )
         mark = hashlib.sha256(np.ascontiguousarray(answers)).digest()
         if mark in seen:
-            raise ValueError(f"{where}: models {seen[mark]} and {model} gave the same outputs: is one file in there twice?")
+            raise ValueError(
+                f"{where}: models {seen[mark]} and {model} gave the same outputs: is one file in there twice?"
+            )
         seen[mark] = model
 
 
@@ -302,8 +327,13 @@ def _classes(names, count: int, where: str) -> tuple[str, ...]:
     if names is None:
         return tuple(map(str, range(count)))
     if names.shape != (count,):
-        raise ValueError(f"{where}: classes have shape {names.shape}; the logits have {count}, so wanted ({count},) names")
-    return tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names.tolist())
+        raise ValueError(
+            f"{where}: classes have shape {names.shape}; the logits have {count}, so wanted ({count},) names"
+        )
+    return tuple(
+        name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+        for name in names.tolist()
+    )
 
 
 def _draws(word, logits: np.ndarray, where: str) -> str:
@@ -311,7 +341,9 @@ def _draws(word, logits: np.ndarray, where: str) -> str:
         return "plain"
     word = "noise" if word is None else str(np.asarray(word).reshape(-1)[0])
     if word not in DRAWS[1:]:
-        raise ValueError(f"{where}: draws is {word!r}; wanted what the {logits.shape[1]} queries are: {', '.join(DRAWS[1:])}")
+        raise ValueError(
+            f"{where}: draws is {word!r}; wanted what the {logits.shape[1]} queries are: {', '.join(DRAWS[1:])}"
+        )
     return word
 
 
@@ -329,7 +361,9 @@ def _split(word, member: np.ndarray, where: str) -> str:
         except ValueError as error:
             raise ValueError(f"{where}: split is 'bernoulli', but {error}") from error
     elif word == "pairs" and any(((row != member).all(1)).sum() != 1 for row in member):
-        raise ValueError(f"{where}: split is 'pairs', but some mask has no complement of its own; leave split out")
+        raise ValueError(
+            f"{where}: split is 'pairs', but some mask has no complement of its own; leave split out"
+        )
     return word
 
 

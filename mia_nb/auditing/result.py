@@ -46,11 +46,19 @@ def design(signals: Signals, split: str | None = None) -> dict:
     twins = [told[numbers == one] for one in np.unique(numbers)]
     paired = all(len(two) == 2 and (two[0] != two[1]).all() for two in twins)
     declared = (split or signals.info.get("split")) == "bernoulli"
-    kind = "pairs" if paired else "coins" if is_coins(member) and (declared or len(member) > 1) else "masks"
+    kind = (
+        "pairs"
+        if paired
+        else "coins"
+        if is_coins(member) and (declared or len(member) > 1)
+        else "masks"
+    )
     kind = "mask" if kind == "masks" and len(member) == 1 else kind
     inside = member.sum(1)
     kept = [member[numbers != one] for one in numbers]
-    sides = [int(np.median(np.minimum(rest.sum(0), (~rest).sum(0)))) if len(rest) else 0 for rest in kept]
+    sides = [
+        int(np.median(np.minimum(rest.sum(0), (~rest).sum(0)))) if len(rest) else 0 for rest in kept
+    ]
     return {
         "kind": kind,
         "models": len(member),
@@ -87,10 +95,16 @@ def in_words(facts: dict) -> str:
         nothing = f"{sees} no model to compare with; weights and gradients stay hidden."
         return f"{start} it has {inside} members and {outside} non-members. {nothing}"
     mate = "A target's mate, trained on exactly the other half,"
-    left_out = mate if facts["kind"] == "pairs" else "A model with the target's training set, or with exactly the others,"
+    left_out = (
+        mate
+        if facts["kind"] == "pairs"
+        else "A model with the target's training set, or with exactly the others,"
+    )
     k = facts["references"]
     knows = (
-        f"{k} model{'s' if k > 1 else ''} with and {k} without each sample to compare with" if k else "no model to compare with"
+        f"{k} model{'s' if k > 1 else ''} with and {k} without each sample to compare with"
+        if k
+        else "no model to compare with"
     )
     return (
         f"{start} each model has {sizes}. Every model is the target in turn. {left_out} "
@@ -112,7 +126,11 @@ def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = 
     if (high - low) / 2 > VAGUE:
         found = "cannot tell members from non-members, nor show that it could not: the interval is too wide"
     if low > 0.5 or high < 0.5:
-        found = "tells members from non-members" if low > 0.5 else "ranks members below non-members (is the design right?)"
+        found = (
+            "tells members from non-members"
+            if low > 0.5
+            else "ranks members below non-members (is the design right?)"
+        )
     targets = f"{top['targets']:.0f} target{'s' if top['targets'] > 1 else ''}"
     first, last = [], []
     if design is not None:
@@ -121,9 +139,15 @@ def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = 
         found = "tells the two sides apart" if design.get("doubt") and low > 0.5 else found
     if design is not None and design["models"] > 1:
         many = "s" if design["units"] > 1 else ""
-        targets += f" ({design['units']} {'pair' if design['kind'] == 'pairs' else 'training set'}{many})"
+        targets += (
+            f" ({design['units']} {'pair' if design['kind'] == 'pairs' else 'training set'}{many})"
+        )
     sizes = f"{targets}, n1 = {top['n1']:,.0f} members, n0 = {top['n0']:,.0f} non-members"
-    test = "The null self-test passed" if self_test_passed else "The null self-test FAILED: do not quote these numbers"
+    test = (
+        "The null self-test passed"
+        if self_test_passed
+        else "The null self-test FAILED: do not quote these numbers"
+    )
     auc = f"AUC {top['auc']:.3f} [{low:.3f}, {high:.3f}]"
     strongest = f"The strongest of {len(table) - 1} attacks, {top.name}, {found}"
     return " ".join(one for one in (*first, f"{strongest}: {auc}, {sizes}. {test}.", *last) if one)
@@ -131,7 +155,11 @@ def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = 
 
 def idle(way: str) -> tuple[str, ...]:
     """The audit notebook's parameters that change nothing where it is given "logits", or a "pool", and not a "model"."""
-    ways = {"model": ("logits", "pool"), "pool": ("logits", *MAKING), "logits": ("pool", *MAKING, *ASKING)}
+    ways = {
+        "model": ("logits", "pool"),
+        "pool": ("logits", *MAKING),
+        "logits": ("pool", *MAKING, *ASKING),
+    }
     return ways[way]
 
 
@@ -146,11 +174,22 @@ def provenance(parameters: dict | None = None) -> dict:
     torch = sys.modules.get("torch")
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    machine = {"system": platform.system(), "machine": platform.machine(), "cores": cores, "gpu": gpu}
-    found = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions, "hardware": machine}
+    machine = {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cores": cores,
+        "gpu": gpu,
+    }
+    found = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions,
+        "hardware": machine,
+    }
     if parameters is None:
         return found
-    return found | {"parameters": {name: value for name, value in parameters.items() if name not in idle(way)}}
+    return found | {
+        "parameters": {name: value for name, value in parameters.items() if name not in idle(way)}
+    }
 
 
 @checked
@@ -164,13 +203,36 @@ def result(
     limits: {question to doubt: whether it holds}; audited: the record of `audit`, None where there is none. The attacks'
     numbers keep their own 95 % intervals, measurable or not (`tpr@x_measurable`); the verdicts are about their maximum.
     """
-    attacks = [{"attack": name} | row for name, row in zip(table.index, table.to_dict("records"), strict=True)]
+    attacks = [
+        {"attack": name} | row
+        for name, row in zip(table.index, table.to_dict("records"), strict=True)
+    ]
     inverted = [name for name, flags in table.drop("max")["flags"].items() if INVERTED in flags]
-    checks = {"self_test_passed": bool(self_test.passed), "inverted": inverted, "tests": self_test.table.to_dict("records")}
-    bound = None if audited is None else {k: v for k, v in audited._asdict().items() if k != "targets"}
-    record = {"schema": SCHEMA, "headline": headline(table, self_test.passed, design), "question": question, "design": design}
-    record |= {"data": data, "models": models.to_dict("index"), "attacks": attacks, "self_test": checks}
-    record |= {"verdicts": [one._asdict() for one in verdicts], "audited_bound": bound, "limits": limits}
+    checks = {
+        "self_test_passed": bool(self_test.passed),
+        "inverted": inverted,
+        "tests": self_test.table.to_dict("records"),
+    }
+    bound = (
+        None if audited is None else {k: v for k, v in audited._asdict().items() if k != "targets"}
+    )
+    record = {
+        "schema": SCHEMA,
+        "headline": headline(table, self_test.passed, design),
+        "question": question,
+        "design": design,
+    }
+    record |= {
+        "data": data,
+        "models": models.to_dict("index"),
+        "attacks": attacks,
+        "self_test": checks,
+    }
+    record |= {
+        "verdicts": [one._asdict() for one in verdicts],
+        "audited_bound": bound,
+        "limits": limits,
+    }
     return strict(record | {"provenance": provenance})
 
 

@@ -33,7 +33,14 @@ class ShiftGuard(NamedTuple):
 
 @checked
 def shift_guard(
-    x, labels, member, *, components: int = 32, folds: int = 5, seed: int = 0, samples: int | None = 10_000
+    x,
+    labels,
+    member,
+    *,
+    components: int = 32,
+    folds: int = 5,
+    seed: int = 0,
+    samples: int | None = 10_000,
 ) -> ShiftGuard:
     """Two-sample classifier test of members against non-members on raw inputs, before any attack.
 
@@ -52,18 +59,24 @@ def shift_guard(
     """
     x, labels, member = np.asarray(x), np.asarray(labels), np.asarray(member, bool)
     if member.ndim != 1 or x.shape[:1] != member.shape or labels.shape != member.shape:
-        raise ValueError(f"x {x.shape}, labels {labels.shape}, member {member.shape}: wanted one entry of each per sample")
+        raise ValueError(
+            f"x {x.shape}, labels {labels.shape}, member {member.shape}: wanted one entry of each per sample"
+        )
     for name, values in (("x", x), ("labels", labels)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             bad = len(values) - np.isfinite(values.reshape(len(values), -1)).all(1).sum()
-            raise ValueError(f"{name} has NaN or infinite values in {bad} of {len(values)} samples: wanted finite ones")
+            raise ValueError(
+                f"{name} has NaN or infinite values in {bad} of {len(values)} samples: wanted finite ones"
+            )
     rng = np.random.default_rng(seed)
     if samples is not None and len(x) > samples:
         chosen = np.sort(rng.choice(len(x), samples, replace=False))
         x, labels, member = x[chosen], labels[chosen], member[chosen]
     n1, n0 = int(member.sum()), int((~member).sum())
     if min(n1, n0) < folds:
-        raise ValueError(f"{n1} members and {n0} non-members: {folds} folds need at least that many of each")
+        raise ValueError(
+            f"{n1} members and {n0} non-members: {folds} folds need at least that many of each"
+        )
     table = _histograms(labels, member)
     far = _chi_square(table[0], table.sum(0), member.mean())
     classes_p = float(chdtrc(table.shape[1] - 1, far)) if table.shape[1] > 1 else 1.0

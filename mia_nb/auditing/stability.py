@@ -36,22 +36,39 @@ def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd
     published stability at low FPR is .1 or less; what one seed calls vulnerable is a ranking. Larger sets overlap more, also
     beyond chance: a leak alike for all members lifts their overlap too.
     """
-    member, values = np.asarray(member, bool), {name: np.asarray(v, np.float64) for name, v in values.items()}
+    member, values = (
+        np.asarray(member, bool),
+        {name: np.asarray(v, np.float64) for name, v in values.items()},
+    )
     if not 0 < fpr < 1:
         raise ValueError(f"fpr={fpr}: wanted a false positive rate between 0 and 1; 1 % is 0.01")
     shapes = {v.shape for v in values.values()}
     if len(shapes) != 1 or len(shape := shapes.pop()) != 2 or shape[1:] != member.shape:
-        raise ValueError(f"values {[v.shape for v in values.values()]}, member {member.shape}: wanted equal (S, N) and (N,)")
+        raise ValueError(
+            f"values {[v.shape for v in values.values()]}, member {member.shape}: wanted equal (S, N) and (N,)"
+        )
     if shape[0] < LEAST:
-        raise ValueError(f"{shape[0]} repetitions of the target: stability needs {LEAST} or more, trained with other seeds")
+        raise ValueError(
+            f"{shape[0]} repetitions of the target: stability needs {LEAST} or more, trained with other seeds"
+        )
     known = ~np.isnan(np.concatenate(list(values.values()))).any(0)
     member, values = member[known], {name: v[:, known] for name, v in values.items()}
     if not (member.any() and not member.all()):
-        raise ValueError(f"{known.sum()} of {len(known)} samples have all scores: wanted a member and a non-member among them")
-    curves = {(name, s): _ranked(v[s], member) for name, v in values.items() for s in range(shape[0])}
-    rows = [_row("seeds", name, [curves[name, s] for s in range(shape[0])], member, fpr) for name in values]
+        raise ValueError(
+            f"{known.sum()} of {len(known)} samples have all scores: wanted a member and a non-member among them"
+        )
+    curves = {
+        (name, s): _ranked(v[s], member) for name, v in values.items() for s in range(shape[0])
+    }
+    rows = [
+        _row("seeds", name, [curves[name, s] for s in range(shape[0])], member, fpr)
+        for name in values
+    ]
     if len(values) > 1:
-        rows += [_row("attacks", s, [curves[name, s] for name in values], member, fpr) for s in range(shape[0])]
+        rows += [
+            _row("attacks", s, [curves[name, s] for name in values], member, fpr)
+            for s in range(shape[0])
+        ]
     table = pd.DataFrame(rows)
     table.attrs["note"] = _note(table[table["compare"] == "seeds"])
     return table
@@ -72,9 +89,16 @@ def _note(seeds: pd.DataFrame) -> str:
         return f"{start}: do not report lists of samples from one seed"
     unions = least["coverage"], least["union_fpr"] * least["n0"]
     inside, outside = (
-        (least[name] - least[f"{name}_chance"]) / max(1 - least[f"{name}_chance"], 1e-12) for name in ("jaccard", "jaccard_out")
+        (least[name] - least[f"{name}_chance"]) / max(1 - least[f"{name}_chance"], 1e-12)
+        for name in ("jaccard", "jaccard_out")
     )
-    error = sum(j * (1 - j) / union for j, union in zip(least[["jaccard", "jaccard_out"]], unions, strict=True)) ** 0.5
+    error = (
+        sum(
+            j * (1 - j) / union
+            for j, union in zip(least[["jaccard", "jaccard_out"]], unions, strict=True)
+        )
+        ** 0.5
+    )
     if inside < outside + max(BEYOND, 2 * error):
         return f"{start}: lists repeat, but no more than non-members' or chance's do, which says nothing of membership"
     return f"{start}: lists overlap from seed to seed, more than those of non-members"
@@ -87,8 +111,15 @@ def _ranked(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 def _sets(curves: list, allowed: int) -> np.ndarray:
     """(sets, N) who is at or above the smallest threshold with at most `allowed` false positives; none without one."""
-    last = [np.searchsorted(fp, allowed, side="right") - 1 for _, fp, _ in curves]  # 0: above all, the infinite ones too
-    return np.stack([(at > 0) & (score >= threshold[at]) for at, (score, _, threshold) in zip(last, curves, strict=True)])
+    last = [
+        np.searchsorted(fp, allowed, side="right") - 1 for _, fp, _ in curves
+    ]  # 0: above all, the infinite ones too
+    return np.stack(
+        [
+            (at > 0) & (score >= threshold[at])
+            for at, (score, _, threshold) in zip(last, curves, strict=True)
+        ]
+    )
 
 
 def _row(compare: str, of, curves: list, member: np.ndarray, fpr: float) -> dict:
@@ -99,7 +130,10 @@ def _row(compare: str, of, curves: list, member: np.ndarray, fpr: float) -> dict
     pairs = list(combinations(range(len(chosen)), 2))
     jaccard, chance = _overlap(chosen[:, member], pairs)
     out, out_chance = _overlap(chosen[:, ~member], pairs)
-    low, high = 0, allowed  # largest number of false positives a set, with the union's within what is allowed
+    low, high = (
+        0,
+        allowed,
+    )  # largest number of false positives a set, with the union's within what is allowed
     while low < high:
         middle = (low + high + 1) // 2
         fits = _sets(curves, middle)[:, ~member].any(0).sum() <= allowed

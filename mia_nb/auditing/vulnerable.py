@@ -53,7 +53,9 @@ def vulnerability(
     other negatively; a ranking without significance is a ranking, no risk.
     """
     if not 0 < rate < 1 or permutations < 1:
-        raise ValueError(f"rate={rate}, permutations={permutations}: wanted a rate between 0 and 1, at least 1 permutation")
+        raise ValueError(
+            f"rate={rate}, permutations={permutations}: wanted a rate between 0 and 1, at least 1 permutation"
+        )
     disjoint = _disjoint(scores.info) if disjoint is None else disjoint
     if not disjoint and null is None:
         raise ValueError(
@@ -65,8 +67,14 @@ def vulnerability(
     ranks, auc, t_in, t_out = _per_sample(value, scores.member)
     able = (t_in > 0) & (t_out > 0)
     if not able.any():
-        raise ValueError("no sample is in one target and out of another: an AUC over targets needs both")
-    p, smallest, null_auc = np.full(len(auc), np.nan), np.full(len(auc), np.nan), np.full(len(auc), 0.5)
+        raise ValueError(
+            "no sample is in one target and out of another: an AUC over targets needs both"
+        )
+    p, smallest, null_auc = (
+        np.full(len(auc), np.nan),
+        np.full(len(auc), np.nan),
+        np.full(len(auc), 0.5),
+    )
     more = "score more targets"
     if null is not None:
         drawn = _redrawn(scores, null)
@@ -77,7 +85,9 @@ def vulnerability(
     elif paired:
         p[able], smallest[able], method = *_flips(ranks, scores, able), "exact: flips within pairs"
     else:
-        p[able], smallest[able], method = _free(ranks, scores.member, ~np.isnan(value), able, permutations, seed)
+        p[able], smallest[able], method = _free(
+            ranks, scores.member, ~np.isnan(value), able, permutations, seed
+        )
         if not method.startswith("exact") and np.median(smallest[able]) <= 1 / (permutations + 1):
             more = f"take more than {permutations} permutations"
     q = np.full(len(p), np.nan)
@@ -87,12 +97,19 @@ def vulnerability(
         table["resolution"] = np.where(able, 1.0 / (t_in * t_out), np.nan)
     table = table.assign(p=p, smallest_p=smallest, q=q, significant=q <= rate, null_auc=null_auc)
     pairs = len(np.unique(scores.pair)) if paired else None
-    table.attrs |= {"method": method, "rate": rate, "targets": len(scores.value), "disjoint": bool(disjoint)}
+    table.attrs |= {
+        "method": method,
+        "rate": rate,
+        "targets": len(scores.value),
+        "disjoint": bool(disjoint),
+    }
     table.attrs["resolution"] = _resolution(len(scores.value), pairs, smallest[able], rate, more)
     return table
 
 
-def null_scores(attack, signals: Signals, *, draws: int = 200, seed: int = 0, targets=None) -> Iterator[Scores]:
+def null_scores(
+    attack, signals: Signals, *, draws: int = 200, seed: int = 0, targets=None
+) -> Iterator[Scores]:
     """Scores of an attack on the real signals under masks redrawn from their design: what chance and the design make of them.
 
     If membership changes no signal, the real mask is exchangeable with the redrawn ones. Same targets for the same table.
@@ -119,15 +136,21 @@ def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
     drawn, attack = [], scores.info.get("attack")
     for other in null:
         if (name := other.info.get("attack", attack)) != attack:
-            raise ValueError(f"null holds scores of {name}, these are of {attack}: redraw the masks for the same attack")
-        if other.value.shape != scores.value.shape or not np.array_equal(other.targets, scores.targets):
+            raise ValueError(
+                f"null holds scores of {name}, these are of {attack}: redraw the masks for the same attack"
+            )
+        if other.value.shape != scores.value.shape or not np.array_equal(
+            other.targets, scores.targets
+        ):
             raise ValueError(
                 f"null has targets x samples {other.value.shape}, these scores {scores.value.shape}: redraw the masks for the "
                 "same targets and samples"
             )
         drawn.append(_per_sample(other.value, other.member)[1])
     if not drawn:
-        raise ValueError("null holds no scores: wanted one redrawn mask or more, and a generator that was not used before")
+        raise ValueError(
+            "null holds no scores: wanted one redrawn mask or more, and a generator that was not used before"
+        )
     return np.array(drawn)
 
 
@@ -160,7 +183,9 @@ def _both_or_none(scores: Scores) -> np.ndarray:
     return value
 
 
-def _per_sample(value: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _per_sample(
+    value: np.ndarray, member: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(2 midrank - 1 over targets (T, N), 0 where NaN; AUC (N,), NaN without both sides; t_in; t_out)."""
     known = ~np.isnan(value)
     ranks = np.stack([2 * (value < row).sum(0) + (value == row).sum(0) for row in value])
@@ -173,7 +198,9 @@ def _per_sample(value: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.n
 def _flips(ranks: np.ndarray, scores: Scores, able: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(p, smallest p) of the samples `able`: each pair's two ranks change sides with probability 1/2, all flips added up."""
     twins = [np.flatnonzero(scores.pair == one) for one in np.unique(scores.pair)]
-    gain = np.stack([(ranks[rows] * np.where(scores.member[rows], 1, -1)).sum(0) for rows in twins])[:, able]
+    gain = np.stack(
+        [(ranks[rows] * np.where(scores.member[rows], 1, -1)).sum(0) for rows in twins]
+    )[:, able]
     size, seen = np.abs(gain), np.stack([ranks[rows[0]] > 0 for rows in twins])[:, able].sum(0)
     observed, width = np.where(gain > 0, gain, 0).sum(0), int(size.sum(0).max()) + 1
     p = np.empty(gain.shape[1])
@@ -183,7 +210,10 @@ def _flips(ranks: np.ndarray, scores: Scores, able: np.ndarray) -> tuple[np.ndar
         table[:, 0] = 1
         for step in size[:, part]:
             source = np.arange(width) - step[:, None]
-            table = (table + np.where(source >= 0, np.take_along_axis(table, np.maximum(source, 0), 1), 0)) / 2
+            table = (
+                table
+                + np.where(source >= 0, np.take_along_axis(table, np.maximum(source, 0), 1), 0)
+            ) / 2
         p[part] = np.where(np.arange(width) >= observed[part, None], table, 0).sum(1)
     return np.minimum(p, 1), 0.5**seen
 
@@ -203,7 +233,11 @@ def _free(ranks, member, known, able, permutations, seed) -> tuple[np.ndarray, n
             chosen = known[order] & (known[order].cumsum(0) <= t_in)
             hits += (ranks[order] * chosen).sum(0) >= observed
         floor = 1 / (permutations + 1)
-        return (1 + hits) * floor, np.maximum(smallest, floor), f"{permutations} random permutations of targets"
+        return (
+            (1 + hits) * floor,
+            np.maximum(smallest, floor),
+            f"{permutations} random permutations of targets",
+        )
     p = np.empty(len(t_in))
     for number, pattern in enumerate(patterns.T):
         table = np.zeros((most + 1, int(pattern.sum()) + 1))
@@ -216,11 +250,15 @@ def _free(ranks, member, known, able, permutations, seed) -> tuple[np.ndarray, n
     return p, smallest, "exact: permutations of targets"
 
 
-def _resolution(targets: int, pairs: int | None, smallest: np.ndarray, rate: float, more: str) -> str:
+def _resolution(
+    targets: int, pairs: int | None, smallest: np.ndarray, rate: float, more: str
+) -> str:
     """What these targets can find after the correction, in a sentence; `more` is what would lower the floor of p."""
     floor, samples = float(smallest.min()), len(smallest)
     ranks = np.arange(1, samples + 1)
-    enough = ranks[np.sort(smallest) <= ranks * rate / samples * (1 + 1e-9)]  # were all at their floors
+    enough = ranks[
+        np.sort(smallest) <= ranks * rate / samples * (1 + 1e-9)
+    ]  # were all at their floors
     design = f"{targets} targets" + (f" in {pairs} pairs" if pairs else "")
     start = f"{design}: p cannot fall below {floor:.3g}"
     if (middle := np.median(smallest)) > 1.5 * floor:

@@ -35,7 +35,9 @@ def parameters(args) -> list[tuple[str, str]]:
             for name, _, _ in given}  # fmt: skip
     for name, words in said.items():
         if len(words) > 1:
-            raise ValueError(f"{name} was given {len(words)} times ({', '.join(words)}); give it once")
+            raise ValueError(
+                f"{name} was given {len(words)} times ({', '.join(words)}); give it once"
+            )
     named = {name: value for name, value, _ in given}
     ways = [name for name in WAYS if named.get(name)]
     if len(ways) != 1:
@@ -50,9 +52,13 @@ def parameters(args) -> list[tuple[str, str]]:
         )
     if extra := [how.removeprefix("-p ") for name, _, how in given if name in idle(ways[0])]:
         brings, which = BRINGS[ways[0]], "it" if len(extra) == 1 else "them"
-        raise ValueError(f"--{ways[0]} brings {brings}: {', '.join(extra)} would change nothing; leave {which} out")
+        raise ValueError(
+            f"--{ways[0]} brings {brings}: {', '.join(extra)} would change nothing; leave {which} out"
+        )
     if ways == ["logits"] and not Path(named["logits"]).is_file():
-        raise ValueError(f"--logits {named['logits']}: no such file; wanted an .npz with logits, labels and member")
+        raise ValueError(
+            f"--logits {named['logits']}: no such file; wanted an .npz with logits, labels and member"
+        )
     stated = [str(one) for one in auditing.limits([*texts, *args.fail_if])]
     return [*named.items(), *([("fail_if", json.dumps(stated))] if stated else [])]
 
@@ -82,9 +88,16 @@ def read_result(folder: store.Folder) -> dict:
     """result.json of a run of the audit notebook, taken out of the executed notebook where it is not there yet."""
     source = f"{NOTEBOOK}.ipynb"
     cells = json.loads(folder.read_bytes(source))["cells"]
-    found = [o["data"][MIME] for cell in cells for o in cell.get("outputs", []) if MIME in o.get("data", {})]
+    found = [
+        o["data"][MIME]
+        for cell in cells
+        for o in cell.get("outputs", [])
+        if MIME in o.get("data", {})
+    ]
     if not found:
-        raise run.Failed(f"{folder.path / source} holds no result; run the audit again with --force")
+        raise run.Failed(
+            f"{folder.path / source} holds no result; run the audit again with --force"
+        )
     if not (folder.intact(RESULT) and folder.read_json(RESULT) == found[-1]):
         folder.write_json(RESULT, found[-1])
     return found[-1]
@@ -103,13 +116,22 @@ def status(record: dict) -> tuple[int, str]:
         return DONE, "no limit was stated (--fail-if)"
     checks = record["self_test"]
     if EXCEEDED in outcomes:
-        return OVER, f"{outcomes.count(EXCEEDED)} of {len(outcomes)} stated limits exceeded at 95 % confidence"
+        return (
+            OVER,
+            f"{outcomes.count(EXCEEDED)} of {len(outcomes)} stated limits exceeded at 95 % confidence",
+        )
     if record.get("design", {}).get("doubt"):
         return FAILED, "not established: members and non-members may differ in more than membership"
     if not checks["self_test_passed"]:
-        return FAILED, "the null self-test failed: no verdict on a limit can be trusted; see Self-test in the report"
+        return (
+            FAILED,
+            "the null self-test failed: no verdict on a limit can be trusted; see Self-test in the report",
+        )
     if checks["inverted"]:
         names = ", ".join(checks["inverted"])
-        return FAILED, f"{names} ranks members below non-members: look at the design (is `member` right?) before any verdict"
+        return (
+            FAILED,
+            f"{names} ranks members below non-members: look at the design (is `member` right?) before any verdict",
+        )
     words = [f"{outcomes.count(word)} {word}" for word in (BELOW, OPEN) if word in outcomes]
     return DONE, f"no stated limit exceeded at 95 % confidence: {', '.join(words)}"

@@ -34,13 +34,19 @@ def serve(results: str, where: list[Path], *, port: int = 8866, browser: bool = 
     if importlib.util.find_spec("voila") is None:
         raise ValueError("voila is not installed; add it with: pip install 'mia_nb[dashboard]'")
     if not any(Path(results).glob("signals-*")):
-        raise ValueError(f"nothing to explore in {results} yet; start with: mia-nb run all --preset demo")
+        raise ValueError(
+            f"nothing to explore in {results} yet; start with: mia-nb run all --preset demo"
+        )
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
-            raise ValueError(f"port {port} is taken; stop what listens there, or choose another with --port")
+            raise ValueError(
+                f"port {port} is taken; stop what listens there, or choose another with --port"
+            )
     notebook = nbformat.read(find_notebook("08_explore", where), as_version=4)
     cells = notebook.cells
-    after = next(i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])) + 1
+    after = (
+        next(i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])) + 1
+    )
     given = f'results, mode = {str(Path(results).absolute())!r}, "live"'
     notebook.cells = [*cells[:after], nbformat.v4.new_code_cell(given), *cells[after:]]
     with tempfile.TemporaryDirectory() as folder:
@@ -49,9 +55,15 @@ def serve(results: str, where: list[Path], *, port: int = 8866, browser: bool = 
         _without_network(Path(folder))
         options = [*ARGUMENTS, f"--port={port}", *([] if browser else ["--no-browser"])]
         path = os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH")]))
-        environment = os.environ | {"MIA_NB_MODE": "live", "JUPYTER_PLATFORM_DIRS": "1", "JUPYTER_PATH": path}
+        environment = os.environ | {
+            "MIA_NB_MODE": "live",
+            "JUPYTER_PLATFORM_DIRS": "1",
+            "JUPYTER_PATH": path,
+        }
         print(f"http://127.0.0.1:{port}/ (stop with Ctrl-C)", flush=True)
-        return subprocess.run([sys.executable, "-m", "voila", str(page), *options], env=environment).returncode
+        return subprocess.run(
+            [sys.executable, "-m", "voila", str(page), *options], env=environment
+        ).returncode
 
 
 def _without_network(folder: Path) -> None:
@@ -60,5 +72,8 @@ def _without_network(folder: Path) -> None:
         if path.is_file():
             own = folder / "voila" / "templates" / "lab" / path.name
             own.parent.mkdir(parents=True)
-            own.write_text(re.sub(r'<link[^>]*"https://[^>]*>', "", path.read_text(encoding="utf-8")), encoding="utf-8")
+            own.write_text(
+                re.sub(r'<link[^>]*"https://[^>]*>', "", path.read_text(encoding="utf-8")),
+                encoding="utf-8",
+            )
             return

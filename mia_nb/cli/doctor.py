@@ -14,9 +14,7 @@ from pathlib import Path
 
 from mia_nb import __version__, store
 
-PACKAGES = (
-    "torch torchvision numpy pandas scipy scikit-learn plotly papermill nbclient ipykernel jupyterlab ipywidgets anywidget"
-)
+PACKAGES = "torch torchvision numpy pandas scipy scikit-learn plotly papermill nbclient ipykernel jupyterlab ipywidgets anywidget"
 
 
 def examine(results: str) -> int:
@@ -35,7 +33,9 @@ def examine(results: str) -> int:
     for name, check in checks.items():
         try:
             print(f"{name:<12} {check()}", flush=True)
-        except Exception as error:  # a sick installation may raise anything; the other checks still count
+        except (
+            Exception
+        ) as error:  # a sick installation may raise anything; the other checks still count
             failed += 1
             print(f"{name:<12} WRONG: {error}", flush=True)
     return 1 if failed else 0
@@ -59,11 +59,17 @@ def _torchvision() -> str:
     from mia_nb import _torchvision
 
     _torchvision.datasets()
-    return "data sets load" + (" (its compiled operators do not fit this torch; not needed)" if _torchvision._declared else "")
+    return "data sets load" + (
+        " (its compiled operators do not fit this torch; not needed)"
+        if _torchvision._declared
+        else ""
+    )
 
 
 def _writable(results: Path) -> str:
-    there = next(path for path in (results.absolute(), *results.absolute().parents) if path.exists())
+    there = next(
+        path for path in (results.absolute(), *results.absolute().parents) if path.exists()
+    )
     with tempfile.TemporaryFile(dir=there):
         free = shutil.disk_usage(there).free / 1e9
     return f"{results.absolute()} can be written, {free:.1f} GB free"
@@ -77,7 +83,9 @@ def _kernel() -> str:
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         probe, out = Path(folder, "probe.ipynb"), Path(folder, "out.ipynb")
-        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import mia_nb")]), probe)
+        nbformat.write(
+            nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import mia_nb")]), probe
+        )
         run.execute(probe, out, {}, quiet=True)
     return f"runs a notebook in {time.monotonic() - start:.1f} s"
 
@@ -93,12 +101,19 @@ def _store(results: str) -> str:
 
     folders = store.folders(results)
     known = {folder.path for folder in folders}
-    lost = [path.parent for path in Path(results).absolute().glob("*-*-*/manifest.jsonl") if path.parent not in known]
+    lost = [
+        path.parent
+        for path in Path(results).absolute().glob("*-*-*/manifest.jsonl")
+        if path.parent not in known
+    ]
     problems = [f"{path}: recipe.json is gone, so that nothing finds this result" for path in lost]
     for folder in folders:
         found, status = folder.verify(), stored.status(folder)
         problems += found or [f"{folder.path}: {status}"] * status.startswith("damaged")
     if problems:
-        shown = [*problems[:20], *([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])]
+        shown = [
+            *problems[:20],
+            *([f"and {len(problems) - 20} more"] if len(problems) > 20 else []),
+        ]
         raise ValueError("; ".join(shown) + "; repair with: mia-nb clean")
     return f"{sum(len(folder.files()) for folder in folders)} files in {len(folders)} results, every checksum right"

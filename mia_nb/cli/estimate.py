@@ -17,7 +17,14 @@ def lines(steps: list[Step]) -> Iterator[str]:
 
     for step in steps:
         given = step.parameters
-        images = data.load(given["dataset"], root=given["data_root"], limit=given["limit"], download=given["download"])
-        recipe = Recipe(**{name: value for name, value in given.items() if name in Recipe.model_fields})
+        images = data.load(
+            given["dataset"],
+            root=given["data_root"],
+            limit=given["limit"],
+            download=given["download"],
+        )
+        recipe = Recipe(
+            **{name: value for name, value in given.items() if name in Recipe.model_fields}
+        )
         how = {name: given[name] for name in ("device", "strategy", "workers")}
         yield training.estimate(recipe, images, **how)["text"]

@@ -31,7 +31,9 @@ class ForkProvisioner(LocalProvisioner):
 
 
 def _fork(argv: list[str], env: dict[str, str]) -> _forking.Process:
-    return _forking.parent_for(env).start("mia_nb.cli.kernels:main", env, argv=argv, own_parent=True)
+    return _forking.parent_for(env).start(
+        "mia_nb.cli.kernels:main", env, argv=argv, own_parent=True
+    )
 
 
 def main() -> None:

@@ -81,13 +81,22 @@ def _notebooks(where: list[Path]) -> dict[str, Path]:
 
 def resolve(name: str, preset: str | None, where: list[Path]) -> tuple[str, str | None]:
     """(target, preset) of `mia-nb run NAME`: a NAME that is no notebook but a preset means all of that preset."""
-    if preset is None and name != "all" and name not in _notebooks(where) and name in _presets(where):
+    if (
+        preset is None
+        and name != "all"
+        and name not in _notebooks(where)
+        and name in _presets(where)
+    ):
         return "all", name
     return name, preset
 
 
 def _presets(where: list[Path]) -> dict[str, Path]:
-    return {path.stem: path for place in reversed(where) for path in sorted(place.glob("presets/*.yaml"))}
+    return {
+        path.stem: path
+        for place in reversed(where)
+        for path in sorted(place.glob("presets/*.yaml"))
+    }
 
 
 def _find_preset(name: str, where: list[Path]) -> Path:
@@ -101,7 +110,9 @@ def _find_preset(name: str, where: list[Path]) -> Path:
 def about(name: str, where: list[Path]) -> str:
     """What a preset says of itself: the prose of the comment on its top."""
     lines = _find_preset(name, where).read_text(encoding="utf-8").splitlines()
-    prose = itertools.takewhile(lambda line: line.startswith("# ") and not line.startswith("#  "), lines)
+    prose = itertools.takewhile(
+        lambda line: line.startswith("# ") and not line.startswith("#  "), lines
+    )
     return " ".join(line.removeprefix("# ") for line in prose)
 
 
@@ -110,12 +121,18 @@ def read_preset(name: str, where: list[Path]) -> list[dict]:
     path = _find_preset(name, where)
     steps = read_yaml(path.read_text(encoding="utf-8"), str(path))
     for step in steps if isinstance(steps, list) else [None]:
-        if not isinstance(step, dict) or set(step) - KEYS or not isinstance(step.get("notebook"), str):
+        if (
+            not isinstance(step, dict)
+            or set(step) - KEYS
+            or not isinstance(step.get("notebook"), str)
+        ):
             raise ValueError(
                 f"{path}: wanted a list of steps `- {{notebook: 01_train, parameters: {{epochs: 20}}}}`, found {shown(step)}"
             )
         if not isinstance(step.get("parameters") or {}, dict):
-            raise ValueError(f"{path}: the parameters of {step['notebook']} must be `name: value` pairs")
+            raise ValueError(
+                f"{path}: the parameters of {step['notebook']} must be `name: value` pairs"
+            )
         positive(f"{path}: share of {step['notebook']}", step.get("share", 1))
     return steps
 
@@ -127,7 +144,9 @@ def read_yaml(text: str, where: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"{where} is not YAML ({' '.join(str(error).split())}); quote it") from error
+        raise ValueError(
+            f"{where} is not YAML ({' '.join(str(error).split())}); quote it"
+        ) from error
     except RecursionError:
         raise ValueError(f"{where[:80]} is nested too deep") from None
 
@@ -136,7 +155,9 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
     """The parameters of a notebook by name, from its one cell tagged `parameters`; {} where there is no such cell."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        tagged = [cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])]
+        tagged = [
+            cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])
+        ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a notebook: {error}") from error
     if len(tagged) > 1:
@@ -159,7 +180,9 @@ def _parse_parameters(source: str, path: Path) -> dict[str, Parameter]:
             name, default = target.id, ast.literal_eval(node.value)
         except (AttributeError, ValueError) as error:
             line = ast.unparse(node)
-            raise ValueError(f"{path}: `{line}` in the parameters cell: wanted `name: type = literal  # help`") from error
+            raise ValueError(
+                f"{path}: `{line}` in the parameters cell: wanted `name: type = literal  # help`"
+            ) from error
         kinds = _kinds(getattr(node, "annotation", None), default)
         found[name] = Parameter(name, default, kinds, comments.get(node.end_lineno, ""))
     return found
@@ -169,7 +192,11 @@ def _kinds(annotation: ast.expr | None, default: Any) -> tuple[str, ...]:
     """`int | None` -> ("int", "None"); without an annotation the default's own type, and () when that is None."""
     if annotation is None:
         return () if default is None else (type(default).__name__,)
-    text = annotation.value if isinstance(annotation, ast.Constant) and annotation.value else ast.unparse(annotation)
+    text = (
+        annotation.value
+        if isinstance(annotation, ast.Constant) and annotation.value
+        else ast.unparse(annotation)
+    )
     text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)
     kinds = tuple(kind.strip() for kind in text.split("|"))
     return kinds if default is not None or "None" in kinds else (*kinds, "None")
@@ -193,7 +220,11 @@ def fit(parameter: Parameter, value: Any) -> Any:
         except TypeError:
             continue
     wanted = " or ".join(parameter.kinds)
-    hint = f"; write [{value}]" if wanted.startswith("list") and isinstance(value, str | int | float) else ""
+    hint = (
+        f"; write [{value}]"
+        if wanted.startswith("list") and isinstance(value, str | int | float)
+        else ""
+    )
     raise ValueError(f"{parameter.name}={shown(value)} is {_english(value)}, wanted {wanted}{hint}")
 
 
@@ -233,7 +264,9 @@ def _as(kind: str, value: Any) -> Any:
     return value
 
 
-def plan(target: str, preset: str | None, given: Iterable[tuple[str, str]], where: list[Path]) -> list[Step]:
+def plan(
+    target: str, preset: str | None, given: Iterable[tuple[str, str]], where: list[Path]
+) -> list[Step]:
     """The steps to run: those of the preset (of one notebook, or `all`), or one notebook with its defaults; `given` overrides.
 
     Raises ValueError for anything unknown ("did you mean") or of the wrong type, before anything runs.
@@ -241,18 +274,30 @@ def plan(target: str, preset: str | None, given: Iterable[tuple[str, str]], wher
     if target == "all":
         if preset is None:
             known = sorted(_presets(where))
-            raise ValueError(f"`run all` needs --preset NAME; there are: {', '.join(known) or 'none'}")
-        entries = [(find_notebook(step["notebook"], where), step) for step in read_preset(preset, where)]
+            raise ValueError(
+                f"`run all` needs --preset NAME; there are: {', '.join(known) or 'none'}"
+            )
+        entries = [
+            (find_notebook(step["notebook"], where), step) for step in read_preset(preset, where)
+        ]
     else:
         path = find_notebook(target, where)
         steps = [{"notebook": path.stem}] if preset is None else read_preset(preset, where)
-        entries = [(path, step) for step in steps if preset is None or find_notebook(step["notebook"], where).stem == path.stem]
+        entries = [
+            (path, step)
+            for step in steps
+            if preset is None or find_notebook(step["notebook"], where).stem == path.stem
+        ]
         if not entries:
             raise ValueError(f"preset {preset} has no step for {path.stem}")
     declared = [read_parameters(path) for path, _ in entries]
     if "results" in dict(given):
-        raise ValueError(f"results={dict(given)['results']}: every notebook of a run shares one folder; use --results DIR")
-    _refuse_unknown({name for name, _ in given}, set().union(*declared), [path for path, _ in entries])
+        raise ValueError(
+            f"results={dict(given)['results']}: every notebook of a run shares one folder; use --results DIR"
+        )
+    _refuse_unknown(
+        {name for name, _ in given}, set().union(*declared), [path for path, _ in entries]
+    )
     steps = []
     for (path, step), known in zip(entries, declared, strict=True):
         written = step.get("parameters") or {}
@@ -284,9 +329,20 @@ def _refuse_unknown(names: Iterable[str], known: Iterable[str], paths: list[Path
 
 def _hint(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(sorted(known)) or 'none'}"
+    return (
+        f"; did you mean {close[0]}?"
+        if close
+        else f"; there are: {', '.join(sorted(known)) or 'none'}"
+    )
 
 
 def _english(value: Any) -> str:
-    names = {str: "text", bool: "true/false", int: "a whole number", float: "a number", list: "a list", dict: "a mapping"}
+    names = {
+        str: "text",
+        bool: "true/false",
+        int: "a whole number",
+        float: "a number",
+        list: "a list",
+        dict: "a mapping",
+    }
     return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")

@@ -27,7 +27,18 @@ from mia_nb.checks import duration
 from mia_nb.cli.notebooks import PACKAGE, PLACES, Step, read_parameters
 
 STATUS, REPORT, PROVENANCE = "status.json", "report.html", "provenance.json"
-LIBRARIES = ("torch", "torchvision", "snntorch", "torchdiffeq", "torchsde", "opacus", "numpy", "scipy", "pandas", "plotly")
+LIBRARIES = (
+    "torch",
+    "torchvision",
+    "snntorch",
+    "torchdiffeq",
+    "torchsde",
+    "opacus",
+    "numpy",
+    "scipy",
+    "pandas",
+    "plotly",
+)
 USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
@@ -45,7 +56,9 @@ class Killed(Failed):
     """Its kernel died, or never answered."""
 
 
-def run(name: str, steps: list[Step], results: str | Path, *, force: bool = False, about: str = "") -> store.Folder:
+def run(
+    name: str, steps: list[Step], results: str | Path, *, force: bool = False, about: str = ""
+) -> store.Folder:
     """Run the steps in order into results/run-NAME-KEY, skipping those done before; return the folder.
 
     What the run is `about` is said on top of its report, which is there from the first finished notebook on.
@@ -56,19 +69,25 @@ def run(name: str, steps: list[Step], results: str | Path, *, force: bool = Fals
     """
     results = Path(results).absolute()
     recipe = _recipe(steps)
-    folder = store.open_folder(results, "run", name, store.content_key(recipe), recipe, version=__version__)
+    folder = store.open_folder(
+        results, "run", name, store.content_key(recipe), recipe, version=__version__
+    )
     files = _file_names(steps)
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(folder.lock("run", timeout=0))
         except filelock.Timeout:
-            raise ValueError(f"{_short(folder.path)} is being run by another process; wait for it to end") from None
+            raise ValueError(
+                f"{_short(folder.path)} is being run by another process; wait for it to end"
+            ) from None
         fresh = force or not _is_intact(folder, STATUS)
         record = {} if fresh else {step["file"]: step for step in read_status(folder)}
         todo = [file for file in files if not _is_done(folder, record.get(file))]
         if not todo and _is_intact(folder, REPORT):
             seconds = sum(record[file]["seconds"] for file in files)
-            print(f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
+            print(
+                f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again"
+            )
             return folder
         folder.write_json(PROVENANCE, _provenance() | ({"about": about} if about else {}))
         overall = Overall({file: step.share for step, file in zip(steps, files, strict=True)}, todo)
@@ -76,7 +95,10 @@ def run(name: str, steps: list[Step], results: str | Path, *, force: bool = Fals
             if file in todo:
                 record[file] = _run_step(step, file, folder, record, force, overall)
                 overall.end(file)
-                page = report(folder, [name for name in files if name in record and record[name]["status"] == "done"])
+                page = report(
+                    folder,
+                    [name for name in files if name in record and record[name]["status"] == "done"],
+                )
                 if len(todo) > 1 and file == todo[0]:
                     print(f"results so far, on a page that grows: {_short(page)}", flush=True)
             else:
@@ -96,7 +118,9 @@ def report(folder: store.Folder, files: list[str] | None = None) -> Path:
     facts = {"run": f"{folder.name} {folder.key}"}
     facts |= folder.read_json(PROVENANCE, mia_nb=str) if folder.intact(PROVENANCE) else {}
     facts |= {
-        step["file"]: f"{step['started']}, {step['seconds']:.1f} s" for step in read_status(folder) if step["file"] in files
+        step["file"]: f"{step['started']}, {step['seconds']:.1f} s"
+        for step in read_status(folder)
+        if step["file"] in files
     }
     title, lead = f"{folder.name} {folder.key[:12]}", facts.pop("about", "")
     notebooks = {folder.path / file: folder.read_bytes(file) for file in files}
@@ -106,7 +130,11 @@ def report(folder: store.Folder, files: list[str] | None = None) -> Path:
 
 def _provenance() -> dict[str, str]:
     """What computes here: versions and machine. Which device trained a pool stands in the pool's own record."""
-    versions = {name: importlib.metadata.version(name) for name in LIBRARIES if importlib.util.find_spec(name)}
+    versions = {
+        name: importlib.metadata.version(name)
+        for name in LIBRARIES
+        if importlib.util.find_spec(name)
+    }
     return {
         "mia_nb": __version__,
         "Python": f"{platform.python_version()} on {platform.platform()}",
@@ -123,17 +151,30 @@ def read_status(folder: store.Folder) -> list[dict]:
     except store.Corrupt:
         return []
     types = {"file": str, "status": str, "started": str, "seconds": int | float}
-    if not all(isinstance(step, dict) and all(isinstance(step.get(k), t) for k, t in types.items()) for step in steps):
+    if not all(
+        isinstance(step, dict) and all(isinstance(step.get(k), t) for k, t in types.items())
+        for step in steps
+    ):
         return []
     if any(step["status"] == "running" for step in steps) and not folder.locked("run"):
-        steps = [step | {"status": "killed"} if step["status"] == "running" else step for step in steps]
+        steps = [
+            step | {"status": "killed"} if step["status"] == "running" else step for step in steps
+        ]
     return steps
 
 
-def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: bool, overall: Overall) -> dict:
+def _run_step(
+    step: Step, file: str, folder: store.Folder, record: dict, force: bool, overall: Overall
+) -> dict:
     """Execute one notebook, keeping status.json up to date whatever happens."""
     started = time.monotonic()
-    entry = {"notebook": step.notebook.stem, "file": file, "status": "running", "error": None, "seconds": 0.0}
+    entry = {
+        "notebook": step.notebook.stem,
+        "file": file,
+        "status": "running",
+        "error": None,
+        "seconds": 0.0,
+    }
     entry["started"] = datetime.now(UTC).isoformat(timespec="seconds")
 
     def write(status: str, error: str | None = None) -> dict:
@@ -145,7 +186,12 @@ def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: 
     write("running")
     folder.remove(file)
     try:
-        execute(step.notebook, folder.path / file, _to_inject(step, folder.path.parent, force), overall=overall)
+        execute(
+            step.notebook,
+            folder.path / file,
+            _to_inject(step, folder.path.parent, force),
+            overall=overall,
+        )
         folder.add(file)
         return write("done")
     except KeyboardInterrupt:
@@ -160,24 +206,38 @@ def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: 
 def _to_inject(step: Step, results: Path, force: bool) -> dict:
     """The parameters that differ from the notebook's own, with places made absolute."""
     values = dict(step.parameters)
-    for name, place in (("results", results), ("data_root", Path(values.get("data_root", "")).absolute())):
+    for name, place in (
+        ("results", results),
+        ("data_root", Path(values.get("data_root", "")).absolute()),
+    ):
         values |= {name: str(place)} if name in values else {}
     values |= {"force": True} if force and "force" in values else {}
     known = read_parameters(step.notebook)
     return {name: value for name, value in values.items() if value != known[name].default}
 
 
-def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False, overall: Overall | None = None) -> None:
+def execute(
+    notebook: Path,
+    out: Path,
+    parameters: dict,
+    *,
+    quiet: bool = False,
+    overall: Overall | None = None,
+) -> None:
     """papermill with its traps closed: our interpreter as kernel, no stray warnings, braces in paths, errors in few lines."""
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    logging.getLogger("papermill").setLevel(logging.ERROR)  # it calls parameters typed `str | None` unknown
+    logging.getLogger("papermill").setLevel(
+        logging.ERROR
+    )  # it calls parameters typed `str | None` unknown
     node = nbformat.v4.upgrade(nbformat.read(notebook, as_version=4))
     node.metadata["kernelspec"] = SPEC
     node.metadata.pop("papermill", None)
-    progress = Progress(out.name, len(node.cells) + bool(parameters), quiet, overall)  # papermill adds a cell
+    progress = Progress(
+        out.name, len(node.cells) + bool(parameters), quiet, overall
+    )  # papermill adds a cell
     place = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
     try:
         for attempt in range(STARTS):
@@ -195,7 +255,9 @@ def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False,
                         on_cell_start=progress.next_cell,
                     )
                 break
-            except RuntimeError:  # two kernels that start at once may draw the same port; nothing has run yet
+            except (
+                RuntimeError
+            ):  # two kernels that start at once may draw the same port; nothing has run yet
                 if progress.cell or attempt == STARTS - 1:
                     raise
         progress.end()
@@ -215,17 +277,32 @@ def execute(notebook: Path, out: Path, parameters: dict, *, quiet: bool = False,
 def _kernel_environment() -> Iterator[None]:
     """`python3` is this interpreter whatever specs lie around, in batch mode, without inherited warning filters."""
     # a kernel's own log warns of TCP at each start and complains when interrupted; errors of cells do not go there
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=CRITICAL"]
+    argv = [
+        sys.executable,
+        "-m",
+        "ipykernel_launcher",
+        "-f",
+        "{connection_file}",
+        "--log-level=CRITICAL",
+    ]
     before = dict(os.environ)
     with tempfile.TemporaryDirectory() as specs:
         spec = Path(specs, "kernels", "python3", "kernel.json")
         spec.parent.mkdir(parents=True)
         kernel = {"argv": argv, "display_name": SPEC["display_name"], "language": "python"}
-        if importlib.metadata.entry_points(group="jupyter_client.kernel_provisioners", name=FORKING):
+        if importlib.metadata.entry_points(
+            group="jupyter_client.kernel_provisioners", name=FORKING
+        ):
             kernel["metadata"] = {"kernel_provisioner": {"provisioner_name": FORKING}}
         spec.write_text(json.dumps(kernel))
-        os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [specs, before.get("JUPYTER_PATH")]))
-        os.environ |= {"JUPYTER_PREFER_ENV_PATH": "1", "JUPYTER_PLATFORM_DIRS": "1", "MIA_NB_MODE": "batch"}
+        os.environ["JUPYTER_PATH"] = os.pathsep.join(
+            filter(None, [specs, before.get("JUPYTER_PATH")])
+        )
+        os.environ |= {
+            "JUPYTER_PREFER_ENV_PATH": "1",
+            "JUPYTER_PLATFORM_DIRS": "1",
+            "MIA_NB_MODE": "batch",
+        }
         os.environ.pop("PYTHONWARNINGS", None)
         try:
             yield
@@ -247,7 +324,10 @@ def _explain(error: Exception, out: Path) -> Exception:
     lines = error.source.splitlines()
     number = int(here[1]) if here else 1
     line = lines[number - 1] if number <= len(lines) else ""
-    report = [f"{out.stem} failed in cell In[{error.exec_count}]: {line.strip()}", f"  {error.ename}: {_clip(message)}"]
+    report = [
+        f"{out.stem} failed in cell In[{error.exec_count}]: {line.strip()}",
+        f"  {error.ename}: {_clip(message)}",
+    ]
     report += [f"  raised at {ours[-1]}"] if ours else []
     return Failed("\n".join([*report, f"  done so far, with the whole trace: {_short(out)}"]))
 
@@ -269,7 +349,9 @@ class Overall:
         """`34 %, about 2 min left`; nothing of the time before a twentieth is done, when nobody knows."""
         done, spent = self.done(part), time.monotonic() - self.started
         known = done - self.cached
-        return f"{done:4.0%}" + (f", {duration(spent / known * (1 - done))} left" if known >= 0.05 else "")
+        return f"{done:4.0%}" + (
+            f", {duration(spent / known * (1 - done))} left" if known >= 0.05 else ""
+        )
 
     def end(self, file: str) -> None:
         self.left.remove(file)
@@ -325,12 +407,20 @@ def _recipe(steps: list[Step]) -> dict:
     """What a run's key is made of."""
     entries = []
     for step in steps:
-        values = {name: value for name, value in step.parameters.items() if name not in (*PLACES, *HOW)}
+        values = {
+            name: value for name, value in step.parameters.items() if name not in (*PLACES, *HOW)
+        }
         stamps = {name: stamp for name, value in values.items() if (stamp := _stamp(value))}
         cells = json.loads(step.notebook.read_text(encoding="utf-8"))["cells"]
-        code = hashlib.sha256(json.dumps([[c["cell_type"], "".join(c["source"])] for c in cells]).encode()).hexdigest()
-        entries.append({"notebook": step.notebook.stem, "parameters": values, "files": stamps, "source": code})
-    package = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(PACKAGE.rglob("*.py")))).hexdigest()
+        code = hashlib.sha256(
+            json.dumps([[c["cell_type"], "".join(c["source"])] for c in cells]).encode()
+        ).hexdigest()
+        entries.append(
+            {"notebook": step.notebook.stem, "parameters": values, "files": stamps, "source": code}
+        )
+    package = hashlib.sha256(
+        b"".join(path.read_bytes() for path in sorted(PACKAGE.rglob("*.py")))
+    ).hexdigest()
     return {"steps": entries, "package": package}
 
 
@@ -340,7 +430,11 @@ def _stamp(value) -> str | None:
     Of a file and of a builder the content, with all of the builder's package; of a folder the names, sizes and times of its
     files. Caveat: what a builder outside of any package imports is not seen.
     """
-    path = Path(value) if isinstance(value, str) and 0 < len(value) < 1000 and "\0" not in value else None
+    path = (
+        Path(value)
+        if isinstance(value, str) and 0 < len(value) < 1000 and "\0" not in value
+        else None
+    )
     if path is not None and BUILDER.fullmatch(value):
         sys.path.insert(0, os.getcwd())  # where the kernel will look first
         with contextlib.suppress(ImportError, ValueError):
@@ -349,7 +443,10 @@ def _stamp(value) -> str | None:
         while (path.parent / "__init__.py").is_file():
             path = path.parent
         if path.is_dir():
-            return _digest((file.relative_to(path), store.sha256_of(file)) for file in sorted(path.rglob("*.py")))
+            return _digest(
+                (file.relative_to(path), store.sha256_of(file))
+                for file in sorted(path.rglob("*.py"))
+            )
     if path is None or not path.exists():
         return None
     if path.is_file():
@@ -370,7 +467,11 @@ def _source_of(module: str) -> Path | None:
     places = [Path(spec.origin)] if spec and spec.origin else []
     if spec and rest:
         roots = [Path(root, *rest) for root in spec.submodule_search_locations or ()]
-        places = [place for root in roots for place in (root.with_name(f"{root.name}.py"), root / "__init__.py")]
+        places = [
+            place
+            for root in roots
+            for place in (root.with_name(f"{root.name}.py"), root / "__init__.py")
+        ]
     return next((place for place in places if place.is_file()), None)
 
 

@@ -15,7 +15,14 @@ from mia_nb.cli import run
 def rows(results: str) -> list[tuple[str, ...]]:
     """(kind, first 12 of the key, name, size, date, status) of every result, oldest first."""
     return [
-        (f.kind, f.path.name.rsplit("-", 1)[1], f.name, _size(f.path), time.strftime("%Y-%m-%d %H:%M", _date(f)), status(f))
+        (
+            f.kind,
+            f.path.name.rsplit("-", 1)[1],
+            f.name,
+            _size(f.path),
+            time.strftime("%Y-%m-%d %H:%M", _date(f)),
+            status(f),
+        )
         for f in store.folders(results)
     ]
 
@@ -34,12 +41,18 @@ def _status(folder: store.Folder) -> str:
         words = [step["status"] for step in run.read_status(folder)]
         if folder.has(run.STATUS) and not words:
             return f"damaged {run.STATUS}"
-        worst = next((word for word in ("running", "killed", "failed") if word in words), "done" if words else "empty")
+        worst = next(
+            (word for word in ("running", "killed", "failed") if word in words),
+            "done" if words else "empty",
+        )
         return "partial" if worst == "done" and len(words) < len(recipe.get("steps", [])) else worst
     if _held(folder):
         return "running"
     if folder.kind == "pool":
-        wanted, there = recipe.get("num_models"), sum(file.startswith("model_") for file in folder.files())
+        wanted, there = (
+            recipe.get("num_models"),
+            sum(file.startswith("model_") for file in folder.files()),
+        )
         return "done" if there == wanted else f"{there} of {wanted} models"
     if folder.has("info.json"):
         store.read_info(folder)
@@ -52,22 +65,37 @@ def describe(results: str, key: str) -> str:
     lines = [str(folder.path), f"key     {folder.key}", f"status  {status(folder)}", "recipe"]
     lines += ["  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()]
     for step in run.read_status(folder) if folder.kind == "run" else []:
-        lines.append(f"{step['file']:<22} {step['status']:<8} {step['seconds']:6.1f} s  {step.get('error') or ''}".rstrip())
+        lines.append(
+            f"{step['file']:<22} {step['status']:<8} {step['seconds']:6.1f} s  {step.get('error') or ''}".rstrip()
+        )
     lines.append("files")
     damaged = set(folder.damaged())
     for file, sha in sorted(folder.files().items()):
-        path, state = folder.path / file, "  MISSING, TRUNCATED OR ALTERED" if file in damaged else ""
-        lines.append(f"  {sha[:12]}  {_human(path.lstat().st_size if os.path.lexists(path) else 0):>9}  {file}{state}")
+        path, state = (
+            folder.path / file,
+            "  MISSING, TRUNCATED OR ALTERED" if file in damaged else "",
+        )
+        lines.append(
+            f"  {sha[:12]}  {_human(path.lstat().st_size if os.path.lexists(path) else 0):>9}  {file}{state}"
+        )
     return "\n".join(lines)
 
 
-def clean(results: str, key: str | None, *, everything: bool, older_than: float | None, yes: bool) -> Iterator[str]:
+def clean(
+    results: str, key: str | None, *, everything: bool, older_than: float | None, yes: bool
+) -> Iterator[str]:
     """Remove whole results (by key, all, by age in days) after `yes`; else only temporary and damaged files. Yields lines."""
     there = store.folders(results)
     if key is not None:
-        there = [f for f in there if f.path.name.startswith(key) or f.path.name.rsplit("-", 1)[1].startswith(key[:12])]
+        there = [
+            f
+            for f in there
+            if f.path.name.startswith(key) or f.path.name.rsplit("-", 1)[1].startswith(key[:12])
+        ]
         if len(there) != 1:
-            raise ValueError(f"{len(there)} results in {results} start with {key!r}; see mia-nb list")
+            raise ValueError(
+                f"{len(there)} results in {results} start with {key!r}; see mia-nb list"
+            )
     if older_than is not None:
         there = [f for f in there if time.time() - time.mktime(_date(f)) > older_than * 86400]
     whole = key is not None or everything or older_than is not None
@@ -98,7 +126,9 @@ def _tidy(folder: store.Folder) -> Iterator[str]:
 
 
 def _held(folder: store.Folder) -> bool:
-    return any(folder.locked(path.name.removeprefix(".lock-")) for path in folder.path.glob(".lock-*"))
+    return any(
+        folder.locked(path.name.removeprefix(".lock-")) for path in folder.path.glob(".lock-*")
+    )
 
 
 def _date(folder: store.Folder) -> time.struct_time:
@@ -107,7 +137,9 @@ def _date(folder: store.Folder) -> time.struct_time:
 
 
 def _size(path: Path) -> str:
-    return _human(sum(Path(top, name).lstat().st_size for top, _, names in os.walk(path) for name in names))
+    return _human(
+        sum(Path(top, name).lstat().st_size for top, _, names in os.walk(path) for name in names)
+    )
 
 
 def _human(size: float) -> str:

@@ -50,9 +50,14 @@ def with_dropout(module: nn.Module, *, rate: float) -> nn.Module:
     """Dropout of the features before the last linear layer, in training only."""
     if not 0 < rate < 1:
         raise ValueError(f"rate={rate}: wanted a dropout rate between 0 and 1")
-    name = next((n for n, layer in reversed(list(module.named_modules())) if isinstance(layer, nn.Linear)), None)
+    name = next(
+        (n for n, layer in reversed(list(module.named_modules())) if isinstance(layer, nn.Linear)),
+        None,
+    )
     if name is None:
-        raise ValueError(f"{type(module).__name__} has no linear layer, before which the dropout defense goes")
+        raise ValueError(
+            f"{type(module).__name__} has no linear layer, before which the dropout defense goes"
+        )
     owner, _, last = name.rpartition(".")
     owner = module.get_submodule(owner)
     setattr(owner, last, nn.Sequential(nn.Dropout(rate), getattr(owner, last)))
@@ -62,7 +67,9 @@ def with_dropout(module: nn.Module, *, rate: float) -> nn.Module:
 DEFENSES = {
     "l1": Defense({"weight": 1e-5}, objectives.l1),
     "l2": Defense({"weight": 1e-5}, objectives.l2),
-    "early_stopping": Defense({"held_out": 0}, held_out=True),  # stops at the lowest loss on held-out images
+    "early_stopping": Defense(
+        {"held_out": 0}, held_out=True
+    ),  # stops at the lowest loss on held-out images
     "dropout": Defense({"rate": 0.5}, module=with_dropout),
     "label_smoothing": Defense({"smoothing": 0.1}, objectives.label_smoothing, logits=True),
     "mmd_mixup": Defense(
@@ -74,7 +81,8 @@ DEFENSES = {
     ),
     "relaxloss": Defense({"target": 0.5}, objectives.relaxloss, logits=True),
     "dp_sgd": Defense(
-        {"noise_multiplier": 1.0, "max_grad_norm": 1.0}, module=lambda module, **_: dp_sgd.without_batch_norm(module)
+        {"noise_multiplier": 1.0, "max_grad_norm": 1.0},
+        module=lambda module, **_: dp_sgd.without_batch_norm(module),
     ),
 }
 BELOW = {"smoothing": 1}  # ends of what an option may be
@@ -85,7 +93,11 @@ def find(name: str) -> Defense:
     """The defense of that name; ValueError for one that is not known."""
     if name not in DEFENSES:
         hint = difflib.get_close_matches(str(name), [*DEFENSES, *OUTPUTS], 1)
-        where = " is an output defense: give it to query(output=...)" if name in OUTPUTS else " is not known"
+        where = (
+            " is an output defense: give it to query(output=...)"
+            if name in OUTPUTS
+            else " is not known"
+        )
         near = f"; did you mean {hint[0]!r}?" if hint and name not in OUTPUTS else ""
         raise ValueError(f"defense={name!r}{where}; there are {', '.join(DEFENSES)}{near}")
     return DEFENSES[name]
@@ -95,7 +107,9 @@ def arguments(name: str | None, given: dict) -> dict:
     """The defense's options with its defaults written out; ValueError for one that it does not have."""
     if name is None:
         if given:
-            raise ValueError(f"defense_args={given} without a defense: name one of {', '.join(DEFENSES)}")
+            raise ValueError(
+                f"defense_args={given} without a defense: name one of {', '.join(DEFENSES)}"
+            )
         return {}
     defaults = find(name).defaults
     _known(f"defense {name}", given, defaults)
@@ -104,7 +118,9 @@ def arguments(name: str | None, given: dict) -> dict:
         whole, end = isinstance(defaults[option], int), BELOW.get(option, math.inf)
         number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
         if not number or not 0 <= value < end or (option in POSITIVE and value == 0):
-            wanted = ("a whole number" if whole else "a number") + (" above 0" if option in POSITIVE else " of at least 0")
+            wanted = ("a whole number" if whole else "a number") + (
+                " above 0" if option in POSITIVE else " of at least 0"
+            )
             wanted += f" and below {end}" if end < math.inf else ""
             raise ValueError(f"defense {name}: {option}={value!r}; wanted {wanted}")
         numbers[option] = type(defaults[option])(value)  # 1 and 1.0 are the same recipe
@@ -121,18 +137,26 @@ def output_arguments(name: str | None, given: dict | None, classes: int | None =
     """The options of an output defense with its defaults written out; ValueError for one that it does not have, and, where the
     number of classes is told, for a value that it cannot use. Of two classes memguard shows .75 by default, (1 + 1/K) / 2."""
     if name not in OUTPUTS:
-        where = " changes the training: give it to Recipe(defense=...)" if name in DEFENSES else " is none"
+        where = (
+            " changes the training: give it to Recipe(defense=...)"
+            if name in DEFENSES
+            else " is none"
+        )
         raise ValueError(f"output={name!r}{where}; output defenses are {', '.join(OUTPUTS)}")
     defaults = OUTPUTS[name].defaults
     _known(f"output {name}", given or {}, defaults)
-    usual = {"confidence": 0.75} if name == "memguard" and classes == 2 else {}  # half is no label there
+    usual = (
+        {"confidence": 0.75} if name == "memguard" and classes == 2 else {}
+    )  # half is no label there
     options = {**defaults, **usual, **(given or {})}
     if classes is not None:
         change_output(name, np.zeros((1, classes)), np.zeros((1, classes)), **options)
     return options
 
 
-def change_output(name: str, logits: np.ndarray, random: np.ndarray | None = None, **options) -> np.ndarray:
+def change_output(
+    name: str, logits: np.ndarray, random: np.ndarray | None = None, **options
+) -> np.ndarray:
     """Logits (..., K) as the output defense shows them; random: the model's logits on random images, where it wants them.
 
     The predicted label is the first of the largest logits and stays it: where another class would tie with it or be above, it
@@ -141,9 +165,13 @@ def change_output(name: str, logits: np.ndarray, random: np.ndarray | None = Non
     change, _, wants = OUTPUTS[name]
     shown = change(logits, **options, **({"random": random} if wants else {}))
     top = np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]
-    return np.where(top, np.maximum(shown, np.where(top, -np.inf, shown).max(-1, keepdims=True) + 1e-9), shown)
+    return np.where(
+        top, np.maximum(shown, np.where(top, -np.inf, shown).max(-1, keepdims=True) + 1e-9), shown
+    )
 
 
 def _known(what: str, given: dict, defaults: dict) -> None:
     if strange := sorted(set(given) - set(defaults)):
-        raise ValueError(f"{what} has no option {', '.join(strange)}; it has {', '.join(defaults) or 'none'}")
+        raise ValueError(
+            f"{what} has no option {', '.join(strange)}; it has {', '.join(defaults) or 'none'}"
+        )

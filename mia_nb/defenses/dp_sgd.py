@@ -35,7 +35,9 @@ def without_batch_norm(module: nn.Module) -> nn.Module:
     for name, child in module.named_children():
         if isinstance(child, NORMS):
             channels = child.num_features
-            groups = max(g for g in range(1, max(min(32, channels // 4), 1) + 1) if channels % g == 0)
+            groups = max(
+                g for g in range(1, max(min(32, channels // 4), 1) + 1) if channels % g == 0
+            )
             setattr(module, name, nn.GroupNorm(groups, channels, affine=child.affine))
         else:
             without_batch_norm(child)
@@ -48,7 +50,15 @@ class Clipped:
     Source: Abadi and others (CCS 2016). Raises ValueError for a network that Opacus cannot take per-sample gradients of.
     """
 
-    def __init__(self, module: nn.Module, optimizer, *, noise_multiplier: float, max_grad_norm: float, batch: int):
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer,
+        *,
+        noise_multiplier: float,
+        max_grad_norm: float,
+        batch: int,
+    ):
         from opacus import GradSampleModule
         from opacus.optimizers import DPOptimizer
 
@@ -56,9 +66,14 @@ class Clipped:
             self.hooked = GradSampleModule(module, loss_reduction="sum")
         except NotImplementedError as error:
             reason = " ".join(str(error).split())[:160]
-            raise ValueError(f"no gradients per sample for this network ({reason}); DP-SGD needs others") from error
+            raise ValueError(
+                f"no gradients per sample for this network ({reason}); DP-SGD needs others"
+            ) from error
         self.optimizer = DPOptimizer(
-            optimizer, noise_multiplier=noise_multiplier, max_grad_norm=max_grad_norm, expected_batch_size=batch
+            optimizer,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            expected_batch_size=batch,
         )
         self.weights = [p for p in module.parameters() if p.requires_grad]
         self.chunk = max(1, CHUNK // (4 * sum(p.numel() for p in self.weights)))
@@ -88,13 +103,17 @@ class Clipped:
         Norms are taken in the weights' own precision; weights that the forward did not use get noise like all others.
         """
         for p in self.weights:
-            p.grad_sample = p.new_zeros(size, *p.shape) if p.grad_sample is None else p.grad_sample.to(p.dtype)
+            p.grad_sample = (
+                p.new_zeros(size, *p.shape) if p.grad_sample is None else p.grad_sample.to(p.dtype)
+            )
         self.optimizer.signal_skip_step(not last)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def mismatch(module: nn.Module, losses_of: Callable[[nn.Module], Tensor], names: dict[str, Tensor]) -> str | None:
+def mismatch(
+    module: nn.Module, losses_of: Callable[[nn.Module], Tensor], names: dict[str, Tensor]
+) -> str | None:
     """Name of a weight whose gradients per sample by hooks are not those of single losses by autograd; None where all are.
 
     losses_of(module) -> losses (B,) of a fixed batch with fixed noise. Hooks attribute gradients by what passes a layer: where
@@ -104,7 +123,10 @@ def mismatch(module: nn.Module, losses_of: Callable[[nn.Module], Tensor], names:
 
     losses = losses_of(module)
     weights = {name: p for name, p in names.items() if p.requires_grad}
-    alone = [torch.autograd.grad(one, list(weights.values()), retain_graph=True, allow_unused=True) for one in losses]
+    alone = [
+        torch.autograd.grad(one, list(weights.values()), retain_graph=True, allow_unused=True)
+        for one in losses
+    ]
     hooked = GradSampleModule(module, loss_reduction="sum")
     try:
         with warnings.catch_warnings():
@@ -114,7 +136,10 @@ def mismatch(module: nn.Module, losses_of: Callable[[nn.Module], Tensor], names:
             expected = torch.stack([torch.zeros_like(p) if g is None else g for g in each])
             found = torch.zeros_like(expected) if p.grad_sample is None else p.grad_sample
             scale = float(expected.abs().max())
-            if found.shape != expected.shape or float((found - expected).abs().max()) > 1e-6 * scale + 1e-12:
+            if (
+                found.shape != expected.shape
+                or float((found - expected).abs().max()) > 1e-6 * scale + 1e-12
+            ):
                 return name
     finally:
         hooked.to_standard_module()
@@ -147,7 +172,9 @@ def checked(args: dict, recipe, before: str | None = None) -> None:
             "target) and a positive norm"
         )
     if recipe.loss != "cross_entropy":
-        raise ValueError(f"loss={recipe.loss!r} under dp_sgd: wanted cross_entropy, one loss for each sample")
+        raise ValueError(
+            f"loss={recipe.loss!r} under dp_sgd: wanted cross_entropy, one loss for each sample"
+        )
     if recipe.schedule not in SCHEDULES:
         raise ValueError(
             f"schedule={recipe.schedule!r} looks at the training loss, which nobody accounts for: take {', '.join(SCHEDULES)}"

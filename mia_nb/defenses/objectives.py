@@ -20,7 +20,9 @@ class Step(NamedTuple):
     y: Tensor  # (B,)
     epoch: int
     params: dict[str, Tensor]  # what the optimiser changes
-    draws: dict[str, Tensor]  # the defense's own random numbers, and held-out images "x", "y" (B, ...) where it draws some
+    draws: dict[
+        str, Tensor
+    ]  # the defense's own random numbers, and held-out images "x", "y" (B, ...) where it draws some
 
 
 def plain(step: Step) -> tuple[Tensor, Tensor]:
@@ -44,7 +46,9 @@ def l2(step: Step, *, weight: float) -> tuple[Tensor, Tensor]:
 def label_smoothing(step: Step, *, smoothing: float) -> tuple[Tensor, Tensor]:
     """Cross-entropy to (1 - a) onehot(y) + a / K. Caveat: it may raise what attacks with references find."""
     logits = step.forward(step.x)
-    return step.criterion(logits, step.y), F.cross_entropy(logits, step.y, label_smoothing=smoothing)
+    return step.criterion(logits, step.y), F.cross_entropy(
+        logits, step.y, label_smoothing=smoothing
+    )
 
 
 def relaxloss(step: Step, *, target: float) -> tuple[Tensor, Tensor]:
@@ -83,17 +87,25 @@ def mmd_mixup(step: Step, *, weight: float, bandwidth: float) -> tuple[Tensor, T
     mixed = lam * step.x + (1 - lam) * step.x[other]
     logits = step.forward(torch.cat([mixed, step.x, draws["x"].to(step.x.dtype)]))
     on_mixed, on_members, on_held_out = logits[:size], logits[size : 2 * size], logits[2 * size :]
-    mixup = lam * step.criterion(on_mixed, step.y) + (1 - lam) * step.criterion(on_mixed, step.y[other])
-    gap = class_mmd(on_members.softmax(1), step.y, on_held_out.softmax(1).detach(), draws["y"], bandwidth)
+    mixup = lam * step.criterion(on_mixed, step.y) + (1 - lam) * step.criterion(
+        on_mixed, step.y[other]
+    )
+    gap = class_mmd(
+        on_members.softmax(1), step.y, on_held_out.softmax(1).detach(), draws["y"], bandwidth
+    )
     return step.criterion(on_members, step.y), mixup.mean() + weight * gap
 
 
-def mixup_draws(seed: int, numbers: np.ndarray, known: np.ndarray, y: np.ndarray, *, alpha: float, **_) -> dict[str, Tensor]:
+def mixup_draws(
+    seed: int, numbers: np.ndarray, known: np.ndarray, y: np.ndarray, *, alpha: float, **_
+) -> dict[str, Tensor]:
     """An epoch's random numbers of `mmd_mixup` on images labelled y (steps, batch): lam (steps,), other and held_out (steps,
     batch): of `numbers`, labelled `known`, one of the same class each, or any where none has it."""
     (steps, batch), rng = y.shape, np.random.default_rng(seed)
     drawn = {
-        "lam": rng.beta(alpha, alpha, steps).astype(np.float32) if alpha else np.ones(steps, np.float32),
+        "lam": rng.beta(alpha, alpha, steps).astype(np.float32)
+        if alpha
+        else np.ones(steps, np.float32),
         "other": rng.permuted(np.tile(np.arange(batch), (steps, 1)), axis=1),
     }
     order = np.argsort(known, kind="stable")
@@ -114,5 +126,9 @@ def class_mmd(p: Tensor, y: Tensor, q: Tensor, other: Tensor, bandwidth: float) 
         squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T
         return ((wa @ torch.exp(-squared / (2 * bandwidth**2))) * wb).sum(1)
 
-    gaps = mean_kernel(p, ours, p, ours) + mean_kernel(q, theirs, q, theirs) - 2 * mean_kernel(p, ours, q, theirs)
+    gaps = (
+        mean_kernel(p, ours, p, ours)
+        + mean_kernel(q, theirs, q, theirs)
+        - 2 * mean_kernel(p, ours, q, theirs)
+    )
     return (both * gaps).sum() / both.sum().clamp(min=1)

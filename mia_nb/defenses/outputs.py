@@ -35,7 +35,9 @@ def hamp(logits: np.ndarray, *, random: np.ndarray) -> np.ndarray:
     random (N, K): the same model's logits on random images, one for each answer. Source: Chen and Pattabiraman (NDSS 2024).
     Caveat: the order of all classes stays as it was, and so does what it tells; their training part is not included.
     """
-    rank = np.argsort(np.argsort(-logits, -1, kind="stable"), -1)  # of ties the first is the predicted label, and stays it
+    rank = np.argsort(
+        np.argsort(-logits, -1, kind="stable"), -1
+    )  # of ties the first is the predicted label, and stays it
     return np.take_along_axis(-np.sort(-log_softmax(random, -1), -1), rank, -1)
 
 
@@ -56,7 +58,13 @@ def top(logits: np.ndarray, *, classes: int = 1) -> np.ndarray:
     p = np.exp(log_softmax(logits, -1))
     shown = np.argsort(np.argsort(-p, -1, kind="stable"), -1) < classes
     rest = np.maximum(1 - (p * shown).sum(-1, keepdims=True), 1e-12) / (total - classes)
-    return np.log(np.where(shown, np.maximum(p, 1e-12), np.minimum(rest, np.where(shown, p, np.inf).min(-1, keepdims=True))))
+    return np.log(
+        np.where(
+            shown,
+            np.maximum(p, 1e-12),
+            np.minimum(rest, np.where(shown, p, np.inf).min(-1, keepdims=True)),
+        )
+    )
 
 
 def _whole(name: str, value) -> int:

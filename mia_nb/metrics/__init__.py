@@ -31,7 +31,14 @@ from mia_nb.metrics.null import SelfTest, self_test
 from mia_nb.metrics.protocol import Choice, choose, reference_threshold
 from mia_nb.metrics.published import Cell, against_papers, against_papers_readable, paper_results
 from mia_nb.metrics.queries import VarianceSplit, query_curve, variance_split
-from mia_nb.metrics.recipes import RecipeCell, recipe_cell, recipe_claims, recipe_comparisons, recipe_facts, recipe_risks
+from mia_nb.metrics.recipes import (
+    RecipeCell,
+    recipe_cell,
+    recipe_claims,
+    recipe_comparisons,
+    recipe_facts,
+    recipe_risks,
+)
 from mia_nb.metrics.settings import varied_settings
 from mia_nb.metrics.tables import accuracies, class_gaps, intervals, per_target, readable, summary
 from mia_nb.metrics.uncertainty import bootstrap, difference, interval

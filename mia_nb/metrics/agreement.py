@@ -34,15 +34,24 @@ def exposure(signals: Signals, attack: str | None = None) -> np.ndarray:
     audited = ~signals.population
     value = signals.margin.mean(1)[:, audited] if attack is None else plain.value
     pairs = [np.flatnonzero(plain.pair == one) for one in np.unique(plain.pair)]
-    if any(len(rows) != 2 or (plain.member[rows[0]] == plain.member[rows[1]]).any() for rows in pairs):
-        raise ValueError("these models are not complementary pairs: exposure compares a model and its mate; train split=pairs")
+    if any(
+        len(rows) != 2 or (plain.member[rows[0]] == plain.member[rows[1]]).any() for rows in pairs
+    ):
+        raise ValueError(
+            "these models are not complementary pairs: exposure compares a model and its mate; train split=pairs"
+        )
     gain = np.where(plain.member, value, -value)
     return np.stack([gain[rows].sum(0) for rows in pairs])
 
 
 @checked
 def agreement(
-    pools: dict[str, Signals], attack: str | None = None, *, splits: int = 10, confidence: float = 0.95, seed: int = 0
+    pools: dict[str, Signals],
+    attack: str | None = None,
+    *,
+    splits: int = 10,
+    confidence: float = 0.95,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """How far pools that share their masks expose the same samples: a row per two of them, `COLUMNS`.
 
@@ -65,9 +74,14 @@ def agreement(
             "the pools have different membership: compare recipes on the same masks, training.family_pools makes them"
         )
     least = 1 if attack is None else 2
-    units = [np.flatnonzero(score("loss", first).pair == one) for one in np.unique(score("loss", first).pair)]
+    units = [
+        np.flatnonzero(score("loss", first).pair == one)
+        for one in np.unique(score("loss", first).pair)
+    ]
     if len(units) < 2 * least:
-        raise ValueError(f"{len(units)} pairs of models: two halves need {2 * least} or more; train more models")
+        raise ValueError(
+            f"{len(units)} pairs of models: two halves need {2 * least} or more; train more models"
+        )
     halves = _Halves(pools, attack, units)
     whole = range(len(units))
     cuts, samples = _cuts(whole, splits, seed), first.member[:, ~first.population].shape[1]
@@ -76,15 +90,34 @@ def agreement(
     by_block = np.stack([halves.correlations(cuts, blocks != block) for block in range(GROUPS)])
     enough = (len(units) - 1) // 2 >= least and len(units) > 2
     left = [_cuts([u for u in whole if u != out], splits, seed) for out in whole] if enough else []
-    by_pair = np.stack([halves.correlations(some, np.ones(samples, bool)) for some in left]) if enough else None
+    by_pair = (
+        np.stack([halves.correlations(some, np.ones(samples, bool)) for some in left])
+        if enough
+        else None
+    )
     covers = "samples and pairs" if enough else "samples"
     rows = []
     for (i, a), (j, b) in combinations(enumerate(pools), 2):
-        (value, correlation, ceiling), error = _ratio(point, i, j), _spread(_ratio(by_block, i, j)[0])
+        (value, correlation, ceiling), error = (
+            _ratio(point, i, j),
+            _spread(_ratio(by_block, i, j)[0]),
+        )
         error = error if by_pair is None else np.hypot(error, _spread(_ratio(by_pair, i, j)[0]))
         half = half_width(error**2, len(units) if enough else GROUPS, confidence=confidence)
         ends = value - half, value + half
-        record = (a, b, correlation, ceiling, value, *ends, point[i, i], point[j, j], samples, len(units), covers)
+        record = (
+            a,
+            b,
+            correlation,
+            ceiling,
+            value,
+            *ends,
+            point[i, i],
+            point[j, j],
+            samples,
+            len(units),
+            covers,
+        )
         rows.append(dict(zip(COLUMNS, record, strict=True)))
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -128,15 +161,24 @@ def rank_correlation(x, y) -> float:
         return float(np.corrcoef(pd.Series(x).rank(), pd.Series(y).rank())[0, 1])
 
 
-def _cuts(units: Iterable[int], splits: int, seed: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _cuts(
+    units: Iterable[int], splits: int, seed: int
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Cuts into two equal halves (an odd pair is left out): all of them where there are no more than `splits`, else random."""
     units = list(units)
     size, rng = len(units) // 2, np.random.default_rng([seed, 2])
     if comb(len(units), size) * comb(len(units) - size, size) // 2 <= splits:
-        every = [(a, b) for a in combinations(units, size) for b in combinations([u for u in units if u not in a], size)]
+        every = [
+            (a, b)
+            for a in combinations(units, size)
+            for b in combinations([u for u in units if u not in a], size)
+        ]
         return [(a, b) for a, b in every if a < b]
     orders = [rng.permutation(units) for _ in range(splits)]
-    return [(tuple(sorted(map(int, o[:size]))), tuple(sorted(map(int, o[size : 2 * size])))) for o in orders]
+    return [
+        (tuple(sorted(map(int, o[:size]))), tuple(sorted(map(int, o[size : 2 * size]))))
+        for o in orders
+    ]
 
 
 def _ratio(found: np.ndarray, i: int, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,13 +8,26 @@ from itertools import pairwise
 import pandas as pd
 
 from mia_nb.checks import checked
-from mia_nb.metrics.contrasts import SAME, Claim, Contrast, compare, judge, minus, steps, strongest, worst_case
+from mia_nb.metrics.contrasts import (
+    SAME,
+    Claim,
+    Contrast,
+    compare,
+    judge,
+    minus,
+    steps,
+    strongest,
+    worst_case,
+)
 from mia_nb.metrics.published import ALIGNED, Cell, as_cells
 from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.types import Scores
 
 ATTACKS = ("rmia", "attack_r", "attack_p")  # the study's three, strongest first as it claims
-ORIGINALS = {"rmia": "rmia_count", "attack_p": "attack_p(form='population')"}  # modified score: what it replaced
+ORIGINALS = {
+    "rmia": "rmia_count",
+    "attack_p": "attack_p(form='population')",
+}  # modified score: what it replaced
 TREATMENTS = {False: "without dropout", True: "with dropout"}
 FROM = {"own": "", "ann": ", ANN references", ALIGNED: ", aligned ANN references"}
 
@@ -33,7 +46,11 @@ def _where(cell: Cell) -> str:
 def _own(cells, **wanted) -> list[Cell]:
     """Cells with these fields, and references of their own family unless one of them, by number of time steps."""
     wanted = {"references": "own"} | wanted
-    found = [cell for cell in cells if all(getattr(cell, name) == value for name, value in wanted.items())]
+    found = [
+        cell
+        for cell in cells
+        if all(getattr(cell, name) == value for name, value in wanted.items())
+    ]
     return sorted(found, key=lambda cell: cell.timesteps)
 
 
@@ -75,7 +92,9 @@ def _s3(cells) -> Iterator[Contrast]:
             for attack in ATTACKS:
                 if ann._replace(attack=attack) in cells and snn._replace(attack=attack) in cells:
                     pair = (ann._replace(attack=attack), snn._replace(attack=attack))
-                    yield minus(f"{attack} {part}", f"{_who(ann)} - {_who(snn)}", *pair, needed=False)
+                    yield minus(
+                        f"{attack} {part}", f"{_who(ann)} - {_who(snn)}", *pair, needed=False
+                    )
 
 
 def _gains(cells, chosen) -> Iterator[Contrast]:
@@ -92,7 +111,11 @@ def _s4(cells) -> Iterator[Contrast]:
     for gain in gains:
         (_, (snn,)), _ = gain.terms
         ann = Cell("ann", input_dropout=True, attack=snn.attack)
-        if snn.attack == ATTACKS[0] and ann in cells and (plain := ann._replace(input_dropout=False)) in cells:
+        if (
+            snn.attack == ATTACKS[0]
+            and ann in cells
+            and (plain := ann._replace(input_dropout=False)) in cells
+        ):
             terms = (*gain.terms, (-1, (ann,)), (1, (plain,)))
             yield Contrast("gain beyond the ANN's own", gain.compared, terms, needed=False)
     for gain in _gains(cells, _own(cells, family="ann")):
@@ -109,9 +132,18 @@ def _s6(cells) -> Iterator[Contrast]:
     for cell in cells:
         if cell.family == "snn" and cell.references != "own" and cell.attack in ATTACKS[:2]:
             needed, own = cell.attack == ATTACKS[0], cell._replace(references="own")
-            prefix, how = "" if needed else f"{cell.attack} ", ", aligned" if cell.references == ALIGNED else ""
+            prefix, how = (
+                "" if needed else f"{cell.attack} ",
+                ", aligned" if cell.references == ALIGNED else "",
+            )
             if own in cells:
-                yield minus(f"{prefix}weaker than own{how}", f"own - other, {_where(cell)}", own, cell, needed=needed)
+                yield minus(
+                    f"{prefix}weaker than own{how}",
+                    f"own - other, {_where(cell)}",
+                    own,
+                    cell,
+                    needed=needed,
+                )
             coin = f"{prefix}better than a coin{how}"
             yield Contrast(coin, _where(cell), ((1, (cell,)),), needed=needed, chance=True)
 
@@ -123,7 +155,13 @@ def _s7(cells) -> Iterator[Contrast]:
             what = f"{_where(direct)} - hybrid, {worst_case(a)}"
             yield minus("AUC", what, a, b, margin=SAME)
             yield minus(
-                "test accuracy", f"{_where(direct)} - hybrid", a[:1], b[:1], metric="test_accuracy", needed=False, margin=SAME
+                "test accuracy",
+                f"{_where(direct)} - hybrid",
+                a[:1],
+                b[:1],
+                metric="test_accuracy",
+                needed=False,
+                margin=SAME,
             )
 
 
@@ -141,7 +179,9 @@ def _s9(cells) -> Iterator[Contrast]:
     for cell in cells:
         original = cell._replace(attack=ORIGINALS.get(cell.attack, ""))
         if original in cells:
-            yield minus(cell.attack, f"{_where(cell)}: modified - original", cell, original, margin=SAME)
+            yield minus(
+                cell.attack, f"{_where(cell)}: modified - original", cell, original, margin=SAME
+            )
 
 
 CLAIMS = {
@@ -152,7 +192,9 @@ CLAIMS = {
         ("rmia over attack_r", "attack_r over attack_p"),
     ),
     "S2": Claim(
-        "A spiking network's risk grows with its number of time steps (in AUC).", _s2, "one attack at two numbers of time steps"
+        "A spiking network's risk grows with its number of time steps (in AUC).",
+        _s2,
+        "one attack at two numbers of time steps",
     ),
     "S3": Claim(
         "The ordinary network is more exposed than every spiking one under the same treatment (in AUC).",
@@ -199,7 +241,9 @@ CLAIMS = {
 
 
 @checked
-def snn_comparisons(cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
+def snn_comparisons(
+    cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0
+) -> pd.DataFrame:
     """One row per comparison that a claim of the spiking study (Guan et al. 2025) rests on, as far as it was run.
 
     Columns: claim, part, compared, metric (auc, test_accuracy, and the TPR at the smallest FPR that all cells can measure),
@@ -215,7 +259,9 @@ def snn_comparisons(cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level:
 
 
 @checked
-def snn_claims(cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
+def snn_claims(
+    cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level: float = 0.95, seed: int = 0
+) -> pd.DataFrame:
     """Verdicts on the claims of the spiking study (Guan et al. 2025): index S1..S9.
 
     Columns: claim, verdict, evidence, compared, accuracy_apart (the largest difference of mean test accuracy between models
@@ -235,7 +281,9 @@ def snn_claims(cells: dict[Cell, Scores], *, draws: int = RESAMPLES, level: floa
 def _alignment(found: pd.DataFrame) -> Iterator[str]:
     """References of another family may be weaker by their scale alone: what remains when both sides are aligned."""
     needed = found[found["needed"]]
-    plain, aligned = (needed[needed["part"] == f"weaker than own{how}"]["outcome"] for how in ("", ", aligned"))
+    plain, aligned = (
+        needed[needed["part"] == f"weaker than own{how}"]["outcome"] for how in ("", ", aligned")
+    )
     if len(plain) and not len(aligned):
         yield "without alignment: part of the difference may be one of scale"
     elif len(plain) and (plain == "for").all() and not (aligned == "for").all():

@@ -10,13 +10,23 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.metrics.published import fewest_non_members, measurable
-from mia_nb.metrics.uncertainty import FPR, bootstrap, interval, names, per_target_metrics, ratio_interval
+from mia_nb.metrics.uncertainty import (
+    FPR,
+    bootstrap,
+    interval,
+    names,
+    per_target_metrics,
+    ratio_interval,
+)
 from mia_nb.types import Scores
 
 SAME = 0.01  # differences up to this count as none, of AUC and of accuracy
 TPR = "tpr"  # stands for the TPR at the smallest FPR that all cells can measure
 STOCHASTIC_ONLY = ("lira_joint",)  # attacks that read off how answers to one question differ
-OF_MODELS = {"test_accuracy": lambda scores: scores.accuracy[:, 1], "gap": lambda scores: -np.diff(scores.accuracy)[:, 0]}
+OF_MODELS = {
+    "test_accuracy": lambda scores: scores.accuracy[:, 1],
+    "gap": lambda scores: -np.diff(scores.accuracy)[:, 0],
+}
 COLUMNS = [
     "claim", "part", "compared", "metric", "needed", "value", "low", "high", "sure_low", "sure_high", "margin", "outcome",
 ]  # fmt: skip
@@ -72,14 +82,24 @@ def strongest(cells, *settings) -> list[tuple]:
     found = {word: [s._replace(attack=word) in cells for s in settings] for word in words}
     common = [word for word in words if all(found[word])]
     noisy = [getattr(s, "stochastic", False) for s in settings]
-    own = [word for word in STOCHASTIC_ONLY if word in words and word not in common and any(noisy) and found[word] == noisy]
+    own = [
+        word
+        for word in STOCHASTIC_ONLY
+        if word in words and word not in common and any(noisy) and found[word] == noisy
+    ]
     sides = [[*common, *(own if random else [])] if common else [] for random in noisy]
-    return [tuple(s._replace(attack=word) for word in side) for s, side in zip(settings, sides, strict=True)]
+    return [
+        tuple(s._replace(attack=word) for word in side)
+        for s, side in zip(settings, sides, strict=True)
+    ]
 
 
 def worst_case(side: tuple, other: tuple = ()) -> str:
     """In words: which attacks a side takes the strongest of, and the other side where it takes other ones."""
-    words = [f"strongest of {len(one)} attacks" if len(one) > 1 else one[0].attack for one in (side, other or side)]
+    words = [
+        f"strongest of {len(one)} attacks" if len(one) > 1 else one[0].attack
+        for one in (side, other or side)
+    ]
     return " against ".join(dict.fromkeys(words))
 
 
@@ -88,7 +108,9 @@ def steps(group: list) -> list[tuple]:
     return [*pairwise(group), *([(group[0], group[-1])] if len(group) > 2 else [])]
 
 
-def compare(claims: dict[str, Claim], cells: dict, where, *, draws: int, level: float, seed: int) -> pd.DataFrame:
+def compare(
+    claims: dict[str, Claim], cells: dict, where, *, draws: int, level: float, seed: int
+) -> pd.DataFrame:
     """One row per comparison that the claims rest on, as far as it was run, with `COLUMNS`.
 
     `where(cell)`: the setting in words. Intervals are those of `metrics.interval` (of a ratio `ratio_interval`), paired: the
@@ -99,8 +121,13 @@ def compare(claims: dict[str, Claim], cells: dict, where, *, draws: int, level: 
     n0 = min(map(fewest_non_members, cells.values()), default=0)
     tpr = next((f"tpr@{x:g}" for x in FPR if measurable(f"tpr@{x:g}", n0)), None)
     measured: dict[Any, tuple] = {}
-    frames = [_compared(name, claim, cells, tpr, measured, draws, level, seed) for name, claim in claims.items()]
-    return pd.DataFrame([row for frame in frames for row in frame], columns=COLUMNS).astype({"needed": bool})
+    frames = [
+        _compared(name, claim, cells, tpr, measured, draws, level, seed)
+        for name, claim in claims.items()
+    ]
+    return pd.DataFrame([row for frame in frames for row in frame], columns=COLUMNS).astype(
+        {"needed": bool}
+    )
 
 
 def _same_masks(cells: dict, where):
@@ -108,7 +135,10 @@ def _same_masks(cells: dict, where):
     units = {cell: np.unique(scores.pair, return_inverse=True)[1] for cell, scores in cells.items()}
     for cell, scores in cells.items():
         first = next(iter(cells))
-        if not (np.array_equal(scores.member, cells[first].member) and np.array_equal(units[cell], units[first])):
+        if not (
+            np.array_equal(scores.member, cells[first].member)
+            and np.array_equal(units[cell], units[first])
+        ):
             raise ValueError(
                 f"{where(cell)} and {where(first)} have different membership: claims need pools trained on the same masks "
                 "and the same targets of each"
@@ -121,7 +151,9 @@ def _asked(claim: Claim, cells, tpr: str | None) -> Iterator[Contrast]:
         if contrast.metric != TPR:
             yield contrast
         if tpr and (contrast.metric == TPR or (contrast.metric == "auc" and contrast.needed)):
-            yield contrast._replace(metric=tpr, needed=contrast.needed if contrast.metric == TPR else claim.tpr)
+            yield contrast._replace(
+                metric=tpr, needed=contrast.needed if contrast.metric == TPR else claim.tpr
+            )
 
 
 def _compared(name: str, claim: Claim, cells, tpr, measured, draws, level, seed) -> list[dict]:
@@ -136,7 +168,9 @@ def _compared(name: str, claim: Claim, cells, tpr, measured, draws, level, seed)
                 measured[cell] = per_target_metrics(cells[cell], FPR), sampled, cells[cell]
         sure = 1 - (1 - level) / jointly[_family(contrast)]
         value, *ends = _estimate(contrast, measured, (level, sure))
-        alone = _one_pair(measured[contrast.terms[0][1][0]][2])  # then the intervals are of samples only
+        alone = _one_pair(
+            measured[contrast.terms[0][1][0]][2]
+        )  # then the intervals are of samples only
         record = row_of(name, contrast, value, *ends)
         rows.append(record | ({"outcome": "open"} if alone else {}))
     return rows
@@ -173,13 +207,23 @@ def _estimate(contrast: Contrast, measured, levels) -> tuple:
         (a, draws_a), (b, draws_b) = sides
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.divide(a.mean(), b.mean())
-        return value, *(ratio_interval(a, b, pair, draws_a, draws_b, confidence=level) for level in levels)
-    coin = 0.0 if not contrast.chance else 0.5 if metric == "auc" else float(metric.removeprefix("tpr@"))
+        return value, *(
+            ratio_interval(a, b, pair, draws_a, draws_b, confidence=level) for level in levels
+        )
+    coin = (
+        0.0
+        if not contrast.chance
+        else 0.5
+        if metric == "auc"
+        else float(metric.removeprefix("tpr@"))
+    )
     weights = [weight for weight, _ in contrast.terms]
     total = sum(weight * values for weight, (values, _) in zip(weights, sides, strict=True)) - coin
     drawn = None
     if metric not in OF_MODELS:
-        drawn = sum(weight * draws for weight, (_, draws) in zip(weights, sides, strict=True)) - coin
+        drawn = (
+            sum(weight * draws for weight, (_, draws) in zip(weights, sides, strict=True)) - coin
+        )
     return total.mean(), *(interval(total, pair, drawn, confidence=level) for level in levels)
 
 
@@ -191,7 +235,9 @@ def _strongest(metric: str, side: list[tuple]) -> tuple[np.ndarray, np.ndarray |
     return points[:, names(FPR).index(metric)], sampled[metric]
 
 
-def judge(claims: dict[str, Claim], cells: dict, table: pd.DataFrame, who, *, extra=None, qualify=None) -> pd.DataFrame:
+def judge(
+    claims: dict[str, Claim], cells: dict, table: pd.DataFrame, who, *, extra=None, qualify=None
+) -> pd.DataFrame:
     """A verdict per claim from its rows in `table` (`compare`): claim, verdict, evidence, compared, accuracy_apart.
 
     `who(cell)`: the models in words; `extra(found)`: more evidence; `qualify(verdict, found, unequal) -> verdict`.
@@ -229,20 +275,33 @@ def _verdict(needed: pd.DataFrame, missing) -> str:
 
 def at_unequal_accuracy(verdict: str, found: pd.DataFrame, unequal: bool) -> str:
     """Only what is decided can rest on unequal accuracy."""
-    return f"{verdict} (at unequal accuracy)" if unequal and verdict in ("holds", "does not hold") else verdict
+    return (
+        f"{verdict} (at unequal accuracy)"
+        if unequal and verdict in ("holds", "does not hold")
+        else verdict
+    )
 
 
 def _evidence(found: pd.DataFrame) -> Iterator[str]:
     """A phrase per part: counts, and the comparison that is least for the claim; of a TPR that decides nothing the counts."""
     for (part, metric), group in found.groupby(["part", "metric"], sort=False):
         least, tpr = _least(group), metric.startswith("tpr@")
-        texts = [f"{(group['outcome'] == side).sum()} of {len(group)} {side}" for side in ("for", "against")]
+        texts = [
+            f"{(group['outcome'] == side).sum()} of {len(group)} {side}"
+            for side in ("for", "against")
+        ]
         if not tpr or least["needed"]:
             form = ".1f" if metric.startswith("ratio") else "+.3f"
             value, low, high = (format(least[name], form) for name in ("value", "low", "high"))
             interval = f"{least['compared']} {value} [{low}, {high}]"
             texts = [*texts, f"least {interval}"] if len(group) > 1 else [interval]
-        title = part if "tpr@" not in metric else metric if metric.startswith(part) else f"{part} {metric}"
+        title = (
+            part
+            if "tpr@" not in metric
+            else metric
+            if metric.startswith(part)
+            else f"{part} {metric}"
+        )
         yield f"{title}: {', '.join(texts)}"
 
 
@@ -260,7 +319,9 @@ def _sides(contrasts: list[Contrast]) -> list[list]:
 def _accuracy(contrasts: list[Contrast], cells: dict, who) -> dict[str, np.ndarray]:
     """Mean train and test accuracy of all models compared."""
     accuracy: dict[str, np.ndarray] = {}
-    for cell in sorted({cell for side in _sides(contrasts) for cell in side}):  # plain sorts first: the model as it is used
+    for cell in sorted(
+        {cell for side in _sides(contrasts) for cell in side}
+    ):  # plain sorts first: the model as it is used
         accuracy.setdefault(who(cell), cells[cell].accuracy.mean(0))
     return accuracy
 
@@ -269,13 +330,18 @@ def _apart(contrasts: list[Contrast], cells: dict, who) -> float:
     """Largest difference of test accuracy inside a contrast of different models; NaN without one."""
     accuracy = _accuracy(contrasts, cells, who)
     models = [{who(cell) for cell in side} for side in _sides(contrasts)]
-    return max((float(np.ptp([accuracy[name][1] for name in side])) for side in models if len(side) > 1), default=np.nan)
+    return max(
+        (float(np.ptp([accuracy[name][1] for name in side])) for side in models if len(side) > 1),
+        default=np.nan,
+    )
 
 
 def _caveats(contrasts: list[Contrast], cells: dict, who) -> Iterator[str]:
     """Train and test accuracy of everything compared, how unequal, and too few targets."""
     accuracy = _accuracy(contrasts, cells, who).items()
-    yield "train / test accuracy " + ", ".join(f"{name} {a:.3f} / {b:.3f}" for name, (a, b) in accuracy)
+    yield "train / test accuracy " + ", ".join(
+        f"{name} {a:.3f} / {b:.3f}" for name, (a, b) in accuracy
+    )
     if (apart := _apart(contrasts, cells, who)) > 0:
         yield f"compared at test accuracies up to {apart:.3f} apart"
     if contrasts and _one_pair(cells[contrasts[0].terms[0][1][0]]):

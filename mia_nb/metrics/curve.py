@@ -9,7 +9,9 @@ from scipy.special import betaincinv, gammaln
 
 from mia_nb.checks import checked, fraction, mask, reals, shown, whole
 
-MIN_FALSE_POSITIVES = 10  # below this many allowed false positives a TPR at that FPR is not measurable
+MIN_FALSE_POSITIVES = (
+    10  # below this many allowed false positives a TPR at that FPR is not measurable
+)
 PRIORS = (0.5, 0.1, 0.01)  # shares of members at which a positive predictive value is quoted
 
 
@@ -33,7 +35,9 @@ class TprAt(NamedTuple):
     fp: int
     n0: int
     fpr_realised: float
-    fpr_floor: float  # FPR of the first vertex: above `fpr` means that ties, not safety, make the TPR zero
+    fpr_floor: (
+        float  # FPR of the first vertex: above `fpr` means that ties, not safety, make the TPR zero
+    )
     measurable: bool
 
     @property
@@ -60,18 +64,26 @@ def _vectors(score, member) -> tuple[np.ndarray, np.ndarray]:
     """Scores as float64 and members as bool, (N,) each; ValueError for what no ROC can be drawn from."""
     score, member = reals("scores", score), mask("members", member)
     if score.ndim != 1 or score.shape != member.shape:
-        raise ValueError(f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one target at a time")
+        raise ValueError(
+            f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one target at a time"
+        )
     if missing := int(np.isnan(score).sum()):
-        raise ValueError(f"{missing} of {len(score)} scores are NaN: leave those samples out and report their share")
+        raise ValueError(
+            f"{missing} of {len(score)} scores are NaN: leave those samples out and report their share"
+        )
     if not 0 < (positives := int(member.sum())) < len(member):
-        raise ValueError(f"{positives} members among {len(member)} samples: a ROC needs members and non-members")
+        raise ValueError(
+            f"{positives} members among {len(member)} samples: a ROC needs members and non-members"
+        )
     return score, member
 
 
 def rates(fpr) -> tuple[float, ...]:
     """False positive rates as a tuple; ValueError for a bare number, and for what is no fraction."""
     if np.ndim(fpr) != 1:
-        raise ValueError(f"fpr={shown(fpr)}: wanted several false positive rates, such as (0.001, 0.01); of one, (0.01,)")
+        raise ValueError(
+            f"fpr={shown(fpr)}: wanted several false positive rates, such as (0.001, 0.01); of one, (0.01,)"
+        )
     return tuple(fraction("fpr", fpr, many=True))
 
 
@@ -180,7 +192,9 @@ def null_advantage(n1: int, n0: int) -> float:
     """
     n1, n0 = whole("n1", n1), whole("n0", n0)
     if n1 == n0:
-        return float((np.exp(2 * n1 * np.log(2) + 2 * gammaln(n1 + 1) - gammaln(2 * n1 + 1)) - 1) / (2 * n1))
+        return float(
+            (np.exp(2 * n1 * np.log(2) + 2 * gammaln(n1 + 1) - gammaln(2 * n1 + 1)) - 1) / (2 * n1)
+        )
     spread = 1 / n1 + 1 / n0
     return float(np.sqrt(np.pi / 8 * spread) - spread / 4)
 
@@ -213,10 +227,21 @@ def thin(curve: Roc, n0: int) -> Roc:
     """
     fp = np.rint(curve.fpr * whole("n0", n0)).astype(np.int64)
     if not np.allclose(fp, curve.fpr * n0, atol=1e-6):
-        raise ValueError(f"n0={n0} does not fit this curve: fpr * n0 is not whole; pass its number of non-members")
+        raise ValueError(
+            f"n0={n0} does not fit this curve: fpr * n0 is not whole; pass its number of non-members"
+        )
     marks = np.floor(np.array([1e-4, 1e-3, 1e-2, 1e-1]) * n0 + 1e-9)
-    grid = np.concatenate([np.arange(51), marks, np.geomspace(50, max(n0, 50), 200), np.linspace(50, max(n0, 50), 200)])
+    grid = np.concatenate(
+        [
+            np.arange(51),
+            marks,
+            np.geomspace(50, max(n0, 50), 200),
+            np.linspace(50, max(n0, 50), 200),
+        ]
+    )
     grid = np.unique(np.minimum(grid, n0).astype(np.int64))
     wanted = np.unique(fp[np.searchsorted(fp, grid, side="right") - 1])  # counts that have a vertex
-    keep = np.union1d(np.searchsorted(fp, wanted, side="left"), np.searchsorted(fp, wanted, side="right") - 1)
+    keep = np.union1d(
+        np.searchsorted(fp, wanted, side="left"), np.searchsorted(fp, wanted, side="right") - 1
+    )
     return Roc(curve.fpr[keep], curve.tpr[keep], curve.threshold[keep])

@@ -9,21 +9,35 @@ import pandas as pd
 
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import counts
-from mia_nb.metrics.flow_published import NAMES, NEAR, NOISY, PAPER, PRINTED_ATTACKS, PRINTED_MODELS, flow_cell
+from mia_nb.metrics.flow_published import (
+    NAMES,
+    NEAR,
+    NOISY,
+    PAPER,
+    PRINTED_ATTACKS,
+    PRINTED_MODELS,
+    flow_cell,
+)
 from mia_nb.metrics.published import beside, measure, records
 from mia_nb.metrics.tables import summary
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, scored
 from mia_nb.types import Scores
 
 PRINTED_DEFENSES = {  # printed word: defense in training, defense of the output, the options it says
-    "memguard": ("", "memguard", {"confidence": 0.5}),  # not printed: which confidence is shown says nothing
+    "memguard": (
+        "",
+        "memguard",
+        {"confidence": 0.5},
+    ),  # not printed: which confidence is shown says nothing
     "mmd-mixup": ("mmd_mixup", "", {"weight": 5e-4}),
     "l2": ("l2", "", {"weight": 1e-5}),
     "l1": ("l1", "", {"weight": 1e-5}),
     "dp-sgd": ("dp_sgd", "", {}),
     None: ("", "", {}),
 }
-PRINTED_OPTIONS = {training or output: options for training, output, options in PRINTED_DEFENSES.values()}
+PRINTED_OPTIONS = {
+    training or output: options for training, output, options in PRINTED_DEFENSES.values()
+}
 WORDS = {
     "l1": "L1", "l2": "L2", "mmd_mixup": "MMD + Mixup", "dp_sgd": "DP-SGD", "memguard": "MemGuard", "relaxloss": "RelaxLoss",
     "hamp": "HAMP",
@@ -59,8 +73,12 @@ class DefenseCell(NamedTuple):
     @property
     def label(self) -> str:
         """The defended network in words, without queries and attack: "ResNet-14, L2", "SDENet sigma=2"."""
-        name = NAMES.get(self.model, self.model) + (f" sigma={self.sigma:.3g}" if self.model in NOISY else "")
-        defenses = [WORDS.get(word, word.replace("_", " ")) for word in (self.defense, self.output) if word]
+        name = NAMES.get(self.model, self.model) + (
+            f" sigma={self.sigma:.3g}" if self.model in NOISY else ""
+        )
+        defenses = [
+            WORDS.get(word, word.replace("_", " ")) for word in (self.defense, self.output) if word
+        ]
         return ", ".join(filter(None, [name, *defenses, self.setting, self.variant]))
 
 
@@ -74,15 +92,26 @@ def defense_cell(info: dict, attack: str) -> DefenseCell:
     """
     model, defense, output = (info.get(name) or "" for name in ("model", "defense", "output"))
     if not model:
-        raise ValueError(f"signals name no model (info has {', '.join(sorted(info)) or 'nothing'}): make them with query(pool)")
-    options = [_options(defense, info.get("defense_args")), _options(output, info.get("output_args"))]
+        raise ValueError(
+            f"signals name no model (info has {', '.join(sorted(info)) or 'nothing'}): make them with query(pool)"
+        )
+    options = [
+        _options(defense, info.get("defense_args")),
+        _options(output, info.get("output_args")),
+    ]
     cell = DefenseCell(model, defense, output, attack=attack, queries=info.get("queries", 1))
     if model not in NAMES:
         return defense_checked_cell(cell._replace(setting=", ".join(filter(None, options))))
     flow = flow_cell({**info, "defense": None, "output": None}, attack)
     about = flow._replace(variant="", noise=True, noise_train=True).label.partition(", ")[2]
-    words = [flow.variant, "" if flow.noise_train else "trained without noise", "" if flow.noise else "noise off"]
-    cell = cell._replace(model=flow.model, sigma=flow.sigma, noise_sd=flow.noise_sd, queries=flow.queries)
+    words = [
+        flow.variant,
+        "" if flow.noise_train else "trained without noise",
+        "" if flow.noise else "noise off",
+    ]
+    cell = cell._replace(
+        model=flow.model, sigma=flow.sigma, noise_sd=flow.noise_sd, queries=flow.queries
+    )
     setting, variant = (", ".join(filter(None, each)) for each in ([about, *options], words))
     return defense_checked_cell(cell._replace(setting=setting, variant=variant))
 
@@ -91,16 +120,28 @@ def _options(name: str, given: dict | None) -> str:
     """Options in words, without those whose value the study prints."""
     printed = PRINTED_OPTIONS.get(name, {})
     words = {
-        key: f"{value:g}" if isinstance(value, int | float) else str(value) for key, value in sorted((given or {}).items())
+        key: f"{value:g}" if isinstance(value, int | float) else str(value)
+        for key, value in sorted((given or {}).items())
     }
-    return ", ".join(f"{key.replace('_', ' ')} {word}" for key, word in words.items() if printed.get(key) != given[key])
+    return ", ".join(
+        f"{key.replace('_', ' ')} {word}"
+        for key, word in words.items()
+        if printed.get(key) != given[key]
+    )
 
 
 def defense_checked_cell(cell: DefenseCell) -> DefenseCell:
     """The cell with one query where answers do not differ; ValueError for one that cannot be."""
     cell = DefenseCell(*cell)
-    if cell.sigma < 0 or cell.noise_sd < 0 or bool(cell.sigma) != bool(cell.noise_sd) or cell.queries < 1:
-        raise ValueError(f"{cell} cannot be: wanted sigma and noise_sd both 0 or both above, and at least 1 query")
+    if (
+        cell.sigma < 0
+        or cell.noise_sd < 0
+        or bool(cell.sigma) != bool(cell.noise_sd)
+        or cell.queries < 1
+    ):
+        raise ValueError(
+            f"{cell} cannot be: wanted sigma and noise_sd both 0 or both above, and at least 1 query"
+        )
     if cell.sigma and cell.model in NAMES and cell.model not in NOISY:
         raise ValueError(f"{cell} cannot be: noise (sigma) is for {' and '.join(NOISY)} alone")
     return cell if cell.stochastic else cell._replace(queries=1)
@@ -117,7 +158,9 @@ def defense_checked(cells: dict) -> dict[DefenseCell, Scores]:
 
 
 @checked
-def defense_table(cells: dict[DefenseCell, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
+def defense_table(
+    cells: dict[DefenseCell, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
+) -> pd.DataFrame:
     """One row per defended network under its strongest attack: what a defense costs and what it leaves to find.
 
     Columns: name, defense, output, attack (of largest mean AUC, unadjusted), attacks (how many were tried), test_acc, gap,
@@ -128,7 +171,9 @@ def defense_table(cells: dict[DefenseCell, Scores], fpr=FPR, *, draws: int = RES
     """
     cells = defense_checked(cells)
     if not cells:
-        raise ValueError("defense_table got no cells: pass {defense_cell(signals.info, attack): attacks.score(...)}")
+        raise ValueError(
+            "defense_table got no cells: pass {defense_cell(signals.info, attack): attacks.score(...)}"
+        )
     groups: dict[str, dict[str, Scores]] = {}
     about = {}
     for cell, scores in cells.items():
@@ -147,12 +192,27 @@ def defense_table(cells: dict[DefenseCell, Scores], fpr=FPR, *, draws: int = RES
             "attack": best,
             "attacks": len(attacks),
         }
-        for fact, values in (("test_acc", one.accuracy[:, 1]), ("gap", -np.diff(one.accuracy)[:, 0])):
+        for fact, values in (
+            ("test_acc", one.accuracy[:, 1]),
+            ("gap", -np.diff(one.accuracy)[:, 0]),
+        ):
             low, high = np.clip(interval(values, one.pair), -1 if fact == "gap" else 0, 1)
-            row |= {fact: float(values.mean()), f"{fact}_low": float(low), f"{fact}_high": float(high)}
-        row |= {column: top[column] for column in table if column.split("_")[0] == "auc" and column[-3:] not in ("min", "max")}
+            row |= {
+                fact: float(values.mean()),
+                f"{fact}_low": float(low),
+                f"{fact}_high": float(high),
+            }
+        row |= {
+            column: top[column]
+            for column in table
+            if column.split("_")[0] == "auc" and column[-3:] not in ("min", "max")
+        }
         row |= {column: top[column] for column in table if column.startswith("tpr@")}
-        row |= {"queries": table.loc[best, "queries"], "n1": int(table["n1"].min()), "n0": int(table["n0"].min())}
+        row |= {
+            "queries": table.loc[best, "queries"],
+            "n1": int(table["n1"].min()),
+            "n0": int(table["n0"].min()),
+        }
         rows.append(row | {"targets": len(one.value), "pairs": len(np.unique(one.pair))})
     return pd.DataFrame(rows)
 
@@ -185,12 +245,26 @@ def defense_against_papers(
         cell = _find(cells, wanted, PRINTED_ATTACKS.get(record["attack"], ())) if here else None
         if cell is not None and cell not in measured:
             measured[cell] = measure(cells[cell], draws, seed)
-        notes = [*_oddities(record, wanted), *(["not run"] if cell is None else _differences(wanted, cell, record))]
+        notes = [
+            *_oddities(record, wanted),
+            *(["not run"] if cell is None else _differences(wanted, cell, record)),
+        ]
         notes += [_tied(cells[cell], record["metric"]), measured[cell]["few"]] if cell else []
         notes += [place if cell or not here else ""]
-        row = {name: record[name] for name in ("paper", "table", "dataset")} | {"printed": record["setting"]["label"]}
-        row |= {"defense": wanted.label, "attack": wanted.attack, "metric": record["metric"], "published": record["value"]}
-        rows.append(row | beside(record["metric"], measured.get(cell)) | {"note": "; ".join(filter(None, notes))})
+        row = {name: record[name] for name in ("paper", "table", "dataset")} | {
+            "printed": record["setting"]["label"]
+        }
+        row |= {
+            "defense": wanted.label,
+            "attack": wanted.attack,
+            "metric": record["metric"],
+            "published": record["value"],
+        }
+        rows.append(
+            row
+            | beside(record["metric"], measured.get(cell))
+            | {"note": "; ".join(filter(None, notes))}
+        )
     return pd.DataFrame(rows)
 
 
@@ -199,7 +273,9 @@ def printed_defense(record: dict) -> DefenseCell:
     model, setting = PRINTED_MODELS[record["model"]], record["setting"]
     training, output, _ = PRINTED_DEFENSES[setting.get("defense")]
     sigma = setting.get("sigma", 0.0)
-    return DefenseCell(model, training, output, sigma, sigma, PRINTED_ATTACKS.get(record["attack"], ("",))[0])  # T is 1
+    return DefenseCell(
+        model, training, output, sigma, sigma, PRINTED_ATTACKS.get(record["attack"], ("",))[0]
+    )  # T is 1
 
 
 def _find(cells: dict, wanted: DefenseCell, attacks: tuple[str, ...]) -> DefenseCell | None:
@@ -229,13 +305,19 @@ def _oddities(record: dict, wanted: DefenseCell) -> list[str]:
     if record["metric"] == "accuracy" and record["value"] < by_label:
         notes.append(f"print: below {by_label:.3f} = (1 + gap) / 2, which the label alone gives")
     if wanted.defense == "dp_sgd":
-        notes.append(f"print: target epsilon {record['setting']['epsilon']:g}, no delta, accountant or tuning beside it")
+        notes.append(
+            f"print: target epsilon {record['setting']['epsilon']:g}, no delta, accountant or tuning beside it"
+        )
     return notes
 
 
 def _printed_gap(setting: dict) -> float:
     """The gap that Table XI prints for the same network."""
-    rows = (r for r in records() if r["paper"] == PAPER and r["table"] == "XI" and r["metric"] == "generalization_gap")
+    rows = (
+        r
+        for r in records()
+        if r["paper"] == PAPER and r["table"] == "XI" and r["metric"] == "generalization_gap"
+    )
     return next(r["value"] for r in rows if r["setting"] == setting)
 
 
@@ -285,22 +367,58 @@ def cost_against_papers(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd
     own = cost.assign(model=[_model_of(str(family)) for family in cost["family"]])
     own = own[own["model"].notna()].set_index("model")
     if own.index.duplicated().any():
-        raise ValueError(f"{', '.join(own.index[own.index.duplicated()])} comes twice in cost: one row per network")
+        raise ValueError(
+            f"{', '.join(own.index[own.index.duplicated()])} comes twice in cost: one row per network"
+        )
     if baseline not in own.index:
-        raise ValueError(f"cost has {', '.join(map(str, cost['family']))}; {baseline} missing: ratios are to it")
+        raise ValueError(
+            f"cost has {', '.join(map(str, cost['family']))}; {baseline} missing: ratios are to it"
+        )
     if not (own[list(COSTS.values())].astype(float) > 0).all(axis=None):
-        raise ValueError("cost has values that are not positive: measure them, or leave the network out")
+        raise ValueError(
+            "cost has values that are not positive: measure them, or leave the network out"
+        )
     printed = [r for r in records() if r["paper"] == PAPER and r["table"] == "VI"]
     first = {r["metric"]: r["value"] for r in printed if PRINTED_MODELS[r["model"]] == baseline}
     rows = []
     for record in printed:
-        model, metric, column = PRINTED_MODELS[record["model"]], record["metric"], COSTS[record["metric"]]
-        row = {"paper": PAPER, "table": "VI", "model": model, "printed": record["setting"]["label"], "metric": metric}
-        row |= {"published": record["value"], "unit": record["unit"], "published_ratio": record["value"] / first[metric]}
-        value, low, high = _ratio(own, model, baseline, column) if model in own.index else (np.nan,) * 3
-        row |= {"ours": float(own.loc[model, column]) if model in own.index else np.nan, "ours_unit": OURS_UNIT[column]}
-        notes = [f"print: {record['note']}" if "note" in record else "", "" if model in own.index else "not run"]
-        rows.append(row | {"ratio": value, "ratio_low": low, "ratio_high": high, "note": "; ".join(filter(None, notes))})
+        model, metric, column = (
+            PRINTED_MODELS[record["model"]],
+            record["metric"],
+            COSTS[record["metric"]],
+        )
+        row = {
+            "paper": PAPER,
+            "table": "VI",
+            "model": model,
+            "printed": record["setting"]["label"],
+            "metric": metric,
+        }
+        row |= {
+            "published": record["value"],
+            "unit": record["unit"],
+            "published_ratio": record["value"] / first[metric],
+        }
+        value, low, high = (
+            _ratio(own, model, baseline, column) if model in own.index else (np.nan,) * 3
+        )
+        row |= {
+            "ours": float(own.loc[model, column]) if model in own.index else np.nan,
+            "ours_unit": OURS_UNIT[column],
+        }
+        notes = [
+            f"print: {record['note']}" if "note" in record else "",
+            "" if model in own.index else "not run",
+        ]
+        rows.append(
+            row
+            | {
+                "ratio": value,
+                "ratio_low": low,
+                "ratio_high": high,
+                "note": "; ".join(filter(None, notes)),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -317,4 +435,8 @@ def _ratio(own: pd.DataFrame, model: str, baseline: str, column: str) -> tuple[f
         return 1.0, 1.0, 1.0
     if not set(ends) <= set(own.columns):
         return here[column] / there[column], np.nan, np.nan
-    return here[column] / there[column], here[ends[0]] / there[ends[1]], here[ends[1]] / there[ends[0]]
+    return (
+        here[column] / there[column],
+        here[ends[0]] / there[ends[1]],
+        here[ends[1]] / there[ends[0]],
+    )

@@ -35,7 +35,12 @@ SIGMA = 2.0  # the study's SDENet
 ROUNDING = 1e-3  # of sigma, where k was not given in full
 LARGE_K, LARGE_SD = 0.6, 2.4  # its largest noise per step at T = 1, and what 16 steps add up to
 TENFOLD, HUNDREDFOLD = 10.0, 100.0
-NOISE_IN = {(True, True): "both", (True, False): "training alone", (False, True): "asking alone", (False, False): "neither"}
+NOISE_IN = {
+    (True, True): "both",
+    (True, False): "training alone",
+    (False, True): "asking alone",
+    (False, False): "neither",
+}
 AT_EQUAL = {"test_acc": "at equal accuracy", "gap": "at equal gap"}
 LEVEL_OF = {"test_acc": "test accuracy", "gap": "gap"}
 
@@ -46,7 +51,11 @@ def _who(cell: FlowCell) -> str:
 
 def _settings(cells, **wanted) -> list[FlowCell]:
     """Distinct settings with these fields, attack left blank, fewest blocks and queries first."""
-    found = (cell for cell in cells if all(getattr(cell, name) == value for name, value in wanted.items()))
+    found = (
+        cell
+        for cell in cells
+        if all(getattr(cell, name) == value for name, value in wanted.items())
+    )
     return sorted({cell._replace(attack="") for cell in found})
 
 
@@ -68,7 +77,10 @@ def _alike(candidates: list[FlowCell], cell: FlowCell) -> list[FlowCell]:
     """Of the candidates those that share most of blocks, solver, steps and T with the cell."""
 
     def shared(other: FlowCell) -> int:
-        return sum(getattr(other, name) == getattr(cell, name) for name in ("blocks", "method", "steps", "T"))
+        return sum(
+            getattr(other, name) == getattr(cell, name)
+            for name in ("blocks", "method", "steps", "T")
+        )
 
     most = max(map(shared, candidates), default=0)
     return [other for other in candidates if shared(other) == most]
@@ -76,12 +88,16 @@ def _alike(candidates: list[FlowCell], cell: FlowCell) -> list[FlowCell]:
 
 def _odenets(cells, **wanted) -> list[FlowCell]:
     """ODENets; the same network called an SDENet of sigma 0 where there is none."""
-    return _settings(cells, model="odenet", **wanted) or _settings(cells, model="sdenet", k=0.0, **wanted)
+    return _settings(cells, model="odenet", **wanted) or _settings(
+        cells, model="sdenet", k=0.0, **wanted
+    )
 
 
 def _studied(cells) -> list[FlowCell]:
     """The ODENets that the study compares with ResNet-14: its Euler solver where it was run."""
-    return [cell for cell in _odenets(cells, blocks=1) if cell.method == "euler"] or _odenets(cells, blocks=1)
+    return [cell for cell in _odenets(cells, blocks=1) if cell.method == "euler"] or _odenets(
+        cells, blocks=1
+    )
 
 
 def _sdenets(cells) -> list[FlowCell]:
@@ -95,7 +111,9 @@ def _versus(cells, part: str, a: FlowCell, b: FlowCell, **options) -> Iterator[C
     """a - b by the strongest of the attacks that both have, with options of the contrast."""
     side_a, side_b = strongest(cells, a, b)
     if side_a:
-        yield minus(part, f"{_who(a)} - {_who(b)}, {worst_case(side_a, side_b)}", side_a, side_b, **options)
+        yield minus(
+            part, f"{_who(a)} - {_who(b)}, {worst_case(side_a, side_b)}", side_a, side_b, **options
+        )
 
 
 def _ratio(cells, part: str, a: FlowCell, b: FlowCell, **options) -> Iterator[Contrast]:
@@ -114,7 +132,9 @@ def _gap(cells, a: FlowCell, b: FlowCell, **options) -> Iterator[Contrast]:
     """Difference of train-test gaps, which all attacks on a model share."""
     side_a, side_b = strongest(cells, a, b)
     if side_a:
-        yield minus("gap", f"{_who(a)} - {_who(b)}", side_a[:1], side_b[:1], metric="gap", **options)
+        yield minus(
+            "gap", f"{_who(a)} - {_who(b)}", side_a[:1], side_b[:1], metric="gap", **options
+        )
 
 
 def _d1(cells) -> Iterator[Contrast]:
@@ -149,7 +169,9 @@ def _over(settings: list[FlowCell], varied: str) -> list[list[FlowCell]]:
     groups: dict[FlowCell, list[FlowCell]] = {}
     for cell in sorted(settings, key=lambda cell: (cell.queries, getattr(cell, varied))):
         groups.setdefault(cell._replace(**{varied: 1}), []).append(cell)
-    return list({key._replace(queries=1): group for key, group in groups.items() if len(group) > 1}.values())
+    return list(
+        {key._replace(queries=1): group for key, group in groups.items() if len(group) > 1}.values()
+    )
 
 
 def _d4(cells) -> Iterator[Contrast]:
@@ -173,9 +195,14 @@ def _d6(cells) -> Iterator[Contrast]:
     sdenets = _on(_sdenets(cells))
     decisive = _most_asked(sdenets)
     for sdenet in sdenets:
-        needed, count = sdenet in decisive, f"{sdenet.queries} quer{'y' if sdenet.queries == 1 else 'ies'}"
+        needed, count = (
+            sdenet in decisive,
+            f"{sdenet.queries} quer{'y' if sdenet.queries == 1 else 'ies'}",
+        )
         for node in _alike(_odenets(cells, blocks=1), sdenet):
-            yield from _versus(cells, "most queries" if needed else count, node, sdenet, needed=needed)
+            yield from _versus(
+                cells, "most queries" if needed else count, node, sdenet, needed=needed
+            )
             if needed:
                 yield from _ratio(cells, "ratio", node, sdenet, needed=False, above=1.0)
                 quiet = sdenet._replace(noise=False, queries=1)
@@ -186,7 +213,9 @@ def _d7(cells) -> Iterator[Contrast]:
     for resnet in _settings(cells, model="resnet14"):
         for sdenet in _most_asked(_on(_sdenets(cells))):
             yield from _ratio(cells, "at least 10 times", resnet, sdenet, above=TENFOLD)
-            yield from _ratio(cells, "at least 100 times", resnet, sdenet, above=HUNDREDFOLD, needed=False)
+            yield from _ratio(
+                cells, "at least 100 times", resnet, sdenet, above=HUNDREDFOLD, needed=False
+            )
 
 
 def _d9(cells) -> Iterator[Contrast]:
@@ -214,8 +243,14 @@ def _noise_not_run(cells) -> list[str]:
     """Where noise could have been on and was not; a network of sigma 0 that is otherwise alike has its noise on nowhere."""
     built = _sdenets(cells)
     run = {(cell.noise_train, cell.noise) for cell in built}
-    alike = {(cell.method, cell.steps) for cell in built} & {(cell.method, cell.steps) for cell in _noiseless(cells)}
-    return [where for on, where in NOISE_IN.items() if on not in run and (any(on) or (built and not alike))]
+    alike = {(cell.method, cell.steps) for cell in built} & {
+        (cell.method, cell.steps) for cell in _noiseless(cells)
+    }
+    return [
+        where
+        for on, where in NOISE_IN.items()
+        if on not in run and (any(on) or (built and not alike))
+    ]
 
 
 def _d11(cells) -> Iterator[Contrast]:
@@ -227,7 +262,13 @@ def _d11(cells) -> Iterator[Contrast]:
 
 
 def _d12(cells) -> Iterator[Contrast]:
-    for sdenet in _most_asked([cell for cell in _noisy(cells) if cell.k > LARGE_K - 1e-9 and cell.noise_sd > LARGE_SD - 1e-9]):
+    for sdenet in _most_asked(
+        [
+            cell
+            for cell in _noisy(cells)
+            if cell.k > LARGE_K - 1e-9 and cell.noise_sd > LARGE_SD - 1e-9
+        ]
+    ):
         (side,) = strongest(cells, sdenet)
         compared = f"{_who(sdenet)}, {worst_case(side)}"
         yield Contrast("above a coin", compared, ((1, side),), margin=SAME, chance=True)
@@ -371,27 +412,47 @@ def _deciding(cells: dict) -> dict[FlowCell, Scores]:
     return {cell: scores for cell, scores in flow_checked(cells).items() if not cell.variant}
 
 
-def _compared(cells, frontier, draws: int, level: float, seed: int) -> tuple[pd.DataFrame, dict[str, str]]:
+def _compared(
+    cells, frontier, draws: int, level: float, seed: int
+) -> tuple[pd.DataFrame, dict[str, str]]:
     """All comparisons, and by claim the R of those at equal accuracy that were asked less than what decides."""
     table = compare(CLAIMS, cells, _who, draws=draws, level=level, seed=seed)
-    matches = [] if frontier is None else [one for name in CLAIMS for one in _at_one_level(name, cells, frontier, level)]
+    matches = (
+        []
+        if frontier is None
+        else [one for name in CLAIMS for one in _at_one_level(name, cells, frontier, level)]
+    )
     if not matches:
         return table, {}
-    table = pd.concat([table, pd.DataFrame([row for row, _ in matches], columns=COLUMNS)], ignore_index=True)
+    table = pd.concat(
+        [table, pd.DataFrame([row for row, _ in matches], columns=COLUMNS)], ignore_index=True
+    )
     order = table["claim"].map(list(CLAIMS).index)
     fewer: dict[str, dict] = {}
     for row, asked in matches:
         fewer.setdefault(row["claim"], {}).update(dict.fromkeys(asked))
-    return table.iloc[order.argsort(kind="stable")].reset_index(drop=True), {k: ", ".join(v) for k, v in fewer.items()}
+    return table.iloc[order.argsort(kind="stable")].reset_index(drop=True), {
+        k: ", ".join(v) for k, v in fewer.items()
+    }
 
 
-def _at_one_level(name: str, cells, frontier: pd.DataFrame, level: float) -> Iterator[tuple[dict, list[str]]]:
+def _at_one_level(
+    name: str, cells, frontier: pd.DataFrame, level: float
+) -> Iterator[tuple[dict, list[str]]]:
     """The contrasts of one claim that decide, at equal accuracy or gap, as far as checkpoints of both families are there.
 
     Beside each row the R of stochastic families that were asked less along training than in what decides.
     """
     claim, by = CLAIMS[name], CLAIMS[name].matched
-    deciding = [c for c in claim.contrasts(cells) if c.needed and c.metric == ("gap" if by == "gap" else "auc")] if by else []
+    deciding = (
+        [
+            c
+            for c in claim.contrasts(cells)
+            if c.needed and c.metric == ("gap" if by == "gap" else "auc")
+        ]
+        if by
+        else []
+    )
     found = []
     for contrast in deciding:
         a, b = (side[0] for _, side in contrast.terms)
@@ -402,14 +463,21 @@ def _at_one_level(name: str, cells, frontier: pd.DataFrame, level: float) -> Ite
     sure = 1 - (1 - level) / max(len(found), 1)
     for contrast, pair, a, b, top in found:
         options = {"by": by, "baseline": b.label, "levels": [top]}
-        there, surely = (matched(pair, **options, confidence=one).set_index("family") for one in (level, sure))
+        there, surely = (
+            matched(pair, **options, confidence=one).set_index("family") for one in (level, sure)
+        )
         yield _matched_row(name, contrast, by, (a, b), there, surely.loc[a.label])
 
 
-def _matched_row(name: str, contrast: Contrast, by: str, sides, there: pd.DataFrame, surely: pd.Series):
+def _matched_row(
+    name: str, contrast: Contrast, by: str, sides, there: pd.DataFrame, surely: pd.Series
+):
     (a, b), one = sides, there.loc[sides[0].label]
     asked = {cell: there.loc[cell.label, "queries"] for cell in sides if cell.stochastic}
-    said = {cell: f"R = {count:g}" if pd.notna(count) else "R not known" for cell, count in asked.items()}
+    said = {
+        cell: f"R = {count:g}" if pd.notna(count) else "R not known"
+        for cell, count in asked.items()
+    }
     words = [
         " against ".join(dict.fromkeys(there.loc[[a.label, b.label], "attack"])),
         " against ".join(dict.fromkeys(said.values())),
@@ -426,7 +494,9 @@ def _matched_row(name: str, contrast: Contrast, by: str, sides, there: pd.DataFr
     contrast = contrast._replace(**options, margin=SAME if by == "gap" else 0.0)
     row = row_of(name, contrast, one["difference"], ends, sure_ends)
     gone = by == "test_acc" and contrast.above == 0 and sure_ends[0] > -SAME and sure_ends[1] < SAME
-    row |= {"outcome": "open"} if not one["over_samples"] else {"outcome": "against"} if gone else {}
+    row |= (
+        {"outcome": "open"} if not one["over_samples"] else {"outcome": "against"} if gone else {}
+    )
     return row, [said[cell] for cell, count in asked.items() if not count >= cell.queries]
 
 
@@ -491,7 +561,9 @@ def _qualified(verdict: str, found: pd.DataFrame, unequal: bool, fewer: dict[str
     if verdict == "holds" and against:
         return "not at equal accuracy"
     same = (
-        len(there) == _asked(found) and (there == "for").all() if verdict == "holds" else against and verdict == "does not hold"
+        len(there) == _asked(found) and (there == "for").all()
+        if verdict == "holds"
+        else against and verdict == "does not hold"
     )
     if same and len(there):
         asked = fewer.get(found["claim"].iloc[0])

@@ -36,7 +36,12 @@ PRINTED_ATTACKS = {
     "yeom": ("loss",), "shokri": ("shokri",), "song-mittal": ("song_mittal",), "watson": ("watson",), "rmia": ("rmia",),
     "lira": ("lira_global", "lira_per_sample"),
 }  # fmt: skip
-PRINTED_K = {0.71: math.sqrt(0.5), 0.35: math.sqrt(0.125), 0.18: math.sqrt(0.03125), 0.13: 0.125}  # what was rounded
+PRINTED_K = {
+    0.71: math.sqrt(0.5),
+    0.35: math.sqrt(0.125),
+    0.18: math.sqrt(0.03125),
+    0.13: 0.125,
+}  # what was rounded
 PRINTED_SCHEME = "stochastic RK4"
 NEAR = 0.055  # printed sigmas have one decimal
 
@@ -108,20 +113,33 @@ def flow_cell(info: dict, attack: str) -> FlowCell:
     """
     model, flow = info.get("model"), info.get("flow")
     if model not in NAMES:
-        raise ValueError(f"signals of model {model!r} have no place in this study: wanted one of {', '.join(NAMES)}")
+        raise ValueError(
+            f"signals of model {model!r} have no place in this study: wanted one of {', '.join(NAMES)}"
+        )
     if model == "resnet14":
         return flow_checked_cell(FlowCell(model, info.get("blocks", RESNET_BLOCKS), attack=attack))
     if flow is None:
-        raise ValueError(f"signals of {model} do not say how it was integrated (info['flow']): ask the models again")
+        raise ValueError(
+            f"signals of {model} do not say how it was integrated (info['flow']): ask the models again"
+        )
     if model != "replaced":
         shape = (flow["layout"], flow["order"], flow["damped"], flow["augment"] > 0)
         if shape not in SHAPES:
-            raise ValueError(f"a {model} of layout, order, damping, extra channels {shape} is none of {', '.join(NAMES)}")
+            raise ValueError(
+                f"a {model} of layout, order, damping, extra channels {shape} is none of {', '.join(NAMES)}"
+            )
         noisy = SHAPES[shape] == "odenet" and (flow["k"] > 0 or model == "sdenet")
         model = "sdenet" if noisy else SHAPES[shape]
-    about = {"queries": info.get("queries", 1), "attack": attack, "variant": _variant(info, model == "replaced")}
+    about = {
+        "queries": info.get("queries", 1),
+        "attack": attack,
+        "variant": _variant(info, model == "replaced"),
+    }
     noise = flow["noise_eval"] if info.get("noise") is None else info["noise"]
-    numbers = {name: flow[name] for name in ("blocks", "method", "augment", "k", "steps", "T", "noise_train")}
+    numbers = {
+        name: flow[name]
+        for name in ("blocks", "method", "augment", "k", "steps", "T", "noise_train")
+    }
     return flow_checked_cell(FlowCell(model, **numbers, noise=bool(noise), **about))
 
 
@@ -129,21 +147,31 @@ def _variant(info: dict, replaced: bool) -> str:
     """What sets a network apart from the study's."""
     flow, base = info["flow"], info.get("base") or "resnet14"
     norm = flow.get("norm") or "bn"
-    bounds = [f"{name} {flow[name]:g}" for name in ("lipschitz", "clip") if flow.get(name) is not None]
+    bounds = [
+        f"{name} {flow[name]:g}" for name in ("lipschitz", "clip") if flow.get(name) is not None
+    ]
     words = ["frozen" if info.get("freeze") else "", *bounds, norm if norm != "bn" else ""]
     words += [f"{kind} {info[kind]}" for kind in ("defense", "output") if info.get(kind)]
-    return ", ".join(filter(None, [*words, f"made of {base}" if replaced and base != "resnet14" else ""]))
+    return ", ".join(
+        filter(None, [*words, f"made of {base}" if replaced and base != "resnet14" else ""])
+    )
 
 
 def flow_checked_cell(cell: FlowCell) -> FlowCell:
     """The cell with everything that does not apply to its model at its default; ValueError for one that cannot be."""
     cell = FlowCell(*cell)
     if cell.model not in NAMES:
-        raise ValueError(f"{cell.model!r} is no model of this study: wanted one of {', '.join(NAMES)}")
+        raise ValueError(
+            f"{cell.model!r} is no model of this study: wanted one of {', '.join(NAMES)}"
+        )
     if (cell.k and cell.model not in NOISY) or (cell.augment and cell.model != "anode"):
-        raise ValueError(f"{cell} cannot be: noise (k) is for {' and '.join(NOISY)} alone, augment for anode alone")
+        raise ValueError(
+            f"{cell} cannot be: noise (k) is for {' and '.join(NOISY)} alone, augment for anode alone"
+        )
     if cell.k < 0 or cell.T <= 0 or min(cell.blocks, cell.steps, cell.queries) < 1:
-        raise ValueError(f"{cell} cannot be: wanted k >= 0, T > 0, and at least 1 block, step and query")
+        raise ValueError(
+            f"{cell} cannot be: wanted k >= 0, T > 0, and at least 1 block, step and query"
+        )
     if cell.model == "resnet14":
         cell = cell._replace(method="euler", steps=16, T=1.0)
     if cell.method in ADAPTIVE:
@@ -191,7 +219,9 @@ def flow_against_papers(
     """
     cells, printed = flow_checked(cells), [r for r in records() if r["paper"] == PAPER]
     if strange := sorted(set(tables) - set(TABLES)):
-        raise ValueError(f"table {', '.join(strange)} has no place here: wanted some of {', '.join(TABLES)}")
+        raise ValueError(
+            f"table {', '.join(strange)} has no place here: wanted some of {', '.join(TABLES)}"
+        )
     place = f"ours is {ours}" if ours else f"ours stands for {stands_for or 'nothing'}"
     measured: dict[FlowCell, dict] = {}
     rows = []
@@ -201,7 +231,10 @@ def flow_against_papers(
         cell = _find(cells, wanted, PRINTED_ATTACKS.get(record["attack"], ())) if here else None
         if cell is not None and cell not in measured:
             measured[cell] = measure(cells[cell], draws, seed)
-        notes = [*_oddities(record), *(["not run"] if cell is None else _differences(wanted, cell, record["attack"]))]
+        notes = [
+            *_oddities(record),
+            *(["not run"] if cell is None else _differences(wanted, cell, record["attack"])),
+        ]
         notes += [measured[cell]["few"] if cell else "", place if cell or not here else ""]
         rows.append(_row(record, wanted, measured.get(cell), "; ".join(filter(None, notes))))
     return pd.DataFrame(rows)
@@ -212,7 +245,11 @@ def printed_cell(record: dict) -> FlowCell:
     model, setting = PRINTED_MODELS[record["model"]], record["setting"]
     sigma = setting.get("sigma", 2.0 if model == "replaced" else 0.0)
     steps, T = setting.get("s", 16), setting.get("T", 1.0)
-    k = PRINTED_K.get(setting["k"], setting["k"]) if "s" in setting else sigma * math.sqrt(T / steps)
+    k = (
+        PRINTED_K.get(setting["k"], setting["k"])
+        if "s" in setting
+        else sigma * math.sqrt(T / steps)
+    )
     method = "stoch_rk4" if model in NOISY else setting.get("solver", "euler")
     blocks = setting.get("blocks", RESNET_BLOCKS if model == "resnet14" else 1)
     attack = PRINTED_ATTACKS.get(record["attack"], ("",))[0]
@@ -221,16 +258,31 @@ def printed_cell(record: dict) -> FlowCell:
 
 def _find(cells: dict, wanted: FlowCell, attacks: tuple[str, ...]) -> FlowCell | None:
     """Our cell for a printed one, any attack where the number is no attack's; an sdenet without noise is an odenet."""
-    models = [wanted.model, *({"sdenet": ["odenet"], "odenet": ["sdenet"]}.get(wanted.model, []) if not wanted.k else [])]
+    models = [
+        wanted.model,
+        *(
+            {"sdenet": ["odenet"], "odenet": ["sdenet"]}.get(wanted.model, [])
+            if not wanted.k
+            else []
+        ),
+    ]
     found = [
         cell
         for cell in cells
-        if cell.model in models and (cell.attack in attacks or not attacks) and _same_setting(cell, wanted)
+        if cell.model in models
+        and (cell.attack in attacks or not attacks)
+        and _same_setting(cell, wanted)
     ]
 
     def order(cell: FlowCell) -> tuple:
         attack = attacks.index(cell.attack) if attacks else 0
-        return models.index(cell.model), cell.blocks != wanted.blocks, cell.steps != wanted.steps, cell.queries, attack
+        return (
+            models.index(cell.model),
+            cell.blocks != wanted.blocks,
+            cell.steps != wanted.steps,
+            cell.queries,
+            attack,
+        )
 
     return min(found, key=order, default=None)
 
@@ -240,15 +292,26 @@ def _same_setting(cell: FlowCell, wanted: FlowCell) -> bool:
         return False
     if wanted.model == "resnet14":
         return True
-    same = (cell.blocks, cell.augment, cell.T) == (wanted.blocks, wanted.augment, wanted.T) and cell.noise and cell.noise_train
+    same = (
+        (cell.blocks, cell.augment, cell.T) == (wanted.blocks, wanted.augment, wanted.T)
+        and cell.noise
+        and cell.noise_train
+    )
     if wanted.model in NOISY:
-        return same and bool(cell.k) == bool(wanted.k) and cell.steps == wanted.steps and abs(cell.sigma - wanted.sigma) < NEAR
+        return (
+            same
+            and bool(cell.k) == bool(wanted.k)
+            and cell.steps == wanted.steps
+            and abs(cell.sigma - wanted.sigma) < NEAR
+        )
     return same and not cell.k and cell.method == wanted.method
 
 
 def _differences(wanted: FlowCell, cell: FlowCell, attack: str | None) -> list[str]:
     """How our cell is not the printed one, and what the print leaves open."""
-    different = cell.blocks != wanted.blocks or cell.steps != wanted.steps or cell.model != wanted.model
+    different = (
+        cell.blocks != wanted.blocks or cell.steps != wanted.steps or cell.model != wanted.model
+    )
     return [
         f"ours is {cell.label}" if different else "",
         f"print: {PRINTED_SCHEME}, ours: {cell.method}" if wanted.model in NOISY else "",
@@ -268,8 +331,15 @@ def _oddities(record: dict) -> list[str]:
 def _row(record: dict, wanted: FlowCell, found: dict | None, note: str) -> dict:
     setting = record["setting"]
     row = {name: record[name] for name in ("paper", "table", "dataset")}
-    row["printed"] = f"row {setting['row']}, {setting['impact']}" if "row" in setting else setting["label"]
-    row |= {"setting": wanted.label, "attack": wanted.attack, "metric": record["metric"], "published": record["value"]}
+    row["printed"] = (
+        f"row {setting['row']}, {setting['impact']}" if "row" in setting else setting["label"]
+    )
+    row |= {
+        "setting": wanted.label,
+        "attack": wanted.attack,
+        "metric": record["metric"],
+        "published": record["value"],
+    }
     row |= beside(record["metric"], found) | {"note": note}
     fields = ("model", "blocks", "method", "augment", "k", "steps", "T", "sigma", "noise_sd")
     return row | {name: getattr(wanted, name) for name in fields}

@@ -24,7 +24,9 @@ MATCHED = [
 
 
 @checked
-def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
+def frontier(
+    runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
+) -> pd.DataFrame:
     """One row per family, checkpoint, attack and target: what the model can do, and what it gives away.
 
     runs: {family: {epoch: {attack: Scores}}}. Columns: family, epoch, attack, target, pair (from 0), train_acc, test_acc,
@@ -39,16 +41,23 @@ def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: i
     flat = {(family, epoch, attack): scores for family, epochs in runs.items() for epoch, attacks in epochs.items()
             for attack, scores in attacks.items()}  # fmt: skip
     if not flat:
-        raise ValueError("frontier got no scores: pass {family: {epoch: {attack: attacks.score(...)}}}")
+        raise ValueError(
+            "frontier got no scores: pass {family: {epoch: {attack: attacks.score(...)}}}"
+        )
     first = next(iter(flat))
     units = {key: np.unique(scores.pair, return_inverse=True)[1] for key, scores in flat.items()}
     for key, scores in flat.items():
-        if not (np.array_equal(scores.member, flat[first].member) and np.array_equal(units[key], units[first])):
+        if not (
+            np.array_equal(scores.member, flat[first].member)
+            and np.array_equal(units[key], units[first])
+        ):
             raise ValueError(
                 f"{_named(key)} and {_named(first)} have different membership: families are matched target by target, train "
                 "them on the same masks and score the same targets"
             )
-    of_rates = [f"{name}_{fact}" for name in names(fpr)[2:] for fact in ("measurable", "tp", "fewer")]
+    of_rates = [
+        f"{name}_{fact}" for name in names(fpr)[2:] for fact in ("measurable", "tp", "fewer")
+    ]
     columns = ["target", *FACTS, *names(fpr), *of_rates, "n1", "n0", "queries"]
     tables = []
     for key, scores in flat.items():
@@ -56,7 +65,9 @@ def frontier(runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: i
         table.insert(1, "pair", units[key])
         if draws:
             drawn = bootstrap(scores, fpr, draws=draws, seed=seed)
-            table = table.assign(**{f"{name}_draws": list(values.T) for name, values in drawn.items()})
+            table = table.assign(
+                **{f"{name}_draws": list(values.T) for name, values in drawn.items()}
+            )
         tables.append(pd.DataFrame([key] * len(table), columns=KEYS).join(table))
     return pd.concat(tables, ignore_index=True)
 
@@ -83,12 +94,18 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
         group = group[group["attack"] == best]
         record = {"family": family, "epoch": epoch, "attack": best}
         for column in _measured(table):
-            ends = _of_targets(column, group, drawn) if column not in FACTS else _mean_and_ends(_of_pairs(group, column, False))
+            ends = (
+                _of_targets(column, group, drawn)
+                if column not in FACTS
+                else _mean_and_ends(_of_pairs(group, column, False))
+            )
             ends = ends[0], *np.clip(ends[1:], *_range(column))
             record |= dict(zip((column, f"{column}_low", f"{column}_high"), ends, strict=True))
         record |= {flag: bool(group[flag].all()) for flag in flags}
         record |= {"pairs": group["pair"].nunique(), "targets": len(group), "over_samples": drawn}
-        rows.append(record | {size: int(group[size].min()) for size in ("n1", "n0") if size in group})
+        rows.append(
+            record | {size: int(group[size].min()) for size in ("n1", "n0") if size in group}
+        )
     return pd.DataFrame(rows)
 
 
@@ -106,9 +123,13 @@ def _with_draws(table: pd.DataFrame, metric: str) -> bool:
     """Whether all rows hold draws of a metric over samples; ValueError where they hold different numbers of them."""
     if f"{metric}_draws" not in table:
         return False
-    sizes = {len(drawn) if isinstance(drawn, np.ndarray) else 0 for drawn in table[f"{metric}_draws"]}
+    sizes = {
+        len(drawn) if isinstance(drawn, np.ndarray) else 0 for drawn in table[f"{metric}_draws"]
+    }
     if len(sizes) > 1:
-        raise ValueError(f"rows hold {sorted(sizes)} draws over samples: make the frontier of all families in one call")
+        raise ValueError(
+            f"rows hold {sorted(sizes)} draws over samples: make the frontier of all families in one call"
+        )
     return 0 not in sizes
 
 
@@ -141,7 +162,10 @@ def _mean_and_ends(values: np.ndarray, confidence: float = 0.95) -> tuple[float,
 def _strongest(table: pd.DataFrame, metric: str) -> dict[tuple, str]:
     """{(family, epoch): the attack of largest mean over targets}, the first of equals."""
     means = table.groupby(list(KEYS), sort=False)[metric].mean().reset_index()
-    return {key: group.loc[group[metric].idxmax(), "attack"] for key, group in means.groupby(["family", "epoch"], sort=False)}
+    return {
+        key: group.loc[group[metric].idxmax(), "attack"]
+        for key, group in means.groupby(["family", "epoch"], sort=False)
+    }
 
 
 class Curve(NamedTuple):
@@ -191,25 +215,43 @@ def matched(
     """
     _check_matched(table, by, metric, baseline, attack)
     drawn = _with_draws(table, metric)
-    curves = {family: _curve(rows, by, metric, attack, drawn) for family, rows in table.groupby("family", sort=False)}
+    curves = {
+        family: _curve(rows, by, metric, attack, drawn)
+        for family, rows in table.groupby("family", sort=False)
+    }
     sign = UTILITY[by]
     ranges = {family: _covered(curve.utility.mean(1), sign) for family, curve in curves.items()}
     reason = ""
     if levels is None:
-        low, high = max(ends[0] for ends in ranges.values()), min(ends[1] for ends in ranges.values())
+        low, high = (
+            max(ends[0] for ends in ranges.values()),
+            min(ends[1] for ends in ranges.values()),
+        )
         levels = np.linspace(low, high, LEVELS + 2)[1:-1] if low < high else []
         if low >= high:
-            covered = ", ".join(f"{family} {ends[0]:.4g} to {ends[1]:.4g}" for family, ends in ranges.items())
+            covered = ", ".join(
+                f"{family} {ends[0]:.4g} to {ends[1]:.4g}" for family, ends in ranges.items()
+            )
             reason = f"no level of {by} is passed by all families: {covered}; save earlier or later checkpoints"
-    rows = [row for level in np.atleast_1d(levels) for row in _at_level(float(level), curves, by, metric, baseline, confidence)]
-    out = pd.DataFrame(rows, columns=MATCHED[:-4]).assign(over_samples=drawn, by=by, metric=metric, baseline=baseline or "")
+    rows = [
+        row
+        for level in np.atleast_1d(levels)
+        for row in _at_level(float(level), curves, by, metric, baseline, confidence)
+    ]
+    out = pd.DataFrame(rows, columns=MATCHED[:-4]).assign(
+        over_samples=drawn, by=by, metric=metric, baseline=baseline or ""
+    )
     out.attrs = {"reason": reason}
     return out
 
 
 def highest_level(table: pd.DataFrame, a: str, b: str, by: str) -> float | None:
     """The highest default level of `matched` that two pairs of both families reach, None without one."""
-    both = matched(table[table["family"].isin([a, b])].drop(columns="auc_draws", errors="ignore"), by=by, baseline=b)
+    both = matched(
+        table[table["family"].isin([a, b])].drop(columns="auc_draws", errors="ignore"),
+        by=by,
+        baseline=b,
+    )
     reached = both.loc[(both["family"] == a) & (both["difference_pairs"] >= 2), "level"]
     return float(reached.max()) if len(reached) else None
 
@@ -217,7 +259,9 @@ def highest_level(table: pd.DataFrame, a: str, b: str, by: str) -> float | None:
 def _need(table: pd.DataFrame, columns: tuple, who: str):
     wanted = (*KEYS, "target", "pair", *columns)
     if lacks := [name for name in wanted if name not in table.columns]:
-        raise ValueError(f"{who} got columns {list(table.columns)}; {', '.join(lacks)} missing: pass metrics.frontier(runs)")
+        raise ValueError(
+            f"{who} got columns {list(table.columns)}; {', '.join(lacks)} missing: pass metrics.frontier(runs)"
+        )
     if not len(table):
         raise ValueError(f"{who} got a table without rows: nothing was measured")
 
@@ -232,29 +276,41 @@ def _check_matched(table, by, metric, baseline, attack):
     if baseline is not None and baseline not in families:
         raise ValueError(f"baseline={baseline!r} is not one of the families {families}")
     if attack != "max" and attack not in set(table["attack"]):
-        raise ValueError(f"attack={attack!r} is not in the table: it holds {sorted(table['attack'].unique())}, or say max")
+        raise ValueError(
+            f"attack={attack!r} is not in the table: it holds {sorted(table['attack'].unique())}, or say max"
+        )
     wanted = None
     for key, rows in table.groupby(list(KEYS), sort=False):
         found = sorted(zip(rows["target"], rows["pair"], strict=True))
         wanted = wanted or (key, found)
         if found != wanted[1]:
-            raise ValueError(f"{_named(key)} and {_named(wanted[0])} have other targets or pairs: score the same in all")
+            raise ValueError(
+                f"{_named(key)} and {_named(wanted[0])} have other targets or pairs: score the same in all"
+            )
 
 
 def _curve(rows: pd.DataFrame, by: str, metric: str, attack: str, drawn: bool) -> Curve:
     family, epochs = rows["family"].iloc[0], np.sort(rows["epoch"].unique())
-    chosen = _strongest(rows, metric) if attack == "max" else {(family, epoch): attack for epoch in epochs}
+    chosen = (
+        _strongest(rows, metric)
+        if attack == "max"
+        else {(family, epoch): attack for epoch in epochs}
+    )
     utility, leakage, queries = [], [], []
     for epoch in epochs:
         mine = rows[(rows["epoch"] == epoch) & (rows["attack"] == chosen[family, epoch])]
         if mine.empty:
-            raise ValueError(f"{family} has no {attack} at epoch {epoch}: run it there, or say attack='max'")
+            raise ValueError(
+                f"{family} has no {attack} at epoch {epoch}: run it there, or say attack='max'"
+            )
         utility.append(_of_pairs(mine, by, False)[:, 0])
         leakage.append(_of_pairs(mine, metric, drawn))
         queries.append(pd.to_numeric(mine["queries"]).min() if "queries" in mine else np.nan)
     attacks, pairs = [chosen[family, epoch] for epoch in epochs], np.unique(mine["pair"])
     last = _of_pairs(mine, "test_acc", False).mean()
-    return Curve(np.array(utility), np.array(leakage), attacks, np.array(queries, float), pairs, last)
+    return Curve(
+        np.array(utility), np.array(leakage), attacks, np.array(queries, float), pairs, last
+    )
 
 
 def _covered(utility: np.ndarray, sign: int) -> tuple[float, float]:
@@ -274,7 +330,9 @@ def _crossing(utility: np.ndarray, level: float, sign: int) -> tuple[int, float]
     return after - 1, (level - utility[after - 1]) / (utility[after] - utility[after - 1])
 
 
-def _at_level(level: float, curves: dict[str, Curve], by: str, metric: str, baseline, confidence: float) -> list[dict]:
+def _at_level(
+    level: float, curves: dict[str, Curve], by: str, metric: str, baseline, confidence: float
+) -> list[dict]:
     """One row per family: interpolated over its pairs, and against the baseline's same pairs."""
     found = {family: _interpolated(curve, level, UTILITY[by]) for family, curve in curves.items()}
     rows = []
@@ -283,7 +341,9 @@ def _at_level(level: float, curves: dict[str, Curve], by: str, metric: str, base
         both = np.array([values[pair] - base[pair] for pair in values if pair in base])
         record = {"level": level, "family": family}
         own = _mean_and_ends(np.array([*values.values()]), confidence)
-        record |= dict(zip(("value", "low", "high"), (own[0], *np.clip(own[1:], *_range(metric))), strict=True))
+        record |= dict(
+            zip(("value", "low", "high"), (own[0], *np.clip(own[1:], *_range(metric))), strict=True)
+        )
         apart = _mean_and_ends(both, confidence)
         record |= dict(zip(("difference", "difference_low", "difference_high"), apart, strict=True))
         record |= {"pairs": len(values), "difference_pairs": len(both)}

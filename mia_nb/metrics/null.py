@@ -66,11 +66,15 @@ def self_test(
     rng = np.random.default_rng(seed)
     signals = _subset(signals, samples, rng)
     units = units_of(signals.member[:, ~signals.population])
-    attacks, rows = _willing({name: a for name, a in attacks.items() if name not in FITTED}, signals, units, keep_mate)
+    attacks, rows = _willing(
+        {name: a for name, a in attacks.items() if name not in FITTED}, signals, units, keep_mate
+    )
     rows += _design(signals, units, keep_mate) + _blind(signals, attacks, units, keep_mate)
     rows += _synthetic(signals, attacks, units, keep_mate, rng)
     rows += _redrawn(signals, attacks, units, keep_mate, draws, rng)
-    table = pd.DataFrame(rows, columns=["test", "attack", "value", "error", "p", "tests", "verdict"])
+    table = pd.DataFrame(
+        rows, columns=["test", "attack", "value", "error", "p", "tests", "verdict"]
+    )
     return SelfTest(not table["verdict"].str.startswith("FAIL").any(), table)
 
 
@@ -79,10 +83,14 @@ def _subset(signals: Signals, samples: int | None, rng) -> Signals:
     if samples is None or len(audited) <= samples:
         return signals
     chosen = rng.choice(audited, samples, replace=False)
-    return signals.select(samples=np.sort(np.concatenate([chosen, np.flatnonzero(signals.population)])))
+    return signals.select(
+        samples=np.sort(np.concatenate([chosen, np.flatnonzero(signals.population)]))
+    )
 
 
-def _willing(attacks: dict, signals: Signals, units: np.ndarray, keep_mate: bool) -> tuple[dict, list[tuple]]:
+def _willing(
+    attacks: dict, signals: Signals, units: np.ndarray, keep_mate: bool
+) -> tuple[dict, list[tuple]]:
     """(attacks that accept these signals, rows on those that refuse)."""
     able, refused = {}, []
     for name, attack in attacks.items():
@@ -92,7 +100,9 @@ def _willing(attacks: dict, signals: Signals, units: np.ndarray, keep_mate: bool
         except ValueError as reason:
             refused.append(("run", name, np.nan, np.nan, np.nan, 0, f"refused: {reason}"))
     if not able:
-        raise ValueError(f"no attack can run on these signals: {refused[0][-1] if refused else 'none was given'}")
+        raise ValueError(
+            f"no attack can run on these signals: {refused[0][-1] if refused else 'none was given'}"
+        )
     return able, refused
 
 
@@ -134,8 +144,13 @@ def _design(signals: Signals, units: np.ndarray, keep_mate: bool) -> list[tuple]
         values.append(auc(others.sum(0), mask))
         same += int(((others == mask).all(1) | (others != mask).all(1)).sum())
     verdict = "FAIL: a reference has the target's mask or its complement" if same else "pass"
-    rows = _worst("design", ["count of member references"], np.array([values]), _null_error(signals))
-    return [*rows, ("design", "references that mirror the target", same, np.nan, np.nan, 0, verdict)]
+    rows = _worst(
+        "design", ["count of member references"], np.array([values]), _null_error(signals)
+    )
+    return [
+        *rows,
+        ("design", "references that mirror the target", same, np.nan, np.nan, 0, verdict),
+    ]
 
 
 def _blind(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool) -> list[tuple]:
@@ -145,7 +160,9 @@ def _blind(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool) 
     for unit, row in enumerate(np.unique(units, return_index=True)[1]):
         world = _silenced(signals, row)
         for i, attack in enumerate(blind.values()):
-            values[i, unit] = auc(*scored(run_attack(attack, world, signals, keep_mate=keep_mate), 0))
+            values[i, unit] = auc(
+                *scored(run_attack(attack, world, signals, keep_mate=keep_mate), 0)
+            )
     return _worst("blind", list(blind), values, _null_error(signals))
 
 
@@ -157,7 +174,8 @@ def _silenced(signals: Signals, row: int) -> Signals:
     """One model of the signals, answering the same for every sample."""
     one = signals.select(models=[row])
     cubes = {
-        name: np.full_like(getattr(one, name), getattr(one, name).mean()) for name in ("margin", "entropy", "modified_entropy")
+        name: np.full_like(getattr(one, name), getattr(one, name).mean())
+        for name in ("margin", "entropy", "modified_entropy")
     }
     top = np.broadcast_to(one.top_log_p.mean(1, keepdims=True), one.top_log_p.shape)
     return replace(one, **cubes, correct=np.ones_like(one.correct), top_log_p=top)
@@ -170,7 +188,9 @@ def _mean_auc(signals: Signals, attack, units: np.ndarray, keep_mate: bool, targ
     return float(values.groupby(units[scores.targets]).mean().mean())
 
 
-def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, rng) -> list[tuple]:
+def _synthetic(
+    signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, rng
+) -> list[tuple]:
     """N1 on mu_i + sigma_i eps with the real signals' means and spreads, dealt anew; and N3 on the real signals."""
     mean, spread = signals.margin.mean((0, 1)), signals.margin.std(axis=(0, 1)) + 1e-6
     # a sample's mean over models carries its leak times its number of members, the target's own membership among them:
@@ -197,16 +217,33 @@ def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bo
     for name, attack in attacks.items():
         value = _mean_auc(signals, attack, units, keep_mate)
         inverted = value < 0.5 - SIGN_ERRORS * error
-        rows.append(("N3", name, value, error, np.nan, 0, "flag: inverted or leaking design" if inverted else "pass"))
+        rows.append(
+            (
+                "N3",
+                name,
+                value,
+                error,
+                np.nan,
+                0,
+                "flag: inverted or leaking design" if inverted else "pass",
+            )
+        )
     return rows
 
 
-def _redrawn(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, draws: int, rng) -> list[tuple]:
+def _redrawn(
+    signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, draws: int, rng
+) -> list[tuple]:
     """N2: exact randomisation test over masks redrawn from the same design."""
-    targets = np.concatenate([np.flatnonzero(units == unit)[:2] for unit in range(min(2, units.max() + 1))])
+    targets = np.concatenate(
+        [np.flatnonzero(units == unit)[:2] for unit in range(min(2, units.max() + 1))]
+    )
     redrawn = np.array(
         [
-            [_mean_auc(replace(signals, member=mask), attack, units, keep_mate, targets) for attack in attacks.values()]
+            [
+                _mean_auc(replace(signals, member=mask), attack, units, keep_mate, targets)
+                for attack in attacks.values()
+            ]
             for mask in redraw(signals, draws, rng)
         ]
     )

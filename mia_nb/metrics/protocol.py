@@ -77,11 +77,17 @@ def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choi
         _needs_membership(signals)
         first = signals if first is None else first
         if not np.array_equal(signals.member, first.member):
-            raise ValueError(f"candidate {name!r} has another membership mask than the first: compare options on one pool")
+            raise ValueError(
+                f"candidate {name!r} has another membership mask than the first: compare options on one pool"
+            )
         excluded = signals.member[np.atleast_1d(exclude)][:, ~signals.population]
         values = _objective(_pseudo_targets(_without(signals, excluded), own), objective)
         pairs = values.groupby(level=0).mean()
-        rows[name] = {"value": pairs.mean(), "error": pairs.std(ddof=1) / np.sqrt(len(pairs)), "pseudo_targets": len(values)}
+        rows[name] = {
+            "value": pairs.mean(),
+            "error": pairs.std(ddof=1) / np.sqrt(len(pairs)),
+            "pseudo_targets": len(values),
+        }
     if not rows:
         raise ValueError("choose got no candidates: pass {name: Signals}")
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("candidate")
@@ -102,12 +108,19 @@ def _objective_column(objective: str) -> tuple[tuple, int]:
         fpr = (float(objective.removeprefix("tpr@")),) if objective.startswith("tpr@") else ()
         return fpr, 2 if fpr else names(()).index(objective)
     except ValueError:
-        raise ValueError(f"objective={objective!r} is not one of auc, advantage, tpr@0.01 (any FPR)") from None
+        raise ValueError(
+            f"objective={objective!r} is not one of auc, advantage, tpr@0.01 (any FPR)"
+        ) from None
 
 
 @checked
 def reference_threshold(
-    signals: Signals, attack, references: Signals | None = None, *, targets=None, fpr: float | None = 0.01
+    signals: Signals,
+    attack,
+    references: Signals | None = None,
+    *,
+    targets=None,
+    fpr: float | None = 0.01,
 ) -> pd.DataFrame:
     """What an attacker gets who sets the threshold on references: one row per target.
 
@@ -118,14 +131,23 @@ def reference_threshold(
     """
     pool = signals if references is None else references
     if not np.array_equal(signals.labels, pool.labels):
-        raise ValueError("target and references differ in samples or labels: a threshold needs both on the same images")
+        raise ValueError(
+            "target and references differ in samples or labels: a threshold needs both on the same images"
+        )
     whole = run_attack(attack, signals, references, targets=targets)
     thresholds: dict[int, float] = {}
     rows = []
     for row, pair in enumerate(whole.pair):
         if pair not in thresholds:  # a target and its mate have the same references
-            thresholds[pair] = _threshold(_pseudo_targets(_without(pool, whole.member[row : row + 1]), attack), fpr)
-        rows.append({"target": int(whole.targets[row]), **_applied(*scored(whole, row), thresholds[pair], fpr)})
+            thresholds[pair] = _threshold(
+                _pseudo_targets(_without(pool, whole.member[row : row + 1]), attack), fpr
+            )
+        rows.append(
+            {
+                "target": int(whole.targets[row]),
+                **_applied(*scored(whole, row), thresholds[pair], fpr),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -145,11 +167,20 @@ def _applied(score, member, threshold: float, fpr: float | None) -> dict:
     said, n1, n0 = score >= threshold, int(member.sum()), int((~member).sum())
     tp, fp = int((said & member).sum()), int((said & ~member).sum())
     tpr, realised = tp / n1, fp / n0
-    record = {"threshold": threshold, "fpr": np.nan if fpr is None else fpr, "fpr_realised": realised}
-    record |= dict(zip(("fpr_low", "fpr_high"), map(float, clopper_pearson(fp, n0)), strict=True)) | {"tpr": tpr}
+    record = {
+        "threshold": threshold,
+        "fpr": np.nan if fpr is None else fpr,
+        "fpr_realised": realised,
+    }
+    record |= dict(
+        zip(("fpr_low", "fpr_high"), map(float, clopper_pearson(fp, n0)), strict=True)
+    ) | {"tpr": tpr}
     record |= dict(zip(("tpr_low", "tpr_high"), map(float, clopper_pearson(tp, n1)), strict=True))
     record |= {"balanced_accuracy": (1 + tpr - realised) / 2}
     record |= {f"ppv@{prior:g}": float(ppv(tpr, realised, prior)) for prior in PRIORS}
     ratio = realised / fpr if fpr else np.nan
     missed = bool(fpr) and not RATIO[0] <= ratio <= RATIO[1]
-    return record | {"ratio": ratio, "flag": f"realised FPR is {ratio:.2g} x nominal" if missed else ""}
+    return record | {
+        "ratio": ratio,
+        "flag": f"realised FPR is {ratio:.2g} x nominal" if missed else "",
+    }

@@ -53,7 +53,9 @@ def as_cells(cells: dict) -> dict[Cell, Scores]:
                 f"a snn {', '.join(FAMILIES['snn'])} and at least 1 timestep"
             )
         if cell.references not in REFERENCES:
-            raise ValueError(f"{cell} has unknown references {cell.references!r}: wanted one of {REFERENCES}")
+            raise ValueError(
+                f"{cell} has unknown references {cell.references!r}: wanted one of {REFERENCES}"
+            )
         if not len(scores.value):
             raise ValueError(f"{cell} has no target: score at least one")
     return cells
@@ -65,7 +67,9 @@ def records() -> tuple[dict, ...]:
     for place in PLACES:
         if (path := place / "paper_results.json").is_file():
             return tuple(json.loads(path.read_text(encoding="utf-8")))
-    raise ValueError(f"paper_results.json is in none of {', '.join(map(str, PLACES))}: install the package again")
+    raise ValueError(
+        f"paper_results.json is in none of {', '.join(map(str, PLACES))}: install the package again"
+    )
 
 
 @checked
@@ -75,7 +79,9 @@ def paper_results(paper: str | None = None, table: str | None = None) -> list[di
     Papers: snn-uai2025 (Guan et al., tables 2 to 6), snn-workshop2025 (F.1 to F.4), nsde2025 (I to XII). Fractions, not
     percent. Caveat: one target, one seed, no intervals; orderings to compare with, not values to reproduce.
     """
-    return [dict(r) for r in records() if paper in (None, r["paper"]) and table in (None, r["table"])]
+    return [
+        dict(r) for r in records() if paper in (None, r["paper"]) and table in (None, r["table"])
+    ]
 
 
 @checked
@@ -100,13 +106,20 @@ def against_papers(
     cells = {cell: scores for cell, scores in as_cells(cells).items() if cell.references != ALIGNED}
     printed = [r for r in records() if r["paper"] in SPIKING]
     if strange := sorted(set(tables) - {r["table"] for r in printed}):
-        raise ValueError(f"no spiking paper has table {', '.join(strange)}; known: {sorted({r['table'] for r in printed})}")
-    place = f"ours is {ours}" if ours else f"ours stands for {', '.join(stands_for or ('nothing',))}"
+        raise ValueError(
+            f"no spiking paper has table {', '.join(strange)}; known: {sorted({r['table'] for r in printed})}"
+        )
+    place = (
+        f"ours is {ours}" if ours else f"ours stands for {', '.join(stands_for or ('nothing',))}"
+    )
     measured: dict[Cell, dict] = {}
     rows = []
     for record in (r for r in printed if r["table"] in tables):
         cell = _cell_of(record)
-        here = stands_for is not None and (record["dataset"], record["model"].split("-")[1]) == tuple(stands_for)
+        here = stands_for is not None and (
+            record["dataset"],
+            record["model"].split("-")[1],
+        ) == tuple(stands_for)
         cell, scores = _find(cells, cell) if here else (cell, None)
         if scores is not None and cell not in measured:
             measured[cell] = measure(scores, draws, seed)
@@ -144,13 +157,22 @@ def measure(scores: Scores, draws: int, seed: int) -> dict:
     (1 + advantage) / 2, which chance alone lifts above 1/2.
     """
     ends = intervals(scores, FPR, draws=draws, seed=seed)
-    found = {name: tuple(ends.loc[name, ["value", "low", "high"]]) for name in ("auc", *(f"tpr@{x:g}" for x in FPR))}
-    found["accuracy"] = tuple((1 + ends.loc["advantage", end]) / 2 for end in ("value", "low", "high"))
+    found = {
+        name: tuple(ends.loc[name, ["value", "low", "high"]])
+        for name in ("auc", *(f"tpr@{x:g}" for x in FPR))
+    }
+    found["accuracy"] = tuple(
+        (1 + ends.loc["advantage", end]) / 2 for end in ("value", "low", "high")
+    )
     for name, right in zip(("train_accuracy", "test_accuracy"), scores.accuracy.T, strict=True):
         found[name] = (right.mean(), *np.clip(interval(right, scores.pair), 0, 1))
     gap = -np.diff(scores.accuracy)[:, 0]
     found["generalization_gap"] = (gap.mean(), *interval(gap, scores.pair))
-    few = "" if len(np.unique(scores.pair)) > 1 else f"{len(scores.value)} targets: training randomness not covered"
+    few = (
+        ""
+        if len(np.unique(scores.pair)) > 1
+        else f"{len(scores.value)} targets: training randomness not covered"
+    )
     return found | {"n0": fewest_non_members(scores), "few": few}
 
 
@@ -174,13 +196,19 @@ def _row(record: dict, found: dict | None, elsewhere: str) -> dict:
     if found is None:
         notes.append("; ".join(filter(None, ["not run", elsewhere])))
     else:
-        notes += ["printed in five levels, ours is continuous" if cell.attack == "attack_r" else "", found["few"]]
+        notes += [
+            "printed in five levels, ours is continuous" if cell.attack == "attack_r" else "",
+            found["few"],
+        ]
     return row | {"note": "; ".join(filter(None, notes))}
 
 
 def measurable(metric: str, n0: int) -> bool:
     """Whether so many non-members can tell a TPR: 10 allowed false positives; every other metric always."""
-    return not metric.startswith("tpr@") or np.floor(float(metric.removeprefix("tpr@")) * n0 + 1e-9) >= MIN_FALSE_POSITIVES
+    return (
+        not metric.startswith("tpr@")
+        or np.floor(float(metric.removeprefix("tpr@")) * n0 + 1e-9) >= MIN_FALSE_POSITIVES
+    )
 
 
 def fewest_non_members(scores: Scores) -> int:
@@ -201,7 +229,9 @@ def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
         title = row["metric"].replace("tpr@", "TPR at FPR ").replace("_", " ")
         title = titles.get(row["metric"], title)
         rows.setdefault(tuple(row[setting]), {})[title] = f"{row['published']:.4f} | {_ours(row)}"
-    return pd.DataFrame([dict(zip(setting, key, strict=True)) | texts for key, texts in rows.items()]).fillna("")
+    return pd.DataFrame(
+        [dict(zip(setting, key, strict=True)) | texts for key, texts in rows.items()]
+    ).fillna("")
 
 
 def _ours(row) -> str:

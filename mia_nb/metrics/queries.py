@@ -19,7 +19,11 @@ from mia_nb.metrics.tables import intervals
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names
 from mia_nb.types import Scores, Signals
 
-UNAVERAGED = ("joint", "mean_sd", "last")  # forms whose score is no mean over queries: the Gaussian model says nothing
+UNAVERAGED = (
+    "joint",
+    "mean_sd",
+    "last",
+)  # forms whose score is no mean over queries: the Gaussian model says nothing
 SMALLEST = 1e-12  # squared nats, for a lower end of 0: averaging might separate without bound
 
 
@@ -54,27 +58,41 @@ def variance_split(signals: Signals) -> VarianceSplit:
     """
     audited = ~signals.population
     if signals.member is None:
-        raise ValueError("these signals hide membership (member=None): the spread between models is measured side by side")
+        raise ValueError(
+            "these signals hide membership (member=None): the spread between models is measured side by side"
+        )
     count = signals.margin.shape[1]
     if count < 2:
-        raise ValueError("these signals hold one query: the noise shows between answers, query with queries=16 or more")
+        raise ValueError(
+            "these signals hold one query: the noise shows between answers, query with queries=16 or more"
+        )
     if signals.draws == "steps":
-        raise ValueError("these signals hold time steps, not repeated queries: query with queries=R and per_step=False")
+        raise ValueError(
+            "these signals hold time steps, not repeated queries: query with queries=R and per_step=False"
+        )
     margin, member = signals.margin[:, :, audited], signals.member[:, audited]
     silent = [m for m, own in enumerate(margin) if not np.ptp(own, axis=0).any()]
     if silent:
         who = "" if len(silent) == len(margin) else f" of models {silent}"
-        raise ValueError(f"declared stochastic, but all answers{who} to a question are equal: the noise is off; switch it on")
+        raise ValueError(
+            f"declared stochastic, but all answers{who} to a question are equal: the noise is off; switch it on"
+        )
     noise = np.array([own.var(0, ddof=1).mean() for own in margin])
     mean, unit = margin.mean(1), units(member)
     split = _split(noise, mean, member, count)
     if np.isnan(split[1]):
-        raise ValueError(f"no sample has two models on one side among {len(mean)}: train at least two pairs")
+        raise ValueError(
+            f"no sample has two models on one side among {len(mean)}: train at least two pairs"
+        )
     pairs = np.unique(unit)
-    left_out = np.array([_split(noise[unit != one], mean[unit != one], member[unit != one], count) for one in pairs])
+    left_out = np.array(
+        [_split(noise[unit != one], mean[unit != one], member[unit != one], count) for one in pairs]
+    )
     pseudo = len(pairs) * split - (len(pairs) - 1) * left_out
     ends = np.maximum(np.reshape(interval(pseudo, pairs), (2, -1)), 0)
-    return VarianceSplit(float(split[0]), float(max(split[1], 0)), count, len(pairs), *ends.T.ravel().tolist())
+    return VarianceSplit(
+        float(split[0]), float(max(split[1], 0)), count, len(pairs), *ends.T.ravel().tolist()
+    )
 
 
 def _split(noise, mean, member, queries: int) -> np.ndarray:
@@ -89,7 +107,9 @@ def _split(noise, mean, member, queries: int) -> np.ndarray:
         centred = (mean[:, two] - (mean[:, two] * own).sum(0) / n) * own
         found.append((centred**2).sum(0) / (n - 1))
     variance = np.concatenate(found)
-    return np.array([noise.mean(), variance.mean() - noise.mean() / queries if variance.size else np.nan])
+    return np.array(
+        [noise.mean(), variance.mean() - noise.mean() / queries if variance.size else np.nan]
+    )
 
 
 @checked
@@ -124,8 +144,13 @@ def query_curve(
     asked = _asked(queries, [signals] if references is None else [signals, references])
     chosen = [attack] if isinstance(attack, str) or callable(attack) else list(attack)
     if not chosen:
-        raise ValueError("query_curve got no attack: pass a word of attacks.ATTACKS, a callable, or a list of them")
-    curves = [_curve(_bound(one, combine, signals), signals, references, asked, split, fpr, draws, seed) for one in chosen]
+        raise ValueError(
+            "query_curve got no attack: pass a word of attacks.ATTACKS, a callable, or a list of them"
+        )
+    curves = [
+        _curve(_bound(one, combine, signals), signals, references, asked, split, fpr, draws, seed)
+        for one in chosen
+    ]
     return pd.concat(curves).rename_axis("R")
 
 
@@ -136,7 +161,9 @@ def _asked(queries, pools: list[Signals]) -> list[int]:
         raise ValueError(f"queries={queries}: wanted whole numbers from 1 on")
     most = min(pool.margin.shape[1] for pool in pools)
     if not (wanted <= most).any():
-        raise ValueError(f"queries={queries}, but there are {most} answers to each question: query more, or ask for fewer")
+        raise ValueError(
+            f"queries={queries}, but there are {most} answers to each question: query more, or ask for fewer"
+        )
     return [int(one) for one in wanted if one <= most]
 
 
@@ -145,7 +172,9 @@ def _bound(attack, combine: str | None, signals: Signals):
     name, function = find(attack)
     plain = getattr(function, "func", function)
     if plain is shokri:
-        raise ValueError("shokri reads probabilities averaged over all queries, not the first R: query anew with each R")
+        raise ValueError(
+            "shokri reads probabilities averaged over all queries, not the first R: query anew with each R"
+        )
     if combine is None:
         return attack
     if "combine" not in inspect.signature(plain).parameters:
@@ -162,18 +191,24 @@ def _curve(attack, signals, references, asked, split, fpr, draws, seed) -> pd.Da
     for count in asked:
         first = slice(0, count)
         others = None if references is None else references.select(queries=first)
-        rows[float(count)] = _measured(run_attack(attack, signals.select(queries=first), others), fpr, draws, seed)
+        rows[float(count)] = _measured(
+            run_attack(attack, signals.select(queries=first), others), fpr, draws, seed
+        )
     last = rows[float(asked[-1])]
     averaged = last["combine"] not in UNAVERAGED
     rows[np.inf] = (
-        last | _limit(last, asked[-1], split, averaged) | dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan)
+        last
+        | _limit(last, asked[-1], split, averaged)
+        | dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan)
     )
     rows[np.inf] |= {f"{name}_measurable": False for name in names(fpr)[2:]}
     table = pd.DataFrame.from_dict(rows, orient="index")
     table["spread"] = [split.spread(count) for count in table.index]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = split.spread(asked[-1]) / table["spread"].to_numpy()
-        table["predicted"] = np.where(averaged & (table["spread"] > 0), ndtr(ndtri(last["auc"]) * ratio), np.nan)
+        table["predicted"] = np.where(
+            averaged & (table["spread"] > 0), ndtr(ndtri(last["auc"]) * ratio), np.nan
+        )
     table["extrapolated"] = np.isinf(table.index)
     facts = ["targets", "pairs", "n1", "n0"]
     return table[[column for column in table if column not in facts] + facts]
@@ -186,7 +221,10 @@ def _measured(scores: Scores, fpr, draws: int, seed: int) -> dict:
     for name in names(fpr):
         if name == "advantage":
             continue
-        record |= {f"{name}{end}": found.loc[name, kind] for end, kind in (("", "value"), ("_low", "low"), ("_high", "high"))}
+        record |= {
+            f"{name}{end}": found.loc[name, kind]
+            for end, kind in (("", "value"), ("_low", "low"), ("_high", "high"))
+        }
         if name != "auc":
             record[f"{name}_measurable"] = measurable(name, fewest)
     known = ~np.isnan(scores.value)

@@ -11,7 +11,19 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.checks import checked
-from mia_nb.metrics.contrasts import COLUMNS, SAME, TPR, Claim, Contrast, compare, judge, minus, steps, strongest, worst_case
+from mia_nb.metrics.contrasts import (
+    COLUMNS,
+    SAME,
+    TPR,
+    Claim,
+    Contrast,
+    compare,
+    judge,
+    minus,
+    steps,
+    strongest,
+    worst_case,
+)
 from mia_nb.metrics.tables import intervals, per_target
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names, per_target_metrics
 from mia_nb.types import Recipe, Scores
@@ -35,8 +47,19 @@ class RecipeCell(NamedTuple):
 @checked
 def recipe_cell(label: str, recipe: Recipe, attack: str = "") -> RecipeCell:
     """The cell of a recipe under the name that it has everywhere (`training.labels`). Snapshots change no model."""
-    facts = {k: v for k, v in recipe.to_json().items() if k not in ("epochs", "schedule", "augment", "snapshots")}
-    return RecipeCell(label, recipe.epochs, recipe.schedule, recipe.augment, json.dumps(facts, sort_keys=True), attack)
+    facts = {
+        k: v
+        for k, v in recipe.to_json().items()
+        if k not in ("epochs", "schedule", "augment", "snapshots")
+    }
+    return RecipeCell(
+        label,
+        recipe.epochs,
+        recipe.schedule,
+        recipe.augment,
+        json.dumps(facts, sort_keys=True),
+        attack,
+    )
 
 
 @checked
@@ -50,14 +73,29 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
     for label, one in scores.items():
         values = np.column_stack([one.accuracy, one.accuracy[:, 0] - one.accuracy[:, 1], one.loss])
         low, high = (np.broadcast_to(end, len(FACTS)) for end in interval(values, one.pair))
-        sizes = {"pairs": len(np.unique(one.pair)), "n1": int(one.member.sum(1).min()), "n0": int((~one.member).sum(1).min())}
+        sizes = {
+            "pairs": len(np.unique(one.pair)),
+            "n1": int(one.member.sum(1).min()),
+            "n0": int((~one.member).sum(1).min()),
+        }
         for i, fact in enumerate(FACTS):
-            rows.append({"recipe": label, "fact": fact, "value": values[:, i].mean(), "low": low[i], "high": high[i], **sizes})
+            rows.append(
+                {
+                    "recipe": label,
+                    "fact": fact,
+                    "value": values[:, i].mean(),
+                    "low": low[i],
+                    "high": high[i],
+                    **sizes,
+                }
+            )
     return pd.DataFrame(rows)
 
 
 @checked
-def recipe_risks(cells: dict[RecipeCell, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
+def recipe_risks(
+    cells: dict[RecipeCell, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
+) -> pd.DataFrame:
     """A row per cell and metric (auc, tpr@x): the cell's fields, value, low, high (`intervals`), measurable, pairs, n1, n0.
 
     measurable: whether every target has the non-members that its FPR asks for, ten false positives (always for an AUC).
@@ -65,7 +103,11 @@ def recipe_risks(cells: dict[RecipeCell, Scores], fpr=FPR, *, draws: int = RESAM
     rows = []
     for cell, one in cells.items():
         ends, each = intervals(one, fpr, draws=draws, seed=seed), per_target(one, fpr)
-        sizes = {"pairs": len(np.unique(one.pair)), "n1": int(each["n1"].min()), "n0": int(each["n0"].min())}
+        sizes = {
+            "pairs": len(np.unique(one.pair)),
+            "n1": int(each["n1"].min()),
+            "n0": int(each["n0"].min()),
+        }
         for metric in (name for name in names(fpr) if name != "advantage"):
             sure = metric == "auc" or bool(each[f"{metric}_measurable"].all())
             found = ends.loc[metric, ["value", "low", "high"]].to_dict()
@@ -86,7 +128,9 @@ def _apart_only_in(cells, what: str) -> list[list[RecipeCell]]:
 
 
 def _by_epochs(cells) -> list[list[RecipeCell]]:
-    return [sorted(group, key=lambda cell: cell.epochs) for group in _apart_only_in(cells, "epochs")]
+    return [
+        sorted(group, key=lambda cell: cell.epochs) for group in _apart_only_in(cells, "epochs")
+    ]
 
 
 def _risk(cells, part: str, a: RecipeCell, b: RecipeCell, **options) -> Iterator[Contrast]:
@@ -119,7 +163,9 @@ def _r3(cells) -> Iterator[Contrast]:
             for word in dict.fromkeys(cell.attack for cell in cells):
                 a, b = (cell._replace(attack=word) for cell in (group[-1], less))
                 if a in cells and b in cells:
-                    yield minus(word, f"{a.label} - {b.label}, {word}", a, b, margin=SAME, needed=False)
+                    yield minus(
+                        word, f"{a.label} - {b.label}, {word}", a, b, margin=SAME, needed=False
+                    )
 
 
 def _r4(cells) -> Iterator[Contrast]:
@@ -127,7 +173,9 @@ def _r4(cells) -> Iterator[Contrast]:
         sides = strongest(cells, group[-1], group[0])
         if all(sides):
             more, less = (side[0] for side in sides)
-            yield minus("accuracy", f"{more.label} - {less.label}", more, less, metric="test_accuracy")
+            yield minus(
+                "accuracy", f"{more.label} - {less.label}", more, less, metric="test_accuracy"
+            )
 
 
 def _r5(cells) -> Iterator[Contrast]:
@@ -148,12 +196,26 @@ def _r8(cells) -> Iterator[Contrast]:
     """Attacks whose order is sure under the shortest recipe, each two of them under the longest."""
     words = list(dict.fromkeys(cell.attack for cell in cells))
     for group in _by_epochs(cells):
-        both = [word for word in words if all(end._replace(attack=word) in cells for end in (group[0], group[-1]))]
-        auc = {word: per_target_metrics(cells[group[0]._replace(attack=word)], ())[:, 0] for word in both}
+        both = [
+            word
+            for word in words
+            if all(end._replace(attack=word) in cells for end in (group[0], group[-1]))
+        ]
+        auc = {
+            word: per_target_metrics(cells[group[0]._replace(attack=word)], ())[:, 0]
+            for word in both
+        }
         for better, worse in permutations(both, 2):
-            if interval(auc[better] - auc[worse], cells[group[0]._replace(attack=better)].pair)[0] > 0:
+            if (
+                interval(auc[better] - auc[worse], cells[group[0]._replace(attack=better)].pair)[0]
+                > 0
+            ):
                 compared = f"{better} - {worse} under {group[-1].label}, surely above 0 under {group[0].label}"
-                yield minus("order", compared, *(group[-1]._replace(attack=word) for word in (better, worse)))
+                yield minus(
+                    "order",
+                    compared,
+                    *(group[-1]._replace(attack=word) for word in (better, worse)),
+                )
 
 
 CLAIMS = {
@@ -186,7 +248,9 @@ def recipe_comparisons(
     both, and the difference's interval is that of pairs. R3 lists every attack by itself too, which decides nothing.
     Raises ValueError for cells trained on different masks.
     """
-    return compare(CLAIMS, cells, lambda cell: cell.label, draws=draws, level=level, seed=seed)[COLUMNS]
+    return compare(CLAIMS, cells, lambda cell: cell.label, draws=draws, level=level, seed=seed)[
+        COLUMNS
+    ]
 
 
 @checked
@@ -207,13 +271,25 @@ def recipe_claims(
     comparisons: those of the same cells, if already made (draws, level and seed are then theirs).
     Caveats: a claim about these recipes on these data; the ends of R7 are not widened for the number of comparisons.
     """
-    table = recipe_comparisons(cells, draws=draws, level=level, seed=seed) if comparisons is None else comparisons
+    table = (
+        recipe_comparisons(cells, draws=draws, level=level, seed=seed)
+        if comparisons is None
+        else comparisons
+    )
     verdicts = judge(CLAIMS, cells, table, lambda cell: cell.label)
-    return pd.concat([verdicts, pd.DataFrame([_same_samples(ranks)], index=[RANKS])]).sort_index().rename_axis("id")
+    return (
+        pd.concat([verdicts, pd.DataFrame([_same_samples(ranks)], index=[RANKS])])
+        .sort_index()
+        .rename_axis("id")
+    )
 
 
 def _same_samples(ranks: pd.DataFrame | None) -> dict:
-    row = {"claim": SAME_SAMPLES, "verdict": "not run", "evidence": "not run: needs metrics.agreement of two recipes"}
+    row = {
+        "claim": SAME_SAMPLES,
+        "verdict": "not run",
+        "evidence": "not run: needs metrics.agreement of two recipes",
+    }
     row |= {"compared": "", "accuracy_apart": np.nan}
     if ranks is None or not len(ranks):
         return row

@@ -22,7 +22,9 @@ OTHER_UNITS = ("sigma", "noise_sd")
 
 
 @checked
-def varied_settings(strongest: dict[FlowCell, Scores], *, draws: int = RESAMPLES, seed: int = 0) -> dict[str, pd.DataFrame]:
+def varied_settings(
+    strongest: dict[FlowCell, Scores], *, draws: int = RESAMPLES, seed: int = 0
+) -> dict[str, pd.DataFrame]:
     """Tables for `plots.risk_against`: {setting: a row per family}, for every setting that families differ in.
 
     strongest: the scores of one attack on each setting (its word in the cell does not matter). "method", "blocks", "k", "T",
@@ -41,7 +43,13 @@ def varied_settings(strongest: dict[FlowCell, Scores], *, draws: int = RESAMPLES
     found, flows = {}, families[families["model"].isin(["odenet", "sdenet"])]
     for what, (free, instead) in FREE.items():
         held = [name for name in HELD if name != what and name not in free] + list(instead)
-        rows = _beside_fixed(flows) if what == "method" else flows[flows["k"] > 0] if instead else flows
+        rows = (
+            _beside_fixed(flows)
+            if what == "method"
+            else flows[flows["k"] > 0]
+            if instead
+            else flows
+        )
         rows = rows.assign(**{what: rows[what.removesuffix(" at equal sigma")]})
         table = _grouped(rows, held, what)
         if table.duplicated(["group", what]).any():
@@ -57,9 +65,17 @@ def varied_settings(strongest: dict[FlowCell, Scores], *, draws: int = RESAMPLES
 
 def _grouped(rows: pd.DataFrame, held: list[str], what: str) -> pd.DataFrame:
     """Rows of the groups, named by what is held and differs between them, in which the setting varies."""
-    words = [rows[name].map(lambda value, name=name: f"{name} {_text(value)}") for name in held if rows[name].nunique() > 1]
+    words = [
+        rows[name].map(lambda value, name=name: f"{name} {_text(value)}")
+        for name in held
+        if rows[name].nunique() > 1
+    ]
     group = words[0].str.cat(words[1:], sep=", ") if words else pd.Series("", rows.index)
-    return rows.assign(group=group).groupby("group", sort=False).filter(lambda one: one[what].nunique() > 1)
+    return (
+        rows.assign(group=group)
+        .groupby("group", sort=False)
+        .filter(lambda one: one[what].nunique() > 1)
+    )
 
 
 def _text(value) -> str:
@@ -72,16 +88,31 @@ def _beside_fixed(flows: pd.DataFrame) -> pd.DataFrame:
     steps = flows.loc[~adaptive, ["steps"]].drop_duplicates()
     if not adaptive.any() or steps.empty:
         return flows
-    return pd.concat([flows[~adaptive], flows[adaptive].drop(columns="steps").merge(steps, how="cross")], ignore_index=True)
+    return pd.concat(
+        [flows[~adaptive], flows[adaptive].drop(columns="steps").merge(steps, how="cross")],
+        ignore_index=True,
+    )
 
 
 def _row(cell: FlowCell, scores: Scores, draws: int, seed: int) -> dict:
     """One family: its setting, risk and accuracies."""
     auc, right = intervals(scores, (), draws=draws, seed=seed).loc["auc"], accuracies(scores)
     row = {name: getattr(cell, name) for name in HELD} | {"label": cell.label}
-    row |= {"sigma": float(f"{cell.sigma:.4g}"), "noise_sd": float(f"{cell.noise_sd:.4g}")}  # 2.0000001 is 2
-    row |= {f"auc{end}": auc[name] for end, name in (("", "value"), ("_low", "low"), ("_high", "high"))}
+    row |= {
+        "sigma": float(f"{cell.sigma:.4g}"),
+        "noise_sd": float(f"{cell.noise_sd:.4g}"),
+    }  # 2.0000001 is 2
+    row |= {
+        f"auc{end}": auc[name] for end, name in (("", "value"), ("_low", "low"), ("_high", "high"))
+    }
     for side in ("train", "test"):
-        row |= {f"{side}_acc{end}": right.loc[side, name] for end, name in (("", "value"), ("_low", "low"), ("_high", "high"))}
-    row |= {"n1": int(scores.member[0].sum()), "n0": int((~scores.member[0]).sum()), "pairs": len(set(scores.pair))}
+        row |= {
+            f"{side}_acc{end}": right.loc[side, name]
+            for end, name in (("", "value"), ("_low", "low"), ("_high", "high"))
+        }
+    row |= {
+        "n1": int(scores.member[0].sum()),
+        "n0": int((~scores.member[0]).sum()),
+        "pairs": len(set(scores.pair)),
+    }
     return row

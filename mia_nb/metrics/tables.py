@@ -20,7 +20,15 @@ from mia_nb.metrics.curve import (
     tie_mass,
     tpr_at_counts,
 )
-from mia_nb.metrics.uncertainty import FPR, RESAMPLES, bootstrap, interval, metric_interval, names, scored
+from mia_nb.metrics.uncertainty import (
+    FPR,
+    RESAMPLES,
+    bootstrap,
+    interval,
+    metric_interval,
+    names,
+    scored,
+)
 from mia_nb.types import Scores, Signals
 
 if TYPE_CHECKING:
@@ -39,7 +47,11 @@ def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
     fpr_floor, n1, n0, train_acc, test_acc, gap, train_loss, test_loss, unscored (share of NaN scores, left out of all metrics).
     """
     fpr = rates(fpr)
-    rows = [_target_row(name, one, row, fpr) for name, one in _named(scores).items() for row in range(len(one.targets))]
+    rows = [
+        _target_row(name, one, row, fpr)
+        for name, one in _named(scores).items()
+        for row in range(len(one.targets))
+    ]
     return pd.DataFrame(rows)
 
 
@@ -79,10 +91,19 @@ def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
     }
     for x in fpr:
         at = tpr_at_counts(tp, fp, x)
-        record |= {f"tpr@{x:g}": at.tpr, f"tpr@{x:g}_low": at.low, f"tpr@{x:g}_high": at.high, f"tpr@{x:g}_tp": at.tp}
+        record |= {
+            f"tpr@{x:g}": at.tpr,
+            f"tpr@{x:g}_low": at.low,
+            f"tpr@{x:g}_high": at.high,
+            f"tpr@{x:g}_tp": at.tp,
+        }
         fewer = np.searchsorted(fp, np.floor(x * n0 + 1e-9) - 1, side="right") - 1
         record[f"tpr@{x:g}_fewer"] = tp[fewer] / n1 if fewer >= 0 else 0.0
-        record |= {f"tpr@{x:g}_fp": at.fp, f"tpr@{x:g}_realised": at.fpr_realised, f"tpr@{x:g}_measurable": at.measurable}
+        record |= {
+            f"tpr@{x:g}_fp": at.fp,
+            f"tpr@{x:g}_realised": at.fpr_realised,
+            f"tpr@{x:g}_measurable": at.measurable,
+        }
     record |= {"tie_mass": tie_mass(score), "fpr_floor": fp[1] / n0, "n1": n1, "n0": n0}
     record |= {"train_acc": train_acc, "test_acc": test_acc, "gap": train_acc - test_acc}
     record |= {"train_loss": scores.loss[row, 0], "test_loss": scores.loss[row, 1]}
@@ -91,7 +112,13 @@ def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
 
 @checked
 def intervals(
-    scores: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0, sampled: dict | None = None, confidence: float = 0.95
+    scores: Scores,
+    fpr=FPR,
+    *,
+    draws: int = RESAMPLES,
+    seed: int = 0,
+    sampled: dict | None = None,
+    confidence: float = 0.95,
 ) -> pd.DataFrame:
     """The interval of every metric of one attack: a row per metric with value (mean over targets), low and high.
 
@@ -105,14 +132,22 @@ def intervals(
 def _intervals(rows: pd.DataFrame, sampled: dict, confidence: float = 0.95) -> pd.DataFrame:
     """`intervals` from the rows of `per_target`."""
     ends = {
-        name: [rows[name].mean(), *metric_interval(name, rows, draws, confidence=confidence)] for name, draws in sampled.items()
+        name: [rows[name].mean(), *metric_interval(name, rows, draws, confidence=confidence)]
+        for name, draws in sampled.items()
     }
-    return pd.DataFrame.from_dict(ends, orient="index", columns=["value", "low", "high"]).rename_axis("metric")
+    return pd.DataFrame.from_dict(
+        ends, orient="index", columns=["value", "low", "high"]
+    ).rename_axis("metric")
 
 
 @checked
 def summary(
-    scores: Scores | dict[str, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0, self_test: SelfTest | None = None
+    scores: Scores | dict[str, Scores],
+    fpr=FPR,
+    *,
+    draws: int = RESAMPLES,
+    seed: int = 0,
+    self_test: SelfTest | None = None,
 ) -> pd.DataFrame:
     """One row per attack, metrics averaged over targets, and a last row "max"; index attack.
 
@@ -132,25 +167,40 @@ def summary(
         )
     sampled = {name: bootstrap(one, fpr, draws=draws, seed=seed) for name, one in scores.items()}
     rows = per_target(scores, fpr).groupby("attack", sort=False)
-    table = pd.DataFrame({name: _attack_row(scores[name], rows.get_group(name), sampled[name], fpr) for name in scores}).T
+    table = pd.DataFrame(
+        {
+            name: _attack_row(scores[name], rows.get_group(name), sampled[name], fpr)
+            for name in scores
+        }
+    ).T
     table.loc["max"] = _max_row(table, fpr)
     table = table.infer_objects().rename_axis("attack")
     if self_test is not None:
         table["self_test"] = "passed" if self_test.passed else "failed"
         if not self_test.passed:
-            table["flags"] = ["; ".join(filter(None, ["design check failed", flags])) for flags in table["flags"]]
+            table["flags"] = [
+                "; ".join(filter(None, ["design check failed", flags])) for flags in table["flags"]
+            ]
     return table
 
 
 def _attack_row(scores: Scores, rows: pd.DataFrame, sampled: dict, fpr) -> dict:
     """Averages over targets with headline intervals, in the order of `summary`."""
     ends = _intervals(rows, sampled)
-    record = dict(zip(("auc", "auc_low", "auc_high"), ends.loc["auc", ["value", "low", "high"]], strict=True))
+    record = dict(
+        zip(("auc", "auc_low", "auc_high"), ends.loc["auc", ["value", "low", "high"]], strict=True)
+    )
     record |= {"auc_min": rows["auc"].min(), "auc_max": rows["auc"].max()}
     for name in names(fpr)[2:]:
-        record |= {name: ends.loc[name, "value"], f"{name}_low": ends.loc[name, "low"], f"{name}_high": ends.loc[name, "high"]}
+        record |= {
+            name: ends.loc[name, "value"],
+            f"{name}_low": ends.loc[name, "low"],
+            f"{name}_high": ends.loc[name, "high"],
+        }
         record[f"{name}_measurable"] = bool(rows[f"{name}_measurable"].all())
-    record |= {name: rows[name].mean() for name in ("advantage", "balanced_accuracy", "advantage_null")}
+    record |= {
+        name: rows[name].mean() for name in ("advantage", "balanced_accuracy", "advantage_null")
+    }
     record |= _ppv(rows, fpr)
     facts = ("tie_mass", "fpr_floor", "train_acc", "test_acc", "gap", "train_loss", "test_loss")
     record |= {name: rows[name].mean() for name in facts}
@@ -167,7 +217,11 @@ def _ppv(rows: pd.DataFrame, fpr) -> dict:
     tpr, realised = rows[f"tpr@{x:g}"].mean(), rows[f"tpr@{x:g}_realised"].mean()
     upper = clopper_pearson(rows[f"tpr@{x:g}_fp"], rows["n0"])[1].mean()
     record = {f"ppv@{prior:g}": float(ppv(tpr, realised, prior)) for prior in PRIORS}
-    return record | {f"ppv@{prior:g}_low": float(ppv(tpr, upper, prior)) for prior in PRIORS} | {"ppv_fpr": x}
+    return (
+        record
+        | {f"ppv@{prior:g}_low": float(ppv(tpr, upper, prior)) for prior in PRIORS}
+        | {"ppv_fpr": x}
+    )
 
 
 def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> list[str]:
@@ -175,11 +229,15 @@ def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> list[str]:
     given = scores.info.get("flags") or []
     flags = [given] if isinstance(given, str) else [str(flag) for flag in given]
     if (pairs := rows["pair"].nunique()) < 2:
-        flags.append(f"{'one target' if len(rows) == 1 else f'{len(rows)} targets'}: training randomness not covered")
+        flags.append(
+            f"{'one target' if len(rows) == 1 else f'{len(rows)} targets'}: training randomness not covered"
+        )
     elif pairs < FEW:
         flags.append(f"few pairs ({pairs}): wide intervals, Student's t over pairs")
     units = rows.groupby("pair")["auc"].mean()
-    error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(max(len(rows) / 2, 1))  # as in the self-test
+    error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(
+        max(len(rows) / 2, 1)
+    )  # as in the self-test
     if units.mean() < 0.5 - 3 * error:
         flags.append("inverted or leaking design: AUC below 0.5 by more than 3 s.e.")
     for x in fpr:
@@ -198,7 +256,9 @@ def _max_row(table: pd.DataFrame, fpr) -> dict:
         if name != "advantage":
             record |= {end: table[end].max() for end in (f"{name}_low", f"{name}_high")}
     record["balanced_accuracy"] = (1 + record["advantage"]) / 2
-    record["flags"] = "unadjusted: " + ", ".join(f"{name} {attack}" for name, attack in best.items())
+    record["flags"] = "unadjusted: " + ", ".join(
+        f"{name} {attack}" for name, attack in best.items()
+    )
     return record
 
 
@@ -207,12 +267,19 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     """A `summary` as text: "0.626 [0.611, 0.640]"; "n/m (n0 = 900)" if not measurable; "0 (lattice)" where ties force zero."""
     view = pd.DataFrame(index=table.index)
     view["AUC"] = [_interval(row, "auc") for _, row in table.iterrows()]
-    for name in [column for column in table if column.startswith("tpr@") and column.count("_") == 0]:
-        view[name.replace("tpr@", "TPR at FPR ")] = [_cell(row, name) for _, row in table.iterrows()]
+    for name in [
+        column for column in table if column.startswith("tpr@") and column.count("_") == 0
+    ]:
+        view[name.replace("tpr@", "TPR at FPR ")] = [
+            _cell(row, name) for _, row in table.iterrows()
+        ]
     view["advantage (oracle; by chance)"] = [
-        f"{a:.3f} ({b:.3f})" for a, b in zip(table["advantage"], table["advantage_null"], strict=True)
+        f"{a:.3f} ({b:.3f})"
+        for a, b in zip(table["advantage"], table["advantage_null"], strict=True)
     ]
-    view["train / test accuracy"] = [f"{a:.3f} / {b:.3f}" for a, b in zip(table["train_acc"], table["test_acc"], strict=True)]
+    view["train / test accuracy"] = [
+        f"{a:.3f} / {b:.3f}" for a, b in zip(table["train_acc"], table["test_acc"], strict=True)
+    ]
     view["gap"] = [f"{gap:.3f}" for gap in table["gap"]]
     view["references a side"] = ["" if k is None or k != k else f"{k:g}" for k in table["k"]]
     view["flags"] = table["flags"]
@@ -242,16 +309,24 @@ def accuracies(scores: Scores) -> pd.DataFrame:
     values = np.column_stack([scores.accuracy, scores.accuracy[:, 0] - scores.accuracy[:, 1]])
     means = [values[scores.pair == pair].mean(0) for pair in np.unique(scores.pair)]
     low, high = (np.clip(end, [0, 0, -1], 1) for end in interval(values, scores.pair))
-    return pd.DataFrame({"value": np.mean(means, axis=0), "low": low, "high": high}, index=["train", "test", "gap"])
+    return pd.DataFrame(
+        {"value": np.mean(means, axis=0), "low": low, "high": high}, index=["train", "test", "gap"]
+    )
 
 
 @checked
 def class_gaps(signals: Signals) -> pd.DataFrame:
     """Per class: samples, train_acc, test_acc, gap over all models and queries; audited samples only. Needs membership."""
     if signals.member is None:
-        raise ValueError("these signals hide membership (member=None): train and test accuracy need it")
+        raise ValueError(
+            "these signals hide membership (member=None): train and test accuracy need it"
+        )
     audited = ~signals.population
-    correct, member, labels = signals.correct.mean(1)[:, audited], signals.member[:, audited], signals.labels[audited]
+    correct, member, labels = (
+        signals.correct.mean(1)[:, audited],
+        signals.member[:, audited],
+        signals.labels[audited],
+    )
     rows = {}
     for label in np.unique(labels):
         right, inside = correct[:, labels == label], member[:, labels == label]

@@ -55,11 +55,17 @@ def per_target_metrics(scores: Scores, fpr=FPR) -> np.ndarray:
 
 def _point(score, member, fpr) -> list[float]:
     tp, fp, _ = counts(score, member)
-    return [area(tp, fp), (tp / tp[-1] - fp / fp[-1]).max(), *(tpr_at_counts(tp, fp, x).tpr for x in fpr)]
+    return [
+        area(tp, fp),
+        (tp / tp[-1] - fp / fp[-1]).max(),
+        *(tpr_at_counts(tp, fp, x).tpr for x in fpr),
+    ]
 
 
 @checked
-def bootstrap(scores: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0) -> dict[str, np.ndarray]:
+def bootstrap(
+    scores: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
+) -> dict[str, np.ndarray]:
     """Each metric of each target on samples drawn with replacement: {name: (draws, targets)}.
 
     A draw takes the same N samples for all targets; metrics use their integer weights on scores that are sorted once. The
@@ -69,10 +75,16 @@ def bootstrap(scores: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0)
     targets = len(scores.value)
     metrics = np.empty((draws, targets, 2 + len(fpr)))
     batches = np.array_split(np.arange(targets), -(-targets // TARGETS))
-    from joblib import cpu_count  # respects containers and affinity; few of those who import this draw
+    from joblib import (
+        cpu_count,
+    )  # respects containers and affinity; few of those who import this draw
 
     with ThreadPoolExecutor(min(len(batches), cpu_count())) as executor:
-        for few, found in zip(batches, executor.map(lambda few: _drawn(scores, few, fpr, draws, seed), batches), strict=True):
+        for few, found in zip(
+            batches,
+            executor.map(lambda few: _drawn(scores, few, fpr, draws, seed), batches),
+            strict=True,
+        ):
             metrics[:, few] = found
     return dict(zip(names(fpr), np.moveaxis(metrics, 2, 0), strict=True))
 
@@ -81,7 +93,11 @@ def _drawn(scores: Scores, few: np.ndarray, fpr, draws: int, seed: int) -> np.nd
     """(draws, few, metrics) of some targets; the samples' weights are drawn anew for them, rather than kept for all."""
     samples = scores.value.shape[1]
     columns = [_sorted(scores.value[row], scores.member[row]) for row in few]
-    metrics, step, rng = np.empty((draws, len(few), 2 + len(fpr))), max(1, CHUNK // samples), np.random.default_rng([seed, 0])
+    metrics, step, rng = (
+        np.empty((draws, len(few), 2 + len(fpr))),
+        max(1, CHUNK // samples),
+        np.random.default_rng([seed, 0]),
+    )
     for start in range(0, draws, step):
         weights = _weights(rng, min(step, draws - start), samples)
         weights = weights.astype(np.uint8 if weights.max() < 256 else np.int32)
@@ -110,7 +126,9 @@ def _sorted(score, member) -> Ranked:
     rows, others = falling[member[falling]], falling[~member[falling]]
     level = -score[others]
     ends = np.flatnonzero(np.append(level[1:] != level[:-1], np.ones(min(len(level), 1), bool)))
-    above, upto = (np.searchsorted(-score[rows], level[ends], side=side) for side in ("left", "right"))
+    above, upto = (
+        np.searchsorted(-score[rows], level[ends], side=side) for side in ("left", "right")
+    )
     return Ranked(
         order=np.concatenate([rows, others]),
         above=np.append(above, len(rows)),
@@ -136,12 +154,15 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
         fp = fp[:, ranked.ends]
         own = np.diff(fp, axis=1, prepend=np.int32(0))
     n0 = count[:, -1:] - n1
-    size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[:, 0]  # a draw without members or without non-members says nothing
+    size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[
+        :, 0
+    ]  # a draw without members or without non-members says nothing
     # Each draw is lifted above the one before, so that one search serves all.
     apart = (count[:, -1].max(initial=0) + 1) * np.arange(len(weights))[:, None]
     allowed = np.floor(n0 * np.asarray(fpr, dtype=np.float64) + 1e-9).astype(np.int64)
     passed = (
-        np.searchsorted((fp + apart).ravel(), allowed + apart, side="right") - fp.shape[1] * np.arange(len(weights))[:, None]
+        np.searchsorted((fp + apart).ravel(), allowed + apart, side="right")
+        - fp.shape[1] * np.arange(len(weights))[:, None]
     )
     found = np.take_along_axis(tp, ranked.above[passed], axis=1)
     beaten, own = np.take(tp, ranked.above[:-1], axis=1, mode="clip"), own.astype(np.float64)
@@ -152,7 +173,9 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
     own *= n1
     beaten *= n0
     gap = np.add(beaten, own, out=own).max(1, initial=0)
-    return np.column_stack([0.5 + (double - size) / (2 * size), gap / size, found * (n0 / size[:, None])])
+    return np.column_stack(
+        [0.5 + (double - size) / (2 * size), gap / size, found * (n0 / size[:, None])]
+    )
 
 
 def half_width(over_pairs, pairs, shared=0.0, least=0.0, *, confidence: float = 0.95):
@@ -165,7 +188,9 @@ def half_width(over_pairs, pairs, shared=0.0, least=0.0, *, confidence: float = 
     pairs, tail = np.asarray(pairs), (1 - confidence) / 2
     free = np.where(pairs > 1, pairs - 1, np.nan)
     t, z = -stdtrit(free, np.where(pairs == STRICT, tail / 2, tail)), -ndtri(tail)
-    return np.sqrt(np.maximum(t**2 * over_pairs + z**2 * np.maximum(shared, 0), z**2 * np.asarray(least)))
+    return np.sqrt(
+        np.maximum(t**2 * over_pairs + z**2 * np.maximum(shared, 0), z**2 * np.asarray(least))
+    )
 
 
 def _variances(values, pair, sampled=None) -> tuple:
@@ -201,7 +226,9 @@ def interval(values, pair, sampled=None, *, confidence: float = 0.95) -> tuple:
     return values.mean(0) - half, values.mean(0) + half
 
 
-def ratio_interval(a, b, pair, draws_a=None, draws_b=None, *, confidence: float = 0.95) -> tuple[float, float]:
+def ratio_interval(
+    a, b, pair, draws_a=None, draws_b=None, *, confidence: float = 0.95
+) -> tuple[float, float]:
     """(low, high) of mean(a) / mean(b) of paired, non-negative values (targets,): all r >= 0 that a - r b does not reject.
 
     r belongs to it where |mean(a - r b)| is at most half of the interval of a - r b (Fieller 1954, with the variances of
@@ -210,19 +237,30 @@ def ratio_interval(a, b, pair, draws_a=None, draws_b=None, *, confidence: float 
     """
     values = np.column_stack([a, b])
     draws = None if draws_a is None else np.stack([draws_a, draws_b], 2)
-    found = [_variances(values @ w, pair, None if draws is None else draws @ w) for w in np.array([[1, 0], [0, 1], [1, 1]])]
+    found = [
+        _variances(values @ w, pair, None if draws is None else draws @ w)
+        for w in np.array([[1, 0], [0, 1], [1, 1]])
+    ]
     if found[0][1] < 2:
         return np.nan, np.nan
     half = [half_width(*one, confidence=confidence) ** 2 for one in found]
-    saa, sbb, sab = half[0], half[1], (half[2] - half[0] - half[1]) / 2  # var(a + b) = var a + var b + 2 cov
+    saa, sbb, sab = (
+        half[0],
+        half[1],
+        (half[2] - half[0] - half[1]) / 2,
+    )  # var(a + b) = var a + var b + 2 cov
     over_a, over_b = values.mean(0)
     square, cross, constant = over_b**2 - sbb, over_a * over_b - sab, over_a**2 - saa
     root = np.sqrt(max(cross**2 - square * constant, 0.0))
-    low = constant / (cross + root) if cross + root > 0 else 0.0  # (cross - root) / square, also where square <= 0
+    low = (
+        constant / (cross + root) if cross + root > 0 else 0.0
+    )  # (cross - root) / square, also where square <= 0
     return max(low, 0.0), (cross + root) / square if square > 1e-12 * over_b**2 else np.inf
 
 
-def metric_interval(name: str, rows: pd.DataFrame, sampled=None, *, confidence: float = 0.95) -> tuple[float, float]:
+def metric_interval(
+    name: str, rows: pd.DataFrame, sampled=None, *, confidence: float = 0.95
+) -> tuple[float, float]:
     """(low, high) of one metric, inside [0, 1], from the rows of its targets in `metrics.per_target`: `interval` and more.
 
     A TPR counts the members above the first non-member that is one too many, so that the threshold's expected FPR lies up to
@@ -246,7 +284,13 @@ def metric_interval(name: str, rows: pd.DataFrame, sampled=None, *, confidence: 
 
 @checked
 def difference(
-    a: Scores, b: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0, confidence: float = 0.95
+    a: Scores,
+    b: Scores,
+    fpr=FPR,
+    *,
+    draws: int = RESAMPLES,
+    seed: int = 0,
+    confidence: float = 0.95,
 ) -> pd.DataFrame:
     """a - b, a row per metric with value, low, high: a paired interval, the same samples and pairs on both sides.
 
@@ -255,11 +299,18 @@ def difference(
     instance("a", a, Scores), instance("b", b, Scores)
     units = [np.unique(scores.pair, return_inverse=True)[1] for scores in (a, b)]
     if not (np.array_equal(a.member, b.member) and np.array_equal(*units)):
-        raise ValueError("the two scores have different membership: a paired difference needs the same masks, row by row")
+        raise ValueError(
+            "the two scores have different membership: a paired difference needs the same masks, row by row"
+        )
     values = per_target_metrics(a, fpr) - per_target_metrics(b, fpr)
     first, second = (bootstrap(scores, fpr, draws=draws, seed=seed) for scores in (a, b))
     rows = {
-        name: [value.mean(), *map(float, interval(value, a.pair, first[name] - second[name], confidence=confidence))]
+        name: [
+            value.mean(),
+            *map(float, interval(value, a.pair, first[name] - second[name], confidence=confidence)),
+        ]
         for name, value in zip(names(fpr), values.T, strict=True)
     }
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["value", "low", "high"]).rename_axis("metric")
+    return pd.DataFrame.from_dict(
+        rows, orient="index", columns=["value", "low", "high"]
+    ).rename_axis("metric")

@@ -38,8 +38,13 @@ FORMS = {  # what a name stands for where one class serves several; model_args c
     "sdenet": {"k": 0.5},
 }
 FLOWS = ("odenet", "replaced", *FORMS)  # networks of differential equations
-BASES = {"snn": "tinycnn", "replaced": "resnet14"}  # models made of another one, model_args["base"], and which by default
-NO_BUILDERS = sys.stdlib_module_names | {"torch"}  # a recipe from elsewhere must not choose what of these is called
+BASES = {
+    "snn": "tinycnn",
+    "replaced": "resnet14",
+}  # models made of another one, model_args["base"], and which by default
+NO_BUILDERS = sys.stdlib_module_names | {
+    "torch"
+}  # a recipe from elsewhere must not choose what of these is called
 SMALLEST = 8  # pixels; below, the strides of every named model leave a single pixel early
 
 
@@ -68,17 +73,29 @@ def build(
     """
     builder, args = _find(model), {**FORMS.get(model, {}), **(model_args or {})}
     height, width = (size, size) if isinstance(size, int) else size
-    if model in MODELS and model not in BASES and min(height, width) < SMALLEST:  # else the base says it
-        raise ValueError(f"{model} wants images of {SMALLEST}x{SMALLEST} pixels or more; these are {height}x{width}")
+    if (
+        model in MODELS and model not in BASES and min(height, width) < SMALLEST
+    ):  # else the base says it
+        raise ValueError(
+            f"{model} wants images of {SMALLEST}x{SMALLEST} pixels or more; these are {height}x{width}"
+        )
     known = inspect.signature(builder).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
     if not takes_any and (unknown := sorted(set(args) - set(known))):
         close = difflib.get_close_matches(unknown[0], known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"model_args: {model} takes no {unknown[0]!r}{hint} (it takes {', '.join(known)})")
-    given = {"in_channels": in_channels, "num_classes": num_classes, "size": (int(height), int(width))}
+        raise ValueError(
+            f"model_args: {model} takes no {unknown[0]!r}{hint} (it takes {', '.join(known)})"
+        )
+    given = {
+        "in_channels": in_channels,
+        "num_classes": num_classes,
+        "size": (int(height), int(width)),
+    }
     given |= {"mean": tuple(mean), "std": tuple(std)}
-    wanted = {*known, "num_classes"} if _is_torchvision(getattr(builder, "__module__", None)) else known
+    wanted = (
+        {*known, "num_classes"} if _is_torchvision(getattr(builder, "__module__", None)) else known
+    )
     args = {name: value for name, value in given.items() if name in wanted} | args
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -86,9 +103,13 @@ def build(
             module = builder(**args)
         except Exception as error:
             reason = f"model {model} cannot be built: {type(error).__name__}: {first_line(error)}"
-            raise ValueError(f"{reason} (model_args: {model_args})" if model_args else reason) from error
+            raise ValueError(
+                f"{reason} (model_args: {model_args})" if model_args else reason
+            ) from error
     if not isinstance(module, nn.Module):
-        raise ValueError(f"model {model} returned a {type(module).__name__}; wanted a torch.nn.Module")
+        raise ValueError(
+            f"model {model} returned a {type(module).__name__}; wanted a torch.nn.Module"
+        )
     return module.to(dtype)
 
 
@@ -109,7 +130,11 @@ def source(model: str, model_args: dict | None = None) -> str:
         return ""
     builder = _find(model)
     top = sys.modules.get(model.partition(":")[0].partition(".")[0])
-    own = [Path(root) for root in getattr(top, "__path__", []) if "site-packages" not in Path(root).parts]
+    own = [
+        Path(root)
+        for root in getattr(top, "__path__", [])
+        if "site-packages" not in Path(root).parts
+    ]
     if own:
         files = [file for root in own for file in sorted(root.rglob("*.py"))]
         return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
@@ -122,7 +147,11 @@ def source(model: str, model_args: dict | None = None) -> str:
 def timesteps(module: nn.Module) -> int | None:
     """T of a spiking network, a module with `timesteps` whose forward(x, per_step=True) gives (T, B, K); None of any other."""
     count = getattr(module, "timesteps", None)
-    return count if count is not None and "per_step" in inspect.signature(module.forward).parameters else None
+    return (
+        count
+        if count is not None and "per_step" in inspect.signature(module.forward).parameters
+        else None
+    )
 
 
 def check_width(module: nn.Module, images: Images) -> nn.Module:
@@ -137,14 +166,18 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             output = module.eval()(probe)
     except Exception as error:
-        raise ValueError(f"the model fails on two images of shape {tuple(probe.shape[1:])}: {first_line(error)}") from error
+        raise ValueError(
+            f"the model fails on two images of shape {tuple(probe.shape[1:])}: {first_line(error)}"
+        ) from error
     finally:
         for part, training in modes.items():
             part.training = training
     got, wanted = getattr(output, "shape", type(output).__name__), (len(probe), len(images.classes))
     if not isinstance(output, torch.Tensor) or tuple(got) != wanted:
         shape = tuple(got) if isinstance(output, torch.Tensor) else got
-        raise ValueError(f"the model gives {shape} for two images; wanted {wanted}: one logit for each of {wanted[1]} classes")
+        raise ValueError(
+            f"the model gives {shape} for two images; wanted {wanted}: one logit for each of {wanted[1]} classes"
+        )
     return module
 
 
@@ -153,14 +186,18 @@ def _find(model: str):
     if not name:
         close = difflib.get_close_matches(model, MODELS, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"no model {model!r}{hint} (known: {', '.join(MODELS)}, or package.module:function)")
+        raise ValueError(
+            f"no model {model!r}{hint} (known: {', '.join(MODELS)}, or package.module:function)"
+        )
     wanted = "wanted an nn.Module class, or a function of a module of yours that imports torch"
     if _foreign(place):
         raise ValueError(f"model {model!r} is part of Python or torch: {wanted}")
     try:
         module = _torchvision.module(place)
     except Exception as error:
-        raise ValueError(f"model {model!r}: {place} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
+        raise ValueError(
+            f"model {model!r}: {place} cannot be imported: {type(error).__name__}: {first_line(error)}"
+        ) from error
     if not callable(builder := getattr(module, name, None)):
         raise ValueError(f"model {model!r}: {place} has no function {name!r}")
     if not _builds(builder):
@@ -185,10 +222,13 @@ def _builds(builder) -> bool:
     if not (inspect.isfunction(builder) or inspect.isclass(builder)) or _foreign(home):
         return False
     values = vars(sys.modules[home]).values() if home in sys.modules else ()
-    origins = (value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) for value in values)
-    return any(str(origin).partition(".")[0] in ("torch", "torchvision") for origin in origins) or any(
-        inspect.isclass(value) and issubclass(value, nn.Module) for value in values
+    origins = (
+        value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+        for value in values
     )
+    return any(
+        str(origin).partition(".")[0] in ("torch", "torchvision") for origin in origins
+    ) or any(inspect.isclass(value) and issubclass(value, nn.Module) for value in values)
 
 
 def first_line(error: Exception) -> str:

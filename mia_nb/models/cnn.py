@@ -22,7 +22,11 @@ class TinyCNN(nn.Module):
         channels = (in_channels, width, 2 * width, 4 * width)
         layers = []
         for before, after, stride in zip(channels, channels[1:], (1, 2, 2), strict=False):
-            layers += [nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+            layers += [
+                nn.Conv2d(before, after, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(after),
+                nn.ReLU(),
+            ]
         self.features = nn.Sequential(*layers)
         self.head = nn.Linear(4 * width, num_classes)
 
@@ -51,13 +55,20 @@ class ResNet14(nn.Module):
     group can be replaced by another block of the same channels.
     """
 
-    def __init__(self, in_channels: int = 3, num_classes: int = 10, blocks: int = 3, width: int = 32):
+    def __init__(
+        self, in_channels: int = 3, num_classes: int = 10, blocks: int = 3, width: int = 32
+    ):
         super().__init__()
         channels = (width, 2 * width, 4 * width)
-        self.stem = nn.Sequential(nn.Conv2d(in_channels, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
-        self.groups = nn.ModuleList(nn.Sequential(*(PreActivationBlock(c) for _ in range(blocks))) for c in channels)
+        self.stem = nn.Sequential(
+            nn.Conv2d(in_channels, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+        )
+        self.groups = nn.ModuleList(
+            nn.Sequential(*(PreActivationBlock(c) for _ in range(blocks))) for c in channels
+        )
         self.downs = nn.ModuleList(
-            nn.Sequential(nn.BatchNorm2d(c), nn.ReLU(), nn.Conv2d(c, 2 * c, 3, 2, 1, bias=False)) for c in channels[:2]
+            nn.Sequential(nn.BatchNorm2d(c), nn.ReLU(), nn.Conv2d(c, 2 * c, 3, 2, 1, bias=False))
+            for c in channels[:2]
         )
         self.head = nn.Linear(4 * width, num_classes)
 
@@ -76,7 +87,11 @@ class BasicBlock(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(before, after, 3, stride, 1), nn.BatchNorm2d(after)
         self.conv2, self.bn2 = nn.Conv2d(after, after, 3, padding=1), nn.BatchNorm2d(after)
         same = stride == 1 and before == after
-        self.shortcut = nn.Identity() if same else nn.Sequential(nn.Conv2d(before, after, 1, stride), nn.BatchNorm2d(after))
+        self.shortcut = (
+            nn.Identity()
+            if same
+            else nn.Sequential(nn.Conv2d(before, after, 1, stride), nn.BatchNorm2d(after))
+        )
 
     def forward(self, h: Tensor) -> Tensor:
         return relu(self.bn2(self.conv2(relu(self.bn1(self.conv1(h))))) + self.shortcut(h))
@@ -90,7 +105,9 @@ class ResNet18(nn.Module):
 
     def __init__(self, in_channels: int = 3, num_classes: int = 10, width: int = 64):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(in_channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(in_channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()
+        )
         stages, before = [], width
         for after, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
             stages += [BasicBlock(before, after, stride), BasicBlock(after, after, 1)]
@@ -114,7 +131,11 @@ class VGG16(nn.Module):
         layers, before = [], in_channels
         for repeats, factor in ((2, 1), (2, 2), (3, 4), (3, 8), (3, 8)):
             for _ in range(repeats):
-                layers += [nn.Conv2d(before, factor * width, 3, padding=1), nn.BatchNorm2d(factor * width), nn.ReLU()]
+                layers += [
+                    nn.Conv2d(before, factor * width, 3, padding=1),
+                    nn.BatchNorm2d(factor * width),
+                    nn.ReLU(),
+                ]
                 before = factor * width
             layers.append(nn.AvgPool2d(2, ceil_mode=True))
         self.features = nn.Sequential(*layers)

@@ -21,13 +21,24 @@ def conv_norm(weight: Tensor, height: int, width: int) -> Tensor:
     """
     size = (height + weight.shape[-2] - 1, width + weight.shape[-1] - 1)
     kernel = weight if weight.dtype == torch.float64 else weight.float()
-    spectrum = torch.fft.rfft2(kernel, s=size).permute(2, 3, 0, 1)  # of a real kernel the other half are conjugates
+    spectrum = torch.fft.rfft2(kernel, s=size).permute(
+        2, 3, 0, 1
+    )  # of a real kernel the other half are conjugates
     return torch.linalg.svdvals(spectrum).amax()
 
 
-def power_norm(weight: Tensor, height: int, width: int, *, iterations: int = 200, seed: int = 0) -> Tensor:
+def power_norm(
+    weight: Tensor, height: int, width: int, *, iterations: int = 200, seed: int = 0
+) -> Tensor:
     """Operator norm of the same convolution by power iteration: converges from below, so for display and tests only."""
-    x = torch.randn(1, weight.shape[1], height, width, dtype=weight.dtype, generator=torch.Generator().manual_seed(seed))
+    x = torch.randn(
+        1,
+        weight.shape[1],
+        height,
+        width,
+        dtype=weight.dtype,
+        generator=torch.Generator().manual_seed(seed),
+    )
     x, tiny = x.to(weight.device), torch.finfo(weight.dtype).tiny
     padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)
     for _ in range(iterations):
@@ -38,7 +49,12 @@ def power_norm(weight: Tensor, height: int, width: int, *, iterations: int = 200
 
 
 def local_lipschitz(
-    drift: Callable[[float, Tensor], Tensor], h: Tensor, t: float = 0.0, *, iterations: int = 30, seed: int = 0
+    drift: Callable[[float, Tensor], Tensor],
+    h: Tensor,
+    t: float = 0.0,
+    *,
+    iterations: int = 30,
+    seed: int = 0,
 ) -> Tensor:
     """(B,) norms of the Jacobian of drift(t, .) at each state h (B, ...), by power iteration.
 
@@ -47,7 +63,9 @@ def local_lipschitz(
     """
 
     _, pull = vjp(lambda state: drift(t, state), h)  # u -> J^T u
-    _, push = vjp(lambda u: pull(u)[0], torch.zeros_like(h))  # v -> J v, as the transpose of the transpose
+    _, push = vjp(
+        lambda u: pull(u)[0], torch.zeros_like(h)
+    )  # v -> J v, as the transpose of the transpose
     generator = torch.Generator().manual_seed(seed)
     v = torch.randn(h.shape, generator=generator, dtype=h.dtype).to(h.device)
     tiny = torch.finfo(h.dtype).tiny

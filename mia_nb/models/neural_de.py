@@ -77,7 +77,11 @@ class Drift(nn.Module):
 
     def __init__(self, before: int, after: int, lipschitz: float | None = None):
         super().__init__()
-        self.first, self.second, self.lipschitz = ConcatConv2d(before, after), ConcatConv2d(after, after), lipschitz
+        self.first, self.second, self.lipschitz = (
+            ConcatConv2d(before, after),
+            ConcatConv2d(after, after),
+            lipschitz,
+        )
 
     def scales(self, size: tuple[int, int]) -> tuple[Tensor | None, Tensor | None]:
         """Factors of the two convolutions on states of this height and width; the same for all steps of a solution."""
@@ -85,7 +89,10 @@ class Drift(nn.Module):
             return None, None
         bound = math.sqrt(self.lipschitz)
         # the smaller of 1 and bound / norm, without a division by a norm of 0
-        return tuple(bound / conv_norm(c.state.weight, *size).clamp(min=bound) for c in (self.first, self.second))
+        return tuple(
+            bound / conv_norm(c.state.weight, *size).clamp(min=bound)
+            for c in (self.first, self.second)
+        )
 
     def certified_lipschitz(self, size: tuple[int, int]) -> float:
         """Certified upper bound of the Lipschitz constant in h on states of this height and width, after any scaling."""
@@ -132,7 +139,15 @@ class FlowBlock(nn.Module):
         super().__init__()
         solvers.check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol, adjoint=adjoint)
         _check_equation(order, damped, augment, start, lipschitz, clip)
-        self.solver = {"steps": steps, "T": T, "t0": t0, "method": method, "rtol": rtol, "atol": atol, "adjoint": adjoint}
+        self.solver = {
+            "steps": steps,
+            "T": T,
+            "t0": t0,
+            "method": method,
+            "rtol": rtol,
+            "atol": atol,
+            "adjoint": adjoint,
+        }
         self.k, self.order, self.damped, self.augment, self.clip = k, order, damped, augment, clip
         self.noise_train, self.noise_eval, self.forced = noise_train, noise_eval, None
         wide = channels + augment
@@ -184,13 +199,17 @@ class FlowBlock(nn.Module):
         if self.order == 2:
             h = torch.cat([h, self.start(h) if hasattr(self, "start") else torch.zeros_like(h)], 1)
         field = self.field
-        if self.drift.lipschitz is not None and not self.solver["adjoint"]:  # once a solution, not once a step
+        if (
+            self.drift.lipschitz is not None and not self.solver["adjoint"]
+        ):  # once a solution, not once a step
             scales = self.drift.scales(h.shape[-2:])
 
             def field(t, state):
                 return self.field(t, state, scales)
 
-        h = integrate(field, h, **self.solver, k=self.k if self.noise_on else 0.0, generator=generator)
+        h = integrate(
+            field, h, **self.solver, k=self.k if self.noise_on else 0.0, generator=generator
+        )
         return h.chunk(2, 1)[0] if self.order == 2 else h
 
     def _check_gradients(self, h: Tensor) -> None:
@@ -199,33 +218,49 @@ class FlowBlock(nn.Module):
         wrong = None
         if self.solver["adjoint"] and (hooked or solvers.is_transformed(h)):
             wrong = "adjoint=True"
-        elif hooked and self.solver["method"] in solvers.BACKENDS:  # steps refused or unused: calls without a backward pass
+        elif (
+            hooked and self.solver["method"] in solvers.BACKENDS
+        ):  # steps refused or unused: calls without a backward pass
             wrong = f"method={self.solver['method']!r}"
-        elif hooked and self.drift.lipschitz is not None:  # the scales are functions of the weights that hooks do not see
+        elif (
+            hooked and self.drift.lipschitz is not None
+        ):  # the scales are functions of the weights that hooks do not see
             wrong = "lipschitz"
         if wrong:
-            raise ValueError(f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block without it")
+            raise ValueError(
+                f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block without it"
+            )
 
 
 def _check_equation(order, damped, augment, start, lipschitz, clip) -> None:
     if order not in (1, 2) or (damped and order != 2):
-        raise ValueError(f"order={order}, damped={damped}: wanted order 1, order 2 (SONODE), or order 2 and damped (HBNODE)")
+        raise ValueError(
+            f"order={order}, damped={damped}: wanted order 1, order 2 (SONODE), or order 2 and damped (HBNODE)"
+        )
     if augment < 0 or (augment and order == 2):
-        raise ValueError(f"augment={augment} with order={order}: wanted channels from 0 up, and order 1 where there are any")
+        raise ValueError(
+            f"augment={augment} with order={order}: wanted channels from 0 up, and order 1 where there are any"
+        )
     if start not in STARTS:
         raise ValueError(f"start={start!r} is not one of {', '.join(STARTS)}")
     if lipschitz is not None and (not lipschitz > 0 or order == 2):
-        raise ValueError(f"lipschitz={lipschitz} with order={order}: wanted a positive bound, and order 1")
+        raise ValueError(
+            f"lipschitz={lipschitz} with order={order}: wanted a positive bound, and order 1"
+        )
     if clip is not None and not clip > 0:
         raise ValueError(f"clip={clip}: wanted a positive norm")
 
 
 def _norm(kind: str, channels: int) -> nn.Module:
-    return nn.BatchNorm2d(channels) if kind == "bn" else nn.GroupNorm(math.gcd(8, channels), channels)
+    return (
+        nn.BatchNorm2d(channels) if kind == "bn" else nn.GroupNorm(math.gcd(8, channels), channels)
+    )
 
 
 def _down(kind: str, before: int, after: int) -> nn.Sequential:
-    return nn.Sequential(_norm(kind, before), nn.ReLU(), nn.Conv2d(before, after, 3, 2, 1, bias=False))
+    return nn.Sequential(
+        _norm(kind, before), nn.ReLU(), nn.Conv2d(before, after, 3, 2, 1, bias=False)
+    )
 
 
 class FlowNet(nn.Module):
@@ -259,7 +294,9 @@ class FlowNet(nn.Module):
         }  # fmt: skip
         self.layout, self.blocks, self.norm = layout, blocks, norm
         first = width if layout == "16-32-64" else 2 * width
-        self.stem = nn.Sequential(nn.Conv2d(in_channels, first, 3, 2, 1, bias=False), _norm(norm, first), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(in_channels, first, 3, 2, 1, bias=False), _norm(norm, first), nn.ReLU()
+        )
         self.groups, downs, channels = nn.ModuleList(), [], first
         for after in (2 * width, 4 * width) if layout == "16-32-64" else (first, first):
             if layout == "16-32-64":
@@ -320,8 +357,14 @@ class Replaced(nn.Module):
     def adopt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """This module's state dictionary with all that the network before its replacement knew outside the last group."""
         gone = f"groups.{len(self.network.groups) - 1}."
-        fresh = {name: tensor for name, tensor in self.state_dict().items() if name.startswith(f"network.{gone}")}
-        return fresh | {f"network.{name}": tensor for name, tensor in state.items() if not name.startswith(gone)}
+        fresh = {
+            name: tensor
+            for name, tensor in self.state_dict().items()
+            if name.startswith(f"network.{gone}")
+        }
+        return fresh | {
+            f"network.{name}": tensor for name, tensor in state.items() if not name.startswith(gone)
+        }
 
 
 def replace_last(model: nn.Module, block: nn.Module, freeze: bool = False) -> Replaced:
@@ -354,9 +397,13 @@ def replaced(
         seed=torch.initial_seed(),
     )  # fmt: skip
     if flow.get("augment"):
-        raise ValueError("augment: the head of a replaced network has the width it was trained with; leave augment out")
+        raise ValueError(
+            "augment: the head of a replaced network has the width it was trained with; leave augment out"
+        )
     if not isinstance(getattr(network, "head", None), nn.Linear):
-        raise ValueError(f"{base} has no linear `head`: replaced wants a resnet14, or a network of flows")
+        raise ValueError(
+            f"{base} has no linear `head`: replaced wants a resnet14, or a network of flows"
+        )
     block = FlowBlock(network.head.in_features, k=k, **flow)
     return replace_last(network, block, freeze)
 
@@ -397,8 +444,16 @@ def describe(module: nn.Module) -> dict | None:
         "k": float(block.k),
     }
     about |= {name: block.solver[name] for name in ("method", "steps", "T")}
-    about |= {name: getattr(block, name) for name in ("order", "damped", "augment", "noise_train", "noise_eval")}
-    return about | {"sigma": block.sigma, "noise_sd": block.noise_sd, "lipschitz": block.drift.lipschitz, "clip": block.clip}
+    about |= {
+        name: getattr(block, name)
+        for name in ("order", "damped", "augment", "noise_train", "noise_eval")
+    }
+    return about | {
+        "sigma": block.sigma,
+        "noise_sd": block.noise_sd,
+        "lipschitz": block.drift.lipschitz,
+        "clip": block.clip,
+    }
 
 
 def blown_up(module: nn.Module, x: Tensor) -> str | None:
@@ -409,7 +464,9 @@ def blown_up(module: nn.Module, x: Tensor) -> str | None:
         def hook(block: FlowBlock, args, out: Tensor) -> None:
             if not found and args[0].isfinite().all() and not out.isfinite().all():
                 s = block.solver
-                found.append(f"the state of {name} blew up ({s['method']}, {s['steps']} steps, T={s['T']:g}, k={block.k:g})")
+                found.append(
+                    f"the state of {name} blew up ({s['method']}, {s['steps']} steps, T={s['T']:g}, k={block.k:g})"
+                )
 
         return hook
 

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from mia_nb import models
 
-Surrogate = Callable[[Tensor, Tensor, Tensor], Tensor]  # (v, theta, amplitude) -> d spk / d v, v = mem - theta
+Surrogate = Callable[
+    [Tensor, Tensor, Tensor], Tensor
+]  # (v, theta, amplitude) -> d spk / d v, v = mem - theta
 RESETS = ("soft", "hard")
 
 
@@ -30,7 +32,13 @@ def boxcar(v: Tensor, theta: Tensor, amplitude: Tensor, *, width: float = 0.5) -
 
 
 def local_zo(
-    v: Tensor, theta: Tensor, amplitude: Tensor, *, delta: float = 0.5, dist: str = "normal", samples: int = 0
+    v: Tensor,
+    theta: Tensor,
+    amplitude: Tensor,
+    *,
+    delta: float = 0.5,
+    dist: str = "normal",
+    samples: int = 0,
 ) -> Tensor:
     """Zeroth-order surrogate of Mukhoty et al. 2023: the mean over z of |z| / (2 delta) where |v| < delta |z|, else 0.
 
@@ -85,13 +93,21 @@ def from_snntorch(v: Tensor, theta: Tensor, amplitude: Tensor, *, function: Call
     Raises ValueError inside torch.func transforms, which such callables do not support.
     """
     if transformed():
-        raise ValueError("a surrogate of snntorch does not work under torch.func (vmap, grad): use local_zo, boxcar or atan")
+        raise ValueError(
+            "a surrogate of snntorch does not work under torch.func (vmap, grad): use local_zo, boxcar or atan"
+        )
     with torch.enable_grad():
         leaf = v.detach().float().requires_grad_()
         return torch.autograd.grad(function(leaf).sum(), leaf)[0].to(v.dtype)
 
 
-SURROGATES = {"boxcar": boxcar, "local_zo": local_zo, "atan": atan, "fast_sigmoid": fast_sigmoid, "triangular": triangular}
+SURROGATES = {
+    "boxcar": boxcar,
+    "local_zo": local_zo,
+    "atan": atan,
+    "fast_sigmoid": fast_sigmoid,
+    "triangular": triangular,
+}
 
 
 def surrogate(name: str, **options) -> Surrogate:
@@ -101,9 +117,13 @@ def surrogate(name: str, **options) -> Surrogate:
 
         if not hasattr(snntorch.surrogate, name.partition(":")[2]):
             raise ValueError(f"surrogate {name!r}: snntorch.surrogate has no such function")
-        return partial(from_snntorch, function=getattr(snntorch.surrogate, name.partition(":")[2])(**options))
+        return partial(
+            from_snntorch, function=getattr(snntorch.surrogate, name.partition(":")[2])(**options)
+        )
     if name not in SURROGATES:
-        raise ValueError(f"surrogate {name!r} is not one of {', '.join(SURROGATES)}, or snntorch:NAME")
+        raise ValueError(
+            f"surrogate {name!r} is not one of {', '.join(SURROGATES)}, or snntorch:NAME"
+        )
     bound = partial(SURROGATES[name], **options)
     try:
         bound(torch.zeros(1), torch.ones(1), torch.ones(1))
@@ -130,9 +150,20 @@ def fire(v: Tensor, theta: Tensor, amplitude: Tensor, surrogate: Surrogate) -> T
     return spk + (v - fixed) * surrogate(fixed, theta.detach(), amplitude.detach())
 
 
-def step(x: Tensor, mem: Tensor, theta: Tensor, amplitude: Tensor, beta=1.0, reset="soft", surrogate=boxcar, detach_reset=True):
+def step(
+    x: Tensor,
+    mem: Tensor,
+    theta: Tensor,
+    amplitude: Tensor,
+    beta=1.0,
+    reset="soft",
+    surrogate=boxcar,
+    detach_reset=True,
+):
     """One time step: (out, mem after the reset, mem before it); arguments as in `multistep`, from `placed`."""
-    charged = (mem if beta == 1 else beta * mem) + x.to(theta.dtype)  # a number would take the dtype of x
+    charged = (mem if beta == 1 else beta * mem) + x.to(
+        theta.dtype
+    )  # a number would take the dtype of x
     spk = fire(charged - theta, theta, amplitude, surrogate)
     back = spk.detach() if detach_reset else spk
     after = charged - theta * back if reset == "soft" else charged * (1 - back)
@@ -180,7 +211,10 @@ def multistep(
 def placed(x: Tensor, theta, u0, amplitude=None) -> tuple[Tensor, Tensor, Tensor]:
     """Numbers or (C,) as tensors that broadcast to x[t] (B, C, ...), in the wider dtype of x and theta."""
     wide = torch.promote_types(x.dtype, theta.dtype) if isinstance(theta, Tensor) else x.dtype
-    values = (torch.as_tensor(v, device=x.device) for v in (theta, u0, theta if amplitude is None else amplitude))
+    values = (
+        torch.as_tensor(v, device=x.device)
+        for v in (theta, u0, theta if amplitude is None else amplitude)
+    )
     return tuple((v.view(-1, *[1] * (x.ndim - 3)) if v.ndim == 1 else v).to(wide) for v in values)
 
 
@@ -193,11 +227,15 @@ def _loop(xs, theta, u0, amplitude, beta, reset, surrogate, detach_reset, return
     return outs, mems
 
 
-def _in_place(x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, beta: float, reset: str) -> Tensor:
+def _in_place(
+    x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, beta: float, reset: str
+) -> Tensor:
     """`multistep` bit by bit where nobody wants a gradient: a third of the passes over memory."""
     order = sorted(range(x.ndim - 1), key=x[0].stride, reverse=True)  # keeps channels last
     size, mem = (len(x) * x.shape[1], *x.shape[2:]), torch.empty_like(x[0], dtype=theta.dtype)
-    out = torch.empty_permuted(size, order, dtype=x.dtype, device=x.device).unflatten(0, x.shape[:2])
+    out = torch.empty_permuted(size, order, dtype=x.dtype, device=x.device).unflatten(
+        0, x.shape[:2]
+    )
     mem.copy_(u0)
     for x_t, spk in zip(x, out, strict=True):
         (mem if beta == 1 else mem.mul_(beta)).add_(x_t)
@@ -209,7 +247,11 @@ def _in_place(x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, beta: flo
 
 def _fused(x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, rest: tuple) -> Tensor:
     """`_loop` compiled on flat memory (T, N) of any length, so that one kernel serves all layers of either memory order."""
-    last = x.ndim == 5 and x[0].is_contiguous(memory_format=torch.channels_last) and not x[0].is_contiguous()
+    last = (
+        x.ndim == 5
+        and x[0].is_contiguous(memory_format=torch.channels_last)
+        and not x[0].is_contiguous()
+    )
     ordered = x.permute(0, 1, 3, 4, 2) if last else x
     flat = lambda v: v if v.ndim == 0 else _rows(v.expand(x.shape[1:])[None], last)[0]  # noqa: E731
     theta, u0, amplitude = flat(theta), flat(u0), flat(amplitude)
@@ -235,7 +277,9 @@ def _compiled():
     try:
         # four kernels for every T (grad or not, same input or not); torch stops at 8 unless told, from 2.13 on
         known = "recompile_limit" in inspect.signature(torch.compile).parameters
-        fused = torch.compile(_flat_loop, dynamic=True, **({"recompile_limit": 64} if known else {}))
+        fused = torch.compile(
+            _flat_loop, dynamic=True, **({"recompile_limit": 64} if known else {})
+        )
         one = torch.ones(())
         fused(torch.zeros(2, 6), 1, one, one / 2, one, 1.0, "soft", boxcar, True)
     except Exception as error:  # no C++ compiler, no Triton, a platform without inductor

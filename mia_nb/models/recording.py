@@ -20,7 +20,12 @@ def recorded(module: nn.Module, x: Tensor, columns: np.ndarray) -> dict[str, np.
     (1,). Equation: spike where membrane >= threshold; where rounding to float16 would cross the threshold the membrane is moved
     back to its side. Caveat: images are shown one at a time, which may round otherwise than a batch.
     """
-    if not len(x) or not isinstance(module, snn.SNN) or module.stochastic or not (spikes := module.spikes()):
+    if (
+        not len(x)
+        or not isinstance(module, snn.SNN)
+        or module.stochastic
+        or not (spikes := module.spikes())
+    ):
         return None
     site = next(iter(spikes))
     seen = [snn.record(module, one[None], site) for one in x]
@@ -41,7 +46,9 @@ def recorded(module: nn.Module, x: Tensor, columns: np.ndarray) -> dict[str, np.
 
 def evenly(columns: np.ndarray) -> np.ndarray:
     """At most 12 of these numbers, evenly spaced in their order."""
-    return columns[np.unique(np.linspace(0, len(columns) - 1, min(IMAGES, len(columns))).round().astype(int))]
+    return columns[
+        np.unique(np.linspace(0, len(columns) - 1, min(IMAGES, len(columns))).round().astype(int))
+    ]
 
 
 def _on_its_side(mem: np.ndarray, spk: np.ndarray, theta: np.ndarray) -> np.ndarray:

@@ -34,8 +34,16 @@ CHANGES = {getattr(operator, f"i{name}"): getattr(operator, name) for name in (
 )}  # fmt: skip
 POOL_ARGS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 NUMBERS = {"size", "dim", "numel", "shape", "ndim", "nelement"}  # what a tensor says about itself
-KINDS = {"dtype", "device", "layout", "get_device", "is_cuda"}  # and what no number of images changes
-OPAQUE = {part.__module__ for part in (nn.ReLU, nn.RNN, nn.Transformer)}  # activations, also such as fx does not see inside
+KINDS = {
+    "dtype",
+    "device",
+    "layout",
+    "get_device",
+    "is_cuda",
+}  # and what no number of images changes
+OPAQUE = {
+    part.__module__ for part in (nn.ReLU, nn.RNN, nn.Transformer)
+}  # activations, also such as fx does not see inside
 STEPWISE = "wrap a step-wise snntorch network in mia_nb.models.snn.Stepwise"
 WAY_OUT = f"insert mia_nb.models.snn.Spike modules by hand, or {STEPWISE}"
 UNTRACED = f"write the control flow without values of tensors, or {STEPWISE}"  # networks with Spike modules are traced as well
@@ -56,8 +64,15 @@ class Spike(nn.Module):
     ):  # fmt: skip
         super().__init__()
         if reset not in neurons.RESETS or not 0 < beta <= 1:
-            raise ValueError(f"reset={reset!r}, beta={beta}: wanted {' or '.join(neurons.RESETS)}, and 0 < beta <= 1")
-        self.options = {"amplitude": amplitude, "beta": float(beta), "reset": reset, "detach_reset": detach_reset}
+            raise ValueError(
+                f"reset={reset!r}, beta={beta}: wanted {' or '.join(neurons.RESETS)}, and 0 < beta <= 1"
+            )
+        self.options = {
+            "amplitude": amplitude,
+            "beta": float(beta),
+            "reset": reset,
+            "detach_reset": detach_reset,
+        }
         self.options["surrogate"] = neurons.surrogate(surrogate, **(surrogate_args or {}))
         self.learn, self.compiled = learn, False
         self.place(theta, u0)
@@ -67,7 +82,9 @@ class Spike(nn.Module):
         if not (torch.as_tensor(theta) > 0).all():
             raise ValueError(f"theta={theta}: a firing threshold is above 0")
         for name, value in (("theta", theta), ("u0", u0)):
-            value = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()  # sites share no memory
+            value = (
+                torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
+            )  # sites share no memory
             if self.learn:
                 setattr(self, name, nn.Parameter(value))
             else:
@@ -76,15 +93,21 @@ class Spike(nn.Module):
     def forward(self, x: Tensor, timesteps: int = 1, static: bool = False) -> Tensor:
         """x (timesteps * B, ...), or (B, ...) where `static` says that it is the same at every step -> (timesteps * B, ...)."""
         x = x.expand(timesteps, *x.shape) if static else x.unflatten(0, (timesteps, -1))
-        return neurons.multistep(x, self.theta, self.u0, compiled=self.compiled, **self.options).flatten(0, 1)
+        return neurons.multistep(
+            x, self.theta, self.u0, compiled=self.compiled, **self.options
+        ).flatten(0, 1)
 
     def _load_from_state_dict(self, state, prefix, *rest):
         # a checkpoint decides whether thresholds are numbers or one per channel
         theta = state.get(prefix + "theta")
         if theta is not None and not theta.is_meta and not (theta > 0).all():
-            raise ValueError(f"{prefix}theta={float(theta.min()):.4g}: a firing threshold is above 0; train with a smaller lr")
+            raise ValueError(
+                f"{prefix}theta={float(theta.min()):.4g}: a firing threshold is above 0; train with a smaller lr"
+            )
         for name in ("theta", "u0"):
-            if (saved := state.get(prefix + name)) is not None and saved.shape != getattr(self, name).shape:
+            if (saved := state.get(prefix + name)) is not None and saved.shape != getattr(
+                self, name
+            ).shape:
                 getattr(self, name).data = getattr(self, name).new_empty(saved.shape)
         super()._load_from_state_dict(state, prefix, *rest)
 
@@ -93,7 +116,9 @@ class Repeat(nn.Module):
     """Where a tensor that is the same at every step meets one that is not: repeats it along time."""
 
     def forward(self, x: Tensor, timesteps: int, static: bool) -> Tensor:
-        return x.expand(timesteps, *x.shape).flatten(0, 1) if static and x.ndim else x  # a number of the batch has no images
+        return (
+            x.expand(timesteps, *x.shape).flatten(0, 1) if static and x.ndim else x
+        )  # a number of the batch has no images
 
 
 class Site(NamedTuple):
@@ -120,7 +145,9 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
-        return isinstance(module, Spike) or _snntorch(module) or super().is_leaf_module(module, name)
+        return (
+            isinstance(module, Spike) or _snntorch(module) or super().is_leaf_module(module, name)
+        )
 
     def call_module(self, module, forward, args, kwargs):
         self.where = self.path_of_module(module)
@@ -129,7 +156,11 @@ class _Tracer(fx.Tracer):
 
 def traced(net: nn.Module) -> bool:
     """Whether a graph is one of `trace`, and not one of the user's own."""
-    inputs = {node.target for node in net.graph.nodes if node.op == "placeholder"} if isinstance(net, fx.GraphModule) else set()
+    inputs = (
+        {node.target for node in net.graph.nodes if node.op == "placeholder"}
+        if isinstance(net, fx.GraphModule)
+        else set()
+    )
     return {"timesteps", "static"} <= inputs
 
 
@@ -146,9 +177,13 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     """
     for name, part in model.named_modules():
         if models.timesteps(part) is not None:
-            raise ValueError(f"{name or type(part).__name__} spikes already: pass the plain network that it was made from")
+            raise ValueError(
+                f"{name or type(part).__name__} spikes already: pass the plain network that it was made from"
+            )
         if isinstance(part, FlowBlock):
-            raise ValueError(f"{name} is a differential equation, which no spikes stand for: convert a network without one")
+            raise ValueError(
+                f"{name} is a differential equation, which no spikes stand for: convert a network without one"
+            )
     model, other = copy.deepcopy(model), copy.deepcopy(model)  # tracing writes constants into them
     graph = _graph(model)
     _same_in_both_modes(model, graph, other, _graph(other.train(not model.training)))
@@ -168,15 +203,21 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
             )
         if spike is not None and _replace(net, node, f"spike{len(sites)}", spike().to(device)):
             changed.add(f"spike{len(sites)}")
-        sites.append(Site(node.target if spike is None else f"spike{len(sites)}", _where(node), kind))
+        sites.append(
+            Site(node.target if spike is None else f"spike{len(sites)}", _where(node), kind)
+        )
     if not sites:
-        raise ValueError(f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}")
+        raise ValueError(
+            f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}"
+        )
     _without_changes(net)
     _lay_out(net)
     fires = {node.target for node in graph.nodes}  # a ReLU whose result is unused does not
     for site in sites:
         if site.name in changed - fires:
-            raise ValueError(f"{site.where} changes in place what is then read by another name: use its result; {WAY_OUT}")
+            raise ValueError(
+                f"{site.where} changes in place what is then read by another name: use its result; {WAY_OUT}"
+            )
     return net, [site for site in sites if site.name in fires]
 
 
@@ -188,9 +229,13 @@ def _graph(model: nn.Module) -> fx.Graph:
     drawn = torch.get_rng_state()
     try:
         graph = tracer.trace(model, concrete_args=defaults)
-    except Exception as error:  # control flow by value, unsupported Python: tracing can fail in any way
+    except (
+        Exception
+    ) as error:  # control flow by value, unsupported Python: tracing can fail in any way
         place = tracer.where or type(model).__name__
-        raise ValueError(f"{place} cannot be traced ({models.first_line(error)}); {UNTRACED}") from error
+        raise ValueError(
+            f"{place} cannot be traced ({models.first_line(error)}); {UNTRACED}"
+        ) from error
     if not torch.equal(torch.get_rng_state(), drawn):
         raise ValueError(
             f"{type(model).__name__} draws random numbers that do not depend on its input, which tracing freezes: use an "
@@ -204,11 +249,15 @@ def _graph(model: nn.Module) -> fx.Graph:
     return graph
 
 
-def _same_in_both_modes(model: nn.Module, graph: fx.Graph, other: nn.Module, others: fx.Graph) -> None:
+def _same_in_both_modes(
+    model: nn.Module, graph: fx.Graph, other: nn.Module, others: fx.Graph
+) -> None:
     for node, twin in zip_longest(graph.nodes, others.nodes):
         same = node is not None and twin is not None and node.format_node() == twin.format_node()
         if same and str(node.target).startswith("_tensor_constant"):  # made in forward
-            same = torch.equal(operator.attrgetter(node.target)(model), operator.attrgetter(node.target)(other))
+            same = torch.equal(
+                operator.attrgetter(node.target)(model), operator.attrgetter(node.target)(other)
+            )
         if not same:
             raise ValueError(
                 f"{_where(node or twin)} differs between training and evaluation, or from call to call, which tracing freezes: "
@@ -225,7 +274,9 @@ def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
         if type(module) is nn.ReLU:
             return "ReLU"
         if _snntorch(module):
-            raise ValueError(f"{node.target} is a neuron of snntorch: this network spikes already; wrap it in Stepwise")
+            raise ValueError(
+                f"{node.target} is a neuron of snntorch: this network spikes already; wrap it in Stepwise"
+            )
         if type(module).__module__ in OPAQUE:
             raise ValueError(_refusal(node, type(module).__name__))
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
@@ -234,10 +285,14 @@ def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
     if node.op in ("call_function", "call_method"):
         plain = name.rstrip("_").removeprefix("special_")
         of_pixels = next((i.op == "placeholder" for i in node.all_input_nodes), False)
-        if plain in OTHERS or (plain in CLAMPS and not of_pixels):  # clamps of activations are ReLU, ReLU6 or hardtanh
+        if plain in OTHERS or (
+            plain in CLAMPS and not of_pixels
+        ):  # clamps of activations are ReLU, ReLU6 or hardtanh
             raise ValueError(_refusal(node, name))
         if name in ("dropout", "dropout2d", "alpha_dropout"):
-            raise ValueError(f"{_where(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module instead")
+            raise ValueError(
+                f"{_where(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module instead"
+            )
     return None
 
 
@@ -257,10 +312,14 @@ def _where(node: fx.Node) -> str:
 def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> bool:
     """Put the spikes in the call's place; whether it worked in place."""
     if hasattr(net, name):
-        raise ValueError(f"the model has a part named {name!r}, the name of a spiking site: rename it")
+        raise ValueError(
+            f"the model has a part named {name!r}, the name of a spiking site: rename it"
+        )
     net.add_submodule(name, spike)
     source = node.args[0] if node.args else node.kwargs["input"]
-    inplace = (node.op == "call_module" and net.get_submodule(node.target).inplace) or node.kwargs.get("inplace")
+    inplace = (
+        node.op == "call_module" and net.get_submodule(node.target).inplace
+    ) or node.kwargs.get("inplace")
     inplace = inplace or (len(node.args) > 1 and node.args[1] is True)
     inplace = inplace or getattr(node.target, "__name__", node.target) == "relu_"
     with net.graph.inserting_after(node):
@@ -281,7 +340,9 @@ def _without_changes(net: fx.GraphModule) -> None:
         if (old := _changed(net, node)) is None:
             continue
         if old.op in ("placeholder", "get_attr") and node.target not in CHANGES:
-            raise ValueError(f"{_where(node)} changes {old.name}, which is not its own, in place: work on a new tensor")
+            raise ValueError(
+                f"{_where(node)} changes {old.name}, which is not its own, in place: work on a new tensor"
+            )
         if not node.users or any(order[user] > order[node] for user in old.users):
             raise ValueError(
                 f"{_where(node)} changes in place what another name reads, or none: use its result, as in h = h + 1"
@@ -297,8 +358,12 @@ def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         return out
     name = getattr(node.target, "__name__", node.target)
     inplace = node.kwargs.get("inplace") is True or node.target in CHANGES
-    inplace = inplace or (node.op == "call_module" and getattr(net.get_submodule(node.target), "inplace", False))
-    inplace = inplace or (node.op != "call_module" and name.endswith("_") and not name.endswith("__"))
+    inplace = inplace or (
+        node.op == "call_module" and getattr(net.get_submodule(node.target), "inplace", False)
+    )
+    inplace = inplace or (
+        node.op != "call_module" and name.endswith("_") and not name.endswith("__")
+    )
     return next(iter(node.all_input_nodes), None) if inplace else None
 
 
@@ -314,7 +379,11 @@ def _lay_out(net: fx.GraphModule) -> None:
     kinds: dict[fx.Node, str] = dict.fromkeys((static, timesteps), "fixed") | {inputs[0]: "static"}
     for node in graph.nodes:
         kinds.setdefault(node, _time(net, node, kinds))
-    late = [n for n in graph.nodes if kinds[n] == "temporal" and any(kinds[i] == "number" for i in n.all_input_nodes)]
+    late = [
+        n
+        for n in graph.nodes
+        if kinds[n] == "temporal" and any(kinds[i] == "number" for i in n.all_input_nodes)
+    ]
     net.add_submodule("repeat", Repeat())
     if late:  # a number of the prefix, as a batch size, is used behind the spikes: the whole net has to run on all steps
         with graph.inserting_after([node for node in graph.nodes if node.op == "placeholder"][-1]):
@@ -323,14 +392,22 @@ def _lay_out(net: fx.GraphModule) -> None:
         kinds = dict.fromkeys(graph.nodes, "temporal")
     for node in list(graph.nodes):
         if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
-            node.args = (node.args[0], timesteps, static if kinds[node.args[0]] == "static" else False)
+            node.args = (
+                node.args[0],
+                timesteps,
+                static if kinds[node.args[0]] == "static" else False,
+            )
             node.kwargs = {}
         elif kinds.get(node) == "temporal" and not late:
             for source in [i for i in node.all_input_nodes if kinds.get(i) == "static"]:
                 with graph.inserting_before(node):
-                    node.replace_input_with(source, graph.call_module("repeat", (source, timesteps, static)))
+                    node.replace_input_with(
+                        source, graph.call_module("repeat", (source, timesteps, static))
+                    )
     if kinds[next(n for n in reversed(graph.nodes) if n.op == "output")] != "temporal":
-        raise ValueError(f"the output of {type(net).__name__} does not depend on any spike: is a ReLU's result unused?")
+        raise ValueError(
+            f"the output of {type(net).__name__} does not depend on any spike: is a ReLU's result unused?"
+        )
     for node in graph.nodes:
         node.type = None  # annotations are strings here, which a pickled graph could not import
     graph.eliminate_dead_code()
@@ -346,16 +423,30 @@ def average_pools(net: fx.GraphModule) -> fx.GraphModule:
     """
     for node in net.graph.nodes:
         part = net.get_submodule(node.target) if node.op == "call_module" else None
-        name = str(getattr(node.target, "__name__", node.target)) if part is None else type(part).__name__
-        if node.op not in ("call_module", "call_function") or "maxpool" not in name.lower().replace("_", ""):
+        name = (
+            str(getattr(node.target, "__name__", node.target))
+            if part is None
+            else type(part).__name__
+        )
+        if node.op not in ("call_module", "call_function") or "maxpool" not in name.lower().replace(
+            "_", ""
+        ):
             continue
-        given = dict(zip(POOL_ARGS, node.args, strict=False)) | node.kwargs if part is None else vars(part)
+        given = (
+            dict(zip(POOL_ARGS, node.args, strict=False)) | node.kwargs
+            if part is None
+            else vars(part)
+        )
         dilated = given.get("dilation", 1) not in (1, (1, 1), [1, 1])
         if name not in ("max_pool2d", "MaxPool2d") or dilated or given.get("return_indices"):
             raise ValueError(
                 f"{_where(node)}: pool='avg' replaces plain 2-d max pooling only, not this {name}: change the model"
             )
-        window = {k: given[k] for k in ("kernel_size", "stride", "padding", "ceil_mode") if given.get(k) is not None}
+        window = {
+            k: given[k]
+            for k in ("kernel_size", "stride", "padding", "ceil_mode")
+            if given.get(k) is not None
+        }
         if part is None:
             node.target, node.args, node.kwargs = F.avg_pool2d, (given["input"],), window
         else:
@@ -368,7 +459,9 @@ def _time(net: fx.GraphModule, node: fx.Node, kinds: dict) -> str:
     """How a value varies: "fixed" (no images in it), "static" (same at every step), "number" (of a static one), "temporal"."""
     if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
         if kinds[node.args[0]] not in ("static", "temporal"):
-            raise ValueError(f"{node.target}: a ReLU of a weight or a constant cannot spike; {WAY_OUT}")
+            raise ValueError(
+                f"{node.target}: a ReLU of a weight or a constant cannot spike; {WAY_OUT}"
+            )
         return "temporal"
     before = {kinds[i] for i in node.all_input_nodes}
     name = node.args[1] if node.target is getattr else getattr(node.target, "__name__", node.target)

@@ -21,7 +21,14 @@ from mia_nb import models
 from mia_nb.models import neurons
 from mia_nb.models import sites as places
 from mia_nb.models.sites import Site, Spike
-from mia_nb.models.thresholds import DEAD, Histogram, check_fit, expected, fit_histogram, fit_threshold
+from mia_nb.models.thresholds import (
+    DEAD,
+    Histogram,
+    check_fit,
+    expected,
+    fit_histogram,
+    fit_threshold,
+)
 
 __all__ = [
     "SNN",
@@ -42,9 +49,21 @@ __all__ = [
 
 READOUTS = ("mean", "sum", "last")
 ENCODINGS = ("constant", "rate", "latency")
-CONVERTED = {"beta": 1.0, "reset": "soft", "surrogate": "boxcar", "detach_reset": True, "amplitude": None}
+CONVERTED = {
+    "beta": 1.0,
+    "reset": "soft",
+    "surrogate": "boxcar",
+    "detach_reset": True,
+    "amplitude": None,
+}
 # not in Guan et al.: the released settings of Mukhoty et al., who differentiate through the reset
-DIRECT = {"beta": 0.5, "reset": "hard", "surrogate": "local_zo", "detach_reset": False, "amplitude": 1.0}
+DIRECT = {
+    "beta": 0.5,
+    "reset": "hard",
+    "surrogate": "local_zo",
+    "detach_reset": False,
+    "amplitude": 1.0,
+}
 
 
 class SNN(nn.Module):
@@ -76,7 +95,9 @@ class SNN(nn.Module):
     def spikes(self) -> dict[str, Spike]:
         """The sites by name, in the order in which they fire."""
         names = [node.target for node in self.net.graph.nodes if node.op == "call_module"]
-        return {name: part for name in names if isinstance(part := self.net.get_submodule(name), Spike)}
+        return {
+            name: part for name in names if isinstance(part := self.net.get_submodule(name), Spike)
+        }
 
     def forward(self, x: Tensor, per_step: bool = False) -> Tensor:
         """Logits (B, K); with per_step those of every single step, (T, B, K)."""
@@ -98,7 +119,9 @@ class SNN(nn.Module):
             return torch.stack([one.run(e, 1, False) for e in inputs])
         if events is None:
             return self.net(x, self.timesteps, True).unflatten(0, (self.timesteps, -1))
-        return self.net(events.flatten(0, 1), self.timesteps, False).unflatten(0, (self.timesteps, -1))
+        return self.net(events.flatten(0, 1), self.timesteps, False).unflatten(
+            0, (self.timesteps, -1)
+        )
 
     def compile_neurons(self, on: bool = True) -> SNN:
         """Run the neurons as compiled kernels, which pays in long trainings; needs a C++ compiler or a GPU with Triton."""
@@ -114,7 +137,12 @@ def _set_up(module: nn.Module, timesteps, readout, encode, encode_args, mean, st
     if not callable(encode) and encode not in ENCODINGS:
         raise ValueError(f"encode={encode!r} is not one of {', '.join(ENCODINGS)}, nor a function")
     module.timesteps, module.readout = _whole(timesteps), readout
-    module.encode, module.encode_args, module.mean, module.std = encode, dict(encode_args or {}), tuple(mean), tuple(std)
+    module.encode, module.encode_args, module.mean, module.std = (
+        encode,
+        dict(encode_args or {}),
+        tuple(mean),
+        tuple(std),
+    )
 
 
 def _whole(timesteps) -> int:
@@ -123,7 +151,9 @@ def _whole(timesteps) -> int:
     except TypeError:
         count = 0
     if count < 1:
-        raise ValueError(f"timesteps={timesteps!r}: a spiking network needs a whole number of steps, at least 1")
+        raise ValueError(
+            f"timesteps={timesteps!r}: a spiking network needs a whole number of steps, at least 1"
+        )
     return count
 
 
@@ -145,8 +175,12 @@ class _Step(fx.Interpreter):
             return super().run_node(node)
         x = self.fetch_args_kwargs_from_env(node)[0][0]
         options = dict(spike.options)
-        theta, u0, amplitude = neurons.placed(x[None], spike.theta, spike.u0, options.pop("amplitude"))
-        out, self.mem[node.name], _ = neurons.step(x, self.mem.get(node.name, u0), theta, amplitude, **options)
+        theta, u0, amplitude = neurons.placed(
+            x[None], spike.theta, spike.u0, options.pop("amplitude")
+        )
+        out, self.mem[node.name], _ = neurons.step(
+            x, self.mem.get(node.name, u0), theta, amplitude, **options
+        )
         return out.to(x.dtype)
 
 
@@ -163,17 +197,27 @@ def _events(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> 
     if callable(encode):
         events = encode(x)
         if events.shape[:2] != (timesteps, len(x)):
-            raise ValueError(f"encode returned {tuple(events.shape)}; wanted (T, B, ...) = ({timesteps}, {len(x)}, ...)")
+            raise ValueError(
+                f"encode returned {tuple(events.shape)}; wanted (T, B, ...) = ({timesteps}, {len(x)}, ...)"
+            )
         return events
     from snntorch import spikegen
 
-    scale, shift = (torch.tensor(v, device=x.device, dtype=x.dtype).view(-1, 1, 1) for v in (std, mean))
+    scale, shift = (
+        torch.tensor(v, device=x.device, dtype=x.dtype).view(-1, 1, 1) for v in (std, mean)
+    )
     pixels = (x * scale + shift).clamp(0, 1)
-    fitting = {"normalize": True} if encode == "latency" else {}  # else dark pixels would fire after the last step
+    fitting = (
+        {"normalize": True} if encode == "latency" else {}
+    )  # else dark pixels would fire after the last step
     try:
-        return getattr(spikegen, encode)(pixels, num_steps=timesteps, **{**fitting, **encode_args}).to(x.dtype)
+        return getattr(spikegen, encode)(
+            pixels, num_steps=timesteps, **{**fitting, **encode_args}
+        ).to(x.dtype)
     except Exception as error:  # snntorch raises bare exceptions
-        raise ValueError(f"encode={encode!r} with encode_args={encode_args}: {' '.join(str(error).split())}") from error
+        raise ValueError(
+            f"encode={encode!r} with encode_args={encode_args}: {' '.join(str(error).split())}"
+        ) from error
 
 
 def read_out(steps: Tensor, readout: str) -> Tensor:
@@ -188,7 +232,11 @@ def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
     if readout == "last":
         return steps
     sums = steps.cumsum(0)
-    return sums if readout == "sum" else sums / torch.arange(1, len(steps) + 1, device=steps.device).view(-1, 1, 1)
+    return (
+        sums
+        if readout == "sum"
+        else sums / torch.arange(1, len(steps) + 1, device=steps.device).view(-1, 1, 1)
+    )
 
 
 class Stepwise(nn.Module):
@@ -209,7 +257,9 @@ class Stepwise(nn.Module):
 
         own = {id(part) for part in net.modules()}
         # snntorch keeps a list of all neurons, which would keep every model of a pool alive
-        SpikingNeuron.instances[:] = [neuron for neuron in SpikingNeuron.instances if id(neuron) not in own]
+        SpikingNeuron.instances[:] = [
+            neuron for neuron in SpikingNeuron.instances if id(neuron) not in own
+        ]
         _set_up(self, timesteps, readout, encode, encode_args, mean, std)
         self.net, self.output = net, output
 
@@ -221,7 +271,9 @@ class Stepwise(nn.Module):
         self.clear()
         outputs = [self.net(e) for e in ([x] * self.timesteps if events is None else events)]
         self.clear()
-        steps = torch.stack([out[self.output] if isinstance(out, tuple) else out for out in outputs])
+        steps = torch.stack(
+            [out[self.output] if isinstance(out, tuple) else out for out in outputs]
+        )
         return steps if per_step else read_out(steps, self.readout)
 
     def clear(self) -> None:
@@ -241,7 +293,9 @@ def sites(model: nn.Module) -> list[Site]:
     return places.trace(model, Spike)[1]
 
 
-def calibrate(net: nn.Module, batches: Iterable[Tensor], *, per_channel: bool = False, bins: int = 2048) -> list[Histogram]:
+def calibrate(
+    net: nn.Module, batches: Iterable[Tensor], *, per_channel: bool = False, bins: int = 2048
+) -> list[Histogram]:
     """Histograms of the positive activations at every site, in one pass of the plain network in eval mode.
 
     net: a model or a traced network. batches: normalised images (B, C, H, W). Memory is groups x bins per site, whatever the
@@ -254,15 +308,23 @@ def calibrate(net: nn.Module, batches: Iterable[Tensor], *, per_channel: bool = 
         for x in _checked(batches):
             counting.run(x, 1, False)
     if not found:
-        raise ValueError("calibration got no batches: pass an iterable of normalised images (B, C, H, W)")
+        raise ValueError(
+            "calibration got no batches: pass an iterable of normalised images (B, C, H, W)"
+        )
     return list(found.values())
 
 
 def _checked(batches: Iterable[Tensor]) -> Iterator[Tensor]:
     for x in batches:
         if not isinstance(x, Tensor) or not x.is_floating_point():
-            came = f"{x.dtype} tensor".removeprefix("torch.") if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"a batch is a {came}; wanted normalised images (B, C, H, W) alone, as a tensor of floats")
+            came = (
+                f"{x.dtype} tensor".removeprefix("torch.")
+                if isinstance(x, Tensor)
+                else type(x).__name__
+            )
+            raise ValueError(
+                f"a batch is a {came}; wanted normalised images (B, C, H, W) alone, as a tensor of floats"
+            )
         yield x
 
 
@@ -282,7 +344,9 @@ def _measuring(net: nn.Module) -> Iterator[None]:
 class _Counting(fx.Interpreter):
     """The plain network, with ReLU at the sites and their activations counted."""
 
-    def __init__(self, net: fx.GraphModule, found: dict[str, Histogram], per_channel: bool, bins: int):
+    def __init__(
+        self, net: fx.GraphModule, found: dict[str, Histogram], per_channel: bool, bins: int
+    ):
         super().__init__(net)
         self.found, self.per_channel, self.bins = found, per_channel, bins
 
@@ -290,8 +354,12 @@ class _Counting(fx.Interpreter):
         if not isinstance(self.fetch_attr(target), Spike):
             return super().call_module(target, args, kwargs)
         z = torch.relu(args[0])
-        grouped = z.transpose(0, 1).flatten(1) if self.per_channel and z.ndim > 1 else z.reshape(1, -1)
-        self.found[target] = self.found.get(target, Histogram.empty(len(grouped), self.bins)).add(grouped)
+        grouped = (
+            z.transpose(0, 1).flatten(1) if self.per_channel and z.ndim > 1 else z.reshape(1, -1)
+        )
+        self.found[target] = self.found.get(target, Histogram.empty(len(grouped), self.bins)).add(
+            grouped
+        )
         return z
 
 
@@ -327,15 +395,23 @@ def convert(
     check_fit(fit_T, p)
     spike = dict(CONVERTED, learn=learn, surrogate=surrogate, surrogate_args=surrogate_args)
     net, found = places.trace(model, lambda: Spike(**spike))
-    snn, kept, like = SNN(net, timesteps, **options).eval(), [], next(model.parameters(), torch.zeros(()))
+    snn, kept, like = (
+        SNN(net, timesteps, **options).eval(),
+        [],
+        next(model.parameters(), torch.zeros(())),
+    )
     for first in islice(batches := _checked(batches), 1):
         _same_answers(net, model, first)
         batches, like = chain([first], batches), next(model.parameters(), first)
     _pooled(net, pool)
     if histograms is None:
-        histograms = calibrate(net, _keeping(batches, kept, 1024), per_channel=per_channel, bins=bins)
+        histograms = calibrate(
+            net, _keeping(batches, kept, 1024), per_channel=per_channel, bins=bins
+        )
     if len(histograms) != len(found):
-        raise ValueError(f"histograms of {len(histograms)} sites came; this model has {len(found)}: calibrate it")
+        raise ValueError(
+            f"histograms of {len(histograms)} sites came; this model has {len(found)}: calibrate it"
+        )
     rows = []
     for site, histogram in zip(found, histograms, strict=True):
         theta = fit_histogram(histogram, fit_T, p)
@@ -345,8 +421,17 @@ def convert(
         alive = theta < DEAD
         weight = histogram.counts.sum(1).numpy() / max(1, int(histogram.counts.sum()))
         middle = theta[alive].mean() if alive.any() else np.nan
-        row = {"channels": len(theta), "theta": middle, "u0": middle / 2, "dead": int((~alive).sum())}
-        rows.append(site._asdict() | row | {"expected_error": (weight * error).sum(), "clipped_mass": (weight * clipped).sum()})
+        row = {
+            "channels": len(theta),
+            "theta": middle,
+            "u0": middle / 2,
+            "dead": int((~alive).sum()),
+        }
+        rows.append(
+            site._asdict()
+            | row
+            | {"expected_error": (weight * error).sum(), "clipped_mass": (weight * clipped).sum()}
+        )
     snn.to(like.dtype).report = pd.DataFrame(rows).rename(columns={"name": "site"})
     if kept:
         snn.report["firing_rate"] = firing_rates(snn, kept)["rate"].to_numpy()
@@ -362,7 +447,9 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
             answers.append(run(x.clone()))
     plain, traced = answers
     if not isinstance(plain, Tensor):
-        raise ValueError(f"{type(model).__name__} returns a {type(plain).__name__}; wanted logits (B, K) as one tensor")
+        raise ValueError(
+            f"{type(model).__name__} returns a {type(plain).__name__}; wanted logits (B, K) as one tensor"
+        )
     allowed = max(1e-3, 4 * torch.finfo(plain.dtype).eps) * float(plain.abs().max())
     if not torch.allclose(traced, plain, rtol=0, atol=allowed, equal_nan=True):
         raise ValueError(
@@ -387,7 +474,15 @@ def _pooled(net: fx.GraphModule, pool: str) -> fx.GraphModule:
     return net if pool == "keep" else places.average_pools(net)
 
 
-def spiking(model: nn.Module, timesteps: int, *, theta: float = 1.0, learn: bool = False, pool: str = "keep", **options) -> SNN:
+def spiking(
+    model: nn.Module,
+    timesteps: int,
+    *,
+    theta: float = 1.0,
+    learn: bool = False,
+    pool: str = "keep",
+    **options,
+) -> SNN:
     """The same network with LIF neurons in place of its ReLUs, to be trained with spikes from the start.
 
     Defaults (beta .5, hard reset, differentiated, LocalZO in closed form, amplitude 1) are those released with Mukhoty et
@@ -447,7 +542,9 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
         for handle in handles:
             handle.remove()
     if not totals:
-        raise ValueError("firing_rates got no batches: pass an iterable of normalised images (B, C, H, W)")
+        raise ValueError(
+            "firing_rates got no batches: pass an iterable of normalised images (B, C, H, W)"
+        )
     rows = []
     for name, (fired, seen) in totals.items():
         share = {
@@ -486,4 +583,8 @@ def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.nd
     finally:
         handle.remove()
     theta = neurons.placed(h, spike.theta, spike.u0)[0].expand(h.shape[1:]).flatten()
-    return out.ne(0).flatten(1).cpu().numpy(), mem.double().flatten(1).cpu().numpy(), theta.double().cpu().numpy()
+    return (
+        out.ne(0).flatten(1).cpu().numpy(),
+        mem.double().flatten(1).cpu().numpy(),
+        theta.double().cpu().numpy(),
+    )

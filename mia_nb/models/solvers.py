@@ -102,7 +102,9 @@ def check(*, steps, T=1.0, method="euler", k=0.0, rtol=1e-3, atol=1e-3, adjoint=
     if not (rtol > 0 and atol > 0):
         raise ValueError(f"rtol={rtol}, atol={atol}: tolerances must be positive")
     if adjoint and method not in ADAPTIVE:
-        raise ValueError(f"adjoint=True with method={method!r}: only {', '.join(ADAPTIVE)} have adjoint gradients")
+        raise ValueError(
+            f"adjoint=True with method={method!r}: only {', '.join(ADAPTIVE)} have adjoint gradients"
+        )
     if method in BACKENDS:
         _library(method)
 
@@ -174,7 +176,9 @@ def _library(method: str):
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(f"method={method!r} needs {name}, which is not installed: pip install {name}") from error
+        raise ValueError(
+            f"method={method!r} needs {name}, which is not installed: pip install {name}"
+        ) from error
 
 
 class _Function(nn.Module):
@@ -192,7 +196,9 @@ class _Function(nn.Module):
 
 def _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint) -> Tensor:
     library = _library(method)
-    times = torch.tensor([t0, t0 + T], dtype=h.dtype if h.dtype == torch.float64 else torch.float32, device=h.device)
+    times = torch.tensor(
+        [t0, t0 + T], dtype=h.dtype if h.dtype == torch.float64 else torch.float32, device=h.device
+    )
     solve, function = (library.odeint_adjoint if adjoint else library.odeint), _Function(drift)
     if adjoint and function.owner is None:  # its parameters would get no gradient
         raise ValueError(
@@ -200,9 +206,14 @@ def _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint) -> Tensor:
             "module, or leave adjoint out"
         )
     # the last step ends at the end; else the library steps beyond it and interpolates, which no tolerance checks
-    ends, back = {"step_t": times[1:]}, {"adjoint_options": {"step_t": times[:1]}} if adjoint else {}
+    ends, back = (
+        {"step_t": times[1:]},
+        {"adjoint_options": {"step_t": times[:1]}} if adjoint else {},
+    )
     try:
-        return solve(function, h, times, rtol=rtol, atol=atol, method=method, options=ends, **back)[-1]
+        return solve(function, h, times, rtol=rtol, atol=atol, method=method, options=ends, **back)[
+            -1
+        ]
     except AssertionError as error:  # a step size of 0, or a state that is not finite
         first = (str(error).splitlines() or ["no reason given"])[0]
         raise BlownUp(
@@ -231,12 +242,22 @@ def _torchsde(drift, h, t0, T, method, steps, diffusion, generator) -> Tensor:
     library, y = _library(method), h.flatten(1)
     device = h.device if generator is None else generator.device
     # torchsde draws from NumPy: the bits of one number of ours are its seed
-    entropy = int(draw(torch.zeros(1, dtype=torch.float64, device=device), generator).view(torch.int64).abs())
+    entropy = int(
+        draw(torch.zeros(1, dtype=torch.float64, device=device), generator).view(torch.int64).abs()
+    )
     levy = "space-time" if method == "srk" else "none"
     path = library.BrownianInterval(
-        t0=t0, t1=t0 + T, size=tuple(y.shape), dtype=y.dtype, device=y.device, entropy=entropy, levy_area_approximation=levy
+        t0=t0,
+        t1=t0 + T,
+        size=tuple(y.shape),
+        dtype=y.dtype,
+        device=y.device,
+        entropy=entropy,
+        levy_area_approximation=levy,
     )
     times = torch.tensor([t0, t0 + T], dtype=torch.float64, device=y.device)
     problem = _Diffusion(drift, h.shape[1:], diffusion)
     # steps a trifle longer, the last cut off at the end: rounding would leave a remainder of a step more
-    return library.sdeint(problem, y, times, bm=path, method=method, dt=T / steps * (1 + 1e-9))[-1].view_as(h)
+    return library.sdeint(problem, y, times, bm=path, method=method, dt=T / steps * (1 + 1e-9))[
+        -1
+    ].view_as(h)

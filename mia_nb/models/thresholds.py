@@ -30,12 +30,17 @@ class Histogram(NamedTuple):
     def empty(cls, groups: int, bins: int) -> Histogram:
         if bins < 2 or bins % 2:
             raise ValueError(f"bins={bins}: wanted an even number, as bins merge by twos")
-        return cls(torch.zeros(groups, bins, dtype=torch.int64), torch.full((groups,), 2.0**-10, dtype=torch.float64))
+        return cls(
+            torch.zeros(groups, bins, dtype=torch.int64),
+            torch.full((groups,), 2.0**-10, dtype=torch.float64),
+        )
 
     def add(self, z: Tensor) -> Histogram:
         """With activations z (groups, n) counted too. Ranges double, merging bins by twos, until the largest is below: the
         counts are those of one pass with the final range."""
-        z = z.to(torch.promote_types(z.dtype, torch.float32))  # float16 has no room for bins / range
+        z = z.to(
+            torch.promote_types(z.dtype, torch.float32)
+        )  # float16 has no room for bins / range
         bins, counts, width = self.counts.shape[1], self.counts.clone(), self.range.clone()
         largest = z.max(1).values.double().cpu()
         if not torch.isfinite(largest).all():
@@ -44,7 +49,9 @@ class Histogram(NamedTuple):
             merged = counts[grow].unflatten(1, (bins // 2, 2)).sum(2)
             counts[grow] = torch.cat([merged, torch.zeros_like(merged)], 1)
             width[grow] *= 2
-        scale = (bins / width).to(z.device, z.dtype)[:, None]  # a power of two times bins: the product rounds like z alone
+        scale = (bins / width).to(z.device, z.dtype)[
+            :, None
+        ]  # a power of two times bins: the product rounds like z alone
         index = (z * scale).long()
         index += torch.arange(len(z), device=z.device)[:, None] * bins
         counts += torch.bincount(index[z > 0], minlength=counts.numel()).view(counts.shape).cpu()
@@ -70,7 +77,9 @@ def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
     check_fit(T, p)
     counts, width = histogram.counts.numpy().astype(float), histogram.range.numpy()
     bins = counts.shape[1]
-    a = (np.arange(bins) + 0.5) / bins  # in units of the range, so that one table of errors serves all groups
+    a = (
+        np.arange(bins) + 0.5
+    ) / bins  # in units of the range, so that one table of errors serves all groups
 
     def best(thetas: np.ndarray, rows) -> np.ndarray:
         errors = np.abs(a - quantised(a, thetas[:, None], T)) ** p  # (thetas, bins)
@@ -90,7 +99,9 @@ def check_fit(T: int, p: float) -> None:
         raise ValueError(f"T={T}, p={p}: wanted a whole T >= 1 and p = 1 or 2")
 
 
-def expected(histogram: Histogram, theta: np.ndarray, T: int, p: float = 1) -> tuple[np.ndarray, np.ndarray]:
+def expected(
+    histogram: Histogram, theta: np.ndarray, T: int, p: float = 1
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean error |a - Q_T(a)|^p over the positive activations and the mass above theta, each (groups,); 0 for dead groups."""
     counts, a = histogram.counts.numpy(), histogram.centres
     total = np.maximum(counts.sum(1), 1)
@@ -108,14 +119,18 @@ def fit_threshold(activations, T: int = 1, p: float = 1) -> tuple[float, float]:
     a = np.sort(np.asarray(activations, dtype=float).ravel())
     a = a[a > 0]
     if not len(a) or not np.isfinite(a).all():
-        raise ValueError("fit_threshold needs positive, finite activations: this site is dead or diverged")
+        raise ValueError(
+            "fit_threshold needs positive, finite activations: this site is dead or diverged"
+        )
     check_fit(T, p)
     if T == 1 and p == 1:
         theta = _two_medians(a)
     else:
         starts = a[-1] * np.arange(1, GRID + 1) / GRID
         order = np.argsort([_cost(a, theta, T, p) for theta in starts])[:8]
-        theta = min((_improved(a, starts[i], T, p) for i in order), key=lambda theta: _cost(a, theta, T, p))
+        theta = min(
+            (_improved(a, starts[i], T, p) for i in order), key=lambda theta: _cost(a, theta, T, p)
+        )
     return float(theta), float(theta) / 2
 
 
@@ -128,7 +143,12 @@ def _two_medians(a: np.ndarray) -> float:
     n, sums = len(a), np.concatenate([[0.0], np.cumsum(a)])
     k = np.arange(n)
     middle = (k + n) // 2  # of a[k:], the upper one of two
-    upper = (sums[n] - sums[middle]) - (n - middle) * a[middle] + (middle - k) * a[middle] - (sums[middle] - sums[k])
+    upper = (
+        (sums[n] - sums[middle])
+        - (n - middle) * a[middle]
+        + (middle - k) * a[middle]
+        - (sums[middle] - sums[k])
+    )
     return a[middle[(sums[k] + upper).argmin()]]
 
 

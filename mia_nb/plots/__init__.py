@@ -5,9 +5,23 @@ transparent and text mid-grey, so that a figure reads on light and on dark pages
 """
 
 from mia_nb.plots.curves import roc, roc_pair, verdict
-from mia_nb.plots.flow import costs, families_gap, frontier_lines, matched_differences, query_curves, risk_against
+from mia_nb.plots.flow import (
+    costs,
+    families_gap,
+    frontier_lines,
+    matched_differences,
+    query_curves,
+    risk_against,
+)
 from mia_nb.plots.pools import accuracy, images, loss_traces
-from mia_nb.plots.privacy import accounting, defenses, delta_sweep, ladder, privacy_utility, roc_bounds
+from mia_nb.plots.privacy import (
+    accounting,
+    defenses,
+    delta_sweep,
+    ladder,
+    privacy_utility,
+    roc_bounds,
+)
 from mia_nb.plots.queries import auc_against_answers, settling
 from mia_nb.plots.recipes import rank_agreement, risk_against_epochs
 from mia_nb.plots.spiking import (

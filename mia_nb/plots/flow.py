@@ -15,7 +15,12 @@ from mia_nb.types import Scores
 
 LOGARITHMIC = ("T", "s", "steps", "queries")  # settings that studies double from one to the next
 DODGE = 0.08  # of the distance between neighbours: how far apart bars at one place stand
-WORDS = {"test_acc": "test accuracy", "train_loss": "training loss", "gap": "train accuracy - test accuracy", "auc": "AUC"}
+WORDS = {
+    "test_acc": "test accuracy",
+    "train_loss": "training loss",
+    "gap": "train accuracy - test accuracy",
+    "auc": "AUC",
+}
 SHARES = ("test_acc", "gap", "train_acc")
 
 
@@ -40,10 +45,16 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
         means[name] = row = table.iloc[0]
         (drawn,) = (trace for trace in figure.data if trace.name == name)
         drawn.name = f"{name}: gap {row['gap']:.1%}, {word} {_with_ends(row, metric)}"
-        drawn.hovertemplate += f"<br>{row['n1']:,} members, {row['n0']:,} non-members<extra>{name}</extra>"
+        drawn.hovertemplate += (
+            f"<br>{row['n1']:,} members, {row['n0']:,} non-members<extra>{name}</extra>"
+        )
         drawn.marker.opacity = 0.75
-    riskiest, safest = (choose(means, key=lambda name: means[name][metric]) for choose in (max, min))
-    sentence = f"{riskiest}: {word} {means[riskiest][metric]:.3f} at a gap of {means[riskiest]['gap']:.1%}"
+    riskiest, safest = (
+        choose(means, key=lambda name: means[name][metric]) for choose in (max, min)
+    )
+    sentence = (
+        f"{riskiest}: {word} {means[riskiest][metric]:.3f} at a gap of {means[riskiest]['gap']:.1%}"
+    )
     if len(means) > 1:
         sentence += f"; {safest}: {means[safest][metric]:.3f} at {means[safest]['gap']:.1%}"
     attack = _listed(one.info.get("attack", "score") for one in scores.values())
@@ -51,20 +62,28 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
     note += "1.96 s.e. of a coin" if fpr is None else "Clopper-Pearson, 95 %"
     unresolved = fpr is not None and not all(row[f"{metric}_measurable"] for row in means.values())
     note += f"; {word} is not measurable with so few non-members" if unresolved else ""
-    return finish(figure, sentence, note, height=470, legend=BELOW, margin={"t": TEMPLATE.layout.margin.t})
+    return finish(
+        figure, sentence, note, height=470, legend=BELOW, margin={"t": TEMPLATE.layout.margin.t}
+    )
 
 
 def _rate(metric: str) -> float | None:
     """The FPR of "tpr@x", None for "auc"."""
     try:
-        return None if metric == "auc" else float(metric.removeprefix("tpr@") if metric.startswith("tpr@") else "none")
+        return (
+            None
+            if metric == "auc"
+            else float(metric.removeprefix("tpr@") if metric.startswith("tpr@") else "none")
+        )
     except ValueError:
         raise ValueError(f"metric={metric!r} is neither auc nor tpr@0.01 (any FPR)") from None
 
 
 def _word(metric: str) -> str:
     return (
-        f"TPR at {100 * float(metric.removeprefix('tpr@')):g} % FPR" if metric.startswith("tpr@") else WORDS.get(metric, metric)
+        f"TPR at {100 * float(metric.removeprefix('tpr@')):g} % FPR"
+        if metric.startswith("tpr@")
+        else WORDS.get(metric, metric)
     )
 
 
@@ -76,11 +95,17 @@ def _over(table: pd.DataFrame, metric: str) -> str:
 
 
 def _with_ends(row, name: str) -> str:
-    ends = f" [{row[f'{name}_low']:.3f}, {row[f'{name}_high']:.3f}]" if np.isfinite(row[f"{name}_low"]) else " (no interval)"
+    ends = (
+        f" [{row[f'{name}_low']:.3f}, {row[f'{name}_high']:.3f}]"
+        if np.isfinite(row[f"{name}_low"])
+        else " (no interval)"
+    )
     return f"{row[name]:.3f}{ends}"
 
 
-def risk_against(table: pd.DataFrame, x: str, *, title: str | None = None, log: bool | None = None) -> go.Figure:
+def risk_against(
+    table: pd.DataFrame, x: str, *, title: str | None = None, log: bool | None = None
+) -> go.Figure:
     """Risk and accuracy against one setting, in two panels on one axis.
 
     table: a row per setting with columns x, auc, auc_low, auc_high, train_acc, test_acc, and where there are any train_acc_low,
@@ -92,14 +117,25 @@ def risk_against(table: pd.DataFrame, x: str, *, title: str | None = None, log: 
     """
     _need(table, (x, "auc", "auc_low", "auc_high", "train_acc", "test_acc"), "risk_against")
     numeric = pd.api.types.is_numeric_dtype(table[x])
-    _need(table, (), "risk_against", finite=("auc", "train_acc", "test_acc", *([x] if numeric else [])))
-    table = table.assign(group=table["group"].astype(str) if "group" in table else "").reset_index(drop=True)
+    _need(
+        table,
+        (),
+        "risk_against",
+        finite=("auc", "train_acc", "test_acc", *([x] if numeric else [])),
+    )
+    table = table.assign(group=table["group"].astype(str) if "group" in table else "").reset_index(
+        drop=True
+    )
     if (twice := table.duplicated(["group", x])).any():
         row = table[twice].iloc[0]
-        raise ValueError(f"{x} = {row[x]} comes more than once{f' for {row.group}' if row.group else ''}: add a column group")
+        raise ValueError(
+            f"{x} = {row[x]} comes more than once{f' for {row.group}' if row.group else ''}: add a column group"
+        )
     positive = numeric and (table[x] > 0).all()
     if log and not positive:
-        raise ValueError(f"log=True, but {x} holds {'words' if not numeric else 'values that are not positive'}: leave log out")
+        raise ValueError(
+            f"log=True, but {x} holds {'words' if not numeric else 'values that are not positive'}: leave log out"
+        )
     log = (x in LOGARITHMIC and positive) if log is None else log
     figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
     groups = list(table.groupby("group", sort=False))
@@ -107,14 +143,20 @@ def risk_against(table: pd.DataFrame, x: str, *, title: str | None = None, log: 
     for i, (name, rows) in enumerate(groups):
         rows = rows.assign(place=rows[x].map(places)).sort_values("place")
         _add_settings(figure, name, rows, x, i, len(groups), numeric)
-    axis = {"tickmode": "array", "tickvals": list(places.values()), "ticktext": [_tick(value) for value in places]}
+    axis = {
+        "tickmode": "array",
+        "tickvals": list(places.values()),
+        "ticktext": [_tick(value) for value in places],
+    }
     reach = max(0.5 if not numeric else 0.04 * np.ptp(list(places.values())), 0.05)
     figure.update_xaxes(**axis, range=[min(places.values()) - reach, max(places.values()) + reach])
     figure.update_xaxes(title_text=(title or x) + (" (logarithmic)" if log else ""), row=2, col=1)
     figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"}, row=1, col=1)
     figure.update_yaxes(title_text="AUC", title_standoff=14, row=1, col=1)
     figure.update_yaxes(title_text="accuracy", title_standoff=14, tickformat="~%", row=2, col=1)
-    return finish(figure, _extremes(table, x), _settings_note(table), height=560, legend=BELOW | {"y": -0.16})
+    return finish(
+        figure, _extremes(table, x), _settings_note(table), height=560, legend=BELOW | {"y": -0.16}
+    )
 
 
 def _tick(value) -> str:
@@ -133,15 +175,23 @@ def _bars(rows: pd.DataFrame, name: str) -> dict | None:
     if f"{name}_low" not in rows:
         return None
     up, down = rows[f"{name}_high"] - rows[name], rows[name] - rows[f"{name}_low"]
-    return {"array": up.to_numpy(float), "arrayminus": down.to_numpy(float), "thickness": 1.3, "width": 3}
+    return {
+        "array": up.to_numpy(float),
+        "arrayminus": down.to_numpy(float),
+        "thickness": 1.3,
+        "width": 3,
+    }
 
 
-def _add_settings(figure, name: str, rows: pd.DataFrame, x: str, i: int, groups: int, numeric: bool) -> None:
+def _add_settings(
+    figure, name: str, rows: pd.DataFrame, x: str, i: int, groups: int, numeric: bool
+) -> None:
     gaps = np.diff(np.sort(rows["place"].unique()))
     apart = DODGE * (gaps.min() if len(gaps) else 1) * (i - (groups - 1) / 2)
     colour, symbol = LINES[i % len(LINES)], MARKERS[i % len(MARKERS)]
     sizes = [
-        " · ".join(_fact(row, fact) for fact in ("label", "pairs", "n1", "n0") if fact in rows) for _, row in rows.iterrows()
+        " · ".join(_fact(row, fact) for fact in ("label", "pairs", "n1", "n0") if fact in rows)
+        for _, row in rows.iterrows()
     ]
     shown = np.column_stack([rows[x].map(_tick), sizes])
     series = (("auc", "AUC", "solid", symbol, 1), ("train_acc", "on members", "dash", symbol, 2),
@@ -158,7 +208,11 @@ def _add_settings(figure, name: str, rows: pd.DataFrame, x: str, i: int, groups:
 
 
 def _fact(row, name: str) -> str:
-    return str(row[name]) if name == "label" else f"{row[name]:,g} {({'n1': 'members', 'n0': 'non-members'}).get(name, name)}"
+    return (
+        str(row[name])
+        if name == "label"
+        else f"{row[name]:,g} {({'n1': 'members', 'n0': 'non-members'}).get(name, name)}"
+    )
 
 
 def _extremes(table: pd.DataFrame, x: str) -> str:
@@ -193,14 +247,29 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
     if "target" in table:
         table = metrics.frontier_means(table)
     ends = [f"{name}_{end}" for name in (metric, "test_acc") for end in ("low", "high")]
-    _need(table, ("family", "epoch", "attack", "test_acc", metric, *ends), "frontier_lines", finite=("test_acc", metric))
+    _need(
+        table,
+        ("family", "epoch", "attack", "test_acc", metric, *ends),
+        "frontier_lines",
+        finite=("test_acc", metric),
+    )
     figure = go.Figure()
     last = {}
     for i, (family, rows) in enumerate(table.groupby("family", sort=False)):
         rows = rows.sort_values("epoch")
         last[family] = rows.iloc[-1]
-        colour, symbol, final = LINES[i % len(LINES)], MARKERS[i % len(MARKERS)], np.arange(len(rows)) == len(rows) - 1
-        facts = np.column_stack([rows["epoch"], rows["attack"], rows["pairs"] if "pairs" in rows else np.full(len(rows), "?")])
+        colour, symbol, final = (
+            LINES[i % len(LINES)],
+            MARKERS[i % len(MARKERS)],
+            np.arange(len(rows)) == len(rows) - 1,
+        )
+        facts = np.column_stack(
+            [
+                rows["epoch"],
+                rows["attack"],
+                rows["pairs"] if "pairs" in rows else np.full(len(rows), "?"),
+            ]
+        )
         faint = {"color": translucent(colour, 0.45), "thickness": 1.2, "width": 0}
         figure.add_scatter(
             x=rows["test_acc"], y=rows[metric], customdata=facts, mode="lines+markers+text", name=str(family),
@@ -213,10 +282,11 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
         )  # fmt: skip
     sentence = "; ".join(f"{family} ends at {_word(metric)} {row[metric]:.3f} with test accuracy {row['test_acc']:.1%}"
                          for family, row in last.items())  # fmt: skip
-    note = (
-        f"numbers: epochs; large: last checkpoint; bars 95 % ({_over(table, metric)}); up and left is bad, down and right good"
-    )
-    axes = {"xaxis": {"title": "test accuracy", "tickformat": "~%"}, "yaxis": {"title": _word(metric)}}
+    note = f"numbers: epochs; large: last checkpoint; bars 95 % ({_over(table, metric)}); up and left is bad, down and right good"
+    axes = {
+        "xaxis": {"title": "test accuracy", "tickformat": "~%"},
+        "yaxis": {"title": _word(metric)},
+    }
     return finish(figure, sentence, note, height=480, legend=BELOW, **axes)
 
 
@@ -230,9 +300,22 @@ def matched_differences(table: pd.DataFrame) -> go.Figure:
     """
     if not len(table) and (reason := table.attrs.get("reason")):
         return finish(
-            go.Figure(), reason, "nothing was compared", height=140, xaxis={"visible": False}, yaxis={"visible": False}
+            go.Figure(),
+            reason,
+            "nothing was compared",
+            height=140,
+            xaxis={"visible": False},
+            yaxis={"visible": False},
         )
-    columns = ("level", "family", "difference", "difference_low", "difference_high", "difference_pairs", "last_test_acc")
+    columns = (
+        "level",
+        "family",
+        "difference",
+        "difference_low",
+        "difference_high",
+        "difference_pairs",
+        "last_test_acc",
+    )
     _need(table, (*columns, "by", "metric", "baseline"), "matched_differences", finite=("level",))
     by, metric, baseline = table[["by", "metric", "baseline"]].iloc[0]
     others = table[table["family"] != baseline]
@@ -244,7 +327,9 @@ def matched_differences(table: pd.DataFrame) -> go.Figure:
     figure = go.Figure()
     figure.add_hline(y=0, line={"color": GREY, "width": 1.5})
     for i, family in enumerate(families):
-        rows = others[(others["family"] == family) & others["difference"].notna()].sort_values("level")
+        rows = others[(others["family"] == family) & others["difference"].notna()].sort_values(
+            "level"
+        )
         figure.add_scatter(
             x=rows["level"] + step * (i - (len(families) - 1) / 2), y=rows["difference"], mode="markers",
             name=f"{family} - {baseline}", customdata=rows[["level", "difference_pairs"]], error_y=_bars(rows, "difference"),
@@ -255,7 +340,14 @@ def matched_differences(table: pd.DataFrame) -> go.Figure:
     note += f"below the line: less than {baseline}; in brackets: test accuracy at the end"
     axes = {"xaxis": {"title": f"level of {_word(by)}", "tickformat": ".1~%" if by in SHARES else ".3~f", "tickvals": levels},
             "yaxis": {"title": f"difference in {_word(metric)}", "tickformat": "+.3~f"}}  # fmt: skip
-    return finish(figure, _verdicts(table, families, by, metric, baseline), note, height=440, legend=BELOW, **axes)
+    return finish(
+        figure,
+        _verdicts(table, families, by, metric, baseline),
+        note,
+        height=440,
+        legend=BELOW,
+        **axes,
+    )
 
 
 def _span(values) -> str:
@@ -287,38 +379,67 @@ def query_curves(curves: dict[str, pd.DataFrame], *, noise_off: dict | None = No
     if not curves:
         raise ValueError("query_curves got no curve: pass {family: metrics.query_curve(...)}")
     if strangers := sorted(set(noise_off or {}) - set(curves)):
-        raise ValueError(f"noise_off names {strangers}, the curves are those of {list(curves)}: name families alike")
+        raise ValueError(
+            f"noise_off names {strangers}, the curves are those of {list(curves)}: name families alike"
+        )
     lines = {}
     for family, curve in curves.items():
-        _need(curve, ("attack", "auc", "auc_low", "auc_high", "extrapolated"), f"query_curves of {family}")
+        _need(
+            curve,
+            ("attack", "auc", "auc_low", "auc_high", "extrapolated"),
+            f"query_curves of {family}",
+        )
         several = curve["attack"].nunique() > 1
         lines |= {
-            f"{family}, {attack}" if several else family: (family, rows) for attack, rows in curve.groupby("attack", sort=False)
+            f"{family}, {attack}" if several else family: (family, rows)
+            for attack, rows in curve.groupby("attack", sort=False)
         }
-    counts = np.unique([count for _, rows in lines.values() for count in rows.index if np.isfinite(count)])
+    counts = np.unique(
+        [count for _, rows in lines.values() for count in rows.index if np.isfinite(count)]
+    )
     limit = np.log2(counts[-1]) + 1.5
     figure = go.Figure()
     for i, (name, (_, rows)) in enumerate(lines.items()):
         _add_curve(
-            figure, name, rows, limit, LINES[i % len(LINES)], MARKERS[i % len(MARKERS)], 0.05 * (i - (len(lines) - 1) / 2)
+            figure,
+            name,
+            rows,
+            limit,
+            LINES[i % len(LINES)],
+            MARKERS[i % len(MARKERS)],
+            0.05 * (i - (len(lines) - 1) / 2),
         )
     ends = [np.log2(counts[0]) - 0.3, limit + 0.3]
     families = [family for family, _ in lines.values()]
     for i, family in enumerate(families):
         if family in (noise_off or {}) and family not in families[:i]:
-            _add_level(figure, f"{family}, noise off", noise_off[family], ends, LINES[i % len(LINES)])
+            _add_level(
+                figure, f"{family}, noise off", noise_off[family], ends, LINES[i % len(LINES)]
+            )
     figure.add_vline(x=limit - 0.75, line={"color": GREY, "width": 1, "dash": "dot"})
-    ticks = {"tickvals": [*np.log2(counts), limit], "ticktext": [*(f"{count:g}" for count in counts), "∞"]}
+    ticks = {
+        "tickvals": [*np.log2(counts), limit],
+        "ticktext": [*(f"{count:g}" for count in counts), "∞"],
+    }
     first = next(iter(lines))
     sizes = _listed(f"{rows['pairs'].iloc[0]:g} pairs, {rows['n1'].iloc[0]:,g} members" for _, rows in lines.values()
                     if {"pairs", "n1"} <= set(rows))  # fmt: skip
-    note = f"bars 95 %{f' ({sizes})' if sizes else ''}; open: extrapolated to infinitely many queries"
+    note = (
+        f"bars 95 %{f' ({sizes})' if sizes else ''}; open: extrapolated to infinitely many queries"
+    )
     note += "; dashed: noise switched off" if noise_off else ""
-    axes = {"xaxis": {"title": "queries R, averaged by the attacker", "range": ends, **ticks}, "yaxis_title": "AUC"}
-    return finish(figure, _averaging(first, lines[first][1]), note, height=440, legend=BELOW, **axes)
+    axes = {
+        "xaxis": {"title": "queries R, averaged by the attacker", "range": ends, **ticks},
+        "yaxis_title": "AUC",
+    }
+    return finish(
+        figure, _averaging(first, lines[first][1]), note, height=440, legend=BELOW, **axes
+    )
 
 
-def _add_curve(figure, name: str, rows: pd.DataFrame, limit: float, colour: str, symbol: str, apart: float) -> None:
+def _add_curve(
+    figure, name: str, rows: pd.DataFrame, limit: float, colour: str, symbol: str, apart: float
+) -> None:
     extrapolated = rows["extrapolated"].to_numpy(bool)
     hover = "R = %{customdata}: AUC %{y:.3f}"
     for part, mode, marker in (
@@ -338,24 +459,45 @@ def _add_curve(figure, name: str, rows: pd.DataFrame, limit: float, colour: str,
 def _add_level(figure, name: str, level, ends: list[float], colour: str) -> None:
     value, low, high = (level, np.nan, np.nan) if np.isscalar(level) else level
     if np.isfinite([low, high]).all():
-        edge = {"x": ends, "mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", "legendgroup": name}
+        edge = {
+            "x": ends,
+            "mode": "lines",
+            "line": {"width": 0},
+            "showlegend": False,
+            "hoverinfo": "skip",
+            "legendgroup": name,
+        }
         figure.add_scatter(y=[low] * 2, **edge)
-        figure.add_scatter(y=[high] * 2, fill="tonexty", fillcolor=translucent(colour, 0.13), **edge)
+        figure.add_scatter(
+            y=[high] * 2, fill="tonexty", fillcolor=translucent(colour, 0.13), **edge
+        )
     line = {"color": colour, "dash": "dash", "width": 1.5}
     figure.add_scatter(
-        x=ends, y=[value] * 2, mode="lines", name=name, legendgroup=name, line=line, hovertemplate="AUC %{y:.3f}"
+        x=ends,
+        y=[value] * 2,
+        mode="lines",
+        name=name,
+        legendgroup=name,
+        line=line,
+        hovertemplate="AUC %{y:.3f}",
     )
 
 
 def _averaging(name: str, rows: pd.DataFrame) -> str:
     """What the first line gains from asking again."""
     asked = rows[~rows["extrapolated"].astype(bool)]
-    first, last, limit = asked.iloc[0], asked.iloc[-1], rows[rows["extrapolated"].astype(bool)]["auc"]
+    first, last, limit = (
+        asked.iloc[0],
+        asked.iloc[-1],
+        rows[rows["extrapolated"].astype(bool)]["auc"],
+    )
     sentence = f"{name}: AUC {first['auc']:.3f} with {asked.index[0]:g} {'query' if asked.index[0] == 1 else 'queries'}"
     sentence += f", {last['auc']:.3f} with {asked.index[-1]:g}" if len(asked) > 1 else ""
     known = len(limit) and np.isfinite(limit.iloc[0])
     return sentence + (
-        f", {limit.iloc[0]:.3f} extrapolated to infinitely many" if known else "; no limit could be extrapolated"
+        f", {limit.iloc[0]:.3f} extrapolated to infinitely many"
+        if known
+        else "; no limit could be extrapolated"
     )
 
 
@@ -369,9 +511,13 @@ def costs(table: pd.DataFrame) -> go.Figure:
     measured = ("seconds", "memory_mib", "parameters")
     _need(table, ("family", *measured), "costs", finite=measured)
     if table["family"].duplicated().any():
-        raise ValueError(f"families {_listed(table['family'][table['family'].duplicated()])} come twice: one row per family")
+        raise ValueError(
+            f"families {_listed(table['family'][table['family'].duplicated()])} come twice: one row per family"
+        )
     if (table[list(measured)] <= 0).any(axis=None):
-        raise ValueError("costs got values that are not positive: measure them, or leave the family out")
+        raise ValueError(
+            "costs got values that are not positive: measure them, or leave the family out"
+        )
     first, table = table.iloc[0], table[::-1]  # bars are drawn from the bottom
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.06)
     for column, (name, title, colour) in enumerate(
@@ -384,7 +530,13 @@ def costs(table: pd.DataFrame) -> go.Figure:
         )  # fmt: skip
         ends = table[name].to_numpy(float) + (np.nan_to_num(bars["array"]) if bars else 0)
         words = [f" {_number(value)} ({value / first[name]:.2g}×)" for value in table[name]]
-        text = {"mode": "text", "textposition": "middle right", "cliponaxis": False, "showlegend": False, "hoverinfo": "skip"}
+        text = {
+            "mode": "text",
+            "textposition": "middle right",
+            "cliponaxis": False,
+            "showlegend": False,
+            "hoverinfo": "skip",
+        }
         figure.add_scatter(x=ends, y=table["family"], text=words, **text, **place)
         figure.update_xaxes(title_text=title, range=[0, 1.35 * ends.max()], **place)
     names = [
@@ -396,7 +548,9 @@ def costs(table: pd.DataFrame) -> go.Figure:
     sentence = f"{slow.family} takes {slow.seconds / first.seconds:.2g} times the time of {first.family} per epoch"
     whose = " and" if slow.family == large.family else f", {large.family}"
     sentence += f"{whose} {large.memory_mib / first.memory_mib:.2g} times its memory"
-    return finish(figure, sentence, f"in brackets: ratio to {first.family}", height=170 + 52 * len(table))
+    return finish(
+        figure, sentence, f"in brackets: ratio to {first.family}", height=170 + 52 * len(table)
+    )
 
 
 def _number(value: float) -> str:

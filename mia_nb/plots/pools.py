@@ -22,14 +22,36 @@ def accuracy(scores: Scores) -> go.Figure:
     train, test = scores.accuracy.T
     rows = np.arange(len(train))
     figure = go.Figure()
-    sticks = {"x": np.repeat(rows, 3), "y": np.stack([train, test, np.full(len(train), np.nan)], axis=1).ravel()}
-    figure.add_scatter(**sticks, mode="lines", line={"color": GREY, "width": 1}, showlegend=False, hoverinfo="skip")
-    for name, y, colour, symbol in (("members", train, MEMBER, "circle"), ("non-members", test, NON_MEMBER, "diamond-open")):
+    sticks = {
+        "x": np.repeat(rows, 3),
+        "y": np.stack([train, test, np.full(len(train), np.nan)], axis=1).ravel(),
+    }
+    figure.add_scatter(
+        **sticks, mode="lines", line={"color": GREY, "width": 1}, showlegend=False, hoverinfo="skip"
+    )
+    for name, y, colour, symbol in (
+        ("members", train, MEMBER, "circle"),
+        ("non-members", test, NON_MEMBER, "diamond-open"),
+    ):
         marker = {"color": colour, "symbol": symbol, "size": 9}
-        figure.add_scatter(x=rows, y=y, mode="markers", name=name, marker=marker, hovertemplate="model %{x}: %{y:.2%}")
-    ticks = {"tickmode": "array", "tickvals": rows, "ticktext": [str(t) for t in scores.targets]} if len(rows) <= 32 else {}
+        figure.add_scatter(
+            x=rows,
+            y=y,
+            mode="markers",
+            name=name,
+            marker=marker,
+            hovertemplate="model %{x}: %{y:.2%}",
+        )
+    ticks = (
+        {"tickmode": "array", "tickvals": rows, "ticktext": [str(t) for t in scores.targets]}
+        if len(rows) <= 32
+        else {}
+    )
     means = f"{train.mean():.1%} right on members, {test.mean():.1%} on non-members, gap {(train - test).mean():.1%}"
-    axes = {"xaxis": {"title": "model", **ticks}, "yaxis": {"title": "accuracy", "tickformat": "~%"}}
+    axes = {
+        "xaxis": {"title": "model", **ticks},
+        "yaxis": {"title": "accuracy", "tickformat": "~%"},
+    }
     return finish(figure, f"{len(rows)} models: {means}", "one stick per model", height=380, **axes)
 
 
@@ -53,10 +75,15 @@ def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
         figure.add_scatter(y=low, **edge)
         figure.add_scatter(y=high, fill="tonexty", fillcolor=translucent(MEMBER, 0.2), **edge)
         line = {"color": MEMBER, "dash": dash, "width": 2}
-        figure.add_scatter(y=middle, line=line, name=name, hovertemplate="epoch %{x}: loss %{y:.3g}", **place)
+        figure.add_scatter(
+            y=middle, line=line, name=name, hovertemplate="epoch %{x}: loss %{y:.3g}", **place
+        )
     first, last = np.median(loss[:, 0], axis=0)[[0, -1]]
     sentence = f"the median training sample's loss goes from {first:.2g} to {last:.2g} in {len(epochs)} epochs"
-    axes = {"xaxis_title": "epoch", "yaxis": {"title": "loss (nats)", "type": "log", "dtick": 1, "tickformat": "~g"}}
+    axes = {
+        "xaxis_title": "epoch",
+        "yaxis": {"title": "loss (nats)", "type": "log", "dtick": 1, "tickformat": "~g"},
+    }
     note = f"lines: median of {len(rows)} models; bands: their interquartile range"
     return finish(figure, sentence, note, height=400, **axes)
 
@@ -70,7 +97,10 @@ def images(x, captions: list[str], member: np.ndarray, *, columns: int = 10) -> 
     """A sheet of images x (n, C, H, W) uint8, each in a frame of its membership's colour over a caption with its mark."""
     x, member = np.asarray(x), np.asarray(member, bool)
     height, width = (side + 2 * FRAME for side in x.shape[2:])
-    pitch, rows = height + -(-height // 2), -(-len(x) // columns)  # below each picture half its height for the caption
+    pitch, rows = (
+        height + -(-height // 2),
+        -(-len(x) // columns),
+    )  # below each picture half its height for the caption
     sheet = np.zeros((rows * pitch, columns * width, 4), np.uint8)
     figure = go.Figure()
     for i, picture in enumerate(x):
@@ -78,12 +108,24 @@ def images(x, captions: list[str], member: np.ndarray, *, columns: int = 10) -> 
         cell = sheet[top : top + height, left : left + width]
         colour = MEMBER if member[i] else NON_MEMBER
         cell[1:-1, 1:-1] = (*bytes.fromhex(colour[1:]), 255)
-        cell[FRAME:-FRAME, FRAME:-FRAME, :3] = np.moveaxis(np.broadcast_to(picture, (3, *picture.shape[1:])), 0, 2)
-        place = {"x": left + width / 2, "y": top + height - 0.5, "yanchor": "top", "showarrow": False}
-        figure.add_annotation(text=f"{'●' if member[i] else '◇'} {captions[i]}", font={"size": 11}, **place)
+        cell[FRAME:-FRAME, FRAME:-FRAME, :3] = np.moveaxis(
+            np.broadcast_to(picture, (3, *picture.shape[1:])), 0, 2
+        )
+        place = {
+            "x": left + width / 2,
+            "y": top + height - 0.5,
+            "yanchor": "top",
+            "showarrow": False,
+        }
+        figure.add_annotation(
+            text=f"{'●' if member[i] else '◇'} {captions[i]}", font={"size": 11}, **place
+        )
     stream = io.BytesIO()
     Image.fromarray(sheet).save(stream, "PNG")
-    figure.add_image(source="data:image/png;base64," + base64.b64encode(stream.getvalue()).decode(), hoverinfo="skip")
+    figure.add_image(
+        source="data:image/png;base64," + base64.b64encode(stream.getvalue()).decode(),
+        hoverinfo="skip",
+    )
     hidden = {"visible": False, "fixedrange": True}
     sentence = f"● {member.sum()} members (vermillion) and ◇ {(~member).sum()} non-members (blue)"
     margin = {"l": 10, "r": 10, "t": TEMPLATE.layout.margin.t, "b": 10}

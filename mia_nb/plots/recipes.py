@@ -27,29 +27,51 @@ def risk_against_epochs(table: pd.DataFrame) -> go.Figure:
     _need(table, ("label", "epochs", *GROUP, "attack", "metric", "value", "low", "high", "measurable", "pairs", "n1", "n0"),
           "risk_against_epochs", finite=("value", "low", "high"))  # fmt: skip
     sure = table.groupby("metric", sort=False)["measurable"].all()
-    shown = ["auc", *sorted((m for m in sure.index[sure] if m != "auc"), key=lambda m: float(m.removeprefix("tpr@")))]
-    figure = make_subplots(1, len(shown), horizontal_spacing=0.09, subplot_titles=[_word(metric) for metric in shown])
+    shown = [
+        "auc",
+        *sorted(
+            (m for m in sure.index[sure] if m != "auc"), key=lambda m: float(m.removeprefix("tpr@"))
+        ),
+    ]
+    figure = make_subplots(
+        1, len(shown), horizontal_spacing=0.09, subplot_titles=[_word(metric) for metric in shown]
+    )
     groups, words = _groups(table), list(dict.fromkeys(table["attack"]))
     for column, metric in enumerate(shown, start=1):
         for i, (key, name) in enumerate(groups.items()):
             for j, word in enumerate(words):
                 mine = table[(table["metric"] == metric) & (table["attack"] == word)]
                 mine = mine[(mine[GROUP] == list(key)).all(axis=1)].sort_values("epochs")
-                _add_risk(figure, mine, f"{word}, {name}" if name else word, i, j, (len(groups), len(words)), column)
+                _add_risk(
+                    figure,
+                    mine,
+                    f"{word}, {name}" if name else word,
+                    i,
+                    j,
+                    (len(groups), len(words)),
+                    column,
+                )
         chance = 0.5 if metric == "auc" else float(metric.removeprefix("tpr@"))
-        figure.add_hline(y=chance, line={"color": GREY, "width": 1, "dash": "dot"}, row=1, col=column)
+        figure.add_hline(
+            y=chance, line={"color": GREY, "width": 1, "dash": "dot"}, row=1, col=column
+        )
     epochs = sorted(table["epochs"].unique())
-    figure.update_xaxes(title_text="epochs (logarithmic)", tickmode="array", tickvals=np.log2(epochs), ticktext=epochs)
+    figure.update_xaxes(
+        title_text="epochs (logarithmic)",
+        tickmode="array",
+        tickvals=np.log2(epochs),
+        ticktext=epochs,
+    )
     figure.update_yaxes(tickformat=".2f", col=1)
     figure.update_yaxes(tickformat="~%", col=2)
     figure.update_yaxes(tickformat="~%", col=3)
     figure.update_annotations(font_size=13)
     left = [_word(m) for m in sure.index if not sure[m]]
-    note = (
-        f"bars 95 %; {_span(table['pairs'])} pairs of targets, {_span(table['n1'])} members, {_span(table['n0'])} non-members"
-    )
+    note = f"bars 95 %; {_span(table['pairs'])} pairs of targets, {_span(table['n1'])} members, {_span(table['n0'])} non-members"
     note += f"; not measurable with so few: {', '.join(left)}" if left else ""
-    return finish(figure, _rise(table, groups), note, height=480, headroom=22, legend=BELOW | {"y": -0.2})
+    return finish(
+        figure, _rise(table, groups), note, height=480, headroom=22, legend=BELOW | {"y": -0.2}
+    )
 
 
 def _groups(table: pd.DataFrame) -> dict[tuple, str]:
@@ -67,11 +89,18 @@ def _short(labels: list[str]) -> list[str]:
     return [", ".join(part for part in one if part not in shared) for one in parts]
 
 
-def _add_risk(figure, rows: pd.DataFrame, name: str, i: int, j: int, of: tuple[int, int], column: int) -> None:
+def _add_risk(
+    figure, rows: pd.DataFrame, name: str, i: int, j: int, of: tuple[int, int], column: int
+) -> None:
     colour, symbol = LINES[j % len(LINES)], MARKERS[i % len(MARKERS)] + ("-open" if i else "")
     place = i * (of[1] + 1) + j  # groups side by side, their attacks in order
     x = np.log2(rows["epochs"].astype(float)) + DODGE * (place - (of[0] * (of[1] + 1) - 2) / 2)
-    bars = {"array": rows["high"] - rows["value"], "arrayminus": rows["value"] - rows["low"], "thickness": 1.3, "width": 3}
+    bars = {
+        "array": rows["high"] - rows["value"],
+        "arrayminus": rows["value"] - rows["low"],
+        "thickness": 1.3,
+        "width": 3,
+    }
     figure.add_scatter(
         x=x, y=rows["value"], error_y=bars, mode="lines+markers", name=name, legendgroup=name, showlegend=column == 1,
         line={"color": colour, "width": 2, "dash": DASHES[i % len(DASHES)]}, marker={"symbol": symbol, "size": 9},
@@ -102,7 +131,10 @@ def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
           "rank_agreement", finite=("correlation",))  # fmt: skip
     names = list(dict.fromkeys([*table["first"], *table["second"]]))
     short = dict(zip(names, _short(names), strict=True))
-    rows = [f"{short[a] or a} / {short[b] or b}" for a, b in zip(table["first"], table["second"], strict=True)]
+    rows = [
+        f"{short[a] or a} / {short[b] or b}"
+        for a, b in zip(table["first"], table["second"], strict=True)
+    ]
     figure = go.Figure()
     for name, value, ceiling in zip(rows, table["correlation"], table["ceiling"], strict=True):
         figure.add_scatter(x=[value, ceiling], y=[name] * 2, mode="lines", line={"color": GREY, "width": 2}, showlegend=False,
@@ -120,17 +152,26 @@ def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
         figure.add_annotation(x=1.01, xref="paper", xanchor="left", y=name, showarrow=False,
                               text=f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]")  # fmt: skip
     figure.add_annotation(
-        x=1.01, xref="paper", xanchor="left", y=1, yref="paper", yanchor="bottom", text="ratio", showarrow=False
+        x=1.01,
+        xref="paper",
+        xanchor="left",
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        text="ratio",
+        showarrow=False,
     )
-    figure.update_xaxes(title_text=f"rank correlation of the samples' exposure ({of})", rangemode="tozero")
+    figure.update_xaxes(
+        title_text=f"rank correlation of the samples' exposure ({of})", rangemode="tozero"
+    )
     figure.update_yaxes(autorange="reversed", automargin=True)
     least = table.loc[table["ratio"].fillna(np.inf).idxmin()]
     sentence = (
         f"Least alike: {short[least['first']]} and {short[least['second']]}, correlation {least['correlation']:.2f} where "
         f"noise allows {least['ceiling']:.2f}: {least['ratio']:.2f} [{least['low']:.2f}, {least['high']:.2f}] of it"
     )
-    note = (
-        f"{least['samples']:,} samples, {least['pairs']} pairs of models; intervals of the ratio, 95 %, over {least['covers']}"
-    )
+    note = f"{least['samples']:,} samples, {least['pairs']} pairs of models; intervals of the ratio, 95 %, over {least['covers']}"
     room = 36 * len(rows) + 24
-    return finish(figure, sentence, note, height=170 + room, legend=BELOW | {"y": -62 / room}).update_layout(margin_r=140)
+    return finish(
+        figure, sentence, note, height=170 + room, legend=BELOW | {"y": -62 / room}
+    ).update_layout(margin_r=140)

@@ -10,7 +10,15 @@ import plotly.graph_objects as go
 from mia_nb.types import Scores
 
 MEMBER, NON_MEMBER, GREY = "#D55E00", "#0072B2", "#7A7A7A"
-LINES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0072B2", "#D55E00", "#999999")  # Okabe-Ito without black and yellow
+LINES = (
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#0072B2",
+    "#D55E00",
+    "#999999",
+)  # Okabe-Ito without black and yellow
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKERS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star")
 
@@ -24,7 +32,15 @@ AXIS = {
     "automargin": True,
 }
 LINE_HEIGHT = 18
-TITLE = {"x": 0, "xref": "paper", "y": 1, "yref": "paper", "yanchor": "bottom", "pad": {"b": 32}, "font": {"size": 14}}
+TITLE = {
+    "x": 0,
+    "xref": "paper",
+    "y": 1,
+    "yref": "paper",
+    "yanchor": "bottom",
+    "pad": {"b": 32},
+    "font": {"size": 14},
+}
 TEMPLATE = go.layout.Template(
     layout={
         "font": {"color": GREY, "size": 13},
@@ -41,7 +57,9 @@ TEMPLATE = go.layout.Template(
 )
 
 
-def finish(figure: go.Figure, sentence: str, note: str = "", *, headroom: int = 0, **layout) -> go.Figure:
+def finish(
+    figure: go.Figure, sentence: str, note: str = "", *, headroom: int = 0, **layout
+) -> go.Figure:
     """The template, the sentence as title and, smaller, a note on how to read the picture.
 
     `headroom`: pixels between note and picture, for headings of panels. Titles grow downwards, so each further line asks for
@@ -74,7 +92,9 @@ def row_of(scores: Scores, target: int) -> int:
     """The row that holds a target's scores, given its row number in the pool."""
     rows = np.flatnonzero(scores.targets == target)
     if not len(rows):
-        raise ValueError(f"target={target} was not attacked; these scores hold targets {scores.targets.tolist()}")
+        raise ValueError(
+            f"target={target} was not attacked; these scores hold targets {scores.targets.tolist()}"
+        )
     return int(rows[0])
 
 

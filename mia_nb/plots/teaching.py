@@ -13,7 +13,14 @@ BELOW = {"orientation": "h", "y": -0.2, "yanchor": "top"}
 RATE = {"tickformat": "~%", "range": [-0.02, 1.02]}
 
 
-def guesser(curves: dict[str, tuple], points: dict[str, tuple[int, int]], n1: int, n0: int, *, own: str = "you") -> go.Figure:
+def guesser(
+    curves: dict[str, tuple],
+    points: dict[str, tuple[int, int]],
+    n1: int,
+    n0: int,
+    *,
+    own: str = "you",
+) -> go.Figure:
     """Where a guesser stands in the ROC plane, beside attacks.
 
     curves: {attack: (score (N,), member (N,))}; points: {name: (hits, false alarms)} among n1 members and n0 non-members.
@@ -24,30 +31,58 @@ def guesser(curves: dict[str, tuple], points: dict[str, tuple[int, int]], n1: in
     line = {"color": GREY, "dash": "dot", "width": 1}
     figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=line, name="coin", hoverinfo="skip")
     for i, (name, pair) in enumerate(curves.items()):
-        curve, style = metrics.roc(*pair), {"color": LINES[i], "dash": DASHES[i % len(DASHES)], "width": 2}
+        curve, style = (
+            metrics.roc(*pair),
+            {"color": LINES[i], "dash": DASHES[i % len(DASHES)], "width": 2},
+        )
         words = f"{name}, all images: AUC {metrics.auc(*pair):.3f}"
-        figure.add_scatter(x=curve.fpr, y=curve.tpr, mode="lines", line=style, name=words, hoverinfo="skip")
+        figure.add_scatter(
+            x=curve.fpr, y=curve.tpr, mode="lines", line=style, name=words, hoverinfo="skip"
+        )
     for i, (name, (hits, alarms)) in enumerate(points.items()):
         mine = name == own
-        low, high, left, right = (float(end) for at in ((hits, n1), (alarms, n0)) for end in metrics.clopper_pearson(*at))
+        low, high, left, right = (
+            float(end) for at in ((hits, n1), (alarms, n0)) for end in metrics.clopper_pearson(*at)
+        )
         if mine:
-            box = {"x0": left, "x1": right, "y0": low, "y1": high, "line": {"color": MEMBER, "dash": "dash", "width": 1}}
+            box = {
+                "x0": left,
+                "x1": right,
+                "y0": low,
+                "y1": high,
+                "line": {"color": MEMBER, "dash": "dash", "width": 1},
+            }
             figure.add_shape(type="rect", fillcolor=translucent(MEMBER, 0.12), layer="below", **box)
         colour = MEMBER if mine else LINES[list(curves).index(name)] if name in curves else GREY
-        marker = {"size": 17 if mine else 11, "color": colour, "line": {"width": 1, "color": "white"}}
+        marker = {
+            "size": 17 if mine else 11,
+            "color": colour,
+            "line": {"width": 1, "color": "white"},
+        }
         marker |= {"symbol": "star" if mine else MARKERS[1 + i % (len(MARKERS) - 1)]}
         hover = f"{name}: {hits} of {n1} members at {alarms} of {n0} false alarms<extra></extra>"
         place = {"x": [alarms / n0], "y": [hits / n1], "mode": "markers", "marker": marker}
         figure.add_scatter(**place, name=f"{name}, these {n1 + n0}", hovertemplate=hover)
     sentence = f"Attacks on these {n1 + n0} images, and on all"
     if own in points:
-        sentence = f"{own}: {points[own][0]} of {n1} members at {points[own][1]} of {n0} false alarms"
-    note = f"box: 95 % of what {n1} members and {n0} non-members can say" if own in points else "points: ten accused of twenty"
-    axes = {"xaxis": {"title": "false alarms (FPR)", **RATE}, "yaxis": {"title": "members found (TPR)", **RATE}}
+        sentence = (
+            f"{own}: {points[own][0]} of {n1} members at {points[own][1]} of {n0} false alarms"
+        )
+    note = (
+        f"box: 95 % of what {n1} members and {n0} non-members can say"
+        if own in points
+        else "points: ten accused of twenty"
+    )
+    axes = {
+        "xaxis": {"title": "false alarms (FPR)", **RATE},
+        "yaxis": {"title": "members found (TPR)", **RATE},
+    }
     return finish(figure, sentence, note, height=480, legend=BELOW, **axes)
 
 
-def budget_race(table: pd.DataFrame, *, metric: str = "AUC", chance: float | None = None) -> go.Figure:
+def budget_race(
+    table: pd.DataFrame, *, metric: str = "AUC", chance: float | None = None
+) -> go.Figure:
     """Attacks against the number of reference models. Columns of the table: attack, references, value, low, high; NaN values
     (an attack that cannot run with so few) leave a gap. Bands: the table's interval."""
     figure = go.Figure()
@@ -56,10 +91,23 @@ def budget_race(table: pd.DataFrame, *, metric: str = "AUC", chance: float | Non
     for i, (name, rows) in enumerate(table.groupby("attack", sort=False)):
         rows = rows.dropna(subset="value").sort_values("references")
         x, colour = [places[b] for b in rows["references"]], LINES[i % len(LINES)]
-        edge = {"x": x, "mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", "legendgroup": name}
+        edge = {
+            "x": x,
+            "mode": "lines",
+            "line": {"width": 0},
+            "showlegend": False,
+            "hoverinfo": "skip",
+            "legendgroup": name,
+        }
         figure.add_scatter(y=rows["low"], **edge)
-        figure.add_scatter(y=rows["high"], fill="tonexty", fillcolor=translucent(colour, 0.14), **edge)
-        style = {"line": {"color": colour, "dash": DASHES[i % len(DASHES)], "width": 2}, "name": name, "legendgroup": name}
+        figure.add_scatter(
+            y=rows["high"], fill="tonexty", fillcolor=translucent(colour, 0.14), **edge
+        )
+        style = {
+            "line": {"color": colour, "dash": DASHES[i % len(DASHES)], "width": 2},
+            "name": name,
+            "legendgroup": name,
+        }
         marker = {"size": 9, "symbol": MARKERS[i % len(MARKERS)]}
         hover = "%{y:.3f} with %{customdata} references"
         figure.add_scatter(
@@ -74,10 +122,19 @@ def budget_race(table: pd.DataFrame, *, metric: str = "AUC", chance: float | Non
     if chance is not None:
         figure.add_hline(y=chance, line={"color": GREY, "dash": "dot", "width": 1})
     best = table.dropna(subset="value").loc[lambda t: t.groupby("references")["value"].idxmax()]
-    words = ", ".join(f"{name} with {budget}" for name, budget in zip(best["attack"], best["references"], strict=True))
-    ticks = {"tickvals": list(places.values()), "ticktext": [str(b) for b in budgets], "title": "reference models trained"}
+    words = ", ".join(
+        f"{name} with {budget}"
+        for name, budget in zip(best["attack"], best["references"], strict=True)
+    )
+    ticks = {
+        "tickvals": list(places.values()),
+        "ticktext": [str(b) for b in budgets],
+        "title": "reference models trained",
+    }
     note = "bands: 95 % intervals; a curve starts where the attack can run"
-    return finish(figure, f"Highest: {words}", note, height=460, xaxis=ticks, yaxis_title=metric, legend=BELOW)
+    return finish(
+        figure, f"Highest: {words}", note, height=460, xaxis=ticks, yaxis_title=metric, legend=BELOW
+    )
 
 
 def null_band(real: float, drawn, *, name: str, design: str) -> go.Figure:
@@ -96,10 +153,15 @@ def null_band(real: float, drawn, *, name: str, design: str) -> go.Figure:
     )  # fmt: skip
     figure.add_vrect(x0=ends[0], x1=ends[1], fillcolor=NON_MEMBER, opacity=0.12, line_width=0)
     top = max(counts.max(), 1)
-    for x, colour, dash, words in ((0.5, GREY, "dot", "a coin"), (real, MEMBER, "solid", "the real members")):
+    for x, colour, dash, words in (
+        (0.5, GREY, "dot", "a coin"),
+        (real, MEMBER, "solid", "the real members"),
+    ):
         line = {"color": colour, "dash": dash, "width": 2.5}
         hover = f"{words}: {x:.3f}<extra></extra>"
-        figure.add_scatter(x=[x, x], y=[0, top], mode="lines", line=line, name=words, hovertemplate=hover)
+        figure.add_scatter(
+            x=[x, x], y=[0, top], mode="lines", line=line, name=words, hovertemplate=hover
+        )
     words = f"{name}: AUC {real:.3f} with the real members; redrawn {drawn.mean():.3f} on average, "
     words += f"95 % in {ends[0]:.3f}-{ends[1]:.3f}"
     axes = {"xaxis_title": "AUC", "yaxis_title": "redrawn worlds", "legend": BELOW}
@@ -111,19 +173,38 @@ def levels(score, member, *, name: str, most: int = 80) -> go.Figure:
     score, member = np.asarray(score, float), np.asarray(member, bool)
     values = np.unique(score)[::-1][:most]
     figure = go.Figure()
-    for words, mask, colour, pattern in (("members", member, MEMBER, "/"), ("non-members", ~member, NON_MEMBER, "\\")):
+    for words, mask, colour, pattern in (
+        ("members", member, MEMBER, "/"),
+        ("non-members", ~member, NON_MEMBER, "\\"),
+    ):
         share = [(score[mask] == value).mean() for value in values]
         style = {
             "color": colour,
             "opacity": 0.75,
-            "pattern": {"shape": pattern, "fgcolor": "white", "fgopacity": 0.6, "fillmode": "overlay"},
+            "pattern": {
+                "shape": pattern,
+                "fgcolor": "white",
+                "fgopacity": 0.6,
+                "fillmode": "overlay",
+            },
         }
         hover = "%{y:.1%} of " + words + " at %{x:.3g}<extra></extra>"
         figure.add_bar(x=values, y=share, name=words, marker=style, hovertemplate=hover)
     shared = (score[~member] == values[0]).mean()
     sentence = f"{name}: {len(np.unique(score)):,} different scores; the highest alone holds {shared:.2%} of all non-members"
-    axes = {"xaxis": {"title": "score"}, "yaxis": {"title": "share of group", "tickformat": "~%"}, "legend": BELOW}
-    return finish(figure, sentence, "no threshold can cut through one bar", height=360, barmode="group", **axes)
+    axes = {
+        "xaxis": {"title": "score"},
+        "yaxis": {"title": "share of group", "tickformat": "~%"},
+        "legend": BELOW,
+    }
+    return finish(
+        figure,
+        sentence,
+        "no threshold can cut through one bar",
+        height=360,
+        barmode="group",
+        **axes,
+    )
 
 
 def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
@@ -141,10 +222,17 @@ def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
         place = {"x": np.arange(seeds + 1), "offsetgroup": str(i)}
         style = {
             "color": LINES[(1, 0)[i % 2]],
-            "pattern": {"shape": ("/", "\\")[i % 2], "fgcolor": "white", "fgopacity": 0.6, "fillmode": "overlay"},
+            "pattern": {
+                "shape": ("/", "\\")[i % 2],
+                "fgcolor": "white",
+                "fgopacity": 0.6,
+                "fillmode": "overlay",
+            },
         }
         hover = f"found by %{{x}} of {seeds}: %{{y:.1%}} of {words}<extra></extra>"
-        figure.add_bar(y=count, name=f"{words} ({trials:,} trials)", marker=style, hovertemplate=hover, **place)
+        figure.add_bar(
+            y=count, name=f"{words} ({trials:,} trials)", marker=style, hovertemplate=hover, **place
+        )
         mark = {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": GREY}}
         x = place["x"] + (-0.2 if i == 0 else 0.2) * (len(hits) > 1)
         hover = f"{words}, by chance: %{{y:.1%}}<extra></extra>"
@@ -153,5 +241,16 @@ def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
         most = max(most, seeds)
     each = ", ".join(f"{found.all(0).mean():.1%} of {words}" for words, found in hits.items())
     ticks = {"tickvals": list(range(most + 1)), "title": "repetitions that find the member"}
-    axes = {"xaxis": ticks, "yaxis": {"title": "share of members", "tickformat": "~%"}, "legend": BELOW, "barmode": "group"}
-    return finish(figure, f"{name}: every repetition finds {each}", "grey marks: by chance", height=420, **axes)
+    axes = {
+        "xaxis": ticks,
+        "yaxis": {"title": "share of members", "tickformat": "~%"},
+        "legend": BELOW,
+        "barmode": "group",
+    }
+    return finish(
+        figure,
+        f"{name}: every repetition finds {each}",
+        "grey marks: by chance",
+        height=420,
+        **axes,
+    )

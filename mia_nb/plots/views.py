@@ -9,7 +9,19 @@ from plotly.subplots import make_subplots
 
 from mia_nb import metrics
 from mia_nb.metrics.agreement import rank_correlation
-from mia_nb.plots.style import GREY, LINES, MARKERS, MEMBER, NON_MEMBER, finish, name_of, named, row_of, targets, translucent
+from mia_nb.plots.style import (
+    GREY,
+    LINES,
+    MARKERS,
+    MEMBER,
+    NON_MEMBER,
+    finish,
+    name_of,
+    named,
+    row_of,
+    targets,
+    translucent,
+)
 from mia_nb.types import Scores
 
 POINTS = 5000  # markers that a browser draws without a pause
@@ -41,19 +53,38 @@ def histogram(scores: Scores, *, target: int | None = None, bins: int = 100) -> 
     above = np.mean([metrics.auc(*pair) for pair in pairs])
     who = f"target {target}" if target is not None else f"{len(pairs)} targets pooled"
     sentence = f"{name_of(scores)}: a random member outscores a random non-member in {above:.1%} of cases ({who})"
-    axes = {"xaxis_title": "score (larger = more likely a member)", "yaxis": {"title": "share of group", "tickformat": "~%"}}
-    return finish(figure, sentence, "share of each group per bin; the outermost bins hold the tails", height=400, **axes)
+    axes = {
+        "xaxis_title": "score (larger = more likely a member)",
+        "yaxis": {"title": "share of group", "tickformat": "~%"},
+    }
+    return finish(
+        figure,
+        sentence,
+        "share of each group per bin; the outermost bins hold the tails",
+        height=400,
+        **axes,
+    )
 
 
 def _edges(value: np.ndarray, bins: int) -> np.ndarray:
-    low, quarter, three_quarters, high = np.quantile(value, [0, 0.25, 0.75, 1]) if len(value) else np.zeros(4)
+    low, quarter, three_quarters, high = (
+        np.quantile(value, [0, 0.25, 0.75, 1]) if len(value) else np.zeros(4)
+    )
     if reach := 4 * (three_quarters - quarter):
         low, high = max(low, quarter - reach), min(high, three_quarters + reach)
-    return np.linspace(low, high, bins + 1) if high > low else np.linspace(low - 0.5, low + 0.5, bins + 1)
+    return (
+        np.linspace(low, high, bins + 1)
+        if high > low
+        else np.linspace(low - 0.5, low + 0.5, bins + 1)
+    )
 
 
 def scatter(
-    scores_x: Scores, scores_y: Scores, *, target: int | None = None, names: tuple[str, str] | None = None
+    scores_x: Scores,
+    scores_y: Scores,
+    *,
+    target: int | None = None,
+    names: tuple[str, str] | None = None,
 ) -> go.Figure:
     """Every sample's score under one attack or pool against another, with both marginal distributions, for one target.
 
@@ -65,7 +96,9 @@ def scatter(
     x_row, y_row = row_of(scores_x, target), row_of(scores_y, target)
     x, y, member = scores_x.value[x_row], scores_y.value[y_row], scores_x.member[x_row]
     if not np.array_equal(member, scores_y.member[y_row]):
-        raise ValueError(f"target {target} has other members in the two scores: compare pools that share their member masks")
+        raise ValueError(
+            f"target {target} has other members in the two scores: compare pools that share their member masks"
+        )
     names = names or (name_of(scores_x), name_of(scores_y))
     finite = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
     shown = finite[np.linspace(0, len(finite) - 1, min(POINTS, len(finite))).astype(int)]
@@ -101,7 +134,12 @@ def scatter(
         figure.update_yaxes(showticklabels=False, ticks="", row=row, col=col)
     agree = rank_correlation(x[finite], y[finite])
     sentence = f"{names[0]} and {names[1]} rank the samples of target {target} with correlation {agree:.2f}"
-    return finish(figure, sentence, f"{len(shown):,} of {len(x):,} samples drawn; the margins hold all", height=560)
+    return finish(
+        figure,
+        sentence,
+        f"{len(shown):,} of {len(x):,} samples drawn; the margins hold all",
+        height=560,
+    )
 
 
 def _density(value: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -135,12 +173,23 @@ def gap_against_risk(scores: Scores | dict[str, Scores], *, fpr: float | None = 
             error_y={"array": high - risk, "arrayminus": risk - low, "thickness": 1, "width": 0},
             hovertemplate="target %{customdata}: gap %{x:.2%}, %{y:.3f}",
         )  # fmt: skip
-    words, baseline = ("AUC", "accuracy alone gives away") if fpr is None else (f"TPR at {100 * fpr:g} % FPR", "chance")
-    points = f"{above} of {len(every)} points" if len(scores) > 1 else f"{above} of {len(every)} targets"
-    sentence = f"{points} lie above what {baseline}" if fpr is None else f"{points} lie above chance"
+    words, baseline = (
+        ("AUC", "accuracy alone gives away")
+        if fpr is None
+        else (f"TPR at {100 * fpr:g} % FPR", "chance")
+    )
+    points = (
+        f"{above} of {len(every)} points" if len(scores) > 1 else f"{above} of {len(every)} targets"
+    )
+    sentence = (
+        f"{points} lie above what {baseline}" if fpr is None else f"{points} lie above chance"
+    )
     note = f"train-test gaps from {every.min():.1%} to {every.max():.1%}; one point per target and attack; "
     note += "bars: 1.96 s.e. of a coin" if fpr is None else "bars: Clopper-Pearson, 95 %"
-    axes = {"xaxis": {"title": "train accuracy - test accuracy", "tickformat": "~%"}, "yaxis_title": words}
+    axes = {
+        "xaxis": {"title": "train accuracy - test accuracy", "tickformat": "~%"},
+        "yaxis_title": words,
+    }
     return finish(figure, sentence, note, height=420, **axes)
 
 

@@ -6,7 +6,12 @@ from mia_nb.training.loop import mix, sampling
 from mia_nb.training.pool import Pool, ancestor, load_pool
 from mia_nb.training.recipes import RECIPES, changes, label, labels
 from mia_nb.training.sensitivity import sensitivity
-from mia_nb.training.spiking import conversion_quality, conversion_report, convert_pool, hybrid_pools
+from mia_nb.training.spiking import (
+    conversion_quality,
+    conversion_report,
+    convert_pool,
+    hybrid_pools,
+)
 from mia_nb.training.train import check, complete, finetune_pool, replace_pool, train_pool
 from mia_nb.types import Recipe
 

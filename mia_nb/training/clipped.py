@@ -22,7 +22,9 @@ class ClippedGroup(Group):
         super().__init__(plan._replace(stacked=False), ids)
         args = plan.recipe.defense_args
         self.clipped = Clipped(self.module, self.optimizer, batch=plan.recipe.batch, **args)
-        told = {k: v for k, v in plan.recipe.to_json().items() if k not in ("num_models", "snapshots")}
+        told = {
+            k: v for k, v in plan.recipe.to_json().items() if k not in ("num_models", "snapshots")
+        }
         row = np.packbits(plan.member[ids[0]]).tobytes()
         # another training must have other noise and other batches, or the noise of two trainings could be taken out
         self.training = store.content_key(told | {"row": ids[0]}, plan.images.digest, row)
@@ -31,7 +33,9 @@ class ClippedGroup(Group):
         """One step on a Poisson batch (B, C, H, W), maybe empty; the detached losses (B,)."""
 
         def losses_of(hooked, rows: slice) -> Tensor:
-            step = defenses.Step(partial(answer, self.plan, hooked), self.criterion, x[rows], y[rows], 0, {}, {})
+            step = defenses.Step(
+                partial(answer, self.plan, hooked), self.criterion, x[rows], y[rows], 0, {}, {}
+            )
             return defenses.plain(step)[0]
 
         self.optimizer.param_groups[0]["lr"] = lr
@@ -47,13 +51,18 @@ class ClippedGroup(Group):
         sizes = [len(batch) for batch in batches]
         augments = augmentation(plan, model, epoch, sum(sizes))
         parts = {name: values.split(sizes) for name, values in augments.items()}
-        noise, kept = torch.Generator(plan.device).manual_seed(mix(self.training, epoch, "clip")), []
+        noise, kept = (
+            torch.Generator(plan.device).manual_seed(mix(self.training, epoch, "clip")),
+            [],
+        )
         with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
             self.seed_noise(epoch)
             for s, numbers in enumerate(batches):
                 there = numbers.to(plan.device)
                 x = self.shown(there, {name: part[s] for name, part in parts.items()})
-                lr = learning_rate(recipe, (epoch + s / plan.steps) / recipe.epochs, [row[0] for row in history])
+                lr = learning_rate(
+                    recipe, (epoch + s / plan.steps) / recipe.epochs, [row[0] for row in history]
+                )
                 kept.append(self.poisson_step(x, plan.images.y[there], lr, noise))
         return torch.cat(batches)[None], torch.cat(kept)[None].cpu()
 

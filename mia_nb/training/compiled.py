@@ -19,11 +19,19 @@ from mia_nb import data, models, store
 from mia_nb.training.loop import Group, Plan, begin, model_losses, short_of_memory
 
 KEPT = 4  # compiled functions that a process holds on to
-SIMPLE = (None, "l1", "l2", "label_smoothing", "early_stopping")  # defenses without draws, and the same in every epoch
+SIMPLE = (
+    None,
+    "l1",
+    "l2",
+    "label_smoothing",
+    "early_stopping",
+)  # defenses without draws, and the same in every epoch
 OPTIONS = {"options": {"fallback_random": True}}  # random numbers as eager code draws them
 # of a recipe, what a forward, its loss and their gradients depend on; a parent may give a network other constants
 MATTERS = ("model", "model_args", "dtype", "loss", "batch", "defense", "defense_args", "parent")
-_FUNCTIONS: dict[tuple[str, str], Callable] = {}  # by the network's name, and by all that they depend on besides their inputs
+_FUNCTIONS: dict[
+    tuple[str, str], Callable
+] = {}  # by the network's name, and by all that they depend on besides their inputs
 
 
 class CompiledGroup(Group):
@@ -34,7 +42,9 @@ class CompiledGroup(Group):
         """(params, buffers, x, y) -> (per-sample losses, what is minimised), compiled."""
         return function_of(self)
 
-    def losses(self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None) -> tuple[Tensor, Tensor]:
+    def losses(
+        self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None
+    ) -> tuple[Tensor, Tensor]:
         """As those of an eager group; held-out images, which need no gradient, are asked eagerly."""
         if objective is not None:
             return super().losses(x, y, epoch=epoch, draws=draws, objective=objective)
@@ -45,7 +55,9 @@ class CompiledGroup(Group):
 
     def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
         """As that of an eager group; ValueError where a pool that was begun compiled cannot be compiled on this machine."""
-        from torch._dynamo.exc import TorchDynamoException  # imported here because that takes seconds
+        from torch._dynamo.exc import (
+            TorchDynamoException,
+        )  # imported here because that takes seconds
 
         try:
             return super().epoch(epoch, history)
@@ -63,10 +75,24 @@ def function_of(group: Group) -> Callable:
     """The compiled function of groups like this one, also of other pools."""
     plan, recipe = group.plan, group.plan.recipe
     told = {name: getattr(recipe, name) for name in MATTERS}
-    shapes = [list(plan.images.x.shape[1:]), len(plan.images.classes), len(group.ids) if plan.stacked else 1]
-    how = [str(plan.device), plan.stacked, plan.channels_last, torch.get_num_threads(), plan.images.mean, plan.images.std]
+    shapes = [
+        list(plan.images.x.shape[1:]),
+        len(plan.images.classes),
+        len(group.ids) if plan.stacked else 1,
+    ]
+    how = [
+        str(plan.device),
+        plan.stacked,
+        plan.channels_last,
+        torch.get_num_threads(),
+        plan.images.mean,
+        plan.images.std,
+    ]
     source = models.source(recipe.model, recipe.model_args)
-    key = models.architecture(recipe.model, recipe.model_args), store.content_key(told | {"how": how, "shapes": shapes}, source)
+    key = (
+        models.architecture(recipe.model, recipe.model_args),
+        store.content_key(told | {"how": how, "shapes": shapes}, source),
+    )
     if key not in _FUNCTIONS:
         while len(_FUNCTIONS) >= KEPT:
             del _FUNCTIONS[next(iter(_FUNCTIONS))]
@@ -85,14 +111,22 @@ def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
     module = begin(plan.recipe, plan.images, 0, plan.start).to(plan.device).train()
     if plan.channels_last:
         module = module.to(memory_format=torch.channels_last)
-    plan = plan._replace(images=None, member=None, start=None, held_out=None)  # it outlives the pool, whose data need not
+    plan = plan._replace(
+        images=None, member=None, start=None, held_out=None
+    )  # it outlives the pool, whose data need not
 
     def losses(params, buffers, x, y):
         one = partial(model_losses, plan, module, objective, trained, 0)
-        return vmap(one, randomness="error")(params, buffers, x, y, {}) if plan.stacked else one(params, buffers, x, y, {})
+        return (
+            vmap(one, randomness="error")(params, buffers, x, y, {})
+            if plan.stacked
+            else one(params, buffers, x, y, {})
+        )
 
     # Dynamo counts recompilations by code object: with one of its own, no other plan's count against this one's limit
-    own = types.FunctionType(losses.__code__.replace(), losses.__globals__, losses.__name__, None, losses.__closure__)
+    own = types.FunctionType(
+        losses.__code__.replace(), losses.__globals__, losses.__name__, None, losses.__closure__
+    )
     return torch.compile(own, fullgraph=True, dynamic=False, **OPTIONS)
 
 
@@ -115,8 +149,14 @@ def why_not_compiled(plan: Plan) -> str | None:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             groups = CompiledGroup(trial, rows), Group(trial._replace(compiled=False), rows)
             for step in range(2):
-                index = (torch.arange(len(rows) * recipe.batch) + step).remainder(len(plan.images.y)).view(len(rows), -1)
-                x = data.normalise(plan.images.x[index], plan.images.mean, plan.images.std, torch.float64)
+                index = (
+                    (torch.arange(len(rows) * recipe.batch) + step)
+                    .remainder(len(plan.images.y))
+                    .view(len(rows), -1)
+                )
+                x = data.normalise(
+                    plan.images.x[index], plan.images.mean, plan.images.std, torch.float64
+                )
                 losses = []
                 for group in groups:
                     group.seed_noise(step, each=True)

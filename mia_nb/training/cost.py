@@ -23,7 +23,12 @@ from mia_nb.types import Images, Recipe
 
 @checked
 def step_cost(
-    recipe: Recipe, images: Images, *, samples: int | None = None, repeats: int = 5, device: str | None = None
+    recipe: Recipe,
+    images: Images,
+    *,
+    samples: int | None = None,
+    repeats: int = 5,
+    device: str | None = None,
 ) -> dict:
     """{"parameters", "seconds" an epoch, "memory_mib", "threads"} of one plainly trained model, from single optimiser steps.
 
@@ -34,11 +39,20 @@ def step_cost(
     """
     recipe = complete(recipe)
     device, repeats = device_of(device), whole("repeats", repeats)
-    samples = (len(images.y) - recipe.population) // 2 if samples is None else whole("samples", samples)
+    samples = (
+        (len(images.y) - recipe.population) // 2 if samples is None else whole("samples", samples)
+    )
     x = images.x[: recipe.batch].to(device)
     member, held_out = np.ones((1, len(images.y)), bool), np.arange(len(x))
     plan = Plan(
-        recipe, images._replace(x=x, y=images.y[: recipe.batch].to(device)), member, device, False, True, None, held_out
+        recipe,
+        images._replace(x=x, y=images.y[: recipe.batch].to(device)),
+        member,
+        device,
+        False,
+        True,
+        None,
+        held_out,
     )
     x = data.normalise(x, images.mean, images.std, DTYPES[recipe.dtype])[None]
     count = 1 if device.type == "cpu" else torch.get_num_threads()
@@ -46,7 +60,13 @@ def step_cost(
         group, taken = group_of(plan, [0]), []
         step = partial(group.step, x, plan.images.y[None], 1e-6)
         if recipe.defense == "dp_sgd":
-            step = partial(group.poisson_step, x[0], plan.images.y, 1e-6, torch.Generator(device).manual_seed(0))
+            step = partial(
+                group.poisson_step,
+                x[0],
+                plan.images.y,
+                1e-6,
+                torch.Generator(device).manual_seed(0),
+            )
         group.seed_noise(0)
         for _ in range(repeats + 1):  # the first one warms up
             if device.type == "cuda":
@@ -57,7 +77,11 @@ def step_cost(
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             taken.append(time.perf_counter() - begun)
-        memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else loop.saved_bytes(plan)
+        memory = (
+            torch.cuda.max_memory_allocated(device)
+            if device.type == "cuda"
+            else loop.saved_bytes(plan)
+        )
     return {
         "parameters": sum(p.numel() for p in group.module.parameters()),
         "seconds": statistics.median(taken[1:]) * max(samples // recipe.batch, 1),
@@ -86,7 +110,9 @@ def estimate(
     it again from what all workers did.
     """
     if workers is not None and (not isinstance(workers, int) or workers < 1):
-        raise ValueError(f"workers={workers!r}: what is measured is this machine; wanted a number of its processes, or None")
+        raise ValueError(
+            f"workers={workers!r}: what is measured is this machine; wanted a number of its processes, or None"
+        )
     recipe, limit = complete(recipe), positive("limit", limit)
     fresh = complete(recipe.replace(parent=None, epochs=max(recipe.epochs, 1)))
     member, population = membership(fresh, images, member)
@@ -94,7 +120,9 @@ def estimate(
     plan = plan_of(fresh, images, member, population)
     how = choose(plan, device, strategy, workers)
     plan = recorded_way(how).of(plan._replace(device=torch.device(how["device"])))
-    plan = plan._replace(images=images._replace(x=images.x.to(plan.device), y=images.y.to(plan.device)))
+    plan = plan._replace(
+        images=images._replace(x=images.x.to(plan.device), y=images.y.to(plan.device))
+    )
     with threads(how["threads"]):
         taken, steps = _epoch(plan, list(range(min(how["group"], len(member)))), limit)
     groups = -(-len(member) // how["group"])
@@ -105,7 +133,14 @@ def estimate(
         f"{recipe.num_models} {recipe.model}, {recipe.epochs} epochs: about {duration(seconds)} on this device "
         f"({together} at a time; an epoch of {of} takes {duration(taken)}, from {steps} of {plan.steps} steps)"
     )
-    return {"seconds": seconds, "epoch": taken, "steps": steps, "groups": groups, "together": together, "text": text}
+    return {
+        "seconds": seconds,
+        "epoch": taken,
+        "steps": steps,
+        "groups": groups,
+        "together": together,
+        "text": text,
+    }
 
 
 def _epoch(plan: Plan, rows: list[int], limit: float) -> tuple[float, int]:

@@ -25,7 +25,12 @@ import yaml
 
 from mia_nb.checks import shown
 
-EXTRAS = {"joblib": None, "ray": "ray", "dask": "dask", "slurm": "slurm"}  # engine -> mia_nb's extra that installs it
+EXTRAS = {
+    "joblib": None,
+    "ray": "ray",
+    "dask": "dask",
+    "slurm": "slurm",
+}  # engine -> mia_nb's extra that installs it
 HOURS = 4  # of a SLURM job, unless said otherwise
 
 
@@ -51,18 +56,26 @@ def find(workers: Any) -> Engine | None:
     """
     if workers is None or (isinstance(workers, numbers.Integral) and not isinstance(workers, bool)):
         if workers is not None and workers < 1:
-            raise ValueError(f"workers={workers}: wanted a number from 1 up, or an engine such as dask:8")
+            raise ValueError(
+                f"workers={workers}: wanted a number from 1 up, or an engine such as dask:8"
+            )
         return None
     if isinstance(workers, str):
         return _named(workers)
     if getattr(workers, "__name__", None) == "ray":
         return _ray_engine(workers)
     if isinstance(workers, Executor):
-        return Engine(type(workers).__name__, getattr(workers, "_max_workers", None) or 1, functools.partial(_submit, workers))
+        return Engine(
+            type(workers).__name__,
+            getattr(workers, "_max_workers", None) or 1,
+            functools.partial(_submit, workers),
+        )
     if type(workers).__module__.startswith("submitit."):
         return _submitit_engine(workers)
     if hasattr(workers, "_effective_n_jobs"):
-        return Engine("joblib", workers._effective_n_jobs(), functools.partial(_call_parallel, workers))
+        return Engine(
+            "joblib", workers._effective_n_jobs(), functools.partial(_call_parallel, workers)
+        )
     if hasattr(workers, "scheduler_info") and hasattr(workers, "submit"):
         return _dask_engine(workers)
     raise ValueError(
@@ -74,13 +87,17 @@ def find(workers: Any) -> Engine | None:
 def _named(text: str) -> Engine:
     name, _, what = text.partition(":")
     if name not in EXTRAS:
-        raise ValueError(f"workers={text!r}: wanted a number, or {', '.join(f'{n}:NUMBER' for n in EXTRAS)}")
+        raise ValueError(
+            f"workers={text!r}: wanted a number, or {', '.join(f'{n}:NUMBER' for n in EXTRAS)}"
+        )
     try:
         count = int(what) if what else None
     except ValueError:
         count = None  # an address
         if name in ("joblib", "slurm"):
-            raise ValueError(f"workers={text!r}: wanted {name}:NUMBER, how many at a time") from None
+            raise ValueError(
+                f"workers={text!r}: wanted {name}:NUMBER, how many at a time"
+            ) from None
     if count is not None and count < 1:
         raise ValueError(f"workers={text!r}: wanted at least one worker")
     if name == "joblib":
@@ -96,7 +113,9 @@ def _load(module: str, engine: str):
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ValueError(f"workers={engine}: {module} is not installed; try: pip install 'mia_nb[{EXTRAS[engine]}]'") from error
+        raise ValueError(
+            f"workers={engine}: {module} is not installed; try: pip install 'mia_nb[{EXTRAS[engine]}]'"
+        ) from error
 
 
 def _dask(what: str) -> Engine:
@@ -128,7 +147,9 @@ def _connect(what: str):
         )
     except RuntimeError as error:
         reason = 'in a script its workers import the script, so start it below `if __name__ == "__main__":`'
-        raise ValueError(f"workers=dask:{what}: no local cluster could be started; {reason}") from error
+        raise ValueError(
+            f"workers=dask:{what}: no local cluster could be started; {reason}"
+        ) from error
     return distributed.Client(cluster)
 
 
@@ -143,14 +164,20 @@ def _dask_engine(client) -> Engine:
 def _ray(what: str, count: int | None) -> Engine:
     ray = _load("ray", "ray")
     if not ray.is_initialized():
-        given = {"num_cpus": count, "include_dashboard": False} if count else {"address": what or None}
+        given = (
+            {"num_cpus": count, "include_dashboard": False} if count else {"address": what or None}
+        )
         for patience in (True, False):
             try:
                 ray.init(**given, log_to_driver=False, logging_level="ERROR")
                 break
             except ConnectionError as error:
-                raise ValueError(f"workers=ray:{what}: no cluster answers there; start one with: ray start --head") from error
-            except Exception:  # on a busy machine a node may not be up in Ray's thirty seconds: once more
+                raise ValueError(
+                    f"workers=ray:{what}: no cluster answers there; start one with: ray start --head"
+                ) from error
+            except (
+                Exception
+            ):  # on a busy machine a node may not be up in Ray's thirty seconds: once more
                 ray.shutdown()
                 if not patience:
                     raise
@@ -160,16 +187,22 @@ def _ray(what: str, count: int | None) -> Engine:
 def _ray_engine(ray, workers: int | None = None) -> Engine:
     """workers: so many on the GPUs that there are, sharing them if need be; None: one a GPU."""
     if not ray.is_initialized():
-        raise ValueError("workers=ray, but Ray is not initialised: call ray.init() first, or take workers='ray:8'")
+        raise ValueError(
+            "workers=ray, but Ray is not initialised: call ray.init() first, or take workers='ray:8'"
+        )
     there = ray.cluster_resources()
     most = max(1, int(there.get("CPU", 1)))
     count = min(workers or int(there.get("GPU", 0)) or most, most)
 
     def submit(fn, items, gpu):
         if gpu and "GPU" not in there:
-            raise ValueError("device=cuda, but no node of the Ray cluster has a GPU: add one, or take device=cpu")
+            raise ValueError(
+                "device=cuda, but no node of the Ray cluster has a GPU: add one, or take device=cpu"
+            )
         share = 0 if gpu is False else min(1, there.get("GPU", 0) / count)
-        remote = ray.remote(max_retries=0, num_cpus=1, num_gpus=share)(fn)  # lost workers are the caller's business
+        remote = ray.remote(max_retries=0, num_cpus=1, num_gpus=share)(
+            fn
+        )  # lost workers are the caller's business
         return [_RayFuture(ray, remote.remote(*item)) for item in items]
 
     return Engine("ray", count, submit)
@@ -195,10 +228,14 @@ def _slurm(text: str, count: int) -> Engine:
         given = yaml.safe_load(os.environ.get("MIA_NB_SLURM", "")) or {}
         folder = Path(given.pop("folder", Path.home() / ".mia_nb" / "slurm"))
         executor = submitit.AutoExecutor(folder / "%j", cluster=given.pop("cluster", "slurm"))
-        executor.update_parameters(**{"timeout_min": 60 * HOURS, "slurm_array_parallelism": count, **given})
+        executor.update_parameters(
+            **{"timeout_min": 60 * HOURS, "slurm_array_parallelism": count, **given}
+        )
     except (AttributeError, NameError, TypeError, RuntimeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"workers={text}: {reason}; MIA_NB_SLURM holds submitit's parameters as YAML") from error
+        raise ValueError(
+            f"workers={text}: {reason}; MIA_NB_SLURM holds submitit's parameters as YAML"
+        ) from error
     return _submitit_engine(executor)._replace(workers=count)
 
 
@@ -207,9 +244,13 @@ def _submitit_engine(executor) -> Engine:
     count = int(executor.parameters.get("array_parallelism") or 0) if slurm else os.cpu_count()
 
     def submit(fn, items, gpu):
-        asked = [value for name, value in executor.parameters.items() if "gpu" in name or "gres" in name]
+        asked = [
+            value for name, value in executor.parameters.items() if "gpu" in name or "gres" in name
+        ]
         if slurm and gpu is None and not any(asked):
-            raise ValueError("SLURM gives no GPU to jobs that ask for none: say device=cuda, or device=cpu")
+            raise ValueError(
+                "SLURM gives no GPU to jobs that ask for none: say device=cuda, or device=cpu"
+            )
         if slurm and gpu and not any(asked):
             executor.update_parameters(gpus_per_node=1)
         with executor.batch():
@@ -243,12 +284,21 @@ def _call_parallel(parallel, fn, items, gpu) -> list:
     from joblib import delayed
 
     thread = ThreadPoolExecutor(1)
-    future = thread.submit(lambda: next(filter(None, parallel(delayed(fn)(*item) for item in items)), None))
+    future = thread.submit(
+        lambda: next(filter(None, parallel(delayed(fn)(*item) for item in items)), None)
+    )
     thread.shutdown(wait=False)
     return [future]
 
 
-def map(engine: Engine, fn: Callable, items: Iterable[tuple], *, gpu: bool | None = None, progress=lambda: None) -> list:
+def map(
+    engine: Engine,
+    fn: Callable,
+    items: Iterable[tuple],
+    *,
+    gpu: bool | None = None,
+    progress=lambda: None,
+) -> list:
     """fn(*item) for every item, wherever; fn answers None, or in words what it complains of.
 
     What a worker was lost to (whatever the engine itself raises) comes back, one exception each: ask what is missing and map
@@ -302,7 +352,11 @@ def gpus() -> list[str]:
         return [name for name in visible.split(",") if name.strip()]
     try:
         asked = subprocess.run(
-            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=True
+            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return []
@@ -317,7 +371,9 @@ def own_gpu() -> tuple[str | None, filelock.FileLock | None]:
     if len(there) < 2:
         return next(iter(there), None), None
     for name in [*there, None]:
-        lock = filelock.FileLock(Path(tempfile.gettempdir()) / f"mia_nb-{getpass.getuser()}-gpu-{name}.lock", timeout=0)
+        lock = filelock.FileLock(
+            Path(tempfile.gettempdir()) / f"mia_nb-{getpass.getuser()}-gpu-{name}.lock", timeout=0
+        )
         with contextlib.suppress(filelock.Timeout):
             lock.acquire()
             break

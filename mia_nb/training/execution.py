@@ -23,14 +23,20 @@ from mia_nb.training.work import read_execution
 from mia_nb.types import Recipe
 
 STACK = 16  # models trained together at most
-CACHE = 2 * 2**20  # bytes of saved activations a model and step up to which stacking pays on a CPU: one core's cache
-LONG = 20 * 30.0  # seconds of training from which compiling is worth a try: twenty times what it takes, about half a minute
+CACHE = (
+    2 * 2**20
+)  # bytes of saved activations a model and step up to which stacking pays on a CPU: one core's cache
+LONG = (
+    20 * 30.0
+)  # seconds of training from which compiling is worth a try: twenty times what it takes, about half a minute
 MEASURED = "measured.json"
 IMPOSSIBLE = 1e9  # seconds of a step that cannot be taken
 # of a recipe, what the seconds of a step depend on
 COSTS = ("model", "model_args", "batch", "dtype", "loss", "optimizer", "optimizer_args", "schedule", "augment", "defense",
          "defense_args")  # fmt: skip
-GRAMMAR = re.compile(r"(auto|measure)|(plain|stacked(?::([1-9]\d*))?)(\+compiled)?|graph:([1-9]\d*)")
+GRAMMAR = re.compile(
+    r"(auto|measure)|(plain|stacked(?::([1-9]\d*))?)(\+compiled)?|graph:([1-9]\d*)"
+)
 
 
 class Way(NamedTuple):
@@ -46,19 +52,30 @@ class Way(NamedTuple):
         return self.kind + ("+compiled" if self.compiled else "")
 
     def __str__(self) -> str:
-        return self.kind + (f":{self.group}" if self.kind != "plain" else "") + ("+compiled" if self.compiled else "")
+        return (
+            self.kind
+            + (f":{self.group}" if self.kind != "plain" else "")
+            + ("+compiled" if self.compiled else "")
+        )
 
     def of(self, plan: Plan) -> Plan:
         """The plan, trained this way."""
-        convolutional = any(p.ndim == 4 for p in loop.build(plan.recipe, plan.images, 0).parameters())
+        convolutional = any(
+            p.ndim == 4 for p in loop.build(plan.recipe, plan.images, 0).parameters()
+        )
         stacked = self.kind == "stacked"
         return plan._replace(
-            stacked=stacked, channels_last=convolutional and not stacked, compiled=self.compiled, graph=self.kind == "graph"
+            stacked=stacked,
+            channels_last=convolutional and not stacked,
+            compiled=self.compiled,
+            graph=self.kind == "graph",
         )
 
 
 def cores() -> int:
-    from joblib import cpu_count  # respects containers and affinity; imported here because helpers do not need it
+    from joblib import (
+        cpu_count,
+    )  # respects containers and affinity; imported here because helpers do not need it
 
     return cpu_count()
 
@@ -73,9 +90,13 @@ def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.
     except (RuntimeError, TypeError):
         found = None
     if found is None or found.type not in ("cpu", "cuda"):
-        raise ValueError(f"device={shown(device)}: wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there is one")
+        raise ValueError(
+            f"device={shown(device)}: wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there is one"
+        )
     if here and found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
-        raise ValueError(f"device={shown(device)}: this machine has {count} GPUs that PyTorch can use; take cpu, or None")
+        raise ValueError(
+            f"device={shown(device)}: this machine has {count} GPUs that PyTorch can use; take cpu, or None"
+        )
     return found
 
 
@@ -88,10 +109,14 @@ def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
     if device and found.index is not None:
         return 1
     on_cpu = found.type == "cpu"
-    return max(1, min(workers or (cores() if on_cpu else torch.cuda.device_count()), recipe.num_models))
+    return max(
+        1, min(workers or (cores() if on_cpu else torch.cuda.device_count()), recipe.num_models)
+    )
 
 
-def execution(folder: store.Folder, device: str | None, strategy: str, choose: Callable[[], dict]) -> dict:
+def execution(
+    folder: store.Folder, device: str | None, strategy: str, choose: Callable[[], dict]
+) -> dict:
     """How this pool is made: read back from its folder, or chosen and recorded there. Not part of the key."""
     with folder.lock():
         if folder.intact("execution.json"):
@@ -106,7 +131,9 @@ def execution(folder: store.Folder, device: str | None, strategy: str, choose: C
     return chosen
 
 
-def choose(plan: Plan, device, strategy: str, workers: int | None, *, root: str | Path | None = None) -> dict:
+def choose(
+    plan: Plan, device, strategy: str, workers: int | None, *, root: str | Path | None = None
+) -> dict:
     """The execution of a training that begins here, of a plan on the CPU.
 
     strategy: auto (by rule, never compiled), measure (`fastest`; what it measured is kept below `root`), plain,
@@ -116,7 +143,10 @@ def choose(plan: Plan, device, strategy: str, workers: int | None, *, root: str 
     recipe, images, member = plan.recipe, plan.images, plan.member
     device = device_of(device)
     images = images._replace(x=images.x.to(device), y=images.y.to(device))
-    plan, count = plan._replace(images=images, device=device), processes(recipe, str(device), workers)
+    plan, count = (
+        plan._replace(images=images, device=device),
+        processes(recipe, str(device), workers),
+    )
     kind = parsed(strategy)
     if isinstance(kind, Way):
         way = settled(plan, kind._replace(group=min(kind.group, len(member))))
@@ -152,7 +182,9 @@ def parsed(strategy: str) -> Way | str:
     if together:
         return Way("graph", int(together))
     stacked = kind != "plain"
-    return Way("stacked" if stacked else "plain", int(size or STACK) if stacked else 1, bool(compiled_too))
+    return Way(
+        "stacked" if stacked else "plain", int(size or STACK) if stacked else 1, bool(compiled_too)
+    )
 
 
 def possible(plan: Plan, way: Way) -> tuple[Way, list[str]]:
@@ -187,28 +219,43 @@ def recorded_way(recorded: dict) -> Way:
 def _by_rule(plan: Plan) -> Way:
     """Stacked where that pays by the rule of thumb and can be done, else plain."""
     if plan.device.type == "cuda":
-        small = sum(p.numel() for p in loop.build(plan.recipe, plan.images, 0).parameters()) < 1_000_000
+        small = (
+            sum(p.numel() for p in loop.build(plan.recipe, plan.images, 0).parameters()) < 1_000_000
+        )
     else:
         small = loop.saved_bytes(plan) <= CACHE
-    return Way("stacked", min(STACK, len(plan.member))) if small and not loop.why_not_stacked(plan) else Way("plain")
+    return (
+        Way("stacked", min(STACK, len(plan.member)))
+        if small and not loop.why_not_stacked(plan)
+        else Way("plain")
+    )
 
 
 def _resumed(folder: store.Folder, device: str | None, strategy: str) -> dict:
     """The recorded execution; ValueError where going on from here would mix two kinds of arithmetic in one pool."""
     recorded, asked = read_execution(folder), parsed(strategy)
     kind_of = torch.device(recorded["device"]).type
-    here = {"device": device_of(device, here=False).type if device else kind_of, "torch": torch.__version__.split("+")[0]}
-    if isinstance(asked, Way) and strategy != recorded.get("asked"):  # what was asked for may not have been possible
+    here = {
+        "device": device_of(device, here=False).type if device else kind_of,
+        "torch": torch.__version__.split("+")[0],
+    }
+    if isinstance(asked, Way) and strategy != recorded.get(
+        "asked"
+    ):  # what was asked for may not have been possible
         here["strategy"] = asked.family
     for name, value in here.items():
-        begun = {"strategy": recorded_way(recorded).family, "device": kind_of}.get(name, recorded.get(name))
+        begun = {"strategy": recorded_way(recorded).family, "device": kind_of}.get(
+            name, recorded.get(name)
+        )
         if value != begun:
             raise ValueError(
                 f"{folder.path.name} was begun with {name} {begun}, not {value}: continuing would mix two kinds of arithmetic; "
                 "finish it as it was begun, or train it anew with force=True"
             )
     if kind_of == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"{folder.path.name} was begun on a GPU and there is none here; finish it there, or use force=True")
+        raise ValueError(
+            f"{folder.path.name} was begun on a GPU and there is none here; finish it there, or use force=True"
+        )
     return recorded
 
 
@@ -231,8 +278,15 @@ def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
         ways += [Way("graph", g) for g in (4, 8) if g <= models]
     known = _measured(plan, ways, before)
     best = min(ways, key=lambda way: known[str(way)])
-    if known[str(best)] < IMPOSSIBLE and known[str(best)] * models * plan.steps * plan.recipe.epochs / workers > LONG:
-        stacked = min((way for way in ways if way.kind == "stacked"), key=lambda way: known[str(way)], default=None)
+    if (
+        known[str(best)] < IMPOSSIBLE
+        and known[str(best)] * models * plan.steps * plan.recipe.epochs / workers > LONG
+    ):
+        stacked = min(
+            (way for way in ways if way.kind == "stacked"),
+            key=lambda way: known[str(way)],
+            default=None,
+        )
         ways += [way._replace(compiled=True) for way in (ways[0], stacked) if way]
         known = _measured(plan, ways, known)
         best = min(ways, key=lambda way: known[str(way)])
@@ -242,8 +296,13 @@ def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
         with folder.lock("measured"):
             folder.write_json(MEASURED, {**_remembered(root), key: found})
     shown = ", ".join(f"{way} {1e3 * found[str(way)]:.2f}" for way in ways if str(way) in found)
-    print(f"ms per model and step{', measured before' * (found == before)}: {shown}; taking {best}", file=sys.stderr)
-    checked = str(best) not in before and (best.compiled or best.kind == "graph")  # just now, which takes a while
+    print(
+        f"ms per model and step{', measured before' * (found == before)}: {shown}; taking {best}",
+        file=sys.stderr,
+    )
+    checked = str(best) not in before and (
+        best.compiled or best.kind == "graph"
+    )  # just now, which takes a while
     return best if checked else settled(plan, best)
 
 
@@ -280,8 +339,12 @@ def _tried(plan: Plan, way: Way) -> float:
 def _seconds(plan: Plan, models: int) -> float:
     """Seconds of a step per model: the median of four, after one that warms up, compiles or captures."""
     group, runs = group_of(plan, list(range(models))), []
-    index = torch.stack([loop.epoch_order(plan, m, 0)[: plan.recipe.batch] for m in group.ids]).to(plan.device)
-    x = data.normalise(plan.images.x[index], plan.images.mean, plan.images.std, DTYPES[plan.recipe.dtype])
+    index = torch.stack([loop.epoch_order(plan, m, 0)[: plan.recipe.batch] for m in group.ids]).to(
+        plan.device
+    )
+    x = data.normalise(
+        plan.images.x[index], plan.images.mean, plan.images.std, DTYPES[plan.recipe.dtype]
+    )
     y = plan.images.y[index]
     with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
         group.seed_noise(0)
@@ -304,8 +367,18 @@ def _kind_of(plan: Plan) -> str:
     else:
         device = platform.processor() or platform.machine()
         with contextlib.suppress(OSError, StopIteration):
-            device = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
-    here = [list(plan.images.x.shape[1:]), len(plan.images.classes), device, cores(), torch.__version__]
+            device = next(
+                line
+                for line in Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("model name")
+            )
+    here = [
+        list(plan.images.x.shape[1:]),
+        len(plan.images.classes),
+        device,
+        cores(),
+        torch.__version__,
+    ]
     source = models.source(plan.recipe.model, plan.recipe.model_args)
     return store.content_key({name: recipe[name] for name in COSTS} | {"here": here}, source)
 
@@ -317,6 +390,9 @@ def _remembered(root: str | Path | None) -> dict[str, dict[str, float]]:
         return {}
     with contextlib.suppress(store.Corrupt, AttributeError, TypeError, ValueError):
         known = folder.read_json(MEASURED)
-        return {key: {way: float(seconds) for way, seconds in ways.items()} for key, ways in known.items()}
+        return {
+            key: {way: float(seconds) for way, seconds in ways.items()}
+            for key, ways in known.items()
+        }
     print(f"{folder.path / MEASURED} was truncated or altered: measuring again", file=sys.stderr)
     return {}

@@ -25,7 +25,12 @@ from mia_nb.training.train import (
 from mia_nb.types import Images, Recipe
 
 KNOWN = set(Recipe.model_fields) - {"parent"}
-MEMBERS = ("num_models", "split", "population", "seed")  # what draws the members, which all families share
+MEMBERS = (
+    "num_models",
+    "split",
+    "population",
+    "seed",
+)  # what draws the members, which all families share
 
 
 @checked
@@ -53,7 +58,9 @@ def family_pools(
     """
     planned: list[tuple[Recipe, int | None]] = []
     for number, family in enumerate(families):
-        planned.append(_planned(family, number, planned, recipe, model_args or {}, flow or {}, finetune or {}))
+        planned.append(
+            _planned(family, number, planned, recipe, model_args or {}, flow or {}, finetune or {})
+        )
     _refuse(planned, images, root, options.get("member"))
     pools: list[Pool] = []
     for one, parent in planned:
@@ -64,10 +71,14 @@ def family_pools(
     return pools
 
 
-def _planned(family, number: int, planned: list, recipe: Recipe, model_args: dict, flow: dict, finetune: dict):
+def _planned(
+    family, number: int, planned: list, recipe: Recipe, model_args: dict, flow: dict, finetune: dict
+):
     """(recipe, number of the family that it starts from or None) of one family; of a derived one with a parent in name only."""
     if not isinstance(family, dict):
-        raise ValueError(f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g. {{model: odenet}}")
+        raise ValueError(
+            f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g. {{model: odenet}}"
+        )
     changes = {**finetune, **family} if "replace" in family else dict(family)
     parent = _parent(changes, number)
     own = changes.pop("model_args", {})
@@ -75,7 +86,9 @@ def _planned(family, number: int, planned: list, recipe: Recipe, model_args: dic
     _check(changes, number, MEMBERS if parent is None else MEMBERS[:-1])
     derived = {} if parent is None else {"parent": f"family {parent}"}
     if "replace" in family:
-        return replaced(planned[parent][0], recipe.replace(**changes, **derived), freeze, {**flow, **own}), parent
+        return replaced(
+            planned[parent][0], recipe.replace(**changes, **derived), freeze, {**flow, **own}
+        ), parent
     equation = flow if changes.get("model", recipe.model) in models.FLOWS else {}
     shared = {**model_args, **equation}
     if parent is not None and changes.get("model") == planned[parent][0].model == "replaced":
@@ -103,7 +116,9 @@ class _Fresh(NamedTuple):
         return begin(self.recipe, self.images, model, self.parent and self.parent.state)
 
 
-def _refuse(planned: list[tuple[Recipe, int | None]], images: Images, root, given: np.ndarray | None) -> None:
+def _refuse(
+    planned: list[tuple[Recipe, int | None]], images: Images, root, given: np.ndarray | None
+) -> None:
     """ValueError, with the family's number, for what `train_pool` would refuse once the families before it were trained."""
     ready: list[_Fresh] = []
     for number, (recipe, parent) in enumerate(planned):
@@ -112,7 +127,9 @@ def _refuse(planned: list[tuple[Recipe, int | None]], images: Images, root, give
             if start is not None:
                 check_network(start.recipe, recipe.defense, f"family {parent}")
             member, population = membership(recipe, images, given, start)
-            known = start is None and place(recipe, images, member, population, root, None)[0].folder.has("recipe.json")
+            known = start is None and place(recipe, images, member, population, root, None)[
+                0
+            ].folder.has("recipe.json")
             if not known:
                 check(recipe, images, member, population, start)
         except ValueError as error:
@@ -123,9 +140,13 @@ def _refuse(planned: list[tuple[Recipe, int | None]], images: Images, root, give
 def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:
     if unknown := sorted(set(changes) - KNOWN):
         known = ", ".join(sorted(KNOWN - set(fixed)))
-        raise ValueError(f"family {number} changes {unknown[0]!r}, which no recipe has; it may change {known}")
+        raise ValueError(
+            f"family {number} changes {unknown[0]!r}, which no recipe has; it may change {known}"
+        )
     if other := [name for name in fixed if name in changes]:
-        raise ValueError(f"family {number} changes {other[0]!r}, but all families have the same members: change it for all")
+        raise ValueError(
+            f"family {number} changes {other[0]!r}, but all families have the same members: change it for all"
+        )
 
 
 def _parent(changes: dict, number: int) -> int | None:
@@ -134,6 +155,8 @@ def _parent(changes: dict, number: int) -> int | None:
         if word in changes:
             start = changes.pop(word)
             if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < number:
-                raise ValueError(f"family {number} says {word}: {start!r}; wanted the number of an earlier family, from 0")
+                raise ValueError(
+                    f"family {number} says {word}: {start!r}; wanted the number of an earlier family, from 0"
+                )
             return start
     return None

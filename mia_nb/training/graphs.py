@@ -47,7 +47,9 @@ def never_waiting(device: torch.device) -> Iterator[None]:
     except RuntimeError as error:
         if "synchroniz" not in str(error):
             raise
-        raise RuntimeError("its step waits for the GPU (.item(), a branch on a value), which a graph cannot") from error
+        raise RuntimeError(
+            "its step waits for the GPU (.item(), a branch on a value), which a graph cannot"
+        ) from error
     finally:
         torch.cuda.set_sync_debug_mode(before)
 
@@ -57,9 +59,15 @@ class GraphGroup(Group):
 
     def __init__(self, plan: Plan, ids: list[int]):
         self.plan, self.ids, self.defense, self.generators = plan, ids, None, []
-        self.best, self.stopped, self.kept = torch.full((len(ids),), math.inf), torch.zeros(len(ids), dtype=torch.int64), {}
+        self.best, self.stopped, self.kept = (
+            torch.full((len(ids),), math.inf),
+            torch.zeros(len(ids), dtype=torch.int64),
+            {},
+        )
         recipe, size, on_gpu = plan.recipe, plan.images.x.shape[1:], plan.device.type == "cuda"
-        self.each = [Group(plan._replace(stacked=False, compiled=False, graph=False), [m]) for m in ids]
+        self.each = [
+            Group(plan._replace(stacked=False, compiled=False, graph=False), [m]) for m in ids
+        ]
         self.rate = torch.full((), recipe.lr, dtype=torch.float32, device=plan.device)
         kind, defaults = OPTIMIZERS[recipe.optimizer]
         capturable = {"capturable": True} if recipe.optimizer == "adam" and on_gpu else {}
@@ -67,13 +75,17 @@ class GraphGroup(Group):
             args = {**defaults, **recipe.optimizer_args, **capturable}
             one.optimizer = kind(one.params.values(), lr=self.rate, fused=True, **args)
         weight = next(iter(self.each[0].params.values()))
-        self.x = torch.zeros((len(ids), recipe.batch, *size), dtype=weight.dtype, device=plan.device)
+        self.x = torch.zeros(
+            (len(ids), recipe.batch, *size), dtype=weight.dtype, device=plan.device
+        )
         self.y = torch.zeros((len(ids), recipe.batch), dtype=torch.int64, device=plan.device)
         self.out = torch.empty((len(ids), recipe.batch), dtype=weight.dtype, device=plan.device)
         self.streams = streams(plan.device, len(ids) + 1)[:-1] if on_gpu else [None] * len(ids)
         self.begun, self.graph = False, None
 
-    def step(self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None) -> Tensor:
+    def step(
+        self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None
+    ) -> Tensor:
         """One optimiser step of every model; the losses (G, B)."""
         self.x.copy_(x)
         self.y.copy_(y)
@@ -93,10 +105,14 @@ class GraphGroup(Group):
                     stream.wait_stream(here)
                     forked.append(stream)
                 with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
-                    self.out[slot].copy_(one.descend(self.x[slot, None], self.y[slot, None], draws={})[0])
+                    self.out[slot].copy_(
+                        one.descend(self.x[slot, None], self.y[slot, None], draws={})[0]
+                    )
         except BaseException:
             for stream in forked:
-                with contextlib.suppress(RuntimeError):  # of a capture that is invalid by now: the first error says more
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # of a capture that is invalid by now: the first error says more
                     here.wait_stream(stream)
             raise
         for stream in forked:
@@ -117,7 +133,9 @@ class GraphGroup(Group):
         device, failed = self.plan.device, None
         *_, origin = streams(device, len(self.ids) + 1)
         origin.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(origin):  # and on the models' own streams, which the capture uses again
+        with torch.cuda.stream(
+            origin
+        ):  # and on the models' own streams, which the capture uses again
             self.warm_up()
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
@@ -171,7 +189,9 @@ class GraphGroup(Group):
 
     def tensors(self) -> list[Tensor]:
         """All that a step changes: weights, buffers, and then the optimisers' state where there is some."""
-        return [t.detach() for one in self.each for t in (*one.params.values(), *one.buffers.values())] + self.memories()
+        return [
+            t.detach() for one in self.each for t in (*one.params.values(), *one.buffers.values())
+        ] + self.memories()
 
     def memories(self) -> list[Tensor]:
         """The optimisers' state."""
@@ -180,13 +200,23 @@ class GraphGroup(Group):
 
     def state(self) -> dict[str, Tensor]:
         """What a resumed group needs: that of each model, behind its place in the group."""
-        return {f"{slot}.{name}": tensor for slot, one in enumerate(self.each) for name, tensor in one.state().items()}
+        return {
+            f"{slot}.{name}": tensor
+            for slot, one in enumerate(self.each)
+            for name, tensor in one.state().items()
+        }
 
     def load(self, flat: dict[str, Tensor]) -> None:
         """Go on from what `state` gave; before the first step."""
         for slot, one in enumerate(self.each):
             start = f"{slot}."
-            one.load({name.removeprefix(start): tensor for name, tensor in flat.items() if name.startswith(start)})
+            one.load(
+                {
+                    name.removeprefix(start): tensor
+                    for name, tensor in flat.items()
+                    if name.startswith(start)
+                }
+            )
 
     def weights(self, slot: int) -> dict[str, Tensor]:
         """State dictionary of one model, on the CPU."""
@@ -228,7 +258,9 @@ def mismatch(plan: Plan, models: int) -> str | None:
         random = random_state(plan.device)
         for step in range(3):
             index = (torch.arange(size) + step) % len(plan.images.y)
-            x = data.normalise(plan.images.x[index], plan.images.mean, plan.images.std, torch.float64)
+            x = data.normalise(
+                plan.images.x[index], plan.images.mean, plan.images.std, torch.float64
+            )
             y = plan.images.y[index]
             losses = [one.step(x[None], y[None], EXACT, draws={})[0] for one in alone]
             if not torch.equal(random_state(plan.device), random):

@@ -28,7 +28,11 @@ OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}),
     "adam": (torch.optim.Adam, {"weight_decay": 0.0}),
 }
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # bfloat16: autocast, float32 weights
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.float32,
+}  # bfloat16: autocast, float32 weights
 TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
 
 
@@ -38,11 +42,18 @@ def tet(logits: Tensor, labels: Tensor, *, lamb: float = 0.05, means: float = 1.
     Temporal efficient training: every step answers for itself, and the second term keeps the logits near the threshold.
     Source: Deng, Li, Zhang and Gu (ICLR 2022).
     """
-    each = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none").view(len(logits), -1).mean(0)
+    each = (
+        F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none")
+        .view(len(logits), -1)
+        .mean(0)
+    )
     return (1 - lamb) * each + lamb * (logits - means).square().mean((0, 2))
 
 
-LOSSES = {"cross_entropy": partial(F.cross_entropy, reduction="none"), "tet": tet}  # logits (B, K), labels (B,) -> (B,)
+LOSSES = {
+    "cross_entropy": partial(F.cross_entropy, reduction="none"),
+    "tet": tet,
+}  # logits (B, K), labels (B,) -> (B,)
 PER_STEP = ("tet",)  # losses of (T, B, K), the logits of each time step
 
 
@@ -118,7 +129,10 @@ def sampling(recipe: Recipe, members: int) -> dict:
 
     Batches are Poisson draws at that rate under dp_sgd only; of any other training these numbers are nominal.
     """
-    return {"sample_rate": recipe.batch / members, "steps": recipe.epochs * (members // recipe.batch)}
+    return {
+        "sample_rate": recipe.batch / members,
+        "steps": recipe.epochs * (members // recipe.batch),
+    }
 
 
 def expected_members(recipe: Recipe, member: np.ndarray) -> int:
@@ -137,7 +151,11 @@ def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> floa
     """
     lr = recipe.lr
     if recipe.schedule == "one_cycle":
-        start, end, t = (lr / 25, lr, fraction / 0.3) if fraction < 0.3 else (lr, lr / 1e4, (fraction - 0.3) / 0.7)
+        start, end, t = (
+            (lr / 25, lr, fraction / 0.3)
+            if fraction < 0.3
+            else (lr, lr / 1e4, (fraction - 0.3) / 0.7)
+        )
         return end + (start - end) * (1 + math.cos(math.pi * t)) / 2
     if recipe.schedule == "cosine":
         return lr * (1 + math.cos(math.pi * fraction)) / 2
@@ -153,9 +171,14 @@ def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> floa
 def epoch_order(plan: Plan, model: int, epoch: int) -> Tensor:
     """(steps * batch,) sample numbers: fresh permutations of the row's members one after another, the remainder dropped."""
     members = torch.from_numpy(np.flatnonzero(plan.member[model]))
-    wanted, draw = plan.steps * plan.recipe.batch, generator(plan.recipe.seed, model, epoch, "order")
+    wanted, draw = (
+        plan.steps * plan.recipe.batch,
+        generator(plan.recipe.seed, model, epoch, "order"),
+    )
     rounds = -(-wanted // len(members))
-    return torch.cat([members[torch.randperm(len(members), generator=draw)] for _ in range(rounds)])[:wanted]
+    return torch.cat(
+        [members[torch.randperm(len(members), generator=draw)] for _ in range(rounds)]
+    )[:wanted]
 
 
 def held_out(recipe: Recipe, population: np.ndarray) -> np.ndarray | None:
@@ -183,32 +206,46 @@ class Group:
             self.module = self.module.to(memory_format=torch.channels_last)
         if plan.stacked:
             params, self.stacked_buffers = stack_module_state(modules)
-            self.params = {name: p.detach().requires_grad_(p.requires_grad) for name, p in params.items()}
+            self.params = {
+                name: p.detach().requires_grad_(p.requires_grad) for name, p in params.items()
+            }
         else:
             self.params = dict(self.module.named_parameters())
         kind, defaults = OPTIMIZERS[recipe.optimizer]
-        self.optimizer = kind(self.params.values(), lr=recipe.lr, fused=True, **{**defaults, **recipe.optimizer_args})
+        self.optimizer = kind(
+            self.params.values(), lr=recipe.lr, fused=True, **{**defaults, **recipe.optimizer_args}
+        )
         self.generators: list[torch.Generator] = []
         self.criterion = LOSSES[recipe.loss]
         self.defense = defenses.find(recipe.defense) if recipe.defense else None
         self.trained = [name for name, p in self.params.items() if p.requires_grad]
         # early stopping: the lowest loss on held-out images, after how many epochs, and the weights then
-        self.best, self.stopped, self.kept = torch.full((len(ids),), math.inf), torch.zeros(len(ids), dtype=torch.int64), {}
+        self.best, self.stopped, self.kept = (
+            torch.full((len(ids),), math.inf),
+            torch.zeros(len(ids), dtype=torch.int64),
+            {},
+        )
 
     @property
     def buffers(self) -> dict[str, Tensor]:
         """As they are now: a forward may put another tensor in a buffer's place."""
         return self.stacked_buffers if self.plan.stacked else dict(self.module.named_buffers())
 
-    def losses(self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None) -> tuple[Tensor, Tensor]:
+    def losses(
+        self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None
+    ) -> tuple[Tensor, Tensor]:
         """Per-sample losses (G, B) of normalised images (G, B, C, H, W) and labels (G, B), and what each model minimises (G,).
 
         draws: the defense's, each (G, ...); without them those of a first step are taken. objective: by default the defense's.
         """
         draws = self.draws(epoch, 1, y)(0) if draws is None else draws
-        one = partial(model_losses, self.plan, self.module, objective or self.objective, self.trained, epoch)
+        one = partial(
+            model_losses, self.plan, self.module, objective or self.objective, self.trained, epoch
+        )
         if not self.plan.stacked:
-            losses, minimised = one(self.params, None, x[0], y[0], {name: value[0] for name, value in draws.items()})
+            losses, minimised = one(
+                self.params, None, x[0], y[0], {name: value[0] for name, value in draws.items()}
+            )
             return losses[None], minimised[None]
         with Stacking(self.generators, channels_last=self.plan.device.type == "cpu"):
             # other draws are refused: one for the whole group would make a model depend on its companions
@@ -220,7 +257,10 @@ class Group:
         if self.defense is None:
             return defenses.plain
         wanted = inspect.signature(self.defense.objective).parameters
-        return partial(self.defense.objective, **{k: v for k, v in self.plan.recipe.defense_args.items() if k in wanted})
+        return partial(
+            self.defense.objective,
+            **{k: v for k, v in self.plan.recipe.defense_args.items() if k in wanted},
+        )
 
     def draws(self, epoch: int, steps: int, y: Tensor) -> Callable[[int], dict[str, Tensor]]:
         """The defense's random numbers of an epoch on images labelled y (G, steps * batch): step -> its draws, each (G, ...),
@@ -229,17 +269,32 @@ class Group:
             return lambda _: {}
         plan, recipe = self.plan, self.plan.recipe
         seeds = [mix(recipe.seed, m, epoch, "defense") for m in self.ids]
-        known, labels = plan.images.y.cpu().numpy()[plan.held_out], y.view(len(y), steps, -1).cpu().numpy()
+        known, labels = (
+            plan.images.y.cpu().numpy()[plan.held_out],
+            y.view(len(y), steps, -1).cpu().numpy(),
+        )
         batch, given = labels.shape[2], [(plan.held_out, known, own) for own in labels]
-        drawn = stack_draws([self.defense.draws(s, *g, **recipe.defense_args) for s, g in zip(seeds, given, strict=True)])
-        drawn = {name: value.to(plan.device) for name, value in drawn.items()}  # at once: a copy in each step would wait for it
+        drawn = stack_draws(
+            [
+                self.defense.draws(s, *g, **recipe.defense_args)
+                for s, g in zip(seeds, given, strict=True)
+            ]
+        )
+        drawn = {
+            name: value.to(plan.device) for name, value in drawn.items()
+        }  # at once: a copy in each step would wait for it
         numbers = drawn.pop("held_out")
-        augments = stack_draws([augmentation(plan, m, epoch, steps * batch, "held_out augment") for m in self.ids], plan.device)
+        augments = stack_draws(
+            [augmentation(plan, m, epoch, steps * batch, "held_out augment") for m in self.ids],
+            plan.device,
+        )
 
         def at(step: int) -> dict[str, Tensor]:
             cut = slice(step * batch, (step + 1) * batch)
             index = numbers[:, step]
-            x = self.shown(index.reshape(-1), {k: v[:, cut].flatten(0, 1) for k, v in augments.items()})
+            x = self.shown(
+                index.reshape(-1), {k: v[:, cut].flatten(0, 1) for k, v in augments.items()}
+            )
             there = {name: value[:, step] for name, value in drawn.items()}
             return there | {"x": x.view(*index.shape, *x.shape[1:]), "y": plan.images.y[index]}
 
@@ -262,7 +317,9 @@ class Group:
             seeds = [mix(*seeds)]
         self.generators = [torch.Generator(self.plan.device).manual_seed(s) for s in seeds]
 
-    def step(self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None) -> Tensor:
+    def step(
+        self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None
+    ) -> Tensor:
         """One optimiser step; the detached losses (G, B)."""
         self.optimizer.param_groups[0]["lr"] = lr
         return self.descend(x, y, epoch=epoch, draws=draws)
@@ -283,14 +340,18 @@ class Group:
         augments = stack_draws([augmentation(plan, m, epoch, size) for m in self.ids], plan.device)
         order_there, kept = order.to(plan.device), []
         draws = self.draws(epoch, plan.steps, plan.images.y[order_there])
-        with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):  # given back as found
+        with torch.random.fork_rng(
+            devices=[plan.device] if plan.device.type == "cuda" else []
+        ):  # given back as found
             self.seed_noise(epoch)
             for s in range(plan.steps):
                 cut = slice(s * recipe.batch, (s + 1) * recipe.batch)
                 index = order_there[:, cut].reshape(-1)
                 x = self.shown(index, {k: v[:, cut].flatten(0, 1) for k, v in augments.items()})
                 x = x.view(len(self.ids), recipe.batch, *x.shape[1:])
-                lr = learning_rate(recipe, (epoch + s / plan.steps) / recipe.epochs, [row[0] for row in history])
+                lr = learning_rate(
+                    recipe, (epoch + s / plan.steps) / recipe.epochs, [row[0] for row in history]
+                )
                 y = plan.images.y[index].view(len(self.ids), -1)
                 kept.append(self.step(x, y, lr, epoch=epoch, draws=draws(s)))
             if recipe.defense == "early_stopping":
@@ -305,12 +366,20 @@ class Group:
         for numbers in torch.from_numpy(self.plan.held_out).to(self.plan.device).split(256):
             x, y = self.shown(numbers, {}), self.plan.images.y[numbers]
             with torch.no_grad():
-                losses, _ = self.losses(x.expand(models, *x.shape), y.expand(models, -1), objective=defenses.plain, draws={})
+                losses, _ = self.losses(
+                    x.expand(models, *x.shape),
+                    y.expand(models, -1),
+                    objective=defenses.plain,
+                    draws={},
+                )
             total += losses.sum(1)
         self.module.train()
         mean = total.cpu() / len(self.plan.held_out)
         better = mean < self.best
-        self.best, self.stopped = torch.where(better, mean, self.best), torch.where(better, epoch + 1, self.stopped)
+        self.best, self.stopped = (
+            torch.where(better, mean, self.best),
+            torch.where(better, epoch + 1, self.stopped),
+        )
         for name, now in (self.params | self.buffers).items():
             now, chosen = now.detach(), better.to(now.device)
             chosen = chosen.view(-1, *[1] * (now.ndim - 1)) if self.plan.stacked else chosen[0]
@@ -318,11 +387,20 @@ class Group:
 
     def state(self) -> dict[str, Tensor]:
         """What a resumed group needs, flat: `p.*` parameters, `b.*` buffers, `o.*` optimiser state, `k.*` the best so far."""
-        flat = {f"p.{k}": v.detach() for k, v in self.params.items()} | {f"b.{k}": v for k, v in self.buffers.items()}
+        flat = {f"p.{k}": v.detach() for k, v in self.params.items()} | {
+            f"b.{k}": v for k, v in self.buffers.items()
+        }
         for name, p in self.params.items():
-            flat |= {f"o.{name}.{k}": torch.as_tensor(v) for k, v in self.optimizer.state[p].items() if v is not None}
+            flat |= {
+                f"o.{name}.{k}": torch.as_tensor(v)
+                for k, v in self.optimizer.state[p].items()
+                if v is not None
+            }
         if self.kept:
-            flat |= {f"k.{name}": tensor for name, tensor in self.kept.items()} | {"best": self.best, "stopped": self.stopped}
+            flat |= {f"k.{name}": tensor for name, tensor in self.kept.items()} | {
+                "best": self.best,
+                "stopped": self.stopped,
+            }
         return {k: v.contiguous().cpu() for k, v in flat.items()}
 
     def load(self, flat: dict[str, Tensor]) -> None:
@@ -336,31 +414,48 @@ class Group:
             entries = {k[len(start) :]: v for k, v in flat.items() if k.startswith(start)}
             self.optimizer.state[p] = {
                 # Adam's count of steps has a type of its own, and the shape of a weight that is one number
-                k: torch.empty_like(p).copy_(v) if v.shape == p.shape and k != "step" else v.to(p.device)
+                k: torch.empty_like(p).copy_(v)
+                if v.shape == p.shape and k != "step"
+                else v.to(p.device)
                 for k, v in entries.items()
             }
         if "best" in flat:
             self.best, self.stopped = flat["best"], flat["stopped"]
-            self.kept = {k[2:]: v.to(self.plan.device) for k, v in flat.items() if k.startswith("k.")}
+            self.kept = {
+                k[2:]: v.to(self.plan.device) for k, v in flat.items() if k.startswith("k.")
+            }
 
     def weights(self, slot: int) -> dict[str, Tensor]:
         """State dictionary of one model, on the CPU; with early stopping that of its best epoch so far."""
         tensors = self.module.state_dict(keep_vars=True)
-        if self.plan.stacked or self.kept:  # by identity, as tied weights have several names and one tensor
+        if (
+            self.plan.stacked or self.kept
+        ):  # by identity, as tied weights have several names and one tensor
             own = (*self.module.named_parameters(), *self.module.named_buffers())
-            names, current = {id(t): name for name, t in own}, self.kept or (self.params | self.buffers)
+            names, current = (
+                {id(t): name for name, t in own},
+                self.kept or (self.params | self.buffers),
+            )
             tensors = {name: current[names[id(t)]] for name, t in tensors.items()}
-            tensors = {name: t[slot] for name, t in tensors.items()} if self.plan.stacked else tensors
+            tensors = (
+                {name: t[slot] for name, t in tensors.items()} if self.plan.stacked else tensors
+            )
         return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
 
 
-def model_losses(plan: Plan, module, objective, trained, epoch, params, buffers, x, y, draws) -> tuple[Tensor, Tensor]:
+def model_losses(
+    plan: Plan, module, objective, trained, epoch, params, buffers, x, y, draws
+) -> tuple[Tensor, Tensor]:
     """Per-sample losses (B,) of one model and what it minimises: with these weights in the module, or its own where buffers
     is None."""
     options = {"per_step": True} if plan.recipe.loss in PER_STEP else {}
 
     def call(x: Tensor) -> Tensor:
-        return module(x, **options) if buffers is None else functional_call(module, (params, buffers), (x,), options)
+        return (
+            module(x, **options)
+            if buffers is None
+            else functional_call(module, (params, buffers), (x,), options)
+        )
 
     forward, own = partial(answer, plan, call), {name: params[name] for name in trained}
     return objective(defenses.Step(forward, LOSSES[plan.recipe.loss], x, y, epoch, own, draws))
@@ -386,7 +481,9 @@ def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None
                 state = module.adopt(state)
             module.load_state_dict(state)
         except RuntimeError as error:
-            reason = " ".join(str(error).split("\n\t")[1:2])[:160].strip() or str(error).splitlines()[0]
+            reason = (
+                " ".join(str(error).split("\n\t")[1:2])[:160].strip() or str(error).splitlines()[0]
+            )
             raise ValueError(
                 f"model {model} of pool {recipe.parent[:12]} does not fit {recipe.model} with {recipe.model_args} ({reason}): "
                 "take the parent's model and model_args, or convert_pool for a spiking network"
@@ -411,15 +508,21 @@ def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
     return defenses.adapt(module, recipe.defense, recipe.defense_args)
 
 
-def augmentation(plan: Plan, model: int, epoch: int, size: int, word: str = "augment") -> dict[str, Tensor]:
+def augmentation(
+    plan: Plan, model: int, epoch: int, size: int, word: str = "augment"
+) -> dict[str, Tensor]:
     """One epoch's augmentation draws of a row, each tensor with `size` entries along its first axis; empty for none."""
     if plan.recipe.augment == "none":
         return {}
     height, width = plan.images.x.shape[2:]
-    return data.augment_draws(plan.recipe.augment, size, height, width, generator(plan.recipe.seed, model, epoch, word))
+    return data.augment_draws(
+        plan.recipe.augment, size, height, width, generator(plan.recipe.seed, model, epoch, word)
+    )
 
 
-def stack_draws(draws: list[dict[str, Tensor]], device: torch.device | str = "cpu") -> dict[str, Tensor]:
+def stack_draws(
+    draws: list[dict[str, Tensor]], device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
     return {name: torch.stack([one[name] for one in draws]).to(device) for name in draws[0]}
 
 
@@ -435,7 +538,10 @@ def saved_bytes(plan: Plan) -> int:
     group = Group(plan._replace(stacked=False, channels_last=False), [0])
     x = plan.images.x[: plan.recipe.batch]
     x = data.normalise(x, plan.images.mean, plan.images.std, DTYPES[plan.recipe.dtype])
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), torch.random.fork_rng(devices=[]):
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        torch.random.fork_rng(devices=[]),
+    ):
         group.losses(x[None], plan.images.y[None, : plan.recipe.batch])
     return sum(kept.values())
 
@@ -460,13 +566,21 @@ def why_not_stacked(plan: Plan) -> str | None:
             together.seed_noise(0, each=True)
             together.step(torch.stack([x, x]), torch.stack([y, y]), 1e-3)
         except Exception as error:  # whatever vmap does not support
-            message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            return "its forward draws random numbers, which would depend on the group" if "random" in message else message
+            message = (
+                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            )
+            return (
+                "its forward draws random numbers, which would depend on the group"
+                if "random" in message
+                else message
+            )
         for slot, row in enumerate(rows):
             alone = Group(trial._replace(stacked=False), [row])
             alone.seed_noise(0)
             alone.step(x[None], y[None], 1e-3)
             for name, tensor in alone.weights(0).items():
-                if not torch.allclose(together.weights(slot)[name], tensor, rtol=1e-10, atol=1e-10, equal_nan=True):
+                if not torch.allclose(
+                    together.weights(slot)[name], tensor, rtol=1e-10, atol=1e-10, equal_nan=True
+                ):
                     return f"its stacked step changes {name} differently from a plain one"
     return None

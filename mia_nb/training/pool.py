@@ -14,7 +14,16 @@ from mia_nb import models, store
 from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES
-from mia_nb.training.work import load_images, masks, parent_of, read_weights, recipe_of, stopped_name, trace_name, weights_name
+from mia_nb.training.work import (
+    load_images,
+    masks,
+    parent_of,
+    read_weights,
+    recipe_of,
+    stopped_name,
+    trace_name,
+    weights_name,
+)
 from mia_nb.types import Images, Recipe
 
 TRACE_LIMIT = 2**30  # bytes of loss traces that `Pool.traces` puts into memory
@@ -73,7 +82,10 @@ class Pool:
             return None
         files = self.folder.files()
         names = [stopped_name(m) for m in range(len(self.member))]
-        return [self.folder.read_json(name, epoch=int)["epoch"] if name in files else 0 for name in names]
+        return [
+            self.folder.read_json(name, epoch=int)["epoch"] if name in files else 0
+            for name in names
+        ]
 
     @cached_property
     def traces(self) -> np.ndarray | None:
@@ -89,7 +101,9 @@ class Pool:
         full = np.full((self.recipe.epochs, self.member.shape[1]), np.nan, np.float16)
         if self.status[model] == "trained":
             own = self.member[model]
-            full[:, own] = self.folder.read_array(trace_name(model), "f", (len(full), int(own.sum())))
+            full[:, own] = self.folder.read_array(
+                trace_name(model), "f", (len(full), int(own.sum()))
+            )
         return full
 
     def at(self, epoch: int) -> Pool:
@@ -109,7 +123,9 @@ class Pool:
         """State dictionary of one row. Raises store.Corrupt where the file was altered."""
         model = int(row_numbers("model", model, len(self.member))[0])
         if (status := self.status[model]) != "trained":
-            raise ValueError(f"model {model} of pool {self.key[:12]} is {status}; train the pool again with another recipe")
+            raise ValueError(
+                f"model {model} of pool {self.key[:12]} is {status}; train the pool again with another recipe"
+            )
         return read_weights(self.folder, self.weights_name(model))
 
     def fill(self, module: nn.Module, model: int) -> None:
@@ -122,7 +138,9 @@ class Pool:
 
     def model(self, model: int) -> nn.Module:
         """One row as a module in evaluation mode, on the CPU, in the recipe's dtype."""
-        if self.folder.record.get("builder", "") != models.source(self.recipe.model, self.recipe.model_args):
+        if self.folder.record.get("builder", "") != models.source(
+            self.recipe.model, self.recipe.model_args
+        ):
             raise ValueError(
                 f"the code of {self.recipe.model} is not the one pool {self.key[:12]} was trained with; train it again"
             )

@@ -19,15 +19,28 @@ class Bar:
 
     Once every worker has told of an epoch, a long training says how long it will take."""
 
-    def __init__(self, title: str, rows: list[int], epochs: int, execution: dict, workers: int, progress: bool):
+    def __init__(
+        self,
+        title: str,
+        rows: list[int],
+        epochs: int,
+        execution: dict,
+        workers: int,
+        progress: bool,
+    ):
         place = "" if execution["device"] == "cpu" else f" on {execution['device']}"
-        self.label = (
-            f"training {len(rows)} {title}{place} ({recorded_way(execution)}, {workers} x {execution['threads']} threads)"
-        )
+        self.label = f"training {len(rows)} {title}{place} ({recorded_way(execution)}, {workers} x {execution['threads']} threads)"
         self.what = f"{len(rows)} {title}, {epochs} epochs"
-        self.measured = workers * execution["group"]  # model-epochs in which every worker trains one epoch
+        self.measured = (
+            workers * execution["group"]
+        )  # model-epochs in which every worker trains one epoch
         self.plain = os.environ.get("MIA_NB_MODE") == "batch"
-        self.bar = tqdm(total=len(rows) * epochs, desc=self.label, unit="epoch", disable=not progress or self.plain)
+        self.bar = tqdm(
+            total=len(rows) * epochs,
+            desc=self.label,
+            unit="epoch",
+            disable=not progress or self.plain,
+        )
         self.at = dict.fromkeys(rows, 0)  # each row's epoch
         # the clock runs from the first report on, which came after start-up, queues and compilation
         self.begun, self.base, self.told = None, 0, False
@@ -46,7 +59,9 @@ class Bar:
             if self.begun is None:
                 self.begun, self.base = time.perf_counter(), self.done
                 return
-            if epoch < old or (old == 0 and epoch > 1):  # a unit that begins anew, or goes on from its part file
+            if epoch < old or (
+                old == 0 and epoch > 1
+            ):  # a unit that begins anew, or goes on from its part file
                 self.base += self.done - before
             trained = self.done - self.base
             if trained > 0:
@@ -58,10 +73,15 @@ class Bar:
         if not self.told and self.done - self.base >= self.measured:
             self.told = True
             if pace * total > LONG:
-                self.bar.write(f"{self.what}: about {duration(pace * total)} on this device, from one epoch of each worker")
+                self.bar.write(
+                    f"{self.what}: about {duration(pace * total)} on this device, from one epoch of each worker"
+                )
         if self.plain and before * 10 // total < self.done * 10 // total:
             left = duration(pace * (total - self.done))
-            print(f"{self.label}: {100 * self.done // total} %, loss {loss:.3g}, {left} left", flush=True)
+            print(
+                f"{self.label}: {100 * self.done // total} %, loss {loss:.3g}, {left} left",
+                flush=True,
+            )
 
     def __enter__(self):
         return self

@@ -50,7 +50,9 @@ def changes(family: str | dict) -> dict:
         if family not in RECIPES:
             near = difflib.get_close_matches(family, RECIPES, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"unknown recipe {family!r}: {hint}named ones are {', '.join(RECIPES)}; else pass {{epochs: 40}}")
+            raise ValueError(
+                f"unknown recipe {family!r}: {hint}named ones are {', '.join(RECIPES)}; else pass {{epochs: 40}}"
+            )
         return dict(RECIPES[family])
     if not isinstance(family, dict):
         raise ValueError(
@@ -80,14 +82,19 @@ def labels(recipes: list[Recipe]) -> list[str]:
     others = [_others(recipe) for recipe in recipes]
     shared = set.intersection(*map(set, others)) if others else set()
     found = [
-        _labelled(recipe, [fact for fact in more if fact not in shared]) for recipe, more in zip(recipes, others, strict=True)
+        _labelled(recipe, [fact for fact in more if fact not in shared])
+        for recipe, more in zip(recipes, others, strict=True)
     ]
-    return [f"{text} (recipe {i})" if found.count(text) > 1 else text for i, text in enumerate(found)]
+    return [
+        f"{text} (recipe {i})" if found.count(text) > 1 else text for i, text in enumerate(found)
+    ]
 
 
 def _labelled(recipe: Recipe, more: list[str]) -> str:
     recipe = complete(recipe)
-    named = [name for name, entries in RECIPES.items() if complete(recipe.replace(**entries)) == recipe]
+    named = [
+        name for name, entries in RECIPES.items() if complete(recipe.replace(**entries)) == recipe
+    ]
     schedule = SCHEDULE_WORDS.get(recipe.schedule, recipe.schedule)
     length = f"{recipe.epochs} epoch{'s' if recipe.epochs != 1 else ''}"
     facts = [schedule, length, "no augmentation" if recipe.augment == "none" else recipe.augment]
@@ -100,13 +107,20 @@ def _others(recipe: Recipe) -> list[str]:
     """What else is not as usual, in words."""
     recipe = complete(recipe)
     usual = complete(Recipe(optimizer=recipe.optimizer))
-    facts = [recipe.optimizer] if recipe.optimizer != Recipe.model_fields["optimizer"].default else []
+    facts = (
+        [recipe.optimizer] if recipe.optimizer != Recipe.model_fields["optimizer"].default else []
+    )
     args = {k: v for k, v in recipe.optimizer_args.items() if v != usual.optimizer_args.get(k)}
-    facts += [f"{k.replace('_', ' ')} {v:g}" if not isinstance(v, bool) else ("" if v else "no ") + k for k, v in args.items()]
+    facts += [
+        f"{k.replace('_', ' ')} {v:g}" if not isinstance(v, bool) else ("" if v else "no ") + k
+        for k, v in args.items()
+    ]
     facts += [f"lr {recipe.lr:g}"] if recipe.lr != usual.lr else []
     facts += [f"batch {recipe.batch}"] if recipe.batch != usual.batch else []
     facts += [recipe.loss] if recipe.loss != usual.loss else []
     facts += [recipe.dtype] if recipe.dtype != usual.dtype else []
     if recipe.defense:
-        facts.append(", ".join([recipe.defense, *(f"{k} {v}" for k, v in recipe.defense_args.items())]))
+        facts.append(
+            ", ".join([recipe.defense, *(f"{k} {v}" for k, v in recipe.defense_args.items())])
+        )
     return [*facts, f"from {recipe.parent[:12]}"] if recipe.parent else facts

@@ -44,7 +44,9 @@ from mia_nb.types import Images
 ATTEMPTS = 3  # times in a row that workers may be lost without anything having got further
 TOLD = 0.5  # seconds between two reports of a worker
 PATIENCE = 60.0  # seconds without a report until this process says that nobody has begun
-ALONE = threading.Lock()  # torch's threads and global generator are the process's: one unit at a time, whoever asks
+ALONE = (
+    threading.Lock()
+)  # torch's threads and global generator are the process's: one unit at a time, whoever asks
 LOADED: dict[str, str] = {}  # module of a builder -> hash of the source that this process imported
 
 
@@ -64,7 +66,9 @@ class Unwanted(Exception):
 
 def decide(engine: Engine, folder: Folder, device: str | None, strategy: str) -> dict:
     """How the pool of this folder is made, as `execution` records it; chosen by a worker, whose machine it is about."""
-    if device is None and folder.intact("execution.json"):  # begun before: its jobs want what the pool was begun on
+    if device is None and folder.intact(
+        "execution.json"
+    ):  # begun before: its jobs want what the pool was begun on
         device = read_execution(folder)["device"]
     gpu = None if device is None else device_of(device, here=False).type == "cuda"
 
@@ -76,7 +80,9 @@ def decide(engine: Engine, folder: Folder, device: str | None, strategy: str) ->
     return read_execution(folder)
 
 
-def train_on(engine: Engine, folder: Folder, each: list[list[int]], checkpoint: float, progress: Progress) -> None:
+def train_on(
+    engine: Engine, folder: Folder, each: list[list[int]], checkpoint: float, progress: Progress
+) -> None:
     """Train the units that are missing, wherever; a worker that is lost costs what it did since its unit's last part file.
 
     Raises what a worker complains of, and RuntimeError where workers are lost again and again and nothing gets further; what
@@ -88,25 +94,47 @@ def train_on(engine: Engine, folder: Folder, each: list[list[int]], checkpoint: 
         return [(context, rows, checkpoint) for rows in each if unfinished(folder, rows)]
 
     try:
-        _persist(engine, folder, train_there, missing, gpu=gpu, progress=_reports(engine, folder, each, progress))
+        _persist(
+            engine,
+            folder,
+            train_there,
+            missing,
+            gpu=gpu,
+            progress=_reports(engine, folder, each, progress),
+        )
     finally:
         for rows in each:
             _report(folder, rows).unlink(missing_ok=True)
 
 
 def _persist(
-    engine: Engine, folder: Folder, fn: Callable, missing: Callable, *, done=lambda: None, progress=lambda: None, gpu=None
+    engine: Engine,
+    folder: Folder,
+    fn: Callable,
+    missing: Callable,
+    *,
+    done=lambda: None,
+    progress=lambda: None,
+    gpu=None,
 ) -> None:
     """Map fn over what is missing until nothing is; workers may be lost, as long as something gets further."""
 
     def look() -> None:
         progress()
-        if token.exists() and time.time() - token.stat().st_mtime > 600:  # or it would be swept as left behind
+        if (
+            token.exists() and time.time() - token.stat().st_mtime > 600
+        ):  # or it would be swept as left behind
             token.touch()
 
     token = folder.path / f".tmp-wanted-{platform.node()}-{os.getpid()}-{time.monotonic_ns()}"
     driver = f"{platform.node()} {os.getpid()}"
-    context = Context(str(folder.path), driver, str(token), [path or os.getcwd() for path in sys.path], __version__)
+    context = Context(
+        str(folder.path),
+        driver,
+        str(token),
+        [path or os.getcwd() for path in sys.path],
+        __version__,
+    )
     token.touch()
     try:
         attempts, before, reason = 0, None, ""
@@ -162,38 +190,55 @@ def _checked(context: Context) -> Folder:
     """The pool's folder as a worker sees it; ValueError where it sees none, or computes with other code."""
     folder = Folder(Path(context.folder))
     if context.version != __version__:
-        raise ValueError(f"mia_nb is {__version__} there and {context.version} here: install the same on all workers")
+        raise ValueError(
+            f"mia_nb is {__version__} there and {context.version} here: install the same on all workers"
+        )
     if not folder.has("recipe.json"):
-        raise ValueError(f"it sees no {context.folder}: keep results on a file system that all workers share (--results)")
+        raise ValueError(
+            f"it sees no {context.folder}: keep results on a file system that all workers share (--results)"
+        )
     recipe = recipe_of(folder)
     name = models.architecture(recipe.model, recipe.model_args)
     if ":" in name:
         module, wanted = name.partition(":")[0], folder.record.get("builder", "")
         if LOADED.get(module, wanted) != wanted:  # edited since this process imported it
             package = module.partition(".")[0]
-            for loaded in [one for one in sys.modules if one == package or one.startswith(package + ".")]:
+            for loaded in [
+                one for one in sys.modules if one == package or one.startswith(package + ".")
+            ]:
                 del sys.modules[loaded]
         importlib.invalidate_caches()
         if models.source(recipe.model, recipe.model_args) != wanted:
-            raise ValueError(f"the code of {name} is another one there: all workers must see the same files")
+            raise ValueError(
+                f"the code of {name} is another one there: all workers must see the same files"
+            )
         LOADED[module] = wanted
     return folder
 
 
 def _take_gpu(context: Context, device: torch.device | None) -> None:
     """One GPU for a worker's process that may need one; the process that asked keeps what it has."""
-    if (device is None or device.type == "cuda") and context.driver != f"{platform.node()} {os.getpid()}":
+    if (
+        device is None or device.type == "cuda"
+    ) and context.driver != f"{platform.node()} {os.getpid()}":
         own_gpu()
 
 
 @_told
-def begin_there(folder: Folder, context: Context, device: str | None, strategy: str, workers: int) -> None:
+def begin_there(
+    folder: Folder, context: Context, device: str | None, strategy: str, workers: int
+) -> None:
     """A worker's part of `decide`."""
     _take_gpu(context, device and torch.device(device))
     plan = bare_plan(folder, _images(folder.path))
     root = folder.path.parent
     # one thread: a machine's other cores have workers of their own
-    execution(folder, device, strategy, lambda: choose(plan, device, strategy, workers, root=root) | {"threads": 1})
+    execution(
+        folder,
+        device,
+        strategy,
+        lambda: choose(plan, device, strategy, workers, root=root) | {"threads": 1},
+    )
 
 
 @_told
@@ -202,7 +247,9 @@ def train_there(folder: Folder, context: Context, rows: list[int], checkpoint: f
     begun = read_execution(folder)
     _take_gpu(context, torch.device(begun["device"]))
     if (here := torch.__version__.split("+")[0]) != begun.get("torch"):
-        raise ValueError(f"torch is {here} there, and the pool was begun with {begun['torch']}: install that")
+        raise ValueError(
+            f"torch is {here} there, and the pool was begun with {begun['torch']}: install that"
+        )
     if begun["device"].startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("it has no GPU, and the pool was begun on one")
     plan, how = load_plan(folder, _images(folder.path))
@@ -219,7 +266,12 @@ def train_there(folder: Folder, context: Context, rows: list[int], checkpoint: f
                 raise Unwanted
 
     with threads(how["threads"]):
-        share(folder, [rows], unfinished, lambda rows: train_unit(folder, plan, rows, checkpoint, progress))
+        share(
+            folder,
+            [rows],
+            unfinished,
+            lambda rows: train_unit(folder, plan, rows, checkpoint, progress),
+        )
 
 
 @functools.lru_cache(maxsize=1)
@@ -233,14 +285,19 @@ def _report(folder: Folder, rows: list[int]) -> Path:
     return folder.path / f".tmp-progress-{unit_name(rows)}"
 
 
-def _reports(engine: Engine, folder: Folder, each: list[list[int]], progress: Progress) -> Callable[[], None]:
+def _reports(
+    engine: Engine, folder: Folder, each: list[list[int]], progress: Progress
+) -> Callable[[], None]:
     """Pass on what the workers said since the last look; say once if nobody says anything."""
     seen: dict[int, int] = {}
     begun, silent = time.monotonic(), [True]
 
     def look() -> None:
         for rows in each:
-            with contextlib.suppress(OSError, ValueError), open_file(_report(folder, rows)) as file:  # none yet, or half of it
+            with (
+                contextlib.suppress(OSError, ValueError),
+                open_file(_report(folder, rows)) as file,
+            ):  # none yet, or half of it
                 loss, at = json.load(file)
                 for m, epoch in at:
                     if seen.get(m) != epoch:
@@ -249,6 +306,9 @@ def _reports(engine: Engine, folder: Folder, each: list[list[int]], progress: Pr
         if silent[0] and not seen and time.monotonic() - begun > PATIENCE:
             silent[0] = False
             what = f"no worker of {engine.name} has trained an epoch after {PATIENCE:.0f} s"
-            print(f"{what}: is there one, or a queue, or an epoch that long? Waiting on", file=sys.stderr)
+            print(
+                f"{what}: is there one, or a queue, or an epoch that long? Waiting on",
+                file=sys.stderr,
+            )
 
     return look

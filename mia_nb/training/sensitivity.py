@@ -16,7 +16,9 @@ from mia_nb.training.pool import Pool
 
 
 @checked
-def sensitivity(pool: Pool, *, models: Sequence[int] | None = None, limit: int = 64, iterations: int = 20) -> pd.DataFrame:
+def sensitivity(
+    pool: Pool, *, models: Sequence[int] | None = None, limit: int = 64, iterations: int = 20
+) -> pd.DataFrame:
     """A row per model and FlowBlock of a pool: how far apart its hidden states lie, and how much its drift can stretch that.
 
     Columns: model, block, certified (upper bound of the drift's Lipschitz constant in h, `Drift.certified_lipschitz`; NaN for
@@ -40,7 +42,9 @@ def sensitivity(pool: Pool, *, models: Sequence[int] | None = None, limit: int =
         module = set_noise(pool.model(m), False)
         blocks = list(flow_blocks(module))
         if not blocks:
-            raise ValueError(f"{pool.recipe.model} has no differential equation whose sensitivity could be measured")
+            raise ValueError(
+                f"{pool.recipe.model} has no differential equation whose sensitivity could be measured"
+            )
         x = data.normalise(images.x[:limit], images.mean, images.std, DTYPES[pool.recipe.dtype])
         for name, block, before, after in _states(module, blocks, x):
             entering = _entering(block, before)
@@ -48,12 +52,26 @@ def sensitivity(pool: Pool, *, models: Sequence[int] | None = None, limit: int =
             facts = {"certified": np.nan, "local": np.nan}
             if block.order == 1:
                 facts["certified"] = block.drift.certified_lipschitz(tuple(before.shape[-2:]))
-                ends = ((block.solver["t0"], entering), (block.solver["t0"] + block.solver["T"], after))
-                facts["local"] = max(
-                    float(local_lipschitz(block.drift, h, t, iterations=iterations).detach().max()) for t, h in ends
+                ends = (
+                    (block.solver["t0"], entering),
+                    (block.solver["t0"] + block.solver["T"], after),
                 )
-            distance = float(torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").max())
-            rows.append({"model": m, "block": name, **facts, "norm": float(flat.norm(dim=1).max()), "distance": distance})
+                facts["local"] = max(
+                    float(local_lipschitz(block.drift, h, t, iterations=iterations).detach().max())
+                    for t, h in ends
+                )
+            distance = float(
+                torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").max()
+            )
+            rows.append(
+                {
+                    "model": m,
+                    "block": name,
+                    **facts,
+                    "norm": float(flat.norm(dim=1).max()),
+                    "distance": distance,
+                }
+            )
     return pd.DataFrame(rows).assign(images=len(images.x[:limit]))
 
 
@@ -61,14 +79,20 @@ def _entering(block: FlowBlock, h: torch.Tensor) -> torch.Tensor:
     """The state that is integrated: clipped and with its extra channels."""
     if block.clip is not None:
         h = h * (block.clip / h.flatten(1).norm(dim=1).clamp(min=block.clip)).view(-1, 1, 1, 1)
-    return torch.cat([h, torch.zeros_like(h[:, :1]).expand(-1, block.augment, -1, -1)], 1) if block.augment else h
+    return (
+        torch.cat([h, torch.zeros_like(h[:, :1]).expand(-1, block.augment, -1, -1)], 1)
+        if block.augment
+        else h
+    )
 
 
 def _states(module: torch.nn.Module, blocks: list, x: torch.Tensor) -> list[tuple]:
     """(name, block, what entered it, what left it) of every block on these images."""
     found: list[tuple] = []
     handles = [
-        block.register_forward_hook(lambda b, args, out, name=name: found.append((name, b, args[0].detach(), out.detach())))
+        block.register_forward_hook(
+            lambda b, args, out, name=name: found.append((name, b, args[0].detach(), out.detach()))
+        )
         for name, block in blocks
     ]
     with torch.no_grad():

@@ -22,12 +22,34 @@ from mia_nb.training import loop
 from mia_nb.training.execution import cores, device_of, execution
 from mia_nb.training.loop import DTYPES, generator
 from mia_nb.training.pool import Pool
-from mia_nb.training.train import announce, at_the_end, check_parent, finetune_pool, missing, open_pool, place
-from mia_nb.training.work import share, threads, trace_name, unfinished, useful_threads, weights_name
+from mia_nb.training.train import (
+    announce,
+    at_the_end,
+    check_parent,
+    finetune_pool,
+    missing,
+    open_pool,
+    place,
+)
+from mia_nb.training.work import (
+    share,
+    threads,
+    trace_name,
+    unfinished,
+    useful_threads,
+    weights_name,
+)
 from mia_nb.types import Images, Recipe
 
 BATCH = 256  # images a calibration looks at together
-LATER = ("surrogate", "surrogate_args", "learn", "fold", "encode", "encode_args")  # what a conversion leaves open
+LATER = (
+    "surrogate",
+    "surrogate_args",
+    "learn",
+    "fold",
+    "encode",
+    "encode_args",
+)  # what a conversion leaves open
 
 
 @checked
@@ -62,18 +84,33 @@ def convert_pool(
     for name, value in (("timesteps", timesteps), ("fit_T", fit_T), ("calibration", calibration)):
         whole(name, value)
     if p not in (1, 2):
-        raise ValueError(f"p={p!r}: thresholds minimise the mean absolute error (1) or the mean square (2)")
+        raise ValueError(
+            f"p={p!r}: thresholds minimise the mean absolute error (1) or the mean square (2)"
+        )
     if unknown := sorted(set(network) - set(LATER)):
-        raise ValueError(f"{unknown[0]!r} is no option of a conversion, whose neurons are fixed; it takes {', '.join(LATER)}")
+        raise ValueError(
+            f"{unknown[0]!r} is no option of a conversion, whose neurons are fixed; it takes {', '.join(LATER)}"
+        )
     check_parent(pool, images)
     fitted = {"fit_T": int(fit_T), "per_channel": bool(per_channel), "p": int(p)}
     fitted["images"] = min(int(calibration), int(pool.member.sum(1).max()))
-    args = {"base": pool.recipe.model, "base_args": pool.recipe.model_args, "timesteps": int(timesteps), "readout": readout}
-    args |= {"pool": pool_layers, "calibration": fitted} | {name: v for name, v in network.items() if v is not None}
+    args = {
+        "base": pool.recipe.model,
+        "base_args": pool.recipe.model_args,
+        "timesteps": int(timesteps),
+        "readout": readout,
+    }
+    args |= {"pool": pool_layers, "calibration": fitted} | {
+        name: v for name, v in network.items() if v is not None
+    }
     # thresholds are fitted on the members, and not under the parent's defense
     undefended = {"defense": None, "defense_args": {}}
-    recipe = pool.recipe.replace(model="snn", model_args=args, epochs=0, parent=pool.key, **undefended)
-    derived, extra = place(recipe, images, pool.member, pool.population, pool.folder.path.parent, pool)
+    recipe = pool.recipe.replace(
+        model="snn", model_args=args, epochs=0, parent=pool.key, **undefended
+    )
+    derived, extra = place(
+        recipe, images, pool.member, pool.population, pool.folder.path.parent, pool
+    )
     folder, rows = derived.folder, range(len(pool.member))
     if folder.has("recipe.json") and not force and not _left(folder, rows):
         return announce(derived, progress, "cached")
@@ -82,7 +119,10 @@ def convert_pool(
     todo, begun = missing(folder, len(rows), force, _left), time.perf_counter()
     how = execution(folder, device, "plain", lambda: _alone(device, images))
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
-    with threads(how["threads"]), tqdm(total=len(todo), desc="converting", unit="model", disable=quiet) as bar:
+    with (
+        threads(how["threads"]),
+        tqdm(total=len(todo), desc="converting", unit="model", disable=quiet) as bar,
+    ):
 
         def make(unit: list[int]) -> None:
             _convert(pool, derived, images, unit[0], torch.device(how["device"]))
@@ -94,14 +134,22 @@ def convert_pool(
 
 def _plain(pool: Pool) -> None:
     if pool.recipe.model == "snn":
-        raise ValueError(f"pool {pool.folder.path.name} spikes already: for other timesteps derive it with finetune_pool")
+        raise ValueError(
+            f"pool {pool.folder.path.name} spikes already: for other timesteps derive it with finetune_pool"
+        )
 
 
 def _alone(device: str | None, images: Images) -> dict:
     """The execution of a conversion: one model after another."""
     device = device_of(device)
     count = useful_threads(BATCH * images.x[0].numel(), cores() if device.type == "cpu" else None)
-    return {"device": str(device), "stacked": False, "group": 1, "threads": count, "channels_last": False}
+    return {
+        "device": str(device),
+        "stacked": False,
+        "group": 1,
+        "threads": count,
+        "channels_last": False,
+    }
 
 
 def _report_name(model: int) -> str:
@@ -123,18 +171,32 @@ def _convert(pool: Pool, derived: Pool, images: Images, model: int, device: torc
         pool.model(model).to(device), timesteps, _own_half(derived, images, model, fitted.pop("images"), device),
         **fitted, **args, mean=images.mean, std=images.std,
     )  # fmt: skip
-    state = {name: t.detach().cpu().contiguous().clone() for name, t in converted.state_dict().items()}
-    loop.begin(derived.recipe, images, model, lambda _: state)  # what the recipe builds takes these weights
-    report = converted.report.astype(object).where(converted.report.notna(), None)  # JSON has no NaN
-    derived.folder.write_json(_report_name(model), {"columns": list(report), "rows": report.to_numpy().tolist()})
-    derived.folder.write_array(trace_name(model), np.zeros((0, int(pool.member[model].sum())), np.float16))
+    state = {
+        name: t.detach().cpu().contiguous().clone() for name, t in converted.state_dict().items()
+    }
+    loop.begin(
+        derived.recipe, images, model, lambda _: state
+    )  # what the recipe builds takes these weights
+    report = converted.report.astype(object).where(
+        converted.report.notna(), None
+    )  # JSON has no NaN
+    derived.folder.write_json(
+        _report_name(model), {"columns": list(report), "rows": report.to_numpy().tolist()}
+    )
+    derived.folder.write_array(
+        trace_name(model), np.zeros((0, int(pool.member[model].sum())), np.float16)
+    )
     derived.folder.write_bytes(weights_name(model), safetensors.torch.save(state))
 
 
-def _own_half(pool: Pool, images: Images, model: int, count: int, device: torch.device) -> Iterator[Tensor]:
+def _own_half(
+    pool: Pool, images: Images, model: int, count: int, device: torch.device
+) -> Iterator[Tensor]:
     """Normalised batches of the first `count` of a row's own members, in an order drawn for this row."""
     members = torch.from_numpy(np.flatnonzero(pool.member[model]))
-    order = members[torch.randperm(len(members), generator=generator(pool.recipe.seed, model, "calibration"))]
+    order = members[
+        torch.randperm(len(members), generator=generator(pool.recipe.seed, model, "calibration"))
+    ]
     for chosen in order[:count].split(BATCH):
         x = images.x[chosen.to(images.x.device)].to(device)
         yield data.normalise(x, images.mean, images.std, DTYPES[pool.recipe.dtype])
@@ -149,11 +211,20 @@ def conversion_report(pool: Pool) -> pd.DataFrame:
     first = pool
     while not pool.folder.has(_report_name(0)):
         if pool.recipe.model != "snn" or (parent := pool.parent) is None:
-            raise ValueError(f"pool {first.folder.path.name} was not converted: there are no fitted thresholds to report")
+            raise ValueError(
+                f"pool {first.folder.path.name} was not converted: there are no fitted thresholds to report"
+            )
         pool = parent
-    reports = [pool.folder.read_json(_report_name(m), columns=list, rows=list) for m in range(len(pool.member))]
+    reports = [
+        pool.folder.read_json(_report_name(m), columns=list, rows=list)
+        for m in range(len(pool.member))
+    ]
     rows = [[m, *row] for m, report in enumerate(reports) for row in report["rows"]]
-    return pd.DataFrame(rows, columns=["model", *reports[0]["columns"]]).replace({None: np.nan}).infer_objects()
+    return (
+        pd.DataFrame(rows, columns=["model", *reports[0]["columns"]])
+        .replace({None: np.nan})
+        .infer_objects()
+    )
 
 
 @checked
@@ -183,13 +254,21 @@ def hybrid_pools(
     Source: Guan et al. 2025 (learning rate, epochs) and their code (optimiser, schedule, batch). Raises ValueError as
     `convert_pool` and `train_pool` do, and where epochs do not fit timesteps.
     """
-    _only("conversion", conversion or {}, ("per_channel", "p", "calibration", "pool_layers", "readout", *LATER))
+    _only(
+        "conversion",
+        conversion or {},
+        ("per_channel", "p", "calibration", "pool_layers", "readout", *LATER),
+    )
     _only("training", train, ("device", "strategy", "workers", "progress", "force", "checkpoint"))
     each = [int(epochs)] * timesteps if isinstance(epochs, Integral) else list(epochs)[:timesteps]
     if timesteps < 1 or len(each) < timesteps:
-        raise ValueError(f"epochs={epochs} for timesteps={timesteps}: give one number, or one for each of T = 1, 2, ...")
+        raise ValueError(
+            f"epochs={epochs} for timesteps={timesteps}: give one number, or one for each of T = 1, 2, ..."
+        )
     if optimizer_args is None:
-        optimizer_args = {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0} if optimizer == "sgd" else {}
+        optimizer_args = (
+            {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0} if optimizer == "sgd" else {}
+        )
     how = {name: train[name] for name in ("device", "progress", "force") if name in train}
     last, pools = convert_pool(pool, images, 1, fit_T=1, **{**(conversion or {}), **how}), {}
     args = last.recipe.model_args
@@ -228,29 +307,48 @@ def conversion_quality(
     _plain(pool)
     check_parent(pool, images)
     models, limit = row_numbers("models", models, len(pool.member)).tolist(), whole("limit", limit)
-    calibration, timesteps = whole("calibration", calibration), [whole("timesteps", T) for T in timesteps]
+    calibration, timesteps = (
+        whole("calibration", calibration),
+        [whole("timesteps", T) for T in timesteps],
+    )
     device, rows = device_of(device), []
     with threads(useful_threads(BATCH * images.x[0].numel())):
         for m in models:
             rows += _quality(pool, images, m, timesteps, calibration, limit, device)
-    return pd.DataFrame(rows, columns=["model", "timesteps", "fit", "per", "right", "asked", "network"])
+    return pd.DataFrame(
+        rows, columns=["model", "timesteps", "fit", "per", "right", "asked", "network"]
+    )
 
 
-def _quality(pool: Pool, images: Images, m: int, timesteps, calibration: int, limit: int, device: torch.device) -> list[dict]:
+def _quality(
+    pool: Pool,
+    images: Images,
+    m: int,
+    timesteps,
+    calibration: int,
+    limit: int,
+    device: torch.device,
+) -> list[dict]:
     """Rows of one model."""
     model, rows = pool.model(m).to(device), []
     foreign = torch.from_numpy(np.flatnonzero(~pool.member[m]))
     draw = generator(pool.recipe.seed, m, "quality")
     asked = foreign[torch.randperm(len(foreign), generator=draw)][:limit].to(images.x.device)
-    x = data.normalise(images.x[asked].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype])
+    x = data.normalise(
+        images.x[asked].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype]
+    )
     y = images.y[asked].to(device)
     about = {"model": m, "asked": len(y), "network": int(_right(model, x, y))}
     for per_channel in (False, True):
-        histograms = snn.calibrate(model, _own_half(pool, images, m, calibration, device), per_channel=per_channel)
+        histograms = snn.calibrate(
+            model, _own_half(pool, images, m, calibration, device), per_channel=per_channel
+        )
         fit = partial(snn.convert, model, per_channel=per_channel, histograms=histograms)
         reused = _right(fit(max(timesteps, default=1), fit_T=1), x, y)
         for T in timesteps:
-            right = {"refit": _right(fit(T), x, y)[-1]} | ({} if T == 1 else {"reused": reused[T - 1]})
+            right = {"refit": _right(fit(T), x, y)[-1]} | (
+                {} if T == 1 else {"reused": reused[T - 1]}
+            )
             shared = about | {"timesteps": T, "per": "channel" if per_channel else "layer"}
             rows += [shared | {"fit": name, "right": int(count)} for name, count in right.items()]
     return rows

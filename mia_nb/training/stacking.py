@@ -39,10 +39,16 @@ class _Conv2d(torch.autograd.Function):
     def vmap(info, in_dims, x, weight, bias, *options):
         models = info.batch_size
         x = _folded(x, in_dims[0], models)
-        weight = weight.expand(models, *weight.shape) if in_dims[1] is None else weight.movedim(in_dims[1], 0)
+        weight = (
+            weight.expand(models, *weight.shape)
+            if in_dims[1] is None
+            else weight.movedim(in_dims[1], 0)
+        )
         weight = weight.flatten(0, 1).contiguous(memory_format=torch.channels_last)
         if bias is not None:
-            bias = (bias.expand(models, -1) if in_dims[2] is None else bias.movedim(in_dims[2], 0)).flatten()
+            bias = (
+                bias.expand(models, -1) if in_dims[2] is None else bias.movedim(in_dims[2], 0)
+            ).flatten()
         return _unfolded(F.conv2d(x, weight, bias, *options, groups=models), models), 1
 
 
@@ -90,13 +96,22 @@ class _Noise(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims, h, generators):
         shape = h.movedim(in_dims[0], 0).shape
-        if len(generators) == 1:  # on a GPU many small draws would cost more than the step: equal in law
+        if (
+            len(generators) == 1
+        ):  # on a GPU many small draws would cost more than the step: equal in law
             return torch.randn(shape, generator=generators[0], dtype=h.dtype, device=h.device), 0
-        return torch.stack([torch.randn(shape[1:], generator=g, dtype=h.dtype, device=h.device) for g in generators]), 0
+        return torch.stack(
+            [
+                torch.randn(shape[1:], generator=g, dtype=h.dtype, device=h.device)
+                for g in generators
+            ]
+        ), 0
 
 
 def _group_norm(x, num_groups, weight=None, bias=None, eps=1e-5):
-    return F.group_norm(x.contiguous(), num_groups, weight, bias, eps)  # under vmap it refuses what is channels last
+    return F.group_norm(
+        x.contiguous(), num_groups, weight, bias, eps
+    )  # under vmap it refuses what is channels last
 
 
 RULES = {torch.conv2d: _conv2d, F.batch_norm: _batch_norm, F.group_norm: _group_norm}

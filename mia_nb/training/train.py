@@ -39,9 +39,27 @@ from mia_nb.training.work import (
 from mia_nb.types import Images, Recipe
 
 FORMAT = 1  # enters every key; raise it when the same recipe starts to mean other models
-MADE = ("model", "losses", "snapshot", "part", "diverged", "stopped", "conversion", "execution.json")  # what training writes
+MADE = (
+    "model",
+    "losses",
+    "snapshot",
+    "part",
+    "diverged",
+    "stopped",
+    "conversion",
+    "execution.json",
+)  # what training writes
 # what a fine-tuned spiking pool may have otherwise than its parent
-MAY_CHANGE = ("timesteps", "readout", "encode", "encode_args", "surrogate", "surrogate_args", "learn", "fold")
+MAY_CHANGE = (
+    "timesteps",
+    "readout",
+    "encode",
+    "encode_args",
+    "surrogate",
+    "surrogate_args",
+    "learn",
+    "fold",
+)
 
 
 @checked
@@ -103,10 +121,26 @@ def train_pool(
             how = remote.decide(engine, folder, device, strategy)
         else:
             plan = plan_of(recipe, images, member, population, parent)
-            how = execution(folder, device, strategy, partial(choose, plan, device, strategy, workers, root=root))
+            how = execution(
+                folder,
+                device,
+                strategy,
+                partial(choose, plan, device, strategy, workers, root=root),
+            )
         touched = [unit for unit in units(len(member), how["group"]) if set(unit) & set(rows)]
-        count = min(engine.workers, len(touched)) if engine else 1 + min(len(helpers.processes), len(touched) - 1)
-        with Bar(_title(recipe), [m for unit in touched for m in unit], recipe.epochs, how, count, progress) as bar:
+        count = (
+            min(engine.workers, len(touched))
+            if engine
+            else 1 + min(len(helpers.processes), len(touched) - 1)
+        )
+        with Bar(
+            _title(recipe),
+            [m for unit in touched for m in unit],
+            recipe.epochs,
+            how,
+            count,
+            progress,
+        ) as bar:
             if engine:
                 remote.train_on(engine, folder, touched, checkpoint, bar.update)
             else:
@@ -124,12 +158,20 @@ def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options) -> Pool
     at_the_end(pool)
     given = pool.recipe
     split = {"num_models": given.num_models, "split": given.split, "population": given.population}
-    return train_pool(recipe.replace(parent=pool.key, **split), images, root=pool.folder.path.parent, **options)
+    return train_pool(
+        recipe.replace(parent=pool.key, **split), images, root=pool.folder.path.parent, **options
+    )
 
 
 @checked
 def replace_pool(
-    pool: Pool, recipe: Recipe, images: Images, *, freeze: bool = False, block: dict | None = None, **options
+    pool: Pool,
+    recipe: Recipe,
+    images: Images,
+    *,
+    freeze: bool = False,
+    block: dict | None = None,
+    **options,
 ) -> Pool:
     """Replace-then-finetune: the last group of every network becomes a fresh SDE block, and training goes on by `recipe`.
 
@@ -143,7 +185,12 @@ def replace_pool(
 
 def replaced(given: Recipe, recipe: Recipe, freeze: bool, block: dict | None) -> Recipe:
     """The recipe by which networks of the `given` one go on with a block in place of their last group."""
-    args = {"base": given.model, "base_args": given.model_args, "freeze": bool(freeze), **(block or {})}
+    args = {
+        "base": given.model,
+        "base_args": given.model_args,
+        "freeze": bool(freeze),
+        **(block or {}),
+    }
     return recipe.replace(model="replaced", model_args=args)
 
 
@@ -162,10 +209,14 @@ def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
         return None
     parent = load_pool(recipe.parent, root)
     if parent.key != recipe.parent:
-        raise ValueError(f"parent={recipe.parent!r} is short for {parent.key}: a recipe names the whole key")
+        raise ValueError(
+            f"parent={recipe.parent!r} is short for {parent.key}: a recipe names the whole key"
+        )
     for name in ("num_models", "split", "population"):
         if (value := getattr(recipe, name)) != (theirs := getattr(parent.recipe, name)):
-            raise ValueError(f"{name}={value!r}, but the parent's is {theirs!r}: a derived pool keeps its parent's split")
+            raise ValueError(
+                f"{name}={value!r}, but the parent's is {theirs!r}: a derived pool keeps its parent's split"
+            )
     check_parent(parent, images, recipe.defense)
     return parent
 
@@ -180,12 +231,18 @@ def check_parent(parent: Pool, images: Images, defense: str | None = None) -> No
         )
     for m, status in enumerate(parent.status):
         if status != "trained":
-            raise ValueError(f"model {m} of the parent {parent.folder.path.name} is {status}: nothing can start from it")
+            raise ValueError(
+                f"model {m} of the parent {parent.folder.path.name} is {status}: nothing can start from it"
+            )
 
 
 def check_network(given: Recipe, defense: str | None, what: str) -> None:
     """ValueError where networks of the `given` recipe are those that only its defense makes, and the next has another."""
-    if given.defense is not None and given.defense != defense and defenses.find(given.defense).module is not None:
+    if (
+        given.defense is not None
+        and given.defense != defense
+        and defenses.find(given.defense).module is not None
+    ):
         raise ValueError(
             f"{what} is trained under {given.defense}, which changes the network: train one without it, and derive from that"
         )
@@ -194,7 +251,10 @@ def check_network(given: Recipe, defense: str | None, what: str) -> None:
 def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> list[int]:
     """Rows to make: all with `force`, else those of which something is `left`; damaged files are named."""
     if force:
-        if any(folder.locked(path.name.removeprefix(".lock-")) for path in folder.path.glob(".lock-part_*")):
+        if any(
+            folder.locked(path.name.removeprefix(".lock-"))
+            for path in folder.path.glob(".lock-part_*")
+        ):
             raise ValueError(
                 f"{folder.path.name} is being trained by another process: wait for it, or stop it, before force=True"
             )
@@ -203,9 +263,16 @@ def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> l
             folder.remove(*(name for name in folder.files() if name.split("_")[0] in MADE))
     rows = left(folder, range(models))
     kept = recipe_of(folder).snapshots
-    names = [n for m in rows for n in (weights_name(m), trace_name(m), *(weights_name(m, epoch) for epoch in kept))]
+    names = [
+        n
+        for m in rows
+        for n in (weights_name(m), trace_name(m), *(weights_name(m, epoch) for epoch in kept))
+    ]
     for name in [n for n in names if folder.has(n) and not folder.intact(n)]:
-        print(f"{folder.path / name} was truncated or altered (checksum differs): training this model again", file=sys.stderr)
+        print(
+            f"{folder.path / name} was truncated or altered (checksum differs): training this model again",
+            file=sys.stderr,
+        )
     return rows
 
 
@@ -221,18 +288,32 @@ def complete(recipe: Recipe) -> Recipe:
     )
 
 
-def plan_of(recipe: Recipe, images: Images, member: np.ndarray, population: np.ndarray, parent: Pool | None = None) -> Plan:
+def plan_of(
+    recipe: Recipe,
+    images: Images,
+    member: np.ndarray,
+    population: np.ndarray,
+    parent: Pool | None = None,
+) -> Plan:
     """What there is to train, on the CPU, one model at a time."""
     start, kept = parent and parent.state, loop.held_out(recipe, population)
     return Plan(recipe, images, member, torch.device("cpu"), False, False, start, kept)
 
 
-def check(recipe: Recipe, images: Images, member: np.ndarray, population: np.ndarray, parent: Pool | None = None) -> None:
+def check(
+    recipe: Recipe,
+    images: Images,
+    member: np.ndarray,
+    population: np.ndarray,
+    parent: Pool | None = None,
+) -> None:
     """Refuse, before anything is written, what cannot be trained: ValueError of one line."""
     if recipe.defense is not None:
         _check_defense(recipe, int(population.sum()), parent and parent.recipe.defense)
     if parent is None and recipe.model == "snn" and recipe.model_args.get("calibration"):
-        raise ValueError("model_args names a calibration, but nothing was calibrated: thresholds come from convert_pool")
+        raise ValueError(
+            "model_args names a calibration, but nothing was calibrated: thresholds come from convert_pool"
+        )
     if parent is not None and recipe.model == parent.recipe.model == "snn":
         _same_neurons(recipe, parent.recipe)
     expected, smallest = loop.expected_members(recipe, member), int(member.sum(1).min())
@@ -244,9 +325,13 @@ def check(recipe: Recipe, images: Images, member: np.ndarray, population: np.nda
     if recipe.augment != "none":
         data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
     try:
-        OPTIMIZERS[recipe.optimizer][0]([torch.zeros(1, requires_grad=True)], lr=recipe.lr, fused=True, **recipe.optimizer_args)
+        OPTIMIZERS[recipe.optimizer][0](
+            [torch.zeros(1, requires_grad=True)], lr=recipe.lr, fused=True, **recipe.optimizer_args
+        )
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}") from error
+        raise ValueError(
+            f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}"
+        ) from error
     module = models.check_width(loop.begin(recipe, images, 0, parent and parent.state), images)
     neural_de.check_noise(module)
     if recipe.loss in loop.PER_STEP and models.timesteps(module) is None:
@@ -256,7 +341,9 @@ def check(recipe: Recipe, images: Images, member: np.ndarray, population: np.nda
         )
     if recipe.defense == "dp_sgd":
         _try_clipping(plan_of(recipe, images, member, population))
-    same = parent and all(getattr(recipe, f) == getattr(parent.recipe, f) for f in ("model", "model_args", "dtype"))
+    same = parent and all(
+        getattr(recipe, f) == getattr(parent.recipe, f) for f in ("model", "model_args", "dtype")
+    )
     if same and not _alike(module, parent.model(0), images):
         raise ValueError(
             f"{recipe.model} with the parent's weights answers otherwise than the parent: it computes with what its state "
@@ -273,7 +360,9 @@ def _check_defense(recipe: Recipe, aside: int, before: str | None) -> None:
             "members and no non-members; take population=1000, say, and defense_args={'held_out': 500}"
         )
     if defense.logits and recipe.loss != "cross_entropy":
-        raise ValueError(f"defense {recipe.defense} changes cross_entropy, and loss={recipe.loss!r}: take one of the two")
+        raise ValueError(
+            f"defense {recipe.defense} changes cross_entropy, and loss={recipe.loss!r}: take one of the two"
+        )
     if recipe.defense == "dp_sgd":
         dp_sgd.checked(args, recipe, before)
 
@@ -309,11 +398,17 @@ def _try_clipping(plan: Plan) -> None:
 
 def _same_neurons(recipe: Recipe, parent: Recipe) -> None:
     """ValueError where weights and thresholds would be read by other neurons than those that they were fitted for."""
-    args = [{k: v for k, v in one.model_args.items() if k not in MAY_CHANGE} for one in (recipe, parent)]
-    if differing := sorted(k for k in args[0].keys() | args[1].keys() if args[0].get(k) != args[1].get(k)):
+    args = [
+        {k: v for k, v in one.model_args.items() if k not in MAY_CHANGE} for one in (recipe, parent)
+    ]
+    if differing := sorted(
+        k for k in args[0].keys() | args[1].keys() if args[0].get(k) != args[1].get(k)
+    ):
         raise ValueError(
             f"model_args differ from the parent's in {', '.join(differing)}: its thresholds would serve other neurons; start "
-            "from {**parent.recipe.model_args, ...} and change " + ", ".join(MAY_CHANGE) + " at most"
+            "from {**parent.recipe.model_args, ...} and change "
+            + ", ".join(MAY_CHANGE)
+            + " at most"
         )
 
 
@@ -324,7 +419,11 @@ def _alike(one: nn.Module, other: nn.Module, images: Images) -> bool:
         weight = next(module.parameters(), torch.zeros(()))
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
-            answers.append(module.eval()(data.normalise(images.x[:2].cpu(), images.mean, images.std, weight.dtype)).double())
+            answers.append(
+                module.eval()(
+                    data.normalise(images.x[:2].cpu(), images.mean, images.std, weight.dtype)
+                ).double()
+            )
     return torch.allclose(*answers, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
@@ -335,20 +434,36 @@ def membership(
     samples = len(images.y)
     if parent is not None:
         if member is not None and not np.array_equal(member, parent.member):
-            raise ValueError("member differs from the parent's: a derived pool keeps its parent's members; leave member out")
+            raise ValueError(
+                "member differs from the parent's: a derived pool keeps its parent's members; leave member out"
+            )
         return parent.member, parent.population
     if (member is None) == (recipe.split == "given"):
-        raise ValueError(f'split={recipe.split!r}: give a member mask with split="given", and with no other split')
+        raise ValueError(
+            f'split={recipe.split!r}: give a member mask with split="given", and with no other split'
+        )
     if member is not None:
         member = _given(mask("member", member, (recipe.num_models, samples)))
-        unseen = ~member.any(0) & ~(images.canary if images.canary is not None else np.zeros(samples, bool))  # its coins
+        unseen = ~member.any(0) & ~(
+            images.canary if images.canary is not None else np.zeros(samples, bool)
+        )  # its coins
         if recipe.population not in (0, unseen.sum()):
-            raise ValueError(f"population={recipe.population}, but the given mask leaves {unseen.sum()} samples to no model")
+            raise ValueError(
+                f"population={recipe.population}, but the given mask leaves {unseen.sum()} samples to no model"
+            )
         return member, unseen & (recipe.population > 0)
-    options = {"labels": images.y.cpu().numpy(), "num_population": recipe.population, "seed": mix(recipe.seed, "member")}
+    options = {
+        "labels": images.y.cpu().numpy(),
+        "num_population": recipe.population,
+        "seed": mix(recipe.seed, "member"),
+    }
     # both splits set the same samples aside, and only in pairs is "in no row" the same as "set aside"
     pairs = data.paired_membership(recipe.num_models + recipe.num_models % 2, samples, **options)
-    member = pairs if recipe.split == "pairs" else data.bernoulli_membership(recipe.num_models, samples, **options)
+    member = (
+        pairs
+        if recipe.split == "pairs"
+        else data.bernoulli_membership(recipe.num_models, samples, **options)
+    )
     return member, ~pairs.any(0)
 
 
@@ -359,19 +474,27 @@ def _given(member: np.ndarray) -> np.ndarray:
             f"rows {uniform[:5].tolist()} of member are all True or all False: each model wants members and non-members"
         )
     alike = len(member) - len({row.tobytes() for row in np.packbits(member, axis=1)})
-    if 0 < alike < len(member) - 1:  # one mask for all rows says that one training is to be repeated
+    if (
+        0 < alike < len(member) - 1
+    ):  # one mask for all rows says that one training is to be repeated
         lost = f"{alike} of {len(member)} rows of member equal another"
         warnings.warn(f"{lost}: such models are no references of each other", stacklevel=4)
     return member
 
 
-def place(recipe: Recipe, images: Images, member, population, root: str | Path, parent: Pool | None) -> tuple[Pool, dict]:
+def place(
+    recipe: Recipe, images: Images, member, population, root: str | Path, parent: Pool | None
+) -> tuple[Pool, dict]:
     """The pool of a recipe where it lies or would lie, and what its record says besides the recipe; nothing is written."""
     extra = {"builder": models.source(recipe.model, recipe.model_args)}
     if parent is not None:
         extra["parent_weights"] = weights_digest(parent.folder, recipe.num_models)
-    told = {name: value for name, value in recipe.to_json().items() if name != "snapshots" or value}  # older keys stay
-    key = store.content_key({"format": FORMAT, **extra, **told}, images.digest, np.packbits(member).tobytes())
+    told = {
+        name: value for name, value in recipe.to_json().items() if name != "snapshots" or value
+    }  # older keys stay
+    key = store.content_key(
+        {"format": FORMAT, **extra, **told}, images.digest, np.packbits(member).tobytes()
+    )
     folder = store.place(root, "pool", f"{images.name}-{_title(recipe)}", key)
     return Pool(recipe, key, member, population, folder), {"version": __version__, **extra}
 
@@ -380,7 +503,11 @@ def _title(recipe: Recipe) -> str:
     """What a folder is called by: the model and its defense, of a spiking network also its network, time steps and origin."""
     defense = f"_{recipe.defense}" if recipe.defense else ""
     if recipe.model != "snn":
-        base = "" if recipe.model not in models.BASES else "_" + models.architecture(recipe.model, recipe.model_args)
+        base = (
+            ""
+            if recipe.model not in models.BASES
+            else "_" + models.architecture(recipe.model, recipe.model_args)
+        )
         return recipe.model + base + ("_tuned" if recipe.parent else "") + defense
     way = "direct" if recipe.parent is None else "tuned" if recipe.epochs else "converted"
     return f"snn_{models.architecture(recipe.model, recipe.model_args)}_T{recipe.model_args.get('timesteps', 4)}_{way}{defense}"
@@ -390,7 +517,12 @@ def open_pool(pool: Pool, images: Images, extra: dict) -> None:
     """Make the pool's folder, with its images and masks in place."""
     folder = pool.folder
     store.open_folder(
-        folder.path.parent, "pool", f"{images.name}-{_title(pool.recipe)}", pool.key, pool.recipe.to_json(), **extra
+        folder.path.parent,
+        "pool",
+        f"{images.name}-{_title(pool.recipe)}",
+        pool.key,
+        pool.recipe.to_json(),
+        **extra,
     )
     about = {k: getattr(images, k) for k in ("classes", "name", "digest", "mean", "std")}
     arrays = {
@@ -403,7 +535,9 @@ def open_pool(pool: Pool, images: Images, extra: dict) -> None:
     with folder.lock():
         for name, array in arrays.items():
             if array is not None and not folder.intact(name):
-                folder.write_array(name, array if isinstance(array, np.ndarray) else array.cpu().numpy())
+                folder.write_array(
+                    name, array if isinstance(array, np.ndarray) else array.cpu().numpy()
+                )
         if not folder.intact("images.json"):
             folder.write_json("images.json", about)
 
@@ -415,7 +549,11 @@ def announce(pool: Pool, progress: bool, what: str) -> Pool:
     for m, status in enumerate(pool.status):
         if status.startswith("diverged"):
             lr = pool.folder.read_json(f"diverged_{m:03d}.json", lr=int | float)["lr"]
-            flow = ", or take more steps, or bound the drift (lipschitz)" if pool.recipe.model in models.FLOWS else ""
+            flow = (
+                ", or take more steps, or bound the drift (lipschitz)"
+                if pool.recipe.model in models.FLOWS
+                else ""
+            )
             raise ValueError(
                 f"model {m} {status} (non-finite loss at learning rate {lr:.3g}, peak lr={pool.recipe.lr}): "
                 f"lower lr or change the schedule{flow}; the other models are kept"

@@ -27,10 +27,20 @@ from mia_nb import _forking
 from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Corrupt, Folder, content_key, find
 from mia_nb.training.clipped import group_of
-from mia_nb.training.loop import TRACE_FLOOR, Group, Plan, Start, held_out, learning_rate, short_of_memory
+from mia_nb.training.loop import (
+    TRACE_FLOOR,
+    Group,
+    Plan,
+    Start,
+    held_out,
+    learning_rate,
+    short_of_memory,
+)
 from mia_nb.types import Images, Recipe
 
-Progress = Callable[[list[int], int, float], None]  # (rows, epochs that they have behind them, mean loss)
+Progress = Callable[
+    [list[int], int, float], None
+]  # (rows, epochs that they have behind them, mean loss)
 
 
 def load_images(folder: Folder, *, shared: bool = False) -> Images:
@@ -44,7 +54,12 @@ def load_images(folder: Folder, *, shared: bool = False) -> Images:
         x = torch.from_numpy(read("images.npy", "u", (None, None, None, None)))
         y = torch.from_numpy(read("labels.npy", "i", (len(x),)))
     canary = folder.read_array("canary.npy", "b", (len(x),)) if folder.has("canary.npy") else None
-    return Images(x=x, y=y, canary=canary, **{k: tuple(v) if isinstance(v, list) else v for k, v in about.items()})
+    return Images(
+        x=x,
+        y=y,
+        canary=canary,
+        **{k: tuple(v) if isinstance(v, list) else v for k, v in about.items()},
+    )
 
 
 def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]:
@@ -87,7 +102,9 @@ def masks(folder: Folder) -> tuple[np.ndarray, np.ndarray]:
 def read_execution(folder: Folder) -> dict:
     """How a pool is made, as it was recorded when it was begun; Corrupt where nothing can be made that way."""
     name = "execution.json"
-    how = folder.read_json(name, device=str, stacked=bool, group=int, threads=int, channels_last=bool)
+    how = folder.read_json(
+        name, device=str, stacked=bool, group=int, threads=int, channels_last=bool
+    )
     try:
         torch.device(how["device"])
     except RuntimeError as error:
@@ -150,7 +167,11 @@ def unfinished(folder: Folder, rows: list[int]) -> list[int]:
 
 def weights_name(model: int, epoch: int | None = None) -> str:
     """File of a row's weights: the last ones, or those kept after an earlier epoch."""
-    return f"model_{model:03d}.safetensors" if epoch is None else f"snapshot_{model:03d}_{epoch:05d}.safetensors"
+    return (
+        f"model_{model:03d}.safetensors"
+        if epoch is None
+        else f"snapshot_{model:03d}_{epoch:05d}.safetensors"
+    )
 
 
 def trace_name(model: int) -> str:
@@ -173,10 +194,22 @@ def work(
     plan, execution = load_plan(folder, images)
     each = list(units(len(plan.member), execution["group"]))
     with threads(execution["threads"]):
-        share(folder, each, unfinished, lambda rows: train_unit(folder, plan, rows, checkpoint, progress), wait)
+        share(
+            folder,
+            each,
+            unfinished,
+            lambda rows: train_unit(folder, plan, rows, checkpoint, progress),
+            wait,
+        )
 
 
-def share(folder: Folder, each: list[list[int]], left: Callable, make: Callable[[list[int]], None], wait: bool = True) -> None:
+def share(
+    folder: Folder,
+    each: list[list[int]],
+    left: Callable,
+    make: Callable[[list[int]], None],
+    wait: bool = True,
+) -> None:
     """make(rows) for every unit of which something is `left`, under its lock; those that others work on come last."""
     for timeout in (0, -1) if wait else (0,):
         for rows in each:
@@ -209,7 +242,9 @@ def unit_name(rows: list[int]) -> str:
     return f"part_{rows[0]:03d}-{rows[-1]:03d}"
 
 
-def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress) -> None:
+def train_unit(
+    folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress
+) -> None:
     """Train one group to the end, in halves where it does not fit into memory. ValueError for one model that does not fit.
 
     On a CPU stacked models do not depend on how many they are; on a GPU only in law where they draw noise.
@@ -230,14 +265,19 @@ def train_unit(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, p
             "device, or a larger device; what is finished is kept"
         )
     half = len(rows) // 2
-    print(f"{len(rows)} models do not fit into memory together: training {half} at a time", file=sys.stderr)
+    print(
+        f"{len(rows)} models do not fit into memory together: training {half} at a time",
+        file=sys.stderr,
+    )
     for part in (rows[:half], rows[half:]):
         if unfinished(folder, part):
             train_unit(folder, plan, part, checkpoint, progress)
     remove_parts(folder, unit_name(rows))
 
 
-def _train_group(folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress) -> None:
+def _train_group(
+    folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress
+) -> None:
     """Train one group from its part file if there is one; finished models are written one file each."""
     group, epochs = group_of(plan, rows), plan.recipe.epochs
     counts = plan.member[rows].sum(1)
@@ -258,8 +298,14 @@ def _train_group(folder: Folder, plan: Plan, rows: list[int], checkpoint: float,
             history.append([float("nan")] * len(rows))
             break
         # a Poisson epoch may be empty
-        history.append(losses.double().mean(1).tolist() if losses.numel() else (history or [[0.0] * len(rows)])[-1])
-        for trace, m, index, loss in zip(traces, rows, order.numpy(), losses.double().numpy(), strict=True):
+        history.append(
+            losses.double().mean(1).tolist()
+            if losses.numel()
+            else (history or [[0.0] * len(rows)])[-1]
+        )
+        for trace, m, index, loss in zip(
+            traces, rows, order.numpy(), losses.double().numpy(), strict=True
+        ):
             place = np.cumsum(plan.member[m]) - 1
             trace[epoch, place[index]] = np.log(np.maximum(loss, TRACE_FLOOR))
         progress(rows, epoch + 1, float(np.mean(history[-1])))
@@ -267,12 +313,20 @@ def _train_group(folder: Folder, plan: Plan, rows: list[int], checkpoint: float,
             break
         if epoch + 1 in plan.recipe.snapshots:
             for slot, m in enumerate(rows):
-                folder.write_bytes(weights_name(m, epoch + 1), safetensors.torch.save(group.weights(slot)))
+                folder.write_bytes(
+                    weights_name(m, epoch + 1), safetensors.torch.save(group.weights(slot))
+                )
         if time.monotonic() - saved >= checkpoint and epoch + 1 < epochs:
-            flat = {f"trace.{m}": torch.from_numpy(t[: epoch + 1].copy()) for m, t in zip(rows, traces, strict=True)}
+            flat = {
+                f"trace.{m}": torch.from_numpy(t[: epoch + 1].copy())
+                for m, t in zip(rows, traces, strict=True)
+            }
             flat["history"] = torch.tensor(history, dtype=torch.float64)
             older = _parts(folder, rows)
-            folder.write_bytes(f"{unit_name(rows)}_{epoch + 1:05d}.safetensors", safetensors.torch.save(group.state() | flat))
+            folder.write_bytes(
+                f"{unit_name(rows)}_{epoch + 1:05d}.safetensors",
+                safetensors.torch.save(group.state() | flat),
+            )
             for name in older:
                 folder.remove(name)
             saved = time.monotonic()
@@ -281,11 +335,16 @@ def _train_group(folder: Folder, plan: Plan, rows: list[int], checkpoint: float,
         bad = [e for e, losses in enumerate(history) if not np.isfinite(losses[slot])]
         if bad or not all(t.isfinite().all() for t in weights.values()):
             bad = bad or [max(epochs - 1, 0)]
-            lr = learning_rate(plan.recipe, bad[0] / max(epochs, 1), [losses[slot] for losses in history[: bad[0]]])
+            lr = learning_rate(
+                plan.recipe, bad[0] / max(epochs, 1), [losses[slot] for losses in history[: bad[0]]]
+            )
             folder.write_json(f"diverged_{m:03d}.json", {"epoch": bad[0] + 1, "lr": lr})
             continue
         if group.kept:
-            folder.write_json(stopped_name(m), {"epoch": int(group.stopped[slot]), "held_out_loss": float(group.best[slot])})
+            folder.write_json(
+                stopped_name(m),
+                {"epoch": int(group.stopped[slot]), "held_out_loss": float(group.best[slot])},
+            )
         folder.write_bytes(weights_name(m), safetensors.torch.save(weights))
         folder.write_array(trace_name(m), traces[slot])
     remove_parts(folder, unit_name(rows))
@@ -298,7 +357,11 @@ def remove_parts(folder: Folder, unit: str = "part") -> None:
 
 def _parts(folder: Folder, rows: list[int]) -> list[str]:
     """Names of a unit's part files, the furthest last; the epoch is in the name, so that a new one never replaces the old."""
-    return sorted(name for name in folder.files() if re.fullmatch(unit_name(rows) + r"_\d{5}\.safetensors", name))
+    return sorted(
+        name
+        for name in folder.files()
+        if re.fullmatch(unit_name(rows) + r"_\d{5}\.safetensors", name)
+    )
 
 
 def _latest_part(folder: Folder, rows: list[int], group: Group) -> dict[str, torch.Tensor] | None:
@@ -307,15 +370,24 @@ def _latest_part(folder: Folder, rows: list[int], group: Group) -> dict[str, tor
     recipe, counts = group.plan.recipe, group.plan.member[rows].sum(1)
     for name in reversed(_parts(folder, rows)):
         there = int(name.removesuffix(".safetensors").rpartition("_")[2])
-        if not all(folder.intact(weights_name(m, e)) for e in recipe.snapshots if e <= there for m in rows):
+        if not all(
+            folder.intact(weights_name(m, e)) for e in recipe.snapshots if e <= there for m in rows
+        ):
             continue
         wanted = {k: v.shape for k, v in group.state().items()} | {"history": (there, len(rows))}
         wanted |= {f"trace.{m}": (there, n) for m, n in zip(rows, counts, strict=True)}
         with contextlib.suppress(Corrupt):
             flat = read_weights(folder, name)
-            if 0 < there < recipe.epochs and wanted.keys() <= flat.keys() and all(_fits(*one, wanted) for one in flat.items()):
+            if (
+                0 < there < recipe.epochs
+                and wanted.keys() <= flat.keys()
+                and all(_fits(*one, wanted) for one in flat.items())
+            ):
                 return flat
-        print(f"{folder.path / name} was truncated or altered: going on from before it", file=sys.stderr)
+        print(
+            f"{folder.path / name} was truncated or altered: going on from before it",
+            file=sys.stderr,
+        )
     return None
 
 
@@ -337,8 +409,14 @@ class Helpers:
     def __init__(self, count: int, gpus: list[str] = ()):
         """gpus: names to deal out in turn; this process keeps the first."""
         # the same import path, so that a user's own model builders are found
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
-        own = [{"CUDA_VISIBLE_DEVICES": gpus[(n + 1) % len(gpus)]} if len(gpus) > 1 else {} for n in range(count)]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+        }
+        own = [
+            {"CUDA_VISIBLE_DEVICES": gpus[(n + 1) % len(gpus)]} if len(gpus) > 1 else {}
+            for n in range(count)
+        ]
         self.errors = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115  closed in __exit__
         self.processes = [
             _forking.popen("mia_nb.training.work:main", environment | gpu, errors)
@@ -349,7 +427,9 @@ class Helpers:
     def start(self, folder: Folder, count: int, checkpoint: float, progress: Progress) -> None:
         """Put `count` of them to work on the folder; the others wait in vain."""
         for process in self.processes[:count]:
-            self.readers.append(threading.Thread(target=self.read, args=(process, progress), daemon=True))
+            self.readers.append(
+                threading.Thread(target=self.read, args=(process, progress), daemon=True)
+            )
             self.readers[-1].start()
             with contextlib.suppress(BrokenPipeError):  # it died early: __exit__ says why
                 process.stdin.write(json.dumps([str(folder.path), checkpoint]) + "\n")
@@ -374,7 +454,10 @@ class Helpers:
                     f"killed by signal {-status}" if status < 0 else "no message"
                 ]
                 last = said[-1]
-                print(f"a worker stopped ({last}); its models were trained here instead", file=sys.stderr)
+                print(
+                    f"a worker stopped ({last}); its models were trained here instead",
+                    file=sys.stderr,
+                )
             process.kill()
             process.wait()
             errors.close()
@@ -390,7 +473,9 @@ def die_with_parent() -> None:
 
 def main() -> None:
     """A helper process: load what takes time, read [folder, checkpoint] from standard input, work."""
-    torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimiser makes torch import half of itself
+    torch.optim.SGD(
+        [torch.zeros(1)], lr=1.0
+    )  # the first optimiser makes torch import half of itself
     path, checkpoint = json.loads(sys.stdin.readline() or "[null, 0]")
     if path:
         threading.Thread(target=die_with_parent, daemon=True).start()

@@ -25,7 +25,12 @@ LETTERS = "ABCD"
 LISTED = 40  # tick boxes at once
 APART = 0.02  # of test accuracy: more is another utility
 UNPAIRED = "other members or images: not paired"
-IDENTITY = {"pool", "models", "key", "family"}  # of info: which results these are, not how they were made
+IDENTITY = {
+    "pool",
+    "models",
+    "key",
+    "family",
+}  # of info: which results these are, not how they were made
 ABSENT = "-"
 
 
@@ -46,11 +51,17 @@ def compare(sources: Sequence[Source]) -> Explorer:
     @cache
     def common(labels) -> list[str]:
         offered = [found[label].attacks() for label in labels]
-        return [name for name in offered[0] if all(name in names for names in offered)] if offered else ["loss"]
+        return (
+            [name for name in offered[0] if all(name in names for names in offered)]
+            if offered
+            else ["loss"]
+        )
 
     @cache
     def pictures(labels, attack) -> dict:
-        drawn = {f"{LETTERS[i]}: {label}": found[label].scores(attack) for i, label in enumerate(labels)}
+        drawn = {
+            f"{LETTERS[i]}: {label}": found[label].scores(attack) for i, label in enumerate(labels)
+        }
         return plain(plots.roc_pair(drawn))
 
     def draw(filter, results, attack) -> View:
@@ -58,36 +69,62 @@ def compare(sources: Sequence[Source]) -> Explorer:
             raise ValueError(NONE)
         measures = [rows_of(label, attack) for label in results]
         against = [minus(label, results[0], attack) for label in results[1:]]
-        changed = differences({LETTERS[i]: settings(found[label]) for i, label in enumerate(results)})
+        changed = differences(
+            {LETTERS[i]: settings(found[label]) for i, label in enumerate(results)}
+        )
         table = numbers(results, measures, against)
         names = table.columns[1:]
-        table = pd.concat([table, changed.reset_index(names="").set_axis(table.columns, axis=1)], ignore_index=True)
+        table = pd.concat(
+            [table, changed.reset_index(names="").set_axis(table.columns, axis=1)],
+            ignore_index=True,
+        )
         note = [
             *warnings(results, measures),
-            *dict.fromkeys(f for label in results for f in found[label].scores(attack).info["flags"]),
+            *dict.fromkeys(
+                f for label in results for f in found[label].scores(attack).info["flags"]
+            ),
         ]
-        note = ["below the accuracies: only settings that differ", *note] if len(names) > 1 else note
-        return View(sentence(attack, measures, against), {"roc": pictures(results, attack)}, table, "; ".join(note))
+        note = (
+            ["below the accuracies: only settings that differ", *note] if len(names) > 1 else note
+        )
+        return View(
+            sentence(attack, measures, against),
+            {"roc": pictures(results, attack)},
+            table,
+            "; ".join(note),
+        )
 
     last: dict[str, object] = {"words": None, "options": ()}
 
     def adjust(values) -> dict:
         words = values["filter"].lower().split()
         unlisted = set(values["results"]) - set(last["options"])
-        if last["words"] != words or unlisted:  # what is ticked comes first, and stays where it is while boxes are ticked
+        if (
+            last["words"] != words or unlisted
+        ):  # what is ticked comes first, and stays where it is while boxes are ticked
             matching = [label for label in found if all(word in label.lower() for word in words)]
             rest = [label for label in matching if label not in values["results"]]
             last.update(words=words, options=(*values["results"], *rest[:LISTED]))
         names = common(values["results"])
         return {
             "results": {"options": last["options"]},
-            "attack": {"options": names, "value": values["attack"] if values["attack"] in names else names[0]},
+            "attack": {
+                "options": names,
+                "value": values["attack"] if values["attack"] in names else names[0],
+            },
         }
 
     first = tuple(found)[:2]
     controls = {
-        "filter": W.Text(description="filter", placeholder="words, e.g. sdenet noise", continuous_update=False, **ROW),
-        "results": Ticks("compare (at most 4)", tuple(found)[:LISTED], first, limit=len(LETTERS), height="320px"),
+        "filter": W.Text(
+            description="filter",
+            placeholder="words, e.g. sdenet noise",
+            continuous_update=False,
+            **ROW,
+        ),
+        "results": Ticks(
+            "compare (at most 4)", tuple(found)[:LISTED], first, limit=len(LETTERS), height="320px"
+        ),
         "attack": dropdown("attack"),
     }
     return Explorer(TITLE, controls, draw, rows=[["roc"]], adjust=adjust)
@@ -108,7 +145,9 @@ def paired(one: Source, other: Source, attack: str) -> pd.DataFrame | None:
     if not same_images(one, other):
         return None
     try:
-        return metrics.difference(one.scores(attack), other.scores(attack), FPR, draws=compared.DRAWS)
+        return metrics.difference(
+            one.scores(attack), other.scores(attack), FPR, draws=compared.DRAWS
+        )
     except ValueError:
         return None
 
@@ -119,7 +158,10 @@ def same_images(one: Source, other: Source) -> bool:
                if source.pool is not None and source.pool.has("images.json")]  # fmt: skip
     if len(set(digests)) > 1:
         return False
-    pairs = [(source.samples[source.audited], source.signals.labels[source.audited]) for source in (one, other)]
+    pairs = [
+        (source.samples[source.audited], source.signals.labels[source.audited])
+        for source in (one, other)
+    ]
     return all(np.array_equal(a, b) for a, b in zip(*pairs, strict=True))
 
 
@@ -127,7 +169,10 @@ def settings(source: Source) -> dict:
     """Recipe and asking of one result as {dotted name: value}; asking's words for other things get "query." before them."""
     recipe = dict(flat(source.recipe))
     asking = {name: value for name, value in source.info.items() if name not in IDENTITY}
-    named = {name if recipe.get(name, value) == value else f"query.{name}": value for name, value in flat(asking)}
+    named = {
+        name if recipe.get(name, value) == value else f"query.{name}": value
+        for name, value in flat(asking)
+    }
     return recipe | named
 
 
@@ -181,9 +226,15 @@ def numbers(labels, measures: list[dict], against: list[pd.DataFrame | None]) ->
     for name in ("train", "test"):
         rows[f"{name} accuracy"] = [percent(record[name]) for record in measures]
     rows["gap"] = [percent(record["gap"]) for record in measures]
-    rows["n1, n0, targets"] = [f"{record['n1']:,}, {record['n0']:,}, {record['targets']}" for record in measures]
-    rows["references a side, queries"] = [f"{record['k']}, {record['queries']}" for record in measures]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=list(LETTERS[: len(labels)])).reset_index(names="")
+    rows["n1, n0, targets"] = [
+        f"{record['n1']:,}, {record['n0']:,}, {record['targets']}" for record in measures
+    ]
+    rows["references a side, queries"] = [
+        f"{record['k']}, {record['queries']}" for record in measures
+    ]
+    return pd.DataFrame.from_dict(
+        rows, orient="index", columns=list(LETTERS[: len(labels)])
+    ).reset_index(names="")
 
 
 def word(name: str) -> str:
@@ -200,7 +251,9 @@ def interval(ends: tuple, name: str, n0: int) -> str:
 
 def percent(ends: tuple) -> str:
     value, low, high = (100 * end for end in ends)
-    return f"{value:.1f} %" + (f" [{low:.1f}, {high:.1f}]" if np.isfinite([low, high]).all() else "")
+    return f"{value:.1f} %" + (
+        f" [{low:.1f}, {high:.1f}]" if np.isfinite([low, high]).all() else ""
+    )
 
 
 def signed(ends: tuple) -> str:
@@ -210,9 +263,15 @@ def signed(ends: tuple) -> str:
 
 def sentence(attack: str, measures: list[dict], against: list[pd.DataFrame | None]) -> str:
     """AUC of each, and the largest paired difference."""
-    each = ", ".join(f"{LETTERS[i]} {interval(record['auc'], 'auc', 0)}" for i, record in enumerate(measures))
+    each = ", ".join(
+        f"{LETTERS[i]} {interval(record['auc'], 'auc', 0)}" for i, record in enumerate(measures)
+    )
     words = f"{attack}: AUC {each}"
-    known = {LETTERS[i]: tuple(one.loc["auc"]) for i, one in enumerate(against, start=1) if one is not None}
+    known = {
+        LETTERS[i]: tuple(one.loc["auc"])
+        for i, one in enumerate(against, start=1)
+        if one is not None
+    }
     if known:
         most = max(known, key=lambda letter: abs(known[letter][0]))
         words += f"; {most} - A = {signed(known[most])}, paired"
@@ -229,4 +288,6 @@ def warnings(labels, measures: list[dict]) -> list[str]:
     if not apart > APART:
         return []
     least, most = (LETTERS[int(pick(right))] for pick in (np.argmin, np.argmax))
-    return [f"test accuracies lie {100 * apart:.1f} points apart ({least} to {most}): compare at equal accuracy"]
+    return [
+        f"test accuracies lie {100 * apart:.1f} points apart ({least} to {most}): compare at equal accuracy"
+    ]

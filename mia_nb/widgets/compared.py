@@ -21,7 +21,11 @@ def bootstrap(one: Scores, fpr=FPR) -> dict:
 
 
 def measure(
-    scores: dict[Hashable, Scores], reference: Hashable = None, *, fpr=FPR, draws: Callable | None = None
+    scores: dict[Hashable, Scores],
+    reference: Hashable = None,
+    *,
+    fpr=FPR,
+    draws: Callable | None = None,
 ) -> pd.DataFrame:
     """A row per key: auc and tpr@x, each with _low and _high, gain = AUC minus the reference's with its ends, and facts.
 
@@ -33,9 +37,17 @@ def measure(
     rows = {}
     for key, one in scores.items():
         ends, facts = metrics.intervals(one, fpr, sampled=drawn[key]), metrics.per_target(one, fpr)
-        record = {f"{name}{end}": ends.loc[name, end[1:] or "value"] for name in ends.index for end in ("", "_low", "_high")}
+        record = {
+            f"{name}{end}": ends.loc[name, end[1:] or "value"]
+            for name in ends.index
+            for end in ("", "_low", "_high")
+        }
         record |= facts[["tie_mass", "fpr_floor", "train_acc", "test_acc"]].mean().to_dict()
-        record |= {"n0": int(facts["n0"].min()), "n1": int(facts["n1"].min()), "targets": len(facts)}
+        record |= {
+            "n0": int(facts["n0"].min()),
+            "n1": int(facts["n1"].min()),
+            "targets": len(facts),
+        }
         if reference is not None:
             other = scores[reference]
             apart = per_target_metrics(one, ())[:, 0] - per_target_metrics(other, ())[:, 0]
@@ -51,7 +63,9 @@ def measure(
 def rate(rows: pd.DataFrame) -> float | None:
     """The smallest false-alarm rate at which every row has a measurable TPR; None where there is none."""
     usable = (x for x in FPR if math.floor(x * rows["n0"].min() + 1e-9) >= MIN_FALSE_POSITIVES)
-    return next((x for x in usable if ((rows["fpr_floor"] <= x) | (rows[f"tpr@{x:g}"] > 0)).all()), None)
+    return next(
+        (x for x in usable if ((rows["fpr_floor"] <= x) | (rows[f"tpr@{x:g}"] > 0)).all()), None
+    )
 
 
 def told(rows: pd.DataFrame, key: Hashable, attack: str = "") -> str:
@@ -60,16 +74,26 @@ def told(rows: pd.DataFrame, key: Hashable, attack: str = "") -> str:
     Where no rate is measurable in every row, the AUC.
     """
     x = rate(rows)
-    name, unit, form, sign = ("auc", 1, ".3f", "") if x is None else (f"tpr@{x:g}", 100, ".1f", " %")
-    value, low, high = (f"{unit * rows.loc[key, name + end]:{form}}" for end in ("", "_low", "_high"))
+    name, unit, form, sign = (
+        ("auc", 1, ".3f", "") if x is None else (f"tpr@{x:g}", 100, ".1f", " %")
+    )
+    value, low, high = (
+        f"{unit * rows.loc[key, name + end]:{form}}" for end in ("", "_low", "_high")
+    )
     interval = f"(95 %: {low}-{high})"
     if not attack:
         return f"{value}{sign} {interval}"
-    found = f"has AUC {value}" if x is None else f"finds {value} % of members at {100 * x:g} % false alarms"
+    found = (
+        f"has AUC {value}"
+        if x is None
+        else f"finds {value} % of members at {100 * x:g} % false alarms"
+    )
     return f"{attack} {found} {interval}, n0 = {rows['n0'].min():,}"
 
 
-def numbers(rows: pd.DataFrame, names: dict, at: Hashable, *, reference: Hashable = None, word: str = "") -> pd.DataFrame:
+def numbers(
+    rows: pd.DataFrame, names: dict, at: Hashable, *, reference: Hashable = None, word: str = ""
+) -> pd.DataFrame:
     """The rows for a reader, called by their names, an arrow at one; word: the reference in a word."""
     x = rate(rows)
 
@@ -79,7 +103,11 @@ def numbers(rows: pd.DataFrame, names: dict, at: Hashable, *, reference: Hashabl
 
     lines = []
     for key, row in rows.iterrows():
-        line = {"": "\N{BLACK RIGHT-POINTING TRIANGLE}" if key == at else "", "asked": names[key], "AUC": interval(row, "auc")}
+        line = {
+            "": "\N{BLACK RIGHT-POINTING TRIANGLE}" if key == at else "",
+            "asked": names[key],
+            "AUC": interval(row, "auc"),
+        }
         line |= {} if x is None else {f"TPR at {100 * x:g} % FPR": interval(row, f"tpr@{x:g}")}
         if reference is not None:
             line[f"minus {word}"] = interval(row, "gain", "+.3f") if key != reference else ""

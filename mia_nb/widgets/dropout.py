@@ -43,7 +43,10 @@ class Asked(NamedTuple):
         found = [(0.0, 1)]
         for p, source in self.at.items():
             most = query_count(source)
-            found += [(p, q) for q in sorted({2**n for n in range(most.bit_length()) if 2**n <= most} | {most})]
+            found += [
+                (p, q)
+                for q in sorted({2**n for n in range(most.bit_length()) if 2**n <= most} | {most})
+            ]
         return found
 
     def scores(self, p: float, queries: int, attack: str) -> Scores:
@@ -66,10 +69,18 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     if not found:
         return message(TITLE, missing(sources))
     cells = {name: one.cells for name, one in found.items()}
-    scores_of = lru_cache(KEPT)(lambda pool, attack, cell: found[pool].scores(*cells[pool][cell], attack))
+    scores_of = lru_cache(KEPT)(
+        lambda pool, attack, cell: found[pool].scores(*cells[pool][cell], attack)
+    )
     drawn = cache(lambda *at: compared.bootstrap(chosen(*at)))
-    grid = cache(lambda *at: table_of(cells[at[0]], (chosen(*at, i) for i in range(len(cells[at[0]])))))
-    measured = cache(lambda *at, cell: compared.measure(both(*at, cell=cell), PLAIN, draws=lambda i: drawn(*at, i)))
+    grid = cache(
+        lambda *at: table_of(cells[at[0]], (chosen(*at, i) for i in range(len(cells[at[0]]))))
+    )
+    measured = cache(
+        lambda *at, cell: compared.measure(
+            both(*at, cell=cell), PLAIN, draws=lambda i: drawn(*at, i)
+        )
+    )
 
     def chosen(pool, attack, target, cell) -> Scores:
         return only(scores_of(pool, attack, cell), None if target == ALL else target)
@@ -80,7 +91,9 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     @cache
     def pictures(*at, cell) -> dict:
         one_map = mapped(grid(*at), cells[at[0]][cell], at[1])
-        return {"map": one_map} | beside({how(*cells[at[0]][i]): one for i, one in both(*at, cell=cell).items()}, at[1])
+        return {"map": one_map} | beside(
+            {how(*cells[at[0]][i]): one for i, one in both(*at, cell=cell).items()}, at[1]
+        )
 
     def draw(pool, target, attack, p, queries, cell) -> View:
         at, own = (pool, attack, target), cells[pool]
@@ -108,8 +121,14 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         last.update(pool=pool, cell=cell)
         p, queries = own[cell]
         return {
-            "target": {"options": [ALL, *targets], "value": values["target"] if values["target"] in targets else ALL},
-            "attack": {"options": names, "value": values["attack"] if values["attack"] in names else names[0]},
+            "target": {
+                "options": [ALL, *targets],
+                "value": values["target"] if values["target"] in targets else ALL,
+            },
+            "attack": {
+                "options": names,
+                "value": values["attack"] if values["attack"] in names else names[0],
+            },
             "p": {"options": list(dict.fromkeys(p for p, _ in own)), "value": p},
             "queries": {"options": [q for other, q in own if other == p], "value": queries},
             "cell": {"max": len(own) - 1, "value": cell},
@@ -121,14 +140,27 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         "attack": dropdown("attack"),
         "p": steps("dropout p", [0.0], 0.0),
         "queries": steps("queries Q", [1], 1),
-        "cell": W.IntSlider(description="cell", min=0, max=0, value=0, layout=W.Layout(display="none")),  # what a click sets
+        "cell": W.IntSlider(
+            description="cell", min=0, max=0, value=0, layout=W.Layout(display="none")
+        ),  # what a click sets
     }
-    return Explorer(TITLE, controls, draw, rows=[["map"], ["histogram"], ["roc"]], adjust=adjust, clicks={"map": "cell"})
+    return Explorer(
+        TITLE,
+        controls,
+        draw,
+        rows=[["map"], ["histogram"], ["roc"]],
+        adjust=adjust,
+        clicks={"map": "cell"},
+    )
 
 
 def missing(sources: Sequence[Source]) -> str:
     """Why there is nothing to show."""
-    unknown = [source.label for source in sources if draws(source) == "dropout" and not source.info.get("input_dropout")]
+    unknown = [
+        source.label
+        for source in sources
+        if draws(source) == "dropout" and not source.info.get("input_dropout")
+    ]
     return NOTHING + (UNKNOWN.format(", ".join(unknown)) if unknown else "")
 
 
@@ -136,15 +168,24 @@ def asked(sources: Sequence[Source]) -> dict[str, Asked]:
     """Pools with a plain source and one with input dropout or more, by name; of equal p that of most queries, the newest."""
     plainly = {_whom(source): source for source in sources if draws(source) == "plain"}
     groups: dict[tuple, dict[float, Source]] = {}
-    for source in (source for source in sources if draws(source) == "dropout" and source.info.get("input_dropout")):
-        group, p = groups.setdefault((_whom(source), source.info.get("mask_scope")), {}), source.info["input_dropout"]
+    for source in (
+        source
+        for source in sources
+        if draws(source) == "dropout" and source.info.get("input_dropout")
+    ):
+        group, p = (
+            groups.setdefault((_whom(source), source.info.get("mask_scope")), {}),
+            source.info["input_dropout"],
+        )
         if p not in group or query_count(source) >= query_count(group[p]):
             group[p] = source
     found: dict[str, Asked] = {}
     for (whom, scope), group in groups.items():
         if whom in plainly:
             name = plainly[whom].label + (", a mask per step" if scope == "step" else "")
-            found[name if name not in found else f"{name} ({len(found)})"] = Asked(plainly[whom], dict(sorted(group.items())))
+            found[name if name not in found else f"{name} ({len(found)})"] = Asked(
+                plainly[whom], dict(sorted(group.items()))
+            )
     return found
 
 
@@ -155,7 +196,9 @@ def _whom(source: Source) -> tuple:
 def nearest(cells: Sequence[tuple[float, int]], p: float, queries: int) -> int:
     """Number of the cell at this p, or at the one nearest to it, with at most so many queries."""
     p = min((other for other, _ in cells), key=lambda other: abs(other - p))
-    return max((q, i) for i, (other, q) in enumerate(cells) if other == p and (q <= queries or q == 1))[1]
+    return max(
+        (q, i) for i, (other, q) in enumerate(cells) if other == p and (q <= queries or q == 1)
+    )[1]
 
 
 def table_of(cells: Sequence[tuple[float, int]], scores: Iterable[Scores]) -> pd.DataFrame:
@@ -165,7 +208,11 @@ def table_of(cells: Sequence[tuple[float, int]], scores: Iterable[Scores]) -> pd
         facts = metrics.per_target(one, ())
         pairs = facts.groupby("pair")["auc"].mean()
         several = pairs.std(ddof=1) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
-        error = metrics.auc_null_error(int(facts["n1"].min()), int(facts["n0"].min())) if several is None else several
+        error = (
+            metrics.auc_null_error(int(facts["n1"].min()), int(facts["n0"].min()))
+            if several is None
+            else several
+        )
         rows.append({"p": p, "queries": queries, "value": pairs.mean(), "error": error})
     return pd.DataFrame(rows)
 
@@ -180,7 +227,10 @@ def mapped(table: pd.DataFrame, cell: tuple[float, int], attack: str) -> dict:
     title = figure["layout"]["title"] | {
         "text": words, "subtitle": {"text": "★ and outline: the cell shown below, click another; ± one standard error"}
     }  # fmt: skip
-    return figure | {"data": [trace, *figure["data"][1:]], "layout": figure["layout"] | {"title": title}}
+    return figure | {
+        "data": [trace, *figure["data"][1:]],
+        "layout": figure["layout"] | {"title": title},
+    }
 
 
 def how(p: float, queries: int) -> str:
@@ -197,16 +247,25 @@ def beside(both: dict[str, Scores], attack: str) -> dict[str, dict]:
 def histograms(both: dict[str, Scores], attack: str) -> go.Figure:
     """Histograms of scores, a panel each with its own scale of scores."""
     single, names = [plots.histogram(one, bins=60) for one in both.values()], list(both)
-    figure = make_subplots(1, len(single), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.06)
+    figure = make_subplots(
+        1, len(single), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.06
+    )
     for column, one in enumerate(single, start=1):
         for trace in one.data:
             name = str(trace.name).split(" (")[0]
-            figure.add_trace(trace.update(name=name, legendgroup=name, showlegend=column == 1), row=1, col=column)
+            figure.add_trace(
+                trace.update(name=name, legendgroup=name, showlegend=column == 1), row=1, col=column
+            )
     top = max(trace.y.max() for one in single for trace in one.data)
     figure.update_xaxes(title_text="score (larger = more likely a member)", title_standoff=4)
-    figure.update_yaxes(range=[0, 1.05 * top], tickformat="~%").update_yaxes(title_text="share of group", col=1)
+    figure.update_yaxes(range=[0, 1.05 * top], tickformat="~%").update_yaxes(
+        title_text="share of group", col=1
+    )
     figure.update_annotations(font={"size": 12, "color": GREY})
-    words, legend = f"Scores of {attack}: " + " beside ".join(names), {"orientation": "h", "y": -0.3, "yanchor": "top"}
+    words, legend = (
+        f"Scores of {attack}: " + " beside ".join(names),
+        {"orientation": "h", "y": -0.3, "yanchor": "top"},
+    )
     return finish(figure, words, "share of each group per bin; the outermost bins hold the tails", headroom=22, height=310,
                   legend=legend)  # fmt: skip
 

@@ -47,7 +47,9 @@ class Explorer:
     In batch mode (papermill) sentence, figures and table are displayed once. `set(name=value)` does what a hand would.
     """
 
-    def __init__(self, name, controls, draw, *, rows, adjust=None, state=None, clicks=None, lassos=None):
+    def __init__(
+        self, name, controls, draw, *, rows, adjust=None, state=None, clicks=None, lassos=None
+    ):
         self.name, self.controls, self._draw, self.rows = name, controls, draw, rows
         self._adjust, self.state = adjust or (lambda values: {}), dict(state or {})
         self._clicks, self._lassos = clicks or {}, lassos or {}
@@ -64,16 +66,25 @@ class Explorer:
     @property
     def settings(self) -> str:
         """What the controls say, in a line: a picture that is passed on must tell what it is of."""
-        told = {name: getattr(control, "label", control.value) for name, control in self.controls.items()}
-        told = {name: ", ".join(map(str, value)) if isinstance(value, tuple) else value for name, value in told.items()}
+        told = {
+            name: getattr(control, "label", control.value)
+            for name, control in self.controls.items()
+        }
+        told = {
+            name: ", ".join(map(str, value)) if isinstance(value, tuple) else value
+            for name, value in told.items()
+        }
         return "; ".join(
-            f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}" for name, value in told.items()
+            f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}"
+            for name, value in told.items()
         )
 
     def set(self, **values) -> View:
         """Set controls or state, as a hand would; the new view. ValueError for what is refused: all stays as it was."""
         if unknown := set(values) - set(self.values):
-            raise ValueError(f"{self.name} has no {', '.join(unknown)}; it has {', '.join(self.values)}")
+            raise ValueError(
+                f"{self.name} has no {', '.join(unknown)}; it has {', '.join(self.values)}"
+            )
         before = self.values
         self._assign(values)
         self._refresh()
@@ -104,19 +115,29 @@ class Explorer:
         """The table as CSV, under sentence and settings as comments. What a spreadsheet would run is quoted."""
         if self.view is None:
             raise ValueError(f"{self.name} shows nothing yet that could be saved")
-        comments = [" ".join(line.split()) for line in (f"{self.name}: {self.view.sentence}", self.settings)]
+        comments = [
+            " ".join(line.split()) for line in (f"{self.name}: {self.view.sentence}", self.settings)
+        ]
         table = pd.DataFrame() if self.view.table is None else self.view.table.map(_inert)
-        return "".join(f"# {line}\n" for line in comments) + (table.to_csv(index=False) if len(table) else "")
+        return "".join(f"# {line}\n" for line in comments) + (
+            table.to_csv(index=False) if len(table) else ""
+        )
 
     def html(self) -> str:
         """Sentence, settings, figures and table as one page that opens without a network."""
         if (view := self.view) is None:
             raise ValueError(f"{self.name} shows nothing yet that could be saved")
         parts = [
-            go.Figure(figure).to_html(full_html=False, include_plotlyjs=i == 0, config={"displaylogo": False})
+            go.Figure(figure).to_html(
+                full_html=False, include_plotlyjs=i == 0, config={"displaylogo": False}
+            )
             for i, figure in enumerate(view.figures.values())
         ]
-        body = [f"<h1>{html.escape(self.name)}</h1><p>{html.escape(view.sentence)}</p>", *parts, _table(view.table)]
+        body = [
+            f"<h1>{html.escape(self.name)}</h1><p>{html.escape(view.sentence)}</p>",
+            *parts,
+            _table(view.table),
+        ]
         body += [f"<p>{html.escape(text)}</p>" for text in (view.note, self.settings)]
         style = "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
         head = f"<!DOCTYPE html><html lang='en'><meta charset='utf-8'><title>{html.escape(self.name)}</title>"
@@ -131,7 +152,11 @@ class Explorer:
             for figure in map(go.Figure, self.view.figures.values()):
                 if figure.data or figure.layout.images:  # not one that waits for a hand
                     display(figure)
-            small = "".join(f"<p><small>{html.escape(text)}</small></p>" for text in (self.view.note, self.settings) if text)
+            small = "".join(
+                f"<p><small>{html.escape(text)}</small></p>"
+                for text in (self.view.note, self.settings)
+                if text
+            )
             display(HTML(_table(self.view.table) + small))
         else:
             display(self.widget)
@@ -139,17 +164,24 @@ class Explorer:
     @cached_property
     def widget(self) -> W.Widget:
         """What JupyterLab and Voila show."""
-        self._figures = {name: Figure({"data": [], "layout": {}}) for row in self.rows for name in row}
+        self._figures = {
+            name: Figure({"data": [], "layout": {}}) for row in self.rows for name in row
+        }
         for name, figure in self._figures.items():
             figure.observe(lambda change, name=name: self._pointed(name, change["new"]), "event")
         self._sentence, self._numbers, self._message = W.HTML(), W.HTML(), W.HTML()
         buttons = [self._button(label, *rest) for label, *rest in self._exports()]
-        left = W.VBox([*self.controls.values(), W.HBox(buttons)], layout=W.Layout(width="260px", min_width="260px"))
+        left = W.VBox(
+            [*self.controls.values(), W.HBox(buttons)],
+            layout=W.Layout(width="260px", min_width="260px"),
+        )
         right = []
         for row in self.rows:
             figures = [self._figures[name] for name in row]
             columns = f"repeat(auto-fit, minmax(min(100%, {360 if len(figures) > 1 else 0}px), 1fr))"  # side by side where wide
-            right.append(W.GridBox(figures, layout=W.Layout(grid_template_columns=columns, width="100%")))
+            right.append(
+                W.GridBox(figures, layout=W.Layout(grid_template_columns=columns, width="100%"))
+            )
         right = W.VBox([*right, self._numbers], layout=W.Layout(flex="1 1 480px", min_width="0"))
         body = W.HBox([left, right], layout=W.Layout(width="100%", flex_flow="row wrap"))
         widget = W.VBox([self._sentence, self._message, body], layout=W.Layout(width="100%"))
@@ -163,10 +195,14 @@ class Explorer:
             ("HTML", "one page for a reader", lambda: self._save("html", "text/html", self.html())),
         ]
 
-    _slug = property(lambda self: "-".join("".join(c if c.isalnum() else " " for c in self.name.lower()).split()))
+    _slug = property(
+        lambda self: "-".join("".join(c if c.isalnum() else " " for c in self.name.lower()).split())
+    )
 
     def _button(self, label: str, what: str, action: Callable) -> W.Button:
-        button = W.Button(description=label, tooltip=f"download {what}", layout=W.Layout(width="76px"))
+        button = W.Button(
+            description=label, tooltip=f"download {what}", layout=W.Layout(width="76px")
+        )
         button.on_click(lambda _: self._guarded(action, self.error))
         return button
 
@@ -180,7 +216,9 @@ class Explorer:
 
     def _pointed(self, figure: str, event: dict) -> None:
         numbers = event.get("numbers", [])
-        place = self._clicks.get(figure) if event.get("kind") == "click" else self._lassos.get(figure)
+        place = (
+            self._clicks.get(figure) if event.get("kind") == "click" else self._lassos.get(figure)
+        )
         if place is None or (event["kind"] == "click" and not numbers):
             return
         value = numbers[0] if event["kind"] == "click" else tuple(numbers)
@@ -234,7 +272,9 @@ class Explorer:
             self._tell()
 
     def _tell(self) -> None:
-        alert = '<div role="alert" style="border-left:4px solid #D55E00;padding:.2rem .6rem">{}</div>'
+        alert = (
+            '<div role="alert" style="border-left:4px solid #D55E00;padding:.2rem .6rem">{}</div>'
+        )
         self._message.value = alert.format(html.escape(self.error)) if self.error else ""
         if self.view is None or self.error:
             return
@@ -242,7 +282,9 @@ class Explorer:
         self._sentence.value = f'<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">{words}</div>'
         note = f'<div style="opacity:.75;line-height:1.4;margin-top:.5rem">{html.escape(self.view.note)}</div>'
         # a wide table scrolls in its column, it does not widen it
-        self._numbers.value = f'<div style="width:0;min-width:100%">{_numbers(self.view.table)}{note}</div>'
+        self._numbers.value = (
+            f'<div style="width:0;min-width:100%">{_numbers(self.view.table)}{note}</div>'
+        )
         for name, figure in self._figures.items():
             figure.layout.display = None if name in self.view.figures else "none"
             if name in self.view.figures:
@@ -253,13 +295,17 @@ class Explorer:
 
     def _styled(self, name: str) -> dict:
         """For a column of a page: a short title. The zoom stays while only sliders move or points are clicked."""
-        moving = {n for n, c in self.controls.items() if isinstance(c, SLIDERS)} | set(self._clicks.values())
+        moving = {n for n, c in self.controls.items() if isinstance(c, SLIDERS)} | set(
+            self._clicks.values()
+        )
         fixed = {n: str(c.value) for n, c in self.controls.items() if n not in moving}
         figure, lines = plain(self._shown()[name]), []
         for line in (figure["layout"].get("title", {}).get("text") or "").split("<br>"):
             lines += textwrap.wrap(line, 78)
         title = {"text": "<br>".join(lines), "font": {"size": 12}}
-        return figure | {"layout": figure["layout"] | {"uirevision": json.dumps(fixed), "title": title}}
+        return figure | {
+            "layout": figure["layout"] | {"uirevision": json.dumps(fixed), "title": title}
+        }
 
 
 def _set(control: W.Widget, properties: dict) -> None:
@@ -276,7 +322,11 @@ def _set(control: W.Widget, properties: dict) -> None:
 
 
 def _table(table: pd.DataFrame | None) -> str:
-    return "" if table is None else table.to_html(index=False, border=0, na_rep="n/m", float_format="{:.4g}".format)
+    return (
+        ""
+        if table is None
+        else table.to_html(index=False, border=0, na_rep="n/m", float_format="{:.4g}".format)
+    )
 
 
 def _inert(cell):
@@ -292,7 +342,10 @@ def _numbers(table: pd.DataFrame | None) -> str:
     if table is None or len(table) != 1:
         return f'{LOOK}<div class="mia-nb" style="overflow-x:auto;white-space:nowrap">{_table(table)}</div>'
     cell = '<div><div style="opacity:.7">{}</div><div>{}</div></div>'
-    cells = [cell.format(html.escape(str(name)), html.escape(str(value))) for name, value in table.iloc[0].items()]
+    cells = [
+        cell.format(html.escape(str(name)), html.escape(str(value)))
+        for name, value in table.iloc[0].items()
+    ]
     return f'<div style="display:flex;flex-wrap:wrap;gap:.3rem 1.6rem;line-height:1.3">{"".join(cells)}</div>'
 
 
@@ -302,7 +355,9 @@ class Ticks(W.VBox):
     value = traitlets.Tuple()
     options = traitlets.Tuple()
 
-    def __init__(self, description: str, options=(), value=(), *, limit: int = 4, height: str = "auto"):
+    def __init__(
+        self, description: str, options=(), value=(), *, limit: int = 4, height: str = "auto"
+    ):
         self.heading, self.limit = W.Label(description), limit
         super().__init__(layout=W.Layout(width="100%"))
         self.box = W.VBox(layout=W.Layout(width="100%", max_height=height, overflow="auto"))
@@ -320,7 +375,10 @@ class Ticks(W.VBox):
 
     def _build(self, _) -> None:
         boxes = [
-            W.Checkbox(description=str(o), indent=False, layout=W.Layout(width="98%", min_height="26px")) for o in self.options
+            W.Checkbox(
+                description=str(o), indent=False, layout=W.Layout(width="98%", min_height="26px")
+            )
+            for o in self.options
         ]
         for box, option in zip(boxes, self.options, strict=True):
             box.value = option in self.value
@@ -344,7 +402,9 @@ def dropdown(description: str, options=(), value=None) -> W.Dropdown:
     return W.Dropdown(description=description, options=options, value=value, **ROW)
 
 
-def slider(description: str, low: float, high: float, value: float, step: float, *, form: str = ".3g") -> W.FloatSlider:
+def slider(
+    description: str, low: float, high: float, value: float, step: float, *, form: str = ".3g"
+) -> W.FloatSlider:
     limits = {"min": low, "max": high, "value": value, "step": step}
     return W.FloatSlider(description=description, readout_format=form, **limits, **ROW)
 

@@ -39,7 +39,9 @@ class Ranking(NamedTuple):
     half: np.ndarray  # (N,) half of the 95 % interval, NaN where it cannot be told
     units: str  # what the interval is over
     order: np.ndarray  # samples, most exposed first, NaN left out
-    agreement: tuple[float, int]  # between halves of the targets: rank correlation, how many of a page both put on top
+    agreement: tuple[
+        float, int
+    ]  # between halves of the targets: rank correlation, how many of a page both put on top
 
 
 class Tested(NamedTuple):
@@ -77,11 +79,16 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
             "sheet": seen.thumbs(pool, page_of, PAGE * (page - 1), sample),
             "margins": seen.margins(pool, one),
             "traces": seen.traces(pool, one),
-            "ranking": pictures.marked(seen.histogram(pool, attack, test, kind, answers, canary), value),
+            "ranking": pictures.marked(
+                seen.histogram(pool, attack, test, kind, answers, canary), value
+            ),
         }
         row = _row(source, ranked, column, seen.right(pool), outcome, seen.canaries(pool))
         return View(
-            _sentence(source, ranked, rows, outcome, attack), figures, pd.DataFrame([row]), _note(ranked, outcome, source)
+            _sentence(source, ranked, rows, outcome, attack),
+            figures,
+            pd.DataFrame([row]),
+            _note(ranked, outcome, source),
         )
 
     def adjust(values) -> dict:
@@ -104,7 +111,9 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
         return changes
 
     rows = [["sheet"], ["margins", "traces"], ["ranking"]]
-    return Explorer(TITLE, _controls(found), draw, rows=rows, adjust=adjust, clicks={"sheet": "sample"})
+    return Explorer(
+        TITLE, _controls(found), draw, rows=rows, adjust=adjust, clicks={"sheet": "sample"}
+    )
 
 
 def _controls(found: dict[str, Source]) -> dict:
@@ -121,7 +130,10 @@ def _controls(found: dict[str, Source]) -> dict:
         "page": W.IntSlider(description="page", min=1, max=1, value=1, **ROW),
         "sample": W.IntText(description="sample", value=0, **ROW),
         "test": W.Checkbox(
-            description="test (redraws masks, seconds)", value=False, indent=False, layout=W.Layout(width="98%")
+            description="test (redraws masks, seconds)",
+            value=False,
+            indent=False,
+            layout=W.Layout(width="98%"),
         ),
     }
     return controls
@@ -130,7 +142,10 @@ def _controls(found: dict[str, Source]) -> dict:
 def _cached(found: dict[str, Source], draws: int, seed: int) -> SimpleNamespace:
     """What is computed once for the controls it depends on."""
     ranks = cache(lambda pool, attack: ranking(found[pool].scores(attack)))
-    canaries, right = cache(lambda pool: _canaries(found[pool])), cache(lambda pool: _right(found[pool]))
+    canaries, right = (
+        cache(lambda pool: _canaries(found[pool])),
+        cache(lambda pool: _right(found[pool])),
+    )
     kinds = cache(lambda pool: _kinds(found[pool]))
 
     @lru_cache(32)
@@ -139,7 +154,9 @@ def _cached(found: dict[str, Source], draws: int, seed: int) -> SimpleNamespace:
         source, order = found[pool], ranks(pool, attack).order
         if not len(order):
             scored = f"no sample of {pool} is scored in one target and out of another"
-            raise ValueError(f"{scored}: train more models, or ask about images that only some of them saw")
+            raise ValueError(
+                f"{scored}: train more models, or ask about images that only some of them saw"
+            )
         keep = np.ones(len(source.audited), bool)
         if kind != ALL:
             keep &= source.signals.labels[source.audited] == kinds(pool)[kind]
@@ -160,17 +177,31 @@ def _cached(found: dict[str, Source], draws: int, seed: int) -> SimpleNamespace:
     @lru_cache(16)
     def histogram(pool, attack, test, *filters) -> dict:
         source, rows = found[pool], listed(pool, attack, *filters)
-        value, title = ranks(pool, attack).value[rows], f"{len(rows):,} of {len(source.audited):,} samples"
+        value, title = (
+            ranks(pool, attack).value[rows],
+            f"{len(rows):,} of {len(source.audited):,} samples",
+        )
         null = tested(pool, attack).null if test else None
         return pictures.ranking(value, title, null=null, name="separation (sd of scores)")
 
     traces = lru_cache(8)(
-        lambda pool, one: traces_of(losses_of(found[pool]), np.arange(len(found[pool].signals.margin)), one, None)
+        lambda pool, one: traces_of(
+            losses_of(found[pool]), np.arange(len(found[pool].signals.margin)), one, None
+        )
     )
     margins = lru_cache(8)(lambda pool, one: _margins(found[pool], one))
-    thumbs = lru_cache(16)(lambda pool, columns, start, sample: _sheet(found[pool], columns, start, sample))
+    thumbs = lru_cache(16)(
+        lambda pool, columns, start, sample: _sheet(found[pool], columns, start, sample)
+    )
 
-    parts = {"ranks": ranks, "canaries": canaries, "right": right, "traces": traces, "margins": margins, "thumbs": thumbs}
+    parts = {
+        "ranks": ranks,
+        "canaries": canaries,
+        "right": right,
+        "traces": traces,
+        "margins": margins,
+        "thumbs": thumbs,
+    }
     return SimpleNamespace(**parts, kinds=kinds, listed=listed, tested=tested, histogram=histogram)
 
 
@@ -181,11 +212,15 @@ def ranking(scores: Scores, *, page: int = PAGE) -> Ranking:
     parts = []
     for start in (0, 1):
         rows = np.flatnonzero(np.isin(scores.pair, np.unique(scores.pair)[start::2]))
-        parts.append(separations(rows_of(scores, rows))[0] if len(rows) else np.full(len(value), np.nan))
+        parts.append(
+            separations(rows_of(scores, rows))[0] if len(rows) else np.full(len(value), np.nan)
+        )
     known = np.flatnonzero(np.isfinite(parts[0]) & np.isfinite(parts[1]))
     tops = [set(known[np.argsort(-part[known], kind="stable")[:page]]) for part in parts]
     alike = rank_correlation(parts[0][known], parts[1][known]) if len(known) > 2 else np.nan
-    return Ranking(value, half, units, order[~np.isnan(value[order])], (alike, len(tops[0] & tops[1])))
+    return Ranking(
+        value, half, units, order[~np.isnan(value[order])], (alike, len(tops[0] & tops[1]))
+    )
 
 
 def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
@@ -197,15 +232,24 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     mean, spread = np.nanmean(scores.value, axis=1), np.nanstd(scores.value, axis=1)
     z = (scores.value - mean[:, None]) / np.maximum(spread, 1e-12)[:, None]
     twins = [np.flatnonzero(scores.pair == one) for one in np.unique(scores.pair)]
-    if all(len(rows) == 2 and (scores.member[rows[0]] != scores.member[rows[1]]).all() for rows in twins):
+    if all(
+        len(rows) == 2 and (scores.member[rows[0]] != scores.member[rows[1]]).all()
+        for rows in twins
+    ):
         gap = np.stack([np.where(scores.member[a], z[a] - z[b], z[b] - z[a]) for a, b in twins])
-        return gap.mean(0), interval(gap, np.arange(len(gap)))[1] - gap.mean(0), f"{len(gap)} pairs of targets"
+        return (
+            gap.mean(0),
+            interval(gap, np.arange(len(gap)))[1] - gap.mean(0),
+            f"{len(gap)} pairs of targets",
+        )
     known = ~np.isnan(z)
     sides = [known & scores.member, known & ~scores.member]
     n_in, n_out = (side.sum(0) for side in sides)
     m_in, m_out = (np.where(side, z, 0).sum(0) / np.maximum(side.sum(0), 1) for side in sides)
     value = np.where((n_in > 0) & (n_out > 0), m_in - m_out, np.nan)
-    ss = sum(np.where(side, (z - m) ** 2, 0).sum(0) for side, m in zip(sides, (m_in, m_out), strict=True))
+    ss = sum(
+        np.where(side, (z - m) ** 2, 0).sum(0) for side, m in zip(sides, (m_in, m_out), strict=True)
+    )
     free = n_in + n_out - 2
     with np.errstate(divide="ignore", invalid="ignore"):
         half = half_width(ss / free * (1 / n_in + 1 / n_out), free + 1)
@@ -219,14 +263,19 @@ def _test(source: Source, attack: str, order: np.ndarray, draws: int, seed: int)
     if everyone > TESTED:
         others = np.random.default_rng(seed).choice(everyone, YARDSTICK, replace=False)
         columns = np.unique(np.concatenate([order[:FOREMOST], others]))
-        chosen = np.sort(np.concatenate([source.audited[columns], np.flatnonzero(signals.population)]))
+        chosen = np.sort(
+            np.concatenate([source.audited[columns], np.flatnonzero(signals.population)])
+        )
         signals = signals.select(samples=chosen)
     found: list[np.ndarray] = []
 
     def full() -> Iterator[Scores]:
         for one in auditing.null_scores(attack, signals, draws=draws, seed=seed):
             found.append(separations(one)[0].astype(np.float32))
-            value, member = np.full((len(one.value), everyone), np.nan), np.zeros((len(one.value), everyone), bool)
+            value, member = (
+                np.full((len(one.value), everyone), np.nan),
+                np.zeros((len(one.value), everyone), bool),
+            )
             value[:, columns], member[:, columns] = one.value, one.member
             yield replace(one, value=value, member=member)
 
@@ -236,9 +285,14 @@ def _test(source: Source, attack: str, order: np.ndarray, draws: int, seed: int)
 
 def _kinds(source: Source) -> dict[str, int]:
     """{class: label}; a class without a name is called by its label, which also sets apart equal names and one called "all"."""
-    names = [*source.classes, *map(str, range(len(source.classes), int(source.signals.labels.max()) + 1))]
+    names = [
+        *source.classes,
+        *map(str, range(len(source.classes), int(source.signals.labels.max()) + 1)),
+    ]
     often = Counter([ALL, *names])
-    return {f"{name} ({label})" if often[name] > 1 else name: label for label, name in enumerate(names)}
+    return {
+        f"{name} ({label})" if often[name] > 1 else name: label for label, name in enumerate(names)
+    }
 
 
 def _has_canaries(source: Source) -> bool:
@@ -275,10 +329,16 @@ def _sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, att
 
 def _interval(ranked: Ranking, column: int) -> str:
     value, half = ranked.value[column], ranked.half[column]
-    return f"{value:.2f} [{value - half:.2f}, {value + half:.2f}]" if np.isfinite(half) else f"{value:.2f} [n/m]"
+    return (
+        f"{value:.2f} [{value - half:.2f}, {value + half:.2f}]"
+        if np.isfinite(half)
+        else f"{value:.2f} [n/m]"
+    )
 
 
-def _row(source: Source, ranked: Ranking, column: int, share, outcome: Tested | None, canary) -> dict:
+def _row(
+    source: Source, ranked: Ranking, column: int, share, outcome: Tested | None, canary
+) -> dict:
     signals, one = source.signals, source.audited[column]
     place = np.flatnonzero(ranked.order == column)
     row = {
@@ -295,7 +355,10 @@ def _row(source: Source, ranked: Ranking, column: int, share, outcome: Tested | 
         row["p"] = "not redrawn"
         if column in outcome.columns:
             row["AUC over targets"] += f" (redrawn masks: {shown(line['null_auc'], '.3f')})"
-            row["p"], row["q"] = f"{shown(line['p'])} (no less than {shown(line['smallest_p'])})", shown(line["q"])
+            row["p"], row["q"] = (
+                f"{shown(line['p'])} (no less than {shown(line['smallest_p'])})",
+                shown(line["q"]),
+            )
     return row
 
 
@@ -303,17 +366,27 @@ def _note(ranked: Ranking, outcome: Tested | None, source: Source) -> str:
     words = ["with another seed other images stand on top"]
     alike, common = ranked.agreement
     if np.isfinite(alike):
-        words.append(f"two halves of the targets: rank correlation {alike:.2f}, {common} of the {PAGE} on top in common")
-    words.append("intervals: Student's, 95 %, of a sample chosen beforehand; who leads a list leads by luck too")
+        words.append(
+            f"two halves of the targets: rank correlation {alike:.2f}, {common} of the {PAGE} on top in common"
+        )
+    words.append(
+        "intervals: Student's, 95 %, of a sample chosen beforehand; who leads a list leads by luck too"
+    )
     if outcome is None:
-        words.append("targets are each other's references, which moves a sample's scores together: test for p values")
+        words.append(
+            "targets are each other's references, which moves a sample's scores together: test for p values"
+        )
     else:
         words.append(outcome.table.attrs["resolution"])
         words.append(f"p: {outcome.table.attrs['method']}")
         if len(outcome.columns) < len(source.audited):
-            words.append(f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for with p = 1")
+            words.append(
+                f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for with p = 1"
+            )
     if missing := int(np.isnan(ranked.value).sum()):
-        words.append(f"{missing:,} sample{'s lack' if missing > 1 else ' lacks'} a scored target on one side: not ranked")
+        words.append(
+            f"{missing:,} sample{'s lack' if missing > 1 else ' lacks'} a scored target on one side: not ranked"
+        )
     return "; ".join(words)
 
 
@@ -334,5 +407,8 @@ def _sheet(source: Source, columns: tuple, start: int, sample: int) -> dict:
     if source.images is None:
         listed = ", ".join(f"{number} ({label})" for number, label in captions)
         return pictures.empty(f"no images are stored with these signals; {ranks}: {listed}")
-    captions, title = [f"{number}<br>{label}" for number, label in captions], f"{ranks} of the list; click one"
+    captions, title = (
+        [f"{number}<br>{label}" for number, label in captions],
+        f"{ranks} of the list; click one",
+    )
     return pictures.sheet(source.images[own], captions, numbers, title, chosen=sample)

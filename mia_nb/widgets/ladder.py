@@ -28,9 +28,21 @@ FORMULAS = "no pool: formulas only"
 NO_ATTACK = "none"
 DESIGNED = "members drawn by split={!r} are no fair coins, which the bound rests on; train the pool with split='bernoulli'"
 ATTACKS = ("rmia", "lira_global", "loss")  # chosen beforehand: each is paid for in confidence
-ACCOUNTANTS = {"GDP fixed": ("gdp", "uniform"), "GDP Poisson": ("gdp", "poisson"), "RDP": ("rdp", "poisson")}
+ACCOUNTANTS = {
+    "GDP fixed": ("gdp", "uniform"),
+    "GDP Poisson": ("gdp", "poisson"),
+    "RDP": ("rdp", "poisson"),
+}
 DELTAS = [float(f"{digit}e{power}") for power in range(-7, -2) for digit in (1, 2, 5)] + [1e-2]
-STUDY = {"samples": 25_000, "batch": 512, "epochs": 300, "sigma": 2.0, "steps": 16, "T": 1.0, "clip": 0.5}  # arXiv 2501.06686
+STUDY = {
+    "samples": 25_000,
+    "batch": 512,
+    "epochs": 300,
+    "sigma": 2.0,
+    "steps": 16,
+    "T": 1.0,
+    "clip": 0.5,
+}  # arXiv 2501.06686
 NO_RECIPE = "rows 1, 2 and 4 lack the recipe of the training: it is not stored with these signals"
 DERIVED = "a derived pool's own steps say nothing of what its parent saw: no row counts them"
 HEADING = "Five epsilons; no row bounds another"
@@ -70,15 +82,35 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         raise ValueError(f"delta={delta}: wanted a number above 0 and below 1, say 1e-5")
     found = named(sources)
     training = cache(lambda name: known(found.get(name)))
-    offered = cache(lambda name: [word for word in ATTACKS if word in found[name].attacks()] if name in found else [NO_ATTACK])
-    evidence = cache(lambda name, attack, at: audited(found.get(name), attack, at, len(offered(name))))
+    offered = cache(
+        lambda name: (
+            [word for word in ATTACKS if word in found[name].attacks()]
+            if name in found
+            else [NO_ATTACK]
+        )
+    )
+    evidence = cache(
+        lambda name, attack, at: audited(found.get(name), attack, at, len(offered(name)))
+    )
     base = cache(lambda name, attack: frame(found.get(name), attack))
-    rates = cache(lambda name, attack: measured(found[name].scores(attack)) if name in found else None)
+    rates = cache(
+        lambda name, attack: measured(found[name].scores(attack)) if name in found else None
+    )
 
     def draw(source, attack, sigma, epochs, lipschitz, delta, accountant) -> View:
         own, (record, why) = training(source), evidence(source, attack, delta)
         moved = moves(own, sigma, epochs) if source in found else []
-        table = rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz if source == FORMULAS else None)
+        table = rungs(
+            own,
+            sigma,
+            epochs,
+            delta,
+            accountant,
+            record,
+            why,
+            moved,
+            lipschitz if source == FORMULAS else None,
+        )
         figure = plain(plots.ladder(table))
         sentence = figure["layout"]["title"]["text"].replace("<br>", " ")
         sentence += f" (delta {delta:g}, add/remove one record{f'; m = {record.canaries:,} coins' if record else ''})"
@@ -94,9 +126,15 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         names, counted = offered(source), own.sample_rate is not None and own.per_epoch > 0
         noisy = bool(own.flow) or own.noise_multiplier is not None
         changes = {
-            "attack": {"options": names, "value": values["attack"] if values["attack"] in names else names[0]},
+            "attack": {
+                "options": names,
+                "value": values["attack"] if values["attack"] in names else names[0],
+            },
             "lipschitz": {"disabled": source != FORMULAS},
-            "sigma": {"disabled": not noisy, "description": "sigma" if own.flow or not noisy else "noise"},
+            "sigma": {
+                "disabled": not noisy,
+                "description": "sigma" if own.flow or not noisy else "noise",
+            },
             "epochs": {"disabled": not (noisy and counted)},
             "accountant": {"disabled": not own.flow},
         }
@@ -113,7 +151,11 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         "sigma": steps("sigma", strengths(STUDY["sigma"]), STUDY["sigma"]),
         "epochs": W.IntSlider(description="epochs", min=1, max=300, value=300, **ROW),
         "lipschitz": slider("L", 0.0, 10.0, 1.0, 0.1),
-        "delta": steps("delta", [(f"{one:.0e}" if one in DELTAS else f"{one:g}", one) for one in deltas], float(delta)),
+        "delta": steps(
+            "delta",
+            [(f"{one:.0e}" if one in DELTAS else f"{one:g}", one) for one in deltas],
+            float(delta),
+        ),
         "accountant": buttons("accountant", list(ACCOUNTANTS), next(iter(ACCOUNTANTS))),
     }
     return Explorer(TITLE, controls, draw, rows=[["ladder"], ["roc"]], adjust=adjust)
@@ -129,7 +171,9 @@ def start(found: dict[str, Source]) -> str:
     """A pool with noise whose members were drawn by coins, else one drawn by coins, else the first, else no pool."""
     coins = []
     for name, source in found.items():
-        with contextlib.suppress(ValueError, OSError, KeyError):  # a damaged pool is no reason to start with none
+        with contextlib.suppress(
+            ValueError, OSError, KeyError
+        ):  # a damaged pool is no reason to start with none
             coins += [name] if source.recipe.get("split") == "bernoulli" else []
     noisy = [name for name in coins if (found[name].info.get("flow") or {}).get("k")]
     return next(iter([*noisy, *coins, *found]), FORMULAS)
@@ -140,7 +184,10 @@ def known(source: Source | None) -> Training:
     if source is None:
         flow = {name: STUDY[name] for name in ("sigma", "steps", "T", "clip")} | {"method": "euler"}
         flow["k"] = spread(flow, flow["sigma"])
-        rate, steps_ = STUDY["batch"] / STUDY["samples"], math.ceil(STUDY["samples"] / STUDY["batch"])
+        rate, steps_ = (
+            STUDY["batch"] / STUDY["samples"],
+            math.ceil(STUDY["samples"] / STUDY["batch"]),
+        )
         return Training(flow, None, rate, steps_, STUDY["epochs"])
     recipe, flow = source.recipe, source.info.get("flow")
     if flow and source.info.get("noise") is False:
@@ -151,7 +198,11 @@ def known(source: Source | None) -> Training:
     if recipe.get("parent"):
         return Training(flow, None, None, 0, epochs, DERIVED)
     members = trained_on(source)
-    private = recipe.get("defense_args", {}).get("noise_multiplier") if recipe.get("defense") == "dp_sgd" else None
+    private = (
+        recipe.get("defense_args", {}).get("noise_multiplier")
+        if recipe.get("defense") == "dp_sgd"
+        else None
+    )
     return Training(flow, private, recipe["batch"] / members, members // recipe["batch"], epochs)
 
 
@@ -169,41 +220,71 @@ def spread(flow: dict, sigma: float) -> float:
 
 def remarks(own: Training, lipschitz: float | None, moved: list[str], why: str) -> str:
     """What the numbers rest on, and what they do not say."""
-    note = ["no row bounds another; row 4 alone may be called a guarantee for the training set, and only of DP-SGD", own.why]
+    note = [
+        "no row bounds another; row 4 alone may be called a guarantee for the training set, and only of DP-SGD",
+        own.why,
+    ]
     if lipschitz is not None:
-        note.append("the study's setting; its records and batch are not stated: 25,000 and 512 are assumed")
-        note.append(f"L = {lipschitz:g} and clip {STUDY['clip']} are assumed too, nobody measured them")
+        note.append(
+            "the study's setting; its records and batch are not stated: 25,000 and 512 are assumed"
+        )
+        note.append(
+            f"L = {lipschitz:g} and clip {STUDY['clip']} are assumed too, nobody measured them"
+        )
     if moved:
-        note.append(f"moved: {', '.join(moved)}; row 5 and the ROC are of the stored training and say nothing about this one")
-    note.append("row 4 counts one training, not those that its settings took to find" if own.noise_multiplier else "")
+        note.append(
+            f"moved: {', '.join(moved)}; row 5 and the ROC are of the stored training and say nothing about this one"
+        )
+    note.append(
+        "row 4 counts one training, not those that its settings took to find"
+        if own.noise_multiplier
+        else ""
+    )
     return "; ".join(filter(None, [*note, f"no audit: {why}" if why else ""]))
 
 
 def moves(own: Training, sigma: float, epochs: int) -> list[str]:
     """Which values differ from those that the pool was trained with, in words."""
     word = "sigma" if own.flow else "noise multiplier"
-    found = [f"{word} {sigma:g}, trained with {own.noise:g}"] if abs(sigma - own.noise) > 1e-6 else []
-    return found + ([f"{epochs} epochs, trained for {own.epochs}"] if epochs != max(own.epochs, 1) else [])
+    found = (
+        [f"{word} {sigma:g}, trained with {own.noise:g}"] if abs(sigma - own.noise) > 1e-6 else []
+    )
+    return found + (
+        [f"{epochs} epochs, trained for {own.epochs}"] if epochs != max(own.epochs, 1) else []
+    )
 
 
 def rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz) -> pd.DataFrame:
     """`auditing.ladder` at the values set; row 4 by RDP; beside moved values an audit stands apart, uncompared."""
     how, sampling = ACCOUNTANTS[accountant]
     steps_ = epochs * own.per_epoch
-    counted = {"sample_rate": own.sample_rate, "steps": steps_} if own.sample_rate and steps_ else None
+    counted = (
+        {"sample_rate": own.sample_rate, "steps": steps_} if own.sample_rate and steps_ else None
+    )
     flow, args = own.flow, {"delta": delta, "audited": None if moved else record}
     if flow is not None and abs(sigma - own.noise) > 1e-6:
         flow = flow | {"k": spread(flow, sigma)}
     private = own.noise_multiplier if flow is not None else sigma
-    dp_sgd = {"noise_multiplier": private, **counted} if own.noise_multiplier is not None and counted else None
+    dp_sgd = (
+        {"noise_multiplier": private, **counted}
+        if own.noise_multiplier is not None and counted
+        else None
+    )
     bounds = None if lipschitz is None else {"certified": lipschitz}
-    table = auditing.ladder(**args, flow=flow, nominal=counted, lipschitz=bounds, accountant=how, sampling=sampling)
+    table = auditing.ladder(
+        **args, flow=flow, nominal=counted, lipschitz=bounds, accountant=how, sampling=sampling
+    )
     if dp_sgd is not None:
         table.loc[3] = auditing.ladder(**args, flow=flow, dp_sgd=dp_sgd, accountant="rdp").loc[3]
     if lipschitz is not None:
-        table = table.replace({"shown": "certified L", "method": "certified L"}, "assumed L", regex=True)
+        table = table.replace(
+            {"shown": "certified L", "method": "certified L"}, "assumed L", regex=True
+        )
     if record is None:
-        table.loc[4, ["note", "remark"]] = "not audited: no pool, or members not drawn by coins" if why else "", why
+        table.loc[4, ["note", "remark"]] = (
+            "not audited: no pool, or members not drawn by coins" if why else "",
+            why,
+        )
     elif moved:
         table.loc[4] = auditing.ladder(delta=delta, audited=record).loc[4]
         table.loc[4, "shown"] += " (stored training)"
@@ -216,10 +297,14 @@ def audited(source: Source | None, attack: str, delta: float, attempts: int):
     """(record of the audit or None, why there is none)."""
     if source is None:
         return None, "no pool is chosen"
-    if (split := source.recipe.get("split", "bernoulli")) != "bernoulli":  # its mask does not tell where the mate was not asked
+    if (
+        split := source.recipe.get("split", "bernoulli")
+    ) != "bernoulli":  # its mask does not tell where the mate was not asked
         return None, DESIGNED.format(split)
     try:
-        return auditing.audit(auditing.apart(attack, source.signals), delta=delta, attempts=attempts), ""
+        return auditing.audit(
+            auditing.apart(attack, source.signals), delta=delta, attempts=attempts
+        ), ""
     except ValueError as error:
         return None, " ".join(str(error).split())
 
@@ -229,14 +314,20 @@ def narrow(figure: dict) -> dict:
     layout = figure["layout"]
     notes = [note | {"x": 1, "xanchor": "right"} for note in layout["annotations"]]
     title = layout["title"] | {"text": HEADING}
-    return figure | {"layout": layout | {"annotations": notes, "title": title, "height": layout["height"] + 60}}
+    return figure | {
+        "layout": layout | {"annotations": notes, "title": title, "height": layout["height"] + 60}
+    }
 
 
 def claims(table: pd.DataFrame) -> dict[str, float]:
     """{name of a curve: epsilon}: what rows 1 and 4 state about the training; else two values to compare with."""
     words = {1: "nominal epsilon {} (paper's accounting)", 4: "DP-SGD's epsilon {}"}
     rows = table.set_index("row").loc[list(words), "epsilon"]
-    found = {words[row].format(number(value, up=row == 4)): value for row, value in rows.items() if np.isfinite(value)}
+    found = {
+        words[row].format(number(value, up=row == 4)): value
+        for row, value in rows.items()
+        if np.isfinite(value)
+    }
     return found or {"for reference: epsilon 1": 1.0, "for reference: epsilon 8": 8.0}
 
 
@@ -275,7 +366,11 @@ def with_bounds(figure: dict, curves: dict[str, float], delta: float, rate, move
     if rate is not None:
         x, tpr, low, high, n0 = rate
         words = f"At {100 * x:g} % false alarms found {100 * tpr:.1f} % (95 %: {100 * low:.1f}-{100 * high:.1f}, n0 = {n0:,})"
-        words += f"; allowed {', '.join(title)}" if not moved else f"; stored training: not compared with {', '.join(title)}"
+        words += (
+            f"; allowed {', '.join(title)}"
+            if not moved
+            else f"; stored training: not compared with {', '.join(title)}"
+        )
     layout = figure["layout"] | {"title": figure["layout"].get("title", {}) | {"text": words}}
     return figure | {"data": [*traces, *figure["data"]], "layout": layout}
 
@@ -283,7 +378,10 @@ def with_bounds(figure: dict, curves: dict[str, float], delta: float, rate, move
 def bound(name: str, fpr, tpr, dash: str) -> list[dict]:
     """A ceiling as plain traces, faint where it allows all there is to find."""
     usable = int((tpr <= VACUOUS).sum())
-    parts = ((slice(0, usable + 1), GREY, 1.8, True), (slice(usable, None), translucent(GREY, 0.3), 1.2, False))
+    parts = (
+        (slice(0, usable + 1), GREY, 1.8, True),
+        (slice(usable, None), translucent(GREY, 0.3), 1.2, False),
+    )
     same = {"type": "scatter", "mode": "lines", "name": name, "legendgroup": name}
     same["hovertemplate"] = f"{name}: at most %{{y:.2%}} at %{{x:.3%}}<extra></extra>"
     return [

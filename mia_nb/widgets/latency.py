@@ -30,7 +30,11 @@ ALL = "all"
 KEPT = 8  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
 AHEAD = 8  # of so many time steps all pictures are drawn at once, so that the slider never waits
 HEIGHTS = {"curve": 290, "histogram": 270, "roc": 420, "confidence": 320, "raster": 440}
-LEGENDS = {"curve": -0.45, "confidence": -0.6, "raster": -0.22}  # far enough below that the axis keeps its title
+LEGENDS = {
+    "curve": -0.45,
+    "confidence": -0.6,
+    "raster": -0.22,
+}  # far enough below that the axis keeps its title
 
 
 def latency(sources: Sequence[Source]) -> Explorer:
@@ -48,11 +52,23 @@ def latency(sources: Sequence[Source]) -> Explorer:
         return message(TITLE, NOTHING)
     scores_at = lru_cache(KEPT)(lambda network, attack, t: found[network].scores(t, attack))
     recorded = cache(lambda network, t: recorder(found[network], t, sources))
-    layers = cache(lambda network, t, n: _high("raster", raster(found[network].answers[t], recorded(network, t)[0], n)))
+    layers = cache(
+        lambda network, t, n: _high(
+            "raster", raster(found[network].answers[t], recorded(network, t)[0], n)
+        )
+    )
     reference = {name: ORDINARY if one.ordinary else None for name, one in found.items()}
-    measured = cache(lambda *at: compared.measure({t: chosen(*at, t) for t in found[at[0]].times}, reference[at[0]]))
+    measured = cache(
+        lambda *at: compared.measure(
+            {t: chosen(*at, t) for t in found[at[0]].times}, reference[at[0]]
+        )
+    )
     curve = cache(lambda *at: _high("curve", against(measured(*at), found[at[0]], at[1])))
-    pictures = cache(lambda *at, t: beside(found[at[0]], *at[1:], {u: chosen(*at, u) for u in found[at[0]].pair(t)}))
+    pictures = cache(
+        lambda *at, t: beside(
+            found[at[0]], *at[1:], {u: chosen(*at, u) for u in found[at[0]].pair(t)}
+        )
+    )
 
     def chosen(network, attack, target, t) -> Scores:
         return only(scores_at(network, attack, t), None if target == ALL else target)
@@ -62,7 +78,11 @@ def latency(sources: Sequence[Source]) -> Explorer:
         rows = measured(*at)
         for u in one.answers if len(one.answers) <= AHEAD else ():
             pictures(*at, t=u)
-        layer = _unrecorded(one, t, why) if sample < 0 else seen(layers(network, t, sample), one, source, t, sample)
+        layer = (
+            _unrecorded(one, t, why)
+            if sample < 0
+            else seen(layers(network, t, sample), one, source, t, sample)
+        )
         figures = {"curve": _marked(curve(*at), t), **pictures(*at, t=t), "raster": layer}
         words = note(one, rows, t, chosen(*at, t).info["flags"])
         names = {u: one.when(u) for u in one.times}
@@ -93,7 +113,14 @@ def latency(sources: Sequence[Source]) -> Explorer:
         "t": steps("steps t", list(found[first].answers), _middle(found[first])),
         "sample": dropdown("spikes of", UNRECORDED, -1),
     }
-    return Explorer(TITLE, controls, draw, rows=[[name] for name in HEIGHTS], adjust=adjust, clicks={"curve": "t"})
+    return Explorer(
+        TITLE,
+        controls,
+        draw,
+        rows=[[name] for name in HEIGHTS],
+        adjust=adjust,
+        clicks={"curve": "t"},
+    )
 
 
 def _middle(one: Network) -> int:
@@ -104,9 +131,14 @@ def beside(one: Network, attack: str, target, scores: dict[int, Scores]) -> dict
     """Histogram, ROC and confidences at the first t of the scores; ROC and confidences also of the others."""
     names = {t: f"{attack} {one.when(t)}" if t != ORDINARY else one.when(t) for t in scores}
     answers = {one.when(t): confidences(one.signals(t), target) for t in scores}
-    figures = {"histogram": plots.histogram(next(iter(scores.values()))), "confidence": sure(answers)}
+    figures = {
+        "histogram": plots.histogram(next(iter(scores.values()))),
+        "confidence": sure(answers),
+    }
     words = f"ROC of {attack}: " + " beside the ".join(map(one.when, scores))
-    figures["roc"] = plots.roc_pair({names[t]: scores[t] for t in scores}).update_layout(title_text=words)
+    figures["roc"] = plots.roc_pair({names[t]: scores[t] for t in scores}).update_layout(
+        title_text=words
+    )
     return {name: _high(name, figure) for name, figure in figures.items()}
 
 
@@ -131,9 +163,13 @@ def note(one: Network, rows: pd.DataFrame, t: int, flags: Sequence[str]) -> str:
     if one.ordinary is None:
         words.append("no ordinary network with the same members was asked in this way")
     elif (apart := abs(rows.loc[t, "test_acc"] - rows.loc[ORDINARY, "test_acc"])) > 0.01:
-        words.append(f"test accuracy is {100 * apart:.1f} points from the ordinary network's: unequal models compare unfairly")
+        words.append(
+            f"test accuracy is {100 * apart:.1f} points from the ordinary network's: unequal models compare unfairly"
+        )
     if compared.tied(rows):
-        words.append("tied: share of scores equal to another's; few steps allow few answers, which hides without protecting")
+        words.append(
+            "tied: share of scores equal to another's; few steps allow few answers, which hides without protecting"
+        )
     return "; ".join([*words, "thresholds set with hindsight (oracle)", *flags])
 
 
@@ -143,7 +179,9 @@ def against(rows: pd.DataFrame, one: Network, attack: str) -> go.Figure:
     line = values.drop(index=ORDINARY, errors="ignore").rename_axis("timesteps").reset_index()
     kinds = {"cumulative": "after t steps", "instant": "step t alone", "": "networks of T steps"}
     level = {one.when(ORDINARY): tuple(values.loc[ORDINARY])} if one.ordinary else None
-    figure = plots.against_timesteps(line.assign(line=kinds[one.per_step]), reference=level, y_title=f"AUC of {attack}")
+    figure = plots.against_timesteps(
+        line.assign(line=kinds[one.per_step]), reference=level, y_title=f"AUC of {attack}"
+    )
     return figure.update_xaxes(title_text="time steps T" if not one.per_step else "time steps t")
 
 
@@ -151,14 +189,19 @@ def confidences(signals: Signals, target) -> tuple[np.ndarray, np.ndarray]:
     """p_y of members and of non-members, of one target or of all; the mean over queries where there are several."""
     models = slice(None) if target == ALL else [target]
     audited = ~signals.population
-    value, member = np.exp(signals.log_p[models]).mean(1)[:, audited], signals.member[models][:, audited]
+    value, member = (
+        np.exp(signals.log_p[models]).mean(1)[:, audited],
+        signals.member[models][:, audited],
+    )
     return value[member], value[~member]
 
 
 def sure(answers: dict[str, tuple[np.ndarray, np.ndarray]]) -> go.Figure:
     """`plots.confidences` with short headings."""
     figure = plots.confidences(answers).update_layout(title_text=CONFIDENCE)
-    return figure.for_each_annotation(lambda heading: heading.update(text=heading.text.split("<br>")[0]))
+    return figure.for_each_annotation(
+        lambda heading: heading.update(text=heading.text.split("<br>")[0])
+    )
 
 
 def located(own: Source, source: Source, number: int) -> tuple[int, int]:
@@ -169,7 +212,10 @@ def located(own: Source, source: Source, number: int) -> tuple[int, int]:
 def raster(own: Source, source: Source, number: int) -> go.Figure:
     """The layer that `source` recorded while it looked at the image of this number."""
     kept, (model, column) = source.raster, located(own, source, number)
-    at, thresholds = int(np.flatnonzero(source.samples[kept["samples"]] == number)[0]), kept["thresholds"]
+    at, thresholds = (
+        int(np.flatnonzero(source.samples[kept["samples"]] == number)[0]),
+        kept["thresholds"],
+    )
     label = own.classes[int(own.signals.labels[column])]
     side = "a member" if own.signals.member[model, column] else "not a member"
     name = f"Sample {number} ({label}), {side} of model {source.rows[0]}"
@@ -178,7 +224,9 @@ def raster(own: Source, source: Source, number: int) -> go.Figure:
     spk = kept["spikes"][at]
     figure = plots.raster(spk, kept["membranes"][at], theta, image=image, name=name)
     layer = f"{kept['site'][0]}: {spk.shape[1]} of {int(kept['size'][0]):,} neurons, {(~spk.any(0)).sum()} of them silent"
-    figure.update_yaxes(title_text="neurons", row=1, col=1).update_yaxes(title_text="membrane", row=2, col=1)
+    figure.update_yaxes(title_text="neurons", row=1, col=1).update_yaxes(
+        title_text="membrane", row=2, col=1
+    )
     return figure.update_layout(title={"text": name, "subtitle": {"text": layer}})
 
 
@@ -193,8 +241,18 @@ def seen(figure: dict, one: Network, source: Source, t: int, number: int) -> dic
     shapes = list(layout.get("shapes", []))
     for x, y in (("x", "y domain"), ("x2", "y2 domain")):
         place = {"xref": x, "yref": y, "y0": 0, "y1": 1, "x0": step + 0.5}
-        line = {"type": "line", "x1": step + 0.5, "line": {"color": GREY, "width": 2, "dash": "dot"}}
-        later = {"type": "rect", "x1": last + 0.5, "fillcolor": GREY, "opacity": 0.22, "line": {"width": 0}}
+        line = {
+            "type": "line",
+            "x1": step + 0.5,
+            "line": {"color": GREY, "width": 2, "dash": "dot"},
+        }
+        later = {
+            "type": "rect",
+            "x1": last + 0.5,
+            "fillcolor": GREY,
+            "opacity": 0.22,
+            "line": {"width": 0},
+        }
         shapes += [later | place, line | place] if step < last else [line | place]
     return figure | {"layout": layout | {"title": title, "shapes": shapes}}
 
@@ -203,7 +261,13 @@ def _unrecorded(one: Network, t: int, why: str) -> dict:
     """In place of the raster: why there is none, and which question makes one."""
     own = one.answers[t]
     random = own.recipe.get("model_args", {}).get("encode") == "rate"
-    words = RANDOM if random else UNREADABLE.format(why) if why else ASK.format(asking(own, one.per_step))
+    words = (
+        RANDOM
+        if random
+        else UNREADABLE.format(why)
+        if why
+        else ASK.format(asking(own, one.per_step))
+    )
     figure = finish(go.Figure(), words, height=110)
     return plain(figure.update_xaxes(visible=False).update_yaxes(visible=False))
 
@@ -221,18 +285,35 @@ def _samples(own: Source, source: Source | None) -> tuple[tuple[str, int], ...]:
     """Numbers of the recorded images that the network's own answers hold too."""
     if source is None:
         return UNRECORDED
-    both = [int(number) for number in source.samples[source.raster["samples"]] if number in own.numbers]
+    both = [
+        int(number) for number in source.samples[source.raster["samples"]] if number in own.numbers
+    ]
     labels = own.signals.labels[own.audited]
-    return tuple((f"sample {n} ({own.classes[int(labels[own.column(n)])]})", n) for n in both) or UNRECORDED
+    return (
+        tuple((f"sample {n} ({own.classes[int(labels[own.column(n)])]})", n) for n in both)
+        or UNRECORDED
+    )
 
 
 def _marked(figure: dict, t: int) -> dict:
     """A line at t."""
-    line = {"type": "line", "x0": t, "x1": t, "y0": 0, "y1": 1, "yref": "y domain", "line": {"color": GREY}}
-    return figure | {"layout": figure["layout"] | {"shapes": [*figure["layout"].get("shapes", []), line]}}
+    line = {
+        "type": "line",
+        "x0": t,
+        "x1": t,
+        "y0": 0,
+        "y1": 1,
+        "yref": "y domain",
+        "line": {"color": GREY},
+    }
+    return figure | {
+        "layout": figure["layout"] | {"shapes": [*figure["layout"].get("shapes", []), line]}
+    }
 
 
 def _high(name: str, figure: go.Figure) -> dict:
     """As JSON, of a height that leaves room for the others on a screen, its legend in its place."""
-    figure.update_layout(height=HEIGHTS[name], title_text=" ".join((figure.layout.title.text or "").split("<br>")))
+    figure.update_layout(
+        height=HEIGHTS[name], title_text=" ".join((figure.layout.title.text or "").split("<br>"))
+    )
     return plain(figure.update_layout(legend_y=LEGENDS[name]) if name in LEGENDS else figure)

@@ -19,7 +19,9 @@ ORDINARY = 0  # the time steps of a network that has none
 class Network(NamedTuple):
     """Answers of a spiking network after t steps, or of networks of T = t steps, and those of the ordinary one beside it."""
 
-    answers: dict[int, Source]  # by t; the same source throughout where a network answered after each step
+    answers: dict[
+        int, Source
+    ]  # by t; the same source throughout where a network answered after each step
     per_step: str  # "cumulative" | "instant"; "" for networks of different T
     ordinary: Source | None  # asked in the same way
 
@@ -47,17 +49,27 @@ class Network(NamedTuple):
         return dataclasses.replace(signals.select(queries=[t - 1]), draws="plain")
 
     def scores(self, t: int, attack: str) -> Scores:
-        return self.source(t).scores(attack) if t == ORDINARY or not self.per_step else attacks.score(attack, self.signals(t))
+        return (
+            self.source(t).scores(attack)
+            if t == ORDINARY or not self.per_step
+            else attacks.score(attack, self.signals(t))
+        )
 
     def when(self, t: int) -> str:
         """In words, to go before or after a verb."""
         if t == ORDINARY:
-            return "ordinary network" + (", same dropout" if self.ordinary.info.get("input_dropout") else "")
+            return "ordinary network" + (
+                ", same dropout" if self.ordinary.info.get("input_dropout") else ""
+            )
         if not self.per_step:
             return f"with T = {t}"
         if self.per_step == "instant":
             return f"in step {t} alone"
-        return f"after {t} of {max(self.answers)} steps" if t < max(self.answers) else f"after all {t} steps"
+        return (
+            f"after {t} of {max(self.answers)} steps"
+            if t < max(self.answers)
+            else f"after all {t} steps"
+        )
 
 
 def networks(sources: Sequence[Source]) -> dict[str, Network]:
@@ -71,14 +83,19 @@ def networks(sources: Sequence[Source]) -> dict[str, Network]:
     entries: list[tuple[str, Network]] = []
     for source in (source for source in sources if draws(source) == "steps"):
         count = source.info.get("timesteps") or source.signals.margin.shape[1]
-        name = f"{_name(source)} T={count}, step by step" + (", each alone" if kind(source) == "instant" else "")
+        name = f"{_name(source)} T={count}, step by step" + (
+            ", each alone" if kind(source) == "instant" else ""
+        )
         answers = dict.fromkeys(range(1, count + 1), source)
         entries.append((name, Network(answers, kind(source), ordinary(source, single, pools))))
     groups: dict[tuple, list[Source]] = {}
     for source in (source for source in single if source.info.get("timesteps")):
         groups.setdefault((*alike(source), _training(source, pools)), []).append(source)
     for group in groups.values():
-        answers = {source.info["timesteps"]: source for source in sorted(group, key=lambda s: s.info["timesteps"])}
+        answers = {
+            source.info["timesteps"]: source
+            for source in sorted(group, key=lambda s: s.info["timesteps"])
+        }
         if len(answers) > 1:
             name = f"{_name(group[0])} T={', '.join(map(str, answers))}{_asked(group[0])}"
             entries.append((name, Network(answers, "", ordinary(group[-1], single, pools))))
@@ -87,11 +104,22 @@ def networks(sources: Sequence[Source]) -> dict[str, Network]:
 
 def _by_name(entries: list[tuple[str, Network]]) -> dict[str, Network]:
     """With the data set where there are several; names that occur twice get the pool's key, and after that a number."""
-    names, datasets = [name for name, _ in entries], {one.any.info.get("dataset") for _, one in entries}
+    names, datasets = (
+        [name for name, _ in entries],
+        {one.any.info.get("dataset") for _, one in entries},
+    )
     found: dict[str, Network] = {}
     for name, one in entries:
-        full = f"{one.any.info['dataset']} {name}" if len(datasets) > 1 and one.any.info.get("dataset") else name
-        full += f", {one.any.info['pool'][:4]}" if names.count(name) > 1 and one.any.info.get("pool") else ""
+        full = (
+            f"{one.any.info['dataset']} {name}"
+            if len(datasets) > 1 and one.any.info.get("dataset")
+            else name
+        )
+        full += (
+            f", {one.any.info['pool'][:4]}"
+            if names.count(name) > 1 and one.any.info.get("pool")
+            else ""
+        )
         found[full if full not in found else f"{full} ({len(found)})"] = one
     return found
 
@@ -119,7 +147,9 @@ def recorder(one: Network, t: int, sources: Sequence[Source]) -> tuple[Source | 
     """
     own, why = one.answers[t], ""
     for source in (own, *reversed(sources)):
-        if source is own or (draws(source) == "steps" and _shows(source, own) and one.per_step in ("", kind(source))):
+        if source is own or (
+            draws(source) == "steps" and _shows(source, own) and one.per_step in ("", kind(source))
+        ):
             try:
                 if source.raster is not None:
                     return source, ""
@@ -139,7 +169,13 @@ def _name(source: Source) -> str:
     recipe = source.recipe
     if not recipe:
         return source.label
-    way = "direct" if recipe.get("parent") is None else "fine-tuned" if recipe["epochs"] else "converted"
+    way = (
+        "direct"
+        if recipe.get("parent") is None
+        else "fine-tuned"
+        if recipe["epochs"]
+        else "converted"
+    )
     return f"{source.info.get('base', recipe['model'])} {way}"
 
 
@@ -156,43 +192,78 @@ def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:
         place = (hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest(),)
     else:
         asked, trained = source.folder.files(), source.pool.files()
-        place = (trained.get("member.npy"), asked.get("samples.npy"), tuple(source.rows), source.info.get("dataset"))
+        place = (
+            trained.get("member.npy"),
+            asked.get("samples.npy"),
+            tuple(source.rows),
+            source.info.get("dataset"),
+        )
     usual = {"input_dropout": 0.0, "queries": 1, "temperature": 1.0}
-    how = {name: source.info.get(name) or usual.get(name) for name in (*usual, "output", "output_args", "epoch", "limit")}
+    how = {
+        name: source.info.get(name) or usual.get(name)
+        for name in (*usual, "output", "output_args", "epoch", "limit")
+    }
     how["draws"] = "plain" if draws(source) == "steps" else draws(source)
-    return (*place, json.dumps({name: value for name, value in how.items() if name not in but}, sort_keys=True))
+    return (
+        *place,
+        json.dumps({name: value for name, value in how.items() if name not in but}, sort_keys=True),
+    )
 
 
 def _training(source: Source, pools: dict[str, store.Folder]) -> str:
     """How a pool was trained but for its number of time steps."""
-    recipe = {name: value for name, value in source.recipe.items() if name not in ("epochs", "model_args", "parent")}
-    args = {name: value for name, value in source.recipe.get("model_args", {}).items() if name != "timesteps"}
-    args["calibration"] = {name: value for name, value in (args.get("calibration") or {}).items() if name != "fit_T"}
+    recipe = {
+        name: value
+        for name, value in source.recipe.items()
+        if name not in ("epochs", "model_args", "parent")
+    }
+    args = {
+        name: value
+        for name, value in source.recipe.get("model_args", {}).items()
+        if name != "timesteps"
+    }
+    args["calibration"] = {
+        name: value for name, value in (args.get("calibration") or {}).items() if name != "fit_T"
+    }
     first = ancestors(source, pools)[-1:]
-    return json.dumps([recipe, args, _name(source), first, source.info.get("mask_scope")], sort_keys=True)
+    return json.dumps(
+        [recipe, args, _name(source), first, source.info.get("mask_scope")], sort_keys=True
+    )
 
 
 def _pools(sources: Sequence[Source]) -> dict[str, store.Folder]:
     """Every pool beside these, by the first twelve letters of its key: a parent need not have been asked anything."""
     roots = {source.pool.path.parent for source in sources if source.pool is not None}
-    return {folder.path.name.rsplit("-", 1)[1]: folder for root in roots for folder in store.folders(root, "pool")}
+    return {
+        folder.path.name.rsplit("-", 1)[1]: folder
+        for root in roots
+        for folder in store.folders(root, "pool")
+    }
 
 
 def ancestors(source: Source, pools: dict[str, store.Folder]) -> list[str]:
     """Keys of the pools that this one was derived from, the nearest first."""
     keys: list[str] = []
     folder = source.pool
-    with contextlib.suppress(ValueError, OSError, KeyError):  # of a damaged parent nothing more is known
+    with contextlib.suppress(
+        ValueError, OSError, KeyError
+    ):  # of a damaged parent nothing more is known
         while folder is not None and (key := folder.recipe.get("parent")):
             keys.append(key)
             folder = pools.get(key[:12])
     return keys
 
 
-def ordinary(spiking: Source, sources: Sequence[Source], pools: dict[str, store.Folder]) -> Source | None:
+def ordinary(
+    spiking: Source, sources: Sequence[Source], pools: dict[str, store.Folder]
+) -> Source | None:
     """The network without time that was asked in the same way: an ancestor, or the newest of the same architecture."""
     like, keys, base = alike(spiking), ancestors(spiking, pools), spiking.info.get("base")
     fitting = [s for s in sources if not s.info.get("timesteps") and alike(s) == like]
     parents = [s for s in fitting if s.info.get("pool") in keys]
-    same = [s for s in fitting if not s.recipe.get("defense") and (base is None or s.info.get("family") in (base, None))]
+    same = [
+        s
+        for s in fitting
+        if not s.recipe.get("defense") and (base is None or s.info.get("family") in (base, None))
+    ]
     return next(reversed(parents or same), None)

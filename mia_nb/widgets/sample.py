@@ -40,7 +40,9 @@ class Evidence(NamedTuple):
     phi: np.ndarray  # (N,) the target's margins
     gauss: Fit | None  # None: these references leave no variance
     student: Fit
-    ratio: np.ndarray  # (N,) log likelihood ratios of the Gaussians, of Student's t where there are none
+    ratio: (
+        np.ndarray
+    )  # (N,) log likelihood ratios of the Gaussians, of Student's t where there are none
     flags: tuple[str, ...]
 
 
@@ -66,11 +68,21 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         lasso = tuple(np.flatnonzero(np.isin(source.numbers, subset)).tolist())
         world, one = evidence(pool, target, k, VARIANCES[variance]), int(source.audited[column])
         everyone = references(pool, target)[1]
-        refs, trained = everyone.select(models=slice(0, 2 * k)), bool(source.signals.member[target, one])
-        told, who = _told(source, target, one, sample, world, k, variance), seen.counted(pool, target, attack, lasso)
+        refs, trained = (
+            everyone.select(models=slice(0, 2 * k)),
+            bool(source.signals.member[target, one]),
+        )
+        told, who = (
+            _told(source, target, one, sample, world, k, variance),
+            seen.counted(pool, target, attack, lasso),
+        )
         figures = {
-            "scatter": _marked(seen.points(pool, target, attack, truth), source, target, attack, column),
-            "margins": _margins(refs, everyone, references(pool, target)[0], world, one, trained if truth else None),
+            "scatter": _marked(
+                seen.points(pool, target, attack, truth), source, target, attack, column
+            ),
+            "margins": _margins(
+                refs, everyone, references(pool, target)[0], world, one, trained if truth else None
+            ),
             "image": seen.image(pool, target, one),
             "traces": seen.traces(pool, target, one, truth),
             "subset": seen.crowd(pool, target, lasso, who, truth),
@@ -90,17 +102,29 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         k = most if last["pool"] != pool else min(values["k"], most)
         changes = {
             "target": {"options": list(range(models)), "value": target},
-            "attack": {"options": offered, "value": values["attack"] if values["attack"] in offered else offered[0]},
+            "attack": {
+                "options": offered,
+                "value": values["attack"] if values["attack"] in offered else offered[0],
+            },
             "k": {"min": 1, "max": most, "value": k},
         }
         unset = sample is None if last["pool"] is None else values["sample"] not in source.numbers
         if last["pool"] != pool and unset:
-            changes["sample"] = {"value": _start(source, evidence(pool, target, most, "shrunk").student)}
+            changes["sample"] = {
+                "value": _start(source, evidence(pool, target, most, "shrunk").student)
+            }
         last["pool"] = pool
         return changes
 
-    rows, controls = [["scatter", "margins"], ["image", "traces"], ["subset"]], _controls(list(found), sample)
-    pointer = {"clicks": {"scatter": "sample"}, "lassos": {"scatter": "subset"}, "state": {"subset": ()}}
+    rows, controls = (
+        [["scatter", "margins"], ["image", "traces"], ["subset"]],
+        _controls(list(found), sample),
+    )
+    pointer = {
+        "clicks": {"scatter": "sample"},
+        "lassos": {"scatter": "subset"},
+        "state": {"subset": ()},
+    }
     return Explorer(TITLE, controls, draw, rows=rows, adjust=adjust, **pointer)
 
 
@@ -113,7 +137,9 @@ def _controls(pools: list[str], sample: int | None) -> dict:
         "sample": W.IntText(description="sample", value=0 if sample is None else sample, **ROW),
         "k": W.IntSlider(description="k a side", min=1, max=1, value=1, **ROW),
         "variance": buttons("variance", list(VARIANCES), "shrunk"),
-        "truth": W.Checkbox(description="show the truth", value=True, indent=False, layout=W.Layout(width="98%")),
+        "truth": W.Checkbox(
+            description="show the truth", value=True, indent=False, layout=W.Layout(width="98%")
+        ),
     }
 
 
@@ -125,10 +151,14 @@ def _cached(found: dict[str, Source]) -> SimpleNamespace:
         signals = found[pool].signals
         own = signals.member[:, found[pool].audited]
         if own.all() or not own.any():
-            raise ValueError(f"all models of {pool} or none were trained on these samples: ask about images that only some saw")
+            raise ValueError(
+                f"all models of {pool} or none were trained on these samples: ask about images that only some saw"
+            )
         alone, others = signals.hold_out(target)
         if not len(others.margin):
-            raise ValueError(f"target {target} of {pool} has no references but its mate: train two pairs or more")
+            raise ValueError(
+                f"target {target} of {pool} has no references but its mate: train two pairs or more"
+            )
         order = np.argsort(units(others.member[:, ~others.population]), kind="stable")
         rows = np.flatnonzero((own != own[target]).any(1) & (own == own[target]).any(1))
         return rows[order], others.select(models=order), alone
@@ -136,7 +166,10 @@ def _cached(found: dict[str, Source]) -> SimpleNamespace:
     @lru_cache(64)
     def evidence(pool, target, k, variance) -> Evidence:
         _, others, alone = references(pool, target)
-        others, how = others.select(models=slice(0, 2 * k)), "last" if others.draws == "steps" else "margin"
+        others, how = (
+            others.select(models=slice(0, 2 * k)),
+            "last" if others.draws == "steps" else "margin",
+        )
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always", UserWarning)
             phi, student = nig_fit(alone, others, combine=how)
@@ -152,10 +185,14 @@ def _cached(found: dict[str, Source]) -> SimpleNamespace:
         x, y = (found[pool].scores(name) for name in ("loss", attack))
         row, keep = row_of(y, target), f"{pool} {target} {attack}"
         place = {"names": ("loss", attack), "numbers": found[pool].numbers, "points": DOTS}
-        figure = pictures.score_points(x.value[row], y.value[row], y.member[row] if truth else None, **place)
+        figure = pictures.score_points(
+            x.value[row], y.value[row], y.member[row] if truth else None, **place
+        )
         layout = figure["layout"]  # zoom and lasso stay while samples change
         axes = {axis: layout[axis] | {"uirevision": keep} for axis in ("xaxis", "yaxis")}
-        return figure | {"layout": layout | axes | {"selectionrevision": keep, "modebar": {"uirevision": keep}}}
+        return figure | {
+            "layout": layout | axes | {"selectionrevision": keep, "modebar": {"uirevision": keep}}
+        }
 
     image = lru_cache(8)(lambda pool, target, one: _image(found[pool], target, one))
     crowd = lru_cache(8)(lambda pool, *rest: _subset(found[pool], *rest))
@@ -193,7 +230,9 @@ def possible(fit: Fit, phi: float, freedom: np.ndarray, *, seed: int = 0) -> np.
     rng = np.random.default_rng(seed)
     known = np.isinf(freedom)[:, None]
     counted = np.where(np.isinf(freedom), 1.0, np.maximum(freedom, 1e-9))[:, None]
-    scale = fit.scale * np.where(known, 1.0, np.sqrt(counted / np.maximum(rng.chisquare(counted, (2, DRAWS)), 1e-300)))
+    scale = fit.scale * np.where(
+        known, 1.0, np.sqrt(counted / np.maximum(rng.chisquare(counted, (2, DRAWS)), 1e-300))
+    )
     centre = fit.centre + scale / np.sqrt(fit.n) * rng.standard_normal((2, DRAWS))
     ratio = Fit(centre, scale, np.full_like(scale, np.inf), fit.n).log_ratio(phi)
     return np.quantile([centre[0] - centre[1], ratio], [0.025, 0.975], axis=1).T
@@ -209,19 +248,37 @@ def _told(source: Source, target, one, sample, world: Evidence, k, variance) -> 
     unknown = {"gap": NONE, "ratio": NONE}
     if n.min() == 0:
         missing = "IN" if n[0] == 0 else "OUT"
-        return {"sentence": f"{start}none of these references is {missing}, so there is no ratio: take more"} | unknown
-    words = f"k = {k} reference{'s' * (k > 1)} a side" if n[0] == n[1] == k else f"{n[0]} IN and {n[1]} OUT references"
+        return {
+            "sentence": f"{start}none of these references is {missing}, so there is no ratio: take more"
+        } | unknown
+    words = (
+        f"k = {k} reference{'s' * (k > 1)} a side"
+        if n[0] == n[1] == k
+        else f"{n[0]} IN and {n[1]} OUT references"
+    )
     start += f"IN and OUT models differ by {gap:.2g} nats"
     unknown["gap"] = f"{gap:.3g} [{NONE}]"
     if world.gauss is None:
-        return {"sentence": f"{start}; from {words} only nig gives a ratio, {ratio:.2g}, and no interval"} | unknown
-    freedom = {"global": np.full(2, np.inf), "shrunk": NU0 + n - 1.0, "per sample": n - 1.0}[variance]
+        return {
+            "sentence": f"{start}; from {words} only nig gives a ratio, {ratio:.2g}, and no interval"
+        } | unknown
+    freedom = {"global": np.full(2, np.inf), "shrunk": NU0 + n - 1.0, "per sample": n - 1.0}[
+        variance
+    ]
     if freedom.min() <= 0:
         sentence = f"{start}; from {words} the log likelihood ratio is {ratio:.2g}, no interval: one reference on a side"
         return {"sentence": sentence} | unknown | {"ratio": f"{ratio:.3g} [{NONE}]"}
     (low, high), (least, most) = possible(fit, float(world.phi[one]), freedom)
-    verdict = "undecided" if not (least > 0 or most < 0) else "as if it were a member" if ratio > 0 else "as if it were none"
-    sentence = f"{start} [{low:.2g}, {high:.2g}]; from {words} the log likelihood ratio is {ratio:.2g} "
+    verdict = (
+        "undecided"
+        if not (least > 0 or most < 0)
+        else "as if it were a member"
+        if ratio > 0
+        else "as if it were none"
+    )
+    sentence = (
+        f"{start} [{low:.2g}, {high:.2g}]; from {words} the log likelihood ratio is {ratio:.2g} "
+    )
     sentence += f"[{least:.2g}, {most:.2g}]: {verdict}"
     return {
         "sentence": sentence,
@@ -231,7 +288,9 @@ def _told(source: Source, target, one, sample, world: Evidence, k, variance) -> 
 
 
 def _verdict(source: Source, target, one) -> str:
-    right = over_queries(source.signals.correct[target : target + 1, :, one : one + 1], source.signals.draws)[0, 0]
+    right = over_queries(
+        source.signals.correct[target : target + 1, :, one : one + 1], source.signals.draws
+    )[0, 0]
     return "right" if right == 1 else "wrong" if right == 0 else f"right in {right:.0%} of queries"
 
 
@@ -273,8 +332,12 @@ def _crowd(source: Source, target, lasso, who: str, world: Evidence, value, trut
     inside = int(source.signals.member[target, own].sum())
     means = {"margin": world.phi[own], "log LR": world.ratio[own], "score": value[columns]}
     row = {"lasso": who}
-    row |= {"lasso: members": f"{inside:,} and {len(columns) - inside:,} non-members"} if truth else {}
-    return row | {f"lasso: mean {name}": shown(_mean(numbers), ".4g") for name, numbers in means.items()}
+    row |= (
+        {"lasso: members": f"{inside:,} and {len(columns) - inside:,} non-members"} if truth else {}
+    )
+    return row | {
+        f"lasso: mean {name}": shown(_mean(numbers), ".4g") for name, numbers in means.items()
+    }
 
 
 def _mean(numbers: np.ndarray) -> float:
@@ -284,44 +347,89 @@ def _mean(numbers: np.ndarray) -> float:
 
 def _note(source: Source, refs: Signals, world: Evidence, k: int, attack: str) -> str:
     asked = refs.margin.shape[1]
-    words = ["intervals: 95 % of the fits that these references leave possible", "the target's mate is no reference"]
+    words = [
+        "intervals: 95 % of the fits that these references leave possible",
+        "the target's mate is no reference",
+    ]
     if not (refs.member.sum(0) == k)[source.audited].all():
-        words.append(f"no complementary pairs: k = {k} stands for {len(refs.margin)} models, shared out by chance")
+        words.append(
+            f"no complementary pairs: k = {k} stands for {len(refs.margin)} models, shared out by chance"
+        )
     if asked > 1:
-        words.append("margins after the last time step" if refs.draws == "steps" else f"margins are means of {asked} queries")
-    words.append("losses: references that trained on it, dashed and shaded all members; non-members have no training loss")
-    words.append(f"score: {attack} with all references; what one ratio proves depends on how often it errs: see Scores and ROC")
+        words.append(
+            "margins after the last time step"
+            if refs.draws == "steps"
+            else f"margins are means of {asked} queries"
+        )
+    words.append(
+        "losses: references that trained on it, dashed and shaded all members; non-members have no training loss"
+    )
+    words.append(
+        f"score: {attack} with all references; what one ratio proves depends on how often it errs: see Scores and ROC"
+    )
     return "; ".join([*words, *dict.fromkeys(world.flags)])
 
 
 def _marked(points: dict, source: Source, target, attack, column) -> dict:
     """The scatter with a ring around the sample."""
-    x, y = (source.scores(name).value[row_of(source.scores(name), target), column] for name in ("loss", attack))
+    x, y = (
+        source.scores(name).value[row_of(source.scores(name), target), column]
+        for name in ("loss", attack)
+    )
     ring = {"color": LINES[2], "symbol": "circle-open", "size": 17, "line": {"width": 3}}
     # scattergl as the points are: browsers lay those over all that is not
-    mark = {"type": "scattergl", "x": [float(x)], "y": [float(y)], "mode": "markers", "marker": ring, "hoverinfo": "skip"}
-    mark = mark | {"name": f"sample {source.numbers[column]}", "unselected": {"marker": {"opacity": 1}}}
-    return points | {"data": [*points["data"], mark]} if np.isfinite(x) and np.isfinite(y) else points
+    mark = {
+        "type": "scattergl",
+        "x": [float(x)],
+        "y": [float(y)],
+        "mode": "markers",
+        "marker": ring,
+        "hoverinfo": "skip",
+    }
+    mark = mark | {
+        "name": f"sample {source.numbers[column]}",
+        "unselected": {"marker": {"opacity": 1}},
+    }
+    return (
+        points | {"data": [*points["data"], mark]} if np.isfinite(x) and np.isfinite(y) else points
+    )
 
 
-def _margins(refs: Signals, everyone: Signals, rows, world: Evidence, one: int, trained: bool | None) -> dict:
-    how = (lambda cube: cube[:, -1, one]) if refs.draws == "steps" else (lambda cube: cube[:, :, one].mean(1))
+def _margins(
+    refs: Signals, everyone: Signals, rows, world: Evidence, one: int, trained: bool | None
+) -> dict:
+    how = (
+        (lambda cube: cube[:, -1, one])
+        if refs.draws == "steps"
+        else (lambda cube: cube[:, :, one].mean(1))
+    )
     margin, phi = how(refs.margin), float(world.phi[one])
     reach = np.append(how(everyone.margin), phi)  # of all references: the axis stays while k grows
     low, high = float(reach.min()), float(reach.max())
     span = (low - 0.25 * (high - low) - 0.1, high + 0.25 * (high - low) + 0.1)
     curves = []
-    for name, dash, fit in (("Gaussian", "dash", world.gauss), ("Student t (nig)", "dot", world.student)):
+    for name, dash, fit in (
+        ("Gaussian", "dash", world.gauss),
+        ("Student t (nig)", "dot", world.student),
+    ):
         if fit is not None and np.isfinite(fit.of(one).centre).any():
             mine = fit.of(one)
             near = np.nan_to_num(
                 mine.centre + mine.scale * np.linspace(-4, 4, 61), nan=low
             ).ravel()  # a narrow peak is drawn too
-            x = np.sort(np.concatenate([np.linspace(*span, 121), near[(near > span[0]) & (near < span[1])]]))
+            x = np.sort(
+                np.concatenate([np.linspace(*span, 121), near[(near > span[0]) & (near < span[1])]])
+            )
             curves.append(pictures.Curve(name, dash, x, *np.exp(mine.log_density(x))))
     n = int(refs.member[:, one].sum())
     sentence = f"{n} IN and {len(margin) - n} OUT references; the target at {phi:.2f}"
-    place = {"numbers": rows[: len(margin)], "target": phi, "trained": trained, "curves": curves, "span": span}
+    place = {
+        "numbers": rows[: len(margin)],
+        "target": phi,
+        "trained": trained,
+        "curves": curves,
+        "span": span,
+    }
     return pictures.two_worlds(margin, refs.member[:, one], sentence, **place)
 
 
@@ -329,7 +437,9 @@ def _image(source: Source, target, one) -> dict:
     if source.images is None:
         return pictures.empty("no images are stored with these signals")
     sure = np.exp(-np.logaddexp(0, -source.signals.margin[target, :, one])).mean()
-    words = f"labelled {class_of(source, one)}; target {_verdict(source, target, one)}, p = {sure:.3g}"
+    words = (
+        f"labelled {class_of(source, one)}; target {_verdict(source, target, one)}, p = {sure:.3g}"
+    )
     return pictures.picture(source.images[one], words)
 
 
@@ -339,8 +449,15 @@ def losses_of(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
     one = source.trace(0)
     if one is None:
         return None
-    kept = np.stack([source.trace(m) for m in range(min(len(source.signals.margin), max(1, int(KEPT / one.size))))])
-    each = [np.nanquantile(log[:, ~np.isnan(log).all(0)], [0.25, 0.5, 0.75], axis=1) for log in kept]
+    kept = np.stack(
+        [
+            source.trace(m)
+            for m in range(min(len(source.signals.margin), max(1, int(KEPT / one.size))))
+        ]
+    )
+    each = [
+        np.nanquantile(log[:, ~np.isnan(log).all(0)], [0.25, 0.5, 0.75], axis=1) for log in kept
+    ]
     return kept, np.exp(np.mean(each, axis=0))
 
 
@@ -350,7 +467,9 @@ def traces_of(losses, rows, one, target: int | None) -> dict:
         return pictures.empty("no training losses are stored with this pool")
     kept, everyone = losses
     log = kept[rows[rows < len(kept)], :, one]
-    lines = np.exp(log[~np.isnan(log).all(1)])  # an epoch that leaves out an incomplete batch leaves a gap
+    lines = np.exp(
+        log[~np.isnan(log).all(1)]
+    )  # an epoch that leaves out an incomplete batch leaves a gap
     own = np.exp(kept[target, :, one]) if target is not None and target < len(kept) else None
     own = None if own is None or np.isnan(own).all() else own
     ended = np.exp(log[:, -1][~np.isnan(log[:, -1])])
@@ -361,7 +480,9 @@ def traces_of(losses, rows, one, target: int | None) -> dict:
 
 def _subset(source: Source, target, lasso, who: str, truth) -> dict:
     if not lasso:
-        return pictures.empty("Draw a lasso around points of the scatter to see who they are", height=90)
+        return pictures.empty(
+            "Draw a lasso around points of the scatter to see who they are", height=90
+        )
     own = source.audited[list(lasso)]
     inside = int(source.signals.member[target, own].sum())
     some = np.linspace(0, len(own) - 1, min(len(own), THUMBNAILS)).astype(int)
@@ -372,7 +493,9 @@ def _subset(source: Source, target, lasso, who: str, truth) -> dict:
     labels = [class_of(source, one) for one in own]
     x, who = source.images[own], who + (f"; {len(own)} of them" if len(own) < len(lasso) else "")
     if not truth:
-        return pictures.sheet(x, [f"{c}<br>{label}" for c, label in zip(numbers, labels, strict=True)], numbers, who)
+        return pictures.sheet(
+            x, [f"{c}<br>{label}" for c, label in zip(numbers, labels, strict=True)], numbers, who
+        )
     captions = [f"{c}: {label}" for c, label in zip(numbers, labels, strict=True)]
     figure = plots.images(x, captions, source.signals.member[target, own], columns=8)
     return plain(figure.update_layout(title={"text": f"{who}: ● members, ◇ non-members"}))

@@ -27,7 +27,11 @@ def setup(namespace: dict) -> None:
         if name in namespace:
             namespace[name] = coerce(name, namespace[name], wanted)
     home = os.environ.get("MIA_NB_HOME", "")
-    namespace |= {name: os.path.join(home, namespace[name]) for name in ("results", "data_root") if name in namespace}
+    namespace |= {
+        name: os.path.join(home, namespace[name])
+        for name in ("results", "data_root")
+        if name in namespace
+    }
     mode = namespace.get("mode", "auto")
     if mode not in MODES:
         raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}")
@@ -49,7 +53,9 @@ def coerce(name: str, value, wanted: type):
         value = float(value)
     if type(value) not in allowed:
         names = " or ".join("null" if t is type(None) else t.__name__ for t in allowed)
-        raise ValueError(f"{name}={value!r} is of type {type(value).__name__}; this parameter wants {names}")
+        raise ValueError(
+            f"{name}={value!r} is of type {type(value).__name__}; this parameter wants {names}"
+        )
     return value
 
 

@@ -21,10 +21,14 @@ class Source:
     Raises store.Corrupt where a file was altered, ValueError where the folder of the pool is needed and gone.
     """
 
-    def __init__(self, label, signals=None, *, images=None, classes=(), folder=None, pool=None, info=None):
+    def __init__(
+        self, label, signals=None, *, images=None, classes=(), folder=None, pool=None, info=None
+    ):
         self.label, self.folder, self.pool = label, folder, pool
         self._signals, self._images, self._classes, self._scores = signals, images, classes, {}
-        self.info = info if info is not None else dict(signals.info)  # who was asked, and how: without reading the arrays
+        self.info = (
+            info if info is not None else dict(signals.info)
+        )  # who was asked, and how: without reading the arrays
 
     @cached_property
     def signals(self) -> Signals:
@@ -49,13 +53,19 @@ class Source:
             return self._images
         # 600 MB for 50,000 of 64 x 64: a picture needs one of them
         x = self.pool.map_array("images.npy", "u", (None, None, None, None))
-        return _Chosen(x, self._of(len(x))) if len(self.samples) == len(self.signals.labels) <= len(x) else None
+        return (
+            _Chosen(x, self._of(len(x)))
+            if len(self.samples) == len(self.signals.labels) <= len(x)
+            else None
+        )
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
         if not self._classes and self.pool is not None:
             return tuple(self.pool.read_json("images.json", classes=list)["classes"])
-        return tuple(self._classes) or tuple(str(label) for label in range(int(self.signals.labels.max()) + 1))
+        return tuple(self._classes) or tuple(
+            str(label) for label in range(int(self.signals.labels.max()) + 1)
+        )
 
     @cached_property
     def raster(self) -> dict[str, np.ndarray] | None:
@@ -109,7 +119,10 @@ class Source:
         name, row = f"losses_{self.rows[model]:03d}.npy", self.rows[model]
         if self.pool is None or not self.pool.has(name):
             return None
-        member, kept = self.pool.read_array("member.npy", "b", (None, None))[row], self.pool.read_array(name, "f", (None, None))
+        member, kept = (
+            self.pool.read_array("member.npy", "b", (None, None))[row],
+            self.pool.read_array(name, "f", (None, None)),
+        )
         if not len(kept):
             return None
         if kept.shape[1] != member.sum():
@@ -153,7 +166,9 @@ def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -
             if own is None or not info["pool"].startswith(pool) or not all(map(folder.has, files)):
                 continue
             if not all(isinstance(row, int) for row in info.get("models") or []):
-                raise folder.corrupt("info.json", f"models={info['models']}: wanted numbers of rows")
+                raise folder.corrupt(
+                    "info.json", f"models={info['models']}: wanted numbers of rows"
+                )
             samples = store.load_samples(folder)
             if samples is None or len(samples):  # else nobody's membership to find
                 found.append(Source(label(info, own.recipe), folder=folder, pool=own, info=info))
@@ -170,7 +185,11 @@ def named(sources: Sequence[Source]) -> dict[str, Source]:
     labels = [source.label for source in sources]
     for number, source in enumerate(sources):
         if labels.count(source.label) > 1:
-            source.label += f" {source.folder.key[:4]}" if source.folder else f" ({labels[:number].count(source.label) + 1})"
+            source.label += (
+                f" {source.folder.key[:4]}"
+                if source.folder
+                else f" ({labels[:number].count(source.label) + 1})"
+            )
         found[source.label] = source
     return found
 
@@ -195,5 +214,8 @@ def only(scores: Scores, target: int | None) -> Scores:
 
 def rows_of(scores: Scores, rows) -> Scores:
     """The scores of some targets, by their place in `scores`."""
-    parts = {name: getattr(scores, name)[rows] for name in ("value", "member", "targets", "pair", "accuracy", "loss")}
+    parts = {
+        name: getattr(scores, name)[rows]
+        for name in ("value", "member", "targets", "pair", "accuracy", "loss")
+    }
     return dataclasses.replace(scores, **parts)

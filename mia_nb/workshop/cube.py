@@ -25,7 +25,9 @@ def stored(signals: Signals, results: str | Path = "results") -> Source:
     for source in reversed(sources(results, pool=signals.info.get("pool", "?"), limit=10_000)):
         if _same(source.info) == wanted:
             return source
-    raise ValueError(f"these signals are not stored in {results}; ask with query.query(pool, images)")
+    raise ValueError(
+        f"these signals are not stored in {results}; ask with query.query(pool, images)"
+    )
 
 
 def keep(results: str | Path, roles: dict[str, Signals], *, facts: dict | None = None) -> Path:
@@ -35,10 +37,15 @@ def keep(results: str | Path, roles: dict[str, Signals], *, facts: dict | None =
     "noise/0.5". The newest cube replaces the one before. Raises ValueError for signals that are not stored in this folder.
     """
     found = {role: stored(signals, results) for role, signals in roles.items()}
-    chosen = {role: {"signals": source.folder.key, "pool": source.pool.key} for role, source in found.items()}
+    chosen = {
+        role: {"signals": source.folder.key, "pool": source.pool.key}
+        for role, source in found.items()
+    }
     path = Path(results) / INDEX
     draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(json.dumps({"roles": chosen, "facts": facts or {}}, indent=1), encoding="utf-8")
+    draft.write_text(
+        json.dumps({"roles": chosen, "facts": facts or {}}, indent=1), encoding="utf-8"
+    )
     draft.replace(path)
     return path
 
@@ -48,10 +55,15 @@ def open(results: str | Path = "results") -> dict[str, Source]:
     record, found = _read(results), {}
     for role, keys in record["roles"].items():
         try:
-            folder, pool = store.find(keys["signals"], results, "signals"), store.find(keys["pool"], results, "pool")
+            folder, pool = (
+                store.find(keys["signals"], results, "signals"),
+                store.find(keys["pool"], results, "pool"),
+            )
             info = folder.read_json("info.json", draws=str)
         except (ValueError, KeyError, OSError) as error:
-            raise ValueError(f"the workshop's cube in {results} lacks {role} ({error}); {BUILD}") from error
+            raise ValueError(
+                f"the workshop's cube in {results} lacks {role} ({error}); {BUILD}"
+            ) from error
         found[role] = Source(label(info, pool.recipe), folder=folder, pool=pool, info=info)
     return found
 

@@ -38,14 +38,20 @@ def deal(source: Source, *, target: int = 0, seed: int = 0) -> Hand:
     signals, rng = source.signals, np.random.default_rng([12, target, seed])
     inside = signals.member[target, source.audited]
     if min(inside.sum(), (~inside).sum()) < SIDE:
-        raise ValueError(f"model {target} has {inside.sum()} members of {len(inside)}: a hand needs {SIDE} on either side")
-    sides = [rng.choice(source.audited[inside == side], SIDE, replace=False) for side in (True, False)]
+        raise ValueError(
+            f"model {target} has {inside.sum()} members of {len(inside)}: a hand needs {SIDE} on either side"
+        )
+    sides = [
+        rng.choice(source.audited[inside == side], SIDE, replace=False) for side in (True, False)
+    ]
     columns = rng.permutation(np.concatenate(sides))
     margin = over_queries(signals.margin[target : target + 1], signals.draws)[0, columns]
     return Hand(columns, signals.member[target, columns], np.exp(-np.logaddexp(0, -margin)))
 
 
-def game(source: Source, *, target: int = 0, attacks=("loss", "rmia"), guesses=(), reveal: bool = False) -> Explorer:
+def game(
+    source: Source, *, target: int = 0, attacks=("loss", "rmia"), guesses=(), reveal: bool = False
+) -> Explorer:
     """Tick the images that were in the training data, then have it scored: one's own point beside attacks in the ROC plane.
 
     Attacks accuse the ten images that they score highest; what that gave is shown once the player is scored. guesses: numbers
@@ -53,7 +59,10 @@ def game(source: Source, *, target: int = 0, attacks=("loss", "rmia"), guesses=(
     trials each: twenty guesses say little about a guesser.
     """
     if source.images is None:
-        return message(TITLE, f"no images are stored with {source.label}; build the cube with: mia-nb run workshop")
+        return message(
+            TITLE,
+            f"no images are stored with {source.label}; build the cube with: mia-nb run workshop",
+        )
     hands, box, last = Hands(source, target, tuple(attacks)), {}, {"hand": 1}
 
     def draw(hand, accuse, score, clicked) -> View:
@@ -63,14 +72,20 @@ def game(source: Source, *, target: int = 0, attacks=("loss", "rmia"), guesses=(
         figures = {"images": sheet, "plane": hands.plane(hand, guessed if score else None)}
         if not score:
             sentence = f'{len(guessed)} of 20 accused. Who was in the training data? Click or tick them, then tick "score me"'
-            return View(sentence, figures, None, "attacks play the same hand; they show theirs when you are scored")
+            return View(
+                sentence,
+                figures,
+                None,
+                "attacks play the same hand; they show theirs when you are scored",
+            )
         rows = [_row(name, hands.accused(hand, name), member) for name in attacks]
-        right, others = int((mine == member).sum()), [f"{row['who']} {row['right']}" for row in rows]
+        right, others = (
+            int((mine == member).sum()),
+            [f"{row['who']} {row['right']}" for row in rows],
+        )
         low, high = (100 * float(end) for end in metrics.clopper_pearson(right, 2 * SIDE))
         sentence = f"You: {right} of 20 right (95 %: {low:.0f}-{high:.0f} %); a coin gets 10, {', '.join(others)}"
-        note = (
-            "solid frames: members; dashed: non-members; a cross marks a wrong guess; attacks accuse the ten they score highest"
-        )
+        note = "solid frames: members; dashed: non-members; a cross marks a wrong guess; attacks accuse the ten they score highest"
         return View(sentence, figures, pd.DataFrame([_row("you", mine, member), *rows]), note)
 
     def adjust(values) -> dict:
@@ -82,15 +97,28 @@ def game(source: Source, *, target: int = 0, attacks=("loss", "rmia"), guesses=(
             return {}
         box["game"].state["clicked"] = None
         label = labels[clicked - 1]
-        return {"accuse": {"value": tuple(x for x in accuse if x != label) if label in accuse else (*accuse, label)}}
+        return {
+            "accuse": {
+                "value": tuple(x for x in accuse if x != label)
+                if label in accuse
+                else (*accuse, label)
+            }
+        }
 
     first = hands.labels(1)
     controls = {
         "hand": W.IntSlider(description="hand", min=1, max=DEALS, value=1, **ROW),
         "score": W.Checkbox(description="score me", value=reveal, **ROW),
-        "accuse": Ticks("in the training data?", first, tuple(first[i - 1] for i in guesses), limit=2 * SIDE),
+        "accuse": Ticks(
+            "in the training data?", first, tuple(first[i - 1] for i in guesses), limit=2 * SIDE
+        ),
     }
-    wired = {"rows": [["images"], ["plane"]], "adjust": adjust, "state": {"clicked": None}, "clicks": {"images": "clicked"}}
+    wired = {
+        "rows": [["images"], ["plane"]],
+        "adjust": adjust,
+        "state": {"clicked": None},
+        "clicks": {"images": "clicked"},
+    }
     box["game"] = made = Explorer(TITLE, controls, draw, **wired)
     return made
 
@@ -108,7 +136,9 @@ class Hands:
 
     def labels(self, number: int) -> tuple[str, ...]:
         """Number and confidence of each image."""
-        return tuple(f"{i}: {_sure(p)}" for i, p in zip(NUMBERS, self.hand(number).confidence, strict=True))
+        return tuple(
+            f"{i}: {_sure(p)}" for i, p in zip(NUMBERS, self.hand(number).confidence, strict=True)
+        )
 
     def whole(self, attack: str) -> tuple[np.ndarray, np.ndarray]:
         """Scores and membership of every image, for the target."""
@@ -123,18 +153,31 @@ class Hands:
         return np.isin(np.arange(2 * SIDE), order[:SIDE])
 
     def sheet(self, number: int) -> dict:
-        x, title = self.source.images[self.hand(number).columns], "How sure the model is of each image's right class"
-        return pictures.sheet(x, self.labels(number), NUMBERS, title, columns=COLUMNS, note="click to accuse")
+        x, title = (
+            self.source.images[self.hand(number).columns],
+            "How sure the model is of each image's right class",
+        )
+        return pictures.sheet(
+            x, self.labels(number), NUMBERS, title, columns=COLUMNS, note="click to accuse"
+        )
 
     def plane(self, number: int, guessed: tuple[int, ...] | None) -> dict:
         """Everybody's point; before one's own is scored the attacks' curves over all images alone."""
         curves, member = {name: self.whole(name) for name in self.attacks}, self.hand(number).member
         if guessed is None:
             figure = plots.guesser(curves, {}, SIDE, SIDE)
-            words = {"text": "Attacks on all images", "subtitle": {"text": "points of these 20 come when you are scored"}}
+            words = {
+                "text": "Attacks on all images",
+                "subtitle": {"text": "points of these 20 come when you are scored"},
+            }
             return plain(figure.update_layout(title=words))
-        said = {name: self.accused(number, name) for name in self.attacks} | {"you": np.isin(list(NUMBERS), guessed)}
-        points = {name: (int((mine & member).sum()), int((mine & ~member).sum())) for name, mine in said.items()}
+        said = {name: self.accused(number, name) for name in self.attacks} | {
+            "you": np.isin(list(NUMBERS), guessed)
+        }
+        points = {
+            name: (int((mine & member).sum()), int((mine & ~member).sum()))
+            for name, mine in said.items()
+        }
         return plain(plots.guesser(curves, points, SIDE, SIDE))
 
 
@@ -145,7 +188,11 @@ def _sure(p: float) -> str:
 
 
 def _row(who: str, said: np.ndarray, member: np.ndarray) -> dict:
-    hits, alarms, right = int((said & member).sum()), int((said & ~member).sum()), int((said == member).sum())
+    hits, alarms, right = (
+        int((said & member).sum()),
+        int((said & ~member).sum()),
+        int((said == member).sum()),
+    )
     (a, b), (c, d) = metrics.clopper_pearson(hits, SIDE), metrics.clopper_pearson(alarms, SIDE)
     return {
         "who": who, "right": f"{right} of {2 * SIDE}", "members found": f"{hits} of {SIDE} [{a:.0%}, {b:.0%}]",
@@ -159,11 +206,24 @@ def _framed(sheet: dict, mine: np.ndarray, member: np.ndarray | None) -> dict:
     x, y = (np.frombuffer(base64.b64decode(points[axis]["bdata"]), np.float32) for axis in "xy")
     half, shapes = float(np.diff(np.unique(x))[:1].sum() or 72) / 2 - 3, []
     for i in range(len(mine)):
-        ends = {"x0": float(x[i]) - half, "x1": float(x[i]) + half, "y0": float(y[i]) - half, "y1": float(y[i]) + half}
+        ends = {
+            "x0": float(x[i]) - half,
+            "x1": float(x[i]) + half,
+            "y0": float(y[i]) - half,
+            "y1": float(y[i]) + half,
+        }
         if member is None:
-            shapes += [{"type": "rect", "line": {"color": LINES[2], "width": 4}} | ends] if mine[i] else []
+            shapes += (
+                [{"type": "rect", "line": {"color": LINES[2], "width": 4}} | ends]
+                if mine[i]
+                else []
+            )
             continue
-        style = {"color": MEMBER if member[i] else NON_MEMBER, "width": 4, "dash": "solid" if member[i] else "dash"}
+        style = {
+            "color": MEMBER if member[i] else NON_MEMBER,
+            "width": 4,
+            "dash": "solid" if member[i] else "dash",
+        }
         shapes.append({"type": "rect", "line": style} | ends)
         if mine[i] != member[i]:
             cross = {"type": "line", "line": {"color": "#CC79A7", "width": 4}}

@@ -34,7 +34,10 @@ def gradients(x, label: int, classes: int, *, sigma: float, seed: int = 0) -> Gr
     and dL/dc = p - e_label has its only negative entry at the label: noise changes g and p, and neither of the two statements.
     """
     x, rng = np.asarray(x, float).ravel(), np.random.default_rng(seed)
-    first, last = rng.normal(0, 1 / np.sqrt(x.size), (HIDDEN, x.size)), rng.normal(0, 1, (classes, HIDDEN))
+    first, last = (
+        rng.normal(0, 1 / np.sqrt(x.size), (HIDDEN, x.size)),
+        rng.normal(0, 1, (classes, HIDDEN)),
+    )
     bias = rng.normal(0, 0.1, HIDDEN)
     h, dt, states = first @ x + bias, 1 / STEPS, []
     for _ in range(STEPS):
@@ -65,7 +68,10 @@ def leak(source: Source) -> Explorer:
     of single records, which DP-SGD clips and covers with noise; it says nothing about what a trained model answers.
     """
     if source.images is None:
-        return message(TITLE, f"no images are stored with {source.label}; build the cube with: mia-nb run workshop")
+        return message(
+            TITLE,
+            f"no images are stored with {source.label}; build the cube with: mia-nb run workshop",
+        )
 
     @cache
     def run(image, sigma):
@@ -86,15 +92,25 @@ def leak(source: Source) -> Explorer:
     def draw(image, sigma) -> View:
         x, seen, label, said, found = run(image, sigma)
         worst = float(np.abs(seen - x).max())
-        right = "the right label" if said == label else f"the label {source.classes[said]} instead of {source.classes[label]}"
+        right = (
+            "the right label"
+            if said == label
+            else f"the label {source.classes[said]} instead of {source.classes[label]}"
+        )
         sentence = f"sigma = {sigma:g}: the image is read off the gradient to {worst:.0e} of the brightest pixel, and {right}"
-        row = {"sigma": f"{sigma:g}", "largest error of a pixel": f"{worst:.1e}", "label said": source.classes[said]}
+        row = {
+            "sigma": f"{sigma:g}",
+            "largest error of a pixel": f"{worst:.1e}",
+            "label said": source.classes[said],
+        }
         row |= {"size of the gradient": f"{np.linalg.norm(found.weight):.1e}"}
         note = "no training, no attack on answers: one backward pass of a small network with such an equation inside"
         return View(sentence, {"record": picture(image, sigma)}, pd.DataFrame([row]), note)
 
     controls = {
-        "image": W.IntSlider(description="image", min=0, max=len(source.signals.labels) - 1, value=3, **ROW),
+        "image": W.IntSlider(
+            description="image", min=0, max=len(source.signals.labels) - 1, value=3, **ROW
+        ),
         "sigma": steps("sigma", SIGMAS, 2),
     }
     return Explorer(TITLE, controls, draw, rows=[["record"]])

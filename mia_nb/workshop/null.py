@@ -19,7 +19,10 @@ from mia_nb.widgets.stored import Source
 
 TITLE, LATTICE = "Is it real?", "The lattice"
 HELD, LEFT = "mate held out", "leave one out"
-DESIGNS = {HELD: "the target and its mate are no references", LEFT: "only the target is left out: its mate is a reference"}
+DESIGNS = {
+    HELD: "the target and its mate are no references",
+    LEFT: "only the target is left out: its mate is a reference",
+}
 TARGETS = 4  # two pairs: what a redrawn world is scored on
 SIZES = (4, 8, 16)
 DRAWS = 100
@@ -38,12 +41,16 @@ def redrawn(
 
 
 @lru_cache(32)
-def _redrawn(signals: Signals, attack: str, keep_mate: bool, draws: int, seed: int) -> tuple[float, np.ndarray]:
+def _redrawn(
+    signals: Signals, attack: str, keep_mate: bool, draws: int, seed: int
+) -> tuple[float, np.ndarray]:
     targets = _targets(signals)
 
     def mean_auc(world: Signals) -> float:
         one = attacks.score(attack, world, targets=targets, keep_mate=keep_mate)
-        known = [(v[~np.isnan(v)], m[~np.isnan(v)]) for v, m in zip(one.value, one.member, strict=True)]
+        known = [
+            (v[~np.isnan(v)], m[~np.isnan(v)]) for v, m in zip(one.value, one.member, strict=True)
+        ]
         return float(np.mean([metrics.auc(*pair) for pair in known]))
 
     rng = np.random.default_rng(seed)
@@ -56,7 +63,12 @@ def _targets(signals: Signals) -> np.ndarray:
     return np.flatnonzero(unit < max(1, TARGETS // 2))
 
 
-def null(source: Source, *, names: Sequence[str] = ("rmia", "loss", "lira_global", "nig"), draws: int = DRAWS) -> Explorer:
+def null(
+    source: Source,
+    *,
+    names: Sequence[str] = ("rmia", "loss", "lira_global", "nig"),
+    draws: int = DRAWS,
+) -> Explorer:
     """The real AUC beside those of worlds in which membership was dealt anew, in two designs and with few or many models.
 
     With the mate held out the redrawn worlds lie around 1/2. Left among the references it makes a signal out of nothing: in an
@@ -65,7 +77,9 @@ def null(source: Source, *, names: Sequence[str] = ("rmia", "loss", "lira_global
     most = len(source.signals.margin)
     sizes = [size for size in SIZES if size <= most]
     if not sizes:
-        return message(TITLE, f"{source.label} has {most} models; redrawing membership needs 4 or more")
+        return message(
+            TITLE, f"{source.label} has {most} models; redrawing membership needs 4 or more"
+        )
 
     @cache
     def measured(attack, design, models):
@@ -74,7 +88,9 @@ def null(source: Source, *, names: Sequence[str] = ("rmia", "loss", "lira_global
 
     @cache
     def picture(attack, design, models):
-        return plain(plots.null_band(*measured(attack, design, models), name=attack, design=DESIGNS[design]))
+        return plain(
+            plots.null_band(*measured(attack, design, models), name=attack, design=DESIGNS[design])
+        )
 
     def draw(attack, design, models) -> View:
         real, drawn = measured(attack, design, models)
@@ -84,14 +100,24 @@ def null(source: Source, *, names: Sequence[str] = ("rmia", "loss", "lira_global
         n0 = int((~source.signals.member[0, source.audited]).sum())
         verdict = f"the real members give {real:.3f}, p = {p:.3g}"
         if off:
-            verdict = f"this design makes {middle:.3f} out of nothing: no AUC from it can be believed"
+            verdict = (
+                f"this design makes {middle:.3f} out of nothing: no AUC from it can be believed"
+            )
         ends = np.quantile(drawn, [0.025, 0.975])
-        sentence = (
-            f"{attack} on nothing: AUC {middle:.3f} (95 % of {len(drawn)} worlds: {ends[0]:.3f}-{ends[1]:.3f}); {verdict}"
-        )
+        sentence = f"{attack} on nothing: AUC {middle:.3f} (95 % of {len(drawn)} worlds: {ends[0]:.3f}-{ends[1]:.3f}); {verdict}"
         sentence += f"; {models} models, {len(_targets(source.signals.select(models=slice(0, models))))} targets, n0 = {n0:,}"
-        row = {"attack": attack, "design": design, "models": models, "real AUC": f"{real:.4f}", "on nothing": f"{middle:.4f}"}
-        row |= {"its standard error": f"{error:.4f}", "p": f"{p:.3g}", "verdict": "FAIL" if off else "pass"}
+        row = {
+            "attack": attack,
+            "design": design,
+            "models": models,
+            "real AUC": f"{real:.4f}",
+            "on nothing": f"{middle:.4f}",
+        }
+        row |= {
+            "its standard error": f"{error:.4f}",
+            "p": f"{p:.3g}",
+            "verdict": "FAIL" if off else "pass",
+        }
         note = f"{DESIGNS[design]}; a redrawn world keeps every answer and deals the members anew"
         return View(sentence, {"null": picture(attack, design, models)}, pd.DataFrame([row]), note)
 
@@ -110,10 +136,15 @@ def lattice_scores(source: Source, references: int) -> dict[str, Scores]:
     targets = np.flatnonzero(unit == 0)
     rows = np.concatenate([targets, np.flatnonzero(unit > 0)[:references]])
     if len(rows) < len(targets) + references:
-        raise ValueError(f"{references} references: {source.label} leaves {len(rows) - len(targets)}")
+        raise ValueError(
+            f"{references} references: {source.label} leaves {len(rows) - len(targets)}"
+        )
     few = signals.select(models=rows)
     names = {"attack_r (share beaten)": "attack_r_lattice", "attack_r (difference)": "attack_r"}
-    return {words: attacks.score(name, few, targets=range(len(targets))) for words, name in names.items()}
+    return {
+        words: attacks.score(name, few, targets=range(len(targets)))
+        for words, name in names.items()
+    }
 
 
 def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
@@ -124,7 +155,9 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
     most = len(source.signals.margin) - 2
     budgets = [k for k in (2, 4, 8, 14, 16, 32, 64) if k <= most]
     if not budgets:
-        return message(LATTICE, f"{source.label} has {most + 2} models; the lattice needs 4 or more")
+        return message(
+            LATTICE, f"{source.label} has {most + 2} models; the lattice needs 4 or more"
+        )
     scored = cache(lambda references: lattice_scores(source, references))
     roc = cache(lambda references: plain(plots.roc_pair(scored(references))))
     bars = cache(
@@ -143,8 +176,13 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
                 "different scores": len(np.unique(one.value[0])),
                 "smallest FPR above 0": f"{at.fpr_floor:.4f}",
             }
-            row |= {key: f"{at.tpr:.4f} [{at.low:.4f}, {at.high:.4f}]", "ties": f"{metrics.tie_mass(one.value[0]):.3f}"}
-            rows.append(row | {"AUC": f"{metrics.auc(one.value[0], one.member[0]):.3f}", "n0": at.n0})
+            row |= {
+                key: f"{at.tpr:.4f} [{at.low:.4f}, {at.high:.4f}]",
+                "ties": f"{metrics.tie_mass(one.value[0]):.3f}",
+            }
+            rows.append(
+                row | {"AUC": f"{metrics.auc(one.value[0], one.member[0]):.3f}", "n0": at.n0}
+            )
         first, second = rows
         sentence = f"{references} references: {first['different scores']} different scores, none accuses fewer than "
         sentence += f"{100 * float(first['smallest FPR above 0']):.1f} % of non-members; {key} is {first[key]}, "

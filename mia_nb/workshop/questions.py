@@ -27,13 +27,23 @@ class Prediction:
 
     def __init__(self, question: str, options, *, answer, why: str = ""):
         self.question, self.answer, self.why, self.told = question, answer, why, ""
-        slides = isinstance(options, range) or (len(options) == 2 and all(isinstance(end, int) for end in options))
-        self.options = tuple(options if isinstance(options, range) or not slides else range(options[0], options[1] + 1))
+        slides = isinstance(options, range) or (
+            len(options) == 2 and all(isinstance(end, int) for end in options)
+        )
+        self.options = tuple(
+            options
+            if isinstance(options, range) or not slides
+            else range(options[0], options[1] + 1)
+        )
         self.slides = slides
         if len(self.options) < 2:
-            raise ValueError(f"{question!r} has the options {self.options}: wanted two or more to choose from")
+            raise ValueError(
+                f"{question!r} has the options {self.options}: wanted two or more to choose from"
+            )
         if not slides and answer not in self.options:
-            raise ValueError(f"{question!r}: the answer {answer!r} is none of the options {self.options}")
+            raise ValueError(
+                f"{question!r}: the answer {answer!r} is none of the options {self.options}"
+            )
         self.widget = self._build()
 
     def answered(self, value) -> str:
@@ -49,7 +59,9 @@ class Prediction:
 
     def _build(self) -> W.Widget:
         wide = W.Layout(width="100%", max_width="720px")
-        asked = W.HTML(f'<div style="font-size:15px;line-height:1.45"><b>{html.escape(self.question)}</b></div>')
+        asked = W.HTML(
+            f'<div style="font-size:15px;line-height:1.45"><b>{html.escape(self.question)}</b></div>'
+        )
         self._shown = W.HTML()
         if self.slides:
             self._control = steps("", self.options, self.options[len(self.options) // 2])
@@ -58,17 +70,21 @@ class Prediction:
             button.on_click(lambda _: self.answered(self._control.value))
             return W.VBox([asked, self._control, button, self._shown])
         self._control = W.RadioButtons(options=self.options, value=None, layout=wide)
-        self._control.observe(lambda change: change["new"] is not None and self.answered(change["new"]), "value")
+        self._control.observe(
+            lambda change: change["new"] is not None and self.answered(change["new"]), "value"
+        )
         return W.VBox([asked, self._control, self._shown])
 
     def _ipython_display_(self) -> None:
         if os.environ.get("MIA_NB_MODE") != "batch":
             display(self.widget)
             return
-        choices = f"{self.options[0]} to {self.options[-1]}" if self.slides else " / ".join(map(str, self.options))
+        choices = (
+            f"{self.options[0]} to {self.options[-1]}"
+            if self.slides
+            else " / ".join(map(str, self.options))
+        )
         right = f"{self.answer:g}" if isinstance(self.answer, float | int) else str(self.answer)
         print(f"{self.question}\n  {choices}")
-        folded = (
-            f"<details><summary>The answer, after you gave yours</summary><b>{html.escape(right)}.</b> {html.escape(self.why)}"
-        )
+        folded = f"<details><summary>The answer, after you gave yours</summary><b>{html.escape(right)}.</b> {html.escape(self.why)}"
         display(HTML(f"{folded}</details>"))
