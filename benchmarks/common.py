@@ -1,4 +1,6 @@
-"""What all benchmarks share: a header that says where and when, interleaved rounds, medians with their range, a table."""
+"""What all benchmarks share: a header that says where and when, interleaved rounds, medians with
+their range, a table.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LIBRARIES = ("torch", "numpy", "scipy")
 
 
 def options(doc: str) -> argparse.ArgumentParser:
-    """A parser that knows --quick; the first paragraph of the script's docstring is its description."""
+    """A parser that knows --quick; the first paragraph of the script's docstring is its
+    description.
+    """
     parser = argparse.ArgumentParser(description=doc.split("\n\n")[0])
     parser.add_argument(
         "--quick",
@@ -57,9 +61,15 @@ def header() -> str:
         else math.nan
     )
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
-    machine = f"{names[0] if names else platform.processor() or platform.machine()}, {cores} cores, {memory:.0f} GiB"
+    machine = (
+        f"{names[0] if names else platform.processor() or platform.machine()}, {cores} cores,"
+        f" {memory:.0f} GiB"
+    )
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    return f"{when}; {machine}, {gpu() or 'no GPU'}; Python {platform.python_version()}, {versions}; {load('before')}"
+    return (
+        f"{when}; {machine}, {gpu() or 'no GPU'}; Python {platform.python_version()}, {versions};"
+        f" {load('before')}"
+    )
 
 
 def load(when: str) -> str:
@@ -106,7 +116,9 @@ def timed(run: Callable[[], object], wait: Callable[[], object] = lambda: None) 
 def rounds(
     runs: dict, count: int, *, warm: int = 1, wait: Callable[[], object] = lambda: None
 ) -> dict[object, list[float]]:
-    """Seconds of each of `runs`, name -> function, in `count` interleaved rounds after `warm` that are not counted."""
+    """Seconds of each of `runs`, name -> function, in `count` interleaved rounds after `warm` that
+    are not counted.
+    """
     taken: dict = {name: [] for name in runs}
     for turn in range(warm + count):
         for name, run in runs.items():
@@ -133,7 +145,9 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> str:
-    """Mean and half-width of its 95 % interval, Student's t with the values taken as independent, in per cent."""
+    """Mean and half-width of its 95 % interval, Student's t with the values taken as independent,
+    in per cent.
+    """
     from scipy.stats import t
 
     count = len(values)

@@ -1,10 +1,12 @@
-"""How often the 95 % intervals of `metrics.intervals` hold the truth, in simulated worlds whose truth is known.
+"""How often the 95 % intervals of `metrics.intervals` hold the truth, in simulated worlds whose
+truth is known.
 
     python benchmarks/coverage.py [--worlds 200] [--only heavy,ties]
 
-Wanted: 0.93 or more everywhere, and no more than 0.99 where the interval could be narrower. 200 worlds know a coverage of 0.95
-to +-0.03. One column compares with what intervals were before: the widest of the percentiles of a bootstrap over samples and
-pairs at once, Clopper-Pearson for a single target (TPR) and Student's t over 2 to 4 pairs.
+Wanted: 0.93 or more everywhere, and no more than 0.99 where the interval could be narrower. 200
+worlds know a coverage of 0.95 to +-0.03. One column compares with what intervals were before: the
+widest of the percentiles of a bootstrap over samples and pairs at once, Clopper-Pearson for a
+single target (TPR) and Student's t over 2 to 4 pairs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How long does the main job take? Seconds of each notebook of `mia-nb run all --preset demo` into an empty results folder.
+"""How long does the main job take? Seconds of each notebook of `mia-nb run all --preset demo` into
+an empty results folder.
 
 python benchmarks/demo.py [--preset tour]
 """

@@ -1,9 +1,11 @@
-"""Train the pools whose signals travel with the package: CIFAR-10, 50,000 images, every pool on the same masks.
+"""Train the pools whose signals travel with the package: CIFAR-10, 50,000 images, every pool on the
+same masks.
 
     nice -n 19 python benchmarks/evidence.py cifar10-jpeg.npz --root results resnet14
 
-The images are an .npz with train_images and train_labels, or whatever else `mia_nb.data.load` reads. Pools are trained in the
-order given (default: all). A killed run resumes; a finished pool is skipped. One line a pool says how long it took.
+The images are an .npz with train_images and train_labels, or whatever else `mia_nb.data.load`
+reads. Pools are trained in the order given (default: all). A killed run resumes; a finished pool is
+skipped. One line a pool says how long it took.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ ORDINARY = {
     "augment": "crop+flip",
     "seed": 0,
 }
-# Without a GPU; float32, because a core without bfloat16 instructions takes twice as long in bfloat16.
+# Without a GPU; float32, because a core without bfloat16 instructions takes twice as long in
+# bfloat16.
 POOLS = {
     "resnet14": ORDINARY,
     "resnet14-long": ORDINARY | {"epochs": 48, "num_models": 8, "snapshots": []},
@@ -42,7 +45,7 @@ def main() -> None:
     parser.add_argument("--root", default="results")
     parser.add_argument("--device", default=None)
     given = parser.parse_args()
-    images = data.load(given.images, root=given.root)
+    images = data.load(given.images, data_root=given.root)
     for name in given.pools or POOLS:
         begun = time.perf_counter()
         pool = train_pool(Recipe(**POOLS[name]), images, root=given.root, device=given.device)

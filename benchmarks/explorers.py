@@ -1,4 +1,5 @@
-"""What an explorer costs at 50,000 samples x 16 models: the kernel's share of an update, bytes sent, time to painted pixels.
+"""What an explorer costs at 50,000 samples x 16 models: the kernel's share of an update, bytes
+sent, time to painted pixels.
 
 python benchmarks/explorers.py; the last column needs Chromium and playwright.
 """

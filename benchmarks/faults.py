@@ -2,10 +2,11 @@
 
     python benchmarks/faults.py [--quick] [--only CATEGORY ...] [--seed N]
 
-Every call runs in a child process, below limits of time and memory, in a folder with canary files around a finished store.
-Refused clearly: one line that our own code raised (an exit status of 2 or 1 with one line), OSErrors that name their file.
-Wrong: accepted although bad, refused although good, or other numbers than those of an intact store.
-Exit status 1 where anything but "refused" and "accepted" happened. --quick: a sample drawn by --seed.
+Every call runs in a child process, below limits of time and memory, in a folder with canary files
+around a finished store. Refused clearly: one line that our own code raised (an exit status of 2 or
+1 with one line), OSErrors that name their file. Wrong: accepted although bad, refused although
+good, or other numbers than those of an intact store. Exit status 1 where anything but "refused" and
+"accepted" happened. --quick: a sample drawn by --seed.
 """
 
 from __future__ import annotations
@@ -45,16 +46,15 @@ OURS = str(Path(mia_nb.__file__).parent)
 GOOD, BAD = ("refused", "accepted"), ("traceback", "hang", "lost", "outside", "wrong")
 SCRATCH = ("tmp", "cache", "data")  # may be written to, beside the results
 REMADE = ("manifest.jsonl", "report.html", "status.json", "provenance.json")
-IDLE, MEMORY, BATCH = (
-    4.0,
-    3 << 30,
-    25,
-)  # seconds without work, bytes beyond the parent's, calls in a child
+# seconds without work, bytes beyond the parent's, calls in a child
+IDLE, MEMORY, BATCH = 4.0, 3 << 30, 25
 Call = Callable[[], object]
 
 
 class Case(NamedTuple):
-    """A call, and what should become of it: refused, accepted, told (accepted, with a warning), any, or its result."""
+    """A call, and what should become of it: refused, accepted, told (accepted, with a warning),
+    any, or its result.
+    """
 
     category: str
     words: str
@@ -89,10 +89,8 @@ def command(*argv: str, wrong: bool = False) -> Call:
         said = err.getvalue().strip()
         if status == 1 and "WRONG" in out.getvalue():  # the doctor's answer
             raise Refused(out.getvalue().partition("WRONG: ")[2].splitlines()[0])
-        clean, last = (
-            "Traceback" not in said + out.getvalue(),
-            said.rpartition("\n")[2],
-        )  # notices come before
+        # notices come before
+        clean, last = "Traceback" not in said + out.getvalue(), said.rpartition("\n")[2]
         if status in (1, 2) and clean and last.startswith("mia-nb: "):
             raise Refused(last)
         if status not in (0, 3) or not clean:
@@ -144,7 +142,9 @@ def _in_child(cases: list[Case], write: int, place: Path) -> None:
 
 
 def contained(cases: list[Case], place: Path) -> list[tuple[str, str, str]]:
-    """(outcome, words, result) of the calls in a child, up to the one at which it ends or is ended for working too long."""
+    """(outcome, words, result) of the calls in a child, up to the one at which it ends or is ended
+    for working too long.
+    """
     read, write = os.pipe()
     sys.stdout.flush()
     if (child := os.fork()) == 0:
@@ -217,7 +217,9 @@ def verdict(case: Case, outcome: str, words: str, result: str) -> tuple[str, str
 
 
 class Ground:
-    """A folder with a finished store and canaries around it, put back after every case that changed it."""
+    """A folder with a finished store and canaries around it, put back after every case that changed
+    it.
+    """
 
     def __init__(self, place: Path):
         self.place, self.copy = place, place.with_name("pristine")
@@ -237,7 +239,9 @@ class Ground:
         self.now = self.intact
 
     def attempt(self, cases: list[Case]) -> list[tuple[str, str]]:
-        """What became of the first cases, at least one: several in one child, alone where one of them did harm."""
+        """What became of the first cases, at least one: several in one child, alone where one of
+        them did harm.
+        """
         self.restore()
         if cases[0].damage:
             cases[0].damage()
@@ -267,8 +271,10 @@ def campaign(cases: list[Case], ground: Ground) -> int:
     ground.restore()
     rows = []
     for category in (*dict.fromkeys(case.category for case in cases), "all"):
-        each = [sum(n for (c, o), n in counts.items() if o == outcome and category in (c, "all"))
-                for outcome in GOOD + BAD]  # fmt: skip
+        each = [
+            sum(n for (c, o), n in counts.items() if o == outcome and category in (c, "all"))
+            for outcome in GOOD + BAD
+        ]
         rows.append([category, sum(each), *each])
     table(["category", "tried", "refused clearly", "accepted correctly", *BAD], rows)
     print("\n".join(failures))

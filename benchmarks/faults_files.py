@@ -20,8 +20,20 @@ from PIL import Image
 from mia_nb import auditing, data
 
 Make = Callable[[Path], object]  # puts something at, or into, a path
-SYNTHETIC = ("n=-1", "size=100000", "a=1", "n=a", "n", "n=1e3", "noise=nan", "noise=inf", "channels=9",
-             "n=100000000000", "classes=1", "seed=-1")  # fmt: skip
+SYNTHETIC = (
+    "n=-1",
+    "size=100000",
+    "a=1",
+    "n=a",
+    "n",
+    "n=1e3",
+    "noise=nan",
+    "noise=inf",
+    "channels=9",
+    "n=100000000000",
+    "classes=1",
+    "seed=-1",
+)
 OTHER = ("imagenet", "", "/dev/zero", "\0", "a.npz", "cifar10", "tiny_imagenet")
 
 
@@ -38,12 +50,12 @@ def files(w: World, rng) -> Iterator[tuple]:
         )
     with np.errstate(invalid="ignore"):
         tables = archives(), outputs()
-    reads = lambda: data.load(path, root=cache) and "", lambda: read_outputs(path)
+    reads = lambda: data.load(path, data_root=cache) and "", lambda: read_outputs(path)
     for what, table, read in zip(("an npz", "outputs"), tables, reads, strict=True):
         for name, (make, expect, *seconds) in table.items():
             yield f"{what} with {name}", read, expect, partial(make, path), *seconds
     for name in (*(f"synthetic:{options}" for options in SYNTHETIC), *OTHER):
-        yield f"data.load({name!r})", partial(data.load, name, root=cache), "refused"
+        yield f"data.load({name!r})", partial(data.load, name, data_root=cache), "refused"
 
 
 def read_outputs(path: Path) -> str:
@@ -56,7 +68,7 @@ def read_outputs(path: Path) -> str:
 
 
 def read_folder(path: Path, size: int | None = None) -> str:
-    images = data.load(path, root=path.parent, size=size)
+    images = data.load(path, data_root=path.parent, size=size)
     if "turned" in os.listdir(path) and images.x.shape[2:] != (8, 4):
         raise AssertionError(f"stored turned, read as {tuple(images.x.shape)}")
     return ""
@@ -101,9 +113,9 @@ def turned(path: Path) -> None:
     (path / "turned").touch()
 
 
-# fmt: off
 def folders() -> dict[str, tuple]:
     """{what: (how to put it there, expectation, size)}."""
+
     def put(name: str, content: bytes) -> Make:
         return lambda p: (p / "class0" / name).write_bytes(content)
 
@@ -116,61 +128,89 @@ def folders() -> dict[str, tuple]:
     rgb, frame = picture(Image.new("RGB", (4, 4))), Image.new("P", (4, 4))
     large, larger = plain_png(13_000), plain_png(30_000)
     bad = {
-        "a truncated picture": put("x.png", rgb[:40]), "an empty picture": put("x.png", b""),
-        "text named png": put("x.png", b"hello"), "13,000 x 13,000 pixels": put("x.png", large),
-        "30,000 x 30,000 pixels": put("x.png", larger), "a FIFO": lambda p: os.mkfifo(p / "class0" / "x.png"),
+        "a truncated picture": put("x.png", rgb[:40]),
+        "an empty picture": put("x.png", b""),
+        "text named png": put("x.png", b"hello"),
+        "13,000 x 13,000 pixels": put("x.png", large),
+        "30,000 x 30,000 pixels": put("x.png", larger),
+        "a FIFO": lambda p: os.mkfifo(p / "class0" / "x.png"),
         "other sizes": put("x.png", picture(Image.new("RGB", (5, 4)))),
         "a link to itself": lambda p: (p / "class0" / "x.png").symlink_to("x.png"),
         "a link to /dev/zero": lambda p: (p / "class0" / "x.png").symlink_to("/dev/zero"),
         "a class that links to its parent": lambda p: (p / "loop").symlink_to(p),
         "16 bits": put("x.png", picture(Image.fromarray(np.ones((4, 4), np.uint16)))),
-        "an empty class": lambda p: (p / "z").mkdir(), "a long name": put("x" * 200 + ".png", b"a"),
-        "a name with a line break": put("x\ny.png", b"a"), "a bad name": put("\udcff.png", b"a"),
+        "an empty class": lambda p: (p / "z").mkdir(),
+        "a long name": put("x" * 200 + ".png", b"a"),
+        "a name with a line break": put("x\ny.png", b"a"),
+        "a bad name": put("\udcff.png", b"a"),
         "classes inside a class": lambda p: os.rename(p / "class0", p / "class1" / "class0"),
     }
     odd = {
         "CMYK": put("x.jpg", picture(Image.new("CMYK", (4, 4)), "JPEG")),
-        "moving pictures": put("x.gif", picture(frame, "GIF", save_all=True, append_images=[frame])),
+        "moving pictures": put(
+            "x.gif", picture(frame, "GIF", save_all=True, append_images=[frame])
+        ),
         "transparency": put("x.png", picture(Image.new("RGBA", (4, 4)))),
         "a folder named png": lambda p: (p / "class0" / "x.png").mkdir(),
         "a FIFO beside the classes": lambda p: os.mkfifo(p / "class9"),
     }
-    return {name: (make, "refused") for name, make in bad.items()} | {
-        name: (make, "any") for name, make in odd.items()} | {
-        "nothing odd": (nothing, "accepted"), "a size": (nothing, "accepted", 8),
-        "a size of 10^9": (nothing, "refused", 10**9), "a size of 0": (nothing, "refused", 0),
-        "13,000 x 13,000 pixels and a size": (put("x.png", large), "any", 8),
-        "other sizes and a size": (put("x.png", picture(Image.new("RGB", (5, 4)))), "accepted", 4),
-        "EXIF orientation": (turned, "accepted"), "case twins": (twins("Cat", "cat"), "told"),
-        "Unicode twins": (twins("\u00e9", "e\u0301"), "told"),
-        "a name that is not UTF-8": (put("\udcff.png", rgb), "accepted"),
-        "hidden files": (put(".x.png", b"a"), "accepted"),
-    }
+    return (
+        {name: (make, "refused") for name, make in bad.items()}
+        | {name: (make, "any") for name, make in odd.items()}
+        | {
+            "nothing odd": (nothing, "accepted"),
+            "a size": (nothing, "accepted", 8),
+            "a size of 10^9": (nothing, "refused", 10**9),
+            "a size of 0": (nothing, "refused", 0),
+            "13,000 x 13,000 pixels and a size": (put("x.png", large), "any", 8),
+            "other sizes and a size": (
+                put("x.png", picture(Image.new("RGB", (5, 4)))),
+                "accepted",
+                4,
+            ),
+            "EXIF orientation": (turned, "accepted"),
+            "case twins": (twins("Cat", "cat"), "told"),
+            "Unicode twins": (twins("\u00e9", "e\u0301"), "told"),
+            "a name that is not UTF-8": (put("\udcff.png", rgb), "accepted"),
+            "hidden files": (put(".x.png", b"a"), "accepted"),
+        }
+    )
 
 
-def claim(saved: Callable[..., Make], name: str, shape: tuple, kind: str = "<f8", megabytes: int = 0) -> Make:
+def claim(
+    saved: Callable[..., Make], name: str, shape: tuple, kind: str = "<f8", megabytes: int = 0
+) -> Make:
     """An archive whose member says that it has this shape, and holds so many megabytes of zeros."""
+
     def make(path: Path) -> None:
         saved(**{name: None})(path)
         head = {"descr": kind, "fortran_order": False, "shape": shape}
-        with (zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-              archive.open(f"{name}.npy", "w", force_zip64=True) as file):
+        with (
+            zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+            archive.open(f"{name}.npy", "w", force_zip64=True) as file,
+        ):
             np.lib.format.write_array_header_1_0(file, head)
             for _ in range(megabytes):
                 file.write(b"\0" * (1 << 20))
+
     return make
 
 
 def writer(fine: dict) -> Callable[..., Make]:
-    """saved(name=array, ...): an archive of the fine arrays with these changes; None leaves one out."""
+    """saved(name=array, ...): an archive of the fine arrays with these changes; None leaves one
+    out.
+    """
+
     def saved(pickled: bool = False, **arrays) -> Make:
         given = {name: value for name, value in (fine | arrays).items() if value is not None}
         return lambda path: np.savez(path, allow_pickle=pickled, **given)
+
     return saved
 
 
 def wrecks(fine: dict, saved: Callable[..., Make], *optional: str) -> dict[str, tuple]:
     """What no archive of these arrays is, whoever reads it."""
+
     def text(path: Path) -> None:
         saved(**{first: None})(path)
         with zipfile.ZipFile(path, "a") as archive:
@@ -181,12 +221,19 @@ def wrecks(fine: dict, saved: Callable[..., Make], *optional: str) -> dict[str, 
     bad = {f"no {name}": saved(**{name: None}) for name in fine}
     bad |= {f"pickled {name}": saved(True, **{name: pickle}) for name in (*fine, *optional)}
     bad |= {f"a claim of 2 PB for {name}": claim(saved, name, huge) for name in fine}
-    bad |= {f"{content[:9]!r} in it": lambda path, c=content: path.write_bytes(c)
-            for content in (b"", b"\xff" * 999, buffer.getvalue(), b"PK\3\4" + b"\0" * 99)}
-    bad |= {"a negative shape": claim(saved, first, (-3, 8, 8)), "an odd type": claim(saved, first, (3,), "junk"),
-            "a FIFO's place": os.mkfifo, "a folder's place": Path.mkdir, "a member that is no array": text,
-            "half of it": lambda path: (saved()(path), os.truncate(path, path.stat().st_size // 2)),
-            "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero")}
+    bad |= {
+        f"{content[:9]!r} in it": lambda path, c=content: path.write_bytes(c)
+        for content in (b"", b"\xff" * 999, buffer.getvalue(), b"PK\3\4" + b"\0" * 99)
+    }
+    bad |= {
+        "a negative shape": claim(saved, first, (-3, 8, 8)),
+        "an odd type": claim(saved, first, (3,), "junk"),
+        "a FIFO's place": os.mkfifo,
+        "a folder's place": Path.mkdir,
+        "a member that is no array": text,
+        "half of it": lambda path: (saved()(path), os.truncate(path, path.stat().st_size // 2)),
+        "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
+    }
     found = {name: (make, "refused") for name, make in bad.items()}
     found["2 GB in 2 MB"] = claim(saved, first, (1 << 28,), megabytes=2048), "refused", 60.0
     found["2 GB beside it"] = claim(saved, "other", (1 << 28,), megabytes=2048), "accepted", 60.0
@@ -198,15 +245,58 @@ def archives() -> dict[str, tuple]:
     x, y = np.random.default_rng(0).integers(0, 255, (30, 8, 8), np.uint8), np.arange(30) % 3
     fine = {"train_images": x, "train_labels": y}
     saved = writer(fine)
-    good = {"train_images": [np.asfortranarray(x), x.astype("u2"), x / 255, x[..., None], np.stack([x] * 3, 3)],
-            "train_labels": [y.astype(">i4"), y[:, None], y.astype("f4")], "classes": [list("abc")]}
-    told = {"train_images": [x / 255 * 1.5], "train_labels": [y > 0], "classes": [list("aab"), ["a", "A", "b"]]}
-    bad = {"train_images": [x * math.nan, x * math.inf, x - 300.0, x * 3.0, x * 1j, x.astype(str), x[:0], x[:-1],
-                            x.reshape(30, 64), x[:, None, None], np.stack([x] * 7, 3), x[:, :0], x[0, 0, 0],
-                            x.astype("M8[s]"), np.zeros((30, 8, 8), "i4,f4"), x > 9],
-           "train_labels": [y + 0.5, y.astype(str), y * math.nan, y - 1, y * 2, y + 10**15, y * 0, np.arange(31),
-                            np.eye(3)[y], y * 1j, np.int64(3), y.astype("M8[s]"), (y - 1).astype("u8")],
-           "classes": ["a", list("ab"), 3, [[]]]}
+    good = {
+        "train_images": [
+            np.asfortranarray(x),
+            x.astype("u2"),
+            x / 255,
+            x[..., None],
+            np.stack([x] * 3, 3),
+        ],
+        "train_labels": [y.astype(">i4"), y[:, None], y.astype("f4")],
+        "classes": [list("abc")],
+    }
+    told = {
+        "train_images": [x / 255 * 1.5],
+        "train_labels": [y > 0],
+        "classes": [list("aab"), ["a", "A", "b"]],
+    }
+    bad = {
+        "train_images": [
+            x * math.nan,
+            x * math.inf,
+            x - 300.0,
+            x * 3.0,
+            x * 1j,
+            x.astype(str),
+            x[:0],
+            x[:-1],
+            x.reshape(30, 64),
+            x[:, None, None],
+            np.stack([x] * 7, 3),
+            x[:, :0],
+            x[0, 0, 0],
+            x.astype("M8[s]"),
+            np.zeros((30, 8, 8), "i4,f4"),
+            x > 9,
+        ],
+        "train_labels": [
+            y + 0.5,
+            y.astype(str),
+            y * math.nan,
+            y - 1,
+            y * 2,
+            y + 10**15,
+            y * 0,
+            np.arange(31),
+            np.eye(3)[y],
+            y * 1j,
+            np.int64(3),
+            y.astype("M8[s]"),
+            (y - 1).astype("u8"),
+        ],
+        "classes": ["a", list("ab"), 3, [[]]],
+    }
     return tabled(saved, good, told, bad) | wrecks(fine, saved, "classes")
 
 
@@ -218,28 +308,69 @@ def outputs() -> dict[str, tuple]:
     p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
     fine = {"logits": z, "labels": y, "member": member}
     saved = writer(fine)
-    good = {"logits": [z, np.log(p), z.astype("f2"), z[:, None]], "member": [member * 1], "split": ["pairs"]}
-    told = {"logits": [100 * p, 1 / (1 + np.exp(-z)), np.concatenate([p[:2], z[2:]]), -np.log(p)],
-            "labels": [rng.permutation(y)], "member": [member[[2, 3, 0, 1]]]}
-    bad = {"logits": [p, z * math.nan, z * math.inf, z.swapaxes(0, 1), z[..., :1], z[:0], z[:, :0], z[0], 0 * z,
-                      np.repeat(z[:1], m, 0), z.astype(str), z * 1j, z.astype("i8").astype("M8[s]"), 3.0],
-           "labels": [y + 1, y.astype(str), y + 0.5, np.eye(k)[y], y[:0], y * math.nan],
-           "member": [~member, member * 0.7, member.astype(str), member * math.nan, np.where(member, 1, -1),
-                      member | True, member & False, member.T, member[:, :9]],
-           "split": ["bogus", "bernoulli", [[]]], "classes": [["a"]], "population": [member[0], [True], ["a"] * n],
-           "images": [np.zeros((n, 4, 4)), np.zeros((3, 4, 4), "u1")]}
+    good = {
+        "logits": [z, np.log(p), z.astype("f2"), z[:, None]],
+        "member": [member * 1],
+        "split": ["pairs"],
+    }
+    told = {
+        "logits": [100 * p, 1 / (1 + np.exp(-z)), np.concatenate([p[:2], z[2:]]), -np.log(p)],
+        "labels": [rng.permutation(y)],
+        "member": [member[[2, 3, 0, 1]]],
+    }
+    bad = {
+        "logits": [
+            p,
+            z * math.nan,
+            z * math.inf,
+            z.swapaxes(0, 1),
+            z[..., :1],
+            z[:0],
+            z[:, :0],
+            z[0],
+            0 * z,
+            np.repeat(z[:1], m, 0),
+            z.astype(str),
+            z * 1j,
+            z.astype("i8").astype("M8[s]"),
+            3.0,
+        ],
+        "labels": [y + 1, y.astype(str), y + 0.5, np.eye(k)[y], y[:0], y * math.nan],
+        "member": [
+            ~member,
+            member * 0.7,
+            member.astype(str),
+            member * math.nan,
+            np.where(member, 1, -1),
+            member | True,
+            member & False,
+            member.T,
+            member[:, :9],
+        ],
+        "split": ["bogus", "bernoulli", [[]]],
+        "classes": [["a"]],
+        "population": [member[0], [True], ["a"] * n],
+        "images": [np.zeros((n, 4, 4)), np.zeros((3, 4, 4), "u1")],
+    }
     twice = saved(logits=np.repeat(z[:, ::2], 2, 1), labels=np.repeat(y[::2], 2))
-    return tabled(saved, good, told, bad) | wrecks(fine, saved, "split", "draws", "classes", "population") | {
-        "copies on both sides": (twice, "told"),
-        "odd draws": (saved(logits=np.stack([z, z + 1], 1), draws="bogus"), "refused")}
+    return (
+        tabled(saved, good, told, bad)
+        | wrecks(fine, saved, "split", "draws", "classes", "population")
+        | {
+            "copies on both sides": (twice, "told"),
+            "odd draws": (saved(logits=np.stack([z, z + 1], 1), draws="bogus"), "refused"),
+        }
+    )
 
 
 def tabled(saved: Callable[..., Make], good: dict, told: dict, bad: dict) -> dict[str, tuple]:
     """{what: (how to write it, expectation)} of {name of an array: its values}."""
-    return {f"{expect} {name} {number}": (saved(**{name: value}), expect)
-            for expect, table in (("accepted", good), ("told", told), ("refused", bad))
-            for name, values in table.items() for number, value in enumerate(values)}
-# fmt: on
+    return {
+        f"{expect} {name} {number}": (saved(**{name: value}), expect)
+        for expect, table in (("accepted", good), ("told", told), ("refused", bad))
+        for name, values in table.items()
+        for number, value in enumerate(values)
+    }
 
 
 CATEGORIES = {"files": (files, 60)}

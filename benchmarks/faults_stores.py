@@ -1,4 +1,6 @@
-"""A small finished store, everything that can happen to its files, and writers killed while they work."""
+"""A small finished store, everything that can happen to its files, and writers killed while they
+work.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +22,63 @@ from faults import IDLE, Case, Started, command, contained
 
 from mia_nb import attacks, data, store, training, widgets
 from mia_nb.cli import doctor, run
-from mia_nb.query import query
+from mia_nb.querying import query
 from mia_nb.report import export
 from mia_nb.types import Recipe
 
 TINY = {"num_models": 4, "population": 10, "epochs": 2, "snapshots": [1], "batch": 10}
-NAMES = ("model_/../../../victim", "../../victim", "../../../victim", "part_/../../../victim", ".",
-         "losses_/../../other/keep", "", "..", "model_\0.safetensors", "model_" + "9" * 5000, "con/x",
-         "model_000.safetensors/../../../victim", "model_link/victim")  # fmt: skip
-LINES = (b"\0" * 300, b"\xff\xfe" * 50, b"[]", b"3", b'"a"', b"[" * 100_000, b"{}",
-         b'{"file": 3, "sha256": "a"}', b'{"file": ["a"], "sha256": "b"}', b'{"file": {}, "sha256": 1}',
-         b'{"file": "model_009.safetensors", "sha256": 7}', b'{"file": null, "sha256": null}',
-         b'{"file": "member.npy", "sha256": ["x"]}', b'{"file": "recipe.json", "sha256": true}',
-         b'{"a": 1, ' * 50_000, b'{"file": "a", "sha256": "b"}\n' * 300_000)  # fmt: skip
-TEXTS = (b"[]", b"3", b"null", b"{}", b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe", b"NaN", b"",
-         b'{"recipe": [], "key": 3}', b'{"recipe": {"steps": 4}, "key": "a"}', b'{"steps": [1]}',
-         b'{"steps": {"a": 1}}', b'{"draws": [], "fields": 3}', b'{"fields": ["../../../victim"]}',
-         b'{"pool": 3, "draws": "plain", "fields": [[]]}', b'{"device": "bogus", "group": "a"}')  # fmt: skip
+NAMES = (
+    "model_/../../../victim",
+    "../../victim",
+    "../../../victim",
+    "part_/../../../victim",
+    ".",
+    "losses_/../../other/keep",
+    "",
+    "..",
+    "model_\0.safetensors",
+    "model_" + "9" * 5000,
+    "con/x",
+    "model_000.safetensors/../../../victim",
+    "model_link/victim",
+)
+LINES = (
+    b"\0" * 300,
+    b"\xff\xfe" * 50,
+    b"[]",
+    b"3",
+    b'"a"',
+    b"[" * 100_000,
+    b"{}",
+    b'{"file": 3, "sha256": "a"}',
+    b'{"file": ["a"], "sha256": "b"}',
+    b'{"file": {}, "sha256": 1}',
+    b'{"file": "model_009.safetensors", "sha256": 7}',
+    b'{"file": null, "sha256": null}',
+    b'{"file": "member.npy", "sha256": ["x"]}',
+    b'{"file": "recipe.json", "sha256": true}',
+    b'{"a": 1, ' * 50_000,
+    b'{"file": "a", "sha256": "b"}\n' * 300_000,
+)
+TEXTS = (
+    b"[]",
+    b"3",
+    b"null",
+    b"{}",
+    b"[" * 100_000,
+    b'{"a":' * 100_000,
+    b"\xff\xfe",
+    b"NaN",
+    b"",
+    b'{"recipe": [], "key": 3}',
+    b'{"recipe": {"steps": 4}, "key": "a"}',
+    b'{"steps": [1]}',
+    b'{"steps": {"a": 1}}',
+    b'{"draws": [], "fields": 3}',
+    b'{"fields": ["../../../victim"]}',
+    b'{"pool": 3, "draws": "plain", "fields": [[]]}',
+    b'{"device": "bogus", "group": "a"}',
+)
 
 
 READS = ("load_pool", "load_signals", "folders", "sources", "list", "show", "show run", "doctor")
@@ -73,8 +115,14 @@ class World:
         run.execute = started
 
     def train(self, recipe: Recipe, **options) -> training.Pool:
-        options = {"root": self.results, "strategy": "plain", "workers": 1, "progress": False,
-                   "device": "cpu", "checkpoint": 0.0} | options  # fmt: skip
+        options = {
+            "root": self.results,
+            "strategy": "plain",
+            "workers": 1,
+            "progress": False,
+            "device": "cpu",
+            "checkpoint": 0.0,
+        } | options
         return training.train_pool(recipe, options.pop("images", self.images), **options)
 
     def ask(self, pool, **options):
@@ -135,8 +183,9 @@ def operations(w: World) -> dict[str, tuple[str, Callable[[], str]]]:
 
     def asked(force: bool = False) -> str:
         pool = training.load_pool(short, w.results)
-        return digest(*(signal_numbers(w.ask(pool, force=force, **how)).encode()
-                        for how in ({}, limited)))  # fmt: skip
+        return digest(
+            *(signal_numbers(w.ask(pool, force=force, **how)).encode() for how in ({}, limited))
+        )
 
     def stored() -> str:
         return digest(*(signal_numbers(store.load_signals(f)).encode() for f in own))
@@ -166,7 +215,7 @@ def operations(w: World) -> dict[str, tuple[str, Callable[[], str]]]:
         "report": ("run", cli("report")),
         "clean": ("pool signals run", cli("clean")),
         "clean --all": ("pool signals run", cli("clean", "--all", "--yes")),
-    }  # fmt: skip
+    }
 
 
 def relist(path: Path, content: bytes) -> None:
@@ -233,9 +282,15 @@ def forgeries(path: Path, rng) -> Iterator[tuple[str, bytes]]:
         yield "nothing", b""
     elif path.suffix == ".npy":
         good, write = np.load(path), store.io.BytesIO
-        for what, array in {"scalar": np.float64(3), "text": np.array(["a"] * len(good)),
-                            "shorter": good[:-1], "transposed": good[None], "none": good[:0],
-                            "objects": np.array([{}], object), "complex": good * 1j}.items():  # fmt: skip
+        for what, array in {
+            "scalar": np.float64(3),
+            "text": np.array(["a"] * len(good)),
+            "shorter": good[:-1],
+            "transposed": good[None],
+            "none": good[:0],
+            "objects": np.array([{}], object),
+            "complex": good * 1j,
+        }.items():
             np.save(buffer := write(), array, allow_pickle=True)
             yield what, buffer.getvalue()
         huge = {"descr": "<f8", "fortran_order": False, "shape": (10**12, 300)}
@@ -272,8 +327,15 @@ def oddities(w: World, folder: Path) -> Iterator[tuple[str, Callable[[], object]
         yield f"manifest is {line[:40]!r}", partial(manifest.write_bytes, line)
     yield "the folder is a link", lambda: (os.replace(folder, moved), folder.symlink_to(moved))
     yield "model_link", lambda: (folder / "model_link").symlink_to(w.place / "outside")
-    for name in (".lock-manifest", ".lock-folder", ".lock-query", ".lock-run", ".tmp-1-1-a",
-                 ".answers-000.npz", "part_000-000_000001.safetensors"):  # fmt: skip
+    for name in (
+        ".lock-manifest",
+        ".lock-folder",
+        ".lock-query",
+        ".lock-run",
+        ".tmp-1-1-a",
+        ".answers-000.npz",
+        "part_000-000_000001.safetensors",
+    ):
         path = folder / name
         for what, target in (("a canary", "canary"), ("a folder outside", "outside")):
             yield f"{name} is a link to {what}", partial(link, path, w.place / target)
@@ -287,8 +349,14 @@ def strangers(w: World) -> Iterator[tuple[str, Callable[[], object]]]:
         stranger = w.results / name
         yield f"{name!r} is empty", stranger.mkdir
         for text in TEXTS:
-            yield f"{name!r} holds {text[:40]!r}", lambda s=stranger, t=text: (
-                s.mkdir(), relist(s / "recipe.json", t), (s / "info.json").write_bytes(t))  # fmt: skip
+            yield (
+                f"{name!r} holds {text[:40]!r}",
+                lambda s=stranger, t=text: (
+                    s.mkdir(),
+                    relist(s / "recipe.json", t),
+                    (s / "info.json").write_bytes(t),
+                ),
+            )
         yield f"{name!r} holds a FIFO", lambda s=stranger: (s.mkdir(), os.mkfifo(s / "recipe.json"))
         yield f"{name!r} holds a folder", lambda s=stranger: (s / "recipe.json").mkdir(parents=True)
 
@@ -296,10 +364,16 @@ def strangers(w: World) -> Iterator[tuple[str, Callable[[], object]]]:
 def stores(w: World, rng) -> Iterator[tuple]:
     """Each file of a pool, of signals and of a run with each damage, and then each operation."""
     does = operations(w)
-    expected = {name: contained([Case("stores", name, call)], w.place)[0][2]
-                for name, (_, call) in does.items() if not name.startswith("clean")}  # fmt: skip
-    limited = [f for f in store.folders(w.results, "signals") if "samples.npy" in f.files()
-               and f.recipe["pool"] == w.pool.key]  # fmt: skip
+    expected = {
+        name: contained([Case("stores", name, call)], w.place)[0][2]
+        for name, (_, call) in does.items()
+        if not name.startswith("clean")
+    }
+    limited = [
+        f
+        for f in store.folders(w.results, "signals")
+        if "samples.npy" in f.files() and f.recipe["pool"] == w.pool.key
+    ]
     for folder in (w.pool.folder, limited[0], w.run):
         calls = {name: call for name, (kinds, call) in does.items() if folder.kind in kinds}
         files = [
@@ -309,26 +383,43 @@ def stores(w: World, rng) -> Iterator[tuple]:
         for name in (n for n in files if not n.startswith(".")):
             path = folder.path / name
             plain = name in folder.files() and path.stat().st_size
-            changes += [(f"{name} {what}", change, plain and "twin" not in what)
-                        for what, change in damages(w, path, rng).items()]  # fmt: skip
+            changes += [
+                (f"{name} {what}", change, plain and "twin" not in what)
+                for what, change in damages(w, path, rng).items()
+            ]
             if name != store.MANIFEST:
-                changes += [(f"{name} forged: {what}", partial(relist, path, content), False)
-                            for what, content in forgeries(path, rng)]  # fmt: skip
+                changes += [
+                    (f"{name} forged: {what}", partial(relist, path, content), False)
+                    for what, content in forgeries(path, rng)
+                ]
         changes += [(what, change, False) for what, change in oddities(w, folder.path)]
         if folder.kind == "pool":
             changes += [(what, change, False) for what, change in strangers(w)]
         for words, change, noticed in rng.sample(changes, min(w.damages, len(changes))):
             for name, call in calls.items():
-                same = "any" if "forged" in words and name[:4] in ("load", "trai", "quer") else (
-                    expected.get(name, "any"))  # fmt: skip
+                same = (
+                    "any"
+                    if "forged" in words and name[:4] in ("load", "trai", "quer")
+                    else (expected.get(name, "any"))
+                )
                 same = "refused" if name == "doctor" and noticed else same
                 reads = name in READS
-                yield (f"{folder.kind}: {words}; {name}", call, same, change, 6.0, IDLE,
-                       name == "clean --all", reads)  # fmt: skip
+                yield (
+                    f"{folder.kind}: {words}; {name}",
+                    call,
+                    same,
+                    change,
+                    6.0,
+                    IDLE,
+                    name == "clean --all",
+                    reads,
+                )
 
 
 def killed(write: Callable[[], object], times: list[float]) -> None:
-    """Start a writer in a child and kill it after so many seconds, as often as there are numbers."""
+    """Start a writer in a child and kill it after so many seconds, as often as there are
+    numbers.
+    """
     for seconds in times:
         if (child := os.fork()) == 0:
             write()
@@ -345,8 +436,13 @@ def kills(w: World, rng: random.Random) -> Iterator[tuple]:
 
     def training_done() -> str:
         pool = w.train(fresh)
-        return digest(*(f"{file} {sha}".encode() for file, sha in sorted(pool.folder.files().items())
-                        if pool.folder.intact(file) or 1 / 0))  # fmt: skip
+        return digest(
+            *(
+                f"{file} {sha}".encode()
+                for file, sha in sorted(pool.folder.files().items())
+                if pool.folder.intact(file) or 1 / 0
+            )
+        )
 
     def query_done() -> str:
         return signal_numbers(w.ask(w.pool, **how))

@@ -1,9 +1,10 @@
-"""Neural ODE and SDE classifiers: one flow block by solver, a stack of networks against one by one, an epoch of whole networks.
+"""Neural ODE and SDE classifiers: one flow block by solver, a stack of networks against one by one,
+an epoch of whole networks.
 
     python benchmarks/flows.py [--rounds 3] [--threads 1] [--only block|stack|epoch]
 
-Rounds are interleaved after a warm-up, medians are printed. On a CPU an epoch is counted out of single steps and the memory is
-that of the activations; on a GPU both are measured.
+Rounds are interleaved after a warm-up, medians are printed. On a CPU an epoch is counted out of
+single steps and the memory is that of the activations; on a GPU both are measured.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from mia_nb.types import Images, Recipe
 
 STEPS, K, TOLERANCE = 16, 0.5, 1e-3
 SDE = {"k": K, "steps": STEPS, "method": "rk4"}
-# rows of Table VI of Hong, Wu, Gruber and Lee (arXiv 2501.06686): an epoch's seconds and MB on their GPU
+# rows of Table VI of Hong, Wu, Gruber and Lee (arXiv 2501.06686): an epoch's seconds and MB on
+# their GPU
 NETWORKS = {
     "ResNet-14": ("resnet14", {}, 10, 941),
     "ODENet, Euler": ("odenet", {"steps": STEPS}, 23, 1305),
@@ -135,10 +137,12 @@ def block(count: int, device: torch.device, quick: bool) -> None:
     first, base = next(iter(ways)), saved(ways["own Euler"])
     spent = [1e3 * taken[first, once] for once in (forward, both)]
     print(
-        f"block of {channels} channels, 8x8, batch {batch}, {STEPS} steps, k = {K}, tolerance {TOLERANCE}, random weights"
+        f"block of {channels} channels, 8x8, batch {batch}, {STEPS} steps, k = {K}, tolerance"
+        f" {TOLERANCE}, random weights"
     )
     print(
-        f"{first}: {spent[0]:.0f} ms forward, {spent[1]:.0f} ms forward and backward, {base:.1f} MiB saved\n"
+        f"{first}: {spent[0]:.0f} ms forward, {spent[1]:.0f} ms forward and backward, {base:.1f}"
+        " MiB saved\n"
     )
     rows = []
     for name, solve in ways.items():
@@ -178,7 +182,9 @@ def stack(count: int, device: torch.device, quick: bool) -> None:
 
 
 def measured_epoch(recipe: Recipe, images: Images, device: torch.device) -> tuple[float, float]:
-    """Seconds of a whole epoch of one model after another one, and the most MiB that were allocated during it."""
+    """Seconds of a whole epoch of one model after another one, and the most MiB that were allocated
+    during it.
+    """
     recipe = training.complete(recipe)
     images = images._replace(x=images.x.to(device), y=images.y.to(device))
     member = np.arange(len(images.y))[None] < len(images.y) // 2
@@ -196,8 +202,12 @@ def epoch(count: int, device: torch.device, quick: bool) -> None:
     images = data.load(
         f"synthetic:n={50_000 if gpu and not quick else 200},size=32,channels=3,classes=10"
     )
-    recipes = {name: Recipe(model=m, model_args=args, num_models=1, split="bernoulli", epochs=300, batch=batch)
-               for name, (m, args, *_) in NETWORKS.items()}  # fmt: skip
+    recipes = {
+        name: Recipe(
+            model=m, model_args=args, num_models=1, split="bernoulli", epochs=300, batch=batch
+        )
+        for name, (m, args, *_) in NETWORKS.items()
+    }
     for _ in range(count):
         for name, recipe in recipes.items():
             if gpu:
@@ -211,7 +221,8 @@ def epoch(count: int, device: torch.device, quick: bool) -> None:
         else "one step in each round, times the steps of 25,000 images"
     )
     print(
-        f"whole networks, 32x32, width 32, batch {batch}: {how}; memory: {'peak' if gpu else 'activations of one step'}\n"
+        f"whole networks, 32x32, width 32, batch {batch}: {how}; memory:"
+        f" {'peak' if gpu else 'activations of one step'}\n"
     )
     found, rows = (
         {

@@ -1,6 +1,8 @@
-"""The fused attack beside every single one, on pools trained here: AUC and TPR, and what fused gains, paired.
+"""The fused attack beside every single one, on pools trained here: AUC and TPR, and what fused
+gains, paired.
 
-    python benchmarks/fused.py [--images cifar.npz --limit 10000] [--seed 201] [--root DIR] [--quick]
+    python benchmarks/fused.py [--images cifar.npz --limit 10000] [--seed 201] [--root DIR]
+    [--quick]
         [--only digits spiking sde images null]
 
 Every target in turn against the references of all other pairs. Intervals are 95 %, of 1,000 draws.
@@ -19,7 +21,7 @@ import numpy as np
 from common import options, report, table
 
 from mia_nb import attacks, data, metrics
-from mia_nb.query import query
+from mia_nb.querying import query
 from mia_nb.training import train_pool
 from mia_nb.types import Recipe, Signals
 

@@ -1,13 +1,17 @@
-"""What a GPU gives: images a second and share of the bf16 peak of training by network and mode, and of asking ResNet18.
+"""What a GPU gives: images a second and share of the bf16 peak of training by network and mode, and
+of asking ResNet18.
 
-    python benchmarks/gpu.py [--minutes 8] [--seconds 2] [--nets ResNet18 ODENet] [--device cpu --quick]
+    python benchmarks/gpu.py [--minutes 8] [--seconds 2] [--nets ResNet18 ODENet] [--device cpu
+    --quick]
 
-The peak is that of a large matrix product, measured first. Floating-point operations are counted (torch.utils.flop_counter, two
-for a multiplication and addition), forward and backward, on the plain eager network. Rows come one after another, medians of
-whole epochs with everything that belongs to them: order, gathering, crop and flip, losses copied back. After --minutes no
-further row is begun; a row that runs out of memory says so. The first row of a network is an ordinary fp32 loop with a
-DataLoader and default settings; the second gives that loader worker processes and pinned memory, and its first step includes
-starting them. A row whose CUDA graph was not captured has failed.
+The peak is that of a large matrix product, measured first. Floating-point operations are counted
+(torch.utils.flop_counter, two for a multiplication and addition), forward and backward, on the
+plain eager network. Rows come one after another, medians of whole epochs with everything that
+belongs to them: order, gathering, crop and flip, losses copied back. After --minutes no further row
+is begun; a row that runs out of memory says so. The first row of a network is an ordinary fp32 loop
+with a DataLoader and default settings; the second gives that loader worker processes and pinned
+memory, and its first step includes starting them. A row whose CUDA graph was not captured has
+failed.
 """
 
 from __future__ import annotations
@@ -35,15 +39,20 @@ from mia_nb.training import compiled, loop
 from mia_nb.training.clipped import group_of
 from mia_nb.types import Images, Recipe
 
-HALF, MODELS, EPOCHS = (
-    25_000,
-    64,
-    16,
-)  # what the minutes are for: so many models on halves of CIFAR-10
+# what the minutes are for: so many models on halves of CIFAR-10
+HALF, MODELS, EPOCHS = 25_000, 64, 16
 COLUMNS = (
-    "net", "batch", "G", "mode", "images/s", "TFLOP/s", "% of bf16 peak", "first step, s", "GiB",
+    "net",
+    "batch",
+    "G",
+    "mode",
+    "images/s",
+    "TFLOP/s",
+    "% of bf16 peak",
+    "first step, s",
+    "GiB",
     f"minutes for {MODELS} models x {EPOCHS} epochs",
-)  # fmt: skip
+)
 
 
 class Net(NamedTuple):
@@ -102,7 +111,8 @@ def modes(net: Net, device: torch.device, quick: bool) -> Iterator[Mode]:
 
 class Measured(NamedTuple):
     rate: float  # images a second
-    first: float  # seconds of the first step beyond a usual one: kernels chosen, code compiled, a graph captured
+    # seconds of the first step beyond a usual one: kernels chosen, code compiled, a graph captured
+    first: float
     memory: float  # GiB at most
 
 
@@ -112,7 +122,9 @@ def synchronize(device: torch.device) -> None:
 
 
 def crop_and_flip(x: Tensor) -> Tensor:
-    """One image (C, H, W) moved by up to four pixels and mirrored, as in torchvision's RandomCrop(padding=4) and flip."""
+    """One image (C, H, W) moved by up to four pixels and mirrored, as in torchvision's
+    RandomCrop(padding=4) and flip.
+    """
     height, width = x.shape[1:]
     top, left, mirrored = (
         int(torch.randint(9, ())),
@@ -158,7 +170,10 @@ def our_epochs(
 
 
 def measure(net: Net, mode: Mode, images: Images, device: torch.device, seconds: float) -> Measured:
-    """Train for a while; the images live where the mode wants them. Nothing compiled is left from the row before."""
+    """Train for a while; the images live where the mode wants them.
+
+    Nothing compiled is left from the row before.
+    """
     compiled.forget()
     recipe = training.complete(
         Recipe(
@@ -225,7 +240,9 @@ def counted(recipe: dict, images: Images) -> tuple[float, float]:
 def asking(
     net: Net, images: Images, device: torch.device, models: int
 ) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Images a second of asking `models` models: a plain fp32 loop, and ours in fp32 and in the recipe's bf16."""
+    """Images a second of asking `models` models: a plain fp32 loop, and ours in fp32 and in the
+    recipe's bf16.
+    """
     member = np.zeros((models, len(images.y)), bool)
     member[:, : net.batch] = True
 
@@ -267,7 +284,7 @@ def asking(
         with tempfile.TemporaryDirectory() as root:
             return rate(
                 partial(
-                    query.query,
+                    query,
                     pool_of(dtype, root),
                     images,
                     device=str(device),
@@ -346,7 +363,8 @@ def main() -> int:
     device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         print(
-            "gpu.py: torch finds no CUDA device here; run it where one is, or see that it works by --device cpu --quick"
+            "gpu.py: torch finds no CUDA device here; run it where one is, or see that it works by"
+            " --device cpu --quick"
         )
         return 2
     until = time.monotonic() + 60 * args.minutes
@@ -363,13 +381,16 @@ def main() -> int:
     with report(f"Training and asking on {where}", args.quick):
         peak = bf16_peak(device, args.quick)
         print(
-            f"bf16 peak of a matrix product: {peak / 1e12:.4g} TFLOP/s. float32 as torch has it by default: cudnn.allow_tf32"
+            f"bf16 peak of a matrix product: {peak / 1e12:.4g} TFLOP/s. float32 as torch has it by"
+            " default: cudnn.allow_tf32"
         )
         print(
-            f"{torch.backends.cudnn.allow_tf32}, matrix products {torch.get_float32_matmul_precision()}. A model's epoch:"
+            f"{torch.backends.cudnn.allow_tf32}, matrix products"
+            f" {torch.get_float32_matmul_precision()}. A model's epoch:"
         )
         print(
-            f"{len(images.y) // 2:,} images, 32x32, crop + flip. GFLOP an image, trained on (asked):"
+            f"{len(images.y) // 2:,} images, 32x32, crop + flip. GFLOP an image, trained on"
+            " (asked):"
         )
         counts = {name: counted(net.recipe, images) for name, net in nets.items()}
         print(

@@ -1,7 +1,9 @@
-"""First and second load of a folder of class folders of images: python benchmarks/loading.py FOLDER [--repeat 3]
+"""First and second load of a folder of class folders of images: python benchmarks/loading.py FOLDER
+[--repeat 3]
 
-Each round uses a fresh cache folder, loads twice, and checks that both give the same digest. Prints medians and their ratio.
-The operating system's file cache is warm after the first round, which favours the first load.
+Each round uses a fresh cache folder, loads twice, and checks that both give the same digest. Prints
+medians and their ratio. The operating system's file cache is warm after the first round, which
+favours the first load.
 """
 
 from __future__ import annotations
@@ -47,7 +49,11 @@ def compare(folder: str, repeat: int) -> None:
         with tempfile.TemporaryDirectory() as root:
             for seconds in taken.values():
                 seconds.append(
-                    timed(lambda root=root, found=found: found.append(data.load(folder, root=root)))
+                    timed(
+                        lambda root=root, found=found: found.append(
+                            data.load(folder, data_root=root)
+                        )
+                    )
                 )
         if len({images.digest for images in found}) > 1:
             raise SystemExit("the two loads differ")

@@ -1,4 +1,6 @@
-"""The base of comparison: a training loop as an ordinary user of PyTorch writes it; what a step keeps for its backward pass."""
+"""The base of comparison: a training loop as an ordinary user of PyTorch writes it; what a step
+keeps for its backward pass.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,8 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from mia_nb import data
 from mia_nb.types import Images, Recipe
 
-WAYS = (
-    "dataset",
-    "tensors",
-)  # a Dataset that converts on access; a TensorDataset, converted and normalised beforehand
+# a Dataset that converts on access; a TensorDataset, converted and normalised beforehand
+WAYS = ("dataset", "tensors")
 
 
 class Pictures(Dataset):
@@ -36,7 +36,9 @@ class Pictures(Dataset):
 
 
 def loader(way: str, images: Images, member: np.ndarray, batch: int, **options) -> DataLoader:
-    """Shuffled batches of a model's members, member (N,) bool; options: of DataLoader, and `transform`."""
+    """Shuffled batches of a model's members, member (N,) bool; options: of DataLoader, and
+    `transform`.
+    """
     if way == "dataset":
         transform = {"transform": options.pop("transform")} if "transform" in options else {}
         source = Subset(Pictures(images, **transform), np.flatnonzero(member).tolist())
@@ -73,7 +75,9 @@ def training(
 
 
 def kept(work: Callable[[], object]) -> float:
-    """MiB that autograd holds for the backward pass of what `work` returns; parameters do not count."""
+    """MiB that autograd holds for the backward pass of what `work` returns; parameters do not
+    count.
+    """
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:

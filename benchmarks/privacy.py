@@ -1,4 +1,5 @@
-"""What privacy costs in time: a training step under each defense over an undefended one, accountants, audits.
+"""What privacy costs in time: a training step under each defense over an undefended one,
+accountants, audits.
 
     python benchmarks/privacy.py [--rounds 3]
 
@@ -26,11 +27,8 @@ NETWORKS = {  # name: (model, arguments, batch, a CIFAR-sized image?)
     "ResNet-14 w16, 32x32": ("resnet14", {"width": 16}, 64, True),
     "SDENet w8, 8 steps, digits": ("sdenet", {"width": 8, "steps": 8}, 64, False),
 }
-SETTINGS = (
-    (2.0, 512 / 25000, 14700),
-    (1.0, 0.00512, 19600),
-    (0.8, 0.01, 1000),
-)  # noise multiplier, sample rate, steps
+# noise multiplier, sample rate, steps
+SETTINGS = ((2.0, 512 / 25000, 14700), (1.0, 0.00512, 19600), (0.8, 0.01, 1000))
 
 
 def medians(runs: dict, count: int) -> list[float]:

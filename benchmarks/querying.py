@@ -1,13 +1,14 @@
-"""How fast are 16 models asked? Images a second over a plain loop `for batch: softmax(model(x))`; a cached answer.
+"""How fast are 16 models asked? Images a second over a plain loop `for batch: softmax(model(x))`; a
+cached answer.
 
     python benchmarks/querying.py [--rounds 3] [--models 16]
     python benchmarks/querying.py --store results --against OTHER_CHECKOUT
 
-The second form asks what the notebooks of `--preset demo` ask about the pools in a store, in a copy of
-it, by the code of another checkout and of this one in turn. The first asks models that are hardly
-trained: what an answer costs does not depend on what was learnt. Loop and ours run in this process, on a
-CPU by as many threads as there are cores. Ours includes the doubts about each model's answers, the
-signals and their writing.
+The second form asks what the notebooks of `--preset demo` ask about the pools in a store, in a copy
+of it, by the code of another checkout and of this one in turn. The first asks models that are
+hardly trained: what an answer costs does not depend on what was learnt. Loop and ours run in this
+process, on a CPU by as many threads as there are cores. Ours includes the doubts about each model's
+answers, the signals and their writing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 from common import ROOT, head, options, ratios, report, rounds, row, spread, timed
 
-from mia_nb import data, query, store, training
+from mia_nb import data, query, querying, store, training
 from mia_nb.models.neural_de import set_noise
 from mia_nb.types import Images, Recipe
 
@@ -39,9 +40,8 @@ class Asked(NamedTuple):
     limit: int | None
     recipe: dict
     epochs: int = 1  # a spiking network is silent until its BatchNorm knows its inputs
-    noise: bool = (
-        False  # several queries differ by the network's own noise, otherwise by input dropout
-    )
+    # several queries differ by the network's own noise, otherwise by input dropout
+    noise: bool = False
 
 
 COLOUR = "synthetic:classes=10,n=256,size=32,channels=3"
@@ -104,7 +104,7 @@ def questions(root: str) -> dict[str, list]:
     network = training.ancestor(last)
 
     def ask(pool: training.Pool, **how) -> partial:
-        return partial(query.query, pool, pool.images(), force=True, progress=False, **how)
+        return partial(query, pool, pool.images(), force=True, progress=False, **how)
 
     then = [
         ask(p.at(epoch), queries=4 if p is sde else 1)
@@ -112,7 +112,7 @@ def questions(root: str) -> dict[str, list]:
         for epoch in p.recipe.snapshots
     ]
     quality = partial(training.conversion_quality, network, network.images(), (1, 2, 4, 8, 16))
-    rates = partial(query.firing_rates, last, last.images(), models=range(4))
+    rates = partial(querying.firing_rates, last, last.images(), models=range(4))
     trained = [p for p in (network, *spiking) if p.recipe.epochs]
     return {
         "02": [quality, rates, ask(last, per_step=True), *(ask(p) for p in (network, *spiking))],
@@ -201,7 +201,7 @@ def main() -> None:
                     "batch": BATCH,
                     "progress": False,
                 }
-                ours = partial(query.query, pool, images, **how)
+                ours = partial(query, pool, images, **how)
                 runs = {
                     "loop": partial(plain_loop, pool, images, queries, dropout, noise),
                     "ours": partial(ours, force=True),

@@ -1,4 +1,5 @@
-"""All benchmarks one after another: `make bench`. What they print, to keep in RESULTS.md with its date.
+"""All benchmarks one after another: `make bench`. What they print, to keep in RESULTS.md with its
+date.
 
     python benchmarks/run.py [--only NAME ...] [--quick] [--minutes N] [--out FILE]
 

@@ -1,9 +1,11 @@
-"""Time and memory of scoring: against a textbook version, at 50,000 samples x 256 references, from files, and how it grows.
+"""Time and memory of scoring: against a textbook version, at 50,000 samples x 256 references, from
+files, and how it grows.
 
     python benchmarks/scoring.py [--repeat 5] [--samples 50000] [--population 10000] [--quick]
 
-Peak memory is what the attack holds beyond its inputs, as NumPy reports it. Signals from files are scored in a process of their
-own; of what is resident there, pages of the files are the system's to take back, and the rest is the process's own.
+Peak memory is what the attack holds beyond its inputs, as NumPy reports it. Signals from files are
+scored in a process of their own; of what is resident there, pages of the files are the system's to
+take back, and the rest is the process's own.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def design(models: int, samples: int, population: int, rng) -> np.ndarray:
 
 
 def pairs(models: int, samples: int, population: int = 0, seed: int = 0) -> Signals:
-    """A Gaussian world in complementary pairs; only what the likelihood and ratio attacks read is filled in."""
+    """A Gaussian world in complementary pairs; only what the likelihood and ratio attacks read is
+    filled in.
+    """
     rng = np.random.default_rng(seed)
     member = design(models, samples, population, rng)
     columns = samples + population
@@ -69,7 +73,9 @@ def world(references: int, samples: int, population: int = 0) -> tuple[Signals, 
 
 
 def textbook_ratio(target, references):
-    """log p_t - log mean p with scipy's logsumexp; columns without IN model by the offline rule, a = 0.3."""
+    """log p_t - log mean p with scipy's logsumexp; columns without IN model by the offline rule, a
+    = 0.3.
+    """
     log_p, member = log_expit(references.margin[:, 0]), references.member
     n_in = member.sum(0)
     log_in = logsumexp(np.where(member, log_p, -np.inf), axis=0) - np.log(np.maximum(n_in, 1))
@@ -101,7 +107,9 @@ def textbook_lira(target, references):
 
 
 def peak_memory(run) -> float:
-    """Largest amount of memory held beyond the inputs, in MB (NumPy reports its arrays to tracemalloc)."""
+    """Largest amount of memory held beyond the inputs, in MB (NumPy reports its arrays to
+    tracemalloc).
+    """
     tracemalloc.start()
     run()
     peak = tracemalloc.get_traced_memory()[1]
@@ -110,7 +118,9 @@ def peak_memory(run) -> float:
 
 
 def stored(folder: Path, models: int, samples: int) -> None:
-    """Signals of a Gaussian world in complementary pairs, written model by model: every field that a query writes."""
+    """Signals of a Gaussian world in complementary pairs, written model by model: every field that
+    a query writes.
+    """
     rng = np.random.default_rng(0)
     member = design(models, samples, 0, rng)
     difficulty = rng.normal(3, 3, samples)
@@ -149,12 +159,16 @@ def stored(folder: Path, models: int, samples: int) -> None:
 
 
 def memory(what: str) -> int:
-    """Bytes of this process by the kernel's account: VmHWM, the most that was ever resident, or RssAnon, RssFile now."""
+    """Bytes of this process by the kernel's account: VmHWM, the most that was ever resident, or
+    RssAnon, RssFile now.
+    """
     return 1024 * int(Path("/proc/self/status").read_text().split(f"{what}:")[1].split()[0])
 
 
 def child(folder: str, name: str, targets: int) -> None:
-    """Score stored signals in this process and print what it took: seconds to load, to score; bytes resident at the most."""
+    """Score stored signals in this process and print what it took: seconds to load, to score; bytes
+    resident at the most.
+    """
     attacks.score(name, pairs(8, 500), targets=[0])  # what a first call loads
     before, pages = memory("VmHWM"), memory("RssFile")
     begun = time.perf_counter()
@@ -212,7 +226,10 @@ def against_textbook(args) -> None:
                 f"{difference:.1g}",
             ]
         )
-    columns = "attack | samples | references | population | ours | textbook | ratio | peak memory | largest difference"
+    columns = (
+        "attack | samples | references | population | ours | textbook | ratio | peak memory |"
+        " largest difference"
+    )
     table(columns.split(" | "), rows)
 
 
@@ -256,7 +273,10 @@ def from_files(args) -> None:
                 seconds = [f"{took[key]:.2f} s" for key in ("load", "score")]
                 memory = [f"{took['peak'] / 1e6:.0f} MB", f"{own:.0f} MB", f"{size:.0f} MB"]
                 rows.append([name, args.samples, models, targets, *seconds, *memory])
-    columns = "from files | samples | models | targets | load, verify | score | resident at most | without pages of files | on disk"
+    columns = (
+        "from files | samples | models | targets | load, verify | score | resident at most |"
+        " without pages of files | on disk"
+    )
     table(columns.split(" | "), rows)
 
 
@@ -287,7 +307,10 @@ def with_bootstrap(args) -> None:
         rows.append(
             [args.samples, targets, f"{whole:.1f} s", f"{drawn:.1f} s", thousand, f"{peak:.0f} MB"]
         )
-    columns = f"samples | targets | summary, {draws} draws | its bootstrap | 1,000 draws, extrapolated | bootstrap's peak memory"
+    columns = (
+        f"samples | targets | summary, {draws} draws | its bootstrap | 1,000 draws, extrapolated |"
+        " bootstrap's peak memory"
+    )
     table(columns.split(" | "), rows)
 
 

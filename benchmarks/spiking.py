@@ -1,7 +1,9 @@
-"""One training step and one forward of a spiking ResNet18 by execution: step by step with snntorch neurons, folded, with the
-static prefix, with compiled neurons. Ratios within one run, interleaved medians, and what autograd keeps for the backward pass.
+"""One training step and one forward of a spiking ResNet18 by execution: step by step with snntorch
+neurons, folded, with the static prefix, with compiled neurons. Ratios within one run, interleaved
+medians, and what autograd keeps for the backward pass.
 
-    python benchmarks/spiking.py [--rounds 7] [--width 16] [--timesteps 4] [--batch 64] [--threads 2]
+    python benchmarks/spiking.py [--rounds 7] [--width 16] [--timesteps 4] [--batch 64] [--threads
+    2]
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ def neuron_alone(count: int, timesteps: int, batch: int) -> None:
     taken = rounds({compiled: partial(run, compiled) for compiled in (False, True)}, count)
     plain, fused = (statistics.median(seconds) for seconds in taken.values())
     print(
-        f"neuron alone, {tuple(x.shape)}, forward and backward: {1e3 * plain:.0f} ms, compiled x{plain / fused:.1f}"
+        f"neuron alone, {tuple(x.shape)}, forward and backward: {1e3 * plain:.0f} ms, compiled"
+        f" x{plain / fused:.1f}"
     )
 
 
@@ -115,7 +118,8 @@ def main() -> None:
             run: statistics.median(seconds) for run, seconds in rounds(runs, args.rounds).items()
         }
         print(
-            f"ResNet18 width {args.width}, batch {args.batch}, T = {args.timesteps}, 32x32, {args.threads} threads, float32\n"
+            f"ResNet18 width {args.width}, batch {args.batch}, T = {args.timesteps}, 32x32,"
+            f" {args.threads} threads, float32\n"
         )
         first, rows = next(iter(nets)), []
         for name, net in nets.items():

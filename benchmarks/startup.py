@@ -1,9 +1,10 @@
-"""How long until something happens? Fresh processes: imports, the command line, a run whose results are there.
+"""How long until something happens? Fresh processes: imports, the command line, a run whose results
+are there.
 
     python benchmarks/startup.py [--rounds 5]
 
-Wall times of whole processes, interleaved rounds after one that warms the file cache up. The second table adds up the time
-that python -X importtime gives for each package's own modules.
+Wall times of whole processes, interleaved rounds after one that warms the file cache up. The second
+table adds up the time that python -X importtime gives for each package's own modules.
 """
 
 from __future__ import annotations

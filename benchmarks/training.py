@@ -1,9 +1,12 @@
-"""How fast are pools trained? Strategies over a loop per model with a DataLoader; whole pools at equal accuracy; growth.
+"""How fast are pools trained? Strategies over a loop per model with a DataLoader; whole pools at
+equal accuracy; growth.
 
-    python benchmarks/training.py [--only strategies|pools|growth] [--rounds 3] [--seconds 0.7] [--minutes 8]
+    python benchmarks/training.py [--only strategies|pools|growth] [--rounds 3] [--seconds 0.7]
+    [--minutes 8]
 
-Strategies are timed in steady state by two processes that live through all of it, in interleaved windows of --seconds; after
---minutes no further network is begun. Whole pools are fresh processes, from their start to the last weight.
+Strategies are timed in steady state by two processes that live through all of it, in interleaved
+windows of --seconds; after --minutes no further network is begun. Whole pools are fresh processes,
+from their start to the last weight.
 """
 
 from __future__ import annotations
@@ -114,7 +117,9 @@ POOLS = {  # trained to their end
 
 
 class Trained:
-    """A network in training by one of the ways: `epoch` trains one and returns how many steps of a model that were."""
+    """A network in training by one of the ways: `epoch` trains one and returns how many steps of a
+    model that were.
+    """
 
     def __init__(self, net: Net, way: Way):
         images = data.load(net.images, limit=net.limit)
@@ -148,7 +153,8 @@ class Trained:
 
 
 def child(most: int) -> None:
-    """Answer the parent's lines: ["begin", network, way] warms up, ["run", way, seconds] gives steps a second.
+    """Answer the parent's lines: ["begin", network, way] warms up, ["run", way, seconds] gives
+    steps a second.
 
     most: threads, on a busy machine one.
     """
@@ -186,9 +192,8 @@ def strategies(args) -> None:
     """Steps a second of all processes of a way together, over the base's."""
     with tempfile.TemporaryDirectory() as cache:
         command, pipe = [sys.executable, __file__, "--child", str(args.threads)], subprocess.PIPE
-        places = [
-            {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{cache}/{n}"} for n in range(2)
-        ]  # nothing is compiled yet
+        # nothing is compiled yet
+        places = [{**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{cache}/{n}"} for n in range(2)]
         children = [
             subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=place)
             for place in places
@@ -225,7 +230,8 @@ def strategies(args) -> None:
 def show(rates: dict, compiling: dict, left: list[str]) -> None:
     names = [name for name in WAYS_TO_TRAIN if any(name in r for r in rates.values())]
     print(
-        "Steps of a model in a second, as factors over the first row, median (lowest-highest) of interleaved rounds:\n"
+        "Steps of a model in a second, as factors over the first row, median (lowest-highest) of"
+        " interleaved rounds:\n"
     )
     table(
         ["way", *rates],
@@ -235,7 +241,8 @@ def show(rates: dict, compiling: dict, left: list[str]) -> None:
         ],
     )
     print(
-        "The same as milliseconds for a step of one model, and seconds to compile, which come once:\n"
+        "The same as milliseconds for a step of one model, and seconds to compile, which come"
+        " once:\n"
     )
     rows = []
     for name in names:
@@ -261,7 +268,9 @@ def show(rates: dict, compiling: dict, left: list[str]) -> None:
 
 
 def train_whole(name: str, way: str, quick: bool, started: float) -> None:
-    """In a fresh process: train a whole pool, print [seconds since the process began, test accuracy of each model, how]."""
+    """In a fresh process: train a whole pool, print [seconds since the process began, test accuracy
+    of each model, how].
+    """
     images, recipe = data.load("digits"), shortened(POOLS[name]) if quick else POOLS[name]
     member = data.paired_membership(recipe.num_models, len(images.y), labels=images.y.numpy())
     if way == "ours":
@@ -278,7 +287,10 @@ def train_whole(name: str, way: str, quick: bool, started: float) -> None:
             seconds, how = time.time() - started, pool.folder.read_json("execution.json")
             nets = [pool.model(m) for m in range(recipe.num_models)]
         kind = f"stacked {how['group']}" if how["stacked"] else "plain"
-        told = f"{kind}, {how['threads']} threads a process{', compiled' if how.get('compiled') else ''}"
+        told = (
+            f"{kind}, {how['threads']} threads a"
+            f" process{', compiled' if how.get('compiled') else ''}"
+        )
     else:
         nets, told = (
             [loop.build(recipe, images, m) for m in range(recipe.num_models)],
@@ -309,12 +321,16 @@ def shortened(recipe: Recipe) -> Recipe:
 
 
 def pools(args) -> None:
-    """Whole pools, each in a fresh process: seconds and accuracy on what a model was not trained on."""
+    """Whole pools, each in a fresh process: seconds and accuracy on what a model was not trained
+    on.
+    """
     print(
-        "Whole pools on digits, a fresh process each: median (lowest-highest) of interleaved rounds; accuracy of the last"
+        "Whole pools on digits, a fresh process each: median (lowest-highest) of interleaved"
+        " rounds; accuracy of the last"
     )
     print(
-        "round, mean over models with its 95 % interval, differences model by model on the same members.\n"
+        "round, mean over models with its 95 % interval, differences model by model on the same"
+        " members.\n"
     )
     head(["pool", "way", "how", "seconds", "factor", "test accuracy", "difference from the first"])
     for name, recipe in list(POOLS.items())[: 1 if args.quick else None]:

@@ -1,6 +1,8 @@
-"""The README's pictures, drawn by the project itself: python docs/pictures.py [results folder with the demo's pool].
+"""The README's pictures, drawn by the project itself: python docs/pictures.py [results folder with
+the demo's pool].
 
-Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright; the explorers are photographed in JupyterLab.
+Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright; the explorers are photographed
+in JupyterLab.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 from playwright.sync_api import sync_playwright
 
-from mia_nb import accounting, attacks, auditing, data, metrics, plots, query, training
+from mia_nb import accounting, attacks, auditing, data, metrics, plots, query, studies, training
 from mia_nb.types import Recipe
 
 HERE = Path(__file__).parent
@@ -29,7 +31,10 @@ def screenshot(figures: list, path: Path, widths: list[int], height: int) -> Non
         f.to_html(full_html=False, include_plotlyjs=i == 0, config={"staticPlot": True})
         for i, f in enumerate(sized)
     ]
-    page_text = f"<meta charset='utf-8'><body style='margin:0;background:white;display:flex'>{''.join(parts)}"
+    page_text = (
+        "<meta charset='utf-8'><body"
+        f" style='margin:0;background:white;display:flex'>{''.join(parts)}"
+    )
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         (Path(folder) / "page.html").write_text(page_text)
         browser = playwright.chromium.launch(
@@ -48,7 +53,7 @@ def screenshot(figures: list, path: Path, widths: list[int], height: int) -> Non
 
 def main(root: str = "results") -> None:
     images = data.load("digits")
-    signals = query.query(training.train_pool(Recipe(), images, root=root), images)
+    signals = query(training.train_pool(Recipe(), images, root=root), images)
     scores = {name: attacks.score(name, signals) for name in attacks.suite(7)}
     table = metrics.summary(
         scores, self_test=metrics.self_test(signals, attacks.suite(7), draws=50)
@@ -90,7 +95,7 @@ def spiking(images, root: str) -> None:
     }
     right, risk = [], []
     for (line, T), pool in pools.items():
-        scores = attacks.score("rmia", query.query(pool, images))
+        scores = attacks.score("rmia", query(pool, images))
         place = {"line": line, "timesteps": T}
         right.append(metrics.accuracies(scores).loc["test"].to_dict() | place)
         risk.append(
@@ -109,7 +114,9 @@ def spiking(images, root: str) -> None:
 
 
 def equations(images, root: str) -> None:
-    """Leakage along training and against the number of queries, for the demo's networks of differential equations."""
+    """Leakage along training and against the number of queries, for the demo's networks of
+    differential equations.
+    """
     families, kept = [{"model": "resnet14"}, {"model": "odenet"}, {"model": "sdenet"}], [2, 4]
     recipe = Recipe(num_models=8, epochs=6, snapshots=kept)
     pools = training.family_pools(
@@ -117,15 +124,15 @@ def equations(images, root: str) -> None:
     )
     runs = {}
     for pool in pools:
-        answers = {epoch: query.query(pool.at(epoch), images) for epoch in [*kept, 6]}
-        name = metrics.flow_cell(answers[6].info, "").label
+        answers = {epoch: query(pool.at(epoch), images) for epoch in [*kept, 6]}
+        name = studies.setting(answers[6].info, "").label
         runs[name] = {
             e: {word: attacks.score(word, one) for word in ("rmia", "loss")}
             for e, one in answers.items()
         }
     asked, quiet = (
-        query.query(pools[2], images, queries=16),
-        query.query(pools[2], images, noise=False),
+        query(pools[2], images, queries=16),
+        query(pools[2], images, noise=False),
     )
     level = tuple(
         metrics.intervals(attacks.score("rmia", quiet), ()).loc["auc", ["value", "low", "high"]]
@@ -140,7 +147,9 @@ def equations(images, root: str) -> None:
 
 
 def privacy(images, root: str) -> None:
-    """The ladder of the demo's stochastic, undefended and DP-SGD networks, and what its defenses leave and cost."""
+    """The ladder of the demo's stochastic, undefended and DP-SGD networks, and what its defenses
+    leave and cost.
+    """
     recipe = Recipe(num_models=8, split="bernoulli", population=297, epochs=6, snapshots=[1, 2, 4])
     clipped = {
         "defense": "dp_sgd",
@@ -161,10 +170,10 @@ def privacy(images, root: str) -> None:
     pools = training.family_pools(families, recipe, images, root=root, **sizes)
     cells, ladders = {}, {}
     for pool in pools:
-        signals = query.query(pool, images, queries=16 if pool is pools[0] else 1)
-        name = metrics.defense_cell(signals.info, "").label
+        signals = query(pool, images, queries=16 if pool is pools[0] else 1)
+        name = studies.setting(signals.info, "").label
         cells |= {
-            metrics.defense_cell(signals.info, word): attacks.score(word, signals)
+            studies.setting(signals.info, word): attacks.score(word, signals)
             for word in ("rmia", "loss")
         }
         spent = pool.recipe.defense_args if pool.recipe.defense == "dp_sgd" else None
@@ -173,16 +182,15 @@ def privacy(images, root: str) -> None:
             flow=signals.info.get("flow"),
             nominal=pool.sampling,
             dp_sgd=spent and {"noise_multiplier": spent["noise_multiplier"], **pool.sampling},
-            audited=auditing.audit(auditing.apart("rmia", signals), delta=1e-5),
+            audited=auditing.audit(auditing.score_split("rmia", signals), delta=1e-5),
         )
-    masked = query.query(pools[1], images, output="memguard")
+    masked = query(pools[1], images, output="memguard")
     cells |= {
-        metrics.defense_cell(masked.info, word): attacks.score(word, masked)
-        for word in ("rmia", "loss")
+        studies.setting(masked.info, word): attacks.score(word, masked) for word in ("rmia", "loss")
     }
     three = dict(list(ladders.items())[:3])
     screenshot([plots.ladder(three)], HERE / "ladder.png", [1100], 760)
-    screenshot([plots.defenses(metrics.defense_table(cells))], HERE / "defenses.png", [1100], 480)
+    screenshot([plots.defenses(studies.defense_table(cells))], HERE / "defenses.png", [1100], 480)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,113 @@
-"""Membership inference attacks on ordinary, spiking and neural-ODE/SDE networks. Use: `from mia_nb import attacks`."""
+"""Membership inference attacks on ordinary, spiking and neural-ODE/SDE networks.
+
+The main names, imported when they are used; `from mia_nb import attacks` gives a room at a time.
+
+Train a pool of models on known halves of some images, and save what they output:
+
+>>> import mia_nb as mia
+>>> images = mia.load("digits", limit=400)
+>>> isinstance(images, mia.Images)
+True
+>>> recipe = mia.Recipe(num_models=4, epochs=3, snapshots=[1, 2])
+>>> pool = mia.train(recipe, images, progress=False)
+>>> mia.load_pool(pool.key[:12]).key == pool.key  # a beginning of the key is enough
+True
+>>> signals = mia.query(pool, images, progress=False)
+>>> isinstance(signals, mia.Signals), signals.margin.shape  # models, queries, samples
+(True, (4, 1, 400))
+>>> mia.Query(queries=5, input_dropout=0.02).queries  # its fields are options of `query`
+5
+
+Attack every model in turn, and check the attacks where there is nothing to find:
+
+>>> list(mia.suite(k=1))  # what one reference model on each side supports
+['rmia', 'watson', 'nig', 'loss', 'correctness']
+>>> scores = {name: mia.score(name, signals) for name in ("rmia", "loss")}
+>>> isinstance(scores["rmia"], mia.Scores), scores["rmia"].value.shape  # targets, samples
+(True, (4, 400))
+>>> control = mia.self_test(signals, ["rmia", "loss"], draws=5)
+>>> table = mia.summary(scores, self_test=control)
+>>> bool(table.loc["rmia", "auc_low"] < table.loc["rmia", "auc"] < table.loc["rmia", "auc_high"])
+True
+>>> mia.readable(table).columns[0]
+'AUC'
+>>> figure = mia.roc(scores)
+>>> figure = mia.histogram(scores["rmia"], target=0)
+
+Compare along training; convert to spiking networks; set epsilons side by side; explore:
+
+>>> early = {e: {"loss": mia.score("loss", mia.query(pool.at(e), images))} for e in (1, 2)}
+>>> bool(mia.frontier({"TinyCNN": early}, draws=20)["auc"].between(0, 1).all())
+True
+>>> mia.convert(pool, images, 2, progress=False).recipe.model  # two time steps, no training
+'snn'
+>>> sorted(mia.hybrid(pool, images, timesteps=1, epochs=1, progress=False))  # fine-tuned
+[1]
+>>> mia.ladder(delta=1e-5)["shown"].iloc[3]  # trained without DP-SGD
+'none (infinite)'
+>>> view = mia.explore("results")  # in JupyterLab: scores, ROC curves, samples
+>>> mia.read_outputs("outputs.npz")  # models trained elsewhere
+Traceback (most recent call last):
+ValueError: ...
+"""
+
+from importlib import import_module
 
 __version__ = "0.1.0"
+
+ROOMS = (
+    "types",
+    "data",
+    "store",
+    "models",
+    "defenses",
+    "training",
+    "querying",
+    "attacks",
+    "metrics",
+    "accounting",
+    "auditing",
+    "studies",
+    "plots",
+    "widgets",
+    "workshop",
+    "report",
+)
+FACE = {  # a name of this package: where it lives
+    "Images": "types:Images",
+    "Query": "types:Query",
+    "Recipe": "types:Recipe",
+    "Scores": "types:Scores",
+    "Signals": "types:Signals",
+    "convert": "training:convert_pool",
+    "explore": "widgets:explore",
+    "frontier": "metrics:frontier",
+    "histogram": "plots:histogram",
+    "hybrid": "training:hybrid_pools",
+    "ladder": "auditing:ladder",
+    "load": "data:load",
+    "load_pool": "training:load_pool",
+    "query": "querying:query",
+    "read_outputs": "auditing:read_outputs",
+    "readable": "metrics:readable",
+    "roc": "plots:roc_pair",
+    "score": "attacks:score",
+    "self_test": "metrics:self_test",
+    "suite": "attacks:suite",
+    "summary": "metrics:summary",
+    "train": "training:train_pool",
+}
+__all__ = [*FACE]
+
+
+def __getattr__(name: str):
+    if name in ROOMS:
+        return import_module(f"mia_nb.{name}")
+    if name not in FACE:
+        raise AttributeError(f"mia_nb has no {name!r}; it has {', '.join(FACE)}")
+    room, _, inside = FACE[name].partition(":")
+    return globals().setdefault(name, getattr(import_module(f"mia_nb.{room}"), inside))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *FACE, *ROOMS})

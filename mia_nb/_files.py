@@ -1,4 +1,6 @@
-"""Files that may come from anywhere: plain names, regular files, arrays whose header is true, manifests that hold junk."""
+"""Files that may come from anywhere: plain names, regular files, arrays whose header is true,
+manifests that hold junk.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,21 @@ import numpy as np
 MANIFEST = "manifest.jsonl"
 PLAIN_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 SHA256 = re.compile("[0-9a-f]{64}")
-# a line as it is usually written, of a name that is plain: read in a fifth of the time that JSON takes
+# a line as it is usually written, of a name that is plain: read in a fifth of the time that JSON
+# takes
 USUAL = re.compile(
     rb'\{"file": "(?!manifest\.jsonl")(\w[\w.+=@ -]{0,199})", "sha256": (?:null|"([0-9a-f]{64})")\}'
 )
-RECENT = (
-    2 * 10**9
-)  # nanoseconds: two states of a file that are no further apart may show the same time
-_READ: dict[
-    Path, tuple
-] = {}  # manifests as last read: (stamp, bytes, what they list, what was said of them)
+# nanoseconds: two states of a file that are no further apart may show the same time
+RECENT = 2 * 10**9
+# manifests as last read: (stamp, bytes, what they list, what was said of them)
+_READ: dict[Path, tuple] = {}
 
 
 def is_plain(name) -> bool:
-    """Whether this names a file right inside a folder, whatever the system: no path, no hidden file, no control character."""
+    """Whether this names a file right inside a folder, whatever the system: no path, no hidden
+    file, no control character.
+    """
     return (
         isinstance(name, str)
         and name.isprintable()
@@ -50,7 +53,9 @@ def is_file(path: Path) -> bool:
 
 
 def no_link(path: str, flags: int) -> int:
-    """How `open` opens what could have become a link or a pipe since it was looked at: neither followed nor waited for."""
+    """How `open` opens what could have become a link or a pipe since it was looked at: neither
+    followed nor waited for.
+    """
     return os.open(path, flags | PLAIN_OPEN, 0o666)
 
 
@@ -62,7 +67,9 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def array_in(data: bytes | mmap.mmap) -> np.ndarray:
-    """The array in the bytes of an .npy, a view of them; its header is held against their number before any use."""
+    """The array in the bytes of an .npy, a view of them; its header is held against their number
+    before any use.
+    """
     head = io.BytesIO(data[: 1 << 16])
     version = np.lib.format.read_magic(head)
     read = {
@@ -78,7 +85,9 @@ def array_in(data: bytes | mmap.mmap) -> np.ndarray:
 
 
 def arrays_in(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays in the bytes of an .npz as NumPy writes it, uncompressed: no more than there are bytes."""
+    """The arrays in the bytes of an .npz as NumPy writes it, uncompressed: no more than there are
+    bytes.
+    """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         inside = archive.infolist()
         if any(one.compress_type for one in inside) or sum(one.file_size for one in inside) > len(
@@ -89,7 +98,9 @@ def arrays_in(data: bytes) -> dict[str, np.ndarray]:
 
 
 def _entry(line: bytes) -> tuple[str, str | None] | None:
-    """(file, sha256) of a line of a manifest, the latter None for a file that was removed; None for what is no record."""
+    """(file, sha256) of a line of a manifest, the latter None for a file that was removed; None for
+    what is no record.
+    """
     if usual := USUAL.fullmatch(line):
         return usual[1].decode(), usual[2] and usual[2].decode()
     try:
@@ -103,7 +114,8 @@ def _entry(line: bytes) -> tuple[str, str | None] | None:
 def listed(path: Path) -> dict[str, str]:
     """{file name: sha256} of a manifest, to be read only; the last line about a name counts.
 
-    Lines that are no records are skipped, and said once. Only what was appended since the last call is parsed.
+    Lines that are no records are skipped, and said once. Only what was appended since the last call
+    is parsed.
     """
     stamp, before, files, said = _READ.get(path, (None, b"", {}, ""))
     try:

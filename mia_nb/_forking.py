@@ -1,7 +1,9 @@
-"""Python processes that start at once: forked from a parent that has imported everything and does nothing else.
+"""Python processes that start at once: forked from a parent that has imported everything and does
+nothing else.
 
-A child finds no variable, file, thread or random state of another, as the parent runs nothing but imports. A child that was
-asked for with `own_parent` gets such a parent for its own children. Linux alone; `MIA_NB_FORK=0` turns it off.
+A child finds no variable, file, thread or random state of another, as the parent runs nothing but
+imports. A child that was asked for with `own_parent` gets such a parent for its own children. Linux
+alone; `MIA_NB_FORK=0` turns it off.
 """
 
 from __future__ import annotations
@@ -23,16 +25,40 @@ from pathlib import Path
 from typing import IO, Any
 
 IMPORTED = (
-    "ipykernel.kernelapp", "ipykernel.ipkernel", "IPython.display", "anywidget", "ipywidgets", "nbformat", "pandas",
-    "plotly.graph_objects", "plotly.io._renderers", "scipy.stats", "sklearn.datasets", "sklearn.linear_model", "torch",
-    *(f"mia_nb.{room}" for room in ("accounting", "attacks", "auditing", "data", "metrics", "models", "plots", "query")),
-    "mia_nb.training", "mia_nb.widgets", "mia_nb.workshop",
-)  # fmt: skip
+    "ipykernel.kernelapp",
+    "ipykernel.ipkernel",
+    "IPython.display",
+    "anywidget",
+    "ipywidgets",
+    "nbformat",
+    "pandas",
+    "plotly.graph_objects",
+    "plotly.io._renderers",
+    "scipy.stats",
+    "sklearn.datasets",
+    "sklearn.linear_model",
+    "torch",
+    *(
+        f"mia_nb.{room}"
+        for room in (
+            "accounting",
+            "attacks",
+            "auditing",
+            "data",
+            "metrics",
+            "models",
+            "plots",
+            "querying",
+        )
+    ),
+    "mia_nb.training",
+    "mia_nb.widgets",
+    "mia_nb.workshop",
+)
 # what libraries read once, when they are imported: a parent with other values cannot serve
 READ_ON_IMPORT = ("CUDA", "KMP_", "LD_", "MKL_", "NUMEXPR", "OMP_", "OPENBLAS", "PYTHON", "TORCH")
-PLACE = (
-    Path(__file__).resolve().parents[1]
-)  # children see this package, whatever lies in their working directory
+# children see this package, whatever lies in their working directory
+PLACE = Path(__file__).resolve().parents[1]
 PATIENCE = 120.0  # seconds for the parent's imports; a busy machine takes 30
 LONGEST = 2**20  # bytes of a message
 
@@ -49,7 +75,9 @@ class Parent:
         channel.settimeout(PATIENCE)
 
     def ask(self, request: dict, files: tuple[int, ...] = ()) -> Any:
-        """Its answer to one request: {"call": ...} a process number, {"poll": number} an exit status; None for neither."""
+        """Its answer to one request: {"call": ...} a process number, {"poll": number} an exit
+        status; None for neither.
+        """
         with self.lock:
             try:
                 socket.send_fds(self.channel, [json.dumps(request).encode()], files)
@@ -63,7 +91,8 @@ class Parent:
     def start(self, call: str, env: dict[str, str], files: tuple[int, ...] = (), **more) -> Process:
         """A child that calls `module:function`.
 
-        files: its standard input, output and error; () for the parent's. more: argv and path, as in `sys`, and own_parent.
+        files: its standard input, output and error; () for the parent's. more: argv and path, as in
+        `sys`, and own_parent.
         """
         pid = self.ask({"call": call, "env": env, "cwd": os.getcwd(), **more}, files)
         if pid is None:
@@ -152,7 +181,9 @@ def close() -> None:
 
 
 def popen(call: str, env: dict[str, str], stderr: IO) -> Process | subprocess.Popen:
-    """A process that calls `module:function`, with pipes of text; forked where this process has a parent for that."""
+    """A process that calls `module:function`, with pipes of text; forked where this process has a
+    parent for that.
+    """
     if own_parent:
         (his_in, our_out), (our_in, his_out) = os.pipe(), os.pipe()
         try:
@@ -180,9 +211,8 @@ def main(channel: int) -> None:
             importlib.import_module(name)
     sys.path.remove("")  # that was for this package
     torch = sys.modules["torch"]
-    torch.optim.SGD(
-        [torch.zeros(1)], lr=1.0
-    )  # the first optimiser makes torch import half of itself
+    # the first optimiser makes torch import half of itself
+    torch.optim.SGD([torch.zeros(1)], lr=1.0)
     set_by_imports = {
         name: value for name, value in os.environ.items() if before.get(name) != value
     }
@@ -192,7 +222,9 @@ def main(channel: int) -> None:
 
 
 def serve(channel: socket.socket, *watched: int) -> dict:
-    """Answer requests until a watched process or the other end of the channel is gone; returns in every child alone."""
+    """Answer requests until a watched process or the other end of the channel is gone; returns in
+    every child alone.
+    """
     ends = [os.pidfd_open(pid) for pid in watched]
     heard = [channel, *ends]
     while not set(ends) & set(ready := select.select(heard, [], [])[0]):
@@ -216,9 +248,8 @@ def serve(channel: socket.socket, *watched: int) -> dict:
             os.close(file)
         with contextlib.suppress(OSError):
             channel.send(json.dumps(answer).encode())
-    os._exit(
-        0 if len(watched) == 1 or _exit_status(watched[1]) == 0 else 1
-    )  # as the one child that this was for
+    # as the one child that this was for
+    os._exit(0 if len(watched) == 1 or _exit_status(watched[1]) == 0 else 1)
 
 
 def _exit_status(pid: int) -> int | None:
@@ -230,7 +261,9 @@ def _exit_status(pid: int) -> int | None:
 
 
 def begin(request: dict, set_by_imports: dict[str, str]) -> None:
-    """From here on a process of its own: session, folder, environment and random numbers; then what was asked for."""
+    """From here on a process of its own: session, folder, environment and random numbers; then what
+    was asked for.
+    """
     global own_parent
     import numpy as np
     import torch

@@ -1,4 +1,7 @@
-"""Image files and .npz members to arrays. Sizes are read first; images are decoded once and cached."""
+"""Image files and .npz members to arrays.
+
+Sizes are read first; images are decoded once and cached.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,8 @@ def _line(error: Exception) -> str:
 def class_folders(
     path: Path, cache: Path, size: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """x (N, C, H, W), y (N,) and class names of path/<class>/<image files>; hidden files and unknown suffixes are skipped.
+    """x (N, C, H, W), y (N,) and class names of path/<class>/<image files>; hidden files and
+    unknown suffixes are skipped.
 
     size: side in pixels; the largest square in the middle of each image, scaled. None: as they are.
     """
@@ -131,7 +135,8 @@ def class_folders(
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if len(folders) < 2:
         raise ValueError(
-            f"{path} holds {len(folders)} class folders; wanted {path}/<class>/<image files> for two or more classes"
+            f"{path} holds {len(folders)} class folders; wanted {path}/<class>/<image files> for"
+            " two or more classes"
         )
     stamp, labels = [], []
     for label, folder in enumerate(folders):
@@ -147,7 +152,8 @@ def class_folders(
                 else "remove it or fill it"
             )
             raise ValueError(
-                f"class folder {path / folder} holds no images ({', '.join(sorted(SUFFIXES))}); {fix}"
+                f"class folder {path / folder} holds no images ({', '.join(sorted(SUFFIXES))});"
+                f" {fix}"
             )
         stamp += found
         labels += [label] * len(found)
@@ -175,7 +181,10 @@ def _images_in(path: Path, folder: str):
 
 
 def tiny_imagenet(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """The 100,000 training and 10,000 validation images; the official test images have no labels. Classes are WordNet ids."""
+    """The 100,000 training and 10,000 validation images; the official test images have no labels.
+
+    Classes are WordNet ids.
+    """
     folder, archive = root / TINY, root / f"{TINY}.zip"
     if folder.is_dir():
         names = [file.relative_to(root).as_posix() for file in folder.rglob("*.JPEG")]
@@ -202,7 +211,8 @@ def tiny_imagenet(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, l
 def _fetch_tiny(archive: Path, download: bool):
     if not download:
         raise ValueError(
-            f"tiny_imagenet is not in {archive.parent}: allow it with download=true (237 MB), or put {archive.name} there"
+            f"tiny_imagenet is not in {archive.parent}: allow it with download=true (237 MB), or"
+            f" put {archive.name} there"
         )
     from torch.hub import download_url_to_file
 
@@ -240,7 +250,9 @@ def _size_and_time(stat: os.stat_result) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
-    """The image of a file, nothing decoded but its header; whatever fails, a ValueError of one line."""
+    """The image of a file, nothing decoded but its header; whatever fails, a ValueError of one
+    line.
+    """
     from PIL import Image, UnidentifiedImageError
 
     said = name if name.isprintable() else ascii(name)
@@ -263,15 +275,16 @@ def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
 def _decode(
     names: list[str], read: Callable[[str], BinaryIO], size: int | None = None
 ) -> np.ndarray:
-    """(N, C, H, W) uint8 of the named files, which must agree in size or are made to; C = 1 when all are grey, else 3."""
+    """(N, C, H, W) uint8 of the named files, which must agree in size or are made to; C = 1 when
+    all are grey, else 3.
+    """
     from PIL import Image, ImageOps
     from tqdm.auto import tqdm
 
     def pixels(name):
         with _opened(name, read) as image:
-            if (
-                size is None and image.width * image.height != area
-            ):  # refused for its size, undecoded
+            # refused for its size, undecoded
+            if size is None and image.width * image.height != area:
                 return np.broadcast_to(np.uint8(0), (3, image.height, image.width)), False
             image.load()
             with contextlib.suppress(Exception):  # who writes a broken orientation has none
@@ -290,7 +303,8 @@ def _decode(
             if image.shape != shape:
                 sizes = "{2}x{1} and {5}x{4}".format(*shape, *image.shape)
                 raise ValueError(
-                    f"image sizes differ: {names[0]} and {names[i]} are {sizes} (width x height); choose one with size="
+                    f"image sizes differ: {names[0]} and {names[i]} are {sizes} (width x height);"
+                    " choose one with size="
                 )
             x[i] = image
         return len(block)
@@ -317,7 +331,10 @@ def _decode(
 def _cached(
     folder: Path, source: Path, stamp: list, decode: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """decode(), or its result of last time. A file's name holds source, stamp and checksum; what does not fit is rebuilt."""
+    """decode(), or its result of last time.
+
+    A file's name holds source, stamp and checksum; what does not fit is rebuilt.
+    """
     prefix = hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:16]
     key = f"{prefix}-{hashlib.sha256(repr(stamp).encode()).hexdigest()[:32]}"
     for file in folder.glob(f"{key}-*.npy"):

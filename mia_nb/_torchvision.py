@@ -1,9 +1,9 @@
 """The one place that imports torchvision, and only when asked.
 
-A CUDA build of torchvision beside a CPU build of torch cannot load its compiled operators, and then `import torchvision` itself
-fails while it describes operators that are not there. Data sets, transforms and the classifiers of `torchvision.models` need
-none of them, so their schemas are declared and the import is tried once more. Where torchvision imports cleanly nothing is
-declared.
+A CUDA build of torchvision beside a CPU build of torch cannot load its compiled operators, and then
+`import torchvision` itself fails while it describes operators that are not there. Data sets,
+transforms and the classifiers of `torchvision.models` need none of them, so their schemas are
+declared and the import is tried once more. Where torchvision imports cleanly nothing is declared.
 """
 
 from __future__ import annotations

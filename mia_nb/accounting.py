@@ -1,10 +1,12 @@
-"""What noise buys: DP-SGD accountants, the formulas of the neural SDE study, a release bound, trade-off curves.
+"""What noise buys: DP-SGD accountants, the formulas of the neural SDE study, a release bound,
+trade-off curves.
 
-Neighbouring data sets differ by adding or removing one record. delta goes with every epsilon. Logarithms are natural, Phi is
-the normal cdf. Kinds of numbers live here that are never mixed: `epsilon` speaks about DP-SGD (clipped per-sample
-gradients, Gaussian noise, Poisson batches) and is a nominal number for anything else; `theorem_epsilon` and
-`corollary_epsilon` are a paper's formulas; `release_mu` bounds what one answer tells about the queried input, and says
-nothing about training; `response_epsilon` is about one label that is said at random.
+Neighbouring data sets differ by adding or removing one record. delta goes with every epsilon.
+Logarithms are natural, Phi is the normal cdf. Kinds of numbers live here that are never mixed:
+`epsilon` speaks about DP-SGD (clipped per-sample gradients, Gaussian noise, Poisson batches) and is
+a nominal number for anything else; `theorem_epsilon` and `corollary_epsilon` are a paper's
+formulas; `release_mu` bounds what one answer tells about the queried input, and says nothing about
+training; `response_epsilon` is about one label that is said at random.
 """
 
 from __future__ import annotations
@@ -119,29 +121,33 @@ MAY_BE_INFINITE = {"epsilon", "mu"}
 def epsilon(
     *, noise_multiplier, sample_rate, steps, delta, accountant="prv", sampling="poisson"
 ) -> float:
-    """(epsilon, delta) of DP-SGD: `steps` Gaussian steps on batches drawn at `sample_rate`, each clipped to norm 1.
+    """(epsilon, delta) of DP-SGD: `steps` Gaussian steps on batches drawn at `sample_rate`, each
+    clipped to norm 1.
 
-    noise_multiplier: standard deviation of the noise / clipping norm; sample_rate: expected batch / records; steps: taken.
-    accountant "prv" (Gopi, Lee and Wutschitz, arXiv 2106.02848, by Opacus): privacy loss distribution, upper end: the tight
-    value + about .01; 0.1 to 2 s, more where epsilon is large. Its error grows from .01 where the mesh would not fit into
-    memory; where it cannot hold the loss at all (epsilon above about 600) the value is that of "rdp".
-    "rdp" (Mironov, Talwar and Zhang, arXiv 1908.10530; conversion of Balle et al., arXiv 1905.09982): 5 to 20 % above prv
-    in usual settings, tens of milliseconds. Its orders, 1.1 to 63, are extended to 1.001 and 1024 when the best is at an end.
-    "gdp" (Dong, Roth and Su; Bu et al., arXiv 1911.11607): closed form of `gdp_mu`, a central limit approximation and
-    NO guarantee: below the true value in 23 of 32 settings tested, from -22 % to +83 %.
-    sampling "uniform" (batches of fixed size): gdp only. 0 noise or delta 0: infinite.
-    Raises ValueError for numbers out of range, an unknown accountant, uniform with prv or rdp, and prv with a delta that its
-    arithmetic cannot resolve (below 1e-10).
-    Caveats: holds for DP-SGD with secret Poisson batches only, for one training run; of any other noise it is nominal. One
-    full-batch release (sample_rate 1) is a plain Gaussian: `gaussian_epsilon(sqrt(steps) / noise_multiplier, delta)` is
-    exact there, while gdp's limit is not (2.140 instead of 1.993 at noise 2, one step, delta 1e-5).
+    noise_multiplier: standard deviation of the noise / clipping norm; sample_rate: expected batch /
+    records; steps: taken. accountant "prv" (Gopi, Lee and Wutschitz, arXiv 2106.02848, by Opacus):
+    privacy loss distribution, upper end: the tight value + about .01; 0.1 to 2 s, more where
+    epsilon is large. Its error grows from .01 where the mesh would not fit into memory; where it
+    cannot hold the loss at all (epsilon above about 600) the value is that of "rdp". "rdp"
+    (Mironov, Talwar and Zhang, arXiv 1908.10530; conversion of Balle et al., arXiv 1905.09982): 5
+    to 20 % above prv in usual settings, tens of milliseconds. Its orders, 1.1 to 63, are extended
+    to 1.001 and 1024 when the best is at an end. "gdp" (Dong, Roth and Su; Bu et al., arXiv
+    1911.11607): closed form of `gdp_mu`, a central limit approximation and NO guarantee: below the
+    true value in 23 of 32 settings tested, from -22 % to +83 %. sampling "uniform" (batches of
+    fixed size): gdp only. 0 noise or delta 0: infinite. Raises ValueError for numbers out of range,
+    an unknown accountant, uniform with prv or rdp, and prv with a delta that its arithmetic cannot
+    resolve (below 1e-10). Caveats: holds for DP-SGD with secret Poisson batches only, for one
+    training run; of any other noise it is nominal. One full-batch release (sample_rate 1) is a
+    plain Gaussian: `gaussian_epsilon(sqrt(steps) / noise_multiplier, delta)` is exact there, while
+    gdp's limit is not (2.140 instead of 1.993 at noise 2, one step, delta 1e-5).
     """
     _check(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps, delta=delta)
     one_of("accountant", accountant, ACCOUNTANTS)
     one_of("sampling", sampling, SAMPLINGS)
     if sampling == "uniform" and accountant != "gdp":
         raise ValueError(
-            f"sampling='uniform' with accountant={accountant!r}: only gdp has such a form; take 'poisson'"
+            f"sampling='uniform' with accountant={accountant!r}: only gdp has such a form; take"
+            " 'poisson'"
         )
     if sampling == "uniform":
         return gaussian_epsilon(
@@ -157,13 +163,15 @@ def epsilon(
 
 
 def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") -> float:
-    """Smallest noise multiplier of DP-SGD whose (epsilon, delta) by `accountant` stays within `epsilon`, rounded up.
+    """Smallest noise multiplier of DP-SGD whose (epsilon, delta) by `accountant` stays within
+    `epsilon`, rounded up.
 
-    Four significant digits; the result is checked, so that the target is never exceeded by that accountant. "rdp" takes
-    a tenth of a second to one; "prv" starts from there, takes some ten calls and asks for about 5 % less noise; "gdp" is
-    no guarantee.
-    Raises ValueError for numbers out of range, and where no noise from 0.001 to 1e6 reaches the target or all of it does:
-    "prv" is coarse below .01, "rdp" never goes below about ln(1/delta) / 1000, and delta 0 is out of reach.
+    Four significant digits; the result is checked, so that the target is never exceeded by that
+    accountant. "rdp" takes a tenth of a second to one; "prv" starts from there, takes some ten
+    calls and asks for about 5 % less noise; "gdp" is no guarantee. Raises ValueError for numbers
+    out of range, and where no noise from 0.001 to 1e6 reaches the target or all of it does: "prv"
+    is coarse below .01, "rdp" never goes below about ln(1/delta) / 1000, and delta 0 is out of
+    reach.
     """
     _check(epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=delta)
     one_of("accountant", accountant, ACCOUNTANTS)
@@ -171,7 +179,8 @@ def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") ->
         raise ValueError(f"epsilon={epsilon}: wanted a finite target above 0, say 8")
     if delta == 0:
         raise ValueError(
-            f"epsilon={epsilon} at delta=0 is not reached by any noise: take a delta above 0, say 1e-5"
+            f"epsilon={epsilon} at delta=0 is not reached by any noise: take a delta above 0, say"
+            " 1e-5"
         )
     noise = 1.0
     for name, factor in (("gdp", 2.0), ("rdp", 1.2), ("prv", 1.05)):
@@ -184,28 +193,33 @@ def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") ->
 
 
 def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> list[dict]:
-    """Changes to a recipe in which "epsilon" has become the noise multiplier of DP-SGD that reaches it, by RDP.
+    """Changes to a recipe in which "epsilon" has become the noise multiplier of DP-SGD that reaches
+    it, by RDP.
 
-    families: dicts of recipe changes; those with defense "dp_sgd" may name the epsilon that is aimed at, for `members` records
-    a model, with the batch and epochs of the family or else of the recipe. The others come back as they are.
-    Raises ValueError for an epsilon without dp_sgd or beside a noise multiplier, and as `noise_multiplier` does.
+    families: dicts of recipe changes; those with defense "dp_sgd" may name the epsilon that is
+    aimed at, for `members` records a model, with the batch and epochs of the family or else of the
+    recipe. The others come back as they are. Raises ValueError for an epsilon without dp_sgd or
+    beside a noise multiplier, and as `noise_multiplier` does.
     """
     found = []
     for number, family in enumerate(families):
         if not isinstance(family, dict):
             raise ValueError(
-                f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g. {{model: odenet}}"
+                f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g."
+                " {model: odenet}"
             )
         family = dict(family)
         if (target := family.pop("epsilon", None)) is not None:
             if family.get("defense") != "dp_sgd":
                 raise ValueError(
-                    f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise it would set"
+                    f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise"
+                    " it would set"
                 )
             given = family.get("defense_args") or {}
             if "noise_multiplier" in given:
                 raise ValueError(
-                    f"family {number} names an epsilon and a noise_multiplier, of which one follows: name one"
+                    f"family {number} names an epsilon and a noise_multiplier, of which one"
+                    " follows: name one"
                 )
             batch, epochs = family.get("batch", recipe.batch), family.get("epochs", recipe.epochs)
             _check(members=members, batch=batch, epochs=epochs)
@@ -226,13 +240,15 @@ def over_epochs(
     accountants=("prv", "rdp", "gdp"),
     sampling="poisson",
 ) -> pd.DataFrame:
-    """`epsilon` along training, a row per epoch, delta and accountant: epoch, steps, accountant, sampling, delta, epsilon.
+    """`epsilon` along training, a row per epoch, delta and accountant: epoch, steps, accountant,
+    sampling, delta, epsilon.
 
-    sample_rate = batch / samples, steps = epoch * ceil(samples / batch); trainings here drop the remainder (`Pool.sampling`).
-    epochs and delta: one number or several. sampling names the form of gdp; rows of prv and rdp are Poisson whatever it says,
-    and carry that word: with "uniform" the table is figure 4 (left) of Hong, Wu, Gruber and Lee (arXiv 2501.06686) with
-    noise_multiplier 2.
-    Raises ValueError as `epsilon` does. Caveat: prv takes up to seconds per row, so pass a few epochs.
+    sample_rate = batch / samples, steps = epoch * ceil(samples / batch); trainings here drop the
+    remainder (`Pool.sampling`). epochs and delta: one number or several. sampling names the form of
+    gdp; rows of prv and rdp are Poisson whatever it says, and carry that word: with "uniform" the
+    table is figure 4 (left) of Hong, Wu, Gruber and Lee (arXiv 2501.06686) with noise_multiplier 2.
+    Raises ValueError as `epsilon` does. Caveat: prv takes up to seconds per row, so pass a few
+    epochs.
     """
     _check(several=("epochs",), samples=samples, batch=batch, epochs=epochs)
     one_of("sampling", sampling, SAMPLINGS)
@@ -257,11 +273,15 @@ def over_epochs(
 
 
 def gdp_mu(*, noise_multiplier, sample_rate, steps, sampling="poisson") -> float:
-    """mu of the Gaussian that DP-SGD's trade-off function tends to, c = sample_rate sqrt(steps), n = noise_multiplier.
+    """mu of the Gaussian that DP-SGD's trade-off function tends to, c = sample_rate sqrt(steps), n
+    = noise_multiplier.
 
-    poisson: mu = c sqrt(exp(1/n^2) - 1)                                        (Bu, Dong, Long and Su, arXiv 1911.11607)
-    uniform: mu = sqrt(2) c sqrt(exp(1/n^2) Phi(3/(2n)) + 3 Phi(-1/(2n)) - 2)   (Dong, Roth and Su, arXiv 1905.02383)
-    Infinite where n is 0, and where exp overflows (n below .038). Raises ValueError for numbers out of range.
+    poisson: mu = c sqrt(exp(1/n^2) - 1)                                        (Bu, Dong, Long and
+    Su, arXiv 1911.11607)
+    uniform: mu = sqrt(2) c sqrt(exp(1/n^2) Phi(3/(2n)) + 3 Phi(-1/(2n)) - 2)   (Dong, Roth and Su,
+    arXiv 1905.02383)
+    Infinite where n is 0, and where exp overflows (n below .038). Raises ValueError for numbers out
+    of range.
     Caveat: a limit for many steps and c fixed, no guarantee.
     """
     _check(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps)
@@ -281,28 +301,35 @@ def gdp_mu(*, noise_multiplier, sample_rate, steps, sampling="poisson") -> float
 
 
 def nsde_sigma(*, k, steps, T) -> float:
-    """sigma = k sqrt(steps / T): the diffusion coefficient, printed as sigma by Hong, Wu, Gruber and Lee (arXiv 2501.06686).
+    """sigma = k sqrt(steps / T): the diffusion coefficient, printed as sigma by Hong, Wu, Gruber
+    and Lee (arXiv 2501.06686).
 
-    k: standard deviation of the noise of one step; T: integration time. Their accountants take it as the noise multiplier;
-    their Theorem 1 takes `noise_sd`. The two agree at T = 1 only. Raises ValueError for numbers out of range.
+    k: standard deviation of the noise of one step; T: integration time. Their accountants take it
+    as the noise multiplier; their Theorem 1 takes `noise_sd`. The two agree at T = 1 only. Raises
+    ValueError for numbers out of range.
     """
     _check(k=k, steps=steps, T=T)
     return float(k * math.sqrt(steps / T))
 
 
 def noise_sd(*, k, steps) -> float:
-    """k sqrt(steps) = sigma sqrt(T): standard deviation of the noise in h(T) where the drift is 0. ValueError: out of range."""
+    """k sqrt(steps) = sigma sqrt(T): standard deviation of the noise in h(T) where the drift is 0.
+
+    ValueError: out of range.
+    """
     _check(k=k, steps=steps)
     return float(k * math.sqrt(steps))
 
 
 def theorem_epsilon(*, noise_sd, T, lipschitz, delta) -> float:
-    """Theorem 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved: sqrt(2 ln(1.25 / delta)) T lipschitz / noise_sd.
+    """Theorem 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved: sqrt(2 ln(1.25 / delta)) T
+    lipschitz / noise_sd.
 
-    noise_sd = k sqrt(steps): the theorem's sigma in dh = f dt + (sigma / sqrt T) dB. Infinite where noise_sd or delta is 0.
-    Caveats: stated for a result below 1 only, and for |h - h'| <= 1, which is neither enforced in the study's networks nor
-    used beyond time 0; h(0) itself is missing from the sum that the proof bounds, so that a zero drift would need no noise.
-    The paper's formula, not a guarantee. Raises ValueError for numbers out of range.
+    noise_sd = k sqrt(steps): the theorem's sigma in dh = f dt + (sigma / sqrt T) dB. Infinite where
+    noise_sd or delta is 0. Caveats: stated for a result below 1 only, and for |h - h'| <= 1, which
+    is neither enforced in the study's networks nor used beyond time 0; h(0) itself is missing from
+    the sum that the proof bounds, so that a zero drift would need no noise. The paper's formula,
+    not a guarantee. Raises ValueError for numbers out of range.
     """
     _check(noise_sd=noise_sd, T=T, lipschitz=lipschitz, delta=delta)
     if noise_sd == 0 or delta == 0:
@@ -311,11 +338,13 @@ def theorem_epsilon(*, noise_sd, T, lipschitz, delta) -> float:
 
 
 def corollary_epsilon(*, noise_sd, T, lipschitz, iterations, delta, delta_prime) -> float:
-    """Corollary 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved for epsilon' after K = iterations.
+    """Corollary 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved for epsilon' after K =
+    iterations.
 
-    4 sqrt(K ln(1.25 / delta) ln(1 / delta')) T lipschitz / noise_sd, for (epsilon', K delta + delta'). lipschitz: the largest
-    during training. Infinite where noise_sd or delta is 0. Caveats: those of `theorem_epsilon`; beyond that it assumes that
-    gradients see the data through h(T) alone. The paper's formula, not a guarantee. Raises ValueError for numbers out of range.
+    4 sqrt(K ln(1.25 / delta) ln(1 / delta')) T lipschitz / noise_sd, for (epsilon', K delta +
+    delta'). lipschitz: the largest during training. Infinite where noise_sd or delta is 0. Caveats:
+    those of `theorem_epsilon`; beyond that it assumes that gradients see the data through h(T)
+    alone. The paper's formula, not a guarantee. Raises ValueError for numbers out of range.
     """
     factor = _corollary(T, lipschitz, iterations, delta, delta_prime)
     _check(noise_sd=noise_sd)
@@ -323,9 +352,11 @@ def corollary_epsilon(*, noise_sd, T, lipschitz, iterations, delta, delta_prime)
 
 
 def corollary_noise_sd(*, epsilon, T, lipschitz, iterations, delta, delta_prime) -> float:
-    """The noise_sd that Corollary 1 asks for: `corollary_epsilon` solved for the noise; its caveats, its errors.
+    """The noise_sd that Corollary 1 asks for: `corollary_epsilon` solved for the noise; its
+    caveats, its errors.
 
-    For T lipschitz = 1, K = 300 and a total delta of 1e-5 split evenly (delta = 5e-6 / K, delta' = 5e-6): 128.8 for 8.
+    For T lipschitz = 1, K = 300 and a total delta of 1e-5 split evenly (delta = 5e-6 / K, delta' =
+    5e-6): 128.8 for 8.
     """
     factor = _corollary(T, lipschitz, iterations, delta, delta_prime)
     _check(epsilon=epsilon)
@@ -333,18 +364,28 @@ def corollary_noise_sd(*, epsilon, T, lipschitz, iterations, delta, delta_prime)
 
 
 def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_sided=None) -> float:
-    """mu of the Gaussian trade-off between the hidden states of two inputs: local DP of the queried input, per `queries`.
+    """mu of the Gaussian trade-off between the hidden states of two inputs: local DP of the queried
+    input, per `queries`.
 
-    Delta = 2 clip, s = steps, dt = T / s, L = lipschitz; noise k N(0, 1) after every step, whose map is c-Lipschitz:
-    euler       mu = Delta sqrt(c^2s / (k^2 sum_{j<s} c^2j)), c = 1 + dt L; with one_sided l: c = sqrt(1 + 2 dt l + (dt L)^2)
+    Delta = 2 clip, s = steps, dt = T / s, L = lipschitz; noise k N(0, 1) after every step, whose
+    map is c-Lipschitz:
+    euler       mu = Delta sqrt(c^2s / (k^2 sum_{j<s} c^2j)), c = 1 + dt L; with one_sided l: c =
+                sqrt(1 + 2 dt l + (dt L)^2)
     rk4         the same with c = sum_{j<=4} (dt L)^j / j! (the classical scheme)
-    continuous  mu = (Delta / g) sqrt(2 l / (1 - exp(-2 l T))), g = k sqrt(s / T), l = one_sided, else L: the limit, to compare
-    times sqrt(queries). Then `gaussian_epsilon(mu, delta)`. one_sided: <f(a) - f(b), a - b> <= l |a - b|^2, from -L to L.
-    Privacy amplification by iteration (Feldman et al. 2018; Altschuler and Talwar 2022; in trade-off functions Bok, Su and
-    Altschuler 2024); equality for linear drift. Infinite where k is 0. Raises ValueError for numbers out of range.
-    Caveats, all on the caller: the state that enters is clipped to norm `clip` and depends on no other record (no batch norm
-    in train mode); L is certified and global; noise is independent, on at inference; parameters are fixed. It says nothing
-    about training. Not covered: stochastic RK4, the 3/8 rule, adaptive solvers. Later blocks add nothing (post-processing).
+    continuous  mu = (Delta / g) sqrt(2 l / (1 - exp(-2 l T))), g = k sqrt(s / T), l = one_sided,
+                else L: the limit, to compare
+    times sqrt(queries). Then `gaussian_epsilon(mu, delta)`. one_sided: <f(a) - f(b), a - b> <= l |a
+    - b|^2, from -L to L.
+    Privacy amplification by iteration (Feldman et al. 2018; Altschuler and Talwar 2022; in
+    trade-off functions Bok, Su and
+    Altschuler 2024); equality for linear drift. Infinite where k is 0. Raises ValueError for
+    numbers out of range.
+    Caveats, all on the caller: the state that enters is clipped to norm `clip` and depends on no
+    other record (no batch norm
+    in train mode); L is certified and global; noise is independent, on at inference; parameters are
+    fixed. It says nothing
+    about training. Not covered: stochastic RK4, the 3/8 rule, adaptive solvers. Later blocks add
+    nothing (post-processing).
     """
     _check(k=k, steps=steps, T=T, lipschitz=lipschitz, clip=clip, queries=queries)
     one_of("scheme", scheme, ("euler", "rk4", "continuous"))
@@ -352,11 +393,13 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
         _check(one_sided=one_sided)
         if scheme == "rk4":
             raise ValueError(
-                "one_sided with scheme='rk4': no such form is known; leave one_sided empty, or use 'euler'"
+                "one_sided with scheme='rk4': no such form is known; leave one_sided empty, or use"
+                " 'euler'"
             )
         if not -lipschitz <= one_sided <= lipschitz:
             raise ValueError(
-                f"one_sided={one_sided}: wanted -lipschitz to lipschitz, here {-lipschitz} to {lipschitz}"
+                f"one_sided={one_sided}: wanted -lipschitz to lipschitz, here {-lipschitz} to"
+                f" {lipschitz}"
             )
     if k == 0:
         return math.inf
@@ -366,7 +409,8 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
             power, parts = np.float64(2 * rate * T), 1.0
         else:
             power, parts = _log_squared_lipschitz(T / steps, lipschitz, one_sided, scheme), steps
-        # c^2s / sum_{j<s} c^2j with c = exp(power / 2); without steps the sum is an integral, and s its length
+        # c^2s / sum_{j<s} c^2j with c = exp(power / 2); without steps the sum is an integral, and s
+        # its length
         numerator = power if scheme == "continuous" else np.expm1(power)
         ratio = 1 / parts if power == 0 else numerator / -np.expm1(-parts * power)
         return float(
@@ -378,10 +422,11 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
 
 
 def gaussian_delta(mu, epsilon):
-    """delta of a mu-GDP mechanism at epsilon: Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), from log-cdfs.
+    """delta of a mu-GDP mechanism at epsilon: Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 -
+    epsilon/mu), from log-cdfs.
 
-    Exact for every epsilon (Balle and Wang, arXiv 1805.06530; Dong, Roth and Su, corollary 1). Numbers or arrays, broadcast.
-    ValueError for a negative one.
+    Exact for every epsilon (Balle and Wang, arXiv 1805.06530; Dong, Roth and Su, corollary 1).
+    Numbers or arrays, broadcast. ValueError for a negative one.
     """
     _check(several=("mu", "epsilon"), mu=mu, epsilon=epsilon)
     mu, epsilon = np.broadcast_arrays(np.asarray(mu, float), np.asarray(epsilon, float))
@@ -391,11 +436,13 @@ def gaussian_delta(mu, epsilon):
 
 
 def gaussian_epsilon(mu, delta):
-    """epsilon of a mu-GDP mechanism at delta, exact for all mu: `gaussian_delta` inverted by bisection, never below the root.
+    """epsilon of a mu-GDP mechanism at delta, exact for all mu: `gaussian_delta` inverted by
+    bisection, never below the root.
 
-    mu = sensitivity / standard deviation for one Gaussian release, sqrt(sum of squares) for several. Numbers or arrays,
-    broadcast. 0 for mu 0; infinite for mu infinite or delta 0. ValueError for mu < 0 or delta outside [0, 1).
-    The classical sqrt(2 ln(1.25 / delta)) mu is proved below 1 only: its true delta is 2.3e-5 at epsilon 10 for 1e-5.
+    mu = sensitivity / standard deviation for one Gaussian release, sqrt(sum of squares) for
+    several. Numbers or arrays, broadcast. 0 for mu 0; infinite for mu infinite or delta 0.
+    ValueError for mu < 0 or delta outside [0, 1). The classical sqrt(2 ln(1.25 / delta)) mu is
+    proved below 1 only: its true delta is 2.3e-5 at epsilon 10 for 1e-5.
     """
     _check(several=("mu", "delta"), mu=mu, delta=delta)
     mu, delta = np.broadcast_arrays(np.asarray(mu, float), np.asarray(delta, float))
@@ -409,10 +456,12 @@ def gaussian_epsilon(mu, delta):
 
 
 def gaussian_mu(epsilon, delta):
-    """The largest mu whose Gaussian trade-off implies (epsilon, delta): the inverse of `gaussian_epsilon` in mu.
+    """The largest mu whose Gaussian trade-off implies (epsilon, delta): the inverse of
+    `gaussian_epsilon` in mu.
 
-    For the curve of `tradeoff(mu=...)` of equal (epsilon, delta): 1.666 for (8, 1e-5). Numbers or arrays, broadcast; 0 for
-    delta 0, infinite for epsilon infinite. ValueError for epsilon < 0 or delta outside [0, 1).
+    For the curve of `tradeoff(mu=...)` of equal (epsilon, delta): 1.666 for (8, 1e-5). Numbers or
+    arrays, broadcast; 0 for delta 0, infinite for epsilon infinite. ValueError for epsilon < 0 or
+    delta outside [0, 1).
     """
     _check(several=("epsilon", "delta"), epsilon=epsilon, delta=delta)
     epsilon, delta = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(delta, float))
@@ -428,12 +477,14 @@ def gaussian_mu(epsilon, delta):
 
 
 def response_epsilon(*, keep, classes) -> float:
-    """ln(keep (classes - 1) / (1 - keep)): epsilon, at delta 0, of a label that is said at random once and kept as said.
+    """ln(keep (classes - 1) / (1 - keep)): epsilon, at delta 0, of a label that is said at random
+    once and kept as said.
 
-    Randomised response: the true label with probability `keep`, else one of the other classes - 1 uniformly (Warner 1965;
-    Kairouz, Oh and Viswanath 2016, arXiv 1407.1338). Neighbours differ in this one label. 0 at keep 1 / classes, infinite at
-    keep 1. Raises ValueError for keep outside [1 / classes, 1] and fewer than 2 classes. Caveat: of the label alone, and each
-    further draw adds as much again.
+    Randomised response: the true label with probability `keep`, else one of the other classes - 1
+    uniformly (Warner 1965; Kairouz, Oh and Viswanath 2016, arXiv 1407.1338). Neighbours differ in
+    this one label. 0 at keep 1 / classes, infinite at keep 1. Raises ValueError for keep outside [1
+    / classes, 1] and fewer than 2 classes. Caveat: of the label alone, and each further draw adds
+    as much again.
     """
     _check(classes=classes, keep=keep)
     if keep < 1 / classes:
@@ -442,12 +493,17 @@ def response_epsilon(*, keep, classes) -> float:
 
 
 def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
-    """The largest TPR at `fpr` of any attack on an (epsilon, delta)-DP or on a mu-GDP mechanism: a ceiling for a ROC curve.
+    """The largest TPR at `fpr` of any attack on an (epsilon, delta)-DP or on a mu-GDP mechanism: a
+    ceiling for a ROC curve.
 
-    (epsilon, delta): min(e^epsilon fpr + delta, 1 - e^-epsilon (1 - delta - fpr), 1)  (Kairouz, Oh and Viswanath 2015)
-    mu:               Phi(Phi^-1(fpr) + mu)                                           (Dong, Roth and Su, arXiv 1905.02383)
-    fpr: a number or an array in [0, 1]; returns the same shape. Raises ValueError unless exactly one of epsilon and mu is
-    given, for delta with mu, and for numbers out of range. Caveat: a measured curve is above it only where the lower end of
+    (epsilon, delta): min(e^epsilon fpr + delta, 1 - e^-epsilon (1 - delta - fpr), 1)  (Kairouz, Oh
+    and Viswanath 2015)
+    mu:               Phi(Phi^-1(fpr) + mu)                                           (Dong, Roth
+                      and Su, arXiv 1905.02383)
+    fpr: a number or an array in [0, 1]; returns the same shape. Raises ValueError unless exactly
+    one of epsilon and mu is
+    given, for delta with mu, and for numbers out of range. Caveat: a measured curve is above it
+    only where the lower end of
     its interval is.
     """
     if (epsilon is None) == (mu is None):
@@ -462,7 +518,8 @@ def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
     if mu is not None:
         if delta:
             raise ValueError(
-                f"delta={delta} with mu={mu}: a Gaussian trade-off has no delta; leave it out, or pass epsilon"
+                f"delta={delta} with mu={mu}: a Gaussian trade-off has no delta; leave it out, or"
+                " pass epsilon"
             )
         return _plain(ndtr(ndtri(fpr) + mu) if np.isfinite(mu) else np.ones_like(fpr))
     epsilon = float(epsilon)
@@ -482,11 +539,13 @@ def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
 
     if delta < PRV_DELTA:
         raise ValueError(
-            f"delta={delta} with accountant='prv': wanted {PRV_DELTA} or more, below rounding decides; use 'rdp'"
+            f"delta={delta} with accountant='prv': wanted {PRV_DELTA} or more, below rounding"
+            " decides; use 'rdp'"
         )
     error = delta / 1000
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        # orders at the end of their range only widen the mesh; log(1 - sample_rate) is -inf for full batches
+        # orders at the end of their range only widen the mesh; log(1 - sample_rate) is -inf for
+        # full batches
         warnings.filterwarnings("ignore", message="Optimal order")
         width = compute_safe_domain_size(
             [PoissonSubsampledGaussianPRV(rate, noise)], [steps], PRV_ERROR, error
@@ -502,15 +561,16 @@ def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
                 0.0, float(accountant.get_epsilon(delta, eps_error=precision, delta_error=error))
             )
         except RuntimeError as failure:
-            if "Cannot compute epsilon" in str(
-                failure
-            ):  # even the lowest loss on the mesh, far below 0, has less than delta
+            # even the lowest loss on the mesh, far below 0, has less than delta
+            if "Cannot compute epsilon" in str(failure):
                 return 0.0
             raise
 
 
 def _rdp(noise: float, rate: float, steps: int, delta: float) -> float:
-    """Rényi accountant with Opacus' orders, and with more where the best one is the first or the last."""
+    """Rényi accountant with Opacus' orders, and with more where the best one is the first or the
+    last.
+    """
     from opacus.accountants import RDPAccountant
 
     accountant = RDPAccountant()
@@ -543,7 +603,9 @@ def _spent(accountant: str, noise: float, rate: float, steps: int, delta: float)
 def _solve(
     accountant: str, factor: float, start: float, target: float, setting: tuple[float, int, float]
 ) -> float:
-    """Smallest noise within the target on a grid of four digits, searched outwards from `start` in growing strides."""
+    """Smallest noise within the target on a grid of four digits, searched outwards from `start` in
+    growing strides.
+    """
 
     def excess(log_noise):
         spent = _spent(accountant, math.exp(log_noise), *setting)
@@ -555,14 +617,15 @@ def _solve(
         low, high, stride = high, high + stride, 1.5 * stride
         if high > highest:
             raise ValueError(
-                f"epsilon={target} at delta={setting[2]} is not reached by any noise_multiplier up to {NOISE_RANGE[1]:g} "
-                f"by {accountant}: raise epsilon or delta"
+                f"epsilon={target} at delta={setting[2]} is not reached by any noise_multiplier up"
+                f" to {NOISE_RANGE[1]:g} by {accountant}: raise epsilon or delta"
             )
     while excess(low) <= 0:
         high, low, stride = low, low - stride, 1.5 * stride
         if low < lowest:
             raise ValueError(
-                f"epsilon={target} is met at noise_multiplier {NOISE_RANGE[0]:g} already: ask for less"
+                f"epsilon={target} is met at noise_multiplier {NOISE_RANGE[0]:g} already: ask for"
+                " less"
             )
     from scipy.optimize import brentq
 
@@ -598,7 +661,9 @@ def _log_squared_lipschitz(dt, lipschitz, one_sided, scheme) -> np.float64:
 
 
 def _log_delta(mu, epsilon):
-    """ln of `gaussian_delta` for finite numbers above 0: two log-cdfs, subtracted without leaving the logarithm."""
+    """ln of `gaussian_delta` for finite numbers above 0: two log-cdfs, subtracted without leaving
+    the logarithm.
+    """
     first, second = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     return first + np.log(-np.expm1(np.minimum(second - first, 0)))
 
@@ -617,7 +682,10 @@ def _plain(values):
 
 
 def _check(several: tuple[str, ...] = (), **given) -> None:
-    """Numbers within range; those of `several` may be arrays. Text is none, though NumPy reads it as one."""
+    """Numbers within range; those of `several` may be arrays.
+
+    Text is none, though NumPy reads it as one.
+    """
     for name, value in given.items():
         (holds, wanted), many = WANTED[name], name in several
         try:

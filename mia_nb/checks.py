@@ -1,4 +1,6 @@
-"""Checks of what callers pass: each gives the value back, or raises ValueError of one line: what came, what was wanted."""
+"""Checks of what callers pass: each gives the value back, or raises ValueError of one line: what
+came, what was wanted.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,8 @@ from typing import Any
 
 import numpy as np
 
-DEEP, MANY, LARGE = (
-    12,
-    100_000,
-    2**63,
-)  # a parameter's nesting, entries and whole numbers stay below
+# a parameter's nesting, entries and whole numbers stay below
+DEEP, MANY, LARGE = 12, 100_000, 2**63
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 60, 60
 
@@ -40,6 +39,22 @@ def duration(seconds: float) -> str:
         return f"{minutes // 60} h {minutes % 60:02d} min"
     hours = round(minutes / 60)
     return f"{hours // 24} d {hours % 24} h"
+
+
+def holding(texts: dict[str, Any]) -> list[str]:
+    """Those of the texts {text: whether it holds} that do."""
+    return [text for text, holds in texts.items() if holds]
+
+
+def first_of(texts: dict[str, Any]) -> str:
+    """The first of the texts {text: whether it holds} that does, "" if none does."""
+    return next(iter(holding(texts)), "")
+
+
+def refuse(reasons: dict[str, Any], start: str = "") -> None:
+    """ValueError of `start` and the first of the reasons {sentence: whether it holds} that does."""
+    if reason := first_of(reasons):
+        raise ValueError(f"{start}{reason}")
 
 
 def hint(value: Any, known: Iterable[str]) -> str:
@@ -92,7 +107,9 @@ def positive(name: str, value: Any, *, zero: bool = False) -> Any:
 
 
 def fraction(name: str, value: Any, ends: str = "[]", *, many: bool = False) -> Any:
-    """The value, if it lies in [0, 1], without 0 or 1 where `ends` is "(]", "[)" or "()"; ValueError if not."""
+    """The value, if it lies in [0, 1], without 0 or 1 where `ends` is "(]", "[)" or "()";
+    ValueError if not.
+    """
     found = reals(name, value)
     above = found > 0 if ends[0] == "(" else found >= 0
     below = found < 1 if ends[1] == ")" else found <= 1
@@ -103,7 +120,9 @@ def fraction(name: str, value: Any, ends: str = "[]", *, many: bool = False) -> 
 
 
 def mask(name: str, value: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """The value as booleans, if it holds booleans or the whole numbers 0 and 1, in this shape; ValueError if not."""
+    """The value as booleans, if it holds booleans or the whole numbers 0 and 1, in this shape;
+    ValueError if not.
+    """
     found = np.asarray(value)
     if (
         found.size
@@ -122,7 +141,9 @@ def mask(name: str, value: Any, shape: tuple[int, ...] | None = None) -> np.ndar
 
 
 def row_numbers(name: str, value: Any, count: int) -> np.ndarray:
-    """Row numbers as an int array: one or several of 0..count - 1, None for all; ValueError if not."""
+    """Row numbers as an int array: one or several of 0..count - 1, None for all; ValueError if
+    not.
+    """
     if value is None:
         return np.arange(count)
     found = np.atleast_1d(np.asarray(list(value) if isinstance(value, Iterable) else value))
@@ -132,10 +153,11 @@ def row_numbers(name: str, value: Any, count: int) -> np.ndarray:
 
 
 def plain(value: Any, depth: int = DEEP, seen: Iterator[int] | None = None) -> Any:
-    """The value as JSON has it: tuples and arrays as lists, NumPy's numbers as Python's, paths as text.
+    """The value as JSON has it: tuples and arrays as lists, NumPy's numbers as Python's, paths as
+    text.
 
-    ValueError for anything else: NaN and infinity, whole numbers beyond 64 bits, names that are no text, what contains
-    itself or is nested absurdly.
+    ValueError for anything else: NaN and infinity, whole numbers beyond 64 bits, names that are no
+    text, what contains itself or is nested absurdly.
     """
     seen = seen or itertools.count()
     if depth == 0 or next(seen) > MANY:
@@ -159,7 +181,8 @@ def plain(value: Any, depth: int = DEEP, seen: Iterator[int] | None = None) -> A
     if value is None or isinstance(value, str | int | float):
         return value
     raise ValueError(
-        f"{shown(value)} is a {type(value).__name__}; parameters are numbers, text, true/false, null, lists or mappings"
+        f"{shown(value)} is a {type(value).__name__}; parameters are numbers, text, true/false,"
+        " null, lists or mappings"
     )
 
 
@@ -192,19 +215,32 @@ OF_KIND = {  # what an annotation asks for; classes of the package are known by 
     "dict": partial(instance, kind=dict),
 }
 OF_NAME = {  # what a name asks for, wherever it is a parameter
-    "seed": partial(whole, least=0), "draws": partial(whole, least=0), "confidence": partial(fraction, ends="()"),
-    "level": partial(fraction, ends="()"), "delta": partial(fraction, ends="[)", many=True), "input_dropout": fraction,
-    "fpr": RATES, "tpr": RATES, "prior": RATES, "member": mask, "score": reals,
-    "k": partial(whole, least=0), "num_samples": whole, "samples": whole, "components": whole,
-    "share": fraction, "folds": partial(whole, least=2),
-}  # fmt: skip
+    "seed": partial(whole, least=0),
+    "draws": partial(whole, least=0),
+    "confidence": partial(fraction, ends="()"),
+    "level": partial(fraction, ends="()"),
+    "delta": partial(fraction, ends="[)", many=True),
+    "input_dropout": fraction,
+    "fpr": RATES,
+    "tpr": RATES,
+    "prior": RATES,
+    "member": mask,
+    "score": reals,
+    "k": partial(whole, least=0),
+    "num_samples": whole,
+    "samples": whole,
+    "components": whole,
+    "share": fraction,
+    "folds": partial(whole, least=2),
+}
 
 
 def checked(function: Callable) -> Callable:
-    """The function, its arguments checked by their names and annotations before it runs; ValueError of one line.
+    """The function, its arguments checked by their names and annotations before it runs; ValueError
+    of one line.
 
-    None is allowed where it is the default or the annotation says so. What neither a name nor an annotation tells is left to
-    the function.
+    None is allowed where it is the default or the annotation says so. What neither a name nor an
+    annotation tells is left to the function.
     """
     signature = inspect.signature(function)
     known = {name: _check_of(parameter) for name, parameter in signature.parameters.items()}

@@ -1,4 +1,6 @@
-"""Images as uint8 tensors, their normalisation and augmentation, and who is a member of which model's training set."""
+"""Images as uint8 tensors, their normalisation and augmentation, and who is a member of which
+model's training set.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,9 @@ DARK = 16  # float images that are nowhere brighter, of 255, were probably meant
 
 
 def load(
-    name_or_path,
+    dataset,
     *,
-    root="data",
+    data_root="data",
     limit: int | None = None,
     download: bool = False,
     size: int | None = None,
@@ -45,28 +47,33 @@ def load(
     """Labelled images by name or from a path.
 
     * "digits": 1,797 grey 8x8 digits that come with scikit-learn; grey value = round(v * 255 / 16).
-    * "cifar10", "cifar100", "fashion_mnist" (torchvision) and "tiny_imagenet" (official archive or its unpacked folder), all
-      under `root`: the official training part followed by the labelled test or validation part, since a pool draws its own
-      members. Fetched only with download=True.
-    * a folder of class folders of images, of one size or made so: with size=64 the largest square in the middle of each,
-      scaled to 64 x 64 (bicubic). Classes are the sorted folder names. All images grey: one channel, else
-      three; transparency is dropped. Images are turned as their EXIF orientation says; of an animation the first frame counts,
-      of a colour of 16 bits the upper 8. Decoded pixels are cached under `root`/.cache, keyed by path,
-      file names, sizes and times.
-    * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or (N, 1), optional val_* and
-      test_* (all are concatenated, in that order), optional `classes` (K,) of names. Floats within 0..1 are multiplied by 255,
-      other floats must lie within 0..255; both are rounded.
-    * "synthetic:classes=10,n=2000,size=32,channels=3,seed=0,noise=0.25": one smooth random pattern per class plus pixel noise.
+    * "cifar10", "cifar100", "fashion_mnist" (torchvision) and "tiny_imagenet" (official archive or
+      its unpacked folder), all under `data_root`: the official training part followed by the
+      labelled test or validation part, since a pool draws its own members. Fetched only with
+      download=True.
+    * a folder of class folders of images, of one size or made so: with size=64 the largest square
+    in the middle of each,
+      scaled to 64 x 64 (bicubic). Classes are the sorted folder names. All images grey: one
+      channel, else three; transparency is dropped. Images are turned as their EXIF orientation
+      says; of an animation the first frame counts, of a colour of 16 bits the upper 8. Decoded
+      pixels are cached under `data_root`/.cache, keyed by path, file names, sizes and times.
+    * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or
+    (N, 1), optional val_* and
+      test_* (all are concatenated, in that order), optional `classes` (K,) of names. Floats within
+      0..1 are multiplied by 255, other floats must lie within 0..255; both are rounded.
+    * "synthetic:classes=10,n=2000,size=32,channels=3,seed=0,noise=0.25": one smooth random pattern
+    per class plus pixel noise.
 
-    Image folders, .npz and synthetic images that would take more memory than the environment variable
-    MIA_NB_MAX_GB says (default: half of the memory) are refused by their headers, before they are read.
-    A UserWarning of one line says how what can be read in two ways was read: boolean labels, nearly
-    black floats, class names that look alike.
+    Image folders, .npz and synthetic images that would take more memory than the environment
+    variable MIA_NB_MAX_GB says (default: half of the memory) are refused by their headers, before
+    they are read. A UserWarning of one line says how what can be read in two ways was read: boolean
+    labels, nearly black floats, class names that look alike.
 
-    limit: keep that many, stratified by class, chosen by `seed`, in data order. Mean and std are the published ones where they
-    exist, otherwise measured on all images returned. Raises ValueError of one line for whatever cannot be used.
+    limit: keep that many, stratified by class, chosen by `seed`, in data order. Mean and std are
+    the published ones where they exist, otherwise measured on all images returned. Raises
+    ValueError of one line for whatever cannot be used.
     """
-    name, root = str(name_or_path), Path(instance("root", root, str | os.PathLike))
+    name, root = str(dataset), Path(instance("data_root", data_root, str | os.PathLike))
     place = os.path.expanduser(name)
     path, folder = Path(place), name not in DATASETS and os.path.isdir(place)
     for what, value in (("limit", limit), ("size", size), ("seed", seed)):
@@ -75,7 +82,8 @@ def load(
             raise ValueError(f"{what}={_shown(value)}: wanted a whole number")
     if size is not None and (size < 1 or not folder):
         raise ValueError(
-            f"size={size} for {name!r}: wanted a side in pixels, for a folder of class folders of images"
+            f"size={size} for {name!r}: wanted a side in pixels, for a folder of class folders of"
+            " images"
         )
     if name in DATASETS:
         x, y, classes = DATASETS[name](root, download)
@@ -89,14 +97,15 @@ def load(
         close = difflib.get_close_matches(name, DATASETS, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(
-            f"no data set or folder {name!r}{hint} (known: {', '.join(DATASETS)}, synthetic:..., a folder, a .npz)"
+            f"no data set or folder {name!r}{hint} (known: {', '.join(DATASETS)}, synthetic:..., a"
+            " folder, a .npz)"
         )
     if limit is not None:
         if limit < 2:
             raise ValueError(f"limit={limit}: keep two images or more")
         keep = np.flatnonzero(_spread(y, min(limit, len(y)), np.random.default_rng([3, seed])))
         x, y = x[keep], y[keep]
-    mean, std = PUBLISHED.get(str(name_or_path), (None, None))
+    mean, std = PUBLISHED.get(str(dataset), (None, None))
     return from_arrays(x, y, classes=classes, name=name, mean=mean, std=std)
 
 
@@ -105,18 +114,18 @@ def from_arrays(
 ) -> Images:
     """Images from pixels (N, C, H, W) and integer labels (N,) or (N, 1).
 
-    Pixels are uint8, integers within 0..255, or floats by the rule of `load`. mean, std: per channel of x / 255; None: measured
-    on all columns (a constant channel gets std 1); (0,) and (1,): the model normalises. Raises ValueError on NaN, on values out
-    of range, and on labels that are negative, fractional, beyond `classes` or, without `classes`, skip a number.
+    Pixels are uint8, integers within 0..255, or floats by the rule of `load`. mean, std: per
+    channel of x / 255; None: measured on all columns (a constant channel gets std 1); (0,) and
+    (1,): the model normalises. Raises ValueError on NaN, on values out of range, and on labels that
+    are negative, fractional, beyond `classes` or, without `classes`, skip a number.
     """
     x = np.asarray(x)
     if x.ndim != 4 or not 1 <= x.shape[1] <= 4 or not x.size:
         raise ValueError(
             f"{name}: images have shape {x.shape}; wanted (N, C, H, W) with 1 to 4 channels"
         )
-    x = torch.from_numpy(
-        np.array(_as_uint8(x, name), order="C")
-    )  # a copy: the digest must stay true
+    # a copy: the digest must stay true
+    x = torch.from_numpy(np.array(_as_uint8(x, name), order="C"))
     y, classes = _labels(y, len(x), classes, name)
     _warn_of_twins(classes, name)
     given = f"mean={_shown(mean)}, std={_shown(std)}"
@@ -168,7 +177,8 @@ def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:
         or not x.size
     ):
         raise ValueError(
-            f"{name}: images are {x.dtype} {x.shape}; wanted numbers within 0..255, or floats within 0..1"
+            f"{name}: images are {x.dtype} {x.shape}; wanted numbers within 0..255, or floats"
+            " within 0..1"
         )
     low, high = x.min(), x.max()
     if not (np.isfinite(low) and np.isfinite(high)):
@@ -176,13 +186,14 @@ def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:
         raise ValueError(f"{name}: image {first} holds NaN or infinite pixels; remove or repair it")
     if low < 0 or high > 255:
         raise ValueError(
-            f"{name}: pixels run from {low:g} to {high:g}; wanted 0..255, or floats within 0..1 (not yet normalised)"
+            f"{name}: pixels run from {low:g} to {high:g}; wanted 0..255, or floats within 0..1"
+            " (not yet normalised)"
         )
     if np.issubdtype(x.dtype, np.floating):
         if 1 < high <= DARK:
             _warn(
-                f"{name}: float pixels run from {low:g} to {high:g} and were read as 0..255, nearly "
-                "black; where 1 should be white, clip them to 0..1"
+                f"{name}: float pixels run from {low:g} to {high:g} and were read as 0..255, nearly"
+                " black; where 1 should be white, clip them to 0..1"
             )
         x = np.rint(x * 255 if high <= 1 else x)
     return x.astype(np.uint8)
@@ -217,7 +228,8 @@ def _labels(
     if classes is None and (present := np.unique(y)).size < count:
         missing = int(np.setdiff1d(np.arange(min(count, present.size + 1)), present)[0])
         raise ValueError(
-            f"{name}: labels run to {y.max()} but class {missing} has no image; number them 0..{present.size - 1}"
+            f"{name}: labels run to {y.max()} but class {missing} has no image; number them"
+            f" 0..{present.size - 1}"
         )
     if count < 2:
         raise ValueError(f"{name}: all labels are of one class; a classifier needs two or more")
@@ -236,7 +248,8 @@ def _measure(x: Tensor) -> tuple[list[float], list[float]]:
     return mean, std
 
 
-# ---------------------------------------------------------------------------------------------------------------- data sets
+# --------------------------------------------------------------------------------------------------
+# data sets
 
 
 def _digits(root, download):
@@ -282,7 +295,9 @@ DATASETS: dict[str, Callable] = {
 
 
 def _synthetic(options: str):
-    """A class is one random mixture of the nine lowest cosines per channel, which models learn; the noise they memorise."""
+    """A class is one random mixture of the nine lowest cosines per channel, which models learn; the
+    noise they memorise.
+    """
     values = dict(SYNTHETIC)
     for part in filter(None, options.split(",")):
         key, _, value = part.partition("=")
@@ -324,20 +339,22 @@ def _npz(path: Path):
     shapes = [array.shape[1:] for array in images]
     if len(set(shapes)) > 1:
         raise ValueError(
-            f"{path.name}: image shapes differ between {', '.join(f'{p} {s}' for p, s in zip(parts, shapes, strict=True))}"
+            f"{path.name}: image shapes differ between"
+            f" {', '.join(f'{p} {s}' for p, s in zip(parts, shapes, strict=True))}"
         )
     if len(shapes[0]) not in (2, 3) or (len(shapes[0]) == 3 and shapes[0][2] > 4):
         raise ValueError(
-            f"{path.name}: images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4"
+            f"{path.name}: images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C)"
+            " with C <= 4"
         )
     for part, x, y in zip(parts, images, labels, strict=True):
         if x.shape[:1] != y.shape[:1] or y.shape[1:] not in ((), (1,)):
             raise ValueError(
-                f"{path.name}: {part}_labels have shape {y.shape}; wanted one class number for each of {len(x)} images"
+                f"{path.name}: {part}_labels have shape {y.shape}; wanted one class number for each"
+                f" of {len(x)} images"
             )
-    if (
-        len({part.dtype for part in images}) > 1
-    ):  # else 0..1 and 0..255 would be told apart on all of them together
+    # else 0..1 and 0..255 would be told apart on all of them together
+    if len({part.dtype for part in images}) > 1:
         images = [_as_uint8(part, path.name) for part in images]
     images = np.concatenate(images) if len(images) > 1 else images[0]
     x = _channels_first(_as_uint8(images, path.name))
@@ -347,14 +364,18 @@ def _npz(path: Path):
     return x, y, classes
 
 
-# --------------------------------------------------------------------------------------------- normalisation, augmentation
+# ---------------------------------------------------------------------------------------------
+# normalisation, augmentation
 
 
 @checked
 def normalise(
     x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """(x / 255 - mean) / std per channel: (..., C, H, W) uint8 -> dtype. Half types are computed in float32, rounded once."""
+    """(x / 255 - mean) / std per channel: (..., C, H, W) uint8 -> dtype.
+
+    Half types are computed in float32, rounded once.
+    """
     work = torch.float64 if dtype == torch.float64 else torch.float32
     mean, std = (torch.tensor(value, dtype=torch.float64)[:, None, None] for value in (mean, std))
     # non-blocking: a step on a GPU waits for nothing
@@ -366,16 +387,19 @@ def normalise(
 def augment_draws(
     ops: str, batch: int, height: int, width: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """The random numbers of one augmented batch, drawn on the CPU: the same for every device that applies them.
+    """The random numbers of one augmented batch, drawn on the CPU: the same for every device that
+    applies them.
 
-    ops: "none", or some of "crop", "flip", "cutout" joined by "+", in any order. shift (B, 2): rows and columns, uniform within
-    +-(size // 8), 4 at 32x32; flip (B,) bool, probability 1/2; centre (B, 2): a uniform pixel, the centre of a square hole of
-    side size // 4, 8 at 32x32, clipped at the border. To augment several models' batches at once, concatenate each tensor.
+    ops: "none", or some of "crop", "flip", "cutout" joined by "+", in any order. shift (B, 2): rows
+    and columns, uniform within +-(size // 8), 4 at 32x32; flip (B,) bool, probability 1/2; centre
+    (B, 2): a uniform pixel, the centre of a square hole of side size // 4, 8 at 32x32, clipped at
+    the border. To augment several models' batches at once, concatenate each tensor.
     """
     chosen = set() if ops == "none" else set(ops.split("+"))
     if unknown := sorted(chosen - set(AUGMENTATIONS)):
         raise ValueError(
-            f"augment={ops!r}: {unknown[0]!r} is not one of none, {', '.join(AUGMENTATIONS)} (join them with '+')"
+            f"augment={ops!r}: {unknown[0]!r} is not one of none, {', '.join(AUGMENTATIONS)} (join"
+            " them with '+')"
         )
 
     def uniform(low, high):
@@ -395,10 +419,11 @@ def augment_draws(
 
 @checked
 def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-    """Crop, flip and cutout of (B, C, H, W) uint8 by `augment_draws`, as one gather and one mask. Empty draws return x itself.
+    """Crop, flip and cutout of (B, C, H, W) uint8 by `augment_draws`, as one gather and one mask.
+    Empty draws return x itself.
 
-    A shifted crop sees black (0) beyond the border; the flip mirrors the crop left to right; a hole is black, in the frame of
-    the result. Black means 0 before normalisation.
+    A shifted crop sees black (0) beyond the border; the flip mirrors the crop left to right; a hole
+    is black, in the frame of the result. Black means 0 before normalisation.
     """
     if not draws:
         return x
@@ -431,23 +456,27 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     return x.masked_fill(hole, 0) if "centre" in draws else x
 
 
-# --------------------------------------------------------------------------------------------------------------- membership
+# --------------------------------------------------------------------------------------------------
+# membership
 
 
 @checked
 def paired_membership(
     num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0
 ) -> np.ndarray:
-    """(M, N) bool: who trains which model. Row 2k + 1 is the exact complement of row 2k on all columns but the population's.
+    """(M, N) bool: who trains which model. Row 2k + 1 is the exact complement of row 2k on all
+    columns but the population's.
 
-    N = num_samples; `num_population` columns are False in every row. Each row holds half of the audited samples, and with
-    labels (N,) half of each class; odd remainders are dealt out, so that halves differ by at most one, overall and in each
-    class. A pair depends on (seed, k) only: a larger pool keeps the rows of a smaller one. Raises ValueError for an odd
-    num_models, or fewer than two audited samples.
+    N = num_samples; `num_population` columns are False in every row. Each row holds half of the
+    audited samples, and with labels (N,) half of each class; odd remainders are dealt out, so that
+    halves differ by at most one, overall and in each class. A pair depends on (seed, k) only: a
+    larger pool keeps the rows of a smaller one. Raises ValueError for an odd num_models, or fewer
+    than two audited samples.
     """
     if num_models < 2 or num_models % 2:
         raise ValueError(
-            f"num_models={num_models}: complementary pairs need an even number; take {num_models + num_models % 2 or 2}"
+            f"num_models={num_models}: complementary pairs need an even number; take"
+            f" {num_models + num_models % 2 or 2}"
         )
     labels, audited = _audited(num_samples, labels, num_population, seed)
     member = np.zeros((num_models, num_samples), bool)
@@ -463,7 +492,9 @@ def paired_membership(
 def bernoulli_membership(
     num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0
 ) -> np.ndarray:
-    """(M, N) bool of independent fair coins, False on `num_population` columns; row m depends on (seed, m) only."""
+    """(M, N) bool of independent fair coins, False on `num_population` columns; row m depends on
+    (seed, m) only.
+    """
     if num_models < 1:
         raise ValueError(f"num_models={num_models}: a pool needs at least 1")
     _, audited = _audited(num_samples, labels, num_population, seed)
@@ -478,13 +509,16 @@ def bernoulli_membership(
 def _audited(
     num_samples: int, labels, num_population: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Labels (zeros if None), and the columns left after the population, which is stratified by them."""
+    """Labels (zeros if None), and the columns left after the population, which is stratified by
+    them.
+    """
     labels = np.zeros(num_samples, np.int64) if labels is None else np.asarray(labels)
     if labels.shape != (num_samples,):
         raise ValueError(f"labels have shape {labels.shape}; wanted ({num_samples},)")
     if not 0 <= num_population <= num_samples - 2:
         raise ValueError(
-            f"num_population={num_population} of num_samples={num_samples}: it must leave two samples or more to audit"
+            f"num_population={num_population} of num_samples={num_samples}: it must leave two"
+            " samples or more to audit"
         )
     return labels, np.flatnonzero(
         ~_spread(labels, num_population, np.random.default_rng([1, seed]))
@@ -498,7 +532,8 @@ def _by_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _spread(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """(N,) bool with exactly `count` True, floor or ceil of its share in each class, and the same chance for each sample.
+    """(N,) bool with exactly `count` True, floor or ceil of its share in each class, and the same
+    chance for each sample.
 
     Systematic sampling: every (N / count)-th of the row is taken, from a random start.
     """

@@ -1,4 +1,6 @@
-"""Executed notebooks -> one HTML page that needs no network: prose, tables, pictures, plotly figures, code folded away."""
+"""Executed notebooks -> one HTML page that needs no network: prose, tables, pictures, plotly
+figures, code folded away.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,10 @@ for (const block of document.querySelectorAll('script.figure')) {
 def export(
     notebooks: list[Path], out: Path, *, title: str = "Report", provenance: dict | None = None
 ) -> Path:
-    """Write `page` of executed notebooks to a file; return its path. Raises ValueError naming a file that is no notebook."""
+    """Write `page` of executed notebooks to a file; return its path.
+
+    Raises ValueError naming a file that is no notebook.
+    """
     there = {path: path.read_bytes() if path.is_file() else b"" for path in map(Path, notebooks)}
     text, out = page(there, title=title, provenance=provenance), Path(out)
     temporary = out.with_name(f".tmp-{os.getpid()}-{out.name}")
@@ -89,12 +94,13 @@ def page(
 ) -> str:
     """The outputs of executed notebooks as one page that asks nothing of the network.
 
-    The lead is a sentence or two under the title. What cells tagged `headline` put out stands on top, under "In short";
-    provenance {name: value} (what was run, where, with which versions) at the end.
-    Every plotly figure is drawn by plotly.js, inlined once (4.8 MB; left out where there is no figure). Markdown and HTML of
-    the notebooks are reduced to harmless tags, and a content security policy forbids every request and every script but the
-    page's own two. Caveats: charts need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped.
-    Raises ValueError naming a file that is no notebook.
+    The lead is a sentence or two under the title. What cells tagged `headline` put out stands on
+    top, under "In short"; provenance {name: value} (what was run, where, with which versions) at
+    the end. Every plotly figure is drawn by plotly.js, inlined once (4.8 MB; left out where there
+    is no figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a content
+    security policy forbids every request and every script but the page's own two. Caveats: charts
+    need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped. Raises
+    ValueError naming a file that is no notebook.
     """
     sections, contents, short = [], [], []
     for number, (path, data) in enumerate(notebooks.items(), 1):
@@ -106,12 +112,12 @@ def page(
         )
         contents.append(f'<li><a href="#s{number}">{name}</a>{inner and f"<ol>{inner}</ol>"}</li>')
         sections.append(f'<section id="s{number}">\n{body}\n</section>')
-        if found := "\n".join(
+        if headline := "\n".join(
             _outputs(cell)
             for cell in cells
             if "headline" in cell.get("metadata", {}).get("tags", [])
         ):
-            short.append(f'<h3><a href="#s{number}">{name}</a></h3>\n{found}')
+            short.append(f'<h3><a href="#s{number}">{name}</a></h3>\n{headline}')
     if short:
         sections.insert(0, f'<section id="short"><h2>In short</h2>\n{"".join(short)}</section>')
         contents.insert(0, '<li><a href="#short">In short</a></li>')
@@ -121,7 +127,8 @@ def page(
             for n, v in provenance.items()
         )
         sections.append(
-            f'<section id="provenance"><h2>Provenance</h2><table class="facts">{rows}</table></section>'
+            '<section id="provenance"><h2>Provenance</h2><table'
+            f' class="facts">{rows}</table></section>'
         )
         contents.append('<li><a href="#provenance">Provenance</a></li>')
     return _page(title, lead, contents, sections)
@@ -151,9 +158,8 @@ def _page(title: str, lead: str, contents: list[str], sections: list[str]) -> st
         f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'"
         for s in scripts
     ]
-    allowed.append(
-        "'unsafe-eval'" if scripts else "'none'"
-    )  # plotly.js compiles functions to draw gl traces
+    # plotly.js compiles functions to draw gl traces
+    allowed.append("'unsafe-eval'" if scripts else "'none'")
     policy = (
         f"default-src 'none'; script-src {' '.join(allowed)}; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -183,13 +189,15 @@ def _page(title: str, lead: str, contents: list[str], sections: list[str]) -> st
 
 def _number_headings(body: str, prefix: str) -> tuple[str, list[tuple[int, str, str]]]:
     """Give h1..h3 an id; return (body, [(level, id, text)])."""
-    found = []
+    headings = []
 
     def tag(match):
-        found.append((int(match[1]), f"{prefix}-{len(found)}", re.sub(r"<[^>]+>", "", match[2])))
-        return f'<h{match[1]} id="{found[-1][1]}">{match[2]}</h{match[1]}>'
+        headings.append(
+            (int(match[1]), f"{prefix}-{len(headings)}", re.sub(r"<[^>]+>", "", match[2]))
+        )
+        return f'<h{match[1]} id="{headings[-1][1]}">{match[2]}</h{match[1]}>'
 
-    return re.sub(r"<h([1-3])>(.*?)</h\1>", tag, body, flags=re.DOTALL), found
+    return re.sub(r"<h([1-3])>(.*?)</h\1>", tag, body, flags=re.DOTALL), headings
 
 
 def _cell(cell: dict) -> str:
@@ -246,7 +254,10 @@ def _output(output: dict) -> str:
                 if "svg" in mime
                 else re.sub(r"[^A-Za-z0-9+/=]", "", raw)
             )
-            return f'<img alt="{html.escape(_text(data.get("text/plain", "picture")))}" src="data:{mime};base64,{encoded}">'
+            return (
+                f'<img alt="{html.escape(_text(data.get("text/plain", "picture")))}"'
+                f' src="data:{mime};base64,{encoded}">'
+            )
     if "text/html" in data:
         return f'<div class="table">{_clean(_text(data["text/html"]))}</div>'
     if "text/markdown" in data:
@@ -265,9 +276,10 @@ def _figure(figure: dict) -> str:
     }
     text = json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
     return (
-        f'<div class="plot" role="img" aria-label="{html.escape(str(label or "chart"))}" style="height:{float(height):.0f}px">'
-        f"<noscript>This chart needs JavaScript.</noscript></div>\n"
-        f'<script type="application/json" class="figure">{text}</script>'
+        f'<div class="plot" role="img" aria-label="{html.escape(str(label or "chart"))}"'
+        f' style="height:{float(height):.0f}px"><noscript>This chart needs'
+        ' JavaScript.</noscript></div>\n<script type="application/json"'
+        f' class="figure">{text}</script>'
     )
 
 
@@ -306,7 +318,9 @@ def _clean(markup: str) -> str:
 
 
 def _terminal(text: str) -> str:
-    """What a terminal would show: no colour codes, and of a line rewritten with carriage returns its last state."""
+    """What a terminal would show: no colour codes, and of a line rewritten with carriage returns
+    its last state.
+    """
     lines = ANSI.sub("", text).replace("\r\n", "\n").split("\n")
     return "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in lines)
 

@@ -1,19 +1,24 @@
-"""Content-addressed results on disk: atomic writes, manifest last, checksums on read, locks that survive a dead holder.
+"""Content-addressed results on disk: atomic writes, manifest last, checksums on read, locks that
+survive a dead holder.
 
     <root>/<kind>-<name>-<key12>/    kind = pool | signals | run
         recipe.json  ...files...     each written under a temporary name, then renamed
-        manifest.jsonl               one line per finished file with its sha256; a file not listed is not there
+        manifest.jsonl               one line per finished file with its sha256; a file not listed
+                                     is not there
 
-Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JSON. Signals are an .npy for each field, mapped
-into memory: what nobody reads stays on the disk, what was read the system may drop again.
+Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JSON. Signals are an
+.npy for each field, mapped into memory: what nobody reads stays on the disk, what was read the
+system may drop again.
 
 A folder may come from anywhere, so nothing in it is trusted:
-* Names are plain (`is_plain`). A line of the manifest that names anything else, or is no record, is said and skipped.
-* Only regular files are read (`open_file`): a link, a pipe, a device or a folder in a file's place counts as no file.
-* Nothing outside is written or removed: a link is removed itself, and a result that is a link can only be read.
-What is checked when (docs/store.md):
-    every read                          the file's checksum, then its form: JSON entries, array header, type, shape
-    train_pool, query, mia-nb run       what they would otherwise make again is intact; damaged files are made again
+* Names are plain (`is_plain`). A line of the manifest that names anything else, or is no record, is
+said and skipped. * Only regular files are read (`open_file`): a link, a pipe, a device or a folder
+in a file's place counts as no file. * Nothing outside is written or removed: a link is removed
+itself, and a result that is a link can only be read. What is checked when (docs/store.md):
+    every read                          the file's checksum, then its form: JSON entries, array
+                                        header, type, shape
+    train_pool, query, mia-nb run       what they would otherwise make again is intact; damaged
+                                        files are made again
     mia-nb list, widgets.sources        recipe.json, info.json and status.json; arrays are not read
     mia-nb show, clean, doctor          every listed file, read or not
 """
@@ -63,14 +68,15 @@ FORMS |= {
     "population": ("b", "N"),
     "samples": ("iu", "C"),
 }
-SMALL = (
-    1 << 24
-)  # bytes: below this a file is read; a mapped one is held open, and few may be open at once
+# bytes: below this a file is read; a mapped one is held open, and few may be open at once
+SMALL = 1 << 24
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Corrupt(ValueError):
-    """A stored file is not what was recorded, or not what it should hold; the message names it and the way out."""
+    """A stored file is not what was recorded, or not what it should hold; the message names it and
+    the way out.
+    """
 
     def __init__(self, message: str, file: str = ""):
         super().__init__(message)
@@ -78,7 +84,9 @@ class Corrupt(ValueError):
 
 
 def content_key(record: dict, *parts: bytes | str) -> str:
-    """sha256 (hex) of the record as canonical JSON and of further parts, each preceded by its length."""
+    """sha256 (hex) of the record as canonical JSON and of further parts, each preceded by its
+    length.
+    """
     digest = hashlib.sha256()
     for part in (
         json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False),
@@ -96,7 +104,10 @@ def sha256_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Folder:
-    """One result. What is read is verified first: `Corrupt` where nothing is recorded, or checksum or form differ."""
+    """One result.
+
+    What is read is verified first: `Corrupt` where nothing is recorded, or checksum or form differ.
+    """
 
     path: Path
 
@@ -138,18 +149,21 @@ class Folder:
         return self.path / f".tmp-{os.getpid()}-{time.monotonic_ns()}-{name}"
 
     def _check_own(self) -> None:
-        """ValueError for a result, or its manifest, through which something else would be written or removed."""
+        """ValueError for a result, or its manifest, through which something else would be written
+        or removed.
+        """
         manifest = self.path / MANIFEST
         for path in (self.path, manifest):
             if path.is_symlink() or (path == manifest and path.exists() and not is_file(path)):
                 raise ValueError(
-                    f"{path} is a link or no file: nothing is written or removed through it; move it away"
+                    f"{path} is a link or no file: nothing is written or removed through it; move"
+                    " it away"
                 )
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[Callable[[bytes | memoryview], None]]:
-        """Write piece by piece under a temporary name; at the end flush to the disk, rename, then record: readers see all of it
-        or none."""
+        """Write piece by piece under a temporary name; at the end flush to the disk, rename, then
+        record: readers see all of it or none."""
         if not is_plain(name):
             raise ValueError(
                 f"{name!r} is no name of a stored file: wanted a plain one, without folders"
@@ -176,7 +190,9 @@ class Folder:
     def rows(
         self, name: str, dtype: np.dtype, shape: tuple[int, ...]
     ) -> Iterator[Callable[[np.ndarray], None]]:
-        """Write an array of this shape some rows at a time, in order: no more than those are in memory."""
+        """Write an array of this shape some rows at a time, in order: no more than those are in
+        memory.
+        """
         header = {
             "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
             "fortran_order": False,
@@ -193,7 +209,8 @@ class Folder:
                 there += len(rows)
                 if rows.shape[1:] != shape[1:] or rows.dtype != dtype or there > shape[0]:
                     raise ValueError(
-                        f"{name} is {shape} {dtype}; {there} rows {rows.shape} {rows.dtype} do not fit"
+                        f"{name} is {shape} {dtype}; {there} rows {rows.shape} {rows.dtype} do"
+                        " not fit"
                     )
                 write(np.ascontiguousarray(rows).data)
 
@@ -246,8 +263,13 @@ class Folder:
         return data
 
     def corrupt(self, name: str, reason: object = None) -> Corrupt:
-        """What to raise of a file that differs from its checksum or, with a reason, holds what it should not."""
-        what = "is missing, truncated or altered (checksum differs); run the step that made it again, or"
+        """What to raise of a file that differs from its checksum or, with a reason, holds what it
+        should not.
+        """
+        what = (
+            "is missing, truncated or altered (checksum differs); run the step that made it"
+            " again, or"
+        )
         if reason is not None:
             reason = " ".join(str(reason).split())[:200] or type(reason).__name__
             what = f"is not what it should be though its checksum is right ({reason});"
@@ -269,11 +291,14 @@ class Folder:
         return value
 
     def read_array(self, name: str, kinds: str = "", shape: tuple | None = None) -> np.ndarray:
-        """A stored array; Corrupt where its type is none of these kinds or its shape another, None in which is any size."""
+        """A stored array; Corrupt where its type is none of these kinds or its shape another, None
+        in which is any size.
+        """
         return self._array(name, self.read_bytes(name), kinds, shape).copy()
 
     def map_array(self, name: str, kinds: str = "", shape: tuple | None = None) -> np.ndarray:
-        """A stored array, read-only, verified and then mapped: memory holds what is in use, however large the file is.
+        """A stored array, read-only, verified and then mapped: memory holds what is in use, however
+        large the file is.
 
         Whoever writes it anew makes another file; what was mapped stays what it was.
         """
@@ -313,7 +338,9 @@ class Folder:
 
     @contextlib.contextmanager
     def lock(self, name: str = "folder", timeout: float = -1):
-        """Hold an advisory lock of the operating system, freed when its holder dies; filelock.Timeout after `timeout` s."""
+        """Hold an advisory lock of the operating system, freed when its holder dies;
+        filelock.Timeout after `timeout` s.
+        """
         with filelock.FileLock(self.path / f".lock-{name}", timeout=timeout):
             yield
 
@@ -328,7 +355,9 @@ class Folder:
             return True
 
     def sweep(self, pattern: str = ".tmp-*", older_than: float = 3600.0) -> list[str]:
-        """Remove unlisted files, by default temporary ones of writers that died, unchanged for so many seconds; their names."""
+        """Remove unlisted files, by default temporary ones of writers that died, unchanged for so
+        many seconds; their names.
+        """
         self._check_own()
         there = [path for path in self.path.glob(pattern) if path.is_symlink() or not path.is_dir()]
         stale = [
@@ -361,14 +390,15 @@ class Folder:
 
 @contextlib.contextmanager
 def _all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
-    """Remove the temporary file of a write that fails, and say which file could not be written and what to do."""
+    """Remove the temporary file of a write that fails, and say which file could not be written and
+    what to do.
+    """
     try:
         yield
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(
-            error.__cause__, OSError
-        ):  # told by the writer of another file, inside this one
+        # told by the writer of another file, inside this one
+        if isinstance(error.__cause__, OSError):
             raise
         way = "make room and run again" if error.errno in FULL else "see to that and run again"
         raise OSError(
@@ -388,7 +418,10 @@ def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
 
 
 def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra) -> Folder:
-    """The folder of this key, made if need be. Raises ValueError where the root cannot be written or the key clashes."""
+    """The folder of this key, made if need be.
+
+    Raises ValueError where the root cannot be written or the key clashes.
+    """
     folder = place(root, kind, name, key)
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -404,7 +437,8 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
         ) from error
     if folder.key != key:
         raise ValueError(
-            f"{folder.path} holds another result than the one asked for; remove it or choose another results folder"
+            f"{folder.path} holds another result than the one asked for; remove it or choose"
+            " another results folder"
         )
     return folder
 
@@ -421,9 +455,12 @@ def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
 
 @checked
 def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
-    """The one result whose key or folder name starts with the prefix; ValueError for none or several."""
+    """The one result whose key or folder name starts with the prefix; ValueError for none or
+    several.
+    """
     everything = folders(root, kind)
-    # twelve letters of the key stand in the name; only longer prefixes open a record, so a damaged one blocks no other result
+    # twelve letters of the key stand in the name; only longer prefixes open a record, so a damaged
+    # one blocks no other result
     hits = [
         f
         for f in everything
@@ -442,12 +479,15 @@ def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
         there += f" and {len(everything) - 5} more" if len(everything) > 5 else ""
         raise ValueError(f"no {what} in {root} starts with {prefix!r}; there: {there}")
     raise ValueError(
-        f"{prefix!r} fits {len(hits)} results: {', '.join(f.path.name for f in hits[:5])}; give more letters"
+        f"{prefix!r} fits {len(hits)} results: {', '.join(f.path.name for f in hits[:5])}; give"
+        " more letters"
     )
 
 
 def save_signals(folder: Folder, signals: Signals, samples: np.ndarray | None = None) -> None:
-    """Write the fields of signals, info.json and `samples`: which images were asked about, where not all of the pool's were."""
+    """Write the fields of signals, info.json and `samples`: which images were asked about, where
+    not all of the pool's were.
+    """
     rows = (
         {name: getattr(signals, name)[m : m + 1] for name in ANSWERS}
         for m in range(signals.shape[0])
@@ -464,7 +504,9 @@ def _save(
     info: dict,
     samples: np.ndarray | None,
 ) -> None:
-    """Signals from the answers of one model after the other; until all is written there are none."""
+    """Signals from the answers of one model after the other; until all is written there are
+    none.
+    """
     if blocked := [f"{name}.npy" for name in FORMS if (folder.path / f"{name}.npy").is_dir()]:
         raise folder.corrupt(blocked[0], "a folder stands in its place")
     listed, beside = folder.files(), {"samples": samples, **design}
@@ -490,7 +532,9 @@ def _save(
 
 
 def read_info(folder: Folder) -> tuple[dict, list[str]]:
-    """What was asked, and the files that its answers are in; raises Corrupt where nothing or an altered record is there."""
+    """What was asked, and the files that its answers are in; raises Corrupt where nothing or an
+    altered record is there.
+    """
     listed, info = folder.files(), folder.read_json("info.json", draws=str)
     fields = info.pop("fields", None)
     if fields is None:  # an older record: what may be absent is what is not listed
@@ -551,7 +595,9 @@ def load_signals(folder: Folder) -> Signals:
 
 
 def load_samples(folder: Folder) -> np.ndarray | None:
-    """Numbers of the images that the signals are about, none for images of others; None where all of the pool's were asked."""
+    """Numbers of the images that the signals are about, none for images of others; None where all
+    of the pool's were asked.
+    """
     if "samples.npy" not in read_info(folder)[1]:
         return None
     samples = folder.read_array("samples.npy", "iu", (None,))
@@ -565,7 +611,9 @@ def _answers_file(folder: Folder, model: int) -> Path:
 
 
 def keep_answers(folder: Folder, model: int, signals: Signals) -> None:
-    """Write one model's answers beside the signals that are to come, so that a killed query goes on with the next model."""
+    """Write one model's answers beside the signals that are to come, so that a killed query goes on
+    with the next model.
+    """
     temporary, path = folder._temporary(f"{model}.npz"), _answers_file(folder, model)
     with _all_or_nothing(temporary, path):
         with open(temporary, "xb") as file:

@@ -1,9 +1,12 @@
-"""The records that flow through the program, and their validation. Axes: M models, Q queries, N samples, K classes."""
+"""The records that flow through the program, and their validation.
+
+Axes: M models, Q queries, N samples, K classes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import (
@@ -43,23 +46,78 @@ class Images(NamedTuple):
     classes: tuple[str, ...]
     name: str
     digest: str
-    mean: tuple[
-        float, ...
-    ]  # per channel of x / 255; (0,) and (1,) mean that the model normalises itself
+    # per channel of x / 255; (0,) and (1,) mean that the model normalises itself
+    mean: tuple[float, ...]
     std: tuple[float, ...]
     canary: np.ndarray | None = None  # (N,) bool
 
 
-class Recipe(BaseModel):
-    """Everything that determines a pool's models; JSON in, JSON out, things by name.
+class Record(BaseModel):
+    """Named options, frozen, each with its type, range and description; JSON in, JSON out.
 
-    A pydantic model: frozen, and each field has its type, range and description (`Recipe.model_json_schema()`).
-    `snapshots` change no weight, but another list is another pool, trained anew; those from the last epoch on are dropped.
-    Whole floats and NumPy's numbers become Python's. Names of models, optimisers, losses and defenses are checked where they
-    are known, when training begins. Raises ValueError of one line: which field, what came, what was wanted.
+    Whole floats and NumPy's numbers become Python's. Raises ValueError of one line: which field,
+    what came, what was wanted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+    def __init__(self, **values):
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ValueError(_refusal(type(self), first, values)) from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain(cls, value):
+        return plain(value)
+
+    def keys(self):
+        """Names of the fields: with these and [], `**record` passes all of them on."""
+        return type(self).model_fields.keys()
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def replace(self, **changes) -> Self:
+        """The record with some fields changed; ValueError as for a new one."""
+        return type(self)(**{**self, **changes})
+
+    def to_json(self) -> dict:
+        return self.model_dump()
+
+    @classmethod
+    def from_json(cls, record: dict) -> Self:
+        return cls(**instance(cls.__name__.lower(), record, dict))
+
+
+def _refusal(kind: type[Record], first: dict, values: dict) -> str:
+    """A pydantic error as one line: which field, what came, what was wanted."""
+    if not first["loc"]:  # of several fields
+        return str(first["ctx"]["error"])
+    name = str(first["loc"][0])
+    if name not in kind.model_fields:
+        known = ", ".join(kind.model_fields)
+        close = hint(name, kind.model_fields)
+        return f"a {kind.__name__.lower()} has no {name!r}{close}; it has {known}"
+    wanted, value = kind.model_fields[name].description, values[name]
+    reason = f"{first['ctx']['error']}; " if first["type"] == "value_error" else ""
+    if first["type"] in ("literal_error", "string_pattern_mismatch"):
+        words = {word.strip(",:") for word in wanted.split()}
+        wanted += "".join(hint(part, words) for part in str(value).split("+") if part not in words)
+    return f"{name}={shown(value)}: {reason}wanted {wanted}"
+
+
+class Recipe(Record):
+    """Everything that determines a pool's models; JSON in, JSON out, things by name.
+
+    A pydantic model: frozen, and each field has its type, range and description
+    (`Recipe.model_json_schema()`). `snapshots` change no weight, but another list is another pool,
+    trained anew; those from the last epoch on are dropped. Whole floats and NumPy's numbers become
+    Python's. Names of models, optimisers, losses and defenses are checked where they are known,
+    when training begins. Raises ValueError of one line: which field, what came, what was wanted.
+    """
 
     model: str = Field(
         "tinycnn",
@@ -77,7 +135,10 @@ class Recipe(BaseModel):
     )
     split: Literal[SPLITS] = Field(
         "pairs",
-        description="pairs (complementary halves), bernoulli (a coin each) or given (a mask): what draws the members",
+        description=(
+            "pairs (complementary halves), bernoulli (a coin each) or given (a mask): what draws"
+            " the members"
+        ),
     )
     population: Whole = Field(
         0, ge=0, le=10**9, description="a number of images set aside that no model sees, from 0 up"
@@ -89,11 +150,15 @@ class Recipe(BaseModel):
         20,
         ge=0,
         le=10**6,
-        description="a number of passes over a model's images, from 1 (0 for a derived pool) to 1000000",
+        description=(
+            "a number of passes over a model's images, from 1 (0 for a derived pool) to 1000000"
+        ),
     )
     snapshots: list[Annotated[Whole, Field(ge=1)]] = Field(
         [],
-        description="a list of epochs after which the weights are kept too: whole numbers from 1 up",
+        description=(
+            "a list of epochs after which the weights are kept too: whole numbers from 1 up"
+        ),
     )
     batch: Whole = Field(
         32, ge=1, le=10**9, description="a number of images in an optimiser step, from 1 up"
@@ -131,17 +196,6 @@ class Recipe(BaseModel):
         None, min_length=1, description="the key of the pool that this one starts from, or None"
     )
 
-    def __init__(self, **values):
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ValueError(_refusal(error.errors(include_url=False)[0], values)) from None
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _plain(cls, value):
-        return plain(value)
-
     @field_validator("snapshots")
     @classmethod
     def _before_the_end(cls, value, info):
@@ -155,45 +209,54 @@ class Recipe(BaseModel):
             )
         if self.split == "pairs" and self.num_models % 2:
             raise ValueError(
-                f"num_models={self.num_models} is odd: complementary pairs need an even number; take {self.num_models + 1}"
+                f"num_models={self.num_models} is odd: complementary pairs need an even number;"
+                f" take {self.num_models + 1}"
             )
         return self
 
-    def replace(self, **changes) -> Recipe:
-        """The recipe with some fields changed; ValueError as for a new one."""
-        return Recipe(**{**dict(self), **changes})
 
-    def to_json(self) -> dict:
-        return self.model_dump()
+class Query(Record):
+    """How a pool's models are queried; the same for all of them (`mia_nb.query`)."""
 
-    @classmethod
-    def from_json(cls, record: dict) -> Recipe:
-        return cls(**instance("recipe", record, dict))
-
-
-def _refusal(first: dict, values: dict) -> str:
-    """A pydantic error as one line: which field, what came, what was wanted."""
-    if not first["loc"]:  # of several fields
-        return str(first["ctx"]["error"])
-    name = str(first["loc"][0])
-    if name not in Recipe.model_fields:
-        known = list(Recipe.model_fields)
-        return f"a recipe has no {name!r}{hint(name, known)}; it has {', '.join(known)}"
-    wanted, value = Recipe.model_fields[name].description, values[name]
-    reason = f"{first['ctx']['error']}; " if first["type"] == "value_error" else ""
-    if first["type"] in ("literal_error", "string_pattern_mismatch"):
-        words = {word.strip(",:") for word in wanted.split()}
-        wanted += "".join(hint(part, words) for part in str(value).split("+") if part not in words)
-    return f"{name}={shown(value)}: {reason}wanted {wanted}"
+    queries: Whole = Field(
+        1, ge=1, description="a number of queries per model and image, from 1 up"
+    )
+    input_dropout: float = Field(
+        0.0, ge=0, lt=1, description="a fraction in [0, 1): the share of input values set to zero"
+    )
+    mask_scope: Literal["query", "step"] = Field(
+        "query", description="query, or step for spiking networks: what one mask is drawn for"
+    )
+    augment: bool = Field(False, description="true or false: query augmented copies too")
+    noise: bool | None = Field(
+        None, description="true, false, or None: noise of stochastic models, None as built"
+    )
+    per_step: bool | Literal["cumulative", "instant"] = Field(
+        False, description="False, True, 'cumulative' or 'instant'"
+    )
+    temperature: float = Field(
+        1.0, gt=0, description="a finite number above 0, by which logits are divided"
+    )
+    output: str | None = Field(
+        None, min_length=1, description="the name of a defense of the output, or None"
+    )
+    output_args: dict[str, Any] | None = Field(
+        None, description="a mapping of that defense's options, or None"
+    )
+    limit: Whole | None = Field(
+        None, ge=1, le=10**9, description="a number of images from 1 up, or None for all"
+    )
+    seed: Whole = Field(0, description="a whole number, which draws masks, augmentation and noise")
 
 
 @dataclass(frozen=True, eq=False)
 class Signals:
-    """All that an attacker measures. margin phi = z_y - logsumexp of the others = log p_y - log(1 - p_y): never saturates.
+    """All that an attacker measures. margin phi = z_y - logsumexp of the others = log p_y - log(1 -
+    p_y): never saturates.
 
-    Source: attacks use only these; equations in Carlini et al. 2022 (margin), Song & Mittal 2021 (modified entropy).
-    Arrays from the store are read-only and lie on the disk until they are used; a selection is cut when it is first read, and
-    shows what was changed in place before that.
+    Source: attacks use only these; equations in Carlini et al. 2022 (margin), Song & Mittal 2021
+    (modified entropy). Arrays from the store are read-only and lie on the disk until they are used;
+    a selection is cut when it is first read, and shows what was changed in place before that.
     """
 
     margin: np.ndarray  # (M, Q, N) float64
@@ -253,8 +316,9 @@ class Signals:
     def select(self, models=None, queries=None, samples=None) -> Signals:
         """Sub-cube by index arrays, slices or masks along each axis; None keeps all.
 
-        What there is of each model is cut when it is first read: who never reads a cube never holds a copy of it. Until then
-        the selection holds on to these signals and sees what is changed in them.
+        What there is of each model is cut when it is first read: who never reads a cube never holds
+        a copy of it. Until then the selection holds on to these signals and sees what is changed in
+        them.
         """
         chosen = tuple(
             _positions(size, i)
@@ -281,10 +345,11 @@ class Signals:
     def cut(
         self, name: str, samples=slice(None), queries=slice(None), models=slice(None)
     ) -> np.ndarray:
-        """Some samples of a cube (of some queries), of member or of top_log_p, of some models: nothing else is made."""
-        source = vars(self).get(
-            "_source"
-        )  # looked up first: another thread may cut the last field and let go of it
+        """Some samples of a cube (of some queries), of member or of top_log_p, of some models:
+        nothing else is made.
+        """
+        # looked up first: another thread may cut the last field and let go of it
+        source = vars(self).get("_source")
         if name in vars(self):
             return _picked(vars(self)[name], models, (queries,) if name in CUBES else (), samples)
         m, q, n = self._chosen
@@ -306,9 +371,10 @@ class Signals:
     def hold_out(self, target: int, *, keep_mate: bool = False) -> tuple[Signals, Signals]:
         """(target with M = 1 and its membership hidden, references).
 
-        Every row whose mask on the audited columns, those that all models saw aside, equals the target's or its exact
-        complement is no reference: the target itself and its mate. `keep_mate=True` drops only rows equal to the target's,
-        which leaks the design (evaluation 1.2).
+        Every row whose mask on the audited columns, those that all models saw aside, equals the
+        target's or its exact complement is no reference: the target itself and its mate.
+        `keep_mate=True` drops only rows equal to the target's, which leaks the design (evaluation
+        1.2).
         """
         if self.hidden:
             raise ValueError("these signals hide membership (member=None): references need it")
@@ -333,12 +399,14 @@ class Signals:
         draws="plain",
         info=None,
     ) -> Signals:
-        """Signals from raw logits (M, Q, N, K) or (M, N, K) and labels (N,); the temperature divides the logits first.
+        """Signals from raw logits (M, Q, N, K) or (M, N, K) and labels (N,); the temperature
+        divides the logits first.
 
-        Equations, all stable in float64: phi = z_y - logsumexp_{c != y} z_c; entropy = -sum p log p;
-        modified entropy = -(1 - p_y) log p_y - sum_{c != y} p_c log(1 - p_c). A tie of the argmax counts as wrong.
-        Raises ValueError for one class, labels out of range, non-finite logits (naming model and sample) and for
-        probabilities passed as logits. Caveat: log-probabilities are valid logits and are not refused.
+        Equations, all stable in float64: phi = z_y - logsumexp_{c != y} z_c; entropy = -sum p log
+        p; modified entropy = -(1 - p_y) log p_y - sum_{c != y} p_c log(1 - p_c). A tie of the
+        argmax counts as wrong. Raises ValueError for one class, labels out of range, non-finite
+        logits (naming model and sample) and for probabilities passed as logits. Caveat:
+        log-probabilities are valid logits and are not refused.
         """
         logits, labels = np.asarray(logits), np.asarray(labels)
         if (
@@ -347,14 +415,16 @@ class Signals:
             or (labels.size and labels.dtype.kind not in "biu")
         ):
             raise ValueError(
-                f"logits of {logits.dtype} and labels of {labels.dtype}: wanted numbers and a vector of whole numbers"
+                f"logits of {logits.dtype} and labels of {labels.dtype}: wanted numbers and a"
+                " vector of whole numbers"
             )
         labels = labels.astype(np.int64, copy=False)
         if logits.ndim == 3:
             logits = logits[:, None]
         if logits.ndim != 4 or logits.shape[2] != len(labels):
             raise ValueError(
-                f"logits {logits.shape} and labels {labels.shape}: wanted (M, Q, N, K) or (M, N, K) and (N,)"
+                f"logits {logits.shape} and labels {labels.shape}: wanted (M, Q, N, K) or (M, N, K)"
+                " and (N,)"
             )
         models, queries, samples, classes = logits.shape
         if classes < 2:
@@ -363,7 +433,8 @@ class Signals:
             )
         if samples and not 0 <= labels.min() <= labels.max() < classes:
             raise ValueError(
-                f"labels run from {labels.min()} to {labels.max()}; the model has classes 0..{classes - 1}"
+                f"labels run from {labels.min()} to {labels.max()}; the model has classes"
+                f" 0..{classes - 1}"
             )
         positive("temperature", temperature)
         measured = ("margin", "entropy", "modified_entropy", "correct")
@@ -378,7 +449,8 @@ class Signals:
             if not np.isfinite(z).all():
                 n = int(np.flatnonzero(~np.isfinite(z).all(1))[0])
                 raise ValueError(
-                    f"model {m} gives a non-finite output for sample {n} (query {q}): {z[n][:4]}; did it diverge?"
+                    f"model {m} gives a non-finite output for sample {n} (query {q}): {z[n][:4]};"
+                    " did it diverge?"
                 )
             all_probabilities &= bool((raw >= 0).all() and np.allclose(raw.sum(1), 1, atol=1e-3))
             log_p, *values = _measure(z, labels)
@@ -389,7 +461,8 @@ class Signals:
                 top_log_p[m] = -np.sort(-mean_log_p, axis=1)[:, :TOP]
         if all_probabilities:
             raise ValueError(
-                "these logits are all >= 0 and sum to 1: probabilities were passed; pass logits, or np.log(p)"
+                "these logits are all >= 0 and sum to 1: probabilities were passed; pass logits, or"
+                " np.log(p)"
             )
         if member is not None:
             member = mask("member", member)
@@ -415,7 +488,8 @@ def _positions(size: int, index) -> range | np.ndarray:
         return np.arange(size)[np.atleast_1d(index)]
     except (IndexError, TypeError, ValueError):
         raise ValueError(
-            f"{shown(index)} picks nothing from an axis of {size}: wanted numbers below it, a slice or a mask"
+            f"{shown(index)} picks nothing from an axis of {size}: wanted numbers below it, a slice"
+            " or a mask"
         ) from None
 
 
@@ -427,7 +501,9 @@ def _within(positions, index):
 
 
 def _picked(value: np.ndarray, models, queries: tuple, samples) -> np.ndarray:
-    """value[models, queries, samples] along each axis: of samples that are no slice a model at a time, read in order."""
+    """value[models, queries, samples] along each axis: of samples that are no slice a model at a
+    time, read in order.
+    """
     if isinstance(samples, slice):
         value = value[(slice(None), *(slice(None) for _ in queries), samples)][models]
         return value[:, queries[0]] if queries else value
@@ -436,9 +512,8 @@ def _picked(value: np.ndarray, models, queries: tuple, samples) -> np.ndarray:
     axis = len(one) - 1 if queries else 0
     out = np.empty((len(rows), *one[:axis], len(samples), *one[axis + 1 :]), value.dtype)
     for row, m in zip(out, rows, strict=True):
-        value[m][queries].take(
-            samples, axis, row, "clip"
-        )  # all of them exist: checking each again takes a copy
+        # all of them exist: checking each again takes a copy
+        value[m][queries].take(samples, axis, row, "clip")
     return out
 
 
@@ -456,7 +531,8 @@ def _index(positions):
 def _measure(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
     """log p (N, K), margin, entropy, modified entropy and correctness (N,) of logits (N, K).
 
-    The largest class is taken out of its own sums, so that neither log p nor log(1 - p) cancels where p rounds to 1.
+    The largest class is taken out of its own sums, so that neither log p nor log(1 - p) cancels
+    where p rounds to 1.
     """
     columns, top = np.arange(len(z)), z.argmax(1)
     z_y, others, rest = z[columns, labels], z.copy(), z.copy()
@@ -476,7 +552,10 @@ def _measure(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One attack on every target in turn; larger value = more likely a member. Population columns are left out."""
+    """One attack on every target in turn; larger value = more likely a member.
+
+    Population columns are left out.
+    """
 
     value: np.ndarray  # (targets, N audited) float64
     member: np.ndarray  # (targets, N audited) bool
@@ -489,7 +568,8 @@ class Scores:
     def __post_init__(self):
         if self.value.shape != self.member.shape or self.value.ndim != 2:
             raise ValueError(
-                f"value {self.value.shape} and member {self.member.shape}: wanted two equal (targets, samples)"
+                f"value {self.value.shape} and member {self.member.shape}: wanted two equal"
+                " (targets, samples)"
             )
         if self.member.dtype != bool:
             raise ValueError(f"member has dtype {self.member.dtype}; wanted booleans")

@@ -12,7 +12,9 @@ from mia_nb.types import Signals
 
 
 def pairs(models: int, samples: int, population: int = 0, seed: int = 0) -> np.ndarray:
-    """(M, N) member mask of complementary pairs; the last `population` columns are False everywhere."""
+    """(M, N) member mask of complementary pairs; the last `population` columns are False
+    everywhere.
+    """
     rng = np.random.default_rng(seed)
     half = np.array([rng.permutation(samples) < samples // 2 for _ in range(models // 2)])
     mask = np.stack([half, ~half], axis=1).reshape(models, samples)
@@ -22,7 +24,9 @@ def pairs(models: int, samples: int, population: int = 0, seed: int = 0) -> np.n
 def signals(
     phi, member=None, *, labels=None, population=None, draws="plain", classes=4, seed=0
 ) -> Signals:
-    """Signals of the given margins (M, Q, N) or (M, N): random logits whose label's logit is raised until the margin fits."""
+    """Signals of the given margins (M, Q, N) or (M, N): random logits whose label's logit is raised
+    until the margin fits.
+    """
     phi = phi[:, None] if phi.ndim == 2 else phi
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, classes, phi.shape[2]) if labels is None else labels
@@ -47,7 +51,9 @@ def gaussian(
     draws="plain",
     seed=0,
 ) -> Signals:
-    """phi[m, q, i] = mu_i + delta member[m, i] + sigma_i eps[m, i] + query noise, in complementary pairs."""
+    """phi[m, q, i] = mu_i + delta member[m, i] + sigma_i eps[m, i] + query noise, in complementary
+    pairs.
+    """
     rng = np.random.default_rng(seed)
     member = pairs(models, samples, population, seed)
     columns = samples + population

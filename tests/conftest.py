@@ -1,4 +1,6 @@
-"""One thread a test process: pytest runs several side by side, and threads that wait for each other spin."""
+"""One thread a test process: pytest runs several side by side, and threads that wait for each other
+spin.
+"""
 
 import os
 from pathlib import Path
@@ -12,7 +14,9 @@ import pytest
 
 @pytest.fixture(params=["small", "whole"])
 def official(request):
-    """The published spiking layer's inputs, outputs and gradients: our small copy, and the whole where it lies."""
+    """The published spiking layer's inputs, outputs and gradients: our small copy, and the whole
+    where it lies.
+    """
     if request.param == "small":
         return np.load(Path(__file__).parent / "golden" / "snn.npz")
     folder = os.environ.get("MIA_NB_GOLDEN")

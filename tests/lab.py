@@ -1,4 +1,6 @@
-"""A private JupyterLab and a watched Chromium for browser tests: each starts once, for any number of notebooks."""
+"""A private JupyterLab and a watched Chromium for browser tests: each starts once, for any number
+of notebooks.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ RUN_ALL = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
 CELLS = """() => window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code').map(c => ({
     done: !c.model.sharedModel.getSource().trim() || (c.model.executionCount > 0 && !c.promptNode.innerText.includes('*')),
     outputs: [...Array(c.model.outputs.length).keys()].map(i => c.model.outputs.get(i).toJSON())}))"""
-DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter(p => p.querySelector('.main-svg') && p.offsetHeight > 50).length"
+DRAWN = (
+    "[...document.querySelectorAll('.js-plotly-plot')].filter(p => p.querySelector('.main-svg') &&"
+    " p.offsetHeight > 50).length"
+)
 
 
 class Watched(NamedTuple):
@@ -67,7 +72,9 @@ class Server(NamedTuple):
 
 
 def skip_without_browser() -> None:
-    """Skip with a reason, or fail where MIA_NB_REQUIRE_BROWSER says that a browser must be there."""
+    """Skip with a reason, or fail where MIA_NB_REQUIRE_BROWSER says that a browser must be
+    there.
+    """
     lacks = (
         None
         if Path(CHROMIUM).exists()
@@ -122,8 +129,8 @@ def fresh_page(browser, *, offline: bool = False, dark: bool = False) -> Iterato
 
 @contextlib.contextmanager
 def jupyter_lab(folder: Path, *importable: Path) -> Iterator[Server]:
-    """A server on a free port of folder/root, with settings, workspaces and runtime files of its own beside that; its kernels
-    import from these places too."""
+    """A server on a free port of folder/root, with settings, workspaces and runtime files of its
+    own beside that; its kernels import from these places too."""
     root = folder / "root"
     root.mkdir()
     for name, setting in SETTINGS.items():
@@ -230,7 +237,9 @@ def write_notebook(path: Path, cells: list[str]) -> None:
 def live_notebook(
     server: Server, browser, name: str, cells: list[str], *, dark: bool = False
 ) -> Iterator[tuple]:
-    """A notebook of these cells, run live and drawn; yields (page, external requests, errors, its path)."""
+    """A notebook of these cells, run live and drawn; yields (page, external requests, errors, its
+    path).
+    """
     path = server.root / name / "live.ipynb"
     write_notebook(path, cells)
     with fresh_page(browser, dark=dark) as (page, external, errors):
@@ -260,7 +269,9 @@ def alone(folder: Path, cells: list[str]) -> Iterator[tuple]:
 
 
 def wait_for_figures(page, count: int) -> None:
-    """Until `count` plotly figures are drawn, no more and no fewer, for half a second: some are drawn twice at first."""
+    """Until `count` plotly figures are drawn, no more and no fewer, for half a second: some are
+    drawn twice at first.
+    """
     page.evaluate("window.steady = 0")
     steady = f"(window.steady = {DRAWN} === {count} ? window.steady || performance.now() : 0)"
     page.wait_for_function(f"{steady} && performance.now() - window.steady > 500", timeout=60_000)

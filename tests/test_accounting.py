@@ -1,4 +1,6 @@
-"""Accountants against exact and tight values, formulas against their tables, bounds against worlds known in full."""
+"""Accountants against exact and tight values, formulas against their tables, bounds against worlds
+known in full.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ from mia_nb import accounting
 from mia_nb.types import Recipe
 
 DELTA = 1e-5
-# noise, sample rate, steps, then epsilon at delta 1e-5 by dp-accounting 0.6's privacy loss distribution (tight), and what
-# Opacus 1.6's PRV and RDP accountants and the closed form of Bu et al. (arXiv 1911.11607) give
+# noise, sample rate, steps, then epsilon at delta 1e-5 by dp-accounting 0.6's privacy loss
+# distribution (tight), and what Opacus 1.6's PRV and RDP accountants and the closed form of Bu et
+# al. (arXiv 1911.11607) give
 SETTINGS = [
     (0.8, 0.01, 1000, 3.141, 3.151, 3.695, 2.510),
     (1, 0.00512, 19600, 4.173, 4.183, 4.533, 4.073),
@@ -78,7 +81,9 @@ def test_on_full_batches_prv_and_rdp_stay_above_the_exact_gaussian(noise, steps,
 
 
 def one_sampled_step(noise, rate, delta):
-    """Exact epsilon of one step on a sampled batch: (1 - q) N(0) + q N(1) against N(0), the worse of both directions."""
+    """Exact epsilon of one step on a sampled batch: (1 - q) N(0) + q N(1) against N(0), the worse
+    of both directions.
+    """
 
     def excess(epsilon):
         cut = 0.5 + noise**2 * math.log(
@@ -100,7 +105,9 @@ def test_one_step_on_a_sampled_batch_has_a_closed_form_that_prv_finds_and_rdp_bo
 
 
 def best_order(mu, delta):
-    """RDP's epsilon of a Gaussian over every real order (Balle et al., arXiv 1905.09982, theorem 21)."""
+    """RDP's epsilon of a Gaussian over every real order (Balle et al., arXiv 1905.09982, theorem
+    21).
+    """
 
     def at(log_order):
         order = 1 + math.exp(log_order)
@@ -263,14 +270,17 @@ def test_the_table_over_epochs_is_reproduced(batch, epoch):
     table = accounting.over_epochs(**PAPER, batch=batch, epochs=epoch, sampling="uniform")
     assert list(table) == ["epoch", "steps", "accountant", "sampling", "delta", "epsilon"]
     assert table["steps"].tolist() == [steps] * 3 and table["epoch"].tolist() == [epoch] * 3
-    assert table["sampling"].tolist() == ["poisson", "poisson", "uniform"], (
-        "only gdp has a uniform form"
-    )
+    assert table["sampling"].tolist() == [
+        "poisson",
+        "poisson",
+        "uniform",
+    ], "only gdp has a uniform form"
     assert table["epsilon"].tolist() == pytest.approx([prv, rdp, uniform], abs=2e-3)
     assert tight - 2e-3 <= table["epsilon"][0] <= tight + 0.02
     only = accounting.over_epochs(**PAPER, batch=batch, epochs=epoch, accountants="gdp")
     assert only["epsilon"].tolist() == pytest.approx([poisson], abs=6e-4)
-    # the order printed in the study holds with the uniform form; with the Poisson form gdp is the smallest
+    # the order printed in the study holds with the uniform form; with the Poisson form gdp is the
+    # smallest
     prv, rdp, uniform = table["epsilon"]
     assert only["epsilon"][0] < prv < rdp < uniform
 
@@ -311,8 +321,13 @@ def test_epsilon_falls_as_delta_grows_to_the_published_values():
 
 
 def test_gdp_is_above_rdp_only_for_little_noise():
-    above = {noise: spent(noise, 0.02048, 14700, accountant="gdp") > spent(noise, 0.02048, 14700, accountant="rdp")
-             for noise in (0.5, 0.6, 0.64, 0.7, 0.8, 1, 2, 4)}  # fmt: skip
+    above = {
+        noise: (
+            spent(noise, 0.02048, 14700, accountant="gdp")
+            > spent(noise, 0.02048, 14700, accountant="rdp")
+        )
+        for noise in (0.5, 0.6, 0.64, 0.7, 0.8, 1, 2, 4)
+    }
     assert above == {
         0.5: True,
         0.6: True,
@@ -465,7 +480,9 @@ def test_release_values_of_a_trained_network_on_digits():
 
 
 def linear_world(rate, k, steps, T, start, scheme):
-    """Distance of the means over the standard deviation at the end, of h' = rate h with noise k after every step."""
+    """Distance of the means over the standard deviation at the end, of h' = rate h with noise k
+    after every step.
+    """
     dt = T / steps
     distance, variance = start, 0.0
     for _ in range(steps):
@@ -717,9 +734,8 @@ def test_curves_at_their_ends():
 
 
 def test_a_label_kept_at_random_has_the_epsilon_that_its_largest_likelihood_ratio_says():
-    assert accounting.response_epsilon(keep=0.23197, classes=10) == pytest.approx(
-        1, abs=1e-5
-    )  # e / (e + 9)
+    # e / (e + 9)
+    assert accounting.response_epsilon(keep=0.23197, classes=10) == pytest.approx(1, abs=1e-5)
     for classes in (2, 10, 49, 1000):
         for keep in (0.5, 0.51, 0.9, 1 - 1e-12):
             other = (1 - keep) / (classes - 1)  # of each wrong label

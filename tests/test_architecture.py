@@ -13,13 +13,25 @@ LAPTOP = [
     "metrics",
     "accounting",
     "auditing",
+    "studies",
     "plots",
     "widgets",
     "workshop",
     "report",
     "cli",
 ]
-ROOMS = ["checks", "types", "data", "store", "models", "defenses", "training", "query", *LAPTOP]
+ROOMS = [
+    "checks",
+    "types",
+    "parameters",
+    "data",
+    "store",
+    "models",
+    "defenses",
+    "training",
+    "querying",
+    *LAPTOP,
+]
 HEAVY = {"torch", "sklearn", "scipy.stats"}  # seconds of start-up that few functions need
 INSIDE = {"_torchvision": "data", "_image_files": "data", "_files": "store", "_forking": "store"}
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -80,20 +92,65 @@ def top_level_imports(path):
             yield node.module
 
 
+def statements(node):
+    """Statements below a node, docstrings aside: what there is to read, however it is laid out."""
+    found = sum(isinstance(one, ast.stmt) for one in ast.walk(node)) - isinstance(node, ast.stmt)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    each = [one for one in ast.walk(node) if isinstance(one, documented)]
+    return found - sum(ast.get_docstring(one, clean=False) is not None for one in each)
+
+
+# Statements that each room may have. They only ever fall.
+BUDGET = {
+    "_files": 84,
+    "_forking": 162,
+    "_image_files": 208,
+    "_torchvision": 16,
+    "accounting": 261,
+    "attacks": 885,
+    "auditing": 1357,
+    "checks": 152,
+    "cli": 823,
+    "data": 276,
+    "defenses": 265,
+    "metrics": 1087,
+    "models": 1360,
+    "plots": 1478,
+    "parameters": 183,
+    "querying": 291,
+    "report": 134,
+    "store": 330,
+    "studies": 1134,
+    "training": 2221,
+    "types": 255,
+    "widgets": 2175,
+    "workshop": 832,
+    "__init__": 14,
+}
+
+
+@pytest.mark.parametrize("name", BUDGET)
+def test_a_room_keeps_within_its_budget_of_statements(name):
+    files = [p for p in FILES if p.relative_to(PACKAGE).parts[0].removesuffix(".py") == name]
+    count = sum(statements(ast.parse(path.read_text())) for path in files)
+    assert count <= BUDGET[name], f"{name} has {count} statements, {BUDGET[name]} allowed"
+
+
+def test_every_file_belongs_to_a_room_with_a_budget():
+    rooms = {p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in FILES}
+    assert rooms <= set(BUDGET)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_modules_are_short_and_public_functions_say_what_they_do(path):
-    text = path.read_text()
-    assert text.count("\n") <= 500
-    tree = ast.parse(text)
+    tree = ast.parse(path.read_text())
+    assert statements(tree) <= 330
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno <= 70, f"{node.name} is longer than a screen"
+            assert statements(node) <= 40, f"{node.name} is too long"
     for parent in (tree, *(n for n in tree.body if isinstance(n, ast.ClassDef))):
         if getattr(parent, "name", "").startswith("_"):
             continue
-        for node in (
-            n for n in parent.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")
-        ):
-            assert ast.get_docstring(node) or node.end_lineno - node.lineno <= 6, (
-                f"{node.name} has no docstring"
-            )
+        for node in (n for n in parent.body if isinstance(n, ast.FunctionDef)):
+            documented = ast.get_docstring(node) or statements(node) <= 4
+            assert node.name.startswith("_") or documented, f"{node.name} has no docstring"

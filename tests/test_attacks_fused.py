@@ -8,12 +8,16 @@ from functools import partial
 import numpy as np
 import pytest
 from attack_worlds import auc, gaussian, null_se, pairs, signals
+from sklearn.linear_model import LogisticRegression
 
 from mia_nb import attacks
+from mia_nb.attacks.fused import TAIL
 
 
 def two_kinds(models=16, samples=1500, seed=0):
-    """Half of the samples leak by a large gap among loud answers, half by a small one among quiet answers."""
+    """Half of the samples leak by a large gap among loud answers, half by a small one among quiet
+    answers.
+    """
     rng = np.random.default_rng(seed)
     member, loud = pairs(models, samples, seed=seed), np.arange(samples) % 2 == 0
     level, spread, gap = np.where(loud, -6, 6), np.where(loud, 3.0, 0.15), np.where(loud, 3.0, 0.2)
@@ -38,6 +42,22 @@ def test_fused_beats_every_attack_that_it_is_made_of_where_no_single_one_is_best
     best = mean_auc(attacks.score("fused", world, targets=targets))
     assert {name: value for name, value in found.items() if value > best} == {}
     assert best > 0.5 + 20 * null_se(750, 750) / np.sqrt(8)
+
+
+def test_the_second_fit_weighs_what_the_first_would_accuse(monkeypatch):
+    fits, fit = [], LogisticRegression.fit
+
+    def watched(self, x, y, sample_weight=None):
+        fit(self, x, y, sample_weight)
+        fits.append((x @ self.coef_[0], y, sample_weight))
+        return self
+
+    monkeypatch.setattr(LogisticRegression, "fit", watched)
+    attacks.score("fused", two_kinds(8, 300), targets=[0])
+    (odds, member, unweighted), (*_, weight) = fits
+    assert unweighted is None and np.all(np.diff(weight[np.argsort(odds)]) >= 0)
+    accused = odds >= np.quantile(odds[~member.astype(bool)], TAIL)
+    assert weight[accused].min() > 0.49 and weight[~accused].max() < 0.51 and TAIL > 0.5
 
 
 @pytest.mark.parametrize(("models", "queries"), [(8, 1), (8, 4), (16, 1)])
@@ -98,9 +118,8 @@ def test_a_pseudo_target_never_has_its_complement_among_its_references(monkeypat
     attacks.fused(target, references, pseudo=6)
     assert len(held) == 6
     masks = np.array([s.member[row] for s, row in held])
-    assert all(
-        (masks[i] != masks[i + 1]).all() for i in (0, 2, 4)
-    )  # drawn in pairs: each sample is a member half the time
+    # drawn in pairs: each sample is a member half the time
+    assert all((masks[i] != masks[i + 1]).all() for i in (0, 2, 4))
     for s, row in held:
         rest = plain(s, row)[1].member
         assert (

@@ -1,8 +1,9 @@
 """Agreement with the numbers that other people's published code gives on the same inputs.
 
-Small copies in golden/attacks.npz serve every user; the whole vectors are read from the folder MIA_NB_GOLDEN. LiRA and
-difficulty calibration: TensorFlow Privacy and lira-pytorch; RMIA: the paper's code; attack_p, attack_r and "RMIA": the SNN
-study's code; thresholds and accuracies: Song & Mittal's code. A published form that is no keyword of ours is written out here.
+Small copies in golden/attacks.npz serve every user; the whole vectors are read from the folder
+MIA_NB_GOLDEN. LiRA and difficulty calibration: TensorFlow Privacy and lira-pytorch; RMIA: the
+paper's code; attack_p, attack_r and "RMIA": the SNN study's code; thresholds and accuracies: Song &
+Mittal's code. A published form that is no keyword of ours is written out here.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ from mia_nb import attacks
 from mia_nb.types import Signals
 
 SMALL = np.load(Path(__file__).parent / "golden" / "attacks.npz")
-HALF_LOG_TAU = (
-    np.log(2 * np.pi) / 2
-)  # the constant of log N that cancels online and that our offline form drops
+# the constant of log N that cancels online and that our offline form drops
+HALF_LOG_TAU = np.log(2 * np.pi) / 2
 pytestmark = pytest.mark.filterwarnings("ignore:watson ranks")
 
 
@@ -49,7 +49,9 @@ def golden(request):
 
 
 def of_margins(phi, keep, **options):
-    """(target, references) of margins (M, N, Q): row 0 against the rest, whose masks are no copies of it."""
+    """(target, references) of margins (M, N, Q): row 0 against the rest, whose masks are no copies
+    of it.
+    """
     world = signals(np.swapaxes(phi, 1, 2), keep, **options)
     return world.select(models=[0]), world.select(models=np.arange(1, len(phi)))
 
@@ -58,11 +60,8 @@ def of_margins(phi, keep, **options):
 def test_per_sample_lira_is_that_of_tensorflow_privacy(golden, centre):
     g = golden("lira_watson_tfprivacy")
     pair = of_margins(g["phi"], g["keep"], draws="augment")
-    options = {
-        "variance": "per_sample",
-        "ddof": 0,
-        "centre": centre,
-    }  # queries: llr, the default for augmentations
+    # queries: llr, the default for augmentations
+    options = {"variance": "per_sample", "ddof": 0, "centre": centre}
     assert np.allclose(
         -attacks.lira(*pair, **options), g[f"lira_both_fix0_{centre}"], rtol=1e-9, atol=1e-9
     )
@@ -102,11 +101,13 @@ def test_online_and_offline_lira_are_those_of_lira_pytorch(golden):
 
 
 def fixed_variance(phi, keep, *, centred):
-    """(online, offline), lower = member, with one standard deviation a side over samples, references and queries together.
+    """(online, offline), lower = member, with one standard deviation a side over samples,
+    references and queries together.
 
-    centred (TensorFlow Privacy): of what is left around each sample's own median, a side each. Not centred (lira-pytorch): of
-    the raw IN values for both sides online, of the raw OUT values offline, which counts unlike difficulty as noise.
-    Ours (variance="global") is centred, per query and with n - 1.
+    centred (TensorFlow Privacy): of what is left around each sample's own median, a side each. Not
+    centred (lira-pytorch): of the raw IN values for both sides online, of the raw OUT values
+    offline, which counts unlike difficulty as noise. Ours (variance="global") is centred, per query
+    and with n - 1.
     """
     target, references, inside = phi[0], phi[1:], keep[1:, :, None]
     side = [np.where(kind, references, np.nan) for kind in (inside, ~inside)]
@@ -142,20 +143,27 @@ def test_what_others_call_a_fixed_variance_is_not_one_thing_and_not_ours():
 
 
 def rmia_world(g):
-    """(target, references) of the paper's confidences, whose exact ones become a margin of 60, and the population."""
+    """(target, references) of the paper's confidences, whose exact ones become a margin of 60, and
+    the population.
+    """
     with np.errstate(divide="ignore"):
         phi = np.minimum(np.log(g["conf_aug"]) - np.log1p(-g["conf_aug"]), 60.0)
-    return of_margins(phi, g["keep"], population=g["population_mask"], draws="augment"), g[
-        "population_mask"
-    ]
+    return (
+        of_margins(phi, g["keep"], population=g["population_mask"], draws="augment"),
+        g["population_mask"],
+    )
 
 
 @pytest.mark.parametrize(
     ("key", "options"),
-    [(f"{mode}_g{gamma}_cut{trim}", {"offline": mode == "offline", "gamma": gamma, "trim": trim})
-     for mode in ("offline", "online") for gamma in (1.0, 1.5, 2.0, 4.0) for trim in (0.0, 0.2)]
+    [
+        (f"{mode}_g{gamma}_cut{trim}", {"offline": mode == "offline", "gamma": gamma, "trim": trim})
+        for mode in ("offline", "online")
+        for gamma in (1.0, 1.5, 2.0, 4.0)
+        for trim in (0.0, 0.2)
+    ]
     + [(f"offline_g2.0_a{a}", {"offline": True, "gamma": 2.0, "a": a}) for a in (0.0, 0.6, 1.0)],
-)  # fmt: skip
+)
 def test_the_count_form_of_rmia_is_that_of_the_papers_code(golden, key, options):
     g = golden("rmia_paper2024")
     (target, references), population = rmia_world(g)
@@ -216,9 +224,8 @@ def test_thresholds_and_accuracy_are_those_of_song_and_mittal(song_mittal, metri
     ):
         rows = target.labels == y
         ours = (known - score)[rows][0]
-        if not np.isclose(
-            ours, theirs, rtol=1e-9
-        ):  # two thresholds of the same accuracy: we take the smaller
+        # two thresholds of the same accuracy: we take the smaller
+        if not np.isclose(ours, theirs, rtol=1e-9):
             member = g["keep"][1, rows]
             gain = [
                 (seen[rows] >= t - 1e-12)[member].mean() - (seen[rows] >= t - 1e-12)[~member].mean()

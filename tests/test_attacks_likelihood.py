@@ -1,4 +1,6 @@
-"""lira, its joint forms and nig against plain loops over their definitions, and in worlds with a closed form."""
+"""lira, its joint forms and nig against plain loops over their definitions, and in worlds with a
+closed form.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def uneven(models=12, samples=40, queries=1, seed=0, draws="plain"):
-    """Target and references whose numbers of IN references differ from sample to sample, at least two a side."""
+    """Target and references whose numbers of IN references differ from sample to sample, at least
+    two a side.
+    """
     world = gaussian(models, samples, queries=queries, seed=seed, draws=draws)
     member = np.random.default_rng(seed).random(world.member.shape) < 0.5
     member[1:3], member[3:5] = True, False
@@ -175,7 +179,9 @@ def test_constant_references_keep_lira_finite():
 
 
 def known_world(samples, delta, sigma, seed=0):
-    """Four references, on either side the true mean plus and minus sigma, and a target drawn from the model."""
+    """Four references, on either side the true mean plus and minus sigma, and a target drawn from
+    the model.
+    """
     rng = np.random.default_rng(seed)
     member, mu = pairs(6, samples, seed=seed), rng.normal(0, 3, samples)
     phi = mu + delta * member + sigma * np.array([0, 0, 1, 1, -1, -1])[:, None]

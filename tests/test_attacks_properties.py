@@ -1,4 +1,6 @@
-"""What holds for every attack: invariances, extremes, sign, no peeking, and nothing found where nothing leaks."""
+"""What holds for every attack: invariances, extremes, sign, no peeking, and nothing found where
+nothing leaks.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,8 @@ from mia_nb.types import Signals
 pytestmark = pytest.mark.filterwarnings(
     "ignore:lira has", "ignore:watson ranks", "ignore:song_mittal:", "ignore:nig has one pair"
 )
-NAMES = [
-    name for name in attacks.ATTACKS if name != "lira_joint"
-]  # which needs several answers of a stochastic model
+# which needs several answers of a stochastic model
+NAMES = [name for name in attacks.ATTACKS if name != "lira_joint"]
 TARGET_ALONE = ("loss", "correctness", "attack_p")
 LEARNED = ("shokri", "song_mittal")
 EVERY = pytest.mark.parametrize("name", NAMES)
@@ -130,9 +131,8 @@ def test_scaling_all_margins_changes_no_score(name):
 
 def test_moving_all_log_confidences_of_a_sample_together_leaves_watson_unchanged():
     world = gaussian(8, 100)
-    phi = -np.log(
-        np.expm1(world.loss + np.random.default_rng(0).uniform(0, 5, 100))
-    )  # log p = -softplus(-phi), moved
+    # log p = -softplus(-phi), moved
+    phi = -np.log(np.expm1(world.loss + np.random.default_rng(0).uniform(0, 5, 100)))
     plain, moved = (attacks.watson(*w.hold_out(0)) for w in (world, replace(world, margin=phi)))
     assert np.allclose(plain, moved, rtol=1e-9, atol=1e-9)
 
@@ -171,9 +171,8 @@ def test_one_class_that_is_never_predicted_gives_finite_scores(name):
     assert np.isfinite(run(name, *world.hold_out(0))[:100]).all()
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in NAMES if n != "fused"]
-)  # which fits a model to samples
+# which fits a model to samples
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "fused"])
 def test_two_samples_are_enough(name):
     phi = np.random.default_rng(0).normal(size=(8, 3))
     mask = np.array([[True, False, False], [False, True, False]] * 4)
@@ -232,7 +231,7 @@ def test_a_kept_mate_leaks_the_design_of_four_models(name, highest):
     scores = attacks.score(name, world, keep_mate=True)
     mean = np.mean([auc(v, m) for v, m in zip(scores.value, scores.member, strict=True)])
     assert mean < highest
-    assert "mate kept: the design leaks membership" in scores.info["flags"]
+    assert "complementary model kept: the design leaks membership" in scores.info["flags"]
 
 
 def test_the_suite_leaves_out_what_the_references_cannot_support():
@@ -266,7 +265,9 @@ def test_every_suite_runs_on_the_pool_it_is_meant_for(k):
 
 
 def answers(quieter: float, leak: float = 0.0, seed: int = 0) -> Signals:
-    """Eight noisy answers of 12 models: members get `leak` more margin, and noise smaller by the factor `quieter`."""
+    """Eight noisy answers of 12 models: members get `leak` more margin, and noise smaller by the
+    factor `quieter`.
+    """
     member, rng = pairs(12, 600, seed=seed), np.random.default_rng([seed, 1])
     spread = np.where(member, quieter, 1.0)[:, None]
     phi = rng.normal(0, 1, 600) + leak * member[:, None] + rng.normal(0, 0.3, (12, 1, 600))

@@ -78,9 +78,8 @@ def test_accuracy_and_loss_are_those_of_members_and_of_non_members():
             assert scores.loss[t, column] == pytest.approx(
                 np.mean([world.loss[t, q, i] for q in range(3) for i in rows])
             )
-    assert np.isnan(
-        attacks.score("loss", attacks.align(world)).loss
-    ).all()  # aligned margins are no longer log-odds
+    # aligned margins are no longer log-odds
+    assert np.isnan(attacks.score("loss", attacks.align(world)).loss).all()
     last = attacks.score("loss", replace(world, draws="steps"))
     assert last.loss[0, 0] == pytest.approx(world.loss[0, 2, world.member[0]].mean())
 
@@ -109,7 +108,7 @@ def test_keeping_the_mate_adds_it_to_the_references_and_flags_every_number():
     world = gaussian(4, 50)
     scores = attacks.score("attack_r", world, keep_mate=True)
     assert np.allclose(scores.value[0], world.margin[0, 0] - world.margin[1:, 0].mean(0))
-    assert scores.info["flags"] == ["mate kept: the design leaks membership"]
+    assert scores.info["flags"] == ["complementary model kept: the design leaks membership"]
 
 
 def test_without_references_left_an_attack_that_needs_them_says_so_and_others_run():
@@ -228,10 +227,10 @@ def test_references_that_were_asked_by_another_plan_are_flagged_with_what_differ
         flags({}, {}) == flags({"noise": False}, {"mask_scope": "query", "per_step": False}) == []
     )
     assert flags({"mask_scope": "step"}, {}) == [
-        "targets asked with mask_scope step, references with query: not one plan"
+        "targets queried with mask_scope step, references with query: not one plan"
     ]
     assert flags({}, {"per_step": "instant"}) == [
-        "targets asked with per_step False, references with instant: not one plan"
+        "targets queried with per_step False, references with instant: not one plan"
     ]
     for name, value in {
         "input_dropout": 0.5,
@@ -240,7 +239,9 @@ def test_references_that_were_asked_by_another_plan_are_flagged_with_what_differ
         "noise": True,
         "temperature": 2.0,
     }.items():
-        expected = f"targets asked with {name} {plan[name]}, references with {value}: not one plan"
+        expected = (
+            f"targets queried with {name} {plan[name]}, references with {value}: not one plan"
+        )
         assert flags({}, {name: value}) == [expected]
     assert len(flags({"seed": 1, "mask_scope": "step"}, {})) == 2
     unsaid = replace(world, info={})
@@ -252,14 +253,13 @@ def test_a_plan_has_as_many_queries_as_were_kept():
     few = replace(many.select(queries=slice(0, 2)), info={"queries": 2})
     assert attacks.score("rmia", few, many.select(queries=slice(0, 2))).info["flags"] == []
     flags = attacks.score(lambda target, references: np.zeros(40), few, many).info["flags"]
-    assert flags == [
-        "targets asked with queries 2, references with 3: not one plan"
-    ]  # the attacks here refuse it
+    # the attacks here refuse it
+    assert flags == ["targets queried with queries 2, references with 3: not one plan"]
 
 
 def test_answers_after_every_time_step_are_flagged_as_a_stronger_attacker():
     world = gaussian(8, 40, queries=3, draws="steps")
     assert attacks.score("rmia", world).info["flags"] == [
-        "answers after every time step: a stronger attacker"
+        "outputs after every time step: a stronger attacker"
     ]
     assert attacks.score("rmia", replace(world, draws="dropout")).info["flags"] == []

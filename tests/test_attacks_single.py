@@ -1,4 +1,6 @@
-"""loss, attack_p, vote, combination of queries and alignment of scales, against their definitions."""
+"""loss, attack_p, vote, combination of queries and alignment of scales, against their
+definitions.
+"""
 
 from __future__ import annotations
 

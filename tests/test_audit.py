@@ -1,4 +1,6 @@
-"""Stated limits against closed forms, outputs of models trained elsewhere, and the exit status of `mia-nb audit`."""
+"""Stated limits against closed forms, outputs of models trained elsewhere, and the exit status of
+`mia-nb audit`.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ from mia_nb.auditing.result import ASKING, MAKING, strict
 from mia_nb.cli import audit as command
 from mia_nb.cli import main, notebooks
 from mia_nb.cli import run as runner
-from mia_nb.types import Scores, Signals
+from mia_nb.parameters import Source, read_parameters
+from mia_nb.types import Query, Recipe, Scores, Signals
 
 ONE = auditing.limits
 
 
 def scores(value, member, pair=None) -> Scores:
-    """Scores (targets, N) as `attacks.score` gives them; each target its own unit unless said otherwise."""
+    """Scores (targets, N) as `attacks.score` gives them; each target its own unit unless said
+    otherwise.
+    """
     value, member = np.atleast_2d(value).astype(float), np.atleast_2d(member).astype(bool)
     targets, sides = np.arange(len(value)), np.zeros((len(value), 2))
     return Scores(
@@ -48,13 +53,22 @@ def gaussian(d, n, targets=1, seed=0) -> Scores:
     return scores(rng.normal(size=member.shape) + d * member, member, np.arange(targets) // 2)
 
 
-# -------------------------------------------------------------------------------------------------------------- limits stated
+# --------------------------------------------------------------------------------------------------
+# limits stated
 
 
 def test_limits_are_read_however_they_are_spaced_and_each_once():
-    assert [str(one) for one in ONE([" TPR@0.010 > 5e-2", "tpr@1e-2>.05", "auc>0.6", "epsilon>8", "advantage>0.1"])] == [
-        "tpr@0.01>0.05", "auc>0.6", "epsilon>8", "advantage>0.1",
-    ]  # fmt: skip
+    assert [
+        str(one)
+        for one in ONE(
+            [" TPR@0.010 > 5e-2", "tpr@1e-2>.05", "auc>0.6", "epsilon>8", "advantage>0.1"]
+        )
+    ] == [
+        "tpr@0.01>0.05",
+        "auc>0.6",
+        "epsilon>8",
+        "advantage>0.1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +115,8 @@ def test_a_rate_that_ten_false_alarms_cannot_carry_is_refused_with_the_number_th
     auditing.refuse_unmeasurable(
         ONE(["tpr@0.01>0.05", "tpr@0.0101>0.05"]), **{**SIZES, "non_members": 1000}
     )
-    auditing.refuse_unmeasurable(
-        ONE(["tpr@0.0101>0.05"]), **SIZES
-    )  # what the message advises is taken
+    # what the message advises is taken
+    auditing.refuse_unmeasurable(ONE(["tpr@0.0101>0.05"]), **SIZES)
 
 
 def test_a_limit_on_a_rate_that_even_all_members_found_would_not_exceed_is_refused():
@@ -117,9 +130,8 @@ def test_epsilon_wants_coins_and_a_limit_that_right_guesses_about_all_would_exce
     with pytest.raises(ValueError, match="needs a fair coin per image"):
         auditing.refuse_unmeasurable(ONE(["epsilon>1"]), **SIZES, audited=2000)
     coins = {**SIZES, "coins": True, "audited": 2000}
-    q = (0.05 / (6 * 4)) ** (
-        1 / 8000
-    )  # q^m = alpha at delta 0; four of eight models are audited together
+    # q^m = alpha at delta 0; four of eight models are audited together
+    q = (0.05 / (6 * 4)) ** (1 / 8000)
     most = math.log(q / (1 - q))
     auditing.refuse_unmeasurable(ONE([f"epsilon>{most - 0.01}"]), **coins, delta=0)
     with pytest.raises(ValueError, match="can never be exceeded: right guesses about all 8,000"):
@@ -133,20 +145,22 @@ def test_epsilon_wants_coins_and_a_limit_that_right_guesses_about_all_would_exce
             "advantage>0.1",
             2,
             1,
-            r"on 2 models \(1 pair\): its threshold is set on other targets; train 6 models \(3 pairs\) or",
+            (
+                r"on 2 models \(1 pair\): its threshold is set on other targets; train 6 models \(3"
+                r" pairs\) or"
+            ),
         ),
-        (
-            "advantage>0.1",
-            4,
-            1,
-            r"on 4 models \(1 pair\)",
-        ),  # twice the same split: four models, one unit
+        # twice the same split: four models, one unit
+        ("advantage>0.1", 4, 1, r"on 4 models \(1 pair\)"),
         ("advantage>0.1", 4, 2, r"on 4 models \(2 pairs\)"),
         (
             "auc>0.6",
             4,
             None,
-            r"on 4 models \(2 pairs\): its interval over so few is too wide to decide; train 6 models",
+            (
+                r"on 4 models \(2 pairs\): its interval over so few is too wide to decide; train 6"
+                r" models"
+            ),
         ),
         ("tpr@0.1>0.3", 4, 2, r"on 4 models \(2 pairs\)"),
         ("auc>0.6", 2, 2, r"on 2 models \(2 training sets\).*train 3 models or more"),
@@ -160,9 +174,8 @@ def test_a_limit_on_too_few_pairs_is_refused_with_the_number_of_models_that_coul
     assert "\n" not in str(error.value)
     for enough in (6, 8):
         auditing.refuse_unmeasurable(ONE([text]), **{**SIZES, "models": enough})
-    auditing.refuse_unmeasurable(
-        ONE(["auc>0.6"]), **{**SIZES, "models": 2}
-    )  # one pair: the samples' own interval
+    # one pair: the samples' own interval
+    auditing.refuse_unmeasurable(ONE(["auc>0.6"]), **{**SIZES, "models": 2})
     auditing.refuse_unmeasurable(
         ONE(["epsilon>0.1"]), **{**SIZES, "models": 2, "coins": True}, audited=2000
     )
@@ -188,7 +201,8 @@ def test_the_members_promised_before_training_are_there_afterwards():
         assert coins.min() > auditing.fewest(n, "bernoulli") > n // 2 - 3 * np.sqrt(n)
 
 
-# ------------------------------------------------------------------------------------------------------------- limits judged
+# --------------------------------------------------------------------------------------------------
+# limits judged
 
 
 @pytest.mark.parametrize("attacks", [1, 6])
@@ -210,9 +224,8 @@ def test_a_perfect_attack_exceeds_a_rate_up_to_the_exact_lower_end_shared_by_all
 
 def test_a_rate_without_any_hit_is_below_a_limit_only_from_the_exact_upper_end_on():
     member = np.arange(200) < 100
-    found = {
-        "a": scores(np.where(member, 1.0, 2.0) + 1e-3 * np.arange(200), member)
-    }  # every member below all others
+    # every member below all others
+    found = {"a": scores(np.where(member, 1.0, 2.0) + 1e-3 * np.arange(200), member)}
     high = 1 - 0.025 ** (1 / 100)
     assert high < 0.1
     (verdict,) = auditing.judge(ONE(["tpr@0.1>0.1"]), found)
@@ -263,7 +276,8 @@ def test_without_an_attack_there_is_nothing_to_judge():
 
 def test_an_epsilon_is_refused_only_where_no_number_of_guesses_that_is_tried_could_exceed_it():
     few = {**SIZES, "coins": True, "models": 2, "audited": 20, "attacks": 1}
-    m = 20  # two models, one by one, at 0.025 each: of 1, 5 and 20 guesses 20 alone could certify anything
+    # two models, one by one, at 0.025 each: of 1, 5 and 20 guesses 20 alone could certify anything
+    m = 20
     q = 0.025 ** (1 / m)
     most = math.log(q / (1 - q))
     auditing.refuse_unmeasurable(ONE([f"epsilon>{most - 0.01}"]), **few, delta=0)
@@ -283,9 +297,8 @@ def test_the_advantage_is_that_of_thresholds_set_on_other_pairs():
     said = at_others(found)
     tpr, fpr = said.value[0, found.member[0]].mean(), said.value[0, ~found.member[0]].mean()
     assert tpr - fpr == pytest.approx(2 * metrics.auc(said.value[0], found.member[0]) - 1)
-    moved = replace(
-        found, value=found.value + np.array([[5.0], [5.0], [0.0], [0.0]])
-    )  # its own scores set no threshold
+    # its own scores set no threshold
+    moved = replace(found, value=found.value + np.array([[5.0], [5.0], [0.0], [0.0]]))
     assert np.array_equal(
         at_others(moved).value[0], (moved.value[0] >= moved.value[0].min()).astype(float)
     )
@@ -310,10 +323,12 @@ def test_an_audited_epsilon_is_exceeded_or_open_and_never_not_exceeded():
         and "nothing here bounds it from above" in open_.sentence
     )
     (together,) = auditing.judge(
-        ONE(["epsilon>0.1"]), found, apart={name: auditing.apart(name, signals) for name in found}
+        ONE(["epsilon>0.1"]),
+        found,
+        split_scores={name: auditing.score_split(name, signals) for name in found},
     )
     assert together.low == max(
-        auditing.audit(auditing.apart(name, signals), delta=1e-5, attempts=2).epsilon
+        auditing.audit(auditing.score_split(name, signals), delta=1e-5, attempts=2).epsilon
         for name in found
     )
     assert "95 %, 2 runs together" in together.sentence and "one run" in over.sentence
@@ -344,7 +359,9 @@ def test_the_interval_is_never_narrower_than_students_over_pairs(many):
     (verdict,) = auditing.judge(ONE(["auc>0.9"]), {"a": found}, draws=100)
     each = metrics.uncertainty.per_target_metrics(found, ())[:, 0]
     low, high = metrics.interval(each, found.pair)
-    assert (f"over {many} pairs such an interval misses" in verdict.sentence) == (many <= 4)
+    assert (f"with {many} pairs the interval may miss up to 14 %" in verdict.sentence) == (
+        many <= 4
+    )
     assert verdict.high - verdict.low >= min(high, 1) - max(low, 0) - 1e-12
 
 
@@ -391,7 +408,8 @@ def test_an_advantage_on_one_split_has_no_other_targets():
         auditing.judge(ONE(["advantage>0.1"]), {"a": found})
 
 
-# ---------------------------------------------------------------------------------------------------- design, headline, result
+# --------------------------------------------------------------------------------------------------
+# design, headline, result
 
 
 def test_the_design_is_told_from_the_masks():
@@ -404,9 +422,18 @@ def test_the_design_is_told_from_the_masks():
         "bernoulli": "coins",
     }
     assert kinds["pairs"] | {"draws": ""} == {
-        "kind": "pairs", "models": 8, "units": 4, "samples": 400, "audited": 400, "population": 0, "members": 200,
-        "non_members": 200, "references": 3, "queries": 1, "draws": "",
-    }  # fmt: skip
+        "kind": "pairs",
+        "models": 8,
+        "units": 4,
+        "samples": 400,
+        "audited": 400,
+        "population": 0,
+        "members": 200,
+        "non_members": 200,
+        "references": 3,
+        "queries": 1,
+        "draws": "",
+    }
     signals = world(6, 300)
     member = np.tile(np.arange(300) < 100, (6, 1)) ^ (np.arange(6)[:, None] == np.arange(300) % 50)
     given = auditing.design(replace(signals, member=member))
@@ -475,16 +502,21 @@ def test_the_headline_follows_the_interval():
 def test_the_status_is_three_only_for_what_is_established_and_one_where_nothing_vouches_for_the_numbers():
     record = {"self_test": {"self_test_passed": True, "inverted": []}}
     for outcomes, passed, inverted, code in (
-        ([], False, [], 0), (["not exceeded"], True, [], 0), (["not established"], True, [], 0),
-        (["exceeded", "not exceeded"], True, [], 3), (["exceeded"], False, [], 3), (["not exceeded"], False, [], 1),
+        ([], False, [], 0),
+        (["not exceeded"], True, [], 0),
+        (["not established"], True, [], 0),
+        (["exceeded", "not exceeded"], True, [], 3),
+        (["exceeded"], False, [], 3),
+        (["not exceeded"], False, [], 1),
         (["not exceeded"], True, ["rmia"], 1),
-    ):  # fmt: skip
+    ):
         record["verdicts"] = [{"outcome": one} for one in outcomes]
         record["self_test"] = {"self_test_passed": passed, "inverted": inverted}
         assert command.status(record)[0] == code, (outcomes, passed, inverted)
 
 
-# -------------------------------------------------------------------------------------------------------------------- outputs
+# --------------------------------------------------------------------------------------------------
+# outputs
 
 
 def arrays(models=4, samples=60, classes=3, seed=0) -> dict:
@@ -543,7 +575,10 @@ def test_several_queries_one_model_and_a_population_are_taken(tmp_path):
 
 def test_tensors_are_not_needed_to_read_outputs(tmp_path):
     path = saved(tmp_path)
-    code = f"import sys; from mia_nb import auditing; auditing.read_outputs({str(path)!r}); sys.exit('torch' in sys.modules)"
+    code = (
+        f"import sys; from mia_nb import auditing; auditing.read_outputs({str(path)!r});"
+        " sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -557,7 +592,10 @@ SIDE = np.pad(MANY["logits"], ((0, 0), (0, 0), (1, 0)), constant_values=-9.0)  #
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"member": None, "members": IN}, r"holds logits, labels, members; it lacks member \(.*; is it 'members'"),
+        (
+            {"member": None, "members": IN},
+            r"holds logits, labels, members; it lacks member \(.*; is it 'members'",
+        ),
         ({"labels": None}, r"lacks labels \(samples,\)"),
         ({"logits": Z.transpose(1, 0, 2)}, r"pass np.moveaxis\(logits, 0, -2\)"),
         ({"logits": Z.transpose(0, 2, 1)}, r"pass np.moveaxis\(logits, 2, -2\)"),
@@ -574,11 +612,19 @@ SIDE = np.pad(MANY["logits"], ((0, 0), (0, 0), (1, 0)), constant_values=-9.0)  #
         (MANY | {"logits": SIDE}, r"better than chance, and with labels \+ 1 all do"),
         (MANY | {"logits": np.roll(SIDE, -1, 2), "labels": MANY["labels"] + 1}, "pass labels - 1"),
         (MANY | {"logits": -MANY["logits"]}, "with -logits all do: pass -logits"),
-        (MANY | {"member": MANY["member"][[2, 3, 4, 5, 0, 1]]},
-         r"rows of member in another order\? pass member\[\[4, 5, 0, 1, 2, 3\]\]"),
-        ({"logits": np.where(np.arange(60)[:, None] == 7, np.nan, Z)}, "model 0 gives a non-finite output for sample 7"),
+        (
+            MANY | {"member": MANY["member"][[2, 3, 4, 5, 0, 1]]},
+            r"rows of member in another order\? pass member\[\[4, 5, 0, 1, 2, 3\]\]",
+        ),
+        (
+            {"logits": np.where(np.arange(60)[:, None] == 7, np.nan, Z)},
+            "model 0 gives a non-finite output for sample 7",
+        ),
         ({"logits": np.concatenate([Z[:3], Z[:1]])}, "models 0 and 3 gave the same outputs"),
-        ({"logits": np.concatenate([Z[:3], np.ones((1, 60, 3))])}, "model 3 answers every sample alike"),
+        (
+            {"logits": np.concatenate([Z[:3], np.ones((1, 60, 3))])},
+            "model 3 gives one output for all samples",
+        ),
         ({"logits": Z.astype(object)}, "logits.npy holds Python objects"),
         ({"logits": Z.astype(complex)}, "wanted numbers"),
         ({"labels": np.eye(3)[Y]}, r"pass labels.argmax\(1\)"),
@@ -588,7 +634,10 @@ SIDE = np.pad(MANY["logits"], ((0, 0), (0, 0), (1, 0)), constant_values=-9.0)  #
         ({"member": IN.T}, r"pass member.T"),
         ({"member": IN[:3]}, r"want \(4, 60\), a row per model"),
         ({"member": IN * 0.5}, "member holds 0.5"),
-        ({"member": np.where(np.arange(4)[:, None] == 2, True, IN)}, "model 2 has 60 members and 0 non-members"),
+        (
+            {"member": np.where(np.arange(4)[:, None] == 2, True, IN)},
+            "model 2 has 60 members and 0 non-members",
+        ),
         (arrays(samples=600) | {"member": ~arrays(samples=600)["member"]}, "pass ~member"),
         ({"population": np.arange(60) < 5}, "5 samples of the population are members"),
         ({"population": np.zeros(9)}, r"population has shape \(9,\)"),
@@ -597,10 +646,13 @@ SIDE = np.pad(MANY["logits"], ((0, 0), (0, 0), (1, 0)), constant_values=-9.0)  #
         ({"images": np.zeros((60, 4, 4, 2), np.uint8)}, "wanted 1 or 3"),
         ({"split": np.array("halves")}, "split is 'halves'; wanted pairs, bernoulli or random"),
         ({"split": np.array("bernoulli")}, "split is 'bernoulli', but .*complement"),
-        ({"split": np.array("pairs"), "logits": Z[:3], "member": IN[:3]}, "split is 'pairs', but some mask"),
+        (
+            {"split": np.array("pairs"), "logits": Z[:3], "member": IN[:3]},
+            "split is 'pairs', but some mask",
+        ),
         ({"logits": np.stack([Z, Z + 1], 1), "draws": np.array("often")}, "draws is 'often'"),
     ],
-)  # fmt: skip
+)
 def test_outputs_that_cannot_be_believed_are_refused_in_one_line(tmp_path, changes, says):
     with pytest.raises(ValueError, match=says) as error:
         auditing.read_outputs(saved(tmp_path, **changes))
@@ -756,14 +808,20 @@ def test_files_that_are_no_npz_are_refused_in_one_line(tmp_path):
     np.save(tmp_path / "bare.npy", Z)
     (tmp_path / "torn.npz").write_bytes(saved(tmp_path).read_bytes()[:300])
     (tmp_path / "text.npz").write_text("logits")
-    for name, says in (("bare.npy", "cannot be read as .npz"), ("torn.npz", "cannot be read"), ("text.npz", "cannot be read"),
-                       ("absent.npz", "does not exist"), (".", "is no file")):  # fmt: skip
+    for name, says in (
+        ("bare.npy", "cannot be read as .npz"),
+        ("torn.npz", "cannot be read"),
+        ("text.npz", "cannot be read"),
+        ("absent.npz", "does not exist"),
+        (".", "is no file"),
+    ):
         with pytest.raises(ValueError, match=says) as error:
             auditing.read_outputs(tmp_path / name)
         assert "\n" not in str(error.value)
 
 
-# --------------------------------------------------------------------------------------------------------------- command line
+# --------------------------------------------------------------------------------------------------
+# command line
 
 
 def options(**changes) -> Namespace:
@@ -818,16 +876,23 @@ def test_bad_options_are_one_line_and_status_two_before_anything_runs(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--logits", "x.npz", "-p", "queries=7", "-p", "output=memguard"],
-         "--logits brings answers: queries, output would change nothing; leave them out"),
-        (["--pool", "4c", "-p", "lr=3", "-p", "queries=7"], "--pool brings trained models: lr would change nothing"),
-        (["--model", "a:b", "--data", "d", "-p", "epochs=3", "--epochs", "50"],
-         "epochs was given 2 times (--epochs 50, -p epochs=3)"),
+        (
+            ["--logits", "x.npz", "-p", "queries=7", "-p", "output=memguard"],
+            "--logits brings outputs: queries, output would change nothing; leave them out",
+        ),
+        (
+            ["--pool", "4c", "-p", "lr=3", "-p", "queries=7"],
+            "--pool brings trained models: lr would change nothing",
+        ),
+        (
+            ["--model", "a:b", "--data", "d", "-p", "epochs=3", "--epochs", "50"],
+            "epochs was given 2 times (--epochs 50, -p epochs=3)",
+        ),
         (["--pool", "4c", "-p", "delta=1e-5", "-p", "delta=1e-6"], "delta was given 2 times"),
         (["--pool", "4c", "-p", "fail_if=[auc]"], "wanted METRIC>LIMIT"),
         (["--pool", "4c", "-p", "fail_if=['auc"], "not YAML"),
     ],
-)  # fmt: skip
+)
 def test_a_parameter_that_would_change_nothing_or_came_twice_is_refused_in_one_line(
     words, says, tmp_path, monkeypatch, capsys
 ):
@@ -853,27 +918,17 @@ def test_limits_from_both_places_are_merged():
 
 def test_every_parameter_of_the_notebook_is_known_to_apply_or_not_and_only_those_that_do_are_recorded():
     file = notebooks.find_notebook(command.NOTEBOOK, notebooks.folders(None))
-    declared = {
-        name: parameter.default for name, parameter in notebooks.read_parameters(file).items()
-    }
-    always = {
-        "fail_if",
-        "attacks",
-        "delta",
-        "draws",
-        "self_test_draws",
-        "shown",
-        "results",
-        "force",
-        "mode",
-    }
-    assert always | {"model", "logits", "pool", *MAKING, *ASKING} == set(declared)
+    declared = {name: one.default for name, one in read_parameters(file).items()}
+    always = {"fail_if", "attacks", "analysis", "results", "run"}
+    assert always | {"logits", "pool", "recipe", "source", "query"} == set(declared)
     for changes, applying in (
         ({"logits": "x.npz"}, {"logits"}),
-        ({"pool": "4c"}, {"pool", *ASKING}),
-        ({}, {*MAKING, *ASKING}),
+        ({"pool": "4c"}, {"pool", "query"}),
+        ({}, {"recipe", "source", "query"}),
     ):
         assert set(auditing.provenance(declared | changes)["parameters"]) == always | applying
+    bare = {*Recipe.model_fields, *Source.model_fields, "strategy", "workers"}
+    assert bare <= set(MAKING) and set(Query.model_fields) <= set(ASKING)
 
 
 def test_a_builders_file_is_found_without_importing_the_package_around_it(tmp_path, monkeypatch):

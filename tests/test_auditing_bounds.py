@@ -1,4 +1,6 @@
-"""Lower bounds on epsilon from one threshold: published values, coverage, and thresholds that others set."""
+"""Lower bounds on epsilon from one threshold: published values, coverage, and thresholds that
+others set.
+"""
 
 import json
 import os
@@ -148,9 +150,13 @@ def test_the_threshold_allows_the_preset_share_of_false_positives_ties_included(
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"tp": 11}, "tp=11 of 10"), ({"negatives": 0, "fp": 0}, "fp=0 of 0"), ({"confidence": 95}, "95 % is 0.95"),
-     ({"delta": 1.0}, "delta=1.0")],
-)  # fmt: skip
+    [
+        ({"tp": 11}, "tp=11 of 10"),
+        ({"negatives": 0, "fp": 0}, "fp=0 of 0"),
+        ({"confidence": 95}, "95 % is 0.95"),
+        ({"delta": 1.0}, "delta=1.0"),
+    ],
+)
 def test_impossible_counts_and_levels_are_refused_in_one_line(change, message):
     counts = {"tp": 5, "positives": 10, "fp": 1, "negatives": 10, "delta": 1e-5}
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,6 @@
-"""Canaries: how they are made, who trains on them, and rates whose intervals know that trials of one belong together."""
+"""Canaries: how they are made, who trains on them, and rates whose intervals know that trials of
+one belong together.
+"""
 
 import warnings
 from dataclasses import replace
@@ -20,7 +22,7 @@ from mia_nb.auditing.result import design
 from mia_nb.auditing.vulnerable import null_scores, vulnerability
 from mia_nb.metrics import auc, choose, clopper_pearson, tpr_at
 from mia_nb.metrics.null import redraw
-from mia_nb.metrics.protocol import units
+from mia_nb.metrics.pairs import units
 from mia_nb.types import Scores, Signals
 
 
@@ -85,9 +87,8 @@ def test_coins_decide_on_canaries_only_and_others_are_in_every_model():
     check_bernoulli(member[:, canary])
     with pytest.raises(ValueError, match="fair coins"):
         check_bernoulli(member[:, ~population])
-    assert (
-        canary_member(14, canary, population=population)[:12] == member
-    ).all()  # a larger pool keeps its rows
+    # a larger pool keeps its rows
+    assert (canary_member(14, canary, population=population)[:12] == member).all()
 
 
 def test_pairs_are_complements_on_the_canaries():
@@ -101,14 +102,17 @@ def test_pairs_are_complements_on_the_canaries():
 
 
 def world(rng, *, targets=8, canaries=200, others=800, shift=1.5, sway=0.0):
-    """Margins of canaries, a share `sway` of each canary's noise common to all targets; fixed samples at the end."""
+    """Margins of canaries, a share `sway` of each canary's noise common to all targets; fixed
+    samples at the end.
+    """
     member = np.hstack([rng.random((targets, canaries)) < 0.5, np.ones((targets, others), bool)])
     noise = np.sqrt(sway) * rng.standard_normal(canaries + others)
     value = noise + np.sqrt(1 - sway) * rng.standard_normal(member.shape) + shift * member
     side, rows = np.zeros((targets, 2)), np.arange(targets)
-    return Scores(value, member, rows, rows, side, side, {"attack": "lira"}), np.arange(
-        canaries + others
-    ) < canaries
+    return (
+        Scores(value, member, rows, rows, side, side, {"attack": "lira"}),
+        np.arange(canaries + others) < canaries,
+    )
 
 
 def test_rates_are_those_of_pooled_canaries_with_exact_intervals():
@@ -130,9 +134,8 @@ def test_rates_are_those_of_pooled_canaries_with_exact_intervals():
         and "more than 2%" in row["flag"]
     )
     assert (row["canaries"], row["targets"], row["kind"]) == (200, 8, "mislabelled")
-    assert (
-        not table.iloc[0]["measurable"] and table.iloc[1]["measurable"]
-    )  # about 800 trials: 8 allowed at 1 %
+    # about 800 trials: 8 allowed at 1 %
+    assert not table.iloc[0]["measurable"] and table.iloc[1]["measurable"]
 
 
 def test_equal_infinite_scores_are_one_block_in_every_draw():
@@ -153,9 +156,8 @@ def test_intervals_widen_when_trials_of_one_canary_hang_together():
     width = {}
     for sway in (0.0, 0.9):
         scores, canary = world(np.random.default_rng(2), sway=sway)
-        one_unit = replace(
-            scores, pair=np.zeros(8, int)
-        )  # targets stay as they are: what canaries add
+        # targets stay as they are: what canaries add
+        one_unit = replace(scores, pair=np.zeros(8, int))
         row = canary_rates(one_unit, canary=canary, fpr=(0.1,), draws=300).iloc[0]
         width[sway] = row["cluster_high"] - row["cluster_low"]
         assert row["low"] <= row["tpr"] <= row["high"]
@@ -166,7 +168,9 @@ def test_intervals_widen_when_trials_of_one_canary_hang_together():
 
 @pytest.mark.parametrize("targets", [8, 16])
 def test_intervals_cover_where_every_trial_was_a_hit_because_hard_canaries_were_not_met(targets):
-    """97 % of the canaries are found by every target, the others by none: 30 of them are all hits four times in ten."""
+    """97 % of the canaries are found by every target, the others by none: 30 of them are all hits
+    four times in ten.
+    """
     truth, missed, saturated = 0.97 + 0.03 * 0.1, 0, 0
     for seed in range(100):
         rng = np.random.default_rng([seed, targets, 30])
@@ -191,9 +195,8 @@ def test_intervals_cover_the_rate_of_targets_that_differ():
         ]
         covered += rows[0]["low"] <= truth <= rows[0]["high"]
         around += rows[1]["low"] <= truth <= rows[1]["high"]
-    assert (
-        covered >= 60 * 0.95 - 3 * np.sqrt(60 * 0.95 * 0.05) > around
-    )  # one unit: the interval of these models
+    # one unit: the interval of these models
+    assert covered >= 60 * 0.95 - 3 * np.sqrt(60 * 0.95 * 0.05) > around
 
 
 def test_only_canaries_with_a_score_are_counted():
@@ -241,19 +244,24 @@ def test_canaries_are_audited_in_one_run_without_the_fixed_samples():
 
 
 def canary_signals(seed, models=8, canaries=60, others=300, design="pairs"):
-    """Signals of a world without any leak, each sample with a mean of its own; the population at the end."""
+    """Signals of a world without any leak, each sample with a mean of its own; the population at
+    the end.
+    """
     rng, canary = np.random.default_rng(seed), np.arange(canaries + others + 20) < canaries
     population = np.arange(len(canary)) >= canaries + others
     member = canary_member(models, canary, design=design, population=population, seed=seed)
     margin = rng.normal(0, 2, len(canary)) + rng.standard_normal(member.shape)
     logits = np.stack([margin, np.zeros_like(margin)], -1)
-    return Signals.from_logits(
-        logits, np.zeros(len(canary), int), member, population=population
-    ), canary
+    return (
+        Signals.from_logits(logits, np.zeros(len(canary), int), member, population=population),
+        canary,
+    )
 
 
 def test_mates_among_canaries_are_mates_although_all_other_samples_are_in_both():
-    """A mate that is taken for a stranger gives its canaries away by the count of references: AUC .46 without a leak."""
+    """A mate that is taken for a stranger gives its canaries away by the count of references: AUC
+    .46 without a leak.
+    """
     found = []
     for seed in range(12):
         signals, _ = canary_signals(seed)
@@ -309,15 +317,23 @@ def test_two_models_of_coins_are_strangers_although_they_disagree_on_half_of_the
 
 @pytest.mark.parametrize(
     ("call", "message"),
-    [(lambda x, y: canary_arrays(x, y, 10, kind="loud"), "not one of ordinary, mislabelled"),
-     (lambda x, y: canary_arrays(x, y, 10, share=0.7), "makes 700 canaries"),
-     (lambda x, y: canary_arrays(x, y[:5], 10), "a label each"),
-     (lambda x, y: canary_rates(world(np.random.default_rng(0))[0], draws=0), "draws=0: wanted at least 1"),
-     (lambda x, y: canary_labels(y, np.ones(1000, bool), 5), "classes=5"),
-     (lambda x, y: canary_member(3, np.ones(9, bool), design="pairs"), "take 4"),
-     (lambda x, y: canary_member(4, np.zeros(9, bool)), "0 canaries"),
-     (lambda x, y: canary_member(4, np.ones(9, bool), population=np.ones(9, bool)), "9 of them in the population")],
-)  # fmt: skip
+    [
+        (lambda x, y: canary_arrays(x, y, 10, kind="loud"), "not one of ordinary, mislabelled"),
+        (lambda x, y: canary_arrays(x, y, 10, share=0.7), "makes 700 canaries"),
+        (lambda x, y: canary_arrays(x, y[:5], 10), "a label each"),
+        (
+            lambda x, y: canary_rates(world(np.random.default_rng(0))[0], draws=0),
+            "draws=0: wanted at least 1",
+        ),
+        (lambda x, y: canary_labels(y, np.ones(1000, bool), 5), "classes=5"),
+        (lambda x, y: canary_member(3, np.ones(9, bool), design="pairs"), "take 4"),
+        (lambda x, y: canary_member(4, np.zeros(9, bool)), "0 canaries"),
+        (
+            lambda x, y: canary_member(4, np.ones(9, bool), population=np.ones(9, bool)),
+            "9 of them in the population",
+        ),
+    ],
+)
 def test_bad_input_is_refused_in_one_line(images, call, message):
     with pytest.raises(ValueError, match=message):
         call(*images)

@@ -1,4 +1,6 @@
-"""The ladder: exact labels and notes, values that formulas give, what refutes what, and words that may not appear."""
+"""The ladder: exact labels and notes, values that formulas give, what refutes what, and words that
+may not appear.
+"""
 
 import ast
 import math
@@ -34,20 +36,28 @@ def rows(**given):
 
 def test_labels_and_notes_are_the_exact_words():
     table = ladder(delta=DELTA, flow=FLOW, nominal=NOMINAL, audited=audited(3), **FIGURE)
-    assert table["label"].to_list() == [
-        "nominal (paper's accounting)",
-        "paper's theorem with measured L",
-        "release bound",
-        "training guarantee",
-        "audited lower bound",
-    ] == list(LABELS)  # fmt: skip
-    assert table["note"].to_list() == [
-        "assumes T*L <= 1 and private gradients; not a guarantee",
-        "paper's formula; shown outside its domain if eps >= 1; not a guarantee",
-        "local DP of the queried input's hidden state, per query; says nothing about training",
-        "the only row that may be called a guarantee for the training set",
-        "at least this, 95 % confidence",
-    ] == list(NOTES)  # fmt: skip
+    assert (
+        table["label"].to_list()
+        == [
+            "nominal (paper's accounting)",
+            "paper's theorem with measured L",
+            "release bound",
+            "training guarantee",
+            "audited lower bound",
+        ]
+        == list(LABELS)
+    )
+    assert (
+        table["note"].to_list()
+        == [
+            "assumes T*L <= 1 and private gradients; not a guarantee",
+            "paper's formula; shown outside its domain if eps >= 1; not a guarantee",
+            "local DP of the queried input's hidden state, per query; says nothing about training",
+            "the only row that may be called a guarantee for the training set",
+            "at least this, 95 % confidence",
+        ]
+        == list(NOTES)
+    )
     assert table["row"].to_list() == [1, 2, 3, 4, 5] and (table["delta"] == DELTA).all()
     assert (table["relation"] != "").all()
 
@@ -69,9 +79,8 @@ def test_the_theorem_row_gives_the_certified_and_the_local_value():
 
 
 def test_the_corollary_at_its_own_noise_gives_its_own_epsilon():
-    flow = FLOW | {
-        "k": 128.8 / 4
-    }  # noise_sd 128.8 for 300 iterations, T L = 1, total delta 1e-5 split evenly: 8
+    # noise_sd 128.8 for 300 iterations, T L = 1, total delta 1e-5 split evenly: 8
+    flow = FLOW | {"k": 128.8 / 4}
     row = rows(
         flow=flow,
         nominal={"sample_rate": 0.02, "steps": 300},
@@ -146,9 +155,8 @@ def test_the_guarantee_is_that_of_dp_sgd_alone():
     row = rows(flow=FLOW, dp_sgd=spent).loc[4]
     assert row["epsilon"] == pytest.approx(0.945, abs=2e-3) and "PRV" in row["method"]
     assert row["remark"].endswith("the network's noise adds nothing")
-    assert (
-        "PRV" in rows(dp_sgd=spent, accountant="gdp").loc[4, "method"]
-    )  # never an approximation here
+    # never an approximation here
+    assert "PRV" in rows(dp_sgd=spent, accountant="gdp").loc[4, "method"]
 
 
 def test_an_audit_above_a_claim_refutes_it_and_one_below_says_nothing():
@@ -185,12 +193,10 @@ def test_a_claim_that_right_guesses_alone_could_not_exceed_is_not_called_unexcee
     most = auditing.one_run_epsilon(
         canaries=2000, guesses=2000, correct=2000, delta=DELTA, confidence=1 - 0.05 / 4
     )
-    assert (
-        4 < perfect.epsilon < perfect.at_most == most < 6.5
-    )  # a few coins more fell IN than are guessed IN
-    table = rows(
-        flow=FLOW, nominal=NOMINAL, audited=perfect, **FIGURE
-    )  # 7.38 by the study's accounting
+    # a few coins more fell IN than are guessed IN
+    assert 4 < perfect.epsilon < perfect.at_most == most < 6.5
+    # 7.38 by the study's accounting
+    table = rows(flow=FLOW, nominal=NOMINAL, audited=perfect, **FIGURE)
     assert table.loc[1, "verdict"] == "row 5 could not have exceeded it (at most 6)"
     assert "at most 6 had every guess been right" in table.loc[5, "method"]
     nothing = audited(0)
@@ -243,7 +249,9 @@ def test_stored_features_of_public_networks_have_the_guarantee_of_release_and_la
 
 @pytest.mark.parametrize("classes", [2, 10])
 def test_the_printed_sum_covers_the_exact_delta_of_feature_and_label_together(classes):
-    """delta(eps) = p D(eps - e) + q D(eps + e) + (1 - p - q) D(eps), where the label's likelihood ratio is e^e, e^-e or 1."""
+    """delta(eps) = p D(eps - e) + q D(eps + e) + (1 - p - q) D(eps), where the label's likelihood
+    ratio is e^e, e^-e or 1.
+    """
     mu, e = 0.5, 1.0
     total = rows(flow=CLIPPED, stored={"releases": 1, "label_epsilon": e}).loc[4, "epsilon"]
     p, q = math.exp(e) / (math.exp(e) + classes - 1), 1 / (math.exp(e) + classes - 1)
@@ -254,9 +262,15 @@ def test_the_printed_sum_covers_the_exact_delta_of_feature_and_label_together(cl
 
 @pytest.mark.parametrize(
     ("change", "missing"),
-    [({"k": 0.0}, "noise in the network"), ({"clip": None}, "clipped h0"), ({"lipschitz": None}, "a certified L"),
-     ({"method": "dopri5"}, "euler or rk4"), ({"order": 2}, "euler or rk4"), ({}, "privatised labels")],
-)  # fmt: skip
+    [
+        ({"k": 0.0}, "noise in the network"),
+        ({"clip": None}, "clipped h0"),
+        ({"lipschitz": None}, "a certified L"),
+        ({"method": "dopri5"}, "euler or rk4"),
+        ({"order": 2}, "euler or rk4"),
+        ({}, "privatised labels"),
+    ],
+)
 def test_stored_features_without_one_of_the_conditions_have_no_finite_guarantee(change, missing):
     labels = 1.0 if change else math.inf
     row = rows(
@@ -271,15 +285,27 @@ def test_stored_features_without_one_of_the_conditions_have_no_finite_guarantee(
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"flow": CLIPPED, "release": {"clip": 0.5, "querys": 64}}, "release has no 'querys'"),
-     ({"flow": FLOW, "lipschitz": {"certifed": 1.0}}, "lipschitz has no 'certifed'"),
-     ({"flow": FLOW, "lipschitz": 1.0}, "lipschitz=1.0: wanted (a )?dict"), ({"nominal": 3}, "nominal=3: wanted (a )?dict"),
-     ({"flow": FLOW, "lipschitz": {"certified": 1.0, "local": 2.0}}, "refutes the certified 1"),
-     ({"dp_sgd": {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 9, "trials": 0}}, "trials=0"),
-     ({"stored": {"releases": 1}}, "stored lacks label_epsilon"),
-     ({"stored": {"releases": 1, "label_epsilon": 1}, "dp_sgd": NOMINAL | {"noise_multiplier": 1}}, "two ways"),
-     ({"audited": pd.DataFrame({"epsilon": [1.0]})}, "audited is a DataFrame")],
-)  # fmt: skip
+    [
+        ({"flow": CLIPPED, "release": {"clip": 0.5, "querys": 64}}, "release has no 'querys'"),
+        ({"flow": FLOW, "lipschitz": {"certifed": 1.0}}, "lipschitz has no 'certifed'"),
+        ({"flow": FLOW, "lipschitz": 1.0}, "lipschitz=1.0: wanted (a )?dict"),
+        ({"nominal": 3}, "nominal=3: wanted (a )?dict"),
+        ({"flow": FLOW, "lipschitz": {"certified": 1.0, "local": 2.0}}, "refutes the certified 1"),
+        (
+            {"dp_sgd": {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 9, "trials": 0}},
+            "trials=0",
+        ),
+        ({"stored": {"releases": 1}}, "stored lacks label_epsilon"),
+        (
+            {
+                "stored": {"releases": 1, "label_epsilon": 1},
+                "dp_sgd": NOMINAL | {"noise_multiplier": 1},
+            },
+            "two ways",
+        ),
+        ({"audited": pd.DataFrame({"epsilon": [1.0]})}, "audited is a DataFrame"),
+    ],
+)
 def test_what_the_ladder_does_not_know_is_refused_in_one_line(given, message):
     with pytest.raises(ValueError, match=message):
         rows(**given)
@@ -287,9 +313,8 @@ def test_what_the_ladder_does_not_know_is_refused_in_one_line(given, message):
 
 def test_what_bounds_the_released_state_is_passed_through():
     once, often = (rows(flow=CLIPPED, release={"queries": n}).loc[3, "epsilon"] for n in (1, 64))
-    assert (
-        once == pytest.approx(1.9931, abs=1e-4) and often > 10 * once
-    )  # the clip is the network's
+    # the clip is the network's
+    assert once == pytest.approx(1.9931, abs=1e-4) and often > 10 * once
     steep = CLIPPED | {"lipschitz": 1.0}
     falling = rows(flow=steep, release={"one_sided": -1.0}).loc[3]
     assert (
@@ -344,7 +369,8 @@ def test_a_lower_bound_is_rounded_down_and_zero_is_printed_as_zero():
 
 def test_no_output_and_no_line_of_the_room_says_what_must_not_be_said():
     forbidden = re.compile(
-        r"epsilon of the model|privacy budget|\bthe epsilon\b|\bsafe\b|\bsecure\b|DP-trained|leaks nothing",
+        r"epsilon of the model|privacy budget|\bthe epsilon\b|\bsafe\b|\bsecure\b|DP-trained|leaks"
+        r" nothing",
         re.I,
     )
     tables = [
@@ -376,10 +402,14 @@ def test_no_output_and_no_line_of_the_room_says_what_must_not_be_said():
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"flow": {"k": 1}}, "flow lacks steps, T, method"), ({"nominal": {"steps": 3}}, "nominal lacks sample_rate"),
-     ({"dp_sgd": {}}, "dp_sgd lacks noise_multiplier"), ({"audited": 1.3}, "audited is a float"),
-     ({"flow": FLOW, "nominal": NOMINAL, "sampling": "uniform"}, "uniform")],
-)  # fmt: skip
+    [
+        ({"flow": {"k": 1}}, "flow lacks steps, T, method"),
+        ({"nominal": {"steps": 3}}, "nominal lacks sample_rate"),
+        ({"dp_sgd": {}}, "dp_sgd lacks noise_multiplier"),
+        ({"audited": 1.3}, "audited is a float"),
+        ({"flow": FLOW, "nominal": NOMINAL, "sampling": "uniform"}, "uniform"),
+    ],
+)
 def test_incomplete_arguments_are_refused_in_one_line(given, message):
     with pytest.raises(ValueError, match=message):
         rows(**given)
@@ -394,9 +424,13 @@ def test_an_audit_of_gaussian_trade_offs_says_nothing_about_a_corollary_that_cla
     flow = {"k": 0.5, "steps": 16, "T": 1.0, "method": "euler"}
     one = one_run(np.arange(4000.0), np.arange(4000) >= 2000, delta=1e-5, method="fdp")
     table = ladder(
-        delta=1e-5, flow=flow, nominal={"sample_rate": 0.01, "steps": 10}, lipschitz={"certified": 1e-9, "local": None},
-        audited=one, accountant="gdp",
-    )  # fmt: skip
+        delta=1e-5,
+        flow=flow,
+        nominal={"sample_rate": 0.01, "steps": 10},
+        lipschitz={"certified": 1e-9, "local": None},
+        audited=one,
+        accountant="gdp",
+    )
     assert table["verdict"][0].startswith("refuted") and not table["verdict"][1].startswith(
         "refuted"
     )

@@ -1,4 +1,6 @@
-"""Audits in one training run and in several: published values, coverage, fair coins, and what they may not read."""
+"""Audits in one training run and in several: published values, coverage, fair coins, and what they
+may not read.
+"""
 
 import json
 import os
@@ -21,12 +23,12 @@ from mia_nb.auditing.one_run import (
     GRID,
     _fdp_rejects,
     _largest,
-    apart,
     audit,
     check_bernoulli,
     numbers_tried,
     one_run,
     one_run_epsilon,
+    score_split,
 )
 from mia_nb.types import Scores
 
@@ -200,7 +202,9 @@ def test_a_thousand_million_canaries_are_judged_at_once(method):
 
 
 def test_bounds_stay_below_the_truth_of_a_gaussian_channel_in_95_percent_of_runs():
-    """Scores N(+-1/2, 1) of 1000 canaries: mu = 1, whose exact epsilon at 1e-5 is 4.377; 250 guesses a run."""
+    """Scores N(+-1/2, 1) of 1000 canaries: mu = 1, whose exact epsilon at 1e-5 is 4.377; 250
+    guesses a run.
+    """
     rng, runs, m, r, truth = np.random.default_rng(9), 1500, 1000, 250, 4.3772
     coin = rng.random((runs, m)) < 0.5
     ranked = np.take_along_axis(coin, (rng.standard_normal((runs, m)) + coin).argsort(1), axis=1)
@@ -275,9 +279,8 @@ def test_a_bound_of_zero_names_the_most_guesses_and_not_one_that_was_right():
 
 
 def test_scores_that_are_all_equal_give_no_more_than_chance():
-    coin = (
-        np.arange(1000) < 500
-    )  # sorted by membership: an order of the canaries that must not help
+    # sorted by membership: an order of the canaries that must not help
+    coin = np.arange(1000) < 500
     correct = [
         one_run(np.zeros(1000), coin, delta=1e-5, guesses=200, seed=seed).correct
         for seed in range(30)
@@ -316,11 +319,8 @@ def test_the_audit_reports_the_leaking_target_after_correction():
     scores = pool(np.random.default_rng(6), shift=[0, 0, 0, 3, 0, 0])
     record = audit(scores, delta=1e-5, attempts=2)
     assert record.target == 9 and record.epsilon > 1 and record.attack == "rmia"
-    assert record.alpha == pytest.approx(0.05 / (6 * 2 * 3)) and record.tried == (
-        30,
-        150,
-        600,
-    )  # 6 could certify nothing
+    # 6 could certify nothing
+    assert record.alpha == pytest.approx(0.05 / (6 * 2 * 3)) and record.tried == (30, 150, 600)
     alone = one_run(scores.value[3], scores.member[3], delta=1e-5, confidence=1 - 0.05 / 12)
     assert (record.epsilon, record.guesses, record.correct) == (
         alone.epsilon,
@@ -406,23 +406,45 @@ def test_fair_coins_are_accepted():
 
 @pytest.mark.parametrize(
     ("call", "message"),
-    [(lambda: bound(10, 20, 5), "guesses=20, canaries=10"), (lambda: bound(10, 5, 6), "correct=6"),
-     (lambda: bound(10, 5, 5, method="tight"), "not one of steinke, fdp, xiang"),
-     (lambda: bound(10, 5, 5, delta=0, method="fdp"), "take 1e-5"),
-     (lambda: one_run(np.zeros(3), np.zeros(4, bool), delta=1e-5), "two equal vectors"),
-     (lambda: one_run(np.full(3, np.nan), np.zeros(3, bool), delta=1e-5), "none of 3 canaries"),
-     (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, guesses=4), "guesses=4: wanted 1 to 3"),
-     (lambda: bound(100, 50.7, 40), "guesses=50.7: wanted a whole number"),
-     (lambda: bound(100, 50, 40.9), "correct=40.9"), (lambda: bound(np.nan, 5, 4), "canaries=nan"),
-     (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, guesses=1.5), "guesses=1.5: wanted a whole number"),
-     (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, confidence=95), "95 % is 0.95"),
-     (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=-1), "delta=-1"),
-     (lambda: one_run(np.zeros(3), np.array([0, 1, np.nan]), delta=1e-5), "wanted booleans, or the whole numbers 0 and 1"),
-     (lambda: one_run(np.zeros(3), np.array([0, 1, 0.2]), delta=1e-5), "wanted booleans, or the whole numbers 0 and 1"),
-     (lambda: check_bernoulli(np.full((2, 50), 0.5)), "wanted booleans, or the whole numbers 0 and 1"),
-     (lambda: audit(pool(np.random.default_rng(0)), delta=1e-5, attempts=1.5), "attempts=1.5"),
-     (lambda: audit(pool(np.random.default_rng(0)), delta=1e-5, attempts=0), "attempts=0")],
-)  # fmt: skip
+    [
+        (lambda: bound(10, 20, 5), "guesses=20, canaries=10"),
+        (lambda: bound(10, 5, 6), "correct=6"),
+        (lambda: bound(10, 5, 5, method="tight"), "not one of steinke, fdp, xiang"),
+        (lambda: bound(10, 5, 5, delta=0, method="fdp"), "take 1e-5"),
+        (lambda: one_run(np.zeros(3), np.zeros(4, bool), delta=1e-5), "two equal vectors"),
+        (lambda: one_run(np.full(3, np.nan), np.zeros(3, bool), delta=1e-5), "none of 3 canaries"),
+        (
+            lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, guesses=4),
+            "guesses=4: wanted 1 to 3",
+        ),
+        (lambda: bound(100, 50.7, 40), "guesses=50.7: wanted a whole number"),
+        (lambda: bound(100, 50, 40.9), "correct=40.9"),
+        (lambda: bound(np.nan, 5, 4), "canaries=nan"),
+        (
+            lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, guesses=1.5),
+            "guesses=1.5: wanted a whole number",
+        ),
+        (
+            lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=1e-5, confidence=95),
+            "95 % is 0.95",
+        ),
+        (lambda: one_run(np.zeros(3), np.zeros(3, bool), delta=-1), "delta=-1"),
+        (
+            lambda: one_run(np.zeros(3), np.array([0, 1, np.nan]), delta=1e-5),
+            "wanted booleans, or the whole numbers 0 and 1",
+        ),
+        (
+            lambda: one_run(np.zeros(3), np.array([0, 1, 0.2]), delta=1e-5),
+            "wanted booleans, or the whole numbers 0 and 1",
+        ),
+        (
+            lambda: check_bernoulli(np.full((2, 50), 0.5)),
+            "wanted booleans, or the whole numbers 0 and 1",
+        ),
+        (lambda: audit(pool(np.random.default_rng(0)), delta=1e-5, attempts=1.5), "attempts=1.5"),
+        (lambda: audit(pool(np.random.default_rng(0)), delta=1e-5, attempts=0), "attempts=0"),
+    ],
+)
 def test_bad_input_is_refused_in_one_line(call, message):
     with pytest.raises(ValueError, match=message):
         call()
@@ -436,7 +458,9 @@ def test_guessing_all_canaries_is_the_limit_of_guessing_almost_all():
 
 
 def answers(rng, epsilon, models=8, samples=250):
-    """Models whose margin says IN or OUT by randomised response: exactly (epsilon, 0)-DP, one coin at a time."""
+    """Models whose margin says IN or OUT by randomised response: exactly (epsilon, 0)-DP, one coin
+    at a time.
+    """
     member = rng.random((models, samples)) < 0.5
     honest = rng.random(member.shape) < 1 / (1 + np.exp(-epsilon))
     return signals(
@@ -448,7 +472,7 @@ def test_runs_together_come_nearer_to_the_truth_and_exceed_it_no_more_often_than
     truth, together, alone = 1.0, [], []
     for seed in range(120):
         found = answers(np.random.default_rng(seed), truth)
-        record = audit(apart("loss", found), delta=0.0, guesses=None)
+        record = audit(score_split("loss", found), delta=0.0, guesses=None)
         assert (record.runs, record.target, record.canaries) == (4, None, 1000)
         assert (
             record.alpha == pytest.approx(0.05 / 4) and "share no randomness" in record.conditions
@@ -460,7 +484,7 @@ def test_runs_together_come_nearer_to_the_truth_and_exceed_it_no_more_often_than
 
 
 def test_runs_together_are_one_audit_of_all_their_coins():
-    scores = apart("rmia", answers(np.random.default_rng(1), 2.0))
+    scores = score_split("rmia", answers(np.random.default_rng(1), 2.0))
     record = audit(scores, delta=1e-5, attempts=3, guesses=400)
     whole = one_run(
         scores.value.ravel(),
@@ -479,7 +503,9 @@ def test_runs_together_are_one_audit_of_all_their_coins():
 
 
 def test_guesses_that_look_at_each_others_coins_are_never_added_up():
-    """Guess that all coins of a sample have an even sum: right half of the time, but for all targets at once."""
+    """Guess that all coins of a sample have an even sum: right half of the time, but for all
+    targets at once.
+    """
     above = 0
     for seed in range(60):
         scores = pool(np.random.default_rng(seed), targets=16, samples=200)
@@ -493,5 +519,5 @@ def test_guesses_that_look_at_each_others_coins_are_never_added_up():
 
 def test_few_models_are_audited_one_by_one():
     few = answers(np.random.default_rng(0), 2.0, models=3)
-    record = audit(apart("loss", few), delta=1e-5)
+    record = audit(score_split("loss", few), delta=1e-5)
     assert record.runs == 1 and record.target in (0, 1, 2)

@@ -1,4 +1,6 @@
-"""Vulnerable sets over seeds and attacks, and the guard against sets that differ before anything is trained."""
+"""Vulnerable sets over seeds and attacks, and the guard against sets that differ before anything is
+trained.
+"""
 
 import numpy as np
 import pytest
@@ -20,9 +22,8 @@ def repetitions(rng, *, seeds=4, samples=2000, common=0.0, shift=1.0):
 
 def test_sets_overlap_as_counted_by_hand():
     member = np.array([1, 1, 1, 1, 0, 0], bool)
-    a = np.array(
-        [[9, 8, 1, 1, 5, 0], [9, 1, 8, 1, 5, 0], [9, 8, 1, 1, 5, 0]], float
-    )  # sets {0, 1}, {0, 2}, {0, 1}
+    # sets {0, 1}, {0, 2}, {0, 1}
+    a = np.array([[9, 8, 1, 1, 5, 0], [9, 1, 8, 1, 5, 0], [9, 8, 1, 1, 5, 0]], float)
     table = stability({"a": a}, member, fpr=0.3)
     row = table.iloc[0]
     assert row["jaccard"] == pytest.approx((1 / 3 + 1 + 1 / 3) / 3) and row["jaccard_max"] == 1
@@ -30,9 +31,8 @@ def test_sets_overlap_as_counted_by_hand():
     assert row["coverage_chance"] == pytest.approx(4 * (1 - 0.5**3)) and row[
         "stability_chance"
     ] == pytest.approx(0.5)
-    assert row["jaccard_chance"] == pytest.approx(
-        (1 / 6) * 1 + (4 / 6) / 3
-    )  # 2 of 4 against 2 of 4, counted
+    # 2 of 4 against 2 of 4, counted
+    assert row["jaccard_chance"] == pytest.approx((1 / 6) * 1 + (4 / 6) / 3)
 
 
 def test_each_set_has_the_size_that_the_roc_gives_it():
@@ -52,9 +52,8 @@ def test_independent_repetitions_overlap_as_chance_says_and_equal_ones_wholly():
         same.loc[0, "jaccard"] == 1
         and same.loc[0, "coverage"] == same.loc[0, "stability"] == same.loc[0, "size"]
     )
-    assert (
-        same.loc[0, "jaccard_out"] == 1
-    )  # the non-members' repeat as well: equal scores are no evidence
+    # the non-members' repeat as well: equal scores are no evidence
+    assert same.loc[0, "jaccard_out"] == 1
     assert "which says nothing of membership" in same.attrs["note"]
 
 
@@ -106,9 +105,8 @@ def test_equal_infinite_scores_never_admit_more_false_positives_than_allowed():
         "no member stands out at a false positive rate of 0.01"
     )
     value[:, ~member] = np.minimum(value[:, ~member], 9)
-    row = stability({"a": value}, member, fpr=0.01).iloc[
-        0
-    ]  # members alone are infinite: they are found
+    # members alone are infinite: they are found
+    row = stability({"a": value}, member, fpr=0.01).iloc[0]
     assert row["size"] >= member[60:160].sum() and row["union_fpr"] <= 0.04
 
 
@@ -163,9 +161,13 @@ def test_attacks_are_compared_within_a_seed_and_low_overlap_is_said():
 
 @pytest.mark.parametrize(
     ("values", "fpr", "message"),
-    [({"a": np.zeros((2, 4))}, 0.1, "2 repetitions"), ({"a": np.zeros((3, 5))}, 0.1, "wanted equal"),
-     ({"a": np.zeros((3, 4))}, 0, "fpr=0"), ({"a": np.full((3, 4), np.nan)}, 0.1, "0 of 4 samples have all scores")],
-)  # fmt: skip
+    [
+        ({"a": np.zeros((2, 4))}, 0.1, "2 repetitions"),
+        ({"a": np.zeros((3, 5))}, 0.1, "wanted equal"),
+        ({"a": np.zeros((3, 4))}, 0, "fpr=0"),
+        ({"a": np.full((3, 4), np.nan)}, 0.1, "0 of 4 samples have all scores"),
+    ],
+)
 def test_stability_refuses_bad_input_in_one_line(values, fpr, message):
     with pytest.raises(ValueError, match=message):
         stability(values, np.array([1, 1, 0, 0], bool), fpr=fpr)

@@ -1,4 +1,6 @@
-"""Samples found exposed: exact p-values, false discoveries in a null world, a planted sample, and what cannot be resolved."""
+"""Samples found exposed: exact p-values, false discoveries in a null world, a planted sample, and
+what cannot be resolved.
+"""
 
 from dataclasses import replace
 from itertools import combinations, product
@@ -8,7 +10,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from mia_nb.attacks import score
-from mia_nb.auditing.one_run import apart
+from mia_nb.auditing.one_run import score_split
 from mia_nb.auditing.vulnerable import null_scores, vulnerability
 from mia_nb.metrics import auc
 from mia_nb.types import Scores, Signals
@@ -116,7 +118,9 @@ def test_a_planted_sample_is_found_with_enough_targets(pairs):
 
 
 def test_the_floor_under_redrawn_masks_counts_those_that_put_a_sample_in_perfect_order():
-    """Four scores stand so in a sixth of all worlds: no number of draws brings p below about 1/6."""
+    """Four scores stand so in a sixth of all worlds: no number of draws brings p below about
+    1/6.
+    """
     scores = world(
         np.random.default_rng(11), targets=4, samples=60, planted=[3], shift=50.0, info=SHARED
     )
@@ -147,9 +151,10 @@ def test_the_resolution_names_what_binds_draws_or_targets():
         for seed in range(40)
     ]
     said = vulnerability(scores, null=null).attrs["resolution"]
-    assert said == (
-        "32 targets in 16 pairs: p cannot fall below 0.0244; nothing can be found unless 25 of 100 samples reach it "
-        "together: redraw more than 40 masks"
+    assert (
+        said
+        == "32 targets in 16 pairs: p cannot fall below 0.0244; nothing can be found unless 25 of"
+        " 100 samples reach it together: redraw more than 40 masks"
     )
 
 
@@ -192,9 +197,8 @@ def test_what_is_no_null_of_these_scores_is_refused_in_one_line():
 
 def test_the_word_of_score_on_disjoint_pools_is_taken_and_keys_count_only_without_it():
     scores = world(np.random.default_rng(16), samples=40)
-    with pytest.raises(
-        ValueError, match="share a pool"
-    ):  # a derived pool: another key, the same members
+    # a derived pool: another key, the same members
+    with pytest.raises(ValueError, match="share a pool"):
         vulnerability(replace(scores, info=APART | {"disjoint": False}))
     assert vulnerability(replace(scores, info=SHARED | {"disjoint": True})).attrs["disjoint"]
     assert vulnerability(scores).attrs["disjoint"]
@@ -203,7 +207,7 @@ def test_the_word_of_score_on_disjoint_pools_is_taken_and_keys_count_only_withou
 def test_halves_of_one_pool_are_disjoint_pools():
     signals = null_signals(np.random.default_rng(17), models=16)
     coins = np.random.default_rng(17).random((16, 150)) < 0.5
-    assert vulnerability(apart("attack_r", replace(signals, member=coins))).attrs["disjoint"]
+    assert vulnerability(score_split("attack_r", replace(signals, member=coins))).attrs["disjoint"]
     halves = score(
         "attack_r", signals.select(models=slice(8)), signals.select(models=slice(8, None))
     )

@@ -1,4 +1,6 @@
-"""Every benchmark runs at toy sizes and prints tables of sane numbers; what they compute from times is right."""
+"""Every benchmark runs at toy sizes and prints tables of sane numbers; what they compute from times
+is right.
+"""
 
 import math
 import re

@@ -1,4 +1,6 @@
-"""What Python callers and the command line may pass: anything else is one line that says what came and what was wanted."""
+"""What Python callers and the command line may pass: anything else is one line that says what came
+and what was wanted.
+"""
 
 import dataclasses
 import json
@@ -11,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mia_nb import attacks, auditing, data, metrics, query, store, training
+from mia_nb import attacks, auditing, data, metrics, query, querying, store, training  # noqa: F401
 from mia_nb.auditing import bounds
 from mia_nb.checks import plain
 from mia_nb.cli import main, notebooks
@@ -57,7 +59,7 @@ def names(tmp_path_factory):
         )
 
     def ask(**options):
-        return query.query(pool, images, progress=False, **options)
+        return query(pool, images, progress=False, **options)
 
     both = np.arange(60) % 2 == 0
     coins = dataclasses.replace(scores, member=member, info=scores.info | {"split": "bernoulli"})
@@ -200,36 +202,39 @@ TRAINING = [
     ("execution.device_of(1.5)", "device=1.5: wanted"),
 ]
 QUERIES = [
-    ("query.query(None, images)", "pool=None: wanted Pool"),
-    ("query.query(pool, 'digits')", "images='digits': wanted Images"),
+    ("query(None, images)", "pool=None: wanted Pool"),
+    ("query(pool, 'digits')", "images='digits': wanted Images"),
     ("ask(models=[9])", "models=[9]: wanted some of the rows 0..1"),
     ("ask(models=[0.5])", "models=[0.5]: wanted some of the rows"),
     ("ask(models='0')", "models='0': wanted some of the rows"),
     ("ask(models=[])", "models=[]: wanted some of the rows"),
     ("ask(models=[True])", "models=[True]: wanted some of the rows"),
-    ("ask(queries=0)", "queries=0: wanted a whole number from 1 up"),
+    ("ask(queries=0)", "queries=0: wanted a number of queries per model and image, from 1 up"),
     ("ask(queries='2')", "queries='2': wanted"),
     ("ask(queries=1.5)", "queries=1.5: wanted"),
     ("ask(input_dropout=1)", "input_dropout=1: wanted a fraction in [0, 1)"),
-    ("ask(input_dropout='0.1')", "input_dropout='0.1': wanted numbers"),
+    ("ask(input_dropout='0.1')", "input_dropout='0.1': wanted a fraction in [0, 1)"),
     ("ask(input_dropout=[0.1])", "input_dropout=[0.1]: wanted a fraction"),
-    ("ask(input_dropout=NAN)", "input_dropout=nan: wanted a fraction"),
-    ("ask(augment='false')", "augment='false': wanted bool"),
-    ("ask(noise='false')", "noise='false': wanted bool"),
+    (
+        "ask(input_dropout=NAN)",
+        "input_dropout=nan: nan is not finite, or too large; wanted a fraction",
+    ),
+    ("ask(augment='false')", "augment='false': wanted true or false"),
+    ("ask(noise='false')", "noise='false': wanted true, false, or None"),
     ("ask(temperature=0)", "temperature=0: wanted a finite number above 0"),
-    ("ask(temperature=NAN)", "temperature=nan: wanted"),
-    ("ask(temperature=INF)", "temperature=inf: wanted"),
-    ("ask(limit=0)", "limit=0: wanted a whole number from 1 up"),
+    ("ask(temperature=NAN)", "temperature=nan: nan is not finite"),
+    ("ask(temperature=INF)", "temperature=inf: inf is not finite"),
+    ("ask(limit=0)", "limit=0: wanted a number of images from 1 up"),
     ("ask(limit=10.5)", "limit=10.5: wanted"),
     ("ask(batch=0)", "batch=0: wanted"),
     ("ask(seed='a')", "seed='a': wanted a whole number"),
-    ("ask(seed=NAN)", "seed=nan: wanted a whole number"),
+    ("ask(seed=NAN)", "seed=nan: nan is not finite, or too large; wanted a whole number"),
     ("ask(per_step='all')", "per_step='all': wanted"),
     ("ask(output='memgard')", "memgard"),
     ("ask(device='bogus')", "device='bogus': wanted cpu, cuda or cuda:NUMBER"),
     ("ask(device='cuda:99')", "this machine has"),
-    ("query.firing_rates(pool, images, limit=0)", "limit=0: wanted"),
-    ("query.firing_rates(pool, images, device='bogus')", "device='bogus': wanted"),
+    ("querying.firing_rates(pool, images, limit=0)", "limit=0: wanted"),
+    ("querying.firing_rates(pool, images, device='bogus')", "device='bogus': wanted"),
 ]
 SIGNALS = [
     ("signals.select(models=99)", "99 picks nothing from an axis of 6"),
@@ -408,13 +413,13 @@ COMMANDS = [
     ("model_args={a: .nan}", "nan is not finite"),
     ("model_args={a: 2001-01-01}", "is a date; parameters are"),
     ("model_args={1: 2}", "names are text"),
-    ("epochs=1e30", "epochs=1e+30 is a number, wanted int"),
-    ("epochs=1e9", "epochs=1000000000: wanted a number of passes"),
+    ("epochs=1e30", "epochs=1e+30: wanted a number of passes"),
+    ("epochs=1e9", "epochs=1000000000.0: wanted a number of passes"),
     ("epochs=0", "epochs=0: a pool needs at least 1"),
     ("epochs=.inf", "epochs=inf: inf is not finite"),
     ("num_models=5", "num_models=5 is odd"),
     ("num_models=-2", "num_models=-2: wanted"),
-    ("lr=-1", "lr=-1.0: wanted the peak learning rate"),
+    ("lr=-1", "lr=-1: wanted the peak learning rate"),
     ("lr=.nan", "lr=nan: nan is not finite"),
     ("batch=0", "batch=0: wanted"),
     ("population=-5", "population=-5: wanted"),
@@ -423,7 +428,7 @@ COMMANDS = [
     ("dtype=float46", "did you mean 'float64'?"),
     ("split=pair", "did you mean 'pairs'?"),
     ("snapshots=[a]", "snapshots=['a']: wanted a list of epochs"),
-    ("limit=1e25", "limit=1e+25 is a number, wanted int or None"),
+    ("limit=1e25", "limit=1e+25: wanted a number of images"),
 ]
 
 
@@ -463,8 +468,15 @@ def test_names_that_a_notebook_uses_for_something_else_are_not_taken_for_a_recip
 
 
 def test_numpys_numbers_whole_floats_and_tuples_become_pythons():
-    recipe = Recipe(num_models=np.int64(4), epochs=np.float64(3), lr=np.float32(0.5), batch=8.0, snapshots=np.arange(1, 9),
-                    seed=np.uint8(7), model_args={"a": (1, np.int8(2))})  # fmt: skip
+    recipe = Recipe(
+        num_models=np.int64(4),
+        epochs=np.float64(3),
+        lr=np.float32(0.5),
+        batch=8.0,
+        snapshots=np.arange(1, 9),
+        seed=np.uint8(7),
+        model_args={"a": (1, np.int8(2))},
+    )
     assert recipe == Recipe(
         num_models=4, epochs=3, lr=0.5, batch=8, snapshots=[1, 2], seed=7, model_args={"a": [1, 2]}
     )
@@ -508,18 +520,48 @@ def test_rows_alike_are_told_unless_one_training_is_repeated(names, recwarn):
         trainer.membership(recipe, images, np.concatenate([halves(), halves()]))
 
 
-# keys of pools as they were before recipes were pydantic models; other keys would lose all that is stored
+# keys of pools as they were before recipes were pydantic models; other keys would lose all that is
+# stored
 STORED = [
     ({}, "2736937817286508b661347872c198f12f25ec383baff9674e0d79f5d2c24574"),
-    ({"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 4}, "num_models": 4,
-      "population": 12, "seed": 3, "loss": "tet", "batch": 8},
-     "958f774921976f6ed2268b9c913a5a2af6ded5497d92f27d71973700e52cd4b7"),
-    ({"split": "bernoulli", "num_models": 3, "epochs": 9, "snapshots": [5, 2, 2, 20], "lr": 1, "optimizer": "adam",
-      "optimizer_args": {"weight_decay": 0.01}, "schedule": "cosine", "augment": "crop+flip", "dtype": "bfloat16"},
-     "ab85090fdfa2e6da53db152f987042e0d71ac26a33fc2da3b83ae5e3957f5634"),
-    ({"split": "given", "num_models": 4, "defense": "label_smoothing", "optimizer_args": {"nesterov": False}, "seed": -1},
-     "6e141d34d1c90d57256e7707ede852312461e9da90342ffa0b16f5545ab975a3"),
-]  # fmt: skip
+    (
+        {
+            "model": "snn",
+            "model_args": {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 4},
+            "num_models": 4,
+            "population": 12,
+            "seed": 3,
+            "loss": "tet",
+            "batch": 8,
+        },
+        "958f774921976f6ed2268b9c913a5a2af6ded5497d92f27d71973700e52cd4b7",
+    ),
+    (
+        {
+            "split": "bernoulli",
+            "num_models": 3,
+            "epochs": 9,
+            "snapshots": [5, 2, 2, 20],
+            "lr": 1,
+            "optimizer": "adam",
+            "optimizer_args": {"weight_decay": 0.01},
+            "schedule": "cosine",
+            "augment": "crop+flip",
+            "dtype": "bfloat16",
+        },
+        "ab85090fdfa2e6da53db152f987042e0d71ac26a33fc2da3b83ae5e3957f5634",
+    ),
+    (
+        {
+            "split": "given",
+            "num_models": 4,
+            "defense": "label_smoothing",
+            "optimizer_args": {"nesterov": False},
+            "seed": -1,
+        },
+        "6e141d34d1c90d57256e7707ede852312461e9da90342ffa0b16f5545ab975a3",
+    ),
+]
 
 
 @pytest.mark.parametrize(("fields", "key"), STORED, ids=["defaults", "spiking", "coins", "given"])
@@ -537,10 +579,10 @@ def test_the_keys_of_stored_pools_stay(fields, key, tmp_path):
 
 def test_the_json_of_a_recipe_stays():
     defaults = (
-        '{"model": "tinycnn", "model_args": {}, "num_models": 16, "split": "pairs", "population": 0, "seed": 0, '
-        '"epochs": 20, "snapshots": [], "batch": 32, "lr": 0.1, "optimizer": "sgd", "optimizer_args": {}, '
-        '"schedule": "one_cycle", "augment": "none", "loss": "cross_entropy", "dtype": "float32", "defense": null, '
-        '"defense_args": {}, "parent": null}'
+        '{"model": "tinycnn", "model_args": {}, "num_models": 16, "split": "pairs", "population":'
+        ' 0, "seed": 0, "epochs": 20, "snapshots": [], "batch": 32, "lr": 0.1, "optimizer": "sgd",'
+        ' "optimizer_args": {}, "schedule": "one_cycle", "augment": "none", "loss":'
+        ' "cross_entropy", "dtype": "float32", "defense": null, "defense_args": {}, "parent": null}'
     )
     assert json.dumps(Recipe().to_json()) == defaults
     assert store.content_key(Recipe.from_json(json.loads(defaults)).to_json()) == store.content_key(
@@ -584,9 +626,9 @@ def test_types_do_not_import_torch():
 
 def test_what_was_asked_for_before_needs_no_device_that_is_gone(names):
     pool, images = names["pool"], names["images"]
-    before = query.query(pool, images, progress=False)
+    before = query(pool, images, progress=False)
     assert np.array_equal(
-        query.query(pool, images, progress=False, device="cuda:99").margin, before.margin
+        query(pool, images, progress=False, device="cuda:99").margin, before.margin
     )
     again = training.train_pool(
         TINY, images, root=pool.folder.path.parent, progress=False, device="cuda:99"

@@ -1,4 +1,5 @@
-"""What a person sees: notebooks and explorers in JupyterLab, the dashboard and the offline report, in a real Chromium.
+"""What a person sees: notebooks and explorers in JupyterLab, the dashboard and the offline report,
+in a real Chromium.
 
 All in one file, whose tests share one JupyterLab and one Chromium; each has a page of its own.
 """
@@ -62,7 +63,9 @@ def server(_jupyter_lab):
 
 
 def small_run(folder: Path, preset: str, small: list[str]) -> store.Folder:
-    """The run of a preset with these parameters, which takes none of its notebooks to say a warning."""
+    """The run of a preset with these parameters, which takes none of its notebooks to say a
+    warning.
+    """
     argv = [
         "run",
         "all",
@@ -198,7 +201,9 @@ def test_a_notebook_of_the_demo_shows_its_figures_in_jupyterlab(demo, name, serv
 
 
 def shows_and_reruns(notebook: Path, server: lab.Server, browser) -> None:
-    """A stored notebook is drawn, and executed again draws as many figures; as figures, not as explorers."""
+    """A stored notebook is drawn, and executed again draws as many figures; as figures, not as
+    explorers.
+    """
     stored = stored_figures(notebook)
     assert stored > 0
     copy_with_environment(notebook, server.root / "rerun" / notebook.name, MIA_NB_MODE="batch")
@@ -221,15 +226,24 @@ def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_re
 
 
 MOVED = {  # tab: which of its sliders to move, by keyboard alone
-    "Scores and ROC": 0, "One sample, two worlds": 0, "Vulnerable samples": None, "Latency": 0, "Dropout": 1,
-    "Noise is not privacy": 1, "Privacy ladder": 3, "Run comparison": None,
-}  # fmt: skip
+    "Scores and ROC": 0,
+    "One sample, two worlds": 0,
+    "Vulnerable samples": None,
+    "Latency": 0,
+    "Dropout": 1,
+    "Noise is not privacy": 1,
+    "Privacy ladder": 3,
+    "Run comparison": None,
+}
 SHOWN = "[...document.querySelectorAll('.js-plotly-plot')].filter(p => p.offsetWidth > 0)"
 POINT = """(() => {{ const plot = {plot}, trace = plot._fullData[0];
   plot.scrollIntoView({{block: 'center'}});
   const [x, y] = [plot._fullLayout.xaxis, plot._fullLayout.yaxis], at = plot.getBoundingClientRect();
   return [at.left + x._offset + x.d2p(trace.x[0]), at.top + y._offset + y.d2p(trace.y[0])]; }})()"""
-WORDS = "[...document.querySelectorAll('[role=status], [role=alert]')].filter(e => e.offsetWidth > 0).map(e => e.innerText)[0]"
+WORDS = (
+    "[...document.querySelectorAll('[role=status], [role=alert]')].filter(e => e.offsetWidth >"
+    " 0).map(e => e.innerText)[0]"
+)
 
 
 def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(demo, server, browser):
@@ -254,16 +268,16 @@ def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(demo, server
             drawn = page.evaluate(f"{SHOWN}.map(p => p.dataset.drawn)")
             if handle is not None:
                 page.locator(".noUi-handle:visible").nth(handle).focus()
-                page.keyboard.press(
-                    "ArrowRight" if title == "Latency" else "ArrowLeft"
-                )  # which starts at its left end
+                # which starts at its left end
+                page.keyboard.press("ArrowRight" if title == "Latency" else "ArrowLeft")
             elif title == "Run comparison":
                 page.locator("input[type=checkbox]:visible").nth(2).click()
             else:
                 page.locator("input[type=number]:visible").fill("7")
                 page.keyboard.press("Enter")
             page.wait_for_function(
-                f"JSON.stringify({SHOWN}.map(p => p.dataset.drawn)) != '{json.dumps(drawn, separators=(',', ':'))}'"
+                f"JSON.stringify({SHOWN}.map(p => p.dataset.drawn)) !="
+                f" '{json.dumps(drawn, separators=(',', ':'))}'"
             )
             assert page.evaluate(WORDS).startswith(title)
         tabs.nth(1).click()
@@ -294,7 +308,9 @@ MOVE = """async ([handle, key]) => {
 
 
 def moves_and_saves(page, notebook: Path, within: float) -> None:
-    """The threshold paints in so many ms, and the saved notebook holds the widgets' state, plotly.js once."""
+    """The threshold paints in so many ms, and the saved notebook holds the widgets' state,
+    plotly.js once.
+    """
     assert page.locator(".js-plotly-plot").count() == 2
     before = page.evaluate(SENTENCES)
     page.locator(".noUi-handle").first.focus()
@@ -338,9 +354,8 @@ def test_an_explorer_moves_downloads_what_it_shows_and_is_saved_with_every_pictu
             with page.expect_download(timeout=30_000) as caught:
                 page.locator("button.jupyter-button", has_text=name).click()
             assert Path(caught.value.path()).read_bytes().startswith(start)
-        moves_and_saves(
-            page, notebook, 2000
-        )  # beside other tests; its time proper is the test before
+        # beside other tests; its time proper is the test before
+        moves_and_saves(page, notebook, 2000)
         assert (external, errors) == ([], [])
     state = json.loads(notebook.read_text())["metadata"]["widgets"][
         "application/vnd.jupyter.widget-state+json"
@@ -356,9 +371,11 @@ def test_an_explorer_moves_downloads_what_it_shows_and_is_saved_with_every_pictu
 
 
 GAME = [
-    "import numpy as np\nfrom test_workshop import SAMPLES, cube_of\nfrom mia_nb import widgets, workshop\n"
-    "x = np.random.default_rng(1).integers(0, 256, (SAMPLES, 1, 8, 8), np.uint8)\n"
-    "source = widgets.Source('toy', cube_of(), images=x, classes=tuple('abcde'))",
+    (
+        "import numpy as np\nfrom test_workshop import SAMPLES, cube_of\nfrom mia_nb import"
+        " widgets, workshop\nx = np.random.default_rng(1).integers(0, 256, (SAMPLES, 1, 8, 8),"
+        " np.uint8)\nsource = widgets.Source('toy', cube_of(), images=x, classes=tuple('abcde'))"
+    ),
     "workshop.predict('Which one?', ['this', 'that'], answer='that', why='because so')",
     "workshop.game(source)",
 ]
@@ -383,12 +400,14 @@ def test_the_game_is_played_in_jupyterlab(server, browser, dark):
         page.wait_for_function(f"{SENTENCE}.includes('because so')")
         sheet = page.locator(".js-plotly-plot").first
         sheet.scroll_into_view_if_needed()
-        box = sheet.evaluate("""p => { const r = p.getBoundingClientRect(), x = p._fullLayout.xaxis, y = p._fullLayout.yaxis;
+        box = sheet.evaluate(
+            """p => { const r = p.getBoundingClientRect(), x = p._fullLayout.xaxis, y = p._fullLayout.yaxis;
             const t = p._fullData.find(t => t.mode === 'markers');
-            return [r.left + x._offset + x.d2p(t.x[0]), r.top + y._offset + y.d2p(t.y[0])]; }""")
+            return [r.left + x._offset + x.d2p(t.x[0]), r.top + y._offset + y.d2p(t.y[0])]; }"""
+        )
         page.mouse.click(*box)
         page.wait_for_function(f"{SENTENCE}.includes('1 of 20 accused')")
-        page.locator(".widget-checkbox input[type=checkbox]").first.check()  # score me
+        page.locator(".widget-checkbox input[type=checkbox]").first.check()  # submit
         page.wait_for_function(f"/You: \\d+ of 20 right/.test({SENTENCE})")
         page.wait_for_function(
             "document.querySelector('.js-plotly-plot')._fullLayout.shapes.length >= 20"

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from nbformat import v4
 
-from mia_nb import store
+from mia_nb import parameters, store
 from mia_nb.cli import _join_parameters, _parser, _workers, main, notebooks
 from mia_nb.cli import run as runner
 
@@ -62,7 +62,10 @@ def desk(tmp_path, monkeypatch):
         "print(attacks)",
         parameters='attacks: list[str] = ["loss"]\n',
     )
-    preset = "- {notebook: 01_train, parameters: {epochs: 3}}\n- {notebook: attack, parameters: {attacks: [lira]}}\n"
+    preset = (
+        "- {notebook: 01_train, parameters: {epochs: 3}}\n- {notebook: attack, parameters:"
+        " {attacks: [lira]}}\n"
+    )
     (tmp_path / "notebooks/presets").mkdir()
     (tmp_path / "notebooks/presets/small.yaml").write_text(preset)
     return tmp_path
@@ -73,15 +76,15 @@ def only_run(root: Path) -> store.Folder:
     return folder
 
 
-def declared() -> dict[str, notebooks.Parameter]:
-    return notebooks._parse_parameters(PARAMETERS, Path("x.ipynb"))
+def declared() -> dict[str, parameters.Parameter]:
+    return parameters.parse(PARAMETERS, Path("x.ipynb"))
 
 
 def test_parameters_are_read_with_type_default_and_help():
     read = declared()
     assert read["epochs"] == ("epochs", 16, ("int",), "passes over the data")
     assert read["pool"].kinds == ("str", "None")
-    untyped = notebooks._parse_parameters(
+    untyped = parameters.parse(
         "a = 3\nb = None\nc: int = None\nd: 'Optional[float]' = None\ne = -1.5", Path("x")
     )
     assert [p.kinds for p in untyped.values()] == [
@@ -109,7 +112,7 @@ def test_parameters_are_read_with_type_default_and_help():
 )
 def test_a_parameters_cell_that_computes_is_refused(source):
     with pytest.raises(ValueError, match="parameters cell"):
-        notebooks._parse_parameters(source, Path("x.ipynb"))
+        parameters.parse(source, Path("x.ipynb"))
 
 
 @pytest.mark.parametrize(
@@ -146,10 +149,10 @@ def test_a_parameters_cell_that_computes_is_refused(source):
 def test_text_of_the_command_line_becomes_the_declared_type(name, text, value):
     if value is ValueError:
         with pytest.raises(ValueError, match=name) as caught:
-            notebooks.fit_text(declared()[name], text)
+            parameters.fit(declared()[name], parameters.read_text(declared(), name, text))
         assert "\n" not in str(caught.value)
     else:
-        found = notebooks.fit_text(declared()[name], text)
+        found = parameters.fit(declared()[name], parameters.read_text(declared(), name, text))
         assert found == value and type(found) is type(value)
 
 
@@ -161,10 +164,10 @@ def test_values_papermill_cannot_write_are_converted_at_the_border():
         "d": Path("x/y"),
         "e": [np.int64(3)],
     }
-    assert notebooks.plain(given) == {"a": [1, 2], "b": 0.5, "c": [0, 1], "d": "x/y", "e": [3]}
-    assert type(notebooks.plain(np.int64(3))) is int
+    assert parameters.plain(given) == {"a": [1, 2], "b": 0.5, "c": [0, 1], "d": "x/y", "e": [3]}
+    assert type(parameters.plain(np.int64(3))) is int
     with pytest.raises(ValueError, match="parameters are numbers"):
-        notebooks.plain(object())
+        parameters.plain(object())
 
 
 def test_both_spellings_of_an_override_and_negative_values_survive():
@@ -197,7 +200,7 @@ def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parame
     ("argv", "says"),
     [
         ("run trian", "did you mean train?"),
-        ("run train -p epoch=3", "did you mean epochs?"),
+        ("run train -p epoch=3", "did you mean 'epochs'?"),
         ("run all --preset small -p nothing=3", "01_train, 03_attack has no parameter 'nothing'"),
         ("run train -p epochs=soon", "epochs='soon' is text, wanted int"),
         ("run train -p flag='false'", "flag='false' is text, wanted bool"),
@@ -212,7 +215,7 @@ def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parame
         ("run all", "`run all` needs --preset NAME; there are: bad_name"),
         ("run no/where.ipynb", "no notebook at"),
         ("run train --preset bad_step", "wanted a list of steps"),
-        ("run train --preset bad_name", "did you mean epochs?"),
+        ("run train --preset bad_name", "did you mean 'epochs'?"),
         ("run train --preset bad_type", "epochs='3' is text"),
         ("run all --preset bad_yaml", "is not YAML"),
         ("run train --notebooks nowhere", "is no folder"),
@@ -255,7 +258,10 @@ def test_params_prints_type_default_and_help(desk, capsys):
 
 
 def test_help_imports_nothing_heavy_and_takes_no_time():
-    code = "import sys; from mia_nb.cli import main; main([]); print({'torch', 'papermill', 'numpy'} & set(sys.modules))"
+    code = (
+        "import sys; from mia_nb.cli import main; main([]); print({'torch', 'papermill', 'numpy'} &"
+        " set(sys.modules))"
+    )
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.rstrip().endswith("set()") and "doctor" in done.stdout
@@ -332,6 +338,21 @@ def test_stored_results_are_listed_shown_and_cleaned(tmp_path, capsys):
         and not pool.path.exists()
         and signals.path.exists()
     )
+
+
+def test_a_file_whose_checksum_alone_was_altered_is_not_cleaned_away(tmp_path, capsys):
+    root = str(tmp_path / "results")
+    pool = store.open_folder(root, "pool", "digits", "ab" * 32, {"num_models": 2})
+    for name in ("intact.npy", "altered.npy"):
+        pool.write_bytes(name, b"x" * 1500)
+    manifest = pool.path / "manifest.jsonl"
+    sha = pool.files()["intact.npy"]
+    first = manifest.read_text().replace(sha, ("1" if sha[0] == "0" else "0") + sha[1:], 1)
+    manifest.write_text(first)
+    (pool.path / "altered.npy").write_bytes(b"y" * 1500)
+    assert main(["clean", "--results", root]) == 0
+    assert "intact.npy: left alone" in capsys.readouterr().out
+    assert (pool.path / "intact.npy").exists() and not (pool.path / "altered.npy").exists()
 
 
 def test_results_older_than_a_number_of_days_are_removed_and_others_stay(tmp_path, capsys):
@@ -411,9 +432,8 @@ def test_a_run_says_what_share_is_done_and_how_long_the_rest_may_take(monkeypatc
     overall = runner.Overall({"a": 1, "b": 2, "c": 1}, todo=["b", "c"])  # a is there
     assert overall.line(0.0) == " 25%"
     now[0] = 20.0
-    assert (
-        overall.line(0.5) == " 50%, 40 s left"
-    )  # 20 s for a quarter of it all, and a half is left
+    # 20 s for a quarter of it all, and a half is left
+    assert overall.line(0.5) == " 50%, 40 s left"
     overall.end("b")
     assert overall.line(0.0) == " 75%, 10 s left" and overall.line(1.0) == "100%, 0.0 s left"
 
@@ -430,7 +450,8 @@ def test_what_a_cell_says_of_itself_counts(capsys, monkeypatch):
 def test_a_warning_of_a_notebook_stays_on_the_screen_as_one_line(capsys):
     progress = runner.Progress("a.ipynb", 4)
     progress.write(
-        "/tmp/1.py:1: UserWarning: set: classes 'a' and 'A' look alike\n  images = data.load(path)\n"
+        "/tmp/1.py:1: UserWarning: set: classes 'a' and 'A' look alike\n  images ="
+        " data.load(path)\n"
     )
     assert capsys.readouterr().out == "mia-nb: set: classes 'a' and 'A' look alike\n"
 
@@ -461,9 +482,8 @@ def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
         for c in cells
         if "injected-parameters" in c["metadata"].get("tags", [])
     ]
-    assert (
-        "lr = 0.001" in injected and "flag = False" in injected and "name" not in injected
-    )  # what differs from the defaults
+    # what differs from the defaults
+    assert "lr = 0.001" in injected and "flag = False" in injected and "name" not in injected
     assert [s["status"] for s in runner.read_status(folder)] == [
         "done",
         "done",
@@ -480,9 +500,8 @@ def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
     assert made == {file: (folder.path / file).stat().st_mtime_ns for file in folder.files()}
 
     (folder.path / "report.html").write_text("")
-    unfinished = store.open_folder(
-        "results", "run", "all", "ee" * 32, {"steps": []}
-    )  # later, but without a notebook
+    # later, but without a notebook
+    unfinished = store.open_folder("results", "run", "all", "ee" * 32, {"steps": []})
     assert store.folders("results", "run")[-1] == unfinished
     assert (
         main(["report"]) == 0
@@ -661,9 +680,8 @@ def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_r
         (tmp_path / "images" / name).mkdir(parents=True)
     (tmp_path / "images/cat/1.png").write_bytes(b"1")
     before = runner._stamp("images")
-    (tmp_path / "images/cat/1.png").rename(
-        tmp_path / "images/dog/1.png"
-    )  # same bytes and time, another label
+    # same bytes and time, another label
+    (tmp_path / "images/cat/1.png").rename(tmp_path / "images/dog/1.png")
     assert runner._stamp("images") != before
     file = tmp_path / "outputs.npz"
     file.write_bytes(b"1")

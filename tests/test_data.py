@@ -1,4 +1,6 @@
-"""Images: loading from every source, refusal of bad input, augmentation against a slow twin, and who is a member."""
+"""Images: loading from every source, refusal of bad input, augmentation against a slow twin, and
+who is a member.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def colours(tmp_path):
     return write_folder(tmp_path / "pets", pixels), pixels
 
 
-# ---------------------------------------------------------------------------------------------------------------- data sets
+# --------------------------------------------------------------------------------------------------
+# data sets
 
 
 def test_digits_are_scikit_learns_images_scaled_to_255():
@@ -135,7 +138,7 @@ def test_fashion_mnist_joins_the_official_training_and_test_files(tmp_path):
             np.array([2049, n], ">i4").tobytes() + y.tobytes()
         )
         expected.append((x, y))
-    images = data.load("fashion_mnist", root=tmp_path)
+    images = data.load("fashion_mnist", data_root=tmp_path)
     assert (images.x[:, 0].numpy() == np.concatenate([x for x, _ in expected])).all()
     assert (images.y.numpy() == np.concatenate([y for _, y in expected])).all()
     assert images.classes[0] == "T-shirt/top" and (images.mean, images.std) == (
@@ -164,7 +167,7 @@ def test_cifar10_joins_the_official_training_and_test_files(tmp_path, monkeypatc
     monkeypatch.setattr(kind, "test_list", [batch("test_batch")])
     key, md5 = write("batches.meta", {"label_names": [f"class{k}" for k in range(10)]})
     monkeypatch.setattr(kind, "meta", {"filename": key, "key": "label_names", "md5": md5})
-    images = data.load("cifar10", root=tmp_path)
+    images = data.load("cifar10", data_root=tmp_path)
     assert (images.x.numpy() == np.concatenate(expected)).all() and images.y.tolist() == [
         3,
         1,
@@ -197,7 +200,7 @@ def test_tiny_imagenet_reads_alike_from_the_archive_and_from_its_unpacked_folder
     shutil.copytree(base, tmp_path / "folder" / "tiny-imagenet-200")
     shutil.rmtree(base)
     packed, unpacked = (
-        data.load("tiny_imagenet", root=tmp_path / where) for where in ("zip", "folder")
+        data.load("tiny_imagenet", data_root=tmp_path / where) for where in ("zip", "folder")
     )
     order = [train["n01", 0], train["n01", 1], train["n02", 0], train["n02", 1], *val]
     assert (
@@ -206,13 +209,13 @@ def test_tiny_imagenet_reads_alike_from_the_archive_and_from_its_unpacked_folder
     assert packed.classes == ("n01", "n02") and packed.digest == unpacked.digest
     (tmp_path / "zip" / "tiny-imagenet-200.zip").write_bytes(b"PK\x03\x04 cut short")
     with pytest.raises(ValueError, match="not an intact zip archive"):
-        data.load("tiny_imagenet", root=tmp_path / "zip")
+        data.load("tiny_imagenet", data_root=tmp_path / "zip")
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "fashion_mnist", "tiny_imagenet"])
 def test_a_missing_data_set_is_not_downloaded_without_permission(name, tmp_path):
     with pytest.raises(ValueError, match="download=true") as error:
-        data.load(name, root=tmp_path)
+        data.load(name, data_root=tmp_path)
     assert str(tmp_path) in one_line(error) and not any(tmp_path.iterdir())
 
 
@@ -253,7 +256,8 @@ def test_importing_data_loads_neither_torchvision_nor_pillow_nor_scikit_learn():
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ image folders
+# --------------------------------------------------------------------------------------------------
+# image folders
 
 
 def test_a_folder_of_class_folders_gives_the_files_pixels_in_sorted_order(colours, tmp_path):
@@ -261,7 +265,7 @@ def test_a_folder_of_class_folders_gives_the_files_pixels_in_sorted_order(colour
     (path / "cat" / "notes.txt").write_text("no image")
     (path / "cat" / ".hidden.png").write_text("no image")
     (path / ".git").mkdir()
-    images = data.load(path, root=tmp_path)
+    images = data.load(path, data_root=tmp_path)
     assert (images.x.numpy() == pixels.reshape(6, 9, 11, 3).transpose(0, 3, 1, 2)).all()
     assert (
         images.y.tolist() == [0, 0, 0, 1, 1, 1]
@@ -277,11 +281,11 @@ def test_a_folder_of_class_folders_gives_the_files_pixels_in_sorted_order(colour
 def test_grey_files_make_one_channel_and_a_single_colour_file_makes_three(tmp_path):
     grey = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8), dtype=np.uint8)
     path = write_folder(tmp_path / "grey", grey)
-    assert (data.load(path, root=tmp_path).x.numpy() == grey.reshape(6, 1, 8, 8)).all()
+    assert (data.load(path, data_root=tmp_path).x.numpy() == grey.reshape(6, 1, 8, 8)).all()
     Image.fromarray(np.stack([grey[1, 2], grey[1, 1], grey[1, 0]], 2)).save(
         path / "dog" / "002.png"
     )
-    mixed = data.load(path, root=tmp_path).x.numpy()
+    mixed = data.load(path, data_root=tmp_path).x.numpy()
     assert (mixed[:5] == grey.reshape(6, 1, 8, 8)[:5]).all() and (mixed[5] == grey[1, ::-1]).all()
 
 
@@ -302,16 +306,15 @@ def test_images_of_many_sizes_are_cut_to_their_middle_square_and_scaled(tmp_path
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(folder / f"{number}.png")
     with pytest.raises(ValueError, match=r"image sizes differ.*choose one with size="):
-        data.load(tmp_path / "set", root=tmp_path)
-    images = data.load(tmp_path / "set", root=tmp_path, size=8)
+        data.load(tmp_path / "set", data_root=tmp_path)
+    images = data.load(tmp_path / "set", data_root=tmp_path, size=8)
     assert images.x.shape == (4, 3, 8, 8)
     inner = images.x[:, :, 1:7, 1:7].float().mean((1, 2, 3))
-    assert inner.tolist() == pytest.approx(
-        [40, 140, 90, 190], abs=8
-    )  # cats first; the odd margin of 9 x 40 is half a pixel
-    other = data.load(tmp_path / "set", root=tmp_path, size=4)
+    # cats first; the odd margin of 9 x 40 is half a pixel
+    assert inner.tolist() == pytest.approx([40, 140, 90, 190], abs=8)
+    other = data.load(tmp_path / "set", data_root=tmp_path, size=4)
     assert other.x.shape[-1] == 4 and other.digest != images.digest  # the cache tells sizes apart
-    assert torch.equal(data.load(tmp_path / "set", root=tmp_path, size=8).x, images.x)
+    assert torch.equal(data.load(tmp_path / "set", data_root=tmp_path, size=8).x, images.x)
 
 
 @pytest.mark.parametrize(("name", "size"), [("digits", 8), ("synthetic", 8), ("{folder}", 0)])
@@ -319,37 +322,36 @@ def test_a_size_is_for_folders_and_positive(colours, tmp_path, name, size):
     with pytest.raises(
         ValueError, match=f"size={size} for .*: wanted a side in pixels, for a folder"
     ):
-        data.load(name.format(folder=colours[0]), root=tmp_path, size=size)
+        data.load(name.format(folder=colours[0]), data_root=tmp_path, size=size)
 
 
 def test_the_second_load_reads_the_cache_until_a_file_changes(colours, tmp_path):
     path, _ = colours
-    first = data.load(path, root=tmp_path / "root")
+    first = data.load(path, data_root=tmp_path / "root")
     victim = path / "dog" / "001.png"
     stat = victim.stat()
-    victim.write_bytes(
-        bytes(stat.st_size)
-    )  # unreadable, but of the same size and time: only a decoder would notice
+    # unreadable, but of the same size and time: only a decoder would notice
+    victim.write_bytes(bytes(stat.st_size))
     os.utime(victim, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert data.load(path, root=tmp_path / "root").digest == first.digest
+    assert data.load(path, data_root=tmp_path / "root").digest == first.digest
     os.utime(victim, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     with pytest.raises(ValueError, match=r"dog/001\.png cannot be read") as error:
-        data.load(path, root=tmp_path / "root")
+        data.load(path, data_root=tmp_path / "root")
     one_line(error)
     victim.unlink()
-    assert len(data.load(path, root=tmp_path / "root").y) == 5
+    assert len(data.load(path, data_root=tmp_path / "root").y) == 5
     assert len(list((tmp_path / "root" / ".cache").iterdir())) == 1  # the stale one is gone
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
 def test_a_damaged_cache_is_ignored_and_rebuilt(colours, tmp_path, damage):
     path, _ = colours
-    first = data.load(path, root=tmp_path)
+    first = data.load(path, data_root=tmp_path)
     (cache,) = (tmp_path / ".cache").glob("*.npy")
     good = cache.read_bytes()
     flipped = bytes([*good[:-5], good[-5] ^ 1, *good[-4:]])
     cache.write_bytes({"cut": good[:-7], "flip": flipped, "empty": b""}[damage])
-    assert data.load(path, root=tmp_path).digest == first.digest
+    assert data.load(path, data_root=tmp_path).digest == first.digest
     (cache,) = (tmp_path / ".cache").glob("*.npy")
     assert cache.read_bytes() == good
 
@@ -357,7 +359,7 @@ def test_a_damaged_cache_is_ignored_and_rebuilt(colours, tmp_path, damage):
 def test_a_cache_that_cannot_be_written_is_no_error(colours, tmp_path):
     path, pixels = colours
     (tmp_path / "file").write_text("not a folder")
-    assert len(data.load(path, root=tmp_path / "file").y) == pixels.shape[0] * pixels.shape[1]
+    assert len(data.load(path, data_root=tmp_path / "file").y) == pixels.shape[0] * pixels.shape[1]
 
 
 def test_a_folder_named_like_a_data_set_keeps_its_own_normalisation(tmp_path):
@@ -365,7 +367,7 @@ def test_a_folder_named_like_a_data_set_keeps_its_own_normalisation(tmp_path):
         tmp_path / "cifar10",
         np.random.default_rng(0).integers(0, 99, (2, 2, 8, 8, 3), dtype=np.uint8),
     )
-    assert data.load(path, root=tmp_path).mean != data.PUBLISHED["cifar10"][0]
+    assert data.load(path, data_root=tmp_path).mean != data.PUBLISHED["cifar10"][0]
 
 
 def test_bad_folders_are_refused_in_one_line_that_names_the_file(colours, tmp_path):
@@ -374,24 +376,24 @@ def test_bad_folders_are_refused_in_one_line_that_names_the_file(colours, tmp_pa
     with pytest.raises(
         ValueError, match=r"cat/000\.png and dog/000\.png are 11x9 and 12x9"
     ) as error:
-        data.load(path, root=tmp_path)
+        data.load(path, data_root=tmp_path)
     one_line(error)
     Image.fromarray(np.zeros((9, 11), np.uint16)).save(path / "dog" / "000.png")
     with pytest.raises(ValueError, match=r"dog/000\.png .* more than 8 bits"):
-        data.load(path, root=tmp_path)
+        data.load(path, data_root=tmp_path)
     (path / "dog" / "000.png").unlink()
     (path / "dog" / "000.png").symlink_to(tmp_path / "gone.png")
     with pytest.raises(ValueError, match=r"dog/000\.png cannot be read: No such file"):
-        data.load(path, root=tmp_path)
+        data.load(path, data_root=tmp_path)
     (path / "dog" / "000.png").unlink()
     (path / "eel").mkdir()
     with pytest.raises(ValueError, match=r"pets/eel holds no images"):
-        data.load(path, root=tmp_path)
+        data.load(path, data_root=tmp_path)
     (path / "eel" / "small").mkdir()
     with pytest.raises(ValueError, match=r"is the data set .*eel\?"):
-        data.load(path, root=tmp_path)
+        data.load(path, data_root=tmp_path)
     with pytest.raises(ValueError, match="holds 0 class folders"):
-        data.load(path / "cat", root=tmp_path)
+        data.load(path / "cat", data_root=tmp_path)
 
 
 def written(image, kind="PNG", **options) -> bytes:
@@ -425,7 +427,7 @@ def test_images_of_hundreds_of_millions_of_pixels_are_refused_by_their_header(
         pytest.raises(ValueError, match="has more than 89 million pixels: scale") as error,
     ):
         warnings.simplefilter("error")
-        data.load(path, root=tmp_path, size=size)
+        data.load(path, data_root=tmp_path, size=size)
     assert perf_counter() - start < 1 and "\n" not in str(error.value)
 
 
@@ -433,17 +435,14 @@ def test_an_image_of_another_size_is_refused_undecoded(colours, tmp_path):
     path, _ = colours
     (path / "dog" / "002.png").write_bytes(png_header(9000, 9000))  # cannot be decoded
     with pytest.raises(ValueError, match=r"cat/000.png and dog/002.png are 11x9 and 9000x9000"):
-        data.load(path, root=tmp_path)
+        data.load(path, data_root=tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF"])
 def test_images_are_turned_as_their_exif_orientation_says(tmp_path, kind):
     picture = np.zeros((16, 24, 3), np.uint8)
-    picture[:8, :8], picture[:8, 16:], picture[8:, :8] = (
-        250,
-        160,
-        80,
-    )  # corners that tell all eight apart
+    # corners that tell all eight apart
+    picture[:8, :8], picture[:8, 16:], picture[8:, :8] = 250, 160, 80
     upright = {1: picture, 2: picture[:, ::-1], 3: picture[::-1, ::-1], 4: picture[::-1]}
     turned = picture.transpose(1, 0, 2)
     upright |= {5: turned, 6: turned[:, ::-1], 7: turned[::-1, ::-1], 8: turned[::-1]}
@@ -456,7 +455,7 @@ def test_images_are_turned_as_their_exif_orientation_says(tmp_path, kind):
             (path / name / f"0.{kind.lower()}").write_bytes(
                 written(Image.fromarray(picture), kind, exif=exif)
             )
-        x = data.load(path, root=tmp_path).x.numpy().transpose(0, 2, 3, 1)
+        x = data.load(path, data_root=tmp_path).x.numpy().transpose(0, 2, 3, 1)
         assert x.shape[1:] == wanted.shape and np.abs(x.astype(int) - wanted).max() < 40, (
             orientation
         )
@@ -464,7 +463,7 @@ def test_images_are_turned_as_their_exif_orientation_says(tmp_path, kind):
 
 def test_a_cache_from_before_orientations_were_read_is_not_used(colours, tmp_path):
     path, _ = colours
-    data.load(path, root=tmp_path)
+    data.load(path, data_root=tmp_path)
     (cache,) = (tmp_path / ".cache").iterdir()
     stamp = [
         (f"{p.parent.name}/{p.name}", p.stat().st_size, p.stat().st_mtime_ns)
@@ -475,7 +474,8 @@ def test_a_cache_from_before_orientations_were_read_is_not_used(colours, tmp_pat
 
 GREY, COLOUR = Image.new("L", (11, 9), 77), Image.new("RGB", (11, 9), (10, 20, 30))
 BROKEN_EXIF = b"Exif\0\0" + b"II*\0" + b"\xff" * 40
-IMAGES = {  # a file beside good ones: its name, its bytes, and its colour at the top left or what is said of it
+# a file beside good ones: its name, its bytes, and its colour at the top left or what is said of it
+IMAGES = {
     "grey": ("x.png", written(GREY), (77, 77, 77)),
     "with a broken EXIF": (
         "x.jpg",
@@ -537,13 +537,13 @@ def test_an_odd_image_is_read_as_it_looks_or_refused_in_one_line(colours, tmp_pa
     (path / "dog" / name).write_bytes(content)
     if isinstance(wanted, str):
         with pytest.raises(ValueError, match=wanted) as error:
-            data.load(path, root=tmp_path)
+            data.load(path, data_root=tmp_path)
         one_line(error)
     else:
         (place,) = [i for i, file in enumerate(sorted(os.listdir(path / "dog"))) if file == name]
         assert (
             np.abs(
-                data.load(path, root=tmp_path).x[3 + place, :, 0, 0].numpy() - np.array(wanted)
+                data.load(path, data_root=tmp_path).x[3 + place, :, 0, 0].numpy() - np.array(wanted)
             ).max()
             <= 2
         )
@@ -561,7 +561,7 @@ def test_only_regular_files_are_opened(colours, tmp_path, put, says):
     path, _ = colours
     put(path / "dog" / "x.png")
     with pytest.raises(ValueError, match=says) as error:
-        data.load(path, root=tmp_path)
+        data.load(path, data_root=tmp_path)
     one_line(error)
     os.mkfifo(tmp_path / "x.npz")
     with pytest.raises(ValueError, match=r"x\.npz is no file"):
@@ -571,7 +571,7 @@ def test_only_regular_files_are_opened(colours, tmp_path, put, says):
 def test_a_folder_named_like_an_image_is_none(colours, tmp_path):
     path, pixels = colours
     (path / "dog" / "x.png").mkdir()
-    assert len(data.load(path, root=tmp_path).y) == pixels.shape[0] * pixels.shape[1]
+    assert len(data.load(path, data_root=tmp_path).y) == pixels.shape[0] * pixels.shape[1]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -580,7 +580,7 @@ def test_what_may_not_be_read_is_named(colours, tmp_path, which):
     path, _ = colours
     (path / which).chmod(0)
     with pytest.raises(ValueError, match=f"{which} cannot be read.*Permission denied"):
-        data.load(path, root=tmp_path)
+        data.load(path, data_root=tmp_path)
     (path / which).chmod(0o700)
 
 
@@ -595,20 +595,21 @@ def test_one_budget_holds_for_folders_archives_and_synthetic_images(colours, tmp
         monkeypatch.setenv("MIA_NB_MAX_GB", text)
         for source in sources:
             with pytest.raises(ValueError, match=says) as error:
-                data.load(source, root=tmp_path)
+                data.load(source, data_root=tmp_path)
             one_line(error)
     for text in ("1e-3", "inf", ""):
         monkeypatch.setenv("MIA_NB_MAX_GB", text)
-        assert all(len(data.load(source, root=tmp_path).y) > 3 for source in sources)
+        assert all(len(data.load(source, data_root=tmp_path).y) > 3 for source in sources)
     monkeypatch.setenv("MIA_NB_MAX_GB", "1e-8")
     with pytest.raises(ValueError, match="pets would take"):  # from the cache as well
-        data.load(path, root=tmp_path)
+        data.load(path, data_root=tmp_path)
     with pytest.raises(ValueError, match="6 images of 1,000,000,000,000 pixels would take 18,000"):
         monkeypatch.delenv("MIA_NB_MAX_GB")
-        data.load(path, root=tmp_path, size=10**6)
+        data.load(path, data_root=tmp_path, size=10**6)
 
 
-# ---------------------------------------------------------------------------------------------------------------------- npz
+# --------------------------------------------------------------------------------------------------
+# npz
 
 
 def save(path, **arrays):
@@ -841,7 +842,7 @@ def test_class_folders_that_look_alike_stay_two_classes_and_are_said(colours, tm
     with pytest.warns(
         UserWarning, match="pets: class names 'Cat' and 'cat' look alike, read as two classes"
     ):
-        assert data.load(path, root=tmp_path).classes == ("Cat", "cat")
+        assert data.load(path, data_root=tmp_path).classes == ("Cat", "cat")
 
 
 @pytest.mark.parametrize(
@@ -893,7 +894,8 @@ def test_from_arrays_takes_tensors_and_refuses_wrong_normalisation():
         data.from_arrays(x[:, 0], y)
 
 
-# --------------------------------------------------------------------------------------------- normalisation, augmentation
+# ---------------------------------------------------------------------------------------------
+# normalisation, augmentation
 
 
 def test_normalise_is_the_textbook_formula_in_every_dtype():
@@ -975,7 +977,8 @@ def test_an_unknown_augmentation_is_refused():
         data.augment_draws("crop+mirror", 4, 8, 8, torch.Generator())
 
 
-# --------------------------------------------------------------------------------------------------------------- membership
+# --------------------------------------------------------------------------------------------------
+# membership
 
 
 @pytest.mark.parametrize(

@@ -79,10 +79,8 @@ def test_relaxloss_below_its_target_ascends_in_even_epochs_and_flattens_in_odd_o
 def test_the_maximum_mean_discrepancy_of_classes_is_that_of_a_double_loop():
     torch.manual_seed(1)
     p, q = torch.rand(9, 4).double(), torch.rand(7, 4).double()
-    y, other = (
-        torch.tensor([0, 0, 1, 1, 1, 2, 2, 0, 1]),
-        torch.tensor([0, 1, 1, 3, 3, 0, 1]),
-    )  # 2 and 3 on one side only
+    # 2 and 3 on one side only
+    y, other = torch.tensor([0, 0, 1, 1, 1, 2, 2, 0, 1]), torch.tensor([0, 1, 1, 3, 3, 0, 1])
 
     def kernel(a, b):
         return np.exp(-float(((a - b) ** 2).sum()) / (2 * 0.7**2))
@@ -96,9 +94,8 @@ def test_the_maximum_mean_discrepancy_of_classes_is_that_of_a_double_loop():
         gaps.append(within - 2 * np.mean([[kernel(a, b) for a in ours] for b in theirs]))
     assert float(defenses.class_mmd(p, y, q, other, 0.7)) == pytest.approx(np.mean(gaps), rel=1e-12)
     assert float(defenses.class_mmd(p, y, p, y, 0.7)) == pytest.approx(0, abs=1e-15)
-    assert (
-        float(defenses.class_mmd(p[:2], y[:2], q[3:5], other[3:5], 0.7)) == 0
-    )  # no class in common
+    # no class in common
+    assert float(defenses.class_mmd(p[:2], y[:2], q[3:5], other[3:5], 0.7)) == 0
 
 
 def test_mixup_mixes_images_and_losses_and_reports_the_losses_of_unmixed_images(problem):
@@ -149,19 +146,16 @@ def test_mixup_draws_are_betas_permutations_and_held_out_numbers_of_the_same_cla
     numbers, known = np.array([3, 8, 20, 31]), np.array([2, 0, 1, 0])
     y = np.random.default_rng(0).integers(0, 4, (400, 16))
     drawn = objectives.mixup_draws(5, numbers, known, y, alpha=2.0)
+    # Beta(2, 2): 1/20
     assert (
         abs(float(drawn["lam"].mean()) - 0.5) < 0.03
         and abs(float(drawn["lam"].var()) - 0.05) < 0.01
-    )  # Beta(2, 2): 1/20
+    )
     assert (drawn["other"].sort(1).values == torch.arange(16)).all() and (
         drawn["other"][0] != drawn["other"][1]
     ).any()
-    for label, there in (
-        (0, {8, 31}),
-        (1, {20}),
-        (2, {3}),
-        (3, {3, 8, 20, 31}),
-    ):  # class 3 is not held out
+    # class 3 is not held out
+    for label, there in ((0, {8, 31}), (1, {20}), (2, {3}), (3, {3, 8, 20, 31})):
         mine, count = np.unique(drawn["held_out"].numpy()[y == label], return_counts=True)
         assert set(mine.tolist()) == there and count.min() > 0.8 * count.mean()
     again = objectives.mixup_draws(5, numbers, known, y, alpha=2.0)
@@ -216,9 +210,8 @@ def test_rounding_and_top_show_what_they_say():
         np.exp(change_output("top", logits, classes=2)), [[0.62, 0.31, 0.07], [0.96, 0.03, 0.01]]
     )
     even = np.log(np.array([[0.26, 0.25, 0.25, 0.24]]))
-    assert (
-        change_output("top", even, classes=1).argmax() == 0
-    )  # what is not shown never gets more than what is
+    # what is not shown never gets more than what is
+    assert change_output("top", even, classes=1).argmax() == 0
     with pytest.raises(ValueError, match="fewer than the model's 3"):
         change_output("top", logits, classes=3)
     with pytest.raises(ValueError, match="whole number"):
@@ -279,8 +272,11 @@ def test_memguard_shows_half_for_the_label_and_of_two_classes_three_quarters():
 
 def test_defaults_are_written_out_and_one_and_one_point_nought_are_the_same():
     assert defenses.arguments("mmd_mixup", {"held_out": 5, "alpha": 1}) == {
-        "weight": 5e-4, "alpha": 1.0, "bandwidth": 1.0, "held_out": 5,
-    }  # fmt: skip
+        "weight": 5e-4,
+        "alpha": 1.0,
+        "bandwidth": 1.0,
+        "held_out": 5,
+    }
     assert repr(defenses.arguments("l1", {"weight": 1})) == repr(
         defenses.arguments("l1", {"weight": 1.0})
     )

@@ -1,4 +1,6 @@
-"""The campaign of bad inputs, damaged stores and kills: what it can see, and that it sees nothing in this code."""
+"""The campaign of bad inputs, damaged stores and kills: what it can see, and that it sees nothing
+in this code.
+"""
 
 import os
 import re

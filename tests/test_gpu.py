@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mia_nb import data, query, store, training
+from mia_nb import data, query, querying, store, training
 from mia_nb.types import Recipe
 
 pytestmark = [
@@ -43,7 +43,7 @@ def test_a_pool_in_float64_is_the_cpus_to_eight_digits(images, tmp_path, strateg
         for name, tensor in pools[0].state(m).items():
             torch.testing.assert_close(pools[1].state(m)[name], tensor, rtol=1e-8, atol=1e-8)
     cpu, gpu = (
-        query.query(pools[0], images, device=d, force=True, progress=False) for d in ("cpu", "cuda")
+        query(pools[0], images, device=d, force=True, progress=False) for d in ("cpu", "cuda")
     )
     np.testing.assert_allclose(gpu.margin, cpu.margin, rtol=1e-8, atol=1e-8)
 
@@ -53,7 +53,7 @@ def test_bf16_trains_to_the_accuracy_of_float32(images, tmp_path):
     for dtype in ("float32", "bfloat16"):
         recipe = Recipe(**{**RECIPE.to_json(), "dtype": dtype, "epochs": 10})
         pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
-        signals = query.query(pool, images, device="cuda", progress=False)
+        signals = query(pool, images, device="cuda", progress=False)
         accuracies.append(signals.correct[:, 0][~signals.member].mean())
     assert abs(accuracies[0] - accuracies[1]) < 0.05
 
@@ -62,7 +62,7 @@ def test_masks_and_augmentation_do_not_depend_on_the_device(images, tmp_path):
     pool = training.train_pool(RECIPE, images, root=tmp_path, device="cpu", progress=False)
     for options in ({"input_dropout": 0.1}, {"augment": True}):
         cpu, gpu = (
-            query.query(pool, images, queries=3, device=d, force=True, progress=False, **options)
+            query(pool, images, queries=3, device=d, force=True, progress=False, **options)
             for d in ("cpu", "cuda")
         )
         np.testing.assert_allclose(gpu.margin, cpu.margin, rtol=1e-8, atol=1e-8)
@@ -73,12 +73,11 @@ def test_a_conversion_and_its_answers_per_step_do_not_depend_on_the_device(image
     margins = []
     for device in ("cpu", "cuda"):
         pool = training.convert_pool(networks, images, 3, device=device, progress=False, force=True)
-        rates = query.firing_rates(pool, images, device=device)
-        signals = query.query(
-            pool, images, per_step=True, device=device, force=True, progress=False
-        )
+        rates = querying.firing_rates(pool, images, device=device)
+        signals = query(pool, images, per_step=True, device=device, force=True, progress=False)
         margins.append((signals.margin, rates["rate"].to_numpy()))
-    # a spike may flip where a convolution rounds otherwise, even in float64: nearly all answers agree, none is far off
+    # a spike may flip where a convolution rounds otherwise, even in float64: nearly all answers
+    # agree, none is far off
     close = np.isclose(margins[0][0], margins[1][0], rtol=1e-6, atol=1e-6)
     assert close.mean() > 0.99
     np.testing.assert_allclose(*(rates for _, rates in margins), atol=1e-3)
@@ -94,7 +93,7 @@ def test_spiking_networks_train_on_the_gpu(images, tmp_path):
         }
     )
     pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
-    signals = query.query(pool, images, device="cuda", progress=False)
+    signals = query(pool, images, device="cuda", progress=False)
     assert signals.correct[:, 0][signals.member].mean() > 0.5
 
 
@@ -109,10 +108,8 @@ def test_networks_of_equations_train_stacked_and_answer_with_noise_on_the_gpu(im
             "snapshots": [2],
         }
     )
-    for strategy in (
-        "plain",
-        "stacked",
-    ):  # equal in law there, not in bits: a group draws its noise from one generator
+    # equal in law there, not in bits: a group draws its noise from one generator
+    for strategy in ("plain", "stacked"):
         pool = training.train_pool(
             recipe,
             images,
@@ -122,12 +119,10 @@ def test_networks_of_equations_train_stacked_and_answer_with_noise_on_the_gpu(im
             progress=False,
         )
         assert pool.folder.read_json("execution.json")["stacked"] == (strategy == "stacked")
-        signals = query.query(pool, images, queries=4, device="cuda", progress=False)
+        signals = query(pool, images, queries=4, device="cuda", progress=False)
         assert signals.draws == "noise" and signals.margin.std(1).min() > 0
         assert signals.correct[:, 0][signals.member].mean() > 0.5
-        again = query.query(
-            pool, images, queries=4, device="cuda", batch=256, force=True, progress=False
-        )
+        again = query(pool, images, queries=4, device="cuda", batch=256, force=True, progress=False)
         np.testing.assert_array_equal(again.margin, signals.margin)
 
 
@@ -141,9 +136,7 @@ def test_a_librarys_sde_solver_answers_on_the_gpu_and_a_step_tells_its_peak(imag
         }
     )
     pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
-    assert (
-        query.query(pool, images, queries=2, device="cuda", progress=False).margin.std(1).min() > 0
-    )
+    assert query(pool, images, queries=2, device="cuda", progress=False).margin.std(1).min() > 0
     cost = training.step_cost(recipe, images, device="cuda")
     assert cost["memory_mib"] > 0 and cost["seconds"] > 0
 
@@ -167,9 +160,10 @@ def test_models_in_a_cuda_graph_are_those_trained_one_by_one(images, tmp_path, o
     plain = training.train_pool(
         recipe, images, root=tmp_path / "plain", strategy="plain", **options
     )
+    # units of 3 and 1
     graph = training.train_pool(
         recipe, images, root=tmp_path / "graph", strategy="graph:3", **options
-    )  # units of 3 and 1
+    )
     assert graph.folder.read_json("execution.json")["graph"], capsys.readouterr().err
     same_in_law(plain, graph, rtol=1e-5, atol=1e-6)  # a graph reads the learning rate in float32
 
@@ -186,9 +180,8 @@ def test_a_graph_step_is_an_eager_one_to_ten_digits_and_trains_nothing_when_capt
     before = [tensor.clone() for tensor in group.tensors()]
     graph = group.capture()
     after = group.tensors()
-    assert all(
-        torch.equal(a, b) for a, b in zip(before, after, strict=False)
-    )  # weights and buffers
+    # weights and buffers
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=False))
     assert all(not tensor.any() for tensor in after[len(before) :])  # the optimisers' state
     group.x.normal_()
     graph.replay()
@@ -246,7 +239,8 @@ def test_a_network_that_waits_for_the_gpu_is_not_captured_and_all_is_as_before(
     )
     said = capsys.readouterr().err.strip()
     assert said.endswith(
-        "not in a CUDA graph: its step waits for the GPU (.item(), a branch on a value), which a graph cannot"
+        "not in a CUDA graph: its step waits for the GPU (.item(), a branch on a value), which a"
+        " graph cannot"
     )
     assert "\n" not in said and not pool.folder.read_json("execution.json")["graph"]
     assert (
@@ -276,7 +270,7 @@ def test_models_in_a_cuda_graph_learn_in_bf16(images, tmp_path, capsys):
         assert pool.folder.read_json("execution.json")["graph"] == (strategy != "plain"), (
             capsys.readouterr().err
         )
-        signals = query.query(pool, images, device="cuda", progress=False)
+        signals = query(pool, images, device="cuda", progress=False)
         accuracies.append(signals.correct[:, 0][signals.member].mean())
     assert accuracies[1] > 0.5 and abs(accuracies[0] - accuracies[1]) < 0.05
 
@@ -349,9 +343,8 @@ def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         waits.append(sum("synchroniz" in str(one.message) for one in caught))
-    assert (
-        waits[0] == waits[1] > 0
-    )  # the order and the augmentation at its beginning, the losses at its end
+    # the order and the augmentation at its beginning, the losses at its end
+    assert waits[0] == waits[1] > 0
 
 
 def test_every_group_uses_the_same_streams(images):

@@ -82,9 +82,8 @@ def test_a_kernel_finds_nothing_of_the_one_before_and_is_as_one_that_was_not_for
     alone, other = run(tmp_path, look).split(" | ")
     assert json.loads(states[0]) == json.loads(states[1]) == json.loads(alone)
     one, two, three = (line.split() for line in (*numbers, other))
-    assert str(os.getpid()) not in (one[3], two[3]) and three[3] == str(
-        os.getpid()
-    )  # the first two were forked
+    # the first two were forked
+    assert str(os.getpid()) not in (one[3], two[3]) and three[3] == str(os.getpid())
     assert (
         len({one[0], two[0], three[0]})
         == len({one[1], two[1], three[1]})
@@ -95,8 +94,14 @@ def test_a_kernel_finds_nothing_of_the_one_before_and_is_as_one_that_was_not_for
 
 def test_the_second_notebook_imports_in_less_than_half_a_second(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    everything = "from mia_nb import attacks, auditing, data, metrics, models, plots, query, training, widgets, workshop"
-    timed = f"import time\nstart = time.process_time()\n{everything}\nimport torch, pandas\nprint(time.process_time() - start)"
+    everything = (
+        "from mia_nb import attacks, auditing, data, metrics, models, plots, query, training,"
+        " widgets, workshop"
+    )
+    timed = (
+        f"import time\nstart = time.process_time()\n{everything}\nimport torch,"
+        " pandas\nprint(time.process_time() - start)"
+    )
     run(tmp_path, "1")
     assert float(run(tmp_path, timed)) < 0.5
 
@@ -123,7 +128,10 @@ def test_libraries_see_the_environment_that_they_read_at_import(tmp_path, monkey
 
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_process_behind(tmp_path):
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from test_kernels import run; from pathlib import Path\n"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from test_kernels import run; from pathlib"
+        " import Path\n"
+    )
     cell = "import os, signal, time; open('left', 'w').write(f'{os.getppid()} {os.getpid()}')\n"
     cell += "os.kill(int(os.environ['RUNNER']), signal.SIGKILL); time.sleep(600)"
     code += f"import os; os.environ['RUNNER'] = str(os.getpid()); run(Path('.'), {cell!r})"

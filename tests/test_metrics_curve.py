@@ -10,8 +10,9 @@ from scipy.stats import mannwhitneyu, norm
 
 from mia_nb import metrics
 
-# One set of 500 members and 500 non-members, scored continuously, on 17 levels, on 5 and on one, with the numbers that
-# Privacy Meter (pm), LeakPro, lira-pytorch (lirapt) and jax_privacy (jaxp) give for them.
+# One set of 500 members and 500 non-members, scored continuously, on 17 levels, on 5 and on one,
+# with the numbers that Privacy Meter (pm), LeakPro, lira-pytorch (lirapt) and jax_privacy (jaxp)
+# give for them.
 GOLDEN = np.load(Path(__file__).parent / "golden" / "metrics.npz")
 Y = GOLDEN["y"].astype(bool)
 
@@ -191,7 +192,8 @@ def test_leakpro_agrees_on_continuous_scores_and_breaks_tie_blocks():
         assert metrics.tpr_at(GOLDEN["cont_scores"], Y, x).tpr == pytest.approx(
             float(GOLDEN[f"leakpro_cont_TPR@{key}FPR"])
         )
-    # It takes the first point of a block of ties: .799 becomes .524, and a TPR appears where no threshold gives one.
+    # It takes the first point of a block of ties: .799 becomes .524, and a TPR appears where no
+    # threshold gives one.
     assert metrics.auc(GOLDEN["tied5_scores"], Y) == pytest.approx(0.798876)
     assert float(GOLDEN["leakpro_tied5_auc"]) == pytest.approx(0.523954)
     assert (
@@ -219,10 +221,8 @@ def test_jax_privacy_reports_the_randomised_hull(name, tool):
     score = GOLDEN[f"{name}_scores"]
     full = metrics.roc(score, Y)
     keep = upper_hull(full.fpr, full.tpr)
-    fpr, tpr = (
-        full.fpr[keep],
-        full.tpr[keep],
-    )  # what a rule that tosses coins between two thresholds reaches
+    # what a rule that tosses coins between two thresholds reaches
+    fpr, tpr = full.fpr[keep], full.tpr[keep]
     assert np.trapezoid(tpr, fpr) == pytest.approx(float(GOLDEN[f"{tool}_auroc"]), rel=1e-9)
     np.testing.assert_allclose(
         np.interp([0.001, 0.01, 0.1], fpr, tpr), GOLDEN[f"{tool}_tpr"], rtol=1e-7

@@ -1,4 +1,6 @@
-"""Leakage at equal utility: interpolation against piecewise linear curves whose crossings are known."""
+"""Leakage at equal utility: interpolation against piecewise linear curves whose crossings are
+known.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from mia_nb.types import Scores
 def scores(
     shift=1.0, test_acc=0.8, *, targets=6, samples=200, seed=0, masks=0, name="rmia"
 ) -> Scores:
-    """Members N(shift, 1), non-members N(0, 1); accuracies .95 on members and test_acc, a little apart, on the others."""
+    """Members N(shift, 1), non-members N(0, 1); accuracies .95 on members and test_acc, a little
+    apart, on the others.
+    """
     mask = np.random.default_rng(masks)
     half = mask.permuted(np.tile(np.arange(samples) < samples // 2, (targets // 2, 1)), axis=1)
     member = np.stack([half, ~half], axis=1).reshape(targets, samples)
@@ -28,9 +32,11 @@ def scores(
 
 
 def lines(families: dict[str, list[tuple]], spread=None) -> pd.DataFrame:
-    """A frontier whose curves are given: {family: [(test_acc, auc), ...]} for epochs 1, 2, ..., shifted by `spread` per pair.
+    """A frontier whose curves are given: {family: [(test_acc, auc), ...]} for epochs 1, 2, ...,
+    shifted by `spread` per pair.
 
-    spread: (pairs, 2), added to accuracy and AUC of both targets of a pair; losses are 1 - accuracy, gaps half the accuracy.
+    spread: (pairs, 2), added to accuracy and AUC of both targets of a pair; losses are 1 -
+    accuracy, gaps half the accuracy.
     """
     spread = np.zeros((2, 2)) if spread is None else np.asarray(spread, float)
     rows = []
@@ -152,7 +158,9 @@ def test_draws_are_those_of_the_bootstrap_over_samples_and_the_same_samples_for_
 
 
 def null_world(seed: int, draws: int, pairs: int = 8, samples: int = 160) -> pd.Series:
-    """B - A at one accuracy, two families of one law in which each gives away its own samples in every training."""
+    """B - A at one accuracy, two families of one law in which each gives away its own samples in
+    every training.
+    """
     rng = np.random.default_rng(seed)
     half = rng.permuted(np.tile(np.arange(samples) < samples // 2, (pairs, 1)), axis=1)
     member, rows = np.stack([half, ~half], axis=1).reshape(2 * pairs, samples), np.arange(2 * pairs)
@@ -191,10 +199,8 @@ def test_ends_hold_the_spread_over_pairs_and_what_pairs_share_by_their_samples()
         {"cnn": [(0.5, 0.5), (0.7, 0.6)], "ode": [(0.5, 0.5), (0.7, 0.7)]}, np.zeros((3, 2))
     )
     rng = np.random.default_rng(0)
-    apart = {
-        "cnn": 0.0,
-        "ode": 0.02 * rng.normal(size=400),
-    }  # all pairs alike: no training randomness
+    # all pairs alike: no training randomness
+    apart = {"cnn": 0.0, "ode": 0.02 * rng.normal(size=400)}
     table["auc_draws"] = [
         np.float32(row.auc + apart[row.family] * (row.epoch == 2)) for row in table.itertuples()
     ]
@@ -215,9 +221,8 @@ def test_ends_hold_the_spread_over_pairs_and_what_pairs_share_by_their_samples()
         )
         np.testing.assert_allclose(ode[["low", "high"]].astype(float), 0.65 + ends, atol=1e-5)
     other = metrics.matched(table, by="test_acc", metric="gap", levels=[0.65])
-    assert not other["over_samples"].any() and np.allclose(
-        other["low"], other["high"]
-    )  # accuracies have no draws
+    # accuracies have no draws
+    assert not other["over_samples"].any() and np.allclose(other["low"], other["high"])
     means = metrics.frontier_means(table).set_index(["family", "epoch"])
     assert means.loc[("ode", 2), "auc_high"] == pytest.approx(0.7 + 1.96 * spread / 0.75, abs=1e-5)
     assert (
@@ -305,11 +310,8 @@ def test_the_first_crossing_counts_where_accuracy_goes_up_and_down():
 
 
 def test_nothing_is_extrapolated_and_the_dropped_are_counted():
-    spread = [
-        (0.0, 0.0),
-        (0.1, 0.02),
-        (-0.1, 0.04),
-    ]  # accuracies start at .5, .6, .4 and end at .8, .9, .7
+    # accuracies start at .5, .6, .4 and end at .8, .9, .7
+    spread = [(0.0, 0.0), (0.1, 0.02), (-0.1, 0.04)]
     found = metrics.matched(
         lines({"cnn": [(0.5, 0.5), (0.8, 0.8)]}, spread), levels=[0.3, 0.45, 0.65, 0.75, 0.95]
     )
@@ -329,9 +331,8 @@ def test_differences_use_the_pairs_that_both_have():
     spread = np.array([(0.0, 0.0), (0.1, 0.05), (-0.1, 0.0)])
     cnn = lines({"cnn": [(0.5, 0.5), (0.8, 0.8)]}, spread)
     ode = lines({"ode": [(0.5, 0.5), (0.8, 0.65)]}, spread)
-    ode.loc[(ode["pair"] == 0) & (ode["epoch"] == 2), "test_acc"] = (
-        0.55  # pair 0 never comes to .65 as an ODE
-    )
+    # pair 0 never comes to .65 as an ODE
+    ode.loc[(ode["pair"] == 0) & (ode["epoch"] == 2), "test_acc"] = 0.55
     found = at(metrics.matched(pd.concat([cnn, ode]), baseline="cnn", levels=[0.65]), "ode", 0.65)
     differences = [0.575 - 0.6, 0.625 - 0.75]  # of pairs 1 and 2
     assert (found["pairs"], found["difference_pairs"]) == (2, 2)
@@ -354,7 +355,9 @@ def test_equal_families_differ_by_nothing():
 
 @pytest.mark.slow
 def test_ends_cover_the_truth_as_often_as_they_say():
-    """AUC is linear in accuracy in every pair, with its own offset: the mean offset of the world is 0, the difference -.05."""
+    """AUC is linear in accuracy in every pair, with its own offset: the mean offset of the world is
+    0, the difference -.05.
+    """
     inside = np.zeros(2)
     for seed in range(200):
         rng = np.random.default_rng(seed)
@@ -394,7 +397,9 @@ def test_families_without_a_shared_range_get_an_empty_table_that_says_why():
 
 
 def test_equal_worlds_trained_apart_do_not_differ():
-    """Two families of the same leak at every accuracy: real scores, real AUCs, no difference at equal accuracy."""
+    """Two families of the same leak at every accuracy: real scores, real AUCs, no difference at
+    equal accuracy.
+    """
     shift = {0.5: 0.2, 0.6: 0.6, 0.7: 1.0}
     runs = {
         family: {
@@ -405,8 +410,14 @@ def test_equal_worlds_trained_apart_do_not_differ():
     }
     found = metrics.matched(metrics.frontier(runs, ()), baseline="cnn", levels=[0.62])
     # pair p has accuracy .01 (2p + 1/2) more at each checkpoint, and so meets .62 earlier
-    truth = [np.interp(0.62, np.array([0.5, 0.6, 0.7]) + 0.01 * (2 * p + 0.5), norm.cdf(np.array([0.2, 0.6, 1.0]) / np.sqrt(2)))
-             for p in range(4)]  # fmt: skip
+    truth = [
+        np.interp(
+            0.62,
+            np.array([0.5, 0.6, 0.7]) + 0.01 * (2 * p + 0.5),
+            norm.cdf(np.array([0.2, 0.6, 1.0]) / np.sqrt(2)),
+        )
+        for p in range(4)
+    ]
     assert at(found, "cnn", 0.62)["value"] == pytest.approx(np.mean(truth), abs=0.015)
     ode = at(found, "ode", 0.62)
     assert ode["difference_low"] < 0 < ode["difference_high"] and abs(ode["difference"]) < 0.02

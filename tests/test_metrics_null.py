@@ -1,4 +1,6 @@
-"""The null self-test passes where the design is sound, fires where it leaks by counting, and has uniform p-values."""
+"""The negative control passes where the design is sound, fires where it leaks by counting, and has
+uniform p-values.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ def noisy(
     population=0,
     seed=0,
 ):
-    """Equally hard samples: margins 1 + delta member + .8 eps(model, sample) + noise eps(model, query, sample)."""
+    """Equally hard samples: margins 1 + delta member + .8 eps(model, sample) + noise eps(model,
+    query, sample).
+    """
     options = {"difficulty": difficulty, "population": population, "seed": seed, "draws": "noise"}
     return gaussian(
         models, samples, delta=delta, sigma=SIGMA, queries=queries, noise=noise, **options
@@ -134,9 +136,8 @@ def test_the_ends_of_the_split_cover_variances_that_differ_from_model_to_model()
     for seed in range(120):
         rng = np.random.default_rng(seed)
         member = pairs(12, 30, seed=seed)
-        scale = np.sqrt(rng.uniform(0.5, 1.5, 12))[
-            :, None, None
-        ]  # mean square 1: noise of some models is louder
+        # mean square 1: noise of some models is louder
+        scale = np.sqrt(rng.uniform(0.5, 1.5, 12))[:, None, None]
         margin = SIGMA * rng.normal(size=(12, 1, 30)) + scale * rng.normal(size=(12, 6, 30))
         split = metrics.variance_split(signals(margin, member, draws="noise"))
         covered[0] += split.between_queries_low <= 1 <= split.between_queries_high
@@ -167,9 +168,8 @@ def test_no_spread_between_models_leaves_the_limit_open():
     rng = np.random.default_rng(1)
     member = pairs(4, 200)
     pool = signals(rng.normal(size=(4, 8, 200)) + member[:, None], member, draws="noise")
-    shrunk = pool.margin - 0.999 * (
-        pool.margin.mean(1, keepdims=True) - member[:, None]
-    )  # means alike in all models
+    # means alike in all models
+    shrunk = pool.margin - 0.999 * (pool.margin.mean(1, keepdims=True) - member[:, None])
     pool = replace(pool, margin=shrunk)
     assert metrics.variance_split(pool).between_models == 0
     limit = metrics.query_curve(pool, "loss", queries=(8,), draws=20).loc[np.inf]
@@ -195,9 +195,8 @@ def test_noise_whose_width_betrays_members_is_found_by_the_joint_form_only():
     assert list(mean.index) == [1, 4, 16, np.inf] and list(joint.index) == [4, 16, np.inf]
     assert joint["combine"].eq("mean_sd").all() and mean["combine"].eq("margin").all()
     assert joint.loc[16, "auc"] > 0.9 and mean.loc[16, "auc_low"] < 0.55
-    assert joint[["predicted"]].isna().all(None) and np.isnan(
-        joint.loc[np.inf, "auc"]
-    )  # it averages nothing: no limit
+    # it averages nothing: no limit
+    assert joint[["predicted"]].isna().all(None) and np.isnan(joint.loc[np.inf, "auc"])
     with pytest.raises(ValueError, match="2 or more"):
         metrics.query_curve(pool, "lira", queries=(1,), combine="mean_sd")
 

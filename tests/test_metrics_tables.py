@@ -81,7 +81,10 @@ def test_a_zero_that_comes_from_ties_is_called_a_lattice():
         {"lattice": replace(scores, value=np.sign(scores.value))}, fpr=(0.1,), draws=50
     )
     assert table.loc["lattice", "tpr@0.1_measurable"] and table.loc["lattice", "tpr@0.1"] == 0
-    assert metrics.readable(table).loc["lattice", "TPR at FPR 0.1"] == "0 (lattice)"
+    assert (
+        metrics.readable(table).loc["lattice", "TPR at FPR 0.1"]
+        == "0: tied scores allow no lower FPR"
+    )
     assert (
         "0 by ties in 8 of 8 targets" in table.loc["lattice", "flags"]
         and table.loc["lattice", "tie_mass"] == 1
@@ -97,7 +100,7 @@ def test_max_takes_the_largest_value_and_the_largest_ends_of_each_metric():
     for end in ("auc_low", "auc_high"):
         assert table.loc["max", end] == table.loc[["a", "b", "c"], end].max()
     assert table.loc["max", "flags"].startswith(f"unadjusted: auc {best}")
-    assert metrics.readable(table).index[-1] == "max (unadjusted)"
+    assert metrics.readable(table).index[-1] == "strongest attack (picked afterwards)"
 
 
 def test_ppv_uses_the_realised_fpr_and_its_upper_end():

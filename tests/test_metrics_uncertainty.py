@@ -19,7 +19,9 @@ FPR = (0.01, 0.1)
 
 
 def pool(targets=8, samples=300, shift=0.7, *, seed=0, decimals=None, spread=0.0):
-    """Scores of complementary pairs: members shifted up, by an amount that may differ from pair to pair."""
+    """Scores of complementary pairs: members shifted up, by an amount that may differ from pair to
+    pair.
+    """
     rng = np.random.default_rng(seed)
     member = np.empty((targets, samples), bool)
     for row in range(0, targets, 2):
@@ -50,9 +52,8 @@ def test_no_interval_leaves_the_range_of_what_it_is_about():
     for name in ("auc", "tpr@0.1"):
         low, high = table.loc["wild", [f"{name}_low", f"{name}_high"]]
         assert 0 <= low <= high <= 1
-    assert (
-        table.loc["wild", ["auc_low", "auc_high"]] == [0, 1]
-    ).all()  # Student's t over them would go beyond both
+    # Student's t over them would go beyond both
+    assert (table.loc["wild", ["auc_low", "auc_high"]] == [0, 1]).all()
 
 
 @pytest.mark.parametrize("decimals", [None, 1, 0])
@@ -159,15 +160,13 @@ def test_an_interval_is_students_over_pairs_and_what_pairs_share_by_their_sample
     low, high = metrics.interval(value, pair, draws)
     pairs, means = targets // 2, value.reshape(-1, 2).mean(1)
     quantile = student.ppf(0.9875 if pairs == 3 else 0.975, pairs - 1)
-    wanted = (
-        quantile**2 * means.var(ddof=1) / pairs + 1.96**2 * 0.3**2
-    )  # own noise of 0.1 is in the spread over pairs
+    # own noise of 0.1 is in the spread over pairs
+    wanted = quantile**2 * means.var(ddof=1) / pairs + 1.96**2 * 0.3**2
     assert high - low == pytest.approx(2 * np.sqrt(wanted), rel=0.05) and (
         low + high
     ) / 2 == pytest.approx(value.mean())
-    alike = metrics.interval(
-        np.full(targets, 0.5), pair, draws
-    )  # never below what samples alone show
+    # never below what samples alone show
+    alike = metrics.interval(np.full(targets, 0.5), pair, draws)
     assert np.subtract(*alike[::-1]) == pytest.approx(
         2 * 1.96 * np.hypot(0.3, 0.1 / np.sqrt(targets)), rel=0.05
     )
@@ -259,9 +258,8 @@ def test_the_interval_of_a_ratio_is_fiellers():
     low, high = ratio_interval(a, b, pair)
     for r in (low, high):
         ends = metrics.interval(a - r * b, pair)
-        assert (
-            min(abs(ends[0]), abs(ends[1])) < 1e-9
-        )  # 0 lies on the border of the interval of a - r b
+        # 0 lies on the border of the interval of a - r b
+        assert min(abs(ends[0]), abs(ends[1])) < 1e-9
     draws = 0.01 * rng.normal(size=(500, 1))
     wider = ratio_interval(a, b, pair, a + draws, b + 0 * draws)
     assert wider[0] < low < 3 < high < wider[1]

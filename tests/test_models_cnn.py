@@ -1,4 +1,6 @@
-"""Convolutional models: published sizes, every input size, one definition for tracing and for stacking, and `build`."""
+"""Convolutional models: published sizes, every input size, one definition for tracing and for
+stacking, and `build`.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,12 @@ def test_resnet14_has_the_published_parameter_counts(blocks, parameters):
 
 
 def test_resnet18_and_vgg16_have_the_textbook_parameter_counts():
-    # ResNet18 with a 3x3 stem has 11,173,962 at 10 classes without conv biases; one bias per conv channel comes on top.
+    # ResNet18 with a 3x3 stem has 11,173,962 at 10 classes without conv biases; one bias per conv
+    # channel comes on top.
     biases = 64 * 5 + (128 + 256 + 512) * 4 + (128 + 256 + 512)
     assert count(make("resnet18")) == 11_173_962 + biases
-    # VGG16: 14,714,688 in the convolutions, 2 x 4,224 in BatchNorm, and the classifier 512-4096-4096-10.
+    # VGG16: 14,714,688 in the convolutions, 2 x 4,224 in BatchNorm, and the classifier
+    # 512-4096-4096-10.
     assert count(make("vgg16")) == 14_714_688 + 2 * 4_224 + 513 * 4_096 + 4_097 * 4_096 + 4_097 * 10
 
 
@@ -120,7 +124,9 @@ def test_every_model_takes_every_image_size_and_sees_the_whole_image(
 
 @pytest.mark.parametrize("model", SMALL)
 def test_stacked_training_steps_equal_training_one_model_at_a_time(model):
-    """Parameters, running statistics and step counts after two train-mode steps, three models, float64."""
+    """Parameters, running statistics and step counts after two train-mode steps, three models,
+    float64.
+    """
     nets = [
         make(model, SMALL[model], num_classes=5, size=16, seed=s, dtype=torch.float64)
         for s in range(3)
@@ -164,7 +170,8 @@ def test_weights_depend_on_the_seed_alone_and_the_global_generator_stays_as_foun
     assert torch.equal(double.head.weight, first["head.weight"].double())
 
 
-# ------------------------------------------------------------------------------------------------------ builders of the user
+# --------------------------------------------------------------------------------------------------
+# builders of the user
 
 
 @pytest.fixture
@@ -278,8 +285,11 @@ def test_builders_of_torchvision_of_a_notebook_and_of_modules_that_use_torch_in_
     namespace["written_here"].__module__ = "__main__"
     assert isinstance(make("__main__:written_here"), nn.Identity)
     user("")
-    for name, imports in (("one", "from torch.nn import Identity"), ("two", "from mia_nb.models.cnn import TinyCNN\nTinyCNN"),
-                          ("three", "from torchvision.models import resnet18")):  # fmt: skip
+    for name, imports in (
+        ("one", "from torch.nn import Identity"),
+        ("two", "from mia_nb.models.cnn import TinyCNN\nTinyCNN"),
+        ("three", "from torchvision.models import resnet18"),
+    ):
         (tmp_path / f"builders_{name}.py").write_text(
             f"{imports}\ndef net():\n    import torch\n    return torch.nn.Identity()\n"
         )
@@ -303,7 +313,10 @@ def test_a_fresh_interpreter_builds_torchvision_networks_and_own_modules_that_im
         "import torchvision\nnet = torchvision.models.squeezenet1_1\n"
     )
     for model in ("torchvision.models:squeezenet1_1", "builders_own:net"):
-        code = f"from mia_nb import models; models.build({model!r}, in_channels=3, num_classes=3, size=32, seed=0)"
+        code = (
+            f"from mia_nb import models; models.build({model!r}, in_channels=3, num_classes=3,"
+            " size=32, seed=0)"
+        )
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
         )

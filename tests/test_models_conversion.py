@@ -1,5 +1,5 @@
-"""Thresholds: closed forms, exact optima, slow twins; conversion: which calls become sites, what is refused, and the limit of
-many time steps."""
+"""Thresholds: closed forms, exact optima, slow twins; conversion: which calls become sites, what is
+refused, and the limit of many time steps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def by_histogram(a, T=1, p=1, bins=2048):
     return histogram, fit_histogram(histogram, T, p)[0]
 
 
-# --------------------------------------------------------------------------------------------------------------- thresholds
+# --------------------------------------------------------------------------------------------------
+# thresholds
 
 
 @pytest.mark.parametrize(("T", "p"), [(1, 1), (1, 2), (2, 1), (5, 1), (8, 2)])
@@ -100,7 +101,9 @@ def test_of_two_solutions_the_cheaper_one_is_taken():
 
 
 def coordinate_descent(a, sweeps=60):
-    """The released search: amplitude given the firing threshold, firing threshold given the amplitude, in turns."""
+    """The released search: amplitude given the firing threshold, firing threshold given the
+    amplitude, in turns.
+    """
     fires = np.median(a)
     for _ in range(sweeps):
         amplitude = np.median(a[a >= fires])
@@ -160,7 +163,9 @@ def test_refitting_for_every_number_of_steps_has_the_known_errors_and_beats_reus
     ("law", "known"), [("half-normal", 0.282), ("exponential", 0.591), ("relu", 0.202)]
 )
 def test_the_largest_activation_is_a_bad_threshold(law, known):
-    """Its error at T = 4 depends on the sample's maximum; the known values are those of 30,000 draws."""
+    """Its error at T = 4 depends on the sample's maximum; the known values are those of 30,000
+    draws.
+    """
     histogram, _ = by_histogram(a := sample(law))
     error = expected(histogram, np.array([a.max()]), 4)[0][0]
     assert error == pytest.approx(known, rel=0.12) and error > 1.3 * TABLE[law][4][1]
@@ -227,7 +232,8 @@ def test_threshold_errors_say_what_came(call, says):
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
-# -------------------------------------------------------------------------------------------------------------------- sites
+# --------------------------------------------------------------------------------------------------
+# sites
 
 
 class Net(nn.Module):
@@ -345,11 +351,26 @@ class Optional(Net):
 
 
 WAYS = {
-    functional: 2, methods: 2, keywords: 2, in_place: 2, in_place_module: 2, size_of_the_input: 2, shape_of_the_input: 2,
-    size_of_the_activation: 2, skip_from_the_input: 2, skip_from_the_prefix: 2, static_and_temporal: 1, two_branches: 2,
-    shared_module: 2, dtype_of_the_input: 2, parameter_and_added_in_place: 2, made_of_the_size: 1, unused: 1, with_options: 1,
+    functional: 2,
+    methods: 2,
+    keywords: 2,
+    in_place: 2,
+    in_place_module: 2,
+    size_of_the_input: 2,
+    shape_of_the_input: 2,
+    size_of_the_activation: 2,
+    skip_from_the_input: 2,
+    skip_from_the_prefix: 2,
+    static_and_temporal: 1,
+    two_branches: 2,
+    shared_module: 2,
+    dtype_of_the_input: 2,
+    parameter_and_added_in_place: 2,
+    made_of_the_size: 1,
+    unused: 1,
+    with_options: 1,
     scaled_by_the_batch: 1,
-}  # fmt: skip
+}
 
 
 def net_of(way):
@@ -451,8 +472,13 @@ def test_a_converted_network_comes_close_to_the_plain_one_and_refitting_helps():
     model.train()(x)
     model.eval()
     histograms = snn.calibrate(model, [x])
-    error = {(T, fit): (snn.convert(model, T, histograms=histograms, fit_T=fit)(x) - model(x)).abs().mean()
-             for T in (4, 32) for fit in (None, 1)}  # fmt: skip
+    error = {
+        (T, fit): (
+            (snn.convert(model, T, histograms=histograms, fit_T=fit)(x) - model(x)).abs().mean()
+        )
+        for T in (4, 32)
+        for fit in (None, 1)
+    }
     assert error[32, None] < 0.3 * error[4, None] and error[32, None] < 0.5 * error[32, 1]
 
 
@@ -550,7 +576,8 @@ def test_average_pooling_takes_the_place_of_max_pooling_where_asked():
     assert isinstance(snn.convert(plain, 3, [images()]).net.get_submodule("2"), nn.MaxPool2d)
 
 
-# ----------------------------------------------------------------------------------------------------------------- refusals
+# --------------------------------------------------------------------------------------------------
+# refusals
 
 
 def dropped(m, x):

@@ -1,4 +1,6 @@
-"""Neural ODE and SDE classifiers: published sizes, the equations, noise, gradients per sample, bounds, and replacement."""
+"""Neural ODE and SDE classifiers: published sizes, the equations, noise, gradients per sample,
+bounds, and replacement.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,8 @@ def gradient(output, parameters) -> torch.Tensor:
     return torch.cat([g.flatten() for g in torch.autograd.grad(output, list(parameters))])
 
 
-# ---------------------------------------------------------------------------------------------------------------- architecture
+# --------------------------------------------------------------------------------------------------
+# architecture
 
 
 @pytest.mark.parametrize(("blocks", "parameters"), [(1, 486_122), (2, 877_674), (3, 1_269_226)])
@@ -171,7 +174,8 @@ def test_concat_conv_begins_as_torch_begins_a_convolution_with_one_channel_more(
     assert count(ours) == count(theirs)
 
 
-# ------------------------------------------------------------------------------------------------------------------- equations
+# --------------------------------------------------------------------------------------------------
+# equations
 
 
 def twin(block: FlowBlock, h, steps):
@@ -228,7 +232,9 @@ def test_a_second_order_network_with_drift_minus_h_swings_as_a_cosine():
 
 
 def test_a_heavy_ball_without_drift_loses_momentum_at_the_rate_sigmoid_of_minus_three():
-    """m' = -d m, so h(1) = h0 + m0 (1 - exp(-d)) / d; m0 is what the start network says, here a constant."""
+    """m' = -d m, so h(1) = h0 + m0 (1 - exp(-d)) / d; m0 is what the start network says, here a
+    constant.
+    """
     block = linear(FlowBlock(3, order=2, damped=True, method="rk4").double(), 0)
     d = torch.sigmoid(block.damping.gamma).item()
     assert d == pytest.approx(0.0474, abs=5e-5)
@@ -263,7 +269,8 @@ def test_two_blocks_of_the_same_weights_are_one_over_twice_the_time(name, method
     torch.testing.assert_close(two(x), long(x), rtol=1e-10, atol=1e-10)
 
 
-# ----------------------------------------------------------------------------------------------------------------------- noise
+# --------------------------------------------------------------------------------------------------
+# noise
 
 
 def test_noise_flags_hold_for_their_mode_and_the_seed_decides():
@@ -370,7 +377,8 @@ def test_under_bfloat16_autocast_the_state_stays_float32(name, args):
     assert all(p.grad.isfinite().all() for p in net.parameters())
 
 
-# ---------------------------------------------------------------------------------------------- stacking, compiling, per sample
+# ----------------------------------------------------------------------------------------------
+# stacking, compiling, per sample
 
 
 @pytest.mark.parametrize(
@@ -454,7 +462,9 @@ def hooked(net):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "args"), PER_SAMPLE)
 def test_gradients_per_sample_by_opacus_hooks_are_those_of_the_same_batch_and_noise(name, args):
-    """Group norm, so that only the noise is shared in a batch: the gradient of one image's loss, drawn with the same seed."""
+    """Group norm, so that only the noise is shared in a batch: the gradient of one image's loss,
+    drawn with the same seed.
+    """
     net, x, y = (
         make(name, {"norm": "gn", **args}).train(),
         random(4, 1, 8, 8),
@@ -554,7 +564,8 @@ def test_training_with_noise_compiles_as_one_graph(name, args):
         torch.testing.assert_close(graph, plain, rtol=1e-4, atol=1e-4)
 
 
-# ---------------------------------------------------------------------------------------------------------------------- bounds
+# --------------------------------------------------------------------------------------------------
+# bounds
 
 
 def dense(weight, height, width, circular=False):
@@ -592,7 +603,9 @@ def test_power_iteration_never_exceeds_the_certified_norm(out, into, size):
 
 
 def test_the_norm_of_the_reshaped_weight_is_no_bound():
-    """A kernel of nine ones sums its neighbourhood: norm near 9 on a large image, while the reshaped weight has norm 3."""
+    """A kernel of nine ones sums its neighbourhood: norm near 9 on a large image, while the
+    reshaped weight has norm 3.
+    """
     weight = torch.ones(1, 1, 3, 3, dtype=DOUBLE)
     assert torch.linalg.matrix_norm(weight.flatten(1), 2) == 3
     assert 8.5 < power_norm(weight, 16, 16) <= conv_norm(weight, 16, 16) and conv_norm(
@@ -656,7 +669,9 @@ def test_a_bound_that_is_not_reached_changes_nothing_and_the_time_channel_is_fre
 
 
 def test_gradients_flow_through_the_bound():
-    """Where it holds, the drift does not change with the length of its weights: their gradient is orthogonal to them."""
+    """Where it holds, the drift does not change with the length of its weights: their gradient is
+    orthogonal to them.
+    """
     weight = random(2, 3, 3, 3).requires_grad_()
     assert torch.autograd.gradcheck(lambda w: conv_norm(w, 4, 5), weight)
     for lipschitz, orthogonal in ((1e-3, True), (1e4, False)):
@@ -683,7 +698,9 @@ def test_local_lipschitz_is_the_norm_of_the_jacobian():
 
 @pytest.mark.parametrize("method", ["euler", "rk4"])
 def test_a_solution_stretches_at_most_by_the_series_of_its_scheme(method):
-    """(sum_{j <= p} (dt L)^j / j!)^steps, p = 1 for Euler and 4 for the classical Runge-Kutta scheme, all weights >= 0."""
+    """(sum_{j <= p} (dt L)^j / j!)^steps, p = 1 for Euler and 4 for the classical Runge-Kutta
+    scheme, all weights >= 0.
+    """
     steps, L, h = 3, 2.0, random(3, 3, 4, 4)
     torch.manual_seed(0)
     block = FlowBlock(3, steps=steps, method=method, lipschitz=L).double()
@@ -721,7 +738,8 @@ def test_clip_holds_in_half_precision_and_leaves_finite_gradients_at_states_near
         assert h.grad.isfinite().all()
 
 
-# ----------------------------------------------------------------------------------------------------------------- replacement
+# --------------------------------------------------------------------------------------------------
+# replacement
 
 
 def train(net, images=16, steps=3):
@@ -773,9 +791,8 @@ def test_replacement_changes_the_last_group_only_and_freezing_keeps_the_stem_bit
         n for n in after if "groups.2.0" in n and base == "resnet14"
     }
     assert trained and not any(torch.equal(after[name], before[name]) for name in trained)
-    assert all(
-        torch.equal(value, kept[name]) for name, value in model.state_dict().items()
-    )  # the first network is left alone
+    # the first network is left alone
+    assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
     assert all(p.requires_grad for p in model.parameters())
 
 
@@ -803,9 +820,8 @@ def test_adopt_takes_what_the_network_knew_and_keeps_the_new_block():
     )
     net = make("replaced")
     fresh = copy.deepcopy(net.state_dict())
-    net.load_state_dict(
-        net.adopt(parent.state_dict())
-    )  # strict: nothing missing, nothing left over
+    # strict: nothing missing, nothing left over
+    net.load_state_dict(net.adopt(parent.state_dict()))
     expected, x = replace_last(parent, copy.deepcopy(net.network.groups[-1])), random(2, 1, 8, 8)
     assert torch.equal(set_noise(net.eval(), False)(x), set_noise(expected.eval(), False)(x))
     for name, value in net.state_dict().items():
@@ -825,8 +841,10 @@ def test_the_replaced_builder_has_the_study_s_defaults_and_depends_on_the_seed_a
         make("replaced", {"steps": 16}, seed=1).state_dict(),
     )
     assert all(torch.equal(value, same[name]) for name, value in net.state_dict().items())
-    assert not torch.equal(net.state_dict()["network.groups.2.drift.first.state.weight"],
-                           other["network.groups.2.drift.first.state.weight"])  # fmt: skip
+    assert not torch.equal(
+        net.state_dict()["network.groups.2.drift.first.state.weight"],
+        other["network.groups.2.drift.first.state.weight"],
+    )
     assert not torch.equal(
         net.state_dict()["network.stem.0.weight"], other["network.stem.0.weight"]
     )
@@ -867,7 +885,8 @@ def test_networks_without_groups_and_head_are_refused():
     assert isinstance(replace_last(ResNet14(width=4, blocks=1), FlowBlock(16)), neural_de.Replaced)
 
 
-# -------------------------------------------------------------------------------------------------------------------- refusals
+# --------------------------------------------------------------------------------------------------
+# refusals
 
 
 def test_blown_up_names_the_first_block_whose_state_is_not_finite():
@@ -876,8 +895,10 @@ def test_blown_up_names_the_first_block_whose_state_is_not_finite():
     with torch.no_grad():
         net.groups[1][0].drift.second.state.weight.mul_(1e200)
     state, buffers = torch.get_rng_state(), copy.deepcopy(net.state_dict())
-    assert blown_up(net, x) == (
-        "the state of groups.1.0 blew up (euler, 3 steps, T=1, k=0.5): take more steps, a smaller learning rate, or lipschitz="
+    assert (
+        blown_up(net, x)
+        == "the state of groups.1.0 blew up (euler, 3 steps, T=1, k=0.5): take more steps, a"
+        " smaller learning rate, or lipschitz="
     )
     assert torch.equal(torch.get_rng_state(), state) and not any(
         part._forward_hooks for part in net.modules()

@@ -1,7 +1,8 @@
-"""Neurons against snntorch, loops written out here, and the published layer's values; surrogates in closed form.
+"""Neurons against snntorch, loops written out here, and the published layer's values; surrogates in
+closed form.
 
-Small copies of the published layer's outputs and gradients are in golden/snn.npz; the whole vectors are read from the folder
-MIA_NB_GOLDEN.
+Small copies of the published layer's outputs and gradients are in golden/snn.npz; the whole vectors
+are read from the folder MIA_NB_GOLDEN.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def plain_loop(x, theta, u0, *, beta, reset, detach_reset, amplitude=1.0):
     return torch.stack(out)
 
 
-# ------------------------------------------------------------------------------------------------------------------ forward
+# --------------------------------------------------------------------------------------------------
+# forward
 
 
 def test_integrate_and_fire_has_the_spikes_of_snntorch_on_continuous_input():
@@ -167,7 +169,8 @@ def test_without_gradients_every_bit_and_the_order_in_memory_are_those_with_them
             assert torch.equal(x, kept) and out.count_nonzero() > 0
 
 
-# ---------------------------------------------------------------------------------------------------------------- gradients
+# --------------------------------------------------------------------------------------------------
+# gradients
 
 
 @pytest.mark.parametrize("detach_reset", [True, False])
@@ -216,7 +219,9 @@ def test_per_sample_gradients_by_vmap_are_those_of_one_sample_at_a_time():
 
 @pytest.mark.parametrize("T", [1, 2, 4])
 def test_outputs_and_gradients_are_those_of_the_published_layer(official, T):
-    """theta is their amplitude, u0 their amplitude less their firing threshold; axes (batch, time, C, H, W)."""
+    """theta is their amplitude, u0 their amplitude less their firing threshold; axes (batch, time,
+    C, H, W).
+    """
     x, y, w, gx = (
         torch.tensor(official[f"{name}_T{T}"]).transpose(0, 1) for name in ("x", "y", "w", "gx")
     )
@@ -229,7 +234,8 @@ def test_outputs_and_gradients_are_those_of_the_published_layer(official, T):
     )
 
 
-# --------------------------------------------------------------------------------------------------------------- surrogates
+# --------------------------------------------------------------------------------------------------
+# surrogates
 
 ONE = torch.ones((), dtype=torch.float64)
 
@@ -256,7 +262,7 @@ def test_local_zo_has_its_published_closed_form_and_the_draws_average_to_it(dist
     ("name", "options"),
     [("local_zo", {"dist": d, "delta": 0.3}) for d in neurons.LOCAL_ZO]
     + [("atan", {}), ("triangular", {"k": 2.0}), ("boxcar", {}), ("boxcar", {"width": 0.5})],
-)  # fmt: skip
+)
 def test_surrogates_have_the_area_of_the_jump_they_stand_for(name, options):
     v = torch.linspace(-100, 100, 400_001, dtype=torch.float64)
     for theta in (1.0, 3.0):
@@ -303,7 +309,8 @@ def test_errors_name_the_argument_and_the_choices(call, says):
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
-# ----------------------------------------------------------------------------------------------------------------- compiled
+# --------------------------------------------------------------------------------------------------
+# compiled
 
 
 @pytest.mark.slow

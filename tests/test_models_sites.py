@@ -1,4 +1,6 @@
-"""What tracing must not change in silence: calls in place, pools, constants, draws, clamps; and what a refusal says."""
+"""What tracing must not change in silence: calls in place, pools, constants, draws, clamps; and
+what a refusal says.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def refusal(call):
     return str(error.value)
 
 
-# ----------------------------------------------------------------------------------------------------------------- in place
+# --------------------------------------------------------------------------------------------------
+# in place
 
 
 def input_unassigned(m, x):
@@ -158,7 +161,8 @@ def test_a_model_that_returns_more_than_logits_is_refused():
     assert "returns a tuple; wanted logits (B, K)" in says
 
 
-# -------------------------------------------------------------------------------------------------------------------- pools
+# --------------------------------------------------------------------------------------------------
+# pools
 
 
 def pooled_by(call):
@@ -214,7 +218,8 @@ def test_other_max_pooling_is_kept_or_refused_but_never_dropped(layer, name):
     assert snn.convert(model, 2, [images()])(images()).shape == (8, model(images()).shape[1])
 
 
-# ------------------------------------------------------------------------------------------------- constants, draws, clamps
+# -------------------------------------------------------------------------------------------------
+# constants, draws, clamps
 
 
 def by_value(m, x):
@@ -286,7 +291,8 @@ def test_the_input_may_be_clamped(clamp):
     assert len(snn.sites(net_of(lambda m, x: end(m, m.conv(clamp(x)))))) == 2
 
 
-# ------------------------------------------------------------------------------------------------------- what is passed in
+# --------------------------------------------------------------------------------------------------
+# what is passed in
 
 
 class ByHand(nn.Module):

@@ -1,5 +1,6 @@
-"""Spiking networks: all plans of execution agree, nothing is carried from call to call, copies and stacks behave like the
-original; networks of snntorch; encodings, readouts and what is measured at the sites."""
+"""Spiking networks: all plans of execution agree, nothing is carried from call to call, copies and
+stacks behave like the original; networks of snntorch; encodings, readouts and what is measured at
+the sites."""
 
 from __future__ import annotations
 
@@ -78,9 +79,9 @@ NETS = {
     "converted": converted,
     "per channel": lambda T=4, **options: converted(T, per_channel=True, **options),
     "direct": direct,
-    "resnet18": lambda T=4, **options: snn.spiking(
-        plain(model="resnet18", width=2), T, **options
-    ).eval(),
+    "resnet18": (
+        lambda T=4, **options: snn.spiking(plain(model="resnet18", width=2), T, **options).eval()
+    ),
     "by hand": lambda T=4, **options: snn.SNN(ByHand().double(), T, **options).eval(),
 }
 
@@ -94,7 +95,8 @@ def fire_some(net, x):
     assert snn.firing_rates(net, [x])["rate"].max() > 0.01
 
 
-# ---------------------------------------------------------------------------------------------------------------- execution
+# --------------------------------------------------------------------------------------------------
+# execution
 
 
 @pytest.mark.parametrize("T", [1, 4])
@@ -247,7 +249,8 @@ def test_every_dtype_is_kept_from_images_to_logits_and_near_to_the_widest(dtype,
         assert {p.grad.dtype for p in trained.parameters()} == {dtype}
 
 
-# -------------------------------------------------------------------------------------------------------- no state, no ties
+# --------------------------------------------------------------------------------------------------
+# no state, no ties
 
 
 def test_answers_depend_neither_on_the_order_of_the_batch_nor_on_earlier_calls(make):
@@ -337,7 +340,9 @@ def test_retimed_networks_share_weights_and_thresholds_and_answer_like_one_built
     for wrong in (0, 2.5, "3"):
         with pytest.raises(
             ValueError,
-            match=f"timesteps={wrong!r}: a spiking network needs a whole number of steps, at least 1",
+            match=(
+                f"timesteps={wrong!r}: a spiking network needs a whole number of steps, at least 1"
+            ),
         ):
             snn.retime(net, wrong)
 
@@ -363,7 +368,8 @@ def test_the_builder_starts_from_the_weights_of_the_plain_network_of_the_same_se
         assert net.net.spike0.options["beta"] == (1.0 if extra else 0.5)
 
 
-# ----------------------------------------------------------------------------------------------------- inputs and read-outs
+# --------------------------------------------------------------------------------------------------
+# inputs and read-outs
 
 
 def test_events_of_another_number_of_steps_are_refused_and_moving_images_make_events():
@@ -454,11 +460,14 @@ def test_read_outs_are_mean_sum_and_last_of_the_steps_and_the_sum_is_the_mean_at
             )
 
 
-# ----------------------------------------------------------------------------------------------------- measured at the sites
+# --------------------------------------------------------------------------------------------------
+# measured at the sites
 
 
 def constructed():
-    """One site with four neurons: never, every second step, always, at every step of bright images."""
+    """One site with four neurons: never, every second step, always, at every step of bright
+    images.
+    """
     net = nn.Sequential(nn.Flatten(), nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     with torch.no_grad():
         net[1].weight.copy_(torch.tensor([[0, 0], [0, 0], [0, 0], [1, 0]]))
@@ -518,7 +527,8 @@ def test_a_dead_threshold_is_out_of_reach_in_every_dtype():
         assert (out == 0).all()
 
 
-# --------------------------------------------------------------------------------------------------------------- of snntorch
+# --------------------------------------------------------------------------------------------------
+# of snntorch
 
 NEURONS = {
     "Leaky": lambda: snntorch.Leaky(0.9, threshold=0.3, init_hidden=True),
@@ -549,9 +559,8 @@ def test_stepwise_clears_nested_neurons_before_every_batch_where_a_naive_call_do
     x, T = images(dtype=torch.float32).abs(), 5
     naive = nested(kind)
     first = steps_of(naive, x, T)
-    assert not torch.equal(
-        steps_of(naive, x, T), first
-    )  # the membranes of the first batch are still there
+    # the membranes of the first batch are still there
+    assert not torch.equal(steps_of(naive, x, T), first)
     net = snn.Stepwise(nested(kind), T)
     assert torch.equal(net(x), first) and torch.equal(net(x), first)
     net.net(x)  # a call past the wrapper

@@ -1,4 +1,6 @@
-"""Solvers: orders of convergence, two libraries as oracles, closed forms with noise, the published sigmas, refusals."""
+"""Solvers: orders of convergence, two libraries as oracles, closed forms with noise, the published
+sigmas, refusals.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,14 @@ import torchsde
 from torch import nn
 from torch.func import vmap
 
-from mia_nb import metrics
+from mia_nb import studies
 from mia_nb.models import solvers
 from mia_nb.models.neural_de import Drift
 from mia_nb.models.solvers import integrate
 
 FEW = 16  # steps
-HANDS = {
-    0.71: 1 / math.sqrt(2),
-    0.35: math.sqrt(2) / 4,
-    0.18: math.sqrt(2) / 8,
-    0.13: 1 / 8,
-}  # k as printed: k as it was
+# k as printed: k as it was
+HANDS = {0.71: 1 / math.sqrt(2), 0.35: math.sqrt(2) / 4, 0.18: math.sqrt(2) / 8, 0.13: 1 / 8}
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -38,13 +36,16 @@ def convolutional():
     return Drift(4, 4).double().requires_grad_(False), torch.randn(3, 4, 6, 5, dtype=torch.float64)
 
 
-# --------------------------------------------------------------------------------------------------------------- without noise
+# --------------------------------------------------------------------------------------------------
+# without noise
 
 
 @pytest.mark.parametrize(("method", "order"), [("euler", 1), ("rk4", 4), ("stoch_rk4", 4)])
 @pytest.mark.parametrize("t0", [0.0, 0.7])
 def test_halving_the_step_divides_the_error_by_two_to_the_order(method, order, t0):
-    """h' = -h, and h' = h cos t, whose solution h0 exp(sin(t0 + T) - sin t0) also sees the times of the stages."""
+    """h' = -h, and h' = h cos t, whose solution h0 exp(sin(t0 + T) - sin t0) also sees the times of
+    the stages.
+    """
     start, T = torch.tensor([[1.0, -2.0]], dtype=torch.float64), 1.3
     for drift, growth in (
         (lambda t, h: -h, math.exp(-T)),
@@ -64,8 +65,9 @@ def test_halving_the_step_divides_the_error_by_two_to_the_order(method, order, t
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-5])
 @pytest.mark.parametrize("method", solvers.ADAPTIVE)
 def test_adaptive_solvers_reach_the_closed_form_within_their_tolerance(method, tolerance):
-    """With the last step beyond the end and interpolated, bosh3 was 13 and fehlberg2 190 tolerances off. The error estimate of
-    fehlberg2, 1/512 of the difference of two slopes, is known to be small."""
+    """With the last step beyond the end and interpolated, bosh3 was 13 and fehlberg2 190 tolerances
+    off. The error estimate of fehlberg2, 1/512 of the difference of two slopes, is known to be
+    small."""
     start, t0, T = torch.tensor([[1.0]], dtype=torch.float64), 0.7, 1.3
     times = []
 
@@ -88,8 +90,8 @@ def test_adaptive_solvers_reach_the_closed_form_within_their_tolerance(method, t
 def test_gradients_of_an_exponential_have_their_closed_form_with_and_without_the_adjoint(
     method, tolerance, error, adjoint
 ):
-    """h' = a h: the derivative of h(T) = h0 exp(a T) is T h(T) for a, exp(a T) for h0. dopri8 needs few large steps: were one
-    interpolated on the way back, its gradient would be .01 % off."""
+    """h' = a h: the derivative of h(T) = h0 exp(a T) is T h(T) for a, exp(a T) for h0. dopri8 needs
+    few large steps: were one interpolated on the way back, its gradient would be .01 % off."""
 
     class Growth(nn.Module):
         def __init__(self):
@@ -120,7 +122,9 @@ def test_gradients_of_an_exponential_have_their_closed_form_with_and_without_the
 
 
 def test_own_euler_and_runge_kutta_agree_with_torchdiffeq_on_a_learned_drift(convolutional):
-    """Its rk4 is the 3/8 rule, ours the classical one: they differ in the fifth order of the step."""
+    """Its rk4 is the 3/8 rule, ours the classical one: they differ in the fifth order of the
+    step.
+    """
     drift, h = convolutional
     for t0, T in ((0.0, 1.0), (0.5, 0.25)):
         times = torch.tensor([t0, t0 + T], dtype=torch.float64)
@@ -142,7 +146,9 @@ def test_own_euler_and_runge_kutta_agree_with_torchdiffeq_on_a_learned_drift(con
 
 
 def test_one_classical_runge_kutta_step_of_a_linear_drift_is_the_exponential_series_to_the_fourth_power():
-    """The 3/8 rule gives the same number, so the stages are looked at too: halves, and no other point."""
+    """The 3/8 rule gives the same number, so the stages are looked at too: halves, and no other
+    point.
+    """
     seen = []
 
     def drift(t, h):
@@ -162,7 +168,9 @@ def test_one_classical_runge_kutta_step_of_a_linear_drift_is_the_exponential_ser
 
 
 def test_half_precision_states_go_on_in_float32_where_small_increments_count():
-    """A hundred increments of .001 on 1: bfloat16 has steps of .0078 there and would lose every one."""
+    """A hundred increments of .001 on 1: bfloat16 has steps of .0078 there and would lose every
+    one.
+    """
     one = torch.ones(1, 3, dtype=torch.bfloat16)
     for method in ("euler", "rk4", "stoch_rk4", "dopri5", "milstein"):
         end = integrate(
@@ -172,11 +180,14 @@ def test_half_precision_states_go_on_in_float32_where_small_increments_count():
         torch.testing.assert_close(end, torch.full_like(end, 1.1), rtol=0, atol=1e-3)
 
 
-# ------------------------------------------------------------------------------------------------------------------ with noise
+# --------------------------------------------------------------------------------------------------
+# with noise
 
 
 def assert_normal(h: torch.Tensor, mean: float, variance: float):
-    """Mean and variance within five standard errors; at 100,000 values one is .3 % of the deviation, .45 % of the variance."""
+    """Mean and variance within five standard errors; at 100,000 values one is .3 % of the
+    deviation, .45 % of the variance.
+    """
     n = h.numel()
     assert h.mean().item() == pytest.approx(mean, abs=5 * math.sqrt(variance / n))
     assert h.var().item() == pytest.approx(variance, rel=5 * math.sqrt(2 / n))
@@ -196,7 +207,9 @@ def test_without_drift_the_noise_has_variance_k_squared_times_steps(method):
 @pytest.mark.parametrize("rate", [-1.0, 1.0, 3.0])
 @pytest.mark.parametrize("method", ["euler", "rk4", "stoch_rk4"])
 def test_mean_and_variance_of_a_linear_drift_with_noise_are_geometric_series(method, rate):
-    """h(T) = c^n h0 + k d sum_j c^j W_j: c is the factor of a step without noise; d = 1, in stoch_rk4 what its stages add."""
+    """h(T) = c^n h0 + k d sum_j c^j W_j: c is the factor of a step without noise; d = 1, in
+    stoch_rk4 what its stages add.
+    """
     k, steps, T, h0 = 0.2, 10, 0.8, 1.5
     z = rate * T / steps
     c = 1 + z if method == "euler" else sum(z**j / math.factorial(j) for j in range(5))
@@ -210,7 +223,9 @@ def test_mean_and_variance_of_a_linear_drift_with_noise_are_geometric_series(met
 
 @pytest.mark.parametrize("rate", [-1.0, 2.0])
 def test_the_library_s_stochastic_schemes_have_the_closed_mean_and_variance_of_a_linear_drift(rate):
-    """Milstein with constant diffusion is Euler-Maruyama; srk is weakly exact enough for the Ornstein-Uhlenbeck formula."""
+    """Milstein with constant diffusion is Euler-Maruyama; srk is weakly exact enough for the
+    Ornstein-Uhlenbeck formula.
+    """
     k, steps, T, h0 = 0.2, 10, 0.5, 1.5
     start = torch.full((100, 5, 10, 10), h0, dtype=torch.float64)
     options = {"steps": steps, "T": T, "k": k, "generator": seeded(2)}
@@ -246,13 +261,14 @@ def test_own_euler_maruyama_is_torchsde_s_on_the_same_brownian_path(convolutiona
     ours = integrate(drift, h, steps=steps, T=T, k=k)
     assert next(increments, None) is None
     torch.testing.assert_close(ours, theirs.view_as(h), rtol=0, atol=1e-12)
-    assert (
-        ours - integrate(drift, h, steps=steps, T=T)
-    ).abs().mean() > 0.1  # and the noise was there
+    # and the noise was there
+    assert (ours - integrate(drift, h, steps=steps, T=T)).abs().mean() > 0.1
 
 
 def test_stochastic_runge_kutta_is_its_documented_stages(convolutional):
-    """One draw W a step: W/2, W/2 and W inside stages 2 to 4, W on the result; the noise of rk4 comes after the step."""
+    """One draw W a step: W/2, W/2 and W inside stages 2 to 4, W on the result; the noise of rk4
+    comes after the step.
+    """
     drift, h = convolutional
     steps, k, t0, T = 3, 0.4, 0.25, 0.6
     dt = T / steps
@@ -295,9 +311,8 @@ def test_noise_follows_the_generator_or_else_torch_s_global_one(method):
     state = torch.get_rng_state()
     first = solve(seeded(5))
     assert torch.equal(first, solve(seeded(5))) and not torch.equal(first, solve(seeded(6)))
-    assert torch.equal(
-        torch.get_rng_state(), state
-    )  # a given generator leaves the global one alone
+    # a given generator leaves the global one alone
+    assert torch.equal(torch.get_rng_state(), state)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         assert torch.equal(first, solve()) and not torch.equal(first, solve())
@@ -311,32 +326,38 @@ def test_noise_follows_the_generator_or_else_torch_s_global_one(method):
 
 @pytest.mark.parametrize(("method", "stages"), [("milstein", 1), ("srk", 10)])
 def test_the_library_takes_as_many_steps_as_were_asked_for(method, stages):
-    """Its clock adds rounded steps: what is left over must not become one more. One call more is its check of the drift."""
+    """Its clock adds rounded steps: what is left over must not become one more.
+
+    One call more is its check of the drift.
+    """
     for t0, T in ((0.0, 1.0), (0.25, 0.125), (3.0, 1.0)):
         for steps in (1, 3, 10, 12, 19, 49):
             if steps == 49 and method == "srk":
                 continue
             calls = []
             integrate(
-                lambda t, h: calls.append(t) or -h,
+                lambda t, h, calls=calls: calls.append(t) or -h,
                 torch.ones(1, 2),
                 steps=steps,
                 T=T,
                 t0=t0,
                 method=method,
                 k=0.1,
-            )  # noqa: B023
+            )
             assert len(calls) == stages * steps + 1, (t0, T, steps)
 
 
-# -------------------------------------------------------------------------------------------------------------- published sigma
+# --------------------------------------------------------------------------------------------------
+# published sigma
 
 
 def test_sigma_reproduces_every_setting_of_the_study_s_table_xii():
-    """Hong, Wu, Gruber and Lee (arXiv 2501.06686): 25 settings, sigma with one decimal; four k are rounded in print."""
+    """Hong, Wu, Gruber and Lee (arXiv 2501.06686): 25 settings, sigma with one decimal; four k are
+    rounded in print.
+    """
     rows = {
         tuple(r["setting"][name] for name in ("s", "T", "k", "sigma"))
-        for r in metrics.paper_results("nsde2025", "XII")
+        for r in studies.paper_results("nsde2025", "XII")
     }
     assert len(rows) == 25 and len({row[:3] for row in rows}) == 25
     for s, T, k, printed in rows:
@@ -352,7 +373,8 @@ def test_sigma_reproduces_every_setting_of_the_study_s_table_xii():
     )
 
 
-# -------------------------------------------------------------------------------------------------------------------- refusals
+# --------------------------------------------------------------------------------------------------
+# refusals
 
 
 @pytest.mark.parametrize(
@@ -392,9 +414,8 @@ def test_a_missing_library_gives_the_line_that_installs_it(method, library, monk
         ValueError, match=f"needs {library}, which is not installed: pip install {library}"
     ):
         integrate(lambda t, h: -h, torch.ones(1, 2), steps=2, method=method)
-    assert (
-        integrate(lambda t, h: -h, torch.ones(1, 2), steps=2).isfinite().all()
-    )  # the own loop needs neither
+    # the own loop needs neither
+    assert integrate(lambda t, h: -h, torch.ones(1, 2), steps=2).isfinite().all()
 
 
 @pytest.mark.parametrize("method", ["dopri5", "srk", "milstein"])

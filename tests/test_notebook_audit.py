@@ -1,4 +1,6 @@
-"""07_audit_your_model by its command: a planted leak stops a release, a world without one does not; an own builder too."""
+"""07_audit_your_model by its command: a planted leak stops a release, a world without one does not;
+an own builder too.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,10 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
         assert [row[f"auc{end}"] for end in ("", "_low", "_high")] == pytest.approx(
             table.loc[row["attack"], ["auc", "auc_low", "auc_high"]].tolist()
         )
-    apart = {name: auditing.apart(name, found.signals) for name in scores}
-    verdicts = auditing.judge(auditing.limits(limits[1::2]), scores, draws=100, apart=apart)
+    split_scores = {name: auditing.score_split(name, found.signals) for name in scores}
+    verdicts = auditing.judge(
+        auditing.limits(limits[1::2]), scores, draws=100, split_scores=split_scores
+    )
     assert [one["sentence"] for one in result["verdicts"]] == [one.sentence for one in verdicts]
     assert [one.outcome for one in verdicts] == [
         "exceeded",
@@ -95,9 +99,8 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
         result["provenance"]["versions"].keys() >= {"mia_nb", "numpy"}
         and "torch" not in result["provenance"]["versions"]
     )
-    assert (
-        not {"queries", "epochs", "split"} & result["provenance"]["parameters"].keys()
-    )  # nothing was trained or asked
+    # nothing was trained or asked
+    assert not {"queries", "epochs", "split"} & result["provenance"]["parameters"].keys()
     json.dumps(result, allow_nan=False)
     tagged = [cell for cell in notebook["cells"] if "headline" in cell["metadata"].get("tags", [])]
     assert len(tagged) == 2 and result["headline"] in "".join(tagged[0]["outputs"][0]["text"])
@@ -109,7 +112,7 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
         "Design",
         "Data",
         "Models",
-        "Self-test",
+        "Negative control",
         "Attacks",
         "Verdict",
         "Limits",
@@ -139,7 +142,9 @@ def test_a_world_without_a_leak_exits_with_zero_and_its_interval_covers_one_half
 
 
 def one_model(path, leak: float, chance, **more) -> None:
-    """One model that finds late classes harder; a sample is a member by the `chance` of its class."""
+    """One model that finds late classes harder; a sample is a member by the `chance` of its
+    class.
+    """
     rng = np.random.default_rng(0)
     labels = rng.integers(0, CLASSES, 800)
     member = rng.random(800) < np.asarray(chance)[labels]
@@ -217,8 +222,11 @@ def test_an_own_builder_on_a_folder_of_images_is_trained_attacked_and_reported(
     assert result["models"]["gap"]["value"] > 0.1  # random pixels are learned by heart
     assert result["provenance"]["recipe"]["model"] == "mine:mlp" and result["provenance"]["pool"]
     assert result["data"] | {"digest": ""} == {
-        "name": "images", "digest": "", "samples": 240, "classes": ["kind0", "kind1", "kind2"],
-    }  # fmt: skip
+        "name": "images",
+        "digest": "",
+        "samples": 240,
+        "classes": ["kind0", "kind1", "kind2"],
+    }
     drawn = {
         cell["id"]
         for cell in notebook["cells"]

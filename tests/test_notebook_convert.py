@@ -90,9 +90,7 @@ def test_the_accuracy_table_is_that_of_the_stored_models(converted, pools):
     hybrid = rows[next(i for i, row in enumerate(rows) if "hybrid" in row) + 1]
     assert hybrid[0] == "2"
     pool = pools[2, 2, True]
-    truth = metrics.accuracies(
-        score("correctness", query.query(pool, pool.images(), progress=False))
-    )
+    truth = metrics.accuracies(score("correctness", query(pool, pool.images(), progress=False)))
     shown = [float(v) for v in hybrid[1:]]
     assert shown == pytest.approx(truth[["value", "low", "high"]].to_numpy().ravel(), abs=1e-4)
 

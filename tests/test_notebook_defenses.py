@@ -1,4 +1,6 @@
-"""06_defenses from a clean kernel at a tiny size: its tables, lines and pictures are what the stored pools give."""
+"""06_defenses from a clean kernel at a tiny size: its tables, lines and pictures are what the
+stored pools give.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from test_notebook_dropout import table
 from test_notebook_neural_de import pictures, rows, title
 from test_notebooks import Run
 
-from mia_nb import accounting, auditing, metrics, plots, query, training
+from mia_nb import accounting, auditing, metrics, plots, query, studies, training
 from mia_nb.attacks import score
-from mia_nb.metrics import defense_cell
+from mia_nb.studies import setting
 
 pytestmark = pytest.mark.notebook
 DP = {
@@ -25,15 +27,29 @@ DP = {
     "schedule": "cosine",
 }
 SIZE = {
-    "limit": 260, "population": 20, "num_models": 8, "model_args": {"width": 4}, "flow": {"steps": 2}, "epochs": 4, "batch": 8,
-    "snapshots": [1, 2], "queries": 2, "along": 2, "votes": 4, "attacks": ["rmia", "loss"], "draws": 50, "self_test_draws": 5,
+    "limit": 260,
+    "population": 20,
+    "num_models": 8,
+    "model_args": {"width": 4},
+    "flow": {"steps": 2},
+    "epochs": 4,
+    "batch": 8,
+    "snapshots": [1, 2],
+    "queries": 2,
+    "along": 2,
+    "votes": 4,
+    "attacks": ["rmia", "loss"],
+    "draws": 50,
+    "self_test_draws": 5,
     "outputs": ["memguard", "hamp"],
     "families": [
-        {}, {"defense": "l2", "defense_args": {"weight": 1e-3}},
-        {"defense": "early_stopping", "defense_args": {"held_out": 15}}, DP,
+        {},
+        {"defense": "l2", "defense_args": {"weight": 1e-3}},
+        {"defense": "early_stopping", "defense_args": {"held_out": 15}},
+        DP,
         {"model": "sdenet", "model_args": {"k": 0.5, "T": 0.125}, "batch": 32, "epochs": 3},
     ],
-}  # fmt: skip
+}
 TRAINED = ["no defense", "L2", "early stopping", "DP-SGD", "SDENet sigma=2"]
 NAMES = [*TRAINED, "MemGuard", "HAMP"]
 ATTACKS = ["rmia", "loss", "correctness", "vote", "rmia, 4 copies"]
@@ -73,7 +89,7 @@ def ask(pools, name, **options):
     """Answers of a defended family: as the notebook says that it asks."""
     pool = pools.get(name, pools["no defense"])
     options |= {"output": name.lower()} if name not in pools else {}
-    return query.query(pool, pool.images(), progress=False, **options)
+    return query(pool, pool.images(), progress=False, **options)
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +102,10 @@ def scores(pools, answers):
     voted = {name: ask(pools, name, augment=True, queries=4) for name in NAMES}
     plain = [word for word in ATTACKS if word not in ASKED_AGAIN]
     return {
-        name: {w: score(w, one) for w in plain}
-        | {w: score(attack, voted[name]) for w, attack in ASKED_AGAIN.items()}
+        name: (
+            {w: score(w, one) for w in plain}
+            | {w: score(attack, voted[name]) for w, attack in ASKED_AGAIN.items()}
+        )
         for name, one in answers.items()
     }
 
@@ -116,7 +134,7 @@ def runs(pools, answers):
     for name, epochs in kept.items():
         asking = {"queries": 2} if "SDE" in name else {}
         then = {
-            e: query.query(pools[name].at(e), pools[name].images(), progress=False, **asking)
+            e: query(pools[name].at(e), pools[name].images(), progress=False, **asking)
             for e in epochs
         }
         found[name] = {
@@ -143,10 +161,8 @@ def test_every_picture_is_there_light_and_titled_as_the_stored_pools_say(
     assert all(len(json.dumps(figure)) < 200_000 for figure in compared.figures().values())
     strongest = {name: scores[name][word] for name, word in best.items()}
     ranked = sorted(NAMES[1:], key=lambda name: mean_auc(strongest[name]))
-    picked = [
-        "no defense",
-        *(ranked[i] for i in (0, 1, 2, 4, 5)),
-    ]  # five of the six others, spread; halves round to even
+    # five of the six others, spread; halves round to even
+    picked = ["no defense", *(ranked[i] for i in (0, 1, 2, 4, 5))]
     truth = plots.roc_pair({name: strongest[name] for name in picked})
     assert title(drawn["roc"]) == truth.layout.title.text.replace("<br>", " ")
     table = metrics.frontier({name: run for name, run in runs.items() if name in picked}, **DRAWS)
@@ -162,7 +178,7 @@ def test_every_network_is_named_by_its_defense_with_its_pool(compared, pools, an
     lines = [line for line in compared.text("names").splitlines() if ", pool " in line]
     for line, (name, one) in zip(lines, answers.items(), strict=True):
         label = line.removeprefix(f"{name}: ").split(", answers")[0]
-        assert sorted(label.split(", ")) == sorted(defense_cell(one.info, "").label.split(", "))
+        assert sorted(label.split(", ")) == sorted(setting(one.info, "").label.split(", "))
         assert f", answers {one.margin.shape[1]}" in line
         assert line.endswith(f", pool {pools.get(name, pools['no defense']).key[:12]}")
     stopped = pools["early stopping"].stopped
@@ -237,7 +253,9 @@ def test_the_strongest_attack_is_named_and_a_rate_that_is_0_by_ties_is_no_number
     truth = metrics.readable(metrics.summary(found, **DRAWS).drop("max"))
     for word, row in shown.items():
         assert row[:-1] == [
-            truth.loc[word, column] for column in truth if column == "AUC" or "FPR" in column
+            truth.loc[word, column]
+            for column in truth
+            if column == "AUC" or column.startswith("TPR")
         ]
     wrongly = [
         value[~member].max()
@@ -248,7 +266,7 @@ def test_the_strongest_attack_is_named_and_a_rate_that_is_0_by_ties_is_no_number
         for v, m, top in zip(found["loss"].value, found["loss"].member, wrongly, strict=True)
     ]
     assert min(floors) > 0.1 and shown["loss"][-1] == f"{np.mean(floors):.2g}"
-    assert shown["loss"][-2] == shown["correctness"][-2] == "0 (lattice)"
+    assert shown["loss"][-2] == shown["correctness"][-2] == "0: tied scores allow no lower FPR"
 
 
 def test_figure_3_shows_the_strongest_attack_against_accuracy_and_gap(compared, scores, best):
@@ -314,16 +332,14 @@ def test_the_claims_are_those_of_the_same_scores_and_the_accountant(
     compared, pools, answers, scores
 ):
     cells = {
-        defense_cell(answers[n].info, w): one
-        for n, found in scores.items()
-        for w, one in found.items()
+        setting(answers[n].info, w): one for n, found in scores.items() for w, one in found.items()
     }
     spent = {
         "noise_multiplier": pools["DP-SGD"].recipe.defense_args["noise_multiplier"],
         **pools["DP-SGD"].sampling,
     }
     ladders = {"DP-SGD": auditing.ladder(delta=1e-5, dp_sgd=spent)}
-    truth = auditing.privacy_claims(cells, ladders=ladders, **DRAWS).drop("D14")
+    truth = studies.privacy_claims(cells, ladders=ladders, **DRAWS).drop("D14")
     shown = rows(compared, "claims", 1)
     assert {name: row[0] for name, row in shown.items()} == {
         f"{n}. {r['claim']}": r["verdict"] for n, r in truth.iterrows()
@@ -353,7 +369,7 @@ def test_nothing_stands_beside_the_printed_numbers_unless_the_data_are_said_to(c
 
 def test_it_ends_in_doubt(compared, scores, best, answers):
     assert re.match(
-        r"null self-test (passed|FAILED): \d+ checks on no defense", compared.text("self-test")
+        r"negative control (passed|FAILED): \d+ checks on no defense", compared.text("self-test")
     )
     doubts = {name: row[0] == "holds" for name, row in rows(compared, "doubts", 1).items()}
     test = {name: found["loss"].accuracy[:, 1].mean() for name, found in scores.items()}
@@ -362,13 +378,14 @@ def test_it_ends_in_doubt(compared, scores, best, answers):
     ]
     guess = np.bincount(answers["no defense"].labels).max() / 260
     assert doubts == {
-        "the null self-test passed": "passed" in compared.text("self-test"),
+        "the negative control passed": "passed" in compared.text("self-test"),
         "every family learned: twice as good as guessing": bool(min(test.values()) > 2 * guess),
         "test accuracies lie within a point of the first family's": bool(
             np.ptp(list(test.values())) < 0.01
         ),
-        "every defense passed an accuracy that the first family passed": "no accuracy in common"
-        not in compared.html("verdicts"),
+        "every defense passed an accuracy that the first family passed": (
+            "no accuracy in common" not in compared.html("verdicts")
+        ),
         "no AUC lies below one half": min(highs) > 0.5,
         "stochastic families were asked 16 times or more, along training too": False,
         "the label-only attack asked about damaged copies": True,

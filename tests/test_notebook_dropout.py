@@ -1,4 +1,6 @@
-"""04_dropout_sweep from a clean kernel at a small size: what it chooses and compares is what the stored models give."""
+"""04_dropout_sweep from a clean kernel at a small size: what it chooses and compares is what the
+stored models give.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,31 @@ import numpy as np
 import pytest
 from test_notebooks import Run
 
-from mia_nb import metrics, query, training
+from mia_nb import metrics, query, studies, training
 from mia_nb.attacks import align, attack_p, score
 from mia_nb.cli.run import Failed
-from mia_nb.metrics import Cell
+from mia_nb.studies import Setting
 
 pytestmark = pytest.mark.notebook
 SIZE = {
-    "limit": 600, "population": 100, "num_models": 8, "epochs": 8, "timesteps": 2,
-    "tuning": {"epochs": 2, "lr": 0.02, "batch": 32}, "direct": {"epochs": 6, "optimizer": "adam", "lr": 0.004},
-    "rates": [0.1, 0.3], "queries": 3, "draws": 50,
-}  # fmt: skip
+    "limit": 600,
+    "population": 100,
+    "num_models": 8,
+    "epochs": 8,
+    "timesteps": 2,
+    "tuning": {"epochs": 2, "lr": 0.02, "batch": 32},
+    "direct": {"epochs": 6, "optimizer": "adam", "lr": 0.004},
+    "rates": [0.1, 0.3],
+    "queries": 3,
+    "draws": 50,
+}
 TARGETS, OTHERS = range(4), range(4, 8)
 FAMILIES = {
-    "ANN": Cell("ann"), "hybrid T = 1": Cell("snn", "hybrid", 1), "hybrid T = 2": Cell("snn", "hybrid", 2),
-    "direct T = 2": Cell("snn", "direct", 2),
-}  # fmt: skip
+    "ANN": Setting("ann", attack="rmia"),
+    "hybrid T = 1": Setting("snn", training="hybrid", timesteps=1, attack="rmia"),
+    "hybrid T = 2": Setting("snn", training="hybrid", timesteps=2, attack="rmia"),
+    "direct T = 2": Setting("snn", training="direct", timesteps=2, attack="rmia"),
+}
 POPULATION = "attack_p(form='population')"
 ATTACKS = {name: name for name in ("attack_p", "attack_r", "rmia", "rmia_count")} | {
     POPULATION: partial(attack_p, form="population")
@@ -54,13 +65,16 @@ def pools(folder, swept) -> dict[str, training.Pool]:
             else ""
         )
         found[way, pool.recipe.model_args.get("timesteps", 0)] = pool
-    assert set(found) == {("convert", 1), *(cell[1:3] for cell in FAMILIES.values())}
-    return {name: found[cell[1:3]] for name, cell in FAMILIES.items()}
+    assert set(found) == {
+        ("convert", 1),
+        *((one.training, one.timesteps) for one in FAMILIES.values()),
+    }
+    return {name: found[one.training, one.timesteps] for name, one in FAMILIES.items()}
 
 
 def asked(pool, p: float, q: int):
     options = {"input_dropout": p, "queries": SIZE["queries"]} if p else {}
-    return query.query(pool, pool.images(), models=range(8), progress=False, **options).select(
+    return query(pool, pool.images(), models=range(8), progress=False, **options).select(
         queries=slice(0, q)
     )
 
@@ -143,9 +157,8 @@ def test_the_choice_comes_from_models_that_are_not_attacked_and_prefers_plain_qu
     for name, *row in table(swept.html("choices"))[1:]:
         values = []
         for p, q in grid:
-            alone = score(
-                "rmia", asked(pools[name], p, q).select(models=OTHERS)
-            )  # rows 0 to 3 are not even there
+            # rows 0 to 3 are not even there
+            alone = score("rmia", asked(pools[name], p, q).select(models=OTHERS))
             each = [
                 metrics.auc(value, member)
                 for value, member in zip(alone.value, alone.member, strict=True)
@@ -167,7 +180,7 @@ def test_the_heat_map_holds_the_whole_grid_and_one_cell_without_damage(swept):
 
 
 @pytest.fixture(scope="module")
-def cells(pools, used) -> dict[Cell, object]:
+def cells(pools, used) -> dict[Setting, object]:
     """The scores of every setting, from the stored pools."""
     found = {}
     for name, family in FAMILIES.items():
@@ -192,7 +205,7 @@ def test_every_family_is_attacked_with_and_without_dropout_the_ann_too(result, c
     for cell, scores in cells.items():
         key = (
             cell.references.replace("ann", "ANN"),
-            words[Cell(*cell[:3])],
+            words[cell._replace(input_dropout=False, references="own", attack="rmia")],
             "yes" if cell.input_dropout else "no",
             cell.attack,
         )
@@ -233,7 +246,7 @@ def test_the_claims_are_those_of_the_same_scores(swept, cells, pools, used):
                 input_dropout=dropout, attack="rmia", references="ann, aligned"
             )
             aligned[cell] = score("rmia", *both, targets=TARGETS)
-    truth = metrics.snn_claims(cells | aligned, draws=SIZE["draws"])
+    truth = studies.snn_claims(cells | aligned, draws=SIZE["draws"])
     shown = {row[0]: row[1] for row in table(swept.html("claims"))[1:]}
     assert shown == {f"{name}. {row['claim']}": row["verdict"] for name, row in truth.iterrows()}
     assert "not run" not in shown.values()
@@ -262,9 +275,9 @@ def test_printed_numbers_stand_under_their_attack_with_ours_beside_them(swept, r
 
 
 def test_it_ends_in_doubt(swept):
-    assert re.match(r"null self-test (passed|FAILED): \d+ checks", swept.text("self-test"))
+    assert re.match(r"negative control (passed|FAILED): \d+ checks", swept.text("self-test"))
     doubts = {row[0]: row[1] for row in table(swept.html("doubts"))[1:]}
-    assert doubts["a rate at 1 % false alarms is measurable"] == "LOOK AGAIN"
+    assert doubts["a rate at 1 % false alarms is measurable"] == "check failed"
     assert doubts["all families are asked with masks of one kind"] == "holds"
     assert {row[0] for row in table(swept.html("stability"))[1:]} == set(FAMILIES)
 
@@ -303,7 +316,7 @@ def test_masks_per_step_are_for_spikes_only_and_what_is_left_out_is_said(folder,
     }
     assert run.text("beside").startswith("0 of ") and "not run" in run.html("published")
     doubts = {row[0]: row[1] for row in table(run.html("doubts"))[1:]}
-    assert doubts["all families are asked with masks of one kind"] == "LOOK AGAIN"
+    assert doubts["all families are asked with masks of one kind"] == "check failed"
 
 
 def test_too_few_models_for_a_choice_are_refused_with_a_way_out(folder, swept):

@@ -1,4 +1,6 @@
-"""09_neural_de, and asking again in 03_attack, from a clean kernel at a tiny size: what they show is what stored pools give."""
+"""09_neural_de, and asking again in 03_attack, from a clean kernel at a tiny size: what they show
+is what stored pools give.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +13,43 @@ import pytest
 from test_notebook_dropout import table
 from test_notebooks import FIGURE, Run
 
-from mia_nb import metrics, query, training
+from mia_nb import metrics, query, studies, training
 from mia_nb.attacks import score
-from mia_nb.metrics import FlowCell
+from mia_nb.studies import Setting
 
 pytestmark = pytest.mark.notebook
 K, SD = {"k": 0.5}, "sigma=0.707"
 SIZE = {
-    "limit": 240, "num_models": 8, "network": {"width": 4}, "flow": {"steps": 2}, "epochs": 3, "snapshots": [1, 2],
-    "queries": 4, "along": 2, "finetune": {"epochs": 2, "lr": 0.02}, "attacks": ["rmia", "loss"], "draws": 50,
+    "limit": 240,
+    "num_models": 8,
+    "network": {"width": 4},
+    "flow": {"steps": 2},
+    "epochs": 3,
+    "snapshots": [1, 2],
+    "queries": 4,
+    "along": 2,
+    "finetune": {"epochs": 2, "lr": 0.02},
+    "attacks": ["rmia", "loss"],
+    "draws": 50,
     "self_test_draws": 5,
     "families": [
-        {"model": "resnet14"}, {"model": "odenet"}, {"model": "odenet", "model_args": {"method": "rk4"}},
-        {"model": "sdenet", "model_args": K}, {"weights_of": 1, "model": "sdenet", "model_args": {**K, "noise_train": False}},
+        {"model": "resnet14"},
+        {"model": "odenet"},
+        {"model": "odenet", "model_args": {"method": "rk4"}},
+        {"model": "sdenet", "model_args": K},
+        {"weights_of": 1, "model": "sdenet", "model_args": {**K, "noise_train": False}},
         {"replace": 0, "model_args": K},
     ],
-}  # fmt: skip
+}
 CELLS = {
-    "ResNet-14": FlowCell("resnet14", 3),
-    "ODENet, 2 steps": FlowCell("odenet", steps=2),
-    "ODENet, rk4, 2 steps": FlowCell("odenet", method="rk4", steps=2),
-    f"SDENet {SD}, 2 steps": FlowCell("sdenet", k=0.5, steps=2),
-    f"SDENet {SD}, 2 steps, trained without noise": FlowCell(
+    "ResNet-14": Setting("resnet14", 3),
+    "ODENet, 2 steps": Setting("odenet", steps=2),
+    "ODENet, rk4, 2 steps": Setting("odenet", method="rk4", steps=2),
+    f"SDENet {SD}, 2 steps": Setting("sdenet", k=0.5, steps=2),
+    f"SDENet {SD}, 2 steps, trained without noise": Setting(
         "sdenet", k=0.5, steps=2, noise_train=False
     ),
-    f"ResNet+SDENet {SD}, 2 steps": FlowCell("replaced", k=0.5, steps=2),
+    f"ResNet+SDENet {SD}, 2 steps": Setting("replaced", k=0.5, steps=2),
 }
 STOCHASTIC = list(CELLS)[3:]
 DRAWS = {"draws": SIZE["draws"]}
@@ -58,17 +72,18 @@ def pools(folder, compared) -> dict[str, training.Pool]:
         pool = training.load_pool(path.name, folder / "results")
         args = pool.recipe.model_args
         cell = next(
-            cell for cell in CELLS.values()
+            cell
+            for cell in CELLS.values()
             if (cell.model, cell.method, cell.noise_train)
             == (pool.recipe.model, args.get("method", "euler"), args.get("noise_train", True))
-        )  # fmt: skip
+        )
         found[cell.label] = pool
     assert set(found) == set(CELLS)
     return {name: found[name] for name in CELLS}
 
 
 def ask(pool, **options):
-    return query.query(pool, pool.images(), progress=False, **options)
+    return query(pool, pool.images(), progress=False, **options)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +113,9 @@ def best(scores) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def runs(pools):
-    """{family: {epoch: {attack: Scores}}} of the weights kept along training; nothing was trained with borrowed ones."""
+    """{family: {epoch: {attack: Scores}}} of the weights kept along training; nothing was trained
+    with borrowed ones.
+    """
     kept = {name: [1, 2, 3] for name in list(CELLS)[:4]} | {list(CELLS)[5]: [1, 2]}
     return {
         name: {
@@ -199,8 +216,12 @@ def test_a_replaced_family_goes_on_from_its_parent_by_the_recipe_of_fine_tuning(
         [1],
     )
     assert recipe.model_args == {
-        "base": "resnet14", "base_args": {"width": 4}, "freeze": False, "steps": 2, "k": 0.5,
-    }  # fmt: skip
+        "base": "resnet14",
+        "base_args": {"width": 4},
+        "freeze": False,
+        "steps": 2,
+        "k": 0.5,
+    }
     assert all(
         np.array_equal(pool.member, first.member) for pool in pools.values()
     ) and first.member.shape == (8, 240)
@@ -312,14 +333,16 @@ def test_the_margins_variance_is_split_as_the_stored_answers_say(compared, answe
         assert between_queries.startswith(f"{noise:.3g} [")
         truth = metrics.variance_split(answers[name])
         assert (
-            between_models
-            == f"{truth.between_models:.3g} [{truth.between_models_low:.3g}, {truth.between_models_high:.3g}]"
+            between_models == f"{truth.between_models:.3g} [{truth.between_models_low:.3g},"
+            f" {truth.between_models_high:.3g}]"
         )
 
 
 @pytest.fixture(scope="module")
 def cells(answers, silent):
-    """Every setting with every attack, named by hand; stochastic networks with 1 and 4 answers, and silent."""
+    """Every setting with every attack, named by hand; stochastic networks with 1 and 4 answers, and
+    silent.
+    """
     found = {}
     for name, one in answers.items():
         for word in SIZE["attacks"]:
@@ -362,9 +385,8 @@ def test_only_settings_that_families_differ_in_are_drawn_each_at_its_families_ri
 
 def test_costs_are_of_networks_as_large_as_the_stored_ones(compared, pools):
     shown = rows(compared, "cost", 1)
-    assert list(shown) == [
-        name for name, pool in pools.items() if pool.recipe.epochs
-    ]  # what was trained
+    # what was trained
+    assert list(shown) == [name for name, pool in pools.items() if pool.recipe.epochs]
     for name in shown:
         parameters, seconds, memory = map(float, shown[name])
         assert (
@@ -378,7 +400,7 @@ def test_costs_are_of_networks_as_large_as_the_stored_ones(compared, pools):
 
 
 def test_the_claims_are_those_of_the_same_scores_and_checkpoints(compared, cells, runs):
-    truth = metrics.flow_claims(cells, frontier=metrics.frontier(runs, **DRAWS), **DRAWS)
+    truth = studies.flow_claims(cells, frontier=metrics.frontier(runs, **DRAWS), **DRAWS)
     shown = rows(compared, "claims", 1)
     assert {name: row[0] for name, row in shown.items()} == {
         f"{name}. {row['claim']}": row["verdict"] for name, row in truth.iterrows()
@@ -398,7 +420,7 @@ def test_nothing_stands_beside_the_printed_numbers_unless_the_data_are_said_to(c
 
 def test_it_ends_in_doubt(compared, scores, best, answers):
     assert re.match(
-        rf"null self-test (passed|FAILED): \d+ checks on {re.escape(STOCHASTIC[-1])}",
+        rf"negative control (passed|FAILED): \d+ checks on {re.escape(STOCHASTIC[-1])}",
         compared.text("self-test"),
     )
     doubts = {name: row[0] == "holds" for name, row in rows(compared, "doubts", 1).items()}
@@ -408,7 +430,7 @@ def test_it_ends_in_doubt(compared, scores, best, answers):
     ]
     guess = np.bincount(answers["ResNet-14"].labels).max() / 240
     assert doubts == {
-        "the null self-test passed": "passed" in compared.text("self-test"),
+        "the negative control passed": "passed" in compared.text("self-test"),
         "every family learned: twice as good as guessing": bool(min(test.values()) > 2 * guess),
         "test accuracies of the families lie within a point": bool(
             np.ptp(list(test.values())) < 0.01
@@ -431,9 +453,11 @@ def test_a_bad_family_fails_in_one_clear_line_and_nothing_is_lost(folder, compar
         ValueError, match=r"family 1 changes 'modell', which no recipe has; it may change .*model"
     ) as caught:
         Run(
-            "09_neural_de", folder / "results", folder / "bad.ipynb",
+            "09_neural_de",
+            folder / "results",
+            folder / "bad.ipynb",
             **SIZE | {"families": [{"model": "resnet14"}, {"modell": "odenet"}]},
-        )  # fmt: skip
+        )
     assert "\n" not in str(caught.value)
     assert written(folder / "results") == before and len(before) == 6 * 8
 

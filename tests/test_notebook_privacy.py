@@ -1,33 +1,48 @@
-"""05_nsde_privacy from a clean kernel at a tiny size: its numbers are those of stored pools, its words are allowed ones."""
+"""05_nsde_privacy from a clean kernel at a tiny size: its numbers are those of stored pools, its
+words are allowed ones.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 
+import numpy as np
 import pytest
 from test_notebook_dropout import table
-from test_notebook_neural_de import picture, title
+from test_notebook_neural_de import picture, pictures, title
 from test_notebooks import Run
 from test_wording import found
 
-from mia_nb import accounting, auditing, query, training
+from mia_nb import accounting, auditing, query, score, training
 from mia_nb.auditing import LABELS
 from mia_nb.auditing.ladder import number
 
 pytestmark = pytest.mark.notebook
 SIZE = {
-    "limit": 260, "population": 20, "num_models": 4, "network": {"width": 4}, "flow": {"steps": 2}, "epochs": 2,
-    "snapshots": [1], "queries": 2, "draws": 50, "self_test_draws": 5, "batches": [512, 128], "marks": [10, 100],
+    "limit": 260,
+    "population": 20,
+    "num_models": 4,
+    "network": {"width": 4},
+    "flow": {"steps": 2},
+    "epochs": 2,
+    "snapshots": [1],
+    "queries": 2,
+    "draws": 50,
+    "self_test_draws": 5,
+    "batches": [512, 128],
+    "marks": [10, 100],
     "deltas": [1e-3, 1e-5],
-    "attacks": ["rmia", "loss"], "trials": 3,
+    "attacks": ["rmia", "loss"],
+    "trials": 3,
     "families": [
         {"model": "sdenet", "model_args": {"k": 0.5, "T": 0.125}},
         {"model": "sdenet", "model_args": {"k": 0.5, "T": 0.125, "clip": 2.0, "lipschitz": 1.0}},
         {"model": "resnet14"},
     ],
-    "private": {"model": "tinycnn", "model_args": {"width": 4}, "epsilon": 8.0}, "clipped": {"batch": 40, "epochs": 2},
-}  # fmt: skip
+    "private": {"model": "tinycnn", "model_args": {"width": 4}, "epsilon": 8.0},
+    "clipped": {"batch": 40, "epochs": 2},
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +65,13 @@ def pools(folder, ran) -> list[training.Pool]:
 
 def pool_of(pools, **wanted) -> training.Pool:
     (one,) = [
-        pool for pool in pools
-        if all({"defense": pool.recipe.defense, **pool.recipe.model_args}.get(name) == value for name, value in wanted.items())
-    ]  # fmt: skip
+        pool
+        for pool in pools
+        if all(
+            {"defense": pool.recipe.defense, **pool.recipe.model_args}.get(name) == value
+            for name, value in wanted.items()
+        )
+    ]
     return one
 
 
@@ -108,9 +127,8 @@ def test_every_ladder_has_the_five_labels_and_the_values_of_its_pool(ran, pools)
         **private.sampling,
     }
     epsilon = accounting.epsilon(**spent, delta=1e-5)
-    three = accounting.epsilon(
-        **{**spent, "steps": 3 * spent["steps"]}, delta=1e-5
-    )  # as many trials as were counted
+    # as many trials as were counted
+    three = accounting.epsilon(**{**spent, "steps": 3 * spent["steps"]}, delta=1e-5)
     assert (
         f">{number(three, up=True)}<" in html and html.count("none (infinite)") == 3 and epsilon < 8
     )
@@ -128,11 +146,11 @@ def test_every_ladder_has_the_five_labels_and_the_values_of_its_pool(ran, pools)
 
 def test_the_audits_are_those_of_the_stored_pools_with_every_attack_paid_for(ran, pools):
     pool = pool_of(pools, defense=None, width=4, steps=None)
-    signals = query.query(pool, pool.images(), progress=False)
+    signals = query(pool, pool.images(), progress=False)
     rows = [row for row in table(ran.html("audits"))[2:] if row[0].startswith("ResNet-14")]
     assert [row[1] for row in rows] == ["rmia", "loss"]
     for row in rows:
-        one = auditing.audit(auditing.apart(row[1], signals), delta=1e-5, attempts=2)
+        one = auditing.audit(auditing.score_split(row[1], signals), delta=1e-5, attempts=2)
         assert [float(text) for text in row[2:]] == pytest.approx(
             [one.epsilon, one.at_most, one.runs, one.canaries, one.guesses, one.correct, one.alpha],
             abs=6e-5,
@@ -140,8 +158,14 @@ def test_the_audits_are_those_of_the_stored_pools_with_every_attack_paid_for(ran
         assert one.alpha == pytest.approx(0.05 / 2 / len(one.tried))  # attacks, numbers of guesses
 
 
-def test_accuracy_for_a_nominal_epsilon_is_drawn_with_its_epochs(ran):
+def test_accuracy_for_a_nominal_epsilon_is_drawn_with_its_epochs(ran, pools):
     outputs = [output["data"] for output in ran.outputs["utility"] if "data" in output]
+    drawn = [y for one in pictures(ran, "utility") for trace in one["data"] for y in trace["y"]]
+    for pool in (pool for pool in pools if pool.recipe.model == "sdenet"):
+        signals = query(pool, pool.images(), queries=2, progress=False)
+        train, test = score("loss", signals).accuracy.mean(0)
+        assert np.isclose(drawn, test, atol=1e-12).any()  # of non-members, not of members
+        assert not np.isclose(drawn, train, atol=1e-12).any() or abs(train - test) < 1e-9
     assert len(outputs) == 2  # one picture for each of the two stochastic networks
     assert "nominal epsilon" in json.dumps(outputs[0]) and "epoch" in json.dumps(outputs[0])
 
@@ -154,10 +178,10 @@ def test_claims_are_never_that_training_is_private(ran):
 
 
 def test_the_doubts_are_told_and_the_chain_is_tested(ran):
-    assert ran.text("self-test").startswith("null self-test passed")
+    assert ran.text("self-test").startswith("negative control passed")
     rows = {row[0]: row[1] for row in table(ran.html("doubts"))[1:]}
-    assert rows["the null self-test passed"] == "holds"
-    assert rows["every stochastic network was asked 16 times or more"] == "LOOK AGAIN"
+    assert rows["the negative control passed"] == "holds"
+    assert rows["every stochastic network was asked 16 times or more"] == "check failed"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +189,7 @@ def test_the_doubts_are_told_and_the_chain_is_tested(ran):
     [
         ({"attacks": ["rmi"]}, "did you mean 'rmia'"),
         ({"private": {"model": "tinycnn", "epsilon": 0.0}}, "wanted a finite target above 0"),
-        ({"delta": 2.0}, "from 0 to below 1"),
+        ({"delta": 2.0}, r"delta=2.0: wanted a fraction in \[0, 1\)"),
     ],
 )
 def test_parameters_that_mean_nothing_stop_it_in_one_line(folder, parameters, says):

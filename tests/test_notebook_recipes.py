@@ -10,15 +10,20 @@ from test_notebook_dropout import table
 from test_notebook_neural_de import mean_auc, picture, title
 from test_notebooks import Run
 
-from mia_nb import metrics, query, training
+from mia_nb import metrics, query, studies, training
 from mia_nb.attacks import score
 from mia_nb.cli.run import Failed
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 SIZE = {
-    "limit": 400, "num_models": 8, "recipes": [{"epochs": 2}, "fast", {"recipe": "fast", "augment": "crop"}],
-    "attacks": ["rmia", "loss"], "splits": 2, "draws": 50, "self_test_draws": 5,
-}  # fmt: skip
+    "limit": 400,
+    "num_models": 8,
+    "recipes": [{"epochs": 2}, "fast", {"recipe": "fast", "augment": "crop"}],
+    "attacks": ["rmia", "loss"],
+    "splits": 2,
+    "draws": 50,
+    "self_test_draws": 5,
+}
 NAMES = [
     "one-cycle, 2 epochs, no augmentation",
     "fast: one-cycle, 16 epochs, no augmentation",
@@ -49,13 +54,13 @@ def pools(folder, run) -> dict[str, training.Pool]:
 
 @pytest.fixture(scope="module")
 def answers(pools):
-    return {name: query.query(pool, pool.images(), progress=False) for name, pool in pools.items()}
+    return {name: query(pool, pool.images(), progress=False) for name, pool in pools.items()}
 
 
 @pytest.fixture(scope="module")
 def cells(pools, answers):
     return {
-        metrics.recipe_cell(name, pools[name].recipe, word): score(word, one)
+        studies.recipe_setting(name, pools[name].recipe, word): score(word, one)
         for name, one in answers.items()
         for word in SIZE["attacks"]
     }
@@ -133,7 +138,7 @@ def test_rankings_are_compared_under_their_ceiling(run, answers):
 
 
 def test_verdicts_are_those_of_the_same_cells_and_every_claim_has_its_evidence(run, cells, answers):
-    truth = metrics.recipe_claims(cells, metrics.agreement(answers, splits=2), draws=SIZE["draws"])
+    truth = studies.recipe_claims(cells, metrics.agreement(answers, splits=2), draws=SIZE["draws"])
     shown = {row[0]: row[1] for row in table(run.html("claims"))[1:]}
     assert shown == {f"{name}. {row['claim']}": row["verdict"] for name, row in truth.iterrows()}
     lines = [line for line in run.text("evidence").splitlines() if not line.startswith(" ")]
@@ -143,12 +148,12 @@ def test_verdicts_are_those_of_the_same_cells_and_every_claim_has_its_evidence(r
 
 def test_it_ends_in_doubt(run):
     assert re.match(
-        r"null self-test (passed|FAILED): \d+ checks on fast: one-cycle, 16 epochs",
+        r"negative control (passed|FAILED): \d+ checks on fast: one-cycle, 16 epochs",
         run.text("self-test"),
     )
     doubts = {row[0]: row[1] for row in table(run.html("doubts"))[1:]}
-    assert len(doubts) == 8 and doubts["a rate at 1 % false alarms is measurable"] == "LOOK AGAIN"
-    assert ("passed" in run.text("self-test")) == (doubts["the null self-test passed"] == "holds")
+    assert len(doubts) == 8 and doubts["a rate at 1 % false alarms is measurable"] == "check failed"
+    assert ("passed" in run.text("self-test")) == (doubts["the negative control passed"] == "holds")
 
 
 def test_few_models_and_no_attack_to_rank_say_what_was_left_out(folder):

@@ -1,4 +1,6 @@
-"""The workshop's notebooks on a tiny cube: built once, every part run, every solution right, every wrong answer hinted at."""
+"""The workshop's notebooks on a tiny cube: built once, every part run, every solution right, every
+wrong answer hinted at.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,22 @@ pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 PARTS = sorted((FOLDER / "workshop").glob("[01][0-9]_*.ipynb"))[1:]
 TINY = [
-    "limit=360", "num_models=8", "epochs=3", "small={num_models: 6, epochs: 3}", "spiking={num_models: 6, epochs: 3}",
-    "timesteps=2", "questions=2", "noisy={num_models: 4, epochs: 1}", "strengths=[0.1, 0.25]", "answers=4", "noisy_images=120",
-    "canaries={num_models: 6, epochs: 2}", "fight={num_models: 6, epochs: 3, batch: 32, snapshots: [1, 2]}",
-    "clipped={batch: 64, epochs: 2, snapshots: [1], lr: 1.0}", "along=2",
-]  # fmt: skip
+    "limit=360",
+    "num_models=8",
+    "epochs=3",
+    "small={num_models: 6, epochs: 3}",
+    "spiking={num_models: 6, epochs: 3}",
+    "timesteps=2",
+    "questions=2",
+    "noisy={num_models: 4, epochs: 1}",
+    "strengths=[0.1, 0.25]",
+    "answers=4",
+    "noisy_images=120",
+    "canaries={num_models: 6, epochs: 2}",
+    "fight={num_models: 6, epochs: 3, batch: 32, snapshots: [1, 2]}",
+    "clipped={batch: 64, epochs: 2, snapshots: [1], lr: 1.0}",
+    "along=2",
+]
 MINUTES = [8, 10, 12, 10, 10, 6, 12, 10, 10, 10, 12]
 TAKE_AWAY = [
     "Guessing well on average is not the threat; being sure about a few is",
@@ -121,7 +134,7 @@ def test_a_part_in_batch_asks_shows_and_waits_for_an_answer(run, path):
         if o["output_type"] == "error" or o.get("name") == "stderr"
     ]
     assert errors == []
-    why = workshop.truth(number, workshop.open(run.path.parent))["why"]
+    why = workshop.truth(number, workshop.open_cube(run.path.parent))["why"]
     assert "<details>" in pages_of(cells["before"]) and why[:20] not in text_of(cells["before"])
     assert re.search(r"<b>[^<]+</b>: \S", pages_of(cells["demonstration"])), (
         "the demonstration's sentence"
@@ -197,6 +210,6 @@ def test_the_cube_can_be_moved_without_its_weights(results, run, tmp_path):
             target = moved / path.relative_to(results)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
-    cube = workshop.open(moved)
+    cube = workshop.open_cube(moved)
     assert workshop.game(cube["small"]).error == "" and cube["small"].trace(0) is not None
     assert workshop.truth(9, cube)["answer"] and workshop.facts(moved)["epsilon"]

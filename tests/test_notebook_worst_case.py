@@ -14,9 +14,18 @@ from mia_nb.attacks import score
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 KINDS, ATTACKS = ["ordinary", "mislabelled"], ["rmia", "loss"]
 SIZE = {
-    "limit": 500, "population": 100, "kinds": KINDS, "share": 0.1, "attacks": ATTACKS, "num_models": 16, "epochs": 6,
-    "repeats": 3, "draws": 50, "self_test_draws": 5, "shown": 6,
-}  # fmt: skip
+    "limit": 500,
+    "population": 100,
+    "kinds": KINDS,
+    "share": 0.1,
+    "attacks": ATTACKS,
+    "num_models": 16,
+    "epochs": 6,
+    "repeats": 3,
+    "draws": 50,
+    "self_test_draws": 5,
+    "shown": 6,
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +56,7 @@ def pools(folder, run) -> dict[str, training.Pool]:
 
 @pytest.fixture(scope="module")
 def answers(pools):
-    return {name: query.query(pool, pool.images(), progress=False) for name, pool in pools.items()}
+    return {name: query(pool, pool.images(), progress=False) for name, pool in pools.items()}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +66,7 @@ def found(pools, answers) -> dict[tuple[str, str], dict]:
         one, canary = answers[kind], pools[kind].images().canary
         for who, columns in (("canaries", canary | one.population), ("all others", ~canary)):
             parts[kind, who] = {
-                word: auditing.apart(word, one.select(samples=columns)) for word in ATTACKS
+                word: auditing.score_split(word, one.select(samples=columns)) for word in ATTACKS
             }
     return parts
 
@@ -130,12 +139,12 @@ def test_audits_take_half_of_the_models_together_and_pay_for_every_row(run, foun
 
 
 def test_names_come_with_an_exact_test_and_the_canaries_are_among_them(run, pools, answers):
-    exposed = auditing.vulnerability(auditing.apart("rmia", answers["mislabelled"]))
+    exposed = auditing.vulnerability(auditing.score_split("rmia", answers["mislabelled"]))
     canary = pools["mislabelled"].images().canary[~answers["mislabelled"].population]
     named = exposed["significant"].to_numpy()
     assert (
-        f"{named.sum()} of 400 images stand out (q <= 0.1), among them {(named & canary).sum()} of 40"
-        in run.text("rank")
+        f"{named.sum()} of 400 images stand out (q <= 0.1), among them {(named & canary).sum()}"
+        " of 40" in run.text("rank")
     )
     assert exposed.attrs["method"].startswith("exact") and exposed.attrs["resolution"] in run.text(
         "rank"
@@ -161,11 +170,11 @@ def test_the_six_lines_run_as_they_stand(tmp_path):
     marked, inside = data.from_arrays(x, y, canary=canary), auditing.canary_member(8, canary)
     recipe = training.Recipe(num_models=8, split="given", epochs=1)
     pool = training.train_pool(recipe, marked, member=inside, root=tmp_path, progress=False)
-    found = auditing.apart("loss", query.query(pool, marked, progress=False).select(samples=canary))
+    found = auditing.score_split("loss", query(pool, marked, progress=False).select(samples=canary))
     assert auditing.canary_rates(found, kind="mislabelled")["canaries"].tolist() == [8] * 3
     assert (
         auditing.audit(found, delta=1e-5).runs == 4
-        and score("loss", query.query(pool, marked, progress=False)).value.size
+        and score("loss", query(pool, marked, progress=False)).value.size
     )
 
 
@@ -192,9 +201,12 @@ def test_all_others_in_every_model_leaves_the_canaries_alone_their_coins(folder)
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [({"kinds": ["ordinary", "loud"]}, "kind='loud' is not one of ordinary, mislabelled"),
-     ({"kinds": []}, "wanted one kind or more"), ({"num_models": 4}, "num_models=4")],
-)  # fmt: skip
+    [
+        ({"kinds": ["ordinary", "loud"]}, "kind='loud' is not one of ordinary, mislabelled"),
+        ({"kinds": []}, "wanted one kind or more"),
+        ({"num_models": 4}, "num_models=4"),
+    ],
+)
 def test_what_is_wrong_is_said_before_anything_is_trained(folder, change, says):
     with pytest.raises(ValueError, match=says):
         Run("11_worst_case", folder / "none", folder / "bad.ipynb", **SIZE | change)

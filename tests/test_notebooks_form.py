@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mia_nb import parameters
 from mia_nb.cli import notebooks
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
@@ -73,9 +74,26 @@ def test_the_one_parameters_cell_holds_literals_with_type_and_help(path):
         if "parameters" in c["metadata"].get("tags", [])
     ]
     assert len(tagged) == 1
-    parameters = notebooks.read_parameters(path)
-    assert all(notebooks.fit(p, p.default) == p.default for p in parameters.values())
-    assert all(p.kinds and p.help for p in parameters.values())
+    known = parameters.read_parameters(path)
+    assert all(parameters.fit(p, p.default) == p.default for p in known.values())
+    assert all(p.kinds and p.help for p in known.values())
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_parameters_cell_is_short_and_names_few_fields_of_its_records(path):
+    (cell,) = [
+        c
+        for c in json.loads(path.read_text())["cells"]
+        if "parameters" in c["metadata"].get("tags", [])
+    ]
+    known = parameters.read_parameters(path)
+    if path.stem == "00_prepare":
+        pytest.skip("its parameters are the sizes of eleven parts")
+    assert len(known) <= 14 and len(cell["source"]) <= 21
+    assert max(len(line.rstrip()) for line in cell["source"]) <= 100
+    records = {name: one.default for name, one in known.items() if name in parameters.RECORDS}
+    assert all(len(fields) <= 6 for fields in records.values())
+    assert parameters.complete(known, []).keys() == known.keys()
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)

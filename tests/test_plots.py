@@ -116,9 +116,8 @@ def test_the_band_of_one_target_is_its_clopper_pearson_interval():
 
 def test_the_band_is_at_least_as_wide_as_the_t_interval_over_pairs():
     scores = gaussian_scores(targets=6)
-    scores.value[scores.pair == 0] += (
-        1.5 * scores.member[scores.pair == 0]
-    )  # one pair leaks far more
+    # one pair leaks far more
+    scores.value[scores.pair == 0] += 1.5 * scores.member[scores.pair == 0]
     figure = plots.roc(scores)
     low, high = figure.data[1], figure.data[2]
     at = int(np.searchsorted(low.x, 0.1))
@@ -129,9 +128,8 @@ def test_the_band_is_at_least_as_wide_as_the_t_interval_over_pairs():
         )
         for p in range(3)
     ]
-    half = (
-        6.205347 * np.std(per_pair, ddof=1) / np.sqrt(3)
-    )  # t quantile .9875 with 2 degrees of freedom
+    # t quantile .9875 with 2 degrees of freedom
+    half = 6.205347 * np.std(per_pair, ddof=1) / np.sqrt(3)
     assert low.y[at] == pytest.approx(max(np.mean(per_pair) - half, 1 / 300), abs=1e-5)
     assert high.y[at] == pytest.approx(min(np.mean(per_pair) + half, 1), abs=1e-5)
 
@@ -278,9 +276,8 @@ def test_loss_traces_show_the_median_over_models_of_the_median_over_members():
     figure = plots.loss_traces(iter(log_loss))
     typical = next(t for t in figure.data if t.name == "median member")
     expected = np.median(np.median(np.exp(log_loss[:, :, :20].astype(float)), axis=2), axis=0)
-    np.testing.assert_allclose(
-        typical.y, expected, rtol=2e-2
-    )  # the median of an even number is taken on the log scale
+    # the median of an even number is taken on the log scale
+    np.testing.assert_allclose(typical.y, expected, rtol=2e-2)
     assert list(typical.x) == list(range(1, 8)) and figure.layout.yaxis.type == "log"
     with pytest.raises(ValueError, match="no loss traces"):
         plots.loss_traces([])
@@ -304,7 +301,7 @@ def test_summary_and_verdict_repeat_the_tables_numbers():
         points.x + points.error_x.array, table.loc[["loss", "rmia"], "auc_high"].astype(float)
     )
     row = table.loc["rmia"]
-    wanted = f"rmia finds {100 * row['tpr@0.1']:.1f} % of members at 10 % false alarms (95 %: "
+    wanted = f"rmia finds {100 * row['tpr@0.1']:.1f} % of members at 10 % FPR (95 %: "
     assert plots.verdict(row).startswith(wanted) and plots.verdict(row).endswith("n0 = 300")
 
 
@@ -323,7 +320,7 @@ def test_pictures_say_what_their_bars_and_thresholds_are():
         in plots.roc(gaussian_scores()).layout.title.subtitle.text
     )
     assert (
-        "1.96 s.e. of a coin"
+        "1.96 s.e. of random guessing"
         in plots.gap_against_risk(gaussian_scores()).layout.title.subtitle.text
     )
     assert (
@@ -339,16 +336,13 @@ def test_the_verdict_takes_the_smallest_measurable_rate_and_the_auc_without_one(
     for x, measurable in ((0.01, False), (0.1, True)):
         row[f"tpr@{x:g}"], row[f"tpr@{x:g}_low"], row[f"tpr@{x:g}_high"] = 0.068, 0.051, 0.088
         row[f"tpr@{x:g}_measurable"] = measurable
-    assert (
-        plots.verdict(row)
-        == "rmia finds 6.8 % of members at 10 % false alarms (95 %: 5.1-8.8), n0 = 898"
-    )
+    assert plots.verdict(row) == "rmia finds 6.8 % of members at 10 % FPR (95 %: 5.1-8.8), n0 = 898"
     row["tpr@0.01_measurable"] = True
-    assert "at 1 % false alarms" in plots.verdict(row)
+    assert "at 1 % FPR" in plots.verdict(row)
     row["tpr@0.01_measurable"] = row["tpr@0.1_measurable"] = False
     assert (
         plots.verdict(row)
-        == "rmia has AUC 0.600 (95 %: 0.550-0.650); n0 = 898 is too few for a rate at few false alarms"
+        == "rmia has AUC 0.600 (95 %: 0.550-0.650); n0 = 898 is too few for a rate at a low FPR"
     )
 
 
@@ -357,7 +351,7 @@ def test_a_zero_that_comes_from_ties_is_not_called_a_result():
     scores.value[:] = scores.value > -1
     row = metrics.summary({"correctness": scores}, draws=20).loc["correctness"]
     assert re.search(
-        r"^correctness has AUC 0\.\d+ .*; its tied scores allow no fewer than 6\d % false alarms$",
+        r"^correctness has AUC 0\.\d+ .*; its tied scores allow no FPR below 6\d %$",
         plots.verdict(row),
     )
 

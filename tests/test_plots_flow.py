@@ -1,4 +1,6 @@
-"""Figures of differential-equation networks hold exactly what they were given and say true sentences."""
+"""Figures of differential-equation networks hold exactly what they were given and say true
+sentences.
+"""
 
 from __future__ import annotations
 
@@ -139,9 +141,8 @@ def test_the_tpr_of_families_is_the_exact_one_and_says_when_it_cannot_be_measure
     np.testing.assert_allclose(drawn.y, [at.tpr for at in exact])
     assert_ends(drawn, [at.low for at in exact], [at.high for at in exact])
     assert "not measurable" not in note(figure)
-    assert "not measurable" in note(
-        plots.families_gap(families(), "tpr@0.01")
-    )  # 2 false positives of 200
+    # 2 false positives of 200
+    assert "not measurable" in note(plots.families_gap(families(), "tpr@0.01"))
 
 
 def test_both_panels_hold_the_tables_values_and_intervals():
@@ -271,7 +272,10 @@ def test_the_sentence_on_matched_levels_counts_verdicts_beside_the_last_accuraci
     )
     table = pd.concat([base, rows]).assign(by="test_acc", metric="auc", baseline="cnn")
     figure = plots.matched_differences(table)
-    wanted = "AUC against cnn (90.0%) at equal test accuracy: ode (80.0%) less at 2, more at 1, unresolved at 2 of 5 levels"
+    wanted = (
+        "AUC against cnn (90.0%) at equal test accuracy: ode (80.0%) less at 2, more at 1,"
+        " unresolved at 2 of 5 levels"
+    )
     assert title(figure) == wanted
     assert len(figure.data[0].y) == 4  # what no pair reaches has no point
 

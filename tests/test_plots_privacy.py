@@ -1,4 +1,6 @@
-"""Figures of accounting, ladders, bounds and defenses hold what they were given, say true sentences and claim no more."""
+"""Figures of accounting, ladders, bounds and defenses hold what they were given, say true sentences
+and claim no more.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from mia_nb import accounting, auditing, metrics, plots
+from mia_nb import accounting, auditing, plots, studies
 from mia_nb.accounting import tradeoff
-from mia_nb.auditing.claims import room_below
 from mia_nb.plots import privacy
 from mia_nb.plots.style import TEMPLATE
+from mia_nb.studies.privacy import room_below
 from mia_nb.types import Scores
 
 STUDY = {"noise_multiplier": 2.0, "samples": 25_000}
@@ -105,14 +107,14 @@ def sde_ladder(**changes) -> pd.DataFrame:
 def test_accounting_draws_every_accountant_and_says_what_the_numbers_are():
     figure = plots.accounting(spent(), printed={"target of the study": 8.0})
     gdp = trace(figure, "GDP (CLT approximation), uniform batches")
-    np.testing.assert_allclose(
-        gdp.y, [1.068, 3.875, 7.381], atol=6e-4
-    )  # closed form, 25,000 records in batches of 512
+    # closed form, 25,000 records in batches of 512
+    np.testing.assert_allclose(gdp.y, [1.068, 3.875, 7.381], atol=6e-4)
     np.testing.assert_allclose(trace(figure, "RDP").y, [1.031, 3.538, 6.602], atol=6e-4)
     assert list(gdp.x) == [10, 100, 300] and list(trace(figure, "target of the study").y) == [8, 8]
     assert (
         title(figure)
-        == "nominal epsilon after 300 epochs: 6.6 (RDP) to 7.38 (GDP (CLT approximation), uniform batches)"
+        == "nominal epsilon after 300 epochs: 6.6 (RDP) to 7.38 (GDP (CLT approximation), uniform"
+        " batches)"
     )
     assert figure.layout.yaxis.title.text == "nominal epsilon (paper's accounting)"
     assert (
@@ -189,9 +191,8 @@ def test_accuracy_against_epsilon_is_shown_to_be_accuracy_against_epochs():
         "x2",
     ) and figure.layout.xaxis2.title.text == privacy.NOMINAL
     thin = [t for t in figure.data if t.showlegend is False]
-    assert len(thin) == 4 * 3 and all(
-        t.line.width == 1 for t in thin
-    )  # 4 models: by epoch and under two accountants
+    # 4 models: by epoch and under two accountants
+    assert len(thin) == 4 * 3 and all(t.line.width == 1 for t in thin)
     assert "left by epoch, right relabelled" in note(figure) and "not a guarantee" in note(figure)
     assert "delta 1e-05" in note(figure) and "add/remove one record" in note(figure)
 
@@ -204,9 +205,8 @@ def test_curves_by_delta_and_an_epsilon_that_is_never_reached():
         ]
     )
     figure = plots.privacy_utility(table[table["accountant"] == "rdp"], by="delta")
-    assert "(RDP, delta 0.1: epoch " in title(figure) and "delta" not in note(
-        figure
-    )  # lines name their delta
+    # lines name their delta
+    assert "(RDP, delta 0.1: epoch " in title(figure) and "delta" not in note(figure)
     first = table.loc[(table["accountant"] == "rdp") & (table["delta"] == 10), "epsilon"].min()
     assert title(figure).endswith(
         f"; RDP, delta 10 begins at nominal epsilon {first:.4g} (epoch 1), above 2"
@@ -224,8 +224,9 @@ def measured(*epochs) -> pd.DataFrame:
 
 
 def test_accuracy_is_read_where_it_was_measured():
-    assert title(plots.privacy_utility(measured(1, 6, 11))) == (
-        "PRV ends at nominal epsilon 1.1 (epoch 11), below 2, with a mean test accuracy of 61.0%"
+    assert (
+        title(plots.privacy_utility(measured(1, 6, 11)))
+        == "PRV ends at nominal epsilon 1.1 (epoch 11), below 2, with a mean test accuracy of 61.0%"
     )
     wide = title(plots.privacy_utility(measured(1, 10, 30)))
     assert wide == "At nominal epsilon 2 the mean test accuracy is 60.0% (PRV: epoch 10, at 1)"
@@ -284,7 +285,8 @@ def test_the_ladder_writes_every_row_as_the_table_has_it():
     assert title(figure) == "Claimed 6.6 (nominal) - proved: none - audited: at least 3.25"
     assert (
         note(figure)
-        == "delta 1e-05; add/remove one record in rows 1, 4 and 5; no row bounds another"
+        == "delta 1e-05; add/remove one record in rows 1, 4 and 5; none is an upper or lower bound"
+        " of another"
     )
     marks = {t.y[0]: t for t in figure.data if t.text}
     for row in (1, 2, 3, 5):
@@ -311,9 +313,8 @@ def test_a_ladder_without_noise_states_no_number_for_it():
     assert (
         words(figure)[-1] == "not applicable (no noise in the network)" and words(figure)[-5] == "0"
     )
-    assert not [
-        t for t in figure.data if t.mode == "lines" and len(t.x) == 2
-    ]  # nothing infinite, no lower bound above 0
+    # nothing infinite, no lower bound above 0
+    assert not [t for t in figure.data if t.mode == "lines" and len(t.x) == 2]
     silent = plots.ladder(sde_ladder(audited=None))
     assert title(silent) == "Claimed 6.6 (nominal) - proved: none - not audited"
 
@@ -323,11 +324,12 @@ def test_rows_about_replaced_records_are_named_as_such():
         flow=FLOW | {"clip": 0.5, "lipschitz": 1.0}, stored={"releases": 1, "label_epsilon": 1.0}
     )
     both = "add/remove one record in rows 1 and 5, replace one record in row 4"
-    assert note(plots.ladder(kept)) == f"delta 1e-05; {both}; no row bounds another"
+    unordered = "none is an upper or lower bound of another"
+    assert note(plots.ladder(kept)) == f"delta 1e-05; {both}; {unordered}"
     several = note(plots.ladder({"A": sde_ladder(), "B": kept, "C": sde_ladder()}))
     assert (
         several
-        == f"delta 1e-05; A, C: add/remove one record in rows 1, 4 and 5; B: {both}; no row bounds another"
+        == f"delta 1e-05; A, C: add/remove one record in rows 1, 4 and 5; B: {both}; {unordered}"
     )
 
 
@@ -388,9 +390,8 @@ def test_bounds_are_the_trade_off_curves_and_are_faint_where_they_allow_everythi
 
 
 def test_only_what_is_resolved_is_called_above_a_bound():
-    on_it = scores(
-        accounting.gaussian_mu(1.0, 1e-5), samples=1900
-    )  # half of its points are above the Gaussian curve
+    # half of its points are above the Gaussian curve
+    on_it = scores(accounting.gaussian_mu(1.0, 1e-5), samples=1900)
     assert (
         title(plots.roc_bounds(on_it)) == "no curve is above a bound (95% over 16 looks together)"
     )
@@ -401,7 +402,7 @@ def test_only_what_is_resolved_is_called_above_a_bound():
     assert "weak is" not in title(figure) and "GDP of epsilon 1" not in title(figure)
     assert "no confidence interval" in note(figure) and "1 %, 10 %" in note(figure)
     few = plots.roc_bounds(scores(2.0, samples=100))
-    assert title(few) == "too few non-members to hold any curve against a bound"
+    assert title(few) == "too few non-members to compare any curve with a bound"
     single = plots.roc_bounds(scores(2.0, targets=1))
     assert note(single).startswith("one target;") and "FPR 1 %" in title(single)
 
@@ -477,9 +478,10 @@ def test_defenses_stand_at_their_accuracy_and_risk_with_intervals():
     assert len({t.marker.symbol for t in figure.data if t.mode == "markers"}) == 4
     chance = trace(figure, "1/2 + gap/2 (correctness)")
     np.testing.assert_allclose(chance.y, 0.5 + np.array(chance.x) / 2)
-    assert title(figure) == (
-        "ResNet-14 undefended: AUC 0.680 at 86.0%; least: ResNet-14, DP-SGD, 0.516 for -11.6 points of accuracy; at most a "
-        "point less accurate: ResNet-14, L1, 0.640"
+    assert (
+        title(figure)
+        == "ResNet-14 undefended: AUC 0.680 at 86.0%; least: ResNet-14, DP-SGD, 0.516 for -11.6"
+        " points of accuracy; at most a point less accurate: ResNet-14, L1, 0.640"
     )  # MemGuard's 0.580 at the same accuracy measures the attacks that were tried on labels
     assert figure.layout.shapes[-1].x0 == 0.85
 
@@ -496,12 +498,11 @@ def test_the_sentence_about_defenses_follows_the_table():
     unnamed = defended().drop(columns=["defense", "output"])
     assert (
         title(plots.defenses(unnamed))
-        == "ResNet-14, DP-SGD leaves least to find: AUC 0.516 at test accuracy 74.4%"
+        == "ResNet-14, DP-SGD leaks least: AUC 0.516 at test accuracy 74.4%"
     )
     assert title(plots.defenses(unnamed, undefended="ResNet-14")) == title(
-        plots.defenses(
-            defended().assign(output="")
-        )  # without a word on outputs nobody knows that answers were masked
+        # without a word on outputs nobody knows that answers were masked
+        plots.defenses(defended().assign(output=""))
     )
 
 
@@ -535,17 +536,24 @@ def test_tables_that_cannot_be_drawn_are_refused_in_one_line(call, wanted):
 
 def test_a_table_of_measured_defenses_can_be_drawn():
     cells = {
-        metrics.DefenseCell("resnet14"): scores(1.0),
-        metrics.DefenseCell("resnet14", "dp_sgd"): scores(0.1, seed=1),
+        studies.Setting("resnet14", 3): scores(1.0),
+        studies.Setting("resnet14", 3, defense="dp_sgd"): scores(0.1, seed=1),
     }
-    figure = plots.defenses(metrics.defense_table(cells, (0.1,), draws=50))
+    figure = plots.defenses(studies.defense_table(cells, (0.1,), draws=50))
     assert "least: ResNet-14, DP-SGD" in title(figure)
 
 
 def test_figures_are_transparent_and_no_word_claims_more_than_was_shown():
-    figures = [plots.accounting(spent()), plots.delta_sweep(spent(300, delta=[1e-4, 1e-5])), plots.privacy_utility(utility()),
-               plots.ladder(sde_ladder()), plots.roc_bounds(scores(1.0)), plots.defenses(defended())]  # fmt: skip
-    texts = [inspect.getsource(privacy), *(figure.to_json() for figure in figures)]
+    figures = [
+        plots.accounting(spent()),
+        plots.delta_sweep(spent(300, delta=[1e-4, 1e-5])),
+        plots.privacy_utility(utility()),
+        plots.ladder(sde_ladder()),
+        plots.roc_bounds(scores(1.0)),
+        plots.defenses(defended()),
+    ]
+    drawn_by = map(inspect.getmodule, (plots.ladder, plots.roc_bounds, plots.defenses))
+    texts = [*map(inspect.getsource, drawn_by), *(figure.to_json() for figure in figures)]
     assert all(
         figure.layout.template == TEMPLATE and figure.layout.width is None for figure in figures
     )

@@ -1,4 +1,6 @@
-"""Figures of spiking pools hold exactly what they were given, say true sentences, and lose nothing on a log axis."""
+"""Figures of spiking pools hold exactly what they were given, say true sentences, and lose nothing
+on a log axis.
+"""
 
 from __future__ import annotations
 
@@ -84,10 +86,8 @@ def test_every_value_and_interval_against_t_is_the_tables():
         and list(trace(figure, "ANN, input dropout").y) == [0.645] * 2
     )
     bands = [t for t in figure.data if t.line.width == 0]
-    assert [set(t.y) for t in bands] == [
-        {0.632},
-        {0.645},
-    ]  # the second level has no interval and so no band
+    # the second level has no interval and so no band
+    assert [set(t.y) for t in bands] == [{0.632}, {0.645}]
     assert "1 of 11 values came without" not in title(figure)
     assert "1 of 12 values came without" in figure.layout.title.subtitle.text
 
@@ -199,8 +199,10 @@ def test_conversion_quality_names_the_best_fit_and_when_it_reaches_the_ann():
     ]
     table = pd.DataFrame(rows, columns=["timesteps", "fit", "per", "value", "low", "high"])
     figure = plots.conversion_quality(table, ann=0.905)
-    assert title(figure) == (
-        "at T = 8 refit, per channel is best: 89.7%, 0.8 points below the ANN; it first comes within a point at T = 8"
+    assert (
+        title(figure)
+        == "at T = 8 refit, per channel is best: 89.7%, 0.8 points below the ANN; it first comes"
+        " within a point at T = 8"
     )
     for (fit, per), own in table.groupby(["fit", "per"]):
         np.testing.assert_array_equal(trace(figure, f"{fit}, per {per}").y, own["value"])
@@ -224,8 +226,8 @@ def test_sites_show_median_and_range_over_models_in_the_networks_order():
         np.testing.assert_allclose(drawn.y - drawn.error_y.arrayminus, cube.min(0))
     rate = report.groupby("site", sort=False)["firing_rate"].median()
     assert (
-        f"the 3 sites fire in {rate.min():.1%} ({rate.idxmin()}) to {rate.max():.1%} ({rate.idxmax()})"
-        in title(figure)
+        f"the 3 sites fire in {rate.min():.1%} ({rate.idxmin()}) to {rate.max():.1%}"
+        f" ({rate.idxmax()})" in title(figure)
     )
 
 
@@ -268,10 +270,8 @@ def test_confidences_count_every_sample_once_and_draw_empty_bins_on_the_floor():
 
 
 def test_confidences_count_what_float32_rounds_to_one_and_what_ties():
-    below, one = (
-        1 - 2.0**-24,
-        1 - 2.0**-26,
-    )  # the largest float32 below 1, and a number that becomes 1
+    # the largest float32 below 1, and a number that becomes 1
+    below, one = 1 - 2.0**-24, 1 - 2.0**-26
     figure = plots.confidences(
         {"T = 1": (np.array([one, one, below, 0.3]), np.array([1.0, 0.1, 0.2, 0.3 + 1e-12]))}
     )
@@ -376,9 +376,8 @@ def test_the_traces_are_membranes_before_reset_with_filled_markers_where_they_re
             t for t in figure.data if t.name == f"threshold {theta[neuron]:.3g} of neuron {neuron}"
         )
         assert set(level.y) == {theta[neuron]} and level.line.dash == "dash"
-        assert neuron in np.asarray(
-            figure.data[0].customdata
-        )  # a traced neuron is never thinned away
+        # a traced neuron is never thinned away
+        assert neuron in np.asarray(figure.data[0].customdata)
     assert "of 300 neurons drawn" in figure.layout.title.subtitle.text
 
 

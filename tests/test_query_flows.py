@@ -1,11 +1,13 @@
-"""Asking neural ODE and SDE classifiers: noisy queries, their seeds, snapshots, a choice of images, doubts."""
+"""Asking neural ODE and SDE classifiers: noisy queries, their seeds, snapshots, a choice of images,
+doubts.
+"""
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
-from mia_nb import data, models, query, store, training
+from mia_nb import data, models, query, querying, store, training
 from mia_nb.models import solvers
 from mia_nb.models.neural_de import set_noise
 from mia_nb.training.work import weights_name
@@ -51,11 +53,13 @@ def train(recipe, images, root, **change):
 
 
 def ask(pool, images, **options):
-    return query.query(pool, images, progress=False, device="cpu", **options)
+    return query(pool, images, progress=False, device="cpu", **options)
 
 
 def margins(module, images, generators=None, block=256):
-    """(N,) by hand, block after block, each with its generator; without noise where there is none."""
+    """(N,) by hand, block after block, each with its generator; without noise where there is
+    none.
+    """
     x = data.normalise(images.x, images.mean, images.std)
     with torch.no_grad():
         parts = [
@@ -115,7 +119,7 @@ def test_every_query_is_the_forward_under_the_seed_of_its_model_query_and_block(
 def test_no_bit_of_a_noisy_answer_depends_on_batch_companions_workers_or_number_of_queries(
     side_by_side, pool, noisy, images, monkeypatch
 ):
-    monkeypatch.setattr(query, "cores", lambda: side_by_side)
+    monkeypatch.setattr(querying, "cores", lambda: side_by_side)
     for options in ({"batch": 256}, {"batch": 512}, {"batch": 5000}):
         assert np.array_equal(
             ask(pool, images, queries=4, force=True, **options).margin, noisy.margin
@@ -134,15 +138,15 @@ def test_no_bit_of_a_noisy_answer_depends_on_batch_companions_workers_or_number_
 def test_blocks_of_tiny_images_are_asked_together_and_draw_as_if_alone(
     pool, noisy, images, monkeypatch
 ):
-    sizes, forward = [], query._forward
+    sizes, forward = [], querying._forward
     monkeypatch.setattr(
-        query,
+        querying,
         "_forward",
         lambda m, dtype, x, **how: sizes.append(len(x)) or forward(m, dtype, x, **how),
     )
     together = ask(pool, images, queries=2, models=[1], force=True).margin
     assert sizes.count(600) == 2 and max(sizes) == 600
-    monkeypatch.setattr(query, "VALUES", 1)
+    monkeypatch.setattr(querying, "VALUES", 1)
     alone = ask(pool, images, queries=2, models=[1], force=True).margin
     assert sizes.count(256) == 4 and sizes.count(88) == 2
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
@@ -180,7 +184,7 @@ def test_noise_of_a_library_s_solver_is_one_path_a_block_and_does_not_depend_on_
 
 def test_asking_with_noise_leaves_the_global_generator_as_found(pool, images, monkeypatch):
     for workers in (1, 2):
-        monkeypatch.setattr(query, "cores", lambda workers=workers: workers)
+        monkeypatch.setattr(querying, "cores", lambda workers=workers: workers)
         before = torch.get_rng_state()
         ask(pool, images, queries=2, force=True)
         assert torch.equal(torch.get_rng_state(), before)
@@ -196,12 +200,10 @@ def test_queries_models_blocks_and_seeds_have_noise_of_their_own(pool, noisy, im
     )
     answers, quiet = ask(twins, twice, models=[0, 1]), ask(twins, twice, models=[0, 1], noise=False)
     assert np.array_equal(quiet.margin[0], quiet.margin[1])
-    assert not np.isclose(
-        answers.margin[0], answers.margin[1]
-    ).any()  # the same weights, the same images
-    assert not np.isclose(
-        answers.margin[0, 0, :256], answers.margin[0, 0, 256:]
-    ).any()  # the same images, another block
+    # the same weights, the same images
+    assert not np.isclose(answers.margin[0], answers.margin[1]).any()
+    # the same images, another block
+    assert not np.isclose(answers.margin[0, 0, :256], answers.margin[0, 0, 256:]).any()
 
 
 def test_the_mean_of_four_queries_has_a_quarter_of_the_variance_of_one(pool, images):
@@ -235,7 +237,7 @@ def test_an_sdes_noise_goes_along_with_input_dropout_and_augmentation(pool, imag
 def test_dropout_layers_draw_from_the_global_generator_block_by_block_as_before(
     images, root, monkeypatch
 ):
-    monkeypatch.setattr(query, "cores", lambda: 2)
+    monkeypatch.setattr(querying, "cores", lambda: 2)
     dropout = train(ODE, images, root, model="toys:dropout_mlp", model_args={}, epochs=3)
     signals, quiet = ask(dropout, images, noise=True, queries=2), ask(dropout, images)
     assert (signals.draws, quiet.draws) == ("noise", "plain")
@@ -306,7 +308,7 @@ def test_limits_that_leave_nothing_to_ask_are_refused_and_large_ones_ask_all(poo
     before = len(store.folders(pool.folder.path.parent, "signals"))
     for limit in (0, -3):
         with pytest.raises(
-            ValueError, match=f"limit={limit}: wanted a whole number from 1 up"
+            ValueError, match=f"limit={limit}: wanted a number of images from 1 up"
         ) as caught:
             ask(pool, images, limit=limit)
         assert "\n" not in str(caught.value)
@@ -365,9 +367,8 @@ def test_every_kept_epoch_has_signals_of_its_own_and_the_last_has_the_pools(pool
     name, other = weights_name(1, 1), pool.folder.read_bytes(weights_name(1, 2))
     own = pool.folder.read_bytes(name)
     pool.folder.write_bytes(name, other)
-    assert np.array_equal(
-        ask(pool.at(1), images, noise=False).margin[1], signals[2].margin[1]
-    )  # by weights, not by number
+    # by weights, not by number
+    assert np.array_equal(ask(pool.at(1), images, noise=False).margin[1], signals[2].margin[1])
     pool.folder.write_bytes(name, own)
     before = len(store.folders(pool.folder.path.parent, "signals"))
     assert np.array_equal(ask(pool, images, noise=False).margin, signals[3].margin)

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from mia_nb import data, query, store, training, widgets
+from mia_nb import data, query, querying, store, training, widgets
 from mia_nb.cli import stored
 from mia_nb.types import PER_MODEL, Recipe
 
@@ -21,15 +21,17 @@ def images():
 
 @pytest.fixture
 def pool(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(query, "cores", lambda: 1)
+    monkeypatch.setattr(querying, "cores", lambda: 1)
     return training.train_pool(RECIPE, images, root=tmp_path, progress=False, workers=1)
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """The models that were asked, as they are."""
-    numbers, answers = [], query._answers
-    monkeypatch.setattr(query, "_answers", lambda *rest: numbers.append(rest[2]) or answers(*rest))
+    numbers, answers = [], querying._answers
+    monkeypatch.setattr(
+        querying, "_answers", lambda *rest: numbers.append(rest[2]) or answers(*rest)
+    )
     return numbers
 
 
@@ -43,9 +45,8 @@ def test_whoever_cleans_while_a_query_runs_leaves_its_files_alone(
     said, kept_answers = [], store.kept_answers
 
     def clean(folder, model):
-        if (
-            model == 2 and kept_answers(folder, 2) and list(folder.path.glob(".tmp-*"))
-        ):  # they are being joined
+        # they are being joined
+        if model == 2 and kept_answers(folder, 2) and list(folder.path.glob(".tmp-*")):
             said.append(stored.status(folder))
             for everything in (False, True):
                 said.extend(
@@ -54,7 +55,7 @@ def test_whoever_cleans_while_a_query_runs_leaves_its_files_alone(
         return kept_answers(folder, model)
 
     monkeypatch.setattr(store, "kept_answers", clean)
-    signals = query.query(pool, images, **OPTIONS)
+    signals = query(pool, images, **OPTIONS)
     assert (
         said[0] == "running"
         and len(said) == 5
@@ -66,7 +67,7 @@ def test_whoever_cleans_while_a_query_runs_leaves_its_files_alone(
 
 @pytest.mark.parametrize("name", ["member", "entropy", "samples", "labels", "info"])
 def test_what_was_damaged_and_cleaned_is_asked_about_anew(pool, images, tmp_path, asked, name):
-    first = query.query(pool, images, **OPTIONS)
+    first = query(pool, images, **OPTIONS)
     (folder,) = store.folders(tmp_path, "signals")
     (source,) = widgets.sources(tmp_path)
     numbers = source.samples
@@ -76,7 +77,7 @@ def test_what_was_damaged_and_cleaned_is_asked_about_anew(pool, images, tmp_path
     if name in ("samples", "info"):
         with pytest.raises(store.Corrupt, match=name):
             _ = widgets.Source("x", folder=folder, pool=pool.folder, info={}).samples
-    again = query.query(pool, images, **OPTIONS)
+    again = query(pool, images, **OPTIONS)
     assert (
         asked == [0, 1, 2, 3] * 2 and stored.status(folder) == "done" and again.info == first.info
     )
@@ -85,14 +86,14 @@ def test_what_was_damaged_and_cleaned_is_asked_about_anew(pool, images, tmp_path
 
 
 def test_a_fault_of_the_disk_is_no_reason_to_ask_again(pool, images, asked, monkeypatch):
-    query.query(pool, images, **OPTIONS)
+    query(pool, images, **OPTIONS)
 
     def failing(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(store.Folder, "map_array", failing)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        query.query(pool, images, **OPTIONS)
+        query(pool, images, **OPTIONS)
     assert asked == [0, 1, 2, 3]
 
 
@@ -101,11 +102,11 @@ def test_a_damaged_model_takes_no_answers_of_the_others_away(pool, images, tmp_p
     whole = weights.read_bytes()
     spoil(weights)
     with pytest.raises(store.Corrupt, match="model_002"):
-        query.query(pool, images, **OPTIONS)
+        query(pool, images, **OPTIONS)
     (folder,) = store.folders(tmp_path, "signals")
     assert stored.status(folder) == "partial" and store.kept_answers(folder, 1) is not None
     weights.write_bytes(whole)
-    query.query(pool, images, **OPTIONS)
+    query(pool, images, **OPTIONS)
     assert sorted(asked) == [0, 1, 2, 3]
 
 
@@ -117,16 +118,16 @@ def test_answers_of_a_stopped_repetition_are_cleaned_and_those_of_an_unfinished_
             raise KeyboardInterrupt
         return answers(*rest)
 
-    answers = query._answers
+    answers = querying._answers
     for finished in (False, True):
-        monkeypatch.setattr(query, "_answers", stopped)
+        monkeypatch.setattr(querying, "_answers", stopped)
         with pytest.raises(KeyboardInterrupt):
-            query.query(pool, images, force=True, **OPTIONS)
+            query(pool, images, force=True, **OPTIONS)
         (folder,) = store.folders(tmp_path, "signals")
         assert stored.status(folder) == ("done" if finished else "partial")
         told = list(stored._tidy(folder))
         assert len(list(folder.path.glob(".answers-*"))) == (0 if finished else 2) and len(
             told
         ) == (2 if finished else 0)
-        monkeypatch.setattr(query, "_answers", answers)
-        query.query(pool, images, **OPTIONS)
+        monkeypatch.setattr(querying, "_answers", answers)
+        query(pool, images, **OPTIONS)

@@ -1,4 +1,6 @@
-"""What a question step by step leaves beside its answers: spikes and membranes of one layer on a few images."""
+"""What a question step by step leaves beside its answers: spikes and membranes of one layer on a
+few images.
+"""
 
 import numpy as np
 import pytest
@@ -44,12 +46,14 @@ def asked(root, pool):
 @pytest.fixture(scope="module")
 def pool(images, root):
     pool = train(images, root)
-    query.query(pool, images, per_step=True, progress=False)
+    query(pool, images, per_step=True, progress=False)
     return pool
 
 
 def neurons_by_hand(pool, x):
-    """Potentials and spikes of the first site by the recurrence u = beta u + h, spike where u >= theta, back to 0 then."""
+    """Potentials and spikes of the first site by the recurrence u = beta u + h, spike where u >=
+    theta, back to 0 then.
+    """
     module, inputs = pool.model(0), []
     spike = module.spikes()["spike0"]
     spike.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
@@ -100,7 +104,7 @@ def test_the_recording_leaves_signals_and_their_keys_as_they_were(
     (source,) = asked(root, pool)
     monkeypatch.setattr(recording, "recorded", lambda *_: None)
     other = train(images, tmp_path)
-    query.query(other, images, per_step=True, progress=False)
+    query(other, images, per_step=True, progress=False)
     (bare,) = asked(tmp_path, other)
     assert bare.raster is None and bare.folder.key == source.folder.key
     assert (bare.folder.path / "margin.npy").read_bytes() == (
@@ -112,7 +116,7 @@ def test_the_recording_leaves_signals_and_their_keys_as_they_were(
 def test_numbers_of_samples_are_columns_of_the_signals_also_when_few_images_were_asked(
     pool, images, root
 ):
-    query.query(pool, images, per_step="instant", limit=20, progress=False)
+    query(pool, images, per_step="instant", limit=20, progress=False)
     source = next(s for s in asked(root, pool) if s.info.get("limit"))
     raster = source.raster
     assert set(raster["samples"]) <= set(source.audited) and len(source.signals.labels) == 30
@@ -126,11 +130,9 @@ def test_nothing_is_recorded_of_networks_without_spikes_of_plain_questions_or_of
 ):
     recipe = Recipe(num_models=2, epochs=1, batch=16, model_args={"width": 4})
     ordinary = training.train_pool(recipe, images, root=tmp_path, progress=False, workers=1)
-    query.query(ordinary, images, progress=False)
-    query.query(pool, images, progress=False)
-    query.query(
-        pool, images._replace(x=255 - images.x, digest="other"), per_step=True, progress=False
-    )
+    query(ordinary, images, progress=False)
+    query(pool, images, progress=False)
+    query(pool, images._replace(x=255 - images.x, digest="other"), per_step=True, progress=False)
     folders = [*store.folders(tmp_path, "signals"), *store.folders(root, "signals")]
     without = [f for f in folders if not f.has("raster.npz")]
     assert len(without) == 3 and all(s.raster is None for s in widgets.sources(tmp_path))
@@ -157,9 +159,8 @@ def test_rounding_never_moves_a_membrane_across_its_threshold():
     mem = theta * (1 + rng.choice([-1, 1], (12, 4, 50)) * 10 ** rng.uniform(-9, -3, (12, 4, 50)))
     spk = mem >= theta
     small = recording._on_its_side(mem, spk, theta.astype(np.float32))
-    assert (
-        (mem.astype(np.float16) >= theta.astype(np.float32)) != spk
-    ).any()  # plain rounding would
+    # plain rounding would
+    assert ((mem.astype(np.float16) >= theta.astype(np.float32)) != spk).any()
     assert small.dtype == np.float16 and np.array_equal(small >= theta.astype(np.float32), spk)
     np.testing.assert_allclose(small, mem, rtol=2e-3)
     plots.raster(spk[0], small[0], theta.astype(np.float32))  # refuses spikes that disagree
@@ -171,11 +172,11 @@ def test_a_cached_question_step_by_step_without_its_recording_records_it_then(
     other = train(images, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(recording, "recorded", lambda *_: None)
-        query.query(other, images, per_step=True, progress=False)
-        query.query(other, images, per_step=True, limit=20, progress=False)
+        query(other, images, per_step=True, progress=False)
+        query(other, images, per_step=True, limit=20, progress=False)
     assert [source.raster for source in asked(tmp_path, other)] == [None, None]
     for options in ({}, {"limit": 20}):
-        query.query(other, images, per_step=True, progress=False, **options)
+        query(other, images, per_step=True, progress=False, **options)
     whole, few = asked(tmp_path, other)
     wanted = next(
         s
@@ -195,8 +196,8 @@ def test_a_cached_question_step_by_step_without_its_recording_records_it_then(
     )
     path = whole.folder.path / "raster.npz"
     sound, stamp = path.read_bytes(), path.stat().st_mtime_ns
-    query.query(other, images, per_step=True, progress=False)
+    query(other, images, per_step=True, progress=False)
     assert path.stat().st_mtime_ns == stamp
     path.write_bytes(b"other bytes")
-    query.query(other, images, per_step=True, progress=False)
+    query(other, images, per_step=True, progress=False)
     assert path.read_bytes() == sound

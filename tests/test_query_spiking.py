@@ -3,7 +3,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from mia_nb import data, query, training
+from mia_nb import data, query, querying, training
 from mia_nb.models import snn
 from mia_nb.types import Recipe, Signals
 
@@ -42,7 +42,7 @@ def plain(images, root):
 
 
 def ask(pool, images, **options):
-    return query.query(pool, images, progress=False, **options)
+    return query(pool, images, progress=False, **options)
 
 
 def instant(pool, images, model):
@@ -89,7 +89,7 @@ def test_masks_per_step_differ_from_masks_per_query_and_equal_events_masked_by_h
         and step.info["mask_scope"] == "step"
     )
     x = data.normalise(images.x, images.mean, images.std, torch.float64)
-    masks = query._masks(x, 0.2, [256, 44], [(0, 1, 0), (0, 1, 1)], 3)
+    masks = querying._masks(x, 0.2, [256, 44], [(0, 1, 0), (0, 1, 1)], 3)
     assert masks.shape == (3, *x.shape) and not torch.equal(masks[0], masks[1])
     with torch.no_grad():
         by_hand = pool.model(1)(x * masks).numpy()
@@ -183,7 +183,7 @@ def test_firing_rates_are_those_of_every_model_on_the_first_audited_images(image
     pool = training.train_pool(
         recipe, images, root=tmp_path, progress=False, workers=1, strategy="plain"
     )
-    table = query.firing_rates(pool, images, limit=50, batch=20)
+    table = querying.firing_rates(pool, images, limit=50, batch=20)
     assert (
         list(table.columns) == ["model", "site", "rate", "silent", "always"] and len(table) == 2 * 3
     )
@@ -196,4 +196,4 @@ def test_firing_rates_are_those_of_every_model_on_the_first_audited_images(image
         expected[["rate", "silent", "always"]],
     )
     with pytest.raises(ValueError, match="tinycnn is none"):
-        query.firing_rates(plain, images)
+        querying.firing_rates(plain, images)

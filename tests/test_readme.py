@@ -47,7 +47,7 @@ def test_the_readmes_audits_in_one_line_fit_the_notebook_and_the_model(line, tmp
         "07_audit_your_model", None, audit.parameters(args), notebooks.folders(None)
     )
     assert step.parameters["fail_if"] == args.fail_if and (
-        step.parameters["dataset"] == "path/to/images" or args.logits
+        step.parameters["source"]["dataset"] == "path/to/images" or args.logits
     )
     if args.model:
         assert models.build(args.model, {}, in_channels=3, num_classes=3, size=32, seed=0)

@@ -1,4 +1,6 @@
-"""Named recipes and labels; what recipes do to the membership result, on signals whose truth is known."""
+"""Named recipes and labels; what recipes do to the membership result, on signals whose truth is
+known.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from mia_nb import metrics, plots, training
+from mia_nb import metrics, plots, studies, training
 from mia_nb.attacks import score
 from mia_nb.data import paired_membership
 from mia_nb.training import RECIPES, changes, label, labels, train
@@ -28,7 +30,9 @@ def signals(member, margin) -> Signals:
 
 
 def world(strength, seed, *, member=MASK, noise=1.0, hardness=1.0) -> Signals:
-    """Membership raises the margin of sample i by strength[i]; noise is independent for every model and sample."""
+    """Membership raises the margin of sample i by strength[i]; noise is independent for every model
+    and sample.
+    """
     rng = np.random.default_rng(seed)
     hard = hardness * rng.normal(size=member.shape[1])
     return signals(member, hard + member * strength + noise * rng.normal(size=member.shape))
@@ -47,9 +51,8 @@ def test_the_recipe_of_a_paper_is_that_of_its_preset(name):
     first = steps[0]["parameters"]
     assert {entry: first[entry] for entry in RECIPES[name]} == RECIPES[name]
     others = {"dataset", "model", "model_args", "num_models", "seed", "snapshots", "population"}
-    assert set(first) == set(RECIPES[name]) | (
-        set(first) & others
-    )  # nothing of its training is missing
+    # nothing of its training is missing
+    assert set(first) == set(RECIPES[name]) | (set(first) & others)
 
 
 def test_recipes_are_changes_that_training_accepts_and_fast_is_one_cycle_in_16_to_20_epochs_and_long_100_or_more():
@@ -68,7 +71,8 @@ def test_a_label_says_schedule_epochs_and_augmentation_and_what_is_unusual():
     adam = Recipe(optimizer="adam", lr=0.001, batch=64, dtype="bfloat16", defense="l2")
     assert (
         label(adam)
-        == "one-cycle, 20 epochs, no augmentation, adam, lr 0.001, batch 64, bfloat16, l2, weight 1e-05"
+        == "one-cycle, 20 epochs, no augmentation, adam, lr 0.001, batch 64, bfloat16, l2, weight"
+        " 1e-05"
     )
     assert label(Recipe(epochs=6, parent="ab" * 32)).endswith(
         "6 epochs, no augmentation, from abababababab"
@@ -92,8 +96,9 @@ def test_the_name_is_found_where_defaults_of_the_optimiser_are_written_out():
 def test_labels_beside_each_other_leave_out_what_all_share_and_differ():
     fast, slow = Recipe(epochs=16, batch=64), Recipe(epochs=40, batch=64, lr=0.05)
     assert labels([fast, slow]) == [
-        "fast: one-cycle, 16 epochs, no augmentation", "one-cycle, 40 epochs, no augmentation, lr 0.05",
-    ]  # fmt: skip
+        "fast: one-cycle, 16 epochs, no augmentation",
+        "one-cycle, 40 epochs, no augmentation, lr 0.05",
+    ]
     twins = labels([fast, fast.replace(model="resnet14")])
     assert len(set(twins)) == 2 and twins[1].endswith("(recipe 1)") and labels([]) == []
 
@@ -126,7 +131,9 @@ def test_exposure_is_the_mean_margin_inside_minus_that_outside():
 
 @pytest.mark.slow
 def test_equal_recipes_with_independent_noise_agree_as_far_as_their_noise_allows():
-    """The correlation is far below one and its ratio to the ceiling is one, also when one recipe is noisier and steeper."""
+    """The correlation is far below one and its ratio to the ceiling is one, also when one recipe is
+    noisier and steeper.
+    """
     found = []
     for seed in range(8):
         true = strengths(seed)
@@ -152,14 +159,15 @@ def test_recipes_that_expose_other_samples_have_a_ratio_of_zero_and_half_related
         ratios.append(metrics.agreement(pools)["ratio"])
     none, half, most = np.mean(ratios, axis=0)
     assert none == pytest.approx(0, abs=0.05)
-    assert half == pytest.approx(
-        6 / np.pi * np.arcsin(0.25), abs=0.06
-    )  # Spearman's of a correlation of one half
+    # Spearman's of a correlation of one half
+    assert half == pytest.approx(6 / np.pi * np.arcsin(0.25), abs=0.06)
     assert most == pytest.approx(6 / np.pi * np.arcsin(np.sqrt(0.75) / 2), abs=0.06)
 
 
 def test_noise_that_recipes_share_model_by_model_is_no_agreement():
-    """Same initial weights, same batches: row m of both pools errs alike, yet exposes nothing in common."""
+    """Same initial weights, same batches: row m of both pools errs alike, yet exposes nothing in
+    common.
+    """
     shared = np.random.default_rng(0).normal(size=MASK.shape)
     pools = {
         name: signals(
@@ -222,13 +230,15 @@ def test_a_population_is_left_out_and_samples_without_exposure_have_no_ceiling()
 
 
 def of(strength: dict[str, float], recipes: dict[str, Recipe], *, same=False) -> dict:
-    """Cells of loss and rmia on recipes whose membership effect is given; the same noise in all of them if `same`."""
+    """Cells of loss and rmia on recipes whose membership effect is given; the same noise in all of
+    them if `same`.
+    """
     each = {
         name: world(np.full(1000, effect), 0 if same else i, noise=0.7)
         for i, (name, effect) in enumerate(strength.items())
     }
     return {
-        metrics.recipe_cell(name, recipes[name], word): score(word, one)
+        studies.recipe_setting(name, recipes[name], word): score(word, one)
         for name, one in each.items()
         for word in ("loss", "rmia")
     }
@@ -245,18 +255,18 @@ def rising():
 def test_a_risk_that_rises_with_epochs_is_found_and_a_short_recipe_does_not_stand_for_a_long_one(
     rising,
 ):
-    claims = metrics.recipe_claims(rising, draws=200)
+    claims = studies.recipe_claims(rising, draws=200)
     verdicts = claims["verdict"].str.split(" \\(").str[0].to_dict()
     assert verdicts["R1"] == verdicts["R2"] == "holds" and verdicts["R3"] == "does not hold"
     assert verdicts["R5"] == verdicts["R6"] == verdicts["R7"] == "not run"
 
 
 def test_a_difference_between_recipes_is_that_of_their_scores_target_by_target(rising):
-    table = metrics.recipe_comparisons(rising, draws=200)
+    table = studies.recipe_comparisons(rising, draws=200)
     rows = table[(table["claim"] == "R3") & (table["part"] == "rmia") & (table["metric"] == "auc")]
     assert rows["compared"].tolist() == ["80 - 5, rmia", "80 - 20, rmia"]
     means = {
-        cell.label: metrics.intervals(one, draws=2).loc["auc", "value"]
+        cell.recipe: metrics.intervals(one, draws=2).loc["auc", "value"]
         for cell, one in rising.items()
         if cell.attack == "rmia"
     }
@@ -266,15 +276,17 @@ def test_a_difference_between_recipes_is_that_of_their_scores_target_by_target(r
 
 
 def test_pairing_resolves_what_intervals_by_themselves_do_not():
-    """The same noise under both recipes: each AUC's interval overlaps the other's, the paired difference is sure."""
+    """The same noise under both recipes: each AUC's interval overlaps the other's, the paired
+    difference is sure.
+    """
     cells = of({"5": 0.30, "20": 0.33}, LENGTHS, same=True)
     ends = (
-        metrics.recipe_risks(cells, (), draws=300)
+        studies.recipe_risks(cells, (), draws=300)
         .set_index(["label", "attack"])
         .xs("loss", level="attack")
     )
     assert ends.loc["5", "high"] > ends.loc["20", "low"]
-    table = metrics.recipe_comparisons(cells, draws=300)
+    table = studies.recipe_comparisons(cells, draws=300)
     row = table[
         (table["claim"] == "R3") & (table["part"] == "loss") & (table["metric"] == "auc")
     ].iloc[0]
@@ -283,22 +295,24 @@ def test_pairing_resolves_what_intervals_by_themselves_do_not():
 
 def test_equal_recipes_can_stand_for_each_other_and_a_risk_that_does_not_rise_is_not_said_to():
     cells = of({"5": 0.4, "20": 0.4, "80": 0.4}, LENGTHS, same=True)
-    verdicts = metrics.recipe_claims(cells, draws=200)["verdict"]
+    verdicts = studies.recipe_claims(cells, draws=200)["verdict"]
     assert verdicts["R3"] == "holds" and verdicts["R1"] == "not resolved"
 
 
 def test_augmentation_and_schedule_are_compared_where_nothing_else_differs():
     recipes = {
-        "plain": Recipe(), "crop": Recipe(augment="crop+flip"), "flat": Recipe(schedule="constant"),
+        "plain": Recipe(),
+        "crop": Recipe(augment="crop+flip"),
+        "flat": Recipe(schedule="constant"),
         "other": Recipe(augment="crop", epochs=40, lr=0.05),
-    }  # fmt: skip
+    }
     cells = of({"plain": 0.8, "crop": 0.2, "flat": 0.8, "other": 0.1}, recipes, same=True)
-    table = metrics.recipe_comparisons(cells, draws=100)
+    table = studies.recipe_comparisons(cells, draws=100)
     assert set(table["claim"]) == {"R5", "R6"}
     assert set(table.loc[table["claim"] == "R5", "compared"]) == {
         "plain - crop, strongest of 2 attacks"
     }
-    claims = metrics.recipe_claims(cells, comparisons=table)
+    claims = studies.recipe_claims(cells, comparisons=table)
     assert (
         claims.loc["R5", "verdict"].startswith("holds") and claims.loc["R6", "verdict"] == "holds"
     )
@@ -306,7 +320,9 @@ def test_augmentation_and_schedule_are_compared_where_nothing_else_differs():
 
 
 def test_the_order_of_attacks_is_asked_where_it_is_sure_under_the_shortest_recipe():
-    """rmia knows how hard a sample is, loss does not; exchanged under the long recipe they come in another order."""
+    """rmia knows how hard a sample is, loss does not; exchanged under the long recipe they come in
+    another order.
+    """
     cells = of({"5": 0.4, "80": 0.8}, LENGTHS)
     other = {"loss": "rmia", "rmia": "loss"}
     turned = {
@@ -314,22 +330,21 @@ def test_the_order_of_attacks_is_asked_where_it_is_sure_under_the_shortest_recip
         for c, one in cells.items()
     }
     for found, verdict in ((cells, "holds"), (turned, "does not hold")):
-        claims = metrics.recipe_claims(found, draws=50)
+        claims = studies.recipe_claims(found, draws=50)
         assert (
             claims.loc["R8", "verdict"] == verdict
             and "rmia - loss under 80" in claims.loc["R8", "evidence"]
         )
     alike = {c: cells[c._replace(attack="loss")] for c in cells}
-    assert (
-        metrics.recipe_claims(alike, draws=5).loc["R8", "verdict"] == "not run"
-    )  # no order to ask for
+    # no order to ask for
+    assert studies.recipe_claims(alike, draws=5).loc["R8", "verdict"] == "not run"
 
 
 def test_recipes_on_other_masks_are_refused(rising):
-    cell, other = next(iter(rising)), metrics.recipe_cell("x", Recipe(epochs=9), "loss")
+    cell, other = next(iter(rising)), studies.recipe_setting("x", Recipe(epochs=9), "loss")
     moved = score("loss", world(strengths(0), 0, member=paired_membership(16, 1000, seed=9)))
     with pytest.raises(ValueError, match="different membership"):
-        metrics.recipe_comparisons({cell: rising[cell], other: moved}, draws=10)
+        studies.recipe_comparisons({cell: rising[cell], other: moved}, draws=10)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +366,7 @@ def test_the_verdict_on_rankings_follows_the_ends_of_their_ratios(rising, ends, 
         "pairs": 8,
     }
     ranks = pd.DataFrame([{**row, "low": low, "high": high} for low, high in ends])
-    found = metrics.recipe_claims(rising, ranks, draws=5)
+    found = studies.recipe_claims(rising, ranks, draws=5)
     assert (
         found.loc["R7", "verdict"] == verdict
         and "1,000 samples, 8 pairs" in found.loc["R7", "evidence"]
@@ -363,7 +378,7 @@ def test_the_verdict_on_rankings_follows_the_ends_of_their_ratios(rising, ends, 
 
 def test_facts_are_means_over_targets_with_student_over_pairs(rising):
     scores = {"5": next(iter(rising.values()))}
-    facts = metrics.recipe_facts(scores).set_index("fact")
+    facts = studies.recipe_facts(scores).set_index("fact")
     one = scores["5"]
     assert facts.loc["train accuracy", "value"] == pytest.approx(one.accuracy[:, 0].mean())
     assert facts.loc["gap", "value"] == pytest.approx(
@@ -378,7 +393,7 @@ def test_facts_are_means_over_targets_with_student_over_pairs(rising):
 
 
 def test_a_rate_that_cannot_be_measured_is_marked_in_the_table_and_not_drawn(rising):
-    risks = metrics.recipe_risks(rising, (0.01, 0.1), draws=50)
+    risks = studies.recipe_risks(rising, (0.01, 0.1), draws=50)
     assert len(risks) == 3 * 6
     assert not risks.loc[risks["metric"] == "tpr@0.01", "measurable"].any()
     figure = plots.risk_against_epochs(risks)
@@ -397,10 +412,46 @@ def test_a_rate_that_cannot_be_measured_is_marked_in_the_table_and_not_drawn(ris
 
 
 def test_the_picture_of_rankings_shows_correlation_beside_ceiling_and_names_what_differs():
-    table = pd.DataFrame([
-        ["fast: one-cycle, 16 epochs, crop", "one-cycle, 40 epochs, crop", 0.3, 0.4, 0.75, 0.6, 0.9, 900, 8, "samples"],
-        ["fast: one-cycle, 16 epochs, crop", "one-cycle, 80 epochs, crop", 0.1, 0.4, 0.25, 0.1, 0.4, 900, 8, "samples"],
-    ], columns=["first", "second", "correlation", "ceiling", "ratio", "low", "high", "samples", "pairs", "covers"])  # fmt: skip
+    table = pd.DataFrame(
+        [
+            [
+                "fast: one-cycle, 16 epochs, crop",
+                "one-cycle, 40 epochs, crop",
+                0.3,
+                0.4,
+                0.75,
+                0.6,
+                0.9,
+                900,
+                8,
+                "samples",
+            ],
+            [
+                "fast: one-cycle, 16 epochs, crop",
+                "one-cycle, 80 epochs, crop",
+                0.1,
+                0.4,
+                0.25,
+                0.1,
+                0.4,
+                900,
+                8,
+                "samples",
+            ],
+        ],
+        columns=[
+            "first",
+            "second",
+            "correlation",
+            "ceiling",
+            "ratio",
+            "low",
+            "high",
+            "samples",
+            "pairs",
+            "covers",
+        ],
+    )
     figure = plots.rank_agreement(table)
     seen, most = (trace for trace in figure.data if trace.mode == "markers")
     assert list(seen.x) == [0.3, 0.1] and list(most.x) == [0.4, 0.4]

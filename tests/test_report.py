@@ -88,8 +88,10 @@ def test_prose_tables_streams_and_pictures_are_there_and_code_is_folded(tmp_path
 
 def test_what_a_notebook_could_smuggle_in_neither_runs_nor_loads(tmp_path):
     evil = (
-        "<script>alert(1)</script><img src=https://evil.example/a.png><img src=x onerror=alert(1)><iframe src=//evil.example>"
-        "<a href='javascript:alert(1)'>x</a><style>@import url(https://evil.example/a.css)</style><b onclick=alert(1)>kept</b>"
+        "<script>alert(1)</script><img src=https://evil.example/a.png><img src=x"
+        " onerror=alert(1)><iframe src=//evil.example><a"
+        " href='javascript:alert(1)'>x</a><style>@import url(https://evil.example/a.css)</style><b"
+        " onclick=alert(1)>kept</b>"
     )
     hostile = figure(title="</script><script>alert(1)</script>")
     page = page_of(
@@ -98,7 +100,10 @@ def test_what_a_notebook_could_smuggle_in_neither_runs_nor_loads(tmp_path):
         v4.new_output("display_data", {"image/png": '"><script>alert(1)</script>'}),
         v4.new_output("stream", name="stdout", text=evil),
         hostile,
-        markdown=f"# Title <script>alert(1)</script>\n\n{evil}\n\n![p](https://evil.example/b.png) [x](javascript:alert(1))",
+        markdown=(
+            f"# Title <script>alert(1)</script>\n\n{evil}\n\n![p](https://evil.example/b.png)"
+            " [x](javascript:alert(1))"
+        ),
         source=f"print('''{evil}''')",
     )
     text = re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)

@@ -1,4 +1,6 @@
-"""Strategies beyond plain and stacked: compiled steps, groups in a CUDA graph, and measurements that are remembered."""
+"""Strategies beyond plain and stacked: compiled steps, groups in a CUDA graph, and measurements
+that are remembered.
+"""
 
 import gc
 import json
@@ -11,7 +13,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from mia_nb import data, store, training
-from mia_nb.training import clipped, compiled, execution, graphs, loop
+from mia_nb.training import clipped, compiled, execution, graphs, loop, work
 from mia_nb.types import Recipe
 
 HERE = __name__
@@ -26,7 +28,9 @@ def images():
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Compilation without the C++ part of it: the same tracing and the same gradients, in a tenth of the time."""
+    """Compilation without the C++ part of it: the same tracing and the same gradients, in a tenth
+    of the time.
+    """
     monkeypatch.setattr(compiled, "OPTIONS", {"backend": "aot_eager"})
     monkeypatch.setattr(compiled, "_FUNCTIONS", {})
 
@@ -170,9 +174,8 @@ def test_a_builder_that_was_redefined_is_compiled_anew(images, quick, monkeypatc
 
     plan = plan_of(MLP, images, "plain+compiled")
     for activation in (nn.ReLU, nn.Tanh):
-        monkeypatch.setattr(
-            toys.nn, "ReLU", activation
-        )  # its file, which is read for the key, stays the same
+        # its file, which is read for the key, stays the same
+        monkeypatch.setattr(toys.nn, "ReLU", activation)
         assert compiled.why_not_compiled(plan) is None
         groups = [clipped.group_of(p, [1]) for p in (plan, plan._replace(compiled=False))]
         losses = [group.epoch(0, [])[1] for group in groups]
@@ -200,11 +203,8 @@ def test_pools_that_share_a_step_share_its_compiled_function_and_their_data_are_
     del there
     gc.collect()
     assert held() is None
-    for change in (
-        {"batch": 8},
-        {"dtype": "float32"},
-        {"model_args": {"width": 5}},
-    ):  # another step each
+    # another step each
+    for change in ({"batch": 8}, {"dtype": "float32"}, {"model_args": {"width": 5}}):
         clipped.group_of(plan_of(MLP.replace(**change), images, "plain+compiled"), [0]).epoch(0, [])
     assert len(compiled._FUNCTIONS) == 4
 
@@ -272,9 +272,8 @@ def test_a_compiled_pool_learns_in_bfloat16_as_an_eager_one(images, tmp_path):
     recipe = TINY.replace(dtype="bfloat16", epochs=12, num_models=2)
     eager = train(recipe, images, tmp_path / "eager", strategy="plain")
     fast = train(recipe, images, tmp_path / "compiled", strategy="plain+compiled")
-    last = [
-        pool.traces[:, -1][pool.member].astype(float) for pool in (eager, fast)
-    ]  # logarithms of losses
+    # logarithms of losses
+    last = [pool.traces[:, -1][pool.member].astype(float) for pool in (eager, fast)]
     assert np.median(last[1]) < np.log(0.7) and abs(np.median(last[0]) - np.median(last[1])) < 0.5
 
 
@@ -391,7 +390,8 @@ def test_a_resumed_compiled_group_ends_with_the_bytes_of_one_never_stopped(image
     )
 
 
-# ---------------------------------------------------------------------------------------------- resumed, and short of memory
+# ----------------------------------------------------------------------------------------------
+# resumed, and short of memory
 
 
 LEARNED = {
@@ -431,7 +431,8 @@ def test_every_entry_of_an_optimiser_keeps_its_type_when_a_group_is_resumed(
         (torch.OutOfMemoryError("anything"), True),
         (
             RuntimeError(
-                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"
+                " bytes"
             ),
             True,
         ),
@@ -456,7 +457,8 @@ def test_a_cpu_that_has_no_memory_left_says_it_in_these_words():
     assert loop.short_of_memory(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------------- groups in a CUDA graph
+# --------------------------------------------------------------------------------------------------
+# groups in a CUDA graph
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -516,9 +518,8 @@ def test_steps_before_a_capture_that_fail_midway_leave_no_trace_and_say_what_wen
     group.epoch(0, [])
     before = [(tensor, tensor.clone()) for tensor in group.tensors()]
     places = [one.module.mean for one in group.each]
-    group.each[1].module.fuse = (
-        float(group.each[1].module.mean) + 1e-3
-    )  # after a step of the first model
+    # after a step of the first model
+    group.each[1].module.fuse = float(group.each[1].module.mean) + 1e-3
     with pytest.raises(RuntimeError, match="the first thing that went wrong"):
         group.warm_up()
     assert all(torch.equal(tensor, value) for tensor, value in before)
@@ -540,6 +541,29 @@ def test_a_resumed_graph_group_ends_with_the_bytes_of_one_never_stopped(images):
     assert all(torch.equal(a, b) for a, b in zip(whole.tensors(), resumed.tensors(), strict=True))
     with pytest.raises(KeyError):
         resumed.load({name: t for name, t in first.state().items() if not name.startswith("1.")})
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_unit_of_a_graph_goes_on_from_its_part_file(images, tmp_path, optimizer, capsys):
+    recipe = MLP.replace(num_models=2, epochs=4, optimizer=optimizer)
+    folders, epochs = [], []
+    for name in ("whole", "stopped"):
+        pool = train(recipe, images, tmp_path / name, strategy="plain")
+        pool.folder.remove(*(n for n in pool.folder.files() if n.startswith(("model", "losses"))))
+        folders.append(pool.folder)
+    plan = work.bare_plan(folders[0])._replace(graph=True)  # on a CPU its steps are run as they are
+
+    def stop(rows, epoch, loss):
+        if epoch == 3:
+            raise KeyboardInterrupt
+
+    work.train_unit(folders[0], plan, [0, 1], 0, lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        work.train_unit(folders[1], plan, [0, 1], 0, stop)
+    work.train_unit(folders[1], plan, [0, 1], 0, lambda rows, epoch, loss: epochs.append(epoch))
+    assert epochs == [2, 3, 4] and "truncated" not in capsys.readouterr().err
+    same = [{n: f.files()[n] for n in f.files() if n.startswith("model")} for f in folders]
+    assert same[0] == same[1] and len(same[0]) == 2
 
 
 def test_a_step_that_a_graph_would_change_is_found(images):
@@ -571,7 +595,8 @@ def test_a_graph_on_a_cpu_is_refused_in_one_line_and_recorded_as_plain(images, t
         assert any(w in graphs.why_no_graph(plan, 2) for w in ("plateau", "relaxloss", "dampening"))
 
 
-# ------------------------------------------------------------------------------------------ what was measured before
+# ------------------------------------------------------------------------------------------ what
+# was measured before
 
 
 def test_a_measurement_is_remembered_and_a_damaged_one_is_not_trusted(
@@ -580,9 +605,8 @@ def test_a_measurement_is_remembered_and_a_damaged_one_is_not_trusted(
     plan, calls, measure = plan_of(MLP, images), [], execution._seconds
     monkeypatch.setattr(execution, "_seconds", lambda *args: calls.append(args) or measure(*args))
     chosen = execution.choose(plan, "cpu", "measure", 1, root=tmp_path)
-    assert (
-        len(calls) == 2 and "measured before" not in capsys.readouterr().err
-    )  # plain and stacked:4
+    # plain and stacked:4
+    assert len(calls) == 2 and "measured before" not in capsys.readouterr().err
     assert execution.choose(plan, "cpu", "measure", 1, root=tmp_path) == chosen
     assert len(calls) == 2 and "measured before" in capsys.readouterr().err
     execution.choose(
@@ -639,9 +663,8 @@ def test_a_way_that_fails_is_not_taken_and_measured_again_by_the_next_pool(
         "stacked:8",
     ]
     assert execution.choose(plan, "cpu", "measure", 1, root=tmp_path)["stacked"] == how["stacked"]
-    assert (
-        tried == [1, 4, 8, 4] and "measured before" in capsys.readouterr().err
-    )  # what is known is not tried again
+    # what is known is not tried again
+    assert tried == [1, 4, 8, 4] and "measured before" in capsys.readouterr().err
     monkeypatch.setattr(
         execution, "_seconds", lambda *_: (_ for _ in ()).throw(RuntimeError("nothing works"))
     )

@@ -1,4 +1,6 @@
-"""Pools trained under a defense: what is trained, on what, resumed as it was, refused where it would mean nothing."""
+"""Pools trained under a defense: what is trained, on what, resumed as it was, refused where it
+would mean nothing.
+"""
 
 import hashlib
 import shutil
@@ -194,17 +196,16 @@ def test_early_stopping_takes_the_weights_of_the_epoch_that_did_best_on_images_n
 
 def test_held_out_images_are_no_population_and_no_candidates(images, tmp_path):
     pool = train(under(MLP, "early_stopping"), images, tmp_path)
-    signals = query.query(pool, images, progress=False)
+    signals = query(pool, images, progress=False)
     shown = np.flatnonzero(~pool.held_out)
     assert signals.margin.shape[2] == len(shown) == 180 and signals.population.sum() == 10
     assert np.array_equal(signals.labels, images.y[shown].numpy()) and np.array_equal(
         signals.member, pool.member[:, shown]
     )
-    few = query.query(pool, images, limit=40, progress=False)
-    free = query.query(train(MLP, images, tmp_path), images, limit=40, progress=False)
-    assert np.array_equal(
-        few.member[:, ~few.population], free.member[:, ~free.population]
-    )  # the same candidates as without
+    few = query(pool, images, limit=40, progress=False)
+    free = query(train(MLP, images, tmp_path), images, limit=40, progress=False)
+    # the same candidates as without
+    assert np.array_equal(few.member[:, ~few.population], free.member[:, ~free.population])
 
 
 @pytest.mark.parametrize(
@@ -290,7 +291,7 @@ def test_an_output_defense_lies_between_attacker_and_models_and_has_its_own_sign
     images, tmp_path
 ):
     pool = train(MLP, images, tmp_path)
-    plain, ask = query.query(pool, images, progress=False), {"progress": False}
+    plain, ask = query(pool, images, progress=False), {"progress": False}
     with torch.inference_mode():
         x = data.normalise(images.x, images.mean, images.std)
         logits = np.stack([pool.model(m)(x).double().numpy() for m in range(4)])
@@ -299,7 +300,7 @@ def test_an_output_defense_lies_between_attacker_and_models_and_has_its_own_sign
         ("rounding", {"decimals": 2}),
         ("top", {"classes": 3}),
     ):
-        found = query.query(pool, images, output=name, output_args=args, **ask)
+        found = query(pool, images, output=name, output_args=args, **ask)
         made = Signals.from_logits(change_output(name, logits, **args), images.y.numpy())
         np.testing.assert_allclose(found.margin, made.margin, rtol=1e-4, atol=1e-4)
         assert (
@@ -307,33 +308,31 @@ def test_an_output_defense_lies_between_attacker_and_models_and_has_its_own_sign
             and found.info["output_args"] == args
             and "output" not in plain.info
         )
-    labels = query.query(pool, images, output="memguard", **ask)
+    labels = query(pool, images, output="memguard", **ask)
     assert (labels.correct == plain.correct).all()
     assert np.array_equal(score("correctness", labels).value, score("correctness", plain).value)
-    random = query.query(pool, images, output="hamp", **ask)
+    random = query(pool, images, output="hamp", **ask)
     assert (random.correct == plain.correct).all() and not np.allclose(random.margin, plain.margin)
     with pytest.raises(ValueError, match="give it to Recipe"):
-        query.query(pool, images, output="l1", **ask)
-    coarse = query.query(
+        query(pool, images, output="l1", **ask)
+    coarse = query(
         pool, images, output="rounding", output_args={"decimals": 1}, temperature=4.0, **ask
     )
     assert (coarse.correct == plain.correct).all()
     with pytest.raises(ValueError, match="confidence='x': wanted more than 1/10 and less than 1"):
-        query.query(pool, images, output="memguard", output_args={"confidence": "x"}, **ask)
+        query(pool, images, output="memguard", output_args={"confidence": "x"}, **ask)
 
 
 def test_of_two_classes_memguard_shows_a_label(tmp_path):
     two = data.load("synthetic:classes=2,n=200")
     pool = train(MLP.replace(num_models=2, epochs=1), two, tmp_path)
-    plain, shown = (
-        query.query(pool, two, output=word, progress=False) for word in (None, "memguard")
-    )
+    plain, shown = (query(pool, two, output=word, progress=False) for word in (None, "memguard"))
     assert (
         shown.info["output_args"] == {"confidence": 0.75} and (shown.correct == plain.correct).all()
     )
     np.testing.assert_allclose(np.abs(shown.margin), np.log(3))
     with pytest.raises(ValueError, match="wanted more than 1/2"):
-        query.query(pool, two, output="memguard", output_args={"confidence": 0.5}, progress=False)
+        query(pool, two, output="memguard", output_args={"confidence": 0.5}, progress=False)
 
 
 def group_of(pool, images):
@@ -353,6 +352,12 @@ def batch(group, count):
     return group.shown(index, {}), group.plan.images.y[index]
 
 
+def clipped_step(group, x, y, lr):
+    """One step on a Poisson batch (B, ...) with seeded noise; the losses (B,)."""
+    group.noise = torch.Generator().manual_seed(0)
+    return group.step(x[None], y[None], lr)[0]
+
+
 def test_a_clipped_step_sums_gradients_of_single_samples_each_cut_to_the_norm(images):
     one = group(images, noise_multiplier=0.0, max_grad_norm=0.5)
     one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
@@ -368,7 +373,7 @@ def test_a_clipped_step_sums_gradients_of_single_samples_each_cut_to_the_norm(im
         for (name, total), g in zip(expected.items(), grads, strict=True):
             expected[name] = total + g * min(1.0, 0.5 / float(norm))
     assert cut > 0
-    one.poisson_step(x, y, 0.3, torch.Generator().manual_seed(0))
+    clipped_step(one, x, y, 0.3)
     for name, p in one.params.items():
         torch.testing.assert_close(
             p.detach(), before[name] - 0.3 * expected[name] / 16, rtol=1e-5, atol=1e-9
@@ -389,39 +394,42 @@ def test_what_noise_adds_to_a_step_has_the_promised_size_whatever_the_batch_and_
         one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
         one.clipped.chunk = chunk or one.clipped.chunk
         before = flat(one)
-        losses = one.poisson_step(*batch(one, size), 1.0, torch.Generator().manual_seed(0))
+        losses = clipped_step(one, *batch(one, size), 1.0)
         moved.append(flat(one) - before)
         assert losses.shape == (size,)
     noise = moved[0] - moved[1]
     assert len(noise) > 1000 and (noise != 0).all()
-    torch.testing.assert_close(
-        noise, moved[2], rtol=1e-6, atol=1e-12
-    )  # the numbers of the generator that was given
+    # the numbers of the generator that was given
+    torch.testing.assert_close(noise, moved[2], rtol=1e-6, atol=1e-12)
     assert abs(float(noise.std()) / (2.0 * 0.5 / 16) - 1) < 4 / np.sqrt(2 * len(noise))
     assert abs(float(noise.mean())) < 4 * 2.0 * 0.5 / 16 / np.sqrt(len(noise))
 
 
 def noise_of(recipe, images, member, row, epoch=0):
-    """(steps, weights) of an epoch of a row: what its own noise adds in each step, in units of itself, and its batches."""
+    """(steps, weights) of an epoch of a row: what its own noise adds in each step, in units of
+    itself, and its batches.
+    """
     plan = trainer.plan_of(trainer.complete(recipe), images, member, np.zeros(len(images.y), bool))
     one, steps = ClippedGroup(plan, [row]), []
     one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
-    take = one.poisson_step
+    take = one.step
 
-    def alone(x, y, lr, noise):
+    def alone(x, y, lr, **_):
         before = flat(one)
-        losses = take(x[:0], y[:0], 1.0, noise)
+        losses = take(x[:, :0], y[:, :0], 1.0)
         steps.append(flat(one) - before)
         return losses
 
-    one.poisson_step = alone
+    one.step = alone
     order, _ = one.epoch(epoch, [])
     drawn = torch.stack(steps)
     return drawn / drawn.std(1, keepdim=True), order
 
 
 def test_steps_epochs_rows_and_recipes_have_noise_and_batches_of_their_own(images):
-    """Shared noise is taken out by a difference of two models: no two noises of these weights correlate."""
+    """Shared noise is taken out by a difference of two models: no two noises of these weights
+    correlate.
+    """
     recipe = CNN.replace(
         split="given",
         population=0,
@@ -486,7 +494,7 @@ def test_a_batch_in_chunks_takes_the_step_of_the_whole(images):
     whole, parts = group(images), group(images)
     parts.clipped.chunk = 3
     for one in (whole, parts):
-        one.poisson_step(*batch(one, 10), 0.3, torch.Generator().manual_seed(1))
+        clipped_step(one, *batch(one, 10), 0.3)
     for name, p in whole.params.items():
         torch.testing.assert_close(parts.params[name], p, rtol=1e-9, atol=1e-12)
 
@@ -543,23 +551,27 @@ def test_every_kind_of_network_trains_and_is_attacked_under_dp_sgd(model, args, 
     assert pool.status == ["trained"] * 2 and pool.folder.path.name.rpartition("-")[0].endswith(
         "_dp_sgd"
     )
-    signals = query.query(pool, images, progress=False)
+    signals = query(pool, images, progress=False)
     assert signals.info["defense"] == "dp_sgd" and np.isfinite(signals.margin).all()
     assert score("loss", signals).value.shape == (2, 170)
 
 
 def test_what_is_learned_is_bounded_by_the_clipping(images, tmp_path):
-    """Without noise the weights move at most lr * (drawn / batch) * norm a step: a rate that nothing unclipped would keep."""
+    """Without noise the weights move at most lr * (drawn / batch) * norm a step: a rate that
+    nothing unclipped would keep.
+    """
     one = group(images, noise_multiplier=0.0, max_grad_norm=1e-3)
     one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
     before = torch.cat([p.detach().flatten().clone() for p in one.params.values()])
-    one.poisson_step(*batch(one, 12), 1.0, torch.Generator().manual_seed(0))
+    clipped_step(one, *batch(one, 12), 1.0)
     moved = torch.cat([p.detach().flatten() for p in one.params.values()]) - before
     assert 0 < float(moved.norm()) <= 12 / 16 * 1e-3 * (1 + 1e-6)
 
 
 def test_under_autocast_no_sample_counts_for_more_than_the_norm(images):
-    """Norms are taken in the precision of the weights: in bfloat16 they would be exceeded by half a per cent and more."""
+    """Norms are taken in the precision of the weights: in bfloat16 they would be exceeded by half a
+    per cent and more.
+    """
     recipe = trainer.complete(CNN.replace(defense="dp_sgd", defense_args=CLIPPED, dtype="bfloat16"))
     member, population = trainer.membership(recipe, images, None)
     plan = trainer.plan_of(recipe, images, member, population)
@@ -568,12 +580,7 @@ def test_under_autocast_no_sample_counts_for_more_than_the_norm(images):
         one.clipped.optimizer.noise_multiplier, one.clipped.optimizer.max_grad_norm = 0.0, 0.01
         one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
         before = torch.cat([p.detach().flatten().clone().double() for p in one.params.values()])
-        one.poisson_step(
-            one.shown(torch.tensor([i]), {}),
-            images.y[i : i + 1],
-            1024.0,
-            torch.Generator().manual_seed(0),
-        )
+        clipped_step(one, one.shown(torch.tensor([i]), {}), images.y[i : i + 1], 1024.0)
         moved = torch.cat([p.detach().flatten().double() for p in one.params.values()]) - before
         assert float(moved.norm()) / 1024 * 16 == pytest.approx(0.01, rel=1e-4)
 
@@ -593,9 +600,8 @@ def test_two_trainings_have_neither_noise_nor_batches_in_common(images, tmp_path
     assert len(words) == 3
     grown = train(recipe.replace(num_models=6), images, tmp_path)
     assert np.array_equal(grown.member[:4], pools[0].member)
-    assert all(
-        torch.equal(t, grown.state(0)[name]) for name, t in pools[0].state(0).items()
-    )  # a pool still grows
+    # a pool still grows
+    assert all(torch.equal(t, grown.state(0)[name]) for name, t in pools[0].state(0).items())
 
 
 def test_two_rows_of_the_same_members_have_neither_noise_nor_batches_in_common(images):
@@ -621,9 +627,8 @@ def test_what_is_made_of_a_defended_pool_is_not_called_defended(images, tmp_path
             and pool.stopped is None
             and "stopping" not in pool.folder.path.name
         )
-        assert (
-            np.array_equal(pool.held_out, watched.held_out) and pool.held_out.sum() == 20
-        )  # they chose its first weights
+        # they chose its first weights
+        assert np.array_equal(pool.held_out, watched.held_out) and pool.held_out.sum() == 20
 
 
 def test_from_networks_that_only_a_defense_makes_nothing_is_derived_without_it(images, tmp_path):
@@ -654,7 +659,7 @@ def test_a_derived_pool_without_its_parent_says_why_it_cannot_be_asked(images, t
     with pytest.raises(
         ValueError, match="derived from one that must lie beside it, or nobody knows which images"
     ) as error:
-        query.query(child, images, progress=False)
+        query(child, images, progress=False)
     assert "\n" not in str(error.value)
 
 

@@ -169,9 +169,8 @@ def test_helper_processes_find_the_parent_beside_the_folder(pool, images, tmp_pa
     twin = train(SMALL, images, tmp_path)
     alone = finetune(pool, FURTHER.replace(seed=8), images)
     helped = finetune(twin, FURTHER.replace(seed=8), images, workers=2)
-    same_weights(
-        alone, helped, rtol=1e-4, atol=1e-4
-    )  # another number of threads rounds differently
+    # another number of threads rounds differently
+    same_weights(alone, helped, rtol=1e-4, atol=1e-4)
     assert "a worker stopped" not in capfd.readouterr().err
 
 
@@ -264,13 +263,11 @@ def test_no_epochs_without_a_parent_is_no_recipe():
 
 
 def test_tet_is_the_mean_cross_entropy_of_the_steps_and_the_distance_of_the_logits_from_one():
-    logits = torch.tensor(
-        [[[0.0, 0.0], [2.0, 0.0]], [[1.0, 1.0], [0.0, 3.0]]], dtype=torch.float64
-    )  # (T, B, K)
+    # (T, B, K)
+    logits = torch.tensor([[[0.0, 0.0], [2.0, 0.0]], [[1.0, 1.0], [0.0, 3.0]]], dtype=torch.float64)
     labels = torch.tensor([0, 1])
-    ce = np.array(
-        [[np.log(2), np.log(2)], [2 + np.log1p(np.exp(-2)), np.log1p(np.exp(-3))]]
-    )  # (B, T)
+    # (B, T)
+    ce = np.array([[np.log(2), np.log(2)], [2 + np.log1p(np.exp(-2)), np.log1p(np.exp(-3))]])
     mse = np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 4.0]]).mean(1)
     np.testing.assert_allclose(
         loop.LOSSES["tet"](logits, labels), 0.95 * ce.mean(1) + 0.05 * mse, rtol=1e-12

@@ -1,8 +1,12 @@
-"""Pools trained by other processes: the same bytes, nothing lost and nothing twice when a worker dies."""
+"""Pools trained by other processes: the same bytes, nothing lost and nothing twice when a worker
+dies.
+"""
 
 import importlib
 import json
 import os
+import pickle
+import re
 import subprocess
 import sys
 import time
@@ -17,7 +21,7 @@ import numpy as np
 import pytest
 import toys
 
-from mia_nb import data, store, training
+from mia_nb import __version__, data, store, training
 from mia_nb.training import engines, remote
 from mia_nb.training import train as trainer
 from mia_nb.types import Recipe
@@ -104,8 +108,9 @@ def test_a_worker_killed_inside_a_model_costs_no_model_and_none_is_trained_twice
     steps, of_whole = (
         (tmp_path / name).read_text().splitlines() for name in ("steps", "steps of the whole")
     )
-    # five steps an epoch, dead in the eighth: three of the second epoch are done again, and none of the first, which is stored;
-    # joblib stops its other worker with the dead one, which costs that one five steps at most
+    # five steps an epoch, dead in the eighth: three of the second epoch are done again, and none of
+    # the first, which is stored; joblib stops its other worker with the dead one, which costs that
+    # one five steps at most
     again = len(steps) - len(of_whole)
     assert 3 <= again <= 8 if workers == "joblib:2" else again == 3
     assert str(os.getpid()) not in steps  # this process only looked on
@@ -172,7 +177,10 @@ def test_a_worker_that_lives_on_trains_a_builders_code_of_now(
 ):
     monkeypatch.syspath_prepend(tmp_path)
     source = "from torch import nn\n\n\ndef net(in_channels, num_classes, size):\n"
-    source += "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.{}(), nn.Linear(8, num_classes))\n"
+    source += (
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.{}(), nn.Linear(8,"
+        " num_classes))\n"
+    )
     recipe, found = Recipe(model="edited:net", num_models=2, epochs=1, batch=16), []
     for name in ("ReLU", "Tanh"):
         (tmp_path / "edited.py").write_text(source.format(name) + "#" * len(found))
@@ -250,9 +258,8 @@ def test_a_model_that_a_worker_forgot_is_asked_for_again(images, tmp_path, monke
 def test_workers_that_are_none_are_refused_in_one_line(
     workers, message, images, tmp_path, monkeypatch
 ):
-    monkeypatch.setenv(
-        "PATH", os.path.dirname(sys.executable)
-    )  # no SLURM here, whatever this machine has
+    # no SLURM here, whatever this machine has
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
     with pytest.raises(ValueError, match=message) as refusal:
         train(SMALL, images, tmp_path, workers=workers)
     assert "\n" not in str(refusal.value)
@@ -274,7 +281,7 @@ def test_slurm_jobs_take_their_parameters_from_the_environment(tmp_path, monkeyp
     monkeypatch.setenv("MIA_NB_SLURM", f"{{cluster: local, timeout_min: 7, folder: {tmp_path}}}")
     engine = engines.find("slurm:3")
     assert engine.name == "submitit" and engine.workers == 3
-    assert engines.map(engine, os.path.basename, [("",), ("",)]) == []  # "" is no complaint
+    assert engines.run(engine, os.path.basename, [("",), ("",)]) == []  # "" is no complaint
     assert list(tmp_path.glob("*/*_submitted.pkl"))
     monkeypatch.setenv("MIA_NB_SLURM", "{cluster: local, walltime: 3}")
     with pytest.raises(ValueError, match="walltime"):
@@ -296,9 +303,8 @@ def test_slurm_wants_to_be_told_whether_a_gpu_is_needed_and_asks_for_one(tmp_pat
     for gpu in (False, True):
         engine.submit(os.path.basename, [("",), ("",)], gpu)
         script = sent.read_text()
-        assert (
-            "gpus-per-node=1" in script
-        ) == gpu and "--array=0-1%2" in script  # of two jobs at most two
+        # of two jobs at most two
+        assert ("gpus-per-node=1" in script) == gpu and "--array=0-1%2" in script
 
 
 class Instant(Executor):
@@ -311,43 +317,77 @@ class Instant(Executor):
         self.given += 1
         future = Future()
         answer = next(self.answers)
-        future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
+        lost = isinstance(answer, BrokenProcessPool)
+        future.set_exception(answer) if lost else future.set_result(answer)
         return future
 
 
-def test_map_tells_what_was_lost_from_what_was_complained_of():
-    lost = engines.map(
+def test_what_was_lost_is_told_from_what_was_complained_of():
+    lost = engines.run(
         engines.find(Instant([None, BrokenProcessPool("gone"), None])), print, [()] * 3
     )
     assert [str(error) for error in lost] == ["gone"]
-    for complaint, kind in (
-        ("ValueError: no", ValueError),
-        ("OSError 28: full", OSError),
-        ("KeyError: x", RuntimeError),
-    ):
-        with pytest.raises(kind) as raised:
-            engines.map(engines.find(Instant([None, complaint])), print, [()] * 2)
-    assert "KeyError: x" in str(raised.value)
+    complaint = ValueError("no")
+    with pytest.raises(ValueError) as raised:
+        engines.run(engines.find(Instant([None, complaint])), print, [()] * 2)
+    assert raised.value is complaint
     broken = ProcessPoolExecutor(1)
     broken.shutdown()
-    assert isinstance(engines.map(engines.find(broken), print, [()])[0], RuntimeError)
+    assert isinstance(engines.run(engines.find(broken), print, [()])[0], RuntimeError)
     few, handed = engines.find(Instant([None] * 5)), []
 
     def submit(fn, items, gpu):
         handed.append(len(items))
         return few.submit(fn, items, gpu)
 
-    assert engines.map(few._replace(limit=2, submit=submit), print, [()] * 5) == []
+    assert engines.run(few._replace(limit=2, submit=submit), print, [()] * 5) == []
     assert handed == [2, 2, 1]
+
+
+def raising(folder, context, error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (store.Corrupt("images.npy was altered"), ValueError, "images.npy was altered"),
+        (OSError(28, "full"), OSError, "full"),
+        (KeyError("x"), RuntimeError, "KeyError: worker on .*'x'"),
+        (remote.Unwanted(), None, ""),
+    ],
+    ids=["ValueError", "OSError", "KeyError", "Unwanted"],
+)
+def test_what_a_task_raises_comes_back_as_an_exception_that_every_engine_carries(
+    error, kind, text, images, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    pool, token = train(SMALL.replace(num_models=2), images, tmp_path, workers=1), ".tmp-wanted"
+    token = pool.folder.path / token
+    token.touch()
+    context = remote.Context(str(token), "elsewhere 1", [], __version__)
+    complaint = remote.work_there(context, raising, error)
+    assert token.exists() == (kind is None)  # nobody else need go on
+    if kind is None:
+        assert complaint is None
+        return
+    complaint = pickle.loads(pickle.dumps(complaint))
+    assert type(complaint) is kind and getattr(complaint, "errno", None) == getattr(
+        error, "errno", None
+    )
+    assert re.search(text, str(complaint)) and "worker on " in str(complaint)
+    assert remote.work_there(context, raising, error) is None  # nobody wants it any more
 
 
 @pytest.mark.slow
 def test_a_job_of_submitit_that_runs_out_of_time_is_started_again(tmp_path):
     executor = submitit.LocalExecutor(tmp_path / "%j", max_num_timeout=5)
-    executor.update_parameters(
-        timeout_min=0.75, signal_delay_s=25
-    )  # signalled after twenty seconds
-    code = "import sys, time, pathlib; p = pathlib.Path(sys.argv[1]); first = not p.exists(); p.touch(); time.sleep(60 * first)"
+    # signalled after twenty seconds
+    executor.update_parameters(timeout_min=0.75, signal_delay_s=25)
+    code = (
+        "import sys, time, pathlib; p = pathlib.Path(sys.argv[1]); first = not p.exists();"
+        " p.touch(); time.sleep(60 * first)"
+    )
     engine = engines.find(executor)
     (job,) = engine.submit(
         subprocess.call, [([sys.executable, "-c", code, str(tmp_path / "mark")],)], False
@@ -360,10 +400,8 @@ def test_objects_that_are_executors_are_recognised_whatever_module_they_come_fro
     from joblib.externals.loky import get_reusable_executor
 
     executor = get_reusable_executor(max_workers=2)
-    assert (
-        engines.find(executor).submit.func is engines._submit
-        and engines.find(executor).workers == 2
-    )
+    engine = engines.find(executor)
+    assert engine.name == type(executor).__name__ and engine.workers == 2
     assert engines.find(np.int64(4)) is None
     assert engines.find(joblib.Parallel(3)).workers == 3
 
@@ -399,11 +437,16 @@ def test_each_worker_takes_a_gpu_that_no_other_holds_and_frees_it_when_it_dies(t
     for process in (*processes, fourth):
         process.kill()
         process.wait()
-    alone = subprocess.run([sys.executable, "-c", CLAIM], env=environment | {"CUDA_VISIBLE_DEVICES": "7"}, input="", text=True,
-                           capture_output=True, check=True)  # fmt: skip
-    assert alone.stdout.strip() == "7" and not list(
-        Path(tmp_path).glob("*gpu-7*")
-    )  # an engine gave it
+    alone = subprocess.run(
+        [sys.executable, "-c", CLAIM],
+        env=environment | {"CUDA_VISIBLE_DEVICES": "7"},
+        input="",
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    # an engine gave it
+    assert alone.stdout.strip() == "7" and not list(Path(tmp_path).glob("*gpu-7*"))
 
 
 def test_the_best_memory_is_found_by_halving_and_the_bytes_stay(

@@ -1,4 +1,6 @@
-"""Pools of neural ODE and SDE classifiers: stacked noise, snapshots along training, replace-then-finetune, resumption."""
+"""Pools of neural ODE and SDE classifiers: stacked noise, snapshots along training,
+replace-then-finetune, resumption.
+"""
 
 import hashlib
 import itertools
@@ -113,7 +115,8 @@ def test_stacked_replaced_networks_equal_one_by_one_in_float64(freeze, images, t
 
 
 def test_a_models_noise_depends_on_neither_group_nor_companions_to_the_last_bit(images, tmp_path):
-    # narrower or in float32, a vector instruction may span two models, and a sum be rounded in another order
+    # narrower or in float32, a vector instruction may span two models, and a sum be rounded in
+    # another order
     recipe = SDE.replace(model_args={**SDE.model_args, "width": 8}, dtype="float64", epochs=1)
     large = recipe.replace(num_models=4)
     two, four = (train(large, images, tmp_path / str(g), strategy=f"stacked:{g}") for g in (2, 4))
@@ -416,9 +419,14 @@ def test_a_model_that_diverges_in_a_stack_changes_no_bit_of_its_companions(image
 
 def test_a_state_that_blows_up_in_an_adaptive_solver_is_a_divergence_of_its_model(tmp_path):
     recipe = Recipe(
-        model="odenet", model_args={"width": 4, "method": "dopri5"}, num_models=4, batch=16, epochs=2, lr=1e12,
+        model="odenet",
+        model_args={"width": 4, "method": "dopri5"},
+        num_models=4,
+        batch=16,
+        epochs=2,
+        lr=1e12,
         schedule="constant",
-    )  # fmt: skip
+    )
     images = data.load("digits", limit=200)
     for _ in range(2):  # and a second run says the same at once
         with pytest.raises(ValueError, match=r"model 0 diverged in epoch 1 .* bound the drift"):

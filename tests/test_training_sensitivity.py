@@ -1,4 +1,6 @@
-"""What is measured of trained equations against what their weights say, and what an accountant is told of a training."""
+"""What is measured of trained equations against what their weights say, and what an accountant is
+told of a training.
+"""
 
 import numpy as np
 import pytest
@@ -55,9 +57,8 @@ def test_a_bounded_drift_keeps_its_bound_and_a_clip_is_what_enters(images, tmp_p
     assert (table["norm"] <= 0.5 * (1 + 1e-6)).all() and (
         table["distance"] <= 2 * 0.5 * (1 + 1e-6)
     ).all()
-    assert table["norm"].max() == pytest.approx(
-        0.5
-    )  # the states of the first block are longer than that before the clip
+    # the states of the first block are longer than that before the clip
+    assert table["norm"].max() == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -124,17 +125,16 @@ def test_a_gradient_shows_image_and_label_whatever_sigma_is_which_is_why_row_1_i
         stem, head = (
             torch.nn.Linear(*size).double() for size in ((x.numel(), 16), (16, len(images.classes)))
         )
+        # sigma = k sqrt(16)
         h = neural_de.integrate(
             lambda t, h: torch.tanh(h), stem(x.flatten(1)), steps=16, k=sigma / 4
-        )  # sigma = k sqrt(16)
+        )
         torch.nn.functional.cross_entropy(head(h / h.norm()), y).backward()
         i = stem.bias.grad.abs().argmax()
-        assert (
-            stem.weight.grad[i] / stem.bias.grad[i] - x.flatten()
-        ).abs().max() < 1e-5  # dL/dW = g x^T, dL/db = g
-        assert (
-            head.bias.grad < 0
-        ).nonzero().flatten().tolist() == y.tolist()  # dL/db = p - 1 at the label, p elsewhere
+        # dL/dW = g x^T, dL/db = g
+        assert (stem.weight.grad[i] / stem.bias.grad[i] - x.flatten()).abs().max() < 1e-5
+        # dL/db = p - 1 at the label, p elsewhere
+        assert (head.bias.grad < 0).nonzero().flatten().tolist() == y.tolist()
     flow = {"k": sigma / 4, "steps": 16, "T": 1.0, "method": "euler"}
     table = auditing.ladder(
         delta=1e-5, flow=flow, nominal={"sample_rate": 0.02, "steps": 490}, accountant="rdp"

@@ -50,7 +50,7 @@ def test_text_becomes_the_annotated_type(wanted, given, value):
 def test_what_does_not_fit_is_named_with_the_type_it_should_have(wanted, given):
     with pytest.raises(
         ValueError,
-        match=rf"^epochs={given!r} is of type .*; this parameter wants {wanted.__name__}$",
+        match=rf"^epochs={given!r} is .*, wanted {wanted.__name__}",
     ):
         widgets.setup(namespace({"epochs": wanted}, epochs=given))
 
@@ -91,6 +91,34 @@ def test_figures_are_stored_as_plotly_json_alone():
 
 def test_relative_folders_start_at_the_projects_home(monkeypatch, tmp_path):
     monkeypatch.setenv("MIA_NB_HOME", str(tmp_path))
-    namespace = {"results": "results", "data_root": "/elsewhere"}
-    widgets.setup(namespace)
-    assert namespace == {"results": str(tmp_path / "results"), "data_root": "/elsewhere"}
+    source = {"dataset": "digits", "data_root": "/elsewhere"}
+    found = namespace({"results": str, "source": dict}, results="results", source=source)
+    widgets.setup(found)
+    assert found["results"] == str(tmp_path / "results")
+    assert found["source"].data_root == "/elsewhere"
+
+
+def test_records_take_fields_by_their_bare_names_and_keep_the_notebooks_own_defaults():
+    cells = [
+        "",
+        'recipe: dict = {"epochs": 5, "lr": 0.5}  # of training\nrun: dict = {}  # how',
+        "# Parameters\nbatch = 64\nforce = 'true'\nrecipe = {'epochs': 7}\n",
+    ]
+    found: dict = {"In": cells}
+    for cell in cells:
+        exec(compile(cell, "cell", "exec", dont_inherit=True), found)
+    widgets.setup(found)
+    recipe = found["recipe"]
+    assert (recipe.epochs, recipe.lr, recipe.batch, recipe.num_models) == (7, 0.5, 64, 16)
+    assert {**found["run"]}["force"] is True
+    widgets.setup(found)  # the cell may be executed again
+    assert found["recipe"] == recipe
+
+
+def test_a_name_that_is_nobodys_is_refused_although_papermill_would_take_it():
+    cells = ['recipe: dict = {"epochs": 5}  # of training', "# Parameters\nepoch = 3\n"]
+    found: dict = {"In": cells}
+    for cell in cells:
+        exec(compile(cell, "cell", "exec", dont_inherit=True), found)
+    with pytest.raises(ValueError, match=r"no parameter 'epoch'; did you mean 'epochs'\?"):
+        widgets.setup(found)

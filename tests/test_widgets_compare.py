@@ -1,4 +1,6 @@
-"""Stored results side by side: what differs between them, exactly, and differences that are paired or not drawn at all."""
+"""Stored results side by side: what differs between them, exactly, and differences that are paired
+or not drawn at all.
+"""
 
 from __future__ import annotations
 
@@ -164,9 +166,8 @@ def test_numbers_are_those_of_intervals_and_accuracies(explorer, results):
     assert table.loc["AUC", "A"] == f"{auc['value']:.3f} [{auc['low']:.3f}, {auc['high']:.3f}]"
     assert table.loc["gap", "A"] == f"{gap['value']:.1f} % [{gap['low']:.1f}, {gap['high']:.1f}]"
     assert table.loc["n1, n0, targets", "A"] == "200, 200, 8"
-    assert (
-        "TPR at 0.1 %" not in table.index and "TPR at 10 %" in table.index
-    )  # 200 non-members resolve no more
+    # 200 non-members resolve no more
+    assert "TPR at 0.1 %" not in table.index and "TPR at 10 %" in table.index
     assert "AUC minus A's" not in table.index
 
 

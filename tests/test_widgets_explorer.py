@@ -141,9 +141,8 @@ def test_many_figures_share_one_plotly_so_that_a_saved_notebook_stays_small():
     states = [figure.get_state() for figure in figures]
     assert len({state["library"] for state in states}) == 1
     source = figures[0].library.source
-    assert (
-        b"Plotly" in gzip.decompress(source) and len(source) * 4 / 3 < 2.5e6
-    )  # base64 in the notebook
+    # base64 in the notebook
+    assert b"Plotly" in gzip.decompress(source) and len(source) * 4 / 3 < 2.5e6
     assert all(len(json.dumps(state)) < 12_000 for state in states)
 
 
@@ -269,7 +268,7 @@ def test_samples_without_a_score_count_nowhere():
     assert view.table["members accused"][0].endswith(f" of {inside.sum():,}")
     accused = scores.value >= explorer.values["threshold"]
     assert (
-        view.table["false alarms"][0]
+        view.table["false positives"][0]
         == f"{(accused & ~scores.member).sum():,} of {outside.sum():,}"
     )
 
@@ -295,7 +294,7 @@ def test_ten_false_alarms_are_resolved_and_nine_are_not():
     explorer.set(target=0, attack="loss")
     for threshold in positions(explorer):
         view = explorer.set(threshold=threshold)
-        alarms = int(view.table["false alarms"][0].split(" of ")[0].replace(",", ""))
+        alarms = int(view.table["false positives"][0].split(" of ")[0].replace(",", ""))
         assert ("below resolution" in view.sentence) == (alarms < 10)
 
 
@@ -334,7 +333,7 @@ def test_images_of_others_are_no_source_and_equal_labels_are_told_apart(stored, 
     root = tmp_path / "copy"
     shutil.copytree(stored[0], root)
     pool = training.load_pool(stored[2].key[:12], root)
-    query.query(pool, data.load("digits", limit=100, seed=3), progress=False)
+    query(pool, data.load("digits", limit=100, seed=3), progress=False)
     assert len(widgets.sources(root)) == 3
     twice = [widgets.Source("x", gaussian()), widgets.Source("x", gaussian(seed=2))]
     assert list(widgets.scores(twice).controls["pool"].options) == ["x (1)", "x (2)"]
@@ -452,9 +451,8 @@ def test_an_update_at_fifty_thousand_samples_and_sixteen_models_takes_millisecon
         explorer._drawn, start = 0.0, time.perf_counter()
         explorer.controls["threshold"].value = threshold
         took.append(time.perf_counter() - start)
-    assert (
-        explorer.values["threshold"] == threshold and np.median(took) < 0.5
-    )  # 0.015 s on a quiet machine
+    # 0.015 s on a quiet machine
+    assert explorer.values["threshold"] == threshold and np.median(took) < 0.5
 
 
 @pytest.fixture(scope="module")
@@ -465,9 +463,9 @@ def stored(tmp_path_factory):
     pool = training.train_pool(
         Recipe(num_models=4, epochs=2, population=40), images, root=root, progress=False
     )
-    plain = query.query(pool, images, progress=False)
-    query.query(pool, images, input_dropout=0.1, queries=2, progress=False)
-    query.query(pool, images, limit=60, progress=False)
+    plain = query(pool, images, progress=False)
+    query(pool, images, input_dropout=0.1, queries=2, progress=False)
+    query(pool, images, limit=60, progress=False)
     return root, images, pool, plain
 
 

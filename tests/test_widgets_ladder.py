@@ -1,4 +1,6 @@
-"""The privacy ladder's sliders against the functions that its rows quote, on stored pools with and without coins."""
+"""The privacy ladder's sliders against the functions that its rows quote, on stored pools with and
+without coins.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_rows_at_the_trained_values_are_those_of_the_ladder_with_the_same_argume
     explorer = ladder([source])
     explorer.set(source=source.label, accountant=GDP)
     record = auditing.audit(
-        auditing.apart(explorer.values["attack"], source.signals), delta=1e-5, attempts=len(ATTACKS)
+        auditing.score_split(explorer.values["attack"], source.signals),
+        delta=1e-5,
+        attempts=len(ATTACKS),
     )
     nominal = {"sample_rate": 20 / 200, "steps": 5 * 10}
     wanted = auditing.ladder(

@@ -21,7 +21,9 @@ DELTA, SIGMA, NOISE, QUERIES = 1.0, 0.8, 3.0, 16
 
 
 def world(seed=0, noise_sd=NOISE, samples=600, queries=QUERIES):
-    """Equally hard samples: 1 + delta member + .8 eps(model, sample) + noise eps(answer), and the same margins without it."""
+    """Equally hard samples: 1 + delta member + .8 eps(model, sample) + noise eps(answer), and the
+    same margins without it.
+    """
     options = {"delta": DELTA, "sigma": SIGMA, "difficulty": 0.0, "seed": seed}
     noisy = gaussian(8, samples, queries=queries, noise=noise_sd, draws="noise", **options)
     return noisy, gaussian(8, samples, **options)
@@ -64,7 +66,7 @@ def d_prime(answers):
 
 @pytest.mark.parametrize("answers", [1, 4, 16])
 def test_the_separation_after_r_answers_is_the_closed_form_within_its_error(explorer, answers):
-    table = explorer.set(attack="loss", target="all", answers=answers).table.set_index("answers")
+    table = explorer.set(attack="loss", target="all", answers=answers).table.set_index("outputs")
     row = table.loc[str(answers)]
     low, high = (
         np.sqrt(2) * norm.ppf(float(end))
@@ -75,7 +77,7 @@ def test_the_separation_after_r_answers_is_the_closed_form_within_its_error(expl
 
 
 def test_infinitely_many_answers_tend_to_the_margins_without_noise(explorer):
-    row = explorer.set(attack="loss", target="all").table.set_index("answers").loc["noise off"]
+    row = explorer.set(attack="loss", target="all").table.set_index("outputs").loc["noise off"]
     assert float(row["d' measured"]) == pytest.approx(DELTA / SIGMA, rel=0.06)
     assert float(row["d' closed form"]) == pytest.approx(DELTA / SIGMA, rel=0.1)
 
@@ -95,7 +97,7 @@ def test_the_closed_form_is_the_known_ratio_of_spreads():
 @pytest.mark.parametrize("attack", ["loss", "rmia"])
 def test_all_answers_are_the_plain_attack_on_all_queries_and_one_is_the_first(explorer, attack):
     noisy, quiet = world()
-    table = explorer.set(attack=attack, target="all", answers=QUERIES).table.set_index("answers")
+    table = explorer.set(attack=attack, target="all", answers=QUERIES).table.set_index("outputs")
     for words, signals in (("16", noisy), ("1", noisy.select(queries=[0])), ("noise off", quiet)):
         auc = metrics.intervals(attacks.score(attack, signals), (), draws=200).loc["auc"]
         assert (
@@ -106,7 +108,7 @@ def test_all_answers_are_the_plain_attack_on_all_queries_and_one_is_the_first(ex
 def test_the_curve_agrees_with_the_table_of_metrics(explorer):
     view = explorer.set(attack="loss", target="all", answers=4, closed=True)
     wanted = metrics.query_curve(world()[0], "loss", queries=(1, 4, 16), fpr=(), draws=200)
-    drawn = dict(zip(range(1, 17), heights(view, "asked R times"), strict=True))
+    drawn = dict(zip(range(1, 17), heights(view, "queried R times"), strict=True))
     for count in (1, 4, 16):
         assert drawn[count] == pytest.approx(wanted.loc[count, "auc"])
     assert explorer.view.sentence.count(f"{wanted.loc[4, 'auc']:.3f}") == 1
@@ -114,10 +116,10 @@ def test_the_curve_agrees_with_the_table_of_metrics(explorer):
 
 def test_the_sentence_names_one_answer_many_and_the_noise_off_with_intervals_and_size(explorer):
     sentence = explorer.set(attack="loss", target="all", answers=16).sentence
-    assert sentence.startswith("sigma = 1 (noise sd 1): one answer gives AUC 0.")
-    assert "16 answers 0." in sentence and "the model without its noise 0." in sentence
+    assert sentence.startswith("sigma = 1 (noise sd 1): one output gives AUC 0.")
+    assert "16 outputs 0." in sentence and "the model without its noise 0." in sentence
     assert sentence.count("[") == 3 and "8 targets" in sentence and "n0 = 300" in sentence
-    assert "1 answers" not in explorer.set(answers=1).sentence
+    assert "1 outputs" not in explorer.set(answers=1).sentence
 
 
 def test_every_control_changes_a_picture(explorer):
@@ -139,7 +141,7 @@ def test_a_running_mean_settles_on_the_mean_of_all_answers_of_the_chosen_models(
     title = view.figures["sample"]["layout"]["title"]["text"]
     column, apart = (
         int(title.split("Sample ")[1].split()[0]),
-        float(title.split("answers are ")[1].split()[0]),
+        float(title.split("outputs are ")[1].split()[0]),
     )
     models = two_worlds(noisy.member[:, column], noisy.member, 3)
     assert (
@@ -181,11 +183,12 @@ def test_the_noise_off_twin_is_of_the_same_pool_and_epoch():
     noisy, quiet = world(samples=60)
     other = stored(noisy, quiet, pool="bbbb")[1]
     early = stored(noisy, quiet, pool="aaaa", epoch=2)[1]
-    ((levels),) = grouped([*stored(noisy), other, early]).values()
-    assert levels["sigma = 1 (noise sd 1)"][1] is None
+    (levels,) = grouped([*stored(noisy), other, early]).values()
+    assert levels["sigma = 1 (noise sd 1)"].quiet is None
     own = stored(noisy, quiet)
-    ((levels),) = grouped([other, early, *own]).values()
-    assert levels["sigma = 1 (noise sd 1)"] == (own[0], own[1])
+    (levels,) = grouped([other, early, *own]).values()
+    level = levels["sigma = 1 (noise sd 1)"]
+    assert (level.source, level.quiet) == (own[0], own[1])
 
 
 def test_of_two_askings_of_one_pool_the_one_with_more_answers_counts():
@@ -193,14 +196,14 @@ def test_of_two_askings_of_one_pool_the_one_with_more_answers_counts():
     few = stored(noisy.select(queries=slice(0, 4)))[0]
     few.info["queries"] = 4
     many = stored(noisy)[0]
-    ((levels),) = grouped([few, many]).values()
-    assert levels["sigma = 1 (noise sd 1)"][0] is many
+    (levels,) = grouped([few, many]).values()
+    assert levels["sigma = 1 (noise sd 1)"].source is many
 
 
 def test_without_stored_noise_off_the_explorer_says_how_to_ask():
     explorer = noise(stored(world(samples=60)[0]))
     assert "without its noise" not in explorer.view.sentence
-    assert "query(pool, images, noise=False)" in explorer.view.note
+    assert "query.query(training.load_pool('aaaa'), images, noise=False)" in explorer.view.note
 
 
 def test_no_noisy_source_gives_a_message_with_a_command():
@@ -229,13 +232,13 @@ def test_of_many_samples_one_target_comes_first_and_all_are_scored_at_doublings_
     explorer = noise(stored(noisy))
     value = attacks.score("loss", noisy.select(queries=slice(0, 11)), targets=0).value[0]
     view = explorer.set(attack="loss", answers=11)
-    assert explorer.values["target"] == 0 and len(heights(view, "asked R times")) == QUERIES
-    assert view.sentence.count(f"11 answers {metrics.auc(value, noisy.member[0]):.3f} [") == 1
+    assert explorer.values["target"] == 0 and len(heights(view, "queried R times")) == QUERIES
+    assert view.sentence.count(f"11 outputs {metrics.auc(value, noisy.member[0]):.3f} [") == 1
     view = explorer.set(target="all")
     assert (
-        len(heights(view, "asked R times")) == 5
+        len(heights(view, "queried R times")) == 5
         and "8 targets" in view.sentence
-        and "11 answers" in view.sentence
+        and "11 outputs" in view.sentence
     )
 
 
@@ -243,7 +246,7 @@ def test_of_many_samples_one_target_comes_first_and_all_are_scored_at_doublings_
 def test_one_target_has_the_scores_it_has_among_all(explorer, attack):
     data = attacks.score(attack, world()[0].select(queries=slice(0, 5)))
     auc = metrics.auc(data.value[6], data.member[6])
-    assert f"5 answers {auc:.3f} [" in explorer.set(attack=attack, target=6, answers=5).sentence
+    assert f"5 outputs {auc:.3f} [" in explorer.set(attack=attack, target=6, answers=5).sentence
 
 
 def test_the_twin_without_noise_answered_about_the_same_samples_and_is_the_newest_that_did():
@@ -262,11 +265,12 @@ def test_the_twin_without_noise_answered_about_the_same_samples_and_is_the_newes
         ([same, whole, others], same),
         ([same, again, behind], again),
     ):
-        ((levels),) = grouped([*there, some]).values()
-        assert next(iter(levels.values())) == (some, twin)
+        (levels,) = grouped([*there, some]).values()
+        level = next(iter(levels.values()))
+        assert (level.source, level.quiet) == (some, twin)
     explorer = noise([some, whole])
     assert "without its noise" not in explorer.view.sentence
-    assert "query(pool, images, limit=300, noise=False)" in explorer.view.note
+    assert "images, limit=300, noise=False)" in explorer.view.note
 
 
 def test_dotted_levels_are_the_margins_without_noise_and_funnels_lie_where_the_mean_of_r_answers_does(
@@ -299,11 +303,11 @@ def test_noisy_answers_from_memory_need_no_word_on_how_they_were_asked():
     view = noise([Source("mine", noisy)]).view
     auc = metrics.auc(*(part[0] for part in (attacks.score("loss", noisy).value, noisy.member)))
     assert (
-        view.sentence.startswith("noise as built: one answer gives AUC 0.")
-        and "16 answers" in view.sentence
+        view.sentence.startswith("noise as built: one output gives AUC 0.")
+        and "16 outputs" in view.sentence
     )
     assert (
-        f"16 answers {auc:.3f} ["
+        f"16 outputs {auc:.3f} ["
         in noise([Source("mine", noisy)]).set(attack="loss", target=0).sentence
     )
 
@@ -334,8 +338,14 @@ def test_scores_of_many_attacks_and_answers_are_not_all_kept():
 def test_a_pool_is_called_by_what_is_known_of_it_but_its_noise(tmp_path):
     folder = store.open_folder(tmp_path, "signals", "toy", "a" * 64, {})
     facts = {
-        "pool": "abcdef", "dataset": "toy", "model": "sdenet", "flow": flow(1.0), "epoch": 2, "draws": "noise", "queries": 4,
-    }  # fmt: skip
+        "pool": "abcdef",
+        "dataset": "toy",
+        "model": "sdenet",
+        "flow": flow(1.0),
+        "epoch": 2,
+        "draws": "noise",
+        "queries": 4,
+    }
     facts["family"] = "sdenet sigma=1 (noise sd 1)"
     assert (
         title(Source("x", folder=folder, info=facts), 1)
@@ -365,4 +375,4 @@ def test_of_four_answers_scored_at_doublings_three_may_be_asked_for(monkeypatch)
     monkeypatch.setattr(sys.modules["mia_nb.widgets.noise"], "AHEAD", 1)
     (one,) = stored(noisy)
     one.info["queries"] = 4
-    assert "3 answers 0." in noise([one]).set(attack="loss", target="all", answers=3).sentence
+    assert "3 outputs 0." in noise([one]).set(attack="loss", target="all", answers=3).sentence

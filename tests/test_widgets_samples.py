@@ -1,4 +1,6 @@
-"""One sample in two worlds, and which samples are exposed: explorers against the attacks they show."""
+"""One sample in two worlds, and which samples are exposed: explorers against the attacks they
+show.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,7 @@ def test_with_all_references_the_ratios_shown_are_the_scores_of_lira_and_nig(
     explorer, signals, choice, attack, target
 ):
     view = explorer.set(variance=choice, target=target, sample=11, k=3)
-    for column, name in (("log LR", attack), ("log LR (nig)", "nig")):
+    for column, name in (("log LR", attack), ("log LR (Student-t LiRA)", "nig")):
         wanted = attacks.score(name, signals, targets=target).value[0, 11]
         assert float(cell(view, column).split(" ")[0]) == pytest.approx(wanted, rel=6e-3)
 
@@ -139,7 +141,7 @@ def test_k_references_a_side_are_drawn_and_neither_the_target_nor_its_mate_is_on
 
 def test_one_reference_a_side_leaves_no_gaussian_and_says_so(explorer):
     view = explorer.set(k=1, target=0, sample=3)
-    assert "only nig gives a ratio" in view.sentence and "no interval" in view.sentence
+    assert "only Student-t LiRA gives a ratio" in view.sentence and "no interval" in view.sentence
     assert not any(t.get("name") == "Gaussian" for t in view.figures["margins"]["data"])
     assert "no variance estimate" in view.note
 
@@ -152,9 +154,8 @@ def test_a_click_is_the_same_as_the_number_and_a_lasso_fills_the_state(explorer)
     explorer.set(sample=3)
     assert explorer.set(sample=17).sentence == clicked.sentence
     ring = explorer.view.figures["scatter"]["data"][-1]
-    assert {t["type"] for t in explorer.view.figures["scatter"]["data"]} == {
-        "scattergl"
-    }  # or the points would cover it
+    # or the points would cover it
+    assert {t["type"] for t in explorer.view.figures["scatter"]["data"]} == {"scattergl"}
     assert np.isclose(ring["x"][0], float(cell(explorer.view, "target's margin")), atol=1e-3)
     explorer._pointed("scatter", {"kind": "select", "numbers": [1, 2, 3]})
     assert cell(explorer.view, "lasso") == "3 samples"
@@ -183,7 +184,7 @@ def test_with_the_truth_hidden_nothing_on_the_page_gives_the_membership_away(exp
         view = explorer.set(sample=sample, truth=False, target=0, k=3)
         texts.append(view.sentence)
         assert (
-            "truth" not in view.sentence
+            "is a " not in view.sentence
             and "non-members as high" not in view.table
             and "members" not in view.table
         )
@@ -192,7 +193,7 @@ def test_with_the_truth_hidden_nothing_on_the_page_gives_the_membership_away(exp
             f"sample {sample}",
         }
         assert drawn(view, "target")["line"]["color"] == "#7A7A7A"
-    assert "in truth" in explorer.set(truth=True).sentence
+    assert "; is a " in explorer.set(truth=True).sentence
 
 
 def test_a_sample_that_is_not_there_is_answered_in_place(explorer):
@@ -223,7 +224,7 @@ def test_bad_sources_give_a_message_and_no_stack_trace(signals):
         assert "member is None" in make([source(dataclasses.replace(signals, member=None))]).error
     alone = signals.select(models=[0, 1])
     assert (
-        "has no references but its mate: train two pairs or more"
+        "has no references but its complementary model: train two pairs or more"
         in widgets.sample([source(alone)]).error
     )
 
@@ -292,7 +293,9 @@ def test_a_damaged_file_is_answered_in_place_and_the_next_source_works(signals, 
 
 @pytest.fixture(scope="module")
 def scattered(tmp_path_factory):
-    """(a Source of 50 of a pool's 60 images in another order, 10 of them set aside, numbers of its audited columns)."""
+    """(a Source of 50 of a pool's 60 images in another order, 10 of them set aside, numbers of its
+    audited columns).
+    """
     root, key, whole = tmp_path_factory.mktemp("results"), "ef" * 32, planted(8, 60, where=31)
     samples = np.random.default_rng(8).permutation(60)[:50]
     samples[20] = 31 if 31 not in samples else samples[20]
@@ -439,7 +442,13 @@ def test_without_a_ratio_every_cell_that_rests_on_it_is_not_measurable():
     view = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(
         target=0, k=2
     )
-    for name in ("m IN - m OUT", "log LR", "log LR (nig)", "score", "non-members as high"):
+    for name in (
+        "m IN - m OUT",
+        "log LR",
+        "log LR (Student-t LiRA)",
+        "score",
+        "non-members as high",
+    ):
         assert cell(view, name) == "n/m", name
     assert "nan" not in view.sentence + view.table.to_string()
     lasso = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(
@@ -494,7 +503,9 @@ def test_intervals_cover_the_true_ratio_about_as_often_as_they_say():
 
 
 def planted(models=12, samples=200, where=77, seed=3):
-    """No leak but for one sample, which nobody answers right unless it is a member: then its margin rises by 12."""
+    """No leak but for one sample, which nobody answers right unless it is a member: then its margin
+    rises by 12.
+    """
     quiet = world(models, samples, leak=0.0, spread=0.0, seed=seed)
     margin = quiet.margin.copy()
     margin[:, 0, where] += 12 * quiet.member[:, where] - margin[:, 0, where].mean() - 6
@@ -518,7 +529,7 @@ def test_a_planted_sample_leads_the_list_and_its_thumbnail_comes_first(attack):
 def test_the_test_shows_what_vulnerability_says_with_redrawn_masks():
     signals = planted()
     explorer = widgets.exposed([source(signals)], draws=40)
-    assert "not tested" in explorer.view.sentence
+    assert "significance not tested" in explorer.view.sentence
     view = explorer.set(attack="loss", test=True)
     scores = attacks.score("loss", signals)
     table = auditing.vulnerability(scores, null=auditing.null_scores("loss", signals, draws=40))
@@ -553,7 +564,10 @@ def test_the_halves_of_the_targets_are_two_and_their_agreement_is_what_it_says()
     common = len(set(np.argsort(-halves[0])[:24]) & set(np.argsort(-halves[1])[:24]))
     alike = spearmanr(*halves).statistic
     assert alike < 0.9 and common < 20
-    words = f"two halves of the targets: rank correlation {alike:.2f}, {common} of the 24 on top in common"
+    words = (
+        f"two halves of the targets: rank correlation {alike:.2f}, {common} of the 24 on top in"
+        " common"
+    )
     assert words in widgets.exposed([source(signals)]).set(attack="loss").note
 
 

@@ -1,4 +1,6 @@
-"""Explorers of latency and of input dropout: what they group, what they measure, and that controls and pictures agree."""
+"""Explorers of latency and of input dropout: what they group, what they measure, and that controls
+and pictures agree.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from worlds import pairs
 from mia_nb import attacks, data, metrics, query, store, training
 from mia_nb.types import Recipe, Signals
 from mia_nb.widgets import Source, compared, sources
-from mia_nb.widgets.dropout import asked, dropout, nearest
+from mia_nb.widgets.dropout import dropout, queried
 from mia_nb.widgets.latency import latency
 from mia_nb.widgets.networks import networks
 
@@ -24,7 +26,9 @@ RATES = (0.02, 0.1)
 
 
 def answers(leaks, noise, *, draws, seed=0, models=MODELS, **info):
-    """Signals whose margins are leak_q member + noise_q: the loss attack on query q has AUC Phi(leak_q / (sd sqrt 2))."""
+    """Signals whose margins are leak_q member + noise_q: the loss attack on query q has AUC
+    Phi(leak_q / (sd sqrt 2)).
+    """
     rng = np.random.default_rng(seed)
     labels = np.arange(SAMPLES) % 4
     member = pairs(models, SAMPLES, labels, np.random.default_rng(7))
@@ -60,10 +64,14 @@ def steps():
     one = source("spiking", spiking())
     spk = np.arange(12 * 3 * 5).reshape(12, 3, 5) % 3 == 0
     one.raster = {
-        "spikes": spk.astype(np.uint8), "membranes": np.where(spk, 1.25, 0.5).astype(np.float16),
-        "thresholds": np.ones(5, np.float32), "neurons": np.arange(5), "size": np.array([5]),
-        "samples": np.arange(12) * 100, "site": np.array(["spike0"]),
-    }  # fmt: skip
+        "spikes": spk.astype(np.uint8),
+        "membranes": np.where(spk, 1.25, 0.5).astype(np.float16),
+        "thresholds": np.ones(5, np.float32),
+        "neurons": np.arange(5),
+        "size": np.array([5]),
+        "samples": np.arange(12) * 100,
+        "site": np.array(["spike0"]),
+    }
     return one
 
 
@@ -95,7 +103,7 @@ def test_the_auc_after_t_steps_is_that_of_a_world_whose_leak_at_t_is_known(late)
         row = view.table[view.table[""] != ""].iloc[0]
         value, low, high = (float(word.strip("[,]")) for word in row["AUC"].split())
         assert low <= norm.cdf(leak / np.sqrt(2)) <= high and high - low < 0.05
-        assert row["asked"] == (f"after {t} of 3 steps" if t < 3 else "after all 3 steps")
+        assert row["queried"] == (f"after {t} of 3 steps" if t < 3 else "after all 3 steps")
         assert value == pytest.approx(norm.cdf(leak / np.sqrt(2)), abs=0.01)
 
 
@@ -155,14 +163,11 @@ def test_moving_t_moves_the_marker_the_histogram_the_roc_and_the_confidence(late
         )
     names = [trace["name"] for trace in views[0].figures["roc"]["data"] if trace.get("showlegend")]
     assert [name.split("  ")[0] for name in names] == [
-        "loss after 1 of 3 steps",
-        "ordinary network",
+        "loss, after 1 of 3 steps",
+        "loss, ordinary network",
     ]
-    assert set(array(views[0].figures["curve"]["data"][-1]["customdata"])) == {
-        1,
-        2,
-        3,
-    }  # a click on a point sets t
+    # a click on a point sets t
+    assert set(array(views[0].figures["curve"]["data"][-1]["customdata"])) == {1, 2, 3}
 
 
 def test_the_raster_is_greyed_out_after_t_and_says_how_sure_the_network_is_then(late, steps):
@@ -183,9 +188,8 @@ def test_the_raster_is_greyed_out_after_t_and_says_how_sure_the_network_is_then(
 
 
 def test_the_confidence_above_the_raster_is_that_of_the_step_chosen(late, steps):
-    inside = [
-        number for number in range(0, 1200, 100) if steps.signals.member[0, number]
-    ]  # of others all steps answer alike
+    # of others all steps answer alike
+    inside = [number for number in range(0, 1200, 100) if steps.signals.member[0, number]]
     for t in (1, 2, 3):
         odds = np.exp(steps.signals.margin[0, t - 1, inside[0]])
         assert f"confidence {odds / (1 + odds):.3f} " in title(
@@ -282,7 +286,9 @@ def test_a_value_that_a_control_does_not_have_is_refused_in_one_line(late):
 
 
 def asked_with(p, queries, leak=1.0, **info):
-    """Answers whose noise has one part per sample and one per query, so that the mean of Q has variance 1 + 4 / Q."""
+    """Answers whose noise has one part per sample and one per query, so that the mean of Q has
+    variance 1 + 4 / Q.
+    """
 
     def noise(rng, shape):
         return steady(rng, shape) + 2 * rng.normal(size=shape)
@@ -337,26 +343,31 @@ def test_the_difference_from_the_plain_question_is_the_paired_one_of_the_metrics
     assert f"AUC changes by {gain:+.3f} [{low:+.3f}, {high:+.3f}]" in view.sentence
     assert (
         view.sentence.startswith("With p = 0.02 and 4 queries loss finds ")
-        and "asked plainly: " in view.sentence
+        and "queried plainly: " in view.sentence
     )
-    assert sweep.set(p=0.0).sentence.startswith("Asked plainly loss finds ")
+    assert sweep.set(p=0.0).sentence.startswith("Queried plainly loss finds ")
 
 
 def test_a_click_on_a_cell_moves_the_sliders_and_a_slider_moves_the_cell(sweep):
-    assert sweep.set(p=0.02, queries=6) and sweep.values["cell"] == 4
-
-    def clicked(number):
-        sweep._pointed("map", {"kind": "click", "numbers": [number]})
+    def clicked(*numbers):
+        sweep._pointed("map", {"kind": "click", "numbers": numbers})
         return sweep.values["p"], sweep.values["queries"]
 
-    assert clicked(2) == (0.02, 2)
-    assert sweep.set(p=0.1) and sweep.values["cell"] == 6
+    def outline():
+        shape = sweep.view.figures["map"]["layout"]["shapes"][0]
+        return shape["x0"], shape["y0"]
+
+    sweep.set(p=0.02, queries=6)
+    assert outline() == (2.5, 0.5)
+    assert clicked(2) == (0.02, 2) and outline() == (0.5, 0.5)
+    sweep.set(p=0.1)
+    assert outline() == (0.5, 1.5)
     assert clicked(2) == (0.02, 2)  # the same cell again, after a slider
     assert clicked(0) == (0.0, 1) and sweep.controls["queries"].options == (1,)
-    sweep._pointed("map", {"kind": "click", "numbers": []})  # a cell that was not asked
-    assert sweep.values["cell"] == 0 and not sweep.error
-    outline = sweep.set(p=0.1, queries=4).figures["map"]["layout"]["shapes"][0]
-    assert (outline["x0"], outline["y0"]) == (1.5, 1.5)
+    assert clicked() == (0.0, 1) and not sweep.error  # a cell that was not asked
+    sweep.set(p=0.1)
+    sweep.set(queries=4)
+    assert outline() == (1.5, 1.5)
 
 
 def test_the_chosen_cells_histogram_stands_beside_the_plain_one(sweep):
@@ -381,22 +392,26 @@ def test_the_map_never_calls_a_cell_the_best(sweep):
 def test_where_one_rate_was_asked_the_note_says_how_to_ask_more(rates, sweep):
     assert "only p" not in sweep.view.note
     alone = dropout(rates[:2]).view
-    assert "only p = 0.02 was asked" in alone.note and "mia-nb run dropout_sweep" in alone.note
+    assert "only p = 0.02 was queried" in alone.note and "mia-nb run dropout_sweep" in alone.note
 
 
 def test_of_two_questions_at_one_rate_the_one_with_more_queries_is_shown(plain):
     few, many = source("few", asked_with(0.02, 2)), source("many", asked_with(0.02, 4))
     for order in ([plain, few, many], [many, few, plain]):
-        (one,) = asked(order).values()
+        (one,) = queried(order).values()
         assert one.at == {0.02: many} and one.cells == [(0.0, 1), (0.02, 1), (0.02, 2), (0.02, 4)]
 
 
 @pytest.mark.parametrize(
-    ("p", "queries", "cell"),
-    [(0.0, 8, 0), (0.02, 1, 1), (0.02, 3, 2), (0.02, 9, 3), (0.1, 9, 4), (0.05, 1, 1)],
+    ("p", "queries", "other", "left"),
+    [(0.02, 6, 0.0, 1), (0.02, 6, 0.1, 4), (0.02, 2, 0.1, 2), (0.1, 1, 0.02, 1)],
 )
-def test_the_nearest_cell_has_this_rate_and_at_most_so_many_queries(p, queries, cell):
-    assert nearest([(0.0, 1), (0.02, 1), (0.02, 2), (0.02, 4), (0.1, 1)], p, queries) == cell
+def test_at_another_rate_the_queries_stay_or_are_as_many_as_there_are(
+    sweep, p, queries, other, left
+):
+    sweep.set(p=p, queries=queries)
+    sweep.set(p=other)
+    assert (sweep.values["p"], sweep.values["queries"]) == (other, left)
 
 
 @pytest.fixture(scope="module")
@@ -412,10 +427,10 @@ def stored(tmp_path_factory):
     )
     converted = {T: training.convert_pool(network, images, T, progress=False) for T in (1, 2)}
     for pool in (network, twin, *converted.values()):
-        query.query(pool, images, progress=False)
+        query(pool, images, progress=False)
     for pool in (network, *converted.values()):
-        query.query(pool, images, input_dropout=0.1, queries=2, progress=False)
-    query.query(converted[2], images, per_step=True, progress=False)
+        query(pool, images, input_dropout=0.1, queries=2, progress=False)
+    query(converted[2], images, per_step=True, progress=False)
     return sources(root), network, converted
 
 
@@ -423,14 +438,15 @@ def test_stored_pools_that_differ_in_t_alone_are_one_network_beside_their_parent
     found, network, converted = stored
     entries = networks(found)
     assert list(entries) == [
-        "tinycnn converted T=2, step by step", "tinycnn converted T=1, 2", "tinycnn converted T=1, 2, dropout 0.1 x 2",
-    ]  # fmt: skip
+        "tinycnn converted T=2, step by step",
+        "tinycnn converted T=1, 2",
+        "tinycnn converted T=1, 2, dropout 0.1 x 2",
+    ]
     for name, one in entries.items():
-        assert (
-            one.ordinary.info["pool"] == network.key
-        )  # and not the twin, trained on the same members later
+        # and not the twin, trained on the same members later
+        assert one.ordinary.info["pool"] == network.key
         assert one.ordinary.info["draws"] == ("dropout" if "dropout" in name else "plain")
-        keys = [one.answers[t].info["pool"] for t in (1, 2)]
+        keys = [one.outputs[t].info["pool"] for t in (1, 2)]
         assert keys == (
             [converted[2].key] * 2
             if "step by step" in name
@@ -451,13 +467,12 @@ def test_stored_results_are_explored_without_an_error(stored):
             "raster",
         }
     assert "same dropout" in view.sentence
-    recorded = late.set(
-        network="tinycnn converted T=1, 2", t=2
-    )  # recorded when the same pool was asked step by step
+    # recorded when the same pool was asked step by step
+    recorded = late.set(network="tinycnn converted T=1, 2", t=2)
     assert "confidence" in title(recorded, "raster") and "No spikes" in title(
         late.set(t=1), "raster"
     )
-    for name in asked(found):
+    for name in queried(found):
         assert sweep.set(pool=name).figures["map"]
 
 
@@ -481,7 +496,7 @@ def test_a_damaged_recording_is_told_in_its_place_and_damaged_answers_leave_the_
     late = latency(sources(root))
     assert late.view is None and "margin.npy is missing, truncated or altered" in late.error
     assert late.set(network="tinycnn converted T=1, 2", t=2).sentence.startswith("With T = 2")
-    first = next(iter(asked(sources(root)).values())).plain
+    first = next(iter(queried(sources(root)).values())).plain
     (first.folder.path / "margin.npy").write_bytes(b"other bytes")
     sweep = dropout(sources(root))
     assert sweep.view is None and "margin.npy is missing, truncated or altered" in sweep.error
@@ -491,5 +506,5 @@ def test_a_damaged_recording_is_told_in_its_place_and_damaged_answers_leave_the_
 def test_answers_with_dropout_of_an_unknown_rate_are_named_and_the_others_are_shown(rates):
     unknown = source("unknown rate", replace(rates[1].signals, info={"family": "toy"}))
     assert "of unknown rate the rate is not known" in dropout([rates[0], unknown]).error
-    (one,) = asked([*rates, unknown]).values()
+    (one,) = queried([*rates, unknown]).values()
     assert list(one.at) == list(RATES)

@@ -1,4 +1,6 @@
-"""What this project says about privacy, everywhere it speaks: in code, notebooks, presets and documents."""
+"""What this project says about privacy, everywhere it speaks: in code, notebooks, presets and
+documents.
+"""
 
 import json
 import re
@@ -22,9 +24,15 @@ SPOKEN = sorted(
 )
 NETWORK = r"(model|network|net|pool|n?sde|sdenet|n?ode|odenet|classifier)"
 ONE = r"(the|this|that|an?|our|your|its|each|every)"
-BE = r"\b(is|are|be|been|was|were|becomes?|stays?|remains?|kept) ((\w+ly|now|more|so|thus|quite|also|therefore|then) )*"
+BE = (
+    r"\b(is|are|be|been|was|were|becomes?|stays?|remains?|kept)"
+    r" ((\w+ly|now|more|so|thus|quite|also|therefore|then) )*"
+)
 RELEASE = r"(release|publish|publication|share|sharing|deploy|deployment)"
-NUMBER = "an accountant's number is an epsilon with a delta, a method and assumptions; it belongs to a training"
+NUMBER = (
+    "an accountant's number is an epsilon with a delta, a method and assumptions; it belongs to a"
+    " training"
+)
 NOT_SHOWN = "nothing here establishes that; say what attacks found"
 ONLY = "only of DP-SGD"
 FORBIDDEN = {  # a pattern: what is wrong with it
@@ -45,16 +53,21 @@ FORBIDDEN = {  # a pattern: what is wrong with it
     rf"\b(safe|secure) ({NETWORK}|{RELEASE})": NOT_SHOWN,
     r"\bleaks? nothing\b|\bleaks no (?!more|less)|\bleak no information": NOT_SHOWN,
     r"\bprivacy[- ]preserving\b|\b(preserves?|protects?|ensures?) (the )?privacy\b": NOT_SHOWN,
-    r"\bnothing leaks\b(?!!\"| in (a|any)[^.,;]{0,20}\bworlds?\b)": NOT_SHOWN,  # an objection quoted, a world without a leak
+    # an objection quoted, a world without a leak
+    r"\bnothing leaks\b(?!!\"| in (a|any)[^.,;]{0,20}\bworlds?\b)": NOT_SHOWN,
     r"\bno (leak|leakage|privacy risk)\b": NOT_SHOWN,
 }
-LABEL = r"\b(?<!training )(?<!the only row that may be called a )"  # two texts of the ladder, which say it of whatever has one
-ANY = r"(?!(?<=that is )\(epsilon, |(?<=that are )\(epsilon, )"  # of every mechanism that is (epsilon, delta)-DP
+# two texts of the ladder, which say it of whatever has one
+LABEL = r"\b(?<!training )(?<!the only row that may be called a )"
+# of every mechanism that is (epsilon, delta)-DP
+ANY = r"(?!(?<=that is )\(epsilon, |(?<=that are )\(epsilon, )"
 OF_DP_SGD = {  # what may be said of DP-SGD, in one sentence with it
     rf"{LABEL}guarante(e|es|ed|eing)\b|\btraining guarantee (of|for|that)\b": ONLY,
     r"\b(an?|the|its|our|has|have|with) (\w+ )?training guarantee\b": ONLY,
     rf"{BE}{ANY}(\([^)]*\)-)?(dp|differentially private)\b": ONLY,
-    r"\b(satisf(y|ies)|provides?|gives?|has|ensures?|achieves?) (\S+ )?\S*differential privacy\b(?! with the nominal)": ONLY,
+    r"\b(satisf(y|ies)|provides?|gives?|has|ensures?|achieves?) (\S+ )?\S*differential privacy\b(?! with the nominal)": (
+        ONLY
+    ),
     rf"\bdifferentially private (training|neural|{NETWORK})": ONLY,
     r"\btrained with dp\b": ONLY,
 }
@@ -63,7 +76,9 @@ WORD = r" (?!(?:so|and|but|hence|thus|therefore|because|while) )[^\s,;:.!?]+"
 
 
 def text_of(path: Path) -> str:
-    """What a file says, notebooks cell by cell: phrases may wrap, a paragraph or a point of a list begins a line."""
+    """What a file says, notebooks cell by cell: phrases may wrap, a paragraph or a point of a list
+    begins a line.
+    """
     text = path.read_text()
     if path.suffix == ".ipynb":
         text = "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
@@ -77,7 +92,9 @@ def denied(before: str, words: int, said: str = NO) -> bool:
 
 
 def found(text: str) -> list[str]:
-    """Forbidden phrases that are not denied right before, and what only DP-SGD has where it is not spoken of."""
+    """Forbidden phrases that are not denied right before, and what only DP-SGD has where it is not
+    spoken of.
+    """
     places = []
     for sentence in re.split(r"(?<=[.!?])\s+|\n+", text):
         rules = [(pattern, why, 3, NO) for pattern, why in FORBIDDEN.items()]

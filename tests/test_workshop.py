@@ -1,4 +1,6 @@
-"""The workshop's room: questions that keep their answers, checks that hint, a game with honest uncertainty."""
+"""The workshop's room: questions that keep their answers, checks that hint, a game with honest
+uncertainty.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from scipy.stats import binom
 
 from mia_nb import attacks, metrics, plots, store, workshop
 from mia_nb.cli import notebooks
-from mia_nb.metrics.protocol import units
+from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
 from mia_nb.widgets import Source
-from mia_nb.workshop import exercises
+from mia_nb.workshop import answers, parts
 
 MODELS, SAMPLES = 12, 300
 
@@ -28,7 +30,9 @@ def cube_of(
     draws: str = "plain",
     seed: int = 0,
 ) -> Signals:
-    """Complementary pairs whose members' margins lie `leak` higher, around a difficulty of every sample."""
+    """Complementary pairs whose members' margins lie `leak` higher, around a difficulty of every
+    sample.
+    """
     rng = np.random.default_rng([13, seed])  # another stream than that of redrawn masks
     member = np.zeros((models, SAMPLES), bool)
     for k in range(0, models, 2):
@@ -63,9 +67,11 @@ def cube(source) -> dict[str, Source]:
     steps = cube_of(queries=4, draws="steps")
     clearer = steps.margin + np.array([0, 1, 2, 4])[None, :, None] * (steps.member[:, None] - 0.5)
     return {
-        "small": source, "pool": source, "noise/0.25": noisy,
+        "small": source,
+        "pool": source,
+        "noise/0.25": noisy,
         "spikes/steps": Source("steps", replace(steps, margin=clearer)),
-    }  # fmt: skip
+    }
 
 
 def said(capsys, part, value, cube) -> tuple[bool, str]:
@@ -122,7 +128,7 @@ def test_a_prediction_refuses_an_answer_that_nobody_can_choose():
         workshop.predict("Well?", ["yes"], answer="yes")
 
 
-@pytest.mark.parametrize("part", sorted(exercises.CHECKS))
+@pytest.mark.parametrize("part", sorted(parts.PARTS))
 def test_no_answer_is_no_failure_and_odd_input_never_raises(capsys, part, cube):
     right, words = said(capsys, part, None, cube)
     assert not right and "not answered yet" in words
@@ -258,10 +264,14 @@ def right_answers(cube) -> dict[int, float]:
         mean_auc(attacks.score("rmia", one)) for one in (noisy.select(queries=[0]), noisy)
     )
     return {
-        2: metrics.ppv(at.tpr, at.fpr_realised, 0.01), 3: phi[inside].mean() - phi[~inside].mean(),
-        5: (1 + (drawn >= real).sum()) / (len(drawn) + 1), 6: metrics.roc(tied.value[0], tied.member[0]).fpr[1],
-        8: often - once, 9: canary_aucs(cube)[0], 11: 1 - math.exp(-8) * (1 - 1e-5 - 0.01),
-    }  # fmt: skip
+        2: metrics.ppv(at.tpr, at.fpr_realised, 0.01),
+        3: phi[inside].mean() - phi[~inside].mean(),
+        5: (1 + (drawn >= real).sum()) / (len(drawn) + 1),
+        6: metrics.roc(tied.value[0], tied.member[0]).fpr[1],
+        8: often - once,
+        9: canary_aucs(cube)[0],
+        11: 1 - math.exp(-8) * (1 - 1e-5 - 0.01),
+    }
 
 
 def mean_auc(scores) -> float:
@@ -282,7 +292,9 @@ def canary_aucs(cube) -> tuple[float, float]:
 
 @pytest.fixture(scope="module")
 def crowded(cube, tmp_path_factory) -> dict[str, Source]:
-    """The cube with two trainings whose canaries, every third image, are given away more than the others."""
+    """The cube with two trainings whose canaries, every third image, are given away more than the
+    others.
+    """
     more, root = dict(cube), tmp_path_factory.mktemp("canaries")
     for number in range(2):
         pool = store.open_folder(root, "pool", "toy", f"{number}" * 64, {"model": "toy"})
@@ -316,17 +328,28 @@ def test_an_answer_rounded_to_three_digits_is_right_and_one_digit_is_asked_for_m
         assert not right and "in per cent" in words, words
 
 
-@pytest.mark.parametrize(("number", "truth", "rounds"), [
-    (0.03, 0.02894, True), (0.02, 0.02894, False), (0.32, 0.3249, True), (0.33, 0.3249, False), (18.4, 18.374, True),
-    (-0.32, 0.3249, False), (0.0, 0.3, False), (1.0, 0.9997, True), (1.0, 0.6, False), (100, 99.97, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "truth", "rounds"),
+    [
+        (0.03, 0.02894, True),
+        (0.02, 0.02894, False),
+        (0.32, 0.3249, True),
+        (0.33, 0.3249, False),
+        (18.4, 18.374, True),
+        (-0.32, 0.3249, False),
+        (0.0, 0.3, False),
+        (1.0, 0.9997, True),
+        (1.0, 0.6, False),
+        (100, 99.97, True),
+    ],
+)
 def test_a_number_rounds_another_to_the_digits_it_has(number, truth, rounds):
-    assert exercises._rounds(number, truth) == rounds
+    assert answers.rounds(number, truth) == rounds
 
 
 def test_a_rounding_that_fits_a_mistake_as_well_is_not_accepted():
     verdict = [
-        exercises._judge(x, [0.3249], "yes", [(0.3189, "mistake")], "hint")
+        answers.Number([0.3249], "yes", "hint", [([0.3189], "mistake")]).judge(x)
         for x in (0.3249, 0.325, 0.32, 0.319, 0.5)
     ]
     assert [right for right, _ in verdict] == [True, True, False, False, False]
@@ -350,9 +373,8 @@ def test_the_check_of_the_fair_fight_takes_one_of_three_words(capsys, leak, answ
         for epoch, share in ((1, 0.5), (2, 1.0)):
             signals = cube_of(gap * share, models=8)
             margin = signals.margin + rng.normal(0, 0.3, signals.margin.shape)
-            correct = np.broadcast_to(
-                np.arange(SAMPLES) % 20 < 13 + 3 * epoch, margin.shape
-            )  # 80 % and 95 %
+            # 80 % and 95 %
+            correct = np.broadcast_to(np.arange(SAMPLES) % 20 < 13 + 3 * epoch, margin.shape)
             info = {"defense": defense, "epoch": epoch}
             fights[f"fight/{name}/{epoch}"] = Source(
                 name, replace(signals, margin=margin, correct=correct, info=info), info=info
@@ -424,7 +446,7 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
     before = game.view.figures["plane"]["layout"]["title"]
     assert (
         "Attacks on all images" in before["text"]
-        and "when you are scored" in before["subtitle"]["text"]
+        and "after you submit" in before["subtitle"]["text"]
     )
     scored = game.set(score=True).figures["images"]["layout"]["shapes"]
     assert sum(shape["type"] == "rect" for shape in scored) == 20
@@ -552,15 +574,15 @@ def test_the_gradients_are_those_of_the_loss():
 
 def test_without_a_cube_one_line_says_how_to_build_it(tmp_path):
     with pytest.raises(ValueError, match=r"no workshop cube in .*mia-nb run workshop"):
-        workshop.open(tmp_path)
+        workshop.open_cube(tmp_path)
     (tmp_path / "workshop.json").write_text("{")
     with pytest.raises(ValueError, match=r"damaged.*mia-nb run workshop"):
-        workshop.open(tmp_path)
+        workshop.open_cube(tmp_path)
     (tmp_path / "workshop.json").write_text(
         json.dumps({"roles": {"small": {"signals": "ab", "pool": "cd"}}, "facts": {}})
     )
     with pytest.raises(ValueError, match=r"lacks small.*mia-nb run workshop"):
-        workshop.open(tmp_path)
+        workshop.open_cube(tmp_path)
 
 
 def test_signals_that_are_not_stored_cannot_play_a_role(tmp_path):
@@ -580,9 +602,8 @@ def test_found_again_counts_repetitions_and_draws_what_chance_would_give():
     hits = np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
     figure = plots.found_again({"all": hits}, name="x")
     np.testing.assert_allclose(figure.data[0].y, [0.5, 0.25, 0.25])
-    np.testing.assert_allclose(
-        figure.data[1].y, [0.375, 0.5, 0.125]
-    )  # rates 1/2 and 1/4, independent
+    # rates 1/2 and 1/4, independent
+    np.testing.assert_allclose(figure.data[1].y, [0.375, 0.5, 0.125])
 
 
 def test_a_null_band_names_the_mean_of_its_worlds():

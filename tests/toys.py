@@ -180,7 +180,9 @@ def mixing(in_channels, num_classes, size):
 
 
 class Fused(nn.Module):
-    """An MLP that notes every training step, and kills its process at a model's eighth where it finds a fuse."""
+    """An MLP that notes every training step, and kills its process at a model's eighth where it
+    finds a fuse.
+    """
 
     def __init__(self, inner, place, pause):
         super().__init__()

@@ -1,4 +1,6 @@
-"""Builders with flow blocks that tests name as "toys_flow:function": noise switched off, frozen, beside dropout."""
+"""Builders with flow blocks that tests name as "toys_flow:function": noise switched off, frozen,
+beside dropout.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""Signals of pools whose leak is known: margins mu_i + leak member + sigma_i noise, in three designs."""
+"""Signals of pools whose leak is known: margins mu_i + leak member + sigma_i noise, in three
+designs.
+"""
 
 from __future__ import annotations
 

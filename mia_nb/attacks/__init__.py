@@ -1,7 +1,8 @@
-"""Membership inference attacks: pure functions of (target, references) Signals; larger score = more likely a member.
+"""Membership inference attacks: pure functions of (target, references) Signals; larger score = more
+likely a member.
 
-An attack scores every column. Population columns are there to be compared with: NaN where an attack needs IN references, and
-left out of Scores.
+An attack scores every column. Population columns are there to be compared with: NaN where an attack
+needs IN references, and left out of Scores.
 """
 
 from __future__ import annotations

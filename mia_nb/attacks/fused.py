@@ -1,4 +1,6 @@
-"""Several attacks weighed by a model that is fitted on the references, each of them in turn as a pseudo-target."""
+"""Several attacks weighed by a model that is fitted on the references, each of them in turn as a
+pseudo-target.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from numpy.polynomial.legendre import legvander
 from scipy.special import gammaln
 
 from mia_nb.attacks.inputs import sides
-from mia_nb.attacks.likelihood import _prior, nig
+from mia_nb.attacks.likelihood import nig, variance_prior
 from mia_nb.attacks.margins import over_queries
 from mia_nb.attacks.reference import attack_r, rmia
 from mia_nb.types import Signals
@@ -32,19 +34,28 @@ def fused(
 ) -> np.ndarray:
     """Log-odds of "member" from several attacks' scores, weighed by how they did on pseudo-targets.
 
-    Up to `pseudo` references, drawn with the seed in complementary pairs, play the target in turn,
-    their complements held out of their references; a logistic regression of their known membership
-    is fitted on the features of `_features`, in squares and products where these describe a sample,
-    then again with weights 1 / (1 + exp(-4 (s - q) / sd s)), q the TAIL quantile of s over
-    non-members: low false positive rates are decided in that tail. The target's membership is never
-    read. max_rows: rows (pseudo-target, sample) to fit on, the same samples of each.
+    Parameters:
+        target: signals of one model.
+        references: signals of the other models, membership included.
+        pseudo: most pseudo-targets, 2 or more.
+        max_rows: rows (pseudo-target, sample) to fit on, the same samples of each.
+        missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+        allow_unequal: as in `nig`.
+        seed: of the pseudo-targets and samples.
+
+    References, drawn in complementary pairs, play the target in turn, their complements held out of
+    their references; a logistic regression of their known membership is fitted on the features of
+    `_features`, in squares and products where these describe a sample, then again with weights 1 /
+    (1 + exp(-4 (s - q) / sd s)), q the TAIL quantile of s over non-members: low false positive
+    rates are decided in that tail. The target's membership is never read.
+
     Source: stacking, Wolpert 1992; the attacks, Carlini et al. 2022 and Zarifzadeh et al. 2024.
     Raises ValueError for missing sides, for pseudo-targets without two references a side (three
     pairs besides the target's are the least), and as `nig` does for reference counts that differ
-    between samples (allow_unequal). Population columns are NaN.
-    Caveat: every target costs `pseudo` times the attacks that are fused, and two fits; at low false
-    positive rates the gain over the best single attack is small, and with few hundred samples of
-    hardly trained models a single attack can be better.
+    between samples. Population columns are NaN. Caveat: every target costs `pseudo` times the
+    attacks that are fused, and two fits; at low false positive rates the gain over the best single
+    attack is small, and with few hundred samples of hardly trained models a single attack can be
+    better.
     """
     from sklearn.linear_model import LogisticRegression  # a second of start-up
 
@@ -53,8 +64,8 @@ def fused(
     units = np.unique(known.member ^ known.member[:, :1], axis=0, return_inverse=True)[1].ravel()
     if not isinstance(pseudo, (int, np.integer)) or pseudo < 2 or max_rows < 100 * pseudo:
         raise ValueError(
-            f"pseudo={pseudo!r}, max_rows={max_rows!r}: wanted 2 or more pseudo-targets, and 100 rows "
-            "or more for each; the defaults are 8 and 200000"
+            f"pseudo={pseudo!r}, max_rows={max_rows!r}: wanted 2 or more pseudo-targets, and 100"
+            " rows or more for each; the defaults are 8 and 200000"
         )
     rng = np.random.default_rng(seed)
     rows = np.concatenate(
@@ -100,17 +111,17 @@ SHAPES = 7  # features of `_ratio`
 def _features(target, references, allow_unequal) -> np.ndarray:
     """(N, F); NaN for samples with fewer than two references on a side."""
     n_in = references.member.sum(0)
-    kept = np.minimum(n_in, len(references.member) - n_in) > 1
-    if kept.sum() < 10:
+    able = np.minimum(n_in, len(references.member) - n_in) > 1
+    if able.sum() < 10:
         raise ValueError(
-            f"fused needs 2 references a side of a pseudo-target and {kept.sum()} of {len(kept)} samples "
-            "have them: train 3 pairs besides the target's, or use rmia"
+            f"fused needs 2 references a side of a pseudo-target and {able.sum()} of {len(able)}"
+            " samples have them: train 3 pairs besides the target's, or use rmia"
         )
-    if not kept.all():
-        target, references = (s.select(samples=kept) for s in (target, references))
+    if not able.all():
+        target, references = (s.select(samples=able) for s in (target, references))
     both = target, references
     warm = [replace(s, margin=s.margin / 2) for s in both]
-    found = [
+    features = [
         *_ratio([s.margin.mean(1) for s in both], references.member),
         rmia(*both),
         rmia(*warm),
@@ -121,15 +132,15 @@ def _features(target, references, allow_unequal) -> np.ndarray:
     ]
     for name in ("entropy", "modified_entropy"):
         logs = [-np.log(over_queries(getattr(s, name), s.draws) + 1e-12) for s in both]
-        found.append(_ratio(logs, references.member)[0])
+        features.append(_ratio(logs, references.member)[0])
     if target.shape[1] > 1:
         spread = [-np.log(s.margin.std(1) + 1e-9) for s in both]
-        found += [_ratio(spread, references.member)[0], target.correct[0].mean(0)]
-        found += [
+        features += [_ratio(spread, references.member)[0], target.correct[0].mean(0)]
+        features += [
             nig(*both, combine="logmeanp", share_variance="ratio", allow_unequal=allow_unequal)
         ]
-    out = np.full((len(kept), len(found)), np.nan)
-    out[kept] = np.column_stack(found)
+    out = np.full((len(able), len(features)), np.nan)
+    out[able] = np.column_stack(features)
     return out
 
 
@@ -139,10 +150,10 @@ def _ratio(signal, mask) -> tuple[np.ndarray, ...]:
     As `nig`, but the prior of each side's variance and of the gap m_in - m_out between the sides is
     a polynomial of the sample's rank by its mean over the references: hard samples leak more. With
     v a side's variance given its prior, the gap is f + w (gap - f), w = t / (t + v_in / n_in +
-    v_out / n_out), f and t the polynomials of its mean and of its variance beyond that of the mean of
-    so few references; the centres then are the best of those this gap apart.
+    v_out / n_out), f and t the polynomials of its mean and of its variance beyond that of the mean
+    of so few references; the centres then are the best of those this gap apart.
     """
-    one, phi = signal[0][0], signal[1]
+    phi_t, phi = signal[0][0], signal[1]
     smooth = _smoother(phi.mean(0))
     n, mean, prior = [], [], []
     for side in (mask, ~mask):
@@ -151,7 +162,7 @@ def _ratio(signal, mask) -> tuple[np.ndarray, ...]:
         ss = np.einsum("mn,mn->n", (phi - mean[-1]) ** 2, side)
         variance = ss / (n[-1] - 1)
         usual = np.exp(smooth(np.log(variance + 1e-12 + 1e-12 * variance.mean())))
-        a0, b0 = _prior(n[-1] - 1, ss / usual, np.ones(one.shape, bool), None)
+        a0, b0 = variance_prior(n[-1] - 1, ss / usual, np.ones(phi_t.shape, bool), None)
         prior.append((a0 + (n[-1] - 1) / 2, b0 * usual + ss / 2))
     v_in, v_out = (b / np.maximum(a - 0.5, 0.5) for a, b in prior)
     noise, gap = v_in / n[0] + v_out / n[1], mean[0] - mean[1]
@@ -162,9 +173,11 @@ def _ratio(signal, mask) -> tuple[np.ndarray, ...]:
     centre = ((mean[0] - gap) * precise_in + mean[1] * precise_out) / (precise_in + precise_out)
     common = 1 / (precise_in + precise_out)
     extra = (common + tau / (tau + noise) * noise / 2) / v_in, common / v_out
-    apart = one - centre - gap, one - centre
-    log = [_log_t(x, a, b / a * (1 + e)) for x, (a, b), e in zip(apart, prior, extra, strict=True)]
-    z_in, z_out = (x / np.sqrt(v) for x, v in zip(apart, (v_in, v_out), strict=True))
+    distances = phi_t - centre - gap, phi_t - centre
+    log = [
+        _log_t(x, a, b / a * (1 + e)) for x, (a, b), e in zip(distances, prior, extra, strict=True)
+    ]
+    z_in, z_out = (x / np.sqrt(v) for x, v in zip(distances, (v_in, v_out), strict=True))
     return log[0] - log[1], gap, np.log(v_out), np.log(v_in), centre, z_in, z_out
 
 

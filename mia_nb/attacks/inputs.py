@@ -1,4 +1,6 @@
-"""What an attack checks and reduces before it works: options, agreement of target and references, sides, queries."""
+"""What an attack checks and reduces before it works: options, agreement of target and references,
+sides, queries.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_nb.attacks.margins import COMBINE, Columns, blocks, combine_queries
+from mia_nb.checks import first_of, refuse
 from mia_nb.types import Signals
 
 LOG_P_ATTACKS = ("attack_p", "rmia", "base")  # work on log p: average the probability over queries
-LIKELIHOOD_ATTACKS = (
-    "lira",
-    "nig",
-)  # average the log-likelihood ratio over queries that are no copies of one image
+# average the log-likelihood ratio over queries that are no copies of one image
+LIKELIHOOD_ATTACKS = ("lira", "nig")
 NO_MARGINS = ("vote", "shokri", "song_mittal")  # average what they read off each query
 
 
@@ -23,28 +24,34 @@ def one_of(option: str, value, allowed: tuple):
 
 
 def combination(attack: str, draws: str, combine: str | None = None) -> str:
-    """How this attack combines queries: what was asked for, else its default for what the queries are."""
+    """How this attack combines queries: what was asked for, else its default for what the queries
+    are.
+    """
     if combine is not None:
         return combine
-    if attack in LOG_P_ATTACKS:
-        return "logmeanp"
-    if attack in NO_MARGINS:
-        return "mean"
-    return "llr" if attack in LIKELIHOOD_ATTACKS and draws in ("augment", "steps") else "margin"
+    per_query = attack in LIKELIHOOD_ATTACKS and draws in ("augment", "steps")
+    return first_of(
+        {
+            "logmeanp": attack in LOG_P_ATTACKS,
+            "mean": attack in NO_MARGINS,
+            "llr": per_query,
+            "margin": True,
+        }
+    )
 
 
 def own(target: Signals, attack: str, combine: str | None) -> np.ndarray:
     """(N,) margins of the target after query combination."""
-    how = combination(attack, target.draws, combine)
-    one_of("combine", how, COMBINE)
-    return combine_queries(target.margin, how)[0]
+    combine = combination(attack, target.draws, combine)
+    one_of("combine", combine, COMBINE)
+    return combine_queries(target.margin, combine)[0]
 
 
 def theirs(references: Signals, attack: str, combine: str | None) -> Columns:
     """(M, N) margins of the references after query combination, which never exist at once."""
-    how = combination(attack, references.draws, combine)
-    one_of("combine", how, COMBINE)
-    return columns(references, "margin").then(lambda margin: combine_queries(margin, how))
+    combine = combination(attack, references.draws, combine)
+    one_of("combine", combine, COMBINE)
+    return columns(references, "margin").then(lambda margin: combine_queries(margin, combine))
 
 
 def columns(references: Signals, name: str) -> Columns:
@@ -56,17 +63,19 @@ def columns(references: Signals, name: str) -> Columns:
 def per_query(
     target: Signals, references: Signals, attack: str, combine: str | None
 ) -> list[tuple[np.ndarray, Columns]]:
-    """Pairs of margins (N,) and (M, N): one pair a query for combine="llr", one pair of reduced margins otherwise."""
-    how = combination(attack, target.draws, combine)
-    one_of("combine", how, ("llr", *COMBINE))
-    if how != "llr":
-        return [(own(target, attack, how), theirs(references, attack, how))]
+    """Pairs of margins (N,) and (M, N): one pair a query for combine="llr", one pair of reduced
+    margins otherwise.
+    """
+    combine = combination(attack, target.draws, combine)
+    one_of("combine", combine, ("llr", *COMBINE))
+    if combine != "llr":
+        return [(own(target, attack, combine), theirs(references, attack, combine))]
     models, queries, samples = references.shape
-    asked = [
+    queried = [
         Columns((models, samples), lambda part, q=q: references.cut("margin", part, q))
         for q in range(queries)
     ]
-    return list(zip(target.margin[0], asked, strict=True))
+    return list(zip(target.margin[0], queried, strict=True))
 
 
 def check(
@@ -78,30 +87,29 @@ def check(
     same_samples=True,
 ):
     """Refuse in one line what no attack can work with."""
-    if target.shape[0] != 1:
-        raise ValueError(
-            f"{attack} takes one target, got {target.shape[0]} models: use attacks.score, or signals.hold_out(m)"
-        )
-    if references is None or not references.shape[0]:
-        if needs_references:
-            raise ValueError(
-                f"{attack} needs reference models and none are left: train more pairs, or use loss or attack_p"
-            )
+    alone = references is None or not references.shape[0]
+    refuse(
+        {
+            f"{attack} takes one target, got {target.shape[0]} models: use attacks.score, or"
+            " signals.hold_out(m)": target.shape[0] != 1,
+            f"{attack} needs reference models and none are left: train more pairs, or use loss or"
+            " attack_p": alone and needs_references,
+        }
+    )
+    if alone:
         return
-    if references.hidden:
-        raise ValueError(
-            f"{attack} needs to know which samples each reference was trained on, but references.member is None"
-        )
-    if target.shape[1] != references.shape[1]:
-        asked = target.shape[1], references.shape[1]
-        raise ValueError(
-            f"the target was queried {asked[0]} times, the references {asked[1]} times: query both alike"
-        )
-    if same_samples and not np.array_equal(target.labels, references.labels):
-        sizes = target.labels.size, references.labels.size
-        raise ValueError(
-            f"{attack}: target ({sizes[0]} samples) and references ({sizes[1]}) differ in samples or labels"
-        )
+    queries, samples = zip(*(s.shape[1:] for s in (target, references)), strict=True)
+    other = same_samples and not np.array_equal(target.labels, references.labels)
+    refuse(
+        {
+            f"{attack} needs to know which samples each reference was trained on, but"
+            " references.member is None": references.hidden,
+            f"the target was queried {queries[0]} times, the references {queries[1]} times: query"
+            " both alike": queries[0] != queries[1],
+            f"{attack}: target ({samples[0]} samples) and references ({samples[1]}) differ in"
+            " samples or labels": other,
+        }
+    )
 
 
 class Sides(NamedTuple):
@@ -110,18 +118,18 @@ class Sides(NamedTuple):
     mask: Columns  # (M, N) bool, True = IN
     n_in: np.ndarray  # (N,)
     n_out: np.ndarray
-    usable: (
-        np.ndarray
-    )  # (N,) bool: has every side the attack needs; never demanded of population samples
-    audited: (
-        np.ndarray
-    )  # (N,) bool: usable and no population sample; what estimates over samples are made from
+    # (N,) bool: has every side the attack needs; never demanded of population samples
+    usable: np.ndarray
+    # (N,) bool: usable and no population sample; what estimates over samples are made from
+    audited: np.ndarray
 
 
 def sides(
     attack: str, target: Signals, references: Signals | None, need: tuple, missing: str
 ) -> Sides:
-    """The sides of every sample; a missing one is refused (missing="raise") or makes the score NaN ("nan")."""
+    """The sides of every sample; a missing one is refused (missing="raise") or makes the score NaN
+    ("nan").
+    """
     check(attack, target, references, needs_references=True)
     one_of("missing", missing, ("raise", "nan"))
     mask = columns(references, "member")
@@ -137,7 +145,7 @@ def sides(
     if empty and missing == "raise":
         wanted = " and ".join(side.upper() for side in need)
         raise ValueError(
-            f"{attack} needs {wanted} references of every sample and {empty} of {usable.size} samples lack one: "
-            'use complementary pairs, or missing="nan" to leave them unscored'
+            f"{attack} needs {wanted} references of every sample and {empty} of {usable.size}"
+            ' samples lack one: use complementary pairs, or missing="nan" to leave them unscored'
         )
     return Sides(mask, n_in, n_out, usable, usable & ~target.population)

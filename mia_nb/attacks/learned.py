@@ -1,4 +1,6 @@
-"""Attacks that learn a rule from pooled reference outputs, whose samples need not be the target's: shokri, song_mittal."""
+"""Attacks that learn a rule from pooled reference outputs, whose samples need not be the target's:
+shokri, song_mittal.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,18 @@ def song_mittal(
 ) -> np.ndarray:
     """Metric with a threshold per class learned on the references: s = v - tau_y, decision s >= 0.
 
-    v: correctness 1[argmax = y] (no threshold; AUC = 1/2 + gap/2); confidence log p_y; entropy sum p log p; modified
-    (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c). tau_y maximises (tpr + tnr) / 2 of v >= tau over the reference rows of
-    class y, the smallest on ties; classes with fewer than `fewest` rows of either kind take the global tau, with a warning.
-    Queries are averaged, of time steps the last is taken. Source: Song & Mittal 2021, Eq. 5-8.
-    Raises ValueError without references (all metrics but correctness).
+    Parameters:
+        target: signals of one model.
+        references: signals of other models, membership included; their samples may be others.
+        metric: v: correctness 1[argmax = y] (no threshold; AUC = 1/2 + gap/2); confidence log p_y;
+            entropy sum p log p; modified (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c).
+        per_class: False takes the global tau for all classes.
+        fewest: classes with fewer reference rows of either kind take the global tau, with a
+            warning.
+
+    tau_y maximises (tpr + tnr) / 2 of v >= tau over the reference rows of class y, the smallest on
+    ties. Queries are averaged, of time steps the last is taken. Source: Song & Mittal 2021, Eq.
+    5-8. Raises ValueError without references (all metrics but correctness).
     """
     one_of("metric", metric, ("correctness", "confidence", "entropy", "modified"))
     check(
@@ -72,14 +81,17 @@ def song_mittal(
         if per_class:
             few = len(np.unique(target.labels[thin]))
             warnings.warn(
-                f"song_mittal: {few} classes with under {fewest} reference rows take the global threshold",
+                f"song_mittal: {few} classes with under {fewest} reference rows take the global"
+                " threshold",
                 stacklevel=2,
             )
     return value - tau
 
 
 def _threshold(values: np.ndarray, member: np.ndarray) -> float:
-    """Smallest observed value tau that maximises the balanced accuracy of `value >= tau`; integers, so that ties are exact."""
+    """Smallest observed value tau that maximises the balanced accuracy of `value >= tau`; integers,
+    so that ties are exact.
+    """
     order = np.argsort(values, axis=None)
     values, member = values.ravel()[order], member.ravel()[order]
     first = np.flatnonzero(np.r_[True, np.diff(values) > 0])
@@ -102,12 +114,19 @@ def shokri(
 ) -> np.ndarray:
     """Classifier of members trained on the references' outputs: s = log-odds of "member".
 
-    Rows are pairs (reference, sample); features are the descending log-probabilities (top 10; the paper's unsorted vector is
-    not kept in Signals), phi and correctness, all query means. per_class: True = a classifier per class, False = one with the
-    label one-hot appended (also where a class has no rows), "auto" = per class if each has 200 rows of both kinds.
-    classifier: "logistic" (standardised, balanced) or "mlp" (64 hidden units). At most max_rows rows, drawn by class and
-    membership with the seed.
-    Source: Shokri, Stronati, Song, Shmatikov 2017. Raises ValueError without references that have members and non-members.
+    Parameters:
+        target: signals of one model.
+        references: signals of other models, membership included; their samples may be others.
+        per_class: True = a classifier per class, False = one with the label one-hot appended (also
+            where a class has no rows), "auto" = per class if each has 200 rows of both kinds.
+        classifier: "logistic" (standardised, balanced) or "mlp" (64 hidden units).
+        max_rows: most rows to learn from, drawn by class and membership.
+        seed: of the rows and of the network.
+
+    Rows are pairs (reference, sample); features are the descending log-probabilities (top 10; the
+    paper's unsorted vector is not kept in Signals), phi and correctness, all query means. Source:
+    Shokri, Stronati, Song, Shmatikov 2017. Raises ValueError without references that have members
+    and non-members.
     """
     one_of("classifier", classifier, ("logistic", "mlp"))
     one_of("per_class", per_class, ("auto", True, False))
@@ -132,13 +151,15 @@ def shokri(
         return _log_odds(train, member, test, classifier, seed)
     score = np.empty(len(test))
     for y in classes:
-        known, asked = labels == y, target.labels == y
-        score[asked] = _log_odds(train[known], member[known], test[asked], classifier, seed)
+        known, rows = labels == y, target.labels == y
+        score[rows] = _log_odds(train[known], member[known], test[rows], classifier, seed)
     return score
 
 
 def _rows(signals, max_rows, seed) -> tuple[np.ndarray, np.ndarray]:
-    """(model, sample) of the audited rows, thinned evenly within every (class, membership) group."""
+    """(model, sample) of the audited rows, thinned evenly within every (class, membership)
+    group.
+    """
     audited = np.flatnonzero(~signals.population)
     size = len(signals.member) * len(audited)
     if size <= max_rows:
@@ -160,9 +181,8 @@ def _features(signals, model, sample) -> np.ndarray:
 
 
 def _log_odds(train, member, test, classifier, seed) -> np.ndarray:
-    from sklearn.linear_model import (
-        LogisticRegression,
-    )  # imported here: a second of start-up that only this attack needs
+    # imported here: a second of start-up that only this attack needs
+    from sklearn.linear_model import LogisticRegression
     from sklearn.neural_network import MLPClassifier
 
     centre, spread = train.mean(0), train.std(0)
@@ -177,6 +197,5 @@ def _log_odds(train, member, test, classifier, seed) -> np.ndarray:
         train, member
     )
     p = model.predict_proba(test)[:, list(model.classes_).index(True)].clip(1e-12, 1 - 1e-12)
-    return np.log(p / (1 - p)) - np.log(
-        member.sum() / (~member).sum()
-    )  # balanced as the logistic one
+    # balanced as the logistic one
+    return np.log(p / (1 - p)) - np.log(member.sum() / (~member).sum())

@@ -1,4 +1,6 @@
-"""Likelihood ratios of the target's margin in the worlds with and without the sample: lira, its joint form, nig."""
+"""Likelihood ratios of the target's margin in the worlds with and without the sample: lira, its
+joint form, nig.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ class World(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What an attack takes the density of a sample's margin to be, in row 0 IN and in row 1 OUT: arrays (2, N), in nats.
+    """What an attack takes the density of a sample's margin to be, in row 0 IN and in row 1 OUT:
+    arrays (2, N), in nats.
 
-    Student's t with `freedom` degrees of freedom, the Gaussian where they are infinite. NaN where a side has no references.
+    Student's t with `freedom` degrees of freedom, the Gaussian where they are infinite. NaN where a
+    side has no references.
     """
 
     centre: np.ndarray
@@ -40,7 +44,9 @@ class Fit(NamedTuple):
         return Fit(*(part[:, sample : sample + 1] for part in self))
 
     def log_density(self, phi: np.ndarray) -> np.ndarray:
-        """log densities IN and OUT at margins phi, (2, N): of every sample at its own, or of one (`of`) at all."""
+        """log densities IN and OUT at margins phi, (2, N): of every sample at its own, or of one
+        (`of`) at all.
+        """
         z = (phi - self.centre) / self.scale
         if np.isinf(self.freedom).all():
             return -(z**2 + np.log(2 * np.pi)) / 2 - np.log(self.scale)
@@ -87,17 +93,31 @@ def lira(
     combine=None,
     missing="raise",
 ) -> np.ndarray:
-    """Gaussian likelihood ratio of the margin: s = log N(phi_t; m_in, v_in) - log N(phi_t; m_out, v_out).
+    """Gaussian likelihood ratio of the margin: s = log N(phi_t; m_in, v_in) - log N(phi_t; m_out,
+    v_out).
 
-    offline=True (OUT only): z = (phi_t - m_out) / sqrt(v_out), or log Phi(z) with report="logcdf", or -log N with
-    tail="two_sided", which rewards low margins too (parity). variance v of a side, SS = sum of squares around a sample's own
-    mean: per_sample SS / (n - ddof); global sum SS / sum (n - ddof); shrunk (nu0 v_global + SS) / (nu0 + n - 1);
-    auto = per_sample where every side has 32 references, else shrunk. share_variance: one v for both sides.
-    centre: "mean" or "median". combine: llr averages s over queries; a word of `combine_queries` reduces the margins first;
-    joint: one Gaussian over the Q margins, covariance (1 - rho) V + rho diag V, V pooled within samples and over sides;
-    mean_sd: that joint form of the queries' mean margin and log standard deviation.
-    Source: Carlini et al. 2022. Raises ValueError for missing sides and where no sample has two references on a side.
-    Caveat: with reference counts that depend on the target's membership the score gives the design away, not the model.
+    Parameters:
+        target: signals of one model.
+        references: signals of the other models, membership included.
+        offline: OUT alone: z = (phi_t - m_out) / sqrt(v_out).
+        variance: v of a side, SS = sum of squares around a sample's own mean: per_sample SS / (n -
+            ddof); global sum SS / sum (n - ddof); shrunk (nu0 v_global + SS) / (nu0 + n - 1); auto
+            = per_sample where every side has 32 references, else shrunk.
+        centre: "mean" or "median".
+        share_variance: one v for both sides.
+        tail: offline, one_sided, or two_sided: -log N, which rewards low margins too (parity).
+        report: offline, z, or logcdf: log Phi(z).
+        ddof: of the variance.
+        nu0: of the shrunk variance.
+        rho: of the joint forms: covariance (1 - rho) V + rho diag V.
+        combine: llr averages s over queries; a name of `combine_queries` reduces the margins first;
+            joint: one Gaussian over the Q margins, V pooled within samples and over sides; mean_sd:
+            that joint form of the queries' mean margin and log standard deviation.
+        missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+
+    Source: Carlini et al. 2022. Raises ValueError for missing sides and where no sample has two
+    references on a side. Caveat: with reference counts that depend on the target's membership the
+    score gives the design away, not the model.
     """
     one_of("variance", variance, ("auto", "per_sample", "global", "shrunk"))
     one_of("centre", centre, ("mean", "median"))
@@ -148,10 +168,18 @@ def lira_fit(
     ddof=1,
     nu0=6.0,
 ) -> tuple[np.ndarray, Fit]:
-    """(the target's margins (N,), the Gaussians that `lira` compares at them); options as there, one margin for all queries.
+    """(the target's margins (N,), the Gaussians that `lira` compares at them).
 
-    log_ratio of the margins is the score of `lira` with these options; NaN where a side is missing. Raises ValueError where no
-    sample has two references on a side, so that there is no variance, and for variance="auto".
+    Parameters:
+        target: signals of one model.
+        references: signals of the other models, membership included.
+        variance: per_sample, global or shrunk.
+        combine: one margin for all queries, a name of `combine_queries`.
+        share_variance, ddof, nu0: as in `lira`.
+
+    log_ratio of the margins is the score of `lira` with these options; NaN where a side is missing.
+    Raises ValueError where no sample has two references on a side, so that there is no variance,
+    and for variance="auto".
     """
     one_of("variance", variance, ("per_sample", "global", "shrunk"))
     side = sides("lira", target, references, ("in", "out"), "nan")
@@ -163,9 +191,16 @@ def lira_fit(
 def nig_fit(
     target: Signals, references: Signals, *, combine="margin", **options
 ) -> tuple[np.ndarray, Fit]:
-    """(the target's margins (N,), the Student t predictives that `nig` compares at them); share_variance, kappa0, a0 as there.
+    """(the target's margins (N,), the Student t predictives that `nig` compares at them).
 
-    log_ratio of the margins is the score of nig(..., combine, allow_unequal=True); NaN where a side is missing.
+    Parameters:
+        target: signals of one model.
+        references: signals of the other models, membership included.
+        combine: one margin for all queries, a name of `combine_queries`.
+        options: share_variance, kappa0, a0 of `nig`.
+
+    log_ratio of the margins is the score of nig(..., combine, allow_unequal=True); NaN where a side
+    is missing.
     """
     side = sides("nig", target, references, ("in", "out"), "nan")
     worlds = _worlds(theirs(references, "nig", combine), side)
@@ -210,11 +245,14 @@ def _variances(world_in, world_out, audited, offline, share, variance, ddof, nu0
 
 
 def _variance(world, n, ss, means, *, audited, variance, ddof, nu0) -> np.ndarray:
-    """(N,) variance of a side with `means` fitted means per sample, floored at 1e-12 + (1e-6 s_global)^2."""
+    """(N,) variance of a side with `means` fitted means per sample, floored at 1e-12 + (1e-6
+    s_global)^2.
+    """
     free, divisor = np.maximum(n - means, 0), np.maximum(n - ddof * means, 0)
     if not free[audited].any():
         raise ValueError(
-            f"lira: no sample has two {world} references, so there is no variance estimate: train more pairs, or use rmia"
+            f"lira: no sample has two {world} references, so there is no variance estimate: train"
+            " more pairs, or use rmia"
         )
     overall = ss[audited].sum() / divisor[audited].sum()
     if variance == "global":
@@ -231,21 +269,24 @@ def _variance(world, n, ss, means, *, audited, variance, ddof, nu0) -> np.ndarra
 
 
 def _joint(target, references, side, rho, combine) -> np.ndarray:
-    """log N(D; m_in, V) - log N(D; m_out, V) of the vector D of a sample's Q margins, V pooled over samples and sides."""
+    """log N(D; m_in, V) - log N(D; m_out, V) of the vector D of a sample's Q margins, V pooled over
+    samples and sides.
+    """
     observed, margin = target.margin[0], columns(references, "margin")
     if combine == "mean_sd":
         for cubes in ((target.margin,), (margin[:, part] for part in blocks(*margin.shape))):
             if not any(np.ptp(cube, axis=1).any() for cube in cubes):
                 raise ValueError(
-                    "combine='mean_sd' needs several differing queries of a stochastic model; these do not differ"
+                    "combine='mean_sd' needs several differing queries of a stochastic model; these"
+                    " do not differ"
                 )
         observed, margin = _mean_and_log_sd(target.margin)[0], margin.then(_mean_and_log_sd)
     dims, (models, samples) = len(observed), margin.shape
     free = np.array([n[side.audited].sum() - side.audited.sum() for n in (side.n_in, side.n_out)])
     if free.min() < 20 * dims:
         raise ValueError(
-            f"lira: the joint form of {dims} signals needs {20 * dims} degrees of freedom on a side and the references leave "
-            f"{free.min()}: train more pairs, or use combine='llr'"
+            f"lira: the joint form of {dims} signals needs {20 * dims} degrees of freedom on a side"
+            f" and the references leave {free.min()}: train more pairs, or use combine='llr'"
         )
     each = [_worlds(margin.then(lambda vectors, d=d: vectors[:, d]), side) for d in range(dims)]
     m_in, m_out = np.array([[world.mean for world in worlds] for worlds in each]).swapaxes(0, 1)
@@ -283,17 +324,38 @@ def nig(
     missing="raise",
     allow_unequal=False,
 ) -> np.ndarray:
-    """Bayesian variance for few references: ratio of Student-t predictives under a normal-inverse-gamma prior.
+    """Bayesian variance for few references: ratio of Student-t predictives under a
+    normal-inverse-gamma prior.
 
-    s = lt(phi_t; 2a, m_in, c_in) - lt(phi_t; 2a, m_out, c_out); for a side with k = kappa0 + n: m = (kappa0 mu0 + n xbar) / k,
-    c = b (k + 1) / (a k), a = a0 + sum d / 2, b = b0 + sum [SS + kappa0 n (xbar - mu0)^2 / k] / 2, d = n (n - 1 if kappa0 = 0).
-    OUT has kappa0 = 0; IN has kappa0 and mu0 = xbar_out + the mean over samples of (xbar_in - xbar_out).
-    a0 and b0 match the moments of log SS over samples (a0 fixed when given); with one pair the variance is that of
-    (xbar_in - xbar_out) / sqrt 2 over samples. share_variance: True, False (each side its own a and b), or "ratio" (IN scaled
-    by the ratio of the global variances). predictive: "t" or "normal". offline=True: log T_cdf of the OUT predictive.
-    Source: our formulation of the idea of arXiv 2603.11799. Raises ValueError for missing sides and when reference counts
-    differ between samples: the scale depends on them, so counts that follow the target's membership leak the design;
-    allow_unequal=True is for designs, as Bernoulli, where they do not.
+        s = lt(phi_t; 2a, m_in, c_in) - lt(phi_t; 2a, m_out, c_out)
+
+        for a side with n references, k = kappa0 + n, d = n (n - 1 if kappa0 = 0):
+        m = (kappa0 mu0 + n xbar) / k
+        c = b (k + 1) / (a k)
+        a = a0 + sum d / 2
+        b = b0 + sum [SS + kappa0 n (xbar - mu0)^2 / k] / 2
+
+    OUT has kappa0 = 0; IN has kappa0 and mu0 = xbar_out + the mean over samples of (xbar_in -
+    xbar_out). a0 and b0 match the moments of log SS over samples; with one pair the variance is
+    that of (xbar_in - xbar_out) / sqrt 2 over samples.
+
+    Parameters:
+        target: signals of one model.
+        references: signals of the other models, membership included.
+        offline: log T_cdf of the OUT predictive alone.
+        share_variance: True, False (each side its own a and b), or "ratio" (IN scaled by the ratio
+            of the global variances).
+        predictive: "t" or "normal".
+        kappa0: weight of the IN centre's prior.
+        a0: fixed where given.
+        combine: llr averages s over queries; a name of `combine_queries` reduces the margins first.
+        missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+        allow_unequal: for designs, as Bernoulli, whose reference counts differ between samples but
+            cannot follow the target's membership.
+
+    Source: our formulation of the idea of arXiv 2603.11799. Raises ValueError for missing sides and
+    when reference counts differ between samples: the scale depends on them, so counts that follow
+    the target's membership leak the design.
     """
     one_of("share_variance", share_variance, (True, False, "ratio"))
     one_of("predictive", predictive, ("t", "normal"))
@@ -301,8 +363,9 @@ def nig(
     for count in (side.n_out,) if offline else (side.n_in, side.n_out):
         if not allow_unequal and np.ptp(count[side.audited]):
             raise ValueError(
-                "nig needs as many references a side for every sample, else the score leaks the design: use complementary "
-                "pairs with the mate held out, or allow_unequal=True if the counts cannot follow the target's membership"
+                "nig needs as many references a side for every sample, else the score leaks the"
+                " design: use complementary pairs with the complementary model held out, or"
+                " allow_unequal=True if the counts cannot follow the target's membership"
             )
     pairs = per_query(target, references, "nig", combine)
     score = np.zeros(side.usable.shape)
@@ -332,7 +395,9 @@ def _nig_online(phi_t, world_in, world_out, audited, share, predictive, kappa0, 
 def _nig_predictives(
     world_in, world_out, audited, share_variance=True, kappa0=1.0, a0=None
 ) -> tuple[tuple, tuple, tuple]:
-    """((m_in, m_out), (a_in, a_out), (c_in, c_out)): Student's t with 2a degrees of freedom, centre m, scale^2 c."""
+    """((m_in, m_out), (a_in, a_out), (c_in, c_out)): Student's t with 2a degrees of freedom, centre
+    m, scale^2 c.
+    """
     share = share_variance
     n_in, n_out = (np.maximum(world.n, 1) for world in (world_in, world_out))
     free_in, free_out = n_in - 1, n_out - 1
@@ -345,7 +410,9 @@ def _nig_predictives(
         ]
         ratio = scales[0] / scales[1] if min(scales) > 0 else 1.0
     ss_in = world_in.ss / ratio
-    a0, b0 = _prior(free_in + free_out, ss_in + world_out.ss, audited, a0, between=gap[audited])
+    a0, b0 = variance_prior(
+        free_in + free_out, ss_in + world_out.ss, audited, a0, between=gap[audited]
+    )
     kappa = kappa0 + n_in
     centre = (kappa0 * (world_out.mean + gap[audited].mean()) + n_in * world_in.mean) / kappa
     pull = kappa0 * n_in * (gap - gap[audited].mean()) ** 2 / kappa / ratio
@@ -360,7 +427,9 @@ def _nig_predictives(
 
 
 def _log_predictive(gap, a, c, predictive) -> np.ndarray:
-    """log density at distance gap of Student's t, 2a degrees of freedom, scale^2 c (or the normal), up to terms in a."""
+    """log density at distance gap of Student's t, 2a degrees of freedom, scale^2 c (or the normal),
+    up to terms in a.
+    """
     if predictive == "normal":
         return -(np.log(c) + gap**2 / c) / 2
     return -np.log(c) / 2 - (a + 0.5) * np.log1p(gap**2 / (2 * a * c))
@@ -370,16 +439,19 @@ def _nig_offline(phi_t, world, audited, a0, predictive) -> np.ndarray:
     n = np.maximum(world.n, 1)
     if not (n[audited] > 1).any():
         raise ValueError(
-            "nig: one OUT reference leaves no variance estimate offline: use rmia(offline=True) or train more pairs"
+            "nig: one OUT reference leaves no variance estimate offline: use rmia(offline=True) or"
+            " train more pairs"
         )
-    a0, b0 = _prior(n - 1, world.ss, audited, a0)
+    a0, b0 = variance_prior(n - 1, world.ss, audited, a0)
     a = a0 + (n - 1) / 2
     z = (phi_t - world.mean) / np.sqrt((b0 + world.ss / 2) * (n + 1) / (a * n))
     return log_ndtr(z) if predictive == "normal" else _log_t_cdf(z, 2 * a)
 
 
-def _prior(free, ss, audited, a0, between=None) -> tuple[float, float]:
-    """Inverse-gamma (a0, b0) of the variances, from E and var of log SS: var = trigamma(a0) + trigamma(d/2)."""
+def variance_prior(free, ss, audited, a0, between=None) -> tuple[float, float]:
+    """Inverse-gamma (a0, b0) of the variances, from E and var of log SS: var = trigamma(a0) +
+    trigamma(d/2).
+    """
     used = audited & (free > 0)
     if not used.any():
         warnings.warn(
@@ -387,9 +459,8 @@ def _prior(free, ss, audited, a0, between=None) -> tuple[float, float]:
             stacklevel=4,
         )
         a0 = a0 or 3.0
-        return a0, (a0 - 1 if a0 > 1 else a0) * max(
-            between.var() / 2, 1e-6
-        )  # prior mean b0 / (a0 - 1)
+        # prior mean b0 / (a0 - 1)
+        return a0, (a0 - 1 if a0 > 1 else a0) * max(between.var() / 2, 1e-6)
     half = free[used] / 2
     variance = ss[used] / free[used]
     log_variance = (
@@ -408,7 +479,9 @@ def _prior(free, ss, audited, a0, between=None) -> tuple[float, float]:
 
 
 def _log_t_cdf(z, nu) -> np.ndarray:
-    """log of Student's t distribution function, by the series of the incomplete beta function where it underflows."""
+    """log of Student's t distribution function, by the series of the incomplete beta function where
+    it underflows.
+    """
     tail = stdtr(nu, -np.abs(z))
     out = np.log1p(-tail)
     low = z < 0

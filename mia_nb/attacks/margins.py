@@ -1,4 +1,6 @@
-"""Arithmetic of margins phi = log p_y - log(1 - p_y): stable logs, means over models and queries, alignment of scales."""
+"""Arithmetic of margins phi = log p_y - log(1 - p_y): stable logs, means over models and queries,
+alignment of scales.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,15 @@ from scipy.special import ndtri
 from mia_nb.checks import checked
 from mia_nb.types import Signals
 
-BLOCK = (
-    1 << 15
-)  # float64 per temporary (256 kB): the handful that a kernel holds stays in one core's cache
+# float64 per temporary (256 kB): the handful that a kernel holds stays in one core's cache
+BLOCK = 1 << 15
 COMBINE = ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last")
 
 
 class Columns:
-    """An array (M, ..., N) over the references of which only the columns in hand are ever made: x[:, part]."""
+    """An array (M, ..., N) over the references of which only the columns in hand are ever made:
+    x[:, part].
+    """
 
     def __init__(self, shape: tuple[int, ...], make: Callable[[slice], np.ndarray]):
         self.shape, self.make = shape, make
@@ -38,13 +41,17 @@ class Columns:
 
 
 def blocks(rows: int, samples: int) -> Iterator[slice]:
-    """Slices over the samples, so narrow that a (rows, slice) temporary has about BLOCK elements."""
+    """Slices over the samples, so narrow that a (rows, slice) temporary has about BLOCK
+    elements.
+    """
     width = max(BLOCK // max(rows, 1), 64)
     return (slice(start, min(start + width, samples)) for start in range(0, samples, width))
 
 
 def log_p(phi: np.ndarray) -> np.ndarray:
-    """log p = -softplus(-phi) = min(phi, 0) - log1p(exp(-|phi|)): finite and accurate for every finite phi."""
+    """log p = -softplus(-phi) = min(phi, 0) - log1p(exp(-|phi|)): finite and accurate for every
+    finite phi.
+    """
     out = np.abs(phi)
     np.negative(out, out=out)
     np.exp(out, out=out)
@@ -53,14 +60,15 @@ def log_p(phi: np.ndarray) -> np.ndarray:
 
 
 def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(log sum_k w_k p_k, log sum_k w_k (1 - p_k)) over axis 0, each relative to its own largest term; NaN weights give NaN."""
+    """(log sum_k w_k p_k, log sum_k w_k (1 - p_k)) over axis 0, each relative to its own largest
+    term; NaN weights give NaN.
+    """
     shared = np.abs(phi)
     np.negative(shared, out=shared)
     np.exp(shared, out=shared)
     shared += 1
-    np.divide(
-        weight, shared, out=shared
-    )  # p = exp(min(phi, 0)) / (1 + exp(-|phi|)), and 1 - p likewise
+    # p = exp(min(phi, 0)) / (1 + exp(-|phi|)), and 1 - p likewise
+    np.divide(weight, shared, out=shared)
     logs = []
     for power in (np.minimum(phi, 0), -np.maximum(phi, 0)):
         top = np.where(weight > 0, power, -np.inf).max(0)
@@ -90,9 +98,14 @@ def median(phi: np.ndarray | Columns, mask: np.ndarray | Columns) -> np.ndarray:
 def combine_queries(margin: np.ndarray, combine: str) -> np.ndarray:
     """One margin per model and sample, (M, Q, N) -> (M, N).
 
-    margin: mean_q phi_q; logmeanp and margin_of_meanp: the margin log mean_q p_q - log mean_q (1 - p_q) of the averaged
-    probability, from which an attack reads log p (Guan et al. 2025, Eq. 8) or the margin itself; trimmed: mean of the central
-    80 % of phi_q; last: the last query. They rank samples differently (Jensen): say which was used. With one query all agree.
+    Parameters:
+        margin: (M, Q, N).
+        combine: margin: mean_q phi_q; logmeanp and margin_of_meanp: the margin log mean_q p_q - log
+            mean_q (1 - p_q) of the averaged probability, from which an attack reads log p (Guan et
+            al. 2025, Eq. 8) or the margin itself; trimmed: mean of the central 80 % of phi_q; last:
+            the last query.
+
+    They rank samples differently (Jensen): say which was used. With one query all agree.
     """
     queries, samples = margin.shape[1:]
     if combine == "last" or queries == 1:
@@ -117,13 +130,18 @@ def over_queries(values: np.ndarray, draws: str) -> np.ndarray:
 
 @checked
 def align(signals: Signals, *, how: str = "affine") -> Signals:
-    """Signals whose margins are on one scale for every model, for references of another family than the target's.
+    """Signals whose margins are on one scale for every model, for references of another family than
+    the target's.
 
-    affine: phi' = (phi - median phi) / IQR phi; quantile: the normal score of phi's mid-rank, Phi^-1((rank + 1/2) / (P + 1));
-    none: unchanged. Each model is measured on its own population samples, or, without them, on all samples: no label of
-    membership is used. Apply it to the target's signals and to the references'. Entropies and votes stay as they are.
-    Source: Guan et al. 2025, section 5.3 (none). Raises ValueError for a model whose interquartile range is 0.
-    Caveat: quantile has P + 1 levels, so samples beyond the population's extremes tie.
+    Parameters:
+        signals: of the target, or of the references: apply it to both.
+        how: affine: phi' = (phi - median phi) / IQR phi; quantile: the normal score of phi's
+            mid-rank, Phi^-1((rank + 1/2) / (P + 1)); none: unchanged.
+
+    Each model is measured on its own population samples, or, without them, on all samples: no label
+    of membership is used. Entropies and votes stay as they are. Source: Guan et al. 2025, section
+    5.3 (none). Raises ValueError for a model whose interquartile range is 0. Caveat: quantile has P
+    + 1 levels, so samples beyond the population's extremes tie.
     """
     if how not in ("none", "affine", "quantile"):
         raise ValueError(f"how={how!r} is not one of none, affine, quantile")
@@ -140,7 +158,8 @@ def align(signals: Signals, *, how: str = "affine") -> Signals:
         low, middle, high = np.quantile(scale, (0.25, 0.5, 0.75))
         if not high > low:
             raise ValueError(
-                f"model {m} has margins of interquartile range 0: it answers the same everywhere, leave it out"
+                f"model {m} has margins of interquartile range 0: it answers the same everywhere,"
+                " leave it out"
             )
         margin[m] = (phi - middle) / (high - low)
     return replace(signals, margin=margin, info=signals.info | {"align": how})

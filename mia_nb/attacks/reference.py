@@ -1,4 +1,6 @@
-"""Attacks that compare the target with the references' average answer: attack_r, watson, rmia, base."""
+"""Attacks that compare the target with the references' average answer: attack_r, watson, rmia,
+base.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ import numpy as np
 
 from mia_nb.attacks.inputs import Sides, one_of, own, per_query, sides, theirs
 from mia_nb.attacks.margins import Columns, blocks, log_mean_p_q, log_p, median
-from mia_nb.checks import checked
+from mia_nb.checks import checked, refuse
 from mia_nb.types import Signals
 
 MAX_LOSS = 1000.0  # the largest loss of attack_r's interpolation
 
 
 def _among(side: Sides, refs: str) -> Columns:
-    """(M, N) bool: the references that are asked."""
+    """(M, N) bool: the references that are compared with."""
     return ~side.mask if refs == "out" else side.mask.then(np.ones_like)
 
 
@@ -39,13 +41,27 @@ def attack_r(
     combine=None,
     missing="raise",
 ) -> np.ndarray:
-    """Reference attack, how the target's margin compares with the references' margins phi_k of the same sample, k in S.
+    """Reference attack: how the target's margin compares with the references' margins phi_k of the
+    same sample, k in S.
 
-    shift: phi_t - mean phi_k; gaussian: shift / s_pool, one standard deviation for all samples, so the same ROC;
-    interp: 1 - I(loss_t), I interpolates the sorted losses {0, l_1..n, 1000} onto 0, 1/(n+1), ..., 1 (Ye et al. 2022);
-    lattice: share of references with phi_k <= phi_t, at most |S| + 1 values (Guan et al. 2025): its zeros at low FPR are
-    made by ties. refs: "all" or "out"; None = "out" for interp, else "all".
-    Raises ValueError for samples without OUT reference (refs="out"), and for gaussian where no sample has two references.
+    Parameters:
+        target: signals of one model.
+        references: signals of the other models, membership included.
+        form: shift, gaussian, interp or lattice, see below.
+        refs: S, "all" or "out"; None: "out" for interp, else "all".
+        combine: how queries are combined, a name of `combine_queries`.
+        missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+
+    Forms:
+        shift: phi_t - mean phi_k.
+        gaussian: shift / s_pool, one standard deviation for all samples, so the same ROC.
+        interp: 1 - I(loss_t), I interpolates the sorted losses {0, l_1..n, 1000} onto 0, 1/(n+1),
+            ..., 1 (Ye et al. 2022).
+        lattice: share of references with phi_k <= phi_t, at most |S| + 1 values (Guan et al. 2025):
+            its zeros at low FPR are made by ties.
+
+    Raises ValueError for samples without OUT reference (refs="out"), and for gaussian where no
+    sample has two references.
     """
     one_of("form", form, ("shift", "gaussian", "interp", "lattice"))
     refs = refs or ("out" if form == "interp" else "all")
@@ -74,13 +90,16 @@ def attack_r(
         free += (keep.sum(0) - 1).clip(0).sum()
     if not free:
         raise ValueError(
-            'attack_r(form="gaussian") needs two references of some sample to measure a spread; use form="shift"'
+            'attack_r(form="gaussian") needs two references of some sample to measure a spread; use'
+            ' form="shift"'
         )
     return (phi_t - centre) / np.sqrt(squares / free)
 
 
 def _interpolated(loss_t, losses, count) -> np.ndarray:
-    """Position of each loss among {0, sorted losses, MAX_LOSS} in units of 1 / (count + 1); unused losses are inf."""
+    """Position of each loss among {0, sorted losses, MAX_LOSS} in units of 1 / (count + 1); unused
+    losses are inf.
+    """
     loss_t = np.minimum(loss_t, MAX_LOSS)
     knots = np.sort(
         np.vstack(
@@ -109,11 +128,19 @@ def watson(
     combine=None,
     missing="raise",
 ) -> np.ndarray:
-    """Difficulty calibration: s = g_t - mean_{k in OUT} g_k, g = log p ("loss"), phi ("margin") or p ("confidence").
+    """Difficulty calibration: s = g_t - mean_{k in OUT} g_k.
 
-    centre: "mean" or "median"; refs: "out" or "all" (with the margin that is attack_r's shift).
-    Source: Watson, Guo, Cormode, Sablayrolles 2022. Raises ValueError for samples without OUT reference.
-    Warns when the ranking equals the plain loss attack's: the calibration had no effect.
+    Parameters:
+        target: signals of one model.
+        references: signals of the other models, membership included.
+        signal: g: log p ("loss"), phi ("margin") or p ("confidence").
+        centre: "mean" or "median".
+        refs: "out" or "all" (with the margin that is attack_r's shift).
+        combine: how queries are combined, a name of `combine_queries`.
+        missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+
+    Source: Watson, Guo, Cormode, Sablayrolles 2022. Raises ValueError for samples without OUT
+    reference. Warns when the ranking equals the plain loss attack's: the calibration had no effect.
     """
     one_of("signal", signal, ("loss", "margin", "confidence"))
     one_of("centre", centre, ("mean", "median"))
@@ -147,31 +174,51 @@ def rmia(
     combine=None,
     missing="raise",
 ) -> np.ndarray:
-    """Robust likelihood ratio u = log p_t - log pbar against the average confidence of the references.
+    """Robust likelihood ratio u = log p_t - log pbar against the average confidence of the
+    references.
 
-    online:  pbar = (mean_IN p + mean_OUT p) / 2;   offline: pbar = ((1 + a) mean_OUT p + (1 - a)) / 2, a in [0, 1].
-    form: ratio (s = u); count, s = share of population samples z with u(x) - u(z) > log gamma (>= with strict=False), whose
-    ROC vertices are a subset of ratio's; vote, the majority over queries of that comparison for each pair (x, z).
-    A population sample that no reference was trained on gets the offline rule with all its OUT references.
-    trim: share of the references dropped at each end of the confidences, online from IN and OUT together, which then weigh by
-    model; from_in: offline, samples with IN references only use p_out = (p_in + a - 1) / a, clipped at 0.
-    combine="llr" averages u over queries. pbar is kept as a margin, so saturated samples keep their order.
-    Source: Zarifzadeh, Liu, Shokri 2024, Eq. 2-11; Guan et al. 2025 (ratio). Raises ValueError for missing sides and, in
-    count and vote, without population. The paper's temperature belongs to `Signals.from_logits`.
+        online:   pbar = (mean_IN p + mean_OUT p) / 2
+        offline:  pbar = ((1 + a) mean_OUT p + (1 - a)) / 2
+
+    Parameters:
+        target: signals of one model.
+        references: signals of the other models, membership included.
+        form: ratio, s = u; count, s = share of population samples z with u(x) - u(z) > log gamma,
+            whose ROC vertices are a subset of ratio's; vote, the majority over queries of that
+            comparison for each pair (x, z).
+        offline: whether OUT references alone are used.
+        a: of the offline average, in [0, 1].
+        gamma: of count and vote, above 0.
+        strict: False counts >= instead of >.
+        trim: share of the references dropped at each end of the confidences, in [0, 0.5); online
+            from IN and OUT together, which then weigh by model.
+        from_in: offline, samples with IN references only use p_out = (p_in + a - 1) / a, clipped at
+            0.
+        combine: how queries are combined, a name of `combine_queries`; llr averages u over queries.
+        missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+
+    A population sample that no reference was trained on gets the offline rule with all its OUT
+    references. pbar is kept as a margin, so saturated samples keep their order. Source: Zarifzadeh,
+    Liu, Shokri 2024, Eq. 2-11; Guan et al. 2025 (ratio). Raises ValueError for missing sides and,
+    in count and vote, without population. The paper's temperature belongs to `Signals.from_logits`.
     """
     one_of("form", form, ("ratio", "count", "vote"))
     if not (0 <= a <= 1 and 0 <= trim < 0.5 and gamma > 0):
         raise ValueError(
-            f"rmia: a={a} must lie in [0, 1], trim={trim} in [0, 0.5), and gamma={gamma} must be positive"
+            f"rmia: a={a} must lie in [0, 1], trim={trim} in [0, 0.5), and gamma={gamma} must be"
+            " positive"
         )
     need = ("in", "out") if not offline else () if from_in else ("out",)
     side = sides("rmia", target, references, need, missing)
-    if from_in and not a > 0:
-        raise ValueError("rmia(from_in=True) inverts p_in = a p_out + (1 - a), which needs a > 0")
-    if form != "ratio" and not target.population.any():
-        raise ValueError(
-            f"rmia(form={form!r}) needs population samples that no model saw; set population > 0 or use form='ratio'"
-        )
+    refuse(
+        {
+            "rmia(from_in=True) inverts p_in = a p_out + (1 - a), which needs a > 0": (
+                from_in and not a > 0
+            ),
+            f"rmia(form={form!r}) needs population samples that no model saw; set population > 0"
+            " or use form='ratio'": form != "ratio" and not target.population.any(),
+        }
+    )
     u = np.array(
         [
             log_p(phi_t)
@@ -202,9 +249,8 @@ def _average_margin(phi, side, *, offline, a, trim, from_in) -> np.ndarray:
     weight_in = np.where(inverted, 1 / n_in, np.where(by_out, 0 / n_out, 0.5 / n_in))
     weight_out = np.where(inverted, 0, np.where(by_out, 1 / n_out, 0.5 / n_out))
     mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out, trim)
-    with np.errstate(
-        divide="ignore"
-    ):  # log 0 = -inf is meant: a = 1 adds nothing, and p_out may be clipped at 0
+    # log 0 = -inf is meant: a = 1 adds nothing, and p_out may be clipped at 0
+    with np.errstate(divide="ignore"):
         if inverted.any():
             mean_q = np.where(inverted, np.minimum(mean_q - np.log(a or 1), 0), mean_q)
             mean_p = np.where(inverted, np.log(-np.expm1(mean_q)), mean_p)
@@ -213,7 +259,9 @@ def _average_margin(phi, side, *, offline, a, trim, from_in) -> np.ndarray:
 
 
 def _log_means(phi, mask, weight_in, weight_out, trim=0.0):
-    """(log mean p, log mean (1 - p)) over references, each (N,), with one weight for IN and one for OUT models."""
+    """(log mean p, log mean (1 - p)) over references, each (N,), with one weight for IN and one for
+    OUT models.
+    """
     mean_p, mean_q = np.empty((2, phi.shape[1]))
     for part in blocks(*phi.shape):
         x, weight = phi[:, part], np.where(mask[:, part], weight_in[part], weight_out[part])
@@ -229,7 +277,9 @@ def _log_means(phi, mask, weight_in, weight_out, trim=0.0):
 
 
 def _majority(u, population, log_gamma, strict) -> np.ndarray:
-    """Share of population samples z that more than half of the queries put below x: (Q, N) -> (N,)."""
+    """Share of population samples z that more than half of the queries put below x: (Q, N) ->
+    (N,).
+    """
     score, beats = np.empty(u.shape[1]), np.greater if strict else np.greater_equal
     for part in blocks(int(population.sum()), u.shape[1]):
         votes = sum(
@@ -249,11 +299,20 @@ def base(
     combine=None,
     missing="raise",
 ) -> np.ndarray:
-    """Confidence over the models' average confidence: s = log p_t - log mean_{IN + OUT} p, or log p_t - alpha log mean_OUT p.
+    """Confidence over the models' average confidence: s = log p_t - log mean_{IN + OUT} p, or log
+    p_t - alpha log mean_OUT p.
 
-    Online this is `rmia` when n_in = n_out; with unequal sides `base` weighs models equally, `rmia` sides equally. At Q = 1 it
-    is also the "RMIA" p_t / mean p of Guan et al. 2025, on a log scale. Source: Lassila et al. 2025.
-    Raises ValueError for samples without OUT reference (offline).
+    Parameters:
+        target: signals of one model.
+        references: signals of the other models, membership included.
+        offline: whether OUT references alone are used.
+        alpha: of the offline form.
+        combine: how queries are combined, a name of `combine_queries`.
+        missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+
+    Online this is `rmia` when n_in = n_out; with unequal sides `base` weighs models equally, `rmia`
+    sides equally. At Q = 1 it is also the "RMIA" p_t / mean p of Guan et al. 2025, on a log scale.
+    Source: Lassila et al. 2025. Raises ValueError for samples without OUT reference (offline).
     """
     side = sides("base", target, references, ("out",) if offline else (), missing)
     models = len(side.mask)

@@ -54,9 +54,13 @@ SUITES = (  # from this many references a side: headline first, then what is pri
 
 @checked
 def suite(k: int) -> dict[str, Attack]:
-    """The attacks for k references a side (k IN and k OUT), headline first; loss and correctness always, rmia from k = 1.
+    """The attacks for k references a side, headline first.
 
-    Left out is what so few references cannot support: per-sample variance below k = 32, any lira at k = 1.
+    Parameters:
+        k: references a side, k IN and k OUT.
+
+    Loss and correctness always, rmia from k = 1. Left out is what so few references cannot support:
+    per-sample variance below k = 32, any lira at k = 1.
     """
     k = whole("k", k, 0)
     names = next(names for fewest, names in SUITES if k >= fewest)
@@ -67,9 +71,14 @@ def suite(k: int) -> dict[str, Attack]:
 def literature(k: int, draws: str = "plain", queries: int = 1) -> dict[str, Attack]:
     """The suite first, then one form of every other attack that k references a side can support.
 
-    Without `base`, which in pairs ranks as rmia does; without references the suite is all there is. draws, queries: how the
-    signals were asked; of stochastic models ("noise") asked 4 times or more also lira_joint, which reads off how much the
-    answers to one image vary: a member may be answered with less noise.
+    Parameters:
+        k: references a side.
+        draws: what the queries are, of `types.DRAWS`.
+        queries: how many there are.
+
+    Without `base`, which in pairs ranks as rmia does; without references the suite is all there is.
+    Of stochastic models ("noise") queried 4 times or more also lira_joint, which reads off how much
+    the outputs for one image vary: a member may get less noise.
     """
     k, queries = whole("k", k, 0), whole("queries", queries)
     one_of("draws", draws, DRAWS)

@@ -19,11 +19,20 @@ def loss(
     threshold=None,
     combine=None,
 ) -> np.ndarray:
-    """Loss threshold: s = phi (signal="margin"), or -loss ("loss"), which ranks the same but ties when it saturates.
+    """Loss threshold: s = phi (signal="margin"), or -loss ("loss"), which ranks the same but ties
+    when it saturates.
 
-    threshold: a loss tau that the owner revealed (the paper's is the mean training loss), or "reference_train_mean", the mean
-    IN loss of the references, which an attacker can compute; then s = tau - loss and s >= 0 is the decision "member".
-    Source: Yeom, Giacomelli, Fredrikson, Jha 2018. Raises ValueError when that threshold is asked for without references.
+    Parameters:
+        target: signals of one model.
+        references: signals of other models, which only one threshold needs.
+        signal: margin or loss.
+        threshold: a loss tau that the owner revealed (the paper's is the mean training loss), or
+            "reference_train_mean", the mean IN loss of the references, which an attacker can
+            compute; then s = tau - loss and s >= 0 is the decision "member". None: no decision.
+        combine: how queries are combined, a name of `combine_queries`.
+
+    Source: Yeom, Giacomelli, Fredrikson, Jha 2018. Raises ValueError when that threshold is asked
+    for without references.
     """
     check("loss", target, references, needs_references=threshold == "reference_train_mean")
     one_of("signal", signal, ("margin", "loss"))
@@ -50,12 +59,21 @@ def attack_p(
     exclude_self=False,
     combine=None,
 ) -> np.ndarray:
-    """Population attack: s = phi ("continuous"), or the share of population samples below it ("population").
+    """Population attack: s = phi ("continuous"), or the share of population samples below it
+    ("population").
 
-    population: s = #{j : phi(z_j) < phi(x)} / P, "<=" with strict=False; exclude_self drops a population sample from its own
-    comparison. With smoothing, 1 - s P / (P + 1) is a p-value that is valid if population and non-members are exchangeable.
-    Source: Ye et al. 2022; Guan et al. 2025. Raises ValueError without population samples.
-    Caveat: the population form is a step function of phi: it can only lose vertices of the ROC.
+    Parameters:
+        target: signals of one model.
+        references: not used.
+        form: continuous, or population: s = #{j : phi(z_j) < phi(x)} / P.
+        strict: False counts "<=" instead.
+        exclude_self: drops a population sample from its own comparison.
+        combine: how queries are combined, a name of `combine_queries`.
+
+    With smoothing, 1 - s P / (P + 1) is a p-value that is valid if population and non-members are
+    exchangeable. Source: Ye et al. 2022; Guan et al. 2025. Raises ValueError without population
+    samples. Caveat: the population form is a step function of phi: it can only lose vertices of the
+    ROC.
     """
     check("attack_p", target, references)
     one_of("form", form, ("continuous", "population"))
@@ -66,7 +84,8 @@ def attack_p(
     size = np.full(phi.shape, among.sum()) - (among & exclude_self)
     if not size.all():
         raise ValueError(
-            'attack_p(form="population") needs samples that no model saw: set population > 0, or form="continuous"'
+            'attack_p(form="population") needs samples that no model saw: set population > 0, or'
+            ' form="continuous"'
         )
     below = np.searchsorted(np.sort(phi[among]), phi, side="left" if strict else "right")
     return (below - (among & exclude_self & (not strict))) / size
@@ -76,9 +95,15 @@ def attack_p(
 def vote(target: Signals, references: Signals | None = None, *, missing="raise") -> np.ndarray:
     """Label-only votes: v = share of the Q queries whose predicted class is the label.
 
-    Without references s = v. With references s = L(v) - mean_{k in OUT} L(v_k), L(v) = log((Q v + 1/2) / (Q - Q v + 1/2)).
-    Source: Choquette-Choo et al. 2021 (augmentation robustness). Raises ValueError for samples without OUT reference.
-    Caveat: v has Q + 1 levels, so ties are the rule; take Q about 32. One query without references is the correctness attack.
+    Parameters:
+        target: signals of one model.
+        references: signals of the other models, membership included; None: s = v.
+        missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+
+    With references s = L(v) - mean_{k in OUT} L(v_k), L(v) = log((Q v + 1/2) / (Q - Q v + 1/2)).
+    Source: Choquette-Choo et al. 2021 (augmentation robustness). Raises ValueError for samples
+    without OUT reference. Caveat: v has Q + 1 levels, so ties are the rule; take Q about 32. One
+    query without references is the correctness attack.
     """
     check("vote", target, references)
     right = target.correct[0].sum(0)

@@ -1,13 +1,13 @@
-"""Audits: lower bounds on epsilon, the ladder, stated limits, outputs from elsewhere, exposed samples, canaries. NumPy only."""
+"""Audits: lower bounds on epsilon, the ladder, stated limits, outputs from elsewhere, exposed
+samples, canaries. NumPy only.
+"""
 
 from mia_nb.auditing.bounds import epsilon_lower, mu_lower, population_level
 from mia_nb.auditing.canaries import canary_arrays, canary_labels, canary_member, canary_rates
-from mia_nb.auditing.claims import figure4_against_paper, privacy_claims, privacy_comparisons
 from mia_nb.auditing.gate import (
     Limit,
     Verdict,
     fewest,
-    is_coins,
     judge,
     limits,
     refuse_unmeasurable,
@@ -15,12 +15,12 @@ from mia_nb.auditing.gate import (
 from mia_nb.auditing.ladder import LABELS, NOTES, ladder
 from mia_nb.auditing.one_run import (
     Audit,
-    OneRun,
-    apart,
     audit,
     check_bernoulli,
+    is_coins,
     one_run,
     one_run_epsilon,
+    score_split,
 )
 from mia_nb.auditing.outputs import Outputs, read_outputs
 from mia_nb.auditing.result import bundle, design, headline, in_words, provenance, result
@@ -33,11 +33,9 @@ __all__ = [
     "NOTES",
     "Audit",
     "Limit",
-    "OneRun",
     "Outputs",
     "ShiftGuard",
     "Verdict",
-    "apart",
     "audit",
     "bundle",
     "canary_arrays",
@@ -51,7 +49,6 @@ __all__ = [
     "design",
     "epsilon_lower",
     "fewest",
-    "figure4_against_paper",
     "headline",
     "in_words",
     "is_coins",
@@ -63,12 +60,11 @@ __all__ = [
     "one_run",
     "one_run_epsilon",
     "population_level",
-    "privacy_claims",
-    "privacy_comparisons",
     "provenance",
     "read_outputs",
     "refuse_unmeasurable",
     "result",
+    "score_split",
     "shift_guard",
     "stability",
     "vulnerability",

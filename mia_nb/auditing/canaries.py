@@ -1,11 +1,14 @@
-"""Canaries: samples made to be remembered, each in or out of a model by a coin, and the rates at which they are found."""
+"""Canaries: samples made to be remembered, each in or out of a model by a coin, and the rates at
+which they are found.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import checked, mask, reals
+from mia_nb.auditing.one_run import canary_columns
+from mia_nb.checks import checked, holding, mask, reals, refuse
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, rates, tpr_at_counts
 from mia_nb.types import Scores
 
@@ -13,20 +16,32 @@ KINDS = ("ordinary", "mislabelled", "mislabelled_near_duplicate", "ood")
 DESIGNS = ("bernoulli", "pairs")
 LARGEST_SHARE = 0.02  # of the training set; more canaries change what is trained
 JITTER = 2.0  # standard deviation of a near duplicate's pixels, of 255
+SHIFTS = np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])  # of a near duplicate, in pixels
 
 
 @checked
 def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
-    """Labels (N,) in which every sample of `canary` (N,) bool has a wrong one, uniform over the other classes; a copy."""
+    """A copy of the labels in which every canary has a wrong one, uniform over the other classes.
+
+    Parameters:
+        labels: (N,) class numbers from 0.
+        canary: (N,) bool.
+        classes: how many there are, 2 or more.
+        seed: of the wrong labels.
+
+    Raises ValueError for shapes that differ and labels that are none from 0 to classes - 1.
+    """
     labels, canary = reals("labels", labels).astype(np.int64), mask("canary", canary)
-    if labels.shape != canary.shape or labels.ndim != 1:
-        raise ValueError(
-            f"labels {labels.shape} and canary {canary.shape}: wanted two equal vectors"
-        )
-    if classes < 2 or (labels.size and not 0 <= labels.min() <= labels.max() < classes):
-        raise ValueError(
-            f"classes={classes}: wrong labels need 2 classes or more, and labels from 0 to {classes - 1}"
-        )
+    unknown = labels.size and not 0 <= labels.min() <= labels.max() < classes
+    refuse(
+        {
+            f"labels {labels.shape} and canary {canary.shape}: wanted two equal vectors": (
+                labels.shape != canary.shape or labels.ndim != 1
+            ),
+            f"classes={classes}: wrong labels need 2 classes or more, and labels from 0 to"
+            f" {classes - 1}": classes < 2 or unknown,
+        }
+    )
     step = np.random.default_rng([7, seed]).integers(1, classes, int(canary.sum()))
     labels[canary] = (labels[canary] + step) % classes
     return labels
@@ -43,58 +58,62 @@ def canary_arrays(
     population=None,
     seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(x, y, canary): copies of images (N, C, H, W) and labels (N,) with round(share N) samples turned into canaries.
+    """(x, y, canary): copies of images and labels with some samples turned into canaries.
 
-    Images are whole numbers from 0 to 255 and come back as uint8. N counts the samples outside `population`; where coins or
-    pairs deal the canaries, a model trains on half of them: share / (2 - share) of its training set, 1 % of it at .02.
+    Parameters:
+        x: (N, C, H, W) images, whole numbers from 0 to 255; come back as uint8.
+        y: (N,) labels, whole numbers from 0 to classes - 1.
+        classes: how many there are.
+        share: round(share N) samples become canaries, N counting those outside `population`. Where
+            coins or pairs deal the canaries, a model trains on half of them: share / (2 - share) of
+            its training set, 1 % of it at .02.
+        kind: what canaries are, see below.
+        population: (N,) bool, columns no model trains on, never made canaries; None: there are
+            none.
+        seed: of the samples and of what they become.
 
-    ordinary                    image and label stay as they are: the average case, to compare the others with
-    mislabelled                 the image stays, its label is a wrong one
-    mislabelled_near_duplicate  the image becomes a near copy of a sample that is no canary, stays in every model and keeps its
-                                right label: moved by one pixel, noise of 2/255; its own label is a wrong one for that sample
-    ood                         the image's pixels are shuffled, its label is drawn from all classes
-    A defense that is known to treat one kind well must be tested with another: name the kind with every result (Aerni, Zhang
-    and Tramèr 2024, arXiv 2404.17399). `population` (N,) bool: columns no model trains on, never made canaries.
-    Raises ValueError for an unknown kind, pixels that are no whole numbers from 0 to 255, labels that are none from 0 to
-    classes - 1, shapes that differ, and a share that leaves no canary or fewer others than canaries.
-    Caveat: accuracy with and without canaries belongs beside their rates; keep their share at 2 % or less.
+    Kinds:
+        ordinary: image and label stay as they are: the average case, to compare the others with.
+        mislabelled: the image stays, its label is a wrong one.
+        mislabelled_near_duplicate: the image becomes a near copy of a sample that is no canary,
+            stays in every model and keeps its right label: moved by one pixel, noise of 2/255; its
+            own label is a wrong one for that sample.
+        ood: the image's pixels are shuffled, its label is drawn from all classes.
+
+    A defense that is known to treat one kind well must be tested with another: name the kind with
+    every result (Aerni, Zhang and Tramèr 2024, arXiv 2404.17399). Raises ValueError for an unknown
+    kind, pixels that are no whole numbers from 0 to 255, labels that are none from 0 to classes -
+    1, shapes that differ, and a share that leaves no canary or fewer others than canaries. Caveat:
+    accuracy with and without canaries belongs beside their rates; keep their share at 2 % or less.
     """
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
     x, y = _whole("x", x, 255).astype(np.uint8), _whole("y", y, classes - 1).astype(np.int64)
     able = np.ones(len(y), bool) if population is None else ~np.asarray(population, bool)
-    if x.ndim != 4 or y.shape != x.shape[:1] or able.shape != y.shape:
-        raise ValueError(
-            f"x {x.shape}, y {y.shape}: wanted images (N, C, H, W) with a label each (and a population mask (N,))"
-        )
     size, rng = round(share * int(able.sum())), np.random.default_rng([8, seed])
-    if not 1 <= size <= able.sum() // 2:
-        raise ValueError(
-            f"share={share} of {able.sum()} samples makes {size} canaries: wanted at least 1, at most half of them"
-        )
+    refuse(
+        {
+            f"x {x.shape}, y {y.shape}: wanted images (N, C, H, W) with a label each (and a"
+            " population mask (N,))": (
+                x.ndim != 4 or y.shape != x.shape[:1] or able.shape != y.shape
+            ),
+            f"share={share} of {able.sum()} samples makes {size} canaries: wanted at least 1, at"
+            " most half of them": not 1 <= size <= able.sum() // 2,
+        }
+    )
     dealt = rng.permutation(np.flatnonzero(able))
     chosen, others = np.sort(dealt[:size]), dealt[size : 2 * size]
-    canary = np.zeros(len(y), bool)
-    canary[chosen] = True
-    if kind == "ordinary":
-        return x, y, canary
+    canary = np.isin(np.arange(len(y)), chosen)
     if kind == "ood":
         flat = x[chosen].reshape(size, x.shape[1], -1)
         x[chosen] = rng.permuted(flat, axis=2).reshape(x[chosen].shape)
         y[chosen] = rng.integers(classes, size=size)
-        return x, y, canary
-    if kind == "mislabelled_near_duplicate":
-        moved = np.stack(
-            [
-                np.roll(x[o], (dy, dx), (1, 2))
-                for o, (dy, dx) in zip(others, _moves(rng, size), strict=True)
-            ]
-        )
-        x[chosen] = np.clip(np.rint(moved + rng.normal(0, JITTER, moved.shape)), 0, 255).astype(
-            np.uint8
-        )
+    elif kind == "mislabelled_near_duplicate":
+        x[chosen] = _near_copies(x[others], rng)
         y[chosen] = y[others]
-    return x, canary_labels(y, canary, classes, seed=seed), canary
+    if kind.startswith("mislabelled"):
+        y = canary_labels(y, canary, classes, seed=seed)
+    return x, y, canary
 
 
 def _whole(name: str, values, last: int) -> np.ndarray:
@@ -102,60 +121,70 @@ def _whole(name: str, values, last: int) -> np.ndarray:
     values = np.asarray(values)
     if values.dtype.kind not in "iu":
         raise ValueError(
-            f"{name} has dtype {values.dtype}: wanted whole numbers from 0 to {last}; round and convert them first"
+            f"{name} has dtype {values.dtype}: wanted whole numbers from 0 to {last}; round and"
+            " convert them first"
         )
     if values.size and not 0 <= values.min() <= values.max() <= last:
         raise ValueError(
-            f"{name} runs from {values.min()} to {values.max()}: wanted whole numbers from 0 to {last}"
+            f"{name} runs from {values.min()} to {values.max()}: wanted whole numbers from 0 to"
+            f" {last}"
         )
     return values
 
 
-def _moves(rng, size: int) -> np.ndarray:
-    """(size, 2) shifts by one pixel up, down, left or right."""
-    return np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])[rng.integers(4, size=size)]
+def _near_copies(images: np.ndarray, rng) -> np.ndarray:
+    """The images (n, C, H, W), each moved by one pixel up, down, left or right, with noise."""
+    shifts = SHIFTS[rng.integers(len(SHIFTS), size=len(images))]
+    moved = np.stack([np.roll(x, shift, (1, 2)) for x, shift in zip(images, shifts, strict=True)])
+    noisy = np.rint(moved + rng.normal(0, JITTER, moved.shape))
+    return np.clip(noisy, 0, 255).astype(np.uint8)
 
 
 @checked
 def canary_member(
     num_models: int, canary, *, design: str = "bernoulli", population=None, seed: int = 0
 ) -> np.ndarray:
-    """(M, N) bool: canaries by coins, all other samples in every model, `population` (N,) bool in none.
+    """(M, N) bool: canaries by coins, all other samples in every model, the population in none.
 
-    bernoulli: independent fair coins, row m depends on (seed, m) only: what a one-run audit needs. pairs: row 2k + 1 is the
-    exact complement of row 2k on the canaries, each row holding half of them. Train with split="given" and this mask. Score
-    on the canaries alone, `signals.select(samples=canary | signals.population)`: a sample that all references saw tells
-    nothing. Raises ValueError for an unknown design, an odd number of paired
-    models, and canaries that are absent or in the population.
+    Parameters:
+        num_models: M; even for pairs.
+        canary: (N,) bool.
+        design: bernoulli: independent fair coins, row m depends on (seed, m) only: what a one-run
+            audit needs. pairs: row 2k + 1 is the exact complement of row 2k on the canaries, each
+            row holding half of them.
+        population: (N,) bool, samples no model trains on; None: there are none.
+        seed: of the coins.
+
+    Train with split="given" and this mask. Score on the canaries alone,
+    `signals.select(samples=canary | signals.population)`: a sample that all references saw tells
+    nothing. Raises ValueError for an unknown design, an odd number of paired models, and canaries
+    that are absent or in the population.
     """
     canary = mask("canary", canary)
-    out = (
-        np.zeros(canary.shape, bool)
-        if population is None
-        else mask("population", population, canary.shape)
+    aside = np.zeros(canary.shape, bool)
+    if population is not None:
+        aside = mask("population", population, canary.shape)
+    size, inside = int(canary.sum()), int((canary & aside).sum())
+    refuse(
+        {
+            f"design={design!r} is not one of {', '.join(DESIGNS)}": design not in DESIGNS,
+            f"num_models={num_models}: wanted at least 1, and an even number for pairs; take"
+            f" {num_models + 1}": num_models < 1 or (design == "pairs" and num_models % 2),
+            f"{size} canaries, {inside} of them in the population: wanted 1 or more, outside it": (
+                canary.ndim != 1 or not size or inside
+            ),
+        }
     )
-    if design not in DESIGNS:
-        raise ValueError(f"design={design!r} is not one of {', '.join(DESIGNS)}")
-    if num_models < 1 or (design == "pairs" and num_models % 2):
-        raise ValueError(
-            f"num_models={num_models}: wanted at least 1, and an even number for pairs; take {num_models + 1}"
-        )
-    if canary.ndim != 1 or out.shape != canary.shape or not canary.any() or (canary & out).any():
-        raise ValueError(
-            f"{canary.sum()} canaries, {(canary & out).sum()} of them in the population: wanted 1 or more, outside it"
-        )
-    member = np.broadcast_to(~out, (num_models, len(out))).copy()
-    size = int(canary.sum())
+    member = np.broadcast_to(~aside, (num_models, len(aside))).copy()
     for m in range(num_models):
         if design == "bernoulli":
-            member[m, canary] = np.random.default_rng([9, m, seed]).integers(
-                2, size=size, dtype=bool
-            )
+            coins = np.random.default_rng([9, m, seed]).integers(2, size=size, dtype=bool)
         elif m % 2:
-            member[m, canary] = ~member[m - 1, canary]
+            coins = ~coins
         else:
             rng = np.random.default_rng([10, m // 2, seed])
-            member[m, canary] = rng.permutation(size) < size // 2 + rng.integers(1 + size % 2)
+            coins = rng.permutation(size) < size // 2 + rng.integers(1 + size % 2)
+        member[m, canary] = coins
     return member
 
 
@@ -170,119 +199,122 @@ def canary_rates(
     draws: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """TPR at each FPR over the canaries of all targets pooled: one threshold for all, a row per FPR.
+    """TPR at each FPR over the canaries of all targets pooled: one threshold for all, a row per
+    FPR.
 
-    Columns: kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on pooled trials), canary_low, canary_high
-    (the same with C trials, the C canaries that some target scored as members, hits C tpr rounded outwards), cluster_low,
-    cluster_high (bootstrap over canaries, all trials of one together, and over pairs of targets where there are two), tp,
-    n1, fp, n0, fpr_realised, measurable, canaries (scored ones), targets, share, flag. low and high are the widest of the
-    three: trials of one canary are not independent, and where all are hits no bootstrap sees that they hang together.
-    measurable: 10 false positives or more are allowed, which takes canaries / 2 * targets >= 10 / fpr.
-    `canary` (N,) bool selects the columns of `scores` (None: all are canaries) and, where `share`, the canaries' part of what
-    a model trains on, is not given, tells it. NaN scores are left out. Raises ValueError for an FPR outside [0, 1], a mask of
-    another shape, and draws < 1.
-    Caveats: targets are pooled on one scale, which suits calibrated attacks (likelihood ratios, RMIA); targets share
-    references, which no interval resamples; one pair of targets is not resampled: the interval is about these models.
+    Parameters:
+        scores: of the targets; NaN is left out.
+        fpr: false positive rates in [0, 1].
+        canary: (N,) bool, the columns of `scores` that are canaries; None: all.
+        share: the canaries' part of what a model trains on; None: what `canary` tells of it.
+        kind: of the canaries, for the table.
+        draws: of the bootstrap, 1 or more.
+        seed: of the bootstrap.
+
+    Columns: kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on pooled
+    trials), canary_low, canary_high (the same with C trials, the C canaries that some target scored
+    as members, hits C tpr rounded outwards), cluster_low, cluster_high (bootstrap over canaries,
+    all trials of one together, and over pairs of targets where there are two), tp, n1, fp, n0,
+    fpr_realised, measurable, canaries (scored ones), targets, share, flag. low and high are the
+    widest of the three: trials of one canary are not independent, and where all are hits no
+    bootstrap sees that they hang together. measurable: 10 false positives or more are allowed,
+    which takes canaries / 2 * targets >= 10 / fpr.
+
+    Raises ValueError for an FPR outside [0, 1], a mask of another shape, and draws < 1. Caveats:
+    targets are pooled on one scale, which suits calibrated attacks (likelihood ratios, RMIA);
+    targets share references, which no interval resamples; one pair of targets is not resampled: the
+    interval is about these models.
     """
     if draws < 1:
         raise ValueError(f"draws={draws}: wanted at least 1 draw of the bootstrap; 1000 is usual")
-    columns = np.ones(scores.value.shape[1], bool) if canary is None else np.asarray(canary, bool)
-    if columns.shape != scores.value.shape[1:] or not columns.any():
-        raise ValueError(
-            f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more"
-        )
+    columns = canary_columns(scores, canary)
     if share is None:
-        share = (
-            np.nan
-            if canary is None
-            else float(scores.member[:, columns].sum() / max(scores.member.sum(), 1))
-        )
+        trained = scores.member[:, columns].sum() / max(scores.member.sum(), 1)
+        share = np.nan if canary is None else float(trained)
     known, fpr = ~np.isnan(scores.value) & columns, rates(np.atleast_1d(fpr))
     value, member = scores.value[known], scores.member[known]
-    unit, which = (
-        np.unique(index, return_inverse=True)[1]
-        for index in (scores.pair[np.nonzero(known)[0]], known.nonzero()[1])
-    )
+    row, which = known.nonzero()
+    clusters = [np.unique(index, return_inverse=True)[1] for index in (which, scores.pair[row])]
     tp, fp, _ = counts(value, member)
-    drawn = _clustered(
-        value, member, which, unit if len(np.unique(unit)) > 1 else None, fpr, draws, seed
-    )
+    drawn = _clustered(value, member, clusters, fpr, draws, seed)
     trials, rows = len(np.unique(which[member])), []
-    for x, sample in zip(fpr, drawn.T, strict=True):
-        at = tpr_at_counts(tp, fp, float(x))
-        found = {"exact": clopper_pearson(at.tp, at.n1), "canary": _by_canary(at, trials)}
-        found["cluster"] = np.nanquantile(sample, (0.025, 0.975))
-        low, high = max(found.values(), key=lambda ends: ends[1] - ends[0])
-        about = {
-            "kind": kind or "unnamed",
-            "fpr": float(x),
-            "tpr": at.tpr,
-            "low": float(low),
-            "high": float(high),
+    for rate, sample in zip(fpr, drawn.T, strict=True):
+        at = tpr_at_counts(tp, fp, float(rate))
+        ends = {
+            "exact": clopper_pearson(at.tp, at.n1),
+            "canary": _by_canary(at, trials),
+            "cluster": np.nanquantile(sample, (0.025, 0.975)),
         }
-        about |= {
-            f"{by}_{end}": float(e)
-            for by, ends in found.items()
-            for end, e in zip(("low", "high"), ends, strict=True)
+        low, high = max(ends.values(), key=lambda pair: pair[1] - pair[0])
+        intervals = {
+            f"{name}_{end}": float(pair[i])
+            for name, pair in ends.items()
+            for i, end in enumerate(("low", "high"))
         }
-        about |= {
-            "tp": at.tp,
-            "n1": at.n1,
-            "fp": at.fp,
-            "n0": at.n0,
-            "fpr_realised": at.fpr_realised,
-        }
-        about |= {
-            "measurable": at.measurable,
-            "canaries": len(np.unique(which)),
-            "targets": len(scores.value),
-            "share": share,
-        }
-        rows.append(about | {"flag": _flag(at, share)})
+        rows.append(
+            {
+                "kind": kind or "unnamed",
+                "fpr": float(rate),
+                "tpr": at.tpr,
+                "low": float(low),
+                "high": float(high),
+                **intervals,
+                "tp": at.tp,
+                "n1": at.n1,
+                "fp": at.fp,
+                "n0": at.n0,
+                "fpr_realised": at.fpr_realised,
+                "measurable": at.measurable,
+                "canaries": len(np.unique(which)),
+                "targets": len(scores.value),
+                "share": share,
+                "flag": _flag(at, share),
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def _by_canary(at, trials: int) -> tuple[float, float]:
-    """Clopper-Pearson as if each canary were one trial; the rate's hits among so many rounded outwards."""
+    """Clopper-Pearson as if each canary were one trial; the rate's hits among so many rounded
+    outwards.
+    """
     hits = at.tp * trials / at.n1
-    return clopper_pearson(np.floor(hits + 1e-9), trials)[0], clopper_pearson(
-        np.ceil(hits - 1e-9), trials
-    )[1]
+    return (
+        clopper_pearson(np.floor(hits + 1e-9), trials)[0],
+        clopper_pearson(np.ceil(hits - 1e-9), trials)[1],
+    )
 
 
 def _flag(at, share: float) -> str:
-    flags = (
-        []
-        if at.measurable
-        else [f"{at.n0} non-member trials allow less than {MIN_FALSE_POSITIVES} false positives"]
-    )
-    flags += (
-        [f"canaries are {share:.1%} of the training set, more than {LARGEST_SHARE:.0%}"]
-        if share > LARGEST_SHARE
-        else []
-    )
-    return "; ".join(flags)
+    flags = {
+        f"{at.n0} non-member trials allow less than {MIN_FALSE_POSITIVES} false positives": (
+            not at.measurable
+        ),
+        f"canaries are {share:.1%} of the training set, more than {LARGEST_SHARE:.0%}": (
+            share > LARGEST_SHARE
+        ),
+    }
+    return "; ".join(holding(flags))
 
 
-def _clustered(value, member, which, unit, fpr, draws: int, seed: int) -> np.ndarray:
-    """(draws, FPRs) pooled TPRs when canaries, and units of targets if any, are drawn with replacement, trials together."""
+def _clustered(value, member, clusters, fpr, draws: int, seed: int) -> np.ndarray:
+    """(draws, FPRs) pooled TPRs when the clusters of trials are drawn with replacement; clusters:
+    numbers (trials,) from 0, of which a single one is not drawn.
+    """
     order = np.argsort(-value, kind="stable")
-    falling = value[order]
-    ends = np.append(
-        np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1
-    )  # a difference of infinities is none
-    member, fpr = member[order], np.atleast_1d(fpr)
-    clusters = [(index[order], index.max() + 1) for index in (which, unit) if index is not None]
+    falling, member, fpr = value[order], member[order], np.asarray(fpr)
+    # a difference of infinities is none
+    ends = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1)
+    clusters = [(number[order], number.max() + 1) for number in clusters]
     rng, out = np.random.default_rng([seed, 11]), np.full((draws, len(fpr)), np.nan)
     for row in out:
         weight = 1
-        for index, size in clusters:
-            weight = weight * np.bincount(rng.integers(size, size=size), minlength=size)[index]
+        for number, size in clusters:
+            weight = weight * np.bincount(rng.integers(size, size=size), minlength=size)[number]
         tp, fp = (
             np.concatenate([[0], np.cumsum(weight * side)[ends]]) for side in (member, ~member)
         )
         if tp[-1] and fp[-1]:
-            row[:] = (
-                tp[np.searchsorted(fp, np.floor(fpr * fp[-1] + 1e-9), side="right") - 1] / tp[-1]
-            )
+            last = np.searchsorted(fp, np.floor(fpr * fp[-1] + 1e-9), side="right") - 1
+            row[:] = tp[last] / tp[-1]
     return out

@@ -1,4 +1,6 @@
-"""Lower bounds on epsilon from training runs, one or several, whose canaries were each included by a fair coin."""
+"""Lower bounds on epsilon from training runs, one or several, whose canaries were each included by
+a fair coin.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,7 @@ from scipy.special import (
 
 from mia_nb.accounting import gaussian_epsilon
 from mia_nb.attacks import score as run_attack
-from mia_nb.auditing.bounds import check_level
-from mia_nb.checks import checked, instance, mask, one_of, reals, whole
+from mia_nb.checks import checked, first_of, mask, one_of, reals, refuse, whole
 from mia_nb.types import Scores, Signals
 
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
@@ -34,89 +35,63 @@ NODES = np.polynomial.legendre.leggauss(96)
 TOLERANCE = 1e-9
 TOP = 1 - 2**-53  # the largest probability below 1
 MOST = 10**10  # canaries: the time of fdp grows with the square root of their number
-CHANCE, HALVES = (
-    1e-6,
-    1e-4,
-)  # at most about so often fair coins are refused, by any check and by that for halves
+# at most about so often fair coins are refused, by any check and by that for halves
+CHANCE, HALVES = 1e-6, 1e-4
 LABELS = {
     "steinke": "at least",
     "fdp": "at least, assuming a Gaussian trade-off",
     "xiang": "at least, assuming a Gaussian trade-off",
 }
-FEWEST_APART = 4  # models: with fewer, half of them leave one reference
+FEWEST_SPLIT = 4  # models: with fewer, half of them leave one reference
 SEPARATE = "trainings that share no randomness"
 COINS = "each canary included by its own fair coin"
 CONDITIONS = {
     "steinke": f"{COINS}; holds for any (epsilon, delta)-DP training",
     "fdp": f"{COINS}; tests Gaussian trade-offs only",
-    "xiang": f"{COINS}; tests Gaussian trade-offs only, in the model of its authors: canaries that do not interfere",
+    "xiang": (
+        f"{COINS}; tests Gaussian trade-offs only, in the model of its authors: canaries that do"
+        " not interfere"
+    ),
 }
 
 
-class OneRun(NamedTuple):
-    """A lower bound from one run, at delta, for one record added or removed: `epsilon` from `correct` of `guesses`.
-
-    `alpha` is the level of the one test behind the bound, after division by the number of bounds among which it was picked;
-    `tried` the numbers of guesses; `left_out` counts canaries without a score.
-    """
-
-    epsilon: float
-    guesses: int
-    correct: int
-    canaries: int
-    delta: float
-    confidence: float
-    method: str
-    label: str
-    conditions: str
-    alpha: float
-    tried: tuple[int, ...]
-    left_out: int
-
-    @property
-    def at_most(self) -> float:
-        """The bound had every guess been right: no claim above it could have been exceeded."""
-        return _ceiling(self)
-
-
 class Audit(NamedTuple):
-    """A bound from all targets together (`runs` of them, `target` None), or the best of one bound a target (`runs` 1).
+    """A lower bound at `delta` for one record added or removed: `epsilon` from `correct` of
+    `guesses` on `canaries`.
 
-    After Bonferroni over attempts, numbers of guesses and, one by one, targets. `attack`: the word of the scores. `targets`:
-    a row per target with canaries m and left_out; one by one also epsilon, guesses r, correct v, alpha.
+    From one run (`one_run`), from all targets together (`runs` of them, `target` None), or the best
+    of one bound a target (`audit`).
     """
 
     epsilon: float
-    target: int | None
+    target: int | None  # row in the target pool, None of several together
     runs: int
     canaries: int
     guesses: int
     correct: int
-    alpha: float
+    alpha: float  # of the one test behind the bound, divided by the bounds it was picked from
     delta: float
     confidence: float
     method: str
     label: str
     conditions: str
-    attack: str
+    attack: str | None  # the name in the scores' info
     attempts: int
-    tried: tuple[int, ...]
-    targets: pd.DataFrame
+    tried: tuple[int, ...]  # numbers of guesses
+    # a row per target with canaries and left_out; one by one also epsilon, guesses, correct, alpha
+    targets: pd.DataFrame | None
+    left_out: int  # canaries without a score
 
     @property
     def at_most(self) -> float:
         """The bound had every guess been right: no claim above it could have been exceeded."""
-        return _ceiling(self)
-
-
-def _ceiling(found: OneRun | Audit) -> float:
-    about = {
-        "canaries": found.canaries,
-        "delta": found.delta,
-        "confidence": 1 - found.alpha,
-        "method": found.method,
-    }
-    return max(one_run_epsilon(guesses=r, correct=r, **about) for r in found.tried)
+        setting = {
+            "canaries": self.canaries,
+            "delta": self.delta,
+            "confidence": 1 - self.alpha,
+            "method": self.method,
+        }
+        return max(one_run_epsilon(guesses=r, correct=r, **setting) for r in self.tried)
 
 
 @checked
@@ -129,40 +104,52 @@ def one_run_epsilon(
     confidence: float = 0.95,
     method: str = "steinke",
 ) -> float:
-    """Lower bound on epsilon at delta from v = `correct` of r = `guesses` on m = `canaries`, at alpha = 1 - confidence.
+    """Lower bound on epsilon at delta from v = `correct` of r = `guesses` on m = `canaries`.
 
-    steinke  any (epsilon, delta)-DP training. q = 1 / (1 + e^-eps), S(j) = P[Bin(r, q) >= j],
-             p(eps) = S(v) + 2 m delta max_{1<=i<=v} (S(v-i) - S(v)) / i; the bound is sup{eps : p(eps) < alpha}
-             (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846)
-    fdp      largest mu-Gaussian trade-off F(a) = Phi(Phi^-1(a) - mu) that is rejected: t = alpha r / m, a = t v / r,
-             b = t (r - v) / r; for i = v-1, ..., 0: b' = max(b, F(a)), a += i / (r - i) (b' - b), b = b'; rejected iff
-             a + b > r / m (Mahloujifar, Melis and Chaudhuri 2024, arXiv 2410.22235)
-    xiang    mu with P[errors <= r - v] = E_W BinCDF(r - v; r, e(W)) = alpha, W ~ Beta(m - r, r + 1) (0 if r = m),
-             e(w) = Phi(-x - mu/2) / (Phi(-x - mu/2) + Phi(-x + mu/2)), x the w-quantile of |N(mu/2, 1)|
-             (Xiang, Wang, Xiao, Tian and Wang 2025)
-    The last two give mu, which the exact Gaussian formula turns into epsilon. A small bound is no evidence of anything: audits
-    in one run are tight only where canaries do not interfere (Keinan, Shenfeld and Ligett 2025).
-    Raises ValueError unless 0 <= correct <= guesses <= canaries <= 10^10 are whole numbers,
-    guesses >= 1, and delta > 0 for fdp and xiang.
+    Parameters:
+        canaries: m, at most 10^10.
+        guesses: r, 1 to m.
+        correct: v, 0 to r.
+        delta: in [0, 1); above 0 for fdp and xiang.
+        confidence: 1 - alpha, in (0, 1).
+        method: steinke, fdp or xiang.
+
+    steinke: any (epsilon, delta)-DP training. With q = 1 / (1 + e^-eps) and S(j) = P[Bin(r, q) >=
+    j], the bound is sup{eps : p(eps) < alpha} (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846)
+
+        p(eps) = S(v) + 2 m delta max_{1<=i<=v} (S(v-i) - S(v)) / i
+
+    fdp: the largest mu-Gaussian trade-off F(a) = Phi(Phi^-1(a) - mu) that is rejected, which it is
+    if a + b > r / m at the end (Mahloujifar, Melis and Chaudhuri 2024, arXiv 2410.22235)
+
+        t = alpha r / m, a = t v / r, b = t (r - v) / r
+        for i = v-1, ..., 0: b' = max(b, F(a)), a += i / (r - i) (b' - b), b = b'
+
+    xiang: mu with E_W BinCDF(r - v; r, e(W)) = alpha, W ~ Beta(m - r, r + 1) (0 if r = m), x the
+    w-quantile of |N(mu/2, 1)| (Xiang, Wang, Xiao, Tian and Wang 2025)
+
+        e(w) = Phi(-x - mu/2) / (Phi(-x - mu/2) + Phi(-x + mu/2))
+
+    The last two give mu, which the exact Gaussian formula turns into epsilon. Raises ValueError
+    unless 0 <= correct <= guesses <= canaries <= 10^10 are whole numbers, guesses >= 1, and delta >
+    0 for fdp and xiang. Caveat: a small bound is no evidence of anything; audits in one run are
+    tight only where canaries do not interfere (Keinan, Shenfeld and Ligett 2025).
     """
     one_of("method", method, LABELS)
     for name, value in (("correct", correct), ("guesses", guesses), ("canaries", canaries)):
         whole(name, value, 0)
-    if not (0 <= correct <= guesses <= canaries and guesses >= 1):
-        raise ValueError(
-            f"correct={correct}, guesses={guesses}, canaries={canaries}: wanted whole numbers, correct <= guesses <= canaries "
-            "and a guess"
-        )
-    if canaries > MOST:
-        raise ValueError(f"canaries={canaries}: wanted at most {MOST:,}; audit a part of them")
-    check_level(confidence, delta)
     m, r, v, alpha = int(canaries), int(guesses), int(correct), 1 - confidence
+    refuse(
+        {
+            f"correct={correct}, guesses={guesses}, canaries={canaries}: wanted whole numbers,"
+            " correct <= guesses <= canaries and a guess": not (v <= r <= m and r >= 1),
+            f"canaries={canaries}: wanted at most {MOST:,}; audit a part of them": m > MOST,
+            f"delta=0: method={method!r} tests Gaussian trade-offs, which have no finite epsilon"
+            " at 0; take 1e-5": delta == 0 and method != "steinke",
+        }
+    )
     if method == "steinke":
         return _steinke(m, r, v, delta, alpha)
-    if delta == 0:
-        raise ValueError(
-            f"delta=0: method={method!r} tests Gaussian trade-offs, which have no finite epsilon at 0; take 1e-5"
-        )
     mu = _largest(_fdp_rejects(m, r, v, alpha)) if method == "fdp" else _xiang(m, r, r - v, alpha)
     return float(gaussian_epsilon(mu, delta)) if mu > 0 else 0.0
 
@@ -213,8 +200,9 @@ def _largest(rejects) -> float:
 
 
 def _fdp_rejects(m, r, v, alpha):
-    """F is convex, so that no later step of a is longer than i / (r - i) F'(limit - b) times the one
-    before it. Once the sum of all that may come cannot reach the limit, the rest is left out."""
+    """F is convex, so that no later step of a is longer than i / (r - i) F'(limit - b) times the
+    one before it. Once the sum of all that may come cannot reach the limit, the rest is left
+    out."""
     share = alpha * r / m
     quantile, erfc, root, limit = NormalDist().inv_cdf, math.erfc, math.sqrt(0.5), r / m
 
@@ -239,7 +227,9 @@ def _fdp_rejects(m, r, v, alpha):
 
 
 def _xiang(m, r, errors, alpha) -> float:
-    """The expectation by Gauss-Legendre over all but 1e-13 of the Beta law of the guessed share of |O|."""
+    """The expectation by Gauss-Legendre over all but 1e-13 of the Beta law of the guessed share of
+    |O|.
+    """
     if errors == r:
         return 0.0
     share, weight = np.ones(1), np.ones(1)
@@ -287,67 +277,92 @@ def one_run(
     confidence: float = 0.95,
     method: str = "steinke",
     seed: int = 0,
-) -> OneRun:
-    """Audit of one training run: scores (m,) of its canaries, and the coins `member` (m,) that included them.
+) -> Audit:
+    """Audit of one training run: `one_run_epsilon` of the canaries guessed IN and OUT by score.
 
-    The ceil(r/2) highest scores are guessed IN, the floor(r/2) lowest OUT, and `one_run_epsilon` turns the number of correct
-    guesses into a bound. guesses=None: of 1, 5, 25 and 100 % of m the numbers that would certify anything if all were right,
-    each at alpha / (how many these are), and the largest bound; of equal ones that of most guesses.
-    Ties are broken by a permutation of the canaries drawn with `seed`, without a look at `member`.
-    Scores may use whatever is independent of the canaries' own coins, the bits and outputs of other models included: they
-    leave those coins fair. They may not use the target's own bits, not even to pick a threshold, an attack or its options.
-    Canaries scored NaN, because other models' coins left them no references on one side, are left out and counted in
-    `left_out`; that they were says nothing about the target's coins.
-    Raises ValueError for shapes that differ, members other than 0 and 1, no scored canary, and more guesses than canaries, or
-    half of one. Caveat: whether coins were
-    fair and independent cannot be seen here (`check_bernoulli` recognises exact halves in a whole mask).
+    Parameters:
+        score: (m,) of the canaries, larger = more likely a member; NaN is left out and counted.
+        member: (m,) bool, the fair coins that included them.
+        delta: in [0, 1).
+        guesses: r, 1 to the scored canaries: the ceil(r/2) highest scores are guessed IN, the
+            floor(r/2) lowest OUT. None: of 1, 5, 25 and 100 % of m the numbers that would certify
+            anything if all were right, each at alpha / (how many these are), and the largest bound;
+            of equal ones that of most guesses.
+        confidence: 1 - alpha, in (0, 1).
+        method: of `one_run_epsilon`.
+        seed: of the permutation that breaks ties, drawn without a look at `member`.
+
+    Scores may use whatever is independent of the canaries' own coins, the bits and outputs of other
+    models included: they leave those coins fair. They may not use the target's own bits, not even
+    to pick a threshold, an attack or its options. Canaries scored NaN, because other models' coins
+    left them no references on one side, say nothing about the target's coins. Raises ValueError for
+    shapes that differ, members other than 0 and 1, no scored canary, and more guesses than
+    canaries, or half of one. Caveat: whether coins were fair and independent cannot be seen here
+    (`check_bernoulli` recognises exact halves in a whole mask).
     """
-    check_level(confidence, delta)
-    score, member, seed = reals("scores", score), mask("members", member), whole("seed", seed, 0)
+    score, member = reals("scores", score), mask("members", member)
     if score.ndim != 1 or score.shape != member.shape:
         raise ValueError(
-            f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one run at a time"
+            f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one run at"
+            " a time"
         )
     known = ~np.isnan(score)
     m = int(known.sum())
-    if not m:
-        raise ValueError(
-            f"none of {len(score)} canaries has a score (all NaN): score them with references on both sides"
-        )
-    if guesses is not None and not whole("guesses", guesses) <= m:
-        raise ValueError(f"guesses={guesses}: wanted 1 to {m}, the number of scored canaries")
-    order = np.random.default_rng(seed).permutation(m)
+    refuse(
+        {
+            f"none of {len(score)} canaries has a score (all NaN): score them with references on"
+            " both sides": not m,
+            f"guesses={guesses}: wanted 1 to {m}, the number of scored canaries": (
+                guesses is not None and whole("guesses", guesses) > m
+            ),
+        }
+    )
+    order = np.random.default_rng(int(seed)).permutation(m)
     order = order[np.argsort(score[known][order], kind="stable")]
     ranked = member[known][order]  # lowest score first
-    numbers = (
-        numbers_tried(m, 1 - confidence, delta, method) if guesses is None else (int(guesses),)
-    )
-    alpha, found = (1 - confidence) / len(numbers), []
-    for r in numbers:
+    tried = numbers_tried(m, 1 - confidence, delta, method) if guesses is None else (int(guesses),)
+    alpha, bounds = (1 - confidence) / len(tried), []
+    test = {"canaries": m, "delta": delta, "confidence": 1 - alpha, "method": method}
+    for r in tried:
         correct = int(ranked[m - (r + 1) // 2 :].sum() + (~ranked[: r // 2]).sum())
-        bound = one_run_epsilon(
-            canaries=m, guesses=r, correct=correct, delta=delta, confidence=1 - alpha, method=method
-        )
-        found.append((bound, r, correct))
-    epsilon, r, correct = max(found)
-    words, lost = (LABELS[method], CONDITIONS[method]), len(score) - m
-    return OneRun(epsilon, r, correct, m, delta, confidence, method, *words, alpha, numbers, lost)
+        bounds.append((one_run_epsilon(guesses=r, correct=correct, **test), r, correct))
+    epsilon, r, correct = max(bounds)
+    return Audit(
+        epsilon=epsilon,
+        target=None,
+        runs=1,
+        canaries=m,
+        guesses=r,
+        correct=correct,
+        alpha=alpha,
+        delta=delta,
+        confidence=confidence,
+        method=method,
+        label=LABELS[method],
+        conditions=CONDITIONS[method],
+        attack=None,
+        attempts=1,
+        tried=tried,
+        targets=None,
+        left_out=len(score) - m,
+    )
 
 
 @lru_cache(256)
 def numbers_tried(
     canaries: int, alpha: float, delta: float, method: str = "steinke"
 ) -> tuple[int, ...]:
-    """Numbers of guesses among which the largest bound at level alpha is taken: no look at scores or coins.
+    """Numbers of guesses among which the largest bound at level alpha is taken: no look at scores
+    or coins.
 
-    Those of GRID, from the smallest on without the ones that at alpha / (numbers left) certify nothing even if all are right:
-    they could only make the others pay. All canaries are always one.
+    Those of GRID, from the smallest on without the ones that at alpha / (numbers left) certify
+    nothing even if all are right: they could only make the others pay. All canaries are always one.
     """
     numbers = tuple(dict.fromkeys(max(1, round(share * canaries)) for share in GRID))
     while len(numbers) > 1:
-        level, least = 1 - alpha / len(numbers), numbers[0]
-        about = {"canaries": canaries, "guesses": least, "correct": least, "delta": delta}
-        if one_run_epsilon(**about, confidence=level, method=method) > 0:
+        all_right = {"canaries": canaries, "guesses": numbers[0], "correct": numbers[0]}
+        test = {"delta": delta, "confidence": 1 - alpha / len(numbers), "method": method}
+        if one_run_epsilon(**all_right, **test) > 0:
             break
         numbers = numbers[1:]
     return numbers
@@ -355,62 +370,83 @@ def numbers_tried(
 
 @checked
 def check_bernoulli(member) -> None:
-    """ValueError if a mask (M, N), or (N,) of one model, was visibly not drawn by independent fair coins.
+    """ValueError if a mask was visibly not drawn by independent fair coins.
 
-    Refused: rows that are equal or complementary (pairs), the same number of members in every row up to one (exact halves,
-    also within strata), numbers of models per sample that vary less or more than coins let them (balanced designs, fixed
-    samples), and shares of members far from 1/2. Each check refuses true coins with a probability of about 1e-4 at most.
-    Caveat: the exact half of a single row of few samples cannot be told from a coin's, and nothing here sees dependence
-    between samples, duplicates for example: that the coins were independent is for whoever drew them to say.
+    Parameters:
+        member: (M, N) bool, or (N,) of one model.
+
+    Refused: rows that are equal or complementary (pairs), the same number of members in every row
+    up to one (exact halves, also within strata), numbers of models per sample that vary less or
+    more than coins let them (balanced designs, fixed samples), and shares of members far from 1/2.
+    Each check refuses true coins with a probability of about 1e-4 at most. Caveat: the exact half
+    of a single row of few samples cannot be told from a coin's, and nothing here sees dependence
+    between samples, duplicates for example: that the coins were independent is for whoever drew
+    them to say.
     """
-    member = np.atleast_2d(mask("member", member))
-    models, samples = member.shape
-    if samples < 2:
-        raise ValueError(
-            f"member has {samples} columns: coins cannot be judged on less than 2 samples"
-        )
-    advice = "a one-run audit needs independent fair coins; train the pool with split='bernoulli'"
-    if models > 1 and samples > math.log2(models**2 / CHANCE):
-        canonical = {(row ^ row[0]).tobytes() for row in member}
-        if len(canonical) < models:
-            raise ValueError(
-                f"{models - len(canonical)} of {models} masks equal another or its complement (pairs): {advice}"
-            )
-    sums = member.sum(1)
-    off = int(np.abs(2 * sums - samples).max())
-    most = (samples + off) // 2
-    near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
-    if models * math.log(max(near, 1e-300)) < math.log(HALVES):
-        raise ValueError(
-            f"all {models} masks have {sums.min()} to {sums.max()} members of {samples} (exact halves): {advice}"
-        )
-    if bdtr(min(sums.sum(), member.size - sums.sum()), member.size, 0.5) < CHANCE / 2:
-        raise ValueError(
-            f"{sums.sum() / member.size:.1%} of the mask are members, too far from one half: {advice}"
-        )
-    if models > 1:
-        spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
-        if min(chdtr(samples, spread), chdtrc(samples, spread)) < CHANCE / 2:
-            raise ValueError(
-                f"the number of models that saw a sample varies {spread / samples:.2f} times as much as with coins: {advice}"
-            )
+    if fault := coin_fault(mask("member", member)):
+        raise ValueError(fault)
 
 
 @checked
-def apart(attack, signals: Signals) -> Scores:
-    """The first half of the models scored with the others as references, so that `audit` takes all targets together.
+def is_coins(member) -> bool:
+    """Whether a mask may have been drawn by independent fair coins, see `check_bernoulli`.
 
-    No target is then another's reference. With fewer than 4 models every one is scored against the others (`attacks.score`),
-    and audited alone. What it buys: half of the references are given up for several times the guesses at a larger alpha.
+    Parameters:
+        member: (M, N) bool, or (N,) of one model.
+    """
+    return not coin_fault(mask("member", member))
+
+
+def coin_fault(member: np.ndarray) -> str:
+    """Why a mask (M, N) or (N,) was visibly not drawn by fair coins, and what to do; "" if it may
+    have been.
+    """
+    member = np.atleast_2d(member)
+    models, samples = member.shape
+    if not models or samples < 2:
+        columns = f"{samples} columns" if models else "no rows"
+        return f"member has {columns}: coins cannot be judged on less than 2 samples"
+    repeated = models - len({(row ^ row[0]).tobytes() for row in member})
+    sums, total = member.sum(1), int(member.sum())
+    most = (samples + int(np.abs(2 * sums - samples).max())) // 2
+    near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
+    spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
+    unusual = min(chdtr(samples, spread), chdtrc(samples, spread)) < CHANCE / 2
+    reasons = {
+        f"{repeated} of {models} masks equal another or its complement (pairs)": (
+            repeated and samples > math.log2(models**2 / CHANCE)
+        ),
+        f"all {models} masks have {sums.min()} to {sums.max()} members of {samples} (exact"
+        " halves)": models * math.log(max(near, 1e-300)) < math.log(HALVES),
+        f"{total / member.size:.1%} of the mask are members, too far from one half": (
+            bdtr(min(total, member.size - total), member.size, 0.5) < CHANCE / 2
+        ),
+        f"the number of models that saw a sample varies {spread / samples:.2f} times as much as"
+        " with coins": models > 1 and unusual,
+    }
+    advice = "a one-run audit needs independent fair coins; train the pool with split='bernoulli'"
+    reason = first_of(reasons)
+    return f"{reason}: {advice}" if reason else ""
+
+
+@checked
+def score_split(attack, signals: Signals) -> Scores:
+    """Scores of the first half of the models, the targets, with the other half as references, so
+    that `audit` takes all targets together.
+
+    Parameters:
+        attack: a name of `attacks.ATTACKS`, or a function like those.
+        signals: of M models, members drawn by coins.
+
+    No target is then another's reference. With fewer than 4 models every one is scored against the
+    others (`attacks.score`), and audited alone. What it buys: half of the references are given up
+    for several times the guesses at a larger alpha.
     """
     models = signals.shape[0]
-    if models < FEWEST_APART:
+    if models < FEWEST_SPLIT:
         return run_attack(attack, signals)
-    return run_attack(
-        attack,
-        signals.select(models=slice(models // 2)),
-        signals.select(models=slice(models // 2, None)),
-    )
+    halves = slice(models // 2), slice(models // 2, None)
+    return run_attack(attack, *(signals.select(models=half) for half in halves))
 
 
 @checked
@@ -425,74 +461,74 @@ def audit(
     canary=None,
     seed: int = 0,
 ) -> Audit:
-    """The targets of a Bernoulli pool audited: together where none was another's reference (`apart`), else one by one.
+    """The targets of a Bernoulli pool audited: together where none was another's reference
+    (`score_split`), else one by one.
 
-    All records are canaries, or the columns `canary` (N,) bool alone. `attempts`: how many attacks, and options of attacks,
-    were tried on these targets before this one was picked; leave none out. guesses=None divides alpha again (`one_run`).
-    together    all coins of all targets are the canaries of one audit at alpha / attempts. Trainings that share no randomness
-                are one mechanism; a coin moves one of them only, so that it is as (epsilon, delta)-DP as each is.
-    one by one  each target is a run of its own at alpha / (targets * attempts), and the largest bound counts. Scores may use
-                the other models' coins: given those and the other models' outputs, the target's own are fair and independent.
-                They may not be added up: where each guess looks at the others' coins, all can be right or wrong together.
-    In neither case may a target's own bits enter: its score on one canary must not know whether another was in.
-    Raises ValueError where the mask is visibly no coin design (`check_bernoulli`) or the scores' info says that members were
-    drawn in pairs (two rows of different pairs do not show it), and for attempts that are no whole number from 1 on.
-    The claim that is tested concerns the whole training, whichever target shows it. Caveat: that trainings shared no seed,
-    noise or batches is for whoever ran them to say; pools trained here share none.
+    Parameters:
+        scores: of the targets, members drawn by independent fair coins.
+        delta: in [0, 1).
+        confidence: 1 - alpha, in (0, 1).
+        method: of `one_run_epsilon`.
+        attempts: how many attacks, and options of attacks, were tried on these targets before this
+            one was picked; leave none out.
+        guesses: as in `one_run`; None divides alpha again.
+        canary: (N,) bool, the columns that are canaries; None: all.
+        seed: of the permutation that breaks ties.
+
+    Together: all coins of all targets are the canaries of one audit at alpha / attempts. Trainings
+    that share no randomness are one mechanism; a coin moves one of them only, so that it is as
+    (epsilon, delta)-DP as each is.
+
+    One by one: each target is a run of its own at alpha / (targets * attempts), and the largest
+    bound counts. Scores may use the other models' coins: given those and the other models' outputs,
+    the target's own are fair and independent. They may not be added up: where each guess looks at
+    the others' coins, all can be right or wrong together.
+
+    In neither case may a target's own bits enter: its score on one canary must not know whether
+    another was in. Raises ValueError where the mask is visibly no coin design (`check_bernoulli`)
+    or the scores' info says that members were drawn in pairs (two rows of different pairs do not
+    show it), and for attempts that are no whole number from 1 on. The claim that is tested concerns
+    the whole training, whichever target shows it. Caveat: that trainings shared no seed, noise or
+    batches is for whoever ran them to say; pools trained here share none.
     """
-    instance("scores", scores, Scores), whole("attempts", attempts)
+    whole("attempts", attempts)
     if scores.info.get("split") == "pairs":
         raise ValueError(
-            "members were drawn in pairs (split='pairs'): a one-run audit needs independent fair coins"
+            "members were drawn in pairs (split='pairs'): a one-run audit needs independent fair"
+            " coins"
         )
-    check_level(confidence, delta)
-    columns = np.ones(scores.value.shape[1], bool) if canary is None else mask("canary", canary)
-    if columns.shape != scores.value.shape[1:] or not columns.any():
-        raise ValueError(
-            f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary or more"
-        )
+    columns = canary_columns(scores, canary)
     value, member = scores.value[:, columns], scores.member[:, columns]
     check_bernoulli(member)
     targets = np.asarray(scores.targets, dtype=int)
-    how = {"delta": delta, "guesses": guesses, "method": method, "seed": seed}
     together = bool(scores.info.get("disjoint")) and len(targets) > 1
+    groups = [(value.ravel(), member.ravel())] if together else zip(value, member, strict=True)
+    each = 1 - (1 - confidence) / (attempts if together else len(targets) * attempts)
+    setting = {"delta": delta, "guesses": guesses, "method": method, "seed": seed}
+    runs = [one_run(*group, confidence=each, **setting) for group in groups]
+    table = pd.DataFrame(runs)[["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]]
     if together:
-        best, at = (
-            one_run(
-                value.ravel(), member.ravel(), confidence=1 - (1 - confidence) / attempts, **how
-            ),
-            None,
-        )
         lost = np.isnan(value).sum(1)
-        table = pd.DataFrame(
-            {"target": targets, "canaries": value.shape[1] - lost, "left_out": lost}
-        )
-    else:
-        each = 1 - (1 - confidence) / (len(targets) * attempts)
-        runs = [
-            one_run(v, who, confidence=each, **how) for v, who in zip(value, member, strict=True)
-        ]
-        table = pd.DataFrame(runs)[
-            ["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]
-        ]
-        table.insert(0, "target", targets)
-        at = int(table["epsilon"].argmax())
-        best = runs[at]
-    return Audit(
-        epsilon=best.epsilon,
-        target=int(targets[at]) if at is not None else None,
+        table = pd.DataFrame({"canaries": value.shape[1] - lost, "left_out": lost})
+    table.insert(0, "target", targets)
+    best = int(np.argmax([run.epsilon for run in runs]))
+    return runs[best]._replace(
+        target=None if together else int(targets[best]),
         runs=len(targets) if together else 1,
-        canaries=best.canaries,
-        guesses=best.guesses,
-        correct=best.correct,
-        alpha=best.alpha,
-        delta=delta,
+        conditions=CONDITIONS[method] + (f"; {SEPARATE}" if together else ""),
         confidence=confidence,
-        method=method,
-        label=best.label,
-        conditions=f"{best.conditions}; {SEPARATE}" if together else best.conditions,
         attack=str(scores.info.get("attack", "unnamed")),
         attempts=attempts,
-        tried=best.tried,
         targets=table,
     )
+
+
+def canary_columns(scores: Scores, canary) -> np.ndarray:
+    """(N,) bool, the columns of the scores that are canaries: all where `canary` is None."""
+    columns = np.ones(scores.value.shape[1], bool) if canary is None else mask("canary", canary)
+    if columns.shape != scores.value.shape[1:] or not columns.any():
+        raise ValueError(
+            f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary"
+            " or more"
+        )
+    return columns

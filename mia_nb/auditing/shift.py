@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtrc
 
-from mia_nb.checks import checked
-from mia_nb.metrics.curve import auc as area_under
-from mia_nb.metrics.curve import auc_null_error
-from mia_nb.metrics.protocol import units
+from mia_nb.checks import checked, first_of, holding
+from mia_nb.metrics.curve import auc, auc_null_error
+from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
 
 ERRORS, LEVEL = 3.0, 0.001  # standard errors of the AUC from 1/2; p of the class histogram
@@ -22,7 +21,9 @@ DOUBT = "What tells members from non-members here may be their distribution, not
 
 
 class ShiftGuard(NamedTuple):
-    """`auc` of the inputs' classifier with its null standard error; `classes_p` of equal class histograms; `note` in words."""
+    """`auc` of the inputs' classifier with its null standard error; `classes_p` of equal class
+    histograms; `note` in words.
+    """
 
     passed: bool
     auc: float
@@ -44,33 +45,43 @@ def shift_guard(
 ) -> ShiftGuard:
     """Two-sample classifier test of members against non-members on raw inputs, before any attack.
 
-    x: (N, C, H, W) uint8 or (N, D); labels (N,); member (N,). Pixels standardised, PCA to `components`, logistic regression;
-    AUC of the held-out part averaged over `folds` stratified folds. Passed: it lies at most 3 standard errors,
-    sqrt((n1 + n0 + 1) / (12 n1 n0)), above 1/2, and a chi-square test finds the class histograms alike (p >= .001).
-    Below 1/2 nothing fails: in halves balanced by class, what the training folds have too much of the held-out one lacks,
-    which lowers the AUC by about one standard error without any shift, and no shift lowers it.
-    `samples`: larger sets are tested on that many, drawn with `seed`; None takes all (Lopez-Paz and Oquab 2017).
-    Inputs that are all equal tell nothing: auc and error are NaN, it is not passed, and the note
-    says that nothing could be tested, or that class histograms differ.
-    Where it fails an attack's false positive rate means nothing: the note says "confounded, not membership". Raises
-    ValueError for shapes that differ, x or labels that are not finite, and fewer than `folds` members or non-members. Caveat:
-    a pass rules out shifts that a linear classifier sees in the leading components, no others; sets without randomised
-    inclusion cannot pass by assertion.
+    Parameters:
+        x: (N, C, H, W) uint8 or (N, D).
+        labels: (N,).
+        member: (N,) bool.
+        components: of the PCA.
+        folds: stratified ones, of which each is held out in turn.
+        seed: of folds, PCA and the part that is tested.
+        samples: larger sets are tested on that many; None takes all.
+
+    Pixels standardised, PCA, logistic regression; AUC of the held-out part averaged over folds.
+    Passed: it lies at most 3 standard errors, sqrt((n1 + n0 + 1) / (12 n1 n0)), above 1/2, and a
+    chi-square test finds the class histograms alike (p >= .001). Below 1/2 nothing fails: in halves
+    balanced by class, what the training folds have too much of the held-out one lacks, which lowers
+    the AUC by about one standard error without any shift, and no shift lowers it. Inputs that are
+    all equal tell nothing: auc and error are NaN, it is not passed, and the note says that nothing
+    could be tested, or that class histograms differ. Where it fails an attack's false positive rate
+    means nothing: the note says "confounded, not membership". Source: Lopez-Paz and Oquab 2017.
+
+    Raises ValueError for shapes that differ, x or labels that are not finite, and fewer than
+    `folds` members or non-members. Caveat: a pass rules out shifts that a linear classifier sees in
+    the leading components, no others; sets without randomised inclusion cannot pass by assertion.
     """
     x, labels, member = np.asarray(x), np.asarray(labels), np.asarray(member, bool)
     if member.ndim != 1 or x.shape[:1] != member.shape or labels.shape != member.shape:
         raise ValueError(
-            f"x {x.shape}, labels {labels.shape}, member {member.shape}: wanted one entry of each per sample"
+            f"x {x.shape}, labels {labels.shape}, member {member.shape}: wanted one entry of each"
+            " per sample"
         )
     for name, values in (("x", x), ("labels", labels)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             bad = len(values) - np.isfinite(values.reshape(len(values), -1)).all(1).sum()
             raise ValueError(
-                f"{name} has NaN or infinite values in {bad} of {len(values)} samples: wanted finite ones"
+                f"{name} has NaN or infinite values in {bad} of {len(values)} samples: wanted"
+                " finite ones"
             )
-    rng = np.random.default_rng(seed)
     if samples is not None and len(x) > samples:
-        chosen = np.sort(rng.choice(len(x), samples, replace=False))
+        chosen = np.sort(np.random.default_rng(seed).choice(len(x), samples, replace=False))
         x, labels, member = x[chosen], labels[chosen], member[chosen]
     n1, n0 = int(member.sum()), int((~member).sum())
     if min(n1, n0) < folds:
@@ -78,12 +89,23 @@ def shift_guard(
             f"{n1} members and {n0} non-members: {folds} folds need at least that many of each"
         )
     table = _histograms(labels, member)
-    far = _chi_square(table[0], table.sum(0), member.mean())
-    classes_p = float(chdtrc(table.shape[1] - 1, far)) if table.shape[1] > 1 else 1.0
+    far, classes_p = _chi_square(table[0], table.sum(0), member.mean()), 1.0
+    if table.shape[1] > 1:
+        classes_p = float(chdtrc(table.shape[1] - 1, far))
+    value = error = math.nan
     pixels = x.reshape(len(x), -1).astype(np.float32)
-    if (pixels == pixels[0]).all():
-        return ShiftGuard(*_verdict(math.nan, math.nan, classes_p, n1, n0))._replace(passed=False)
+    if (pixels != pixels[0]).any():
+        value = _classified(pixels, member, components, folds, seed)
+        error = float(auc_null_error(n1, n0))
+    note = _note(value, error, classes_p)
+    passed = bool(value - 0.5 <= ERRORS * error and classes_p >= LEVEL)
+    return ShiftGuard(passed, value, error, classes_p, f"{note}; {n1} members, {n0} non-members")
+
+
+def _classified(pixels, member, components: int, folds: int, seed: int) -> float:
+    """Mean AUC of the held-out folds by logistic regression on principal components."""
     from sklearn.decomposition import PCA  # a second of start-up
+    from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold
     from sklearn.preprocessing import StandardScaler
 
@@ -91,17 +113,29 @@ def shift_guard(
     size = min(components, *pixels.shape)
     solver = "randomized" if size < min(pixels.shape) else "full"
     features = PCA(size, whiten=True, svd_solver=solver, random_state=seed).fit_transform(pixels)
-    split = StratifiedKFold(folds, shuffle=True, random_state=seed).split(features, member)
-    value = float(np.mean([_held_out(features, member, *parts) for parts in split]))
-    error = float(auc_null_error(n1, n0))
-    return ShiftGuard(*_verdict(value, error, classes_p, n1, n0))
+    values = []
+    for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(
+        features, member
+    ):
+        model = LogisticRegression(max_iter=1000).fit(features[train], member[train])
+        values.append(auc(model.decision_function(features[test]), member[test]))
+    return float(np.mean(values))
 
 
-def _held_out(features, member, train, test) -> float:
-    from sklearn.linear_model import LogisticRegression
-
-    model = LogisticRegression(max_iter=1000).fit(features[train], member[train])
-    return area_under(model.decision_function(features[test]), member[test])
+def _note(value: float, error: float, classes_p: float) -> str:
+    seen = (
+        f"AUC {value:.3f} on raw inputs, {(value - 0.5) / error:+.1f} standard errors of"
+        f" {error:.3f} from 1/2"
+    )
+    shifts = {
+        seen: value - 0.5 > ERRORS * error,
+        f"class histograms differ (p = {classes_p:.2g})": classes_p < LEVEL,
+    }
+    if found := "; ".join(holding(shifts)):
+        return f"{CONFOUNDED}: {found}"
+    equal = "nothing could be tested: all raw inputs are equal"
+    alike = equal if math.isnan(value) else f"no shift found: {seen}"
+    return f"{alike}; classes p = {classes_p:.2g}"
 
 
 def _histograms(labels, member) -> np.ndarray:
@@ -110,40 +144,32 @@ def _histograms(labels, member) -> np.ndarray:
     return np.stack([np.bincount(code[side], minlength=len(classes)) for side in (member, ~member)])
 
 
-def _verdict(value, error, classes_p, n1, n0) -> tuple:
-    seen = f"AUC {value:.3f} on raw inputs, {(value - 0.5) / error:+.1f} standard errors of {error:.3f} from 1/2"
-    size = f"{n1} members, {n0} non-members"
-    found = [seen] if value - 0.5 > ERRORS * error else []
-    found += [f"class histograms differ (p = {classes_p:.2g})"] if classes_p < LEVEL else []
-    equal = "nothing could be tested: all raw inputs are equal"
-    alike = equal if math.isnan(value) else f"no shift found: {seen}"
-    note = f"{CONFOUNDED}: {'; '.join(found)}" if found else f"{alike}; classes p = {classes_p:.2g}"
-    note = f"{note}; {size}"
-    return not found, value, error, classes_p, note
-
-
 @checked
 def class_mix(labels, member, *, seed: int = 0) -> float:
     """p of the hypothesis that members and non-members of every split have the same mix of classes.
 
-    labels (N,); member (splits, N), each split once (a mask and its complement are one). Pearson's
-    chi-square test of independence for each, by Monte Carlo over tables with the same margins where
-    a count below 5 is expected; the smallest p times the number of splits (Bonferroni), at most 1.
-    Caveat: the same mix says nothing about the samples inside a class.
+    Parameters:
+        labels: (N,).
+        member: (splits, N) bool, each split once (a mask and its complement are one).
+        seed: of the tables drawn where counts are small.
+
+    Pearson's chi-square test of independence for each, by Monte Carlo over tables with the same
+    margins where a count below 5 is expected; the smallest p times the number of splits
+    (Bonferroni), at most 1. Caveat: the same mix says nothing about the samples inside a class.
     """
-    rng, smallest, member = np.random.default_rng(seed), 1.0, np.atleast_2d(member).astype(bool)
+    member = np.atleast_2d(member).astype(bool)
+    rng, smallest = np.random.default_rng(seed), 1.0
     for inside in member:
         counts, share = _histograms(labels, inside), inside.mean()
         total = counts.sum(0)
         if len(total) < 2:
             continue
-        found = _chi_square(counts[0], total, share)
-        if total.min() * min(share, 1 - share) >= 5:
-            p = chdtrc(len(total) - 1, found)
-        else:
+        far = _chi_square(counts[0], total, share)
+        p = chdtrc(len(total) - 1, far)
+        if total.min() * min(share, 1 - share) < 5:
             for draws in (200, 1000 + 200 * len(member)):  # few where that settles it
                 drawn = rng.multivariate_hypergeometric(total, inside.sum(), draws)
-                as_far = _chi_square(drawn, total, share) >= found * (1 - 1e-9)
+                as_far = _chi_square(drawn, total, share) >= far * (1 - 1e-9)
                 p = (1 + as_far.sum()) / (1 + draws)
                 if p > 0.1:
                     break
@@ -163,55 +189,64 @@ def copies(signals: Signals) -> int:
     copies, or outputs so coarse that samples cannot be told apart. Both hide a leak. Caveat: copies
     that are answered with numerical noise or fresh draws are not found.
     """
-    kept = ~signals.population
-    alike = signals.labels[None], signals.margin[:, 0], signals.entropy[:, 0]
-    rows = np.vstack(alike)[:, kept].T
-    group, size = np.unique(rows, axis=0, return_inverse=True, return_counts=True)[1:]
-    inside = [np.bincount(group.ravel(), one, len(size)) for one in signals.member[:, kept]]
-    return int(size[((np.array(inside) > 0) & (inside < size)).any(0)].sum())
+    audited = ~signals.population
+    rows = np.vstack([signals.labels[None], signals.margin[:, 0], signals.entropy[:, 0]])
+    group, size = np.unique(rows[:, audited].T, axis=0, return_inverse=True, return_counts=True)[1:]
+    members = signals.member[:, audited]
+    inside = np.array([np.bincount(group.ravel(), mask, len(size)) for mask in members])
+    return int(size[((inside > 0) & (inside < size)).any(0)].sum())
 
 
 @checked
 def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | None = None) -> dict:
     """Whether distribution instead of memorisation may tell members from non-members.
 
-    `split`: "pairs" or "bernoulli" where this package drew the members: nothing is doubted then.
-    Else `signals.info["split"]` is what a file declares (pairs, bernoulli or random), if it does.
-    `shift`: what `shift_guard` found on raw inputs; None: there are none.
+    Parameters:
+        signals: whose info["split"] is what a file declares (pairs, bernoulli or random), if it
+            does.
+        split: "pairs" or "bernoulli" where this package drew the members: nothing is doubted then.
+        shift: what `shift_guard` found on raw inputs; None: there are none.
 
-    doubt    a sentence with the reason and what to do, "" without one: the class mix differs
-             (`class_mix`, p < .01); the guard fails; or, undeclared and without raw inputs, there
-             is one split (all masks correlate by more than .9, complements included) or the same
-             samples are members more often than chance explains (p < .01)
-    assumed  a sentence where nothing but a declaration rules the last of these out, else ""
-    copies   the number of `copies`
-    remarks  what `read_outputs` found suspicious, and copies from 1 % of the samples on
+    Returns a dict of these:
+        doubt: a sentence with the reason and what to do, "" without one: the class mix differs
+            (`class_mix`, p < .01); the guard fails; or, undeclared and without raw inputs, there is
+            one split (all masks correlate by more than .9, complements included) or the same
+            samples are members more often than chance explains (p < .01).
+        assumed: a sentence where nothing but a declaration rules the last of these out, else "".
+        copies: the number of `copies`.
+        remarks: what `read_outputs` found suspicious, and copies from 1 % of the samples on.
     """
-    kept, declared = ~signals.population, signals.info.get("split", "given") != "given"
-    found = {"doubt": "", "assumed": "", "copies": copies(signals)}
-    found["remarks"] = list(signals.info.get("remarks", ()))
-    if found["copies"] >= COPIES * kept.sum():
-        found["remarks"].append(
-            f"{found['copies']:,} of {kept.sum():,} samples have the label and outputs of a sample on "
-            "the other side: copies, or coarse outputs, hide a leak; keep one of each."
+    audited, declared = ~signals.population, signals.info.get("split", "given") != "given"
+    facts = {"doubt": "", "assumed": "", "copies": copies(signals)}
+    facts["remarks"] = list(signals.info.get("remarks", ()))
+    if facts["copies"] >= COPIES * audited.sum():
+        facts["remarks"].append(
+            f"{facts['copies']:,} of {audited.sum():,} samples have the label and outputs of a"
+            " sample on the other side: copies, or coarse outputs, hide a leak; keep one of each."
         )
     if split in ("pairs", "bernoulli"):
-        return found
-    member, reason = signals.member[:, kept], ""
+        return facts
+    member = signals.member[:, audited]
     splits = member[np.unique(units(member), return_index=True)[1]]
-    p, fixed = class_mix(signals.labels[kept], splits), _fixed(splits)
-    if p < MIX:
-        reason = f"their class mix differs (p = {p:.2g}). Give both sides the same mix of classes"
-    elif shift is not None and not shift.passed:
-        reason = f"the shift guard fails ({shift.note}). Take both sides from one source"
-    elif fixed and shift is None and declared:
-        found["assumed"] = f"Assumed, as the file declares: chance drew the members ({fixed})."
-    elif fixed and shift is None:
-        reason = f"{fixed}, and without images nothing shows that chance drew the members. "
-        reason += 'Add images to the file, or split="random" if it did'
+    p, fixed = class_mix(signals.labels[audited], splits), _fixed(splits)
+    unseen = fixed and shift is None
+    reason = first_of(
+        {
+            f"their class mix differs (p = {p:.2g}). Give both sides the same mix of classes": (
+                p < MIX
+            ),
+            f"the shift guard fails ({shift and shift.note}). Take both sides from one source": (
+                shift is not None and not shift.passed
+            ),
+            f"{fixed}, and without images nothing shows that chance drew the members. Add images"
+            ' to the file, or split="random" if it did': unseen and not declared,
+        }
+    )
     if reason:
-        found["doubt"] = f"{DOUBT}: {reason}, or train models on random halves."
-    return found
+        facts["doubt"] = f"{DOUBT}: {reason}, or train models on random halves."
+    elif unseen:
+        facts["assumed"] = f"Assumed, as the file declares: chance drew the members ({fixed})."
+    return facts
 
 
 def _fixed(splits: np.ndarray) -> str:

@@ -1,4 +1,6 @@
-"""Do the same samples stand out again when the target is trained anew? Overlap of vulnerable sets over seeds and attacks."""
+"""Do the same samples stand out again when the target is trained anew? Overlap of vulnerable sets
+over seeds and attacks.
+"""
 
 from __future__ import annotations
 
@@ -7,69 +9,83 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import checked
+from mia_nb.checks import checked, first_of, refuse
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, counts
 
-LEAST = 3  # repetitions
+FEWEST = 3  # repetitions
 STABLE = 0.5  # mean Jaccard below which a list from one seed is not to be reported
-BEYOND = 0.1  # by which members' overlap, corrected for chance, must exceed the non-members' to say anything of membership
+# by which members' overlap, corrected for chance, must exceed the non-members' to say anything of
+# membership
+BEYOND = 0.1
 
 
 @checked
 def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd.DataFrame:
-    """Overlap of the vulnerable sets V_a,s = members at or above the threshold of FPR `fpr`, attack a, repetition s.
+    """Overlap of the vulnerable sets of repetitions and of attacks: members at or above the
+    threshold of one FPR.
 
-    values: {attack: (S, N)} scores of S >= 3 targets trained on the same `member` (N,) with other seeds. A row per attack
-    (compare "seeds": its S sets) and, with two attacks or more, a row per repetition (compare "attacks": their sets).
-    Columns: compare, of, sets, size (mean), jaccard (mean over pairs of sets), jaccard_min, jaccard_max, coverage |union|,
-    stability |intersection|, each with its expectation (_chance) for independent random sets of the same sizes among the n1
-    members; jaccard_out (and its jaccard_out_chance), stability_out, the same of the non-members that are at or above the
-    same thresholds: lists repeat without any leak where samples are easy or hard or references are the same;
-    union_fpr, the false positives of the union, which grow with every set added; coverage_equal_fpr, the union after every
-    set's threshold was raised until the union's own FPR is at most `fpr`: compare unions by this column only; n1, n0, fpr,
-    measurable (10 false positives or more are allowed: fpr n0 >= 10). No set has more false positives than fpr allows: where
-    the largest scores of more non-members are equal it is empty. The Jaccard of two empty sets is NaN and left out of means.
-    attrs["note"]: whether the least steady attack's lists may be reported, which takes a mean Jaccard of .5 and a k =
-    (jaccard - chance) / (1 - chance) that is .1, and two standard errors, above that of non-members.
-    Samples that some repetition or attack left without a score (NaN: no reference on one side) are left out of all.
-    Raises ValueError for S < 3, shapes that differ, no scored member or non-member, and an FPR outside (0, 1). Caveats:
-    published stability at low FPR is .1 or less; what one seed calls vulnerable is a ranking. Larger sets overlap more, also
-    beyond chance: a leak alike for all members lifts their overlap too.
+    Parameters:
+        values: {attack: (S, N)} scores of S >= 3 targets trained on the same members with other
+            seeds.
+        member: (N,) bool.
+        fpr: false positive rate in (0, 1).
+
+    A row per attack (compare "seeds": its S sets) and, with two attacks or more, a row per
+    repetition (compare "attacks": their sets). Columns:
+        compare, of, sets, n1, n0, fpr.
+        size: mean of the sets'.
+        jaccard: mean over pairs of sets; jaccard_min, jaccard_max.
+        coverage, stability: |union|, |intersection|.
+        jaccard_chance, coverage_chance, stability_chance: their expectations for independent random
+            sets of the same sizes among the n1 members.
+        jaccard_out, jaccard_out_chance, stability_out: the same of the non-members that are at or
+            above the same thresholds: lists repeat without any leak where samples are easy or hard
+            or references are the same.
+        union_fpr: the false positives of the union, which grow with every set added.
+        coverage_equal_fpr: the union after every set's threshold was raised until the union's own
+            FPR is at most `fpr`: compare unions by this column only.
+        measurable: 10 false positives or more are allowed: fpr n0 >= 10.
+
+    No set has more false positives than fpr allows: where the largest scores of more non-members
+    are equal it is empty. The Jaccard of two empty sets is NaN and left out of means.
+    attrs["note"]: whether the least steady attack's lists may be reported, which takes a mean
+    Jaccard of .5 and a k = (jaccard - chance) / (1 - chance) that is .1, and two standard errors,
+    above that of non-members. Samples that some repetition or attack left without a score (NaN: no
+    reference on one side) are left out of all.
+
+    Raises ValueError for S < 3, shapes that differ, no scored member or non-member, and an FPR
+    outside (0, 1). Caveats: published stability at low FPR is .1 or less; what one seed calls
+    vulnerable is a ranking. Larger sets overlap more, also beyond chance: a leak alike for all
+    members lifts their overlap too.
     """
-    member, values = (
-        np.asarray(member, bool),
-        {name: np.asarray(v, np.float64) for name, v in values.items()},
+    member = np.asarray(member, bool)
+    values = {name: np.asarray(v, np.float64) for name, v in values.items()}
+    shapes = [v.shape for v in values.values()]
+    equal = len(set(shapes)) == 1 and len(shapes[0]) == 2 and shapes[0][1:] == member.shape
+    refuse(
+        {
+            f"fpr={fpr}: wanted a false positive rate between 0 and 1; 1 % is 0.01": (
+                not 0 < fpr < 1
+            ),
+            f"values {shapes}, member {member.shape}: wanted equal (S, N) and (N,)": not equal,
+        }
     )
-    if not 0 < fpr < 1:
-        raise ValueError(f"fpr={fpr}: wanted a false positive rate between 0 and 1; 1 % is 0.01")
-    shapes = {v.shape for v in values.values()}
-    if len(shapes) != 1 or len(shape := shapes.pop()) != 2 or shape[1:] != member.shape:
-        raise ValueError(
-            f"values {[v.shape for v in values.values()]}, member {member.shape}: wanted equal (S, N) and (N,)"
-        )
-    if shape[0] < LEAST:
-        raise ValueError(
-            f"{shape[0]} repetitions of the target: stability needs {LEAST} or more, trained with other seeds"
-        )
-    known = ~np.isnan(np.concatenate(list(values.values()))).any(0)
-    member, values = member[known], {name: v[:, known] for name, v in values.items()}
-    if not (member.any() and not member.all()):
-        raise ValueError(
-            f"{known.sum()} of {len(known)} samples have all scores: wanted a member and a non-member among them"
-        )
-    curves = {
-        (name, s): _ranked(v[s], member) for name, v in values.items() for s in range(shape[0])
-    }
-    rows = [
-        _row("seeds", name, [curves[name, s] for s in range(shape[0])], member, fpr)
-        for name in values
-    ]
+    scores = np.stack(list(values.values()))
+    repetitions, known = scores.shape[1], ~np.isnan(scores).any((0, 1))
+    scores, member = scores[..., known], member[known]
+    refuse(
+        {
+            f"{repetitions} repetitions of the target: stability needs {FEWEST} or more, trained"
+            " with other seeds": repetitions < FEWEST,
+            f"{known.sum()} of {len(known)} samples have all scores: wanted a member and a"
+            " non-member among them": member.all() or not member.any(),
+        }
+    )
+    curves = [[(score, *counts(score, member)[1:]) for score in rows] for rows in scores]
+    groups = [("seeds", name, sets) for name, sets in zip(values, curves, strict=True)]
     if len(values) > 1:
-        rows += [
-            _row("attacks", s, [curves[name, s] for name in values], member, fpr)
-            for s in range(shape[0])
-        ]
-    table = pd.DataFrame(rows)
+        groups += [("attacks", s, list(sets)) for s, sets in enumerate(zip(*curves, strict=True))]
+    table = pd.DataFrame([_row(*group, member, fpr) for group in groups])
     table.attrs["note"] = _note(table[table["compare"] == "seeds"])
     return table
 
@@ -77,63 +93,58 @@ def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd
 def _note(seeds: pd.DataFrame) -> str:
     """Whether lists may be reported, by the attack whose sets overlap least."""
     if seeds["jaccard"].isna().all():
-        return f"no member stands out at a false positive rate of {seeds['fpr'].iloc[0]:g}: there is no list to repeat"
+        return (
+            f"no member stands out at a false positive rate of {seeds['fpr'].iloc[0]:g}: there is"
+            " no list to repeat"
+        )
     least = seeds.loc[seeds["jaccard"].idxmin()]
     start = f"mean Jaccard over seeds {least['jaccard']:.2f}"
     if len(seeds) > 1:
         start += f" for the least steady attack, {least['of']}"
-    if np.isnan(least["jaccard_out"]):
-        return f"{start}; no non-member stands out to compare with: do not report lists of samples"
-    start += f", {least['jaccard_out']:.2f} for non-members"
-    if least["jaccard"] < STABLE:
-        return f"{start}: do not report lists of samples from one seed"
-    unions = least["coverage"], least["union_fpr"] * least["n0"]
-    inside, outside = (
-        (least[name] - least[f"{name}_chance"]) / max(1 - least[f"{name}_chance"], 1e-12)
-        for name in ("jaccard", "jaccard_out")
+    compared = f"{start}, {least['jaccard_out']:.2f} for non-members"
+    unions = np.array([least["coverage"], least["union_fpr"] * least["n0"]])
+    jaccard, chance = (
+        least[[f"jaccard{end}", f"jaccard_out{end}"]].to_numpy(float) for end in ("", "_chance")
     )
-    error = (
-        sum(
-            j * (1 - j) / union
-            for j, union in zip(least[["jaccard", "jaccard_out"]], unions, strict=True)
-        )
-        ** 0.5
+    inside, outside = (jaccard - chance) / np.maximum(1 - chance, 1e-12)
+    with np.errstate(invalid="ignore"):  # no non-member stands out
+        error = (jaccard * (1 - jaccard) / unions).sum() ** 0.5
+    return first_of(
+        {
+            f"{start}; no non-member stands out to compare with: do not report lists of"
+            " samples": np.isnan(outside),
+            f"{compared}: do not report lists of samples from one seed": (
+                least["jaccard"] < STABLE
+            ),
+            f"{compared}: lists repeat, but no more than non-members' or chance's do, which says"
+            " nothing of membership": inside < outside + max(BEYOND, 2 * error),
+            f"{compared}: lists overlap from seed to seed, more than those of non-members": True,
+        }
     )
-    if inside < outside + max(BEYOND, 2 * error):
-        return f"{start}: lists repeat, but no more than non-members' or chance's do, which says nothing of membership"
-    return f"{start}: lists overlap from seed to seed, more than those of non-members"
-
-
-def _ranked(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    _, fp, threshold = counts(score, member)
-    return score, fp, threshold
 
 
 def _sets(curves: list, allowed: int) -> np.ndarray:
-    """(sets, N) who is at or above the smallest threshold with at most `allowed` false positives; none without one."""
-    last = [
-        np.searchsorted(fp, allowed, side="right") - 1 for _, fp, _ in curves
-    ]  # 0: above all, the infinite ones too
-    return np.stack(
-        [
-            (at > 0) & (score >= threshold[at])
-            for at, (score, _, threshold) in zip(last, curves, strict=True)
-        ]
-    )
+    """(sets, N) who is at or above the smallest threshold with at most `allowed` false positives;
+    none without one. curves: (score (N,), fp, threshold) of each set.
+    """
+    sets = []
+    for score, fp, threshold in curves:
+        last = np.searchsorted(fp, allowed, side="right") - 1
+        # 0: above all, the infinite ones too
+        sets.append((last > 0) & (score >= threshold[last]))
+    return np.stack(sets)
 
 
 def _row(compare: str, of, curves: list, member: np.ndarray, fpr: float) -> dict:
     n1, n0 = int(member.sum()), int((~member).sum())
     allowed = int(np.floor(fpr * n0 + 1e-9))
     chosen = _sets(curves, allowed)
-    sizes = chosen[:, member].sum(1)
-    pairs = list(combinations(range(len(chosen)), 2))
-    jaccard, chance = _overlap(chosen[:, member], pairs)
-    out, out_chance = _overlap(chosen[:, ~member], pairs)
-    low, high = (
-        0,
-        allowed,
-    )  # largest number of false positives a set, with the union's within what is allowed
+    inside, outside = chosen[:, member], chosen[:, ~member]
+    sizes = inside.sum(1)
+    jaccard, chance = _overlap(inside)
+    out, out_chance = _overlap(outside)
+    # largest number of false positives a set, with the union's within what is allowed
+    low, high = 0, allowed
     while low < high:
         middle = (low + high + 1) // 2
         fits = _sets(curves, middle)[:, ~member].any(0).sum() <= allowed
@@ -149,12 +160,12 @@ def _row(compare: str, of, curves: list, member: np.ndarray, fpr: float) -> dict
         "jaccard_chance": _mean(chance),
         "jaccard_out": _mean(out),
         "jaccard_out_chance": _mean(out_chance),
-        "coverage": int(chosen[:, member].any(0).sum()),
+        "coverage": int(inside.any(0).sum()),
         "coverage_chance": n1 * (1 - np.prod(1 - sizes / n1)),
-        "stability": int(chosen[:, member].all(0).sum()),
+        "stability": int(inside.all(0).sum()),
         "stability_chance": n1 * np.prod(sizes / n1),
-        "stability_out": int(chosen[:, ~member].all(0).sum()),
-        "union_fpr": chosen[:, ~member].any(0).mean(),
+        "stability_out": int(outside.all(0).sum()),
+        "union_fpr": outside.any(0).mean(),
         "coverage_equal_fpr": int(_sets(curves, low)[:, member].any(0).sum()),
         "n1": n1,
         "n0": n0,
@@ -163,11 +174,16 @@ def _row(compare: str, of, curves: list, member: np.ndarray, fpr: float) -> dict
     }
 
 
-def _overlap(chosen: np.ndarray, pairs: list) -> tuple[np.ndarray, np.ndarray]:
-    """(Jaccard, its expectation by chance) of each pair of sets (sets, n); NaN where both are empty."""
-    sizes = chosen.sum(1)
-    jaccard = np.array([_jaccard(chosen[i], chosen[j]) for i, j in pairs])
-    chance = np.array([_chance(int(sizes[i]), int(sizes[j]), chosen.shape[1]) for i, j in pairs])
+def _overlap(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(Jaccard, its expectation by chance) of each pair of sets (sets, n); NaN where both are
+    empty.
+    """
+    first, second = np.transpose(list(combinations(range(len(sets)), 2)))
+    common = (sets[first] & sets[second]).sum(1)
+    union = (sets[first] | sets[second]).sum(1)
+    jaccard = np.where(union > 0, common / np.maximum(union, 1), np.nan)
+    sizes = sets.sum(1).tolist()
+    chance = [_chance(a, b, sets.shape[1]) for a, b in combinations(sizes, 2)]
     return jaccard, np.where(np.isnan(jaccard), np.nan, chance)
 
 
@@ -175,11 +191,6 @@ def _mean(values: np.ndarray) -> float:
     """Mean without NaN; NaN where nothing else is."""
     known = values[~np.isnan(values)]
     return known.mean() if len(known) else np.nan
-
-
-def _jaccard(a: np.ndarray, b: np.ndarray) -> float:
-    union = int((a | b).sum())
-    return int((a & b).sum()) / union if union else np.nan
 
 
 def _chance(a: int, b: int, n1: int) -> float:

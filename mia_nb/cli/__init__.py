@@ -1,5 +1,5 @@
-"""mia-nb: run the notebooks, look at what is stored. Exit status 0 done, 1 failed, 2 bad input, 3 a stated limit
-exceeded, 130 interrupted."""
+"""mia-nb: run the notebooks, look at what is stored. Exit status 0 done, 1 failed, 2 bad input, 3 a
+stated limit exceeded, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -58,167 +58,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mia-nb {__version__}")
     parser.set_defaults(command=lambda args: parser.print_help())
     commands = parser.add_subparsers(metavar="COMMAND")
-
-    def add(name, command, help, *, notebooks=False):
+    for name, (command, help, options) in COMMANDS.items():
         sub = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
         sub.set_defaults(command=command)
-        sub.add_argument(
-            "--results",
-            default="results",
-            metavar="DIR",
-            help="where results are kept (default: results)",
-        )
-        if notebooks:
-            sub.add_argument(
-                "--notebooks", metavar="DIR", help="look for notebooks and presets here only"
-            )
-        return sub
-
-    run = add(
-        "run",
-        _run,
-        "execute notebooks, or say that their results are already there",
-        notebooks=True,
-    )
-    run.add_argument(
-        "notebook",
-        metavar="NAME",
-        help="01_train or train for short, a path, a preset, or all (of --preset)",
-    )
-    run.add_argument(
-        "--preset", metavar="NAME", help="steps and parameters from notebooks/presets/NAME.yaml"
-    )
-    run.add_argument(
-        "-p",
-        "--parameter",
-        action="append",
-        default=[],
-        metavar="name=value",
-        help="override, read as YAML",
-    )
-    run.add_argument("--force", action="store_true", help="compute again what is stored")
-    run.add_argument(
-        "--engine",
-        choices=ENGINES,
-        help="where pools are trained (default: local, processes of this machine)",
-    )
-    run.add_argument(
-        "--workers",
-        metavar="N",
-        help="models or groups trained at a time; or the address of a dask or ray cluster",
-    )
-    estimate = add(
-        "estimate",
-        _estimate,
-        "how long a pool would take to train here, measured in seconds",
-        notebooks=True,
-    )
-    estimate.add_argument(
-        "--preset", metavar="NAME", help="parameters of 01_train from notebooks/presets/NAME.yaml"
-    )
-    estimate.add_argument(
-        "-p",
-        "--parameter",
-        action="append",
-        default=[],
-        metavar="name=value",
-        help="override, read as YAML",
-    )
-    _add_audit(
-        add(
-            "audit",
-            _audit,
-            "ask whether a model of yours can be made to betray its training data: one report",
-            notebooks=True,
-        )
-    )
-    params = add(
-        "params", _params, "a notebook's parameters: type, default, meaning", notebooks=True
-    )
-    params.add_argument("notebook", metavar="NAME")
-    add("list", _list, "what is stored: pools, signals, runs")
-    add("show", _show, "the recipe and the files of one result").add_argument("key", metavar="KEY")
-    explore = add(
-        "explore",
-        _explore,
-        "open all explorers in the browser, without code (needs voila)",
-        notebooks=True,
-    )
-    explore.add_argument(
-        "--port", type=int, default=8866, help="default: 8866; only this machine can reach it"
-    )
-    explore.add_argument("--no-browser", action="store_true", help="do not open a browser")
-    report = add("report", _report, "write report.html of a run again")
-    report.add_argument(
-        "key", nargs="?", metavar="KEY", help="default: the latest run with a finished notebook"
-    )
-    clean = add(
-        "clean",
-        _clean,
-        "remove what writers left behind and damaged files; whole results when named",
-    )
-    clean.add_argument("key", nargs="?", metavar="KEY", help="a result to remove")
-    clean.add_argument("--all", action="store_true", help="remove every result")
-    clean.add_argument(
-        "--older-than", type=float, metavar="DAYS", help="remove results not written to for so long"
-    )
-    clean.add_argument(
-        "--yes", action="store_true", help="do remove; without it whole results are only listed"
-    )
-    add("doctor", _doctor, "check the installation and every stored file")
+        for flags, settings in (RESULTS, *options):
+            sub.add_argument(*flags, **settings)
     return parser
 
 
-def _add_audit(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--model",
-        metavar="MODULE:FUNCTION",
-        help="builds your network; torchvision.models:resnet18 as it comes",
-    )
-    sub.add_argument(
-        "--data",
-        metavar="PATH",
-        help="a folder of class folders of images, an .npz, or the name of a data set",
-    )
-    sub.add_argument(
-        "--logits",
-        metavar="FILE.npz",
-        help="instead: logits, labels and member of models trained elsewhere",
-    )
-    sub.add_argument("--pool", metavar="KEY", help="instead: a stored pool")
-    sub.add_argument(
-        "--epochs",
-        type=int,
-        metavar="N",
-        help="passes over a model's half of the images (default: 20)",
-    )
-    sub.add_argument(
-        "--models",
-        type=int,
-        metavar="N",
-        help="models to train, even (default: 16; 8 take half the time)",
-    )
-    what = 'exit with status 3 if "tpr@0.01>0.05", "auc>0.6", "advantage>0.1" or "epsilon>1" is established at 95 %% confidence'
-    sub.add_argument(
-        "--fail-if",
-        action="append",
-        default=[],
-        metavar="LIMIT",
-        help=f"{what}; may be given several times",
-    )
-    sub.add_argument(
-        "-p",
-        "--parameter",
-        action="append",
-        default=[],
-        metavar="name=value",
-        help="override, read as YAML",
-    )
-    sub.add_argument("--force", action="store_true", help="compute again what is stored")
+def _option(*flags: str, **settings) -> tuple:
+    return flags, settings
 
 
 def _join_parameters(argv: list[str]) -> list[str]:
-    """`-p name value` as `-p name=value`: argparse would take -0.1 for an option and swallow what follows."""
+    """`-p name value` as `-p name=value`: argparse would take -0.1 for an option and swallow what
+    follows.
+    """
     out, rest = [], list(argv)
     while rest:
         out.append(rest.pop(0))
@@ -232,23 +87,13 @@ def _join_parameters(argv: list[str]) -> list[str]:
     return out
 
 
-def _given(args) -> list[tuple[str, str]]:
-    """What -p says, as (name, text)."""
-    given = []
-    for text in args.parameter:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"-p {text}: wanted -p name=value or -p name value")
-        given.append((name.strip(), value))
-    return given
-
-
 def _workers(args) -> list[tuple[str, str]]:
     """What --engine and --workers say, as a notebook's parameter."""
     if args.engine in (None, "local"):
         if args.workers is not None and not args.workers.isdigit():
             raise ValueError(
-                f"--workers {args.workers}: wanted a number of processes, or say --engine dask or ray for a cluster"
+                f"--workers {args.workers}: wanted a number of processes, or say --engine dask or"
+                " ray for a cluster"
             )
         return [("workers", args.workers)] if args.workers else []
     return [("workers", f"{args.engine}:{args.workers}" if args.workers else args.engine)]
@@ -258,14 +103,15 @@ def _estimate(args) -> None:
     from mia_nb.cli import estimate, notebooks
 
     where = notebooks.folders(args.notebooks)
-    for line in estimate.lines(notebooks.plan(estimate.TRAINS, args.preset, _given(args), where)):
+    given = notebooks.given(args.parameter)
+    for line in estimate.lines(notebooks.plan(estimate.TRAINS, args.preset, given, where)):
         print(line)
 
 
 def _run(args) -> None:
     from mia_nb.cli import notebooks
 
-    given = [*_given(args), *_workers(args)]
+    given = [*notebooks.given(args.parameter), *_workers(args)]
     where = notebooks.folders(args.notebooks)
     target, preset = notebooks.resolve(args.notebook, args.preset, where)
     steps = notebooks.plan(target, preset, given, where)
@@ -286,12 +132,10 @@ def _audit(args) -> int:
 
 def _params(args) -> None:
     from mia_nb.cli import notebooks
+    from mia_nb.parameters import described, read_parameters
 
     path = notebooks.find_notebook(args.notebook, notebooks.folders(args.notebooks))
-    known = notebooks.read_parameters(path).values()
-    rows = [
-        (p.name, " | ".join(p.kinds) or "any", repr(p.default), notebooks.meaning(p)) for p in known
-    ]
+    rows = described(read_parameters(path))
     print(f"{path}" if rows else f"{path} has no cell tagged `parameters`")
     _table(rows)
 
@@ -324,7 +168,9 @@ def _report(args) -> None:
     if not runs:
         raise ValueError(f"no run in {args.results} yet; start with: mia-nb run all --preset demo")
     runs = [
-        one for one in runs if any(step["status"] == "done" for step in run.read_status(one))
+        folder
+        for folder in runs
+        if any(step["status"] == "done" for step in run.read_status(folder))
     ] or runs
     print(os.path.relpath(run.report(runs[-1])))
 
@@ -340,10 +186,9 @@ def _explore(args) -> int:
 def _clean(args) -> None:
     from mia_nb.cli import stored
 
+    how = {"everything": args.all, "older_than": args.older_than, "yes": args.yes}
     line = None
-    for line in stored.clean(
-        args.results, args.key, everything=args.all, older_than=args.older_than, yes=args.yes
-    ):
+    for line in stored.clean(args.results, args.key, **how):
         print(line)
     if line is None:
         print("nothing to clean")
@@ -367,3 +212,166 @@ def _complain(message: str, status: int) -> int:
     sys.stdout.flush()
     print(f"mia-nb: {message}", file=sys.stderr)
     return status
+
+
+RESULTS = _option(
+    "--results", default="results", metavar="DIR", help="where results are kept (default: results)"
+)
+NOTEBOOKS = _option("--notebooks", metavar="DIR", help="look for notebooks and presets here only")
+PARAMETER = _option(
+    "-p",
+    "--parameter",
+    action="append",
+    default=[],
+    metavar="name=value",
+    help="override, read as YAML",
+)
+FORCE = _option("--force", action="store_true", help="compute again what is stored")
+COMMANDS = {  # name: (function, help, options besides --results)
+    "run": (
+        _run,
+        "execute notebooks, or say that their results are already there",
+        [
+            NOTEBOOKS,
+            _option(
+                "notebook",
+                metavar="NAME",
+                help="01_train or train for short, a path, a preset, or all (of --preset)",
+            ),
+            _option(
+                "--preset",
+                metavar="NAME",
+                help="steps and parameters from notebooks/presets/NAME.yaml",
+            ),
+            PARAMETER,
+            FORCE,
+            _option(
+                "--engine",
+                choices=ENGINES,
+                help="where pools are trained (default: local, processes of this machine)",
+            ),
+            _option(
+                "--workers",
+                metavar="N",
+                help="models or groups trained at a time; or the address of a dask or ray cluster",
+            ),
+        ],
+    ),
+    "estimate": (
+        _estimate,
+        "how long a pool would take to train here, measured in seconds",
+        [
+            NOTEBOOKS,
+            _option(
+                "--preset",
+                metavar="NAME",
+                help="parameters of 01_train from notebooks/presets/NAME.yaml",
+            ),
+            PARAMETER,
+        ],
+    ),
+    "audit": (
+        _audit,
+        "test how much a model of yours leaks about its training data: one report",
+        [
+            NOTEBOOKS,
+            _option(
+                "--model",
+                metavar="MODULE:FUNCTION",
+                help="builds your network; torchvision.models:resnet18 as it comes",
+            ),
+            _option(
+                "--data",
+                metavar="PATH",
+                help="a folder of class folders of images, an .npz, or the name of a data set",
+            ),
+            _option(
+                "--logits",
+                metavar="FILE.npz",
+                help="instead: logits, labels and member of models trained elsewhere",
+            ),
+            _option("--pool", metavar="KEY", help="instead: a stored pool"),
+            _option(
+                "--epochs",
+                type=int,
+                metavar="N",
+                help="passes over a model's half of the images (default: 20)",
+            ),
+            _option(
+                "--models",
+                type=int,
+                metavar="N",
+                help="models to train, even (default: 16; 8 take half the time)",
+            ),
+            _option(
+                "--fail-if",
+                action="append",
+                default=[],
+                metavar="LIMIT",
+                help=(
+                    'exit with status 3 if "tpr@0.01>0.05", "auc>0.6", "advantage>0.1" or'
+                    ' "epsilon>1" is established at 95 %% confidence; may be given several times'
+                ),
+            ),
+            PARAMETER,
+            FORCE,
+        ],
+    ),
+    "params": (
+        _params,
+        "a notebook's parameters: type, default, meaning",
+        [NOTEBOOKS, _option("notebook", metavar="NAME")],
+    ),
+    "list": (_list, "what is stored: pools, signals, runs", []),
+    "show": (
+        _show,
+        "the recipe and the files of one result",
+        [_option("key", metavar="KEY")],
+    ),
+    "explore": (
+        _explore,
+        "open all explorers in the browser, without code (needs voila)",
+        [
+            NOTEBOOKS,
+            _option(
+                "--port",
+                type=int,
+                default=8866,
+                help="default: 8866; only this machine can reach it",
+            ),
+            _option("--no-browser", action="store_true", help="do not open a browser"),
+        ],
+    ),
+    "report": (
+        _report,
+        "write report.html of a run again",
+        [
+            _option(
+                "key",
+                nargs="?",
+                metavar="KEY",
+                help="default: the latest run with a finished notebook",
+            )
+        ],
+    ),
+    "clean": (
+        _clean,
+        "remove what writers left behind and damaged files; whole results when named",
+        [
+            _option("key", nargs="?", metavar="KEY", help="a result to remove"),
+            _option("--all", action="store_true", help="remove every result"),
+            _option(
+                "--older-than",
+                type=float,
+                metavar="DAYS",
+                help="remove results not written to for so long",
+            ),
+            _option(
+                "--yes",
+                action="store_true",
+                help="do remove; without it whole results are only listed",
+            ),
+        ],
+    ),
+    "doctor": (_doctor, "check the installation and every stored file", []),
+}

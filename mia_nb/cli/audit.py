@@ -1,4 +1,6 @@
-"""`mia-nb audit`: one run of the audit notebook, its result as a file, and an exit status that can gate a release."""
+"""`mia-nb audit`: one run of the audit notebook, its result as a file, and an exit status that can
+gate a release.
+"""
 
 from __future__ import annotations
 
@@ -13,53 +15,55 @@ from mia_nb.cli import notebooks, run
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
 WAYS = ("model", "logits", "pool")
-BRINGS = {"logits": "answers", "pool": "trained models"}
+BRINGS = {"logits": "outputs", "pool": "trained models"}
 OPTIONS = {"data": "dataset", "models": "num_models"}  # options whose parameter has another name
 DONE, FAILED, OVER = 0, 1, 3
 
 
 def parameters(args) -> list[tuple[str, str]]:
-    """What the options say, as (parameter, text) of the notebook; ValueError for what does not go together."""
-    given = [(name, str(value), f"--{option}") for option in ("model", "logits", "pool", "data", "epochs", "models")
-             for name, value in [(OPTIONS.get(option, option), getattr(args, option))] if value is not None]  # fmt: skip
-    texts = []
-    for text in args.parameter:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"-p {text}: wanted -p name=value or -p name value")
-        if name.strip() == "fail_if":
-            texts += _listed(value)
-        else:
-            given.append((name.strip(), value, f"-p {name.strip()}"))
-    said = {name: [f"{how} {value}" if how[1] == "-" else f"{how}={value}" for n, value, how in given if n == name]
-            for name, _, _ in given}  # fmt: skip
-    for name, words in said.items():
-        if len(words) > 1:
-            raise ValueError(
-                f"{name} was given {len(words)} times ({', '.join(words)}); give it once"
-            )
+    """What the options say, as (parameter, text) of the notebook; ValueError for what does not go
+    together.
+    """
+    given = [
+        (OPTIONS.get(option, option), str(value), f"--{option} ")
+        for option in ("model", "logits", "pool", "data", "epochs", "models")
+        if (value := getattr(args, option)) is not None
+    ]
+    overrides = notebooks.given(args.parameter)
+    given += [(name, value, f"-p {name}=") for name, value in overrides if name != "fail_if"]
     named = {name: value for name, value, _ in given}
+    for name in named:
+        texts = [f"{how}{value}" for other, value, how in given if other == name]
+        if len(texts) > 1:
+            raise ValueError(
+                f"{name} was given {len(texts)} times ({', '.join(texts)}); give it once"
+            )
     ways = [name for name in WAYS if named.get(name)]
     if len(ways) != 1:
         came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
         raise ValueError(
-            "wanted one of --model package.module:function --data IMAGES, --logits FILE.npz (outputs of models trained "
-            f"elsewhere), --pool KEY (a stored pool){came}"
+            "wanted one of --model package.module:function --data IMAGES, --logits FILE.npz"
+            f" (outputs of models trained elsewhere), --pool KEY (a stored pool){came}"
         )
     if ways == ["model"] and "dataset" not in named:
         raise ValueError(
-            "--model needs --data: a folder of class folders of images, an .npz with train_images, or a known name"
+            "--model needs --data: a folder of class folders of images, an .npz with train_images,"
+            " or a known name"
         )
-    if extra := [how.removeprefix("-p ") for name, _, how in given if name in idle(ways[0])]:
+    idle_ones = [how for name, _, how in given if name in idle(ways[0])]
+    if extra := [how.removeprefix("-p ").rstrip(" =") for how in idle_ones]:
         brings, which = BRINGS[ways[0]], "it" if len(extra) == 1 else "them"
         raise ValueError(
-            f"--{ways[0]} brings {brings}: {', '.join(extra)} would change nothing; leave {which} out"
+            f"--{ways[0]} brings {brings}: {', '.join(extra)} would change nothing; leave"
+            f" {which} out"
         )
     if ways == ["logits"] and not Path(named["logits"]).is_file():
         raise ValueError(
-            f"--logits {named['logits']}: no such file; wanted an .npz with logits, labels and member"
+            f"--logits {named['logits']}: no such file; wanted an .npz with logits, labels and"
+            " member"
         )
-    stated = [str(one) for one in auditing.limits([*texts, *args.fail_if])]
+    limits = [text for name, value in overrides if name == "fail_if" for text in _listed(value)]
+    stated = [str(limit) for limit in auditing.limits([*limits, *args.fail_if])]
     return [*named.items(), *([("fail_if", json.dumps(stated))] if stated else [])]
 
 
@@ -70,7 +74,10 @@ def _listed(text: str) -> list:
 
 
 def audit(args) -> int:
-    """Run the audit, or find it done; print verdicts and where the report lies. 0, 1 (no verdict can be trusted) or 3."""
+    """Run the audit, or find it done; print verdicts and where the report lies.
+
+    0, 1 (no verdict can be trusted) or 3.
+    """
     steps = notebooks.plan(NOTEBOOK, None, parameters(args), notebooks.folders(args.notebooks))
     folder = run.run("audit", steps, args.results, force=args.force)
     record = read_result(folder)
@@ -85,29 +92,27 @@ def audit(args) -> int:
 
 
 def read_result(folder: store.Folder) -> dict:
-    """result.json of a run of the audit notebook, taken out of the executed notebook where it is not there yet."""
+    """result.json of a run of the audit notebook, taken out of the executed notebook where it is
+    not there yet.
+    """
     source = f"{NOTEBOOK}.ipynb"
     cells = json.loads(folder.read_bytes(source))["cells"]
-    found = [
-        o["data"][MIME]
-        for cell in cells
-        for o in cell.get("outputs", [])
-        if MIME in o.get("data", {})
-    ]
-    if not found:
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    records = [data[MIME] for data in outputs if MIME in data]
+    if not records:
         raise run.Failed(
             f"{folder.path / source} holds no result; run the audit again with --force"
         )
-    if not (folder.intact(RESULT) and folder.read_json(RESULT) == found[-1]):
-        folder.write_json(RESULT, found[-1])
-    return found[-1]
+    if not (folder.intact(RESULT) and folder.read_json(RESULT) == records[-1]):
+        folder.write_json(RESULT, records[-1])
+    return records[-1]
 
 
 def status(record: dict) -> tuple[int, str]:
     """(exit status, line that says why) of a result.
 
     3: a stated limit is exceeded. 1: none is, but members and non-members may differ in more than
-    membership, the null self-test failed, or an attack ranks members below non-members beyond
+    membership, the negative control failed, or an attack ranks members below non-members beyond
     chance, so that nothing vouches for the numbers. 0: otherwise, limits that could not be decided
     included.
     """
@@ -118,20 +123,29 @@ def status(record: dict) -> tuple[int, str]:
     if EXCEEDED in outcomes:
         return (
             OVER,
-            f"{outcomes.count(EXCEEDED)} of {len(outcomes)} stated limits exceeded at 95 % confidence",
+            (
+                f"{outcomes.count(EXCEEDED)} of {len(outcomes)} stated limits exceeded at 95 %"
+                " confidence"
+            ),
         )
     if record.get("design", {}).get("doubt"):
         return FAILED, "not established: members and non-members may differ in more than membership"
     if not checks["self_test_passed"]:
         return (
             FAILED,
-            "the null self-test failed: no verdict on a limit can be trusted; see Self-test in the report",
+            (
+                "the negative control failed: no verdict on a limit can be trusted; see it in"
+                " the report"
+            ),
         )
     if checks["inverted"]:
         names = ", ".join(checks["inverted"])
         return (
             FAILED,
-            f"{names} ranks members below non-members: look at the design (is `member` right?) before any verdict",
+            (
+                f"{names} ranks members below non-members: look at the design (is `member` right?)"
+                " before any verdict"
+            ),
         )
-    words = [f"{outcomes.count(word)} {word}" for word in (BELOW, OPEN) if word in outcomes]
-    return DONE, f"no stated limit exceeded at 95 % confidence: {', '.join(words)}"
+    counts = [f"{outcomes.count(kind)} {kind}" for kind in (BELOW, OPEN) if kind in outcomes]
+    return DONE, f"no stated limit exceeded at 95 % confidence: {', '.join(counts)}"

@@ -27,7 +27,8 @@ ARGUMENTS = (
 def serve(results: str, where: list[Path], *, port: int = 8866, browser: bool = True) -> int:
     """Serve notebook 08_explore on `results` at 127.0.0.1 until interrupted; Voila's exit status.
 
-    Every visit starts a kernel of its own. Raises ValueError where Voila is not installed or nothing is stored.
+    Every visit starts a kernel of its own. Raises ValueError where Voila is not installed or
+    nothing is stored.
     """
     import nbformat
 
@@ -67,7 +68,9 @@ def serve(results: str, where: list[Path], *, port: int = 8866, browser: bool = 
 
 
 def _without_network(folder: Path) -> None:
-    """Voila's page asks a content network for icons that nothing here shows: put a page without these links before it."""
+    """Voila's page asks a content network for icons that nothing here shows: put a page without
+    these links before it.
+    """
     for path in map(Path, jupyter_path("voila", "templates", "lab", "index.html.j2")):
         if path.is_file():
             own = folder / "voila" / "templates" / "lab" / path.name

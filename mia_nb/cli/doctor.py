@@ -1,4 +1,6 @@
-"""Is the installation sound, can results be written and notebooks run, is every stored file what it was?"""
+"""Is the installation sound, can results be written and notebooks run, is every stored file what it
+was?
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from pathlib import Path
 
 from mia_nb import __version__, store
 
-PACKAGES = "torch torchvision numpy pandas scipy scikit-learn plotly papermill nbclient ipykernel jupyterlab ipywidgets anywidget"
+PACKAGES = (
+    "torch torchvision numpy pandas scipy scikit-learn plotly papermill nbclient ipykernel"
+    " jupyterlab ipywidgets anywidget"
+)
 
 
 def examine(results: str) -> int:
@@ -92,8 +97,8 @@ def _kernel() -> str:
 
 def _browser() -> str:
     names = ("chromium", "chromium-browser", "google-chrome")
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    return found or "no Chromium (only the browser tests need it)"
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    return program or "no Chromium (only the browser tests need it)"
 
 
 def _store(results: str) -> str:
@@ -108,12 +113,15 @@ def _store(results: str) -> str:
     ]
     problems = [f"{path}: recipe.json is gone, so that nothing finds this result" for path in lost]
     for folder in folders:
-        found, status = folder.verify(), stored.status(folder)
-        problems += found or [f"{folder.path}: {status}"] * status.startswith("damaged")
+        damaged, status = folder.verify(), stored.status(folder)
+        problems += damaged or [f"{folder.path}: {status}"] * status.startswith("damaged")
     if problems:
         shown = [
             *problems[:20],
             *([f"and {len(problems) - 20} more"] if len(problems) > 20 else []),
         ]
         raise ValueError("; ".join(shown) + "; repair with: mia-nb clean")
-    return f"{sum(len(folder.files()) for folder in folders)} files in {len(folders)} results, every checksum right"
+    return (
+        f"{sum(len(folder.files()) for folder in folders)} files in {len(folders)} results, every"
+        " checksum right"
+    )

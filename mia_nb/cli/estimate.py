@@ -12,19 +12,14 @@ TRAINS = "01_train"  # the notebook whose parameters are those of a recipe
 
 
 def lines(steps: list[Step]) -> Iterator[str]:
-    """One line a step of 01_train; a short measurement each. Raises ValueError as loading and training do."""
+    """One line a step of 01_train; a short measurement each.
+
+    Raises ValueError as loading and training do.
+    """
     from mia_nb import training
 
     for step in steps:
-        given = step.parameters
-        images = data.load(
-            given["dataset"],
-            root=given["data_root"],
-            limit=given["limit"],
-            download=given["download"],
-        )
-        recipe = Recipe(
-            **{name: value for name, value in given.items() if name in Recipe.model_fields}
-        )
-        how = {name: given[name] for name in ("device", "strategy", "workers")}
-        yield training.estimate(recipe, images, **how)["text"]
+        source, run = step.parameters["source"], step.parameters["run"]
+        how = {name: run[name] for name in ("device", "strategy", "workers")}
+        recipe = Recipe(**step.parameters["recipe"])
+        yield training.estimate(recipe, data.load(**source), **how)["text"]

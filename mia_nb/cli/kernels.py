@@ -1,16 +1,48 @@
-"""The kernels of a run: forked from one process that has everything imported, so that only the first notebook waits for it.
+"""The kernels of a run: this interpreter in batch mode, forked from one process that has everything
+imported, so that only the first notebook waits for it.
 
-A Jupyter kernel provisioner (entry point `mia-nb-fork`). Where forking is not possible a kernel starts the ordinary way.
+`ForkProvisioner` is a Jupyter kernel provisioner (entry point `mia-nb-fork`). Where forking is not
+possible a kernel starts the ordinary way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
+from importlib.metadata import entry_points
 
+from jupyter_client import AsyncKernelManager
+from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning import LocalProvisioner
 
 from mia_nb import _forking
+
+FORKING = "mia-nb-fork"
+INSTALLED = entry_points(group="jupyter_client.kernel_provisioners", name=FORKING)
+
+
+class BatchKernels(AsyncKernelManager):
+    """Kernels of this interpreter, whatever kernel specs lie around, in batch mode and without
+    inherited warning filters.
+    """
+
+    # a kernel's own log warns of TCP at each start and complains when interrupted; errors of cells
+    # do not go there
+    kernel_spec = KernelSpec(
+        argv=[
+            sys.executable,
+            "-m",
+            "ipykernel_launcher",
+            "-f",
+            "{connection_file}",
+            "--log-level=CRITICAL",
+        ],
+        display_name="Python 3 (ipykernel)",
+        language="python",
+        env={"MIA_NB_MODE": "batch", "PYTHONWARNINGS": "", "JUPYTER_PLATFORM_DIRS": "1"},
+        metadata={"kernel_provisioner": {"provisioner_name": FORKING}} if INSTALLED else {},
+    )
 
 
 class ForkProvisioner(LocalProvisioner):

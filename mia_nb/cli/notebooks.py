@@ -1,42 +1,28 @@
-"""Notebooks and presets: found by short name; parameters read from the tagged cell; values checked before anything runs."""
+"""Notebooks and presets: found by short name; parameters read from the tagged cell; values checked
+before anything runs.
+"""
 
 from __future__ import annotations
 
-import ast
 import difflib
-import io
 import itertools
-import json
 import os
 import re
-import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mia_nb.checks import LARGE, plain, positive, shown
-from mia_nb.types import Recipe
+from mia_nb.checks import positive, shown
+from mia_nb.parameters import complete, read_parameters, read_text, read_yaml, record_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
-PLACES = (
-    "results",
-    "data_root",
-)  # parameters that say where things lie, not what they are: absolute, and not part of a run's key
 KEYS = {"notebook", "parameters", "share"}  # of a preset's step
-EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML 1.1 takes 1e-3 for text
-
-
-class Parameter(NamedTuple):
-    """One line of a notebook's parameters cell: `name: int | None = 16  # help`; no kinds = anything goes."""
-
-    name: str
-    default: Any
-    kinds: tuple[str, ...]
-    help: str
 
 
 class Step(NamedTuple):
-    """One notebook to run, a value for each of its parameters, and how long it takes beside the others (for progress)."""
+    """One notebook to run, a value for each of its parameters, and how long it takes beside the
+    others (for progress).
+    """
 
     notebook: Path
     parameters: dict[str, Any]
@@ -44,7 +30,9 @@ class Step(NamedTuple):
 
 
 def folders(given: str | None = None) -> list[Path]:
-    """Where notebooks are looked for: the given folder alone, or ./notebooks, the checkout's, the installed package's."""
+    """Where notebooks are looked for: the given folder alone, or ./notebooks, the checkout's, the
+    installed package's.
+    """
     if given:
         if not Path(given).is_dir():
             raise ValueError(f"--notebooks {given} is no folder")
@@ -54,7 +42,9 @@ def folders(given: str | None = None) -> list[Path]:
 
 
 def find_notebook(name: str, where: list[Path]) -> Path:
-    """`01_train`, `train`, `workshop/04_budget_race` or a path -> the notebook's path; those at the top come first."""
+    """`01_train`, `train`, `workshop/04_budget_race` or a path -> the notebook's path; those at the
+    top come first.
+    """
     known = _notebooks(where)
     if name in known:
         return known[name]
@@ -68,7 +58,9 @@ def find_notebook(name: str, where: list[Path]) -> Path:
 
 
 def _notebooks(where: list[Path]) -> dict[str, Path]:
-    """Every notebook by its names: with and without its number, those of the workshop also with their folder."""
+    """Every notebook by its names: with and without its number, those of the workshop also with
+    their folder.
+    """
     known: dict[str, Path] = {}
     for folder in ("", "workshop"):
         for path in (path for place in where for path in sorted((place / folder).glob("*.ipynb"))):
@@ -80,7 +72,9 @@ def _notebooks(where: list[Path]) -> dict[str, Path]:
 
 
 def resolve(name: str, preset: str | None, where: list[Path]) -> tuple[str, str | None]:
-    """(target, preset) of `mia-nb run NAME`: a NAME that is no notebook but a preset means all of that preset."""
+    """(target, preset) of `mia-nb run NAME`: a NAME that is no notebook but a preset means all of
+    that preset.
+    """
     if (
         preset is None
         and name != "all"
@@ -127,7 +121,8 @@ def read_preset(name: str, where: list[Path]) -> list[dict]:
             or not isinstance(step.get("notebook"), str)
         ):
             raise ValueError(
-                f"{path}: wanted a list of steps `- {{notebook: 01_train, parameters: {{epochs: 20}}}}`, found {shown(step)}"
+                f"{path}: wanted a list of steps `- {{notebook: 01_train, parameters: {{epochs:"
+                f" 20}}}}`, found {shown(step)}"
             )
         if not isinstance(step.get("parameters") or {}, dict):
             raise ValueError(
@@ -137,139 +132,23 @@ def read_preset(name: str, where: list[Path]) -> list[dict]:
     return steps
 
 
-def read_yaml(text: str, where: str) -> Any:
-    """What a text says as YAML; ValueError, which begins with `where` it stands, for what is none."""
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(
-            f"{where} is not YAML ({' '.join(str(error).split())}); quote it"
-        ) from error
-    except RecursionError:
-        raise ValueError(f"{where[:80]} is nested too deep") from None
-
-
-def read_parameters(path: Path) -> dict[str, Parameter]:
-    """The parameters of a notebook by name, from its one cell tagged `parameters`; {} where there is no such cell."""
-    try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        tagged = [
-            cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a notebook: {error}") from error
-    if len(tagged) > 1:
-        raise ValueError(f"{path} has {len(tagged)} cells tagged `parameters`; wanted one")
-    return _parse_parameters("".join(tagged[0]["source"]), path) if tagged else {}
-
-
-def _parse_parameters(source: str, path: Path) -> dict[str, Parameter]:
-    try:
-        nodes = ast.parse(source).body
-    except SyntaxError as error:
-        raise ValueError(f"{path}: the parameters cell is not Python: {error}") from error
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-    found = {}
-    for node in nodes:
-        try:
-            (target,) = node.targets if isinstance(node, ast.Assign) else [node.target]
-            target = None if isinstance(node, ast.AugAssign) else target
-            name, default = target.id, ast.literal_eval(node.value)
-        except (AttributeError, ValueError) as error:
-            line = ast.unparse(node)
-            raise ValueError(
-                f"{path}: `{line}` in the parameters cell: wanted `name: type = literal  # help`"
-            ) from error
-        kinds = _kinds(getattr(node, "annotation", None), default)
-        found[name] = Parameter(name, default, kinds, comments.get(node.end_lineno, ""))
-    return found
-
-
-def _kinds(annotation: ast.expr | None, default: Any) -> tuple[str, ...]:
-    """`int | None` -> ("int", "None"); without an annotation the default's own type, and () when that is None."""
-    if annotation is None:
-        return () if default is None else (type(default).__name__,)
-    text = (
-        annotation.value
-        if isinstance(annotation, ast.Constant) and annotation.value
-        else ast.unparse(annotation)
-    )
-    text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)
-    kinds = tuple(kind.strip() for kind in text.split("|"))
-    return kinds if default is not None or "None" in kinds else (*kinds, "None")
-
-
-def meaning(parameter: Parameter) -> str:
-    """What a parameter is: its own comment, or what a recipe's field of that name is."""
-    field = Recipe.model_fields.get(parameter.name)
-    return parameter.help or (field.description if field else "")
-
-
-def fit(parameter: Parameter, value: Any) -> Any:
-    """The value as one of the parameter's kinds (whole numbers become floats where those are wanted), or ValueError."""
-    try:
-        value = plain(value)
-    except ValueError as error:
-        raise ValueError(f"{parameter.name}={shown(value)}: {error}") from None
-    for kind in parameter.kinds or ("Any",):
-        try:
-            return _as(kind, value)
-        except TypeError:
-            continue
-    wanted = " or ".join(parameter.kinds)
-    hint = (
-        f"; write [{value}]"
-        if wanted.startswith("list") and isinstance(value, str | int | float)
-        else ""
-    )
-    raise ValueError(f"{parameter.name}={shown(value)} is {_english(value)}, wanted {wanted}{hint}")
-
-
-def fit_text(parameter: Parameter, text: str) -> Any:
-    """As `fit`, from the command line's text read as YAML; where text is wanted, text that YAML would read otherwise stays."""
-    value = float(text) if EXPONENT.fullmatch(text) else read_yaml(text, f"{parameter.name}={text}")
-    if text == "None" and "None" in parameter.kinds:
-        return None
-    only_text = parameter.kinds in (("str",), ("str", "None"))
-    if only_text and not isinstance(value, str) and text not in ("null", "~"):
-        value = text
-    return fit(parameter, value)
-
-
-def _as(kind: str, value: Any) -> Any:
-    """Convert or raise TypeError; `list[T]` item by item; a kind not known here is not checked."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind == "float" and number:
-        return float(value)
-    if kind == "int" and number and value == value // 1 and abs(value) < LARGE:
-        return int(value)
-    base, _, items = kind.rstrip("]").partition("[")
-    if base in ("list", "tuple") and isinstance(value, list):
-        return [_as(items.split(",")[0] or "Any", item) for item in value]
-    checked = {
-        "int": int,
-        "float": float,
-        "bool": bool,
-        "str": str,
-        "None": type(None),
-        "dict": dict,
-        "list": list,
-        "tuple": list,
-    }
-    if type(value) is not checked.get(base, type(value)):
-        raise TypeError(kind)
-    return value
+def given(texts: Iterable[str]) -> list[tuple[str, str]]:
+    """What `-p name=value` says, as (name, text); ValueError for other texts."""
+    pairs = [(text, *text.partition("=")) for text in texts]
+    for text, _, equals, _ in pairs:
+        if not equals:
+            raise ValueError(f"-p {text}: wanted -p name=value or -p name value")
+    return [(name.strip(), value) for _, name, _, value in pairs]
 
 
 def plan(
     target: str, preset: str | None, given: Iterable[tuple[str, str]], where: list[Path]
 ) -> list[Step]:
-    """The steps to run: those of the preset (of one notebook, or `all`), or one notebook with its defaults; `given` overrides.
+    """The steps to run: those of the preset (of one notebook, or `all`), or one notebook with its
+    defaults; `given` overrides, in the steps that have the name.
 
-    Raises ValueError for anything unknown ("did you mean") or of the wrong type, before anything runs.
+    Raises ValueError for anything unknown ("did you mean") or of the wrong type, before anything
+    runs.
     """
     if target == "all":
         if preset is None:
@@ -293,38 +172,22 @@ def plan(
     declared = [read_parameters(path) for path, _ in entries]
     if "results" in dict(given):
         raise ValueError(
-            f"results={dict(given)['results']}: every notebook of a run shares one folder; use --results DIR"
+            f"results={dict(given)['results']}: every notebook of a run shares one folder; use"
+            " --results DIR"
         )
-    _refuse_unknown(
-        {name for name, _ in given}, set().union(*declared), [path for path, _ in entries]
-    )
+    everywhere = {name: one for known in declared for name, one in known.items()}
+    stems = ", ".join(dict.fromkeys(path.stem for path, _ in entries))
+    for name, _ in given:
+        if name not in everywhere and record_of(name, everywhere) is None:
+            complete(everywhere, [(name, None)], stems)
     steps = []
     for (path, step), known in zip(entries, declared, strict=True):
-        written = step.get("parameters") or {}
-        _refuse_unknown(written, known, [path])
-        values = {name: parameter.default for name, parameter in known.items()}
-        values |= {name: fit(known[name], value) for name, value in written.items()}
-        values |= {name: fit_text(known[name], text) for name, text in given if name in known}
-        _check_recipe(values, known)
+        written = list((step.get("parameters") or {}).items())
+        here = [(name, text) for name, text in given if name in known or record_of(name, known)]
+        overrides = [(name, read_text(known, name, text)) for name, text in here]
+        values = complete(known, [*written, *overrides], path.stem)
         steps.append(Step(path, values, step.get("share", 1)))
     return steps
-
-
-def _check_recipe(values: dict[str, Any], known: dict[str, Parameter]) -> None:
-    """ValueError for values that no recipe takes, where the parameters of these names are those of a recipe."""
-    shared = set(known) & set(Recipe.model_fields)
-    try:
-        Recipe(**{"split": "given"} | {name: known[name].default for name in shared})
-    except ValueError:  # by these names the notebook means something else
-        return
-    Recipe(**{"split": "given"} | {name: values[name] for name in shared})
-
-
-def _refuse_unknown(names: Iterable[str], known: Iterable[str], paths: list[Path]) -> None:
-    for name in names:
-        if name not in known:
-            stems = ", ".join(dict.fromkeys(path.stem for path in paths))
-            raise ValueError(f"{stems} has no parameter {name!r}{_hint(name, known)}")
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
@@ -334,15 +197,3 @@ def _hint(name: str, known: Iterable[str]) -> str:
         if close
         else f"; there are: {', '.join(sorted(known)) or 'none'}"
     )
-
-
-def _english(value: Any) -> str:
-    names = {
-        str: "text",
-        bool: "true/false",
-        int: "a whole number",
-        float: "a number",
-        list: "a list",
-        dict: "a mapping",
-    }
-    return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")

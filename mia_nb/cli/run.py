@@ -1,4 +1,6 @@
-"""Execute the steps of a run through papermill, keep a status of our own, and say in a line what went wrong."""
+"""Execute the steps of a run through papermill, keep a status of our own, and say in a line what
+went wrong.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,7 @@ import platform
 import re
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,7 +24,8 @@ import filelock
 
 from mia_nb import __version__, store
 from mia_nb.checks import duration
-from mia_nb.cli.notebooks import PACKAGE, PLACES, Step, read_parameters
+from mia_nb.cli.notebooks import PACKAGE, Step
+from mia_nb.parameters import changed, read_parameters
 
 STATUS, REPORT, PROVENANCE = "status.json", "report.html", "provenance.json"
 LIBRARIES = (
@@ -42,14 +43,17 @@ LIBRARIES = (
 USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
-HOW = ("force", "workers")  # parameters that say how a run is done, not what comes out
+# parameters and entries of records that say how a run is done and where things lie, and not what
+# comes out
+ELSEWHERE = ("force", "workers", "results", "data_root")
 STARTS = 3  # attempts to start a kernel
-FORKING = "mia-nb-fork"  # the provisioner of mia_nb.cli.kernels
 SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipykernel)"}
 
 
 class Failed(RuntimeError):
-    """A notebook did not finish for a reason that is not bad input; the message is at most ten lines."""
+    """A notebook did not finish for a reason that is not bad input; the message is at most ten
+    lines.
+    """
 
 
 class Killed(Failed):
@@ -59,13 +63,15 @@ class Killed(Failed):
 def run(
     name: str, steps: list[Step], results: str | Path, *, force: bool = False, about: str = ""
 ) -> store.Folder:
-    """Run the steps in order into results/run-NAME-KEY, skipping those done before; return the folder.
+    """Run the steps in order into results/run-NAME-KEY, skipping those done before; return the
+    folder.
 
-    What the run is `about` is said on top of its report, which is there from the first finished notebook on.
+    What the run is `about` is said on top of its report, which is there from the first finished
+    notebook on.
 
-    The key is content: parameters, the notebooks' code, the package's code, the files that parameters point at. The status
-    of each step (running, done, failed, killed) is kept in status.json. Raises ValueError for bad input met on the way, or
-    Failed.
+    The key is content: parameters, the notebooks' code, the package's code, the files that
+    parameters point at. The status of each step (running, done, failed, killed) is kept in
+    status.json. Raises ValueError for bad input met on the way, or Failed.
     """
     results = Path(results).absolute()
     recipe = _recipe(steps)
@@ -86,7 +92,8 @@ def run(
         if not todo and _is_intact(folder, REPORT):
             seconds = sum(record[file]["seconds"] for file in files)
             print(
-                f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again"
+                f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it"
+                " again"
             )
             return folder
         folder.write_json(PROVENANCE, _provenance() | ({"about": about} if about else {}))
@@ -129,7 +136,10 @@ def report(folder: store.Folder, files: list[str] | None = None) -> Path:
 
 
 def _provenance() -> dict[str, str]:
-    """What computes here: versions and machine. Which device trained a pool stands in the pool's own record."""
+    """What computes here: versions and machine.
+
+    Which device trained a pool stands in the pool's own record.
+    """
     versions = {
         name: importlib.metadata.version(name)
         for name in LIBRARIES
@@ -144,8 +154,8 @@ def _provenance() -> dict[str, str]:
 
 
 def read_status(folder: store.Folder) -> list[dict]:
-    """Per step: notebook, file, status, started, seconds, error; [] where the record is damaged. A step left running by a dead
-    process is killed."""
+    """Per step: notebook, file, status, started, seconds, error; [] where the record is damaged. A
+    step left running by a dead process is killed."""
     try:
         steps = folder.read_json(STATUS, steps=list)["steps"]
     except store.Corrupt:
@@ -206,14 +216,16 @@ def _run_step(
 def _to_inject(step: Step, results: Path, force: bool) -> dict:
     """The parameters that differ from the notebook's own, with places made absolute."""
     values = dict(step.parameters)
-    for name, place in (
-        ("results", results),
-        ("data_root", Path(values.get("data_root", "")).absolute()),
-    ):
-        values |= {name: str(place)} if name in values else {}
-    values |= {"force": True} if force and "force" in values else {}
-    known = read_parameters(step.notebook)
-    return {name: value for name, value in values.items() if value != known[name].default}
+    if "results" in values:
+        values["results"] = str(results)
+    if "source" in values:
+        root = Path(values["source"]["data_root"]).absolute()
+        values["source"] = values["source"] | {"data_root": str(root)}
+    if force and "run" in values:
+        values["run"] = values["run"] | {"force": True}
+    elif force and "force" in values:
+        values["force"] = True
+    return changed(read_parameters(step.notebook), values)
 
 
 def execute(
@@ -224,36 +236,38 @@ def execute(
     quiet: bool = False,
     overall: Overall | None = None,
 ) -> None:
-    """papermill with its traps closed: our interpreter as kernel, no stray warnings, braces in paths, errors in few lines."""
+    """papermill with its traps closed: our interpreter as kernel, no stray warnings, braces in
+    paths, errors in few lines.
+    """
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    logging.getLogger("papermill").setLevel(
-        logging.ERROR
-    )  # it calls parameters typed `str | None` unknown
+    from mia_nb.cli.kernels import BatchKernels
+
+    # it calls parameters typed `str | None` unknown
+    logging.getLogger("papermill").setLevel(logging.ERROR)
     node = nbformat.v4.upgrade(nbformat.read(notebook, as_version=4))
     node.metadata["kernelspec"] = SPEC
     node.metadata.pop("papermill", None)
-    progress = Progress(
-        out.name, len(node.cells) + bool(parameters), quiet, overall
-    )  # papermill adds a cell
+    # papermill adds a cell
+    progress = Progress(out.name, len(node.cells) + bool(parameters), quiet, overall)
     place = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
     try:
         for attempt in range(STARTS):
             nbformat.write(node, out)
             try:
-                with _kernel_environment():
-                    papermill.execute_notebook(
-                        place,
-                        place,
-                        parameters,
-                        kernel_name="python3",
-                        progress_bar=False,
-                        stdout_file=progress,
-                        stderr_file=progress,
-                        on_cell_start=progress.next_cell,
-                    )
+                papermill.execute_notebook(
+                    place,
+                    place,
+                    parameters,
+                    kernel_name=SPEC["name"],
+                    kernel_manager_class=BatchKernels,
+                    progress_bar=False,
+                    stdout_file=progress,
+                    stderr_file=progress,
+                    on_cell_start=progress.next_cell,
+                )
                 break
             except (
                 RuntimeError
@@ -266,53 +280,20 @@ def execute(
         raise _explain(error, out) from error
     except RuntimeError as error:  # nbclient's DeadKernelError among them
         progress.end("killed")
-        where = f"{out.stem}: the kernel died in cell {progress.cell} of {progress.cells}; out of memory, or killed by hand?"
+        where = (
+            f"{out.stem}: the kernel died in cell {progress.cell} of {progress.cells}; out of"
+            " memory, or killed by hand?"
+        )
         raise Killed(f"{where}\n  {_clip(str(error))}\n  done so far: {_short(out)}") from error
     except BaseException:
         progress.end("stopped")
         raise
 
 
-@contextlib.contextmanager
-def _kernel_environment() -> Iterator[None]:
-    """`python3` is this interpreter whatever specs lie around, in batch mode, without inherited warning filters."""
-    # a kernel's own log warns of TCP at each start and complains when interrupted; errors of cells do not go there
-    argv = [
-        sys.executable,
-        "-m",
-        "ipykernel_launcher",
-        "-f",
-        "{connection_file}",
-        "--log-level=CRITICAL",
-    ]
-    before = dict(os.environ)
-    with tempfile.TemporaryDirectory() as specs:
-        spec = Path(specs, "kernels", "python3", "kernel.json")
-        spec.parent.mkdir(parents=True)
-        kernel = {"argv": argv, "display_name": SPEC["display_name"], "language": "python"}
-        if importlib.metadata.entry_points(
-            group="jupyter_client.kernel_provisioners", name=FORKING
-        ):
-            kernel["metadata"] = {"kernel_provisioner": {"provisioner_name": FORKING}}
-        spec.write_text(json.dumps(kernel))
-        os.environ["JUPYTER_PATH"] = os.pathsep.join(
-            filter(None, [specs, before.get("JUPYTER_PATH")])
-        )
-        os.environ |= {
-            "JUPYTER_PREFER_ENV_PATH": "1",
-            "JUPYTER_PLATFORM_DIRS": "1",
-            "MIA_NB_MODE": "batch",
-        }
-        os.environ.pop("PYTHONWARNINGS", None)
-        try:
-            yield
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-
-
 def _explain(error: Exception, out: Path) -> Exception:
-    """A papermill error as ValueError of one line (bad input, the user's disk) or as Failed of a few lines."""
+    """A papermill error as ValueError of one line (bad input, the user's disk) or as Failed of a
+    few lines.
+    """
     trace = ANSI.sub("", "\n".join(error.traceback))
     message = error.evalue.strip() or error.ename
     refused = re.match(r"\[Errno (\d+)\]", message)
@@ -333,7 +314,9 @@ def _explain(error: Exception, out: Path) -> Exception:
 
 
 class Overall:
-    """How much of a run is done, from each notebook's share of it, and how long the rest may take."""
+    """How much of a run is done, from each notebook's share of it, and how long the rest may
+    take.
+    """
 
     def __init__(self, shares: dict[str, float], todo: list[str]):
         self.shares, self.left = shares, list(todo)
@@ -346,7 +329,9 @@ class Overall:
         return 1 - (left - at_hand) / sum(self.shares.values())
 
     def line(self, part: float) -> str:
-        """`34 %, about 2 min left`; nothing of the time before a twentieth is done, when nobody knows."""
+        """`34 %, about 2 min left`; nothing of the time before a twentieth is done, when nobody
+        knows.
+        """
         done, spent = self.done(part), time.monotonic() - self.started
         known = done - self.cached
         return f"{done:4.0%}" + (
@@ -369,9 +354,9 @@ class Progress:
         """What a cell printed; a warning in it stays on the screen, as one line."""
         parts = [part.strip() for part in re.split(r"[\r\n]", ANSI.sub("", text)) if part.strip()]
         self.last = parts[-1] if parts else self.last
-        for said in (part.partition(" UserWarning: ")[2] for part in parts):
-            if said and not self.quiet:
-                print(f"{_clear()}mia-nb: {said}", flush=True)
+        for warning in (part.partition(" UserWarning: ")[2] for part in parts):
+            if warning and not self.quiet:
+                print(f"{_clear()}mia-nb: {warning}", flush=True)
         self._show()
 
     def flush(self) -> None:
@@ -381,11 +366,11 @@ class Progress:
         self.cell, self.last = cell_index + 1, ""
         self._show()
 
-    def end(self, word: str = "") -> None:
+    def end(self, outcome: str = "") -> None:
         if self.quiet:
             return
         spent = time.monotonic() - self.started
-        print(f"{_clear()}{self.name:<22} {spent:6.1f} s  {word}".rstrip(), flush=True)
+        print(f"{_clear()}{self.name:<22} {spent:6.1f} s  {outcome}".rstrip(), flush=True)
 
     def _show(self) -> None:
         now, terminal = time.monotonic(), sys.stdout.isatty()
@@ -403,14 +388,20 @@ def _clear() -> str:
     return "\r\x1b[K" if sys.stdout.isatty() else ""
 
 
+def _lasting(values: dict) -> dict:
+    return {name: value for name, value in values.items() if name not in ELSEWHERE}
+
+
 def _recipe(steps: list[Step]) -> dict:
     """What a run's key is made of."""
     entries = []
     for step in steps:
         values = {
-            name: value for name, value in step.parameters.items() if name not in (*PLACES, *HOW)
+            name: _lasting(value) if isinstance(value, dict) else value
+            for name, value in _lasting(step.parameters).items()
         }
-        stamps = {name: stamp for name, value in values.items() if (stamp := _stamp(value))}
+        pointing = {**values, **values.get("source", {}), **values.get("recipe", {})}
+        stamps = {name: stamp for name, value in pointing.items() if (stamp := _stamp(value))}
         cells = json.loads(step.notebook.read_text(encoding="utf-8"))["cells"]
         code = hashlib.sha256(
             json.dumps([[c["cell_type"], "".join(c["source"])] for c in cells]).encode()
@@ -427,8 +418,9 @@ def _recipe(steps: list[Step]) -> dict:
 def _stamp(value) -> str | None:
     """sha256 of what a text parameter points at: changed data or a changed builder is a new run.
 
-    Of a file and of a builder the content, with all of the builder's package; of a folder the names, sizes and times of its
-    files. Caveat: what a builder outside of any package imports is not seen.
+    Of a file and of a builder the content, with all of the builder's package; of a folder the
+    names, sizes and times of its files. Caveat: what a builder outside of any package imports is
+    not seen.
     """
     path = (
         Path(value)
@@ -461,7 +453,9 @@ def _digest(rows) -> str:
 
 
 def _source_of(module: str) -> Path | None:
-    """A module's file, without importing the package that it is in: that may be slow, and may fail outside of a kernel."""
+    """A module's file, without importing the package that it is in: that may be slow, and may fail
+    outside of a kernel.
+    """
     top, *rest = module.split(".")
     spec = importlib.util.find_spec(top)
     places = [Path(spec.origin)] if spec and spec.origin else []

@@ -28,7 +28,9 @@ def rows(results: str) -> list[tuple[str, ...]]:
 
 
 def status(folder: store.Folder) -> str:
-    """done, running, failed, killed, partial, or which record is damaged; for a pool also how many of its models are there."""
+    """done, running, failed, killed, partial, or which record is damaged; for a pool also how many
+    of its models are there.
+    """
     try:
         return _status(folder)
     except store.Corrupt as error:
@@ -38,21 +40,17 @@ def status(folder: store.Folder) -> str:
 def _status(folder: store.Folder) -> str:
     recipe = folder.recipe
     if folder.kind == "run":
-        words = [step["status"] for step in run.read_status(folder)]
-        if folder.has(run.STATUS) and not words:
+        statuses = [step["status"] for step in run.read_status(folder)]
+        if folder.has(run.STATUS) and not statuses:
             return f"damaged {run.STATUS}"
-        worst = next(
-            (word for word in ("running", "killed", "failed") if word in words),
-            "done" if words else "empty",
-        )
-        return "partial" if worst == "done" and len(words) < len(recipe.get("steps", [])) else worst
+        partial = len(statuses) < len(recipe.get("steps", []))
+        ended = "empty" if not statuses else "partial" if partial else "done"
+        return next((bad for bad in ("running", "killed", "failed") if bad in statuses), ended)
     if _held(folder):
         return "running"
     if folder.kind == "pool":
-        wanted, there = (
-            recipe.get("num_models"),
-            sum(file.startswith("model_") for file in folder.files()),
-        )
+        wanted = recipe.get("num_models")
+        there = sum(file.startswith("model_") for file in folder.files())
         return "done" if there == wanted else f"{there} of {wanted} models"
     if folder.has("info.json"):
         store.read_info(folder)
@@ -66,7 +64,8 @@ def describe(results: str, key: str) -> str:
     lines += ["  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()]
     for step in run.read_status(folder) if folder.kind == "run" else []:
         lines.append(
-            f"{step['file']:<22} {step['status']:<8} {step['seconds']:6.1f} s  {step.get('error') or ''}".rstrip()
+            f"{step['file']:<22} {step['status']:<8} {step['seconds']:6.1f} s "
+            f" {step.get('error') or ''}".rstrip()
         )
     lines.append("files")
     damaged = set(folder.damaged())
@@ -76,7 +75,8 @@ def describe(results: str, key: str) -> str:
             "  MISSING, TRUNCATED OR ALTERED" if file in damaged else "",
         )
         lines.append(
-            f"  {sha[:12]}  {_human(path.lstat().st_size if os.path.lexists(path) else 0):>9}  {file}{state}"
+            f"  {sha[:12]}  {_human(path.lstat().st_size if os.path.lexists(path) else 0):>9} "
+            f" {file}{state}"
         )
     return "\n".join(lines)
 
@@ -84,7 +84,9 @@ def describe(results: str, key: str) -> str:
 def clean(
     results: str, key: str | None, *, everything: bool, older_than: float | None, yes: bool
 ) -> Iterator[str]:
-    """Remove whole results (by key, all, by age in days) after `yes`; else only temporary and damaged files. Yields lines."""
+    """Remove whole results (by key, all, by age in days) after `yes`; else only temporary and
+    damaged files. Yields lines.
+    """
     there = store.folders(results)
     if key is not None:
         there = [
@@ -118,9 +120,21 @@ def clean(
 def _tidy(folder: store.Folder) -> Iterator[str]:
     for file in folder.sweep(older_than=0):
         yield f"removed {folder.path / file} (left by a writer that died)"
-    folder.remove(*(damaged := folder.damaged()))
+    listed, damaged = folder.files(), []
+    for file in folder.damaged():
+        path = folder.path / file
+        found = store.sha256_of(path) if path.is_file() and not path.is_symlink() else ""
+        # an altered file has another checksum altogether: one digit off, the record is what changed
+        if sum(a != b for a, b in zip(found, listed[file], strict=False)) == 1 and found:
+            yield f"{path}: left alone (its checksum in the manifest is altered, not the file)"
+        else:
+            damaged.append(file)
+    folder.remove(*damaged)
     for file in damaged:
-        yield f"removed {folder.path / file} (missing, truncated or altered); the next run makes it again"
+        yield (
+            f"removed {folder.path / file} (missing, truncated or altered); the next run makes it"
+            " again"
+        )
     for file in store.drop_answers(folder) if store.has_signals(folder) else []:
         yield f"removed {folder.path / file} (left by a query that was stopped)"
 

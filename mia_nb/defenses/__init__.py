@@ -1,8 +1,9 @@
-"""Defenses: plain functions that change what a training step minimises, how it is made, or what a model answers."""
+"""Defenses: plain functions that change what a training step minimises, how it is made, or what a
+model answers.
+"""
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import nn
 
+from mia_nb.checks import hint
 from mia_nb.defenses import dp_sgd, objectives
 from mia_nb.defenses.objectives import Step, class_mmd, plain
 from mia_nb.defenses.outputs import OUTPUTS
@@ -32,9 +34,10 @@ __all__ = [
 class Defense(NamedTuple):
     """A training-side defense: its options, and where it acts.
 
-    objective(step, **options) -> losses (B,) and what is minimised. module(module, **options) -> the network that is trained.
-    draws(seed, numbers, known, y, **options): an epoch's random numbers for the objective, of held-out images and their labels
-    and those of the training batches. held_out: it looks at that many of the images that are set aside, and nobody else ever
+    objective(step, **options) -> losses (B,) and what is minimised. module(module, **options) ->
+    the network that is trained. draws(seed, numbers, known, y, **options): an epoch's random
+    numbers for the objective, of held-out images and their labels and those of the training
+    batches. held_out: it looks at that many of the images that are set aside, and nobody else ever
     does. logits: it needs one answer (B, K).
     """
 
@@ -67,9 +70,8 @@ def with_dropout(module: nn.Module, *, rate: float) -> nn.Module:
 DEFENSES = {
     "l1": Defense({"weight": 1e-5}, objectives.l1),
     "l2": Defense({"weight": 1e-5}, objectives.l2),
-    "early_stopping": Defense(
-        {"held_out": 0}, held_out=True
-    ),  # stops at the lowest loss on held-out images
+    # stops at the lowest loss on held-out images
+    "early_stopping": Defense({"held_out": 0}, held_out=True),
     "dropout": Defense({"rate": 0.5}, module=with_dropout),
     "label_smoothing": Defense({"smoothing": 0.1}, objectives.label_smoothing, logits=True),
     "mmd_mixup": Defense(
@@ -92,19 +94,20 @@ POSITIVE = ("bandwidth",)
 def find(name: str) -> Defense:
     """The defense of that name; ValueError for one that is not known."""
     if name not in DEFENSES:
-        hint = difflib.get_close_matches(str(name), [*DEFENSES, *OUTPUTS], 1)
         where = (
             " is an output defense: give it to query(output=...)"
             if name in OUTPUTS
             else " is not known"
         )
-        near = f"; did you mean {hint[0]!r}?" if hint and name not in OUTPUTS else ""
+        near = "" if name in OUTPUTS else hint(name, [*DEFENSES, *OUTPUTS])
         raise ValueError(f"defense={name!r}{where}; there are {', '.join(DEFENSES)}{near}")
     return DEFENSES[name]
 
 
 def arguments(name: str | None, given: dict) -> dict:
-    """The defense's options with its defaults written out; ValueError for one that it does not have."""
+    """The defense's options with its defaults written out; ValueError for one that it does not
+    have.
+    """
     if name is None:
         if given:
             raise ValueError(
@@ -134,8 +137,9 @@ def adapt(module: nn.Module, name: str | None, args: dict) -> nn.Module:
 
 
 def output_arguments(name: str | None, given: dict | None, classes: int | None = None) -> dict:
-    """The options of an output defense with its defaults written out; ValueError for one that it does not have, and, where the
-    number of classes is told, for a value that it cannot use. Of two classes memguard shows .75 by default, (1 + 1/K) / 2."""
+    """The options of an output defense with its defaults written out; ValueError for one that it
+    does not have, and, where the number of classes is told, for a value that it cannot use. Of two
+    classes memguard shows .75 by default, (1 + 1/K) / 2."""
     if name not in OUTPUTS:
         where = (
             " changes the training: give it to Recipe(defense=...)"
@@ -145,9 +149,8 @@ def output_arguments(name: str | None, given: dict | None, classes: int | None =
         raise ValueError(f"output={name!r}{where}; output defenses are {', '.join(OUTPUTS)}")
     defaults = OUTPUTS[name].defaults
     _known(f"output {name}", given or {}, defaults)
-    usual = (
-        {"confidence": 0.75} if name == "memguard" and classes == 2 else {}
-    )  # half is no label there
+    # half is no label there
+    usual = {"confidence": 0.75} if name == "memguard" and classes == 2 else {}
     options = {**defaults, **usual, **(given or {})}
     if classes is not None:
         change_output(name, np.zeros((1, classes)), np.zeros((1, classes)), **options)
@@ -157,10 +160,11 @@ def output_arguments(name: str | None, given: dict | None, classes: int | None =
 def change_output(
     name: str, logits: np.ndarray, random: np.ndarray | None = None, **options
 ) -> np.ndarray:
-    """Logits (..., K) as the output defense shows them; random: the model's logits on random images, where it wants them.
+    """Logits (..., K) as the output defense shows them; random: the model's logits on random
+    images, where it wants them.
 
-    The predicted label is the first of the largest logits and stays it: where another class would tie with it or be above, it
-    is shown 1e-9 above that, as a logarithm.
+    The predicted label is the first of the largest logits and stays it: where another class would
+    tie with it or be above, it is shown 1e-9 above that, as a logarithm.
     """
     change, _, wants = OUTPUTS[name]
     shown = change(logits, **options, **({"random": random} if wants else {}))

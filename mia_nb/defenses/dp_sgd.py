@@ -1,15 +1,18 @@
-"""DP-SGD by Opacus: per-sample gradients clipped, Gaussian noise on their sum, Poisson batches, one model at a time.
+"""DP-SGD by Opacus: per-sample gradients clipped, Gaussian noise on their sum, Poisson batches, one
+model at a time.
 
-The number of steps, the sampling rate and the noise multiplier are what an accountant needs; they are in the recipe and in
-`Pool.sampling`. What would void the statement is refused or replaced: BatchNorm (GroupNorm goes in before the optimiser is
-made), schedules that look at the training loss, a start from weights that saw the members, gradients per sample that are not
-those of single samples (`mismatch`: adjoint solvers, folded time steps, networks that mix a batch), and buffers that a forward
-pass of training rewrites (`rewritten`: running statistics).
+The number of steps, the sampling rate and the noise multiplier are what an accountant needs; they
+are in the recipe and in `Pool.sampling`. What would void the statement is refused or replaced:
+BatchNorm (GroupNorm goes in before the optimiser is made), schedules that look at the training
+loss, a start from weights that saw the members, gradients per sample that are not those of single
+samples (`mismatch`: adjoint solvers, folded time steps, networks that mix a batch), and buffers
+that a forward pass of training rewrites (`rewritten`: running statistics).
 
-Caveats. Noise and batches come from the recipe, its seed, the images, the row and its members: who knows all of these
-knows the noise, so for a release keep the seed secret; it is drawn by ordinary generators, in floating point. The statement is
-about weights: a pool's folder also holds the losses of single members, which nothing protects. Not accounted for: normalisation
-measured on the images, stopping at a loss that is not finite, choosing among several trainings.
+Caveats. Noise and batches come from the recipe, its seed, the images, the row and its members: who
+knows all of these knows the noise, so for a release keep the seed secret; it is drawn by ordinary
+generators, in floating point. The statement is about weights: a pool's folder also holds the losses
+of single members, which nothing protects. Not accounted for: normalisation measured on the images,
+stopping at a loss that is not finite, choosing among several trainings.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ SCHEDULES = ("one_cycle", "cosine", "constant")  # known beforehand
 
 
 def without_batch_norm(module: nn.Module) -> nn.Module:
-    """The module with a fresh GroupNorm for every BatchNorm: up to 32 groups of at least 4 channels, as many as divide C.
+    """The module with a fresh GroupNorm for every BatchNorm: up to 32 groups of at least 4
+    channels, as many as divide C.
 
-    With the usual min(32, C) groups a group of narrow networks is one channel; where one pixel is left of it the norm erases
-    it, or cannot be computed for a batch of one.
+    With the usual min(32, C) groups a group of narrow networks is one channel; where one pixel is
+    left of it the norm erases it, or cannot be computed for a batch of one.
     """
     for name, child in module.named_children():
         if isinstance(child, NORMS):
@@ -45,9 +49,11 @@ def without_batch_norm(module: nn.Module) -> nn.Module:
 
 
 class Clipped:
-    """A module whose steps are those of DP-SGD: (sum_i g_i min(1, C / |g_i|) + C noise_multiplier N(0, 1)) / expected batch.
+    """A module whose steps are those of DP-SGD: (sum_i g_i min(1, C / |g_i|) + C noise_multiplier
+    N(0, 1)) / expected batch.
 
-    Source: Abadi and others (CCS 2016). Raises ValueError for a network that Opacus cannot take per-sample gradients of.
+    Source: Abadi and others (CCS 2016). Raises ValueError for a network that Opacus cannot take
+    per-sample gradients of.
     """
 
     def __init__(
@@ -79,9 +85,11 @@ class Clipped:
         self.chunk = max(1, CHUNK // (4 * sum(p.numel() for p in self.weights)))
 
     def step(self, x: Tensor, losses_of, generator: torch.Generator) -> Tensor:
-        """One step on a Poisson batch x, maybe empty: then noise alone, as the accountant assumes. The losses (B,).
+        """One step on a Poisson batch x, maybe empty: then noise alone, as the accountant assumes.
+        The losses (B,).
 
-        losses_of(hooked module, chunk of rows) -> their losses; large batches go through in chunks, which changes nothing.
+        losses_of(hooked module, chunk of rows) -> their losses; large batches go through in chunks,
+        which changes nothing.
         """
         self.optimizer.generator = generator
         chunks, losses = list(range(0, len(x), self.chunk)), []
@@ -100,7 +108,8 @@ class Clipped:
     def _take(self, size: int, *, last: bool) -> None:
         """Clip and add up what `size` samples left, after the last of a batch with noise, and step.
 
-        Norms are taken in the weights' own precision; weights that the forward did not use get noise like all others.
+        Norms are taken in the weights' own precision; weights that the forward did not use get
+        noise like all others.
         """
         for p in self.weights:
             p.grad_sample = (
@@ -114,10 +123,12 @@ class Clipped:
 def mismatch(
     module: nn.Module, losses_of: Callable[[nn.Module], Tensor], names: dict[str, Tensor]
 ) -> str | None:
-    """Name of a weight whose gradients per sample by hooks are not those of single losses by autograd; None where all are.
+    """Name of a weight whose gradients per sample by hooks are not those of single losses by
+    autograd; None where all are.
 
-    losses_of(module) -> losses (B,) of a fixed batch with fixed noise. Hooks attribute gradients by what passes a layer: where
-    a network mixes the samples of a batch, or uses a weight outside its layer, they differ, and clipping them bounds nothing.
+    losses_of(module) -> losses (B,) of a fixed batch with fixed noise. Hooks attribute gradients by
+    what passes a layer: where a network mixes the samples of a batch, or uses a weight outside its
+    layer, they differ, and clipping them bounds nothing.
     """
     from opacus import GradSampleModule
 
@@ -147,7 +158,9 @@ def mismatch(
 
 
 def stir(weights: dict[str, Tensor]) -> None:
-    """Add small seeded noise to all weights that are trained: behind a weight of 0 all gradients are 0, mixed ones too."""
+    """Add small seeded noise to all weights that are trained: behind a weight of 0 all gradients
+    are 0, mixed ones too.
+    """
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in weights.values():
@@ -156,7 +169,10 @@ def stir(weights: dict[str, Tensor]) -> None:
 
 
 def rewritten(module: nn.Module, before: dict[str, Tensor]) -> str | None:
-    """Name of a buffer that is not as it was before; None where all are. Clipping and noise reach weights, not buffers."""
+    """Name of a buffer that is not as it was before; None where all are.
+
+    Clipping and noise reach weights, not buffers.
+    """
     for name, buffer in module.named_buffers():
         if name not in before or not torch.equal(buffer, before[name]):
             return name
@@ -164,12 +180,14 @@ def rewritten(module: nn.Module, before: dict[str, Tensor]) -> str | None:
 
 
 def checked(args: dict, recipe, before: str | None = None) -> None:
-    """ValueError for a recipe whose DP-SGD would not be what is accounted for; before: its parent's defense."""
+    """ValueError for a recipe whose DP-SGD would not be what is accounted for; before: its parent's
+    defense.
+    """
     noise, bound = args["noise_multiplier"], args["max_grad_norm"]
     if not (math.isfinite(noise) and noise >= 0 and math.isfinite(bound) and bound > 0):
         raise ValueError(
-            f"noise_multiplier={noise}, max_grad_norm={bound}: wanted at least 0 (accounting.noise_multiplier finds one for a "
-            "target) and a positive norm"
+            f"noise_multiplier={noise}, max_grad_norm={bound}: wanted at least 0"
+            " (accounting.noise_multiplier finds one for a target) and a positive norm"
         )
     if recipe.loss != "cross_entropy":
         raise ValueError(
@@ -177,15 +195,17 @@ def checked(args: dict, recipe, before: str | None = None) -> None:
         )
     if recipe.schedule not in SCHEDULES:
         raise ValueError(
-            f"schedule={recipe.schedule!r} looks at the training loss, which nobody accounts for: take {', '.join(SCHEDULES)}"
+            f"schedule={recipe.schedule!r} looks at the training loss, which nobody accounts for:"
+            f" take {', '.join(SCHEDULES)}"
         )
     if recipe.parent is not None and before == "dp_sgd":
         raise ValueError(
-            "defense='dp_sgd' with a parent trained by dp_sgd: both trainings saw the members, and their composition is not "
-            "accounted for; train once with dp_sgd from the start, for as many epochs as both"
+            "defense='dp_sgd' with a parent trained by dp_sgd: both trainings saw the members, and"
+            " their composition is not accounted for; train once with dp_sgd from the start, for as"
+            " many epochs as both"
         )
     if recipe.parent is not None:
         raise ValueError(
-            "defense='dp_sgd' with a parent: its weights saw the members without clipping and noise, which nothing done "
-            "afterwards takes back; train with dp_sgd from the start"
+            "defense='dp_sgd' with a parent: its weights saw the members without clipping and"
+            " noise, which nothing done afterwards takes back; train with dp_sgd from the start"
         )

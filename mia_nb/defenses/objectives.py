@@ -1,4 +1,6 @@
-"""Defenses that change what a training step minimises: functions of one model's step, usable under vmap."""
+"""Defenses that change what a training step minimises: functions of one model's step, usable under
+vmap.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,8 @@ class Step(NamedTuple):
     y: Tensor  # (B,)
     epoch: int
     params: dict[str, Tensor]  # what the optimiser changes
-    draws: dict[
-        str, Tensor
-    ]  # the defense's own random numbers, and held-out images "x", "y" (B, ...) where it draws some
+    # the defense's own random numbers, and held-out images "x", "y" (B, ...) where it draws some
+    draws: dict[str, Tensor]
 
 
 def plain(step: Step) -> tuple[Tensor, Tensor]:
@@ -38,13 +39,18 @@ def l1(step: Step, *, weight: float) -> tuple[Tensor, Tensor]:
 
 
 def l2(step: Step, *, weight: float) -> tuple[Tensor, Tensor]:
-    """mean loss + weight * sum w^2, beside the optimiser's own weight decay; of SGD the same as 2 * weight more of that."""
+    """mean loss + weight * sum w^2, beside the optimiser's own weight decay; of SGD the same as 2 *
+    weight more of that.
+    """
     losses, mean = plain(step)
     return losses, mean + weight * sum(p.square().sum() for p in step.params.values())
 
 
 def label_smoothing(step: Step, *, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Cross-entropy to (1 - a) onehot(y) + a / K. Caveat: it may raise what attacks with references find."""
+    """Cross-entropy to (1 - a) onehot(y) + a / K.
+
+    Caveat: it may raise what attacks with references find.
+    """
     logits = step.forward(step.x)
     return step.criterion(logits, step.y), F.cross_entropy(
         logits, step.y, label_smoothing=smoothing
@@ -54,9 +60,10 @@ def label_smoothing(step: Step, *, smoothing: float) -> tuple[Tensor, Tensor]:
 def relaxloss(step: Step, *, target: float) -> tuple[Tensor, Tensor]:
     """Training towards a mean loss `target` instead of 0.
 
-    A batch whose mean cross-entropy is at least the target is descended as usual. Below it: in even epochs (the first is 0)
-    ascent, in odd ones descent of the cross-entropy to flattened labels t_y = p_y, t_c = (1 - p_y) / (K - 1), held fixed.
-    Source: Chen, Yu and Fritz (ICLR 2022), Algorithm 1. Caveat: no target fits all data; 0 is no defense, log K learns nothing.
+    A batch whose mean cross-entropy is at least the target is descended as usual. Below it: in even
+    epochs (the first is 0) ascent, in odd ones descent of the cross-entropy to flattened labels t_y
+    = p_y, t_c = (1 - p_y) / (K - 1), held fixed. Source: Chen, Yu and Fritz (ICLR 2022), Algorithm
+    1. Caveat: no target fits all data; 0 is no defense, log K learns nothing.
     """
     logits = step.forward(step.x)
     losses = step.criterion(logits, step.y)
@@ -72,15 +79,18 @@ def relaxloss(step: Step, *, target: float) -> tuple[Tensor, Tensor]:
 
 
 def mmd_mixup(step: Step, *, weight: float, bandwidth: float) -> tuple[Tensor, Tensor]:
-    """Mixup's cross-entropy + weight * MMD^2 between the softmax outputs of training and held-out images of one class.
+    """Mixup's cross-entropy + weight * MMD^2 between the softmax outputs of training and held-out
+    images of one class.
 
-    Mixup: lam x + (1 - lam) x', lam CE(., y) + (1 - lam) CE(., y'), lam ~ Beta(alpha, alpha). MMD^2 is the biased estimate
-    with the kernel exp(-|p - q|^2 / (2 bandwidth^2)), class by class, averaged over the classes that both batches hold; the
-    held-out batch has the classes of the training batch, and its outputs are constants: nothing is learned towards its labels.
-    All three batches pass the network as one, and share its batch norms. The losses returned are those of the unmixed batch.
-    Source: Li, Li and Ribeiro (CODASPY 2021), who take MMD in a pass of its own after each epoch, and only where training
-    accuracy is 3 points or more above that on held-out images; here it is in every step. Hong, Wu, Gruber and Lee (arXiv
-    2501.06686) give weight 5e-4 and no kernel. Caveat: MMD^2 is at most 2, so that what this weight gives is mixup's result.
+    Mixup: lam x + (1 - lam) x', lam CE(., y) + (1 - lam) CE(., y'), lam ~ Beta(alpha, alpha). MMD^2
+    is the biased estimate with the kernel exp(-|p - q|^2 / (2 bandwidth^2)), class by class,
+    averaged over the classes that both batches hold; the held-out batch has the classes of the
+    training batch, and its outputs are constants: nothing is learned towards its labels. All three
+    batches pass the network as one, and share its batch norms. The losses returned are those of the
+    unmixed batch. Source: Li, Li and Ribeiro (CODASPY 2021), who take MMD in a pass of its own
+    after each epoch, and only where training accuracy is 3 points or more above that on held-out
+    images; here it is in every step. Hong, Wu, Gruber and Lee (arXiv 2501.06686) give weight 5e-4
+    and no kernel. Caveat: MMD^2 is at most 2, so that what this weight gives is mixup's result.
     """
     draws, size = step.draws, len(step.y)
     lam, other = draws["lam"], draws["other"]
@@ -99,13 +109,16 @@ def mmd_mixup(step: Step, *, weight: float, bandwidth: float) -> tuple[Tensor, T
 def mixup_draws(
     seed: int, numbers: np.ndarray, known: np.ndarray, y: np.ndarray, *, alpha: float, **_
 ) -> dict[str, Tensor]:
-    """An epoch's random numbers of `mmd_mixup` on images labelled y (steps, batch): lam (steps,), other and held_out (steps,
-    batch): of `numbers`, labelled `known`, one of the same class each, or any where none has it."""
+    """An epoch's random numbers of `mmd_mixup` on images labelled y (steps, batch): lam (steps,),
+    other and held_out (steps, batch): of `numbers`, labelled `known`, one of the same class each,
+    or any where none has it."""
     (steps, batch), rng = y.shape, np.random.default_rng(seed)
     drawn = {
-        "lam": rng.beta(alpha, alpha, steps).astype(np.float32)
-        if alpha
-        else np.ones(steps, np.float32),
+        "lam": (
+            rng.beta(alpha, alpha, steps).astype(np.float32)
+            if alpha
+            else np.ones(steps, np.float32)
+        ),
         "other": rng.permuted(np.tile(np.arange(batch), (steps, 1)), axis=1),
     }
     order = np.argsort(known, kind="stable")
@@ -116,7 +129,9 @@ def mixup_draws(
 
 
 def class_mmd(p: Tensor, y: Tensor, q: Tensor, other: Tensor, bandwidth: float) -> Tensor:
-    """Mean over classes of MMD^2 between the rows of p (A, K) and of q (B, K) that have this class; 0 where none has both."""
+    """Mean over classes of MMD^2 between the rows of p (A, K) and of q (B, K) that have this class;
+    0 where none has both.
+    """
     classes = torch.arange(p.shape[1], device=p.device)[:, None]
     ours, theirs = (classes == y).to(p.dtype), (classes == other).to(p.dtype)  # (K, A), (K, B)
     both = ((ours.sum(1) > 0) & (theirs.sum(1) > 0)).to(p.dtype)

@@ -1,7 +1,8 @@
 """Defenses that change what a trained model answers: logits in, logits out, NumPy.
 
-The attacker sees the changed answer, of targets and references alike. What leaves no logits is given as logarithms of the
-probabilities that are shown, so that attacks read off of them what they would of any answer.
+The attacker sees the changed answer, of targets and references alike. What leaves no logits is
+given as logarithms of the probabilities that are shown, so that attacks read off of them what they
+would of any answer.
 """
 
 from __future__ import annotations
@@ -14,44 +15,52 @@ from scipy.special import log_softmax
 
 
 def label_only(logits: np.ndarray, *, confidence: float = 0.5) -> np.ndarray:
-    """MemGuard in the form that Hong, Wu, Gruber and Lee (arXiv 2501.06686) call arbitrary: a vector that depends on the argmax
-    alone, `confidence` for the predicted class and equal shares for the others. (..., K) -> (..., K).
+    """MemGuard in the form that Hong, Wu, Gruber and Lee (arXiv 2501.06686) call arbitrary: a
+    vector that depends on the argmax alone, `confidence` for the predicted class and equal shares
+    for the others. (..., K) -> (..., K).
 
-    There are two scores then, right and wrong: no threshold reaches a small false positive rate, so its TPR there is 0 by ties.
-    That measures no protection: ask with the attacks that need labels only (correctness; vote, with augmentation).
+    There are two scores then, right and wrong: no threshold reaches a small false positive rate, so
+    its TPR there is 0 by ties. That measures no protection: ask with the attacks that need labels
+    only (correctness; vote, with augmentation).
     """
     classes = logits.shape[-1]
     if not isinstance(confidence, int | float) or not 1 / classes < confidence < 1:
         raise ValueError(
-            f"confidence={confidence!r}: wanted more than 1/{classes} and less than 1, so that the label can be read"
+            f"confidence={confidence!r}: wanted more than 1/{classes} and less than 1, so that the"
+            " label can be read"
         )
     top = np.arange(classes) == logits.argmax(-1)[..., None]
     return np.where(top, np.log(confidence), np.log((1 - confidence) / (classes - 1)))
 
 
 def hamp(logits: np.ndarray, *, random: np.ndarray) -> np.ndarray:
-    """The output part of HAMP: the sorted probabilities of a random input, in the order of the real answer's classes.
+    """The output part of HAMP: the sorted probabilities of a random input, in the order of the real
+    answer's classes.
 
-    random (N, K): the same model's logits on random images, one for each answer. Source: Chen and Pattabiraman (NDSS 2024).
-    Caveat: the order of all classes stays as it was, and so does what it tells; their training part is not included.
+    random (N, K): the same model's logits on random images, one for each answer. Source: Chen and
+    Pattabiraman (NDSS 2024). Caveat: the order of all classes stays as it was, and so does what it
+    tells; their training part is not included.
     """
-    rank = np.argsort(
-        np.argsort(-logits, -1, kind="stable"), -1
-    )  # of ties the first is the predicted label, and stays it
+    # of ties the first is the predicted label, and stays it
+    rank = np.argsort(np.argsort(-logits, -1, kind="stable"), -1)
     return np.take_along_axis(-np.sort(-log_softmax(random, -1), -1), rank, -1)
 
 
 def rounding(logits: np.ndarray, *, decimals: int = 1) -> np.ndarray:
-    """Probabilities to so many decimals; what rounds to 0 may be anything below half a unit and counts as a quarter of one.
+    """Probabilities to so many decimals; what rounds to 0 may be anything below half a unit and
+    counts as a quarter of one.
 
-    Caveat: classes that round to the same tie; `change_output` keeps the predicted one a hair above the others.
+    Caveat: classes that round to the same tie; `change_output` keeps the predicted one a hair above
+    the others.
     """
     unit = 10.0 ** -_whole("decimals", decimals)
     return np.log(np.maximum(np.round(np.exp(log_softmax(logits, -1)), decimals), unit / 4))
 
 
 def top(logits: np.ndarray, *, classes: int = 1) -> np.ndarray:
-    """Only the `classes` largest probabilities are shown; the attacker spreads what is missing evenly over the others."""
+    """Only the `classes` largest probabilities are shown; the attacker spreads what is missing
+    evenly over the others.
+    """
     total = logits.shape[-1]
     if not 1 <= _whole("classes", classes) < total:
         raise ValueError(f"classes={classes}: wanted at least 1 and fewer than the model's {total}")
@@ -74,7 +83,9 @@ def _whole(name: str, value) -> int:
 
 
 class Output(NamedTuple):
-    """A function logits -> logits, its options, and whether it is given the model's answers to random images (random=)."""
+    """A function logits -> logits, its options, and whether it is given the model's answers to
+    random images (random=).
+    """
 
     change: Callable[..., np.ndarray]
     defaults: dict

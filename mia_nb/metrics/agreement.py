@@ -1,4 +1,6 @@
-"""Do two pools expose the same samples? Rank correlations beside the most that their noise would let one see."""
+"""Do two pools expose the same samples? Rank correlations beside the most that their noise would
+let one see.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,32 @@ from mia_nb.types import Signals
 
 GROUPS = 20  # blocks of samples left out in turn
 COLUMNS = [
-    "first", "second", "correlation", "ceiling", "ratio", "low", "high", "first_reliability", "second_reliability",
-    "samples", "pairs", "covers",
-]  # fmt: skip
+    "first",
+    "second",
+    "correlation",
+    "ceiling",
+    "ratio",
+    "low",
+    "high",
+    "first_reliability",
+    "second_reliability",
+    "samples",
+    "pairs",
+    "covers",
+]
 
 
 @checked
 def exposure(signals: Signals, attack: str | None = None) -> np.ndarray:
-    """(pairs, N audited): what membership did to each sample's margin, or to an attack's score of it, by pair of models.
+    """(pairs, N audited): what membership did to each sample's margin, or to an attack's score of
+    it, by pair of models.
 
-    margin of the models of a pair that trained on the sample, minus that of those that did not; averaged over pairs it is the
-    memorisation of Feldman and Zhang (NeurIPS 2020) with the margin in place of being right, so that it does not saturate.
-    attack: its score as target in place of the margin, with the other pairs as references. Models without a mate (Bernoulli
-    designs) make a pair of their own, and have NaN on one side: use designs in pairs. ValueError where there are none.
+    margin of the models of a pair that trained on the sample, minus that of those that did not;
+    averaged over pairs it is the memorisation of Feldman and Zhang (NeurIPS 2020) with the margin
+    in place of being right, so that it does not saturate. attack: its score as target in place of
+    the margin, with the other pairs as references. Models without a mate (Bernoulli designs) make a
+    pair of their own, and have NaN on one side: use designs in pairs. ValueError where there are
+    none.
     """
     plain = score("loss" if attack is None else attack, signals)
     audited = ~signals.population
@@ -38,7 +53,8 @@ def exposure(signals: Signals, attack: str | None = None) -> np.ndarray:
         len(rows) != 2 or (plain.member[rows[0]] == plain.member[rows[1]]).any() for rows in pairs
     ):
         raise ValueError(
-            "these models are not complementary pairs: exposure compares a model and its mate; train split=pairs"
+            "these models are not complementary pairs: exposure compares a model and its mate;"
+            " train split=pairs"
         )
     gain = np.where(plain.member, value, -value)
     return np.stack([gain[rows].sum(0) for rows in pairs])
@@ -53,25 +69,30 @@ def agreement(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """How far pools that share their masks expose the same samples: a row per two of them, `COLUMNS`.
+    """How far pools that share their masks expose the same samples: a row per two of them,
+    `COLUMNS`.
 
-    The pairs of models are cut into halves. correlation: Spearman's, between the samples' mean `exposure` in one half of the
-    first pool and in the *other* half of the second, so that no training noise is shared; reliability: the same between the
-    halves of one pool; ceiling = sqrt(product of the two reliabilities), what equal pools would show; ratio = correlation /
-    ceiling, 1 where only noise tells them apart (Spearman 1904). All are means over `splits` random cuts, the same for all
-    pools. With `attack`, references come from the target's own half.
-    low, high: Student's interval of the ratio, from leaving out one pair of models in turn and one of 20 blocks of samples
-    (jackknife, the variances added). Where a pair less leaves too few references in a half, samples only: `covers` says.
-    Raises ValueError for pools of different masks, for fewer than 2 pairs (with `attack`: 4), and for one pool alone.
-    Caveats: all is about means over half of the pairs; a ratio of noisy reliabilities (under 0.1, say) is noise itself and is
-    NaN where one is not positive; the correction is exact for linear correlations, and for ranks where they are roughly so.
+    The pairs of models are cut into halves. correlation: Spearman's, between the samples' mean
+    `exposure` in one half of the first pool and in the *other* half of the second, so that no
+    training noise is shared; reliability: the same between the halves of one pool; ceiling =
+    sqrt(product of the two reliabilities), what equal pools would show; ratio = correlation /
+    ceiling, 1 where only noise tells them apart (Spearman 1904). All are means over `splits` random
+    cuts, the same for all pools. With `attack`, references come from the target's own half. low,
+    high: Student's interval of the ratio, from leaving out one pair of models in turn and one of 20
+    blocks of samples (jackknife, the variances added). Where a pair less leaves too few references
+    in a half, samples only: `covers` says. Raises ValueError for pools of different masks, for
+    fewer than 2 pairs (with `attack`: 4), and for one pool alone. Caveats: all is about means over
+    half of the pairs; a ratio of noisy reliabilities (under 0.1, say) is noise itself and is NaN
+    where one is not positive; the correction is exact for linear correlations, and for ranks where
+    they are roughly so.
     """
     if len(pools) < 2:
         raise ValueError(f"agreement got {len(pools)} pool: pass two or more, {{name: signals}}")
     first, *others = pools.values()
     if any(not np.array_equal(one.member, first.member) for one in others):
         raise ValueError(
-            "the pools have different membership: compare recipes on the same masks, training.family_pools makes them"
+            "the pools have different membership: compare recipes on the same masks,"
+            " training.family_pools makes them"
         )
     least = 1 if attack is None else 2
     units = [
@@ -143,7 +164,9 @@ class _Halves:
         return self.known[units]
 
     def correlations(self, cuts: Iterable[tuple], kept: np.ndarray) -> np.ndarray:
-        """(pools, pools) Spearman correlation between opposite halves, on the samples kept, mean over cuts and directions."""
+        """(pools, pools) Spearman correlation between opposite halves, on the samples kept, mean
+        over cuts and directions.
+        """
         found = []
         for one, other in cuts:
             means = (pd.DataFrame(self.means(side)[:, kept]) for side in (one, other))
@@ -164,7 +187,9 @@ def rank_correlation(x, y) -> float:
 def _cuts(
     units: Iterable[int], splits: int, seed: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Cuts into two equal halves (an odd pair is left out): all of them where there are no more than `splits`, else random."""
+    """Cuts into two equal halves (an odd pair is left out): all of them where there are no more
+    than `splits`, else random.
+    """
     units = list(units)
     size, rng = len(units) // 2, np.random.default_rng([seed, 2])
     if comb(len(units), size) * comb(len(units) - size, size) // 2 <= splits:

@@ -1,4 +1,7 @@
-"""ROC curves with tie blocks and everything read off one curve. Larger score = more likely a member."""
+"""ROC curves with tie blocks and everything read off one curve.
+
+Larger score = more likely a member.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,15 @@ from scipy.special import betaincinv, gammaln
 
 from mia_nb.checks import checked, fraction, mask, reals, shown, whole
 
-MIN_FALSE_POSITIVES = (
-    10  # below this many allowed false positives a TPR at that FPR is not measurable
-)
+# below this many allowed false positives a TPR at that FPR is not measurable
+MIN_FALSE_POSITIVES = 10
 PRIORS = (0.5, 0.1, 0.01)  # shares of members at which a positive predictive value is quoted
 
 
 class Roc(NamedTuple):
-    """Vertices of a ROC, one per block of equal scores, from (0, 0, +inf) to (1, 1, smallest score)."""
+    """Vertices of a ROC, one per block of equal scores, from (0, 0, +inf) to (1, 1, smallest
+    score).
+    """
 
     fpr: np.ndarray
     tpr: np.ndarray
@@ -24,7 +28,9 @@ class Roc(NamedTuple):
 
 
 class TprAt(NamedTuple):
-    """TPR at one FPR with its exact interval; `fpr_realised` <= `fpr` is what the chosen vertex has."""
+    """TPR at one FPR with its exact interval; `fpr_realised` <= `fpr` is what the chosen vertex
+    has.
+    """
 
     fpr: float
     tpr: float
@@ -35,9 +41,8 @@ class TprAt(NamedTuple):
     fp: int
     n0: int
     fpr_realised: float
-    fpr_floor: (
-        float  # FPR of the first vertex: above `fpr` means that ties, not safety, make the TPR zero
-    )
+    # FPR of the first vertex: above `fpr` means that ties, not safety, make the TPR zero
+    fpr_floor: float
     measurable: bool
 
     @property
@@ -48,9 +53,11 @@ class TprAt(NamedTuple):
 
 
 def counts(score, member) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cumulative (tp, fp, threshold) after each block of equal scores, largest first, starting at (0, 0, +inf); (V,) each.
+    """Cumulative (tp, fp, threshold) after each block of equal scores, largest first, starting at
+    (0, 0, +inf); (V,) each.
 
-    Raises ValueError on NaN scores, on shapes that differ, and when members or non-members are absent.
+    Raises ValueError on NaN scores, on shapes that differ, and when members or non-members are
+    absent.
     """
     score, member = _vectors(score, member)
     order = np.argsort(-score, kind="stable")
@@ -61,15 +68,19 @@ def counts(score, member) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _vectors(score, member) -> tuple[np.ndarray, np.ndarray]:
-    """Scores as float64 and members as bool, (N,) each; ValueError for what no ROC can be drawn from."""
+    """Scores as float64 and members as bool, (N,) each; ValueError for what no ROC can be drawn
+    from.
+    """
     score, member = reals("scores", score), mask("members", member)
     if score.ndim != 1 or score.shape != member.shape:
         raise ValueError(
-            f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one target at a time"
+            f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one target"
+            " at a time"
         )
     if missing := int(np.isnan(score).sum()):
         raise ValueError(
-            f"{missing} of {len(score)} scores are NaN: leave those samples out and report their share"
+            f"{missing} of {len(score)} scores are NaN: leave those samples out and report their"
+            " share"
         )
     if not 0 < (positives := int(member.sum())) < len(member):
         raise ValueError(
@@ -79,20 +90,25 @@ def _vectors(score, member) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rates(fpr) -> tuple[float, ...]:
-    """False positive rates as a tuple; ValueError for a bare number, and for what is no fraction."""
+    """False positive rates as a tuple; ValueError for a bare number, and for what is no
+    fraction.
+    """
     if np.ndim(fpr) != 1:
         raise ValueError(
-            f"fpr={shown(fpr)}: wanted several false positive rates, such as (0.001, 0.01); of one, (0.01,)"
+            f"fpr={shown(fpr)}: wanted several false positive rates, such as (0.001, 0.01); of one,"
+            " (0.01,)"
         )
     return tuple(fraction("fpr", fpr, many=True))
 
 
 @checked
 def roc(score, member) -> Roc:
-    """ROC with one vertex per block of equal scores: rule "member iff score >= threshold". score, member: (N,).
+    """ROC with one vertex per block of equal scores: rule "member iff score >= threshold". score,
+    member: (N,).
 
     Collinear vertices are kept, a threshold never cuts a block of ties.
-    Infinite scores are allowed, NaN is a ValueError. Caveat: the thresholds are chosen on the target's own labels.
+    Infinite scores are allowed, NaN is a ValueError. Caveat: the thresholds are chosen on the
+    target's own labels.
     """
     tp, fp, threshold = counts(score, member)
     return Roc(fp / fp[-1], tp / tp[-1], threshold)
@@ -105,7 +121,9 @@ def area(tp: np.ndarray, fp: np.ndarray) -> float:
 
 @checked
 def auc(score, member) -> float:
-    """(#{s1 > s0} + #{s1 = s0} / 2) / (n1 n0) over members s1 and non-members s0: the Mann-Whitney statistic, O(N log N)."""
+    """(#{s1 > s0} + #{s1 = s0} / 2) / (n1 n0) over members s1 and non-members s0: the Mann-Whitney
+    statistic, O(N log N).
+    """
     tp, fp, _ = counts(score, member)
     return area(tp, fp)
 
@@ -121,9 +139,11 @@ def auc_null_error(n1, n0):
 
 @checked
 def tpr_at(score, member, fpr: float) -> TprAt:
-    """Largest TPR over vertices with at most a = floor(fpr n0) false positives, never interpolated (Carlini et al. 2022).
+    """Largest TPR over vertices with at most a = floor(fpr n0) false positives, never interpolated
+    (Carlini et al. 2022).
 
-    `measurable` = a >= 10. `low`, `high`: 95 % Clopper-Pearson interval, conditional on the threshold.
+    `measurable` = a >= 10. `low`, `high`: 95 % Clopper-Pearson interval, conditional on the
+    threshold.
     """
     return tpr_at_counts(*counts(score, member)[:2], fpr)
 
@@ -153,12 +173,15 @@ def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
 
 @checked
 def clopper_pearson(successes, trials, *, confidence: float = 0.95):
-    """Exact two-sided binomial interval (low, high), quantiles of beta distributions (Clopper & Pearson 1934); broadcasts."""
+    """Exact two-sided binomial interval (low, high), quantiles of beta distributions (Clopper &
+    Pearson 1934); broadcasts.
+    """
     fraction("confidence", confidence, "()")
     k, n = np.broadcast_arrays(reals("successes", successes), reals("trials", trials))
     if not ((k >= 0) & (k <= n) & (n >= 1) & (n < np.inf)).all():
         raise ValueError(
-            f"{shown(successes)} successes of {shown(trials)} trials: wanted 0 <= successes <= trials and trials >= 1"
+            f"{shown(successes)} successes of {shown(trials)} trials: wanted 0 <= successes <="
+            " trials and trials >= 1"
         )
     tail = (1 - confidence) / 2
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1), n - k + 1, tail))
@@ -168,7 +191,9 @@ def clopper_pearson(successes, trials, *, confidence: float = 0.95):
 
 @checked
 def advantage(score, member, *, threshold: float | None = None) -> float:
-    """TPR - FPR at the threshold; None: the largest over vertices, an oracle that chance alone lifts to `null_advantage`."""
+    """TPR - FPR at the threshold; None: the largest over vertices, an oracle that chance alone
+    lifts to `null_advantage`.
+    """
     if threshold is not None:
         score, member = _vectors(score, member)
         said = score >= reals("threshold", threshold)
@@ -179,16 +204,20 @@ def advantage(score, member, *, threshold: float | None = None) -> float:
 
 @checked
 def balanced_accuracy(score, member, *, threshold: float | None = None) -> float:
-    """(TPR + TNR) / 2 = (1 + advantage) / 2: accuracy at prior 1/2, whatever the ratio of the classes."""
+    """(TPR + TNR) / 2 = (1 + advantage) / 2: accuracy at prior 1/2, whatever the ratio of the
+    classes.
+    """
     return (1 + advantage(score, member, threshold=threshold)) / 2
 
 
 @checked
 def null_advantage(n1: int, n0: int) -> float:
-    """Expected oracle advantage of scores that tell nothing: the baseline beside every oracle maximum.
+    """Expected oracle advantage of scores that tell nothing: the baseline beside every oracle
+    maximum.
 
-    Equal sizes n: exact, (4^n / C(2n, n) - 1) / (2n), by reflection of the random walk. Else the limit
-    sqrt(pi/8 (1/n1 + 1/n0)), the mean of the one-sided Kolmogorov-Smirnov statistic, with the same first correction.
+    Equal sizes n: exact, (4^n / C(2n, n) - 1) / (2n), by reflection of the random walk. Else the
+    limit sqrt(pi/8 (1/n1 + 1/n0)), the mean of the one-sided Kolmogorov-Smirnov statistic, with the
+    same first correction.
     """
     n1, n0 = whole("n1", n1), whole("n0", n0)
     if n1 == n0:
@@ -201,7 +230,9 @@ def null_advantage(n1: int, n0: int) -> float:
 
 @checked
 def ppv(tpr, fpr, prior):
-    """Share of members among those called members, prior TPR / (prior TPR + (1 - prior) FPR); NaN when none is called."""
+    """Share of members among those called members, prior TPR / (prior TPR + (1 - prior) FPR); NaN
+    when none is called.
+    """
     for name, value in (("tpr", tpr), ("fpr", fpr), ("prior", prior)):
         fraction(name, value, many=True)
     tpr, fpr, prior = (np.asarray(value, np.float64) for value in (tpr, fpr, prior))
@@ -210,25 +241,38 @@ def ppv(tpr, fpr, prior):
         return called / (called + (1 - prior) * fpr)
 
 
+def measurable(metric: str, n0: int) -> bool:
+    """Whether so many non-members can tell a TPR: 10 allowed false positives; every other metric
+    always.
+    """
+    x = metric.partition("tpr@")[2]
+    return not x or np.floor(float(x) * n0 + 1e-9) >= MIN_FALSE_POSITIVES
+
+
 @checked
 def tie_mass(score) -> float:
-    """Share of samples whose score equals another's: 0 for continuous scores, 1 when all are equal."""
+    """Share of samples whose score equals another's: 0 for continuous scores, 1 when all are
+    equal.
+    """
     _, sizes = np.unique(reals("scores", score), return_counts=True)
     return float(sizes[sizes > 1].sum() / sizes.sum())
 
 
 @checked
 def thin(curve: Roc, n0: int) -> Roc:
-    """A drawable subset of vertices: 50,001 points become about 800, and TPR at FPR k/n0 stays exact for every k kept.
+    """A drawable subset of vertices: 50,001 points become about 800, and TPR at FPR k/n0 stays
+    exact for every k kept.
 
-    Kept false-positive counts: 0..50, every count nearest 1e-4, 1e-3, 1e-2, 1e-1 from below, a geometric and a linear grid
-    over 50..n0. Of each kept count the first and the last vertex stay; where a grid count has no vertex, its nearest from
-    below. n0: non-members of the curve, so that FPRs become integers. Compute the AUC from the full curve.
+    Kept false-positive counts: 0..50, every count nearest 1e-4, 1e-3, 1e-2, 1e-1 from below, a
+    geometric and a linear grid over 50..n0. Of each kept count the first and the last vertex stay;
+    where a grid count has no vertex, its nearest from below. n0: non-members of the curve, so that
+    FPRs become integers. Compute the AUC from the full curve.
     """
     fp = np.rint(curve.fpr * whole("n0", n0)).astype(np.int64)
     if not np.allclose(fp, curve.fpr * n0, atol=1e-6):
         raise ValueError(
-            f"n0={n0} does not fit this curve: fpr * n0 is not whole; pass its number of non-members"
+            f"n0={n0} does not fit this curve: fpr * n0 is not whole; pass its number of"
+            " non-members"
         )
     marks = np.floor(np.array([1e-4, 1e-3, 1e-2, 1e-1]) * n0 + 1e-9)
     grid = np.concatenate(

@@ -9,6 +9,7 @@ import pandas as pd
 
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import rates
+from mia_nb.metrics.pairs import numbered, same_masks
 from mia_nb.metrics.tables import per_target
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, bootstrap, interval, metric_interval, names
 from mia_nb.types import Scores
@@ -18,42 +19,60 @@ LEVELS = 5
 FACTS = ("train_acc", "test_acc", "gap", "train_loss", "test_loss")
 KEYS = ("family", "epoch", "attack")
 MATCHED = [
-    "level", "family", "value", "low", "high", "difference", "difference_low", "difference_high", "pairs",
-    "difference_pairs", "attack", "queries", "last_test_acc", "over_samples", "by", "metric", "baseline",
-]  # fmt: skip
+    "level",
+    "family",
+    "value",
+    "low",
+    "high",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "pairs",
+    "difference_pairs",
+    "attack",
+    "queries",
+    "last_test_acc",
+    "over_samples",
+    "by",
+    "metric",
+    "baseline",
+]
 
 
 @checked
 def frontier(
     runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
-    """One row per family, checkpoint, attack and target: what the model can do, and what it gives away.
+    """One row per family, checkpoint, attack and target: what the model can do, and what it gives
+    away.
 
-    runs: {family: {epoch: {attack: Scores}}}. Columns: family, epoch, attack, target, pair (from 0), train_acc, test_acc,
-    gap = train_acc - test_acc, train_loss, test_loss, auc, advantage (oracle), per x tpr@x and tpr@x_measurable, n1, n0,
-    queries (outputs per sample, where the scores say so), and for each metric {metric}_draws: an array (draws,) of it on
-    samples drawn with replacement (`bootstrap`), the same samples in every row, so that differences between families are
-    paired. draws=0: no such columns, and intervals made from the table cover the training of models only.
-    Raises ValueError when there is nothing, for draws below 0, and when any two scores differ in their masks or pairs:
-    families are compared target by target, each trained on the same samples.
+    runs: {family: {epoch: {attack: Scores}}}. Columns: family, epoch, attack, target, pair (from
+    0), train_acc, test_acc, gap = train_acc - test_acc, train_loss, test_loss, auc, advantage
+    (oracle), per x tpr@x and tpr@x_measurable, n1, n0, queries (outputs per sample, where the
+    scores say so), and for each metric {metric}_draws: an array (draws,) of it on samples drawn
+    with replacement (`bootstrap`), the same samples in every row, so that differences between
+    families are paired. draws=0: no such columns, and intervals made from the table cover the
+    training of models only. Raises ValueError when there is nothing, for draws below 0, and when
+    any two scores differ in their masks or pairs: families are compared target by target, each
+    trained on the same samples.
     """
     fpr = rates(fpr)
-    flat = {(family, epoch, attack): scores for family, epochs in runs.items() for epoch, attacks in epochs.items()
-            for attack, scores in attacks.items()}  # fmt: skip
+    flat = {
+        (family, epoch, attack): scores
+        for family, epochs in runs.items()
+        for epoch, attacks in epochs.items()
+        for attack, scores in attacks.items()
+    }
     if not flat:
         raise ValueError(
             "frontier got no scores: pass {family: {epoch: {attack: attacks.score(...)}}}"
         )
     first = next(iter(flat))
-    units = {key: np.unique(scores.pair, return_inverse=True)[1] for key, scores in flat.items()}
     for key, scores in flat.items():
-        if not (
-            np.array_equal(scores.member, flat[first].member)
-            and np.array_equal(units[key], units[first])
-        ):
+        if not same_masks(scores, flat[first]):
             raise ValueError(
-                f"{_named(key)} and {_named(first)} have different membership: families are matched target by target, train "
-                "them on the same masks and score the same targets"
+                f"{_named(key)} and {_named(first)} have different membership: families are matched"
+                " target by target, train them on the same masks and score the same targets"
             )
     of_rates = [
         f"{name}_{fact}" for name in names(fpr)[2:] for fact in ("measurable", "tp", "fewer")
@@ -62,7 +81,7 @@ def frontier(
     tables = []
     for key, scores in flat.items():
         table = per_target({key[2]: scores}, fpr)[columns]
-        table.insert(1, "pair", units[key])
+        table.insert(1, "pair", numbered(scores.pair))
         if draws:
             drawn = bootstrap(scores, fpr, draws=draws, seed=seed)
             table = table.assign(
@@ -78,12 +97,14 @@ def _named(key) -> str:
 
 @checked
 def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per family and epoch of a `frontier`: its strongest attack, and every mean with 95 % ends.
+    """One row per family and epoch of a `frontier`: its strongest attack, and every mean with 95 %
+    ends.
 
-    The strongest attack is the one of largest mean AUC over targets, unadjusted. Columns: family, epoch, attack, then each
-    measured column with _low, _high (NaN with one pair), tpr@x_measurable, pairs, targets, n1, n0 (smallest over targets),
-    over_samples: whether the intervals of auc, advantage and tpr@x cover the choice of samples (`frontier(draws=...)`); they
-    are then those of `summary`. All others cover the training of models alone.
+    The strongest attack is the one of largest mean AUC over targets, unadjusted. Columns: family,
+    epoch, attack, then each measured column with _low, _high (NaN with one pair), tpr@x_measurable,
+    pairs, targets, n1, n0 (smallest over targets), over_samples: whether the intervals of auc,
+    advantage and tpr@x cover the choice of samples (`frontier(draws=...)`); they are then those of
+    `summary`. All others cover the training of models alone.
     """
     _need(table, ("auc",), "frontier_means")
     flags = [column for column in table if column.endswith("_measurable")]
@@ -120,7 +141,9 @@ def _range(column: str) -> tuple[float, float]:
 
 
 def _with_draws(table: pd.DataFrame, metric: str) -> bool:
-    """Whether all rows hold draws of a metric over samples; ValueError where they hold different numbers of them."""
+    """Whether all rows hold draws of a metric over samples; ValueError where they hold different
+    numbers of them.
+    """
     if f"{metric}_draws" not in table:
         return False
     sizes = {
@@ -128,13 +151,16 @@ def _with_draws(table: pd.DataFrame, metric: str) -> bool:
     }
     if len(sizes) > 1:
         raise ValueError(
-            f"rows hold {sorted(sizes)} draws over samples: make the frontier of all families in one call"
+            f"rows hold {sorted(sizes)} draws over samples: make the frontier of all families in"
+            " one call"
         )
     return 0 not in sizes
 
 
 def _of_pairs(rows: pd.DataFrame, column: str, drawn: bool) -> np.ndarray:
-    """(pairs, 1 + draws): means over the targets of each pair, pairs ascending; then their draws over samples."""
+    """(pairs, 1 + draws): means over the targets of each pair, pairs ascending; then their draws
+    over samples.
+    """
     values = rows[[column]].to_numpy(float)
     if drawn:
         values = np.hstack([values, np.stack(rows[f"{column}_draws"])])
@@ -143,7 +169,9 @@ def _of_pairs(rows: pd.DataFrame, column: str, drawn: bool) -> np.ndarray:
 
 
 def _of_targets(column: str, rows: pd.DataFrame, drawn: bool) -> tuple[float, float, float]:
-    """(mean, low, high) of a metric, as in `summary`; NaN ends with one pair, which says nothing of training."""
+    """(mean, low, high) of a metric, as in `summary`; NaN ends with one pair, which says nothing of
+    training.
+    """
     if rows["pair"].nunique() < 2:
         return float(rows[column].mean()), np.nan, np.nan
     draws = np.stack(rows[f"{column}_draws"], 1) if drawn else None
@@ -151,7 +179,9 @@ def _of_targets(column: str, rows: pd.DataFrame, drawn: bool) -> tuple[float, fl
 
 
 def _mean_and_ends(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
-    """(mean, low, high) of (pairs, 1 + draws), see `interval`; NaN ends below two pairs, NaN of none."""
+    """(mean, low, high) of (pairs, 1 + draws), see `interval`; NaN ends below two pairs, NaN of
+    none.
+    """
     if len(values) < 2:
         return float(values[0, 0]) if len(values) else np.nan, np.nan, np.nan
     draws = values[:, 1:].T if values.shape[1] > 1 else None
@@ -169,7 +199,9 @@ def _strongest(table: pd.DataFrame, metric: str) -> dict[tuple, str]:
 
 
 class Curve(NamedTuple):
-    """One family along training: utility (checkpoints, pairs), leakage (checkpoints, pairs, 1 + draws), attacks and queries."""
+    """One family along training: utility (checkpoints, pairs), leakage (checkpoints, pairs, 1 +
+    draws), attacks and queries.
+    """
 
     utility: np.ndarray
     leakage: np.ndarray
@@ -190,28 +222,33 @@ def matched(
     attack: str = "max",
     confidence: float = 0.95,
 ) -> pd.DataFrame:
-    """Leakage of families at equal utility: linear interpolation between the checkpoints of a `frontier`, no extrapolation.
+    """Leakage of families at equal utility: linear interpolation between the checkpoints of a
+    `frontier`, no extrapolation.
 
-    by: "test_acc", "gap" (both are crossed upwards) or "train_loss" (downwards). For each pair of complementary targets and
-    each level, walk along the epochs to the first checkpoint at or beyond the level and interpolate `metric` between it and
-    the one before; a pair that is beyond the level at its first checkpoint or never comes there is left out. levels: default
-    5 evenly spaced inside the range that all families' mean curves cover. attack: a name, or "max": the strongest at each
-    checkpoint by mean `metric` over targets, unadjusted.
+    by: "test_acc", "gap" (both are crossed upwards) or "train_loss" (downwards). For each pair of
+    complementary targets and each level, walk along the epochs to the first checkpoint at or beyond
+    the level and interpolate `metric` between it and the one before; a pair that is beyond the
+    level at its first checkpoint or never comes there is left out. levels: default 5 evenly spaced
+    inside the range that all families' mean curves cover. attack: a name, or "max": the strongest
+    at each checkpoint by mean `metric` over targets, unadjusted.
 
-    Columns: level, family, value, low, high (mean over the pairs left and its ends; NaN below two), difference,
-    difference_low, difference_high (family minus `baseline`, paired, over the pairs that both have; NaN for the baseline
-    itself and without one), pairs, difference_pairs, attack (used next to the level), queries (fewest of the checkpoints next
-    to the level; NaN where not known), last_test_acc (of the last checkpoint: to be said beside any difference),
-    over_samples, by, metric, baseline. Where families share no range the table is empty and `table.attrs["reason"]` says why.
+    Columns: level, family, value, low, high (mean over the pairs left and its ends; NaN below two),
+    difference, difference_low, difference_high (family minus `baseline`, paired, over the pairs
+    that both have; NaN for the baseline itself and without one), pairs, difference_pairs, attack
+    (used next to the level), queries (fewest of the checkpoints next to the level; NaN where not
+    known), last_test_acc (of the last checkpoint: to be said beside any difference), over_samples,
+    by, metric, baseline. Where families share no range the table is empty and
+    `table.attrs["reason"]` says why.
 
-    Ends, at `confidence`, are those of `metrics.interval`: the draws of `frontier`, the same samples for all families, are
-    interpolated like the value. All pairs share their samples: what one family gives away of some sample in every training and
-    another does not, the spread over pairs cannot show. over_samples=False says that there were no draws.
+    Ends, at `confidence`, are those of `metrics.interval`: the draws of `frontier`, the same
+    samples for all families, are interpolated like the value. All pairs share their samples: what
+    one family gives away of some sample in every training and another does not, the spread over
+    pairs cannot show. over_samples=False says that there were no draws.
 
-    Caveats: where few pairs reach a level, those that do are not a random choice; places of the crossings and the choice of
-    the strongest attack are not drawn anew; equal accuracy is not all that can be equal.
-    Raises ValueError for unknown words, an attack or baseline that is not there, targets that differ between families, and
-    rows with different numbers of draws.
+    Caveats: where few pairs reach a level, those that do are not a random choice; places of the
+    crossings and the choice of the strongest attack are not drawn anew; equal accuracy is not all
+    that can be equal. Raises ValueError for unknown words, an attack or baseline that is not there,
+    targets that differ between families, and rows with different numbers of draws.
     """
     _check_matched(table, by, metric, baseline, attack)
     drawn = _with_draws(table, metric)
@@ -232,7 +269,10 @@ def matched(
             covered = ", ".join(
                 f"{family} {ends[0]:.4g} to {ends[1]:.4g}" for family, ends in ranges.items()
             )
-            reason = f"no level of {by} is passed by all families: {covered}; save earlier or later checkpoints"
+            reason = (
+                f"no level of {by} is passed by all families: {covered}; save earlier or later"
+                " checkpoints"
+            )
     rows = [
         row
         for level in np.atleast_1d(levels)
@@ -246,7 +286,9 @@ def matched(
 
 
 def highest_level(table: pd.DataFrame, a: str, b: str, by: str) -> float | None:
-    """The highest default level of `matched` that two pairs of both families reach, None without one."""
+    """The highest default level of `matched` that two pairs of both families reach, None without
+    one.
+    """
     both = matched(
         table[table["family"].isin([a, b])].drop(columns="auc_draws", errors="ignore"),
         by=by,
@@ -260,7 +302,8 @@ def _need(table: pd.DataFrame, columns: tuple, who: str):
     wanted = (*KEYS, "target", "pair", *columns)
     if lacks := [name for name in wanted if name not in table.columns]:
         raise ValueError(
-            f"{who} got columns {list(table.columns)}; {', '.join(lacks)} missing: pass metrics.frontier(runs)"
+            f"{who} got columns {list(table.columns)}; {', '.join(lacks)} missing: pass"
+            " metrics.frontier(runs)"
         )
     if not len(table):
         raise ValueError(f"{who} got a table without rows: nothing was measured")
@@ -277,7 +320,8 @@ def _check_matched(table, by, metric, baseline, attack):
         raise ValueError(f"baseline={baseline!r} is not one of the families {families}")
     if attack != "max" and attack not in set(table["attack"]):
         raise ValueError(
-            f"attack={attack!r} is not in the table: it holds {sorted(table['attack'].unique())}, or say max"
+            f"attack={attack!r} is not in the table: it holds {sorted(table['attack'].unique())},"
+            " or say max"
         )
     wanted = None
     for key, rows in table.groupby(list(KEYS), sort=False):
@@ -285,7 +329,8 @@ def _check_matched(table, by, metric, baseline, attack):
         wanted = wanted or (key, found)
         if found != wanted[1]:
             raise ValueError(
-                f"{_named(key)} and {_named(wanted[0])} have other targets or pairs: score the same in all"
+                f"{_named(key)} and {_named(wanted[0])} have other targets or pairs: score the same"
+                " in all"
             )
 
 
@@ -314,13 +359,17 @@ def _curve(rows: pd.DataFrame, by: str, metric: str, attack: str, drawn: bool) -
 
 
 def _covered(utility: np.ndarray, sign: int) -> tuple[float, float]:
-    """(low, high) of the levels that a curve passes on its way from the first checkpoint to its best."""
+    """(low, high) of the levels that a curve passes on its way from the first checkpoint to its
+    best.
+    """
     start, best = utility[0], (sign * utility).max() * sign
     return (start, best) if sign > 0 else (best, start)
 
 
 def _crossing(utility: np.ndarray, level: float, sign: int) -> tuple[int, float] | None:
-    """(checkpoint before, share of the way to the next) at which the level is first met, or None."""
+    """(checkpoint before, share of the way to the next) at which the level is first met, or
+    None.
+    """
     beyond = np.flatnonzero(sign * utility >= sign * level)
     if not len(beyond):
         return None

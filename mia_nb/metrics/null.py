@@ -1,4 +1,4 @@
-"""The null self-test: does this design, on these signals, find nothing where there is nothing?"""
+"""The negative control: does this design, on these signals, find nothing where there is nothing?"""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, instance, whole
 from mia_nb.metrics.curve import auc, auc_null_error
-from mia_nb.metrics.protocol import units as units_of
+from mia_nb.metrics.pairs import need_membership, same_or_complement
+from mia_nb.metrics.pairs import units as units_of
 from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Signals
 
 LEVEL = 0.001  # family-wise, after Holm's correction
-REDRAW_ERRORS = 4.0  # the mean redrawn AUC must lie within so many standard errors of 1/2 (Student's equivalent for few draws)
+# the mean redrawn AUC must lie within so many standard errors of 1/2 (Student's equivalent for few
+# draws)
+REDRAW_ERRORS = 4.0
 SIGN_ERRORS = 3.0
 FITTED = ("shokri", "fused")  # attacks that fit a model for each target
 
 
 class SelfTest(NamedTuple):
-    """`passed`: no row of `table` says FAIL. Columns: test, attack, value, error, p, tests (in Holm's correction), verdict."""
+    """`passed`: no row of `table` says FAIL.
+
+    Columns: test, attack, value, error, p, tests (in Holm's correction), verdict.
+    """
 
     passed: bool
     table: pd.DataFrame
@@ -41,28 +47,33 @@ def self_test(
     keep_mate: bool = False,
     samples: int | None = 5000,
 ) -> SelfTest:
-    """Null self-test of a pool's design and of the whole chain from signals to AUC, for {name: attack} or a list of names.
+    """Negative control of a pool's design and of the whole chain from signals to AUC, for {name:
+    attack} or a list of names.
 
-    design  the count of a target's member references, used as score, has AUC 1/2; none has the target's mask or its mate's
-    blind   each attack with the target's signals replaced by a constant, and the mean reference margin alone: AUC 1/2
-    N1      fresh noise around means and spreads dealt anew to the samples, the real mask: AUC 1/2 over all targets (99.9 %
+    design  the count of a target's member references, used as score, has AUC 1/2; none has the
+            target's mask or its mate's
+    blind   each attack with the target's signals replaced by a constant, and the mean reference
+            margin alone: AUC 1/2
+    N1      fresh noise around means and spreads dealt anew to the samples, the real mask: AUC 1/2
+            over all targets (99.9 %
             after Holm)
-    N2      masks redrawn from the design (`draws` times) on the real signals: mean AUC of the first two pairs' targets within
-            4 standard errors of 1/2; p = (1 + #{redrawn >= real}) / (draws + 1) is evidence of a leak, not a condition
+    N2      masks redrawn from the design (`draws` times) on the real signals: mean AUC of the first
+            two pairs' targets within
+            4 standard errors of 1/2; p = (1 + #{redrawn >= real}) / (draws + 1) is evidence of a
+            leak, not a condition
     N3      an AUC more than 3 standard errors below 1/2 is flagged, never flipped
 
-    `keep_mate=True` keeps the target's mate among the references: the leak by counting that this test must find.
-    `samples`: larger pools are tested on that many audited samples, drawn with `seed`; None takes all. An attack that
-    refuses these signals (ValueError) is listed as refused; "shokri" and "fused" are left out, as they would
-    fit a model per redraw.
-    Raises ValueError when membership is hidden, no attack can run, or draws < 2.
+    `keep_mate=True` keeps the target's mate among the references: the leak by counting that this
+    test must find. `samples`: larger pools are tested on that many audited samples, drawn with
+    `seed`; None takes all. An attack that refuses these signals (ValueError) is listed as refused;
+    "shokri" and "fused" are left out, as they would fit a model per redraw. Raises ValueError when
+    membership is hidden, no attack can run, or draws < 2.
     """
     instance("signals", signals, Signals), instance("attacks", attacks, dict | list | tuple)
     draws, seed = whole("draws", draws, 2), whole("seed", seed, 0)
     samples = samples if samples is None else whole("samples", samples)
     attacks = attacks if isinstance(attacks, dict) else dict(find(one) for one in attacks)
-    if signals.member is None:
-        raise ValueError("these signals hide membership (member=None): the self-test needs it")
+    need_membership(signals, "the self-test needs it")
     rng = np.random.default_rng(seed)
     signals = _subset(signals, samples, rng)
     units = units_of(signals.member[:, ~signals.population])
@@ -120,7 +131,9 @@ def _two_sided(value, error):
 
 
 def _worst(test: str, names: list[str], values: np.ndarray, error: float) -> list[tuple]:
-    """A row per attack from AUCs (attacks, units): the one furthest from 1/2, Holm over all of them."""
+    """A row per attack from AUCs (attacks, units): the one furthest from 1/2, Holm over all of
+    them.
+    """
     p = holm(_two_sided(values, error).ravel()).reshape(values.shape)
     worst = np.abs(values - 0.5).argmax(1)
     return [
@@ -142,7 +155,7 @@ def _design(signals: Signals, units: np.ndarray, keep_mate: bool) -> list[tuple]
         mask = signals.member[target, audited]
         others = signals.hold_out(target, keep_mate=keep_mate)[1].member[:, audited]
         values.append(auc(others.sum(0), mask))
-        same += int(((others == mask).all(1) | (others != mask).all(1)).sum())
+        same += int(same_or_complement(others, mask).sum())
     verdict = "FAIL: a reference has the target's mask or its complement" if same else "pass"
     rows = _worst(
         "design", ["count of member references"], np.array([values]), _null_error(signals)
@@ -154,7 +167,9 @@ def _design(signals: Signals, units: np.ndarray, keep_mate: bool) -> list[tuple]
 
 
 def _blind(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool) -> list[tuple]:
-    """One target per unit: the blind scores of mates are complements, their mean would test nothing."""
+    """One target per unit: the blind scores of mates are complements, their mean would test
+    nothing.
+    """
     blind = attacks | {"mean reference margin": _mean_reference_margin}
     values = np.empty((len(blind), units.max() + 1))
     for unit, row in enumerate(np.unique(units, return_index=True)[1]):
@@ -191,10 +206,13 @@ def _mean_auc(signals: Signals, attack, units: np.ndarray, keep_mate: bool, targ
 def _synthetic(
     signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, rng
 ) -> list[tuple]:
-    """N1 on mu_i + sigma_i eps with the real signals' means and spreads, dealt anew; and N3 on the real signals."""
+    """N1 on mu_i + sigma_i eps with the real signals' means and spreads, dealt anew; and N3 on the
+    real signals.
+    """
     mean, spread = signals.margin.mean((0, 1)), signals.margin.std(axis=(0, 1)) + 1e-6
-    # a sample's mean over models carries its leak times its number of members, the target's own membership among them:
-    # dealing the means anew among the audited samples cuts that tie and keeps their distribution
+    # a sample's mean over models carries its leak times its number of members, the target's own
+    # membership among them: dealing the means anew among the audited samples cuts that tie and
+    # keeps their distribution
     audited = np.flatnonzero(~signals.population)
     dealt = rng.permutation(audited)
     mean[audited], spread[audited] = mean[dealt], spread[dealt]
@@ -260,9 +278,10 @@ def _redrawn(
 def redraw(signals: Signals, draws: int, rng) -> Iterator[np.ndarray]:
     """Masks (M, N) from the design of `signals.member`: what could as well have been trained.
 
-    Rows with equal or complementary masks keep that relation; where there are complements, samples that all models saw stay in
-    all. A unit whose halves are equal in every class is dealt anew within the classes, any other mask is permuted; a balanced
-    design without pairs draws M/2 members per sample.
+    Rows with equal or complementary masks keep that relation; where there are complements, samples
+    that all models saw stay in all. A unit whose halves are equal in every class is dealt anew
+    within the classes, any other mask is permuted; a balanced design without pairs draws M/2
+    members per sample.
     """
     units, aside = units_of(signals.member[:, ~signals.population]), signals.population
     firsts = np.unique(units, return_index=True)[1]

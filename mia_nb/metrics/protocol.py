@@ -1,4 +1,6 @@
-"""Choices made without looking at the target: options on pseudo-targets, thresholds from references."""
+"""Choices made without looking at the target: options on pseudo-targets, thresholds from
+references.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import pandas as pd
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import PRIORS, clopper_pearson, counts, ppv
+from mia_nb.metrics.pairs import need_membership, same_or_complement, units
 from mia_nb.metrics.uncertainty import names, per_target_metrics, scored
 from mia_nb.types import Scores, Signals
 
@@ -17,35 +20,23 @@ RATIO = (0.5, 2.0)  # realised over nominal FPR outside this range is flagged
 
 
 class Choice(NamedTuple):
-    """`best`: the candidate to use; `table`: a row per candidate with value, error, within_one_error, pseudo_targets."""
+    """`best`: the candidate to use; `table`: a row per candidate with value, error,
+    within_one_error, pseudo_targets.
+    """
 
     best: str
     table: pd.DataFrame
 
 
-def units(audited: np.ndarray) -> np.ndarray:
-    """(M,) number of each row's independent unit: rows that are equal or exactly complementary share one.
-
-    Samples that all models saw are left aside: canaries in pairs are complements among themselves, the others in every model.
-    """
-    known: dict[bytes, int] = {}
-    told = audited[:, ~audited.all(0)]
-    return np.array([known.setdefault((row ^ row[:1]).tobytes(), len(known)) for row in told])
-
-
-def _needs_membership(signals: Signals):
-    if signals.member is None:
-        raise ValueError("these signals hide membership (member=None): pseudo-targets need it")
-
-
 def _without(signals: Signals, masks: np.ndarray) -> Signals:
-    """Rows whose audited mask, samples that all saw aside, is neither one of `masks` (rows, audited) nor its complement."""
-    _needs_membership(signals)
+    """Rows whose audited mask, samples that all saw aside, is neither one of `masks` (rows,
+    audited) nor its complement.
+    """
+    need_membership(signals, "pseudo-targets need it")
     audited = signals.member[:, ~signals.population]
-    told = ~(audited.all(0) & masks.all(0))
-    audited, masks = audited[:, told], masks[:, told]
-    keep = [(audited != mask).any(1) & (audited == mask).any(1) for mask in masks]
-    return signals.select(models=np.flatnonzero(np.all(keep, axis=0)))
+    informative = ~(audited.all(0) & masks.all(0))
+    excluded = [same_or_complement(audited[:, informative], mask[informative]) for mask in masks]
+    return signals.select(models=np.flatnonzero(~np.any(excluded, axis=0)))
 
 
 def _pseudo_targets(references: Signals, attack) -> Scores:
@@ -53,32 +44,36 @@ def _pseudo_targets(references: Signals, attack) -> Scores:
     audited = references.member[:, ~references.population]
     if len(np.unique(units(audited))) < 2:
         raise ValueError(
-            f"{len(audited)} references are left, less than 2 pairs: a pseudo-target would have none; "
-            "use the published setting (input dropout 0.01, 30 queries) or an oracle threshold and say so"
+            f"{len(audited)} references are left, less than 2 pairs: a pseudo-target would have"
+            " none; use the published setting (input dropout 0.01, 30 queries) or an oracle"
+            " threshold and say so"
         )
     return run_attack(attack, references)
 
 
 @checked
 def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choice:
-    """The first candidate within one standard error of the best, judged on pseudo-targets only (Guan et al. 2025).
+    """The first candidate within one standard error of the best, judged on pseudo-targets only
+    (Guan et al. 2025).
 
-    candidates: {name: Signals} or {name: (Signals, attack)}, all of one pool, ordered from the simplest on (put "p=0" first, so
-    that a refinement must earn its place); a candidate's own attack (options bound with functools.partial) replaces `attack`.
-    exclude: row or rows of the targets whose attack will be reported; they and their mates are dropped before anything is
-    scored. objective: "auc", "advantage" or "tpr@x", averaged over pseudo-targets; its standard error is over pairs.
-    Raises ValueError when less than two pairs of references remain.
+    candidates: {name: Signals} or {name: (Signals, attack)}, all of one pool, ordered from the
+    simplest on (put "p=0" first, so that a refinement must earn its place); a candidate's own
+    attack (options bound with functools.partial) replaces `attack`. exclude: row or rows of the
+    targets whose attack will be reported; they and their mates are dropped before anything is
+    scored. objective: "auc", "advantage" or "tpr@x", averaged over pseudo-targets; its standard
+    error is over pairs. Raises ValueError when less than two pairs of references remain.
     """
     _objective_column(objective)
     rows = {}
     first = None
     for name, candidate in candidates.items():
         signals, own = candidate if isinstance(candidate, tuple) else (candidate, attack)
-        _needs_membership(signals)
+        need_membership(signals, "pseudo-targets need it")
         first = signals if first is None else first
         if not np.array_equal(signals.member, first.member):
             raise ValueError(
-                f"candidate {name!r} has another membership mask than the first: compare options on one pool"
+                f"candidate {name!r} has another membership mask than the first: compare options on"
+                " one pool"
             )
         excluded = signals.member[np.atleast_1d(exclude)][:, ~signals.population]
         values = _objective(_pseudo_targets(_without(signals, excluded), own), objective)
@@ -124,15 +119,17 @@ def reference_threshold(
 ) -> pd.DataFrame:
     """What an attacker gets who sets the threshold on references: one row per target.
 
-    Every reference is a pseudo-target in turn (its mate dropped); their non-member scores are pooled and the threshold is put
-    at the wanted FPR, or with fpr=None at the largest balanced accuracy; then it is applied to the target.
-    Columns: target, threshold, fpr (nominal), fpr_realised, tpr with 95 % Clopper-Pearson ends, balanced_accuracy,
-    ppv@prior, ratio = realised / nominal, flag when the ratio leaves [1/2, 2]. Needs two pairs of references.
+    Every reference is a pseudo-target in turn (its mate dropped); their non-member scores are
+    pooled and the threshold is put at the wanted FPR, or with fpr=None at the largest balanced
+    accuracy; then it is applied to the target. Columns: target, threshold, fpr (nominal),
+    fpr_realised, tpr with 95 % Clopper-Pearson ends, balanced_accuracy, ppv@prior, ratio = realised
+    / nominal, flag when the ratio leaves [1/2, 2]. Needs two pairs of references.
     """
     pool = signals if references is None else references
     if not np.array_equal(signals.labels, pool.labels):
         raise ValueError(
-            "target and references differ in samples or labels: a threshold needs both on the same images"
+            "target and references differ in samples or labels: a threshold needs both on the same"
+            " images"
         )
     whole = run_attack(attack, signals, references, targets=targets)
     thresholds: dict[int, float] = {}
@@ -152,7 +149,9 @@ def reference_threshold(
 
 
 def _threshold(scores: Scores, fpr: float | None) -> float:
-    """Smallest threshold with at most the share `fpr` of pooled non-members at or above it; None: largest balanced accuracy."""
+    """Smallest threshold with at most the share `fpr` of pooled non-members at or above it; None:
+    largest balanced accuracy.
+    """
     known = ~np.isnan(scores.value)
     value, member = scores.value[known], scores.member[known]
     if fpr is None:

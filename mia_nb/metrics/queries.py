@@ -1,4 +1,6 @@
-"""Models that answer at random, asked again and again: how the risk grows with the queries, and where it ends."""
+"""Models that answer at random, asked again and again: how the risk grows with the queries, and
+where it ends.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,20 @@ from scipy.special import ndtr, ndtri
 from mia_nb.attacks import find, shokri
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked
-from mia_nb.metrics.protocol import units
-from mia_nb.metrics.published import fewest_non_members, measurable
-from mia_nb.metrics.tables import intervals
+from mia_nb.metrics.pairs import need_membership, units
+from mia_nb.metrics.tables import summary
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names
 from mia_nb.types import Scores, Signals
 
-UNAVERAGED = (
-    "joint",
-    "mean_sd",
-    "last",
-)  # forms whose score is no mean over queries: the Gaussian model says nothing
+# forms whose score is no mean over queries: the Gaussian model says nothing
+UNAVERAGED = ("joint", "mean_sd", "last")
 SMALLEST = 1e-12  # squared nats, for a lower end of 0: averaging might separate without bound
 
 
 class VarianceSplit(NamedTuple):
-    """Variance of the margin between the answers to one question (s^2) and between models (sigma^2), in squared nats."""
+    """Variance of the margin between the answers to one question (s^2) and between models
+    (sigma^2), in squared nats.
+    """
 
     between_queries: float
     between_models: float
@@ -40,42 +40,46 @@ class VarianceSplit(NamedTuple):
     between_models_high: float
 
     def spread(self, queries: float) -> float:
-        """Standard deviation sqrt(sigma^2 + s^2 / R) between models of the mean of R margins; R may be infinite."""
+        """Standard deviation sqrt(sigma^2 + s^2 / R) between models of the mean of R margins; R may
+        be infinite.
+        """
         return float(np.sqrt(self.between_models + self.between_queries / queries))
 
 
 @checked
 def variance_split(signals: Signals) -> VarianceSplit:
-    """How much of the margin's variance an attacker averages away by asking again, and how much stays.
+    """How much of the margin's variance an attacker averages away by asking again, and how much
+    stays.
 
-    s^2: mean over models and audited samples of the unbiased variance over queries. sigma^2: mean over samples and sides (IN,
-    OUT) of the unbiased variance over the models of that side of the mean over the Q queries, minus s^2 / Q, not below 0.
-    Ends: 95 %, Student's t over jackknife pseudo-values, one per pair of complementary models left out; sigma^2 needs 3
-    pairs for them, s^2 needs 2, else NaN. They speak of these samples.
-    Raises ValueError for a single query, hidden membership, time steps on the query axis, fewer than two models on every
-    side, and for models whose answers to every question are all equal: their noise is off.
-    Caveat: where queries share their noise between models (one input-dropout mask for all), s^2 / Q takes too much away.
+    s^2: mean over models and audited samples of the unbiased variance over queries. sigma^2: mean
+    over samples and sides (IN, OUT) of the unbiased variance over the models of that side of the
+    mean over the Q queries, minus s^2 / Q, not below 0. Ends: 95 %, Student's t over jackknife
+    pseudo-values, one per pair of complementary models left out; sigma^2 needs 3 pairs for them,
+    s^2 needs 2, else NaN. They speak of these samples. Raises ValueError for a single query, hidden
+    membership, time steps on the query axis, fewer than two models on every side, and for models
+    whose answers to every question are all equal: their noise is off. Caveat: where queries share
+    their noise between models (one input-dropout mask for all), s^2 / Q takes too much away.
     """
     audited = ~signals.population
-    if signals.member is None:
-        raise ValueError(
-            "these signals hide membership (member=None): the spread between models is measured side by side"
-        )
+    need_membership(signals, "the spread between models is measured side by side")
     count = signals.margin.shape[1]
     if count < 2:
         raise ValueError(
-            "these signals hold one query: the noise shows between answers, query with queries=16 or more"
+            "these signals hold one query: the noise shows between answers, query with queries=16"
+            " or more"
         )
     if signals.draws == "steps":
         raise ValueError(
-            "these signals hold time steps, not repeated queries: query with queries=R and per_step=False"
+            "these signals hold time steps, not repeated queries: query with queries=R and"
+            " per_step=False"
         )
     margin, member = signals.margin[:, :, audited], signals.member[:, audited]
     silent = [m for m, own in enumerate(margin) if not np.ptp(own, axis=0).any()]
     if silent:
         who = "" if len(silent) == len(margin) else f" of models {silent}"
         raise ValueError(
-            f"declared stochastic, but all answers{who} to a question are equal: the noise is off; switch it on"
+            f"declared stochastic, but all answers{who} to a question are equal: the noise is off;"
+            " switch it on"
         )
     noise = np.array([own.var(0, ddof=1).mean() for own in margin])
     mean, unit = margin.mean(1), units(member)
@@ -124,28 +128,34 @@ def query_curve(
     draws: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Risk of stochastic models against the number R of queries an attacker averages, and its limit: index R, the last inf.
+    """Risk of stochastic models against the number R of queries an attacker averages, and its
+    limit: index R, the last inf.
 
-    attack: a word of attacks.ATTACKS or a callable as in attacks.score, or a list of them: then the curves follow each other.
-    The first R queries of targets and of references are used, R <= Q. combine: how queries become one margin, given to every
-    attack (None: its own default, the column `combine` says which); mean_sd needs R >= 2, so R = 1 is left out there.
+    attack: a word of attacks.ATTACKS or a callable as in attacks.score, or a list of them: then the
+    curves follow each other. The first R queries of targets and of references are used, R <= Q.
+    combine: how queries become one margin, given to every attack (None: its own default, the column
+    `combine` says which); mean_sd needs R >= 2, so R = 1 is left out there.
 
-    Columns: attack, combine; auc and, per x, tpr@x with _low, _high (headline 95 % of `intervals`), tpr@x_measurable;
-    spread = sqrt(sigma^2 + s^2 / R) from `variance_split`; predicted = Phi(delta / (sqrt 2 spread)), delta fitted at the
-    largest R; extrapolated; targets, pairs, n1, n0. The row inf is Phi(Phi^-1(AUC_R) spread_R / sigma) from the largest R, and
-    its ends the farthest that those of AUC_R, s^2 and sigma^2 together reach (of AUC_R alone below 3 pairs); NaN where
-    sigma^2 is not above 0. TPRs are not extrapolated, and joint, mean_sd and last, which average nothing, not at all.
+    Columns: attack, combine; auc and, per x, tpr@x with _low, _high (headline 95 % of `intervals`),
+    tpr@x_measurable; spread = sqrt(sigma^2 + s^2 / R) from `variance_split`; predicted = Phi(delta
+    / (sqrt 2 spread)), delta fitted at the largest R; extrapolated; targets, pairs, n1, n0. The row
+    inf is Phi(Phi^-1(AUC_R) spread_R / sigma) from the largest R, and its ends the farthest that
+    those of AUC_R, s^2 and sigma^2 together reach (of AUC_R alone below 3 pairs); NaN where sigma^2
+    is not above 0. TPRs are not extrapolated, and joint, mean_sd and last, which average nothing,
+    not at all.
 
-    Noise that is fresh in every answer averages away, so that one answer's AUC is no property of the model. The model is
-    Gaussian, with noise independent of membership and margins averaged; other attacks and `combine` follow it more loosely.
-    Raises ValueError as `variance_split` does, for no R <= Q, and for attacks that cannot be asked with the first R queries.
+    Noise that is fresh in every answer averages away, so that one answer's AUC is no property of
+    the model. The model is Gaussian, with noise independent of membership and margins averaged;
+    other attacks and `combine` follow it more loosely. Raises ValueError as `variance_split` does,
+    for no R <= Q, and for attacks that cannot be asked with the first R queries.
     """
     split = variance_split(signals)
     asked = _asked(queries, [signals] if references is None else [signals, references])
     chosen = [attack] if isinstance(attack, str) or callable(attack) else list(attack)
     if not chosen:
         raise ValueError(
-            "query_curve got no attack: pass a word of attacks.ATTACKS, a callable, or a list of them"
+            "query_curve got no attack: pass a word of attacks.ATTACKS, a callable, or a list of"
+            " them"
         )
     curves = [
         _curve(_bound(one, combine, signals), signals, references, asked, split, fpr, draws, seed)
@@ -162,18 +172,22 @@ def _asked(queries, pools: list[Signals]) -> list[int]:
     most = min(pool.margin.shape[1] for pool in pools)
     if not (wanted <= most).any():
         raise ValueError(
-            f"queries={queries}, but there are {most} answers to each question: query more, or ask for fewer"
+            f"queries={queries}, but there are {most} answers to each question: query more, or ask"
+            " for fewer"
         )
     return [int(one) for one in wanted if one <= most]
 
 
 def _bound(attack, combine: str | None, signals: Signals):
-    """The attack with its `combine`; refused where the first R queries cannot be told from all of them."""
+    """The attack with its `combine`; refused where the first R queries cannot be told from all of
+    them.
+    """
     name, function = find(attack)
     plain = getattr(function, "func", function)
     if plain is shokri:
         raise ValueError(
-            "shokri reads probabilities averaged over all queries, not the first R: query anew with each R"
+            "shokri reads probabilities averaged over all queries, not the first R: query anew with"
+            " each R"
         )
     if combine is None:
         return attack
@@ -215,21 +229,14 @@ def _curve(attack, signals, references, asked, split, fpr, draws, seed) -> pd.Da
 
 
 def _measured(scores: Scores, fpr, draws: int, seed: int) -> dict:
-    found = intervals(scores, fpr, draws=draws, seed=seed)
-    record = {"attack": scores.info["attack"], "combine": scores.info["combine"]}
-    fewest = fewest_non_members(scores)
-    for name in names(fpr):
-        if name == "advantage":
-            continue
-        record |= {
-            f"{name}{end}": found.loc[name, kind]
-            for end, kind in (("", "value"), ("_low", "low"), ("_high", "high"))
-        }
-        if name != "auc":
-            record[f"{name}_measurable"] = measurable(name, fewest)
-    known = ~np.isnan(scores.value)
-    record |= {"targets": len(scores.value), "pairs": len(np.unique(scores.pair))}
-    return record | {"n1": int((scores.member & known).sum(1).min()), "n0": fewest}
+    row = summary({"": scores}, fpr, draws=draws, seed=seed).loc[""]
+    risks = ["auc", "auc_low", "auc_high", *(name for name in row.index if name[:4] == "tpr@")]
+    return (
+        {"attack": scores.info["attack"], "combine": scores.info["combine"]}
+        | row[risks].to_dict()
+        | {"targets": len(scores.value), "pairs": len(np.unique(scores.pair))}
+        | row[["n1", "n0"]].to_dict()
+    )
 
 
 def _limit(last: dict, count: int, split: VarianceSplit, averaged: bool) -> dict:

@@ -20,6 +20,7 @@ from mia_nb.metrics.curve import (
     tie_mass,
     tpr_at_counts,
 )
+from mia_nb.metrics.pairs import need_membership
 from mia_nb.metrics.uncertainty import (
     FPR,
     RESAMPLES,
@@ -42,9 +43,10 @@ FEW = 5  # pairs below which a row says that its intervals are wide for want of 
 def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
     """One row per attack and target, exact intervals only: the table behind `summary`.
 
-    Columns: attack, target, pair, k, queries, auc, advantage, balanced_accuracy (both oracle), advantage_null, per x tpr@x
-    with _low, _high, _tp, _fewer (the TPR with one false positive fewer), _fp, _realised, _measurable, then tie_mass,
-    fpr_floor, n1, n0, train_acc, test_acc, gap, train_loss, test_loss, unscored (share of NaN scores, left out of all metrics).
+    Columns: attack, target, pair, k, queries, auc, advantage, balanced_accuracy (both oracle),
+    advantage_null, per x tpr@x with _low, _high, _tp, _fewer (the TPR with one false positive
+    fewer), _fp, _realised, _measurable, then tie_mass, fpr_floor, n1, n0, train_acc, test_acc, gap,
+    train_loss, test_loss, unscored (share of NaN scores, left out of all metrics).
     """
     fpr = rates(fpr)
     rows = [
@@ -64,7 +66,8 @@ def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
             raise ValueError(f"{name} has no target: score at least one")
         if np.isnan(one.value).all(1).any():
             raise ValueError(
-                f"{name} scored no sample of a target (no reference on one side?): leave it out, or train more models"
+                f"{name} scored no sample of a target (no reference on one side?): leave it out, or"
+                " train more models"
             )
     return scores
 
@@ -120,10 +123,11 @@ def intervals(
     sampled: dict | None = None,
     confidence: float = 0.95,
 ) -> pd.DataFrame:
-    """The interval of every metric of one attack: a row per metric with value (mean over targets), low and high.
+    """The interval of every metric of one attack: a row per metric with value (mean over targets),
+    low and high.
 
-    By the rule of `metrics.uncertainty`. sampled: draws of `bootstrap`, if already made. Caveat: targets share their
-    references, which nothing here resamples.
+    By the rule of `metrics.uncertainty`. sampled: draws of `bootstrap`, if already made. Caveat:
+    targets share their references, which nothing here resamples.
     """
     sampled = sampled or bootstrap(scores, fpr, draws=draws, seed=seed)
     return _intervals(per_target(scores, fpr), sampled, confidence)
@@ -151,19 +155,21 @@ def summary(
 ) -> pd.DataFrame:
     """One row per attack, metrics averaged over targets, and a last row "max"; index attack.
 
-    Columns: auc, auc_low, auc_high, auc_min, auc_max (over targets); tpr@x, _low, _high, _measurable per x; advantage,
-    balanced_accuracy (oracle thresholds; chance alone gives advantage_null); ppv@prior, ppv@prior_low at ppv_fpr, the
-    smallest measurable FPR (_low: with the upper end of the realised FPR's interval); tie_mass, fpr_floor, train_acc,
-    test_acc, gap, train_loss, test_loss, k, queries, n1, n0 (smallest over targets), targets, flags, self_test.
+    Columns: auc, auc_low, auc_high, auc_min, auc_max (over targets); tpr@x, _low, _high,
+    _measurable per x; advantage, balanced_accuracy (oracle thresholds; chance alone gives
+    advantage_null); ppv@prior, ppv@prior_low at ppv_fpr, the smallest measurable FPR (_low: with
+    the upper end of the realised FPR's interval); tie_mass, fpr_floor, train_acc, test_acc, gap,
+    train_loss, test_loss, k, queries, n1, n0 (smallest over targets), targets, flags, self_test.
 
-    Intervals are 95 %, those of `intervals`. "max" takes each metric's largest value, lower and upper end over attacks,
-    unadjusted for the choice. A TPR with fewer than 10
-    allowed false positives keeps its number and has measurable=False. A failed `self_test` stamps every row.
+    Intervals are 95 %, those of `intervals`. "max" takes each metric's largest value, lower and
+    upper end over attacks, unadjusted for the choice. A TPR with fewer than 10 allowed false
+    positives keeps its number and has measurable=False. A failed `self_test` stamps every row.
     """
     fpr, scores = rates(fpr), _named(scores)
     if not scores or "max" in scores:
         raise ValueError(
-            f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken by its last row"
+            f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken"
+            " by its last row"
         )
     sampled = {name: bootstrap(one, fpr, draws=draws, seed=seed) for name, one in scores.items()}
     rows = per_target(scores, fpr).groupby("attack", sort=False)
@@ -230,14 +236,14 @@ def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> list[str]:
     flags = [given] if isinstance(given, str) else [str(flag) for flag in given]
     if (pairs := rows["pair"].nunique()) < 2:
         flags.append(
-            f"{'one target' if len(rows) == 1 else f'{len(rows)} targets'}: training randomness not covered"
+            f"{'one target' if len(rows) == 1 else f'{len(rows)} targets'}: training randomness not"
+            " covered"
         )
     elif pairs < FEW:
         flags.append(f"few pairs ({pairs}): wide intervals, Student's t over pairs")
     units = rows.groupby("pair")["auc"].mean()
-    error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(
-        max(len(rows) / 2, 1)
-    )  # as in the self-test
+    # as in the self-test
+    error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(max(len(rows) / 2, 1))
     if units.mean() < 0.5 - 3 * error:
         flags.append("inverted or leaking design: AUC below 0.5 by more than 3 s.e.")
     for x in fpr:
@@ -264,7 +270,9 @@ def _max_row(table: pd.DataFrame, fpr) -> dict:
 
 @checked
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """A `summary` as text: "0.626 [0.611, 0.640]"; "n/m (n0 = 900)" if not measurable; "0 (lattice)" where ties force zero."""
+    """A `summary` as text: "0.626 [0.611, 0.640]"; "n/m (n0 = 900)" if not measurable; "0:
+    tied scores allow no lower FPR" where ties force zero.
+    """
     view = pd.DataFrame(index=table.index)
     view["AUC"] = [_interval(row, "auc") for _, row in table.iterrows()]
     for name in [
@@ -273,7 +281,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         view[name.replace("tpr@", "TPR at FPR ")] = [
             _cell(row, name) for _, row in table.iterrows()
         ]
-    view["advantage (oracle; by chance)"] = [
+    view["best TPR - FPR (expected by chance)"] = [
         f"{a:.3f} ({b:.3f})"
         for a, b in zip(table["advantage"], table["advantage_null"], strict=True)
     ]
@@ -281,11 +289,13 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         f"{a:.3f} / {b:.3f}" for a, b in zip(table["train_acc"], table["test_acc"], strict=True)
     ]
     view["gap"] = [f"{gap:.3f}" for gap in table["gap"]]
-    view["references a side"] = ["" if k is None or k != k else f"{k:g}" for k in table["k"]]
+    view["reference models per side"] = [
+        "" if k is None or k != k else f"{k:g}" for k in table["k"]
+    ]
     view["flags"] = table["flags"]
     if "self_test" in table:
         view["self-test"] = table["self_test"]
-    return view.rename(index={"max": "max (unadjusted)"})
+    return view.rename(index={"max": "strongest attack (picked afterwards)"})
 
 
 def _interval(row, name: str) -> str:
@@ -296,7 +306,7 @@ def _cell(row, name: str) -> str:
     if not row[f"{name}_measurable"]:
         return f"n/m (n0 = {row['n0']})"
     if row[name] == 0 and row["fpr_floor"] > float(name.removeprefix("tpr@")):
-        return "0 (lattice)"
+        return "0: tied scores allow no lower FPR"
     return _interval(row, name)
 
 
@@ -304,7 +314,8 @@ def _cell(row, name: str) -> str:
 def accuracies(scores: Scores) -> pd.DataFrame:
     """Mean accuracy on members (train), on non-members (test) and their gap: value, low, high.
 
-    Student's 95 % interval over pairs, since what one model of a pair has seen the other has not; NaN ends with one pair.
+    Student's 95 % interval over pairs, since what one model of a pair has seen the other has not;
+    NaN ends with one pair.
     """
     values = np.column_stack([scores.accuracy, scores.accuracy[:, 0] - scores.accuracy[:, 1]])
     means = [values[scores.pair == pair].mean(0) for pair in np.unique(scores.pair)]
@@ -316,11 +327,10 @@ def accuracies(scores: Scores) -> pd.DataFrame:
 
 @checked
 def class_gaps(signals: Signals) -> pd.DataFrame:
-    """Per class: samples, train_acc, test_acc, gap over all models and queries; audited samples only. Needs membership."""
-    if signals.member is None:
-        raise ValueError(
-            "these signals hide membership (member=None): train and test accuracy need it"
-        )
+    """Per class: samples, train_acc, test_acc, gap over all models and queries; audited samples
+    only. Needs membership.
+    """
+    need_membership(signals, "train and test accuracy need it")
     audited = ~signals.population
     correct, member, labels = (
         signals.correct.mean(1)[:, audited],

@@ -1,18 +1,21 @@
 """Intervals: every one that this package prints is computed here, by one rule.
 
-The mean of a metric over targets varies because other models might have been trained, and because other samples might have
-been audited. Half of a 95 % interval is
+The mean of a metric over targets varies because other models might have been trained, and because
+other samples might have been audited. Half of a 95 % interval is
 
     h^2 = t^2 s^2 / P + z^2 max(0, V - sum_p V_p / P^2),    and h >= z sqrt(V)
 
-P pairs of complementary models, s^2 the variance of the pairs' means, t Student's quantile with P - 1 degrees of freedom, z the
-normal one. V is the bootstrap variance of the mean when samples are drawn with replacement and the models stay, V_p that of
-one pair's mean: what remains of V is what all pairs share because they are audited on the same samples. s^2 holds the rest.
+P pairs of complementary models, s^2 the variance of the pairs' means, t Student's quantile with P -
+1 degrees of freedom, z the normal one. V is the bootstrap variance of the mean when samples are
+drawn with replacement and the models stay, V_p that of one pair's mean: what remains of V is what
+all pairs share because they are audited on the same samples. s^2 holds the rest.
 
-Source: two-way clustering of Cameron, Gelbach and Miller (2011), V_pairs + V_samples - V_both; Student's t and the lower bound
-are for few pairs. A bootstrap over pairs and samples at once counts V_both three times (Owen 2007), and with few pairs sees
-too little of how models differ. `benchmarks/coverage.py` shows how often the truth is covered. Caveat: targets are each
-other's references, which moves them together where there are few: over 3 pairs t is therefore taken at half the error.
+Source: two-way clustering of Cameron, Gelbach and Miller (2011), V_pairs + V_samples - V_both;
+Student's t and the lower bound are for few pairs. A bootstrap over pairs and samples at once counts
+V_both three times (Owen 2007), and with few pairs sees too little of how models differ.
+`benchmarks/coverage.py` shows how often the truth is covered. Caveat: targets are each other's
+references, which moves them together where there are few: over 3 pairs t is therefore taken at half
+the error.
 """
 
 from __future__ import annotations
@@ -25,7 +28,15 @@ import pandas as pd
 from scipy.special import ndtri, stdtrit
 
 from mia_nb.checks import checked, fraction, instance, whole
-from mia_nb.metrics.curve import area, clopper_pearson, counts, rates, tpr_at_counts
+from mia_nb.metrics.curve import (
+    area,
+    clopper_pearson,
+    counts,
+    measurable,
+    rates,
+    tpr_at_counts,
+)
+from mia_nb.metrics.pairs import numbered, same_masks
 from mia_nb.types import Scores
 
 FPR = (0.001, 0.01, 0.1)
@@ -42,9 +53,32 @@ def names(fpr) -> list[str]:
 
 
 def scored(scores: Scores, row: int) -> tuple[np.ndarray, np.ndarray]:
-    """(score, member) of one target without the samples an attack could not score (NaN: a side was missing)."""
+    """(score, member) of one target without the samples an attack could not score (NaN: a side was
+    missing).
+    """
     known = ~np.isnan(scores.value[row])
     return scores.value[row, known], scores.member[row, known]
+
+
+def fewest_non_members(scores: Scores) -> int:
+    """n0 of the target that has the fewest."""
+    return min(int((~scored(scores, row)[1]).sum()) for row in range(len(scores.value)))
+
+
+def measurable_rates(scores: Scores) -> list[float]:
+    """The FPRs at which every target has non-members enough for a TPR."""
+    return [x for x in FPR if measurable(f"tpr@{x:g}", fewest_non_members(scores))]
+
+
+def tied_floor(scores: Scores) -> float:
+    """The largest over targets of the smallest FPR above 0 that the scores can realise; below it a
+    TPR is the ties' doing.
+    """
+    floors = []
+    for row in range(len(scores.value)):
+        _, fp, _ = counts(*scored(scores, row))
+        floors.append(fp[fp > 0][0] / fp[-1])
+    return float(max(floors))
 
 
 def per_target_metrics(scores: Scores, fpr=FPR) -> np.ndarray:
@@ -68,16 +102,16 @@ def bootstrap(
 ) -> dict[str, np.ndarray]:
     """Each metric of each target on samples drawn with replacement: {name: (draws, targets)}.
 
-    A draw takes the same N samples for all targets; metrics use their integer weights on scores that are sorted once. The
-    same seed and N give the same samples, so that differences of attacks or of pools, taken draw by draw, are paired.
+    A draw takes the same N samples for all targets; metrics use their integer weights on scores
+    that are sorted once. The same seed and N give the same samples, so that differences of attacks
+    or of pools, taken draw by draw, are paired.
     """
     fpr, draws, seed = rates(fpr), whole("draws", draws), whole("seed", seed, 0)
     targets = len(scores.value)
     metrics = np.empty((draws, targets, 2 + len(fpr)))
     batches = np.array_split(np.arange(targets), -(-targets // TARGETS))
-    from joblib import (
-        cpu_count,
-    )  # respects containers and affinity; few of those who import this draw
+    # respects containers and affinity; few of those who import this draw
+    from joblib import cpu_count
 
     with ThreadPoolExecutor(min(len(batches), cpu_count())) as executor:
         for few, found in zip(
@@ -90,7 +124,9 @@ def bootstrap(
 
 
 def _drawn(scores: Scores, few: np.ndarray, fpr, draws: int, seed: int) -> np.ndarray:
-    """(draws, few, metrics) of some targets; the samples' weights are drawn anew for them, rather than kept for all."""
+    """(draws, few, metrics) of some targets; the samples' weights are drawn anew for them, rather
+    than kept for all.
+    """
     samples = scores.value.shape[1]
     columns = [_sorted(scores.value[row], scores.member[row]) for row in few]
     metrics, step, rng = (
@@ -113,7 +149,9 @@ def _weights(rng, draws: int, size: int) -> np.ndarray:
 
 
 class Ranked(NamedTuple):
-    """One target's samples by falling score, without NaN, and where each level of its non-members stands among its members."""
+    """One target's samples by falling score, without NaN, and where each level of its non-members
+    stands among its members.
+    """
 
     order: np.ndarray  # members, then non-members
     above: np.ndarray  # (V + 1,) members above each level, then all of them
@@ -140,8 +178,8 @@ def _sorted(score, member) -> Ranked:
 def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
     """(draws, metrics) for one target from integer weights (draws, N).
 
-    The curve is read at the levels of non-members, where its corners are. Counts and their products are whole numbers below
-    2^53: nothing is rounded before the last division.
+    The curve is read at the levels of non-members, where its corners are. Counts and their products
+    are whole numbers below 2^53: nothing is rounded before the last division.
     """
     members = ranked.above[-1]
     own = np.take(weights, ranked.order, axis=1, mode="clip")
@@ -154,9 +192,8 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
         fp = fp[:, ranked.ends]
         own = np.diff(fp, axis=1, prepend=np.int32(0))
     n0 = count[:, -1:] - n1
-    size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[
-        :, 0
-    ]  # a draw without members or without non-members says nothing
+    # a draw without members or without non-members says nothing
+    size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[:, 0]
     # Each draw is lifted above the one before, so that one search serves all.
     apart = (count[:, -1].max(initial=0) + 1) * np.arange(len(weights))[:, None]
     allowed = np.floor(n0 * np.asarray(fpr, dtype=np.float64) + 1e-9).astype(np.int64)
@@ -179,10 +216,11 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
 
 
 def half_width(over_pairs, pairs, shared=0.0, least=0.0, *, confidence: float = 0.95):
-    """Half of the interval of a mean, sqrt(t^2 over_pairs + z^2 shared) and at least z sqrt(least); arrays broadcast.
+    """Half of the interval of a mean, sqrt(t^2 over_pairs + z^2 shared) and at least z sqrt(least);
+    arrays broadcast.
 
-    over_pairs: variance of the mean as `pairs` independent units show it; shared: variance that these units have in common;
-    least: variance below which the whole cannot lie. NaN with one unit.
+    over_pairs: variance of the mean as `pairs` independent units show it; shared: variance that
+    these units have in common; least: variance below which the whole cannot lie. NaN with one unit.
     """
     fraction("confidence", confidence, "()")
     pairs, tail = np.asarray(pairs), (1 - confidence) / 2
@@ -194,12 +232,13 @@ def half_width(over_pairs, pairs, shared=0.0, least=0.0, *, confidence: float = 
 
 
 def _variances(values, pair, sampled=None) -> tuple:
-    """(variance over pairs, their number, variance that pairs share, variance by samples alone) of the mean over targets.
+    """(variance over pairs, their number, variance that pairs share, variance by samples alone) of
+    the mean over targets.
 
     values (targets, ...), sampled (draws, targets, ...) or None.
     """
-    units, unit = np.unique(pair, return_inverse=True)
-    pairs = len(units)
+    unit = numbered(pair)
+    pairs = unit.max() + 1
     means = np.stack([values[unit == i].mean(0) for i in range(pairs)])
     over = means.var(0, ddof=1) / pairs if pairs > 1 else np.full(means.shape[1:], np.nan)
     if sampled is None:
@@ -213,9 +252,10 @@ def _variances(values, pair, sampled=None) -> tuple:
 def interval(values, pair, sampled=None, *, confidence: float = 0.95) -> tuple:
     """(low, high) of the mean over targets, see the top of this module.
 
-    values (targets, ...): a metric, or a difference of two; pair (targets,): numbers of their pairs of models; sampled (draws,
-    targets, ...): the same on samples drawn with replacement (`bootstrap`), where the choice of samples is to be covered.
-    With one pair the interval is that of the samples alone, and NaN without it.
+    values (targets, ...): a metric, or a difference of two; pair (targets,): numbers of their pairs
+    of models; sampled (draws, targets, ...): the same on samples drawn with replacement
+    (`bootstrap`), where the choice of samples is to be covered. With one pair the interval is that
+    of the samples alone, and NaN without it.
     """
     values = np.asarray(values, np.float64)
     over, pairs, shared, samples = _variances(values, pair, sampled)
@@ -229,11 +269,13 @@ def interval(values, pair, sampled=None, *, confidence: float = 0.95) -> tuple:
 def ratio_interval(
     a, b, pair, draws_a=None, draws_b=None, *, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """(low, high) of mean(a) / mean(b) of paired, non-negative values (targets,): all r >= 0 that a - r b does not reject.
+    """(low, high) of mean(a) / mean(b) of paired, non-negative values (targets,): all r >= 0 that a
+    - r b does not reject.
 
-    r belongs to it where |mean(a - r b)| is at most half of the interval of a - r b (Fieller 1954, with the variances of
-    `interval`). The upper end is inf where mean(b) is not resolved from 0. NaN with one pair.
-    Caveat: the covariance is half of what the variance of a + b is beyond those of a and b: approximate where a bound binds.
+    r belongs to it where |mean(a - r b)| is at most half of the interval of a - r b (Fieller 1954,
+    with the variances of `interval`). The upper end is inf where mean(b) is not resolved from 0.
+    NaN with one pair. Caveat: the covariance is half of what the variance of a + b is beyond those
+    of a and b: approximate where a bound binds.
     """
     values = np.column_stack([a, b])
     draws = None if draws_a is None else np.stack([draws_a, draws_b], 2)
@@ -244,29 +286,28 @@ def ratio_interval(
     if found[0][1] < 2:
         return np.nan, np.nan
     half = [half_width(*one, confidence=confidence) ** 2 for one in found]
-    saa, sbb, sab = (
-        half[0],
-        half[1],
-        (half[2] - half[0] - half[1]) / 2,
-    )  # var(a + b) = var a + var b + 2 cov
+    # var(a + b) = var a + var b + 2 cov
+    saa, sbb, sab = half[0], half[1], (half[2] - half[0] - half[1]) / 2
     over_a, over_b = values.mean(0)
     square, cross, constant = over_b**2 - sbb, over_a * over_b - sab, over_a**2 - saa
     root = np.sqrt(max(cross**2 - square * constant, 0.0))
-    low = (
-        constant / (cross + root) if cross + root > 0 else 0.0
-    )  # (cross - root) / square, also where square <= 0
+    # (cross - root) / square, also where square <= 0
+    low = constant / (cross + root) if cross + root > 0 else 0.0
     return max(low, 0.0), (cross + root) / square if square > 1e-12 * over_b**2 else np.inf
 
 
 def metric_interval(
     name: str, rows: pd.DataFrame, sampled=None, *, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """(low, high) of one metric, inside [0, 1], from the rows of its targets in `metrics.per_target`: `interval` and more.
+    """(low, high) of one metric, inside [0, 1], from the rows of its targets in
+    `metrics.per_target`: `interval` and more.
 
-    A TPR counts the members above the first non-member that is one too many, so that the threshold's expected FPR lies up to
-    1 / (n0 + 1) above the stated one: the lower end is moved down by what one false positive fewer would cost. With one
-    pair, and where fewer than 10 members were found or missed in all, the interval also covers Clopper-Pearson's for a single
-    target. That of an AUC of exactly 0 or 1 is Clopper-Pearson's for min(n1, n0) disjoint pairs of a member and a non-member.
+    A TPR counts the members above the first non-member that is one too many, so that the
+    threshold's expected FPR lies up to 1 / (n0 + 1) above the stated one: the lower end is moved
+    down by what one false positive fewer would cost. With one pair, and where fewer than 10 members
+    were found or missed in all, the interval also covers Clopper-Pearson's for a single target.
+    That of an AUC of exactly 0 or 1 is Clopper-Pearson's for min(n1, n0) disjoint pairs of a member
+    and a non-member.
     """
     values, pair = rows[name].to_numpy(float), rows["pair"].to_numpy()
     low, high = interval(values, pair, sampled, confidence=confidence)
@@ -292,15 +333,17 @@ def difference(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> pd.DataFrame:
-    """a - b, a row per metric with value, low, high: a paired interval, the same samples and pairs on both sides.
+    """a - b, a row per metric with value, low, high: a paired interval, the same samples and pairs
+    on both sides.
 
-    For two attacks on one pool, or two families trained on the same masks. ValueError when masks or pairs differ.
+    For two attacks on one pool, or two families trained on the same masks. ValueError when masks or
+    pairs differ.
     """
     instance("a", a, Scores), instance("b", b, Scores)
-    units = [np.unique(scores.pair, return_inverse=True)[1] for scores in (a, b)]
-    if not (np.array_equal(a.member, b.member) and np.array_equal(*units)):
+    if not same_masks(a, b):
         raise ValueError(
-            "the two scores have different membership: a paired difference needs the same masks, row by row"
+            "the two scores have different membership: a paired difference needs the same masks,"
+            " row by row"
         )
     values = per_target_metrics(a, fpr) - per_target_metrics(b, fpr)
     first, second = (bootstrap(scores, fpr, draws=draws, seed=seed) for scores in (a, b))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
 import inspect
 import sys
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from mia_nb import _torchvision
+from mia_nb.checks import hint
 from mia_nb.data import normalise
 from mia_nb.types import Images
 
@@ -38,13 +38,10 @@ FORMS = {  # what a name stands for where one class serves several; model_args c
     "sdenet": {"k": 0.5},
 }
 FLOWS = ("odenet", "replaced", *FORMS)  # networks of differential equations
-BASES = {
-    "snn": "tinycnn",
-    "replaced": "resnet14",
-}  # models made of another one, model_args["base"], and which by default
-NO_BUILDERS = sys.stdlib_module_names | {
-    "torch"
-}  # a recipe from elsewhere must not choose what of these is called
+# models made of another one, model_args["base"], and which by default
+BASES = {"snn": "tinycnn", "replaced": "resnet14"}
+# a recipe from elsewhere must not choose what of these is called
+NO_BUILDERS = sys.stdlib_module_names | {"torch"}
 SMALLEST = 8  # pixels; below, the strides of every named model leave a single pixel early
 
 
@@ -62,37 +59,39 @@ def build(
 ) -> nn.Module:
     """A freshly initialised module, images (B, in_channels, H, W) -> logits (B, num_classes).
 
-    model: a key of MODELS, or "package.module:function" of a builder of your own, which is called with `model_args` and with
-    those of in_channels, num_classes, size = (H, W), mean and std (of the normalisation its input went through) that its
-    signature names; builders of torchvision.models get num_classes as they come. size: a number or (H, W). The weights depend
-    on `seed` only: torch's global generator is set for the call and left as it was found. Built in float32, then cast to
-    `dtype`. Your builder is an nn.Module class, or a function or class of a module that uses torch and is no part of Python
-    or torch: recipes travel with results and say what is imported and called, so this keeps others' results from calling the
-    system, but only those of people you trust are safe to load. Raises ValueError of one line for an unknown name, a builder
-    that is none or cannot be imported or called, and a result that is no module.
+    model: a key of MODELS, or "package.module:function" of a builder of your own, which is called
+    with `model_args` and with those of in_channels, num_classes, size = (H, W), mean and std (of
+    the normalisation its input went through) that its signature names; builders of
+    torchvision.models get num_classes as they come. size: a number or (H, W). The weights depend on
+    `seed` only: torch's global generator is set for the call and left as it was found. Built in
+    float32, then cast to `dtype`. Your builder is an nn.Module class, or a function or class of a
+    module that uses torch and is no part of Python or torch: recipes travel with results and say
+    what is imported and called, so this keeps others' results from calling the system, but only
+    those of people you trust are safe to load. Raises ValueError of one line for an unknown name, a
+    builder that is none or cannot be imported or called, and a result that is no module.
     """
     builder, args = _find(model), {**FORMS.get(model, {}), **(model_args or {})}
     height, width = (size, size) if isinstance(size, int) else size
-    if (
-        model in MODELS and model not in BASES and min(height, width) < SMALLEST
-    ):  # else the base says it
+    # else the base says it
+    if model in MODELS and model not in BASES and min(height, width) < SMALLEST:
         raise ValueError(
-            f"{model} wants images of {SMALLEST}x{SMALLEST} pixels or more; these are {height}x{width}"
+            f"{model} wants images of {SMALLEST}x{SMALLEST} pixels or more; these are"
+            f" {height}x{width}"
         )
     known = inspect.signature(builder).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
     if not takes_any and (unknown := sorted(set(args) - set(known))):
-        close = difflib.get_close_matches(unknown[0], known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        near = hint(unknown[0], known)
         raise ValueError(
-            f"model_args: {model} takes no {unknown[0]!r}{hint} (it takes {', '.join(known)})"
+            f"model_args: {model} takes no {unknown[0]!r}{near} (it takes {', '.join(known)})"
         )
     given = {
         "in_channels": in_channels,
         "num_classes": num_classes,
         "size": (int(height), int(width)),
+        "mean": tuple(mean),
+        "std": tuple(std),
     }
-    given |= {"mean": tuple(mean), "std": tuple(std)}
     wanted = (
         {*known, "num_classes"} if _is_torchvision(getattr(builder, "__module__", None)) else known
     )
@@ -121,9 +120,9 @@ def architecture(model: str, model_args: dict | None = None) -> str:
 def source(model: str, model_args: dict | None = None) -> str:
     """sha256 of the code of a builder of your own, "" for named models and where there is no file.
 
-    The code is its module's file, or every .py file of the package that it is in; of an installed package, which has a
-    version, the module alone. Of a spiking ("snn") or replaced network it is that of `model_args["base"]`. Caveat: what a
-    module outside of any package imports is not seen.
+    The code is its module's file, or every .py file of the package that it is in; of an installed
+    package, which has a version, the module alone. Of a spiking ("snn") or replaced network it is
+    that of `model_args["base"]`. Caveat: what a module outside of any package imports is not seen.
     """
     model = architecture(model, model_args)
     if model in MODELS or ":" not in model:
@@ -145,7 +144,9 @@ def source(model: str, model_args: dict | None = None) -> str:
 
 
 def timesteps(module: nn.Module) -> int | None:
-    """T of a spiking network, a module with `timesteps` whose forward(x, per_step=True) gives (T, B, K); None of any other."""
+    """T of a spiking network, a module with `timesteps` whose forward(x, per_step=True) gives (T,
+    B, K); None of any other.
+    """
     count = getattr(module, "timesteps", None)
     return (
         count
@@ -155,9 +156,11 @@ def timesteps(module: nn.Module) -> int | None:
 
 
 def check_width(module: nn.Module, images: Images) -> nn.Module:
-    """The module itself, if two of the images give outputs of shape (2, num_classes); otherwise ValueError of one line.
+    """The module itself, if two of the images give outputs of shape (2, num_classes); otherwise
+    ValueError of one line.
 
-    Runs in eval mode without gradient, so neither BatchNorm statistics nor the module's mode change.
+    Runs in eval mode without gradient, so neither BatchNorm statistics nor the module's mode
+    change.
     """
     weight = next(module.parameters(), torch.zeros(()))
     probe = normalise(images.x[:2].to(weight.device), images.mean, images.std, weight.dtype)
@@ -176,7 +179,8 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
     if not isinstance(output, torch.Tensor) or tuple(got) != wanted:
         shape = tuple(got) if isinstance(output, torch.Tensor) else got
         raise ValueError(
-            f"the model gives {shape} for two images; wanted {wanted}: one logit for each of {wanted[1]} classes"
+            f"the model gives {shape} for two images; wanted {wanted}: one logit for each of"
+            f" {wanted[1]} classes"
         )
     return module
 
@@ -184,10 +188,9 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
 def _find(model: str):
     place, _, name = MODELS.get(model, model).partition(":")
     if not name:
-        close = difflib.get_close_matches(model, MODELS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        near = hint(model, MODELS)
         raise ValueError(
-            f"no model {model!r}{hint} (known: {', '.join(MODELS)}, or package.module:function)"
+            f"no model {model!r}{near} (known: {', '.join(MODELS)}, or package.module:function)"
         )
     wanted = "wanted an nn.Module class, or a function of a module of yours that imports torch"
     if _foreign(place):
@@ -196,7 +199,8 @@ def _find(model: str):
         module = _torchvision.module(place)
     except Exception as error:
         raise ValueError(
-            f"model {model!r}: {place} cannot be imported: {type(error).__name__}: {first_line(error)}"
+            f"model {model!r}: {place} cannot be imported: {type(error).__name__}:"
+            f" {first_line(error)}"
         ) from error
     if not callable(builder := getattr(module, name, None)):
         raise ValueError(f"model {model!r}: {place} has no function {name!r}")

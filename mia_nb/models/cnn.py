@@ -1,8 +1,9 @@
 """Convolutional classifiers of the membership literature, from 8x8 upwards, grey or colour.
 
-Written so that one definition serves every use: traceable by torch.fx (each ReLU is one call site), and usable under
-torch.func.vmap with parameters and BatchNorm statistics stacked along a model axis. Hence the mean over the last two axes
-in place of adaptive pooling, which falls into a slow per-sample path there.
+Written so that one definition serves every use: traceable by torch.fx (each ReLU is one call site),
+and usable under torch.func.vmap with parameters and BatchNorm statistics stacked along a model
+axis. Hence the mean over the last two axes in place of adaptive pooling, which falls into a slow
+per-sample path there.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from torch.nn.functional import relu
 
 
 class TinyCNN(nn.Module):
-    """Three times conv 3x3, BatchNorm, ReLU with w, 2w, 4w channels and stride 1, 2, 2; mean over height and width; linear.
+    """Three times conv 3x3, BatchNorm, ReLU with w, 2w, 4w channels and stride 1, 2, 2; mean over
+    height and width; linear.
 
-    (B, in_channels, H, W) -> (B, num_classes) logits. The model of the demo, 24,000 parameters at w = 16.
+    (B, in_channels, H, W) -> (B, num_classes) logits. The model of the demo, 24,000 parameters at w
+    = 16.
     """
 
     def __init__(self, in_channels: int = 1, num_classes: int = 10, width: int = 16):
@@ -47,12 +50,14 @@ class PreActivationBlock(nn.Module):
 
 
 class ResNet14(nn.Module):
-    """The baseline of the study of neural differential equations: three groups of `blocks` residual blocks, w, 2w, 4w channels.
+    """The baseline of the study of neural differential equations: three groups of `blocks` residual
+    blocks, w, 2w, 4w channels.
 
-    Stem conv stride 2 and BN; group; BN and conv stride 2; group; BN and conv stride 2; group; mean; linear. ReLU after each
-    BN. Hong, Wu, Gruber and Lee (arXiv 2501.06686) call this ResNet-14; with the three blocks a group that they state it has
-    22 layers, with blocks=2 it has 14. 1,259,818 parameters at the defaults and 10 classes. `groups` is a list, so that a
-    group can be replaced by another block of the same channels.
+    Stem conv stride 2 and BN; group; BN and conv stride 2; group; BN and conv stride 2; group;
+    mean; linear. ReLU after each BN. Hong, Wu, Gruber and Lee (arXiv 2501.06686) call this
+    ResNet-14; with the three blocks a group that they state it has 22 layers, with blocks=2 it has
+    14. 1,259,818 parameters at the defaults and 10 classes. `groups` is a list, so that a group can
+    be replaced by another block of the same channels.
     """
 
     def __init__(
@@ -80,7 +85,9 @@ class ResNet14(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """ReLU(BN(conv(ReLU(BN(conv(h))))) + shortcut(h)); the shortcut is a 1x1 conv and BN where the shape changes."""
+    """ReLU(BN(conv(ReLU(BN(conv(h))))) + shortcut(h)); the shortcut is a 1x1 conv and BN where the
+    shape changes.
+    """
 
     def __init__(self, before: int, after: int, stride: int):
         super().__init__()
@@ -98,9 +105,11 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """ResNet18 for small images: 3x3 stem of stride 1, no max-pooling, stages of two blocks with w, 2w, 4w, 8w channels.
+    """ResNet18 for small images: 3x3 stem of stride 1, no max-pooling, stages of two blocks with w,
+    2w, 4w, 8w channels.
 
-    17 ReLU call sites, convolutions with bias. He et al. 2016; this form: Guan, Sharma, Tian and Lahlou (UAI 2025).
+    17 ReLU call sites, convolutions with bias. He et al. 2016; this form: Guan, Sharma, Tian and
+    Lahlou (UAI 2025).
     """
 
     def __init__(self, in_channels: int = 3, num_classes: int = 10, width: int = 64):
@@ -120,10 +129,12 @@ class ResNet18(nn.Module):
 
 
 class VGG16(nn.Module):
-    """13 times conv 3x3, BN, ReLU with five average poolings; classifier 8w - 64w - 64w - classes with ReLU, no dropout.
+    """13 times conv 3x3, BN, ReLU with five average poolings; classifier 8w - 64w - 64w - classes
+    with ReLU, no dropout.
 
     15 ReLU call sites. Below 32x32 the poolings round up; above, the last feature map is averaged.
-    Simonyan and Zisserman 2015; average pooling as in Guan, Sharma, Tian and Lahlou (UAI 2025), since spikes have no maximum.
+    Simonyan and Zisserman 2015; average pooling as in Guan, Sharma, Tian and Lahlou (UAI 2025),
+    since spikes have no maximum.
     """
 
     def __init__(self, in_channels: int = 3, num_classes: int = 10, width: int = 64):

@@ -1,4 +1,6 @@
-"""How much a convolutional drift can stretch a difference of states: a certified upper bound, and measured lower bounds."""
+"""How much a convolutional drift can stretch a difference of states: a certified upper bound, and
+measured lower bounds.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +13,29 @@ from torch.func import vjp
 
 
 def conv_norm(weight: Tensor, height: int, width: int) -> Tensor:
-    """Upper bound of the operator norm of a zero-padded stride-1 convolution, weight (O, I, kh, kw), on images height x width.
+    """Upper bound of the operator norm of a zero-padded stride-1 convolution, weight (O, I, kh,
+    kw), on images height x width.
 
-    max over frequencies of the largest singular value of the (O, I) matrix of the 2-D Fourier transform of the kernel on a
-    (height + kh - 1) x (width + kw - 1) grid: the norm of the circular convolution there, of which the zero-padded one is a
-    compression (circular norms: Sedghi, Gupta and Long, ICLR 2019). 1.02 to 1.27 times the true norm in typical cases.
-    Differentiable. Caveat: the norm of the reshaped weight (`spectral_norm`) is no bound: for 3 x 3 kernels the true one is
+    max over frequencies of the largest singular value of the (O, I) matrix of the 2-D Fourier
+    transform of the kernel on a (height + kh - 1) x (width + kw - 1) grid: the norm of the circular
+    convolution there, of which the zero-padded one is a compression (circular norms: Sedghi, Gupta
+    and Long, ICLR 2019). 1.02 to 1.27 times the true norm in typical cases. Differentiable. Caveat:
+    the norm of the reshaped weight (`spectral_norm`) is no bound: for 3 x 3 kernels the true one is
     about 1.5 times larger.
     """
     size = (height + weight.shape[-2] - 1, width + weight.shape[-1] - 1)
     kernel = weight if weight.dtype == torch.float64 else weight.float()
-    spectrum = torch.fft.rfft2(kernel, s=size).permute(
-        2, 3, 0, 1
-    )  # of a real kernel the other half are conjugates
+    # of a real kernel the other half are conjugates
+    spectrum = torch.fft.rfft2(kernel, s=size).permute(2, 3, 0, 1)
     return torch.linalg.svdvals(spectrum).amax()
 
 
 def power_norm(
     weight: Tensor, height: int, width: int, *, iterations: int = 200, seed: int = 0
 ) -> Tensor:
-    """Operator norm of the same convolution by power iteration: converges from below, so for display and tests only."""
+    """Operator norm of the same convolution by power iteration: converges from below, so for
+    display and tests only.
+    """
     x = torch.randn(
         1,
         weight.shape[1],
@@ -58,14 +63,14 @@ def local_lipschitz(
 ) -> Tensor:
     """(B,) norms of the Jacobian of drift(t, .) at each state h (B, ...), by power iteration.
 
-    Every value is a lower bound of the drift's Lipschitz constant: "measured L >= x". Caveat: elsewhere it may be larger, and
-    few iterations stay below even the local norm. Wants a drift that treats the states of a batch one by one.
+    Every value is a lower bound of the drift's Lipschitz constant: "measured L >= x". Caveat:
+    elsewhere it may be larger, and few iterations stay below even the local norm. Wants a drift
+    that treats the states of a batch one by one.
     """
 
     _, pull = vjp(lambda state: drift(t, state), h)  # u -> J^T u
-    _, push = vjp(
-        lambda u: pull(u)[0], torch.zeros_like(h)
-    )  # v -> J v, as the transpose of the transpose
+    # v -> J v, as the transpose of the transpose
+    _, push = vjp(lambda u: pull(u)[0], torch.zeros_like(h))
     generator = torch.Generator().manual_seed(seed)
     v = torch.randn(h.shape, generator=generator, dtype=h.dtype).to(h.device)
     tiny = torch.finfo(h.dtype).tiny

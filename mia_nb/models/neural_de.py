@@ -1,8 +1,10 @@
-"""Neural ODE and SDE classifiers: ODENet, ANODE, SONODE, HBNODE, SDENet, and a network whose last group became an SDE.
+"""Neural ODE and SDE classifiers: ODENet, ANODE, SONODE, HBNODE, SDENet, and a network whose last
+group became an SDE.
 
-Sources: Hong, Wu, Gruber and Lee (arXiv 2501.06686), "the study"; its architectures are those of Oganesyan, Volokhova and
-Vetrov. ANODE: Dupont, Doucet and Teh (NeurIPS 2019); SONODE: Norcliffe et al. (2020); HBNODE: Xia et al. (2021).
-Not stated by the study, so arguments here: steps of the Euler baseline (16), noise at inference, which "stochastic RK4".
+Sources: Hong, Wu, Gruber and Lee (arXiv 2501.06686), "the study"; its architectures are those of
+Oganesyan, Volokhova and Vetrov. ANODE: Dupont, Doucet and Teh (NeurIPS 2019); SONODE: Norcliffe et
+al. (2020); HBNODE: Xia et al. (2021). Not stated by the study, so arguments here: steps of the
+Euler baseline (16), noise at inference, which "stochastic RK4".
 """
 
 from __future__ import annotations
@@ -49,8 +51,9 @@ LAYOUTS = ("16-32-64", "64")
 class ConcatConv2d(nn.Module):
     """A 3x3 convolution with bias of cat([t * ones, h]): h (B, before, H, W) -> (B, after, H, W).
 
-    Written as the sum of a convolution of h and one of the time channel: the same map and the same initial distribution,
-    without the copy (1.1 to 1.3 times as fast with its gradient), and hooks see every weight.
+    Written as the sum of a convolution of h and one of the time channel: the same map and the same
+    initial distribution, without the copy (1.1 to 1.3 times as fast with its gradient), and hooks
+    see every weight.
     """
 
     def __init__(self, before: int, after: int):
@@ -71,8 +74,9 @@ class ConcatConv2d(nn.Module):
 class Drift(nn.Module):
     """f(t, h) = CC2(ReLU(CC1(ReLU(h)))): the study's drift, without normalisation.
 
-    lipschitz=L: each convolution's weights on h are scaled by min(1, sqrt(L) / n), n their certified norm (`conv_norm`), so
-    that |f(t, a) - f(t, b)| <= L |a - b|; the time channel is constant in h and left out.
+    lipschitz=L: each convolution's weights on h are scaled by min(1, sqrt(L) / n), n their
+    certified norm (`conv_norm`), so that |f(t, a) - f(t, b)| <= L |a - b|; the time channel is
+    constant in h and left out.
     """
 
     def __init__(self, before: int, after: int, lipschitz: float | None = None):
@@ -84,7 +88,9 @@ class Drift(nn.Module):
         )
 
     def scales(self, size: tuple[int, int]) -> tuple[Tensor | None, Tensor | None]:
-        """Factors of the two convolutions on states of this height and width; the same for all steps of a solution."""
+        """Factors of the two convolutions on states of this height and width; the same for all
+        steps of a solution.
+        """
         if self.lipschitz is None:
             return None, None
         bound = math.sqrt(self.lipschitz)
@@ -95,7 +101,9 @@ class Drift(nn.Module):
         )
 
     def certified_lipschitz(self, size: tuple[int, int]) -> float:
-        """Certified upper bound of the Lipschitz constant in h on states of this height and width, after any scaling."""
+        """Certified upper bound of the Lipschitz constant in h on states of this height and width,
+        after any scaling.
+        """
         with torch.no_grad():
             norms = [conv_norm(c.state.weight, *size) for c in (self.first, self.second)]
             scales = [1.0 if s is None else s for s in self.scales(size)]
@@ -107,7 +115,10 @@ class Drift(nn.Module):
 
 
 class Damping(nn.Module):
-    """v -> sigmoid(gamma) v, gamma learned from -3. A module of its own, so that hooks for gradients per sample see gamma."""
+    """v -> sigmoid(gamma) v, gamma learned from -3.
+
+    A module of its own, so that hooks for gradients per sample see gamma.
+    """
 
     def __init__(self):
         super().__init__()
@@ -120,22 +131,39 @@ class Damping(nn.Module):
 class FlowBlock(nn.Module):
     """h(t0) (B, channels, H, W) -> h(t0 + T) of a differential equation with a learned drift.
 
-    order=1: h' = f(t, h); augment=p appends p zero channels first, and the result has channels + p (ANODE). order=2:
-    h' = v, v' = f(t, [h, v]) (SONODE); damped: v' = f(t, h) - sigmoid(gamma) v, gamma learned from -3 (HBNODE); v(t0) from a
-    small convolutional net of h, or start="zeros". k > 0: noise of standard deviation k after each step (of all state), with
-    `noise_train` and `noise_eval` switches for the two modes. clip=C: h(t0) scaled to norm at most C, image by image.
-    lipschitz=L bounds the drift (order 1). `.sigma` = k sqrt(steps / T), `.noise_sd` = k sqrt(steps). Solvers: `integrate`.
-    Raises ValueError for settings that make no sense; in training where the noise it wants was switched off; where gradients
-    are asked for per sample and would be wrong (adjoint ones; under Opacus' hooks also those of a bounded drift or a library's
+    order=1: h' = f(t, h); augment=p appends p zero channels first, and the result has channels + p
+    (ANODE). order=2: h' = v, v' = f(t, [h, v]) (SONODE); damped: v' = f(t, h) - sigmoid(gamma) v,
+    gamma learned from -3 (HBNODE); v(t0) from a small convolutional net of h, or start="zeros". k >
+    0: noise of standard deviation k after each step (of all state), with `noise_train` and
+    `noise_eval` switches for the two modes. clip=C: h(t0) scaled to norm at most C, image by image.
+    lipschitz=L bounds the drift (order 1). `.sigma` = k sqrt(steps / T), `.noise_sd` = k
+    sqrt(steps). Solvers: `integrate`. Raises ValueError for settings that make no sense; in
+    training where the noise it wants was switched off; where gradients are asked for per sample and
+    would be wrong (adjoint ones; under Opacus' hooks also those of a bounded drift or a library's
     solver).
     """
 
     def __init__(
-        self, channels: int, *, steps: int = 16, T: float = 1.0, t0: float = 0.0, method: str = "euler", k: float = 0.0,
-        order: int = 1, damped: bool = False, augment: int = 0, start: str = "conv", noise_train: bool = True,
-        noise_eval: bool = True, lipschitz: float | None = None, clip: float | None = None, rtol: float = 1e-3,
-        atol: float = 1e-3, adjoint: bool = False,
-    ):  # fmt: skip
+        self,
+        channels: int,
+        *,
+        steps: int = 16,
+        T: float = 1.0,
+        t0: float = 0.0,
+        method: str = "euler",
+        k: float = 0.0,
+        order: int = 1,
+        damped: bool = False,
+        augment: int = 0,
+        start: str = "conv",
+        noise_train: bool = True,
+        noise_eval: bool = True,
+        lipschitz: float | None = None,
+        clip: float | None = None,
+        rtol: float = 1e-3,
+        atol: float = 1e-3,
+        adjoint: bool = False,
+    ):
         super().__init__()
         solvers.check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol, adjoint=adjoint)
         _check_equation(order, damped, augment, start, lipschitz, clip)
@@ -164,7 +192,9 @@ class FlowBlock(nn.Module):
 
     @property
     def noise_on(self) -> bool:
-        """Whether the next forward adds noise: as built for this mode, unless `set_noise` said otherwise."""
+        """Whether the next forward adds noise: as built for this mode, unless `set_noise` said
+        otherwise.
+        """
         if self.training:
             self.check_noise()
         built = self.noise_train if self.training else self.noise_eval
@@ -174,8 +204,9 @@ class FlowBlock(nn.Module):
         """ValueError where the noise that this block trains with was switched off."""
         if self.k > 0 and self.noise_train and self.forced is False:
             raise ValueError(
-                f"noise is switched off, but this block trains with it (k={self.k}, noise_train=True): call set_noise(model, "
-                "None) before training, or build the model with noise_train=False"
+                f"noise is switched off, but this block trains with it (k={self.k},"
+                " noise_train=True): call set_noise(model, None) before training, or build the"
+                " model with noise_train=False"
             )
 
     def field(self, t: float | Tensor, state: Tensor, scales=None) -> Tensor:
@@ -188,20 +219,16 @@ class FlowBlock(nn.Module):
         return torch.cat([v, self.drift(t, h) - self.damping(v)], 1)
 
     def forward(self, h: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """h(t0 + T) (B, out_channels, H, W); noise from the generator, else from torch's global one."""
+        """h(t0 + T) (B, out_channels, H, W); noise from the generator, else from torch's global
+        one.
+        """
         self._check_gradients(h)
-        if self.clip is not None:
-            h = solvers.widened(h)  # a bound of a rounded norm would be none
-            norm = h.flatten(1).norm(dim=1).clamp(min=self.clip)
-            h = h * (self.clip / norm).view(-1, 1, 1, 1)
-        if self.augment:
-            h = torch.cat([h, torch.zeros_like(h[:, :1]).expand(-1, self.augment, -1, -1)], 1)
+        h = self.entering(h)
         if self.order == 2:
             h = torch.cat([h, self.start(h) if hasattr(self, "start") else torch.zeros_like(h)], 1)
         field = self.field
-        if (
-            self.drift.lipschitz is not None and not self.solver["adjoint"]
-        ):  # once a solution, not once a step
+        # once a solution, not once a step
+        if self.drift.lipschitz is not None and not self.solver["adjoint"]:
             scales = self.drift.scales(h.shape[-2:])
 
             def field(t, state):
@@ -211,6 +238,16 @@ class FlowBlock(nn.Module):
             field, h, **self.solver, k=self.k if self.noise_on else 0.0, generator=generator
         )
         return h.chunk(2, 1)[0] if self.order == 2 else h
+
+    def entering(self, h: Tensor) -> Tensor:
+        """The state that is integrated: clipped, and with its extra channels."""
+        if self.clip is not None:
+            h = solvers.widened(h)  # a bound of a rounded norm would be none
+            norm = h.flatten(1).norm(dim=1).clamp(min=self.clip)
+            h = h * (self.clip / norm).view(-1, 1, 1, 1)
+        if self.augment:
+            h = torch.cat([h, torch.zeros_like(h[:, :1]).expand(-1, self.augment, -1, -1)], 1)
+        return h
 
     def _check_gradients(self, h: Tensor) -> None:
         """Refuse gradients per sample where they would be wrong without a word."""
@@ -228,18 +265,21 @@ class FlowBlock(nn.Module):
             wrong = "lipschitz"
         if wrong:
             raise ValueError(
-                f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block without it"
+                f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block"
+                " without it"
             )
 
 
 def _check_equation(order, damped, augment, start, lipschitz, clip) -> None:
     if order not in (1, 2) or (damped and order != 2):
         raise ValueError(
-            f"order={order}, damped={damped}: wanted order 1, order 2 (SONODE), or order 2 and damped (HBNODE)"
+            f"order={order}, damped={damped}: wanted order 1, order 2 (SONODE), or order 2 and"
+            " damped (HBNODE)"
         )
     if augment < 0 or (augment and order == 2):
         raise ValueError(
-            f"augment={augment} with order={order}: wanted channels from 0 up, and order 1 where there are any"
+            f"augment={augment} with order={order}: wanted channels from 0 up, and order 1 where"
+            " there are any"
         )
     if start not in STARTS:
         raise ValueError(f"start={start!r} is not one of {', '.join(STARTS)}")
@@ -264,23 +304,44 @@ def _down(kind: str, before: int, after: int) -> nn.Sequential:
 
 
 class FlowNet(nn.Module):
-    """Images (B, in_channels, H, W) -> logits (B, num_classes) with flows where a ResNet-14 has groups of residual blocks.
+    """Images (B, in_channels, H, W) -> logits (B, num_classes) with flows where a ResNet-14 has
+    groups of residual blocks.
 
-    layout "16-32-64": stem (stride 2), flow of `width` channels, down to 2 width, flow, down to 4 width, flow, mean, linear:
-    the skeleton of `models.cnn.ResNet14`. layout "64": stem and two downs of 2 width channels throughout, then one group of
-    flows. blocks: flows one after another in a group, each with its own weights, on [0, T], [T, 2T], ... norm: "bn", or "gn"
-    (group norm: no statistics of a batch, as gradients per sample need). The rest are options of every `FlowBlock`; only a
-    group's first block appends `augment` channels. Named forms: odenet, odenet64, anode, sonode, hbnode, sdenet (k = .5,
-    sigma 2). 486,122 parameters at the defaults and 10 classes. Raises ValueError as `FlowBlock` does.
+    layout "16-32-64": stem (stride 2), flow of `width` channels, down to 2 width, flow, down to 4
+    width, flow, mean, linear: the skeleton of `models.cnn.ResNet14`. layout "64": stem and two
+    downs of 2 width channels throughout, then one group of flows. blocks: flows one after another
+    in a group, each with its own weights, on [0, T], [T, 2T], ... norm: "bn", or "gn" (group norm:
+    no statistics of a batch, as gradients per sample need). The rest are options of every
+    `FlowBlock`; only a group's first block appends `augment` channels. Named forms: odenet,
+    odenet64, anode, sonode, hbnode, sdenet (k = .5, sigma 2). 486,122 parameters at the defaults
+    and 10 classes. Raises ValueError as `FlowBlock` does.
     """
 
     def __init__(
-        self, in_channels: int = 3, num_classes: int = 10, *, layout: str = "16-32-64", width: int = 32, blocks: int = 1,
-        norm: str = "bn", steps: int = 16, T: float = 1.0, method: str = "euler", k: float = 0.0, order: int = 1,
-        damped: bool = False, augment: int = 0, start: str = "conv", noise_train: bool = True, noise_eval: bool = True,
-        lipschitz: float | None = None, clip: float | None = None, rtol: float = 1e-3, atol: float = 1e-3,
+        self,
+        in_channels: int = 3,
+        num_classes: int = 10,
+        *,
+        layout: str = "16-32-64",
+        width: int = 32,
+        blocks: int = 1,
+        norm: str = "bn",
+        steps: int = 16,
+        T: float = 1.0,
+        method: str = "euler",
+        k: float = 0.0,
+        order: int = 1,
+        damped: bool = False,
+        augment: int = 0,
+        start: str = "conv",
+        noise_train: bool = True,
+        noise_eval: bool = True,
+        lipschitz: float | None = None,
+        clip: float | None = None,
+        rtol: float = 1e-3,
+        atol: float = 1e-3,
         adjoint: bool = False,
-    ):  # fmt: skip
+    ):
         super().__init__()
         for name, value, known in (("layout", layout, LAYOUTS), ("norm", norm, NORMS)):
             if value not in known:
@@ -288,10 +349,21 @@ class FlowNet(nn.Module):
         if blocks < 1 or width < 1:
             raise ValueError(f"blocks={blocks}, width={width}: wanted both from 1 up")
         options = {
-            "steps": steps, "T": T, "method": method, "k": k, "order": order, "damped": damped, "start": start,
-            "noise_train": noise_train, "noise_eval": noise_eval, "lipschitz": lipschitz, "clip": clip, "rtol": rtol,
-            "atol": atol, "adjoint": adjoint,
-        }  # fmt: skip
+            "steps": steps,
+            "T": T,
+            "method": method,
+            "k": k,
+            "order": order,
+            "damped": damped,
+            "start": start,
+            "noise_train": noise_train,
+            "noise_eval": noise_eval,
+            "lipschitz": lipschitz,
+            "clip": clip,
+            "rtol": rtol,
+            "atol": atol,
+            "adjoint": adjoint,
+        }
         self.layout, self.blocks, self.norm = layout, blocks, norm
         first = width if layout == "16-32-64" else 2 * width
         self.stem = nn.Sequential(
@@ -332,7 +404,9 @@ def _through(group: nn.ModuleList, h: Tensor, generator: torch.Generator | None)
 
 
 class Replaced(nn.Module):
-    """A network whose last group is another block; frozen parts take no gradient and stay in evaluation mode in training."""
+    """A network whose last group is another block; frozen parts take no gradient and stay in
+    evaluation mode in training.
+    """
 
     def __init__(self, network: nn.Module, freeze: bool = False):
         super().__init__()
@@ -355,7 +429,9 @@ class Replaced(nn.Module):
         return self.network(x)
 
     def adopt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """This module's state dictionary with all that the network before its replacement knew outside the last group."""
+        """This module's state dictionary with all that the network before its replacement knew
+        outside the last group.
+        """
         gone = f"groups.{len(self.network.groups) - 1}."
         fresh = {
             name: tensor
@@ -368,15 +444,18 @@ class Replaced(nn.Module):
 
 
 def replace_last(model: nn.Module, block: nn.Module, freeze: bool = False) -> Replaced:
-    """A copy of a trained network with its last group of residual blocks replaced by `block`, to be fine-tuned.
+    """A copy of a trained network with its last group of residual blocks replaced by `block`, to be
+    fine-tuned.
 
-    model: anything with `groups` (a ModuleList) and `head`, as `models.cnn.ResNet14`. freeze: train only the block and the head
-    (the study does not say; by default everything is trained). Raises ValueError for a model without groups. Caveat: what
-    lies before the block was trained on the same data without noise, and still gives it away.
+    model: anything with `groups` (a ModuleList) and `head`, as `models.cnn.ResNet14`. freeze: train
+    only the block and the head (the study does not say; by default everything is trained). Raises
+    ValueError for a model without groups. Caveat: what lies before the block was trained on the
+    same data without noise, and still gives it away.
     """
     if not isinstance(getattr(model, "groups", None), nn.ModuleList) or not hasattr(model, "head"):
         raise ValueError(
-            f"{type(model).__name__} has no `groups` and `head`: replace_last wants a ResNet14 or one built like it"
+            f"{type(model).__name__} has no `groups` and `head`: replace_last wants a ResNet14 or"
+            " one built like it"
         )
     model = copy.deepcopy(model)
     last = model.groups[-1]
@@ -385,20 +464,38 @@ def replace_last(model: nn.Module, block: nn.Module, freeze: bool = False) -> Re
 
 
 def replaced(
-    in_channels: int, num_classes: int, size, mean=(0.0,), std=(1.0,), *, base: str = "resnet14", base_args: dict | None = None,
-    freeze: bool = False, k: float = 0.5, **flow,
-) -> Replaced:  # fmt: skip
-    """The builder behind `models.build("replaced", {"base": ..., "k": ...})`: `replace_last` of a named or own network.
+    in_channels: int,
+    num_classes: int,
+    size,
+    mean=(0.0,),
+    std=(1.0,),
+    *,
+    base: str = "resnet14",
+    base_args: dict | None = None,
+    freeze: bool = False,
+    k: float = 0.5,
+    **flow,
+) -> Replaced:
+    """The builder behind `models.build("replaced", {"base": ..., "k": ...})`: `replace_last` of a
+    named or own network.
 
-    flow: options of `FlowBlock` except augment. The study's defaults: k = .5, 16 steps, T = 1, so sigma 2.
+    flow: options of `FlowBlock` except augment. The study's defaults: k = .5, 16 steps, T = 1, so
+    sigma 2.
     """
     network = models.build(
-        base, base_args, in_channels=in_channels, num_classes=num_classes, size=size, mean=mean, std=std,
+        base,
+        base_args,
+        in_channels=in_channels,
+        num_classes=num_classes,
+        size=size,
+        mean=mean,
+        std=std,
         seed=torch.initial_seed(),
-    )  # fmt: skip
+    )
     if flow.get("augment"):
         raise ValueError(
-            "augment: the head of a replaced network has the width it was trained with; leave augment out"
+            "augment: the head of a replaced network has the width it was trained with; leave"
+            " augment out"
         )
     if not isinstance(getattr(network, "head", None), nn.Linear):
         raise ValueError(
@@ -414,7 +511,10 @@ def flow_blocks(module: nn.Module) -> Iterator[tuple[str, FlowBlock]]:
 
 
 def set_noise(module: nn.Module, on: bool | None) -> nn.Module:
-    """Force the noise of all FlowBlocks on or off in both modes; None: as they were built. The module itself comes back."""
+    """Force the noise of all FlowBlocks on or off in both modes; None: as they were built.
+
+    The module itself comes back.
+    """
     for _, block in flow_blocks(module):
         block.forced = on
     return module
@@ -432,8 +532,8 @@ def is_noisy(module: nn.Module) -> bool:
 
 
 def describe(module: nn.Module) -> dict | None:
-    """The differential equation of a network in words and numbers, None where there is none: that of its last block, the same
-    as all others' unless it took a group's place."""
+    """The differential equation of a network in words and numbers, None where there is none: that
+    of its last block, the same as all others' unless it took a group's place."""
     *_, block = None, *(block for _, block in flow_blocks(module))
     if block is None:
         return None
@@ -457,7 +557,9 @@ def describe(module: nn.Module) -> dict | None:
 
 
 def blown_up(module: nn.Module, x: Tensor) -> str | None:
-    """One line that names the first FlowBlock whose state is not finite on these images, None where all are."""
+    """One line that names the first FlowBlock whose state is not finite on these images, None where
+    all are.
+    """
     found: list[str] = []
 
     def watch(name: str):
@@ -465,7 +567,8 @@ def blown_up(module: nn.Module, x: Tensor) -> str | None:
             if not found and args[0].isfinite().all() and not out.isfinite().all():
                 s = block.solver
                 found.append(
-                    f"the state of {name} blew up ({s['method']}, {s['steps']} steps, T={s['T']:g}, k={block.k:g})"
+                    f"the state of {name} blew up ({s['method']}, {s['steps']} steps, T={s['T']:g},"
+                    f" k={block.k:g})"
                 )
 
         return hook

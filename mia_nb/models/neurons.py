@@ -1,5 +1,6 @@
-"""Integrate-and-fire neurons over all time steps of one call. Nothing is kept between calls: no forgotten reset can carry one
-batch into the next, and vmap, grad, deepcopy, pickle and compilation work as for any function.
+"""Integrate-and-fire neurons over all time steps of one call. Nothing is kept between calls: no
+forgotten reset can carry one batch into the next, and vmap, grad, deepcopy, pickle and compilation
+work as for any function.
 
 Sources: Bojkovic et al. 2024 (conversion, boxcar), Mukhoty et al. 2023 (LocalZO), Guan et al. 2025.
 """
@@ -17,16 +18,17 @@ from torch import Tensor
 
 from mia_nb import models
 
-Surrogate = Callable[
-    [Tensor, Tensor, Tensor], Tensor
-]  # (v, theta, amplitude) -> d spk / d v, v = mem - theta
+# (v, theta, amplitude) -> d spk / d v, v = mem - theta
+Surrogate = Callable[[Tensor, Tensor, Tensor], Tensor]
 RESETS = ("soft", "hard")
 
 
 def boxcar(v: Tensor, theta: Tensor, amplitude: Tensor, *, width: float = 0.5) -> Tensor:
-    """d out / d mem = 1 where |v| < width * theta, else 0. At width 1/2 the area equals the jump theta.
+    """d out / d mem = 1 where |v| < width * theta, else 0. At width 1/2 the area equals the jump
+    theta.
 
-    The code released with Guan et al. 2025 uses width = 0.5 / T, a window that shrinks with the number of time steps.
+    The code released with Guan et al. 2025 uses width = 0.5 / T, a window that shrinks with the
+    number of time steps.
     """
     return (v.abs() < width * theta).to(v.dtype) / amplitude
 
@@ -40,11 +42,12 @@ def local_zo(
     dist: str = "normal",
     samples: int = 0,
 ) -> Tensor:
-    """Zeroth-order surrogate of Mukhoty et al. 2023: the mean over z of |z| / (2 delta) where |v| < delta |z|, else 0.
+    """Zeroth-order surrogate of Mukhoty et al. 2023: the mean over z of |z| / (2 delta) where |v| <
+    delta |z|, else 0.
 
-    z has mean 0 and variance 1 (dist: normal, uniform, laplace). samples = 0: the closed form of the expectation,
-    g(v) = (1 / delta) int_{|v| / delta}^inf z density(z) dz; samples = 5 is the released setting and draws from torch's global
-    generator. ValueError for another dist.
+    z has mean 0 and variance 1 (dist: normal, uniform, laplace). samples = 0: the closed form of
+    the expectation, g(v) = (1 / delta) int_{|v| / delta}^inf z density(z) dz; samples = 5 is the
+    released setting and draws from torch's global generator. ValueError for another dist.
     """
     if dist not in LOCAL_ZO:
         raise ValueError(f"local_zo: dist={dist!r} is not one of {', '.join(LOCAL_ZO)}")
@@ -94,7 +97,8 @@ def from_snntorch(v: Tensor, theta: Tensor, amplitude: Tensor, *, function: Call
     """
     if transformed():
         raise ValueError(
-            "a surrogate of snntorch does not work under torch.func (vmap, grad): use local_zo, boxcar or atan"
+            "a surrogate of snntorch does not work under torch.func (vmap, grad): use local_zo,"
+            " boxcar or atan"
         )
     with torch.enable_grad():
         leaf = v.detach().float().requires_grad_()
@@ -111,7 +115,9 @@ SURROGATES = {
 
 
 def surrogate(name: str, **options) -> Surrogate:
-    """A surrogate by name with its options bound; "snntorch:atan" takes one from snntorch.surrogate. ValueError if unknown."""
+    """A surrogate by name with its options bound; "snntorch:atan" takes one from
+    snntorch.surrogate. ValueError if unknown.
+    """
     if name.startswith("snntorch:"):
         import snntorch.surrogate
 
@@ -140,8 +146,8 @@ def transformed() -> bool:
 def fire(v: Tensor, theta: Tensor, amplitude: Tensor, surrogate: Surrogate) -> Tensor:
     """H(v) with the surrogate as its derivative; fires at v = 0.
 
-    Written as H(v) + (v - stop(v)) g(stop(v)) and not as a custom autograd function, whose gradient is lost without a word when
-    a vmapped forward is compiled. First derivatives only.
+    Written as H(v) + (v - stop(v)) g(stop(v)) and not as a custom autograd function, whose gradient
+    is lost without a word when a vmapped forward is compiled. First derivatives only.
     """
     spk = (v >= 0).to(v.dtype)
     if not torch.is_grad_enabled():
@@ -160,10 +166,11 @@ def step(
     surrogate=boxcar,
     detach_reset=True,
 ):
-    """One time step: (out, mem after the reset, mem before it); arguments as in `multistep`, from `placed`."""
-    charged = (mem if beta == 1 else beta * mem) + x.to(
-        theta.dtype
-    )  # a number would take the dtype of x
+    """One time step: (out, mem after the reset, mem before it); arguments as in `multistep`, from
+    `placed`.
+    """
+    # a number would take the dtype of x
+    charged = (mem if beta == 1 else beta * mem) + x.to(theta.dtype)
     spk = fire(charged - theta, theta, amplitude, surrogate)
     back = spk.detach() if detach_reset else spk
     after = charged - theta * back if reset == "soft" else charged * (1 - back)
@@ -183,16 +190,19 @@ def multistep(
     return_mem: bool = False,
     compiled: bool = False,
 ):
-    """Integrate and fire over x (T, B, ...): out (T, B, ...) in x's dtype, with return_mem also the potentials before reset.
+    """Integrate and fire over x (T, B, ...): out (T, B, ...) in x's dtype, with return_mem also the
+    potentials before reset.
 
-        mem = u0;  for each t:  mem = beta mem + x[t];  spk = H(mem - theta);  out[t] = amplitude spk;
-        mem = mem - theta spk (reset "soft")  or  mem (1 - spk) (reset "hard")
+        mem = u0;  for each t:  mem = beta mem + x[t];  spk = H(mem - theta);  out[t] = amplitude
+        spk; mem = mem - theta spk (reset "soft")  or  mem (1 - spk) (reset "hard")
 
-    beta = 1 is IF, below LIF. theta > 0 and u0: numbers, or (C,) for x (T, B, C, ...). amplitude None means theta, as in
-    conversion. detach_reset: no gradient through the spike in the reset (False as in the code of LocalZO). The potential has
-    theta's dtype where that is the wider one. compiled: one fused kernel for the loop, which falls back to this form with a
-    warning where there is no compiler, and in silence inside torch.func. Fires on mem = theta, where snntorch does not; the
-    residual decays, while snntorch subtracts theta after the decay: another neuron for beta < 1.
+    beta = 1 is IF, below LIF. theta > 0 and u0: numbers, or (C,) for x (T, B, C, ...). amplitude
+    None means theta, as in conversion. detach_reset: no gradient through the spike in the reset
+    (False as in the code of LocalZO). The potential has theta's dtype where that is the wider one.
+    compiled: one fused kernel for the loop, which falls back to this form with a warning where
+    there is no compiler, and in silence inside torch.func. Fires on mem = theta, where snntorch
+    does not; the residual decays, while snntorch subtracts theta after the decay: another neuron
+    for beta < 1.
     """
     if reset not in RESETS:
         raise ValueError(f"reset={reset!r} is not one of {', '.join(RESETS)}")
@@ -209,7 +219,9 @@ def multistep(
 
 
 def placed(x: Tensor, theta, u0, amplitude=None) -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers or (C,) as tensors that broadcast to x[t] (B, C, ...), in the wider dtype of x and theta."""
+    """Numbers or (C,) as tensors that broadcast to x[t] (B, C, ...), in the wider dtype of x and
+    theta.
+    """
     wide = torch.promote_types(x.dtype, theta.dtype) if isinstance(theta, Tensor) else x.dtype
     values = (
         torch.as_tensor(v, device=x.device)
@@ -246,7 +258,9 @@ def _in_place(
 
 
 def _fused(x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, rest: tuple) -> Tensor:
-    """`_loop` compiled on flat memory (T, N) of any length, so that one kernel serves all layers of either memory order."""
+    """`_loop` compiled on flat memory (T, N) of any length, so that one kernel serves all layers of
+    either memory order.
+    """
     last = (
         x.ndim == 5
         and x[0].is_contiguous(memory_format=torch.channels_last)
@@ -275,7 +289,8 @@ def _flat_loop(x: Tensor, repeats: int, *rest) -> Tensor:
 def _compiled():
     """`_flat_loop` compiled, or itself where compilation does not work here."""
     try:
-        # four kernels for every T (grad or not, same input or not); torch stops at 8 unless told, from 2.13 on
+        # four kernels for every T (grad or not, same input or not); torch stops at 8 unless told,
+        # from 2.13 on
         known = "recompile_limit" in inspect.signature(torch.compile).parameters
         fused = torch.compile(
             _flat_loop, dynamic=True, **({"recompile_limit": 64} if known else {})

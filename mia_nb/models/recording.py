@@ -1,4 +1,6 @@
-"""A small recording of a spiking network at work, kept beside its answers: pictures of it need no torch."""
+"""A small recording of a spiking network at work, kept beside its answers: pictures of it need no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,16 @@ BYTES = 280_000  # of all that is recorded; with many time steps fewer neurons a
 
 
 def recorded(module: nn.Module, x: Tensor, columns: np.ndarray) -> dict[str, np.ndarray] | None:
-    """Spikes and membranes of one site over all T time steps for a few images; None for what is no deterministic `SNN`.
+    """Spikes and membranes of one site over all T time steps for a few images; None for what is no
+    deterministic `SNN`.
 
-    x (n, C, H, W): normalised images; columns (n,): their numbers. The first site, and of its neurons at most 200, evenly
-    spaced: `spikes` (n, T, neurons) uint8, `membranes` (n, T, neurons) float16, after charging and before the reset,
-    `thresholds` (neurons,) float32, `neurons` (neurons,) numbers in the layer of `size` (1,) neurons, `samples` (n,), `site`
-    (1,). Equation: spike where membrane >= threshold; where rounding to float16 would cross the threshold the membrane is moved
-    back to its side. Caveat: images are shown one at a time, which may round otherwise than a batch.
+    x (n, C, H, W): normalised images; columns (n,): their numbers. The first site, and of its
+    neurons at most 200, evenly spaced: `spikes` (n, T, neurons) uint8, `membranes` (n, T, neurons)
+    float16, after charging and before the reset, `thresholds` (neurons,) float32, `neurons`
+    (neurons,) numbers in the layer of `size` (1,) neurons, `samples` (n,), `site` (1,). Equation:
+    spike where membrane >= threshold; where rounding to float16 would cross the threshold the
+    membrane is moved back to its side. Caveat: images are shown one at a time, which may round
+    otherwise than a batch.
     """
     if (
         not len(x)

@@ -1,7 +1,7 @@
 """Where a network spikes: every call of a ReLU, found by tracing, becomes one `Spike`.
 
-By call and not by module, because ReLU modules are shared (torchvision's ResNet18 has 9 of them in 17 places) and functional
-ones have no module at all.
+By call and not by module, because ReLU modules are shared (torchvision's ResNet18 has 9 of them in
+17 places) and functional ones have no module at all.
 """
 
 from __future__ import annotations
@@ -25,47 +25,89 @@ RELU_FUNCTIONS = {F.relu, F.relu_, torch.relu, torch.relu_}
 CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max"}
 METHODS = {("call_method", "relu"), ("call_method", "relu_")}
 OTHERS = {
-    "relu6", "gelu", "silu", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "hardswish", "hardtanh", "hardsigmoid",
-    "sigmoid", "expit", "tanh", "softplus", "softsign", "mish", "threshold", "glu", "logsigmoid", "softmax", "log_softmax",
-    "softmin", "softshrink", "hardshrink", "tanhshrink", "scaled_dot_product_attention",
-}  # fmt: skip
-CHANGES = {getattr(operator, f"i{name}"): getattr(operator, name) for name in (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul",
-)}  # fmt: skip
+    "relu6",
+    "gelu",
+    "silu",
+    "elu",
+    "selu",
+    "celu",
+    "leaky_relu",
+    "prelu",
+    "rrelu",
+    "hardswish",
+    "hardtanh",
+    "hardsigmoid",
+    "sigmoid",
+    "expit",
+    "tanh",
+    "softplus",
+    "softsign",
+    "mish",
+    "threshold",
+    "glu",
+    "logsigmoid",
+    "softmax",
+    "log_softmax",
+    "softmin",
+    "softshrink",
+    "hardshrink",
+    "tanhshrink",
+    "scaled_dot_product_attention",
+}
+CHANGES = {
+    getattr(operator, f"i{name}"): getattr(operator, name)
+    for name in (
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "matmul",
+    )
+}
 POOL_ARGS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 NUMBERS = {"size", "dim", "numel", "shape", "ndim", "nelement"}  # what a tensor says about itself
-KINDS = {
-    "dtype",
-    "device",
-    "layout",
-    "get_device",
-    "is_cuda",
-}  # and what no number of images changes
-OPAQUE = {
-    part.__module__ for part in (nn.ReLU, nn.RNN, nn.Transformer)
-}  # activations, also such as fx does not see inside
+# and what no number of images changes
+KINDS = {"dtype", "device", "layout", "get_device", "is_cuda"}
+# activations, also such as fx does not see inside
+OPAQUE = {part.__module__ for part in (nn.ReLU, nn.RNN, nn.Transformer)}
 STEPWISE = "wrap a step-wise snntorch network in mia_nb.models.snn.Stepwise"
 WAY_OUT = f"insert mia_nb.models.snn.Spike modules by hand, or {STEPWISE}"
-UNTRACED = f"write the control flow without values of tensors, or {STEPWISE}"  # networks with Spike modules are traced as well
+# networks with Spike modules are traced as well
+UNTRACED = f"write the control flow without values of tensors, or {STEPWISE}"
 
 
 class Spike(nn.Module):
-    """Integrate-and-fire neurons in place of one ReLU call; equations and options: `neurons.multistep`.
+    """Integrate-and-fire neurons in place of one ReLU call; equations and options:
+    `neurons.multistep`.
 
-    theta and u0 are buffers (parameters with learn=True), numbers or (C,), so that they travel in the state dictionary.
-    In a network of your own call it as you would a ReLU; `SNN` supplies the time steps. Training with learn=True can take theta
-    to 0 or below, where neurons fire without input: such a state is refused when it is loaded.
-    Raises ValueError for theta <= 0, beta outside (0, 1], and an unknown reset or surrogate.
+    theta and u0 are buffers (parameters with learn=True), numbers or (C,), so that they travel in
+    the state dictionary. In a network of your own call it as you would a ReLU; `SNN` supplies the
+    time steps. Training with learn=True can take theta to 0 or below, where neurons fire without
+    input: such a state is refused when it is loaded. Raises ValueError for theta <= 0, beta outside
+    (0, 1], and an unknown reset or surrogate.
     """
 
     def __init__(
-        self, theta=1.0, u0=0.0, *, amplitude=None, beta=1.0, reset="soft", surrogate="boxcar", surrogate_args=None,
-        detach_reset=True, learn=False,
-    ):  # fmt: skip
+        self,
+        theta=1.0,
+        u0=0.0,
+        *,
+        amplitude=None,
+        beta=1.0,
+        reset="soft",
+        surrogate="boxcar",
+        surrogate_args=None,
+        detach_reset=True,
+        learn=False,
+    ):
         super().__init__()
         if reset not in neurons.RESETS or not 0 < beta <= 1:
             raise ValueError(
-                f"reset={reset!r}, beta={beta}: wanted {' or '.join(neurons.RESETS)}, and 0 < beta <= 1"
+                f"reset={reset!r}, beta={beta}: wanted {' or '.join(neurons.RESETS)}, and 0 < beta"
+                " <= 1"
             )
         self.options = {
             "amplitude": amplitude,
@@ -82,16 +124,17 @@ class Spike(nn.Module):
         if not (torch.as_tensor(theta) > 0).all():
             raise ValueError(f"theta={theta}: a firing threshold is above 0")
         for name, value in (("theta", theta), ("u0", u0)):
-            value = (
-                torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
-            )  # sites share no memory
+            # sites share no memory
+            value = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
             if self.learn:
                 setattr(self, name, nn.Parameter(value))
             else:
                 self.register_buffer(name, value)
 
     def forward(self, x: Tensor, timesteps: int = 1, static: bool = False) -> Tensor:
-        """x (timesteps * B, ...), or (B, ...) where `static` says that it is the same at every step -> (timesteps * B, ...)."""
+        """x (timesteps * B, ...), or (B, ...) where `static` says that it is the same at every step
+        -> (timesteps * B, ...).
+        """
         x = x.expand(timesteps, *x.shape) if static else x.unflatten(0, (timesteps, -1))
         return neurons.multistep(
             x, self.theta, self.u0, compiled=self.compiled, **self.options
@@ -102,7 +145,8 @@ class Spike(nn.Module):
         theta = state.get(prefix + "theta")
         if theta is not None and not theta.is_meta and not (theta > 0).all():
             raise ValueError(
-                f"{prefix}theta={float(theta.min()):.4g}: a firing threshold is above 0; train with a smaller lr"
+                f"{prefix}theta={float(theta.min()):.4g}: a firing threshold is above 0; train with"
+                " a smaller lr"
             )
         for name in ("theta", "u0"):
             if (saved := state.get(prefix + name)) is not None and saved.shape != getattr(
@@ -113,12 +157,13 @@ class Spike(nn.Module):
 
 
 class Repeat(nn.Module):
-    """Where a tensor that is the same at every step meets one that is not: repeats it along time."""
+    """Where a tensor that is the same at every step meets one that is not: repeats it along
+    time.
+    """
 
     def forward(self, x: Tensor, timesteps: int, static: bool) -> Tensor:
-        return (
-            x.expand(timesteps, *x.shape).flatten(0, 1) if static and x.ndim else x
-        )  # a number of the batch has no images
+        # a number of the batch has no images
+        return x.expand(timesteps, *x.shape).flatten(0, 1) if static and x.ndim else x
 
 
 class Site(NamedTuple):
@@ -130,12 +175,19 @@ class Site(NamedTuple):
 
 
 class _Proxy(fx.Proxy):
-    """Keeps `h += a`, which also changes h under its other names, apart from `h + a`, which fx does not."""
+    """Keeps `h += a`, which also changes h under its other names, apart from `h + a`, which fx does
+    not.
+    """
 
 
 for change in CHANGES:
-    setattr(_Proxy, f"__{change.__name__}__", lambda self, other, change=change: self.tracer.create_proxy(
-        "call_function", change, (self, other), {}))  # fmt: skip
+    setattr(
+        _Proxy,
+        f"__{change.__name__}__",
+        lambda self, other, change=change: self.tracer.create_proxy(
+            "call_function", change, (self, other), {}
+        ),
+    )
 
 
 class _Tracer(fx.Tracer):
@@ -169,20 +221,24 @@ def _snntorch(module: nn.Module) -> bool:
 
 
 def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.GraphModule, list[Site]]:
-    """A copy of the model whose every ReLU call is a `Spike` made by `spike`, laid out over time, and the list of sites.
+    """A copy of the model whose every ReLU call is a `Spike` made by `spike`, laid out over time,
+    and the list of sites.
 
-    The graph takes (x, timesteps, static): with static=True all that lies before the first spikes runs once on (B, ...), else
-    the batch holds all steps, (timesteps * B, ...), step by step. spike=None keeps the Spike modules that the model brings.
-    Raises ValueError that names the place, the reason and the way out; never converts a part in silence.
+    The graph takes (x, timesteps, static): with static=True all that lies before the first spikes
+    runs once on (B, ...), else the batch holds all steps, (timesteps * B, ...), step by step.
+    spike=None keeps the Spike modules that the model brings. Raises ValueError that names the
+    place, the reason and the way out; never converts a part in silence.
     """
     for name, part in model.named_modules():
         if models.timesteps(part) is not None:
             raise ValueError(
-                f"{name or type(part).__name__} spikes already: pass the plain network that it was made from"
+                f"{name or type(part).__name__} spikes already: pass the plain network that it was"
+                " made from"
             )
         if isinstance(part, FlowBlock):
             raise ValueError(
-                f"{name} is a differential equation, which no spikes stand for: convert a network without one"
+                f"{name} is a differential equation, which no spikes stand for: convert a network"
+                " without one"
             )
     model, other = copy.deepcopy(model), copy.deepcopy(model)  # tracing writes constants into them
     graph = _graph(model)
@@ -199,7 +255,10 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
             raise ValueError(
                 f"{_where(node)} spikes already: nothing is left to convert; {WAY_OUT}"
                 if kind == "Spike"
-                else f"{_where(node)} is a {kind} beside Spike modules: replace all activations by Spike, or none"
+                else (
+                    f"{_where(node)} is a {kind} beside Spike modules: replace all activations by"
+                    " Spike, or none"
+                )
             )
         if spike is not None and _replace(net, node, f"spike{len(sites)}", spike().to(device)):
             changed.add(f"spike{len(sites)}")
@@ -216,7 +275,8 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     for site in sites:
         if site.name in changed - fires:
             raise ValueError(
-                f"{site.where} changes in place what is then read by another name: use its result; {WAY_OUT}"
+                f"{site.where} changes in place what is then read by another name: use its result;"
+                f" {WAY_OUT}"
             )
     return net, [site for site in sites if site.name in fires]
 
@@ -238,8 +298,8 @@ def _graph(model: nn.Module) -> fx.Graph:
         ) from error
     if not torch.equal(torch.get_rng_state(), drawn):
         raise ValueError(
-            f"{type(model).__name__} draws random numbers that do not depend on its input, which tracing freezes: use an "
-            "nn.Dropout module or torch.rand_like of a tensor"
+            f"{type(model).__name__} draws random numbers that do not depend on its input, which"
+            " tracing freezes: use an nn.Dropout module or torch.rand_like of a tensor"
         )
     checks = [node for node in graph.nodes if node.op == "placeholder"][1 : 1 + len(defaults)]
     for node in checks:  # fx checks the defaults at every call; nobody passes others
@@ -260,13 +320,16 @@ def _same_in_both_modes(
             )
         if not same:
             raise ValueError(
-                f"{_where(node or twin)} differs between training and evaluation, or from call to call, which tracing freezes: "
-                "use an nn.Dropout module or its like in place of functions that are told the mode"
+                f"{_where(node or twin)} differs between training and evaluation, or from call to"
+                " call, which tracing freezes: use an nn.Dropout module or its like in place of"
+                " functions that are told the mode"
             )
 
 
 def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
-    """What a site's call is, None for other nodes; ValueError for what can be no part of a spiking network."""
+    """What a site's call is, None for other nodes; ValueError for what can be no part of a spiking
+    network.
+    """
     if node.op == "call_module":
         module = net.get_submodule(node.target)
         if isinstance(module, Spike):
@@ -275,7 +338,8 @@ def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
             return "ReLU"
         if _snntorch(module):
             raise ValueError(
-                f"{node.target} is a neuron of snntorch: this network spikes already; wrap it in Stepwise"
+                f"{node.target} is a neuron of snntorch: this network spikes already; wrap it in"
+                " Stepwise"
             )
         if type(module).__module__ in OPAQUE:
             raise ValueError(_refusal(node, type(module).__name__))
@@ -285,19 +349,22 @@ def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
     if node.op in ("call_function", "call_method"):
         plain = name.rstrip("_").removeprefix("special_")
         of_pixels = next((i.op == "placeholder" for i in node.all_input_nodes), False)
-        if plain in OTHERS or (
-            plain in CLAMPS and not of_pixels
-        ):  # clamps of activations are ReLU, ReLU6 or hardtanh
+        # clamps of activations are ReLU, ReLU6 or hardtanh
+        if plain in OTHERS or (plain in CLAMPS and not of_pixels):
             raise ValueError(_refusal(node, name))
         if name in ("dropout", "dropout2d", "alpha_dropout"):
             raise ValueError(
-                f"{_where(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module instead"
+                f"{_where(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module"
+                " instead"
             )
     return None
 
 
 def _refusal(node: fx.Node, name: str) -> str:
-    return f"{_where(node)}: {name} has no spiking form here, only ReLU has; train with ReLU, or {WAY_OUT}"
+    return (
+        f"{_where(node)}: {name} has no spiking form here, only ReLU has; train with ReLU, or"
+        f" {WAY_OUT}"
+    )
 
 
 def _where(node: fx.Node) -> str:
@@ -334,18 +401,22 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> boo
 
 
 def _without_changes(net: fx.GraphModule) -> None:
-    """Refuse calls that change a tensor which is read elsewhere, or whose result is dropped: a graph knows results only."""
+    """Refuse calls that change a tensor which is read elsewhere, or whose result is dropped: a
+    graph knows results only.
+    """
     order = {node: i for i, node in enumerate(net.graph.nodes)}
     for node in net.graph.nodes:
         if (old := _changed(net, node)) is None:
             continue
         if old.op in ("placeholder", "get_attr") and node.target not in CHANGES:
             raise ValueError(
-                f"{_where(node)} changes {old.name}, which is not its own, in place: work on a new tensor"
+                f"{_where(node)} changes {old.name}, which is not its own, in place: work on a new"
+                " tensor"
             )
         if not node.users or any(order[user] > order[node] for user in old.users):
             raise ValueError(
-                f"{_where(node)} changes in place what another name reads, or none: use its result, as in h = h + 1"
+                f"{_where(node)} changes in place what another name reads, or none: use its result,"
+                " as in h = h + 1"
             )
         node.target = CHANGES.get(node.target, node.target)
 
@@ -368,7 +439,9 @@ def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _lay_out(net: fx.GraphModule) -> None:
-    """Give the graph its arguments `timesteps` and `static`, pass them to the spikes, and insert `Repeat`."""
+    """Give the graph its arguments `timesteps` and `static`, pass them to the spikes, and insert
+    `Repeat`.
+    """
     graph = net.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     if len(inputs) != 1:
@@ -385,7 +458,9 @@ def _lay_out(net: fx.GraphModule) -> None:
         if kinds[n] == "temporal" and any(kinds[i] == "number" for i in n.all_input_nodes)
     ]
     net.add_submodule("repeat", Repeat())
-    if late:  # a number of the prefix, as a batch size, is used behind the spikes: the whole net has to run on all steps
+    # a number of the prefix, as a batch size, is used behind the spikes: the whole net has to run
+    # on all steps
+    if late:
         with graph.inserting_after([node for node in graph.nodes if node.op == "placeholder"][-1]):
             repeated = graph.call_module("repeat", (inputs[0], timesteps, static))
         inputs[0].replace_all_uses_with(repeated, delete_user_cb=lambda user: user is not repeated)
@@ -406,7 +481,8 @@ def _lay_out(net: fx.GraphModule) -> None:
                     )
     if kinds[next(n for n in reversed(graph.nodes) if n.op == "output")] != "temporal":
         raise ValueError(
-            f"the output of {type(net).__name__} does not depend on any spike: is a ReLU's result unused?"
+            f"the output of {type(net).__name__} does not depend on any spike: is a ReLU's result"
+            " unused?"
         )
     for node in graph.nodes:
         node.type = None  # annotations are strings here, which a pickled graph could not import
@@ -417,9 +493,11 @@ def _lay_out(net: fx.GraphModule) -> None:
 
 
 def average_pools(net: fx.GraphModule) -> fx.GraphModule:
-    """The traced network itself, with average pooling at every call of a 2-d max pooling, module or function.
+    """The traced network itself, with average pooling at every call of a 2-d max pooling, module or
+    function.
 
-    Raises ValueError for other max pooling, dilated ones, and such as return indices: there is no average of their kind.
+    Raises ValueError for other max pooling, dilated ones, and such as return indices: there is no
+    average of their kind.
     """
     for node in net.graph.nodes:
         part = net.get_submodule(node.target) if node.op == "call_module" else None
@@ -440,7 +518,8 @@ def average_pools(net: fx.GraphModule) -> fx.GraphModule:
         dilated = given.get("dilation", 1) not in (1, (1, 1), [1, 1])
         if name not in ("max_pool2d", "MaxPool2d") or dilated or given.get("return_indices"):
             raise ValueError(
-                f"{_where(node)}: pool='avg' replaces plain 2-d max pooling only, not this {name}: change the model"
+                f"{_where(node)}: pool='avg' replaces plain 2-d max pooling only, not this {name}:"
+                " change the model"
             )
         window = {
             k: given[k]
@@ -456,7 +535,9 @@ def average_pools(net: fx.GraphModule) -> fx.GraphModule:
 
 
 def _time(net: fx.GraphModule, node: fx.Node, kinds: dict) -> str:
-    """How a value varies: "fixed" (no images in it), "static" (same at every step), "number" (of a static one), "temporal"."""
+    """How a value varies: "fixed" (no images in it), "static" (same at every step), "number" (of a
+    static one), "temporal".
+    """
     if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
         if kinds[node.args[0]] not in ("static", "temporal"):
             raise ValueError(

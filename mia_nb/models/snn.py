@@ -1,7 +1,9 @@
-"""Spiking networks: converted from a trained network, or the same network trained with spikes from the start.
+"""Spiking networks: converted from a trained network, or the same network trained with spikes from
+the start.
 
-Time is folded into the batch, (T * B, ...), step by step; what lies before the first spikes runs once per image.
-Sources: Guan et al. 2025 (the study), Bojkovic et al. 2024 (conversion), Mukhoty et al. 2023 (direct training).
+Time is folded into the batch, (T * B, ...), step by step; what lies before the first spikes runs
+once per image. Sources: Guan et al. 2025 (the study), Bojkovic et al. 2024 (conversion), Mukhoty et
+al. 2023 (direct training).
 """
 
 from __future__ import annotations
@@ -67,21 +69,32 @@ DIRECT = {
 
 
 class SNN(nn.Module):
-    """A network of `Spike` sites over T time steps: images (B, C, H, W) or events (T, B, C, H, W) -> logits (B, K).
+    """A network of `Spike` sites over T time steps: images (B, C, H, W) or events (T, B, C, H, W)
+    -> logits (B, K).
 
-    net: a traced network of `sites.trace`, or a module of your own that calls `Spike` where it used a ReLU. readout: "mean"
-    (default), "sum" or "last" over time of the last layer, which does not spike; "sum" is "mean" at temperature 1/T and so
-    changes every confidence. encode: "constant", "rate" (Bernoulli(x) per step, random), "latency", or a function of x that
-    returns (T, B, ...); rate and latency need pixels in [0, 1] and so undo the normalisation by mean and std
-    first; latency fits its spike times into the T steps unless encode_args says normalize=False.
-    fold=False runs step by step (the same answers in eval mode; batch norm statistics per step in train mode).
-    Attributes: timesteps, readout, report (a row per site, after `convert`). Raises ValueError for events of another T.
+    net: a traced network of `sites.trace`, or a module of your own that calls `Spike` where it used
+    a ReLU. readout: "mean" (default), "sum" or "last" over time of the last layer, which does not
+    spike; "sum" is "mean" at temperature 1/T and so changes every confidence. encode: "constant",
+    "rate" (Bernoulli(x) per step, random), "latency", or a function of x that returns (T, B, ...);
+    rate and latency need pixels in [0, 1] and so undo the normalisation by mean and std first;
+    latency fits its spike times into the T steps unless encode_args says normalize=False.
+    fold=False runs step by step (the same answers in eval mode; batch norm statistics per step in
+    train mode). Attributes: timesteps, readout, report (a row per site, after `convert`). Raises
+    ValueError for events of another T.
     """
 
     def __init__(
-        self, net: nn.Module, timesteps: int, *, readout="mean", encode="constant", encode_args=None, mean=(0.0,), std=(1.0,),
+        self,
+        net: nn.Module,
+        timesteps: int,
+        *,
+        readout="mean",
+        encode="constant",
+        encode_args=None,
+        mean=(0.0,),
+        std=(1.0,),
         fold=True,
-    ):  # fmt: skip
+    ):
         super().__init__()
         _set_up(self, timesteps, readout, encode, encode_args, mean, std)
         self.net, self.sites = (net, None) if places.traced(net) else places.trace(net, None)
@@ -89,7 +102,9 @@ class SNN(nn.Module):
 
     @property
     def stochastic(self) -> bool:
-        """Whether every call draws new spikes from torch's global generator; a function `encode` is taken not to draw."""
+        """Whether every call draws new spikes from torch's global generator; a function `encode` is
+        taken not to draw.
+        """
         return self.encode == "rate"
 
     def spikes(self) -> dict[str, Spike]:
@@ -109,7 +124,8 @@ class SNN(nn.Module):
         if self.fold and _hooked_by_opacus(self.net):
             # Opacus would take the T * B rows for T * B samples and clip each step on its own
             raise ValueError(
-                "per-sample gradients of a network folded over time would clip single steps: build with fold=False"
+                "per-sample gradients of a network folded over time would clip single steps: build"
+                " with fold=False"
             )
         events = _events(x, self.timesteps, self.encode, self.encode_args, self.mean, self.std)
         if not self.fold:
@@ -124,7 +140,9 @@ class SNN(nn.Module):
         )
 
     def compile_neurons(self, on: bool = True) -> SNN:
-        """Run the neurons as compiled kernels, which pays in long trainings; needs a C++ compiler or a GPU with Triton."""
+        """Run the neurons as compiled kernels, which pays in long trainings; needs a C++ compiler
+        or a GPU with Triton.
+        """
         for spike in self.spikes().values():
             spike.compiled = on
         return self
@@ -158,7 +176,9 @@ def _whole(timesteps) -> int:
 
 
 def _hooked_by_opacus(net: nn.Module) -> bool:
-    """Whether per-sample gradients are collected here, be the network the wrapped module or a part of it."""
+    """Whether per-sample gradients are collected here, be the network the wrapped module or a part
+    of it.
+    """
     hooks = (hook for part in net.modules() for hook in part._forward_hooks.values())
     return any((getattr(hook, "__module__", None) or "").startswith("opacus.") for hook in hooks)
 
@@ -189,7 +209,8 @@ def _events(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> 
     if x.ndim == 5:
         if len(x) != timesteps:
             raise ValueError(
-                f"events have {len(x)} time steps (axis 0 of {tuple(x.shape)}); the network runs {timesteps}: retime it"
+                f"events have {len(x)} time steps (axis 0 of {tuple(x.shape)}); the network runs"
+                f" {timesteps}: retime it"
             )
         return x
     if encode == "constant":
@@ -198,7 +219,8 @@ def _events(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> 
         events = encode(x)
         if events.shape[:2] != (timesteps, len(x)):
             raise ValueError(
-                f"encode returned {tuple(events.shape)}; wanted (T, B, ...) = ({timesteps}, {len(x)}, ...)"
+                f"encode returned {tuple(events.shape)}; wanted (T, B, ...) = ({timesteps},"
+                f" {len(x)}, ...)"
             )
         return events
     from snntorch import spikegen
@@ -207,9 +229,8 @@ def _events(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> 
         torch.tensor(v, device=x.device, dtype=x.dtype).view(-1, 1, 1) for v in (std, mean)
     )
     pixels = (x * scale + shift).clamp(0, 1)
-    fitting = (
-        {"normalize": True} if encode == "latency" else {}
-    )  # else dark pixels would fire after the last step
+    # else dark pixels would fire after the last step
+    fitting = {"normalize": True} if encode == "latency" else {}
     try:
         return getattr(spikegen, encode)(
             pixels, num_steps=timesteps, **{**fitting, **encode_args}
@@ -221,14 +242,18 @@ def _events(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> 
 
 
 def read_out(steps: Tensor, readout: str) -> Tensor:
-    """(T, B, K) -> (B, K); under autocast in float32, since a mean in half precision would tie answers that differ."""
+    """(T, B, K) -> (B, K); under autocast in float32, since a mean in half precision would tie
+    answers that differ.
+    """
     if torch.is_autocast_enabled(steps.device.type):
         steps = steps.float()
     return steps[-1] if readout == "last" else steps.mean(0) if readout == "mean" else steps.sum(0)
 
 
 def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
-    """(T, B, K) -> (T, B, K): what the readout says after the first t steps; the last row is the network's answer."""
+    """(T, B, K) -> (T, B, K): what the readout says after the first t steps; the last row is the
+    network's answer.
+    """
     if readout == "last":
         return steps
     sums = steps.cumsum(0)
@@ -240,18 +265,28 @@ def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
 
 
 class Stepwise(nn.Module):
-    """A network of snntorch neurons, called once per time step with its state cleared before and after every batch.
+    """A network of snntorch neurons, called once per time step with its state cleared before and
+    after every batch.
 
-    net(x_t (B, ...)) returns logits (B, K) or a tuple whose entry `output` they are. Never call such a network yourself between
-    batches: its membranes would carry one batch into the next, and scores would depend on the order of the questions.
-    snntorch.utils.reset sees top-level children only and resets other living networks too; here every state tensor of every
-    neuron of this network, and no other, is dropped. readout, encode and events as in `SNN`.
+    net(x_t (B, ...)) returns logits (B, K) or a tuple whose entry `output` they are. Never call
+    such a network yourself between batches: its membranes would carry one batch into the next, and
+    scores would depend on the order of the questions. snntorch.utils.reset sees top-level children
+    only and resets other living networks too; here every state tensor of every neuron of this
+    network, and no other, is dropped. readout, encode and events as in `SNN`.
     """
 
     def __init__(
-        self, net: nn.Module, timesteps: int, *, readout="mean", encode="constant", encode_args=None, output=0, mean=(0.0,),
+        self,
+        net: nn.Module,
+        timesteps: int,
+        *,
+        readout="mean",
+        encode="constant",
+        encode_args=None,
+        output=0,
+        mean=(0.0,),
         std=(1.0,),
-    ):  # fmt: skip
+    ):
         super().__init__()
         from snntorch import SpikingNeuron
 
@@ -277,7 +312,9 @@ class Stepwise(nn.Module):
         return steps if per_step else read_out(steps, self.readout)
 
     def clear(self) -> None:
-        """Drop every neuron's state: snntorch keeps it in buffers that it leaves out of the state dictionary."""
+        """Drop every neuron's state: snntorch keeps it in buffers that it leaves out of the state
+        dictionary.
+        """
         from snntorch import SpikingNeuron
 
         for part in self.net.modules():
@@ -296,10 +333,12 @@ def sites(model: nn.Module) -> list[Site]:
 def calibrate(
     net: nn.Module, batches: Iterable[Tensor], *, per_channel: bool = False, bins: int = 2048
 ) -> list[Histogram]:
-    """Histograms of the positive activations at every site, in one pass of the plain network in eval mode.
+    """Histograms of the positive activations at every site, in one pass of the plain network in
+    eval mode.
 
-    net: a model or a traced network. batches: normalised images (B, C, H, W). Memory is groups x bins per site, whatever the
-    amount of data. Use the model's own training half: never another model's, never evaluation non-members.
+    net: a model or a traced network. batches: normalised images (B, C, H, W). Memory is groups x
+    bins per site, whatever the amount of data. Use the model's own training half: never another
+    model's, never evaluation non-members.
     """
     net = net if places.traced(net) else places.trace(net, Spike)[0]
     found: dict[str, Histogram] = {}
@@ -323,7 +362,8 @@ def _checked(batches: Iterable[Tensor]) -> Iterator[Tensor]:
                 else type(x).__name__
             )
             raise ValueError(
-                f"a batch is a {came}; wanted normalised images (B, C, H, W) alone, as a tensor of floats"
+                f"a batch is a {came}; wanted normalised images (B, C, H, W) alone, as a tensor of"
+                " floats"
             )
         yield x
 
@@ -379,16 +419,19 @@ def convert(
     surrogate_args: dict | None = None,
     **options,
 ) -> SNN:
-    """A spiking copy of a trained ReLU network, thresholds fitted on its activations, u0 = theta / 2; in eval mode.
+    """A spiking copy of a trained ReLU network, thresholds fitted on its activations, u0 = theta /
+    2; in eval mode.
 
-    theta minimises E |a - Q_T(a)|^p over a site's positive activations a (thresholds.py), one per layer or per channel, for
-    T = fit_T (default: timesteps; fit_T = 1 with more steps is the released conversion, meant for fine-tuning). batches:
-    normalised images of the model's own training half; or histograms from `calibrate`, to fit several T at the price of one.
-    pool="avg" replaces max-pooling, which belongs before the training of the model. options: as `SNN`. `.report` has a row per
-    site: theta and u0 (means over channels), the expected error, the mass above theta, which is clipped, and the firing rate
-    measured on up to 1,024 of the images. Dead sites get a threshold that is never reached.
-    Raises ValueError naming the place and the way out for what cannot be converted, and where the traced network, with ReLU at
-    its sites, answers the first batch otherwise than the model.
+    theta minimises E |a - Q_T(a)|^p over a site's positive activations a (thresholds.py), one per
+    layer or per channel, for T = fit_T (default: timesteps; fit_T = 1 with more steps is the
+    released conversion, meant for fine-tuning). batches: normalised images of the model's own
+    training half; or histograms from `calibrate`, to fit several T at the price of one. pool="avg"
+    replaces max-pooling, which belongs before the training of the model. options: as `SNN`.
+    `.report` has a row per site: theta and u0 (means over channels), the expected error, the mass
+    above theta, which is clipped, and the firing rate measured on up to 1,024 of the images. Dead
+    sites get a threshold that is never reached. Raises ValueError naming the place and the way out
+    for what cannot be converted, and where the traced network, with ReLU at its sites, answers the
+    first batch otherwise than the model.
     """
     timesteps = _whole(timesteps)
     fit_T = timesteps if fit_T is None else fit_T
@@ -430,7 +473,10 @@ def convert(
         rows.append(
             site._asdict()
             | row
-            | {"expected_error": (weight * error).sum(), "clipped_mass": (weight * clipped).sum()}
+            | {
+                "expected_error": (weight * error).sum(),
+                "clipped_mass": (weight * clipped).sum(),
+            }
         )
     snn.to(like.dtype).report = pd.DataFrame(rows).rename(columns={"name": "site"})
     if kept:
@@ -439,7 +485,9 @@ def convert(
 
 
 def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
-    """Refuse a network whose trace computes something else: views that change in place, or values frozen by tracing."""
+    """Refuse a network whose trace computes something else: views that change in place, or values
+    frozen by tracing.
+    """
     devices, answers = [x.device] if x.is_cuda else [], []
     for run in (model, lambda x: _Counting(net, {}, False, 2).run(x, 1, False)):
         with _measuring(model), _measuring(net), torch.random.fork_rng(devices=devices):
@@ -448,13 +496,15 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
     plain, traced = answers
     if not isinstance(plain, Tensor):
         raise ValueError(
-            f"{type(model).__name__} returns a {type(plain).__name__}; wanted logits (B, K) as one tensor"
+            f"{type(model).__name__} returns a {type(plain).__name__}; wanted logits (B, K) as one"
+            " tensor"
         )
     allowed = max(1e-3, 4 * torch.finfo(plain.dtype).eps) * float(plain.abs().max())
     if not torch.allclose(traced, plain, rtol=0, atol=allowed, equal_nan=True):
         raise ValueError(
-            f"{type(model).__name__} answers otherwise once traced (by up to {float((traced - plain).abs().max()):.3g}): does "
-            "forward change in place a view that is read later, draw random numbers or read a clock?"
+            f"{type(model).__name__} answers otherwise once traced (by up to"
+            f" {float((traced - plain).abs().max()):.3g}): does forward change in place a view that"
+            " is read later, draw random numbers or read a clock?"
         )
 
 
@@ -483,10 +533,12 @@ def spiking(
     pool: str = "keep",
     **options,
 ) -> SNN:
-    """The same network with LIF neurons in place of its ReLUs, to be trained with spikes from the start.
+    """The same network with LIF neurons in place of its ReLUs, to be trained with spikes from the
+    start.
 
-    Defaults (beta .5, hard reset, differentiated, LocalZO in closed form, amplitude 1) are those released with Mukhoty et
-    al. 2023; Guan et al. 2025 name the method only. options: those of `Spike` and of `SNN`.
+    Defaults (beta .5, hard reset, differentiated, LocalZO in closed form, amplitude 1) are those
+    released with Mukhoty et al. 2023; Guan et al. 2025 name the method only. options: those of
+    `Spike` and of `SNN`.
     """
     of_spike = {k: options.pop(k) for k in (*DIRECT, "surrogate_args") if k in options}
     net, _ = places.trace(model, lambda: Spike(theta, 0.0, learn=learn, **{**DIRECT, **of_spike}))
@@ -494,34 +546,54 @@ def spiking(
 
 
 def network(
-    in_channels: int, num_classes: int, size, mean=(0.0,), std=(1.0,), *, base: str = "tinycnn", base_args: dict | None = None,
-    timesteps: int = 4, calibration: dict | None = None, pool: str = "keep", **options,
-) -> SNN:  # fmt: skip
-    """The builder behind `models.build("snn", {"base": ..., "timesteps": ...})`: `spiking` of a named or own network.
+    in_channels: int,
+    num_classes: int,
+    size,
+    mean=(0.0,),
+    std=(1.0,),
+    *,
+    base: str = "tinycnn",
+    base_args: dict | None = None,
+    timesteps: int = 4,
+    calibration: dict | None = None,
+    pool: str = "keep",
+    **options,
+) -> SNN:
+    """The builder behind `models.build("snn", {"base": ..., "timesteps": ...})`: `spiking` of a
+    named or own network.
 
-    The weights start as those of the plain network of the same seed. calibration: how a converted pool's thresholds were
-    fitted (see training.convert_pool); neurons are then those of conversion, and the thresholds come with the weights.
-    options: those of `spiking`.
+    The weights start as those of the plain network of the same seed. calibration: how a converted
+    pool's thresholds were fitted (see training.convert_pool); neurons are then those of conversion,
+    and the thresholds come with the weights. options: those of `spiking`.
     """
     plain = models.build(
-        base, base_args, in_channels=in_channels, num_classes=num_classes, size=size, mean=mean, std=std,
+        base,
+        base_args,
+        in_channels=in_channels,
+        num_classes=num_classes,
+        size=size,
+        mean=mean,
+        std=std,
         seed=torch.initial_seed(),
-    )  # fmt: skip
+    )
     if calibration is not None:
         options = {**CONVERTED, **options}
     return spiking(plain, timesteps, pool=pool, mean=mean, std=std, **options)
 
 
 def retime(snn: SNN, timesteps: int) -> SNN:
-    """The same weights and thresholds over another number of steps; a shallow copy that shares them."""
+    """The same weights and thresholds over another number of steps; a shallow copy that shares
+    them.
+    """
     other = copy.copy(snn)
     other.timesteps, other.report = _whole(timesteps), None
     return other
 
 
 def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
-    """What spikes on these images, a row per site: rate = mean of spk over neurons, steps and images; silent = share of
-    neurons that never fired; always = share that fired at every step of every image. In eval mode. No claim about energy."""
+    """What spikes on these images, a row per site: rate = mean of spk over neurons, steps and
+    images; silent = share of neurons that never fired; always = share that fired at every step of
+    every image. In eval mode. No claim about energy."""
     totals: dict[str, list] = {}
 
     def watch(name: str) -> Callable:
@@ -564,7 +636,9 @@ def _folded(snn: SNN) -> SNN:
 
 
 def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One image x (1, C, H, W) at one site: spk (T, neurons) bool, mem (T, neurons) before the reset, theta (neurons,)."""
+    """One image x (1, C, H, W) at one site: spk (T, neurons) bool, mem (T, neurons) before the
+    reset, theta (neurons,).
+    """
     spikes = snn.spikes()
     if site not in spikes:
         raise ValueError(f"site={site!r} is not one of {', '.join(islice(spikes, 20))}")

@@ -1,4 +1,6 @@
-"""Solving dh/dt = f(t, h), and dh = f(t, h) dt + g dB: an own fixed-grid loop, and two libraries where they serve better."""
+"""Solving dh/dt = f(t, h), and dh = f(t, h) dt + g dB: an own fixed-grid loop, and two libraries
+where they serve better.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,11 @@ class BlownUp(ValueError):
 
 
 def sigma(k: float, steps: int, T: float = 1.0) -> float:
-    """Diffusion coefficient k sqrt(steps / T) of noise with standard deviation k a step: the study's sigma, all its Table XII.
+    """Diffusion coefficient k sqrt(steps / T) of noise with standard deviation k a step: the
+    study's sigma, all its Table XII.
 
-    Hong, Wu, Gruber and Lee (arXiv 2501.06686). Their Theorem 1 writes the diffusion as sigma / sqrt(T): that sigma is
-    `noise_sd`. The two agree at T = 1 only.
+    Hong, Wu, Gruber and Lee (arXiv 2501.06686). Their Theorem 1 writes the diffusion as sigma /
+    sqrt(T): that sigma is `noise_sd`. The two agree at T = 1 only.
     """
     return k * math.sqrt(steps / T)
 
@@ -52,26 +55,30 @@ def integrate(
     atol: float = 1e-3,
     adjoint: bool = False,
 ) -> Tensor:
-    """h(t0 + T) of dh/dt = drift(t, h), h(t0) = h (B, ...); after each of `steps` steps noise of standard deviation k is added.
+    """h(t0 + T) of dh/dt = drift(t, h), h(t0) = h (B, ...); after each of `steps` steps noise of
+    standard deviation k is added.
 
-    euler with k > 0 is Euler-Maruyama; rk4 is the classical tableau (coefficients >= 0, so a step's Lipschitz factor is at most
-    sum_{j<=4} (dt L)^j / j!), its noise comes after the step. stoch_rk4: one draw W = k n a step, W/2, W/2, W added inside
-    stages 2 to 4 and W to the result (public code of Oganesyan, Volokhova and Vetrov; equal to rk4 only where the drift is 0).
-    dopri5, dopri8, bosh3, fehlberg2, adaptive_heun: torchdiffeq, steps chosen by rtol and atol, no noise; adjoint=True solves
-    backwards in time for the gradient: little memory, approximate, and wrong for gradients per sample. srk, milstein:
-    torchsde with diffusion k sqrt(steps / T). Noise comes from `generator`, else from torch's global one. The own loop (first
-    three) works under torch.func.vmap and compiles whole. Under autocast the state stays float32: increments smaller than its
-    256th part would be lost in bfloat16. Raises ValueError for settings that make no sense, a missing library, a state
-    that blows up in an adaptive solver. Caveats: a fixed grid is not checked for its accuracy, and may give inf; an adaptive
-    solver chooses its steps for the whole batch, so within the tolerances a state's solution depends on its companions.
+    euler with k > 0 is Euler-Maruyama; rk4 is the classical tableau (coefficients >= 0, so a step's
+    Lipschitz factor is at most sum_{j<=4} (dt L)^j / j!), its noise comes after the step.
+    stoch_rk4: one draw W = k n a step, W/2, W/2, W added inside stages 2 to 4 and W to the result
+    (public code of Oganesyan, Volokhova and Vetrov; equal to rk4 only where the drift is 0).
+    dopri5, dopri8, bosh3, fehlberg2, adaptive_heun: torchdiffeq, steps chosen by rtol and atol, no
+    noise; adjoint=True solves backwards in time for the gradient: little memory, approximate, and
+    wrong for gradients per sample. srk, milstein: torchsde with diffusion k sqrt(steps / T). Noise
+    comes from `generator`, else from torch's global one. The own loop (first three) works under
+    torch.func.vmap and compiles whole. Under autocast the state stays float32: increments smaller
+    than its 256th part would be lost in bfloat16. Raises ValueError for settings that make no
+    sense, a missing library, a state that blows up in an adaptive solver. Caveats: a fixed grid is
+    not checked for its accuracy, and may give inf; an adaptive solver chooses its steps for the
+    whole batch, so within the tolerances a state's solution depends on its companions.
     """
     check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol, adjoint=adjoint)
     h = widened(h)
     if method in BACKENDS:
         if is_transformed(h):
             raise ValueError(
-                f"method={method!r} works under no torch.func transform, so its models cannot be stacked: train them one by "
-                f"one (strategy='plain'), or take {', '.join(FIXED)}"
+                f"method={method!r} works under no torch.func transform, so its models cannot be"
+                f" stacked: train them one by one (strategy='plain'), or take {', '.join(FIXED)}"
             )
         if method in DIAGONAL:
             return _torchsde(drift, h, t0, T, method, steps, sigma(k, steps, T), generator)
@@ -96,14 +103,15 @@ def check(*, steps, T=1.0, method="euler", k=0.0, rtol=1e-3, atol=1e-3, adjoint=
         raise ValueError(f"k={k}: wanted a standard deviation of the noise of a step, 0 for none")
     if k > 0 and method in ADAPTIVE:
         raise ValueError(
-            f"k={k} with method={method!r}: an adaptive solver would chase the noise with ever smaller steps; take "
-            "euler, rk4, stoch_rk4, srk or milstein, or k=0"
+            f"k={k} with method={method!r}: an adaptive solver would chase the noise with ever"
+            " smaller steps; take euler, rk4, stoch_rk4, srk or milstein, or k=0"
         )
     if not (rtol > 0 and atol > 0):
         raise ValueError(f"rtol={rtol}, atol={atol}: tolerances must be positive")
     if adjoint and method not in ADAPTIVE:
         raise ValueError(
-            f"adjoint=True with method={method!r}: only {', '.join(ADAPTIVE)} have adjoint gradients"
+            f"adjoint=True with method={method!r}: only {', '.join(ADAPTIVE)} have adjoint"
+            " gradients"
         )
     if method in BACKENDS:
         _library(method)
@@ -120,8 +128,8 @@ def is_transformed(h: Tensor) -> bool:
 
 
 def draw(h: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal noise like h, filled in the order of its logical shape whatever its memory format, so that stacked and
-    plain training draw the same numbers."""
+    """Standard normal noise like h, filled in the order of its logical shape whatever its memory
+    format, so that stacked and plain training draw the same numbers."""
     if generator is None:
         return torch.randn_like(h, memory_format=torch.contiguous_format)
     return torch.randn(h.shape, generator=generator, device=h.device, dtype=h.dtype)
@@ -202,10 +210,11 @@ def _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint) -> Tensor:
     solve, function = (library.odeint_adjoint if adjoint else library.odeint), _Function(drift)
     if adjoint and function.owner is None:  # its parameters would get no gradient
         raise ValueError(
-            "adjoint=True with a drift that is no nn.Module and no method of one: its parameters cannot be found; make it a "
-            "module, or leave adjoint out"
+            "adjoint=True with a drift that is no nn.Module and no method of one: its parameters"
+            " cannot be found; make it a module, or leave adjoint out"
         )
-    # the last step ends at the end; else the library steps beyond it and interpolates, which no tolerance checks
+    # the last step ends at the end; else the library steps beyond it and interpolates, which no
+    # tolerance checks
     ends, back = (
         {"step_t": times[1:]},
         {"adjoint_options": {"step_t": times[:1]}} if adjoint else {},
@@ -217,8 +226,8 @@ def _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint) -> Tensor:
     except AssertionError as error:  # a step size of 0, or a state that is not finite
         first = (str(error).splitlines() or ["no reason given"])[0]
         raise BlownUp(
-            f"the state blew up: {method} found no step that meets rtol={rtol}, atol={atol} ({first}); take a smaller learning "
-            "rate, lipschitz=, or a fixed grid"
+            f"the state blew up: {method} found no step that meets rtol={rtol}, atol={atol}"
+            f" ({first}); take a smaller learning rate, lipschitz=, or a fixed grid"
         ) from error
 
 
@@ -257,7 +266,8 @@ def _torchsde(drift, h, t0, T, method, steps, diffusion, generator) -> Tensor:
     )
     times = torch.tensor([t0, t0 + T], dtype=torch.float64, device=y.device)
     problem = _Diffusion(drift, h.shape[1:], diffusion)
-    # steps a trifle longer, the last cut off at the end: rounding would leave a remainder of a step more
+    # steps a trifle longer, the last cut off at the end: rounding would leave a remainder of a step
+    # more
     return library.sdeint(problem, y, times, bm=path, method=method, dt=T / steps * (1 + 1e-9))[
         -1
     ].view_as(h)

@@ -1,9 +1,8 @@
 """Firing thresholds that make an integrate-and-fire neuron the best T-level copy of a ReLU.
 
 With constant input a, soft reset and u0 = theta / 2 the neuron emits on average
-Q_T(a) = (theta / T) clip(floor(T a / theta + 1/2), 0, T), and theta minimises E |a - Q_T(a)|^p over a site's positive
-activations.
-Source: Bojkovic et al. 2024; u0 = theta / 2 follows from optimality.
+Q_T(a) = (theta / T) clip(floor(T a / theta + 1/2), 0, T), and theta minimises E |a - Q_T(a)|^p over
+a site's positive activations. Source: Bojkovic et al. 2024; u0 = theta / 2 follows from optimality.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ FINE = 33  # and around the best of them
 
 
 class Histogram(NamedTuple):
-    """Positive activations of one site: counts (groups, bins) of equal width between 0 and range (groups,)."""
+    """Positive activations of one site: counts (groups, bins) of equal width between 0 and range
+    (groups,).
+    """
 
     counts: Tensor  # int64
     range: Tensor  # float64, a power of two
@@ -36,11 +37,10 @@ class Histogram(NamedTuple):
         )
 
     def add(self, z: Tensor) -> Histogram:
-        """With activations z (groups, n) counted too. Ranges double, merging bins by twos, until the largest is below: the
-        counts are those of one pass with the final range."""
-        z = z.to(
-            torch.promote_types(z.dtype, torch.float32)
-        )  # float16 has no room for bins / range
+        """With activations z (groups, n) counted too. Ranges double, merging bins by twos, until
+        the largest is below: the counts are those of one pass with the final range."""
+        # float16 has no room for bins / range
+        z = z.to(torch.promote_types(z.dtype, torch.float32))
         bins, counts, width = self.counts.shape[1], self.counts.clone(), self.range.clone()
         largest = z.max(1).values.double().cpu()
         if not torch.isfinite(largest).all():
@@ -49,9 +49,8 @@ class Histogram(NamedTuple):
             merged = counts[grow].unflatten(1, (bins // 2, 2)).sum(2)
             counts[grow] = torch.cat([merged, torch.zeros_like(merged)], 1)
             width[grow] *= 2
-        scale = (bins / width).to(z.device, z.dtype)[
-            :, None
-        ]  # a power of two times bins: the product rounds like z alone
+        # a power of two times bins: the product rounds like z alone
+        scale = (bins / width).to(z.device, z.dtype)[:, None]
         index = (z * scale).long()
         index += torch.arange(len(z), device=z.device)[:, None] * bins
         counts += torch.bincount(index[z > 0], minlength=counts.numel()).view(counts.shape).cpu()
@@ -70,16 +69,16 @@ def quantised(a: np.ndarray, theta, T: int) -> np.ndarray:
 
 
 def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
-    """(groups,) thresholds by a scan of 256 values and a finer one around the best; DEAD where nothing was counted.
+    """(groups,) thresholds by a scan of 256 values and a finer one around the best; DEAD where
+    nothing was counted.
 
     ValueError for T < 1 and for p other than 1 and 2.
     """
     check_fit(T, p)
     counts, width = histogram.counts.numpy().astype(float), histogram.range.numpy()
     bins = counts.shape[1]
-    a = (
-        np.arange(bins) + 0.5
-    ) / bins  # in units of the range, so that one table of errors serves all groups
+    # in units of the range, so that one table of errors serves all groups
+    a = (np.arange(bins) + 0.5) / bins
 
     def best(thetas: np.ndarray, rows) -> np.ndarray:
         errors = np.abs(a - quantised(a, thetas[:, None], T)) ** p  # (thetas, bins)
@@ -102,7 +101,9 @@ def check_fit(T: int, p: float) -> None:
 def expected(
     histogram: Histogram, theta: np.ndarray, T: int, p: float = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean error |a - Q_T(a)|^p over the positive activations and the mass above theta, each (groups,); 0 for dead groups."""
+    """Mean error |a - Q_T(a)|^p over the positive activations and the mass above theta, each
+    (groups,); 0 for dead groups.
+    """
     counts, a = histogram.counts.numpy(), histogram.centres
     total = np.maximum(counts.sum(1), 1)
     error = (counts * np.abs(a - quantised(a, theta[:, None], T)) ** p).sum(1) / total
@@ -110,11 +111,13 @@ def expected(
 
 
 def fit_threshold(activations, T: int = 1, p: float = 1) -> tuple[float, float]:
-    """(theta, u0 = theta / 2) that minimise the mean of |a - Q_T(a)|^p over a sample of activations; zeros do not count.
+    """(theta, u0 = theta / 2) that minimise the mean of |a - Q_T(a)|^p over a sample of
+    activations; zeros do not count.
 
-    T = 1, p = 1: the exact optimum, which satisfies theta = median{a : a >= theta / 2}. Otherwise the 8 best of 256 starts,
-    improved by turns of assigning levels and solving for theta (a weighted median, or least squares for p = 2) until nothing
-    changes. Raises ValueError when nothing is positive, for T < 1, and for p other than 1 and 2.
+    T = 1, p = 1: the exact optimum, which satisfies theta = median{a : a >= theta / 2}. Otherwise
+    the 8 best of 256 starts, improved by turns of assigning levels and solving for theta (a
+    weighted median, or least squares for p = 2) until nothing changes. Raises ValueError when
+    nothing is positive, for T < 1, and for p other than 1 and 2.
     """
     a = np.sort(np.asarray(activations, dtype=float).ravel())
     a = a[a > 0]
@@ -139,7 +142,9 @@ def _cost(a: np.ndarray, theta: float, T: int, p: float) -> float:
 
 
 def _two_medians(a: np.ndarray) -> float:
-    """One centre at 0 and one free: for every split of the sorted sample the free centre is the median of the upper part."""
+    """One centre at 0 and one free: for every split of the sorted sample the free centre is the
+    median of the upper part.
+    """
     n, sums = len(a), np.concatenate([[0.0], np.cumsum(a)])
     k = np.arange(n)
     middle = (k + n) // 2  # of a[k:], the upper one of two

@@ -1,41 +1,35 @@
-"""Records to plotly figures: pure functions, one house template, no torch. Every title is a sentence computed from the data.
+"""Records to plotly figures: pure functions, one house template, no torch. Every title is a
+sentence computed from the data.
 
-Members are vermillion, solid and round; non-members blue, dashed and diamond-shaped: colour is never the only cue. Paper is
-transparent and text mid-grey, so that a figure reads on light and on dark pages. No figure has a fixed width.
+Members are vermillion, solid and round; non-members blue, dashed and diamond-shaped: colour is
+never the only cue. Paper is transparent and text mid-grey, so that a figure reads on light and on
+dark pages. No figure has a fixed width.
 """
 
-from mia_nb.plots.curves import roc, roc_pair, verdict
-from mia_nb.plots.flow import (
-    costs,
-    families_gap,
-    frontier_lines,
-    matched_differences,
-    query_curves,
-    risk_against,
-)
+from mia_nb.plots.curves import roc, roc_bounds, roc_pair, verdict
 from mia_nb.plots.pools import accuracy, images, loss_traces
-from mia_nb.plots.privacy import (
-    accounting,
-    defenses,
-    delta_sweep,
-    ladder,
-    privacy_utility,
-    roc_bounds,
-)
-from mia_nb.plots.queries import auc_against_answers, settling
-from mia_nb.plots.recipes import rank_agreement, risk_against_epochs
-from mia_nb.plots.spiking import (
+from mia_nb.plots.privacy import accounting, delta_sweep, ladder, privacy_utility
+from mia_nb.plots.queries import auc_against_answers, heatmap, query_curves, settling
+from mia_nb.plots.settings import (
     accuracy_and_risk,
     against_timesteps,
-    confidences,
     conversion_quality,
-    heatmap,
-    raster,
-    sites,
+    rank_agreement,
+    risk_against,
+    risk_against_epochs,
 )
+from mia_nb.plots.spiking import confidences, raster, sites
 from mia_nb.plots.style import GREY, MEMBER, NON_MEMBER, TEMPLATE
 from mia_nb.plots.teaching import budget_race, found_again, guesser, levels, null_band
-from mia_nb.plots.views import gap_against_risk, histogram, scatter, summary
+from mia_nb.plots.utility import (
+    costs,
+    defenses,
+    families_gap,
+    frontier_lines,
+    gap_against_risk,
+    matched_differences,
+)
+from mia_nb.plots.views import histogram, scatter, summary
 
 __all__ = [
     "GREY",

@@ -1,8 +1,14 @@
-"""ROC curves with their uncertainty and their resolution, and a result in words."""
+"""How well does an attack separate members from non-members, and does it find more than
+differential privacy would allow? ROC curves with their uncertainty and their resolution, a result
+in words, and ROC curves under trade-off curves.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,16 +17,39 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb import metrics
+from mia_nb.accounting import gaussian_mu, tradeoff
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
 from mia_nb.metrics.uncertainty import interval
-from mia_nb.plots.style import DASHES, GREY, LINES, finish, named, targets, translucent
+from mia_nb.plots import marks
+from mia_nb.plots.style import (
+    BELOW,
+    DOTTED,
+    GREY,
+    Look,
+    clauses,
+    finish,
+    listed,
+    look,
+    named,
+    targets,
+    translucent,
+)
+from mia_nb.studies.privacy import room_below
 from mia_nb.types import Scores
 
 BANDS = 3  # with more curves than this only the best one shows its band
+AXES = ("false positive rate", "true positive rate")
+RELATION = "add/remove one record"
+VACUOUS = 0.99  # a bound above this TPR excludes nothing
+# false positive rates at which a ROC is compared with a curve
+LOOKED_AT = (0.0001, 0.001, 0.01, 0.1)
+SHOWN_TARGETS = 16
 
 
 class Curve(NamedTuple):
-    """One attack's ROC averaged over targets at common false-positive rates, with its pointwise band."""
+    """One attack's ROC averaged over targets at common false positive rates, with its pointwise
+    band.
+    """
 
     fpr: np.ndarray
     tpr: np.ndarray
@@ -29,192 +58,200 @@ class Curve(NamedTuple):
     auc: float
     n1: int
     n0: int
-    floor: float  # smallest false-positive rate above zero that the scores can realise
+    floor: float  # smallest false positive rate above zero that the scores can realise
 
 
 def verdict(row: pd.Series) -> str:
-    """One row of `metrics.summary` in words, at its smallest measurable false-positive rate.
+    """One row of `metrics.summary` in words, at its smallest measurable false positive rate.
 
-    "rmia finds 21.3 % of members at 10 % false alarms (95 %: 19.0-23.9), n0 = 898". Without such a rate, or where tied scores
-    do not reach it, the AUC.
+    "rmia finds 21.3 % of members at 10 % FPR (95 %: 19.0-23.9), n0 = 898". Without such a rate, or
+    where tied scores do not reach it, the AUC.
+
+    row: of the table, its name that of the attack
     """
     rates = sorted(
         float(name[4:]) for name in row.index if name.startswith("tpr@") and "_" not in name
     )
-    x = next((x for x in rates if row[f"tpr@{x:g}_measurable"]), None)
-    if x is not None and (row[f"tpr@{x:g}"] > 0 or row["fpr_floor"] <= x):
-        low, high = 100 * row[f"tpr@{x:g}_low"], 100 * row[f"tpr@{x:g}_high"]
-        return f"{_found(row.name, row[f'tpr@{x:g}'], x)} (95 %: {low:.1f}-{high:.1f}), n0 = {row['n0']:.0f}"
-    interval = f"{row['auc']:.3f} (95 %: {row['auc_low']:.3f}-{row['auc_high']:.3f})"
-    few = f"n0 = {row['n0']:.0f} is too few for a rate at few false alarms"
-    tied = f"its tied scores allow no fewer than {100 * row['fpr_floor']:.0f} % false alarms"
-    return f"{row.name} has AUC {interval}; {few if x is None else tied}"
+    fpr = next((x for x in rates if row[f"tpr@{x:g}_measurable"]), None)
+    if fpr is not None and (row[f"tpr@{fpr:g}"] > 0 or row["fpr_floor"] <= fpr):
+        tpr, low, high = (row[f"tpr@{fpr:g}{end}"] for end in ("", "_low", "_high"))
+        ends = f"(95 %: {100 * low:.1f}-{100 * high:.1f})"
+        return f"{_finds(row.name, tpr, fpr)} {ends}, n0 = {row['n0']:.0f}"
+    auc = f"{row.name} has AUC {row['auc']:.3f} (95 %: {row['auc_low']:.3f}-{row['auc_high']:.3f})"
+    if fpr is None:
+        return f"{auc}; n0 = {row['n0']:.0f} is too few for a rate at a low FPR"
+    return f"{auc}; its tied scores allow no FPR below {100 * row['fpr_floor']:.0f} %"
 
 
-def _found(name: str, tpr: float, fpr: float) -> str:
-    return f"{name} finds {100 * tpr:.1f} % of members at {100 * fpr:g} % false alarms"
+def _finds(name: str, tpr: float, fpr: float) -> str:
+    return f"{name} finds {100 * tpr:.1f} % of members at {100 * fpr:g} % FPR"
 
 
 def roc(scores: Scores | dict[str, Scores], *, log: bool = True, level: float = 0.95) -> go.Figure:
-    """ROC of one attack or of several, averaged over targets at equal false-positive rates; evaluator-side (oracle) thresholds.
+    """ROC of one attack or of several, averaged over targets at equal false positive rates;
+    evaluator-side (oracle) thresholds.
 
-    Log axes: the staircase tpr(x) = max TPR over vertices with FP <= floor(x n0), as in the tables. They start at 1 / n, so
-    points at zero are left out, and what lies below 10 / n0 is shaded: fewer than ten false positives resolve nothing.
-    Linear axes: straight lines between tie blocks, so that the area is the AUC.
+    Log axes: the staircase tpr(x) = max TPR over vertices with FP <= floor(x n0), as in the tables.
+    They start at 1 / n, so points at zero are left out, and what lies below 10 / n0 is shaded:
+    fewer than ten false positives resolve nothing. Linear axes: straight lines between tie blocks,
+    so that the area is the AUC.
 
-    Band: pointwise at `level`, the wider of Clopper-Pearson at the mean TPR over *one* target's members (targets share
-    samples) and Student t over pairs of targets; with more than three attacks only that of the highest AUC is drawn. Tables
-    give the narrower intervals of `metrics.intervals`. Scores so tied that no rate between 0 and 10 / n0 exists say so in the
+    Band: the wider of Clopper-Pearson at the mean TPR over *one* target's members (targets share
+    samples) and Student t over pairs of targets. Tables give the narrower intervals of
+    `metrics.intervals`. Scores so tied that no rate between 0 and 10 / n0 exists say so in the
     legend.
+
+    scores: of one attack, or {name: Scores}; with more than three only the highest AUC has a band
+    log: logarithmic axes
+    level: of the band, pointwise
     """
     return _rocs(named(scores), [log], level)
 
 
 def roc_pair(scores: Scores | dict[str, Scores], *, level: float = 0.95) -> go.Figure:
-    """`roc` twice, side by side: linear axes (the whole curve) and logarithmic axes (where an attacker lives)."""
+    """`roc` twice, side by side: linear axes (the whole curve) and logarithmic axes (where an
+    attacker lives).
+
+    scores: of one attack, or {name: Scores}
+    level: of the bands, pointwise
+    """
     return _rocs(named(scores), [False, True], level)
 
 
 def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figure:
-    drawn = [{name: _curve(one, log, level) for name, one in scores.items()} for log in views]
-    best = max(drawn[0], key=lambda name: drawn[0][name].auc)
+    panels = [
+        {name: mean_roc(attack, log, level) for name, attack in scores.items()} for log in views
+    ]
+    best = max(panels[0], key=lambda name: panels[0][name].auc)
     figure = make_subplots(1, len(views), horizontal_spacing=0.12)
-    for column, (log, curves) in enumerate(zip(views, drawn, strict=True), start=1):
-        _frame(figure, curves[best], log, column)
+    for column, (log, curves) in enumerate(zip(views, panels, strict=True), start=1):
+        add_plane(figure, curves[best], log, column)
         for i, (name, curve) in enumerate(curves.items()):
-            banded = name == best or len(curves) <= BANDS
-            _add_curve(
+            add_roc(
                 figure,
                 name,
                 curve,
-                LINES[i % len(LINES)],
-                DASHES[i % len(DASHES)],
-                log,
-                column,
-                banded,
+                look(i),
+                log=log,
+                column=column,
+                banded=name == best or len(curves) <= BANDS,
             )
-    count = len(scores[best].targets)
-    who = f"mean of {count} targets" if count > 1 else "one target: training randomness not covered"
-    who += "; thresholds set with hindsight (oracle)"
-    whose = "" if len(scores) <= BANDS else f" of {best}"
-    note = f"{who}; band{whose}: {level:.0%}, pointwise, wider of Clopper-Pearson and Student t"
-    layout = (
-        {"height": 440}
-        if len(views) == 1
-        else {"height": 500, "legend": {"orientation": "h", "y": -0.18, "yanchor": "top"}}
+    count, whose = len(scores[best].targets), "" if len(scores) <= BANDS else f" of {best}"
+    note = clauses(
+        f"mean of {count} targets" if count > 1 else "one target: training randomness not covered",
+        "thresholds set with hindsight (oracle)",
+        f"band{whose}: {level:.0%}, pointwise, wider of Clopper-Pearson and Student t",
     )
-    return finish(figure, _sentence(best, drawn[-1][best]), note, **layout)
-
-
-def _sentence(name: str, curve: Curve) -> str:
-    x = next(
-        (x for x in (0.001, 0.01, 0.1) if math.floor(x * curve.n0 + 1e-9) >= MIN_FALSE_POSITIVES),
-        None,
+    sentence = _at_the_lowest_rate(best, panels[-1][best])
+    if len(views) == 1:
+        return finish(figure, sentence, note, height=440)
+    return finish(
+        figure,
+        sentence,
+        note,
+        height=500,
+        legend={"orientation": "h", "y": -0.18, "yanchor": "top"},
     )
-    if x is None:
-        return f"{name}: AUC {curve.auc:.3f}; n0 = {curve.n0} is too few for a rate at few false alarms"
-    at = np.searchsorted(curve.fpr, x + 1e-9, side="right") - 1
-    return f"{_found(name, curve.tpr[at] if at >= 0 else 0.0, x)}, n0 = {curve.n0}"
 
 
-def _curve(scores: Scores, log: bool, level: float) -> Curve:
-    """Average over targets on the false-positive counts that `metrics.thin` keeps of any of them."""
+def _at_the_lowest_rate(name: str, curve: Curve) -> str:
+    """The TPR at the lowest usual FPR that the non-members resolve, else the AUC."""
+    for fpr in (0.001, 0.01, 0.1):
+        if math.floor(fpr * curve.n0 + 1e-9) >= MIN_FALSE_POSITIVES:
+            at = np.searchsorted(curve.fpr, fpr + 1e-9, side="right") - 1
+            return f"{_finds(name, curve.tpr[at] if at >= 0 else 0.0, fpr)}, n0 = {curve.n0}"
+    return f"{name}: AUC {curve.auc:.3f}; n0 = {curve.n0} is too few for a rate at a low FPR"
+
+
+def mean_roc(scores: Scores, log: bool, level: float = 0.95) -> Curve:
+    """ROC averaged over targets on the false positive counts that `metrics.thin` keeps of any of
+    them.
+
+    log: the staircase of the tables without its points at zero, for logarithmic axes; else straight
+    lines between tie blocks, from zero on
+    level: of the band, pointwise
+    """
     pairs = targets(scores)
-    rocs, n0s = (
-        [metrics.roc(*pair) for pair in pairs],
-        [int((~member).sum()) for _, member in pairs],
-    )
-    n0, n1 = min(n0s), min(int(member.sum()) for _, member in pairs)
-    counts = np.unique(
-        np.concatenate(
-            [np.rint(metrics.thin(r, n).fpr * n) for r, n in zip(rocs, n0s, strict=True)]
-        )
-    )
-    fpr = counts[counts <= n0] / n0
+    n1, n0s = min(int(m.sum()) for _, m in pairs), [int((~m).sum()) for _, m in pairs]
+    rocs = [(metrics.roc(*pair), n) for pair, n in zip(pairs, n0s, strict=True)]
+    counts = np.unique(np.concatenate([np.rint(metrics.thin(r, n).fpr * n) for r, n in rocs]))
+    fpr = counts[counts <= min(n0s)] / min(n0s)
     if log:
-        last = [
-            np.searchsorted(r.fpr * n, np.floor(fpr * n + 1e-9) + 0.5) - 1
-            for r, n in zip(rocs, n0s, strict=True)
-        ]
-        rows = np.array([r.tpr[i] for r, i in zip(rocs, last, strict=True)])
+        last = (np.searchsorted(r.fpr * n, np.floor(fpr * n + 1e-9) + 0.5) - 1 for r, n in rocs)
+        rows = np.array([r.tpr[at] for (r, _), at in zip(rocs, last, strict=True)])
     else:
-        rows = np.array(
-            [np.interp(fpr, r.fpr, r.tpr) for r in rocs]
-        )  # at a vertical rise np.interp gives its upper end
-    tpr, (low, high) = rows.mean(0), band(rows, scores.pair, n1, level)
+        # at a vertical rise np.interp gives its upper end
+        rows = np.array([np.interp(fpr, r.fpr, r.tpr) for r, _ in rocs])
+    lines = np.array([fpr, rows.mean(0), *band(rows, scores.pair, n1, level)])
     if log:
-        keep = (fpr > 0) & (tpr > 0)
-        fpr, tpr, low, high = fpr[keep], tpr[keep], np.maximum(low[keep], 1 / n1), high[keep]
+        lines = lines[:, (lines[:2] > 0).all(axis=0)]
+        lines[2] = np.maximum(lines[2], 1 / n1)
     else:
-        fpr, tpr, low, high = (np.concatenate([[0.0], line]) for line in (fpr, tpr, low, high))
+        lines = np.pad(lines, ((0, 0), (1, 0)))
     auc = float(np.mean([metrics.auc(*pair) for pair in pairs]))
-    return Curve(
-        fpr, tpr, low, high, auc, n1, n0, floor=float(np.mean([r.fpr[r.fpr > 0][0] for r in rocs]))
-    )
+    return Curve(*lines, auc, n1, min(n0s), float(np.mean([r.fpr[r.fpr > 0][0] for r, _ in rocs])))
 
 
 def band(
     rows: np.ndarray, pair: np.ndarray, n1: int, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Interval of the mean of rows (targets, points): the wider of Clopper-Pearson on n1 trials and Student t over pairs."""
+    """Interval of the mean of rows: the wider of Clopper-Pearson and Student t over pairs.
+
+    rows: (targets, points), rates of each target
+    pair: (targets,), the pair that a target belongs to
+    n1: members that a rate counts
+    level: of the interval, pointwise
+    """
     mean = rows.mean(0)
     low = metrics.clopper_pearson(np.floor(mean * n1 + 1e-9), n1, confidence=level)[0]
     high = metrics.clopper_pearson(np.ceil(mean * n1 - 1e-9), n1, confidence=level)[1]
-    over_pairs = interval(
-        rows, pair, confidence=level
-    )  # NaN with one pair, which fmin and fmax pass over
+    # NaN with one pair, which fmin and fmax pass over
+    over_pairs = interval(rows, pair, confidence=level)
     return np.clip(np.fmin(low, over_pairs[0]), 0, 1), np.clip(np.fmax(high, over_pairs[1]), 0, 1)
 
 
-def _add_curve(figure, name, curve, colour, dash, log, column, banded) -> None:
-    shape = "hv" if log else "linear"
-    place = {
-        "x": curve.fpr.astype(np.float32),
-        "mode": "lines",
-        "legendgroup": name,
-        "row": 1,
-        "col": column,
-    }
+def add_roc(
+    figure: go.Figure, name: str, curve: Curve, style: Look, *, log: bool, column=1, banded=True
+) -> None:
+    """One curve, with its band, in a column of a figure; in the first with its legend."""
+    shape, x = "hv" if log else "linear", curve.fpr.astype(np.float32)
+    place = {"legendgroup": name, "row": 1, "col": column}
     if banded:
-        edge = {
-            "line": {"width": 0, "shape": shape},
-            "showlegend": False,
-            "hoverinfo": "skip",
-        } | place
-        figure.add_scatter(y=curve.low.astype(np.float32), **edge)
-        figure.add_scatter(
-            y=curve.high.astype(np.float32),
-            fill="tonexty",
-            fillcolor=translucent(colour, 0.18),
-            **edge,
-        )
+        ends = (part.astype(np.float32) for part in (curve.low, curve.high))
+        marks.band(figure, x, *ends, style.colour, opacity=0.18, shape=shape, **place)
     tied = f", ties: no FPR below {curve.floor:.2g}" if curve.floor > 10 / curve.n0 else ""
     figure.add_scatter(
-        y=curve.tpr.astype(np.float32), name=f"{name}  AUC {curve.auc:.3f}{tied}", showlegend=column == 1,
-        line={"color": colour, "dash": dash, "shape": shape, "width": 2},
-        hovertemplate="%{y:.2%} of members at %{x:.3%} false alarms", **place,
-    )  # fmt: skip
+        x=x,
+        y=curve.tpr.astype(np.float32),
+        mode="lines",
+        name=f"{name}  AUC {curve.auc:.3f}{tied}",
+        showlegend=column == 1,
+        line={"color": style.colour, "dash": style.dash, "shape": shape, "width": 2},
+        hovertemplate="%{y:.2%} of members at %{x:.3%} FPR",
+        **place,
+    )
 
 
-def _frame(figure: go.Figure, curve: Curve, log: bool, column: int) -> None:
-    """Axes, diagonal, and the region that the number of non-members cannot resolve."""
+def add_plane(figure: go.Figure, curve: Curve, log: bool, column: int = 1) -> None:
+    """Axes, diagonal, and the region that the number of non-members cannot resolve.
+
+    curve: whose members and non-members set where logarithmic axes start
+    """
     place = {"row": 1, "col": column}
-    start_x, start_y = (1 / curve.n0, 1 / curve.n1) if log else (0.0, 0.0)
-    ends = [max(start_x, start_y), 1]
-    line = {"color": GREY, "dash": "dot", "width": 1}
+    starts = (1 / curve.n0, 1 / curve.n1) if log else (0.0, 0.0)
+    ends, end = [max(starts), 1], min(1.0, 10 / curve.n0)
     figure.add_scatter(
         x=ends,
         y=ends,
         mode="lines",
-        line=line,
+        line=DOTTED,
         name="chance",
         showlegend=False,
         hoverinfo="skip",
         **place,
     )
-    end = min(1.0, 10 / curve.n0)
     figure.add_vrect(
-        x0=start_x,
+        x0=starts[0],
         x1=end,
         fillcolor=GREY,
         opacity=0.14,
@@ -223,22 +260,159 @@ def _frame(figure: go.Figure, curve: Curve, log: bool, column: int) -> None:
         **place,
     )
     if log:
-        text = {
-            "text": "below<br>resolution",
-            "font": {"size": 11},
-            "showarrow": False,
-            "align": "right",
-        }
-        corner = {
-            "x": math.log10(end),
-            "xanchor": "right",
-            "y": math.log10(start_y),
-            "yanchor": "bottom",
-        }
-        figure.add_annotation(**text, **corner, **place)
-    axis = {"type": "log", "dtick": 1, "tickformat": "~%"} if log else {"tickformat": "~%"}
-    x_range, y_range = (
-        [math.log10(start), 0.01] if log else [0, 1.005] for start in (start_x or 1, start_y or 1)
+        figure.add_annotation(
+            text="below<br>resolution",
+            font={"size": 11},
+            showarrow=False,
+            align="right",
+            x=math.log10(end),
+            xanchor="right",
+            y=math.log10(starts[1]),
+            yanchor="bottom",
+            **place,
+        )
+    axis = {"tickformat": "~%"} | ({"type": "log", "dtick": 1} if log else {})
+    x_range, y_range = ([math.log10(start), 0.01] if log else [0, 1.005] for start in starts)
+    figure.update_xaxes(range=x_range, title_text=AXES[0], **axis, **place)
+    figure.update_yaxes(range=y_range, title_text=AXES[1], **axis, **place)
+
+
+def roc_bounds(
+    scores: Scores | dict[str, Scores],
+    *,
+    bounds=((1.0, 1e-5), (8.0, 1e-5)),
+    level: float = 0.95,
+    attempts: int = 1,
+) -> go.Figure:
+    """ROC of attacks on logarithmic axes under the trade-off curves of (epsilon, delta): Figure 5
+    of Hong, Wu, Gruber and Lee.
+
+    For each bound the line min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR), 1) and the Gaussian
+    curve Phi(Phi^-1(FPR) + mu) of equal (epsilon, delta), from FPR 1 / (10 n0) to 1, faint where it
+    exceeds 0.99 and so allows everything. Thick: mean over targets; thin: each target, up to 16, a
+    spread and not a confidence interval, as targets share records and references. Band: pointwise
+    Clopper-Pearson for one target's members at the mean TPR, or Student t over pairs where wider.
+
+    Above a bound is only said of a target whose exact lower end of TPR is above the curve at the
+    upper end of its FPR, at FPRs 1e-4, 1e-3, 1e-2, 1e-1 as far as 10 false positives are allowed,
+    jointly at `level` over all comparisons (Bonferroni).
+
+    scores: of one attack, or {name: Scores}
+    bounds: pairs (epsilon, delta)
+    level: of the band, and of all comparisons together
+    attempts: of how many attacks each of the drawn ones was chosen
+
+    Raises ValueError for epsilons below 0 and deltas outside [0, 1).
+    Caveat: one training is one trial, so that being above is no formal statement on a mechanism,
+    and being below is none.
+    """
+    scores = named(scores)
+    curves = {name: mean_roc(attack, True, level) for name, attack in scores.items()}
+    lines = [line for i, bound in enumerate(bounds) for line in _bounds(*bound, i)]
+    n0s = [curve.n0 for curve in curves.values()]
+    start, figure = 1 / (10 * max(n0s)), make_subplots(1, 1)
+    add_plane(figure, min(curves.values(), key=lambda curve: curve.n0), log=True)
+    for line in lines:
+        _add_bound(figure, *line, start)
+    for i, (name, attack) in enumerate(scores.items()):
+        if len(attack.targets) > 1:
+            _add_targets(figure, name, attack, look(i).colour)
+        add_roc(figure, name, curves[name], look(i), log=True)
+    sentence, rates = _above(scores, lines, level, attempts)
+    count = max(len(attack.targets) for attack in scores.values())
+    several = f"mean of {count} targets; thin: each (a spread, no confidence interval)"
+    return finish(
+        figure,
+        sentence,
+        clauses(
+            several if count > 1 else "one target",
+            f"band {level:.0%} pointwise",
+            f"grey: bounds ({RELATION})",
+            rates and f"compared with them at {listed(f'{100 * x:g} %' for x in rates)}",
+        ),
+        height=520,
+        legend=BELOW | {"y": -0.14},
+        xaxis_range=[math.log10(start), 0.01],
+        yaxis_range=[-math.log10(max(curve.n1 for curve in curves.values())), 0.02],
     )
-    figure.update_xaxes(range=x_range, title_text="false alarms (FPR)", **axis, **place)
-    figure.update_yaxes(range=y_range, title_text="members found (TPR)", **axis, **place)
+
+
+def _bounds(epsilon: float, delta: float, i: int) -> list[tuple[str, Callable, str]]:
+    """(name, fpr -> tpr, dash) of the line and of the Gaussian curve of equal (epsilon, delta)."""
+    name = f"epsilon {epsilon:g}, delta {delta:g}"
+    lines = [(name, partial(tradeoff, epsilon=epsilon, delta=delta), ("dash", "longdash")[i % 2])]
+    if delta and (mu := gaussian_mu(epsilon, delta)):
+        lines.append((f"GDP of {name}", partial(tradeoff, mu=mu), ("dot", "dashdot")[i % 2]))
+    return lines
+
+
+def _add_bound(figure: go.Figure, name: str, curve: Callable, dash: str, start: float) -> None:
+    fpr = np.geomspace(start, 1, 400)
+    tpr = np.asarray(curve(fpr))
+    split = int((tpr <= VACUOUS).sum())  # curves rise: what allows everything is on the right
+    for part, colour, width in (
+        (slice(0, split + 1), GREY, 1.8),
+        (slice(split, None), translucent(GREY, 0.3), 1.2),
+    ):
+        figure.add_scatter(
+            x=fpr[part],
+            y=tpr[part],
+            mode="lines",
+            name=name,
+            legendgroup=name,
+            showlegend=colour == GREY,
+            line={"color": colour, "dash": dash, "width": width},
+            hovertemplate=f"{name}: at most %{{y:.2%}} at %{{x:.3%}}<extra></extra>",
+        )
+
+
+def _add_targets(figure: go.Figure, name: str, scores: Scores, colour: str) -> None:
+    fields = ("value", "member", "targets", "pair", "accuracy", "loss")
+    for row in range(min(len(scores.targets), SHOWN_TARGETS)):
+        part = {field: getattr(scores, field)[[row]] for field in fields}
+        curve = mean_roc(replace(scores, **part), True)
+        figure.add_scatter(
+            x=curve.fpr.astype(np.float32),
+            y=curve.tpr.astype(np.float32),
+            mode="lines",
+            legendgroup=name,
+            showlegend=False,
+            line={"color": translucent(colour, 0.3), "width": 0.8, "shape": "hv"},
+            hoverinfo="skip",
+            name=f"{name}, target",
+        )
+
+
+def _above(
+    scores: dict[str, Scores], lines: list[tuple], level: float, attempts: int
+) -> tuple[str, list[float]]:
+    """(which attacks are resolved above which bounds, in words, the rates that were compared)."""
+    pairs = {name: targets(attack) for name, attack in scores.items()}
+    n0 = {name: min((~member).sum() for _, member in each) for name, each in pairs.items()}
+    rates = {
+        name: [x for x in LOOKED_AT if math.floor(x * n + 1e-9) >= MIN_FALSE_POSITIVES]
+        for name, n in n0.items()
+    }
+    compared = sorted({x for each in rates.values() for x in each})
+    looks = len(lines) * sum(len(rates[name]) * len(each) for name, each in pairs.items())
+    if not looks:
+        return "too few non-members to compare any curve with a bound", compared
+    confidence = 1 - (1 - level) / (attempts * looks)
+    above: dict[tuple[str, str], str] = {}
+    for name, each in pairs.items():
+        for bound, curve, _ in lines:
+            if (name, bound.removeprefix("GDP of ")) in above:
+                continue  # above the line is above the Gaussian curve, which lies below it
+            counts = {
+                x: sum(room_below(*pair, x, curve, (confidence,))[2] < 0 for pair in each)
+                for x in rates[name]
+            }
+            where = [
+                f"{100 * x:g} %" + (f" ({count} of {len(each)})" if len(each) > 1 else "")
+                for x, count in counts.items()
+                if count
+            ]
+            if where:
+                above[name, bound] = f"{name} is above {bound} at FPR {listed(where)}"
+    resolved = f"no curve is above a bound ({level:.0%} over {attempts * looks} looks together)"
+    return clauses(*above.values()) or resolved, compared

@@ -1,13 +1,13 @@
-"""One sample at a time: its picture, its margins in the two worlds, its losses; sheets of samples and how they are ranked.
+"""What is known about one sample? Its picture, its margins in the two worlds, its losses; sheets of
+samples and how they are ranked.
 
-Figures are plain dicts of plotly's JSON (`go.Figure(figure)` shows one): explorers redraw them while a hand moves, and building
-a go.Figure takes longer than everything else.
+Figures are plain dicts of plotly's JSON (`go.Figure(figure)` shows one): explorers redraw them
+while a hand moves, and building a go.Figure takes longer than everything else.
 """
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 import textwrap
 from collections.abc import Sequence
@@ -16,13 +16,22 @@ from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
-from PIL import Image
 
 from mia_nb.metrics.agreement import rank_correlation
-from mia_nb.plots.style import GREY, LINES, MEMBER, NON_MEMBER, finish, translucent
-from mia_nb.plots.views import POINTS
+from mia_nb.plots.marks import bins as equal_bins
+from mia_nb.plots.marks import png, rgb, step_counts
+from mia_nb.plots.style import (
+    GREY,
+    LINES,
+    MEMBER,
+    MEMBERS,
+    NON_MEMBERS,
+    clauses,
+    finish,
+    translucent,
+)
+from mia_nb.plots.views import POINTS, thinned
 
-WORLDS = (("OUT", NON_MEMBER, "diamond"), ("IN", MEMBER, "circle"))  # from below
 LARGE = 256  # pixels of a single picture: enlarged before it is sent, so that no browser smooths it
 SMALL = 64
 UNIT = 100
@@ -53,14 +62,6 @@ def empty(text: str, *, height: int = 130) -> dict:
     return _figure([], text, height=height, wrap=WIDE, xaxis=HIDDEN, yaxis=HIDDEN)
 
 
-def thinned(x, y, points: int = POINTS) -> tuple[np.ndarray, int]:
-    """(which of the points x, y (N,) `score_points` draws, evenly spaced in data order; of how many that are finite)."""
-    finite = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
-    return finite[np.linspace(0, len(finite) - 1, min(points, len(finite))).astype(int)], len(
-        finite
-    )
-
-
 def score_points(
     x,
     y,
@@ -71,10 +72,16 @@ def score_points(
     points: int = POINTS,
     height: int = 420,
 ) -> dict:
-    """Every sample's score under one attack (y) against another (x), (N,) each, for one target; customdata: its number.
+    """Every sample's score under one attack against another, for one target; customdata: its
+    number.
 
-    member=None draws all alike: what the attacker sees. numbers (N,): what the samples are called, their places if None.
-    At most `points` are drawn, evenly spaced in data order.
+    x: (N,) scores
+    y: (N,) scores under another attack
+    member: (N,) bool; None draws all alike: what the attacker sees
+    names: of the two attacks
+    numbers: (N,) what the samples are called, their places if None
+    points: at most so many are drawn, evenly spaced in data order
+    height: pixels
     """
     x, y = np.asarray(x), np.asarray(y)
     numbers = np.arange(len(x)) if numbers is None else np.asarray(numbers)
@@ -83,55 +90,48 @@ def score_points(
     groups = [("samples", np.ones(len(x), bool), GREY, "circle")]
     if member is not None:
         groups = [
-            ("non-members", ~member, NON_MEMBER, "diamond-open"),
-            ("members", member, MEMBER, "circle"),
+            (NON_MEMBERS.name, ~member, NON_MEMBERS.colour, "diamond-open"),
+            (MEMBERS.name, member, MEMBERS.colour, "circle"),
         ]
-    data = []
-    for name, mask, colour, symbol in groups:
-        mine = shown[mask[shown]]
-        marker = {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.6}
-        place = {
-            "x": _packed(x[mine]),
-            "y": _packed(y[mine]),
-            "customdata": _packed(numbers[mine], np.int32),
+    data = [
+        {
+            "type": "scattergl",
+            "mode": "markers",
+            "name": name,
+            "marker": {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.6},
+            "hovertemplate": "sample %{customdata}: %{x:.3g}, %{y:.3g}",
+            "x": _packed(x[shown[mask[shown]]]),
+            "y": _packed(y[shown[mask[shown]]]),
+            "customdata": _packed(numbers[shown[mask[shown]]], np.int32),
         }
-        hover = "sample %{customdata}: %{x:.3g}, %{y:.3g}"
-        data.append(
-            {
-                "type": "scattergl",
-                "mode": "markers",
-                "name": name,
-                "marker": marker,
-                "hovertemplate": hover,
-            }
-            | place
-        )
+        for name, mask, colour, symbol in groups
+    ]
     agree = rank_correlation(x[finite], y[finite]) if there > 2 else np.nan
-    sentence = f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {there:,} samples"
-    note = "click a point, or draw a lasso around some" + (
-        f"; {len(shown):,} drawn" if len(shown) < there else ""
-    )
-    axes = {
-        "xaxis": {"title": {"text": f"score: {names[0]}"}},
-        "yaxis": {"title": {"text": f"score: {names[1]}"}},
-    }
-    pointer = {"dragmode": "lasso", "hovermode": "closest"}
     return _figure(
-        data, sentence, note, height=height, legend=BELOW, margin={"b": 92}, **pointer, **axes
+        data,
+        f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {there:,} samples",
+        clauses(
+            "click a point, or draw a lasso around some",
+            len(shown) < there and f"{len(shown):,} drawn",
+        ),
+        height=height,
+        legend=BELOW,
+        margin={"b": 92},
+        dragmode="lasso",
+        hovermode="closest",
+        xaxis={"title": {"text": f"score: {names[0]}"}},
+        yaxis={"title": {"text": f"score: {names[1]}"}},
     )
 
 
 def picture(x, sentence: str, *, height: int = 330) -> dict:
     """One image (C, H, W) uint8, large, every pixel a square."""
-    x = np.moveaxis(np.broadcast_to(x, (3, *np.shape(x)[1:])), 0, 2)
-    factor = max(1, LARGE // max(x.shape[:2]))
-    image = {
-        "type": "image",
-        "source": _png(np.repeat(np.repeat(x, factor, 0), factor, 1)),
-        "hoverinfo": "skip",
-    }
+    pixels = _enlarged(rgb(x), max(1, LARGE // max(np.shape(x)[1:])))
     return _figure(
-        [image], sentence, height=height, **_plane(x.shape[0] * factor, x.shape[1] * factor)
+        [{"type": "image", "source": png(pixels), "hoverinfo": "skip"}],
+        sentence,
+        height=height,
+        **_plane(*pixels.shape[:2]),
     )
 
 
@@ -148,120 +148,131 @@ def two_worlds(
     note: str = "",
     height: int = 420,
 ) -> dict:
-    """Margins (M,) of one sample by the models with it (`member`, row IN) and without it (row OUT), and fitted densities.
+    """Margins of one sample by the models with it (row IN) and without it (row OUT), and fitted
+    densities, which share one scale.
 
-    target: the margin of the model in question, a line in the colour of its membership `trained`, grey where that is None.
-    Densities of both rows share one scale. numbers: of the models, for the hover; span: ends of the axis.
+    margin: (M,) nats
+    member: (M,) bool, which models were trained on it
+    sentence: the title
+    numbers: of the models, for the hover
+    target: margin of the model in question, a line in the colour of its membership
+    trained: that membership, grey where it is None
+    curves: densities
+    span: ends of the axis
+    note: the subtitle
+    height: pixels
     """
     margin, member = np.asarray(margin, float), np.asarray(member, bool)
     numbers = np.arange(len(margin)) if numbers is None else np.asarray(numbers)
     data, top = [], max((float(np.nanmax(c[3:])) for c in curves), default=1.0)
-    for row, (world, colour, symbol) in enumerate(WORLDS):
+    # from below
+    for row, (world, group) in enumerate((("OUT", NON_MEMBERS), ("IN", MEMBERS))):
         for curve in curves:
             density = curve.inside if world == "IN" else curve.outside
             if np.isfinite(density).any():
-                place = {"x": curve.x, "y": row + 0.8 * density / top}
                 data.append(
                     _line(
-                        **place, colour=colour, dash=curve.dash, showlegend=False, hoverinfo="skip"
+                        curve.x,
+                        row + 0.8 * density / top,
+                        group.colour,
+                        dash=curve.dash,
+                        showlegend=False,
+                        hoverinfo="skip",
                     )
                 )
         mine = member == (world == "IN")
-        marker = {
-            "color": colour,
-            "symbol": symbol,
-            "size": 9,
-            "opacity": 0.75,
-            "line": {"width": 1, "color": "white"},
-        }
-        points = {
-            "x": _packed(margin[mine]),
-            "y": _packed(np.full(mine.sum(), row)),
-            "text": [str(n) for n in numbers[mine]],
-        }
-        hover = f"{world}, model %{{text}}: margin %{{x:.3f}}<extra></extra>"
-        style = {"type": "scatter", "mode": "markers", "marker": marker, "hovertemplate": hover}
-        data.append(points | style | {"name": f"{world} ({mine.sum()})"})
+        edge = {"width": 1, "color": "white"}
+        marker = {"color": group.colour, "symbol": group.symbol, "size": 9, "opacity": 0.75}
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"{world} ({mine.sum()})",
+                "marker": marker | {"line": edge},
+                "x": _packed(margin[mine]),
+                "y": _packed(np.full(mine.sum(), row)),
+                "text": [str(n) for n in numbers[mine]],
+                "hovertemplate": f"{world}, model %{{text}}: margin %{{x:.3f}}<extra></extra>",
+            }
+        )
     for curve in curves:  # what the dashes say, once for both colours
         data.append(_line([np.nan], [np.nan], GREY, dash=curve.dash, name=curve.name))
     if target is not None:
-        colour, who = GREY, "target"
-        if trained is not None:
-            colour, who = (
-                (MEMBER, "target: a member") if trained else (NON_MEMBER, "target: no member")
-            )
-        dash, hover = "dash" if trained is False else "solid", "target: %{x:.3f}<extra></extra>"
+        group = NON_MEMBERS if trained is False else MEMBERS
         data.append(
             _line(
                 [target] * 2,
                 [-0.25, 1.95],
-                colour,
+                GREY if trained is None else group.colour,
                 width=2.5,
-                dash=dash,
-                name=who,
-                hovertemplate=hover,
+                dash=group.dash,
+                name={None: "target", True: "target: a member", False: "target: no member"}[
+                    trained
+                ],
+                hovertemplate="target: %{x:.3f}<extra></extra>",
             )
         )
     rows = {"tickvals": [0, 1], "ticktext": ["OUT", "IN"], "range": [-0.3, 2.0], "fixedrange": True}
     ends = {"range": [float(end) for end in span]} if span else {}
-    axes = {
-        "xaxis": {"title": {"text": "margin (nats)"}} | ends,
-        "yaxis": rows,
-        "legend": BELOW,
-        "margin": {"b": 112},
-    }
-    return _figure(data, sentence, note, height=height, **axes)
+    return _figure(
+        data,
+        sentence,
+        note,
+        height=height,
+        legend=BELOW,
+        margin={"b": 112},
+        xaxis={"title": {"text": "margin (nats)"}} | ends,
+        yaxis=rows,
+    )
 
 
 def sample_traces(
     lines, everyone, sentence: str, *, own=None, note: str = "", height: int = 330
 ) -> dict:
-    """Training losses of one sample, lines (R, E) in nats, by the models that trained on it, beside those of all members.
+    """Training losses of one sample by the models that trained on it, beside those of all members.
 
-    everyone (3, E): lower quartile, median, upper quartile of the losses of all members; own (E,): the target's own line.
+    lines: (R, E) nats
+    everyone: (3, E) lower quartile, median, upper quartile of the losses of all members
+    sentence: the title
+    own: (E,) the target's own line
+    note: the subtitle
+    height: pixels
     """
-    lines, everyone = np.asarray(lines, float), np.asarray(everyone, float)
-    epochs = np.arange(1, everyone.shape[1] + 1)
-    edge = {"colour": GREY, "width": 0, "showlegend": False, "hoverinfo": "skip"}
+    lines = np.asarray(lines, float)
+    low, middle, high = np.asarray(everyone, float)
+    epochs, hover = np.arange(1, len(middle) + 1), {"hovertemplate": "%{y:.3g}"}
+    edge = {"width": 0, "showlegend": False, "hoverinfo": "skip"}
     shade = {"fill": "tonexty", "fillcolor": translucent(GREY, 0.2)}
-    data = [_line(epochs, everyone[0], **edge), _line(epochs, everyone[2], **edge, **shade)]
-    data.append(
-        _line(
-            epochs,
-            everyone[1],
-            GREY,
-            dash="dash",
-            width=2,
-            name="all members",
-            hovertemplate="%{y:.3g}",
-        )
-    )
+    data = [
+        _line(epochs, low, GREY, **edge),
+        _line(epochs, high, GREY, **edge, **shade),
+        _line(epochs, middle, GREY, dash="dash", width=2, name="all members", **hover),
+    ]
     if len(lines):
-        gap = np.full((len(lines), 1), np.nan)  # one trace of many lines
+        # one trace of many lines, with a gap after each
         x, y = (
-            np.hstack([part, gap]).ravel() for part in (np.broadcast_to(epochs, lines.shape), lines)
+            np.pad(part, ((0, 0), (0, 1)), constant_values=np.nan).ravel()
+            for part in (np.broadcast_to(epochs, lines.shape).astype(float), lines)
         )
         faint = {"width": 1, "opacity": 0.45, "hoverinfo": "skip"}
-        data.append(_line(x, y, MEMBER, name=f"this sample ({len(lines)})", **faint))
-        middle = np.nanmedian(lines, axis=0)
-        data.append(
-            _line(epochs, middle, MEMBER, width=2.5, name="their median", hovertemplate="%{y:.3g}")
-        )
+        median = np.nanmedian(lines, axis=0)
+        data += [
+            _line(x, y, MEMBER, name=f"this sample ({len(lines)})", **faint),
+            _line(epochs, median, MEMBER, width=2.5, name="their median", **hover),
+        ]
     if own is not None:
-        data.append(
-            _line(
-                epochs,
-                own,
-                LINES[0],
-                dash="dot",
-                width=2.5,
-                name="target",
-                hovertemplate="%{y:.3g}",
-            )
-        )
-    scale = {"title": {"text": "loss (nats)"}, "type": "log", "tickformat": "~g", "nticks": 6}
-    axes = {"xaxis": {"title": {"text": "epoch"}}, "yaxis": scale, "hovermode": "x"}
-    return _figure(data, sentence, note, height=height, legend=BELOW, margin={"b": 112}, **axes)
+        data.append(_line(epochs, own, LINES[0], dash="dot", width=2.5, name="target", **hover))
+    return _figure(
+        data,
+        sentence,
+        note,
+        height=height,
+        legend=BELOW,
+        margin={"b": 112},
+        xaxis={"title": {"text": "epoch"}},
+        yaxis={"title": {"text": "loss (nats)"}, "type": "log", "tickformat": "~g", "nticks": 6},
+        hovermode="x",
+    )
 
 
 def sheet(
@@ -274,99 +285,101 @@ def sheet(
     columns: int = 8,
     note="",
 ) -> dict:
-    """A sheet of images (n, C, H, W) uint8 over their captions, as one picture; a click gives a sample's number.
+    """A sheet of images over their captions, as one picture; a click gives a sample's number.
 
-    chosen: the number that is framed. `plots.images` draws frames of membership, which differ from target to target.
+    `plots.images` draws frames of membership, which differ from target to target.
+
+    x: (n, C, H, W) uint8
+    captions: n of them
+    numbers: (n,) of the samples
+    sentence: the title
+    chosen: the number that is framed
+    columns: images in a row
+    note: the subtitle
     """
     x, numbers = np.asarray(x), np.asarray(numbers, int)
     factor = max(1, SMALL // max(x.shape[2:]))
-    x = np.repeat(np.repeat(x, factor, 2), factor, 3)
-    height, width = x.shape[2:]
+    height, width = factor * x.shape[2], factor * x.shape[3]
     gap = max(height, width) // 8 + 2
     pitch, rows = height + height // 2 + gap, -(-len(x) // columns)
     canvas = np.zeros((rows * pitch, columns * (width + gap), 4), np.uint8)
     place = np.arange(len(x))
-    tops, lefts = (
-        (place // columns) * pitch + gap // 2,
-        (place % columns) * (width + gap) + gap // 2,
-    )
-    for image, top, left in zip(x, tops, lefts, strict=True):
+    tops = (place // columns) * pitch + gap // 2
+    lefts = (place % columns) * (width + gap) + gap // 2
+    words, frames, below = [], [], {"yanchor": "top", "showarrow": False, "font": {"size": 11}}
+    for image, caption, number, top, left in zip(x, captions, numbers, tops, lefts, strict=True):
         cell = canvas[top : top + height, left : left + width]
-        cell[..., :3], cell[..., 3] = (
-            np.moveaxis(np.broadcast_to(image, (3, height, width)), 0, 2),
-            255,
-        )
-    unseen = {"size": 40, "symbol": "square", "opacity": 0}  # what the pointer meets
+        cell[..., :3] = _enlarged(rgb(image), factor)
+        cell[..., 3] = 255
+        bottom, right = float(top + height), float(left + width)
+        words.append({"text": caption, "x": float(left + width / 2), "y": bottom} | below)
+        if number == chosen:
+            corners = {
+                "x0": float(left - 2.5),
+                "y0": float(top - 2.5),
+                "x1": right + 1.5,
+                "y1": bottom + 1.5,
+            }
+            frames.append({"type": "rect", "line": {"color": LINES[2], "width": 4}} | corners)
     data = [
-        {"type": "image", "source": _png(canvas), "hoverinfo": "skip"},
+        {"type": "image", "source": png(canvas), "hoverinfo": "skip"},
         {
-            "type": "scatter", "mode": "markers", "marker": unseen, "showlegend": False, "text": list(captions),
-            "x": _packed(lefts + width / 2 - 0.5), "y": _packed(tops + height / 2 - 0.5),
-            "customdata": _packed(numbers, np.int32), "hovertemplate": "%{text}<extra></extra>",
+            "type": "scatter",
+            "mode": "markers",
+            "marker": {"size": 40, "symbol": "square", "opacity": 0},  # what the pointer meets
+            "showlegend": False,
+            "text": list(captions),
+            "x": _packed(lefts + width / 2 - 0.5),
+            "y": _packed(tops + height / 2 - 0.5),
+            "customdata": _packed(numbers, np.int32),
+            "hovertemplate": "%{text}<extra></extra>",
         },
-    ]  # fmt: skip
-    below = {"yanchor": "top", "showarrow": False, "font": {"size": 11}}
-    words = [
-        {"text": caption, "x": float(left + width / 2), "y": float(top + height)} | below
-        for caption, top, left in zip(captions, tops, lefts, strict=True)
     ]
-    frames = []
-    for at in np.flatnonzero(numbers == chosen) if chosen is not None else ():
-        corners = zip(
-            ("x0", "y0", "x1", "y1"),
-            (lefts[at], tops[at], lefts[at] + width, tops[at] + height),
-            strict=True,
-        )
-        ends = {name: float(end + (1.5 if name.endswith("1") else -2.5)) for name, end in corners}
-        frames.append({"type": "rect", "line": {"color": LINES[2], "width": 4}} | ends)
     pointer = {"hovermode": "closest", "hoverdistance": 60, "annotations": words, "shapes": frames}
-    return _figure(
-        data,
-        sentence,
-        note,
-        height=86 + 118 * rows,
-        wrap=WIDE,
-        **pointer,
-        **_plane(*canvas.shape[:2]),
-    )
+    layout = pointer | _plane(*canvas.shape[:2])
+    return _figure(data, sentence, note, height=86 + 118 * rows, wrap=WIDE, **layout)
 
 
 def ranking(value, sentence: str, *, null=None, name="separation", bins: int = 80) -> dict:
-    """How a ranking statistic (N,) spreads over samples, beside its values under redrawn masks, each as shares of its own."""
-    value = np.asarray(value, float)
-    groups = [("samples", value[np.isfinite(value)], LINES[0], "solid")]
+    """How a ranking statistic spreads over samples, beside its values under redrawn masks, each as
+    shares of its own.
+
+    value: (N,)
+    sentence: the title
+    null: (R,) values under redrawn masks
+    name: of the statistic
+    bins: how many
+    """
+    groups = [("samples", np.asarray(value, float), LINES[0], "solid")]
     if null is not None:
-        null = np.asarray(null, float)
-        groups.append(("redrawn masks", null[np.isfinite(null)], GREY, "dash"))
-    everything = np.concatenate([numbers for _, numbers, _, _ in groups])
-    low, high = (
-        (float(everything.min()), float(everything.max())) if len(everything) else (0.0, 1.0)
-    )
-    edges = (
-        np.linspace(low, high, bins + 1)
-        if high > low
-        else np.linspace(low - 0.5, low + 0.5, bins + 1)
-    )
-    data = []
-    for label, numbers, colour, dash in groups:
-        counts = np.histogram(numbers, edges)[0]
-        share = np.append(counts, counts[-1]) / max(
-            len(numbers), 1
-        )  # a step line needs the last level twice
-        style = {
-            "dash": dash,
-            "shape": "hv",
-            "fill": "tozeroy",
-            "fillcolor": translucent(colour, 0.15),
-        }
-        data.append(
-            _line(edges, share, colour, name=label, hovertemplate="%{x:.2f}: %{y:.2%}", **style)
+        groups.append(("redrawn masks", np.asarray(null, float), GREY, "dash"))
+    groups = [(label, part[np.isfinite(part)], *look) for label, part, *look in groups]
+    everything = np.concatenate([part for _, part, *_ in groups])
+    ends = (everything.min(), everything.max()) if len(everything) else (0.0, 1.0)
+    edges = equal_bins(*ends, bins)
+    data = [
+        _line(
+            edges,
+            step_counts(part, edges) / max(len(part), 1),
+            colour,
+            dash=dash,
+            shape="hv",
+            name=label,
+            hovertemplate="%{x:.2f}: %{y:.2%}",
+            fill="tozeroy",
+            fillcolor=translucent(colour, 0.15),
         )
-    axes = {
-        "xaxis": {"title": {"text": name}},
-        "yaxis": {"title": {"text": "share of samples"}, "tickformat": "~%"},
-    }
-    return _figure(data, sentence, height=330, legend=BELOW, margin={"b": 92}, **axes)
+        for label, part, colour, dash in groups
+    ]
+    return _figure(
+        data,
+        sentence,
+        height=330,
+        legend=BELOW,
+        margin={"b": 92},
+        xaxis={"title": {"text": name}},
+        yaxis={"title": {"text": "share of samples"}, "tickformat": "~%"},
+    )
 
 
 def marked(figure: dict, x: float) -> dict:
@@ -380,13 +393,8 @@ def marked(figure: dict, x: float) -> dict:
 
 def _line(x, y, colour, *, dash="solid", width=1.5, shape="linear", **rest) -> dict:
     line = {"color": colour, "dash": dash, "width": width, "shape": shape}
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": _packed(x),
-        "y": _packed(y),
-        "line": line,
-    } | rest
+    place = {"x": _packed(x), "y": _packed(y)}
+    return {"type": "scatter", "mode": "lines", "line": line} | place | rest
 
 
 def _packed(values, dtype=np.float32) -> dict:
@@ -396,6 +404,10 @@ def _packed(values, dtype=np.float32) -> dict:
         "dtype": {"f": "f4", "i": "i4"}[values.dtype.kind],
         "bdata": base64.b64encode(values.tobytes()).decode(),
     }
+
+
+def _enlarged(pixels: np.ndarray, factor: int) -> np.ndarray:
+    return pixels.repeat(factor, 0).repeat(factor, 1)
 
 
 def _plane(height: int, width: int) -> dict:
@@ -415,7 +427,9 @@ def _figure(
     margin=None,
     **layout,
 ) -> dict:
-    """`style.finish` on plain JSON, the title from the left edge: two of these stand side by side."""
+    """`style.finish` on plain JSON, the title from the left edge: two of these stand side by
+    side.
+    """
     lines = textwrap.wrap(sentence, wrap) or [""]
     base = _layout(len(lines))
     title = base["title"] | {"text": "<br>".join(lines), "subtitle": {"text": note}}
@@ -434,9 +448,3 @@ def _layout(lines: int) -> dict:
     layout = json.loads(figure.to_json())["layout"]
     layout["template"]["layout"]["title"] |= {"xref": "container", "x": 0.01}
     return layout
-
-
-def _png(pixels: np.ndarray) -> str:
-    stream = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels, np.uint8)).save(stream, "PNG")
-    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()

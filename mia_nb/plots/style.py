@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import textwrap
+from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
+from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Scores
 
 MEMBER, NON_MEMBER, GREY = "#D55E00", "#0072B2", "#7A7A7A"
-LINES = (
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#0072B2",
-    "#D55E00",
-    "#999999",
-)  # Okabe-Ito without black and yellow
+# Okabe-Ito without black and yellow
+LINES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0072B2", "#D55E00", "#999999")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKERS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star")
+SMALL = {"size": 11, "color": GREY}
+THIN = {"color": GREY, "width": 1}
+DOTTED = THIN | {"dash": "dot"}
+# a legend below leaves a notebook's width to the picture
+BELOW = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"}
 
 AXIS = {
     "gridcolor": "rgba(128,128,128,.22)",
@@ -57,13 +57,40 @@ TEMPLATE = go.layout.Template(
 )
 
 
+class Look(NamedTuple):
+    """How one of several series is drawn; colour is never its only cue."""
+
+    colour: str
+    dash: str
+    symbol: str
+
+
+class Group(NamedTuple):
+    """How members or non-members are drawn in every figure."""
+
+    name: str
+    colour: str
+    dash: str
+    symbol: str
+    pattern: str  # of a filled area
+
+
+MEMBERS = Group("members", MEMBER, "solid", "circle", "/")
+NON_MEMBERS = Group("non-members", NON_MEMBER, "dash", "diamond", "\\")
+
+
+def look(i: int) -> Look:
+    """The look of series number i."""
+    return Look(LINES[i % len(LINES)], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)])
+
+
 def finish(
     figure: go.Figure, sentence: str, note: str = "", *, headroom: int = 0, **layout
 ) -> go.Figure:
-    """The template, the sentence as title and, smaller, a note on how to read the picture.
+    """The figure with the template, the sentence as title and the note, smaller, as subtitle.
 
-    `headroom`: pixels between note and picture, for headings of panels. Titles grow downwards, so each further line asks for
-    its own.
+    headroom: pixels between note and picture, for headings of panels
+    layout: of the figure; its height is that of a title of one line, each further line adds its own
     """
     lines = textwrap.wrap(sentence, 96)
     title = {"text": "<br>".join(lines), "subtitle": {"text": note}}
@@ -74,7 +101,24 @@ def finish(
     return figure.update_layout(template=TEMPLATE, title=title, **layout)
 
 
+def clauses(*parts: str | bool) -> str:
+    """What is there to say, joined by semicolons; parts that are empty or False are left out."""
+    return "; ".join(filter(None, parts))
+
+
+def listed(values) -> str:
+    """The values with commas, each once."""
+    return ", ".join(dict.fromkeys(map(str, values)))
+
+
+def span(values) -> str:
+    """Smallest and largest of some counts: "4", or "4 to 8"."""
+    low, high = int(min(values)), int(max(values))
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
 def named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
+    """Scores of several attacks, {name: Scores}, from one or from several."""
     return {name_of(scores): scores} if isinstance(scores, Scores) else scores
 
 
@@ -84,8 +128,7 @@ def name_of(scores: Scores) -> str:
 
 def targets(scores: Scores) -> list[tuple[np.ndarray, np.ndarray]]:
     """(score, member) of every target, without the samples that could not be scored."""
-    known = ~np.isnan(scores.value)
-    return [(v[k], m[k]) for v, m, k in zip(scores.value, scores.member, known, strict=True)]
+    return [scored(scores, row) for row in range(len(scores.value))]
 
 
 def row_of(scores: Scores, target: int) -> int:

@@ -1,4 +1,6 @@
-"""Pools: M models of one recipe, trained on different parts of one data set, resumable, in as many processes as help."""
+"""Pools: M models of one recipe, trained on different parts of one data set, resumable, in as many
+processes as help.
+"""
 
 from mia_nb.training.cost import estimate, step_cost
 from mia_nb.training.families import family_pools

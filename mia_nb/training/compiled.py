@@ -1,7 +1,9 @@
-"""Compiled training: one function (weights, buffers, images, labels) -> losses, compiled once, serves model after model.
+"""Compiled training: one function (weights, buffers, images, labels) -> losses, compiled once,
+serves model after model.
 
-The weights are inputs of that function and not part of it, so that a second model of the same shapes compiles nothing. What
-compiling would change without a word is found by a step in float64 beside an eager one, before any pool is trained so.
+The weights are inputs of that function and not part of it, so that a second model of the same
+shapes compiles nothing. What compiling would change without a word is found by a step in float64
+beside an eager one, before any pool is trained so.
 """
 
 from __future__ import annotations
@@ -15,27 +17,34 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from mia_nb import data, models, store
-from mia_nb.training.loop import Group, Plan, begin, model_losses, short_of_memory
+from mia_nb import models, store
+from mia_nb.training.loop import (
+    RANDOM,
+    Group,
+    Plan,
+    alike,
+    begin,
+    differing,
+    model_losses,
+    random_state_kept,
+    short_of_memory,
+)
 
 KEPT = 4  # compiled functions that a process holds on to
-SIMPLE = (
-    None,
-    "l1",
-    "l2",
-    "label_smoothing",
-    "early_stopping",
-)  # defenses without draws, and the same in every epoch
+# defenses without draws, and the same in every epoch
+SIMPLE = (None, "l1", "l2", "label_smoothing", "early_stopping")
 OPTIONS = {"options": {"fallback_random": True}}  # random numbers as eager code draws them
-# of a recipe, what a forward, its loss and their gradients depend on; a parent may give a network other constants
+# of a recipe, what a forward, its loss and their gradients depend on; a parent may give a network
+# other constants
 MATTERS = ("model", "model_args", "dtype", "loss", "batch", "defense", "defense_args", "parent")
-_FUNCTIONS: dict[
-    tuple[str, str], Callable
-] = {}  # by the network's name, and by all that they depend on besides their inputs
+# by the network's name, and by all that they depend on besides their inputs
+_FUNCTIONS: dict[tuple[str, str], Callable] = {}
 
 
 class CompiledGroup(Group):
-    """Models of a plan whose forward, loss and backward pass are compiled; all else is as in an eager group."""
+    """Models of a plan whose forward, loss and backward pass are compiled; all else is as in an
+    eager group.
+    """
 
     @cached_property
     def function(self) -> Callable:
@@ -45,7 +54,9 @@ class CompiledGroup(Group):
     def losses(
         self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None
     ) -> tuple[Tensor, Tensor]:
-        """As those of an eager group; held-out images, which need no gradient, are asked eagerly."""
+        """As those of an eager group; held-out images, which need no gradient, are asked
+        eagerly.
+        """
         if objective is not None:
             return super().losses(x, y, epoch=epoch, draws=draws, objective=objective)
         if self.plan.stacked:
@@ -54,10 +65,11 @@ class CompiledGroup(Group):
         return losses[None], minimised[None]
 
     def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
-        """As that of an eager group; ValueError where a pool that was begun compiled cannot be compiled on this machine."""
-        from torch._dynamo.exc import (
-            TorchDynamoException,
-        )  # imported here because that takes seconds
+        """As that of an eager group; ValueError where a pool that was begun compiled cannot be
+        compiled on this machine.
+        """
+        # imported here because that takes seconds
+        from torch._dynamo.exc import TorchDynamoException
 
         try:
             return super().epoch(epoch, history)
@@ -66,15 +78,15 @@ class CompiledGroup(Group):
                 raise
             why = reason(error)
         raise ValueError(
-            f"this pool of {self.plan.recipe.model} was begun compiled and cannot be compiled here ({why}): finish it where it "
-            "was begun, or train it anew with force=True"
+            f"this pool of {self.plan.recipe.model} was begun compiled and cannot be compiled here"
+            f" ({why}): finish it where it was begun, or train it anew with force=True"
         )
 
 
 def function_of(group: Group) -> Callable:
     """The compiled function of groups like this one, also of other pools."""
     plan, recipe = group.plan, group.plan.recipe
-    told = {name: getattr(recipe, name) for name in MATTERS}
+    settings = {name: getattr(recipe, name) for name in MATTERS}
     shapes = [
         list(plan.images.x.shape[1:]),
         len(plan.images.classes),
@@ -91,7 +103,7 @@ def function_of(group: Group) -> Callable:
     source = models.source(recipe.model, recipe.model_args)
     key = (
         models.architecture(recipe.model, recipe.model_args),
-        store.content_key(told | {"how": how, "shapes": shapes}, source),
+        store.content_key(settings | {"how": how, "shapes": shapes}, source),
     )
     if key not in _FUNCTIONS:
         while len(_FUNCTIONS) >= KEPT:
@@ -107,13 +119,15 @@ def forget(model: str | None = None) -> None:
 
 
 def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
-    """A compiled function of its own for a plan. Its module is a copy of row 0, whose weights nobody ever sees."""
+    """A compiled function of its own for a plan.
+
+    Its module is a copy of row 0, whose weights nobody ever sees.
+    """
     module = begin(plan.recipe, plan.images, 0, plan.start).to(plan.device).train()
     if plan.channels_last:
         module = module.to(memory_format=torch.channels_last)
-    plan = plan._replace(
-        images=None, member=None, start=None, held_out=None
-    )  # it outlives the pool, whose data need not
+    # it outlives the pool, whose data need not
+    plan = plan._replace(images=None, member=None, start=None, held_out=None)
 
     def losses(params, buffers, x, y):
         one = partial(model_losses, plan, module, objective, trained, 0)
@@ -123,7 +137,8 @@ def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
             else one(params, buffers, x, y, {})
         )
 
-    # Dynamo counts recompilations by code object: with one of its own, no other plan's count against this one's limit
+    # Dynamo counts recompilations by code object: with one of its own, no other plan's count
+    # against this one's limit
     own = types.FunctionType(
         losses.__code__.replace(), losses.__globals__, losses.__name__, None, losses.__closure__
     )
@@ -133,11 +148,12 @@ def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
 def why_not_compiled(plan: Plan) -> str | None:
     """One line that says why this plan's step cannot be compiled, or None.
 
-    Two steps in float64, compiled and eager, must give the same losses, weights and buffers to 1e-10. Compiling is known to
-    lose gradients without a word (those of a custom autograd function under vmap, in torch 2.13), and sees a forward that
-    depends on being compiled. The models are not the one whose module was compiled.
+    Two steps in float64, compiled and eager, must give the same losses, weights and buffers to
+    1e-10. Compiling is known to lose gradients without a word (those of a custom autograd function
+    under vmap, in torch 2.13), and sees a forward that depends on being compiled. The models are
+    not the one whose module was compiled.
     """
-    recipe, device = plan.recipe, plan.device
+    recipe = plan.recipe
     if recipe.defense not in SIMPLE:
         return f"the defense {recipe.defense} draws numbers, or is another one from epoch to epoch"
     if ":" in (builder := models.architecture(recipe.model, recipe.model_args)):
@@ -145,42 +161,33 @@ def why_not_compiled(plan: Plan) -> str | None:
     trial = plan._replace(recipe=recipe.replace(dtype="float64"), compiled=True)
     last = min(2, len(plan.member)) - 1
     rows = [0, last] if plan.stacked else [last]
+    count = len(rows) * recipe.batch
+
+    def losses_of(group: Group, step: int) -> Tensor:
+        index = (torch.arange(count) + step).remainder(len(plan.images.y)).view(len(rows), -1)
+        group.seed_noise(step, each=True)
+        return group.step(group.shown(index, {}), plan.images.y[index], 1e-3, draws={})
+
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            groups = CompiledGroup(trial, rows), Group(trial._replace(compiled=False), rows)
+        with random_state_kept(plan.device):
+            fast, eager = CompiledGroup(trial, rows), Group(trial._replace(compiled=False), rows)
             for step in range(2):
-                index = (
-                    (torch.arange(len(rows) * recipe.batch) + step)
-                    .remainder(len(plan.images.y))
-                    .view(len(rows), -1)
-                )
-                x = data.normalise(
-                    plan.images.x[index], plan.images.mean, plan.images.std, torch.float64
-                )
-                losses = []
-                for group in groups:
-                    group.seed_noise(step, each=True)
-                    losses.append(group.step(x, plan.images.y[index], 1e-3, draws={}))
-                if not alike(*losses):
-                    return f"the losses of its compiled step {step + 1} are others than those of an eager one"
+                if not alike(losses_of(fast, step), losses_of(eager, step)):
+                    return (
+                        f"the losses of its compiled step {step + 1} are others than those of an"
+                        " eager one"
+                    )
     except Exception as error:  # whatever the compiler does not support
         return reason(error)
-    for slot in range(len(rows)):
-        eager = groups[1].weights(slot)
-        for name, tensor in groups[0].weights(slot).items():
-            if not alike(tensor, eager[name]):
-                return f"its compiled step changes {name} differently from an eager one"
+    if name := differing(fast, [eager.weights(slot) for slot in range(len(rows))]):
+        return f"its compiled step changes {name} differently from an eager one"
     return None
-
-
-def alike(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-10, atol=1e-10, equal_nan=True)
 
 
 def reason(error: Exception) -> str:
     """One line of what the compiler says at length."""
-    text = str(getattr(error, "inner_exception", None) or error).strip()
-    if "random operation" in text:
-        return "its forward draws random numbers, which would depend on the group"
-    inner = re.search(r"got \w+\(['\"](.+?)['\"]\)", text)
-    return ((inner[1] if inner else text).splitlines() or [type(error).__name__])[0].strip()[:200]
+    cause = getattr(error, "inner_exception", None) or error
+    if "random operation" in str(cause):
+        return RANDOM
+    inner = re.search(r"got \w+\(['\"](.+?)['\"]\)", str(cause))
+    return models.first_line(inner[1] if inner else cause).strip()[:200]

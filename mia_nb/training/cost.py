@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from functools import partial
 
 import numpy as np
 import torch
 
-from mia_nb import data
 from mia_nb.checks import checked, positive, whole
-from mia_nb.training import loop
 from mia_nb.training.clipped import group_of
-from mia_nb.training.execution import choose, device_of, processes, recorded_way
-from mia_nb.training.loop import DTYPES, Plan
+from mia_nb.training.execution import choose, device_of, processes, recorded_way, step_seconds
+from mia_nb.training.loop import Plan, random_state_kept, saved_bytes
 from mia_nb.training.progress import duration
 from mia_nb.training.train import check, complete, membership, plan_of
 from mia_nb.training.work import threads
@@ -30,61 +27,32 @@ def step_cost(
     repeats: int = 5,
     device: str | None = None,
 ) -> dict:
-    """{"parameters", "seconds" an epoch, "memory_mib", "threads"} of one plainly trained model, from single optimiser steps.
+    """{"parameters", "seconds" an epoch, "memory_mib", "threads"} of one plainly trained model,
+    from single optimiser steps.
 
-    seconds: median of `repeats` steps, times the steps of an epoch of `samples` training images (by default half of those
-    that are not set aside). memory_mib: on a GPU the peak that was allocated during a step; on a CPU the activations that a
-    step keeps for its backward pass (DP-SGD's gradients per sample come on top). On a CPU with one thread. Nothing is stored;
-    derived recipes start from fresh weights. Caveat: a step's time on a busy machine is that of the busy machine.
+    seconds: median of `repeats` steps, times the steps of an epoch of `samples` training images (by
+    default half of those that are not set aside). memory_mib: on a GPU the peak that was allocated
+    during a step; on a CPU the activations that a step keeps for its backward pass (DP-SGD's
+    gradients per sample come on top). On a CPU with one thread. Nothing is stored; derived recipes
+    start from fresh weights. Caveat: a step's time on a busy machine is that of the busy machine.
     """
     recipe = complete(recipe)
     device, repeats = device_of(device), whole("repeats", repeats)
     samples = (
         (len(images.y) - recipe.population) // 2 if samples is None else whole("samples", samples)
     )
-    x = images.x[: recipe.batch].to(device)
-    member, held_out = np.ones((1, len(images.y)), bool), np.arange(len(x))
-    plan = Plan(
-        recipe,
-        images._replace(x=x, y=images.y[: recipe.batch].to(device)),
-        member,
-        device,
-        False,
-        True,
-        None,
-        held_out,
-    )
-    x = data.normalise(x, images.mean, images.std, DTYPES[recipe.dtype])[None]
-    count = 1 if device.type == "cpu" else torch.get_num_threads()
-    with threads(count), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        group, taken = group_of(plan, [0]), []
-        step = partial(group.step, x, plan.images.y[None], 1e-6)
-        if recipe.defense == "dp_sgd":
-            step = partial(
-                group.poisson_step,
-                x[0],
-                plan.images.y,
-                1e-6,
-                torch.Generator(device).manual_seed(0),
-            )
-        group.seed_noise(0)
-        for _ in range(repeats + 1):  # the first one warms up
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(device)
-                torch.cuda.synchronize(device)
-            begun = time.perf_counter()
-            step()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            taken.append(time.perf_counter() - begun)
-        memory = (
-            torch.cuda.max_memory_allocated(device)
-            if device.type == "cuda"
-            else loop.saved_bytes(plan)
-        )
+    batch = images._replace(x=images.x[: recipe.batch], y=images.y[: recipe.batch])
+    member, rows = np.ones((1, len(images.y)), bool), np.arange(len(batch.y))
+    plan = Plan(recipe, batch, member, device, channels_last=True, held_out=rows).on(device)
+    on_gpu = device.type == "cuda"
+    count = torch.get_num_threads() if on_gpu else 1
+    with threads(count), random_state_kept(device):
+        group = group_of(plan, [0])
+        seconds = step_seconds(group, torch.from_numpy(rows).to(device)[None], repeats)
+        memory = torch.cuda.max_memory_allocated(device) if on_gpu else saved_bytes(plan)
     return {
         "parameters": sum(p.numel() for p in group.module.parameters()),
-        "seconds": statistics.median(taken[1:]) * max(samples // recipe.batch, 1),
+        "seconds": statistics.median(seconds) * max(samples // recipe.batch, 1),
         "memory_mib": memory / 2**20,
         "threads": count,
     }
@@ -101,17 +69,20 @@ def estimate(
     workers: int | None = None,
     limit: float = 5.0,
 ) -> dict:
-    """{"seconds", "epoch", "text", ...}: how long a pool would take on this machine, from one epoch of one group, measured.
+    """{"seconds", "epoch", "text", ...}: how long a pool would take on this machine, from one epoch
+    of one group, measured.
 
-    seconds = epoch * epochs * ceil(groups / groups at a time), `epoch` those of one group. An epoch that would take more than
-    `limit` seconds is measured over fewer of its steps. text: "16 resnet18, 200 epochs: about 2 h 10 min on this device ...".
-    Nothing is stored; derived recipes start from fresh weights. Raises ValueError as `train_pool` does. Caveat: the group is
-    measured alone; groups beside it share memory and caches, and a busy machine is slower. The progress bar of a training says
-    it again from what all workers did.
+    seconds = epoch * epochs * ceil(groups / groups at a time), `epoch` those of one group. An epoch
+    that would take more than `limit` seconds is measured over fewer of its steps. text: "16
+    resnet18, 200 epochs: about 2 h 10 min on this device ...". Nothing is stored; derived recipes
+    start from fresh weights. Raises ValueError as `train_pool` does. Caveat: the group is measured
+    alone; groups beside it share memory and caches, and a busy machine is slower. The progress bar
+    of a training says it again from what all workers did.
     """
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise ValueError(
-            f"workers={workers!r}: what is measured is this machine; wanted a number of its processes, or None"
+            f"workers={workers!r}: what is measured is this machine; wanted a number of its"
+            " processes, or None"
         )
     recipe, limit = complete(recipe), positive("limit", limit)
     fresh = complete(recipe.replace(parent=None, epochs=max(recipe.epochs, 1)))
@@ -119,10 +90,7 @@ def estimate(
     check(fresh, images, member, population)
     plan = plan_of(fresh, images, member, population)
     how = choose(plan, device, strategy, workers)
-    plan = recorded_way(how).of(plan._replace(device=torch.device(how["device"])))
-    plan = plan._replace(
-        images=images._replace(x=images.x.to(plan.device), y=images.y.to(plan.device))
-    )
+    plan = recorded_way(how).of(plan.on(torch.device(how["device"])))
     with threads(how["threads"]):
         taken, steps = _epoch(plan, list(range(min(how["group"], len(member)))), limit)
     groups = -(-len(member) // how["group"])
@@ -130,8 +98,9 @@ def estimate(
     seconds = taken * recipe.epochs * -(-groups // together)
     of = f"{how['group']} models" if how["group"] > 1 else "a model"
     text = (
-        f"{recipe.num_models} {recipe.model}, {recipe.epochs} epochs: about {duration(seconds)} on this device "
-        f"({together} at a time; an epoch of {of} takes {duration(taken)}, from {steps} of {plan.steps} steps)"
+        f"{recipe.num_models} {recipe.model}, {recipe.epochs} epochs: about {duration(seconds)} on"
+        f" this device ({together} at a time; an epoch of {of} takes {duration(taken)}, from"
+        f" {steps} of {plan.steps} steps)"
     )
     return {
         "seconds": seconds,
@@ -144,7 +113,9 @@ def estimate(
 
 
 def _epoch(plan: Plan, rows: list[int], limit: float) -> tuple[float, int]:
-    """Seconds of an epoch of a group, from at most `limit` seconds of its steps; and how many steps those were."""
+    """Seconds of an epoch of a group, from at most `limit` seconds of its steps; and how many steps
+    those were.
+    """
     group, taken, steps = group_of(plan, rows), 0.0, min(3, plan.steps)
     # a warm-up (which may compile), a look at what a step takes, the measurement
     for number in range(3):

@@ -1,42 +1,53 @@
-"""How a pool is trained: together or one by one, compiled or not, in how many processes. Chosen once, recorded, and read back
-on resume."""
+"""How a pool is trained: together or one by one, compiled or not, in how many processes. Chosen
+once, recorded, and read back on resume."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import platform
 import re
+import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from mia_nb import data, models, store
+from mia_nb import models, store
 from mia_nb.checks import shown
 from mia_nb.training import compiled, graphs, loop
 from mia_nb.training.clipped import group_of
-from mia_nb.training.loop import DTYPES, Plan
-from mia_nb.training.work import read_execution
+from mia_nb.training.engines import cores
+from mia_nb.training.loop import Group, Plan
+from mia_nb.training.work import TORCH, read_execution, threads
 from mia_nb.types import Recipe
 
 STACK = 16  # models trained together at most
-CACHE = (
-    2 * 2**20
-)  # bytes of saved activations a model and step up to which stacking pays on a CPU: one core's cache
-LONG = (
-    20 * 30.0
-)  # seconds of training from which compiling is worth a try: twenty times what it takes, about half a minute
+# bytes of saved activations a model and step up to which stacking pays on a CPU: one core's cache
+CACHE = 2 * 2**20
+# seconds of training from which compiling is worth a try: twenty times what it takes, about half a
+# minute
+LONG = 20 * 30.0
 MEASURED = "measured.json"
-IMPOSSIBLE = 1e9  # seconds of a step that cannot be taken
 # of a recipe, what the seconds of a step depend on
-COSTS = ("model", "model_args", "batch", "dtype", "loss", "optimizer", "optimizer_args", "schedule", "augment", "defense",
-         "defense_args")  # fmt: skip
-GRAMMAR = re.compile(
-    r"(auto|measure)|(plain|stacked(?::([1-9]\d*))?)(\+compiled)?|graph:([1-9]\d*)"
+COSTS = (
+    "model",
+    "model_args",
+    "batch",
+    "dtype",
+    "loss",
+    "optimizer",
+    "optimizer_args",
+    "schedule",
+    "augment",
+    "defense",
+    "defense_args",
 )
+STRATEGIES = re.compile(r"auto|measure|(plain|stacked(:[1-9]\d*)?)(\+compiled)?|graph:[1-9]\d*")
 
 
 class Way(NamedTuple):
@@ -72,61 +83,57 @@ class Way(NamedTuple):
         )
 
 
-def cores() -> int:
-    from joblib import (
-        cpu_count,
-    )  # respects containers and affinity; imported here because helpers do not need it
-
-    return cpu_count()
-
-
 def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.device:
     """The device of that name; None: a GPU where there is one.
 
-    ValueError for a name that is none, and for a GPU that is not `here` (False: another machine's name will do).
+    ValueError for a name that is none, and for a GPU that is not `here` (False: another machine's
+    name will do).
     """
-    try:
-        found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except (RuntimeError, TypeError):
-        found = None
-    if found is None or found.type not in ("cpu", "cuda"):
+    chosen = None
+    with contextlib.suppress(RuntimeError, TypeError):
+        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if chosen is None or chosen.type not in ("cpu", "cuda"):
         raise ValueError(
-            f"device={shown(device)}: wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there is one"
+            f"device={shown(device)}: wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there"
+            " is one"
         )
-    if here and found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
+    count = torch.cuda.device_count()
+    if here and chosen.type == "cuda" and (chosen.index or 0) >= count:
         raise ValueError(
-            f"device={shown(device)}: this machine has {count} GPUs that PyTorch can use; take cpu, or None"
+            f"device={shown(device)}: this machine has {count} GPUs that PyTorch can use; take cpu,"
+            " or None"
         )
-    return found
+    return chosen
 
 
 def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
-    """Processes worth starting: one where helpers could not import the builder or a device was named by its number, or one a
-    GPU unless asked for more."""
+    """Processes worth starting: one where helpers could not import the builder or a device was
+    named by its number, or one a GPU unless asked for more."""
     if models.architecture(recipe.model, recipe.model_args).startswith("__main__:"):
         return 1
-    found = device_of(device)
-    if device and found.index is not None:
+    chosen = device_of(device)
+    if device and chosen.index is not None:
         return 1
-    on_cpu = found.type == "cpu"
-    return max(
-        1, min(workers or (cores() if on_cpu else torch.cuda.device_count()), recipe.num_models)
-    )
+    most = cores() if chosen.type == "cpu" else torch.cuda.device_count()
+    return max(1, min(workers or most, recipe.num_models))
 
 
 def execution(
     folder: store.Folder, device: str | None, strategy: str, choose: Callable[[], dict]
 ) -> dict:
-    """How this pool is made: read back from its folder, or chosen and recorded there. Not part of the key."""
+    """How this pool is made: read back from its folder, or chosen and recorded there.
+
+    Not part of the key.
+    """
     with folder.lock():
         if folder.intact("execution.json"):
             return _resumed(folder, device, strategy)
         if any(name.startswith(("model_", "part_")) for name in folder.files()):
             raise ValueError(
-                f"{folder.path / 'execution.json'} is missing or altered, so nobody knows how this pool was begun; "
-                "train it anew with force=True"
+                f"{folder.path / 'execution.json'} is missing or altered, so nobody knows how this"
+                " pool was begun; train it anew with force=True"
             )
-        chosen = {**choose(), "asked": strategy, "torch": torch.__version__.split("+")[0]}
+        chosen = {**choose(), "asked": strategy, "torch": TORCH}
         folder.write_json("execution.json", chosen)
     return chosen
 
@@ -136,27 +143,20 @@ def choose(
 ) -> dict:
     """The execution of a training that begins here, of a plan on the CPU.
 
-    strategy: auto (by rule, never compiled), measure (`fastest`; what it measured is kept below `root`), plain,
-    stacked or stacked:G, each of the last three also +compiled, or graph:G (G plain models in one CUDA graph). ValueError for
-    another. What cannot be stacked, compiled or captured is trained without, and one line says why.
+    strategy: auto (by rule, never compiled), measure (`fastest`; what it measured is kept below
+    `root`), plain, stacked or stacked:G, each of the last three also +compiled, or graph:G (G plain
+    models in one CUDA graph). ValueError for another. What cannot be stacked, compiled or captured
+    is trained without, and one line says why.
     """
-    recipe, images, member = plan.recipe, plan.images, plan.member
-    device = device_of(device)
-    images = images._replace(x=images.x.to(device), y=images.y.to(device))
-    plan, count = (
-        plan._replace(images=images, device=device),
-        processes(recipe, str(device), workers),
-    )
-    kind = parsed(strategy)
-    if isinstance(kind, Way):
-        way = settled(plan, kind._replace(group=min(kind.group, len(member))))
-    elif kind == "auto":
-        way = _by_rule(plan)
+    plan, models, way = plan.on(device_of(device)), len(plan.member), parsed(strategy)
+    device, count = plan.device, processes(plan.recipe, str(plan.device), workers)
+    if isinstance(way, Way):
+        way = settled(plan, way._replace(group=min(way.group, models)))
     else:
-        way = fastest(plan, count, root)
+        way = _by_rule(plan) if way == "auto" else fastest(plan, count, root)
     if way.kind != "plain" and ":" not in strategy:
-        way = way._replace(group=min(way.group, -(-len(member) // count)))
-    count = min(count, -(-len(member) // way.group))
+        way = way._replace(group=min(way.group, -(-models // count)))
+    count = min(count, -(-models // way.group))
     return {
         "device": str(device),
         "stacked": way.kind == "stacked",
@@ -169,45 +169,40 @@ def choose(
 
 
 def parsed(strategy: str) -> Way | str:
-    """The way that a strategy names, or "auto" or "measure"; ValueError for what is none of them."""
-    found = GRAMMAR.fullmatch(strategy) if isinstance(strategy, str) else None
-    if found is None:
+    """The way that a strategy names, or "auto" or "measure"; ValueError for what is none of
+    them.
+    """
+    if not isinstance(strategy, str) or not STRATEGIES.fullmatch(strategy):
         raise ValueError(
-            f"strategy={strategy!r}: wanted auto, measure, plain, stacked or stacked:NUMBER, the three also +compiled, or "
-            "graph:NUMBER"
+            f"strategy={strategy!r}: wanted auto, measure, plain, stacked or stacked:NUMBER, the"
+            " three also +compiled, or graph:NUMBER"
         )
-    chosen, kind, size, compiled_too, together = found.groups()
-    if chosen:
-        return chosen
-    if together:
-        return Way("graph", int(together))
-    stacked = kind != "plain"
-    return Way(
-        "stacked" if stacked else "plain", int(size or STACK) if stacked else 1, bool(compiled_too)
-    )
+    if strategy in ("auto", "measure"):
+        return strategy
+    name, _, compiled_too = strategy.partition("+")
+    kind, _, size = name.partition(":")
+    return Way(kind, int(size) if size else STACK if kind == "stacked" else 1, bool(compiled_too))
 
 
-def possible(plan: Plan, way: Way) -> tuple[Way, list[str]]:
-    """The way itself, or what of it this plan can be trained by; and a line for each thing that it cannot, which says why."""
-    lines = []
+def possible(plan: Plan, way: Way, say: Callable[[str], None] = lambda line: None) -> Way:
+    """The way itself, or what of it this plan can be trained by; a line that says why for each
+    thing that it cannot.
+    """
     if way.kind == "stacked" and (reason := loop.why_not_stacked(plan)):
-        lines.append(f"training one model at a time, not stacked: {reason}")
+        say(f"training one model at a time, not stacked: {reason}")
         way = Way("plain", compiled=way.compiled)
     if way.kind == "graph" and (reason := graphs.why_no_graph(way.of(plan), way.group)):
-        lines.append(f"training one model at a time, not in a CUDA graph: {reason}")
+        say(f"training one model at a time, not in a CUDA graph: {reason}")
         way = Way("plain")
     if way.compiled and (reason := compiled.why_not_compiled(way.of(plan))):
-        lines.append(f"training without compilation: {reason}")
+        say(f"training without compilation: {reason}")
         way = way._replace(compiled=False)
-    return way, lines
+    return way
 
 
 def settled(plan: Plan, way: Way) -> Way:
     """What is possible of the way that was chosen; why not all is said."""
-    way, lines = possible(plan, way)
-    for line in lines:
-        print(line, file=sys.stderr)
-    return way
+    return possible(plan, way, partial(print, file=sys.stderr))
 
 
 def recorded_way(recorded: dict) -> Way:
@@ -232,131 +227,123 @@ def _by_rule(plan: Plan) -> Way:
 
 
 def _resumed(folder: store.Folder, device: str | None, strategy: str) -> dict:
-    """The recorded execution; ValueError where going on from here would mix two kinds of arithmetic in one pool."""
-    recorded, asked = read_execution(folder), parsed(strategy)
-    kind_of = torch.device(recorded["device"]).type
-    here = {
-        "device": device_of(device, here=False).type if device else kind_of,
-        "torch": torch.__version__.split("+")[0],
-    }
-    if isinstance(asked, Way) and strategy != recorded.get(
-        "asked"
-    ):  # what was asked for may not have been possible
-        here["strategy"] = asked.family
-    for name, value in here.items():
-        begun = {"strategy": recorded_way(recorded).family, "device": kind_of}.get(
-            name, recorded.get(name)
-        )
+    """The recorded execution; ValueError where going on from here would mix two kinds of arithmetic
+    in one pool.
+    """
+    recorded, wanted = read_execution(folder), parsed(strategy)
+    begun_on = torch.device(recorded["device"]).type
+    here = device_of(device, here=False).type if device else begun_on
+    pairs = {"device": (begun_on, here), "torch": (recorded.get("torch"), TORCH)}
+    # what was wanted then may not have been possible
+    if isinstance(wanted, Way) and strategy != recorded.get("asked"):
+        pairs["strategy"] = (recorded_way(recorded).family, wanted.family)
+    for name, (begun, value) in pairs.items():
         if value != begun:
             raise ValueError(
-                f"{folder.path.name} was begun with {name} {begun}, not {value}: continuing would mix two kinds of arithmetic; "
-                "finish it as it was begun, or train it anew with force=True"
+                f"{folder.path.name} was begun with {name} {begun}, not {value}: continuing would"
+                " mix two kinds of arithmetic; finish it as it was begun, or train it anew with"
+                " force=True"
             )
-    if kind_of == "cuda" and not torch.cuda.is_available():
+    if begun_on == "cuda" and not torch.cuda.is_available():
         raise ValueError(
-            f"{folder.path.name} was begun on a GPU and there is none here; finish it there, or use force=True"
+            f"{folder.path.name} was begun on a GPU and there is none here; finish it there, or use"
+            " force=True"
         )
     return recorded
 
 
 def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
-    """The way with the least seconds per model and step: plain, or stacked in groups of 4, 8 or 16, on one thread of a CPU.
+    """The way with the least seconds per model and step: plain, or stacked in groups of 4, 8 or 16,
+    on one thread of a CPU.
 
-    On a GPU also 4 or 8 models in a CUDA graph. Where the fastest of these would still train for over ten minutes, plain and
-    the best stacked group are tried compiled too. What was measured is kept in measured.json below the root, and read there by
-    the next pool of the same kind (recipe as far as a step's time depends on it, shape of the images, device, cores, version of
-    torch); a damaged file is measured again. What was chosen is checked like what was asked for. Caveat: a step's time on a
-    busy machine is that of the busy machine.
+    On a GPU also 4 or 8 models in a CUDA graph. Where the fastest of these would still train for
+    over ten minutes, plain and the best stacked group are tried compiled too. What was measured is
+    kept in measured.json below the root, and read there by the next pool of the same kind (recipe
+    as far as a step's time depends on it, shape of the images, device, cores, version of torch); a
+    damaged file is measured again. What was chosen is checked like what was asked for. Caveat: a
+    step's time on a busy machine is that of the busy machine.
     """
     if plan.recipe.defense == "dp_sgd":
         return Way("plain")
     key, models = _kind_of(plan), len(plan.member)
-    before = _possible_ones(_remembered(root).get(key, {}))
+    known = _remembered(root).get(key, {})
+    before = dict(known)
     sizes = [] if loop.why_not_stacked(plan) else [g for g in (4, 8, STACK) if g <= models]
-    ways = [Way("plain"), *(Way("stacked", g) for g in sizes)]
-    if plan.device.type == "cuda":
-        ways += [Way("graph", g) for g in (4, 8) if g <= models]
-    known = _measured(plan, ways, before)
-    best = min(ways, key=lambda way: known[str(way)])
-    if (
-        known[str(best)] < IMPOSSIBLE
-        and known[str(best)] * models * plan.steps * plan.recipe.epochs / workers > LONG
-    ):
-        stacked = min(
-            (way for way in ways if way.kind == "stacked"),
-            key=lambda way: known[str(way)],
-            default=None,
-        )
-        ways += [way._replace(compiled=True) for way in (ways[0], stacked) if way]
-        known = _measured(plan, ways, known)
-        best = min(ways, key=lambda way: known[str(way)])
-    found = _possible_ones(known)
-    if root is not None and found != before:
+    plain, stacked = Way("plain"), [Way("stacked", g) for g in sizes]
+    graph = [Way("graph", g) for g in (4, 8) if g <= models and plan.device.type == "cuda"]
+    ways = [plain, *stacked, *graph]
+    best = _quickest(plan, ways, known)
+    steps = models * plan.steps * plan.recipe.epochs
+    if LONG < known[str(best)] * steps / workers < math.inf:
+        stacked = [_quickest(plan, stacked, known)] if stacked else []
+        ways += [way._replace(compiled=True) for way in (plain, *stacked)]
+        best = _quickest(plan, ways, known)
+    # without those that failed: the next pool may have more memory, or a compiler
+    known = {way: seconds for way, seconds in known.items() if seconds < math.inf}
+    if root is not None and known != before:
         folder = store.Folder(Path(root).resolve())
         with folder.lock("measured"):
-            folder.write_json(MEASURED, {**_remembered(root), key: found})
-    shown = ", ".join(f"{way} {1e3 * found[str(way)]:.2f}" for way in ways if str(way) in found)
+            folder.write_json(MEASURED, {**_remembered(root), key: known})
+    times = ", ".join(f"{way} {1e3 * known[str(way)]:.2f}" for way in ways if str(way) in known)
     print(
-        f"ms per model and step{', measured before' * (found == before)}: {shown}; taking {best}",
+        f"ms per model and step{', measured before' * (known == before)}: {times}; taking {best}",
         file=sys.stderr,
     )
-    checked = str(best) not in before and (
-        best.compiled or best.kind == "graph"
-    )  # just now, which takes a while
+    # just now, which takes a while
+    checked = str(best) not in before and (best.compiled or best.kind == "graph")
     return best if checked else settled(plan, best)
 
 
-def _possible_ones(known: dict[str, float]) -> dict[str, float]:
-    """Without the ways that failed: the next pool may have more memory, or a compiler."""
-    return {way: seconds for way, seconds in known.items() if seconds < IMPOSSIBLE}
-
-
-def _measured(plan: Plan, ways: list[Way], known: dict[str, float]) -> dict[str, float]:
-    """Seconds of one optimiser step per model, of each way that is not known yet."""
-    known, threads = dict(known), torch.get_num_threads()
-    torch.set_num_threads(1 if plan.device.type == "cpu" else threads)
-    try:
-        for way in ways:
-            if str(way) not in known:
-                known[str(way)] = _tried(plan, way)
-    finally:
-        torch.set_num_threads(threads)
-    return known
+def _quickest(plan: Plan, ways: list[Way], known: dict[str, float]) -> Way:
+    """The way whose steps take least; what is not `known` yet is measured and added there."""
+    with threads(1 if plan.device.type == "cpu" else torch.get_num_threads()):
+        known |= {str(way): _tried(plan, way) for way in ways if str(way) not in known}
+    return min(ways, key=lambda way: known[str(way)])
 
 
 def _tried(plan: Plan, way: Way) -> float:
-    """Seconds of a step per model; IMPOSSIBLE where it cannot be taken this way, with a line where it fails."""
+    """Seconds of a step per model; infinite where it cannot be taken this way, with a line where
+    it fails.
+    """
     try:
-        usable = (way.kind == "stacked" and not way.compiled) or possible(plan, way)[0] == way
-        return _seconds(way.of(plan), way.group) if usable else IMPOSSIBLE
+        usable = (way.kind == "stacked" and not way.compiled) or possible(plan, way) == way
+        return _seconds(way.of(plan), way.group) if usable else math.inf
     except RuntimeError as error:  # that memory runs out is one
         print(f"{way} is not taken, as it fails here: {compiled.reason(error)}", file=sys.stderr)
-    if plan.device.type == "cuda":  # outside of the handler, whose traceback holds tensors
-        torch.cuda.empty_cache()
-    return IMPOSSIBLE
+    loop.free_memory()  # outside of the handler, whose traceback holds tensors
+    return math.inf
 
 
 def _seconds(plan: Plan, models: int) -> float:
-    """Seconds of a step per model: the median of four, after one that warms up, compiles or captures."""
-    group, runs = group_of(plan, list(range(models))), []
-    index = torch.stack([loop.epoch_order(plan, m, 0)[: plan.recipe.batch] for m in group.ids]).to(
-        plan.device
-    )
-    x = data.normalise(
-        plan.images.x[index], plan.images.mean, plan.images.std, DTYPES[plan.recipe.dtype]
-    )
-    y = plan.images.y[index]
-    with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
-        group.seed_noise(0)
-        for _ in range(5):
-            begun = time.perf_counter()
-            group.step(x, y, 1e-6)
-            if plan.device.type == "cuda":
-                torch.cuda.synchronize(plan.device)
-            runs.append(time.perf_counter() - begun)
+    """Seconds of a step per model: the median of four, after one that warms up, compiles or
+    captures.
+    """
+    group = group_of(plan, list(range(models)))
+    orders = [loop.epoch_order(plan, m, 0)[: plan.recipe.batch] for m in group.ids]
+    with loop.random_state_kept(plan.device):
+        seconds = step_seconds(group, torch.stack(orders).to(plan.device), 4)
     if plan.graph and group.graph is None:
         raise RuntimeError("its steps were not captured")
-    return sorted(runs[1:])[1] / models
+    return statistics.median_low(seconds) / models
+
+
+def step_seconds(group: Group, index: torch.Tensor, repeats: int) -> list[float]:
+    """Seconds of each of `repeats` optimiser steps on images (G, B), after one that warms up.
+
+    On a GPU its peak of memory is that of the last step.
+    """
+    device, images, taken = group.plan.device, group.plan.images, []
+    x = group.shown(index, {})
+    group.seed_noise(0)
+    for _ in range(repeats + 1):
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        begun = time.perf_counter()
+        group.step(x, images.y[index], 1e-6)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - begun)
+    return taken[1:]
 
 
 def _kind_of(plan: Plan) -> str:
@@ -366,12 +353,9 @@ def _kind_of(plan: Plan) -> str:
         device = torch.cuda.get_device_name(plan.device)
     else:
         device = platform.processor() or platform.machine()
-        with contextlib.suppress(OSError, StopIteration):
-            device = next(
-                line
-                for line in Path("/proc/cpuinfo").read_text().splitlines()
-                if line.startswith("model name")
-            )
+        with contextlib.suppress(OSError):
+            names = re.findall(r"^model name.*", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+            device = [device, *names[:1]][-1]
     here = [
         list(plan.images.x.shape[1:]),
         len(plan.images.classes),

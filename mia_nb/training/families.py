@@ -1,4 +1,6 @@
-"""Pools of several families of models that share their members, so that what they leak can be compared row by row."""
+"""Pools of several families of models that share their members, so that what they leak can be
+compared row by row.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from mia_nb.checks import checked
 from mia_nb.training.loop import begin
 from mia_nb.training.pool import Pool
 from mia_nb.training.train import (
+    SPLIT,
     check,
     check_network,
     complete,
@@ -25,12 +28,8 @@ from mia_nb.training.train import (
 from mia_nb.types import Images, Recipe
 
 KNOWN = set(Recipe.model_fields) - {"parent"}
-MEMBERS = (
-    "num_models",
-    "split",
-    "population",
-    "seed",
-)  # what draws the members, which all families share
+# what draws the members, which all families share
+MEMBERS = (*SPLIT, "seed")
 
 
 @checked
@@ -47,14 +46,16 @@ def family_pools(
 ) -> list[Pool]:
     """One pool for each family, in order; what is stored comes back at once.
 
-    families: changes to `recipe`, say {"model": "sdenet", "model_args": {"k": 0.3}}. {"replace": i, ...}: replace-then-finetune
-    from family i (`replace_pool`; model_args are the block's, and freeze). {"weights_of": i, "model": ...}: the weights of
-    family i in another model that takes them, say an odenet's in an sdenet built with noise_train=False, so that noise is added
-    only when it is asked (a replaced network keeps its arguments but those given). model_args: of every network; flow: of every
-    differential equation, replaced ones included; a family's own come after both. finetune: recipe changes of replaced
-    networks, and freeze. options: as for `train_pool`.
-    All families are checked before the first is trained. Raises ValueError of one line for a family that is none, that would
-    have other members, or that `train_pool` would refuse. Caveat: of what is derived, weights are checked by fresh ones.
+    families: changes to `recipe`, say {"model": "sdenet", "model_args": {"k": 0.3}}. {"replace": i,
+    ...}: replace-then-finetune from family i (`replace_pool`; model_args are the block's, and
+    freeze). {"weights_of": i, "model": ...}: the weights of family i in another model that takes
+    them, say an odenet's in an sdenet built with noise_train=False, so that noise is added only
+    when it is asked (a replaced network keeps its arguments but those given). model_args: of every
+    network; flow: of every differential equation, replaced ones included; a family's own come after
+    both. finetune: recipe changes of replaced networks, and freeze. options: as for `train_pool`.
+    All families are checked before the first is trained. Raises ValueError of one line for a family
+    that is none, that would have other members, or that `train_pool` would refuse. Caveat: of what
+    is derived, weights are checked by fresh ones.
     """
     planned: list[tuple[Recipe, int | None]] = []
     for number, family in enumerate(families):
@@ -74,21 +75,27 @@ def family_pools(
 def _planned(
     family, number: int, planned: list, recipe: Recipe, model_args: dict, flow: dict, finetune: dict
 ):
-    """(recipe, number of the family that it starts from or None) of one family; of a derived one with a parent in name only."""
+    """(recipe, number of the family that it starts from or None) of one family; of a derived one
+    with a parent in name only.
+    """
     if not isinstance(family, dict):
         raise ValueError(
-            f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g. {{model: odenet}}"
+            f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g."
+            " {model: odenet}"
         )
     changes = {**finetune, **family} if "replace" in family else dict(family)
     parent = _parent(changes, number)
     own = changes.pop("model_args", {})
     freeze = changes.pop("freeze", False) if "replace" in family else False
-    _check(changes, number, MEMBERS if parent is None else MEMBERS[:-1])
+    _check(changes, number, MEMBERS if parent is None else SPLIT)
     derived = {} if parent is None else {"parent": f"family {parent}"}
     if "replace" in family:
-        return replaced(
-            planned[parent][0], recipe.replace(**changes, **derived), freeze, {**flow, **own}
-        ), parent
+        return (
+            replaced(
+                planned[parent][0], recipe.replace(**changes, **derived), freeze, {**flow, **own}
+            ),
+            parent,
+        )
     equation = flow if changes.get("model", recipe.model) in models.FLOWS else {}
     shared = {**model_args, **equation}
     if parent is not None and changes.get("model") == planned[parent][0].model == "replaced":
@@ -98,7 +105,9 @@ def _planned(
 
 
 class _Fresh(NamedTuple):
-    """Stands for a pool that is not trained yet: its recipe, its members, and weights as they are before the first step."""
+    """Stands for a pool that is not trained yet: its recipe, its members, and weights as they are
+    before the first step.
+    """
 
     recipe: Recipe
     images: Images
@@ -119,7 +128,9 @@ class _Fresh(NamedTuple):
 def _refuse(
     planned: list[tuple[Recipe, int | None]], images: Images, root, given: np.ndarray | None
 ) -> None:
-    """ValueError, with the family's number, for what `train_pool` would refuse once the families before it were trained."""
+    """ValueError, with the family's number, for what `train_pool` would refuse once the families
+    before it were trained.
+    """
     ready: list[_Fresh] = []
     for number, (recipe, parent) in enumerate(planned):
         try:
@@ -145,18 +156,20 @@ def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:
         )
     if other := [name for name in fixed if name in changes]:
         raise ValueError(
-            f"family {number} changes {other[0]!r}, but all families have the same members: change it for all"
+            f"family {number} changes {other[0]!r}, but all families have the same members: change"
+            " it for all"
         )
 
 
 def _parent(changes: dict, number: int) -> int | None:
     """Number of the earlier family that one starts from, its word taken out of the changes."""
-    for word in ("replace", "weights_of"):
-        if word in changes:
-            start = changes.pop(word)
-            if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < number:
-                raise ValueError(
-                    f"family {number} says {word}: {start!r}; wanted the number of an earlier family, from 0"
-                )
-            return start
-    return None
+    word = "replace" if "replace" in changes else "weights_of"
+    if word not in changes:
+        return None
+    start = changes.pop(word)
+    if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < number:
+        raise ValueError(
+            f"family {number} says {word}: {start!r}; wanted the number of an earlier family, from"
+            " 0"
+        )
+    return start

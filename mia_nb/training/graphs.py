@@ -1,9 +1,10 @@
-"""Plain models of one pool in one CUDA graph, each on a stream of its own: where one small network leaves most of a GPU idle,
-several run side by side, and a step of all of them is one launch.
+"""Plain models of one pool in one CUDA graph, each on a stream of its own: where one small network
+leaves most of a GPU idle, several run side by side, and a step of all of them is one launch.
 
-The step is the plain one, model after model, with the learning rate in a tensor. Without a graph, on any device, the same step
-runs as it is. Sources: PyTorch's notes on CUDA semantics, "Whole-network capture"; NVIDIA's guide to CUDA graphs in PyTorch.
-Caveat: fused optimisers read a learning rate tensor in float32, also of float64 weights.
+The step is the plain one, model after model, with the learning rate in a tensor. Without a graph,
+on any device, the same step runs as it is. Sources: PyTorch's notes on CUDA semantics,
+"Whole-network capture"; NVIDIA's guide to CUDA graphs in PyTorch. Caveat: fused optimisers read a
+learning rate tensor in float32, also of float64 weights.
 """
 
 from __future__ import annotations
@@ -18,9 +19,15 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from mia_nb import data
-from mia_nb.training.compiled import SIMPLE, alike, reason
-from mia_nb.training.loop import OPTIMIZERS, Group, Plan, short_of_memory
+from mia_nb.training.compiled import SIMPLE, reason
+from mia_nb.training.loop import (
+    Group,
+    Plan,
+    alike,
+    differing,
+    random_state_kept,
+    short_of_memory,
+)
 
 WARM_UP = 3  # steps before a capture, as PyTorch's notes have it
 EXACT = 2**-10  # a learning rate that float32 holds exactly
@@ -34,13 +41,14 @@ def streams(device: torch.device, count: int) -> tuple[torch.cuda.Stream, ...]:
 
 @contextlib.contextmanager
 def never_waiting(device: torch.device) -> Iterator[None]:
-    """On a GPU, what waits for it inside is an error that says so; in a capture it would be one that says nothing."""
+    """On a GPU, what waits for it inside is an error that says so; in a capture it would be one
+    that says nothing.
+    """
     if device.type != "cuda":
         yield
         return
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that this is a prototype
+    with warnings.catch_warnings(action="ignore"):  # that this is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -55,7 +63,9 @@ def never_waiting(device: torch.device) -> Iterator[None]:
 
 
 class GraphGroup(Group):
-    """Plain models `ids` of a plan that take their steps together; captured at the first step, where `plan.graph` says so."""
+    """Plain models `ids` of a plan that take their steps together; captured at the first step,
+    where `plan.graph` says so.
+    """
 
     def __init__(self, plan: Plan, ids: list[int]):
         self.plan, self.ids, self.defense, self.generators = plan, ids, None, []
@@ -69,11 +79,9 @@ class GraphGroup(Group):
             Group(plan._replace(stacked=False, compiled=False, graph=False), [m]) for m in ids
         ]
         self.rate = torch.full((), recipe.lr, dtype=torch.float32, device=plan.device)
-        kind, defaults = OPTIMIZERS[recipe.optimizer]
         capturable = {"capturable": True} if recipe.optimizer == "adam" and on_gpu else {}
         for one in self.each:
-            args = {**defaults, **recipe.optimizer_args, **capturable}
-            one.optimizer = kind(one.params.values(), lr=self.rate, fused=True, **args)
+            one.optimizer = one.new_optimizer(self.rate, **capturable)
         weight = next(iter(self.each[0].params.values()))
         self.x = torch.zeros(
             (len(ids), recipe.batch, *size), dtype=weight.dtype, device=plan.device
@@ -96,7 +104,9 @@ class GraphGroup(Group):
         return self.out.clone()
 
     def run(self) -> None:
-        """Every model's step on its own stream, which leaves the current one and joins it again, whatever happens."""
+        """Every model's step on its own stream, which leaves the current one and joins it again,
+        whatever happens.
+        """
         here = torch.cuda.current_stream(self.plan.device) if self.streams[0] else None
         forked = []
         try:
@@ -110,16 +120,18 @@ class GraphGroup(Group):
                     )
         except BaseException:
             for stream in forked:
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # of a capture that is invalid by now: the first error says more
+                # of a capture that is invalid by now: the first error says more
+                with contextlib.suppress(RuntimeError):
                     here.wait_stream(stream)
             raise
         for stream in forked:
             here.wait_stream(stream)
 
     def capture_or_not(self) -> torch.cuda.CUDAGraph | None:
-        """The graph; None, with one line, where it cannot be captured. A lack of memory is for the caller to mend."""
+        """The graph; None, with one line, where it cannot be captured.
+
+        A lack of memory is for the caller to mend.
+        """
         try:
             return self.capture()
         except Exception as error:
@@ -133,13 +145,13 @@ class GraphGroup(Group):
         device, failed = self.plan.device, None
         *_, origin = streams(device, len(self.ids) + 1)
         origin.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(
-            origin
-        ):  # and on the models' own streams, which the capture uses again
+        # and on the models' own streams, which the capture uses again
+        with torch.cuda.stream(origin):
             self.warm_up()
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
-        # a capture that fails to end would leave its stream the current one; and its error would hide the one before it
+        # a capture that fails to end would leave its stream the current one; and its error would
+        # hide the one before it
         with self.untouched(), torch.cuda.stream(origin):
             try:
                 with torch.cuda.graph(graph, stream=origin, capture_error_mode="thread_local"):
@@ -155,7 +167,9 @@ class GraphGroup(Group):
         return graph
 
     def warm_up(self) -> None:
-        """Steps that leave no trace: libraries choose their kernels, the optimisers make their state, all is put back."""
+        """Steps that leave no trace: libraries choose their kernels, the optimisers make their
+        state, all is put back.
+        """
         with self.untouched():
             for _ in range(WARM_UP - 1):
                 self.run()
@@ -164,11 +178,14 @@ class GraphGroup(Group):
 
     @contextlib.contextmanager
     def untouched(self) -> Iterator[None]:
-        """Steps inside leave no trace, also those that fail: weights and buffers are put back, and so is the optimisers' state.
+        """Steps inside leave no trace, also those that fail: weights and buffers are put back, and
+        so is the optimisers' state.
 
-        Of that, what was not there before becomes 0, from which the first step comes out as from none.
+        Of that, what was not there before becomes 0, from which the first step comes out as from
+        none.
         """
-        torch.clear_autocast_cache()  # of weights that are in a graph's memory, or that a graph must not read
+        # of weights that are in a graph's memory, or that a graph must not read
+        torch.clear_autocast_cache()
         before = [(tensor, tensor.clone()) for tensor in self.tensors()]
         known = {id(tensor) for tensor in self.memories()}
         owners = [owner._buffers for one in self.each for owner in one.module.modules()]
@@ -188,7 +205,9 @@ class GraphGroup(Group):
                     tensor.zero_()
 
     def tensors(self) -> list[Tensor]:
-        """All that a step changes: weights, buffers, and then the optimisers' state where there is some."""
+        """All that a step changes: weights, buffers, and then the optimisers' state where there is
+        some.
+        """
         return [
             t.detach() for one in self.each for t in (*one.params.values(), *one.buffers.values())
         ] + self.memories()
@@ -226,52 +245,56 @@ class GraphGroup(Group):
 def why_no_graph(plan: Plan, models: int) -> str | None:
     """One line that says why a plan's models cannot be trained in a CUDA graph, or None.
 
-    Three steps in float64 must give what eager plain ones give, weights, buffers and losses to 1e-10; and then a capture must
-    come about in the recipe's own precision.
+    Three steps in float64 must give what eager plain ones give, weights, buffers and losses to
+    1e-10; and then a capture must come about in the recipe's own precision.
     """
     recipe = plan.recipe
-    if plan.device.type != "cuda":
-        return f"CUDA graphs need a GPU, and this is {plan.device}"
-    if recipe.schedule == "plateau":
-        return "the plateau schedule needs a learning rate per model"
-    if recipe.defense not in SIMPLE or recipe.defense == "early_stopping":
-        return f"the defense {recipe.defense} is not the same step every time"
-    if recipe.optimizer_args.get("dampening"):
-        return "dampening makes an optimiser's first step another one than those after it"
+    obstacles = {
+        f"CUDA graphs need a GPU, and this is {plan.device}": plan.device.type != "cuda",
+        "the plateau schedule needs a learning rate per model": recipe.schedule == "plateau",
+        f"the defense {recipe.defense} is not the same step every time": (
+            recipe.defense not in SIMPLE or recipe.defense == "early_stopping"
+        ),
+        "dampening makes an optimiser's first step another one than those after it": (
+            recipe.optimizer_args.get("dampening")
+        ),
+    }
+    if reasons := [text for text, applies in obstacles.items() if applies]:
+        return reasons[0]
     plan, models = plan._replace(graph=True), min(models, len(plan.member))
     try:
-        if (found := mismatch(plan, models)) is None and recipe.dtype != "float64":
-            with torch.random.fork_rng(devices=[plan.device]):
+        if (difference := mismatch(plan, models)) is None and recipe.dtype != "float64":
+            with random_state_kept(plan.device):
                 GraphGroup(plan, list(range(models))).capture()
-        return found
+        return difference
     except Exception as error:  # whatever a capture does not support
         return reason(error)
 
 
 def mismatch(plan: Plan, models: int) -> str | None:
-    """What three steps of a group change differently from eager plain ones in float64; None for nothing."""
+    """What three steps of a group change differently from eager plain ones in float64; None for
+    nothing.
+    """
     trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"))
-    size, rows = trial.recipe.batch, list(range(models))
+    rows = list(range(models))
     group, alone = GraphGroup(trial, rows), [Group(trial._replace(graph=False), [m]) for m in rows]
-    with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
+    with random_state_kept(plan.device):
         group.begun, group.graph = True, group.capture() if plan.graph else None
         random = random_state(plan.device)
         for step in range(3):
-            index = (torch.arange(size) + step) % len(plan.images.y)
-            x = data.normalise(
-                plan.images.x[index], plan.images.mean, plan.images.std, torch.float64
-            )
-            y = plan.images.y[index]
+            index = (torch.arange(trial.recipe.batch) + step) % len(plan.images.y)
+            x, y = group.shown(index, {}), plan.images.y[index]
             losses = [one.step(x[None], y[None], EXACT, draws={})[0] for one in alone]
             if not torch.equal(random_state(plan.device), random):
                 return "its forward draws random numbers, which a graph would draw otherwise"
             together = group.step(x.expand(models, *x.shape), y.expand(models, -1), EXACT)
             if not alike(together, torch.stack(losses)):
-                return f"the losses of its step {step + 1} in a graph are others than those of a plain one"
-    for slot, one in enumerate(alone):
-        for name, tensor in one.weights(0).items():
-            if not alike(group.weights(slot)[name], tensor):
-                return f"its step in a graph changes {name} differently from a plain one"
+                return (
+                    f"the losses of its step {step + 1} in a graph are others than those of a"
+                    " plain one"
+                )
+    if name := differing(group, [one.weights(0) for one in alone]):
+        return f"its step in a graph changes {name} differently from a plain one"
     return None
 
 

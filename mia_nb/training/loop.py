@@ -1,7 +1,9 @@
-"""One trainer for a group of models: one id is an ordinary module, several are stacked along a leading model axis.
+"""One trainer for a group of models: one id is an ordinary module, several are stacked along a
+leading model axis.
 
-Random draws are counted, not carried: initialisation, order and augmentation depend on (seed, row, epoch) alone, never on the
-strategy, the companions or the point of resumption. So a pool can grow and keep its first models.
+Random draws are counted, not carried: initialisation, order and augmentation depend on (seed, row,
+epoch) alone, never on the strategy, the companions or the point of resumption. So a pool can grow
+and keep its first models.
 """
 
 from __future__ import annotations
@@ -28,19 +30,18 @@ OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}),
     "adam": (torch.optim.Adam, {"weight_decay": 0.0}),
 }
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.float32,
-}  # bfloat16: autocast, float32 weights
+# bfloat16: autocast, float32 weights
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
+RANDOM = "its forward draws random numbers, which would depend on the group"
 TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
 
 
 def tet(logits: Tensor, labels: Tensor, *, lamb: float = 0.05, means: float = 1.0) -> Tensor:
-    """(1 - lamb) mean_t CE(z_t, y) + lamb mean_{t,k} (z_tk - means)^2: logits per time step (T, B, K), labels (B,) -> (B,).
+    """(1 - lamb) mean_t CE(z_t, y) + lamb mean_{t,k} (z_tk - means)^2: logits per time step (T, B,
+    K), labels (B,) -> (B,).
 
-    Temporal efficient training: every step answers for itself, and the second term keeps the logits near the threshold.
-    Source: Deng, Li, Zhang and Gu (ICLR 2022).
+    Temporal efficient training: every step answers for itself, and the second term keeps the logits
+    near the threshold. Source: Deng, Li, Zhang and Gu (ICLR 2022).
     """
     each = (
         F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none")
@@ -50,10 +51,8 @@ def tet(logits: Tensor, labels: Tensor, *, lamb: float = 0.05, means: float = 1.
     return (1 - lamb) * each + lamb * (logits - means).square().mean((0, 2))
 
 
-LOSSES = {
-    "cross_entropy": partial(F.cross_entropy, reduction="none"),
-    "tet": tet,
-}  # logits (B, K), labels (B,) -> (B,)
+# logits (B, K), labels (B,) -> (B,)
+LOSSES = {"cross_entropy": partial(F.cross_entropy, reduction="none"), "tet": tet}
 PER_STEP = ("tet",)  # losses of (T, B, K), the logits of each time step
 
 
@@ -67,16 +66,31 @@ def generator(*words) -> torch.Generator:
     return torch.Generator().manual_seed(mix(*words))
 
 
+def random_state_kept(device: torch.device):
+    """A context after which torch's generators, the device's too, are as they were before it."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
 def short_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: PyTorch has a type for that on a GPU, and words only elsewhere."""
+    """Whether an error says that memory ran out: PyTorch has a type for that on a GPU, and words
+    only elsewhere.
+    """
     words = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in words)
     )
 
 
+def free_memory() -> None:
+    """Give back what PyTorch holds of a GPU's memory without using it."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 def fitting(run: Callable, size: int, least: int):
-    """run(size), or where memory runs out run of half of that, in multiples of `least`; ValueError where that is too much."""
+    """run(size), or where memory runs out run of half of that, in multiples of `least`; ValueError
+    where that is too much.
+    """
     while True:
         try:
             return run(size)
@@ -84,13 +98,11 @@ def fitting(run: Callable, size: int, least: int):
             if not short_of_memory(error):
                 raise
             reason = " ".join(str(error).split())[:160]
-        # outside of the handler, whose traceback holds tensors
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
+        free_memory()  # outside of the handler, whose traceback holds tensors
         if size <= least:
             raise ValueError(
-                f"batch={size} images at a time do not fit into memory ({reason}), and fewer are not asked: free some, take a "
-                'larger device, or device="cpu"'
+                f"batch={size} images at a time do not fit into memory ({reason}), and fewer are"
+                ' not asked: free some, take a larger device, or device="cpu"'
             )
         size = max(size // 2 // least, 1) * least
 
@@ -105,29 +117,40 @@ class Plan(NamedTuple):
     images: Images
     member: np.ndarray  # (M, N) bool
     device: torch.device
-    stacked: bool
-    channels_last: bool
+    stacked: bool = False
+    channels_last: bool = False
     start: Start | None = None  # a derived pool's
     held_out: np.ndarray | None = None  # numbers of the images that only the defense sees
     compiled: bool = False  # forward, loss and backward pass by torch.compile
     graph: bool = False  # a group of plain models in one CUDA graph
 
+    def on(self, device: torch.device) -> Plan:
+        """The plan with its images on this device."""
+        images = self.images._replace(x=self.images.x.to(device), y=self.images.y.to(device))
+        return self._replace(images=images, device=device)
+
     @property
     def steps(self) -> int:
-        """Optimiser steps in an epoch, the same for all rows: the expected number of members // batch."""
+        """Optimiser steps in an epoch, the same for all rows: the expected number of members //
+        batch.
+        """
         return expected_members(self.recipe, self.member) // self.recipe.batch
 
     @property
     def sample_rate(self) -> float:
-        """Probability of a member to be in a batch, under Poisson sampling: batch / expected number of members."""
+        """Probability of a member to be in a batch, under Poisson sampling: batch / expected number
+        of members.
+        """
         return self.recipe.batch / expected_members(self.recipe, self.member)
 
 
 @checked
 def sampling(recipe: Recipe, members: int) -> dict:
-    """{"sample_rate": batch / members, "steps": optimiser steps} of a training on so many members, as an accountant wants them.
+    """{"sample_rate": batch / members, "steps": optimiser steps} of a training on so many members,
+    as an accountant wants them.
 
-    Batches are Poisson draws at that rate under dp_sgd only; of any other training these numbers are nominal.
+    Batches are Poisson draws at that rate under dp_sgd only; of any other training these numbers
+    are nominal.
     """
     return {
         "sample_rate": recipe.batch / members,
@@ -145,9 +168,10 @@ def expected_members(recipe: Recipe, member: np.ndarray) -> int:
 def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> float:
     """Rate at a fraction of training in [0, 1).
 
-    one_cycle: half-cosine from lr/25 to lr over the first 30 %, then to lr/10^4 (Smith & Topin 2018, as in torch's OneCycleLR);
-    cosine: lr (1 + cos(pi t))/2; plateau: lr times .1 after more than 10 epochs in which the mean train loss
-    (`history`, one value an epoch) did not fall by 2 %, at least 1e-5; constant: lr.
+    one_cycle: half-cosine from lr/25 to lr over the first 30 %, then to lr/10^4 (Smith & Topin
+    2018, as in torch's OneCycleLR); cosine: lr (1 + cos(pi t))/2; plateau: lr times .1 after more
+    than 10 epochs in which the mean train loss (`history`, one value an epoch) did not fall by 2 %,
+    at least 1e-5; constant: lr.
     """
     lr = recipe.lr
     if recipe.schedule == "one_cycle":
@@ -169,20 +193,21 @@ def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> floa
 
 
 def epoch_order(plan: Plan, model: int, epoch: int) -> Tensor:
-    """(steps * batch,) sample numbers: fresh permutations of the row's members one after another, the remainder dropped."""
+    """(steps * batch,) sample numbers: fresh permutations of the row's members one after another,
+    the remainder dropped.
+    """
     members = torch.from_numpy(np.flatnonzero(plan.member[model]))
-    wanted, draw = (
-        plan.steps * plan.recipe.batch,
-        generator(plan.recipe.seed, model, epoch, "order"),
-    )
+    draw = generator(plan.recipe.seed, model, epoch, "order")
+    wanted = plan.steps * plan.recipe.batch
     rounds = -(-wanted // len(members))
-    return torch.cat(
-        [members[torch.randperm(len(members), generator=draw)] for _ in range(rounds)]
-    )[:wanted]
+    orders = [torch.randperm(len(members), generator=draw) for _ in range(rounds)]
+    return members[torch.cat(orders)[:wanted]]
 
 
 def held_out(recipe: Recipe, population: np.ndarray) -> np.ndarray | None:
-    """Numbers of the images that the recipe's defense keeps to itself, out of those set aside; None where it wants none."""
+    """Numbers of the images that the recipe's defense keeps to itself, out of those set aside; None
+    where it wants none.
+    """
     if recipe.defense is None or not defenses.find(recipe.defense).held_out:
         return None
     aside, draw = np.flatnonzero(population), generator(recipe.seed, "held_out")
@@ -193,8 +218,9 @@ def held_out(recipe: Recipe, population: np.ndarray) -> np.ndarray | None:
 class Group:
     """Models `ids` of a plan in training: parameters, buffers, optimiser, and per-sample losses.
 
-    Stacked: every tensor has a leading model axis and the forward runs under vmap; the losses are averaged per model and summed
-    over models, so each model gets its own gradient and elementwise optimisers need no change.
+    Stacked: every tensor has a leading model axis and the forward runs under vmap; the losses are
+    averaged per model and summed over models, so each model gets its own gradient and elementwise
+    optimisers need no change.
     """
 
     def __init__(self, plan: Plan, ids: list[int]):
@@ -211,20 +237,24 @@ class Group:
             }
         else:
             self.params = dict(self.module.named_parameters())
-        kind, defaults = OPTIMIZERS[recipe.optimizer]
-        self.optimizer = kind(
-            self.params.values(), lr=recipe.lr, fused=True, **{**defaults, **recipe.optimizer_args}
-        )
+        self.optimizer = self.new_optimizer(recipe.lr)
         self.generators: list[torch.Generator] = []
         self.criterion = LOSSES[recipe.loss]
         self.defense = defenses.find(recipe.defense) if recipe.defense else None
         self.trained = [name for name, p in self.params.items() if p.requires_grad]
-        # early stopping: the lowest loss on held-out images, after how many epochs, and the weights then
+        # early stopping: the lowest loss on held-out images, after how many epochs, and the weights
+        # then
         self.best, self.stopped, self.kept = (
             torch.full((len(ids),), math.inf),
             torch.zeros(len(ids), dtype=torch.int64),
             {},
         )
+
+    def new_optimizer(self, lr: float | Tensor, **more) -> torch.optim.Optimizer:
+        """The recipe's optimiser of this group's parameters; more: further options."""
+        kind, defaults = OPTIMIZERS[self.plan.recipe.optimizer]
+        options = {**defaults, **self.plan.recipe.optimizer_args, **more}
+        return kind(self.params.values(), lr=lr, fused=True, **options)
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -234,9 +264,11 @@ class Group:
     def losses(
         self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None
     ) -> tuple[Tensor, Tensor]:
-        """Per-sample losses (G, B) of normalised images (G, B, C, H, W) and labels (G, B), and what each model minimises (G,).
+        """Per-sample losses (G, B) of normalised images (G, B, C, H, W) and labels (G, B), and what
+        each model minimises (G,).
 
-        draws: the defense's, each (G, ...); without them those of a first step are taken. objective: by default the defense's.
+        draws: the defense's, each (G, ...); without them those of a first step are taken.
+        objective: by default the defense's.
         """
         draws = self.draws(epoch, 1, y)(0) if draws is None else draws
         one = partial(
@@ -248,7 +280,8 @@ class Group:
             )
             return losses[None], minimised[None]
         with Stacking(self.generators, channels_last=self.plan.device.type == "cpu"):
-            # other draws are refused: one for the whole group would make a model depend on its companions
+            # other draws are refused: one for the whole group would make a model depend on its
+            # companions
             return vmap(one, randomness="error")(self.params, self.buffers, x, y, draws)
 
     @property
@@ -263,31 +296,22 @@ class Group:
         )
 
     def draws(self, epoch: int, steps: int, y: Tensor) -> Callable[[int], dict[str, Tensor]]:
-        """The defense's random numbers of an epoch on images labelled y (G, steps * batch): step -> its draws, each (G, ...),
-        held-out images as shown."""
+        """The defense's random numbers of an epoch on images labelled y (G, steps * batch): step ->
+        its draws, each (G, ...), held-out images as shown."""
         if self.defense is None or self.defense.draws is None:
             return lambda _: {}
         plan, recipe = self.plan, self.plan.recipe
+        known = plan.images.y.cpu().numpy()[plan.held_out]
+        labels = y.view(len(y), steps, -1).cpu().numpy()
         seeds = [mix(recipe.seed, m, epoch, "defense") for m in self.ids]
-        known, labels = (
-            plan.images.y.cpu().numpy()[plan.held_out],
-            y.view(len(y), steps, -1).cpu().numpy(),
-        )
-        batch, given = labels.shape[2], [(plan.held_out, known, own) for own in labels]
-        drawn = stack_draws(
-            [
-                self.defense.draws(s, *g, **recipe.defense_args)
-                for s, g in zip(seeds, given, strict=True)
-            ]
-        )
-        drawn = {
-            name: value.to(plan.device) for name, value in drawn.items()
-        }  # at once: a copy in each step would wait for it
+        each = [
+            self.defense.draws(seed, plan.held_out, known, own, **recipe.defense_args)
+            for seed, own in zip(seeds, labels, strict=True)
+        ]
+        # to the device at once: a copy in each step would wait for it
+        drawn, batch = stack_draws(each, plan.device), labels.shape[2]
         numbers = drawn.pop("held_out")
-        augments = stack_draws(
-            [augmentation(plan, m, epoch, steps * batch, "held_out augment") for m in self.ids],
-            plan.device,
-        )
+        augments = self.augments(epoch, steps * batch, "held_out augment")
 
         def at(step: int) -> dict[str, Tensor]:
             cut = slice(step * batch, (step + 1) * batch)
@@ -300,6 +324,11 @@ class Group:
 
         return at
 
+    def augments(self, epoch: int, size: int, word: str = "augment") -> dict[str, Tensor]:
+        """An epoch's augmentation draws (G, size, ...) of all rows, on the device."""
+        each = [augmentation(self.plan, m, epoch, size, word) for m in self.ids]
+        return stack_draws(each, self.plan.device)
+
     def shown(self, index: Tensor, augment: dict[str, Tensor]) -> Tensor:
         """Images as the network sees them: gathered, augmented, normalised."""
         images = self.plan.images
@@ -309,8 +338,9 @@ class Group:
         return data.normalise(x, images.mean, images.std, DTYPES[self.plan.recipe.dtype])
 
     def seed_noise(self, epoch: int, word: str = "noise", *, each: bool | None = None) -> None:
-        """Start an epoch's noise. A plain model draws from torch's global generator, a stacked one from its own, the same
-        numbers; on a GPU a whole group draws from one, equal in law, unless `each`."""
+        """Start an epoch's noise. A plain model draws from torch's global generator, a stacked one
+        from its own, the same numbers; on a GPU a whole group draws from one, equal in law, unless
+        `each`."""
         seeds = [mix(self.plan.recipe.seed, m, epoch, word) for m in self.ids]
         torch.manual_seed(seeds[0])
         if not (self.plan.device.type == "cpu" if each is None else each):
@@ -325,41 +355,44 @@ class Group:
         return self.descend(x, y, epoch=epoch, draws=draws)
 
     def descend(self, x: Tensor, y: Tensor, *, epoch: int = 0, draws: dict | None = None) -> Tensor:
-        """A step at the learning rate that the optimiser has; nothing in it waits for the device."""
+        """A step at the learning rate that the optimiser has; nothing in it waits for the
+        device.
+        """
         losses, minimised = self.losses(x, y, epoch=epoch, draws=draws)
         self.optimizer.zero_grad(set_to_none=True)
         minimised.sum().backward()
         self.optimizer.step()
         return losses.detach()
 
+    def order(self, epoch: int) -> tuple[Tensor, list[int]]:
+        """An epoch's sample numbers (G, samples), and how many of them each step takes."""
+        order = torch.stack([epoch_order(self.plan, m, epoch) for m in self.ids])
+        return order, [self.plan.recipe.batch] * self.plan.steps
+
     def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
-        """Train one epoch: sample numbers (G, steps * batch) and their losses, both on the CPU."""
-        plan, recipe = self.plan, self.plan.recipe
-        size = plan.steps * recipe.batch
-        order = torch.stack([epoch_order(plan, m, epoch) for m in self.ids])
-        augments = stack_draws([augmentation(plan, m, epoch, size) for m in self.ids], plan.device)
-        order_there, kept = order.to(plan.device), []
+        """Train one epoch: sample numbers (G, samples) and their losses, both on the CPU."""
+        plan, recipe, losses = self.plan, self.plan.recipe, []
+        order, sizes = self.order(epoch)
+        augments = self.augments(epoch, order.shape[1])
+        parts = {name: value.split(sizes, 1) for name, value in augments.items()}
+        order_there, past = order.to(plan.device), [row[0] for row in history]
         draws = self.draws(epoch, plan.steps, plan.images.y[order_there])
-        with torch.random.fork_rng(
-            devices=[plan.device] if plan.device.type == "cuda" else []
-        ):  # given back as found
+        with random_state_kept(plan.device):
             self.seed_noise(epoch)
-            for s in range(plan.steps):
-                cut = slice(s * recipe.batch, (s + 1) * recipe.batch)
-                index = order_there[:, cut].reshape(-1)
-                x = self.shown(index, {k: v[:, cut].flatten(0, 1) for k, v in augments.items()})
-                x = x.view(len(self.ids), recipe.batch, *x.shape[1:])
-                lr = learning_rate(
-                    recipe, (epoch + s / plan.steps) / recipe.epochs, [row[0] for row in history]
-                )
-                y = plan.images.y[index].view(len(self.ids), -1)
-                kept.append(self.step(x, y, lr, epoch=epoch, draws=draws(s)))
+            for s, index in enumerate(order_there.split(sizes, 1)):
+                own = {name: part[s].flatten(0, 1) for name, part in parts.items()}
+                x = self.shown(index.reshape(-1), own).view(*index.shape, *plan.images.x.shape[1:])
+                lr = learning_rate(recipe, (epoch + s / plan.steps) / recipe.epochs, past)
+                y = plan.images.y[index]
+                losses.append(self.step(x, y, lr, epoch=epoch, draws=draws(s)))
             if recipe.defense == "early_stopping":
                 self.keep_best(epoch)
-        return order, torch.cat(kept, 1).cpu()
+        return order, torch.cat(losses, 1).cpu()
 
     def keep_best(self, epoch: int) -> None:
-        """Early stopping: each model keeps its weights of the epoch with the lowest mean loss on the held-out images."""
+        """Early stopping: each model keeps its weights of the epoch with the lowest mean loss on
+        the held-out images.
+        """
         models, total = len(self.ids), torch.zeros(len(self.ids), device=self.plan.device)
         self.seed_noise(epoch, "held_out")
         self.module.eval()
@@ -386,7 +419,9 @@ class Group:
             self.kept[name] = torch.where(chosen, now, self.kept.get(name, now))
 
     def state(self) -> dict[str, Tensor]:
-        """What a resumed group needs, flat: `p.*` parameters, `b.*` buffers, `o.*` optimiser state, `k.*` the best so far."""
+        """What a resumed group needs, flat: `p.*` parameters, `b.*` buffers, `o.*` optimiser state,
+        `k.*` the best so far.
+        """
         flat = {f"p.{k}": v.detach() for k, v in self.params.items()} | {
             f"b.{k}": v for k, v in self.buffers.items()
         }
@@ -413,10 +448,13 @@ class Group:
             start = f"o.{name}."
             entries = {k[len(start) :]: v for k, v in flat.items() if k.startswith(start)}
             self.optimizer.state[p] = {
-                # Adam's count of steps has a type of its own, and the shape of a weight that is one number
-                k: torch.empty_like(p).copy_(v)
-                if v.shape == p.shape and k != "step"
-                else v.to(p.device)
+                # Adam's count of steps has a type of its own, and the shape of a weight that is one
+                # number
+                k: (
+                    torch.empty_like(p).copy_(v)
+                    if v.shape == p.shape and k != "step"
+                    else v.to(p.device)
+                )
                 for k, v in entries.items()
             }
         if "best" in flat:
@@ -426,11 +464,12 @@ class Group:
             }
 
     def weights(self, slot: int) -> dict[str, Tensor]:
-        """State dictionary of one model, on the CPU; with early stopping that of its best epoch so far."""
+        """State dictionary of one model, on the CPU; with early stopping that of its best epoch so
+        far.
+        """
         tensors = self.module.state_dict(keep_vars=True)
-        if (
-            self.plan.stacked or self.kept
-        ):  # by identity, as tied weights have several names and one tensor
+        # by identity, as tied weights have several names and one tensor
+        if self.plan.stacked or self.kept:
             own = (*self.module.named_parameters(), *self.module.named_buffers())
             names, current = (
                 {id(t): name for name, t in own},
@@ -446,8 +485,8 @@ class Group:
 def model_losses(
     plan: Plan, module, objective, trained, epoch, params, buffers, x, y, draws
 ) -> tuple[Tensor, Tensor]:
-    """Per-sample losses (B,) of one model and what it minimises: with these weights in the module, or its own where buffers
-    is None."""
+    """Per-sample losses (B,) of one model and what it minimises: with these weights in the module,
+    or its own where buffers is None."""
     options = {"per_step": True} if plan.recipe.loss in PER_STEP else {}
 
     def call(x: Tensor) -> Tensor:
@@ -472,7 +511,9 @@ def answer(plan: Plan, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None) -> nn.Module:
-    """Row `model` before its first step, in the recipe's dtype: freshly initialised, or with the weights that `start` gives."""
+    """Row `model` before its first step, in the recipe's dtype: freshly initialised, or with the
+    weights that `start` gives.
+    """
     module = build(recipe, images, model).to(DTYPES[recipe.dtype])
     if start is not None:
         try:
@@ -485,14 +526,17 @@ def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None
                 " ".join(str(error).split("\n\t")[1:2])[:160].strip() or str(error).splitlines()[0]
             )
             raise ValueError(
-                f"model {model} of pool {recipe.parent[:12]} does not fit {recipe.model} with {recipe.model_args} ({reason}): "
-                "take the parent's model and model_args, or convert_pool for a spiking network"
+                f"model {model} of pool {recipe.parent[:12]} does not fit {recipe.model} with"
+                f" {recipe.model_args} ({reason}): take the parent's model and model_args, or"
+                " convert_pool for a spiking network"
             ) from error
     return module
 
 
 def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
-    """Row `model` of the pool, freshly initialised; of a derived pool without the seed where all it has is its parent's."""
+    """Row `model` of the pool, freshly initialised; of a derived pool without the seed where all it
+    has is its parent's.
+    """
     fresh = recipe.parent is None or recipe.model == "replaced"
     _, channels, height, width = images.x.shape
     module = models.build(
@@ -511,7 +555,9 @@ def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
 def augmentation(
     plan: Plan, model: int, epoch: int, size: int, word: str = "augment"
 ) -> dict[str, Tensor]:
-    """One epoch's augmentation draws of a row, each tensor with `size` entries along its first axis; empty for none."""
+    """One epoch's augmentation draws of a row, each tensor with `size` entries along its first
+    axis; empty for none.
+    """
     if plan.recipe.augment == "none":
         return {}
     height, width = plan.images.x.shape[2:]
@@ -536,21 +582,35 @@ def saved_bytes(plan: Plan) -> int:
         return tensor
 
     group = Group(plan._replace(stacked=False, channels_last=False), [0])
-    x = plan.images.x[: plan.recipe.batch]
-    x = data.normalise(x, plan.images.mean, plan.images.std, DTYPES[plan.recipe.dtype])
+    batch = slice(plan.recipe.batch)
     with (
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
         torch.random.fork_rng(devices=[]),
     ):
-        group.losses(x[None], plan.images.y[None, : plan.recipe.batch])
+        group.losses(group.shown(batch, {})[None], plan.images.y[None, batch])
     return sum(kept.values())
+
+
+def alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors in float64 are equal to ten digits."""
+    return torch.allclose(one, other, rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+def differing(group: Group, expected: list[dict[str, Tensor]]) -> str | None:
+    """Name of the first weight or buffer of a group that is not what is expected of its model;
+    None for none.
+    """
+    pairs = ((group.weights(slot), tensors) for slot, tensors in enumerate(expected))
+    names = (n for own, other in pairs for n in other if not alike(own[n], other[n]))
+    return next(names, None)
 
 
 def why_not_stacked(plan: Plan) -> str | None:
     """One line that says why this recipe cannot be trained stacked, or None.
 
-    Two models take one step in float64, together and one by one; weights and buffers must agree to 1e-10. That finds what
-    stacking would lose without a word: buffers that a forward replaces, random draws, control flow by value.
+    Two models take one step in float64, together and one by one; weights and buffers must agree to
+    1e-10. That finds what stacking would lose without a word: buffers that a forward replaces,
+    random draws, control flow by value.
     """
     if plan.recipe.schedule == "plateau":
         return "the plateau schedule needs a learning rate per model"
@@ -558,29 +618,19 @@ def why_not_stacked(plan: Plan) -> str | None:
         return "gradients per sample are taken of one model at a time"
     rows = [0, min(1, len(plan.member) - 1)]
     trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"), channels_last=False)
-    x = data.normalise(plan.images.x[:8], plan.images.mean, plan.images.std, torch.float64)
-    y = plan.images.y[:8]
-    with torch.random.fork_rng(devices=[plan.device] if plan.device.type == "cuda" else []):
+
+    def after_one_step(group: Group) -> Group:
+        group.seed_noise(0, each=True)
+        x, y = group.shown(slice(8), {}), plan.images.y[:8]
+        group.step(torch.stack([x] * len(group.ids)), torch.stack([y] * len(group.ids)), 1e-3)
+        return group
+
+    with random_state_kept(plan.device):
         try:
-            together = Group(trial._replace(stacked=True), rows)
-            together.seed_noise(0, each=True)
-            together.step(torch.stack([x, x]), torch.stack([y, y]), 1e-3)
+            together = after_one_step(Group(trial._replace(stacked=True), rows))
         except Exception as error:  # whatever vmap does not support
-            message = (
-                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            )
-            return (
-                "its forward draws random numbers, which would depend on the group"
-                if "random" in message
-                else message
-            )
-        for slot, row in enumerate(rows):
-            alone = Group(trial._replace(stacked=False), [row])
-            alone.seed_noise(0)
-            alone.step(x[None], y[None], 1e-3)
-            for name, tensor in alone.weights(0).items():
-                if not torch.allclose(
-                    together.weights(slot)[name], tensor, rtol=1e-10, atol=1e-10, equal_nan=True
-                ):
-                    return f"its stacked step changes {name} differently from a plain one"
+            return RANDOM if "random" in str(error) else models.first_line(error)
+        alone = [after_one_step(Group(trial._replace(stacked=False), [row])) for row in rows]
+    if name := differing(together, [group.weights(0) for group in alone]):
+        return f"its stacked step changes {name} differently from a plain one"
     return None

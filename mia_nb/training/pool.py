@@ -31,7 +31,9 @@ TRACE_LIMIT = 2**30  # bytes of loss traces that `Pool.traces` puts into memory
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Trained models and who their members are; everything is read from `folder`, checksums verified."""
+    """Trained models and who their members are; everything is read from `folder`, checksums
+    verified.
+    """
 
     recipe: Recipe
     key: str
@@ -60,9 +62,11 @@ class Pool:
 
     @property
     def held_out(self) -> np.ndarray:
-        """(N,) bool: images set aside that a defense of this pool or of one it was derived from saw; no population any more.
+        """(N,) bool: images set aside that a defense of this pool or of one it was derived from
+        saw; no population any more.
 
-        ValueError for a derived pool whose parent is gone: which images that one's defense saw stands there alone.
+        ValueError for a derived pool whose parent is gone: which images that one's defense saw
+        stands there alone.
         """
         numbers = loop.held_out(self.recipe, self.population)
         own = np.isin(np.arange(len(self.population)), [] if numbers is None else numbers)
@@ -70,14 +74,16 @@ class Pool:
             parent = self.parent
         except ValueError as error:
             raise ValueError(
-                f"pool {self.folder.path.name} was derived from one that must lie beside it, or nobody knows which images its "
-                f"defense saw: {error}"
+                f"pool {self.folder.path.name} was derived from one that must lie beside it, or"
+                f" nobody knows which images its defense saw: {error}"
             ) from error
         return own if parent is None else own | parent.held_out
 
     @property
     def stopped(self) -> list[int] | None:
-        """Per row the epoch at which early stopping took its weights; None for other pools, 0 for a row that diverged."""
+        """Per row the epoch at which early stopping took its weights; None for other pools, 0 for a
+        row that diverged.
+        """
         if self.recipe.defense != "early_stopping":
             return None
         files = self.folder.files()
@@ -89,8 +95,9 @@ class Pool:
 
     @cached_property
     def traces(self) -> np.ndarray | None:
-        """(M, E, N) float16 natural logarithms of per-sample training losses, from 1e-10 up; NaN where a row did not train
-        on a sample in that epoch. None where they would take more than 1 GiB: read `trace(m)` one by one then."""
+        """(M, E, N) float16 natural logarithms of per-sample training losses, from 1e-10 up; NaN
+        where a row did not train on a sample in that epoch. None where they would take more than 1
+        GiB: read `trace(m)` one by one then."""
         models, samples = self.member.shape
         if models * self.recipe.epochs * samples * 2 > TRACE_LIMIT:
             return None
@@ -107,11 +114,13 @@ class Pool:
         return full
 
     def at(self, epoch: int) -> Pool:
-        """The same pool with the weights that it had after this epoch; ValueError for one that was not kept."""
+        """The same pool with the weights that it had after this epoch; ValueError for one that was
+        not kept.
+        """
         if whole("epoch", epoch, 0) not in (kept := [*self.recipe.snapshots, self.recipe.epochs]):
             raise ValueError(
-                f"epoch {epoch} of pool {self.folder.path.name} was not kept; there are {', '.join(map(str, kept))} "
-                "(snapshots= of the recipe says which)"
+                f"epoch {epoch} of pool {self.folder.path.name} was not kept; there are"
+                f" {', '.join(map(str, kept))} (snapshots= of the recipe says which)"
             )
         return replace(self, epoch=None if epoch == self.recipe.epochs else epoch)
 
@@ -124,12 +133,16 @@ class Pool:
         model = int(row_numbers("model", model, len(self.member))[0])
         if (status := self.status[model]) != "trained":
             raise ValueError(
-                f"model {model} of pool {self.key[:12]} is {status}; train the pool again with another recipe"
+                f"model {model} of pool {self.key[:12]} is {status}; train the pool again with"
+                " another recipe"
             )
         return read_weights(self.folder, self.weights_name(model))
 
     def fill(self, module: nn.Module, model: int) -> None:
-        """Put one row's weights into a network of this pool. Raises store.Corrupt where they are of another network."""
+        """Put one row's weights into a network of this pool.
+
+        Raises store.Corrupt where they are of another network.
+        """
         state = self.state(model)
         try:
             module.load_state_dict(state)
@@ -142,7 +155,8 @@ class Pool:
             self.recipe.model, self.recipe.model_args
         ):
             raise ValueError(
-                f"the code of {self.recipe.model} is not the one pool {self.key[:12]} was trained with; train it again"
+                f"the code of {self.recipe.model} is not the one pool {self.key[:12]} was trained"
+                " with; train it again"
             )
         module = loop.build(self.recipe, self._images, model).to(DTYPES[self.recipe.dtype])
         self.fill(module, model)
@@ -150,7 +164,9 @@ class Pool:
 
     @property
     def parent(self) -> Pool | None:
-        """The pool this one was derived from; ValueError where it is gone or has other weights now."""
+        """The pool this one was derived from; ValueError where it is gone or has other weights
+        now.
+        """
         folder = parent_of(self.folder)
         return None if folder is None else load_pool(folder.key, folder.path.parent)
 
@@ -165,20 +181,26 @@ class Pool:
 
 @checked
 def load_pool(prefix: str, root: str | Path = "results") -> Pool:
-    """The pool whose key or folder name starts with the prefix. Raises ValueError for none, several, or an unfinished one."""
+    """The pool whose key or folder name starts with the prefix.
+
+    Raises ValueError for none, several, or an unfinished one.
+    """
     folder = store.find(prefix, root, "pool")
     member, population = masks(folder)
     pool = Pool(recipe_of(folder), folder.key, member, population, folder)
     if (left := pool.status.count("missing")) > 0:
         raise ValueError(
-            f"pool {folder.path.name} lacks {left} of its {len(member)} models: run its training again to finish it"
+            f"pool {folder.path.name} lacks {left} of its {len(member)} models: run its training"
+            " again to finish it"
         )
     return pool
 
 
 @checked
 def ancestor(pool: Pool) -> Pool:
-    """The pool at the start of the chain of parents: the pool itself where it was trained from nothing."""
+    """The pool at the start of the chain of parents: the pool itself where it was trained from
+    nothing.
+    """
     while (parent := pool.parent) is not None:
         pool = parent
     return pool

@@ -29,11 +29,13 @@ class Bar:
         progress: bool,
     ):
         place = "" if execution["device"] == "cpu" else f" on {execution['device']}"
-        self.label = f"training {len(rows)} {title}{place} ({recorded_way(execution)}, {workers} x {execution['threads']} threads)"
+        self.label = (
+            f"training {len(rows)} {title}{place} ({recorded_way(execution)}, {workers} x"
+            f" {execution['threads']} threads)"
+        )
         self.what = f"{len(rows)} {title}, {epochs} epochs"
-        self.measured = (
-            workers * execution["group"]
-        )  # model-epochs in which every worker trains one epoch
+        # model-epochs in which every worker trains one epoch
+        self.measured = workers * execution["group"]
         self.plain = os.environ.get("MIA_NB_MODE") == "batch"
         self.bar = tqdm(
             total=len(rows) * epochs,
@@ -47,34 +49,35 @@ class Bar:
         self.progress, self.done, self.lock = progress, 0, threading.Lock()
 
     def update(self, rows: list[int], epoch: int, loss: float) -> None:
-        """Some rows have trained so many epochs, be it just now, before this run, or again; called from any thread."""
+        """Some rows have trained so many epochs, be it just now, before this run, or again; called
+        from any thread.
+        """
         with self.lock:
             old, before = self.at[rows[0]], self.done
             self.at |= dict.fromkeys(rows, epoch)
             self.done = sum(self.at.values())
             self.bar.set_postfix(loss=f"{loss:.3g}", refresh=False)
             self.bar.update(self.done - before)
-            if not self.progress:
-                return
-            if self.begun is None:
-                self.begun, self.base = time.perf_counter(), self.done
-                return
-            if epoch < old or (
-                old == 0 and epoch > 1
-            ):  # a unit that begins anew, or goes on from its part file
+            first = self.begun is None
+            self.begun = time.perf_counter() if first else self.begun
+            # not trained since then: a unit that begins anew, or goes on from its part file
+            if first or epoch < old or (old == 0 and epoch > 1):
                 self.base += self.done - before
-            trained = self.done - self.base
-            if trained > 0:
-                self.tell(before, (time.perf_counter() - self.begun) / trained, loss)
+            if self.progress and self.done > self.base:
+                pace = (time.perf_counter() - self.begun) / (self.done - self.base)
+                self.tell(before, pace, loss)
 
     def tell(self, before: int, pace: float, loss: float) -> None:
-        """Say what is due: how long it will take, and a tenth that is done; pace: seconds for a model-epoch."""
+        """Say what is due: how long it will take, and a tenth that is done; pace: seconds for a
+        model-epoch.
+        """
         total = self.bar.total
         if not self.told and self.done - self.base >= self.measured:
             self.told = True
             if pace * total > LONG:
                 self.bar.write(
-                    f"{self.what}: about {duration(pace * total)} on this device, from one epoch of each worker"
+                    f"{self.what}: about {duration(pace * total)} on this device, from one epoch of"
+                    " each worker"
                 )
         if self.plain and before * 10 // total < self.done * 10 // total:
             left = duration(pace * (total - self.done))

@@ -1,4 +1,6 @@
-"""Named recipes, and the words that every result is labelled with: how long a model trained decides what it gives away."""
+"""Named recipes, and the words that every result is labelled with: how long a model trained decides
+what it gives away.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,15 @@ from mia_nb.training.train import complete
 from mia_nb.types import Recipe
 
 RECIPES = {  # changes to a Recipe
-    # One cycle of the learning rate (Smith and Topin, arXiv 1708.07120) in few epochs, as in public speed-run code, without its
-    # tricks that change memorisation: minutes where the papers take hours, and a lower risk than theirs. A lower end.
+    # One cycle of the learning rate (Smith and Topin, arXiv 1708.07120) in few epochs, as in public
+    # speed-run code, without its tricks that change memorisation: minutes where the papers take
+    # hours, and a lower risk than theirs. A lower end.
     "fast": {"schedule": "one_cycle", "epochs": 16},
-    # The same with time to learn by heart, about as long as common public training loops for membership inference.
+    # The same with time to learn by heart, about as long as common public training loops for
+    # membership inference.
     "long": {"schedule": "one_cycle", "epochs": 100},
-    # Guan, Sharma, Tian and Lahlou (UAI 2025): notebooks/presets/paper-snn.yaml, which says what is theirs and what assumed.
+    # Guan, Sharma, Tian and Lahlou (UAI 2025): notebooks/presets/paper-snn.yaml, which says what is
+    # theirs and what assumed.
     "paper-snn": {
         "epochs": 200,
         "batch": 256,
@@ -25,7 +30,8 @@ RECIPES = {  # changes to a Recipe
         "augment": "crop+flip",
         "dtype": "float32",
     },
-    # Hong, Wu, Gruber and Lee (arXiv 2501.06686): notebooks/presets/paper-nsde.yaml; its equations, ResNets there have lr 0.1.
+    # Hong, Wu, Gruber and Lee (arXiv 2501.06686): notebooks/presets/paper-nsde.yaml; its equations,
+    # ResNets there have lr 0.1.
     "paper-nsde": {
         "epochs": 300,
         "batch": 512,
@@ -39,24 +45,31 @@ RECIPES = {  # changes to a Recipe
 }
 SCHEDULE_WORDS = {"one_cycle": "one-cycle", "constant": "constant learning rate"}
 
+# entries that are named where they are not a Recipe's default, and how
+UNUSUAL = {"lr": "lr {:g}", "batch": "batch {}", "loss": "{}", "dtype": "{}"}
+
 
 @checked
 def changes(family: str | dict) -> dict:
-    """The changes to a Recipe that a family stands for: a name in `RECIPES`, or a mapping, maybe on top of a name.
+    """The changes to a Recipe that a family stands for: a name in `RECIPES`, or a mapping, maybe on
+    top of a name.
 
-    {"recipe": "fast", "augment": "none"} is the fast recipe without augmentation. Raises ValueError for an unknown name.
+    {"recipe": "fast", "augment": "none"} is the fast recipe without augmentation. Raises ValueError
+    for an unknown name.
     """
     if isinstance(family, str):
         if family not in RECIPES:
             near = difflib.get_close_matches(family, RECIPES, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ValueError(
-                f"unknown recipe {family!r}: {hint}named ones are {', '.join(RECIPES)}; else pass {{epochs: 40}}"
+                f"unknown recipe {family!r}: {hint}named ones are {', '.join(RECIPES)}; else pass"
+                " {epochs: 40}"
             )
         return dict(RECIPES[family])
     if not isinstance(family, dict):
         raise ValueError(
-            f"recipe {family!r}: wanted a name ({', '.join(RECIPES)}) or a mapping of changes, e.g. {{epochs: 40}}"
+            f"recipe {family!r}: wanted a name ({', '.join(RECIPES)}) or a mapping of changes, e.g."
+            " {epochs: 40}"
         )
     rest = {name: value for name, value in family.items() if name != "recipe"}
     return {**(changes(family["recipe"]) if "recipe" in family else {}), **rest}
@@ -66,18 +79,21 @@ def changes(family: str | dict) -> dict:
 def label(recipe: Recipe) -> str:
     """What a result is labelled with: "fast: one-cycle, 16 epochs, crop+flip".
 
-    Schedule, epochs and augmentation always; of what else changes memorisation (optimiser, learning rate, batch, loss, dtype,
-    defense, a parent) whatever is not a Recipe's default. A recipe with all entries of a family in `RECIPES` carries that
-    name in front. Raises ValueError for names that no training has.
+    Schedule, epochs and augmentation always; of what else changes memorisation (optimiser, learning
+    rate, batch, loss, dtype, defense, a parent) whatever is not a Recipe's default. A recipe with
+    all entries of a family in `RECIPES` carries that name in front. Raises ValueError for names
+    that no training has.
     """
     return _labelled(recipe, _others(recipe))
 
 
 @checked
 def labels(recipes: list[Recipe]) -> list[str]:
-    """`label` of each, for results beside each other: what all have besides schedule, epochs and augmentation is left out.
+    """`label` of each, for results beside each other: what all have besides schedule, epochs and
+    augmentation is left out.
 
-    Two that are the same in all this (say, of other models) are told apart by "(recipe 1)", their place in the list from 0.
+    Two that are the same in all this (say, of other models) are told apart by "(recipe 1)", their
+    place in the list from 0.
     """
     others = [_others(recipe) for recipe in recipes]
     shared = set.intersection(*map(set, others)) if others else set()
@@ -115,10 +131,11 @@ def _others(recipe: Recipe) -> list[str]:
         f"{k.replace('_', ' ')} {v:g}" if not isinstance(v, bool) else ("" if v else "no ") + k
         for k, v in args.items()
     ]
-    facts += [f"lr {recipe.lr:g}"] if recipe.lr != usual.lr else []
-    facts += [f"batch {recipe.batch}"] if recipe.batch != usual.batch else []
-    facts += [recipe.loss] if recipe.loss != usual.loss else []
-    facts += [recipe.dtype] if recipe.dtype != usual.dtype else []
+    facts += [
+        text.format(getattr(recipe, name))
+        for name, text in UNUSUAL.items()
+        if getattr(recipe, name) != getattr(usual, name)
+    ]
     if recipe.defense:
         facts.append(
             ", ".join([recipe.defense, *(f"{k} {v}" for k, v in recipe.defense_args.items())])

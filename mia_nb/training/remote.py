@@ -1,7 +1,8 @@
 """Pools trained by the workers of an engine: what a worker does, and how this process looks on.
 
-The unit is a group of rows, one part of the store. A worker reads everything from the pool's folder, which all must see; it
-holds the unit's lock while it trains, so no unit is trained twice at a time, and one that is lost goes on from its part file.
+The unit is a group of rows, one part of the store. A worker reads everything from the pool's
+folder, which all must see; it holds the unit's lock while it trains, so no unit is trained twice at
+a time, and one that is lost goes on from its part file.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import json
+import math
 import os
 import platform
 import sys
@@ -24,9 +26,10 @@ import torch
 
 from mia_nb import __version__, models
 from mia_nb.store import Folder, no_link, open_file
-from mia_nb.training.engines import Engine, map, own_gpu
+from mia_nb.training.engines import Engine, own_gpu, run
 from mia_nb.training.execution import choose, device_of, execution
 from mia_nb.training.work import (
+    TORCH,
     Progress,
     bare_plan,
     load_images,
@@ -42,66 +45,57 @@ from mia_nb.training.work import (
 from mia_nb.types import Images
 
 ATTEMPTS = 3  # times in a row that workers may be lost without anything having got further
-TOLD = 0.5  # seconds between two reports of a worker
+REPORTED = 0.5  # seconds between two reports of a worker
 PATIENCE = 60.0  # seconds without a report until this process says that nobody has begun
-ALONE = (
-    threading.Lock()
-)  # torch's threads and global generator are the process's: one unit at a time, whoever asks
+# torch's threads and global generator are the process's: one unit at a time, whoever asks
+ALONE = threading.Lock()
 LOADED: dict[str, str] = {}  # module of a builder -> hash of the source that this process imported
 
 
 class Context(NamedTuple):
     """What every worker is told."""
 
-    folder: str
-    driver: str  # whose process asks: host and number
-    token: str  # a file that is there as long as that process wants the work
-    places: list[str]  # where it finds modules
+    token: str  # a file in the pool's folder, there as long as the driver wants the work
+    driver: str  # the process that wants it: host and number
+    places: list[str]  # where that one finds modules
     version: str
 
 
 class Unwanted(Exception):
-    """The process that asked for this work has gone on to other things."""
+    """The process that wanted this work has gone on to other things."""
 
 
 def decide(engine: Engine, folder: Folder, device: str | None, strategy: str) -> dict:
-    """How the pool of this folder is made, as `execution` records it; chosen by a worker, whose machine it is about."""
-    if device is None and folder.intact(
-        "execution.json"
-    ):  # begun before: its jobs want what the pool was begun on
+    """How the pool of this folder is made, as `execution` records it; chosen by a worker, whose
+    machine it is about.
+    """
+    # begun before: its jobs want what the pool was begun on
+    if device is None and folder.intact("execution.json"):
         device = read_execution(folder)["device"]
     gpu = None if device is None else device_of(device, here=False).type == "cuda"
-
-    def missing(context: Context) -> list[tuple]:
-        return [] if asked else [(context, device, strategy, engine.workers)]
-
-    asked: list[bool] = []
-    _persist(engine, folder, begin_there, missing, gpu=gpu, done=lambda: asked.append(True))
+    task = (begin_there, device, strategy, engine.workers)
+    _persist(engine, folder, lambda: [task], gpu=gpu, once=True)
     return read_execution(folder)
 
 
 def train_on(
     engine: Engine, folder: Folder, each: list[list[int]], checkpoint: float, progress: Progress
 ) -> None:
-    """Train the units that are missing, wherever; a worker that is lost costs what it did since its unit's last part file.
+    """Train the units that are missing, wherever; a worker that is lost costs what it did since its
+    unit's last part file.
 
-    Raises what a worker complains of, and RuntimeError where workers are lost again and again and nothing gets further; what
-    is finished is kept. On an interrupt the workers stop after the epoch that they are in.
+    Raises what a worker complains of, and RuntimeError where workers are lost again and again and
+    nothing gets further; what is finished is kept. On an interrupt the workers stop after the epoch
+    that they are in.
     """
     gpu = torch.device(read_execution(folder)["device"]).type == "cuda"
+    reports = _reports(engine, folder, each, progress)
 
-    def missing(context: Context) -> list[tuple]:
-        return [(context, rows, checkpoint) for rows in each if unfinished(folder, rows)]
+    def missing() -> list[tuple]:
+        return [(train_there, rows, checkpoint) for rows in each if unfinished(folder, rows)]
 
     try:
-        _persist(
-            engine,
-            folder,
-            train_there,
-            missing,
-            gpu=gpu,
-            progress=_reports(engine, folder, each, progress),
-        )
+        _persist(engine, folder, missing, gpu=gpu, progress=reports)
     finally:
         for rows in each:
             _report(folder, rows).unlink(missing_ok=True)
@@ -110,102 +104,97 @@ def train_on(
 def _persist(
     engine: Engine,
     folder: Folder,
-    fn: Callable,
-    missing: Callable,
+    missing: Callable[[], list[tuple]],
     *,
-    done=lambda: None,
-    progress=lambda: None,
-    gpu=None,
+    gpu: bool | None,
+    progress: Callable[[], None] = lambda: None,
+    once: bool = False,
 ) -> None:
-    """Map fn over what is missing until nothing is; workers may be lost, as long as something gets further."""
+    """Run the tasks that are missing until none is (or `once` no worker was lost); workers may be
+    lost, as long as something gets further.
+    """
+    driver = f"{platform.node()} {os.getpid()}"
+    token = folder.path / f".tmp-wanted-{driver.replace(' ', '-')}-{time.monotonic_ns()}"
+    places = [path or os.getcwd() for path in sys.path]
+    context = Context(str(token), driver, places, __version__)
 
     def look() -> None:
         progress()
-        if (
-            token.exists() and time.time() - token.stat().st_mtime > 600
-        ):  # or it would be swept as left behind
+        # or it would be swept as left behind
+        if token.exists() and time.time() - token.stat().st_mtime > 600:
             token.touch()
 
-    token = folder.path / f".tmp-wanted-{platform.node()}-{os.getpid()}-{time.monotonic_ns()}"
-    driver = f"{platform.node()} {os.getpid()}"
-    context = Context(
-        str(folder.path),
-        driver,
-        str(token),
-        [path or os.getcwd() for path in sys.path],
-        __version__,
-    )
     token.touch()
     try:
-        attempts, before, reason = 0, None, ""
-        while todo := missing(context):
-            if (now := (len(todo), sorted(folder.files()))) != before:
-                attempts, before = 0, now
-            if attempts == ATTEMPTS:
+        states, reason = [], ""
+        while todo := missing():
+            states.append((len(todo), sorted(folder.files())))
+            if states.count(states[-1]) > ATTEMPTS:
                 raise RuntimeError(
-                    f"{engine.name} lost its workers {ATTEMPTS} times in a row ({reason}): what is finished is kept; see the "
-                    "engine's log, or make a new executor, then run the same again"
+                    f"{engine.name} lost its workers {ATTEMPTS} times in a row ({reason}): what is"
+                    " finished is kept; see the engine's log, or make a new executor, then run the"
+                    " same again"
                 )
-            attempts += 1
-            if lost := map(engine, fn, todo, gpu=gpu, progress=look):
+            tasks, reason = [(context, *task) for task in todo], "no worker says why"
+            if lost := run(engine, work_there, tasks, gpu=gpu, progress=look):
                 reason = f"{type(lost[-1]).__name__}: {' '.join(str(lost[-1]).split())[:300]}"
                 print(
-                    f"{engine.name} lost {len(lost)} of its workers' tasks ({reason}); asking again for what is missing",
+                    f"{engine.name} lost {len(lost)} of its workers' tasks ({reason}); asking again"
+                    " for what is missing",
                     file=sys.stderr,
                 )
-            else:
-                reason = "no worker says why"
-                done()
+            elif once:
+                break
     finally:
         token.unlink(missing_ok=True)
 
 
-def _told(fn: Callable) -> Callable:
-    """fn in a worker: it is told where it is, and what it raises comes back in words that every engine can carry."""
-
-    @functools.wraps(fn)
-    def told(context: Context, *args) -> str | None:
-        context = Context(*context)
-        try:
-            with ALONE:
-                if not Path(context.token).exists() and Path(context.folder).exists():
-                    return None  # it was asked for by a process that has gone on
+def work_there(context: Context, task: Callable, *args) -> Exception | None:
+    """task(folder, context, *args) in a worker; what it raises is returned, as an exception of a
+    kind that every engine can carry.
+    """
+    context = Context(*context)
+    token = Path(context.token)
+    try:
+        with ALONE, contextlib.suppress(Unwanted):
+            # without its token the driver has gone on; without the folder, it is not seen here
+            if token.exists() or not token.parent.exists():
                 sys.path += [place for place in context.places if place not in sys.path]
-                fn(_checked(context), context, *args)
-        except Unwanted:
-            return None
-        except Exception as error:
-            traceback.print_exc()
-            Path(context.token).unlink(missing_ok=True)  # the others need not go on
-            kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
-            kind = f"OSError {error.errno}" if isinstance(error, OSError) and error.errno else kind
-            return f"{kind}: worker on {platform.node()}: {error}"
-        return None
-
-    del told.__wrapped__  # Ray would count the arguments of fn
-    return told
+                task(_checked(context), context, *args)
+    except Exception as error:
+        traceback.print_exc()
+        token.unlink(missing_ok=True)  # the others need not go on
+        text = f"worker on {platform.node()}: {error}"
+        if isinstance(error, OSError) and error.errno:
+            return OSError(error.errno, text)
+        if isinstance(error, ValueError):
+            return ValueError(text)
+        return RuntimeError(f"{type(error).__name__}: {text}")
 
 
 def _checked(context: Context) -> Folder:
-    """The pool's folder as a worker sees it; ValueError where it sees none, or computes with other code."""
-    folder = Folder(Path(context.folder))
+    """The pool's folder as a worker sees it; ValueError where it sees none, or computes with other
+    code.
+    """
+    folder = Folder(Path(context.token).parent)
     if context.version != __version__:
         raise ValueError(
-            f"mia_nb is {__version__} there and {context.version} here: install the same on all workers"
+            f"mia_nb is {__version__} there and {context.version} here: install the same on all"
+            " workers"
         )
     if not folder.has("recipe.json"):
         raise ValueError(
-            f"it sees no {context.folder}: keep results on a file system that all workers share (--results)"
+            f"it sees no {folder.path}: keep results on a file system that all workers share"
+            " (--results)"
         )
     recipe = recipe_of(folder)
     name = models.architecture(recipe.model, recipe.model_args)
-    if ":" in name:
-        module, wanted = name.partition(":")[0], folder.record.get("builder", "")
+    module, _, function = name.partition(":")
+    if function:  # a user's own
+        wanted = folder.record.get("builder", "")
         if LOADED.get(module, wanted) != wanted:  # edited since this process imported it
             package = module.partition(".")[0]
-            for loaded in [
-                one for one in sys.modules if one == package or one.startswith(package + ".")
-            ]:
+            for loaded in [m for m in sys.modules if m.partition(".")[0] == package]:
                 del sys.modules[loaded]
         importlib.invalidate_caches()
         if models.source(recipe.model, recipe.model_args) != wanted:
@@ -216,20 +205,17 @@ def _checked(context: Context) -> Folder:
     return folder
 
 
-def _take_gpu(context: Context, device: torch.device | None) -> None:
-    """One GPU for a worker's process that may need one; the process that asked keeps what it has."""
-    if (
-        device is None or device.type == "cuda"
-    ) and context.driver != f"{platform.node()} {os.getpid()}":
+def _take_gpu(context: Context, device: str | None) -> None:
+    """One GPU for a worker's process that may need one; the driver keeps what it has."""
+    if device != "cpu" and context.driver != f"{platform.node()} {os.getpid()}":
         own_gpu()
 
 
-@_told
 def begin_there(
     folder: Folder, context: Context, device: str | None, strategy: str, workers: int
 ) -> None:
     """A worker's part of `decide`."""
-    _take_gpu(context, device and torch.device(device))
+    _take_gpu(context, device)
     plan = bare_plan(folder, _images(folder.path))
     root = folder.path.parent
     # one thread: a machine's other cores have workers of their own
@@ -241,27 +227,29 @@ def begin_there(
     )
 
 
-@_told
 def train_there(folder: Folder, context: Context, rows: list[int], checkpoint: float) -> None:
-    """A worker's part of `train_on`: one unit. ValueError where it cannot go on as the pool was begun."""
+    """A worker's part of `train_on`: one unit.
+
+    ValueError where it cannot go on as the pool was begun.
+    """
     begun = read_execution(folder)
-    _take_gpu(context, torch.device(begun["device"]))
-    if (here := torch.__version__.split("+")[0]) != begun.get("torch"):
+    _take_gpu(context, begun["device"])
+    if begun.get("torch") != TORCH:
         raise ValueError(
-            f"torch is {here} there, and the pool was begun with {begun['torch']}: install that"
+            f"torch is {TORCH} there, and the pool was begun with {begun['torch']}: install that"
         )
     if begun["device"].startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("it has no GPU, and the pool was begun on one")
     plan, how = load_plan(folder, _images(folder.path))
-    at, written = {}, 0.0
+    epochs, written = {}, 0.0
 
     def progress(some: list[int], epoch: int, loss: float) -> None:
         nonlocal written
-        at.update(dict.fromkeys(some, epoch))
-        if (now := time.monotonic()) - written > TOLD or epoch == plan.recipe.epochs:
+        epochs.update(dict.fromkeys(some, epoch))
+        if time.monotonic() - written > REPORTED or epoch == plan.recipe.epochs:
             with open(_report(folder, rows), "w", opener=no_link) as file:
-                json.dump([loss, list(at.items())], file)
-            written = now
+                json.dump([loss, list(epochs.items())], file)
+            written = time.monotonic()
             if not Path(context.token).exists():
                 raise Unwanted
 
@@ -281,33 +269,36 @@ def _images(path: Path) -> Images:
 
 
 def _report(folder: Folder, rows: list[int]) -> Path:
-    """Where a worker says how far its rows are; a temporary name, so that what is left behind gets swept."""
+    """Where a worker says how far its rows are; a temporary name, so that what is left behind gets
+    swept.
+    """
     return folder.path / f".tmp-progress-{unit_name(rows)}"
 
 
 def _reports(
     engine: Engine, folder: Folder, each: list[list[int]], progress: Progress
 ) -> Callable[[], None]:
-    """Pass on what the workers said since the last look; say once if nobody says anything."""
+    """Pass on what the workers reported since the last look; say once if nobody reports
+    anything.
+    """
     seen: dict[int, int] = {}
-    begun, silent = time.monotonic(), [True]
+    due = time.monotonic() + PATIENCE
 
     def look() -> None:
+        nonlocal due
         for rows in each:
-            with (
-                contextlib.suppress(OSError, ValueError),
-                open_file(_report(folder, rows)) as file,
-            ):  # none yet, or half of it
-                loss, at = json.load(file)
-                for m, epoch in at:
+            # none yet, or half of it
+            with contextlib.suppress(OSError, ValueError), open_file(_report(folder, rows)) as file:
+                loss, epochs = json.load(file)
+                for m, epoch in epochs:
                     if seen.get(m) != epoch:
                         progress([m], epoch, loss)
                         seen[m] = epoch
-        if silent[0] and not seen and time.monotonic() - begun > PATIENCE:
-            silent[0] = False
-            what = f"no worker of {engine.name} has trained an epoch after {PATIENCE:.0f} s"
+        if not seen and time.monotonic() > due:
+            due = math.inf
             print(
-                f"{what}: is there one, or a queue, or an epoch that long? Waiting on",
+                f"no worker of {engine.name} has trained an epoch after {PATIENCE:.0f} s: is there"
+                " one, or a queue, or an epoch that long? Waiting on",
                 file=sys.stderr,
             )
 

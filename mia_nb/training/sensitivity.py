@@ -1,4 +1,6 @@
-"""What the proofs about neural differential equations assume of a trained pool, measured: Lipschitz constants and distances."""
+"""What the proofs about neural differential equations assume of a trained pool, measured: Lipschitz
+constants and distances.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import torch
 
 from mia_nb import data
 from mia_nb.checks import checked
-from mia_nb.models.neural_de import FlowBlock, flow_blocks, local_lipschitz, set_noise
+from mia_nb.models.neural_de import flow_blocks, local_lipschitz, set_noise
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.pool import Pool
 
@@ -19,14 +21,16 @@ from mia_nb.training.pool import Pool
 def sensitivity(
     pool: Pool, *, models: Sequence[int] | None = None, limit: int = 64, iterations: int = 20
 ) -> pd.DataFrame:
-    """A row per model and FlowBlock of a pool: how far apart its hidden states lie, and how much its drift can stretch that.
+    """A row per model and FlowBlock of a pool: how far apart its hidden states lie, and how much
+    its drift can stretch that.
 
-    Columns: model, block, certified (upper bound of the drift's Lipschitz constant in h, `Drift.certified_lipschitz`; NaN for
-    second order), local (largest Jacobian norm of the drift found at the states that enter and leave the block: a lower bound
-    of the constant), norm (largest |h0|), distance (largest |h0 - h0'| over pairs of images), images. h0 is the state that
-    enters the equation, after the block's clip.
-    On the first `limit` images, all in float32, without noise on the way to the block. Hong, Wu, Gruber and Lee (arXiv
-    2501.06686), Theorem 1, take pairs of states at distance 1 at most. Raises ValueError for a pool without a FlowBlock,
+    Columns: model, block, certified (upper bound of the drift's Lipschitz constant in h,
+    `Drift.certified_lipschitz`; NaN for second order), local (largest Jacobian norm of the drift
+    found at the states that enter and leave the block: a lower bound of the constant), norm
+    (largest |h0|), distance (largest |h0 - h0'| over pairs of images), images. h0 is the state that
+    enters the equation, after the block's clip. On the first `limit` images, all in float32,
+    without noise on the way to the block. Hong, Wu, Gruber and Lee (arXiv 2501.06686), Theorem 1,
+    take pairs of states at distance 1 at most. Raises ValueError for a pool without a FlowBlock,
     models that it does not have, and fewer than 2 images or 1 iteration.
     """
     known = range(len(pool.member))
@@ -43,11 +47,12 @@ def sensitivity(
         blocks = list(flow_blocks(module))
         if not blocks:
             raise ValueError(
-                f"{pool.recipe.model} has no differential equation whose sensitivity could be measured"
+                f"{pool.recipe.model} has no differential equation whose sensitivity could be"
+                " measured"
             )
         x = data.normalise(images.x[:limit], images.mean, images.std, DTYPES[pool.recipe.dtype])
         for name, block, before, after in _states(module, blocks, x):
-            entering = _entering(block, before)
+            entering = block.entering(before)
             flat = entering.flatten(1)
             facts = {"certified": np.nan, "local": np.nan}
             if block.order == 1:
@@ -73,17 +78,6 @@ def sensitivity(
                 }
             )
     return pd.DataFrame(rows).assign(images=len(images.x[:limit]))
-
-
-def _entering(block: FlowBlock, h: torch.Tensor) -> torch.Tensor:
-    """The state that is integrated: clipped and with its extra channels."""
-    if block.clip is not None:
-        h = h * (block.clip / h.flatten(1).norm(dim=1).clamp(min=block.clip)).view(-1, 1, 1, 1)
-    return (
-        torch.cat([h, torch.zeros_like(h[:, :1]).expand(-1, block.augment, -1, -1)], 1)
-        if block.augment
-        else h
-    )
 
 
 def _states(module: torch.nn.Module, blocks: list, x: torch.Tensor) -> list[tuple]:

@@ -1,4 +1,6 @@
-"""Spiking pools out of a pool of trained networks: conversion, and the hybrid training that starts from it."""
+"""Spiking pools out of a pool of trained networks: conversion, and the hybrid training that starts
+from it.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,8 @@ from mia_nb.training.work import (
 from mia_nb.types import Images, Recipe
 
 BATCH = 256  # images a calibration looks at together
-LATER = (
-    "surrogate",
-    "surrogate_args",
-    "learn",
-    "fold",
-    "encode",
-    "encode_args",
-)  # what a conversion leaves open
+# what a conversion leaves open
+LATER = ("surrogate", "surrogate_args", "learn", "fold", "encode", "encode_args")
 
 
 @checked
@@ -69,14 +65,17 @@ def convert_pool(
     force: bool = False,
     **network,
 ) -> Pool:
-    """The pool's networks as spiking networks over `timesteps` steps, beside it in the same root; not trained any further.
+    """The pool's networks as spiking networks over `timesteps` steps, beside it in the same root;
+    not trained any further.
 
-    Thresholds are fitted by `models.snn.convert` (fit_T, per_channel, p, pool_layers are its options) on up to `calibration`
-    images of each model's *own* members, in a seeded random order, without augmentation: no model's thresholds know of an image
-    that the model did not train on. network: surrogate, surrogate_args, learn, fold for later training; encode, encode_args.
-    Resumes model by model; comes back at once where it was done. Each model's report is kept: `conversion_report`.
-    Raises ValueError for images other than the pool's, a pool that spikes already or is not trained, and what cannot be
-    converted. Caveat: a bfloat16 pool is calibrated in float32, of which its activations are roundings.
+    Thresholds are fitted by `models.snn.convert` (fit_T, per_channel, p, pool_layers are its
+    options) on up to `calibration` images of each model's *own* members, in a seeded random order,
+    without augmentation: no model's thresholds know of an image that the model did not train on.
+    network: surrogate, surrogate_args, learn, fold for later training; encode, encode_args. Resumes
+    model by model; comes back at once where it was done. Each model's report is kept:
+    `conversion_report`. Raises ValueError for images other than the pool's, a pool that spikes
+    already or is not trained, and what cannot be converted. Caveat: a bfloat16 pool is calibrated
+    in float32, of which its activations are roundings.
     """
     _plain(pool)
     at_the_end(pool)
@@ -87,21 +86,22 @@ def convert_pool(
         raise ValueError(
             f"p={p!r}: thresholds minimise the mean absolute error (1) or the mean square (2)"
         )
-    if unknown := sorted(set(network) - set(LATER)):
-        raise ValueError(
-            f"{unknown[0]!r} is no option of a conversion, whose neurons are fixed; it takes {', '.join(LATER)}"
-        )
+    _only("a conversion, whose neurons are fixed", network, LATER)
     check_parent(pool, images)
-    fitted = {"fit_T": int(fit_T), "per_channel": bool(per_channel), "p": int(p)}
-    fitted["images"] = min(int(calibration), int(pool.member.sum(1).max()))
+    fitted = {
+        "fit_T": int(fit_T),
+        "per_channel": bool(per_channel),
+        "p": int(p),
+        "images": min(int(calibration), int(pool.member.sum(1).max())),
+    }
     args = {
         "base": pool.recipe.model,
         "base_args": pool.recipe.model_args,
         "timesteps": int(timesteps),
         "readout": readout,
-    }
-    args |= {"pool": pool_layers, "calibration": fitted} | {
-        name: v for name, v in network.items() if v is not None
+        "pool": pool_layers,
+        "calibration": fitted,
+        **{name: value for name, value in network.items() if value is not None},
     }
     # thresholds are fitted on the members, and not under the parent's defense
     undefended = {"defense": None, "defense_args": {}}
@@ -135,7 +135,8 @@ def convert_pool(
 def _plain(pool: Pool) -> None:
     if pool.recipe.model == "snn":
         raise ValueError(
-            f"pool {pool.folder.path.name} spikes already: for other timesteps derive it with finetune_pool"
+            f"pool {pool.folder.path.name} spikes already: for other timesteps derive it with"
+            " finetune_pool"
         )
 
 
@@ -168,18 +169,21 @@ def _convert(pool: Pool, derived: Pool, images: Images, model: int, device: torc
     fitted, timesteps = dict(args.pop("calibration")), args.pop("timesteps")
     del args["base"], args["base_args"]
     converted = snn.convert(
-        pool.model(model).to(device), timesteps, _own_half(derived, images, model, fitted.pop("images"), device),
-        **fitted, **args, mean=images.mean, std=images.std,
-    )  # fmt: skip
+        pool.model(model).to(device),
+        timesteps,
+        _own_half(derived, images, model, fitted.pop("images"), device),
+        **fitted,
+        **args,
+        mean=images.mean,
+        std=images.std,
+    )
     state = {
         name: t.detach().cpu().contiguous().clone() for name, t in converted.state_dict().items()
     }
-    loop.begin(
-        derived.recipe, images, model, lambda _: state
-    )  # what the recipe builds takes these weights
-    report = converted.report.astype(object).where(
-        converted.report.notna(), None
-    )  # JSON has no NaN
+    # what the recipe builds takes these weights
+    loop.begin(derived.recipe, images, model, lambda _: state)
+    # JSON has no NaN
+    report = converted.report.astype(object).where(converted.report.notna(), None)
     derived.folder.write_json(
         _report_name(model), {"columns": list(report), "rows": report.to_numpy().tolist()}
     )
@@ -192,7 +196,9 @@ def _convert(pool: Pool, derived: Pool, images: Images, model: int, device: torc
 def _own_half(
     pool: Pool, images: Images, model: int, count: int, device: torch.device
 ) -> Iterator[Tensor]:
-    """Normalised batches of the first `count` of a row's own members, in an order drawn for this row."""
+    """Normalised batches of the first `count` of a row's own members, in an order drawn for this
+    row.
+    """
     members = torch.from_numpy(np.flatnonzero(pool.member[model]))
     order = members[
         torch.randperm(len(members), generator=generator(pool.recipe.seed, model, "calibration"))
@@ -204,15 +210,18 @@ def _own_half(
 
 @checked
 def conversion_report(pool: Pool) -> pd.DataFrame:
-    """What the conversion of every model fitted: `model`, and the columns of `models.snn.convert(...).report`, a row per site.
+    """What the conversion of every model fitted: `model`, and the columns of
+    `models.snn.convert(...).report`, a row per site.
 
-    Of a pool that was fine-tuned after a conversion, that conversion's. Raises ValueError where there is none.
+    Of a pool that was fine-tuned after a conversion, that conversion's. Raises ValueError where
+    there is none.
     """
     first = pool
     while not pool.folder.has(_report_name(0)):
         if pool.recipe.model != "snn" or (parent := pool.parent) is None:
             raise ValueError(
-                f"pool {first.folder.path.name} was not converted: there are no fitted thresholds to report"
+                f"pool {first.folder.path.name} was not converted: there are no fitted thresholds"
+                " to report"
             )
         pool = parent
     reports = [
@@ -245,25 +254,30 @@ def hybrid_pools(
     conversion: dict | None = None,
     **train,
 ) -> dict[int, Pool]:
-    """Hybrid training: {1: pool, 2: pool, ..., timesteps: pool}, each fine-tuned from the one before it.
+    """Hybrid training: {1: pool, 2: pool, ..., timesteps: pool}, each fine-tuned from the one
+    before it.
 
-    The networks are converted at T = 1 and fine-tuned; then T = 2, 3, ... start from the weights of T - 1 and keep the
-    thresholds of T = 1. epochs: one number, or one per T (those beyond `timesteps` are not used). optimizer_args: SGD with
-    momentum .9, no Nesterov, no weight decay where None. augment, dtype: the network's own where None. conversion: options of
-    `convert_pool` (per_channel, p, readout, surrogate, ...). train: options of `train_pool`.
-    Source: Guan et al. 2025 (learning rate, epochs) and their code (optimiser, schedule, batch). Raises ValueError as
+    The networks are converted at T = 1 and fine-tuned; then T = 2, 3, ... start from the weights of
+    T - 1 and keep the thresholds of T = 1. epochs: one number, or one per T (those beyond
+    `timesteps` are not used). optimizer_args: SGD with momentum .9, no Nesterov, no weight decay
+    where None. augment, dtype: the network's own where None. conversion: options of `convert_pool`
+    (per_channel, p, readout, surrogate, ...). train: options of `train_pool`. Source: Guan et al.
+    2025 (learning rate, epochs) and their code (optimiser, schedule, batch). Raises ValueError as
     `convert_pool` and `train_pool` do, and where epochs do not fit timesteps.
     """
     _only(
-        "conversion",
+        "conversion here",
         conversion or {},
         ("per_channel", "p", "calibration", "pool_layers", "readout", *LATER),
     )
-    _only("training", train, ("device", "strategy", "workers", "progress", "force", "checkpoint"))
+    _only(
+        "training here", train, ("device", "strategy", "workers", "progress", "force", "checkpoint")
+    )
     each = [int(epochs)] * timesteps if isinstance(epochs, Integral) else list(epochs)[:timesteps]
     if timesteps < 1 or len(each) < timesteps:
         raise ValueError(
-            f"epochs={epochs} for timesteps={timesteps}: give one number, or one for each of T = 1, 2, ..."
+            f"epochs={epochs} for timesteps={timesteps}: give one number, or one for each of T = 1,"
+            " 2, ..."
         )
     if optimizer_args is None:
         optimizer_args = (
@@ -274,17 +288,26 @@ def hybrid_pools(
     args = last.recipe.model_args
     for T, n in enumerate(each, 1):
         recipe = Recipe(
-            model="snn", model_args={**args, "timesteps": T}, seed=pool.recipe.seed, epochs=n, batch=batch, lr=lr,
-            optimizer=optimizer, optimizer_args=optimizer_args, schedule=schedule, augment=augment or pool.recipe.augment,
-            loss=loss, dtype=dtype or pool.recipe.dtype,
-        )  # fmt: skip
+            model="snn",
+            model_args={**args, "timesteps": T},
+            seed=pool.recipe.seed,
+            epochs=n,
+            batch=batch,
+            lr=lr,
+            optimizer=optimizer,
+            optimizer_args=optimizer_args,
+            schedule=schedule,
+            augment=augment or pool.recipe.augment,
+            loss=loss,
+            dtype=dtype or pool.recipe.dtype,
+        )
         last = pools[T] = finetune_pool(last, recipe, images, **train)
     return pools
 
 
 def _only(what: str, options: dict, known: tuple[str, ...]) -> None:
     if unknown := sorted(set(options) - set(known)):
-        raise ValueError(f"{unknown[0]!r} is no option of {what} here; it takes {', '.join(known)}")
+        raise ValueError(f"{unknown[0]!r} is no option of {what}; it takes {', '.join(known)}")
 
 
 @checked
@@ -298,11 +321,13 @@ def conversion_quality(
     limit: int = 1000,
     device: str | None = None,
 ) -> pd.DataFrame:
-    """How much accuracy a conversion costs without any training: a row per model, T, fit and grouping.
+    """How much accuracy a conversion costs without any training: a row per model, T, fit and
+    grouping.
 
-    Columns: model, timesteps, fit ("refit" for this T, or "reused" from T = 1), per ("layer" or "channel"), right (of `asked`
-    images that the model did not train on, population included), network (right answers of the network itself). One
-    calibration per model and grouping serves all T. Nothing is stored. Raises ValueError as `convert_pool`.
+    Columns: model, timesteps, fit ("refit" for this T, or "reused" from T = 1), per ("layer" or
+    "channel"), right (of `asked` images that the model did not train on, population included),
+    network (right answers of the network itself). One calibration per model and grouping serves all
+    T. Nothing is stored. Raises ValueError as `convert_pool`.
     """
     _plain(pool)
     check_parent(pool, images)

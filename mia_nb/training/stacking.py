@@ -1,9 +1,10 @@
-"""Other rules for three operations under vmap: a stack of convolutions is one grouped convolution, a stack of batch norms one
-batch norm over all channels, both in channels-last order, and every model draws its noise from its own generator.
+"""Other rules for three operations under vmap: a stack of convolutions is one grouped convolution,
+a stack of batch norms one batch norm over all channels, both in channels-last order, and every
+model draws its noise from its own generator.
 
-PyTorch's own rules for the first two give the same numbers in channels-first order, which took 1.4 times as long for
-TinyCNN on a CPU (8 models, batch 32, one thread). Its own rule for noise draws one tensor for the whole stack: a model would
-depend on its companions.
+PyTorch's own rules for the first two give the same numbers in channels-first order, which took 1.4
+times as long for TinyCNN on a CPU (8 models, batch 32, one thread). Its own rule for noise draws
+one tensor for the whole stack: a model would depend on its companions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 
 def _folded(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """(B, C, H, W) with a model axis at `dim` -> (B, size * C, H, W), channels last; without copying where it already is."""
+    """(B, C, H, W) with a model axis at `dim` -> (B, size * C, H, W), channels last; without
+    copying where it already is.
+    """
     x = x.unsqueeze(1).expand(-1, size, -1, -1, -1) if dim is None else x.movedim(dim, 1)
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last)
 
@@ -25,7 +28,9 @@ def _unfolded(x: Tensor, size: int) -> Tensor:
 
 
 class _Conv2d(torch.autograd.Function):
-    """conv2d whose rule under vmap is one grouped convolution; autograd goes through the rule's own operations."""
+    """conv2d whose rule under vmap is one grouped convolution; autograd goes through the rule's own
+    operations.
+    """
 
     @staticmethod
     def forward(x, weight, bias, stride, padding, dilation):
@@ -59,7 +64,9 @@ def _conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
 
 
 class _BatchNorm(torch.autograd.Function):
-    """batch_norm likewise; the running statistics (models, C) are views of what the rule updates in place."""
+    """batch_norm likewise; the running statistics (models, C) are views of what the rule updates in
+    place.
+    """
 
     @staticmethod
     def forward(x, mean, var, weight, bias, training, momentum, eps):
@@ -96,30 +103,31 @@ class _Noise(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims, h, generators):
         shape = h.movedim(in_dims[0], 0).shape
-        if (
-            len(generators) == 1
-        ):  # on a GPU many small draws would cost more than the step: equal in law
+        # on a GPU many small draws would cost more than the step: equal in law
+        if len(generators) == 1:
             return torch.randn(shape, generator=generators[0], dtype=h.dtype, device=h.device), 0
-        return torch.stack(
-            [
-                torch.randn(shape[1:], generator=g, dtype=h.dtype, device=h.device)
-                for g in generators
-            ]
-        ), 0
+        return (
+            torch.stack(
+                [
+                    torch.randn(shape[1:], generator=g, dtype=h.dtype, device=h.device)
+                    for g in generators
+                ]
+            ),
+            0,
+        )
 
 
 def _group_norm(x, num_groups, weight=None, bias=None, eps=1e-5):
-    return F.group_norm(
-        x.contiguous(), num_groups, weight, bias, eps
-    )  # under vmap it refuses what is channels last
+    # under vmap it refuses what is channels last
+    return F.group_norm(x.contiguous(), num_groups, weight, bias, eps)
 
 
 RULES = {torch.conv2d: _conv2d, F.batch_norm: _batch_norm, F.group_norm: _group_norm}
 
 
 class Stacking(TorchFunctionMode):
-    """While on, noise comes from the models' generators and, with `channels_last`, convolutions and norms use the rules above;
-    everything else is untouched."""
+    """While on, noise comes from the models' generators and, with `channels_last`, convolutions and
+    norms use the rules above; everything else is untouched."""
 
     def __init__(self, generators: list[torch.Generator], channels_last: bool):
         super().__init__()

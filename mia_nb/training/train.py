@@ -1,4 +1,6 @@
-"""`train_pool`: a recipe and images -> a pool, whatever of it is missing; refusals before anything is written."""
+"""`train_pool`: a recipe and images -> a pool, whatever of it is missing; refusals before anything
+is written.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +41,7 @@ from mia_nb.training.work import (
 from mia_nb.types import Images, Recipe
 
 FORMAT = 1  # enters every key; raise it when the same recipe starts to mean other models
+# what training writes
 MADE = (
     "model",
     "losses",
@@ -48,7 +51,9 @@ MADE = (
     "stopped",
     "conversion",
     "execution.json",
-)  # what training writes
+)
+# what, with the seed, draws the members of a pool
+SPLIT = ("num_models", "split", "population")
 # what a fine-tuned spiking pool may have otherwise than its parent
 MAY_CHANGE = (
     "timesteps",
@@ -78,21 +83,24 @@ def train_pool(
 ) -> Pool:
     """Train the pool of a recipe, or what of it is missing; a finished pool comes back at once.
 
-    member (M, N) of booleans, or 0 and 1: drawn from recipe.split, population and seed when None; given, recipe.split must be
-    "given". Rows that are all alike repeat one training, and are no references of each other.
-    recipe.parent, the key of a pool in the same root: row m goes on from its row m, on the same members; the split is the
-    parent's, and its weights are part of the key. epochs=0 takes them as they are, say at other `timesteps`.
-    strategy: "auto" (by rule: stacked where a step's activations fit a core's cache, or on a GPU a network has under a million
-    weights; else plain; never compiled), "plain", "stacked", "stacked:G", each of these three also "+compiled"; "graph:G" (on a
-    GPU: G plain models in one CUDA graph); "measure" (times a step of each; remembered in measured.json below root). What is
-    not possible is trained without, and one line says why.
-    workers: processes, by default as many as cores on a CPU and one a GPU; or an engine, on this machine or many, by name
-    ("dask:8", "ray:8", "slurm:8", "joblib:8") or as an executor: `engines.find`. Its workers must see `root`; a worker that is
-    lost costs one unit (a model or a stacked group), which another goes on with.
-    checkpoint: seconds between part files of a running group, from which a killed run resumes: on a CPU to the same bits (same
-    strategy and threads, which are recorded and read back), on a GPU up to the order of its sums. force: train again.
-    Raises ValueError for recipes that cannot be trained, models that diverged (the others are kept), a pool begun elsewhere,
-    a parent of another split, of other images, or not trained to its end.
+    member (M, N) of booleans, or 0 and 1: drawn from recipe.split, population and seed when None;
+    given, recipe.split must be "given". Rows that are all alike repeat one training, and are no
+    references of each other. recipe.parent, the key of a pool in the same root: row m goes on from
+    its row m, on the same members; the split is the parent's, and its weights are part of the key.
+    epochs=0 takes them as they are, say at other `timesteps`. strategy: "auto" (by rule: stacked
+    where a step's activations fit a core's cache, or on a GPU a network has under a million
+    weights; else plain; never compiled), "plain", "stacked", "stacked:G", each of these three also
+    "+compiled"; "graph:G" (on a GPU: G plain models in one CUDA graph); "measure" (times a step of
+    each; remembered in measured.json below root). What is not possible is trained without, and one
+    line says why. workers: processes, by default as many as cores on a CPU and one a GPU; or an
+    engine, on this machine or many, by name ("dask:8", "ray:8", "slurm:8", "joblib:8") or as an
+    executor: `engines.find`. Its workers must see `root`; a worker that is lost costs one unit (a
+    model or a stacked group), which another goes on with. checkpoint: seconds between part files of
+    a running group, from which a killed run resumes: on a CPU to the same bits (same strategy and
+    threads, which are recorded and read back), on a GPU up to the order of its sums. force: train
+    again. Raises ValueError for recipes that cannot be trained, models that diverged (the others
+    are kept), a pool begun elsewhere, a parent of another split, of other images, or not trained to
+    its end.
     """
     recipe, images = complete(recipe), instance("images", images, Images)
     device_of(device, here=False), parsed(strategy), positive("checkpoint", checkpoint, zero=True)
@@ -109,7 +117,8 @@ def train_pool(
     engine = engines.find(workers)
     if engine and models.architecture(recipe.model, recipe.model_args).startswith("__main__:"):
         raise ValueError(
-            f"model={recipe.model!r} lives in this script, which workers={workers} cannot import: put it in a module"
+            f"model={recipe.model!r} lives in this script, which workers={workers} cannot import:"
+            " put it in a module"
         )
     gpus = engines.gpus() if not engine and torch.cuda.is_available() and device != "cpu" else []
     with Helpers(0 if engine else processes(recipe, device, workers) - 1, gpus) as helpers:
@@ -151,16 +160,15 @@ def train_pool(
 
 @checked
 def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options) -> Pool:
-    """Train every model of a pool further: `recipe` with the pool as its parent and its split, beside it in the same root.
+    """Train every model of a pool further: `recipe` with the pool as its parent and its split,
+    beside it in the same root.
 
     options: as for `train_pool`. Raises ValueError as that does.
     """
     at_the_end(pool)
-    given = pool.recipe
-    split = {"num_models": given.num_models, "split": given.split, "population": given.population}
-    return train_pool(
-        recipe.replace(parent=pool.key, **split), images, root=pool.folder.path.parent, **options
-    )
+    split = {name: getattr(pool.recipe, name) for name in SPLIT}
+    recipe = recipe.replace(parent=pool.key, **split)
+    return train_pool(recipe, images, root=pool.folder.path.parent, **options)
 
 
 @checked
@@ -173,18 +181,22 @@ def replace_pool(
     block: dict | None = None,
     **options,
 ) -> Pool:
-    """Replace-then-finetune: the last group of every network becomes a fresh SDE block, and training goes on by `recipe`.
+    """Replace-then-finetune: the last group of every network becomes a fresh SDE block, and
+    training goes on by `recipe`.
 
-    block: options of `models.neural_de.FlowBlock` (by default k = .5, 16 steps, T = 1: sigma 2). freeze: train only the block
-    and the head. options: as for `train_pool`. Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), 5.4; they fine-tune half as
-    long as they trained, and do not say whether all layers. Raises ValueError as `train_pool`, and for networks without a group
-    to replace. Caveat: what lies before the block was trained on the same images without noise.
+    block: options of `models.neural_de.FlowBlock` (by default k = .5, 16 steps, T = 1: sigma 2).
+    freeze: train only the block and the head. options: as for `train_pool`. Source: Hong, Wu,
+    Gruber and Lee (arXiv 2501.06686), 5.4; they fine-tune half as long as they trained, and do not
+    say whether all layers. Raises ValueError as `train_pool`, and for networks without a group to
+    replace. Caveat: what lies before the block was trained on the same images without noise.
     """
     return finetune_pool(pool, replaced(pool.recipe, recipe, freeze, block), images, **options)
 
 
 def replaced(given: Recipe, recipe: Recipe, freeze: bool, block: dict | None) -> Recipe:
-    """The recipe by which networks of the `given` one go on with a block in place of their last group."""
+    """The recipe by which networks of the `given` one go on with a block in place of their last
+    group.
+    """
     args = {
         "base": given.model,
         "base_args": given.model_args,
@@ -195,11 +207,14 @@ def replaced(given: Recipe, recipe: Recipe, freeze: bool, block: dict | None) ->
 
 
 def at_the_end(pool: Pool) -> None:
-    """ValueError for a pool as it was earlier: what is derived from it would start from its last weights."""
+    """ValueError for a pool as it was earlier: what is derived from it would start from its last
+    weights.
+    """
     if pool.epoch is not None:
         raise ValueError(
-            f"this is pool {pool.folder.path.name} as it was after epoch {pool.epoch}, and pools are derived from the end of "
-            f"training: train one of {pool.epoch} epochs and derive from that"
+            f"this is pool {pool.folder.path.name} as it was after epoch {pool.epoch}, and pools"
+            f" are derived from the end of training: train one of {pool.epoch} epochs and derive"
+            " from that"
         )
 
 
@@ -212,51 +227,62 @@ def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
         raise ValueError(
             f"parent={recipe.parent!r} is short for {parent.key}: a recipe names the whole key"
         )
-    for name in ("num_models", "split", "population"):
+    for name in SPLIT:
         if (value := getattr(recipe, name)) != (theirs := getattr(parent.recipe, name)):
             raise ValueError(
-                f"{name}={value!r}, but the parent's is {theirs!r}: a derived pool keeps its parent's split"
+                f"{name}={value!r}, but the parent's is {theirs!r}: a derived pool keeps its"
+                " parent's split"
             )
     check_parent(parent, images, recipe.defense)
     return parent
 
 
 def check_parent(parent: Pool, images: Images, defense: str | None = None) -> None:
-    """ValueError where a pool was trained on other images, lacks models, or has networks that only its defense makes."""
+    """ValueError where a pool was trained on other images, lacks models, or has networks that only
+    its defense makes.
+    """
     check_network(parent.recipe, defense, f"pool {parent.folder.path.name}")
     if images.digest != parent.folder.read_json("images.json", digest=str)["digest"]:
         raise ValueError(
-            f"pool {parent.folder.path.name} was trained on other images than these ({images.name}): who is a member would "
-            "mean nothing; derive pools with the parent's own images"
+            f"pool {parent.folder.path.name} was trained on other images than these"
+            f" ({images.name}): who is a member would mean nothing; derive pools with the parent's"
+            " own images"
         )
     for m, status in enumerate(parent.status):
         if status != "trained":
             raise ValueError(
-                f"model {m} of the parent {parent.folder.path.name} is {status}: nothing can start from it"
+                f"model {m} of the parent {parent.folder.path.name} is {status}: nothing can start"
+                " from it"
             )
 
 
 def check_network(given: Recipe, defense: str | None, what: str) -> None:
-    """ValueError where networks of the `given` recipe are those that only its defense makes, and the next has another."""
+    """ValueError where networks of the `given` recipe are those that only its defense makes, and
+    the next has another.
+    """
     if (
         given.defense is not None
         and given.defense != defense
         and defenses.find(given.defense).module is not None
     ):
         raise ValueError(
-            f"{what} is trained under {given.defense}, which changes the network: train one without it, and derive from that"
+            f"{what} is trained under {given.defense}, which changes the network: train one without"
+            " it, and derive from that"
         )
 
 
 def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> list[int]:
-    """Rows to make: all with `force`, else those of which something is `left`; damaged files are named."""
+    """Rows to make: all with `force`, else those of which something is `left`; damaged files are
+    named.
+    """
     if force:
         if any(
             folder.locked(path.name.removeprefix(".lock-"))
             for path in folder.path.glob(".lock-part_*")
         ):
             raise ValueError(
-                f"{folder.path.name} is being trained by another process: wait for it, or stop it, before force=True"
+                f"{folder.path.name} is being trained by another process: wait for it, or stop it,"
+                " before force=True"
             )
         masks(folder)  # what cannot be trained again is refused before anything is removed
         with folder.lock():
@@ -270,7 +296,8 @@ def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> l
     ]
     for name in [n for n in names if folder.has(n) and not folder.intact(n)]:
         print(
-            f"{folder.path / name} was truncated or altered (checksum differs): training this model again",
+            f"{folder.path / name} was truncated or altered (checksum differs): training this model"
+            " again",
             file=sys.stderr,
         )
     return rows
@@ -278,7 +305,9 @@ def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> l
 
 @checked
 def complete(recipe: Recipe) -> Recipe:
-    """The recipe with the optimiser's defaults written out; ValueError for a name that is not known."""
+    """The recipe with the optimiser's defaults written out; ValueError for a name that is not
+    known.
+    """
     instance("recipe", recipe, Recipe)
     for name, table in {"optimizer": OPTIMIZERS, "loss": LOSSES}.items():
         one_of(name, getattr(recipe, name), table)
@@ -296,8 +325,8 @@ def plan_of(
     parent: Pool | None = None,
 ) -> Plan:
     """What there is to train, on the CPU, one model at a time."""
-    start, kept = parent and parent.state, loop.held_out(recipe, population)
-    return Plan(recipe, images, member, torch.device("cpu"), False, False, start, kept)
+    start, aside = parent and parent.state, loop.held_out(recipe, population)
+    return Plan(recipe, images, member, torch.device("cpu"), start=start, held_out=aside)
 
 
 def check(
@@ -312,15 +341,16 @@ def check(
         _check_defense(recipe, int(population.sum()), parent and parent.recipe.defense)
     if parent is None and recipe.model == "snn" and recipe.model_args.get("calibration"):
         raise ValueError(
-            "model_args names a calibration, but nothing was calibrated: thresholds come from convert_pool"
+            "model_args names a calibration, but nothing was calibrated: thresholds come from"
+            " convert_pool"
         )
     if parent is not None and recipe.model == parent.recipe.model == "snn":
         _same_neurons(recipe, parent.recipe)
     expected, smallest = loop.expected_members(recipe, member), int(member.sum(1).min())
     if expected < recipe.batch or smallest < 2:
         raise ValueError(
-            f"batch={recipe.batch} is more than a model's {expected if smallest > 1 else smallest} training samples; take a "
-            "smaller batch or more data"
+            f"batch={recipe.batch} is more than a model's {expected if smallest > 1 else smallest}"
+            " training samples; take a smaller batch or more data"
         )
     if recipe.augment != "none":
         data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
@@ -336,8 +366,8 @@ def check(
     neural_de.check_noise(module)
     if recipe.loss in loop.PER_STEP and models.timesteps(module) is None:
         raise ValueError(
-            f"loss={recipe.loss!r} wants logits for each time step, and {recipe.model} is no spiking network: "
-            'take loss="cross_entropy", or model="snn"'
+            f"loss={recipe.loss!r} wants logits for each time step, and {recipe.model} is no"
+            ' spiking network: take loss="cross_entropy", or model="snn"'
         )
     if recipe.defense == "dp_sgd":
         _try_clipping(plan_of(recipe, images, member, population))
@@ -346,31 +376,37 @@ def check(
     )
     if same and not _alike(module, parent.model(0), images):
         raise ValueError(
-            f"{recipe.model} with the parent's weights answers otherwise than the parent: it computes with what its state "
-            "dictionary does not hold; register that as persistent buffers"
+            f"{recipe.model} with the parent's weights answers otherwise than the parent: it"
+            " computes with what its state dictionary does not hold; register that as persistent"
+            " buffers"
         )
 
 
 def _check_defense(recipe: Recipe, aside: int, before: str | None) -> None:
-    """ValueError for a defense that this recipe, with so many images set aside and its parent's defense, cannot have."""
+    """ValueError for a defense that this recipe, with so many images set aside and its parent's
+    defense, cannot have.
+    """
     defense, args = defenses.find(recipe.defense), recipe.defense_args
     if defense.held_out and not 1 <= args["held_out"] <= aside:
         raise ValueError(
-            f"held_out={args['held_out']} of {aside} images set aside: defense {recipe.defense} looks at images that are no "
-            "members and no non-members; take population=1000, say, and defense_args={'held_out': 500}"
+            f"held_out={args['held_out']} of {aside} images set aside: defense {recipe.defense}"
+            " looks at images that are no members and no non-members; take population=1000, say,"
+            " and defense_args={'held_out': 500}"
         )
     if defense.logits and recipe.loss != "cross_entropy":
         raise ValueError(
-            f"defense {recipe.defense} changes cross_entropy, and loss={recipe.loss!r}: take one of the two"
+            f"defense {recipe.defense} changes cross_entropy, and loss={recipe.loss!r}: take one of"
+            " the two"
         )
     if recipe.defense == "dp_sgd":
         dp_sgd.checked(args, recipe, before)
 
 
 def _try_clipping(plan: Plan) -> None:
-    """Gradients per sample of three images against those of single losses, in float64 at weights of which none is 0, buffers
-    before and after, and a clipped step of one image: so that a network whose clipping would bound nothing, or that carries
-    its members past it, is refused before anything is written."""
+    """Gradients per sample of three images against those of single losses, in float64 at weights of
+    which none is 0, buffers before and after, and a clipped step of one image: so that a network
+    whose clipping would bound nothing, or that carries its members past it, is refused before
+    anything is written."""
     group = ClippedGroup(plan._replace(recipe=plan.recipe.replace(dtype="float64")), [0])
     x, y = group.shown(torch.arange(3), {}), plan.images.y[:3]
     module = group.clipped.hooked.to_standard_module()
@@ -384,29 +420,30 @@ def _try_clipping(plan: Plan) -> None:
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         if name := dp_sgd.mismatch(module, losses_of, group.params):
             raise ValueError(
-                f"{plan.recipe.model} has no gradients per sample at {name}: samples mix in a batch, or its layer does not use "
-                "it alone; DP-SGD would clip what is none"
+                f"{plan.recipe.model} has no gradients per sample at {name}: samples mix in a"
+                " batch, or its layer does not use it alone; DP-SGD would clip what is none"
             )
         if name := dp_sgd.rewritten(module, before):
             raise ValueError(
-                f"{plan.recipe.model}: buffer {name} is computed from members without clipping and noise, as a forward pass of "
-                "training changes it; take a layer that keeps no statistics"
+                f"{plan.recipe.model}: buffer {name} is computed from members without clipping and"
+                " noise, as a forward pass of training changes it; take a layer that keeps no"
+                " statistics"
             )
-        one = x[:1].to(DTYPES[plan.recipe.dtype])
-        ClippedGroup(plan, [0]).poisson_step(one, y[:1], 1e-6, torch.Generator().manual_seed(0))
+        one = ClippedGroup(plan, [0])
+        one.seed_noise(0)
+        one.step(x[None, :1].to(DTYPES[plan.recipe.dtype]), y[None, :1], 1e-6)
 
 
 def _same_neurons(recipe: Recipe, parent: Recipe) -> None:
-    """ValueError where weights and thresholds would be read by other neurons than those that they were fitted for."""
-    args = [
-        {k: v for k, v in one.model_args.items() if k not in MAY_CHANGE} for one in (recipe, parent)
-    ]
-    if differing := sorted(
-        k for k in args[0].keys() | args[1].keys() if args[0].get(k) != args[1].get(k)
-    ):
+    """ValueError where weights and thresholds would be read by other neurons than those that they
+    were fitted for.
+    """
+    own, before = recipe.model_args, parent.model_args
+    names = (own.keys() | before.keys()) - set(MAY_CHANGE)
+    if differing := sorted(name for name in names if own.get(name) != before.get(name)):
         raise ValueError(
-            f"model_args differ from the parent's in {', '.join(differing)}: its thresholds would serve other neurons; start "
-            "from {**parent.recipe.model_args, ...} and change "
+            f"model_args differ from the parent's in {', '.join(differing)}: its thresholds would"
+            " serve other neurons; start from {**parent.recipe.model_args, ...} and change "
             + ", ".join(MAY_CHANGE)
             + " at most"
         )
@@ -414,17 +451,15 @@ def _same_neurons(recipe: Recipe, parent: Recipe) -> None:
 
 def _alike(one: nn.Module, other: nn.Module, images: Images) -> bool:
     """Whether two modules answer two images alike, given the same random draws."""
-    answers = []
-    for module in (one, other):
-        weight = next(module.parameters(), torch.zeros(()))
+
+    def logits(module: nn.Module) -> torch.Tensor:
+        dtype = next(module.parameters(), torch.zeros(())).dtype
+        x = data.normalise(images.x[:2].cpu(), images.mean, images.std, dtype)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
-            answers.append(
-                module.eval()(
-                    data.normalise(images.x[:2].cpu(), images.mean, images.std, weight.dtype)
-                ).double()
-            )
-    return torch.allclose(*answers, rtol=1e-3, atol=1e-3, equal_nan=True)
+            return module.eval()(x).double()
+
+    return torch.allclose(logits(one), logits(other), rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
 def membership(
@@ -435,21 +470,25 @@ def membership(
     if parent is not None:
         if member is not None and not np.array_equal(member, parent.member):
             raise ValueError(
-                "member differs from the parent's: a derived pool keeps its parent's members; leave member out"
+                "member differs from the parent's: a derived pool keeps its parent's members; leave"
+                " member out"
             )
         return parent.member, parent.population
     if (member is None) == (recipe.split == "given"):
         raise ValueError(
-            f'split={recipe.split!r}: give a member mask with split="given", and with no other split'
+            f'split={recipe.split!r}: give a member mask with split="given", and with no other'
+            " split"
         )
     if member is not None:
         member = _given(mask("member", member, (recipe.num_models, samples)))
+        # its coins
         unseen = ~member.any(0) & ~(
             images.canary if images.canary is not None else np.zeros(samples, bool)
-        )  # its coins
+        )
         if recipe.population not in (0, unseen.sum()):
             raise ValueError(
-                f"population={recipe.population}, but the given mask leaves {unseen.sum()} samples to no model"
+                f"population={recipe.population}, but the given mask leaves {unseen.sum()} samples"
+                " to no model"
             )
         return member, unseen & (recipe.population > 0)
     options = {
@@ -457,7 +496,8 @@ def membership(
         "num_population": recipe.population,
         "seed": mix(recipe.seed, "member"),
     }
-    # both splits set the same samples aside, and only in pairs is "in no row" the same as "set aside"
+    # both splits set the same samples aside, and only in pairs is "in no row" the same as "set
+    # aside"
     pairs = data.paired_membership(recipe.num_models + recipe.num_models % 2, samples, **options)
     member = (
         pairs
@@ -468,15 +508,17 @@ def membership(
 
 
 def _given(member: np.ndarray) -> np.ndarray:
-    """The mask itself; ValueError for rows without members or non-members, a warning where some rows are alike."""
+    """The mask itself; ValueError for rows without members or non-members, a warning where some
+    rows are alike.
+    """
     if (uniform := np.flatnonzero(member.all(1) | ~member.any(1))).size:
         raise ValueError(
-            f"rows {uniform[:5].tolist()} of member are all True or all False: each model wants members and non-members"
+            f"rows {uniform[:5].tolist()} of member are all True or all False: each model wants"
+            " members and non-members"
         )
     alike = len(member) - len({row.tobytes() for row in np.packbits(member, axis=1)})
-    if (
-        0 < alike < len(member) - 1
-    ):  # one mask for all rows says that one training is to be repeated
+    # one mask for all rows says that one training is to be repeated
+    if 0 < alike < len(member) - 1:
         lost = f"{alike} of {len(member)} rows of member equal another"
         warnings.warn(f"{lost}: such models are no references of each other", stacklevel=4)
     return member
@@ -485,32 +527,33 @@ def _given(member: np.ndarray) -> np.ndarray:
 def place(
     recipe: Recipe, images: Images, member, population, root: str | Path, parent: Pool | None
 ) -> tuple[Pool, dict]:
-    """The pool of a recipe where it lies or would lie, and what its record says besides the recipe; nothing is written."""
+    """The pool of a recipe where it lies or would lie, and what its record says besides the recipe;
+    nothing is written.
+    """
     extra = {"builder": models.source(recipe.model, recipe.model_args)}
     if parent is not None:
         extra["parent_weights"] = weights_digest(parent.folder, recipe.num_models)
-    told = {
-        name: value for name, value in recipe.to_json().items() if name != "snapshots" or value
-    }  # older keys stay
+    # older keys stay
+    settings = {n: value for n, value in recipe.to_json().items() if n != "snapshots" or value}
     key = store.content_key(
-        {"format": FORMAT, **extra, **told}, images.digest, np.packbits(member).tobytes()
+        {"format": FORMAT, **extra, **settings}, images.digest, np.packbits(member).tobytes()
     )
     folder = store.place(root, "pool", f"{images.name}-{_title(recipe)}", key)
     return Pool(recipe, key, member, population, folder), {"version": __version__, **extra}
 
 
 def _title(recipe: Recipe) -> str:
-    """What a folder is called by: the model and its defense, of a spiking network also its network, time steps and origin."""
-    defense = f"_{recipe.defense}" if recipe.defense else ""
-    if recipe.model != "snn":
-        base = (
-            ""
-            if recipe.model not in models.BASES
-            else "_" + models.architecture(recipe.model, recipe.model_args)
-        )
-        return recipe.model + base + ("_tuned" if recipe.parent else "") + defense
-    way = "direct" if recipe.parent is None else "tuned" if recipe.epochs else "converted"
-    return f"snn_{models.architecture(recipe.model, recipe.model_args)}_T{recipe.model_args.get('timesteps', 4)}_{way}{defense}"
+    """What a folder is called by: the model and its defense, of a spiking network also its network,
+    time steps and origin.
+    """
+    network = models.architecture(recipe.model, recipe.model_args)
+    if recipe.model == "snn":
+        origin = "direct" if recipe.parent is None else "tuned" if recipe.epochs else "converted"
+        parts = ["snn", network, f"T{recipe.model_args.get('timesteps', 4)}", origin]
+    else:
+        parts = [recipe.model, network if recipe.model in models.BASES else None]
+        parts += ["tuned" if recipe.parent else None]
+    return "_".join(part for part in (*parts, recipe.defense) if part)
 
 
 def open_pool(pool: Pool, images: Images, extra: dict) -> None:
@@ -555,7 +598,8 @@ def announce(pool: Pool, progress: bool, what: str) -> Pool:
                 else ""
             )
             raise ValueError(
-                f"model {m} {status} (non-finite loss at learning rate {lr:.3g}, peak lr={pool.recipe.lr}): "
-                f"lower lr or change the schedule{flow}; the other models are kept"
+                f"model {m} {status} (non-finite loss at learning rate {lr:.3g}, peak"
+                f" lr={pool.recipe.lr}): lower lr or change the schedule{flow}; the other models"
+                " are kept"
             )
     return pool

@@ -1,7 +1,9 @@
-"""Workers: a unit of work is one group of rows; who holds its lock trains it, who finds it free and unfinished takes it.
+"""Workers: a unit of work is one group of rows; who holds its lock trains it, who finds it free and
+unfinished takes it.
 
-A worker needs nothing but the pool's folder, so the same function serves this process, helper processes on this machine
-and other machines that see the same file system. A worker that dies frees its locks.
+A worker needs nothing but the pool's folder, so the same function serves this process, helper
+processes on this machine and other machines that see the same file system. A worker that dies frees
+its locks.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import filelock
@@ -32,43 +35,39 @@ from mia_nb.training.loop import (
     Group,
     Plan,
     Start,
+    free_memory,
     held_out,
     learning_rate,
     short_of_memory,
 )
 from mia_nb.types import Images, Recipe
 
-Progress = Callable[
-    [list[int], int, float], None
-]  # (rows, epochs that they have behind them, mean loss)
+# an entry of a part file: its model's place in a graph's group, its kind, what it is about
+ENTRY = re.compile(r"((?:\d+\.)?)([^.]*)\.?(.*)", re.DOTALL)
+TORCH = torch.__version__.split("+")[0]  # a pool is finished by the version that began it
+# (rows, epochs that they have behind them, mean loss)
+Progress = Callable[[list[int], int, float], None]
 
 
 def load_images(folder: Folder, *, shared: bool = False) -> Images:
-    """The images a pool was trained on, from its own folder. shared: mapped, so that all processes of a machine hold them once,
-    and which nobody may write to."""
+    """The images a pool was trained on, from its own folder. shared: mapped, so that all processes
+    of a machine hold them once, and which nobody may write to."""
     about = folder.read_json("images.json", classes=list, name=str, digest=str, mean=list, std=list)
-    about = {name: about[name] for name in ("classes", "name", "digest", "mean", "std")}
     read = folder.map_array if shared else folder.read_array
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         x = torch.from_numpy(read("images.npy", "u", (None, None, None, None)))
         y = torch.from_numpy(read("labels.npy", "i", (len(x),)))
     canary = folder.read_array("canary.npy", "b", (len(x),)) if folder.has("canary.npy") else None
-    return Images(
-        x=x,
-        y=y,
-        canary=canary,
-        **{k: tuple(v) if isinstance(v, list) else v for k, v in about.items()},
-    )
+    lists = {name: tuple(about[name]) for name in ("classes", "mean", "std")}
+    return Images(x=x, y=y, canary=canary, name=about["name"], digest=about["digest"], **lists)
 
 
 def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]:
     """The plan of a pool begun in this folder and how it is executed."""
     execution = read_execution(folder)
-    device, plan = torch.device(execution["device"]), bare_plan(folder, images)
+    plan = bare_plan(folder, images).on(torch.device(execution["device"]))
     plan = plan._replace(
-        images=plan.images._replace(x=plan.images.x.to(device), y=plan.images.y.to(device)),
-        device=device,
         stacked=execution["stacked"],
         channels_last=execution["channels_last"],
         compiled=execution.get("compiled", False),  # older records lack these two
@@ -81,12 +80,14 @@ def bare_plan(folder: Folder, images: Images | None = None) -> Plan:
     """What there is to train in this folder, on the CPU, one model at a time."""
     recipe, (member, population) = recipe_of(folder), masks(folder)
     images = load_images(folder, shared=True) if images is None else images
-    kept = held_out(recipe, population)
-    return Plan(recipe, images, member, torch.device("cpu"), False, False, start_of(folder), kept)
+    aside = held_out(recipe, population)
+    return Plan(recipe, images, member, torch.device("cpu"), start=start_of(folder), held_out=aside)
 
 
 def recipe_of(folder: Folder) -> Recipe:
-    """The recipe of a pool, out of its record; Corrupt where its entries are of types that no recipe has."""
+    """The recipe of a pool, out of its record; Corrupt where its entries are of types that no
+    recipe has.
+    """
     try:
         return Recipe.from_json(folder.recipe)
     except (TypeError, AttributeError, ValueError) as error:
@@ -94,13 +95,17 @@ def recipe_of(folder: Folder) -> Recipe:
 
 
 def masks(folder: Folder) -> tuple[np.ndarray, np.ndarray]:
-    """member (M, N) and population (N,) of a pool; Corrupt where they do not fit its recipe or each other."""
+    """member (M, N) and population (N,) of a pool; Corrupt where they do not fit its recipe or each
+    other.
+    """
     member = folder.read_array("member.npy", "b", (recipe_of(folder).num_models, None))
     return member, folder.read_array("population.npy", "b", member.shape[1:])
 
 
 def read_execution(folder: Folder) -> dict:
-    """How a pool is made, as it was recorded when it was begun; Corrupt where nothing can be made that way."""
+    """How a pool is made, as it was recorded when it was begun; Corrupt where nothing can be made
+    that way.
+    """
     name = "execution.json"
     how = folder.read_json(
         name, device=str, stacked=bool, group=int, threads=int, channels_last=bool
@@ -115,7 +120,9 @@ def read_execution(folder: Folder) -> dict:
 
 
 def read_weights(folder: Folder, name: str) -> dict[str, torch.Tensor]:
-    """A stored state dictionary; Corrupt where the file is altered, or is no safetensors file for all its checksum."""
+    """A stored state dictionary; Corrupt where the file is altered, or is no safetensors file for
+    all its checksum.
+    """
     data = folder.read_bytes(name)
     try:
         return safetensors.torch.load(data)
@@ -124,21 +131,25 @@ def read_weights(folder: Folder, name: str) -> dict[str, torch.Tensor]:
 
 
 def start_of(folder: Folder) -> Start | None:
-    """What the rows of a derived pool start from, out of the parent's folder beside its own; None for other pools."""
+    """What the rows of a derived pool start from, out of the parent's folder beside its own; None
+    for other pools.
+    """
     parent = parent_of(folder)
     return None if parent is None else lambda m: read_weights(parent, weights_name(m))
 
 
 def parent_of(folder: Folder) -> Folder | None:
-    """The folder of a derived pool's parent; ValueError where it is gone or was trained anew since."""
+    """The folder of a derived pool's parent; ValueError where it is gone or was trained anew
+    since.
+    """
     recipe = recipe_of(folder)
     if recipe.parent is None:
         return None
     parent = find(recipe.parent, folder.path.parent, "pool")
     if weights_digest(parent, recipe.num_models) != folder.record.get("parent_weights"):
         raise ValueError(
-            f"{folder.path.name} started from weights of {parent.path.name} that are no longer there (trained anew since?): "
-            "derive the pool again from the weights of now"
+            f"{folder.path.name} started from weights of {parent.path.name} that are no longer"
+            " there (trained anew since?): derive the pool again from the weights of now"
         )
     return parent
 
@@ -149,9 +160,9 @@ def weights_digest(folder: Folder, num_models: int) -> str:
     return content_key({}, *(files.get(weights_name(m), "") for m in range(num_models)))
 
 
-def units(num_models: int, group: int) -> Iterator[list[int]]:
-    for start in range(0, num_models, group):
-        yield list(range(start, min(start + group, num_models)))
+def units(num_models: int, group: int) -> list[list[int]]:
+    """The rows of a pool in groups of so many, the last one maybe smaller."""
+    return [list(range(num_models))[start : start + group] for start in range(0, num_models, group)]
 
 
 def unfinished(folder: Folder, rows: list[int]) -> list[int]:
@@ -190,17 +201,13 @@ def work(
     progress: Progress = lambda *_: None,
     wait: bool = True,
 ) -> None:
-    """Train whatever this pool lacks; with `wait`, also what others held a lock on but did not finish."""
+    """Train whatever this pool lacks; with `wait`, also what others held a lock on but did not
+    finish.
+    """
     plan, execution = load_plan(folder, images)
-    each = list(units(len(plan.member), execution["group"]))
+    make = partial(train_unit, folder, plan, checkpoint=checkpoint, progress=progress)
     with threads(execution["threads"]):
-        share(
-            folder,
-            each,
-            unfinished,
-            lambda rows: train_unit(folder, plan, rows, checkpoint, progress),
-            wait,
-        )
+        share(folder, units(len(plan.member), execution["group"]), unfinished, make, wait)
 
 
 def share(
@@ -210,7 +217,9 @@ def share(
     make: Callable[[list[int]], None],
     wait: bool = True,
 ) -> None:
-    """make(rows) for every unit of which something is `left`, under its lock; those that others work on come last."""
+    """make(rows) for every unit of which something is `left`, under its lock; those that others
+    work on come last.
+    """
     for timeout in (0, -1) if wait else (0,):
         for rows in each:
             try:
@@ -222,8 +231,9 @@ def share(
 
 
 def useful_threads(values: int, most: int | None = None) -> int:
-    """Threads for asking a network about so many input values at a time: one where that is little, since on a busy machine
-    the threads of small operations mostly wait for each other (measured: ten times and more)."""
+    """Threads for asking a network about so many input values at a time: one where that is little,
+    since on a busy machine the threads of small operations mostly wait for each other (measured:
+    ten times and more)."""
     return 1 if values < 2**18 else most or torch.get_num_threads()
 
 
@@ -245,24 +255,23 @@ def unit_name(rows: list[int]) -> str:
 def train_unit(
     folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress
 ) -> None:
-    """Train one group to the end, in halves where it does not fit into memory. ValueError for one model that does not fit.
+    """Train one group to the end, in halves where it does not fit into memory. ValueError for one
+    model that does not fit.
 
-    On a CPU stacked models do not depend on how many they are; on a GPU only in law where they draw noise.
+    On a CPU stacked models do not depend on how many they are; on a GPU only in law where they draw
+    noise.
     """
     try:
-        _train_group(folder, plan, rows, checkpoint, progress)
-        return
+        return _train_group(folder, plan, rows, checkpoint, progress)
     except RuntimeError as error:
         if not short_of_memory(error):
             raise
         reason = " ".join(str(error).split())[:160]
-    # outside of the handler, whose traceback holds the group's tensors
-    if plan.device.type == "cuda":
-        torch.cuda.empty_cache()
+    free_memory()  # outside of the handler, whose traceback holds the group's tensors
     if len(rows) == 1:
         raise ValueError(
-            f"model {rows[0]} does not fit into memory ({reason}): take a smaller batch or network, fewer workers on this "
-            "device, or a larger device; what is finished is kept"
+            f"model {rows[0]} does not fit into memory ({reason}): take a smaller batch or network,"
+            " fewer workers on this device, or a larger device; what is finished is kept"
         )
     half = len(rows) // 2
     print(
@@ -278,17 +287,12 @@ def train_unit(
 def _train_group(
     folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress
 ) -> None:
-    """Train one group from its part file if there is one; finished models are written one file each."""
+    """Train one group from its part file if there is one; finished models are written one file
+    each.
+    """
     group, epochs = group_of(plan, rows), plan.recipe.epochs
-    counts = plan.member[rows].sum(1)
-    # float16 log-losses of each row's members, in sample order: a float16 loss would underflow below 6e-8
-    traces = [np.full((epochs, n), np.nan, np.float16) for n in counts]
-    history: list[list[float]] = []
-    if flat := _latest_part(folder, rows, group):
-        history = flat.pop("history").tolist()
-        for trace, m in zip(traces, rows, strict=True):
-            trace[: len(history)] = flat.pop(f"trace.{m}").numpy()
-        group.load(flat)
+    history, traces = _resumed(folder, group)
+    if history:
         progress(rows, len(history), float(np.mean(history[-1])))
     saved = time.monotonic()
     for epoch in range(len(history), epochs):
@@ -298,56 +302,60 @@ def _train_group(
             history.append([float("nan")] * len(rows))
             break
         # a Poisson epoch may be empty
-        history.append(
-            losses.double().mean(1).tolist()
-            if losses.numel()
-            else (history or [[0.0] * len(rows)])[-1]
-        )
-        for trace, m, index, loss in zip(
-            traces, rows, order.numpy(), losses.double().numpy(), strict=True
-        ):
-            place = np.cumsum(plan.member[m]) - 1
-            trace[epoch, place[index]] = np.log(np.maximum(loss, TRACE_FLOOR))
+        before = history[-1] if history else [0.0] * len(rows)
+        history.append(losses.double().mean(1).tolist() if losses.numel() else before)
+        _trace(plan, rows, traces, epoch, order.numpy(), losses.double().numpy())
         progress(rows, epoch + 1, float(np.mean(history[-1])))
         if not np.isfinite(history[-1]).any():
             break
         if epoch + 1 in plan.recipe.snapshots:
             for slot, m in enumerate(rows):
-                folder.write_bytes(
-                    weights_name(m, epoch + 1), safetensors.torch.save(group.weights(slot))
-                )
+                _write(folder, weights_name(m, epoch + 1), group.weights(slot))
         if time.monotonic() - saved >= checkpoint and epoch + 1 < epochs:
-            flat = {
-                f"trace.{m}": torch.from_numpy(t[: epoch + 1].copy())
-                for m, t in zip(rows, traces, strict=True)
-            }
-            flat["history"] = torch.tensor(history, dtype=torch.float64)
-            older = _parts(folder, rows)
-            folder.write_bytes(
-                f"{unit_name(rows)}_{epoch + 1:05d}.safetensors",
-                safetensors.torch.save(group.state() | flat),
-            )
-            for name in older:
-                folder.remove(name)
+            _write_part(folder, group, history, traces)
             saved = time.monotonic()
     for slot, m in enumerate(rows):
-        weights = group.weights(slot)
-        bad = [e for e, losses in enumerate(history) if not np.isfinite(losses[slot])]
-        if bad or not all(t.isfinite().all() for t in weights.values()):
-            bad = bad or [max(epochs - 1, 0)]
-            lr = learning_rate(
-                plan.recipe, bad[0] / max(epochs, 1), [losses[slot] for losses in history[: bad[0]]]
-            )
-            folder.write_json(f"diverged_{m:03d}.json", {"epoch": bad[0] + 1, "lr": lr})
-            continue
-        if group.kept:
-            folder.write_json(
-                stopped_name(m),
-                {"epoch": int(group.stopped[slot]), "held_out_loss": float(group.best[slot])},
-            )
-        folder.write_bytes(weights_name(m), safetensors.torch.save(weights))
-        folder.write_array(trace_name(m), traces[slot])
+        _finish(folder, group, slot, [losses[slot] for losses in history], traces[m])
     remove_parts(folder, unit_name(rows))
+
+
+def _trace(plan: Plan, rows, traces, epoch: int, order: np.ndarray, losses: np.ndarray) -> None:
+    """Note an epoch's losses in the traces of the rows, each a row's members in sample order."""
+    for m, index, loss in zip(rows, order, losses, strict=True):
+        place = np.cumsum(plan.member[m]) - 1
+        # logarithms, as a loss in float16 would underflow below 6e-8
+        traces[m][epoch, place[index]] = np.log(np.maximum(loss, TRACE_FLOOR))
+
+
+def _finish(
+    folder: Folder, group: Group, slot: int, history: list[float], trace: np.ndarray
+) -> None:
+    """Write what one model ends with: weights and trace, or that it diverged."""
+    m, recipe, weights = group.ids[slot], group.plan.recipe, group.weights(slot)
+    bad = [epoch for epoch, loss in enumerate(history) if not np.isfinite(loss)]
+    if bad or not all(t.isfinite().all() for t in weights.values()):
+        first = bad[0] if bad else max(recipe.epochs - 1, 0)
+        lr = learning_rate(recipe, first / max(recipe.epochs, 1), history[:first])
+        folder.write_json(f"diverged_{m:03d}.json", {"epoch": first + 1, "lr": lr})
+        return
+    if group.kept:
+        best = {"epoch": int(group.stopped[slot]), "held_out_loss": float(group.best[slot])}
+        folder.write_json(stopped_name(m), best)
+    _write(folder, weights_name(m), weights)
+    folder.write_array(trace_name(m), trace)
+
+
+def _write(folder: Folder, name: str, tensors: dict[str, torch.Tensor]) -> None:
+    folder.write_bytes(name, safetensors.torch.save(tensors))
+
+
+def _write_part(folder: Folder, group: Group, history: list[list[float]], traces: dict) -> None:
+    """Write a part file, then remove the older ones."""
+    older, done = _parts(folder, group.ids), len(history)
+    flat = {f"trace.{m}": torch.from_numpy(trace[:done].copy()) for m, trace in traces.items()}
+    flat["history"] = torch.tensor(history, dtype=torch.float64)
+    _write(folder, f"{unit_name(group.ids)}_{done:05d}.safetensors", group.state() | flat)
+    folder.remove(*older)
 
 
 def remove_parts(folder: Folder, unit: str = "part") -> None:
@@ -356,7 +364,9 @@ def remove_parts(folder: Folder, unit: str = "part") -> None:
 
 
 def _parts(folder: Folder, rows: list[int]) -> list[str]:
-    """Names of a unit's part files, the furthest last; the epoch is in the name, so that a new one never replaces the old."""
+    """Names of a unit's part files, the furthest last; the epoch is in the name, so that a new one
+    never replaces the old.
+    """
     return sorted(
         name
         for name in folder.files()
@@ -364,44 +374,54 @@ def _parts(folder: Folder, rows: list[int]) -> list[str]:
     )
 
 
-def _latest_part(folder: Folder, rows: list[int], group: Group) -> dict[str, torch.Tensor] | None:
-    """What the furthest part file holds that is intact and fits this group, which has not begun, and from whose epoch on no
-    snapshot is missing."""
-    recipe, counts = group.plan.recipe, group.plan.member[rows].sum(1)
+def _resumed(folder: Folder, group: Group) -> tuple[list[list[float]], dict[int, np.ndarray]]:
+    """The mean losses (epochs, G) that a group has behind it and each row's trace (epochs,
+    members), from its furthest part file, which is loaded: one that is intact and fits the group,
+    and from whose epoch on no snapshot is missing.
+    """
+    plan, rows, recipe = group.plan, group.ids, group.plan.recipe
+    counts = dict(zip(rows, plan.member[rows].sum(1), strict=True))
+    traces = {m: np.full((recipe.epochs, n), np.nan, np.float16) for m, n in counts.items()}
     for name in reversed(_parts(folder, rows)):
-        there = int(name.removesuffix(".safetensors").rpartition("_")[2])
-        if not all(
-            folder.intact(weights_name(m, e)) for e in recipe.snapshots if e <= there for m in rows
-        ):
+        done = int(name.removesuffix(".safetensors").rpartition("_")[2])
+        kept = [weights_name(m, e) for e in recipe.snapshots if e <= done for m in rows]
+        if not all(map(folder.intact, kept)):
             continue
-        wanted = {k: v.shape for k, v in group.state().items()} | {"history": (there, len(rows))}
-        wanted |= {f"trace.{m}": (there, n) for m, n in zip(rows, counts, strict=True)}
+        shapes = {k: v.shape for k, v in group.state().items()} | {"history": (done, len(rows))}
+        shapes |= {f"trace.{m}": (done, n) for m, n in counts.items()}
         with contextlib.suppress(Corrupt):
             flat = read_weights(folder, name)
-            if (
-                0 < there < recipe.epochs
-                and wanted.keys() <= flat.keys()
-                and all(_fits(*one, wanted) for one in flat.items())
-            ):
-                return flat
+            fits = shapes.keys() <= flat.keys() and all(
+                _fits(*entry, shapes) for entry in flat.items()
+            )
+            if 0 < done < recipe.epochs and fits:
+                for m, trace in traces.items():
+                    trace[:done] = flat.pop(f"trace.{m}").numpy()
+                history = flat.pop("history").tolist()
+                group.load(flat)
+                return history, traces
         print(
             f"{folder.path / name} was truncated or altered: going on from before it",
             file=sys.stderr,
         )
-    return None
+    return [], traces
 
 
-def _fits(name: str, tensor: torch.Tensor, wanted: dict[str, tuple]) -> bool:
-    """Whether an entry of a part file has the shape of what it is about: a parameter, for what an optimiser keeps of it."""
-    kind, _, of = name.partition(".")
+def _fits(name: str, tensor: torch.Tensor, shapes: dict[str, tuple]) -> bool:
+    """Whether an entry of a part file has the shape of what it is about: a parameter, for what an
+    optimiser keeps of it.
+    """
+    slot, kind, of = ENTRY.fullmatch(name).groups()
     of = of.rpartition(".")[0] if kind == "o" else of
-    shapes = {"o": ((), wanted.get(f"p.{of}")), "k": (wanted.get(f"p.{of}"), wanted.get(f"b.{of}"))}
-    others = (wanted.get(name, wanted["history"][1:]),)  # of each model the best loss, and when
-    return tuple(tensor.shape) in shapes.get(kind, others)
+    parameter, buffer = shapes.get(f"{slot}p.{of}"), shapes.get(f"{slot}b.{of}")
+    allowed = {"o": ((), parameter), "k": (parameter, buffer)}
+    others = (shapes.get(name, shapes["history"][1:]),)  # of each model the best loss, and when
+    return tuple(tensor.shape) in allowed.get(kind, others)
 
 
 class Helpers:
-    """Helper processes: started early, so that they load torch while this process gets ready; put to work by `start`.
+    """Helper processes: started early, so that they load torch while this process gets ready; put
+    to work by `start`.
 
     They end when this process ends, whatever the reason.
     """
@@ -432,8 +452,7 @@ class Helpers:
             )
             self.readers[-1].start()
             with contextlib.suppress(BrokenPipeError):  # it died early: __exit__ says why
-                process.stdin.write(json.dumps([str(folder.path), checkpoint]) + "\n")
-                process.stdin.flush()
+                print(json.dumps([str(folder.path), checkpoint]), file=process.stdin, flush=True)
 
     @staticmethod
     def read(process, progress: Progress) -> None:
@@ -446,16 +465,15 @@ class Helpers:
         return self
 
     def __exit__(self, *exception) -> None:
-        # nothing is left to do here, or all is to stop: a helper that is still starting need not be waited for
+        # nothing is left to do here, or all is to stop: a helper that is still starting need not be
+        # waited for
         for process, errors in zip(self.processes, self.errors, strict=True):
             if (status := process.poll()) and exception[0] is None:
                 errors.seek(0)
-                said = errors.read().decode().strip().splitlines() or [
-                    f"killed by signal {-status}" if status < 0 else "no message"
-                ]
-                last = said[-1]
+                silent = f"killed by signal {-status}" if status < 0 else "no message"
+                reason = [silent, *errors.read().decode().strip().splitlines()][-1]
                 print(
-                    f"a worker stopped ({last}); its models were trained here instead",
+                    f"a worker stopped ({reason}); its models were trained here instead",
                     file=sys.stderr,
                 )
             process.kill()
@@ -472,10 +490,11 @@ def die_with_parent() -> None:
 
 
 def main() -> None:
-    """A helper process: load what takes time, read [folder, checkpoint] from standard input, work."""
-    torch.optim.SGD(
-        [torch.zeros(1)], lr=1.0
-    )  # the first optimiser makes torch import half of itself
+    """A helper process: load what takes time, read [folder, checkpoint] from standard input,
+    work.
+    """
+    # the first optimiser makes torch import half of itself
+    torch.optim.SGD([torch.zeros(1)], lr=1.0)
     path, checkpoint = json.loads(sys.stdin.readline() or "[null, 0]")
     if path:
         threading.Thread(target=die_with_parent, daemon=True).start()

@@ -1,7 +1,8 @@
 """Explorers of stored results, and the first call of every notebook. Kept free of torch.
 
-Each explorer is a function of sources, `widgets.scores(widgets.sources("results"))`: live in JupyterLab and Voila, a static
-figure with the same sentence and numbers in batch mode. They train nothing and compute nothing that training could have kept.
+Each explorer is a function of sources, `widgets.scores(widgets.sources("results"))`: live in
+JupyterLab and Voila, a static figure with the same sentence and numbers in batch mode. They train
+nothing and compute nothing that training could have kept.
 """
 
 from mia_nb.widgets.compare import compare
@@ -13,7 +14,7 @@ from mia_nb.widgets.latency import latency
 from mia_nb.widgets.noise import noise
 from mia_nb.widgets.sample import sample
 from mia_nb.widgets.scores import scores
-from mia_nb.widgets.setup import coerce, setup, want
+from mia_nb.widgets.setup import setup, want
 from mia_nb.widgets.stored import Source, sources
 from mia_nb.widgets.tabs import explore
 
@@ -21,7 +22,6 @@ __all__ = [
     "Explorer",
     "Source",
     "View",
-    "coerce",
     "compare",
     "dropout",
     "explore",

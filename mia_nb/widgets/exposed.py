@@ -1,12 +1,12 @@
-"""Vulnerable samples: whose scores move most when they are in the training set, and how far that list can be trusted."""
+"""Vulnerable samples: whose scores move most when they are in the training set, and how far that
+list can be trusted.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import ipywidgets as W
@@ -19,16 +19,16 @@ from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.plots import samples as pictures
 from mia_nb.types import Scores
-from mia_nb.widgets.explorer import ROW, Explorer, View, dropdown, message
-from mia_nb.widgets.sample import class_of, losses_of, shown, traces_of
+from mia_nb.widgets.compared import ends
+from mia_nb.widgets.explorer import ROW, Explorer, View, count, dropdown, message, remarks, tick
+from mia_nb.widgets.sample import losses_of, shown, traces_of
 from mia_nb.widgets.scores import NOTHING
-from mia_nb.widgets.stored import Source, named, rows_of
+from mia_nb.widgets.stored import ALL, Source, keep, named, rows_of
 
 TITLE = "Vulnerable samples"
 PAGE = 24  # thumbnails
 TESTED = 5000  # samples of which all are tested
 FOREMOST, YARDSTICK = 480, 2000  # of more: the head of the list, and these, drawn at random
-ALL = "all"
 FILTERS = {ALL: ALL, "most OUT models right": "right", "most OUT models wrong": "wrong"}
 
 
@@ -39,9 +39,8 @@ class Ranking(NamedTuple):
     half: np.ndarray  # (N,) half of the 95 % interval, NaN where it cannot be told
     units: str  # what the interval is over
     order: np.ndarray  # samples, most exposed first, NaN left out
-    agreement: tuple[
-        float, int
-    ]  # between halves of the targets: rank correlation, how many of a page both put on top
+    # between halves of the targets: rank correlation, how many of a page both put on top
+    agreement: tuple[float, int]
 
 
 class Tested(NamedTuple):
@@ -53,160 +52,178 @@ class Tested(NamedTuple):
 
 
 def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Explorer:
-    """Samples ranked by d_i = mean over pairs of targets of (z_t,i with i in t) - (z_t',i with i out of t').
+    """Samples ranked by d_i = mean over pairs of targets of (z_t,i with i in t) - (z_t',i with i
+    out of t').
 
-    z: a target's scores less their mean, over their standard deviation; without pairs the mean over targets with i less that
-    over those without. It is a ranking, no risk: references and targets share a pool, which moves a sample's scores together
-    (see `auditing.vulnerability`). The tick box "test" redraws the masks `draws` times and shows AUC over targets, its mean
-    under redrawn masks, p and q; of more than 5,000 samples only the first 480 and 2,000 others are redrawn, and all the
-    rest enter the correction with p = 1.
+    z: a target's scores less their mean, over their standard deviation; without pairs the mean over
+    targets with i less that over those without. It is a ranking only: references and targets
+    share a pool, which moves a sample's scores together (see `auditing.vulnerability`). The tick
+    box "test" redraws the masks and shows AUC over targets, its mean under redrawn masks, p and q;
+    of more than 5,000 samples only the first 480 and 2,000 others are redrawn, and all the rest
+    enter the correction with p = 1.
+
+    sources: what to choose the pool from
+    draws: how often the test redraws the masks
+    seed: of these draws
     """
     found = named(sources)
     if not found:
         return message(TITLE, NOTHING)
-    seen = _cached(found, draws, seed)
-    last: dict[str, tuple | None] = {"at": None}
+    seen = Seen(found, draws, seed)
 
-    def draw(pool, attack, kind, answers, page, sample, test, canary=ALL) -> View:
-        source, ranked = found[pool], seen.ranks(pool, attack)
-        column, rows = source.column(sample), seen.listed(pool, attack, kind, answers, canary)
-        if not len(rows):
-            raise ValueError("no sample passes these filters: widen class or answers")
-        page_of = tuple(rows[PAGE * (page - 1) : PAGE * page].tolist())
-        outcome = seen.tested(pool, attack) if test else None
-        one, value = int(source.audited[column]), float(ranked.value[column])
-        figures = {
-            "sheet": seen.thumbs(pool, page_of, PAGE * (page - 1), sample),
-            "margins": seen.margins(pool, one),
-            "traces": seen.traces(pool, one),
-            "ranking": pictures.marked(
-                seen.histogram(pool, attack, test, kind, answers, canary), value
-            ),
-        }
-        row = _row(source, ranked, column, seen.right(pool), outcome, seen.canaries(pool))
-        return View(
-            _sentence(source, ranked, rows, outcome, attack),
-            figures,
-            pd.DataFrame([row]),
-            _note(ranked, outcome, source),
-        )
+    def leader(pool, attack, kind, answers, canary, sample) -> int:
+        rows = seen.listed(pool, attack, kind, answers, canary)
+        return int(found[pool].numbers[rows[0]]) if len(rows) else sample
 
-    def adjust(values) -> dict:
-        pool = values["pool"]
-        source = found[pool]
-        offered = source.attacks()
-        attack = values["attack"] if values["attack"] in offered else offered[0]
-        kind = values["kind"] if values["kind"] in seen.kinds(pool) else ALL
-        asked = (pool, attack, kind, values["answers"], values.get("canary", ALL))
-        rows = seen.listed(*asked)
-        changes = {
-            "attack": {"options": offered, "value": attack},
-            "kind": {"options": [ALL, *seen.kinds(pool)], "value": kind},
-        }
-        most = max(1, -(-len(rows) // PAGE))
-        if last["at"] != asked:  # another list starts at its top
-            last["at"] = asked
-            changes["page"] = {"min": 1, "max": most, "value": 1}
-            changes["sample"] = {"value": int(source.numbers[rows[0]])} if len(rows) else {}
-        return changes
-
-    rows = [["sheet"], ["margins", "traces"], ["ranking"]]
-    return Explorer(
-        TITLE, _controls(found), draw, rows=rows, adjust=adjust, clicks={"sheet": "sample"}
-    )
-
-
-def _controls(found: dict[str, Source]) -> dict:
-    """What holds for any pool; the rest is filled in by `adjust`, whose complaints are shown in place."""
+    # what holds for any pool; the rest is filled in by what they follow, whose complaints are
+    # shown in place
     controls = {
         "pool": dropdown("pool", list(found), next(iter(found))),
         "attack": dropdown("attack"),
         "kind": dropdown("class", [ALL], ALL),
-        "answers": dropdown("answers", list(FILTERS), ALL),
-    }
-    if any(_has_canaries(source) for source in found.values()):
-        controls["canary"] = dropdown("canaries", [ALL, "only", "none"], ALL)
-    controls |= {
-        "page": W.IntSlider(description="page", min=1, max=1, value=1, **ROW),
+        "answers": dropdown("outputs", list(FILTERS), ALL),
+        "canary": dropdown("canaries", [ALL, "only", "none"], ALL),
+        "page": count("page"),
         "sample": W.IntText(description="sample", value=0, **ROW),
-        "test": W.Checkbox(
-            description="test (redraws masks, seconds)",
-            value=False,
-            indent=False,
-            layout=W.Layout(width="98%"),
-        ),
+        "test": tick("test (redraws masks, seconds)"),
     }
-    return controls
-
-
-def _cached(found: dict[str, Source], draws: int, seed: int) -> SimpleNamespace:
-    """What is computed once for the controls it depends on."""
-    ranks = cache(lambda pool, attack: ranking(found[pool].scores(attack)))
-    canaries, right = (
-        cache(lambda pool: _canaries(found[pool])),
-        cache(lambda pool: _right(found[pool])),
+    state = {}
+    if not any(source.has_canaries for source in found.values()):
+        state["canary"] = controls.pop("canary").value
+    follow = {
+        "attack": {"options": lambda pool: found[pool].attacks()},
+        "kind": {"options": lambda pool: [ALL, *seen.kinds(pool)]},
+        "page": {  # another list starts at its top
+            "max": lambda pool, attack, kind, answers, canary: max(
+                1, -(-len(seen.listed(pool, attack, kind, answers, canary)) // PAGE)
+            ),
+            "value": lambda pool, attack, kind, answers, canary: 1,
+        },
+        "sample": {"value": leader},
+    }
+    rows, clicks = [["sheet"], ["margins", "traces"], ["ranking"]], {"sheet": "sample"}
+    return Explorer(
+        TITLE, controls, seen.view, rows=rows, follow=follow, state=state, clicks=clicks
     )
-    kinds = cache(lambda pool: _kinds(found[pool]))
 
-    @lru_cache(32)
-    def listed(pool, attack, kind, answers, canary) -> np.ndarray:
+
+class Seen:
+    """What one explorer has computed so far, each once for the controls it depends on."""
+
+    def __init__(self, found: dict[str, Source], draws: int, seed: int):
+        self.found, self.draws, self.seed = found, draws, seed
+        keep(self, ranks=None, right=None, kinds=None, listed=32, tested=4, histogram=16)
+        keep(self, traces=8, margins=8, sheet=16)
+
+    def ranks(self, pool, attack) -> Ranking:
+        return ranking(self.found[pool].scores(attack))
+
+    def right(self, pool) -> np.ndarray:
+        """(N audited,) share of the models without a sample that are right on it, mean over
+        queries; NaN without such models.
+        """
+        signals, audited = self.found[pool].signals, self.found[pool].audited
+        correct = over_queries(signals.correct, signals.draws)[:, audited]
+        out = ~signals.member[:, audited]
+        return np.where(out.any(0), (correct * out).sum(0) / np.maximum(out.sum(0), 1), np.nan)
+
+    def kinds(self, pool) -> dict[str, int]:
+        """{class: label}; a class without a name is called by its label, which also sets apart
+        equal names and one called "all".
+        """
+        source = self.found[pool]
+        labels = range(max(len(source.classes), int(source.signals.labels.max()) + 1))
+        names = [*source.classes, *map(str, labels[len(source.classes) :])]
+        often = Counter([ALL, *names])
+        return {
+            f"{name} ({label})" if often[name] > 1 else name: label
+            for label, name in enumerate(names)
+        }
+
+    def listed(self, pool, attack, kind, answers, canary) -> np.ndarray:
         """Samples that pass the filters, most exposed first."""
-        source, order = found[pool], ranks(pool, attack).order
+        source, order = self.found[pool], self.ranks(pool, attack).order
         if not len(order):
-            scored = f"no sample of {pool} is scored in one target and out of another"
             raise ValueError(
-                f"{scored}: train more models, or ask about images that only some of them saw"
+                f"no sample of {pool} is scored in one target and out of another: train more"
+                " models, or query images that only some of them saw"
             )
-        keep = np.ones(len(source.audited), bool)
+        passed = np.ones(len(source.audited), bool)
         if kind != ALL:
-            keep &= source.signals.labels[source.audited] == kinds(pool)[kind]
-        if FILTERS[answers] != ALL:
-            share = right(pool)
-            keep &= share >= 0.5 if FILTERS[answers] == "right" else share < 0.5
+            passed &= source.signals.labels[source.audited] == self.kinds(pool)[kind]
+        if answers != ALL:
+            share = self.right(pool)
+            passed &= share >= 0.5 if FILTERS[answers] == "right" else share < 0.5
         if canary != ALL:
-            known = canaries(pool)
-            if known is None:
+            if source.canaries is None:
                 raise ValueError(f"{pool} has no canaries: choose canaries: all")
-            keep &= known if canary == "only" else ~known
-        return order[keep[order]]
+            passed &= source.canaries == (canary == "only")
+        return order[passed[order]]
 
-    @lru_cache(4)
-    def tested(pool, attack) -> Tested:
-        return _test(found[pool], attack, ranks(pool, attack).order, draws, seed)
+    def tested(self, pool, attack) -> Tested:
+        order = self.ranks(pool, attack).order
+        return tested(self.found[pool], attack, order, self.draws, self.seed)
 
-    @lru_cache(16)
-    def histogram(pool, attack, test, *filters) -> dict:
-        source, rows = found[pool], listed(pool, attack, *filters)
-        value, title = (
-            ranks(pool, attack).value[rows],
-            f"{len(rows):,} of {len(source.audited):,} samples",
-        )
-        null = tested(pool, attack).null if test else None
-        return pictures.ranking(value, title, null=null, name="separation (sd of scores)")
+    def histogram(self, pool, attack, test, *filters) -> dict:
+        """How separations spread over the samples listed, beside redrawn masks if tested."""
+        rows, ranked = self.listed(pool, attack, *filters), self.ranks(pool, attack)
+        title = f"{len(rows):,} of {len(ranked.value):,} samples"
+        null = self.tested(pool, attack).null if test else None
+        name = "separation (sd of scores)"
+        return pictures.ranking(ranked.value[rows], title, null=null, name=name)
 
-    traces = lru_cache(8)(
-        lambda pool, one: traces_of(
-            losses_of(found[pool]), np.arange(len(found[pool].signals.margin)), one, None
-        )
-    )
-    margins = lru_cache(8)(lambda pool, one: _margins(found[pool], one))
-    thumbs = lru_cache(16)(
-        lambda pool, columns, start, sample: _sheet(found[pool], columns, start, sample)
-    )
+    def traces(self, pool, one) -> dict:
+        source = self.found[pool]
+        return traces_of(losses_of(source), np.arange(len(source.signals.margin)), one, None)
 
-    parts = {
-        "ranks": ranks,
-        "canaries": canaries,
-        "right": right,
-        "traces": traces,
-        "margins": margins,
-        "thumbs": thumbs,
-    }
-    return SimpleNamespace(**parts, kinds=kinds, listed=listed, tested=tested, histogram=histogram)
+    def margins(self, pool, one) -> dict:
+        """Margins of one sample by the models with it and without it."""
+        signals = self.found[pool].signals
+        margin = over_queries(signals.margin[:, :, one : one + 1], signals.draws)[:, 0]
+        inside = signals.member[:, one]
+        means = [margin[side].mean() if side.any() else np.nan for side in (inside, ~inside)]
+        with_it, without = (shown(mean, ".2f") for mean in means)
+        sentence = f"margins of all {len(margin)} models: {with_it} with it, {without} without it"
+        return pictures.two_worlds(margin, inside, sentence, height=330)
+
+    def sheet(self, pool, columns: tuple, start: int, sample: int) -> dict:
+        """A page of images of the list."""
+        source, rows = self.found[pool], list(columns)
+        numbers, own = source.numbers[rows], source.audited[rows]
+        captions = list(zip(numbers, map(source.class_of, own), strict=True))
+        ranks = f"ranks {start + 1:,} to {start + len(rows):,}"
+        if source.images is None:
+            names = ", ".join(f"{number} ({label})" for number, label in captions)
+            return pictures.empty(f"no images are stored with these signals; {ranks}: {names}")
+        words = [f"{number}<br>{label}" for number, label in captions]
+        title = f"{ranks} of the list; click one"
+        return pictures.sheet(source.images[own], words, numbers, title, chosen=sample)
+
+    def view(self, pool, attack, kind, answers, page, sample, test, canary) -> View:
+        """What is shown for one setting of the controls."""
+        source, ranked = self.found[pool], self.ranks(pool, attack)
+        column, rows = source.column(sample), self.listed(pool, attack, kind, answers, canary)
+        if not len(rows):
+            raise ValueError("no sample passes these filters: widen class or outputs")
+        start, one = PAGE * (page - 1), int(source.audited[column])
+        outcome = self.tested(pool, attack) if test else None
+        histogram = self.histogram(pool, attack, test, kind, answers, canary)
+        figures = {
+            "sheet": self.sheet(pool, tuple(rows[start : start + PAGE].tolist()), start, sample),
+            "margins": self.margins(pool, one),
+            "traces": self.traces(pool, one),
+            "ranking": pictures.marked(histogram, float(ranked.value[column])),
+        }
+        row = numbers(source, ranked, column, self.right(pool)[column])
+        row |= {} if outcome is None else test_numbers(outcome, column)
+        words = sentence(source, ranked, rows, outcome, attack)
+        return View(words, figures, pd.DataFrame([row]), note(ranked, outcome))
 
 
 def ranking(scores: Scores, *, page: int = PAGE) -> Ranking:
-    """Separation of every sample over all targets, and how far every other pair of targets agrees with the rest."""
+    """Separation of every sample over all targets, and how far every other pair of targets agrees
+    with the rest.
+    """
     value, half, units = separations(scores)
     order = np.argsort(-value, kind="stable")
     parts = []
@@ -224,10 +241,12 @@ def ranking(scores: Scores, *, page: int = PAGE) -> Ranking:
 
 
 def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
-    """(mean separation (N,), half of its 95 % interval (N,), over what): score with the sample less score without it.
+    """(mean separation (N,), half of its 95 % interval (N,), over what): score with the sample less
+    score without it.
 
-    In standard deviations of a target's scores over samples. Complementary pairs: mean and Student's t over the pairs of
-    targets; other designs: mean of the targets with the sample less mean of those without it, Student's t with one variance.
+    In standard deviations of a target's scores over samples. Complementary pairs: mean and
+    Student's t over the pairs of targets; other designs: mean of the targets with the sample less
+    mean of those without it, Student's t with one variance.
     """
     mean, spread = np.nanmean(scores.value, axis=1), np.nanstd(scores.value, axis=1)
     z = (scores.value - mean[:, None]) / np.maximum(spread, 1e-12)[:, None]
@@ -256,159 +275,108 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     return value, half, f"{len(z)} targets without pairs"
 
 
-def _test(source: Source, attack: str, order: np.ndarray, draws: int, seed: int) -> Tested:
-    """Redrawn masks for all samples, or for the first in order and a yardstick; what was not redrawn counts with p = 1."""
+def tested(source: Source, attack: str, order: np.ndarray, draws: int, seed: int) -> Tested:
+    """Redrawn masks for all samples, or for the first in order and a yardstick; what was not
+    redrawn counts with p = 1.
+    """
     signals, everyone, scores = source.signals, len(source.audited), source.scores(attack)
     columns = np.arange(everyone)
     if everyone > TESTED:
         others = np.random.default_rng(seed).choice(everyone, YARDSTICK, replace=False)
         columns = np.unique(np.concatenate([order[:FOREMOST], others]))
-        chosen = np.sort(
-            np.concatenate([source.audited[columns], np.flatnonzero(signals.population)])
-        )
-        signals = signals.select(samples=chosen)
-    found: list[np.ndarray] = []
+        chosen = [source.audited[columns], np.flatnonzero(signals.population)]
+        signals = signals.select(samples=np.sort(np.concatenate(chosen)))
+    null: list[np.ndarray] = []
 
     def full() -> Iterator[Scores]:
         for one in auditing.null_scores(attack, signals, draws=draws, seed=seed):
-            found.append(separations(one)[0].astype(np.float32))
-            value, member = (
-                np.full((len(one.value), everyone), np.nan),
-                np.zeros((len(one.value), everyone), bool),
-            )
+            null.append(separations(one)[0].astype(np.float32))
+            value = np.full((len(one.value), everyone), np.nan)
+            member = np.zeros(value.shape, bool)
             value[:, columns], member[:, columns] = one.value, one.member
             yield replace(one, value=value, member=member)
 
     table = auditing.vulnerability(scores, null=full())
-    return Tested(table, np.concatenate(found), columns)
+    return Tested(table, np.concatenate(null), columns)
 
 
-def _kinds(source: Source) -> dict[str, int]:
-    """{class: label}; a class without a name is called by its label, which also sets apart equal names and one called "all"."""
-    names = [
-        *source.classes,
-        *map(str, range(len(source.classes), int(source.signals.labels.max()) + 1)),
-    ]
-    often = Counter([ALL, *names])
-    return {
-        f"{name} ({label})" if often[name] > 1 else name: label for label, name in enumerate(names)
-    }
-
-
-def _has_canaries(source: Source) -> bool:
-    return source.pool is not None and source.pool.has("canary.npy")
-
-
-def _canaries(source: Source) -> np.ndarray | None:
-    """(N audited,) bool, or None where none are known."""
-    if not _has_canaries(source):
-        return None
-    return source.pool.read_array("canary.npy")[source.numbers]
-
-
-def _right(source: Source) -> np.ndarray:
-    """(N audited,) share of the models without a sample that are right on it, mean over queries; NaN without such models."""
-    correct = over_queries(source.signals.correct, source.signals.draws)[:, source.audited]
-    out = ~source.signals.member[:, source.audited]
-    return np.where(out.any(0), (correct * out).sum(0) / np.maximum(out.sum(0), 1), np.nan)
-
-
-def _sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, attack: str) -> str:
-    top = int(rows[0])
-    label, number = class_of(source, source.audited[top]), source.numbers[top]
-    start = f"By {attack}, sample {number} (labelled {label}) leads {len(rows):,} sample{'s' * (len(rows) > 1)}: its score is "
-    start += f"higher by {ranked.value[top]:.2f} sd where it is a member (mean over {ranked.units}; no interval, as it was "
-    start += "chosen for being high)"
-    if outcome is None:
-        return f"{start}; a ranking, no risk: not tested"
-    found, everyone = int(outcome.table["significant"].sum()), len(source.audited)
-    rate = outcome.table.attrs["rate"]
-    said = f"{found:,} of {everyone:,} samples" if found else f"no sample of {everyone:,}"
-    return f"{start}; {said} exposed beyond chance at a false discovery rate of {rate:.0%}"
-
-
-def _interval(ranked: Ranking, column: int) -> str:
-    value, half = ranked.value[column], ranked.half[column]
-    return (
-        f"{value:.2f} [{value - half:.2f}, {value + half:.2f}]"
-        if np.isfinite(half)
-        else f"{value:.2f} [n/m]"
+def sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, attack: str) -> str:
+    """Who leads the list, and how many are exposed beyond chance where that was tested."""
+    top, several = int(rows[0]), "s" if len(rows) > 1 else ""
+    start = (
+        f"By {attack}, sample {source.numbers[top]} (labelled"
+        f" {source.class_of(source.audited[top])}) leads {len(rows):,} sample{several}: its score"
+        f" is higher by {ranked.value[top]:.2f} sd where it is a member (mean over {ranked.units};"
+        " no interval, as it was chosen for being high)"
     )
+    if outcome is None:
+        return f"{start}; ranking only; significance not tested"
+    significant, everyone = int(outcome.table["significant"].sum()), len(source.audited)
+    who = f"no sample of {everyone:,}"
+    if significant:
+        who = f"{significant:,} of {everyone:,} samples"
+    rate = outcome.table.attrs["rate"]
+    return f"{start}; {who} exposed beyond chance at a false discovery rate of {rate:.0%}"
 
 
-def _row(
-    source: Source, ranked: Ranking, column: int, share, outcome: Tested | None, canary
-) -> dict:
-    signals, one = source.signals, source.audited[column]
+def numbers(source: Source, ranked: Ranking, column: int, right: float) -> dict:
+    """The table's row about one sample."""
+    one, (value, half) = source.audited[column], (ranked.value[column], ranked.half[column])
     place = np.flatnonzero(ranked.order == column)
+    rank, separation = "not ranked: no scored target on a side", shown(np.nan)
+    if len(place):
+        rank = f"{place[0] + 1:,} of {len(ranked.order):,}"
+        separation = f"{value:.2f} [n/m]"
+    if np.isfinite(half):
+        separation = ends(value, value - half, value + half, ".2f")
+    out = int((~source.signals.member[:, one]).sum())
     row = {
-        "sample": int(source.numbers[column]), "label": class_of(source, one),
-        "rank": f"{place[0] + 1:,} of {len(ranked.order):,}" if len(place) else "not ranked: no scored target on a side",
-        "separation (sd)": _interval(ranked, column) if len(place) else shown(np.nan), "over": ranked.units,
-        "OUT models right": f"{shown(share[column], '.0%')} of {int((~signals.member[:, one]).sum())}",
-    }  # fmt: skip
-    row |= {} if canary is None else {"canary": "yes" if canary[column] else "no"}
-    if outcome is not None:
-        line = outcome.table.iloc[column]
-        row["AUC over targets"] = shown(line["auc"], ".3f")
-        row["targets in, out"] = f"{line['t_in']:.0f}, {line['t_out']:.0f}"
-        row["p"] = "not redrawn"
-        if column in outcome.columns:
-            row["AUC over targets"] += f" (redrawn masks: {shown(line['null_auc'], '.3f')})"
-            row["p"], row["q"] = (
-                f"{shown(line['p'])} (no less than {shown(line['smallest_p'])})",
-                shown(line["q"]),
-            )
+        "sample": int(source.numbers[column]),
+        "label": source.class_of(one),
+        "rank": rank,
+        "separation (sd)": separation,
+        "over": ranked.units,
+        "OUT models right": f"{shown(right, '.0%')} of {out}",
+    }
+    if source.canaries is not None:
+        row["canary"] = "yes" if source.canaries[column] else "no"
     return row
 
 
-def _note(ranked: Ranking, outcome: Tested | None, source: Source) -> str:
-    words = ["with another seed other images stand on top"]
+def test_numbers(outcome: Tested, column: int) -> dict:
+    """What the table says of the test of one sample."""
+    line = outcome.table.iloc[column]
+    row = {
+        "AUC over targets": shown(line["auc"], ".3f"),
+        "targets in, out": f"{line['t_in']:.0f}, {line['t_out']:.0f}",
+        "p": "not redrawn",
+    }
+    if column in outcome.columns:
+        row["AUC over targets"] += f" (redrawn masks: {shown(line['null_auc'], '.3f')})"
+        row["p"] = f"{shown(line['p'])} (no less than {shown(line['smallest_p'])})"
+        row["q"] = shown(line["q"])
+    return row
+
+
+def note(ranked: Ranking, outcome: Tested | None) -> str:
+    """What the ranking rests on and how far it can be trusted."""
     alike, common = ranked.agreement
-    if np.isfinite(alike):
-        words.append(
-            f"two halves of the targets: rank correlation {alike:.2f}, {common} of the {PAGE} on top in common"
-        )
-    words.append(
-        "intervals: Student's, 95 %, of a sample chosen beforehand; who leads a list leads by luck too"
-    )
-    if outcome is None:
-        words.append(
-            "targets are each other's references, which moves a sample's scores together: test for p values"
-        )
-    else:
-        words.append(outcome.table.attrs["resolution"])
-        words.append(f"p: {outcome.table.attrs['method']}")
-        if len(outcome.columns) < len(source.audited):
-            words.append(
-                f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for with p = 1"
-            )
-    if missing := int(np.isnan(ranked.value).sum()):
-        words.append(
-            f"{missing:,} sample{'s lack' if missing > 1 else ' lacks'} a scored target on one side: not ranked"
-        )
-    return "; ".join(words)
-
-
-def _margins(source: Source, one: int) -> dict:
-    signals = source.signals
-    margin = over_queries(signals.margin[:, :, one : one + 1], signals.draws)[:, 0]
-    inside = signals.member[:, one]
-    means = [margin[side].mean() if side.any() else np.nan for side in (inside, ~inside)]
-    with_it, without = (shown(mean, ".2f") for mean in means)
-    sentence = f"margins of all {len(margin)} models: {with_it} with it, {without} without it"
-    return pictures.two_worlds(margin, inside, sentence, height=330)
-
-
-def _sheet(source: Source, columns: tuple, start: int, sample: int) -> dict:
-    numbers, own = source.numbers[list(columns)], source.audited[list(columns)]
-    captions = [(number, class_of(source, one)) for number, one in zip(numbers, own, strict=True)]
-    ranks = f"ranks {start + 1:,} to {start + len(columns):,}"
-    if source.images is None:
-        listed = ", ".join(f"{number} ({label})" for number, label in captions)
-        return pictures.empty(f"no images are stored with these signals; {ranks}: {listed}")
-    captions, title = (
-        [f"{number}<br>{label}" for number, label in captions],
-        f"{ranks} of the list; click one",
-    )
-    return pictures.sheet(source.images[own], captions, numbers, title, chosen=sample)
+    missing = int(np.isnan(ranked.value).sum())
+    lack = "samples lack" if missing > 1 else "sample lacks"
+    texts = {
+        "with another seed other images stand on top": True,
+        f"two halves of the targets: rank correlation {alike:.2f}, {common} of the {PAGE} on top"
+        " in common": np.isfinite(alike),
+        "intervals: Student's, 95 %, of a sample chosen beforehand; who leads a list leads by luck"
+        " too": True,
+        "targets are each other's references, which moves a sample's scores together: test for p"
+        " values": outcome is None,
+    }
+    if outcome is not None:
+        tested = f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for"
+        texts |= {
+            outcome.table.attrs["resolution"]: True,
+            f"p: {outcome.table.attrs['method']}": True,
+            f"{tested} with p = 1": len(outcome.columns) < len(ranked.value),
+        }
+    return remarks(texts | {f"{missing:,} {lack} a scored target on one side: not ranked": missing})

@@ -1,7 +1,9 @@
-"""A plotly figure that a kernel can redraw: one text of JSON goes to the browser, clicks and selections come back.
+"""A plotly figure that a kernel can redraw: one text of JSON goes to the browser, clicks and
+selections come back.
 
-Plotly's own FigureWidget stores all of plotly.js in the notebook once per figure. Here one `Library` per kernel carries it,
-compressed, and every `Figure` refers to it, so that a saved notebook of many figures stays below 3 MB.
+Plotly's own FigureWidget stores all of plotly.js in the notebook once per figure. Here one
+`Library` per kernel carries it, compressed, and every `Figure` refers to it, so that a saved
+notebook of many figures stays below 3 MB.
 """
 
 from __future__ import annotations
@@ -15,19 +17,25 @@ import plotly.graph_objects as go
 import traitlets
 from ipywidgets import widget_serialization
 
+from mia_nb.plots.style import GREY
+
 LIBRARY = "export default {render() {}};"
+# `shown`: Plotly computes anew what is not the same object as before; a moved mark must not cost a
+# whole curve
 DRAW = """
 const page = globalThis.__mia_nb ??= {};
 
 async function unpack(view) {
   const stream = new Blob([view]).stream().pipeThrough(new DecompressionStream("gzip"));
   const module = {exports: {}};
-  new Function("module", "exports", "define", await new Response(stream).text())(module, module.exports);
+  const run = new Function("module", "exports", "define", await new Response(stream).text());
+  run(module, module.exports);
   return module.exports;
 }
 
 async function plotly(model) {
-  const library = await model.widget_manager.get_model(model.get("library").slice("IPY_MODEL_".length));
+  const name = model.get("library").slice("IPY_MODEL_".length);
+  const library = await model.widget_manager.get_model(name);
   return (page.plotly ??= unpack(library.get("source")));
 }
 
@@ -59,14 +67,20 @@ async function render({model, el}) {
   el.style.width = "100%";
   el.append(place);
   const Plotly = await plotly(model);
-  const config = {responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: ""};
-  let shown = [];  // Plotly computes anew what is not the same object as before: a moved mark must not cost a whole curve
+  const config = {
+    responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
+  };
+  let shown = [];
   const draw = async () => {
-    const figure = JSON.parse(model.get("figure")), texts = figure.data.map(trace => JSON.stringify(trace));
-    shown = texts.map((text, i) => shown[i]?.text === text ? shown[i] : {text, trace: decoded(figure.data[i])});
-    place.style.height = `${figure.layout.height ?? 400}px`;
-    place.setAttribute("aria-label", figure.layout.title?.text ?? "chart");
-    await Plotly.react(place, shown.map(one => one.trace), {...figure.layout, autosize: true}, config);
+    const {data, layout} = JSON.parse(model.get("figure"));
+    shown = data.map((trace, i) => {
+      const text = JSON.stringify(trace);
+      return shown[i]?.text === text ? shown[i] : {text, trace: decoded(trace)};
+    });
+    place.style.height = `${layout.height ?? 400}px`;
+    place.setAttribute("aria-label", layout.title?.text ?? "chart");
+    const traces = shown.map(one => one.trace);
+    await Plotly.react(place, traces, {...layout, autosize: true}, config);
     requestAnimationFrame(() => setTimeout(() => { place.dataset.drawn = model.get("count"); }));
   };
   await draw();
@@ -81,11 +95,13 @@ async function render({model, el}) {
   place.on("plotly_deselect", () => tell("select", {points: []}));
   model.on("change:count", draw);
   model.on("msg:custom", message => {
-    if (message.kind === "save") download(message.name, new Blob([message.text], {type: message.mime}));
+    if (message.kind === "save")
+      download(message.name, new Blob([message.text], {type: message.mime}));
     if (message.kind === "png") {
-      const {data, layout} = place, {offsetWidth: width, offsetHeight: height} = place;
+      const {data, layout, offsetWidth: width, offsetHeight: height} = place;
       const ink = {...layout, paper_bgcolor: "white", plot_bgcolor: "white"};
-      Plotly.downloadImage({data, layout: ink}, {format: "png", scale: 2, width, height, filename: message.name});
+      const format = {format: "png", scale: 2, width, height, filename: message.name};
+      Plotly.downloadImage({data, layout: ink}, format);
     }
   });
   const observer = new ResizeObserver(() => place.offsetWidth && Plotly.Plots.resize(place));
@@ -104,7 +120,9 @@ class Library(anywidget.AnyWidget):
 
 
 class Figure(anywidget.AnyWidget):
-    """`figure` as JSON, redrawn when `count` changes; `event`: {"kind": "click" | "select", "numbers": customdata, ...}."""
+    """`figure` as JSON, redrawn when `count` changes; `event`: {"kind": "click" | "select",
+    "numbers": customdata, ...}.
+    """
 
     _esm = DRAW
     library = traitlets.Instance(Library).tag(sync=True, **widget_serialization)
@@ -131,5 +149,19 @@ def library() -> Library:
 
 
 def plain(figure: go.Figure | dict) -> dict:
-    """The figure as plain JSON values, typed arrays as base64: copied and extended a hundred times faster than a go.Figure."""
+    """The figure as plain JSON values, typed arrays as base64: copied and extended a hundred times
+    faster than a go.Figure.
+    """
     return figure if isinstance(figure, dict) else json.loads(figure.to_json(validate=False))
+
+
+def with_layout(figure: dict, **parts) -> dict:
+    """The plain figure with other parts of its layout; the figure given stays as it was."""
+    return figure | {"layout": figure["layout"] | parts}
+
+
+def with_line(figure: dict, x: float) -> dict:
+    """The plain figure with an upright line at x."""
+    ends = {"x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain"}
+    line = {"type": "line", "line": {"color": GREY}} | ends
+    return with_layout(figure, shapes=[*figure["layout"].get("shapes", []), line])

@@ -15,18 +15,19 @@ import plotly.graph_objects as go
 
 from mia_nb import accounting, auditing, plots
 from mia_nb.auditing.ladder import number
-from mia_nb.plots.spiking import BELOW
-from mia_nb.plots.style import DASHES, GREY, finish, translucent
-from mia_nb.types import Scores
+from mia_nb.plots.style import BELOW, DASHES, GREY, finish, translucent
 from mia_nb.widgets import compared
-from mia_nb.widgets.explorer import ROW, Explorer, View, buttons, dropdown, slider, steps
-from mia_nb.widgets.figure import plain
+from mia_nb.widgets.explorer import ROW, Explorer, View, buttons, dropdown, remarks, slider, steps
+from mia_nb.widgets.figure import plain, with_layout
 from mia_nb.widgets.stored import Source, named
 
 TITLE = "Privacy ladder"
 FORMULAS = "no pool: formulas only"
 NO_ATTACK = "none"
-DESIGNED = "members drawn by split={!r} are no fair coins, which the bound rests on; train the pool with split='bernoulli'"
+DESIGNED = (
+    "members drawn by split={!r} are no fair coins, which the bound rests on; train the pool with"
+    " split='bernoulli'"
+)
 ATTACKS = ("rmia", "lira_global", "loss")  # chosen beforehand: each is paid for in confidence
 ACCOUNTANTS = {
     "GDP fixed": ("gdp", "uniform"),
@@ -34,6 +35,7 @@ ACCOUNTANTS = {
     "RDP": ("rdp", "poisson"),
 }
 DELTAS = [float(f"{digit}e{power}") for power in range(-7, -2) for digit in (1, 2, 5)] + [1e-2]
+# arXiv 2501.06686
 STUDY = {
     "samples": 25_000,
     "batch": 512,
@@ -42,16 +44,18 @@ STUDY = {
     "steps": 16,
     "T": 1.0,
     "clip": 0.5,
-}  # arXiv 2501.06686
+}
 NO_RECIPE = "rows 1, 2 and 4 lack the recipe of the training: it is not stored with these signals"
 DERIVED = "a derived pool's own steps say nothing of what its parent saw: no row counts them"
-HEADING = "Five epsilons; no row bounds another"
+HEADING = "Five different epsilons; none is an upper or lower bound of another"
 VACUOUS = 0.99
 NOT_COMPARED = "row 5 belongs to the stored training: not compared"
 
 
 class Training(NamedTuple):
-    """What an accountant wants to know of a training; None where it is not known or does not apply."""
+    """What an accountant wants to know of a training; None where it is not known or does not
+    apply.
+    """
 
     flow: dict | None
     noise_multiplier: float | None  # of DP-SGD
@@ -62,118 +66,121 @@ class Training(NamedTuple):
 
     @property
     def noise(self) -> float:
-        """What the slider starts at: sigma of the equation, else DP-SGD's noise multiplier, else 0."""
+        """What the slider starts at: sigma of the equation, else DP-SGD's noise multiplier, else
+        0.
+        """
         return round(float(self.flow["sigma"]) if self.flow else self.noise_multiplier or 0.0, 4)
+
+    @property
+    def noisy(self) -> bool:
+        return bool(self.flow) or self.noise_multiplier is not None
+
+    @property
+    def word(self) -> str:
+        """What the slider of the noise is called."""
+        return "noise" if self.noisy and not self.flow else "sigma"
+
+    @property
+    def counted(self) -> bool:
+        """Whether its steps are known."""
+        return self.sample_rate is not None and self.per_epoch > 0
 
 
 def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
-    """The five rows of `auditing.ladder`, and trade-off curves over the ROC of an attack, with sliders for what they rest on.
+    """The five rows of `auditing.ladder`, and trade-off curves over the ROC of an attack, with
+    sliders for what they rest on.
 
-    sigma: of the equation, k = sigma sqrt(T / steps); of a network trained by DP-SGD its noise multiplier. epochs: times the
-    steps of one epoch. Rows 1 to 4 follow; row 5 and the ROC are of the training that is stored, so that they are
-    compared only where noise and epochs stand at its values. Without a pool the rows are those of the study's setting (Hong,
-    Wu, Gruber and Lee, arXiv 2501.06686: sigma 2, 300 epochs; 25,000 records, batch 512, clip 0.5 and L are assumed here).
-    accountant: closed forms of GDP, an approximation and no guarantee; or RDP, an upper statement. Row 4 takes RDP in either
-    case; PRV, about 5 to 20 % lower, takes up to seconds: `auditing.ladder(accountant="prv")`.
-    Row 5: `auditing.audit` of half of the models with the attack chosen, alpha divided by the attacks offered; pools whose
-    members were not drawn by coins cannot be audited this way, and say so. Raises ValueError for a delta outside (0, 1).
+    sigma: of the equation, k = sigma sqrt(T / steps); of a network trained by DP-SGD its noise
+    multiplier. epochs: times the steps of one epoch. Rows 1 to 4 follow; row 5 and the ROC are of
+    the training that is stored, so that they are compared only where noise and epochs stand at its
+    values. Without a pool the rows are those of the study's setting (Hong, Wu, Gruber and Lee,
+    arXiv 2501.06686: sigma 2, 300 epochs; 25,000 records, batch 512, clip 0.5 and L are assumed
+    here). accountant: closed forms of GDP, an approximation and no guarantee; or RDP, an upper
+    statement. Row 4 takes RDP in either case; PRV, about 5 to 20 % lower, takes up to seconds:
+    `auditing.ladder(accountant="prv")`. Row 5: `auditing.audit` of half of the models with the
+    attack chosen, alpha divided by the attacks offered; pools whose members were not drawn by coins
+    cannot be audited this way, and say so.
+
+    sources: what to choose the pool from
+    delta: where its slider starts
+
+    Raises ValueError for a delta outside (0, 1).
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta}: wanted a number above 0 and below 1, say 1e-5")
     found = named(sources)
     training = cache(lambda name: known(found.get(name)))
-    offered = cache(
-        lambda name: (
-            [word for word in ATTACKS if word in found[name].attacks()]
-            if name in found
-            else [NO_ATTACK]
-        )
-    )
-    evidence = cache(
-        lambda name, attack, at: audited(found.get(name), attack, at, len(offered(name)))
-    )
     base = cache(lambda name, attack: frame(found.get(name), attack))
-    rates = cache(
-        lambda name, attack: measured(found[name].scores(attack)) if name in found else None
-    )
+    rates = cache(lambda name, attack: measured(found.get(name), attack))
+
+    def offered(source) -> list[str]:
+        names = found[source].attacks() if source in found else []
+        return [name for name in ATTACKS if name in names] or [NO_ATTACK]
+
+    @cache
+    def evidence(source, attack, delta) -> tuple:
+        return audited(found.get(source), attack, delta, len(offered(source)))
 
     def draw(source, attack, sigma, epochs, lipschitz, delta, accountant) -> View:
         own, (record, why) = training(source), evidence(source, attack, delta)
         moved = moves(own, sigma, epochs) if source in found else []
-        table = rungs(
-            own,
-            sigma,
-            epochs,
-            delta,
-            accountant,
-            record,
-            why,
-            moved,
-            lipschitz if source == FORMULAS else None,
-        )
+        assumed = None if source in found else lipschitz
+        table = rungs(own, sigma, epochs, delta, accountant, record, why, moved, assumed)
         figure = plain(plots.ladder(table))
+        coins = f"; m = {record.canaries:,} coins" if record else ""
         sentence = figure["layout"]["title"]["text"].replace("<br>", " ")
-        sentence += f" (delta {delta:g}, add/remove one record{f'; m = {record.canaries:,} coins' if record else ''})"
+        sentence += f" (delta {delta:g}, add/remove one record{coins})"
         roc = with_bounds(base(source, attack), claims(table), delta, rates(source, attack), moved)
-        note = remarks(own, lipschitz if source == FORMULAS else None, moved, why)
-        shown = table[["label", "shown", "relation", "verdict", "method", "note", "remark"]]
-        return View(sentence, {"ladder": narrow(figure), "roc": roc}, shown, note)
-
-    last: dict[str, str] = {"source": ""}
-
-    def adjust(values) -> dict:
-        source, own = values["source"], training(values["source"])
-        names, counted = offered(source), own.sample_rate is not None and own.per_epoch > 0
-        noisy = bool(own.flow) or own.noise_multiplier is not None
-        changes = {
-            "attack": {
-                "options": names,
-                "value": values["attack"] if values["attack"] in names else names[0],
-            },
-            "lipschitz": {"disabled": source != FORMULAS},
-            "sigma": {
-                "disabled": not noisy,
-                "description": "sigma" if own.flow or not noisy else "noise",
-            },
-            "epochs": {"disabled": not (noisy and counted)},
-            "accountant": {"disabled": not own.flow},
-        }
-        if last["source"] != source:
-            last["source"] = source
-            changes["sigma"] |= {"options": strengths(own.noise), "value": own.noise}
-            changes["epochs"] |= {"max": max(300, own.epochs), "value": max(own.epochs, 1)}
-        return changes
+        columns = table[["label", "shown", "relation", "verdict", "method", "note", "remark"]]
+        words = note(own, assumed, moved, why)
+        return View(sentence, {"ladder": narrow(figure), "roc": roc}, columns, words)
 
     first, deltas = start(found), sorted({*DELTAS, float(delta)})
+    marks = [(f"{one:.0e}" if one in DELTAS else f"{one:g}", one) for one in deltas]
     controls = {
         "source": dropdown("source", [FORMULAS, *found], first),
         "attack": dropdown("attack"),
         "sigma": steps("sigma", strengths(STUDY["sigma"]), STUDY["sigma"]),
         "epochs": W.IntSlider(description="epochs", min=1, max=300, value=300, **ROW),
         "lipschitz": slider("L", 0.0, 10.0, 1.0, 0.1),
-        "delta": steps(
-            "delta",
-            [(f"{one:.0e}" if one in DELTAS else f"{one:g}", one) for one in deltas],
-            float(delta),
-        ),
+        "delta": steps("delta", marks, float(delta)),
         "accountant": buttons("accountant", list(ACCOUNTANTS), next(iter(ACCOUNTANTS))),
     }
-    return Explorer(TITLE, controls, draw, rows=[["ladder"], ["roc"]], adjust=adjust)
+    follow = {
+        "attack": {"options": offered},
+        "lipschitz": {"disabled": lambda source: source != FORMULAS},
+        "sigma": {
+            "disabled": lambda source: not training(source).noisy,
+            "description": lambda source: training(source).word,
+            "options": lambda source: strengths(training(source).noise),
+            "value": lambda source: training(source).noise,
+        },
+        "epochs": {
+            "disabled": lambda source: not (training(source).noisy and training(source).counted),
+            "max": lambda source: max(300, training(source).epochs),
+            "value": lambda source: max(training(source).epochs, 1),
+        },
+        "accountant": {"disabled": lambda source: not training(source).flow},
+    }
+    return Explorer(TITLE, controls, draw, rows=[["ladder"], ["roc"]], follow=follow)
 
 
 def strengths(trained: float) -> list[tuple[str, float]]:
-    """Values of the noise to choose from, that of the training among them: a slider with steps would round it."""
+    """Values of the noise to choose from, that of the training among them: a slider with steps
+    would round it.
+    """
     values = np.arange(0, max(4.0, 2 * trained) + 0.01, 0.05).round(4)
     return [(f"{value:g}", value) for value in sorted({*values.tolist(), trained})]
 
 
 def start(found: dict[str, Source]) -> str:
-    """A pool with noise whose members were drawn by coins, else one drawn by coins, else the first, else no pool."""
+    """A pool with noise whose members were drawn by coins, else one drawn by coins, else the first,
+    else no pool.
+    """
     coins = []
     for name, source in found.items():
-        with contextlib.suppress(
-            ValueError, OSError, KeyError
-        ):  # a damaged pool is no reason to start with none
+        # a damaged pool is no reason to start with none
+        with contextlib.suppress(ValueError, OSError, KeyError):
             coins += [name] if source.recipe.get("split") == "bernoulli" else []
     noisy = [name for name in coins if (found[name].info.get("flow") or {}).get("k")]
     return next(iter([*noisy, *coins, *found]), FORMULAS)
@@ -184,25 +191,18 @@ def known(source: Source | None) -> Training:
     if source is None:
         flow = {name: STUDY[name] for name in ("sigma", "steps", "T", "clip")} | {"method": "euler"}
         flow["k"] = spread(flow, flow["sigma"])
-        rate, steps_ = (
-            STUDY["batch"] / STUDY["samples"],
-            math.ceil(STUDY["samples"] / STUDY["batch"]),
-        )
-        return Training(flow, None, rate, steps_, STUDY["epochs"])
+        per_epoch = math.ceil(STUDY["samples"] / STUDY["batch"])
+        rate = STUDY["batch"] / STUDY["samples"]
+        return Training(flow, None, rate, per_epoch, STUDY["epochs"])
     recipe, flow = source.recipe, source.info.get("flow")
     if flow and source.info.get("noise") is False:
         flow = flow | {"noise_eval": False}
     epochs = source.info.get("epoch") or recipe.get("epochs", 0)
-    if not recipe:
-        return Training(flow, None, None, 0, epochs, NO_RECIPE)
-    if recipe.get("parent"):
-        return Training(flow, None, None, 0, epochs, DERIVED)
-    members = trained_on(source)
-    private = (
-        recipe.get("defense_args", {}).get("noise_multiplier")
-        if recipe.get("defense") == "dp_sgd"
-        else None
-    )
+    if not recipe or recipe.get("parent"):
+        return Training(flow, None, None, 0, epochs, DERIVED if recipe else NO_RECIPE)
+    members, private = trained_on(source), None
+    if recipe.get("defense") == "dp_sgd":
+        private = recipe.get("defense_args", {}).get("noise_multiplier")
     return Training(flow, private, recipe["batch"] / members, members // recipe["batch"], epochs)
 
 
@@ -218,73 +218,59 @@ def spread(flow: dict, sigma: float) -> float:
     return sigma * math.sqrt(flow["T"] / flow["steps"])
 
 
-def remarks(own: Training, lipschitz: float | None, moved: list[str], why: str) -> str:
+def note(own: Training, lipschitz: float | None, moved: list[str], why: str) -> str:
     """What the numbers rest on, and what they do not say."""
-    note = [
-        "no row bounds another; row 4 alone may be called a guarantee for the training set, and only of DP-SGD",
-        own.why,
-    ]
-    if lipschitz is not None:
-        note.append(
-            "the study's setting; its records and batch are not stated: 25,000 and 512 are assumed"
-        )
-        note.append(
-            f"L = {lipschitz:g} and clip {STUDY['clip']} are assumed too, nobody measured them"
-        )
-    if moved:
-        note.append(
-            f"moved: {', '.join(moved)}; row 5 and the ROC are of the stored training and say nothing about this one"
-        )
-    note.append(
-        "row 4 counts one training, not those that its settings took to find"
-        if own.noise_multiplier
-        else ""
-    )
-    return "; ".join(filter(None, [*note, f"no audit: {why}" if why else ""]))
+    assumed = lipschitz is not None
+    holds = {
+        "none is an upper or lower bound of another; row 4 alone may be called a guarantee for"
+        " the training set, and only of DP-SGD": True,
+        own.why: own.why,
+        "the study's setting; its records and batch are not stated: 25,000 and 512 are"
+        " assumed": assumed,
+        f"L = {lipschitz or 0:g} and clip {STUDY['clip']} are assumed too, nobody measured"
+        " them": assumed,
+        f"moved: {', '.join(moved)}; row 5 and the ROC are of the stored training and say nothing"
+        " about this one": moved,
+        "row 4 counts one training, not those that its settings took to find": own.noise_multiplier,
+        f"no audit: {why}": why,
+    }
+    return remarks(holds)
 
 
 def moves(own: Training, sigma: float, epochs: int) -> list[str]:
     """Which values differ from those that the pool was trained with, in words."""
-    word = "sigma" if own.flow else "noise multiplier"
-    found = (
-        [f"{word} {sigma:g}, trained with {own.noise:g}"] if abs(sigma - own.noise) > 1e-6 else []
-    )
-    return found + (
-        [f"{epochs} epochs, trained for {own.epochs}"] if epochs != max(own.epochs, 1) else []
-    )
+    word, trained = "sigma" if own.flow else "noise multiplier", max(own.epochs, 1)
+    louder = f"{word} {sigma:g}, trained with {own.noise:g}"
+    longer = f"{epochs} epochs, trained for {own.epochs}"
+    moved = {louder: abs(sigma - own.noise) > 1e-6, longer: epochs != trained}
+    return [words for words, differs in moved.items() if differs]
 
 
 def rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz) -> pd.DataFrame:
-    """`auditing.ladder` at the values set; row 4 by RDP; beside moved values an audit stands apart, uncompared."""
+    """`auditing.ladder` at the values set; row 4 by RDP; beside moved values an audit stands apart,
+    uncompared.
+    """
     how, sampling = ACCOUNTANTS[accountant]
-    steps_ = epochs * own.per_epoch
-    counted = (
-        {"sample_rate": own.sample_rate, "steps": steps_} if own.sample_rate and steps_ else None
-    )
-    flow, args = own.flow, {"delta": delta, "audited": None if moved else record}
+    nominal, flow = None, own.flow
+    if own.sample_rate and epochs * own.per_epoch:
+        nominal = {"sample_rate": own.sample_rate, "steps": epochs * own.per_epoch}
     if flow is not None and abs(sigma - own.noise) > 1e-6:
         flow = flow | {"k": spread(flow, sigma)}
-    private = own.noise_multiplier if flow is not None else sigma
-    dp_sgd = (
-        {"noise_multiplier": private, **counted}
-        if own.noise_multiplier is not None and counted
-        else None
-    )
+    args = {"delta": delta, "audited": None if moved else record, "flow": flow}
     bounds = None if lipschitz is None else {"certified": lipschitz}
     table = auditing.ladder(
-        **args, flow=flow, nominal=counted, lipschitz=bounds, accountant=how, sampling=sampling
+        **args, nominal=nominal, lipschitz=bounds, accountant=how, sampling=sampling
     )
-    if dp_sgd is not None:
-        table.loc[3] = auditing.ladder(**args, flow=flow, dp_sgd=dp_sgd, accountant="rdp").loc[3]
+    if own.noise_multiplier is not None and nominal:
+        private = own.noise_multiplier if flow is not None else sigma
+        dp_sgd = {"noise_multiplier": private, **nominal}
+        table.loc[3] = auditing.ladder(**args, dp_sgd=dp_sgd, accountant="rdp").loc[3]
     if lipschitz is not None:
-        table = table.replace(
-            {"shown": "certified L", "method": "certified L"}, "assumed L", regex=True
-        )
+        assumed = {"shown": "certified L", "method": "certified L"}
+        table = table.replace(assumed, "assumed L", regex=True)
     if record is None:
-        table.loc[4, ["note", "remark"]] = (
-            "not audited: no pool, or members not drawn by coins" if why else "",
-            why,
-        )
+        missing = "not audited: no pool, or members not drawn by coins" if why else ""
+        table.loc[4, ["note", "remark"]] = (missing, why)
     elif moved:
         table.loc[4] = auditing.ladder(delta=delta, audited=record).loc[4]
         table.loc[4, "shown"] += " (stored training)"
@@ -297,43 +283,45 @@ def audited(source: Source | None, attack: str, delta: float, attempts: int):
     """(record of the audit or None, why there is none)."""
     if source is None:
         return None, "no pool is chosen"
-    if (
-        split := source.recipe.get("split", "bernoulli")
-    ) != "bernoulli":  # its mask does not tell where the mate was not asked
+    # its mask does not tell where the complementary model was not queried
+    if (split := source.recipe.get("split", "bernoulli")) != "bernoulli":
         return None, DESIGNED.format(split)
     try:
-        return auditing.audit(
-            auditing.apart(attack, source.signals), delta=delta, attempts=attempts
-        ), ""
+        split = auditing.score_split(attack, source.signals)
+        return auditing.audit(split, delta=delta, attempts=attempts), ""
     except ValueError as error:
         return None, " ".join(str(error).split())
 
 
 def narrow(figure: dict) -> dict:
-    """For a column of a page: the sentence stands above already, notes may reach under the labels."""
+    """For a column of a page: the sentence stands above already, notes may reach under the
+    labels.
+    """
     layout = figure["layout"]
     notes = [note | {"x": 1, "xanchor": "right"} for note in layout["annotations"]]
-    title = layout["title"] | {"text": HEADING}
-    return figure | {
-        "layout": layout | {"annotations": notes, "title": title, "height": layout["height"] + 60}
-    }
+    title, height = layout["title"] | {"text": HEADING}, layout["height"] + 60
+    return with_layout(figure, annotations=notes, title=title, height=height)
 
 
 def claims(table: pd.DataFrame) -> dict[str, float]:
-    """{name of a curve: epsilon}: what rows 1 and 4 state about the training; else two values to compare with."""
+    """{name of a curve: epsilon}: what rows 1 and 4 state about the training; else two values to
+    compare with.
+    """
     words = {1: "nominal epsilon {} (paper's accounting)", 4: "DP-SGD's epsilon {}"}
     rows = table.set_index("row").loc[list(words), "epsilon"]
-    found = {
+    stated = {
         words[row].format(number(value, up=row == 4)): value
         for row, value in rows.items()
         if np.isfinite(value)
     }
-    return found or {"for reference: epsilon 1": 1.0, "for reference: epsilon 8": 8.0}
+    return stated or {"for reference: epsilon 1": 1.0, "for reference: epsilon 8": 8.0}
 
 
-def measured(scores: Scores) -> tuple[float, float, float, float, int] | None:
+def measured(source: Source | None, attack: str) -> tuple[float, float, float, float, int] | None:
     """(fpr, tpr, low, high, n0) at the smallest false-positive rate with ten false positives."""
-    rows = compared.measure({"": scores})
+    if source is None:
+        return None
+    rows = compared.measure({"": source.scores(attack)})
     if (fpr := compared.rate(rows)) is None:
         return None
     tpr, low, high = (rows.loc["", f"tpr@{fpr:g}{end}"] for end in ("", "_low", "_high"))
@@ -345,19 +333,23 @@ def frame(source: Source | None, attack: str) -> dict:
     if source is not None:
         return plain(plots.roc_bounds({attack: source.scores(attack)}, bounds=()))
     axis, figure = {"type": "log", "dtick": 1, "tickformat": "~%"}, go.Figure()
-    axes = {"xaxis": axis | {"range": [-6, 0.01], "title": "false alarms (FPR)"}}
+    axes = {"xaxis": axis | {"range": [-6, 0.01], "title": "false positives (FPR)"}}
     axes |= {"yaxis": axis | {"range": [-6, 0.02], "title": "members found (TPR)"}}
     return plain(finish(figure, "", height=520, legend=BELOW | {"y": -0.14}, **axes))
 
 
 def with_bounds(figure: dict, curves: dict[str, float], delta: float, rate, moved) -> dict:
-    """The ROC under the trade-off curves of (epsilon, delta) and the Gaussian ones of equal (epsilon, delta)."""
+    """The ROC under the trade-off curves of (epsilon, delta) and the Gaussian ones of equal
+    (epsilon, delta).
+    """
     fpr = np.geomspace(10 ** figure["layout"]["xaxis"]["range"][0], 1, 200)
     traces, title = [], []
     for i, (name, epsilon) in enumerate(curves.items()):
         gaussian = accounting.tradeoff(fpr, mu=accounting.gaussian_mu(epsilon, delta))
-        for word, tpr, dash in ((name, accounting.tradeoff(fpr, epsilon=epsilon, delta=delta), DASHES[2 * i % 4 + 1]),
-                                (f"Gaussian of {name}", gaussian, DASHES[2 * i % 4 + 2])):  # fmt: skip
+        for word, tpr, dash in (
+            (name, accounting.tradeoff(fpr, epsilon=epsilon, delta=delta), DASHES[2 * i % 4 + 1]),
+            (f"Gaussian of {name}", gaussian, DASHES[2 * i % 4 + 2]),
+        ):
             traces += bound(word, fpr, np.asarray(tpr), dash)
         if rate is not None:
             most = float(accounting.tradeoff(rate[0], epsilon=epsilon, delta=delta))
@@ -365,27 +357,31 @@ def with_bounds(figure: dict, curves: dict[str, float], delta: float, rate, move
     words = "The curves that rows 1 and 4 allow; no pool is chosen"
     if rate is not None:
         x, tpr, low, high, n0 = rate
-        words = f"At {100 * x:g} % false alarms found {100 * tpr:.1f} % (95 %: {100 * low:.1f}-{100 * high:.1f}, n0 = {n0:,})"
-        words += (
-            f"; allowed {', '.join(title)}"
-            if not moved
-            else f"; stored training: not compared with {', '.join(title)}"
+        allowed = f"stored training: not compared with {', '.join(title)}"
+        words = (
+            f"At {100 * x:g} % false positives found {100 * tpr:.1f} % (95 %:"
+            f" {100 * low:.1f}-{100 * high:.1f}, n0 = {n0:,}); "
         )
-    layout = figure["layout"] | {"title": figure["layout"].get("title", {}) | {"text": words}}
-    return figure | {"data": [*traces, *figure["data"]], "layout": layout}
+        words += allowed if moved else f"allowed {', '.join(title)}"
+    title = figure["layout"].get("title", {}) | {"text": words}
+    return with_layout(figure, title=title) | {"data": [*traces, *figure["data"]]}
 
 
 def bound(name: str, fpr, tpr, dash: str) -> list[dict]:
     """A ceiling as plain traces, faint where it allows all there is to find."""
     usable = int((tpr <= VACUOUS).sum())
-    parts = (
-        (slice(0, usable + 1), GREY, 1.8, True),
-        (slice(usable, None), translucent(GREY, 0.3), 1.2, False),
-    )
-    same = {"type": "scatter", "mode": "lines", "name": name, "legendgroup": name}
-    same["hovertemplate"] = f"{name}: at most %{{y:.2%}} at %{{x:.3%}}<extra></extra>"
+    same = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "legendgroup": name,
+        "hovertemplate": f"{name}: at most %{{y:.2%}} at %{{x:.3%}}<extra></extra>",
+    }
+    x, y = fpr.tolist(), tpr.round(7).tolist()
+    strong, faint = slice(0, usable + 1), slice(usable, None)
+    solid = {"color": GREY, "dash": dash, "width": 1.8}
+    pale = {"color": translucent(GREY, 0.3), "dash": dash, "width": 1.2}
     return [
-        same | {"x": fpr[part].tolist(), "y": tpr[part].round(7).tolist(), "showlegend": shown}
-        | {"line": {"color": colour, "dash": dash, "width": width}}
-        for part, colour, width, shown in parts
-    ]  # fmt: skip
+        same | {"x": x[strong], "y": y[strong], "showlegend": True, "line": solid},
+        same | {"x": x[faint], "y": y[faint], "showlegend": False, "line": pale},
+    ]

@@ -1,4 +1,6 @@
-"""Which stored sources are one network seen in several ways: after each time step, at several T, with and without spikes."""
+"""Which stored sources are one network seen in several ways: after each time step, at several T,
+with and without spikes.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +13,44 @@ from typing import NamedTuple
 
 from mia_nb import attacks, store
 from mia_nb.types import Scores, Signals
-from mia_nb.widgets.stored import Source
+from mia_nb.widgets.stored import Source, unique
 
 ORDINARY = 0  # the time steps of a network that has none
 
 
 class Network(NamedTuple):
-    """Answers of a spiking network after t steps, or of networks of T = t steps, and those of the ordinary one beside it."""
+    """Outputs of a spiking network after t steps, or of networks of T = t steps, and those of the
+    ordinary one beside it.
+    """
 
-    answers: dict[
-        int, Source
-    ]  # by t; the same source throughout where a network answered after each step
+    # by t; the same source throughout where a network gave one after each step
+    outputs: dict[int, Source]
     per_step: str  # "cumulative" | "instant"; "" for networks of different T
-    ordinary: Source | None  # asked in the same way
+    ordinary: Source | None  # queried in the same way
 
     @property
     def any(self) -> Source:
-        return next(iter(self.answers.values()))
+        return next(iter(self.outputs.values()))
 
     @property
     def times(self) -> list[int]:
         """Every t, the ordinary network last."""
-        return [*self.answers, *([ORDINARY] if self.ordinary else [])]
+        return [*self.outputs, *([ORDINARY] if self.ordinary else [])]
+
+    @property
+    def middle(self) -> int:
+        """The time that a slider starts at."""
+        return sorted(self.outputs)[(len(self.outputs) - 1) // 2]
 
     def pair(self, t: int) -> list[int]:
         """t, and the ordinary network where there is one."""
         return [t, *([ORDINARY] if self.ordinary else [])]
 
     def source(self, t: int) -> Source:
-        return self.answers[t] if t != ORDINARY else self.ordinary
+        return self.outputs[t] if t != ORDINARY else self.ordinary
 
     def signals(self, t: int) -> Signals:
-        """Of an attacker who is given one answer, at t."""
+        """Of an attacker who is given one output, at t."""
         signals = self.source(t).signals
         if t == ORDINARY or not self.per_step:
             return signals
@@ -66,8 +74,8 @@ class Network(NamedTuple):
         if self.per_step == "instant":
             return f"in step {t} alone"
         return (
-            f"after {t} of {max(self.answers)} steps"
-            if t < max(self.answers)
+            f"after {t} of {max(self.outputs)} steps"
+            if t < max(self.outputs)
             else f"after all {t} steps"
         )
 
@@ -75,8 +83,9 @@ class Network(NamedTuple):
 def networks(sources: Sequence[Source]) -> dict[str, Network]:
     """Spiking networks seen at several times, by name; {} where there are none.
 
-    One entry for every source with an answer per time step, and one for every set of spiking pools that have members, recipe
-    and parent's parent in common and were asked in the same way, but differ in T; of two with equal T the newest.
+    One entry for every source with an output per time step, and one for every set of spiking pools
+    that have members, recipe and parent's parent in common and were queried in the same way, but
+    differ in T; of two with equal T the newest.
     """
     pools = _pools(sources)
     single = [source for source in sources if draws(source) != "steps"]
@@ -86,42 +95,35 @@ def networks(sources: Sequence[Source]) -> dict[str, Network]:
         name = f"{_name(source)} T={count}, step by step" + (
             ", each alone" if kind(source) == "instant" else ""
         )
-        answers = dict.fromkeys(range(1, count + 1), source)
-        entries.append((name, Network(answers, kind(source), ordinary(source, single, pools))))
+        outputs = dict.fromkeys(range(1, count + 1), source)
+        entries.append((name, Network(outputs, kind(source), ordinary(source, single, pools))))
     groups: dict[tuple, list[Source]] = {}
     for source in (source for source in single if source.info.get("timesteps")):
         groups.setdefault((*alike(source), _training(source, pools)), []).append(source)
     for group in groups.values():
-        answers = {
+        outputs = {
             source.info["timesteps"]: source
             for source in sorted(group, key=lambda s: s.info["timesteps"])
         }
-        if len(answers) > 1:
-            name = f"{_name(group[0])} T={', '.join(map(str, answers))}{_asked(group[0])}"
-            entries.append((name, Network(answers, "", ordinary(group[-1], single, pools))))
+        if len(outputs) > 1:
+            name = f"{_name(group[0])} T={', '.join(map(str, outputs))}{_asked(group[0])}"
+            entries.append((name, Network(outputs, "", ordinary(group[-1], single, pools))))
     return _by_name(entries)
 
 
 def _by_name(entries: list[tuple[str, Network]]) -> dict[str, Network]:
-    """With the data set where there are several; names that occur twice get the pool's key, and after that a number."""
-    names, datasets = (
-        [name for name, _ in entries],
-        {one.any.info.get("dataset") for _, one in entries},
-    )
-    found: dict[str, Network] = {}
+    """With the data set where there are several; names that occur twice get the pool's key, and
+    after that a number.
+    """
+    names = [name for name, _ in entries]
+    several = len({one.any.info.get("dataset") for _, one in entries}) > 1
+    full = []
     for name, one in entries:
-        full = (
-            f"{one.any.info['dataset']} {name}"
-            if len(datasets) > 1 and one.any.info.get("dataset")
-            else name
-        )
-        full += (
-            f", {one.any.info['pool'][:4]}"
-            if names.count(name) > 1 and one.any.info.get("pool")
-            else ""
-        )
-        found[full if full not in found else f"{full} ({len(found)})"] = one
-    return found
+        dataset, pool = (one.any.info.get(fact) or "" for fact in ("dataset", "pool"))
+        before = f"{dataset} " if several and dataset else ""
+        after = f", {pool[:4]}" if names.count(name) > 1 and pool else ""
+        full.append((f"{before}{name}{after}", one))
+    return unique(full)
 
 
 def draws(source: Source) -> str:
@@ -130,22 +132,39 @@ def draws(source: Source) -> str:
 
 
 def query_count(source: Source) -> int:
-    """How often it was asked; stored sources say so without being read."""
+    """How often it was queried; stored sources say so without being read."""
     return int(source.info.get("queries") or source.signals.margin.shape[1])
 
 
+def doublings(most: int) -> list[int]:
+    """1, 2, 4, ... and `most`."""
+    return sorted({2**n for n in range(most.bit_length())} | {most})
+
+
 def kind(source: Source) -> str:
-    """What a network that was asked step by step answered with at each."""
+    """What a network that was queried step by step gave at each."""
     return "instant" if source.info.get("per_step") == "instant" else "cumulative"
 
 
-def recorder(one: Network, t: int, sources: Sequence[Source]) -> tuple[Source | None, str]:
-    """(whose recording of spikes shows this network at t, ""), its own before others; or (None, why it cannot be read or "").
+def query_call(source: Source, **options) -> str:
+    """The call that queries the models of a source about its images again, with these options."""
+    names = ("limit", "output", "output_args")
+    asked = {name: source.info[name] for name in names if source.info.get(name)}
+    models = {} if 0 in source.rows else {"models": source.rows}
+    given = ", ".join(f"{name}={value!r}" for name, value in (models | asked | options).items())
+    epoch = f".at({source.info['epoch']})" if source.info.get("epoch") else ""
+    pool = (source.info.get("pool") or "KEY")[:12]
+    return f"query.query(training.load_pool({pool!r}){epoch}, images, {given})"
 
-    Another's is of the same pool at the same epoch, shows a model that this network's answers hold, and, of a network asked
-    step by step, was asked for the same kind of answers.
+
+def recorder(one: Network, t: int, sources: Sequence[Source]) -> tuple[Source | None, str]:
+    """(whose recording of spikes shows this network at t, ""), its own before others; or (None, why
+    it cannot be read or "").
+
+    Another's is of the same pool at the same epoch, shows a model that this network's outputs hold,
+    and, of a network queried step by step, was queried for the same kind of outputs.
     """
-    own, why = one.answers[t], ""
+    own, why = one.outputs[t], ""
     for source in (own, *reversed(sources)):
         if source is own or (
             draws(source) == "steps" and _shows(source, own) and one.per_step in ("", kind(source))
@@ -180,12 +199,14 @@ def _name(source: Source) -> str:
 
 
 def _asked(source: Source) -> str:
-    """The words of a label that say how was asked: ", dropout 0.02 x 3"."""
+    """The words of a label that say how it was queried: ", dropout 0.02 x 3"."""
     return "".join(f", {words}" for words in source.label.split(", ")[1:]) if source.recipe else ""
 
 
 def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:
-    """What sources share whose scores are compared row by row: members, samples and, `but` for some, how they were asked."""
+    """What sources share whose scores are compared row by row: members, samples and, `but` for
+    some, how they were queried.
+    """
     if source.pool is None or source.folder is None:
         one = source.signals
         arrays = [a for a in (one.member, one.labels, one.population) if a is not None]
@@ -232,7 +253,9 @@ def _training(source: Source, pools: dict[str, store.Folder]) -> str:
 
 
 def _pools(sources: Sequence[Source]) -> dict[str, store.Folder]:
-    """Every pool beside these, by the first twelve letters of its key: a parent need not have been asked anything."""
+    """Every pool beside these, by the first twelve letters of its key: a parent need not have been
+    queried.
+    """
     roots = {source.pool.path.parent for source in sources if source.pool is not None}
     return {
         folder.path.name.rsplit("-", 1)[1]: folder
@@ -245,9 +268,8 @@ def ancestors(source: Source, pools: dict[str, store.Folder]) -> list[str]:
     """Keys of the pools that this one was derived from, the nearest first."""
     keys: list[str] = []
     folder = source.pool
-    with contextlib.suppress(
-        ValueError, OSError, KeyError
-    ):  # of a damaged parent nothing more is known
+    # of a damaged parent nothing more is known
+    with contextlib.suppress(ValueError, OSError, KeyError):
         while folder is not None and (key := folder.recipe.get("parent")):
             keys.append(key)
             folder = pools.get(key[:12])
@@ -257,7 +279,9 @@ def ancestors(source: Source, pools: dict[str, store.Folder]) -> list[str]:
 def ordinary(
     spiking: Source, sources: Sequence[Source], pools: dict[str, store.Folder]
 ) -> Source | None:
-    """The network without time that was asked in the same way: an ancestor, or the newest of the same architecture."""
+    """The network without time that was queried in the same way: an ancestor, or the newest of the
+    same architecture.
+    """
     like, keys, base = alike(spiking), ancestors(spiking, pools), spiking.info.get("base")
     fitting = [s for s in sources if not s.info.get("timesteps") and alike(s) == like]
     parents = [s for s in fitting if s.info.get("pool") in keys]

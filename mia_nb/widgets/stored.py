@@ -1,24 +1,31 @@
-"""What explorers look at: stored signals, and beside them the images, loss traces and recipe of their pool. No torch."""
+"""What explorers look at: stored signals, and beside them the images, loss traces and recipe of
+their pool. No torch.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mia_nb import attacks, store
 from mia_nb.types import Scores, Signals
 
+ALL = "all"  # targets, rather than one
+
 
 class Source:
-    """One Signals under a label; from the store, or `Source("mine", signals, images=x, classes=names)` from memory.
+    """One Signals under a label; from the store, or `Source("mine", signals, images=x,
+    classes=names)` from memory.
 
-    Everything is read on first use and kept: signals, images (N, C, H, W) uint8 in the signals' order or None, scores.
-    Raises store.Corrupt where a file was altered, ValueError where the folder of the pool is needed and gone.
+    Everything is read on first use and kept: signals, images (N, C, H, W) uint8 in the signals'
+    order or None, scores. Raises store.Corrupt where a file was altered, ValueError where the
+    folder of the pool is needed and gone.
     """
 
     def __init__(
@@ -26,9 +33,8 @@ class Source:
     ):
         self.label, self.folder, self.pool = label, folder, pool
         self._signals, self._images, self._classes, self._scores = signals, images, classes, {}
-        self.info = (
-            info if info is not None else dict(signals.info)
-        )  # who was asked, and how: without reading the arrays
+        # who was asked, and how: without reading the arrays
+        self.info = info if info is not None else dict(signals.info)
 
     @cached_property
     def signals(self) -> Signals:
@@ -36,7 +42,9 @@ class Source:
 
     @cached_property
     def samples(self) -> np.ndarray:
-        """(N,) numbers of these samples in the pool's images; the pool's own count where all were asked."""
+        """(N,) numbers of these samples in the pool's images; the pool's own count where all were
+        asked.
+        """
         kept = store.load_samples(self.folder) if self.folder is not None else None
         return np.arange(len(self.signals.labels)) if kept is None else kept
 
@@ -48,7 +56,9 @@ class Source:
 
     @cached_property
     def images(self) -> np.ndarray | None:
-        """Row by row (C, H, W) uint8, in the order of the signals; None where none are stored or they are of others."""
+        """Row by row (C, H, W) uint8, in the order of the signals; None where none are stored or
+        they are of others.
+        """
         if self._images is not None or self.pool is None or not self.pool.has("images.npy"):
             return self._images
         # 600 MB for 50,000 of 64 x 64: a picture needs one of them
@@ -69,10 +79,21 @@ class Source:
 
     @cached_property
     def raster(self) -> dict[str, np.ndarray] | None:
-        """One spiking layer at work on a few of these samples, as `models.recording` tells; None where none was kept."""
+        """One spiking layer at work on a few of these samples, as `models.recording` tells; None
+        where none was kept.
+        """
         if self.folder is None or not self.folder.has("raster.npz"):
             return None
         return self.folder.read_arrays("raster.npz")
+
+    @property
+    def has_canaries(self) -> bool:
+        return self.pool is not None and self.pool.has("canary.npy")
+
+    @cached_property
+    def canaries(self) -> np.ndarray | None:
+        """(A,) bool, which of the audited columns are canaries; None where that is not known."""
+        return self.pool.read_array("canary.npy")[self.numbers] if self.has_canaries else None
 
     @property
     def recipe(self) -> dict:
@@ -86,15 +107,22 @@ class Source:
 
     @cached_property
     def numbers(self) -> np.ndarray:
-        """(A,) number in the pool's images of each audited column: what a sample is called on the screen."""
+        """(A,) number in the pool's images of each audited column: what a sample is called on the
+        screen.
+        """
         return self.samples[self.audited]
 
     def column(self, number: int) -> int:
-        """The audited column of the image of this number; ValueError where it was not asked about, or set aside."""
+        """The audited column of the image of this number; ValueError where it was not asked about,
+        or set aside.
+        """
         found = np.flatnonzero(self.numbers == number)
         if not len(found):
             near = self.numbers[np.argsort(np.abs(self.numbers - number), kind="stable")[:3]]
-            there = f"{len(self.numbers):,} audited ones; near it are {', '.join(map(str, sorted(near)))}"
+            there = (
+                f"{len(self.numbers):,} audited ones; near it are"
+                f" {', '.join(map(str, sorted(near)))}"
+            )
             raise ValueError(f"sample {number} is not among the {there}")
         return int(found[0])
 
@@ -110,12 +138,16 @@ class Source:
         return self._scores[attack]
 
     def attacks(self) -> list[str]:
-        """Names of the attacks that these signals support, the headline first; without those that train a classifier."""
+        """Names of the attacks that these signals support, the headline first; without those that
+        train a classifier.
+        """
         names = attacks.literature(self.k, self.signals.draws, self.signals.margin.shape[1])
         return [name for name in names if name not in ("shokri", "song_mittal")]
 
     def trace(self, model: int) -> np.ndarray | None:
-        """(E, N) natural logarithms of training losses of one model, NaN where it did not train; None where none were kept."""
+        """(E, N) natural logarithms of training losses of one model, NaN where it did not train;
+        None where none were kept.
+        """
         name, row = f"losses_{self.rows[model]:03d}.npy", self.rows[model]
         if self.pool is None or not self.pool.has(name):
             return None
@@ -130,6 +162,16 @@ class Source:
         full = np.full((len(kept), len(member)), np.nan, np.float32)
         full[:, member] = kept
         return full[:, self._of(len(member))]
+
+    def class_of(self, column: int) -> str:
+        """The name of a column's class; its number where there are fewer names."""
+        label = int(self.signals.labels[column])
+        return self.classes[label] if label < len(self.classes) else str(label)
+
+    @property
+    def targets(self) -> list[int | str]:
+        """What a control offers: all targets, or one."""
+        return [ALL, *range(len(self.signals.margin))]
 
     @property
     def rows(self) -> list[int]:
@@ -151,9 +193,11 @@ class _Chosen:
 
 
 def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -> list[Source]:
-    """Stored signals whose membership is known, the newest `limit` of them, oldest first; `pool`: only those of this pool.
+    """Stored signals whose membership is known, the newest `limit` of them, oldest first; `pool`:
+    only those of this pool.
 
-    Half-written results are passed over, damaged ones with a line on standard error. [] where nothing is stored.
+    Half-written results are passed over, damaged ones with a line on standard error. [] where
+    nothing is stored.
     """
     pools = {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
     found: list[Source] = []
@@ -181,17 +225,20 @@ def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -
 
 def named(sources: Sequence[Source]) -> dict[str, Source]:
     """Sources by label; equal labels get the beginning of their key, or a number."""
-    found: dict[str, Source] = {}
     labels = [source.label for source in sources]
     for number, source in enumerate(sources):
         if labels.count(source.label) > 1:
-            source.label += (
-                f" {source.folder.key[:4]}"
-                if source.folder
-                else f" ({labels[:number].count(source.label) + 1})"
-            )
-        found[source.label] = source
-    return found
+            count = f"({labels[:number].count(source.label) + 1})"
+            source.label += f" {source.folder.key[:4] if source.folder else count}"
+    return {source.label: source for source in sources}
+
+
+def unique(entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """{name: thing}; a name that was there already gets a number."""
+    things: dict[str, Any] = {}
+    for name, thing in entries:
+        things[f"{name} ({len(things)})" if name in things else name] = thing
+    return things
 
 
 def label(info: dict, recipe: dict) -> str:
@@ -207,9 +254,17 @@ def label(info: dict, recipe: dict) -> str:
     return ", ".join([*words, *([asked] if asked != "plain" else [])])
 
 
-def only(scores: Scores, target: int | None) -> Scores:
-    """The scores of one target; of all for None."""
-    return scores if target is None else rows_of(scores, np.flatnonzero(scores.targets == target))
+def keep(thing, **sizes: int | None) -> None:
+    """Computes these methods of an object once for equal arguments, and keeps so many results of
+    each; None: all.
+    """
+    for name, size in sizes.items():
+        setattr(thing, name, lru_cache(size)(getattr(thing, name)))
+
+
+def only(scores: Scores, target: int | str) -> Scores:
+    """The scores of one target; of all for "all"."""
+    return scores if target == ALL else rows_of(scores, np.flatnonzero(scores.targets == target))
 
 
 def rows_of(scores: Scores, rows) -> Scores:

@@ -20,13 +20,18 @@ from mia_nb.widgets.sample import sample
 from mia_nb.widgets.scores import scores
 from mia_nb.widgets.stored import Source
 
-WHOLE_TITLES = "<style>.jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 0 auto !important; max-width: none }</style>"
+WHOLE_TITLES = (
+    "<style>.jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 0 auto !important; max-width:"
+    " none }</style>"
+)
 
 
 class Tabs:
-    """Explorers under tabs, {title: function without arguments that makes one}; in batch mode one after the other.
+    """Explorers under tabs, {title: function without arguments that makes one}; in batch mode one
+    after the other.
 
-    Live, an explorer is made when its tab is first opened: a page of two dozen pictures would be slow to appear and to follow.
+    Live, an explorer is made when its tab is first opened: a page of two dozen pictures would be
+    slow to appear and to follow.
     """
 
     def __init__(self, makers: dict[str, Callable[[], Explorer]]):

@@ -1,14 +1,25 @@
-"""The two-hour workshop: questions, games and exercises on one stored cube of signals. Kept free of torch."""
+"""The two-hour workshop: questions, games and exercises on one stored cube of signals.
 
-from mia_nb.workshop.cube import canaries, facts, group, keep, open, stored
-from mia_nb.workshop.exercises import check
-from mia_nb.workshop.fight import canary_auc, common_accuracy, family, fight, frontier, support
+Kept free of torch.
+"""
+
+from mia_nb.workshop.cube import canaries, facts, group, keep, open_cube, stored
+from mia_nb.workshop.explorers import fight, lattice, leak, null, race, support
 from mia_nb.workshop.game import deal, game
-from mia_nb.workshop.gradients import gradients, leak, recovered
-from mia_nb.workshop.null import lattice, lattice_scores, null, redrawn
+from mia_nb.workshop.measures import (
+    canary_auc,
+    common_accuracy,
+    family,
+    frontier,
+    gradients,
+    lattice_scores,
+    race_table,
+    recovered,
+    redrawn,
+    with_references,
+)
+from mia_nb.workshop.parts import check, question, truth
 from mia_nb.workshop.questions import predict
-from mia_nb.workshop.race import race, race_table, with_references
-from mia_nb.workshop.truths import truth
 
 __all__ = [
     "canaries",
@@ -28,8 +39,9 @@ __all__ = [
     "lattice_scores",
     "leak",
     "null",
-    "open",
+    "open_cube",
     "predict",
+    "question",
     "race",
     "race_table",
     "recovered",

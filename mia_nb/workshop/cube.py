@@ -1,4 +1,6 @@
-"""The stored signals that the workshop runs on: which of them plays which role, written down by the notebook that asks."""
+"""The stored signals that the workshop runs on: which of them plays which role, written down by the
+notebook that asks.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ BUILD = "build it with: mia-nb run workshop"
 
 
 def stored(signals: Signals, results: str | Path = "results") -> Source:
-    """The Source of signals that `query` has just returned: the same answers with images and loss traces beside them.
+    """The Source of signals that `query` has just returned: the same outputs with images and loss
+    traces beside them.
 
     ValueError for signals that are not stored in this folder.
     """
@@ -26,20 +29,22 @@ def stored(signals: Signals, results: str | Path = "results") -> Source:
         if _same(source.info) == wanted:
             return source
     raise ValueError(
-        f"these signals are not stored in {results}; ask with query.query(pool, images)"
+        f"these signals are not stored in {results}; query them with query(pool, images)"
     )
 
 
 def keep(results: str | Path, roles: dict[str, Signals], *, facts: dict | None = None) -> Path:
-    """Write results/workshop.json: which stored signals play which role, {role: Signals as `query` returned them}.
+    """Write results/workshop.json: which stored signals play which role, {role: Signals as `query`
+    returned them}.
 
-    facts: numbers that only the training side can compute (an accountant's), as JSON. A role with a slash belongs to a group,
-    "noise/0.5". The newest cube replaces the one before. Raises ValueError for signals that are not stored in this folder.
+    facts: numbers that only the training side can compute (an accountant's), as JSON. A role with a
+    slash belongs to a group, "noise/0.5". The newest cube replaces the one before. Raises
+    ValueError for signals that are not stored in this folder.
     """
-    found = {role: stored(signals, results) for role, signals in roles.items()}
+    of_roles = {role: stored(signals, results) for role, signals in roles.items()}
     chosen = {
         role: {"signals": source.folder.key, "pool": source.pool.key}
-        for role, source in found.items()
+        for role, source in of_roles.items()
     }
     path = Path(results) / INDEX
     draft = path.with_suffix(f".{os.getpid()}.tmp")
@@ -50,9 +55,12 @@ def keep(results: str | Path, roles: dict[str, Signals], *, facts: dict | None =
     return path
 
 
-def open(results: str | Path = "results") -> dict[str, Source]:
-    """{role: Source} of the workshop's cube, nothing read yet. ValueError of one line where it was not built or is damaged."""
-    record, found = _read(results), {}
+def open_cube(results: str | Path = "results") -> dict[str, Source]:
+    """{role: Source} of the workshop's cube, nothing read yet.
+
+    ValueError of one line where it was not built or is damaged.
+    """
+    record, cube = _read(results), {}
     for role, keys in record["roles"].items():
         try:
             folder, pool = (
@@ -64,25 +72,31 @@ def open(results: str | Path = "results") -> dict[str, Source]:
             raise ValueError(
                 f"the workshop's cube in {results} lacks {role} ({error}); {BUILD}"
             ) from error
-        found[role] = Source(label(info, pool.recipe), folder=folder, pool=pool, info=info)
-    return found
+        cube[role] = Source(label(info, pool.recipe), folder=folder, pool=pool, info=info)
+    return cube
 
 
 def facts(results: str | Path = "results") -> dict:
-    """The numbers that `keep` was given; ValueError as `open`."""
+    """The numbers that `keep` was given; ValueError as `open_cube`."""
     return _read(results)["facts"]
 
 
 def group(cube: dict[str, Source], name: str) -> list[Source]:
-    """The sources whose role is `name` or begins with "name/", in the order in which they were kept. ValueError for none."""
-    found = [source for role, source in cube.items() if role == name or role.startswith(f"{name}/")]
-    if not found:
+    """The sources whose role is `name` or begins with "name/", in the order in which they were
+    kept. ValueError for none.
+    """
+    members = [
+        source for role, source in cube.items() if role == name or role.startswith(f"{name}/")
+    ]
+    if not members:
         raise ValueError(f"the cube has no {name}; it has {', '.join(cube)}")
-    return found
+    return members
 
 
 def canaries(source: Source) -> np.ndarray:
-    """(N,) bool over the source's samples: who was made to be remembered; ValueError where the pool has none."""
+    """(N,) bool over the source's samples: who was made to be remembered; ValueError where the pool
+    has none.
+    """
     if source.pool is None or not source.pool.has("canary.npy"):
         raise ValueError(f"{source.label} was trained without canaries")
     return source.pool.read_array("canary.npy")[source.samples]

@@ -1,0 +1,44 @@
+"""Which rows belong together: equal or complementary masks, and pools on the same masks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mia_nb.types import Scores, Signals
+
+
+def need_membership(signals: Signals, why: str):
+    """Raises ValueError, with the reason `why`, for signals that hide who the members are."""
+    if signals.member is None:
+        raise ValueError(f"these signals hide membership (member=None): {why}")
+
+
+def units(audited: np.ndarray) -> np.ndarray:
+    """(M,) number of each row's independent unit: rows that are equal or exactly complementary
+    share one.
+
+    audited: (M, N) membership of audited samples. Samples that all models saw are left aside:
+    canaries in pairs are complements among themselves, the others in every model.
+    """
+    known: dict[bytes, int] = {}
+    informative = audited[:, ~audited.all(0)]
+    return np.array(
+        [known.setdefault((row ^ row[:1]).tobytes(), len(known)) for row in informative]
+    )
+
+
+def same_or_complement(masks: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(M,) whether each row of masks (M, N) is the mask (N,) or its exact complement."""
+    return (masks == mask).all(1) | (masks != mask).all(1)
+
+
+def numbered(pair: np.ndarray) -> np.ndarray:
+    """(targets,) pairs numbered from 0, ascending."""
+    return np.unique(pair, return_inverse=True)[1]
+
+
+def same_masks(one: Scores, other: Scores) -> bool:
+    """Whether target k of both was trained on the same samples, and has its pair in both."""
+    return np.array_equal(one.member, other.member) and np.array_equal(
+        numbered(one.pair), numbered(other.pair)
+    )

@@ -1,0 +1,115 @@
+"""What many figures draw: bands, levels, error bars, step histograms, pictures."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from PIL import Image
+
+from mia_nb.plots.style import translucent
+
+
+def band(
+    figure: go.Figure,
+    x,
+    low,
+    high,
+    colour: str,
+    *,
+    opacity: float = 0.15,
+    shape: str | None = None,
+    legend: bool = False,
+    **place,
+) -> None:
+    """The area between low and high, (N,) each at x (N,): two invisible lines, filled between.
+
+    shape: of the lines, "hv" for steps
+    legend: whether the legend names the area
+    place: of both traces (row, col, legendgroup, name)
+    """
+    edge = {"x": x, "mode": "lines", "line": {"width": 0, "shape": shape}, "hoverinfo": "skip"}
+    figure.add_scatter(y=low, showlegend=False, **edge, **place)
+    figure.add_scatter(
+        y=high,
+        showlegend=legend,
+        fill="tonexty",
+        fillcolor=translucent(colour, opacity),
+        **edge,
+        **place,
+    )
+
+
+def level(
+    figure: go.Figure,
+    ends: list[float],
+    value: float,
+    low: float = np.nan,
+    high: float = np.nan,
+    *,
+    colour: str,
+    dash: str = "dash",
+    width: float = 2,
+    **place,
+) -> None:
+    """A horizontal line from end to end, in the band of its interval where that is finite.
+
+    place: of the line (name, hovertemplate, showlegend, legendgroup, row, col)
+    """
+    if np.isfinite([low, high]).all():
+        shared = ("legendgroup", "legendrank", "row", "col")
+        group = {key: place[key] for key in shared if key in place}
+        band(figure, ends, [low] * 2, [high] * 2, colour, **group)
+    figure.add_scatter(
+        x=ends,
+        y=[value] * 2,
+        mode="lines",
+        line={"color": colour, "dash": dash, "width": width},
+        **place,
+    )
+
+
+def bars(value, low, high, *, thickness: float = 1.3, width: float = 3, **style) -> dict:
+    """Plotly's error bars from low to high around the values, (N,) each."""
+    value, low, high = (np.asarray(part, float) for part in (value, low, high))
+    ends = {"array": high - value, "arrayminus": value - low}
+    return ends | {"thickness": thickness, "width": width} | style
+
+
+def column_bars(rows: pd.DataFrame, name: str, **style) -> dict | None:
+    """`bars` of a column with its _low and _high, None where the table has no such ends."""
+    if f"{name}_low" not in rows:
+        return None
+    return bars(rows[name], rows[f"{name}_low"], rows[f"{name}_high"], **style)
+
+
+def offset(i: int, count: int) -> float:
+    """Where series i of several stands beside their common place, in steps around 0."""
+    return i - (count - 1) / 2
+
+
+def bins(low: float, high: float, count: int) -> np.ndarray:
+    """Edges (count + 1,) of equal bins from low to high; one unit wide in all where both agree."""
+    low, high = (low, high) if high > low else (low - 0.5, low + 0.5)
+    return np.linspace(low, high, count + 1)
+
+
+def step_counts(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Values per bin, the last bin twice: a step line needs a level at each edge."""
+    counts = np.histogram(values, edges)[0]
+    return np.append(counts, counts[-1])
+
+
+def rgb(image: np.ndarray) -> np.ndarray:
+    """An image (1 or 3, H, W) as pixels (H, W, 3)."""
+    return np.moveaxis(np.broadcast_to(image, (3, *np.shape(image)[1:])), 0, 2)
+
+
+def png(pixels: np.ndarray) -> str:
+    """Pixels (H, W, 3 or 4) as the address of an image inside a page."""
+    stream = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels, np.uint8)).save(stream, "PNG")
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()

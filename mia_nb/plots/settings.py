@@ -1,0 +1,604 @@
+"""How does risk change with a setting or a recipe? Risk and accuracy against a setting, time steps
+or epochs, and how far recipes rank the same samples first.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from mia_nb.plots.marks import bars, column_bars, level, offset
+from mia_nb.plots.style import (
+    BELOW,
+    DASHES,
+    DOTTED,
+    GREY,
+    LINES,
+    MARKERS,
+    MEMBER,
+    clauses,
+    finish,
+    listed,
+    look,
+    span,
+)
+from mia_nb.plots.tables import chance, metric_name, need, repeated, text
+
+LOGARITHMIC = ("T", "s", "steps", "queries")  # settings that studies double from one to the next
+DODGE = 0.08  # of the distance between neighbours: how far apart bars at one place stand
+OCTAVES = 0.04  # between lines that share a time step, so that their bars stay apart
+COLUMNS = ["line", "timesteps", "value", "low", "high"]
+Levels = dict[str, tuple[float, float, float]]  # {name: (value, low, high)}
+GROUP = ["schedule", "augment", "rest"]
+RISKS = ("attack", "metric", "value", "low", "high", "measurable", "pairs", "n1", "n0")
+AGREEMENT = ("first", "second", "correlation", "ceiling", "ratio", "low", "high")
+EPOCH_OCTAVES = 0.045  # between the attacks at one number of epochs
+
+
+def risk_against(
+    table: pd.DataFrame, x: str, *, title: str | None = None, log: bool | None = None
+) -> go.Figure:
+    """Risk and accuracy against one setting, in two panels on one axis.
+
+    Settings that are numbers (k, T, s, sigma, n) are joined by lines, words (solver, variant) are
+    not. NaN ends: no bar.
+
+    table: a row per setting with columns x, auc, auc_low, auc_high, train_acc, test_acc, and where
+        there are any train_acc_low, train_acc_high, test_acc_low, test_acc_high (drawn), n1, n0,
+        pairs (hover), `group` (a line each), `label` (hover)
+    x: the column of the setting
+    title: of the axis; None the column's name
+    log: a logarithmic axis of x; None takes one for T and s if all are positive
+
+    Raises ValueError for missing columns or values, a setting that comes twice in a group, log with
+    x <= 0 or with words.
+    Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
+    """
+    numeric = x in table and pd.api.types.is_numeric_dtype(table[x])
+    finite = ("auc", "train_acc", "test_acc") + ((x,) if numeric else ())
+    need(table, (x, "auc", "auc_low", "auc_high", "train_acc", "test_acc"), "risk_against", finite)
+    table = table.assign(group=table["group"].astype(str) if "group" in table else "")
+    table = table.reset_index(drop=True)
+    if (row := repeated(table, ["group", x])) is not None:
+        whose = f" for {row.group}" if row.group else ""
+        raise ValueError(f"{x} = {row[x]} comes more than once{whose}: add a column group")
+    positive = numeric and (table[x] > 0).all()
+    if log and not positive:
+        holds = "values that are not positive" if numeric else "words"
+        raise ValueError(f"log=True, but {x} holds {holds}: leave log out")
+    log = (x in LOGARITHMIC and positive) if log is None else log
+    places = _places(table[x], numeric, log)
+    figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
+    groups = list(table.groupby("group", sort=False))
+    for i, (name, rows) in enumerate(groups):
+        rows = rows.assign(place=rows[x].map(places)).sort_values("place")
+        gaps = np.diff(rows["place"])
+        beside = DODGE * (gaps.min() if len(gaps) else 1) * offset(i, len(groups))
+        _add_setting(figure, name, rows.assign(place=rows["place"] + beside), x, i, numeric)
+    ends = min(places.values()), max(places.values())
+    reach = max(0.04 * (ends[1] - ends[0]) if numeric else 0.5, 0.05)
+    axis = {
+        "tickmode": "array",
+        "tickvals": list(places.values()),
+        "ticktext": [text(value) for value in places],
+        "range": [ends[0] - reach, ends[1] + reach],
+    }
+    figure.add_hline(y=0.5, line=DOTTED, row=1, col=1)
+    without = int((~np.isfinite(table[["auc_low", "auc_high"]].astype(float))).any(axis=1).sum())
+    return finish(
+        figure,
+        _extremes(table, x),
+        clauses(
+            "bars: the table's intervals",
+            "dotted: random guessing",
+            "filled: on members",
+            "open: on non-members",
+            without and f"{without} of {len(table)} AUCs without interval",
+        ),
+        height=560,
+        legend=BELOW | {"y": -0.16},
+        xaxis=axis,
+        xaxis2=axis | {"title": {"text": (title or x) + (" (logarithmic)" if log else "")}},
+        yaxis={"title": {"text": "AUC", "standoff": 14}},
+        yaxis2={"title": {"text": "accuracy", "standoff": 14}, "tickformat": "~%"},
+    )
+
+
+def _places(values: pd.Series, numeric: bool, log: bool) -> dict:
+    """Where each value stands: octaves, the number itself, or its turn among the words."""
+    if not numeric:
+        return {value: i for i, value in enumerate(dict.fromkeys(values))}
+    return {value: float(np.log2(value) if log else value) for value in np.sort(values.unique())}
+
+
+def _add_setting(
+    figure: go.Figure, name: str, rows: pd.DataFrame, x: str, i: int, numeric: bool
+) -> None:
+    """One group's AUC above its accuracies on members and on non-members."""
+    colour, _, symbol = look(i)
+    units = {"label": "", "pairs": " pairs", "n1": " members", "n0": " non-members"}
+    facts = [
+        " · ".join(
+            str(row[fact]) if fact == "label" else f"{row[fact]:,g}{unit}"
+            for fact, unit in units.items()
+            if fact in rows
+        )
+        for _, row in rows.iterrows()
+    ]
+    for column, words, dash, marker, row, form in (
+        ("auc", "AUC", "solid", symbol, 1, ".3f"),
+        ("train_acc", "on members", "dash", symbol, 2, ".1%"),
+        ("test_acc", "on non-members", "solid", f"{symbol}-open", 2, ".1%"),
+    ):
+        figure.add_scatter(
+            x=rows["place"],
+            y=rows[column],
+            customdata=np.column_stack([rows[x].map(text), facts]),
+            mode="lines+markers" if numeric else "markers",
+            name=f"{name}, {words}" if name else words,
+            legendgroup=name,
+            line={"color": colour, "width": 2, "dash": dash},
+            marker={"symbol": marker, "size": 9, "color": colour},
+            error_y=column_bars(rows, column),
+            row=row,
+            col=1,
+            hovertemplate=(
+                f"{x} = %{{customdata[0]}}: {words} %{{y:{form}}}<br>%{{customdata[1]}}"
+                f"<extra>{name}</extra>"
+            ),
+        )
+
+
+def _extremes(table: pd.DataFrame, x: str) -> str:
+    """The largest and the smallest risk, with the accuracy that each comes with."""
+    most, least = table.loc[table["auc"].idxmax()], table.loc[table["auc"].idxmin()]
+    parts = []
+    for row in (most, least) if len(table) > 1 else (most,):
+        where = f"{row.group}, {x} = {text(row[x])}" if row.group else f"{x} = {text(row[x])}"
+        parts.append(f"AUC {row['auc']:.3f} at {where} with test accuracy {row['test_acc']:.1%}")
+    low, high = most["auc_low"], least["auc_high"]
+    if len(table) < 2 or not np.isfinite([low, high]).all():
+        return ", ".join(parts)
+    return f"{', '.join(parts)}; their intervals {'are apart' if low > high else 'overlap'}"
+
+
+def against_timesteps(
+    table: pd.DataFrame, *, reference=None, y_title: str = "AUC", y_format: str = ".3f"
+) -> go.Figure:
+    """A measured value against T, a line per family, over levels that have no T: Figure 2 (right)
+    of Guan et al. 2025.
+
+    The x axis is log2 T; lines that share a T stand a little apart, `customdata` holds the exact T.
+    The sentence speaks of the first line.
+
+    table: a row per line and T with columns line, timesteps, value, low, high (NaN ends: no
+        interval, no bar)
+    reference: {name: (value, low, high)} or a frame with these columns indexed by name, drawn as
+        dashed levels with bands
+    y_title: of the value
+    y_format: ".3f", or ".1%" for shares
+
+    Raises ValueError for missing columns or values, T below 1, a line with the same T twice.
+    """
+    table, levels = _lines(table), _levels(reference)
+    figure = go.Figure()
+    _add_lines(figure, table, levels, list(table["line"].unique()), y_format)
+    return finish(
+        figure,
+        _change(table, y_title, y_format),
+        _intervals(table, levels),
+        height=440,
+        legend=BELOW,
+        yaxis=_y_axis(y_title, y_format),
+    )
+
+
+def accuracy_and_risk(
+    accuracy: pd.DataFrame,
+    risk: pd.DataFrame,
+    *,
+    accuracy_reference=None,
+    reference=None,
+    y_title: str = "AUC",
+) -> go.Figure:
+    """`against_timesteps` twice: test accuracy beside the risk it costs; a line keeps its colour
+    and marker in both panels.
+
+    The sentence takes the first line of `accuracy` that `risk` has too, between the smallest and
+    the largest T of both.
+
+    accuracy: a table as in `against_timesteps`
+    risk: another
+    accuracy_reference: levels of the accuracy, as there
+    reference: levels of the risk
+    y_title: of the risk
+
+    Raises ValueError for tables without a line, or without a T of that line, in common.
+    """
+    accuracy, risk = _lines(accuracy), _lines(risk)
+    levels = _levels(accuracy_reference), _levels(reference)
+    # those of the risk first, as in `against_timesteps` of the risk alone
+    names = list(dict.fromkeys([*risk["line"], *accuracy["line"]]))
+    figure, shown = make_subplots(1, 2, horizontal_spacing=0.12), set()
+    panels = ((accuracy, levels[0], "test accuracy", ".1%"), (risk, levels[1], y_title, ".3f"))
+    for column, (table, own, title, form) in enumerate(panels, start=1):
+        _add_lines(figure, table, own, names, form, shown, row=1, col=column)
+        figure.update_yaxes(**_y_axis(title, form), row=1, col=column)
+        shown |= set(table["line"]) | set(own)
+    both = [line for line in accuracy["line"].unique() if line in set(risk["line"])]
+    if not both:
+        raise ValueError(
+            f"accuracy has lines {listed(accuracy.line)}, risk has {listed(risk.line)}:"
+            " name one line alike"
+        )
+    ends = [t[t["line"] == both[0]].set_index("timesteps")["value"] for t in (accuracy, risk)]
+    common = ends[0].index.intersection(ends[1].index)
+    if not len(common):
+        raise ValueError(
+            f"{both[0]} has no T in both tables: measure accuracy and risk at the same T"
+        )
+    first, last = common.min(), common.max()
+    gained, cost = (end[last] - end[first] for end in ends)
+    return finish(
+        figure,
+        f"{both[0]}: from T = {first} to T = {last} accuracy changes by {100 * gained:+.1f}"
+        f" points, {y_title} by {cost:+.3f}",
+        _intervals(pd.concat([accuracy, risk]), levels[0] | levels[1]),
+        height=460,
+        legend=BELOW,
+    )
+
+
+def conversion_quality(table: pd.DataFrame, *, ann=None) -> go.Figure:
+    """Accuracy after conversion against T, a line per way of fitting thresholds, under the accuracy
+    of the networks converted.
+
+    The sentence names the best line at the largest T and the first T at which it is within a point.
+
+    table: columns timesteps, fit ("refit", "reused", ...), per ("layer", "channel"), value, low,
+        high
+    ann: a share, or (value, low, high)
+
+    Raises ValueError for missing columns or values.
+    """
+    need(table, ("timesteps", "fit", "per", "value", "low", "high"), "conversion_quality")
+    pairs = zip(table["fit"], table["per"], strict=True)
+    table = _lines(table.assign(line=[f"{fit}, per {per}" for fit, per in pairs]))
+    ann = (ann, np.nan, np.nan) if np.isscalar(ann) else ann
+    levels = _levels(None if ann is None else {"ANN": ann})
+    figure = go.Figure()
+    _add_lines(figure, table, levels, list(table["line"].unique()), ".1%")
+    last = table[table["timesteps"] == table["timesteps"].max()]
+    best = last.loc[last["value"].idxmax()]
+    sentence = f"at T = {best.timesteps} {best.line} is best: {best.value:.1%}"
+    if levels:
+        whole = levels["ANN"][0]
+        near = table[(table["line"] == best.line) & (table["value"] >= whole - 0.01)]["timesteps"]
+        side = "below" if best.value < whole else "above"
+        sentence += f", {100 * abs(best.value - whole):.1f} points {side} the ANN; it " + (
+            f"first comes within a point at T = {near.min()}"
+            if len(near)
+            else "never comes within a point"
+        )
+    return finish(
+        figure,
+        sentence,
+        _intervals(table, levels),
+        height=440,
+        legend=BELOW,
+        yaxis=_y_axis("accuracy after conversion", ".1%"),
+    )
+
+
+def _lines(table: pd.DataFrame) -> pd.DataFrame:
+    """The five columns, checked: T whole and >= 1 (a log axis would drop others without a word),
+    each line once per T.
+    """
+    need(table, COLUMNS, "the table against T", finite=("timesteps", "value"))
+    steps = table["timesteps"].astype(float)
+    if ((steps < 1) | (steps % 1 != 0)).any():
+        raise ValueError(
+            f"timesteps {sorted(steps.unique())}: wanted whole numbers from 1 on; an ANN goes into"
+            " reference"
+        )
+    kinds = {"line": str, "timesteps": int, "value": float, "low": float, "high": float}
+    table = table[COLUMNS].astype(kinds)
+    if (row := repeated(table, ["line", "timesteps"])) is not None:
+        raise ValueError(
+            f"{row.line} has T = {row.timesteps} more than once: average over models first, or name"
+            " the lines apart"
+        )
+    return table
+
+
+def _levels(reference) -> Levels:
+    if isinstance(reference, pd.DataFrame):
+        need(reference, COLUMNS[2:], "reference")
+        values = reference[COLUMNS[2:]].to_numpy()
+        reference = dict(zip(map(str, reference.index), values, strict=True))
+    for name, value in (reference or {}).items():
+        if np.shape(value) != (3,) or not np.isfinite(value[0]):
+            raise ValueError(
+                f"reference {name!r} is {value}: wanted (value, low, high), NaN ends where there is"
+                " no interval"
+            )
+    return {name: tuple(map(float, value)) for name, value in (reference or {}).items()}
+
+
+def _add_lines(
+    figure: go.Figure,
+    table: pd.DataFrame,
+    levels: Levels,
+    names: list[str],
+    form: str,
+    shown=frozenset(),
+    **place,
+) -> None:
+    """The table's lines over the levels.
+
+    names: of all lines of the figure: a line's place among them chooses colour and marker
+    form: of values in hovers
+    shown: names that the legend has already
+    """
+    steps = np.sort(table["timesteps"].unique())
+    ends = np.array([steps[0] / 1.25, steps[-1] * 1.25])
+    for i, (name, value) in enumerate(levels.items()):
+        level(
+            figure,
+            ends,
+            *value,
+            colour=GREY if i == 0 else LINES[(len(names) + i - 1) % len(LINES)],
+            dash=DASHES[1:][i % len(DASHES[1:])],
+            name=name,
+            legendgroup=name,
+            legendrank=1001,
+            showlegend=name not in shown,
+            hovertemplate=f"{name}: %{{y:{form}}}<extra></extra>",
+            **place,
+        )
+    for name, rows in table.groupby("line", sort=False):
+        i, rows = names.index(name), rows.sort_values("timesteps")
+        figure.add_scatter(
+            x=rows["timesteps"] * 2.0 ** (OCTAVES * offset(i, len(names))),
+            y=rows["value"],
+            customdata=rows["timesteps"],
+            mode="lines+markers",
+            name=name,
+            line={"color": look(i).colour, "width": 2},
+            legendgroup=name,
+            showlegend=name not in shown,
+            marker={"symbol": look(i).symbol, "size": 9},
+            error_y=bars(rows["value"], rows["low"], rows["high"], thickness=1.2),
+            hovertemplate=f"T = %{{customdata}}: %{{y:{form}}}",
+            **place,
+        )
+    figure.update_xaxes(
+        title_text="time steps T",
+        range=np.log10(ends),
+        type="log",
+        tickmode="array",
+        tickvals=steps,
+        ticktext=list(map(str, steps)),
+        **place,
+    )
+
+
+def _y_axis(title: str, form: str) -> dict:
+    return {"title": {"text": title}, "tickformat": "~%" if form.endswith("%") else ""}
+
+
+def _change(table: pd.DataFrame, y_title: str, form: str) -> str:
+    """How the first line changes from its smallest to its largest T, and whether that is more than
+    its intervals allow.
+    """
+    rows = table[table["line"] == table["line"].iloc[0]].sort_values("timesteps")
+    first, last = rows.iloc[0], rows.iloc[-1]
+    values = [f"{row.value:{form}} at T = {row.timesteps}" for row in (first, last)]
+    if len(rows) == 1:
+        return f"{first.line}: {y_title} is {values[0]}"
+    change = f"{'rises' if last.value > first.value else 'falls'} from {' to '.join(values)}"
+    if first.value == last.value:
+        change = f"stays at {values[1]}"
+    weighed = "no intervals to weigh it by"
+    if np.isfinite([first.low, first.high, last.low, last.high]).all():
+        beyond = first.high < last.low or last.high < first.low
+        weighed = f"the intervals {'do not overlap' if beyond else 'overlap'}"
+    return f"{first.line}: {y_title} {change}; {weighed}"
+
+
+def _intervals(table: pd.DataFrame, levels: Levels) -> str:
+    """What bars and bands are, and how many values came without."""
+    ends = [*table[["low", "high"]].to_numpy(), *(value[1:] for value in levels.values())]
+    without = int((~np.isfinite(ends)).any(axis=1).sum())
+    if without == len(ends):
+        return "no intervals were given"
+    return clauses(
+        "bars and bands: the intervals of the table",
+        without and f"{without} of {len(ends)} values came without",
+    )
+
+
+def risk_against_epochs(table: pd.DataFrame) -> go.Figure:
+    """AUC, and the TPR at every FPR that all recipes can measure, against the epochs on a
+    logarithmic axis.
+
+    A colour for each attack, a marker and a dash for recipes that differ in epochs alone; bars:
+    95 % intervals, of each recipe by itself (differences are paired, and may be surer than the bars
+    look). Dotted: chance.
+
+    table: `studies.recipe_risks`
+
+    Raises ValueError for missing columns and for a table without a row.
+    """
+    need(
+        table,
+        ("label", "epochs", *GROUP, *RISKS),
+        "risk_against_epochs",
+        finite=("value", "low", "high"),
+    )
+    measurable = table.groupby("metric", sort=False)["measurable"].all()
+    rates = [metric for metric in measurable.index[measurable] if metric != "auc"]
+    shown = ["auc", *sorted(rates, key=chance)]
+    titles = [metric_name(metric) for metric in shown]
+    figure = make_subplots(1, len(shown), horizontal_spacing=0.09, subplot_titles=titles)
+    groups, attacks = _recipes(table), list(dict.fromkeys(table["attack"]))
+    for column, metric in enumerate(shown, start=1):
+        for i, (key, name) in enumerate(groups.items()):
+            for j, attack in enumerate(attacks):
+                mine = table[(table["metric"] == metric) & (table["attack"] == attack)]
+                mine = mine[(mine[GROUP] == list(key)).all(axis=1)].sort_values("epochs")
+                # groups side by side, their attacks in order, a place free between two groups
+                beside = offset(i * (len(attacks) + 1) + j, len(groups) * (len(attacks) + 1) - 1)
+                label = f"{attack}, {name}" if name else attack
+                _add_risk(figure, mine, label, i, LINES[j % len(LINES)], beside, column)
+        figure.add_hline(y=chance(metric), line=DOTTED, row=1, col=column)
+    epochs = sorted(table["epochs"].unique())
+    figure.update_xaxes(
+        title_text="epochs (logarithmic)",
+        tickmode="array",
+        tickvals=np.log2(epochs),
+        ticktext=epochs,
+    )
+    for column, form in enumerate((".2f", "~%", "~%"), start=1):
+        figure.update_yaxes(tickformat=form, col=column)
+    figure.update_annotations(font_size=13)
+    left = [metric_name(metric) for metric in measurable.index[~measurable]]
+    sizes = ("pairs of targets", "pairs"), ("members", "n1"), ("non-members", "n0")
+    return finish(
+        figure,
+        _rise(table, groups),
+        clauses(
+            "bars 95 %",
+            ", ".join(f"{span(table[column])} {unit}" for unit, column in sizes),
+            left and f"not measurable with so few: {', '.join(left)}",
+        ),
+        height=480,
+        headroom=22,
+        legend=BELOW,
+    )
+
+
+def _recipes(table: pd.DataFrame) -> dict[tuple, str]:
+    """{(schedule, augment, rest): what tells it from the others}; the label's words where schedule
+    and augment do not.
+    """
+    first = table.drop_duplicates(GROUP)
+    keys = first[GROUP].itertuples(index=False, name=None)
+    words = [re.sub(r"\d+ epochs?, ", "", label.split(": ")[-1]) for label in first["label"]]
+    return dict(zip(keys, _short(words), strict=True))
+
+
+def _short(labels: list[str]) -> list[str]:
+    """The parts of comma-separated labels that not all have; a single one says nothing."""
+    parts = [re.split(r", |: ", text) for text in labels]
+    shared = set.intersection(*map(set, parts)) if parts else set()
+    return [", ".join(part for part in label if part not in shared) for label in parts]
+
+
+def _add_risk(
+    figure: go.Figure,
+    rows: pd.DataFrame,
+    name: str,
+    i: int,
+    colour: str,
+    beside: float,
+    column: int,
+) -> None:
+    figure.add_scatter(
+        x=np.log2(rows["epochs"].astype(float)) + EPOCH_OCTAVES * beside,
+        y=rows["value"],
+        error_y=bars(rows["value"], rows["low"], rows["high"]),
+        mode="lines+markers",
+        name=name,
+        legendgroup=name,
+        showlegend=column == 1,
+        line={"color": colour, "width": 2, "dash": DASHES[i % len(DASHES)]},
+        marker={"symbol": MARKERS[i % len(MARKERS)] + ("-open" if i else ""), "size": 9},
+        customdata=rows["label"],
+        hovertemplate="%{customdata}: %{y:.3f}<extra>" + name + "</extra>",
+        row=1,
+        col=column,
+    )
+
+
+def _rise(table: pd.DataFrame, groups: dict[tuple, str]) -> str:
+    """The strongest attack's AUC at the fewest and at the most epochs of the largest group."""
+    auc = table[table["metric"] == "auc"]
+    best = auc.loc[auc.groupby("label", sort=False)["value"].idxmax()]
+    key, rows = max(best.groupby(GROUP, sort=False), key=lambda item: len(item[1]))
+    rows = rows.sort_values("epochs")
+    parts = [
+        f"AUC {row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}] ({row['attack']}) after"
+        f" {row['epochs']} epochs"
+        for _, row in rows.iloc[[0, -1] if len(rows) > 1 else [0]].iterrows()
+    ]
+    return (f"{groups[key]}: " if groups[key] else "") + ", ".join(parts)
+
+
+def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
+    """How alike two recipes rank the samples, beside what noise would let equal ones show: a row
+    per two recipes.
+
+    Filled: Spearman correlation between opposite halves; open: its ceiling; on the right their
+    ratio with its 95 % interval.
+
+    table: `metrics.agreement`
+    of: what was ranked, margin or an attack's score
+
+    Raises ValueError for what is missing.
+    """
+    need(table, (*AGREEMENT, "samples", "pairs", "covers"), "rank_agreement", ("correlation",))
+    names = list(dict.fromkeys([*table["first"], *table["second"]]))
+    short = dict(zip(names, _short(names), strict=True))
+    pairs = zip(table["first"], table["second"], strict=True)
+    table = table.assign(pair=[f"{short[a] or a} / {short[b] or b}" for a, b in pairs])
+    figure = go.Figure()
+    beside = {"x": 1.01, "xref": "paper", "xanchor": "left", "showarrow": False}
+    for _, row in table.iterrows():
+        figure.add_scatter(
+            x=[row["correlation"], row["ceiling"]],
+            y=[row["pair"]] * 2,
+            mode="lines",
+            line={"color": GREY, "width": 2},
+            showlegend=False,
+            hoverinfo="skip",
+        )
+        figure.add_annotation(y=row["pair"], text=_ratio(row), **beside)
+    for column, name, colour, symbol in (
+        ("correlation", "between the recipes", MEMBER, "circle"),
+        ("ceiling", "the most that noise allows", GREY, "diamond-open"),
+    ):
+        figure.add_scatter(
+            x=table[column],
+            y=table["pair"],
+            mode="markers",
+            name=name,
+            marker={"color": colour, "symbol": symbol, "size": 11},
+            hovertemplate="%{y}: %{x:.3f}<extra>" + name + "</extra>",
+        )
+    figure.add_annotation(y=1, yref="paper", yanchor="bottom", text="ratio", **beside)
+    least = table.loc[table["ratio"].fillna(np.inf).idxmin()]
+    room = 36 * len(table) + 24
+    return finish(
+        figure,
+        f"Least alike: {short[least['first']]} and {short[least['second']]}, correlation"
+        f" {least['correlation']:.2f} where noise allows {least['ceiling']:.2f}:"
+        f" {_ratio(least)} of it",
+        f"{least['samples']:,} samples, {least['pairs']} pairs of models; intervals of the ratio,"
+        f" 95 %, over {least['covers']}",
+        height=170 + room,
+        legend=BELOW | {"y": -62 / room},
+        xaxis={
+            "title": {"text": f"rank correlation of the samples' memorisation ({of})"},
+            "rangemode": "tozero",
+        },
+        yaxis={"autorange": "reversed", "automargin": True},
+    ).update_layout(margin_r=140)
+
+
+def _ratio(row: pd.Series) -> str:
+    return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"

@@ -1,0 +1,75 @@
+"""What a table must hold before it is drawn, and the words for its metrics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+METRIC_NAMES = {
+    "test_acc": "test accuracy",
+    "train_loss": "training loss",
+    "gap": "train accuracy - test accuracy",
+    "auc": "AUC",
+}
+
+
+def need(
+    table: pd.DataFrame, columns: tuple[str, ...], who: str, finite: tuple[str, ...] = ()
+) -> None:
+    """Refuse a table that cannot be drawn, in one line.
+
+    columns: that must be there
+    who: named in the message, the plot or the table
+    finite: columns whose values must be finite numbers
+
+    Raises ValueError for a missing column, no row, and a value that is not finite.
+    """
+    if lacks := [name for name in columns if name not in table.columns]:
+        raise ValueError(
+            f"{who} got columns {list(table.columns)}; {', '.join(lacks)} missing: wanted"
+            f" {', '.join(columns)}"
+        )
+    if not len(table):
+        raise ValueError(f"{who} got a table without rows: nothing was measured")
+    for name in finite:
+        bad = table[~np.isfinite(table[name].astype(float))]
+        if len(bad):
+            row = bad.iloc[0]
+            raise ValueError(
+                f"{who}: {name} is {row[name]} in the row {row.drop(name).to_dict()}: drop the row"
+                " or measure it"
+            )
+
+
+def repeated(table: pd.DataFrame, columns: list[str]) -> pd.Series | None:
+    """The first row whose columns repeat those of an earlier one, None where there is none."""
+    again = table[table.duplicated(columns)]
+    return again.iloc[0] if len(again) else None
+
+
+def fpr_of(metric: str) -> float | None:
+    """The FPR of "tpr@x", None for "auc"; raises ValueError for any other metric."""
+    if metric == "auc":
+        return None
+    try:
+        return float(metric.removeprefix("tpr@") if metric.startswith("tpr@") else "none")
+    except ValueError:
+        raise ValueError(f"metric={metric!r} is neither auc nor tpr@0.01 (any FPR)") from None
+
+
+def metric_name(metric: str) -> str:
+    """A metric of the tables as people read it."""
+    if metric.startswith("tpr@"):
+        return f"TPR at {100 * float(metric.removeprefix('tpr@')):g} % FPR"
+    return METRIC_NAMES.get(metric, metric)
+
+
+def chance(metric: str) -> float:
+    """What random guessing gets in "auc" or "tpr@x"."""
+    fpr = fpr_of(metric)
+    return 0.5 if fpr is None else fpr
+
+
+def text(value) -> str:
+    """A setting as people read it: words as they are, numbers short."""
+    return value if isinstance(value, str) else f"{value:g}"

@@ -1,0 +1,540 @@
+"""What does lower risk cost? Risk beside overfitting, test accuracy, time and memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from mia_nb import metrics
+from mia_nb.plots.marks import bars, column_bars, offset
+from mia_nb.plots.style import (
+    BELOW,
+    DOTTED,
+    GREY,
+    LINES,
+    MARKERS,
+    THIN,
+    clauses,
+    finish,
+    listed,
+    look,
+    named,
+    span,
+    targets,
+    translucent,
+)
+from mia_nb.plots.tables import chance, fpr_of, metric_name, need
+from mia_nb.types import Scores
+
+DODGE = 0.08  # of the distance between neighbours: how far apart bars at one place stand
+SHARES = ("test_acc", "gap", "train_acc")
+SIMILAR = 0.01  # of test accuracy: what counts as the same utility
+GAP = "train accuracy - test accuracy"
+GAP_BARS = ("Clopper-Pearson, 95 %", "1.96 s.e. of random guessing")  # of a TPR, of an AUC
+
+
+def gap_against_risk(scores: Scores | dict[str, Scores], *, fpr: float | None = None) -> go.Figure:
+    """Generalisation gap against attack success, a point per target: Figure 1 of the NSDE study.
+
+    The line is what overfitting alone explains: the correctness attack has AUC exactly 1/2 + gap/2
+    (for a TPR: chance, TPR = FPR). Bars: for an AUC 1.96 standard errors of a null AUC, sqrt((n1 +
+    n0 + 1) / (12 n1 n0)); for a TPR its Clopper-Pearson interval.
+
+    scores: of one attack, or {name: Scores}
+    fpr: None draws the AUC, a false positive rate the TPR there
+    """
+    scores = named(scores)
+    figure, gaps = _gap_plane(scores, fpr)
+    above = sum(_add_gaps(figure, i, *item, fpr) for i, item in enumerate(scores.items()))
+    return finish(
+        figure,
+        f"{above} of {len(gaps)} {'points' if len(scores) > 1 else 'targets'} lie above"
+        f" {'what accuracy alone gives away' if fpr is None else 'chance'}",
+        clauses(
+            f"train-test gaps from {gaps.min():.1%} to {gaps.max():.1%}",
+            "one point per target and attack",
+            f"bars: {GAP_BARS[fpr is None]}",
+        ),
+        height=420,
+        xaxis={"title": GAP, "tickformat": "~%"},
+        yaxis_title=metric_name("auc" if fpr is None else f"tpr@{fpr:g}"),
+    )
+
+
+def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
+    """Risk against the generalisation gap, a point per target, families apart.
+
+    Points, bars and the line of overfitting alone are those of `gap_against_risk`; the legend says
+    each family's mean gap and mean risk with the 95 % ends of `metrics.frontier_means`, hovers say
+    how many members and non-members a point stands on. Families that lie apart along the line
+    differ in overfitting, families that lie apart across it in what they give away beyond it.
+
+    scores: {family: Scores of one attack}
+    metric: "auc" or "tpr@x"
+
+    Raises ValueError for no family or another metric.
+    Source: Figures 1 and 8 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
+    """
+    if not scores:
+        raise ValueError("families_gap got no family: pass {family: attacks.score(...)}")
+    fpr, risk = fpr_of(metric), metric_name(metric)
+    figure, _ = _gap_plane(scores, fpr)
+    means = {}
+    for i, (name, own) in enumerate(scores.items()):
+        table = metrics.frontier({name: {0: {"": own}}}, () if fpr is None else (fpr,))
+        table = metrics.frontier_means(table)
+        means[name] = row = table.iloc[0]
+        ends = f"[{row[f'{metric}_low']:.3f}, {row[f'{metric}_high']:.3f}]"
+        ends = ends if np.isfinite(row[f"{metric}_low"]) else "(no interval)"
+        legend = f"{name}: gap {row['gap']:.1%}, {risk} {row[metric]:.3f} {ends}"
+        sizes = f"<br>{row['n1']:,} members, {row['n0']:,} non-members<extra>{name}</extra>"
+        _add_gaps(figure, i, legend, own, fpr, sizes, opacity=0.75)
+    most, least = (choose(means, key=lambda name: means[name][metric]) for choose in (max, min))
+    measurable = fpr is None or all(row[f"{metric}_measurable"] for row in means.values())
+    return finish(
+        figure,
+        clauses(
+            f"{most}: {risk} {means[most][metric]:.3f} at a gap of {means[most]['gap']:.1%}",
+            len(means) > 1 and f"{least}: {means[least][metric]:.3f} at {means[least]['gap']:.1%}",
+        ),
+        clauses(
+            listed(own.info.get("attack", "score") for own in scores.values()),
+            "one point per target",
+            f"legend: mean [95 %, {_over(table)}]",
+            f"bars: {GAP_BARS[fpr is None]}",
+            not measurable and f"{risk} is not measurable with so few non-members",
+        ),
+        height=470,
+        legend=BELOW,
+        xaxis={"title": GAP, "tickformat": "~%"},
+        yaxis_title=risk,
+    )
+
+
+def _gap_plane(scores: dict[str, Scores], fpr: float | None) -> tuple[go.Figure, np.ndarray]:
+    """(a figure with the line of overfitting alone, the gap of every target)."""
+    figure, gaps = go.Figure(), np.concatenate([_gap(own) for own in scores.values()])
+    _add_overfitting(figure, gaps, fpr, "chance" if fpr is None else f"chance ({100 * fpr:g} %)")
+    return figure, gaps
+
+
+def _gap(scores: Scores) -> np.ndarray:
+    return scores.accuracy[:, 0] - scores.accuracy[:, 1]
+
+
+def _add_gaps(
+    figure: go.Figure, i: int, name: str, scores: Scores, fpr: float | None, hover="", **marker
+) -> int:
+    """A point per target; how many lie above the line of overfitting."""
+    gaps, (colour, _, symbol) = _gap(scores), look(i)
+    risk, low, high = np.array([_risk(*pair, fpr) for pair in targets(scores)]).T
+    figure.add_scatter(
+        x=gaps,
+        y=risk,
+        mode="markers",
+        name=name,
+        customdata=scores.targets,
+        marker={"color": colour, "symbol": symbol, "size": 9, **marker},
+        error_y=bars(risk, low, high, thickness=1, width=0),
+        hovertemplate=f"target %{{customdata}}: gap %{{x:.2%}}, %{{y:.3f}}{hover}",
+    )
+    return int((risk > _overfitting(gaps, fpr)).sum())
+
+
+def _add_overfitting(figure: go.Figure, gaps, fpr: float | None, name: str, **place) -> None:
+    """What overfitting alone explains, over all gaps; for a TPR chance, under this name."""
+    ends = np.array([min(gaps.min(), 0.0), max(gaps.max(), 0.0) * 1.05 + 0.005])
+    figure.add_scatter(
+        x=ends,
+        y=_overfitting(ends, fpr),
+        mode="lines",
+        line=DOTTED | {"width": 1.5},
+        hoverinfo="skip",
+        name="1/2 + gap/2 (correctness)" if fpr is None else name,
+        **place,
+    )
+
+
+def _overfitting(gap: np.ndarray, fpr: float | None) -> np.ndarray:
+    return 0.5 + gap / 2 if fpr is None else np.full(len(gap), fpr)
+
+
+def _risk(value: np.ndarray, member: np.ndarray, fpr: float | None) -> tuple[float, float, float]:
+    """(AUC or TPR of one target, its lower end, its upper end)."""
+    if fpr is not None:
+        at = metrics.tpr_at(value, member, fpr)
+        return at.tpr, at.low, at.high
+    auc, n1 = metrics.auc(value, member), int(member.sum())
+    half = 1.96 * metrics.auc_null_error(n1, len(member) - n1)
+    return auc, auc - half, auc + half
+
+
+def _over(table: pd.DataFrame) -> str:
+    """What the ends of a frontier's means or of matched families cover, in words."""
+    pairs = f"over {span(table['pairs'])} pairs" if "pairs" in table else "over pairs"
+    return pairs + (" and samples" if table.get("over_samples", pd.Series(False)).all() else "")
+
+
+def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
+    """Leakage against test accuracy along training, a line per family, markers labelled with the
+    epoch.
+
+    Bars both ways are the table's 95 % ends, the last checkpoint is drawn large. Families can be
+    compared where their lines stand over the same accuracy, and nowhere else.
+
+    table: a `metrics.frontier`, or its `metrics.frontier_means`
+    metric: drawn is its mean under the strongest attack of each checkpoint
+
+    Raises ValueError for missing columns and tables without rows.
+    """
+    if "target" in table:
+        table = metrics.frontier_means(table)
+    ends = [f"{name}_{end}" for name in (metric, "test_acc") for end in ("low", "high")]
+    need(
+        table,
+        ("family", "epoch", "attack", "test_acc", metric, *ends),
+        "frontier_lines",
+        finite=("test_acc", metric),
+    )
+    figure, parts = go.Figure(), []
+    for i, (family, rows) in enumerate(table.groupby("family", sort=False)):
+        rows = rows.sort_values("epoch")
+        colour, dash, symbol = look(i)
+        sizes, last = [7] * (len(rows) - 1) + [15], rows.iloc[-1]
+        faint = {"color": translucent(colour, 0.45), "thickness": 1.2, "width": 0}
+        pairs = rows["pairs"] if "pairs" in rows else np.full(len(rows), "?")
+        figure.add_scatter(
+            x=rows["test_acc"],
+            y=rows[metric],
+            customdata=np.column_stack([rows["epoch"], rows["attack"], pairs]),
+            mode="lines+markers+text",
+            name=str(family),
+            text=rows["epoch"].astype(str),
+            textposition=["top center", "bottom center"][i % 2],
+            textfont={"size": 11, "color": colour},
+            line={"color": colour, "width": 2, "dash": dash},
+            marker={"symbol": symbol, "color": colour, "opacity": 1, "size": sizes},
+            error_x=column_bars(rows, "test_acc", **faint),
+            error_y=column_bars(rows, metric, **faint),
+            hovertemplate=(
+                "epoch %{customdata[0]}: test accuracy %{x:.1%}, %{y:.3f} (%{customdata[1]},"
+                " %{customdata[2]} pairs)"
+            ),
+        )
+        parts.append(
+            f"{family} ends at {metric_name(metric)} {last[metric]:.3f} with test accuracy"
+            f" {last['test_acc']:.1%}"
+        )
+    return finish(
+        figure,
+        clauses(*parts),
+        clauses(
+            "numbers: epochs",
+            "large: last checkpoint",
+            f"bars 95 % ({_over(table)})",
+            "up and left is bad, down and right good",
+        ),
+        height=480,
+        legend=BELOW,
+        xaxis={"title": "test accuracy", "tickformat": "~%"},
+        yaxis={"title": metric_name(metric)},
+    )
+
+
+def matched_differences(table: pd.DataFrame) -> go.Figure:
+    """Leakage of every family minus that of the baseline at equal utility, with intervals, against
+    the level.
+
+    Rows that no pair of both families reaches have no point. Below the line a family gives away
+    less at equal utility; a bar that crosses the line resolves nothing. The sentence counts both,
+    and the note says how accurate the last checkpoints are. An empty table whose attrs give a
+    reason gives a picture of that reason.
+
+    table: a `metrics.matched` with a baseline
+
+    Raises ValueError for missing columns, an empty table without a reason, and for a table without
+    a baseline.
+    """
+    if not len(table) and (reason := table.attrs.get("reason")):
+        return finish(
+            go.Figure(),
+            reason,
+            "nothing was compared",
+            height=140,
+            xaxis={"visible": False},
+            yaxis={"visible": False},
+        )
+    ends = ("difference", "difference_low", "difference_high", "difference_pairs")
+    need(
+        table,
+        ("level", "family", *ends, "last_test_acc", "by", "metric", "baseline"),
+        "matched_differences",
+        finite=("level",),
+    )
+    by, metric, baseline = table[["by", "metric", "baseline"]].iloc[0]
+    others = table[table["family"] != baseline]
+    if not baseline or others.empty or len(others) == len(table):
+        raise ValueError(
+            f"matched_differences got baseline {baseline!r} and families {listed(table.family)}:"
+            " wanted metrics.matched(..., baseline=FAMILY) with another family"
+        )
+    families, levels = list(others["family"].unique()), np.sort(others["level"].unique())
+    step = DODGE * (np.diff(levels).min() if len(levels) > 1 else 0.05 * max(abs(levels[0]), 1e-3))
+    figure = go.Figure()
+    figure.add_hline(y=0, line=THIN | {"width": 1.5})
+    for i, family in enumerate(families):
+        rows = others[(others["family"] == family) & others["difference"].notna()]
+        rows, style = rows.sort_values("level"), look(i + 1)
+        figure.add_scatter(
+            x=rows["level"] + step * offset(i, len(families)),
+            y=rows["difference"],
+            mode="markers",
+            name=f"{family} - {baseline}",
+            customdata=rows[["level", "difference_pairs"]],
+            error_y=column_bars(rows, "difference"),
+            marker={"symbol": style.symbol, "color": style.colour, "size": 10},
+            hovertemplate="at %{customdata[0]:.3f}: %{y:+.3f} (%{customdata[1]} pairs)",
+        )
+    return finish(
+        figure,
+        _decided(table, families, by, metric, baseline),
+        clauses(
+            f"bars 95 %, {_over(others.assign(pairs=others['difference_pairs']))}, each for itself",
+            f"below the line: less than {baseline}",
+            "in brackets: test accuracy at the end",
+        ),
+        height=440,
+        legend=BELOW,
+        xaxis={
+            "title": f"level of {metric_name(by)}",
+            "tickformat": ".1~%" if by in SHARES else ".3~f",
+            "tickvals": levels,
+        },
+        yaxis={"title": f"difference in {metric_name(metric)}", "tickformat": "+.3~f"},
+    )
+
+
+def _decided(table: pd.DataFrame, families: list[str], by: str, metric: str, baseline: str) -> str:
+    """How many levels are decided, per family, and in the same breath how accurate each is at the
+    end.
+    """
+    last, parts = table.groupby("family")["last_test_acc"].first(), []
+    for family in families:
+        rows = table[table["family"] == family]
+        less, more = (rows["difference_high"] < 0).sum(), (rows["difference_low"] > 0).sum()
+        counts = {"less": less, "more": more, "unresolved": len(rows) - less - more}
+        verdicts = ", ".join(f"{kind} at {count}" for kind, count in counts.items() if count)
+        parts.append(f"{family} ({last[family]:.1%}) {verdicts} of {len(rows)}")
+    against = f"{metric_name(metric)} against {baseline} ({last[baseline]:.1%})"
+    return f"{against} at equal {metric_name(by)}: {clauses(*parts)} levels"
+
+
+def defenses(
+    table: pd.DataFrame, *, metric: str = "auc", undefended: str | None = None
+) -> go.Figure:
+    """What defenses leave to find and what they cost: risk against test accuracy, and against the
+    generalisation gap.
+
+    Dotted lines lead from the undefended network to the others. Shaded: at most a point less
+    accurate than it, where risks can be compared; a defense to the left of that buys its lower risk
+    with accuracy. Right: the line of overfitting alone (AUC 1/2 + gap/2; for a TPR chance).
+
+    table: `studies.defense_table`: a row per network with columns name, test_acc, gap, the metric,
+        each maybe with _low, _high, attack, and for a TPR tpr@x_measurable (open markers where
+        False)
+    metric: "auc" or "tpr@x"
+    undefended: name of the network without a defense, by default the first row whose defense and
+        output are empty
+
+    Raises ValueError for missing columns or values, a name that comes twice, another metric, and an
+    undefended network that is not there.
+    Source: Figure 3 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
+    """
+    fpr, finite = fpr_of(metric), ("test_acc", "gap", metric)
+    need(table, ("name", *finite, "attack"), "defenses", finite=finite)
+    if (repeats := table["name"].duplicated()).any():
+        raise ValueError(f"{listed(table['name'][repeats])} comes twice: one row per network")
+    base = _undefended(table, undefended)
+    panels = {"shared_yaxes": True, "horizontal_spacing": 0.05, "column_widths": [0.6, 0.4]}
+    figure = make_subplots(1, 2, **panels)
+    _add_overfitting(figure, table["gap"], fpr, "chance", row=1, col=2)
+    for i, (_, network) in enumerate(table.iterrows()):
+        for column, x in enumerate(("test_acc", "gap"), start=1):
+            _add_defense(figure, network, base, metric, x, i, row=1, col=column)
+    figure.add_hline(y=chance(metric), line=THIN, row=1, col=1)
+    if base is not None:
+        figure.add_vrect(
+            x0=base["test_acc"] - SIMILAR,
+            x1=table["test_acc"].max() + SIMILAR,
+            fillcolor=GREY,
+            opacity=0.14,
+            line_width=0,
+            row=1,
+            col=1,
+        )
+    measurable = table.get(f"{metric}_measurable", pd.Series(True)).all()
+    return finish(
+        figure,
+        _traded(table, base, metric),
+        clauses(
+            "strongest attack of each",
+            "bars 95 %",
+            "shaded: at most a point less accurate",
+            "dotted: from the undefended",
+            not measurable and "open: not measurable",
+        ),
+        height=480,
+        legend=BELOW,
+        xaxis={"title": {"text": "test accuracy"}, "tickformat": "~%"},
+        xaxis2={"title": {"text": GAP}, "tickformat": "~%"},
+        yaxis_title_text=metric_name(metric),
+    )
+
+
+def _undefended(table: pd.DataFrame, name: str | None) -> pd.Series | None:
+    """The network of this name, by default the first that says it has no defense."""
+    if name is None and not {"defense", "output"} <= set(table.columns):
+        return None
+    plain = table["name"] == name
+    if name is None:
+        plain = (table["defense"] == "") & (table["output"] == "")
+    elif not plain.any():
+        raise ValueError(
+            f"undefended={name!r} is not in the table: wanted one of {listed(table['name'])}"
+        )
+    return table[plain].iloc[0] if plain.any() else None
+
+
+def _add_defense(
+    figure: go.Figure,
+    network: pd.Series,
+    base: pd.Series | None,
+    metric: str,
+    x: str,
+    i: int,
+    **place,
+) -> None:
+    """One network in one panel, with a dotted line from the undefended one."""
+    colour, place = look(i).colour, place | {"legendgroup": network["name"]}
+    plain = base is not None and network["name"] == base["name"]
+    if base is not None and not plain:
+        figure.add_scatter(
+            x=[base[x], network[x]],
+            y=[base[metric], network[metric]],
+            mode="lines",
+            line={"color": translucent(colour, 0.6), "dash": "dot", "width": 1.2},
+            showlegend=False,
+            hoverinfo="skip",
+            **place,
+        )
+    symbol = "star" if plain else MARKERS[i % (len(MARKERS) - 1)]
+    symbol += "" if network.get(f"{metric}_measurable", True) else "-open"
+    row, name = network.to_frame().T, network["name"]
+    figure.add_scatter(
+        x=[network[x]],
+        y=[network[metric]],
+        mode="markers",
+        name=f"{name} (undefended)" if plain else name,
+        showlegend=place["col"] == 1,
+        marker={"symbol": symbol, "size": 14 if plain else 11, "color": colour},
+        error_x=column_bars(row, x, thickness=1.2, width=0),
+        error_y=column_bars(row, metric, thickness=1.2, width=0),
+        hovertemplate=(
+            f"{name} ({network['attack']}): {metric_name(metric)} %{{y:.3f}},"
+            " %{x:.1%}<extra></extra>"
+        ),
+        **place,
+    )
+
+
+def _traded(table: pd.DataFrame, base: pd.Series | None, metric: str) -> str:
+    """The lowest risk there is and its price, and the lowest at equal accuracy."""
+    if "output" in table and (table["output"] == "").any():
+        table = table[table["output"] == ""]  # masked outputs measure the attacks tried
+    risk, least = metric_name(metric), table.loc[table[metric].astype(float).idxmin()]
+    if base is None:
+        accuracy = f"test accuracy {least['test_acc']:.1%}"
+        return f"{least['name']} leaks least: {risk} {least[metric]:.3f} at {accuracy}"
+    sentence = f"{base['name']} undefended: {risk} {base[metric]:.3f} at {base['test_acc']:.1%}"
+    if least["name"] != base["name"]:
+        price = f"{100 * (least['test_acc'] - base['test_acc']):+.1f} points of accuracy"
+        sentence += f"; least: {least['name']}, {least[metric]:.3f} for {price}"
+    near = table[table["test_acc"] >= base["test_acc"] - SIMILAR]
+    near = near[near["name"] != base["name"]]
+    if near.empty:
+        return f"{sentence}; every defense costs more than a point of accuracy"
+    best = near.loc[near[metric].astype(float).idxmin()]
+    if best["name"] == least["name"]:
+        return f"{sentence}, and no more than a point less accurate"
+    return f"{sentence}; at most a point less accurate: {best['name']}, {best[metric]:.3f}"
+
+
+def costs(table: pd.DataFrame) -> go.Figure:
+    """What families cost: seconds per epoch and MiB of memory, a bar each, with their ratio to the
+    first family.
+
+    table: a row per family with columns family, seconds (of an epoch), memory_mib, parameters
+        (under the name), and where measured seconds_low, seconds_high, memory_mib_low,
+        memory_mib_high (drawn)
+
+    Raises ValueError for missing columns or values, values that are not positive, and a family that
+    comes twice.
+    Caveat: seconds are those of one machine.
+    """
+    measured = ["seconds", "memory_mib", "parameters"]
+    need(table, ("family", *measured), "costs", finite=measured)
+    if (repeats := table["family"].duplicated()).any():
+        families = listed(table["family"][repeats])
+        raise ValueError(f"families {families} come twice: one row per family")
+    if (table[measured] <= 0).any(axis=None):
+        raise ValueError(
+            "costs got values that are not positive: measure them, or leave the family out"
+        )
+    first, table = table.iloc[0], table[::-1]  # bars are drawn from the bottom
+    figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.06)
+    panels = (("seconds", "seconds per epoch", LINES[3]), ("memory_mib", "memory (MiB)", LINES[2]))
+    for column, (name, title, colour) in enumerate(panels, start=1):
+        error, place = column_bars(table, name), {"row": 1, "col": column}
+        figure.add_bar(
+            x=table[name],
+            y=table["family"],
+            orientation="h",
+            marker={"color": colour},
+            error_x=error,
+            showlegend=False,
+            hovertemplate=f"%{{y}}: %{{x:,.4g}} {title}<extra></extra>",
+            **place,
+        )
+        ends = table[name].to_numpy(float) + (np.nan_to_num(error["array"]) if error else 0)
+        figure.add_scatter(
+            x=ends,
+            y=table["family"],
+            text=[
+                f" {value:{',.0f' if value >= 100 else '.3g'}} ({value / first[name]:.2g}×)"
+                for value in table[name]
+            ],
+            mode="text",
+            textposition="middle right",
+            cliponaxis=False,
+            showlegend=False,
+            hoverinfo="skip",
+            **place,
+        )
+        figure.update_xaxes(title_text=title, range=[0, 1.35 * ends.max()], **place)
+    figure.update_yaxes(
+        tickvals=table["family"],
+        ticktext=[
+            f"{row.family}<br>{row.parameters:,.0f} parameters" for row in table.itertuples()
+        ],
+    )
+    slow, large = table.loc[table["seconds"].idxmax()], table.loc[table["memory_mib"].idxmax()]
+    whose = " and" if slow.family == large.family else f", {large.family}"
+    return finish(
+        figure,
+        f"{slow.family} takes {slow.seconds / first.seconds:.2g} times the time of {first.family}"
+        f" per epoch{whose} {large.memory_mib / first.memory_mib:.2g} times its memory",
+        f"in brackets: ratio to {first.family}",
+        height=170 + 52 * len(table),
+    )

@@ -1,0 +1,558 @@
+"""Claims as signed differences between settings of a study: paired intervals, verdicts and their
+evidence.
+
+A study is a YAML file. Its `claims` hold, by name,
+
+    sentence, needs     what is claimed, and what must be run to decide it
+    parts               without one of these the claim cannot hold
+    equal               it compares risks of different models, which says less at unequal accuracy
+    matched             compared again at equal "test_acc" or "gap", where checkpoints are
+    tpr                 equal AUC is not enough: the TPR decides too
+    design_check        an AUC less 1/2 that lies below this jointly is a failed design
+    remarks             functions of `remarks.py` that add to the evidence
+    joins               which settings are set against each other, and how they are compared
+
+A join takes the settings `a`, and either those of `b` that share all fields but those in `differ`
+(without `differ` they share nothing), or compares those of `a` `along` a field, `but` the fields
+that follow from it, with those in `instead_of` replaced by a property; `which` of the steps (see
+`joins`). `only_b` narrows `b`; `most_alike`: of the first sides those most like the second;
+`queries`: the "most" that were run, or "fewer". Each entry of `compare` is one comparison of every
+pair:
+
+    part, compared      its group in the evidence, and its words: templates of a, b, attack, attacks
+    attack              one attack on both sides, or one for each; absent: the strongest of all that
+                        both sides have
+    attacks             a list, or "each" (of several) that both sides have, one by one; "in order
+                        under b": two attacks on a, the first surely stronger than the other on b
+    metric              auc, tpr (at the smallest FPR that all settings can measure), test_accuracy,
+                        gap (train minus test accuracy)
+    needed              false: reported, decides nothing
+    above, margin       wanted above `above` (0), or within +-margin
+    ratio, swap         a over b; b minus a
+    minus               "chance", or "curve" (of `privacy.py`), in place of b
+    instead, beyond     fields replaced in b; the same difference with fields replaced, subtracted
+    tpr                 false: no TPR beside an AUC that decides
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import permutations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from mia_nb.metrics.curve import measurable
+from mia_nb.metrics.pairs import same_masks
+from mia_nb.metrics.uncertainty import (
+    FPR,
+    bootstrap,
+    fewest_non_members,
+    interval,
+    names,
+    per_target_metrics,
+    ratio_interval,
+)
+from mia_nb.studies import remarks
+from mia_nb.studies.joins import matches, pairs
+from mia_nb.studies.setting import Setting, usable
+from mia_nb.types import Scores
+
+SAME = 0.01  # differences up to this count as none, of AUC and of accuracy
+TPR = "tpr"  # stands for the TPR at the smallest FPR that all settings can measure
+STOCHASTIC_ONLY = ("lira_joint",)  # attacks that read off how outputs of one query differ
+OF_MODELS = ("test_accuracy", "gap")
+JOIN = {
+    "a",
+    "b",
+    "differ",
+    "only_b",
+    "along",
+    "but",
+    "instead_of",
+    "which",
+    "most_alike",
+    "queries",
+    "compare",
+}
+COMPARISON = {
+    "part",
+    "compared",
+    "attack",
+    "attacks",
+    "swap",
+    "instead",
+    "beyond",
+}  # and Contrast's
+FAILED = (
+    "design check failed: AUC below 0.5, a wrong sign or an effect of the design and no absence of"
+    " risk"
+)
+COLUMNS = [
+    "claim",
+    "part",
+    "compared",
+    "metric",
+    "needed",
+    "value",
+    "low",
+    "high",
+    "sure_low",
+    "sure_high",
+    "margin",
+    "outcome",
+]
+
+
+class Contrast(NamedTuple):
+    """A weighted sum over sides; a side is one setting, or the strongest of several attacks.
+
+    The fields are those of `compare` in a study's file.
+    """
+
+    part: str
+    compared: str
+    terms: tuple[tuple[int, tuple[Setting, ...]], ...]
+    metric: str = "auc"
+    needed: bool = True
+    margin: float = 0.0
+    above: float = 0.0
+    ratio: bool = False
+    minus: str = ""
+    tpr: bool = True
+
+    @property
+    def first(self) -> Setting:
+        return self.terms[0][1][0]
+
+
+COMPARISON = {"attack", "attacks", "swap", "instead", "beyond", *Contrast._fields} - {"terms"}
+
+
+class Claim(NamedTuple):
+    """An entry of `claims`, see the top of this module."""
+
+    sentence: str
+    needs: str
+    joins: list[dict]
+    parts: tuple[str, ...] = ()
+    equal: bool = False
+    matched: str = ""
+    tpr: bool = False
+    design_check: float = -1.0
+    remarks: tuple[str, ...] = ()
+
+
+class Study(NamedTuple):
+    """A study's file: its models (empty for any), which settings decide, claims and selections."""
+
+    claims: dict[str, Claim]
+    models: tuple[str, ...] = ()
+    decide: dict = {}  # noqa: RUF012 - never changed
+    selections: dict = {}  # noqa: RUF012
+    printed: dict = {}  # noqa: RUF012
+
+
+def load(study: str | Path) -> Study:
+    """The study of this name, or of a YAML file at this path."""
+    own = str(study).endswith(".yaml")
+    path = Path(study) if own else Path(__file__).with_name(f"{study}.yaml")
+    if not path.is_file():
+        known = sorted(file.stem for file in Path(__file__).parent.glob("*.yaml"))
+        raise ValueError(f"no study {str(study)!r}: wanted a YAML file or one of {known}")
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        entries["claims"] = {name: Claim(**claim) for name, claim in entries["claims"].items()}
+        found = Study(**entries)
+        for name, claim in found.claims.items():
+            _check_entries(name, claim)
+    except (KeyError, TypeError, ValueError) as reason:
+        raise ValueError(f"{path.name} is no study: {reason}") from None
+    return found
+
+
+def _check_entries(name: str, claim: Claim):
+    for join in claim.joins:
+        parts = [(join, JOIN), *((entry, COMPARISON) for entry in join["compare"])]
+        if strange := [entry for part, known in parts for entry in part if entry not in known]:
+            raise ValueError(f"claim {name} has unknown entries {strange}")
+
+
+def deciding(study: Study, settings: dict) -> dict[Setting, Scores]:
+    """The settings in normal form that decide the study's claims; ValueError as in `usable`."""
+    checked = usable(settings, study.models)
+    return {one: scores for one, scores in checked.items() if matches(one, study.decide)}
+
+
+def contrasts(study: Study, claim: Claim, settings: dict[Setting, Scores]) -> list[Contrast]:
+    """Everything that a claim compares, as far as it was run."""
+    networks = list(dict.fromkeys(one._replace(attack="") for one in settings))
+    return [
+        contrast
+        for join in claim.joins
+        for pair in pairs(join, networks, study.selections)
+        for comparison in join["compare"]
+        for contrast in _contrasts(comparison, *pair, settings)
+    ]
+
+
+def _contrasts(
+    comparison: dict, a: Setting, b: Setting, settings: dict[Setting, Scores]
+) -> Iterator[Contrast]:
+    """One comparison of two settings, for each of its attacks."""
+    options = {name: comparison[name] for name in Contrast._fields if name in comparison}
+    b = b._replace(**comparison.get("instead", {}))
+    a, b = (b, a) if comparison.get("swap") else (a, b)
+    sign = "/" if comparison.get("ratio") else "-"
+    of_models = comparison.get("metric") in OF_MODELS
+    strongest_only = not {"attack", "attacks"} & set(comparison)
+    listed = ", {attacks}" if strongest_only and not of_models else ""
+    compared = comparison.get("compared", f"{{a.models}} {sign} {{b.models}}{listed}")
+    for attack, side_a, side_b in _sides(comparison, a, b, settings):
+        words = {"a": a, "b": b, "attack": attack, "other": side_b[0].attack}
+        words["attacks"] = worst_case(side_a, side_b)
+        terms = ((1, side_a), (-1, side_b))
+        if comparison.get("minus"):
+            terms = terms[:1]
+        if of_models:  # all attacks on a model share them
+            terms = tuple((weight, side[:1]) for weight, side in terms)
+        if "beyond" in comparison:
+            others = [
+                (-weight, (side[0]._replace(**comparison["beyond"]),)) for weight, side in terms
+            ]
+            if not all(side[0] in settings for _, side in others):
+                continue
+            terms = (*terms, *others)
+        texts = {"part": comparison["part"].format(**words), "compared": compared.format(**words)}
+        yield Contrast(**options | texts | {"terms": terms})
+
+
+def _sides(
+    comparison: dict, a: Setting, b: Setting, settings: dict[Setting, Scores]
+) -> Iterator[tuple[str, tuple, tuple]]:
+    """(attack, side of a, side of b) for each attack of a comparison that both settings have."""
+    side_a, side_b = strongest(settings, a, b)
+    if "attack" in comparison:
+        given = comparison["attack"]
+        named = [(given, given) if isinstance(given, str) else given]
+    elif "attacks" not in comparison:
+        if side_a:
+            yield "", side_a, side_b
+        return
+    elif comparison["attacks"] == "in order under b":
+        named, b = list(_surely_ordered(settings, a, b)), a
+    elif isinstance(comparison["attacks"], list):
+        named = [(attack, attack) for attack in comparison["attacks"]]
+    else:
+        common = [one.attack for one in side_a if b._replace(attack=one.attack) in side_b]
+        several = comparison["attacks"] == "each of several"
+        named = [(attack, attack) for attack in common if len(common) > several]
+    for attack, other in named:
+        sides = a._replace(attack=attack), b._replace(attack=other)
+        if all(side in settings for side in sides):
+            yield attack, sides[:1], sides[1:]
+
+
+def _surely_ordered(
+    settings: dict[Setting, Scores], a: Setting, b: Setting
+) -> Iterator[tuple[str, str]]:
+    """Two attacks that both settings have, the first surely of larger AUC under b."""
+    attacks = dict.fromkeys(one.attack for one in settings)
+    auc, pair = {}, np.empty(0)
+    for attack in attacks:
+        if (
+            a._replace(attack=attack) in settings
+            and (on_b := b._replace(attack=attack)) in settings
+        ):
+            auc[attack] = per_target_metrics(settings[on_b], ())[:, 0]
+            pair = settings[on_b].pair
+    for better, worse in permutations(auc, 2):
+        if interval(auc[better] - auc[worse], pair)[0] > 0:
+            yield better, worse
+
+
+def strongest(settings, *networks: Setting) -> list[tuple[Setting, ...]]:
+    """For each network the attacks that all of them have, so that families are compared by their
+    worst case; maybe none.
+
+    What only stochastic networks can be asked (`STOCHASTIC_ONLY`) counts beside these where all
+    stochastic ones have it.
+    """
+    attacks = dict.fromkeys(one.attack for one in settings)
+    run = {name: [one._replace(attack=name) in settings for one in networks] for name in attacks}
+    common = [name for name in attacks if all(run[name])]
+    noisy = [one.stochastic for one in networks]
+    own = [
+        name
+        for name in STOCHASTIC_ONLY
+        if name in attacks and name not in common and any(noisy) and run[name] == noisy
+    ]
+    sides = [[*common, *(own if random else [])] if common else [] for random in noisy]
+    return [
+        tuple(one._replace(attack=name) for name in side)
+        for one, side in zip(networks, sides, strict=True)
+    ]
+
+
+def worst_case(side: tuple, other: tuple) -> str:
+    """In words: which attacks a side takes the strongest of, and the other side where it takes
+    other ones.
+    """
+    words = [
+        f"strongest of {len(each)} attacks" if len(each) > 1 else each[0].attack
+        for each in (side, other)
+    ]
+    return " against ".join(dict.fromkeys(words))
+
+
+def compare(
+    study: Study,
+    settings: dict[Setting, Scores],
+    *,
+    draws: int,
+    level: float,
+    seed: int,
+) -> pd.DataFrame:
+    """One row per comparison that the study's claims rest on, as far as it was run, with `COLUMNS`.
+
+    settings: of `deciding`. Intervals are those of `metrics.interval` (of a ratio
+    `ratio_interval`), paired: the same samples and pairs in every setting. Those of accuracies and
+    gaps cover pairs alone. What is compared with a curve is left out. ValueError when targets were
+    trained on different masks.
+    """
+    _same_masks(settings)
+    n0 = min(map(fewest_non_members, settings.values()), default=0)
+    tpr = next((f"tpr@{x:g}" for x in FPR if measurable(f"tpr@{x:g}", n0)), None)
+
+    @cache
+    def measured(one: Setting) -> dict:
+        """{metric: (values of the targets, their draws or None)}"""
+        scores = settings[one]
+        drawn = bootstrap(scores, FPR, draws=draws, seed=seed)
+        points = dict(zip(names(FPR), per_target_metrics(scores, FPR).T, strict=True))
+        return {name: (values, drawn[name]) for name, values in points.items()} | {
+            "test_accuracy": (scores.accuracy[:, 1], None),
+            "gap": (-np.diff(scores.accuracy)[:, 0], None),
+        }
+
+    rows = []
+    for name, claim in study.claims.items():
+        wanted = list(_with_tpr(claim, contrasts(study, claim, settings), tpr))
+        jointly = pd.Series([_family(one) for one in wanted], dtype=object).value_counts()
+        for contrast in wanted:
+            sure = 1 - (1 - level) / jointly[_family(contrast)]
+            pair = settings[contrast.first].pair
+            row = row_of(name, contrast, *_estimate(contrast, measured, pair, (level, sure)))
+            # then the intervals are of samples only
+            rows.append(row | ({"outcome": "open"} if one_pair(settings[contrast.first]) else {}))
+    return as_table(rows)
+
+
+def as_table(rows: list[dict]) -> pd.DataFrame:
+    """Rows of comparisons with `COLUMNS`."""
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"needed": bool})
+
+
+def _same_masks(settings: dict[Setting, Scores]):
+    """A pairing needs row k of every setting to be a model trained on the same samples."""
+    for one, scores in settings.items():
+        first = next(iter(settings))
+        if not same_masks(scores, settings[first]):
+            raise ValueError(
+                f"{one.where} and {first.where} have different membership: claims need pools"
+                " trained on the same masks and the same targets of each"
+            )
+
+
+def _with_tpr(claim: Claim, found: list[Contrast], tpr: str | None) -> Iterator[Contrast]:
+    """The contrasts of a claim; every AUC that decides gets its TPR beside it."""
+    for contrast in found:
+        if contrast.minus == "curve":
+            continue
+        if contrast.metric != TPR:
+            yield contrast
+        beside = contrast.metric == "auc" and contrast.needed and contrast.tpr
+        if tpr and (contrast.metric == TPR or beside):
+            yield contrast._replace(metric=tpr, needed=claim.tpr if beside else contrast.needed)
+
+
+def _family(contrast: Contrast) -> str:
+    """Comparisons whose errors are counted together."""
+    return "needed" if contrast.needed else f"{contrast.part}, {contrast.metric}"
+
+
+def _estimate(contrast: Contrast, measured: Callable, pair, levels) -> tuple:
+    """(value, interval per level): paired, of the attack of largest mean on each side."""
+    metric = contrast.metric
+    sides = [
+        max((measured(one)[metric] for one in side), key=lambda values: values[0].mean())
+        for _, side in contrast.terms
+    ]
+    if contrast.ratio:
+        (a, draws_a), (b, draws_b) = sides
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = np.divide(a.mean(), b.mean())
+        return value, *(
+            ratio_interval(a, b, pair, draws_a, draws_b, confidence=level) for level in levels
+        )
+    by_chance = 0.5 if metric == "auc" else _rate(metric)
+    minus = by_chance if contrast.minus == "chance" else 0.0
+    weights = [weight for weight, _ in contrast.terms]
+    values, drawn = (
+        None
+        if parts[0] is None
+        else sum(w * part for w, part in zip(weights, parts, strict=True)) - minus
+        for parts in zip(*sides, strict=True)
+    )
+    return values.mean(), *(interval(values, pair, drawn, confidence=level) for level in levels)
+
+
+def _rate(metric: str) -> float:
+    """The FPR in a metric's name; 0 where there is none."""
+    return float(metric.partition("tpr@")[2] or 0)
+
+
+def row_of(name: str, contrast: Contrast, value: float, ends: tuple, sure_ends: tuple) -> dict:
+    """One row of `compare`; "for" by the interval `ends`, "against" by the joint one, NaN decides
+    nothing.
+    """
+    (low, high), (sure_low, sure_high), m, above = ends, sure_ends, contrast.margin, contrast.above
+    metric = f"ratio of {contrast.metric}" if contrast.ratio else contrast.metric
+    # A model at chance has TPR = FPR: above 1 / FPR no ratio to it can be seen, so that falling
+    # short of it shows nothing.
+    out_of_reach = contrast.ratio and above * _rate(contrast.metric) > 1 - 1e-9
+    holds = low > above if not m else -m < low and high < m
+    fails = sure_high < above if not m else sure_low > m or sure_high < -m
+    outcome = "for" if holds else "against" if fails and not out_of_reach else "open"
+    record = (name, contrast.part, contrast.compared, metric, contrast.needed, float(value))
+    return dict(zip(COLUMNS, (*record, low, high, sure_low, sure_high, m, outcome), strict=True))
+
+
+def one_pair(scores: Scores) -> bool:
+    """Whether all targets are of one pair, which does not show what training changes."""
+    return len(np.unique(scores.pair)) < 2
+
+
+def at_unequal_accuracy(verdict: str, rows: pd.DataFrame, unequal: bool) -> str:
+    """Only what is decided can rest on unequal accuracy."""
+    decided = verdict in ("holds", "does not hold")
+    return f"{verdict} (at unequal accuracy)" if unequal and decided else verdict
+
+
+def judge(
+    study: Study,
+    settings: dict[Setting, Scores],
+    table: pd.DataFrame,
+    *,
+    qualify: Callable = at_unequal_accuracy,
+    **context: Any,
+) -> pd.DataFrame:
+    """A verdict per claim from its rows in `table` (`compare`): claim, verdict, evidence, compared,
+    accuracy_apart.
+
+    qualify(verdict, rows, unequal) -> verdict; context: what else the remarks of claims read.
+    """
+    verdicts = {}
+    for name, claim in study.claims.items():
+        rows, wanted = table[table["claim"] == name], contrasts(study, claim, settings)
+        needed = rows[rows["needed"]]
+        apart = _apart([contrast for contrast in wanted if contrast.needed], settings)
+        missing = [part for part in claim.parts if part not in set(needed["part"])]
+        failed = (needed.loc[needed["metric"] == "auc", "sure_high"] < claim.design_check).any()
+        evidence = [f"not run: needs {claim.needs}"]
+        if len(rows):
+            about = {"study": study, "settings": settings, "wanted": wanted, **context}
+            evidence = [
+                *_evidence(rows),
+                *(f"{part}: not run" for part in missing),
+                *(
+                    text
+                    for remark in claim.remarks
+                    for text in remarks.REMARKS[remark](rows, **about)
+                ),
+                *([FAILED] if failed else []),
+                *_caveats(wanted, settings),
+            ]
+        unequal = claim.equal and apart > SAME + 1e-9
+        verdict = qualify(_verdict(needed, missing), rows, unequal)
+        verdicts[name] = {
+            "claim": claim.sentence,
+            "verdict": "not resolved (design check failed)" if failed else verdict,
+            "evidence": "; ".join(evidence),
+            "compared": "; ".join(dict.fromkeys(needed["compared"])),
+            "accuracy_apart": 100 * apart,
+        }
+    return pd.DataFrame.from_dict(verdicts, orient="index").rename_axis("id")
+
+
+def _verdict(needed: pd.DataFrame, missing) -> str:
+    if not len(needed):
+        return "not run"
+    if (needed["outcome"] == "against").any():
+        return "does not hold"
+    return "holds" if (needed["outcome"] == "for").all() and not missing else "not resolved"
+
+
+def _evidence(rows: pd.DataFrame) -> Iterator[str]:
+    """A phrase per part: counts, and the comparison that is least for the claim; of a TPR that
+    decides nothing the counts.
+    """
+    for (part, metric), group in rows.groupby(["part", "metric"], sort=False):
+        least, tpr = _least(group), metric.startswith("tpr@")
+        texts = [
+            f"{(group['outcome'] == side).sum()} of {len(group)} {side}"
+            for side in ("for", "against")
+        ]
+        if not tpr or least["needed"]:
+            form = ".1f" if metric.startswith("ratio") else "+.3f"
+            value, low, high = (format(least[name], form) for name in ("value", "low", "high"))
+            ends = f"{least['compared']} {value} [{low}, {high}]"
+            texts = [*texts, f"least {ends}"] if len(group) > 1 else [ends]
+        title = f"{part} {metric}" if "tpr@" in metric else part
+        yield f"{metric if metric.startswith(part) else title}: {', '.join(texts)}"
+
+
+def _least(group: pd.DataFrame) -> pd.Series:
+    """The smallest difference; under a margin the largest in size; a difference that is no number
+    where all are none.
+    """
+    size = group["value"].where(group["margin"] == 0, -group["value"].abs())
+    return group.loc[size.idxmin() if size.notna().any() else group.index[0]]
+
+
+def _accuracy(wanted: list[Contrast], settings: dict[Setting, Scores]) -> dict[str, np.ndarray]:
+    """Mean train and test accuracy of all models compared, by their names."""
+    compared = {one for contrast in wanted for _, side in contrast.terms for one in side}
+    accuracy: dict[str, np.ndarray] = {}
+    # plain sorts first: the model as it is used
+    for one in sorted(compared, key=lambda one: (one.recipe, one)):
+        accuracy.setdefault(one.models, settings[one].accuracy.mean(0))
+    return accuracy
+
+
+def _apart(wanted: list[Contrast], settings: dict[Setting, Scores]) -> float:
+    """Largest difference of test accuracy inside a contrast of different models; NaN without
+    one.
+    """
+    accuracy = _accuracy(wanted, settings)
+    models = [{one.models for _, side in contrast.terms for one in side} for contrast in wanted]
+    return max(
+        (float(np.ptp([accuracy[name][1] for name in each])) for each in models if len(each) > 1),
+        default=np.nan,
+    )
+
+
+def _caveats(wanted: list[Contrast], settings: dict[Setting, Scores]) -> Iterator[str]:
+    """Train and test accuracy of everything compared, how unequal, and too few targets."""
+    yield "train / test accuracy " + ", ".join(
+        f"{name} {train:.3f} / {test:.3f}"
+        for name, (train, test) in _accuracy(wanted, settings).items()
+    )
+    if (apart := _apart(wanted, settings)) > 0:
+        yield f"compared at test accuracies up to {apart:.3f} apart"
+    if wanted and one_pair(settings[wanted[0].first]):
+        yield "one pair of targets does not show training randomness: nothing is decided"

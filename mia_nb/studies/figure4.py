@@ -1,0 +1,143 @@
+"""What is stated beside Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), computed again."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from mia_nb.accounting import over_epochs
+from mia_nb.checks import checked
+
+SIGMA = 2.0  # the study's SDENet
+FIGURE4 = {
+    "grows": ("epsilon grows with epochs, ever more slowly", "increasing, concave"),
+    "uniform": ("GDP is above RDP and PRV, at every epoch", "GDP > RDP > PRV"),
+    "poisson": (
+        "the same order, with GDP for the Poisson batches that RDP and PRV assume",
+        "GDP > RDP > PRV",
+    ),
+    "widens": ("the distance of GDP to the others widens with epochs", "widening"),
+    "delta": ("as delta increases, so does epsilon", "increasing"),
+    "target": ("the target is epsilon 8", "8"),
+    "utility": ("test accuracy of 80 % at epsilon 2 (GDP)", "80 %"),
+    "spread": ("at epsilon 2 test accuracy ranges from 65 to 82 % over models", "65 to 82 %"),
+}  # what the text beside Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686) states, and prints
+UTILITY_AT, PRINTED_UTILITY, PRINTED_SPREAD, HALF_A_POINT = 2.0, 0.80, (0.65, 0.82), 0.005
+
+
+@checked
+def figure4_against_paper(
+    *,
+    sigma: float = SIGMA,
+    samples: int = 25_000,
+    batch: int = 512,
+    epochs: int = 300,
+    delta: float = 1e-5,
+    deltas=(1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
+    accuracy: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """What the text beside Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686) states, computed
+    again: a row per statement.
+
+    Columns: statement, printed, ours, agrees (True, False, <NA> where not run), note. All epsilons
+    are nominal (paper's accounting: sigma as DP-SGD's noise multiplier, for one record added or
+    removed). accuracy: columns epoch, test_acc and maybe model, for the two statements about test
+    accuracy, which hold `batch` and `samples` to be those of that training. Batch size, samples and
+    the sampling of GDP are not printed; with the defaults and uniform batches GDP ends near the
+    target. Takes seconds, for PRV. Raises ValueError as `accounting.over_epochs` does and for an
+    accuracy table without its columns.
+    """
+    noise = {"noise_multiplier": sigma, "samples": samples, "batch": batch}
+    gdp = partial(over_epochs, **noise, accountants=("gdp",))
+    marks = sorted({max(epochs // 30, 1), max(epochs // 3, 1), epochs})
+    after = ", ".join(map(str, marks))
+    others = over_epochs(**noise, epochs=marks, delta=delta, accountants=("prv", "rdp"))
+    curves = {
+        f"GDP {form}": gdp(epochs=marks, delta=delta, sampling=form)["epsilon"].to_numpy(float)
+        for form in ("uniform", "poisson")
+    } | {
+        name.upper(): others.loc[others["accountant"] == name, "epsilon"].to_numpy(float)
+        for name in ("rdp", "prv")
+    }
+    uniform, end = curves["GDP uniform"], curves["GDP uniform"][-1]
+    slopes = [np.diff([0, *curve]) / np.diff([0, *marks]) for curve in curves.values()]
+    concave = all((slope > 0).all() and (np.diff(slope) < 0).all() for slope in slopes)
+    apart = uniform - curves["PRV"]
+    over = gdp(epochs=epochs, delta=sorted(deltas), sampling="uniform")["epsilon"]
+    every = gdp(epochs=range(1, epochs + 1), delta=delta, sampling="uniform")
+    found = {
+        "grows": (_arrow(uniform), concave, f"GDP uniform after {after} epochs; the others alike"),
+        "widens": (_arrow(apart), _rises(apart), f"GDP uniform - PRV after {after} epochs"),
+        "delta": (
+            _arrow(over),
+            _rises(over),
+            f"delta from {min(deltas):g} to {max(deltas):g}, GDP uniform",
+        ),
+        "target": (
+            f"{end:.2f}",
+            bool(end <= 8),
+            f"after {epochs} epochs, batch {batch} of {samples:,}: neither is printed",
+        ),
+    }
+    for form in ("uniform", "poisson"):
+        three = {name: curves[name] for name in (f"GDP {form}", "RDP", "PRV")}
+        falling = sorted(three, key=lambda name: -curves[name][-1])
+        found[form] = (
+            " > ".join(f"{name} {curves[name][-1]:.2f}" for name in falling),
+            bool((np.diff([*three.values()], axis=0) < 0).all()),
+            f"after {epochs} epochs, delta {delta:g}; compared after {after}",
+        )
+    found |= _at_two(every, accuracy)
+    rows = [(*FIGURE4[name], *found[name]) for name in FIGURE4]
+    table = pd.DataFrame(rows, columns=["statement", "printed", "ours", "agrees", "note"])
+    return table.astype({"agrees": "boolean"})
+
+
+def _arrow(values) -> str:
+    return " -> ".join(f"{value:.2f}" for value in values)
+
+
+def _rises(values) -> bool:
+    return bool((np.diff(values) > 0).all())
+
+
+def _at_two(curve: pd.DataFrame, accuracy: pd.DataFrame | None) -> dict:
+    """The two statements about accuracy at epsilon 2, and the epoch that this is."""
+    spent, end = curve[curve["epsilon"] <= UTILITY_AT], curve["epsilon"].max()
+    if spent.empty:
+        return _not_run("epsilon 2 is exceeded in the first epoch")
+    if end < UTILITY_AT:
+        return _not_run(f"GDP uniform ends at epsilon {end:.3g}, below 2")
+    epoch = int(spent["epoch"].max())
+    where = (
+        f"GDP uniform reaches epsilon 2 after epoch {epoch}: accuracy along epochs on a relabelled"
+        " axis"
+    )
+    if accuracy is None:
+        return _not_run(where)
+    if lacks := [name for name in ("epoch", "test_acc") if name not in accuracy]:
+        raise ValueError(
+            f"accuracy lacks {', '.join(lacks)}: wanted columns epoch and test_acc, and model for"
+            " several"
+        )
+    seen = accuracy[accuracy["epoch"] <= epoch]
+    if seen.empty:
+        return _not_run(f"{where}; no accuracy up to there")
+    last = seen["epoch"].max()
+    at = seen.loc[seen["epoch"] == last, "test_acc"]
+    note = f"{where}; accuracy of epoch {int(last)}, {len(at)} model{'s' * (len(at) != 1)}"
+    useful = bool(at.mean() >= PRINTED_UTILITY - HALF_A_POINT)
+    found = _not_run(f"{note}: one shows no range") | {
+        "utility": (f"{at.mean():.1%}", useful, note)
+    }
+    if len(at) > 1:
+        least, most = PRINTED_SPREAD[0] - HALF_A_POINT, PRINTED_SPREAD[1] + HALF_A_POINT
+        inside = bool(at.between(least, most).all())
+        found["spread"] = (f"{at.min():.1%} to {at.max():.1%}", inside, note)
+    return found
+
+
+def _not_run(reason: str) -> dict:
+    return dict.fromkeys(("utility", "spread"), ("not run", pd.NA, reason))

@@ -1,0 +1,159 @@
+"""Which settings a claim compares: the table of settings joined with itself."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations, pairwise, product
+
+from mia_nb.studies.setting import NOISE_IN, Setting
+
+ROUNDING = 1e-3  # of sigma, where k was not given in full
+LIKENESS = ("blocks", "method", "steps", "T")
+
+
+def select(wanted, networks: list[Setting]) -> list[Setting]:
+    """The settings that match {field: value}; of a list of such, those of the first that any match.
+
+    A value may be a list of values, or {not: x}, {from: least}, {near: x, within: distance}.
+    """
+    for fields in wanted if isinstance(wanted, list) else [wanted]:
+        if found := [one for one in networks if matches(one, fields)]:
+            return found
+    return []
+
+
+def matches(one: Setting, fields: dict) -> bool:
+    """Whether the setting has these values in its fields and properties; ValueError for others."""
+    if strange := [name for name in fields if not hasattr(one, name)]:
+        raise ValueError(f"a setting has no {', '.join(strange)}: wanted {', '.join(one._fields)}")
+    return all(_fits(getattr(one, name), value) for name, value in fields.items())
+
+
+def _fits(value, wanted) -> bool:
+    if isinstance(wanted, list):
+        return value in wanted
+    if not isinstance(wanted, dict):
+        return value == wanted
+    if "not" in wanted:
+        return value != wanted["not"]
+    if "from" in wanted:
+        return value > wanted["from"] - 1e-9
+    return abs(value - wanted["near"]) < wanted["within"]
+
+
+def alike(one: Setting, other: Setting, names) -> bool:
+    """Whether two settings share these fields.
+
+    Adaptive solvers choose their own steps, so that theirs equal any number.
+    """
+    for name in names:
+        values = getattr(one, name), getattr(other, name)
+        rounded = name == "sigma" and math.isclose(*values, rel_tol=ROUNDING)
+        chosen = name == "steps" and (one.adaptive or other.adaptive)
+        if values[0] != values[1] and not (rounded or chosen):
+            return False
+    return True
+
+
+def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[Setting, Setting]]:
+    """The settings (attack left blank) that a join sets against each other, its first side first.
+
+    A join of one side alone sets every setting against itself.
+    """
+    a = _side(join["a"], networks, selections)
+    if "along" in join:
+        found = _along(join, a)
+    elif "b" not in join:
+        found = [(one, one) for one in a]
+    else:
+        b = select(join.get("only_b", {}), _side(join["b"], networks, selections))
+        differ = join.get("differ", Setting._fields)
+        shared = [name for name in Setting._fields if name not in differ]
+        every = combinations(a, 2) if join["a"] == join["b"] else product(a, b)
+        found = [(x, y) for x, y in every if alike(x, y, shared)]
+    if join.get("most_alike"):
+        found = _most_alike(found)
+    return _by_queries(found, join["queries"]) if "queries" in join else found
+
+
+def _side(wanted, networks: list[Setting], selections: dict) -> list[Setting]:
+    if wanted == "noiseless":
+        return noiseless(networks, selections)
+    return select(wanted, networks)
+
+
+def _along(join: dict, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
+    """(more, less): settings that differ in nothing but one field."""
+    field, instead = join["along"], join.get("instead_of", {})
+    besides = {field, *join.get("but", ()), *instead}
+    shared = [name for name in Setting._fields if name not in besides] + [*instead.values()]
+    found = []
+    for more in networks:
+        group = [one for one in networks if alike(one, more, shared)]
+        wanted = _steps(sorted({getattr(one, field) for one in group}), join.get("which", "all"))
+        found += [
+            (more, less) for less in group if (getattr(less, field), getattr(more, field)) in wanted
+        ]
+    return found
+
+
+def _steps(values: list, which: str) -> list[tuple]:
+    """(less, more): neighbours and the two ends, or a part of these; "longest": all and the last.
+
+    which: "all", "ends", "between" or "longest".
+    """
+    ends = [(values[0], values[-1])] if len(values) > 1 else []
+    neighbours = [step for step in pairwise(values) if step not in ends]
+    if which == "longest":
+        return [(less, values[-1]) for less in values[:-1]]
+    return {"all": neighbours + ends, "ends": ends, "between": neighbours}[which]
+
+
+def _most_alike(found: list[tuple]) -> list[tuple]:
+    """Of the first sides of each second one those that share most of blocks, solver, steps, T."""
+
+    def shared(pair: tuple) -> int:
+        return sum(getattr(pair[0], name) == getattr(pair[1], name) for name in LIKENESS)
+
+    most: dict[Setting, int] = {}
+    for pair in found:
+        most[pair[1]] = max(most.get(pair[1], 0), shared(pair))
+    return [pair for pair in found if shared(pair) == most[pair[1]]]
+
+
+def _by_queries(found: list[tuple], which: str) -> list[tuple]:
+    """Of pairs that differ in queries alone the one with the most, or ("fewer") all others."""
+    most: dict[tuple, int] = {}
+    keys = [tuple(one._replace(queries=1) for one in pair) for pair in found]
+    for key, (_, b) in zip(keys, found, strict=True):
+        most[key] = max(most.get(key, 0), b.queries)
+    return [
+        pair
+        for key, pair in zip(keys, found, strict=True)
+        if (pair[1].queries == most[key]) == (which == "most")
+    ]
+
+
+def noiseless(networks: list[Setting], selections: dict) -> list[Setting]:
+    """Networks of sigma 0, most like the SDENets of sigma 2, and these with their noise off in
+    training and when queried.
+    """
+    built = select(selections["sdenets"], networks)
+    zero = select({"model": "sdenet", "k": 0, "blocks": 1}, networks)
+    candidates = zero or select(selections["odenets"], networks)
+    nearest = [a for a, _ in _most_alike(list(product(candidates, built)))]
+    never = select({"noise_in": "neither"}, built)
+    rest = zero or select(selections["studied"], networks)
+    return list(dict.fromkeys([*(nearest or rest), *never]))
+
+
+def noise_not_run(networks: list[Setting], selections: dict) -> list[str]:
+    """Where noise could have been on and was not; a network of sigma 0 that is otherwise alike has
+    its noise on nowhere.
+    """
+    built = select(selections["sdenets"], networks)
+    run = {one.noise_in for one in built}
+    solvers = {(one.method, one.steps) for one in noiseless(networks, selections)}
+    if not built or any((one.method, one.steps) in solvers for one in built):
+        run.add("neither")
+    return [where for where in NOISE_IN.values() if where not in run]

@@ -1,0 +1,446 @@
+"""What the papers printed, and ours beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mia_nb.checks import checked
+from mia_nb.metrics.curve import measurable
+from mia_nb.metrics.tables import intervals
+from mia_nb.metrics.uncertainty import (
+    RESAMPLES,
+    fewest_non_members,
+    interval,
+    tied_floor,
+)
+from mia_nb.studies.engine import load, one_pair
+from mia_nb.studies.setting import ALIGNED, NAMES, NOISY, RESNET_BLOCKS, Setting, usable
+from mia_nb.types import Scores
+
+PACKAGE = Path(__file__).resolve().parents[1]
+PLACES = (PACKAGE / "published", PACKAGE.parent / "data")  # an installed package's, a checkout's
+FPR = (0.001, 0.01)  # the only two that the papers print
+PRINTED_MODELS = {
+    "resnet14": "resnet14",
+    "odenet-16-32-64": "odenet",
+    "odenet-64": "odenet64",
+    "anode-64": "anode",
+    "sonode-64": "sonode",
+    "hbnode-64": "hbnode",
+    "sdenet-16-32-64": "sdenet",
+    "resnet14+sdenet": "replaced",
+}
+PRINTED_ATTACKS = {  # the first is ours where several are one
+    "attack-p": ("attack_p",),
+    "attack-r": ("attack_r",),
+    "rmia": ("rmia",),
+    "yeom": ("loss",),
+    "shokri": ("shokri",),
+    "song-mittal": ("song_mittal",),
+    "watson": ("watson",),
+    "lira": ("lira_global", "lira_per_sample"),
+}
+PRINTED_DEFENSES = {  # in training, of the output
+    "memguard": ("", "memguard"),
+    "mmd-mixup": ("mmd_mixup", ""),
+    "l2": ("l2", ""),
+    "l1": ("l1", ""),
+    "dp-sgd": ("dp_sgd", ""),
+    None: ("", ""),
+}
+# what was rounded
+PRINTED_K = {0.71: math.sqrt(0.5), 0.35: math.sqrt(0.125), 0.18: math.sqrt(0.03125), 0.13: 0.125}
+PRINTED_SCHEME = "stochastic RK4"
+NEAR = 0.055  # printed sigmas have one decimal
+EQUATION = ("model", "blocks", "method", "augment", "k", "steps", "T", "sigma", "noise_sd")
+COSTS = {"time_per_epoch": "seconds", "memory": "memory_mib"}  # printed metric: our column
+OURS_UNIT = {"seconds": "seconds", "memory_mib": "MiB"}
+
+
+@cache
+def records() -> tuple[dict, ...]:
+    """Every printed number, read once and shared: not to be changed."""
+    for place in PLACES:
+        if (path := place / "paper_results.json").is_file():
+            return tuple(json.loads(path.read_text(encoding="utf-8")))
+    raise ValueError(
+        f"paper_results.json is in none of {', '.join(map(str, PLACES))}: install the package again"
+    )
+
+
+@checked
+def paper_results(paper: str | None = None, table: str | None = None) -> list[dict]:
+    """Every number that the papers printed: paper, table, dataset, model, setting, attack, metric,
+    value, unit, maybe a note.
+
+    Papers: snn-uai2025 (Guan et al., tables 2 to 6), snn-workshop2025 (F.1 to F.4), nsde2025 (I to
+    XII). Fractions, not percent. Caveat: one target, one seed, no intervals; orderings to compare
+    with, not values to reproduce.
+    """
+    return [
+        dict(r) for r in records() if paper in (None, r["paper"]) and table in (None, r["table"])
+    ]
+
+
+def printed_setting(record: dict) -> Setting:
+    """A record's setting in our words, with the k whose rounding was printed; attack "" for what no
+    attack has.
+    """
+    own, attack = record["setting"], PRINTED_ATTACKS.get(record["attack"], ("",))[0]
+    if record["model"] not in PRINTED_MODELS:
+        family = record["model"].split("-")[0]
+        references = own.get("references", family)
+        return Setting(
+            family,
+            training=own.get("training", ""),
+            timesteps=own.get("T", 0),
+            input_dropout=own.get("input_dropout", False),
+            references="own" if references == family else references,
+            attack=attack,
+        )
+    model = PRINTED_MODELS[record["model"]]
+    defense, output = PRINTED_DEFENSES[own.get("defense")]
+    sigma = own.get("sigma", 2.0 if model == "replaced" else 0.0)
+    steps, T = own.get("s", 16), own.get("T", 1.0)
+    k = PRINTED_K.get(own["k"], own["k"]) if "s" in own else sigma * math.sqrt(T / steps)
+    scheme = "stoch_rk4" if model in NOISY and record["table"] != "XI" else "euler"
+    return Setting(
+        model,
+        blocks=own.get("blocks", RESNET_BLOCKS if model == "resnet14" else 1),
+        method=own.get("solver", scheme),
+        augment=own.get("augment", 0),
+        k=k,
+        steps=steps,
+        T=T,
+        defense=defense,
+        output=output,
+        attack=attack,
+    )
+
+
+@checked
+def against_papers(
+    study: str,
+    settings: dict[Setting, Scores],
+    *,
+    stands_for: str | tuple[str, str] | None = "",
+    ours: str = "",
+    tables=None,
+    draws: int = RESAMPLES,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """One row per number that a paper printed, ours and its interval beside it.
+
+    study: "snn" (Guan et al. 2025, tables 2 to 6, on demand F.1 to F.4), "nsde" (Hong, Wu, Gruber
+    and Lee, arXiv 2501.06686, all tables but VI, costs, and XI) or "privacy" (their Table XI,
+    defenses).
+    settings: the scores of each `Setting`.
+    stands_for: the printed data set, with its model in the spiking study, whose rows ours is placed
+    in; "" is the study's own, CIFAR-10 (and ResNet18); None places it nowhere.
+    ours: what ours really is, say "digits, tinycnn", for the note.
+    tables: a part of the study's tables. draws, seed: of the intervals.
+    Returns columns paper, table, dataset, what the print calls the setting (spiking: model,
+    training, timesteps (0 = ANN), input_dropout, references; others: printed, setting), attack,
+    metric, published, ours, low, high (as in `intervals`; accuracies and generalization gap:
+    Student's t over pairs), measurable, n0, note, and of neural ODEs and SDEs the printed equation.
+    "accuracy" is the attack's, at its best threshold.
+    Raises ValueError for a table that has no place here, for settings that cannot be, and for one
+    without a target.
+    Caveats, in the notes: ours is placed by model, blocks, channels, solver, and for stochastic
+    models sigma, steps and T (Table XI: model, defense and sigma alone), with noise on and the
+    fewest queries, whose number is not printed; neither are the steps of the ODENets, which form
+    of LiRA was run, and how DP-SGD was tuned. SDENets are placed whatever their scheme, settings
+    with a variant or with aligned references nowhere. The printed Attack-R counts references (4,
+    so five levels), hence its zeros at low FPR; MemGuard's TPR of 0 is an effect of ties.
+    """
+    found = load(study)
+    printed = found.printed
+    known = [*printed["tables"], *printed.get("on_demand", ())]
+    tables = printed["tables"] if tables is None else tables
+    if strange := sorted(set(tables) - set(known)):
+        raise ValueError(
+            f"table {', '.join(strange)} has no place here: wanted some of {', '.join(known)}"
+        )
+    stands_for = printed["stands_for"] if stands_for == "" else stands_for
+    block = [stands_for] if isinstance(stands_for, str) else list(stands_for or ["nothing"])
+    place = f"ours is {ours}" if ours else f"ours stands for {', '.join(block)}"
+    settings = {
+        one: scores
+        for one, scores in usable(settings, found.models).items()
+        if not one.variant and one.references != ALIGNED
+    }
+
+    @cache
+    def measured(one: Setting) -> dict:
+        return measure(settings[one], draws, seed)
+
+    rows = []
+    for record in records():
+        if record["paper"] not in printed["papers"] or record["table"] not in tables:
+            continue
+        here = block == [record["dataset"], record["model"].split("-")[-1]][: len(block)]
+        wanted = printed_setting(record)
+        one = _placed(settings, wanted, record) if here else None
+        notes = _oddities(record, wanted)
+        if one is None:
+            notes += ["not run", "" if here else place]
+        else:
+            notes += _differences(one, wanted, record)
+            notes += [_tied(settings[one], record["metric"]) if record["table"] == "XI" else ""]
+            notes += [measured(one)["few"], place]
+        rows.append(
+            {name: record[name] for name in ("paper", "table", "dataset")}
+            | _identity(record, wanted, printed.get("columns"))
+            | {"metric": record["metric"], "published": record["value"]}
+            | _beside(record["metric"], measured(one) if one else None)
+            | {"note": "; ".join(filter(None, notes))}
+            | ({} if "columns" in printed else {name: getattr(wanted, name) for name in EQUATION})
+        )
+    return pd.DataFrame(rows)
+
+
+def _identity(record: dict, wanted: Setting, columns: list[str] | None) -> dict:
+    """What names a printed number's setting."""
+    if columns:
+        references = {} if wanted.attack else {"references": ""}
+        own = {name: getattr(wanted, name) for name in columns}
+        return {"model": record["model"]} | own | references
+    setting = record["setting"]
+    row = f"row {setting['row']}, {setting['impact']}" if "row" in setting else setting["label"]
+    return {"printed": row, "setting": wanted.label, "attack": wanted.attack}
+
+
+def _placed(settings: dict, wanted: Setting, record: dict) -> Setting | None:
+    """Our setting for a printed one, any attack where the number is no attack's."""
+    attacks = PRINTED_ATTACKS.get(record["attack"], ())
+    found = [
+        one
+        for one in settings
+        if (one.attack in attacks or not attacks) and _stands_for(one, wanted, record)
+    ]
+
+    def order(one: Setting) -> tuple:
+        attack = attacks.index(one.attack) if attacks else 0
+        return one.model != wanted.model, *_apart(one, wanted, record), one.queries, attack
+
+    return min(found, key=order, default=None)
+
+
+def _stands_for(one: Setting, wanted: Setting, record: dict) -> bool:
+    """Whether our network is a printed one; an sdenet without noise is an odenet."""
+    quiet = {"odenet", "sdenet"} if not wanted.k else set()
+    models = quiet if wanted.model in quiet else {wanted.model}
+    names = ["defense", "output", "training", "timesteps", "input_dropout"]
+    names += ["references"] if wanted.attack else []
+    if one.model not in models or not _equal(one, wanted, names):
+        return False
+    if wanted.model not in PRINTED_MODELS.values() or wanted.model == "resnet14":
+        return True
+    near = bool(one.k) == bool(wanted.k) and abs(one.sigma - wanted.sigma) < NEAR
+    if not (near and one.noise and one.noise_train):
+        return False
+    solver = "steps" if wanted.model in NOISY else "method"
+    return record["table"] == "XI" or _equal(one, wanted, ["blocks", "augment", "T", solver])
+
+
+def _equal(one: Setting, wanted: Setting, names: list[str]) -> bool:
+    return all(getattr(one, name) == getattr(wanted, name) for name in names)
+
+
+def _apart(one: Setting, wanted: Setting, record: dict) -> tuple:
+    """What of our network is not as printed, as far as the table leaves it open."""
+    if record["table"] == "XI":  # more than a name, sigma and the defense
+        return (", " in one._replace(defense="", output="").label,)
+    return one.blocks != wanted.blocks, one.steps != wanted.steps
+
+
+def _differences(one: Setting, wanted: Setting, record: dict) -> list[str]:
+    """How our setting is not the printed one, and what the print leaves open."""
+    differs = one.model != wanted.model or any(_apart(one, wanted, record))
+    noisy = wanted.model in NOISY and record["table"] != "XI"
+    return [
+        "printed in five levels, ours is continuous" if one.attack == "attack_r" else "",
+        f"ours is {one.label}" if differs else "",
+        f"noise_sd {one.noise_sd:g}" if abs(one.noise_sd - wanted.noise_sd) >= NEAR else "",
+        f"print: {PRINTED_SCHEME}, ours: {one.method}" if noisy else "",
+        f"queries per model not printed, ours: {one.queries}" if one.k else "",
+        f"form of LiRA not printed, ours: {one.attack}" if record["attack"] == "lira" else "",
+    ]
+
+
+def _oddities(record: dict, wanted: Setting) -> list[str]:
+    """What is strange or open about a printed number: its own note, and what is wrong with it."""
+    metric, value = record["metric"], record["value"]
+    notes = [f"print: {record['note']}"] if "note" in record else []
+    if metric == "auc" and value < 0.5:
+        notes.append("print: AUC below 0.5, worse than a coin")
+    if wanted.output == "memguard" and metric.startswith("tpr@"):
+        notes.append("print: 0 by ties, as the answer has two levels, and not by a lack of signal")
+    if record["table"] == "XI" and metric == "accuracy":
+        by_label = (1 + _printed_gap(record["setting"])) / 2
+        says = f"print: below {by_label:.3f} = (1 + gap) / 2, which the label alone gives"
+        notes += [says] if value < by_label else []
+    if wanted.defense == "dp_sgd":
+        notes.append(
+            f"print: target epsilon {record['setting']['epsilon']:g}, no delta, accountant or"
+            " tuning beside it"
+        )
+    return notes
+
+
+def _printed_gap(setting: dict) -> float:
+    """The gap that Table XI prints for the same network."""
+    rows = paper_results("nsde2025", "XI")
+    gaps = [row for row in rows if row["metric"] == "generalization_gap"]
+    return next(row["value"] for row in gaps if row["setting"] == setting)
+
+
+def measure(scores: Scores, draws: int, seed: int) -> dict:
+    """{metric: (value, low, high)} under the printed names, the fewest non-members n0 of a target,
+    and the caveat few targets.
+
+    Accuracies and the generalization gap with Student's t over pairs; "accuracy" is the attack's
+    own at its best threshold, (1 + advantage) / 2, which chance alone lifts above 1/2.
+    """
+    ends = intervals(scores, FPR, draws=draws, seed=seed)
+    found = {name: tuple(row) for name, row in ends.iterrows()}
+    found["accuracy"] = tuple((1 + end) / 2 for end in found.pop("advantage"))
+    for name, right in zip(("train_accuracy", "test_accuracy"), scores.accuracy.T, strict=True):
+        found[name] = (right.mean(), *np.clip(interval(right, scores.pair), 0, 1))
+    gap = -np.diff(scores.accuracy)[:, 0]
+    found["generalization_gap"] = (gap.mean(), *interval(gap, scores.pair))
+    few = f"{len(scores.value)} targets: training randomness not covered"
+    return found | {"n0": fewest_non_members(scores), "few": few if one_pair(scores) else ""}
+
+
+def _beside(metric: str, found: dict | None) -> dict:
+    """ours, low, high, measurable and n0 of one metric from `measure`; None: it was not run."""
+    if found is None:
+        return dict.fromkeys(("ours", "low", "high"), np.nan) | {"measurable": False, "n0": 0}
+    row = dict(zip(("ours", "low", "high"), map(float, found[metric]), strict=True))
+    return row | {"measurable": measurable(metric, found["n0"]), "n0": found["n0"]}
+
+
+def _tied(scores: Scores, metric: str) -> str:
+    if not metric.startswith("tpr@"):
+        return ""
+    floor, x = tied_floor(scores), float(metric.removeprefix("tpr@"))
+    single = 1 / fewest_non_members(scores)
+    return f"ours: ties, no FPR below {floor:.2g}" if floor > max(x, single + 1e-12) else ""
+
+
+@checked
+def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
+    """`against_papers` as text, a row per setting and attack: "0.5458 | 0.561 [0.550, 0.571]".
+
+    Published first. "not run" where ours has no such setting; "n/m (n0 = 700)" where the FPR is too
+    low for so few non-members.
+    """
+    setting = list(table.columns[1 : table.columns.get_loc("metric")])
+    titles = {"auc": "AUC", "accuracy": "attack accuracy"}
+    rows: dict[tuple, dict] = {}
+    for _, row in table.iterrows():
+        title = row["metric"].replace("tpr@", "TPR at FPR ").replace("_", " ")
+        title = titles.get(row["metric"], title)
+        rows.setdefault(tuple(row[setting]), {})[title] = f"{row['published']:.4f} | {_ours(row)}"
+    return pd.DataFrame(
+        [dict(zip(setting, key, strict=True)) | texts for key, texts in rows.items()]
+    ).fillna("")
+
+
+def _ours(row) -> str:
+    if np.isnan(row["ours"]):
+        return "not run"
+    if not row["measurable"]:
+        return f"n/m (n0 = {row['n0']})"
+    return f"{row['ours']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+
+
+@checked
+def cost_against_papers(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd.DataFrame:
+    """Time per epoch and memory of Table VI of Hong, Wu, Gruber and Lee (arXiv 2501.06686), ours
+    beside it, as ratios.
+
+    cost: a row per network with columns family (resnet14, odenet, sdenet, replaced, or the names
+    printed for them in tables: "ResNet-14", "SDENet sigma=2"), seconds (of an epoch), memory_mib
+    and where measured _low and _high of both. baseline: the family that ratios are to.
+    Returns columns paper, table, model, printed (label), metric, published, unit, published_ratio
+    (to ResNet-14), ours, ours_unit, ratio, ratio_low, ratio_high (ends over the baseline's opposite
+    ends, so at least as wide as their level), note.
+    Raises ValueError for missing columns, a family that comes twice, values that are not positive,
+    or no baseline.
+    Caveat: seconds and megabytes are of one machine, batch size and implementation; only ratios can
+    be compared.
+    """
+    own = _costs(cost, baseline)
+    printed = paper_results("nsde2025", "VI")
+    first = {r["metric"]: r["value"] for r in printed if PRINTED_MODELS[r["model"]] == baseline}
+    rows = []
+    for record in printed:
+        model, metric = PRINTED_MODELS[record["model"]], record["metric"]
+        column, run = COSTS[metric], model in own.index
+        ratios = _ratio(own, model, baseline, column) if run else (np.nan,) * 3
+        notes = [f"print: {record['note']}" if "note" in record else "", "" if run else "not run"]
+        rows.append(
+            {
+                "paper": record["paper"],
+                "table": record["table"],
+                "model": model,
+                "printed": record["setting"]["label"],
+                "metric": metric,
+                "published": record["value"],
+                "unit": record["unit"],
+                "published_ratio": record["value"] / first[metric],
+                "ours": float(own.loc[model, column]) if run else np.nan,
+                "ours_unit": OURS_UNIT[column],
+                **dict(zip(("ratio", "ratio_low", "ratio_high"), ratios, strict=True)),
+                "note": "; ".join(filter(None, notes)),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _costs(cost: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """The costs of networks that Table VI has, indexed by our names of them; ValueError for what
+    cannot be compared.
+    """
+    lacks = [name for name in ("family", *COSTS.values()) if name not in cost.columns]
+    if lacks:
+        raise ValueError(
+            f"cost has columns {list(cost.columns)}; {', '.join(lacks)} missing: wanted family,"
+            " seconds, memory_mib"
+        )
+    keys = {name: key for key, name in NAMES.items()} | {key: key for key in NAMES}
+    models = cost["family"].astype(str).str.partition(" sigma=")[0].map(keys)
+    own = cost.assign(model=models)[models.notna()].set_index("model")
+    if own.index.duplicated().any():
+        raise ValueError(
+            f"{', '.join(own.index[own.index.duplicated()])} comes twice in cost: one row per"
+            " network"
+        )
+    if baseline not in own.index:
+        raise ValueError(
+            f"cost has {', '.join(map(str, cost['family']))}; {baseline} missing: ratios are to it"
+        )
+    if not (own[list(COSTS.values())].astype(float) > 0).all(axis=None):
+        raise ValueError(
+            "cost has values that are not positive: measure them, or leave the network out"
+        )
+    return own
+
+
+def _ratio(own: pd.DataFrame, model: str, baseline: str, column: str) -> tuple[float, float, float]:
+    here, there = own.loc[model], own.loc[baseline]
+    low, high = f"{column}_low", f"{column}_high"
+    value = here[column] / there[column]
+    if model == baseline:
+        return 1.0, 1.0, 1.0
+    if not {low, high} <= set(own.columns):
+        return value, np.nan, np.nan
+    return value, here[low] / there[high], here[high] / there[low]

@@ -1,0 +1,346 @@
+"""Settings: a network, how it was trained and queried, and the attack that was run on it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import NamedTuple
+
+from mia_nb.checks import checked
+from mia_nb.types import Recipe, Scores
+
+NAMES = {
+    "resnet14": "ResNet-14",
+    "odenet": "ODENet",
+    "odenet64": "ODENet-64",
+    "anode": "ANODE",
+    "sonode": "SONODE",
+    "hbnode": "HBNODE",
+    "sdenet": "SDENet",
+    "replaced": "ResNet+SDENet",
+}  # networks of the study of neural ODEs and SDEs
+NOISY = ("sdenet", "replaced")
+ADAPTIVE = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")  # choose their own steps
+SHAPES = {  # layout, order, damped, with extra channels
+    ("16-32-64", 1, False, False): "odenet",
+    ("64", 1, False, False): "odenet64",
+    ("64", 1, False, True): "anode",
+    ("64", 2, False, False): "sonode",
+    ("64", 2, True, False): "hbnode",
+}
+RESNET_BLOCKS = 3
+TRAINED = {"ann": ("",), "snn": ("convert", "hybrid", "direct")}  # of the spiking study
+ALIGNED = "ann, aligned"
+REFERENCES = {"own": "", "ann": ", ANN references", ALIGNED: ", aligned ANN references"}
+DEFENSES = {
+    "l1": "L1",
+    "l2": "L2",
+    "mmd_mixup": "MMD + Mixup",
+    "dp_sgd": "DP-SGD",
+    "memguard": "MemGuard",
+    "relaxloss": "RelaxLoss",
+    "hamp": "HAMP",
+}
+# what the study prints of the options of a defense; which confidence MemGuard shows says nothing
+PRINTED_OPTIONS = {
+    "memguard": {"confidence": 0.5},
+    "mmd_mixup": {"weight": 5e-4},
+    "l2": {"weight": 1e-5},
+    "l1": {"weight": 1e-5},
+}
+NOISE_IN = {
+    (True, True): "both",
+    (True, False): "training alone",
+    (False, True): "asking alone",
+    (False, False): "neither",
+}
+
+
+class Setting(NamedTuple):
+    """One row of a study: a network, how it was trained and queried, and an attack on it.
+
+    `model`: a key of NAMES; "ann" or "snn" in the spiking study; any other name in tables of
+    defenses. Fields that do not apply keep their defaults.
+
+    Neural ODEs and SDEs: `blocks` per group (residual blocks of a ResNet-14, of which the study
+    has 3), `augment` extra channels of an anode, `k` the standard deviation of the noise added per
+    step, `noise_train` and `noise` whether it was on in training and when queried, `queries` the
+    outputs averaged per sample. An "sdenet" of k = 0 is an "odenet".
+    Defenses: `defense` in training and `output` between models and attacker, by the names of
+    `mia_nb.defenses`; `options` of them in words, which set settings apart and exclude none.
+    `variant`: in words, what the study does not know ("frozen", "gn"); a setting with one stands in
+    no printed table and decides no claim.
+    Spiking networks: `training` is "" and `timesteps` 0 for an ordinary network; `references` of
+    the "own" family, "ann" for transfer, or "ann, aligned" for transfer with both sides put on one
+    scale (`attacks.align`), which the study did not do.
+    Recipes: `recipe` names it, `rest` holds all entries that have no field here, as JSON.
+    """
+
+    model: str = ""
+    blocks: int = 1
+    method: str = "euler"
+    augment: int = 0
+    k: float = 0.0
+    steps: int = 16
+    T: float = 1.0
+    noise_train: bool = True
+    noise: bool = True
+    queries: int = 1
+    defense: str = ""
+    output: str = ""
+    options: str = ""
+    variant: str = ""
+    training: str = ""  # "convert" | "hybrid" | "direct"
+    timesteps: int = 0
+    input_dropout: bool = False
+    references: str = "own"
+    recipe: str = ""
+    epochs: int = 0
+    schedule: str = ""
+    augmentation: str = ""
+    rest: str = ""
+    attack: str = ""  # as in attacks.ATTACKS
+
+    def __repr__(self) -> str:
+        """The fields that differ from their defaults."""
+        usual = self._field_defaults
+        fields = (f"{name}={x!r}" for name, x in self._asdict().items() if x != usual[name])
+        return f"Setting({', '.join(fields)})"
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether outputs of one query differ from those of the next."""
+        return self.k > 0 and self.noise
+
+    @property
+    def adaptive(self) -> bool:
+        return self.method in ADAPTIVE
+
+    @property
+    def sigma(self) -> float:
+        """Diffusion coefficient k sqrt(steps / T): the study's sigma."""
+        return self.k * math.sqrt(self.steps / self.T)
+
+    @property
+    def noise_sd(self) -> float:
+        """Standard deviation k sqrt(steps) of the noise in the state at T when the drift is 0."""
+        return self.k * math.sqrt(self.steps)
+
+    @property
+    def noise_in(self) -> str:
+        """Where the noise was on, in words."""
+        return NOISE_IN[self.noise_train, self.noise]
+
+    @property
+    def name(self) -> str:
+        """The equation's name."""
+        return NAMES.get(self.model, self.model)
+
+    @property
+    def label(self) -> str:
+        """The models in words, without queries and attack: "SDENet sigma=2, 2 blocks, L2"."""
+        if self.recipe or self.model in TRAINED:
+            spiking = f"SNN {self.training} T={self.timesteps}"
+            return self.recipe or (spiking if self.model == "snn" else "ANN")
+        usual = RESNET_BLOCKS if self.model == "resnet14" else 1
+        return self._described(
+            f"{self.blocks} block{'s' * (self.blocks != 1)}" if self.blocks != usual else "",
+            self.method if self.method != "euler" else "",
+            f"{self.steps} steps" if self.steps != 16 else "",
+            f"T={self.T:g}" if self.T != 1 else "",
+            self.options,
+        )
+
+    @property
+    def short(self) -> str:
+        """The label without size, solver and options of defenses."""
+        return self._described()
+
+    def _described(self, *details: str) -> str:
+        sigma = f" sigma={self.sigma:.3g}" if self.model in NOISY else ""
+        words = [
+            self.name + (f"+{self.augment}" if self.augment else "") + sigma,
+            *(DEFENSES.get(name, name.replace("_", " ")) for name in (self.defense, self.output)),
+            *details,
+            "" if self.noise_train else "trained without noise",
+            "" if self.noise else "noise off",
+            self.variant,
+        ]
+        return ", ".join(filter(None, words))
+
+    @property
+    def counted(self) -> str:
+        """The number of queries in words."""
+        return f"{self.queries} quer{'y' if self.queries == 1 else 'ies'}"
+
+    @property
+    def models(self) -> str:
+        """The models in words and how often they were queried, where that is more than once."""
+        return self.label + (f", {self.counted}" if self.queries > 1 else "")
+
+    @property
+    def where(self) -> str:
+        """The whole setting in words, without the attack."""
+        dropout = " with dropout" if self.input_dropout else ""
+        return self.models + dropout + REFERENCES[self.references]
+
+
+@checked
+def setting(info: dict, attack: str, *, study: str = "") -> Setting:
+    """The setting of signals with the attack that was run on them.
+
+    info: `Signals.info`. attack: a name of attacks.ATTACKS, "" for none. study: "nsde" refuses
+    models that the study of neural ODEs and SDEs does not have.
+    Returns a `Setting`. The model is named by its equation, so that an "odenet" built with noise is
+    an "sdenet"; other networks (tinycnn) keep their name. Options of defenses that the study does
+    not print go into `options`; a frozen network, a Lipschitz bound, a clipped state, another norm
+    than "bn", and a replaced network made of another one than ResNet-14 into `variant`.
+    Raises ValueError when signals name no model, or one that has no place in the study, or do not
+    say how their flow was integrated.
+    """
+    model, flow = info.get("model"), info.get("flow")
+    if not model:
+        raise ValueError(
+            f"signals name no model (info has {', '.join(sorted(info)) or 'nothing'}): make them"
+            " with query(pool)"
+        )
+    if study == "nsde" and model not in NAMES:
+        raise ValueError(
+            f"signals of model {model!r} have no place in this study: wanted one of"
+            f" {', '.join(NAMES)}"
+        )
+    facts = {kind: info.get(kind) or "" for kind in ("defense", "output")}
+    options = [_options(name, info.get(f"{kind}_args")) for kind, name in facts.items()]
+    facts |= {"options": ", ".join(filter(None, options)), "attack": attack}
+    if model not in NAMES:
+        return normal(Setting(model, **facts))
+    if model == "resnet14":
+        return normal(Setting(model, info.get("blocks", RESNET_BLOCKS), **facts))
+    if flow is None:
+        raise ValueError(
+            f"signals of {model} do not say how it was integrated (info['flow']): query the models"
+            " again"
+        )
+    noise = flow["noise_eval"] if info.get("noise") is None else info["noise"]
+    numbers = ("blocks", "method", "augment", "k", "steps", "T", "noise_train")
+    facts |= {name: flow[name] for name in numbers} | {"noise": bool(noise)}
+    facts |= {"queries": info.get("queries", 1), "variant": _variant(info)}
+    return normal(Setting(_equation(model, flow), **facts))
+
+
+def _equation(model: str, flow: dict) -> str:
+    """The key of NAMES of a flow network."""
+    if model == "replaced":
+        return model
+    shape = (flow["layout"], flow["order"], flow["damped"], flow["augment"] > 0)
+    if shape not in SHAPES:
+        raise ValueError(
+            f"a {model} of layout, order, damping, extra channels {shape} is none of"
+            f" {', '.join(NAMES)}"
+        )
+    noisy = SHAPES[shape] == "odenet" and (flow["k"] > 0 or model == "sdenet")
+    return "sdenet" if noisy else SHAPES[shape]
+
+
+def _options(name: str, given: dict | None) -> str:
+    """Options of a defense in words, without those whose value the study prints."""
+    printed = PRINTED_OPTIONS.get(name, {})
+    return ", ".join(
+        f"{key.replace('_', ' ')} {value:g}"
+        if isinstance(value, int | float)
+        else f"{key.replace('_', ' ')} {value}"
+        for key, value in sorted((given or {}).items())
+        if printed.get(key) != value
+    )
+
+
+def _variant(info: dict) -> str:
+    """What sets a network apart from the study's."""
+    flow, base = info["flow"], info.get("base") or "resnet14"
+    bounds = (name for name in ("lipschitz", "clip") if flow.get(name) is not None)
+    norm = flow.get("norm") or "bn"
+    words = [
+        "frozen" if info.get("freeze") else "",
+        *(f"{name} {flow[name]:g}" for name in bounds),
+        norm if norm != "bn" else "",
+        f"made of {base}" if info["model"] == "replaced" and base != "resnet14" else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+@checked
+def recipe_setting(label: str, recipe: Recipe, attack: str = "") -> Setting:
+    """The setting of a recipe under the name that it has everywhere.
+
+    label: of `training.labels`. Snapshots change no model and are left out.
+    """
+    own = ("epochs", "schedule", "augment")
+    rest = {k: v for k, v in recipe.to_json().items() if k not in (*own, "snapshots")}
+    return Setting(
+        recipe=label,
+        epochs=recipe.epochs,
+        schedule=recipe.schedule,
+        augmentation=recipe.augment,
+        rest=json.dumps(rest, sort_keys=True),
+        attack=attack,
+    )
+
+
+def normal(one: Setting) -> Setting:
+    """The setting with everything that does not apply to its model at its default.
+
+    Raises ValueError for one that cannot be.
+    """
+    if one.model in TRAINED:
+        return _normal_spiking(one)
+    if (one.k and one.model not in NOISY) or (one.augment and one.model != "anode"):
+        raise ValueError(
+            f"{one} cannot be: noise (k) is for {' and '.join(NOISY)} alone, augment for anode"
+            " alone"
+        )
+    if one.k < 0 or one.T <= 0 or min(one.blocks, one.steps, one.queries) < 1:
+        raise ValueError(
+            f"{one} cannot be: wanted k >= 0, T > 0, and at least 1 block, step and query"
+        )
+    if one.model == "resnet14":
+        one = one._replace(method="euler", steps=16, T=1.0)
+    if one.adaptive:
+        one = one._replace(steps=16)
+    if not one.k:
+        one = one._replace(noise_train=True, noise=True)
+    return one if one.stochastic else one._replace(queries=1)
+
+
+def _normal_spiking(one: Setting) -> Setting:
+    spiking = one.model == "snn"
+    fits = one.training in TRAINED[one.model] and (one.timesteps > 0) == spiking
+    if not fits or not (spiking or one.references == "own"):
+        raise ValueError(
+            f"{one} is no setting: an ann has training '', 0 timesteps and its own references,"
+            f" a snn {', '.join(TRAINED['snn'])} and at least 1 timestep"
+        )
+    if one.references not in REFERENCES:
+        raise ValueError(
+            f"{one} has unknown references {one.references!r}: wanted one of {tuple(REFERENCES)}"
+        )
+    return one
+
+
+def usable(settings: dict, models=()) -> dict[Setting, Scores]:
+    """The settings in normal form, with their scores.
+
+    models: those that the study has; empty for any. A network without noise gives every query the
+    same output: of several numbers of queries the first given stays.
+    Raises ValueError for a setting that cannot be, and for one without a target.
+    """
+    found: dict[Setting, Scores] = {}
+    for key, scores in settings.items():
+        one = Setting(*key)
+        if models and one.model not in models:
+            raise ValueError(
+                f"{one.model!r} is no model of this study: wanted one of {', '.join(models)}"
+            )
+        if not len(scores.value):
+            raise ValueError(f"{one} has no target: score at least one")
+        found.setdefault(normal(one), scores)
+    return found

@@ -1,0 +1,219 @@
+"""Tables of settings beside each other: recipes, defenses, and one setting at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from mia_nb.checks import checked
+from mia_nb.metrics.tables import accuracies, intervals, summary
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names
+from mia_nb.studies.setting import Setting, usable
+from mia_nb.types import Scores
+
+FACTS = ("train accuracy", "test accuracy", "gap", "member loss", "non-member loss")
+VARIANTS = ("odenet64", "anode", "sonode", "hbnode")
+HELD = ("model", "blocks", "method", "k", "steps", "T", "noise_train", "noise", "variant")
+# what is compared: the fields that may differ besides it, and those that are held in their place
+FREE = {
+    "method": ((), ()),
+    "blocks": ((), ()),
+    "k": (("model",), ()),
+    "T": ((), ()),
+    "steps": ((), ()),
+    "T at equal sigma": (("T", "k"), ("sigma",)),
+    "steps at equal sigma": (("steps", "k"), ("sigma",)),
+    "sigma": (("model", "k"), ()),
+    "noise_sd": (("model", "k", "T", "steps"), ()),
+}
+OTHER_UNITS = ("sigma", "noise_sd")
+
+
+def _ends(name: str, values) -> dict:
+    """{name, name_low, name_high} from (value, low, high)."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), map(float, values), strict=True))
+
+
+def _sizes(scores: Scores) -> dict:
+    return {
+        "pairs": len(np.unique(scores.pair)),
+        "n1": int(scores.member.sum(1).min()),
+        "n0": int((~scores.member).sum(1).min()),
+    }
+
+
+@checked
+def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
+    """What every result is to be read beside: per recipe a row per fact.
+
+    scores: {label: Scores of any attack}.
+    Returns columns recipe, fact (train and test accuracy, their gap, and the mean loss on members
+    and on non-members), value, low, high (Student's 95 % interval over pairs of targets, NaN with
+    one: of training, not of the choice of images), pairs, n1 and n0 (members, non-members).
+    """
+    rows = []
+    for label, one in scores.items():
+        values = np.column_stack([one.accuracy, one.accuracy[:, 0] - one.accuracy[:, 1], one.loss])
+        low, high = (np.broadcast_to(end, len(FACTS)) for end in interval(values, one.pair))
+        columns = {"fact": FACTS, "value": values.mean(0), "low": low, "high": high}
+        rows.append(pd.DataFrame({"recipe": label, **columns, **_sizes(one)}))
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+
+
+@checked
+def recipe_risks(
+    settings: dict[Setting, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
+) -> pd.DataFrame:
+    """A row per recipe, attack and metric: the table of `plots.risk_against_epochs`.
+
+    Returns columns label, epochs, schedule, augment, rest, attack, metric (auc, tpr@x), value, low,
+    high (`intervals`), measurable (whether every target has the non-members that its FPR asks for,
+    ten false positives; always for an AUC), pairs, n1, n0.
+    """
+    rows = []
+    for one, scores in settings.items():
+        row = summary({"": scores}, fpr, draws=draws, seed=seed).loc[""]
+        about = {
+            "label": one.recipe,
+            "epochs": one.epochs,
+            "schedule": one.schedule,
+            "augment": one.augmentation,
+            "rest": one.rest,
+            "attack": one.attack,
+        }
+        for metric in (name for name in names(fpr) if name != "advantage"):
+            risk = {
+                "metric": metric,
+                "value": row[metric],
+                "low": row[f"{metric}_low"],
+                "high": row[f"{metric}_high"],
+                "measurable": row.get(f"{metric}_measurable", True),
+                "pairs": len(np.unique(scores.pair)),
+                "n1": row["n1"],
+                "n0": row["n0"],
+            }
+            rows.append(about | risk)
+    return pd.DataFrame(rows)
+
+
+@checked
+def defense_table(
+    settings: dict[Setting, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
+) -> pd.DataFrame:
+    """One row per defended network under its strongest attack: what a defense costs and what it
+    leaves to find.
+
+    Returns columns name, defense, output, attack (of largest mean AUC, unadjusted), attacks (how
+    many were tried), test_acc, gap, auc, tpr@x, each with _low and _high (95 %: accuracies and
+    gaps Student's t over pairs, NaN with one pair; auc and tpr@x those of the maximum over attacks,
+    drawn together), tpr@x_measurable, queries, n1, n0, targets, pairs. Networks that differ in
+    queries alone are one row.
+    Raises ValueError for settings that cannot be or have no target, and for none.
+    Caveat: an attack that was not run is not there; no attack found is no absence of one.
+    """
+    settings = usable(settings)
+    if not settings:
+        raise ValueError(
+            "defense_table got no settings: pass {studies.setting(signals.info, attack):"
+            " attacks.score(...)}"
+        )
+    groups: dict[str, dict[str, Scores]] = {}
+    about: dict[str, Setting] = {}
+    for one, scores in settings.items():
+        title = one.attack if one.queries == 1 else f"{one.attack}, {one.counted}"
+        groups.setdefault(one.label, {})[title] = scores
+        about.setdefault(one.label, one)
+    rows = []
+    for name, attacks in groups.items():
+        table = summary(attacks, fpr, draws=draws, seed=seed)
+        top, best = table.loc["max"], table[table.index != "max"]["auc"].astype(float).idxmax()
+        strongest = attacks[best]
+        row = {"name": name, "defense": about[name].defense, "output": about[name].output}
+        row |= {"attack": best, "attacks": len(attacks)}
+        facts = {"test_acc": strongest.accuracy[:, 1], "gap": -np.diff(strongest.accuracy)[:, 0]}
+        for fact, values in facts.items():
+            ends = np.clip(interval(values, strongest.pair), -1 if fact == "gap" else 0, 1)
+            row |= _ends(fact, [values.mean(), *ends])
+        risks = ["auc", "auc_low", "auc_high", *(name for name in table if name[:4] == "tpr@")]
+        row |= {column: top[column] for column in risks} | {"queries": table.loc[best, "queries"]}
+        row |= {size: int(table[size].min()) for size in ("n1", "n0")}
+        rows.append(row | {"targets": len(strongest.value), "pairs": _sizes(strongest)["pairs"]})
+    return pd.DataFrame(rows)
+
+
+@checked
+def varied_settings(
+    strongest: dict[Setting, Scores], *, draws: int = RESAMPLES, seed: int = 0
+) -> dict[str, pd.DataFrame]:
+    """Tables for `plots.risk_against`: {setting: a row per family}, for every setting that families
+    differ in.
+
+    strongest: the scores of one attack on each setting (its name in the setting does not matter).
+    "method", "blocks", "k", "T", "steps": families of ODENets and SDENets that differ in nothing
+    else, a `group` for each set of the others (an adaptive solver has no number of steps: it is in
+    every group of fixed ones). "T at equal sigma", "steps at equal sigma": SDENets that may also
+    differ in k, but not in sigma = k sqrt(steps / T). "sigma": those that may also differ in k;
+    "noise_sd": those of one method and number of blocks; both left out where all have the same
+    steps and T, which makes them k in other units. "equation": ODENet-64 and its variants. Families
+    that coincide in the setting are grouped by T and steps too; where they still do, the setting is
+    left out. Columns: the setting, auc, auc_low, auc_high (`intervals`), train_acc and test_acc
+    with _low and _high (Student's t over pairs), n1, n0, pairs, group, label. Source: Figures 2, 6,
+    10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
+    """
+    families = pd.DataFrame([_row(one, scores, draws, seed) for one, scores in strongest.items()])
+    if families.empty:
+        return {}
+    found, flows = {}, families[families["model"].isin(["odenet", "sdenet"])]
+    for what, (free, instead) in FREE.items():
+        held = [name for name in HELD if name != what and name not in free] + list(instead)
+        rows = _beside_fixed(flows) if what == "method" else flows
+        rows = rows[rows["k"] > 0] if instead else rows
+        rows = rows.assign(**{what: rows[what.removesuffix(" at equal sigma")]})
+        table = _grouped(rows, held, what)
+        if table.duplicated(["group", what]).any():
+            table = _grouped(rows, list(dict.fromkeys([*held, "T", "steps"])), what)
+        in_other_units = what in OTHER_UNITS and len(table[["steps", "T"]].drop_duplicates()) < 2
+        if len(table) and not in_other_units and not table.duplicated(["group", what]).any():
+            found[what] = table
+    variants = families[families["model"].isin(VARIANTS)]
+    if len(variants) > 1:
+        found["equation"] = variants.assign(equation=variants["label"], group="")
+    return found
+
+
+def _grouped(rows: pd.DataFrame, held: list[str], what: str) -> pd.DataFrame:
+    """Rows of the groups, named by what is held and differs between them, in which the setting
+    varies.
+    """
+    differing = [name for name in held if rows[name].nunique() > 1]
+    group = [
+        ", ".join(f"{name} {_text(row[name])}" for name in differing) for _, row in rows.iterrows()
+    ]
+    groups = rows.assign(group=group).groupby("group", sort=False)
+    return groups.filter(lambda each: each[what].nunique() > 1)
+
+
+def _text(value) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _beside_fixed(flows: pd.DataFrame) -> pd.DataFrame:
+    """Families with one copy of each adaptive solver for every number of steps that fixed ones
+    take.
+    """
+    adaptive, fixed = flows[flows["adaptive"]], flows[~flows["adaptive"]]
+    steps = fixed[["steps"]].drop_duplicates()
+    if adaptive.empty or steps.empty:
+        return flows
+    every = adaptive.drop(columns="steps").merge(steps, how="cross")
+    return pd.concat([fixed, every], ignore_index=True)
+
+
+def _row(one: Setting, scores: Scores, draws: int, seed: int) -> dict:
+    """One family: its setting, risk and accuracies."""
+    auc, right = intervals(scores, (), draws=draws, seed=seed).loc["auc"], accuracies(scores)
+    row = {name: getattr(one, name) for name in (*HELD, "label", "adaptive")}
+    # 2.0000001 is 2
+    row |= {name: float(f"{getattr(one, name):.4g}") for name in OTHER_UNITS}
+    row |= _ends("auc", auc) | _ends("train_acc", right.loc["train"])
+    return row | _ends("test_acc", right.loc["test"]) | _sizes(scores)

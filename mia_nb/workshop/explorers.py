@@ -1,0 +1,448 @@
+"""The workshop's explorers: what each budget buys, worlds without a leak, ties, a fair fight,
+repeated trainings, and a record read off its gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import ipywidgets as W
+import numpy as np
+import pandas as pd
+
+from mia_nb import auditing, metrics, plots
+from mia_nb.plots import samples as pictures
+from mia_nb.widgets.explorer import (
+    ROW,
+    Explorer,
+    Ticks,
+    View,
+    buttons,
+    dropdown,
+    message,
+    slider,
+    steps,
+)
+from mia_nb.widgets.figure import plain
+from mia_nb.widgets.stored import Source
+from mia_nb.workshop.cube import canaries
+from mia_nb.workshop.measures import (
+    BUDGETS,
+    DRAWS,
+    METRICS,
+    RACERS,
+    RATE,
+    canary_auc,
+    first_targets,
+    frontier,
+    gradients,
+    lattice_scores,
+    outcome,
+    p_value,
+    race_table,
+    recovered,
+    redrawn,
+)
+
+RACE, NULL, LATTICE = "Budget race", "Is it real?", "The lattice"
+FIGHT, SUPPORT, LEAK = "A fair fight", "Found again?", "Two gradients"
+HELD, LEFT = "pair held out", "leave one out"
+DESIGNS = {
+    HELD: "the target and its complementary model are no references",
+    LEFT: "only the target is left out: its complementary model is a reference",
+}
+WITHOUT_IMAGES = "no images are stored with {}; build the cube with: mia-nb run workshop"
+SIZES = (4, 8, 16)  # models of a world that membership is dealt anew in
+TIES = (2, 4, 8, 14, 16, 32, 64)  # references of the lattice
+ALARMS = {"5 %": 0.05, "10 %": 0.1, "2 %": 0.02}
+SIGMAS = (0, 2, 20, 200, 2000)
+VERDICTS = {
+    "less": "gives away less",
+    "more": "gives away more",
+    "cannot say": "not resolved",
+}
+
+
+def race(
+    source: Source, *, budgets: Sequence[int] = BUDGETS, names: Sequence[str] = RACERS
+) -> Explorer:
+    """Who finds most with 1, 4, 16 and 64 reference models? Every attack on the same targets, with
+    95 % bands.
+
+    A target's complementary model is never a reference. The table holds the AUC too where another
+    metric is drawn.
+    """
+    models = len(source.signals.margin)
+    if models < 6:
+        return message(
+            RACE, f"{source.label} has {models} models; a race needs 6 or more, better 66"
+        )
+    every = race_table(source.signals, budgets=budgets, names=names)
+
+    def draw(metric, shown) -> View:
+        if not shown:
+            raise ValueError("tick one attack or more")
+        table = every[(every["metric"] == metric) & every["attack"].isin(shown)]
+        chance = 0.5 if metric == "AUC" else RATE
+        figure = plots.budget_race(table, metric=metric, chance=chance)
+        ran = table.dropna(subset="value")
+        best = [
+            f"{row.attack} with {row.references} ({_ends(row)})"
+            for row in ran.loc[ran.groupby("references")["value"].idxmax()].itertuples()
+        ]
+        most = table.loc[table["targets"].idxmax()]
+        sentence = (
+            f"Highest {metric}: {'; '.join(best)}; {most['targets']} targets, n0 = {most['n0']}"
+        )
+        note = (
+            "n/m: cannot run with so few; with one reference rmia weighs models equally; the"
+            " highest is chosen with hindsight"
+        )
+        wide = table.assign(value=[_ends(row) for row in table.itertuples()])
+        wide = wide.pivot(index="attack", columns="references", values="value").reindex(shown)
+        wide.columns = [f"{k} references" if k > 1 else "1 reference" for k in wide.columns]
+        return View(sentence, {"race": plain(figure)}, wide.reset_index(), note)
+
+    controls = {
+        "metric": buttons("metric", list(METRICS), "AUC"),
+        "shown": Ticks("attacks", tuple(names), tuple(names), limit=len(names)),
+    }
+    return Explorer(RACE, controls, cache(draw), rows=[["race"]])
+
+
+def _ends(row) -> str:
+    """A value with its interval, n/m where the attack cannot run."""
+    return "n/m" if np.isnan(row.value) else f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
+
+
+def null(
+    source: Source,
+    *,
+    names: Sequence[str] = ("rmia", "loss", "lira_global", "nig"),
+    draws: int = DRAWS,
+) -> Explorer:
+    """The real AUC beside those of worlds in which membership was dealt anew, in two designs and
+    with few or many models.
+
+    With the complementary model held out the redrawn worlds lie around 1/2. Left among the
+    references it makes a signal out of nothing: in an exactly balanced design the number of a
+    sample's IN references says whether the target saw it.
+    """
+    most = len(source.signals.margin)
+    sizes = [size for size in SIZES if size <= most]
+    if not sizes:
+        return message(
+            NULL, f"{source.label} has {most} models; redrawing membership needs 4 or more"
+        )
+
+    def draw(attack, design, models) -> View:
+        whole = source.signals
+        signals = whole if models == most else whole.select(models=slice(0, models))
+        real, drawn = redrawn(signals, attack, keep_mate=design == LEFT, draws=draws)
+        p, middle = p_value(real, drawn), drawn.mean()
+        error = drawn.std(ddof=1) / np.sqrt(len(drawn))
+        off = abs(middle - 0.5) > 4 * error + 1e-12
+        verdict = f"the real members give {real:.3f}, p = {p:.3g}"
+        if off:
+            verdict = (
+                f"this design makes {middle:.3f} out of nothing: no AUC from it can be believed"
+            )
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        targets = len(first_targets(signals))
+        n0 = int((~signals.member[0, source.audited]).sum())
+        sentence = (
+            f"{attack} on nothing: AUC {middle:.3f} (95 % of {len(drawn)} worlds:"
+            f" {low:.3f}-{high:.3f}); {verdict}; {models} models, {targets} targets, n0 = {n0:,}"
+        )
+        row = {
+            "attack": attack,
+            "design": design,
+            "models": models,
+            "real AUC": f"{real:.4f}",
+            "on nothing": f"{middle:.4f}",
+            "its standard error": f"{error:.4f}",
+            "p": f"{p:.3g}",
+            "verdict": "FAIL" if off else "pass",
+        }
+        figure = plots.null_band(real, drawn, name=attack, design=DESIGNS[design])
+        note = f"{DESIGNS[design]}; a redrawn world keeps every output and deals the members anew"
+        return View(sentence, {"null": plain(figure)}, pd.DataFrame([row]), note)
+
+    controls = {
+        "attack": dropdown("attack", list(names), names[0]),
+        "design": buttons("design", list(DESIGNS), HELD),
+        "models": steps("models", sizes, sizes[-1]),
+    }
+    return Explorer(NULL, controls, cache(draw), rows=[["null"]])
+
+
+def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
+    """Attack-R with few references: its score counts the references that the target beats, so that
+    k of them give k + 1 values.
+
+    Beside it the same comparison as a difference of margins. `rate`: the share of false alarms at
+    which both are quoted.
+    """
+    most = len(source.signals.margin) - 2
+    budgets = [k for k in TIES if k <= most]
+    if not budgets:
+        return message(
+            LATTICE, f"{source.label} has {most + 2} models; the lattice needs 4 or more"
+        )
+
+    def draw(references) -> View:
+        scores, key = lattice_scores(source, references), f"TPR at {rate:.0%}"
+        rows = [_tied(name, of_attack, rate, key) for name, of_attack in scores.items()]
+        first, second = rows
+        sentence = (
+            f"{references} references: {first['different scores']} different scores, none accuses"
+            f" fewer than {100 * float(first['smallest FPR above 0']):.1f} % of non-members; {key}"
+            f" is {first[key]}, of the difference {second[key]}, n0 = {first['n0']:,}"
+        )
+        counted, name = next(iter(scores.values())), f"attack_r with {references} references"
+        bars = plots.levels(counted.value[0], counted.member[0], name=name)
+        figures = {"levels": plain(bars), "roc": plain(plots.roc_pair(scores))}
+        note = (
+            "table: the first target; curves: a target and its complementary model; a zero made by"
+            " ties is no protection"
+        )
+        return View(sentence, figures, pd.DataFrame(rows), note)
+
+    controls = {"references": steps("references", budgets, 4 if 4 in budgets else budgets[0])}
+    return Explorer(LATTICE, controls, cache(draw), rows=[["levels"], ["roc"]])
+
+
+def _tied(name: str, scores, rate: float, key: str) -> dict:
+    """A row of the lattice's table: what ties do to the first target's curve."""
+    value, member = scores.value[0], scores.member[0]
+    at = metrics.tpr_at(value, member, rate)
+    return {
+        "attack": name,
+        "different scores": len(np.unique(value)),
+        "smallest FPR above 0": f"{at.fpr_floor:.4f}",
+        key: f"{at.tpr:.4f} [{at.low:.4f}, {at.high:.4f}]",
+        "ties": f"{metrics.tie_mass(value):.3f}",
+        "AUC": f"{metrics.auc(value, member):.3f}",
+        "n0": at.n0,
+    }
+
+
+def fight(
+    sources: Sequence[Source], *, epsilon: dict[str, float] | None = None, delta: float = 1e-5
+) -> Explorer:
+    """Leakage (strongest of three attacks) against test accuracy along training, and families
+    compared at one accuracy.
+
+    The line is an accuracy; the table reads every curve there, by linear interpolation and without
+    extrapolation, and gives the difference to the first family with its 95 % interval
+    (`metrics.matched`). epsilon: {"family/epoch": accounted number} of DP-SGD at `delta`, written
+    beside its points.
+    """
+    if len(sources) < 2:
+        return message(
+            FIGHT,
+            "a fight needs two families queried at several epochs; build the cube with: mia-nb run"
+            " workshop",
+        )
+    table = frontier(sources)
+    means = metrics.frontier_means(table)
+    ends = means.sort_values("epoch").groupby("family", sort=False).tail(1).set_index("family")
+    names = tuple(table["family"].unique())
+
+    @cache  # one for all places of the line
+    def picture(shown) -> dict:
+        figure = plots.frontier_lines(means[means["family"].isin(shown)])
+        _add_epsilons(figure, means, shown, epsilon or {}, delta)
+        title = "AUC of the strongest attack against test accuracy, along training"
+        return plain(figure.update_layout(title_text=title))
+
+    def draw(shown, accuracy) -> View:
+        if not shown:
+            raise ValueError("tick one family or more")
+        families = list(dict.fromkeys((names[0], *shown)))
+        curves = table[table["family"].isin(families)]
+        equal = metrics.matched(curves, levels=[accuracy], baseline=names[0])
+        equal = equal.set_index("family").loc[families]
+        verdicts = [
+            f"{name} {VERDICTS[outcome(at['difference_low'], at['difference_high'])]} ({_gap(at)})"
+            for name, at in equal.iterrows()
+            if at["difference_pairs"] >= 2
+        ]
+        sentence = (
+            f"At {accuracy:.0%} test accuracy, against {names[0]}:"
+            f" {'; '.join(verdicts) or 'nothing can be compared here'}"
+        )
+        note = (
+            f"{table['target'].nunique()} targets, n0 = {table['n0'].min()}; strongest attack at"
+            " each epoch, with hindsight; n/m: fewer than two targets came so far; 95 %, not"
+            " corrected for several families"
+        )
+        rows = pd.DataFrame([_family_row(at, ends.loc[name]) for name, at in equal.iterrows()])
+        return View(sentence, {"fight": _upright(picture(shown), accuracy)}, rows, note)
+
+    low = float(np.floor(100 * means["test_acc"].min()) / 100)
+    high = float(np.ceil(100 * means["test_acc"].max()) / 100)
+    controls = {
+        "shown": Ticks("families", names, names, limit=len(names)),
+        "accuracy": slider("accuracy", low, high, min(max(0.9, low), high), 0.01, form=".0%"),
+    }
+    return Explorer(FIGHT, controls, cache(draw), rows=[["fight"]])
+
+
+def _family_row(at: pd.Series, end: pd.Series) -> dict:
+    """A family of the fight: where its training ends, and what it leaks at one accuracy (`at`)."""
+    measured = f"{at['value']:.3f} [{at['low']:.3f}, {at['high']:.3f}]"
+    alone = at.name == at["baseline"] or not at["pairs"]
+    return {
+        "family": at.name,
+        "ends at accuracy": f"{end['test_acc']:.1%}",
+        "AUC there": f"{end['auc']:.3f}",
+        "AUC at this accuracy": measured if at["pairs"] else "n/m",
+        "difference": _gap(at) if at["difference_pairs"] >= 2 else "" if alone else "n/m",
+        "targets": f"{at['pairs']:.0f}",
+    }
+
+
+def _gap(at: pd.Series) -> str:
+    low, high = at["difference_low"], at["difference_high"]
+    return f"{at['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def _upright(figure: dict, x: float) -> dict:
+    """The figure with a grey line at x."""
+    line = {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain"}
+    shapes = [line | {"line": {"color": "#7A7A7A", "width": 2}}]
+    return figure | {"layout": figure["layout"] | {"shapes": shapes}}
+
+
+def _add_epsilons(figure, means: pd.DataFrame, shown, epsilon: dict, delta: float) -> None:
+    """The accountant's numbers beside the points they belong to."""
+    for name in shown:
+        rows = means[means["family"] == name].sort_values("epoch")
+        for k, row in enumerate(rows.itertuples()):
+            if (value := epsilon.get(f"{name}/{row.epoch}")) is not None:
+                style = {"showarrow": False, "yshift": -24 - 14 * (k % 2), "font": {"size": 11}}
+                figure.add_annotation(x=row.test_acc, y=row.auc, text=f"ε {value:.1f}", **style)
+    if any(key.split("/")[0] in shown for key in epsilon):
+        figure.layout.title.subtitle.text += f"; ε: accounted for DP-SGD so far, at delta {delta:g}"
+
+
+def support(
+    sources: Sequence[Source], *, names: Sequence[str] = ("rmia", "nig", "loss")
+) -> Explorer:
+    """Who is found again when the same members are trained on with other seeds: the mislabelled
+    images, and all others.
+
+    Bars: by how many trainings a member is found, at thresholds where a share of the non-members is
+    accused. Repetitions share their members; grey: what independent lists
+    of the same sizes would give.
+    """
+    if len(sources) < 2:
+        return message(
+            SUPPORT,
+            "repetitions need two trainings or more on the same members: mia-nb run workshop",
+        )
+    canary = canaries(sources[0])[sources[0].audited]
+    groups = {"canaries": canary, "all others": ~canary}
+
+    def draw(attack, alarms) -> View:
+        accused, member = _accused(sources, attack, ALARMS[alarms])
+        hits = {name: accused[:, member & mask] for name, mask in groups.items()}
+        rows = [
+            {
+                "images": name,
+                "members found by one training": f"{hits[name].mean():.1%}",
+                "by every training": f"{hits[name].all(0).mean():.1%}",
+                "non-members accused": f"{accused[:, ~member & mask].mean():.1%}",
+                "AUC": "{:.3f} [{:.3f}, {:.3f}]".format(*canary_auc(sources, attack, mask)),
+                "how many": int(mask.sum()),
+            }
+            for name, mask in groups.items()
+        ]
+        overlap = ""
+        if len(sources) > 2:
+            again = np.stack([source.scores(attack).value[0] for source in sources])
+            lists = auditing.stability({attack: again}, member[0], fpr=ALARMS[alarms])
+            overlap = f"; lists of one target overlap by {lists.iloc[0]['jaccard']:.0%}"
+        odd, others = (row["members found by one training"] for row in rows)
+        sentence = (
+            f"{attack} at {alarms} false alarms finds {odd} of the mislabelled members and"
+            f" {others} of the others{overlap} ({len(sources)} seeds, {len(member)} targets,"
+            f" {int(canary.sum())} canaries)"
+        )
+        note = (
+            "AUC: mean over targets and seeds, 95 % over pairs of targets; who is found by one seed"
+            " only is not a finding yet"
+        )
+        figures = {"again": plain(plots.found_again(hits, name=attack))}
+        return View(sentence, figures, pd.DataFrame(rows), note)
+
+    controls = {
+        "attack": dropdown("attack", list(names), names[0]),
+        "alarms": buttons("alarms", list(ALARMS), "10 %"),
+    }
+    return Explorer(SUPPORT, controls, cache(draw), rows=[["again"]])
+
+
+def _accused(sources: Sequence[Source], attack: str, rate: float) -> tuple[np.ndarray, np.ndarray]:
+    """((seeds, targets, N) who scores above what at most a share `rate` of the target's non-members
+    exceed, (targets, N) who is a member). ValueError where trainings differ in their members.
+    """
+    scores, accused = [source.scores(attack) for source in sources], []
+    for source, own in zip(sources, scores, strict=True):
+        if not np.array_equal(own.member, scores[0].member):
+            raise ValueError(
+                f"{source.label} has other members than {sources[0].label}: repetitions share them"
+            )
+        outside = [np.sort(v[~m])[::-1] for v, m in zip(own.value, own.member, strict=True)]
+        cuts = [falling[int(np.floor(rate * len(falling) + 1e-9))] for falling in outside]
+        accused.append(own.value > np.array(cuts)[:, None])
+    return np.array(accused), scores[0].member
+
+
+def leak(source: Source) -> Explorer:
+    """An image, the noise of an equation in the network, and the image and label read off the
+    gradient of one training step.
+
+    The network is small and freshly drawn: what is shown holds for every linear first layer with a
+    bias. It concerns gradients of single records, which DP-SGD clips and covers with noise; it says
+    nothing about a trained model's outputs.
+    """
+    if source.images is None:
+        return message(LEAK, WITHOUT_IMAGES.format(source.label))
+
+    def draw(image, sigma) -> View:
+        x, label = np.asarray(source.images[image], float) / 255, int(source.signals.labels[image])
+        leaked = gradients(x, label, len(source.classes), sigma=sigma, seed=image)
+        record, guess = recovered(leaked)
+        record = record.reshape(x.shape)
+        worst = float(np.abs(record - x).max())
+        true, read = source.classes[label], source.classes[guess]
+        right = "the right label" if guess == label else f"the label {read} instead of {true}"
+        sentence = (
+            f"sigma = {sigma:g}: the image is read off the gradient to {worst:.0e} of the brightest"
+            f" pixel, and {right}"
+        )
+        row = {
+            "sigma": f"{sigma:g}",
+            "largest error of a pixel": f"{worst:.1e}",
+            "label read": read,
+            "size of the gradient": f"{np.linalg.norm(leaked.weight):.1e}",
+        }
+        note = (
+            "no training, no attack on outputs: one backward pass of a small network with such an"
+            " equation inside"
+        )
+        both = np.rint(255 * np.clip(np.stack([x, record]), 0, 1)).astype(np.uint8)
+        captions = [f"the record: {true}", f"its gradient: {read}"]
+        title = f"One record, and what its gradient shows at sigma = {sigma:g}"
+        figure = pictures.sheet(both, captions, [0, 1], title, columns=8)
+        return View(sentence, {"record": figure}, pd.DataFrame([row]), note)
+
+    last = len(source.signals.labels) - 1
+    controls = {
+        "image": W.IntSlider(description="image", min=0, max=last, value=3, **ROW),
+        "sigma": steps("sigma", SIGMAS, 2),
+    }
+    return Explorer(LEAK, controls, cache(draw), rows=[["record"]])

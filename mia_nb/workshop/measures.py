@@ -1,0 +1,264 @@
+"""What the workshop computes from stored signals, for its explorers, truths and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from itertools import chain, product
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from mia_nb import attacks, metrics
+from mia_nb.metrics.null import redraw
+from mia_nb.metrics.pairs import units
+from mia_nb.metrics.uncertainty import interval, per_target_metrics
+from mia_nb.types import Scores, Signals
+from mia_nb.widgets.stored import Source
+
+DRAWS = 100  # redrawn worlds, and bootstrap samples of a frontier
+BUDGETS = (1, 4, 16, 64)
+RACERS = ("loss", "rmia", "nig", "lira_per_sample", "lira_shrunk")
+ONE_REFERENCE = ("loss", "rmia", "attack_r", "attack_r_lattice")  # enough for these
+PAIRS = 8  # of targets: enough for an interval, few enough to be quick
+RATE = 0.05  # false alarms that several hundred non-members can resolve
+METRICS = {"AUC": "auc", f"found at {RATE:.0%} false alarms": f"tpr@{RATE:g}"}
+NOT_RUN = pd.DataFrame(np.nan, list(METRICS.values()), ["value", "low", "high"])
+STRONGEST_OF = ("rmia", "lira_global", "loss")
+FAMILIES = {"dp_sgd": "DP-SGD", "relaxloss": "RelaxLoss", "": "ordinary"}
+HIDDEN, STEPS = 16, 16
+
+
+def mean_auc(scores: Scores) -> float:
+    """AUC averaged over targets, samples that could not be scored left out."""
+    return float(per_target_metrics(scores, ())[:, 0].mean())
+
+
+def outcome(low: float, high: float) -> str:
+    """more, less or cannot say: on which side of zero an interval of a difference lies."""
+    return "more" if low > 0 else "less" if high < 0 else "cannot say"
+
+
+def pair_ids(signals: Signals) -> np.ndarray:
+    """(M,) number of the pair of complementary models that each model belongs to."""
+    return units(signals.member[:, ~signals.population])
+
+
+def first_targets(signals: Signals) -> np.ndarray:
+    """Rows of the first two pairs: what a redrawn world is scored on."""
+    return np.flatnonzero(pair_ids(signals) < 2)
+
+
+def redrawn(
+    signals: Signals, attack: str, *, keep_mate: bool = False, draws: int = DRAWS, seed: int = 0
+) -> tuple[float, np.ndarray]:
+    """(real, drawn (draws,)): mean AUC of the first two pairs' targets with the real members, and
+    with members dealt anew.
+
+    If membership changed no signal, the real mask would be one of the redrawn ones, see `p_value`.
+    keep_mate=True leaves the target's exact complement among its references. Errors as
+    `attacks.score`.
+    """
+    real, drawn = _redrawn(signals, attack, keep_mate, draws, seed)
+    return real, drawn.copy()
+
+
+@lru_cache(32)
+def _redrawn(
+    signals: Signals, attack: str, keep_mate: bool, draws: int, seed: int
+) -> tuple[float, np.ndarray]:
+    targets, rng = first_targets(signals), np.random.default_rng(seed)
+    worlds = (replace(signals, member=mask) for mask in redraw(signals, draws, rng))
+    real, *drawn = (
+        mean_auc(attacks.score(attack, world, targets=targets, keep_mate=keep_mate))
+        for world in chain([signals], worlds)
+    )
+    return real, np.array(drawn)
+
+
+def p_value(real: float, drawn: np.ndarray) -> float:
+    """(1 + #{drawn >= real}) / (draws + 1): the real world is one of the possible ones."""
+    return (1 + int((drawn >= real).sum())) / (len(drawn) + 1)
+
+
+def with_references(
+    signals: Signals, attack: str, references: int, *, pairs: int = PAIRS
+) -> Scores | None:
+    """Scores of both targets of `pairs` pairs, each with so many reference models: those of the
+    pairs that follow.
+
+    A single reference has seen an image or not, so that no attack has both sides: rmia then weighs
+    models equally (`base`), the likelihood ratios cannot run. None where an attack refuses so few.
+    Raises ValueError for more references than there are.
+    """
+    pair = pair_ids(signals)
+    models = [np.flatnonzero(pair == number) for number in range(pair.max() + 1)]
+    most = len(pair) - len(models[0])
+    if not 1 <= references <= most:
+        raise ValueError(f"{references} references: this pool leaves 1 to {most}")
+    if references == 1 and attack not in ONE_REFERENCE:
+        return None
+    attack, parts = "base" if attack == "rmia" and references == 1 else attack, []
+    for number, own in enumerate(models[:pairs]):
+        others = np.concatenate(models[number + 1 :] + models[:number])[:references]
+        world = signals.select(models=np.concatenate([own, others]))
+        try:
+            scores = attacks.score(attack, world, targets=range(len(own)))
+        except ValueError:
+            return None
+        parts.append(replace(scores, targets=own, pair=np.full(len(own), number)))
+    if any(np.isnan(scores.value).all() for scores in parts):
+        return None
+    fields = ("value", "member", "accuracy", "loss", "targets", "pair")
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
+    return Scores(**arrays, info=parts[0].info | {"k": references // 2})
+
+
+def race_table(
+    signals: Signals, *, budgets=BUDGETS, names: Sequence[str] = RACERS, pairs: int = PAIRS
+) -> pd.DataFrame:
+    """A row per attack, budget and metric: attack, references, metric, value, low, high, targets,
+    n0; NaN where it cannot run.
+
+    Ends are those of `metrics.intervals` with 200 draws. Budgets larger than the pool are left out;
+    the same question about the same signals is answered once.
+    """
+    return _race_table(signals, tuple(budgets), tuple(names), pairs).copy()
+
+
+@lru_cache(8)
+def _race_table(signals: Signals, budgets: tuple, names: tuple, pairs: int) -> pd.DataFrame:
+    rows = []
+    for budget, name in product([b for b in budgets if b <= len(signals.member) - 2], names):
+        scores = with_references(signals, name, budget, pairs=pairs)
+        ends, sizes = NOT_RUN, {"targets": 0, "n0": 0}
+        if scores is not None:
+            ends = metrics.intervals(scores, (RATE,), draws=200)[NOT_RUN.columns]
+            sizes = {"targets": len(scores.targets), "n0": int((~scores.member).sum(1).min())}
+        for title, metric in METRICS.items():
+            row = {"attack": name, "references": budget, "metric": title}
+            rows.append(row | dict(ends.loc[metric]) | sizes)
+    return pd.DataFrame(rows)
+
+
+def lattice_scores(source: Source, references: int) -> dict[str, Scores]:
+    """Attack-R as a share of beaten references, and as a difference, on the first pair with so many
+    references. ValueError for more than there are.
+    """
+    names = {"attack_r (share beaten)": "attack_r_lattice", "attack_r (difference)": "attack_r"}
+    return {
+        title: with_references(source.signals, name, references, pairs=1)
+        for title, name in names.items()
+    }
+
+
+def family(info: dict) -> str:
+    """How the models of `Signals.info` were trained, in words: "ordinary", "RelaxLoss", "DP-SGD",
+    "noisy (sigma = 2)".
+    """
+    flow, defense = info.get("flow") or {}, info.get("defense") or ""
+    noisy = f"noisy (sigma = {flow['sigma']:.3g})" if flow.get("k") else ""
+    return noisy or FAMILIES.get(defense, defense)
+
+
+def frontier(
+    sources: Sequence[Source], *, names: Sequence[str] = STRONGEST_OF, draws: int = DRAWS
+) -> pd.DataFrame:
+    """`metrics.frontier` of families queried at several epochs: a row per family, epoch, attack and
+    target.
+
+    The family is what distinguishes the training, in words; the epoch of the end of training is its
+    number of epochs. Attacks that refuse a family's references are left out.
+    """
+    return _frontier(tuple(sources), tuple(names), draws).copy()
+
+
+@lru_cache(4)
+def _frontier(sources: tuple, names: tuple, draws: int) -> pd.DataFrame:
+    runs: dict[str, dict] = {}
+    for source in sources:
+        epoch = source.info.get("epoch") or source.recipe["epochs"]
+        runs.setdefault(family(source.info), {})[epoch] = _scored(source, names)
+    in_order = {name: dict(sorted(epochs.items())) for name, epochs in runs.items()}
+    return metrics.frontier(in_order, (), draws=draws)
+
+
+def _scored(source: Source, names: tuple) -> dict[str, Scores]:
+    """Scores by attack, without the attacks that refuse these references."""
+    scores = {}
+    for name in names:
+        with suppress(ValueError):
+            scores[name] = source.scores(name)
+    return scores
+
+
+def common_accuracy(table: pd.DataFrame, first: str, other: str) -> float:
+    """A point of test accuracy below the highest mean that both families of a `frontier` reach, in
+    whole per cent.
+    """
+    means = metrics.frontier_means(table[table["family"].isin([first, other])])
+    return float(np.floor(100 * means.groupby("family")["test_acc"].max().min() - 1) / 100)
+
+
+def canary_auc(
+    sources: Sequence[Source], attack: str, mask: np.ndarray
+) -> tuple[float, float, float]:
+    """(mean over targets and seeds, low, high) of the AUC on the columns `mask` (N audited,); 95 %
+    over pairs of targets.
+    """
+    scores = [source.scores(attack) for source in sources]
+    each = [
+        [metrics.auc(v[mask], m[mask]) for v, m in zip(seed.value, seed.member, strict=True)]
+        for seed in scores
+    ]
+    values = np.mean(each, axis=0)
+    low, high = interval(values, scores[0].pair)
+    return float(values.mean()), float(np.fmax(low, 0)), float(np.fmin(high, 1))
+
+
+class Gradients(NamedTuple):
+    """Gradients of one record's loss: of the first layer's weights (HIDDEN, D) and bias (HIDDEN,),
+    of the last bias (K,).
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray
+    last_bias: np.ndarray
+
+
+def gradients(x, label: int, classes: int, *, sigma: float, seed: int = 0) -> Gradients:
+    """One backward pass through a linear layer, a neural SDE and a linear layer, for one record x
+    (D,).
+
+    h_0 = W x + b;  h_{i+1} = h_i + tanh(h_i) dt + sigma sqrt(dt) eps_i, 16 steps to T = 1;  logits
+    = V h / |h| + c. With g = dL/dh_0 of the cross-entropy L: dL/dW = g x^T and dL/db = g, so that
+    every row of dL/dW over dL/db is the record, and dL/dc = p - e_label has its only negative entry
+    at the label: noise changes g and p, and neither of the two statements.
+    """
+    x, rng = np.asarray(x, float).ravel(), np.random.default_rng(seed)
+    first = rng.normal(0, 1 / np.sqrt(x.size), (HIDDEN, x.size))
+    last = rng.normal(0, 1, (classes, HIDDEN))
+    bias = rng.normal(0, 0.1, HIDDEN)
+    h, dt, states = first @ x + bias, 1 / STEPS, []
+    for _ in range(STEPS):
+        states.append(h)
+        h = h + np.tanh(h) * dt + sigma * np.sqrt(dt) * rng.standard_normal(HIDDEN)
+    norm = np.linalg.norm(h)
+    logits = last @ h / norm
+    p = np.exp(logits - logits.max())
+    p /= p.sum()
+    error = p - (np.arange(classes) == label)
+    g = last.T @ error
+    g = (g - h * (h @ g) / norm**2) / norm
+    for state in reversed(states):
+        g = g * (1 + dt * (1 - np.tanh(state) ** 2))
+    return Gradients(np.outer(g, x), g, error)
+
+
+def recovered(leaked: Gradients) -> tuple[np.ndarray, int]:
+    """(the record (D,), its label) read off its gradients alone."""
+    i = int(np.abs(leaked.bias).argmax())
+    return leaked.weight[i] / leaked.bias[i], int(leaked.last_bias.argmin())

@@ -1,0 +1,41 @@
+"""`import mia_nb` offers what a script needs, and imports nothing before it is used."""
+
+import doctest
+import re
+import subprocess
+import sys
+
+import pytest
+
+import mia_nb
+
+
+@pytest.mark.parametrize("name", mia_nb.__all__)
+def test_a_name_of_the_face_is_what_its_room_calls_it(name):
+    room, inside = mia_nb.FACE[name].split(":")
+    assert getattr(mia_nb, name) is getattr(getattr(mia_nb, room), inside)
+    assert name in dir(mia_nb)
+
+
+def test_nothing_is_imported_before_a_name_is_used():
+    code = (
+        "import sys, mia_nb; dir(mia_nb); loaded = {n for n in sys.modules if n.startswith('mia_nb.')};"
+        " print(loaded, {'numpy', 'torch'} & set(sys.modules)); mia_nb.Recipe; print('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split("\n")[:2] == ["set() set()", "False"]
+
+
+def test_a_name_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(AttributeError, match="mia_nb has no 'atack'; it has Images"):
+        mia_nb.__getattr__("atack")
+
+
+def test_the_examples_of_the_package_run_and_use_every_name(monkeypatch, tmp_path, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MIA_NB_MODE", "batch")
+    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+    found = doctest.testmod(mia_nb, optionflags=flags)
+    assert found.attempted > 20 and found.failed == 0, capfd.readouterr().out
+    used = set(re.findall(r"mia\.(\w+)", mia_nb.__doc__))
+    assert used == set(mia_nb.__all__)

@@ -1,0 +1,103 @@
+"""Verdicts, their evidence and the comparisons behind them are those that were frozen."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import study_worlds as worlds
+
+from mia_nb import studies
+
+GOLDEN = Path(__file__).parent / "golden" / "studies"
+DIGITS = "%.7g"
+
+
+def snn():
+    for world, settings in worlds.snn_worlds().items():
+        yield (
+            world,
+            studies.snn_claims(settings, draws=worlds.DRAWS),
+            studies.snn_comparisons(settings, draws=worlds.DRAWS),
+        )
+
+
+def flow():
+    for world, (settings, frontier) in worlds.flow_worlds().items():
+        options = {"frontier": frontier, "draws": worlds.DRAWS}
+        yield (
+            world,
+            studies.flow_claims(settings, **options),
+            studies.flow_comparisons(settings, **options),
+        )
+
+
+def privacy():
+    for world, (settings, ladders) in worlds.privacy_worlds().items():
+        yield (
+            world,
+            studies.privacy_claims(settings, ladders=ladders, draws=worlds.DRAWS),
+            studies.privacy_comparisons(settings, draws=worlds.DRAWS),
+        )
+
+
+def recipes():
+    for world, settings in worlds.recipe_worlds().items():
+        yield (
+            world,
+            studies.recipe_claims(settings, draws=worlds.DRAWS),
+            studies.recipe_comparisons(settings, draws=worlds.DRAWS),
+        )
+
+
+def printed():
+    for world, (study, settings) in worlds.printed_worlds().items():
+        yield world, studies.against_papers(study, settings, ours="digits", draws=worlds.DRAWS)
+
+
+def phrases(text: str) -> str:
+    """The same phrases in one order: which claim's rows come first is of no account."""
+    return "; ".join(sorted(text.split("; ")))
+
+
+def claims_of(study) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(verdicts, comparisons) of all worlds of a study, as they are stored."""
+    verdicts, comparisons = [], []
+    for world, claims, table in study():
+        claims = claims.reset_index().assign(world=world)
+        claims[["evidence", "compared"]] = claims[["evidence", "compared"]].map(phrases)
+        verdicts.append(claims.drop(columns="claim"))
+        comparisons.append(table.assign(world=world))
+    comparisons = pd.concat(comparisons, ignore_index=True)
+    order = ["world", "claim", "part", "metric", "compared", "needed", "value"]
+    return pd.concat(verdicts, ignore_index=True), comparisons.sort_values(order)
+
+
+def agree(table: pd.DataFrame, name: str):
+    """The table is the frozen one: numbers to 6 digits, texts exactly."""
+    texts = StringIO(table.to_csv(index=False, float_format=DIGITS))
+    found, wanted = (
+        pd.read_csv(file, keep_default_na=False, dtype=str)
+        for file in (texts, GOLDEN / f"{name}.csv")
+    )
+    assert set(wanted.columns) <= set(found.columns) and len(found) == len(wanted)
+    for column in wanted:
+        ours, frozen = (pd.to_numeric(t[column], errors="coerce") for t in (found, wanted))
+        np.testing.assert_allclose(ours, frozen, rtol=2e-6, atol=1e-9, err_msg=column)
+        is_text = frozen.isna()
+        assert found[column][is_text].tolist() == wanted[column][is_text].tolist(), column
+
+
+@pytest.mark.parametrize("study", [snn, flow, privacy, recipes], ids=lambda s: s.__name__)
+def test_verdicts_and_comparisons_are_those_that_were_frozen(study):
+    verdicts, comparisons = claims_of(study)
+    agree(verdicts, f"{study.__name__}_claims")
+    agree(comparisons, f"{study.__name__}_comparisons")
+
+
+def test_printed_numbers_stand_beside_ours_as_they_were_frozen():
+    for world, table in printed():
+        agree(table[table["ours"].notna()], f"printed_{world}")

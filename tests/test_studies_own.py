@@ -1,0 +1,109 @@
+"""A claim or a study of one's own is an entry of YAML and no code."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+import test_studies_nsde as nsde
+import yaml
+
+from mia_nb import metrics, studies
+
+OWN = """
+    models: [resnet14, sdenet]
+    claims:
+      X1:
+        sentence: More queries find more (in AUC).
+        needs: one network queried twice
+        joins:
+          - {a: {model: sdenet}, along: queries, which: ends, compare: [{part: queries}]}
+      X2:
+        sentence: ResNet-14 is more exposed than any SDENet, attack by attack.
+        needs: one attack on both
+        parts: [lira_global, rmia]
+        equal: true
+        joins:
+          - a: {model: resnet14}
+            b: {model: sdenet, k: {from: 0.5}}
+            compare: [{part: "{attack}", attacks: each, compared: "{a.label} over {b.counted}"}]
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    path = tmp_path_factory.mktemp("study") / "own.yaml"
+    path.write_text(textwrap.dedent(OWN))
+    return path
+
+
+@pytest.fixture(scope="module")
+def settings():
+    found = nsde.study(
+        lambda one: 2.0 if one.model == "resnet14" else 0.1 * one.queries,
+        settings=[nsde.RESNET, *nsde.ASKED[:2]],
+    )
+    return {one: scores for one, scores in found.items() if one.model != "odenet"}
+
+
+def test_a_study_of_ones_own_gets_comparisons_and_verdicts(own, settings):
+    table = studies.comparisons(own, settings, draws=50)
+    auc = table[table["metric"] == "auc"].set_index("part")
+    mean = {one: metrics.per_target(scores)["auc"].mean() for one, scores in settings.items()}
+    once, often = (nsde.ASKED[0], nsde.ASKED[1])
+    assert auc.loc["queries", "value"] == pytest.approx(mean[often] - mean[once])
+    assert list(auc.loc["lira_global", "compared"]) == [
+        "ResNet-14 over 1 query",
+        "ResNet-14 over 16 queries",
+    ]
+    claims = studies.claims(own, settings, draws=50)
+    assert claims["verdict"].to_dict() == {"X1": "holds", "X2": "not resolved"}
+    assert "rmia: not run" in claims.loc["X2", "evidence"]
+    assert studies.claims(own, {}, draws=50)["verdict"].eq("not run").all()
+
+
+def test_a_claim_is_added_to_a_study_by_an_entry(tmp_path, settings):
+    entries = yaml.safe_load(textwrap.dedent(OWN))
+    entries["claims"]["X3"] = {
+        "sentence": "An SDENet that is queried once leaks nothing.",
+        "needs": "one attack on it",
+        "design_check": 0,
+        "joins": [
+            {
+                "a": {"model": "sdenet", "queries": 1},
+                "compare": [{"part": "chance", "minus": "chance", "margin": 0.01}],
+            }
+        ],
+    }
+    path = tmp_path / "more.yaml"
+    path.write_text(yaml.safe_dump(entries))
+    assert list(studies.claims(path, settings, draws=50).index) == ["X1", "X2", "X3"]
+    assert studies.claims(path, settings, draws=50).loc["X3", "verdict"] == "does not hold"
+
+
+def test_what_a_study_does_not_have_is_refused_in_one_line(own, settings):
+    with pytest.raises(
+        ValueError, match="'odenet' is no model of this study: wanted one of resnet"
+    ):
+        studies.claims(own, {nsde.ODENET: next(iter(settings.values()))})
+    with pytest.raises(ValueError, match=r"no study 'nope': wanted a YAML file or one of \['nsde'"):
+        studies.claims("nope", settings)
+
+
+def test_an_entry_that_the_engine_does_not_know_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "typo.yaml"
+    path.write_text(textwrap.dedent(OWN).replace("part: queries", "part: queries, need: false"))
+    with pytest.raises(
+        ValueError, match=r"typo.yaml is no study: claim X1 has unknown entries \['need'\]"
+    ):
+        studies.claims(path, {})
+    path.write_text(textwrap.dedent(OWN).replace("needs: one network", "need: one network"))
+    with pytest.raises(
+        ValueError, match=r"typo.yaml is no study: .* unexpected keyword argument 'need'"
+    ):
+        studies.claims(path, {})
+    path.write_text(textwrap.dedent(OWN).replace("a: {model: sdenet}", "a: {modle: sdenet}"))
+    with pytest.raises(ValueError, match="a setting has no modle: wanted model, blocks"):
+        studies.claims(
+            path, {nsde.SDENET: nsde.study(lambda one: 0.0, settings=[nsde.SDENET])[nsde.SDENET]}
+        )
