@@ -154,8 +154,29 @@ def test_a_pool_that_goes_on_asks_for_the_device_it_was_begun_on(images, tmp_pat
             wanted.append(gpu)
             return engine.submit(fn, items, gpu)
 
-        how = remote.decide(engine._replace(submit=submit), pool.folder, None, "auto")
-    assert wanted == [False] and how == pool.folder.read_json("execution.json")
+        watched = engine._replace(submit=submit)
+        how = remote.decide(watched, pool.folder, None, "auto")
+        assert wanted == [] and how == pool.folder.read_json("execution.json")
+        pool.folder.remove("model_003.safetensors")
+        remote.train_on(watched, pool.folder, [[3]], 60, lambda *_: None)
+    assert wanted == [False] and pool.status == ["trained"] * 8
+
+
+def test_an_engine_with_a_limit_is_never_handed_more_units_at_a_time(images, tmp_path):
+    pool, handed = train(SMALL, images, tmp_path, workers=1, strategy="plain"), []
+    units = [[m] for m in range(5)]
+    for (m,) in units:
+        pool.folder.remove(f"model_{m:03d}.safetensors")
+    with ThreadPoolExecutor(1) as executor:
+        engine = engines.find(executor)
+
+        def submit(fn, items, gpu):
+            handed.append(len(items))
+            return engine.submit(fn, items, gpu)
+
+        few = engine._replace(limit=2, submit=submit)
+        remote.train_on(few, pool.folder, units, 60, lambda *_: None)
+    assert handed == [2, 2, 1] and pool.status == ["trained"] * 8
 
 
 @pytest.mark.slow
@@ -251,8 +272,8 @@ def test_a_model_that_a_worker_forgot_is_asked_for_again(images, tmp_path, monke
         pytest.param(
             "dask:tcp://127.0.0.1:1", "no scheduler answers there", marks=pytest.mark.slow
         ),
-        (print, "wanted a number, a name such as dask:8"),
-        (2.5, "wanted a number, a name such as dask:8"),
+        (print, "wanted a number from 1 up, a name such as dask:8"),
+        (2.5, "wanted a number from 1 up, a name such as dask:8"),
     ],
 )
 def test_workers_that_are_none_are_refused_in_one_line(
@@ -334,14 +355,6 @@ def test_what_was_lost_is_told_from_what_was_complained_of():
     broken = ProcessPoolExecutor(1)
     broken.shutdown()
     assert isinstance(engines.run(engines.find(broken), print, [()])[0], RuntimeError)
-    few, handed = engines.find(Instant([None] * 5)), []
-
-    def submit(fn, items, gpu):
-        handed.append(len(items))
-        return few.submit(fn, items, gpu)
-
-    assert engines.run(few._replace(limit=2, submit=submit), print, [()] * 5) == []
-    assert handed == [2, 2, 1]
 
 
 def raising(folder, context, error):

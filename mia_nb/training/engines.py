@@ -12,7 +12,6 @@ import getpass
 import importlib
 import numbers
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -21,11 +20,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import filelock
+import torch
 import yaml
+from joblib import Parallel, delayed
+from joblib import cpu_count as cores  # respects containers and affinity
 
-from mia_nb.checks import shown
+from mia_nb.checks import refuse, shown
 
 HOURS = 4  # of a SLURM job, unless said otherwise
+PAUSE = 0.2  # seconds between two looks at what the workers do
 
 
 class Engine(NamedTuple):
@@ -58,30 +61,26 @@ def find(workers: Any) -> Engine | None:
     for is_one, engine_of in EXECUTORS:
         if is_one(workers):
             return engine_of(workers)
-    if isinstance(workers, bool) or not isinstance(workers, numbers.Integral | None):
+    number = isinstance(workers, numbers.Integral) and not isinstance(workers, bool)
+    if workers is not None and not (number and workers >= 1):
         raise ValueError(
-            f"workers={shown(workers)}: wanted a number, a name such as dask:8, ray:8, slurm:8 or"
-            " joblib:8, or an executor of joblib, Ray, Dask (its Client), submitit or"
+            f"workers={shown(workers)}: wanted a number from 1 up, a name such as dask:8, ray:8,"
+            " slurm:8 or joblib:8, or an executor of joblib, Ray, Dask (its Client), submitit or"
             " concurrent.futures"
-        )
-    if workers is not None and workers < 1:
-        raise ValueError(
-            f"workers={workers}: wanted a number from 1 up, or an engine such as dask:8"
         )
     return None
 
 
 def _named(text: str) -> Engine:
     name, _, given = text.partition(":")
-    if name not in NAMES:
-        raise ValueError(
-            f"workers={text!r}: wanted a number, or {', '.join(f'{n}:NUMBER' for n in NAMES)}"
-        )
     count = int(given) if given.lstrip("-").isdecimal() else None
-    if given and count is None and name in ("joblib", "slurm"):  # the others take an address
-        raise ValueError(f"workers={text!r}: wanted {name}:NUMBER, how many at a time")
-    if count is not None and count < 1:
-        raise ValueError(f"workers={text!r}: wanted at least one worker")
+    addressed = name in ("dask", "ray")  # the others are counted only
+    reasons = {
+        f"wanted a number, or {', '.join(f'{n}:NUMBER' for n in NAMES)}": name not in NAMES,
+        f"wanted {name}:NUMBER, how many at a time": given and count is None and not addressed,
+        "wanted at least one worker": count is not None and count < 1,
+    }
+    refuse(reasons, f"workers={text!r}: ")
     return NAMES[name](given, count)
 
 
@@ -95,29 +94,15 @@ def _load(module: str, engine: str):
         ) from error
 
 
-def cores() -> int:
-    # respects containers and affinity; imported here because helpers do not need it
-    from joblib import cpu_count
-
-    return cpu_count()
-
-
 def _joblib(given: str, count: int | None) -> Engine:
-    from joblib import Parallel
-
     return _joblib_engine(Parallel(count or -1))
 
 
-def _joblib_engine(parallel) -> Engine:
-    from joblib import delayed
-
+def _joblib_engine(parallel: Parallel) -> Engine:
     def submit(fn, items, gpu):
         # joblib.Parallel knows one call, not futures: it is one, in a thread
         calls = [delayed(fn)(*item) for item in items]
-        thread = ThreadPoolExecutor(1)
-        future = thread.submit(lambda: next(filter(None, parallel(calls)), None))
-        thread.shutdown(wait=False)
-        return [future]
+        return [ThreadPoolExecutor(1).submit(lambda: next(filter(None, parallel(calls)), None))]
 
     return Engine("joblib", parallel._effective_n_jobs(), submit)
 
@@ -282,30 +267,26 @@ def run(
     see what is missing and run that again. progress() is called now and then. Raises the first
     complaint; what still waits is cancelled then, and on an interrupt.
     """
-    waiting, futures, lost, pause = list(items), [], [], 0.01
     try:
-        while waiting or futures:
-            room = len(waiting) if engine.limit is None else engine.limit - len(futures)
-            if waiting and room > 0:
-                try:
-                    futures += engine.submit(fn, waiting[:room], gpu)
-                except ValueError:
-                    raise
-                except Exception as error:  # an executor that is broken, a client that was closed
-                    return [*lost, error]
-                waiting = waiting[room:]
+        futures = engine.submit(fn, list(items), gpu)
+    except ValueError:
+        raise
+    except Exception as error:  # an executor that is broken, a client that was closed
+        return [error]
+    lost = []
+    try:
+        while futures:
             for future in [f for f in futures if f.done()]:
                 futures.remove(future)
                 try:
                     complaint = future.result()
                 except Exception as error:
                     lost.append(error)
-                    continue
-                if complaint:
-                    raise complaint
+                else:
+                    if complaint:
+                        raise complaint
             progress()
-            time.sleep(pause)
-            pause = min(1.3 * pause, 0.5)
+            time.sleep(PAUSE)
     finally:
         for future in futures:
             with contextlib.suppress(Exception):  # it is being given up anyway
@@ -317,19 +298,9 @@ def gpus() -> list[str]:
     """The GPUs that this process may use, by the names CUDA_VISIBLE_DEVICES knows, without waking
     CUDA.
     """
-    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [name for name in visible.split(",") if name.strip()]
-    try:
-        asked = subprocess.run(
-            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return asked.stdout.split()
+    everything = ",".join(map(str, range(torch.cuda.device_count())))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", everything)
+    return [name for name in visible.split(",") if name.strip()]
 
 
 @functools.cache

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import torch
 
 from mia_nb import models, store
-from mia_nb.checks import shown
+from mia_nb.checks import refuse, shown
 from mia_nb.training import compiled, graphs, loop
 from mia_nb.training.clipped import group_of
 from mia_nb.training.engines import cores
 from mia_nb.training.loop import Group, Plan
-from mia_nb.training.work import TORCH, read_execution, threads
+from mia_nb.training.work import EXECUTION, TORCH, read_execution, threads
 from mia_nb.types import Recipe
 
 STACK = 16  # models trained together at most
@@ -89,30 +89,26 @@ def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.
     ValueError for a name that is none, and for a GPU that is not `here` (False: another machine's
     name will do).
     """
-    chosen = None
+    chosen, count = None, torch.cuda.device_count()
     with contextlib.suppress(RuntimeError, TypeError):
         chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if chosen is None or chosen.type not in ("cpu", "cuda"):
-        raise ValueError(
-            f"device={shown(device)}: wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there"
-            " is one"
-        )
-    count = torch.cuda.device_count()
-    if here and chosen.type == "cuda" and (chosen.index or 0) >= count:
-        raise ValueError(
-            f"device={shown(device)}: this machine has {count} GPUs that PyTorch can use; take cpu,"
-            " or None"
-        )
+    kind, number = (chosen.type, chosen.index or 0) if chosen else (None, 0)
+    wanted = "wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there is one"
+    there = f"this machine has {count} GPUs that PyTorch can use; take cpu, or None"
+    reasons = {
+        wanted: kind not in ("cpu", "cuda"),
+        there: here and kind == "cuda" and number >= count,
+    }
+    refuse(reasons, f"device={shown(device)}: ")
     return chosen
 
 
 def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
     """Processes worth starting: one where helpers could not import the builder or a device was
     named by its number, or one a GPU unless asked for more."""
-    if models.architecture(recipe.model, recipe.model_args).startswith("__main__:"):
-        return 1
     chosen = device_of(device)
-    if device and chosen.index is not None:
+    script = models.architecture(recipe.model, recipe.model_args).startswith("__main__:")
+    if script or (device and chosen.index is not None):
         return 1
     most = cores() if chosen.type == "cpu" else torch.cuda.device_count()
     return max(1, min(workers or most, recipe.num_models))
@@ -126,16 +122,38 @@ def execution(
     Not part of the key.
     """
     with folder.lock():
-        if folder.intact("execution.json"):
-            return _resumed(folder, device, strategy)
+        if folder.intact(EXECUTION):
+            return resumed(folder, device, strategy)
         if any(name.startswith(("model_", "part_")) for name in folder.files()):
             raise ValueError(
-                f"{folder.path / 'execution.json'} is missing or altered, so nobody knows how this"
+                f"{folder.path / EXECUTION} is missing or altered, so nobody knows how this"
                 " pool was begun; train it anew with force=True"
             )
-        chosen = {**choose(), "asked": strategy, "torch": TORCH}
-        folder.write_json("execution.json", chosen)
-    return chosen
+        folder.write_json(EXECUTION, {**choose(), "asked": strategy, "torch": TORCH})
+    return read_execution(folder)
+
+
+def resumed(folder: store.Folder, device: str | None, strategy: str, *, here: bool = True) -> dict:
+    """The recorded execution; ValueError where going on from here would mix two kinds of arithmetic
+    in one pool, or needs a GPU that is not `here`.
+    """
+    recorded, wanted = read_execution(folder), parsed(strategy)
+    begun_on = torch.device(recorded["device"]).type
+    device = device_of(device, here=False).type if device else begun_on
+    pairs = [("device", begun_on, device), ("torch", recorded.get("torch"), TORCH)]
+    # what was wanted then may not have been possible
+    if isinstance(wanted, Way) and strategy != recorded.get("asked"):
+        pairs.append(("strategy", recorded_way(recorded).family, wanted.family))
+    way_out = "continuing would mix two kinds of arithmetic; finish it as it was begun, or train it"
+    reasons = {
+        f"with {name} {begun}, not {value}: {way_out} anew with force=True": begun != value
+        for name, begun, value in pairs
+    }
+    reasons["on a GPU and there is none here; finish it there, or use force=True"] = (
+        here and begun_on == "cuda" and not torch.cuda.is_available()
+    )
+    refuse(reasons, f"{folder.path.name} was begun ")
+    return recorded
 
 
 def choose(
@@ -226,32 +244,6 @@ def _by_rule(plan: Plan) -> Way:
     )
 
 
-def _resumed(folder: store.Folder, device: str | None, strategy: str) -> dict:
-    """The recorded execution; ValueError where going on from here would mix two kinds of arithmetic
-    in one pool.
-    """
-    recorded, wanted = read_execution(folder), parsed(strategy)
-    begun_on = torch.device(recorded["device"]).type
-    here = device_of(device, here=False).type if device else begun_on
-    pairs = {"device": (begun_on, here), "torch": (recorded.get("torch"), TORCH)}
-    # what was wanted then may not have been possible
-    if isinstance(wanted, Way) and strategy != recorded.get("asked"):
-        pairs["strategy"] = (recorded_way(recorded).family, wanted.family)
-    for name, (begun, value) in pairs.items():
-        if value != begun:
-            raise ValueError(
-                f"{folder.path.name} was begun with {name} {begun}, not {value}: continuing would"
-                " mix two kinds of arithmetic; finish it as it was begun, or train it anew with"
-                " force=True"
-            )
-    if begun_on == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            f"{folder.path.name} was begun on a GPU and there is none here; finish it there, or use"
-            " force=True"
-        )
-    return recorded
-
-
 def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
     """The way with the least seconds per model and step: plain, or stacked in groups of 4, 8 or 16,
     on one thread of a CPU.
@@ -265,8 +257,9 @@ def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
     """
     if plan.recipe.defense == "dp_sgd":
         return Way("plain")
+    folder = None if root is None else store.Folder(Path(root).resolve())
     key, models = _kind_of(plan), len(plan.member)
-    known = _remembered(root).get(key, {})
+    known = _remembered(folder).get(key, {})
     before = dict(known)
     sizes = [] if loop.why_not_stacked(plan) else [g for g in (4, 8, STACK) if g <= models]
     plain, stacked = Way("plain"), [Way("stacked", g) for g in sizes]
@@ -280,10 +273,9 @@ def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
         best = _quickest(plan, ways, known)
     # without those that failed: the next pool may have more memory, or a compiler
     known = {way: seconds for way, seconds in known.items() if seconds < math.inf}
-    if root is not None and known != before:
-        folder = store.Folder(Path(root).resolve())
+    if folder and known != before:
         with folder.lock("measured"):
-            folder.write_json(MEASURED, {**_remembered(root), key: known})
+            folder.write_json(MEASURED, {**_remembered(folder), key: known})
     times = ", ".join(f"{way} {1e3 * known[str(way)]:.2f}" for way in ways if str(way) in known)
     print(
         f"ms per model and step{', measured before' * (known == before)}: {times}; taking {best}",
@@ -348,14 +340,12 @@ def step_seconds(group: Group, index: torch.Tensor, repeats: int) -> list[float]
 
 def _kind_of(plan: Plan) -> str:
     """All that the seconds of a step depend on, as a key."""
-    recipe = plan.recipe.to_json()
+    recipe, device = plan.recipe.to_json(), platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        about = Path("/proc/cpuinfo").read_text()
+        device = next(iter(re.findall(r"^model name.*", about, re.MULTILINE)), device)
     if plan.device.type == "cuda":
         device = torch.cuda.get_device_name(plan.device)
-    else:
-        device = platform.processor() or platform.machine()
-        with contextlib.suppress(OSError):
-            names = re.findall(r"^model name.*", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-            device = [device, *names[:1]][-1]
     here = [
         list(plan.images.x.shape[1:]),
         len(plan.images.classes),
@@ -367,16 +357,14 @@ def _kind_of(plan: Plan) -> str:
     return store.content_key({name: recipe[name] for name in COSTS} | {"here": here}, source)
 
 
-def _remembered(root: str | Path | None) -> dict[str, dict[str, float]]:
+def _remembered(folder: store.Folder | None) -> dict[str, dict[str, float]]:
     """What was measured below this root; nothing where the file is not there or damaged."""
-    folder = store.Folder(Path(root).resolve()) if root is not None else None
     if folder is None or not folder.has(MEASURED):
         return {}
     with contextlib.suppress(store.Corrupt, AttributeError, TypeError, ValueError):
-        known = folder.read_json(MEASURED)
         return {
             key: {way: float(seconds) for way, seconds in ways.items()}
-            for key, ways in known.items()
+            for key, ways in folder.read_json(MEASURED).items()
         }
     print(f"{folder.path / MEASURED} was truncated or altered: measuring again", file=sys.stderr)
     return {}

@@ -25,22 +25,20 @@ from typing import NamedTuple
 import torch
 
 from mia_nb import __version__, models
+from mia_nb.checks import refuse
 from mia_nb.store import Folder, no_link, open_file
 from mia_nb.training.engines import Engine, own_gpu, run
-from mia_nb.training.execution import choose, device_of, execution
+from mia_nb.training.execution import EXECUTION, choose, device_of, execution, resumed
 from mia_nb.training.work import (
     TORCH,
     Progress,
     bare_plan,
     load_images,
-    load_plan,
     read_execution,
     recipe_of,
-    share,
-    threads,
-    train_unit,
     unfinished,
     unit_name,
+    work,
 )
 from mia_nb.types import Images
 
@@ -69,13 +67,10 @@ def decide(engine: Engine, folder: Folder, device: str | None, strategy: str) ->
     """How the pool of this folder is made, as `execution` records it; chosen by a worker, whose
     machine it is about.
     """
-    # begun before: its jobs want what the pool was begun on
-    if device is None and folder.intact("execution.json"):
-        device = read_execution(folder)["device"]
     gpu = None if device is None else device_of(device, here=False).type == "cuda"
     task = (begin_there, device, strategy, engine.workers)
-    _persist(engine, folder, lambda: [task], gpu=gpu, once=True)
-    return read_execution(folder)
+    _persist(engine, folder, lambda: [] if folder.intact(EXECUTION) else [task], gpu=gpu)
+    return resumed(folder, device, strategy, here=False)
 
 
 def train_on(
@@ -92,7 +87,8 @@ def train_on(
     reports = _reports(engine, folder, each, progress)
 
     def missing() -> list[tuple]:
-        return [(train_there, rows, checkpoint) for rows in each if unfinished(folder, rows)]
+        left = [(train_there, rows, checkpoint) for rows in each if unfinished(folder, rows)]
+        return left[: engine.limit]
 
     try:
         _persist(engine, folder, missing, gpu=gpu, progress=reports)
@@ -108,10 +104,9 @@ def _persist(
     *,
     gpu: bool | None,
     progress: Callable[[], None] = lambda: None,
-    once: bool = False,
 ) -> None:
-    """Run the tasks that are missing until none is (or `once` no worker was lost); workers may be
-    lost, as long as something gets further.
+    """Run the tasks that are missing until none is; workers may be lost, as long as something gets
+    further.
     """
     driver = f"{platform.node()} {os.getpid()}"
     token = folder.path / f".tmp-wanted-{driver.replace(' ', '-')}-{time.monotonic_ns()}"
@@ -143,8 +138,6 @@ def _persist(
                     " for what is missing",
                     file=sys.stderr,
                 )
-            elif once:
-                break
     finally:
         token.unlink(missing_ok=True)
 
@@ -177,16 +170,13 @@ def _checked(context: Context) -> Folder:
     code.
     """
     folder = Folder(Path(context.token).parent)
-    if context.version != __version__:
-        raise ValueError(
-            f"mia_nb is {__version__} there and {context.version} here: install the same on all"
-            " workers"
-        )
-    if not folder.has("recipe.json"):
-        raise ValueError(
-            f"it sees no {folder.path}: keep results on a file system that all workers share"
-            " (--results)"
-        )
+    versions = f"mia_nb is {__version__} there and {context.version} here"
+    share = "keep results on a file system that all workers share (--results)"
+    reasons = {
+        f"{versions}: install the same on all workers": context.version != __version__,
+        f"it sees no {folder.path}: {share}": not folder.has("recipe.json"),
+    }
+    refuse(reasons)
     recipe = recipe_of(folder)
     name = models.architecture(recipe.model, recipe.model_args)
     module, _, function = name.partition(":")
@@ -232,34 +222,27 @@ def train_there(folder: Folder, context: Context, rows: list[int], checkpoint: f
 
     ValueError where it cannot go on as the pool was begun.
     """
-    begun = read_execution(folder)
+    begun, written = read_execution(folder), 0.0
     _take_gpu(context, begun["device"])
-    if begun.get("torch") != TORCH:
-        raise ValueError(
-            f"torch is {TORCH} there, and the pool was begun with {begun['torch']}: install that"
-        )
-    if begun["device"].startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError("it has no GPU, and the pool was begun on one")
-    plan, how = load_plan(folder, _images(folder.path))
-    epochs, written = {}, 0.0
+    with_torch = f"the pool was begun with {begun.get('torch')}: install that"
+    blind = begun["device"].startswith("cuda") and not torch.cuda.is_available()
+    reasons = {
+        f"torch is {TORCH} there, and {with_torch}": begun.get("torch") != TORCH,
+        "it has no GPU, and the pool was begun on one": blind,
+    }
+    refuse(reasons)
 
     def progress(some: list[int], epoch: int, loss: float) -> None:
         nonlocal written
-        epochs.update(dict.fromkeys(some, epoch))
-        if time.monotonic() - written > REPORTED or epoch == plan.recipe.epochs:
+        if time.monotonic() - written > REPORTED or epoch == epochs:
             with open(_report(folder, rows), "w", opener=no_link) as file:
-                json.dump([loss, list(epochs.items())], file)
+                json.dump([some, epoch, loss], file)
             written = time.monotonic()
             if not Path(context.token).exists():
                 raise Unwanted
 
-    with threads(how["threads"]):
-        share(
-            folder,
-            [rows],
-            unfinished,
-            lambda rows: train_unit(folder, plan, rows, checkpoint, progress),
-        )
+    epochs, images = recipe_of(folder).epochs, _images(folder.path)
+    work(folder, images=images, each=[rows], checkpoint=checkpoint, progress=progress)
 
 
 @functools.lru_cache(maxsize=1)
@@ -278,10 +261,7 @@ def _report(folder: Folder, rows: list[int]) -> Path:
 def _reports(
     engine: Engine, folder: Folder, each: list[list[int]], progress: Progress
 ) -> Callable[[], None]:
-    """Pass on what the workers reported since the last look; say once if nobody reports
-    anything.
-    """
-    seen: dict[int, int] = {}
+    """Pass on what the workers reported last; say once if nobody reports anything."""
     due = time.monotonic() + PATIENCE
 
     def look() -> None:
@@ -289,12 +269,9 @@ def _reports(
         for rows in each:
             # none yet, or half of it
             with contextlib.suppress(OSError, ValueError), open_file(_report(folder, rows)) as file:
-                loss, epochs = json.load(file)
-                for m, epoch in epochs:
-                    if seen.get(m) != epoch:
-                        progress([m], epoch, loss)
-                        seen[m] = epoch
-        if not seen and time.monotonic() > due:
+                progress(*json.load(file))
+                due = math.inf
+        if time.monotonic() > due:
             due = math.inf
             print(
                 f"no worker of {engine.name} has trained an epoch after {PATIENCE:.0f} s: is there"

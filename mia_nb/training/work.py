@@ -44,6 +44,7 @@ from mia_nb.types import Images, Recipe
 
 # an entry of a part file: its model's place in a graph's group, its kind, what it is about
 ENTRY = re.compile(r"((?:\d+\.)?)([^.]*)\.?(.*)", re.DOTALL)
+EXECUTION = "execution.json"
 TORCH = torch.__version__.split("+")[0]  # a pool is finished by the version that began it
 # (rows, epochs that they have behind them, mean loss)
 Progress = Callable[[list[int], int, float], None]
@@ -106,16 +107,15 @@ def read_execution(folder: Folder) -> dict:
     """How a pool is made, as it was recorded when it was begun; Corrupt where nothing can be made
     that way.
     """
-    name = "execution.json"
     how = folder.read_json(
-        name, device=str, stacked=bool, group=int, threads=int, channels_last=bool
+        EXECUTION, device=str, stacked=bool, group=int, threads=int, channels_last=bool
     )
     try:
         torch.device(how["device"])
     except RuntimeError as error:
-        raise folder.corrupt(name, error) from error
+        raise folder.corrupt(EXECUTION, error) from error
     if min(how["group"], how["threads"]) < 1:
-        raise folder.corrupt(name, f"group={how['group']}, threads={how['threads']}")
+        raise folder.corrupt(EXECUTION, f"group={how['group']}, threads={how['threads']}")
     return how
 
 
@@ -197,17 +197,19 @@ def work(
     folder: Folder,
     *,
     images: Images | None = None,
+    each: list[list[int]] | None = None,
     checkpoint: float = 60.0,
     progress: Progress = lambda *_: None,
     wait: bool = True,
 ) -> None:
-    """Train whatever this pool lacks; with `wait`, also what others held a lock on but did not
-    finish.
+    """Train whatever this pool, or `each` of these units, lacks; with `wait`, also what others held
+    a lock on but did not finish.
     """
     plan, execution = load_plan(folder, images)
     make = partial(train_unit, folder, plan, checkpoint=checkpoint, progress=progress)
+    each = units(len(plan.member), execution["group"]) if each is None else each
     with threads(execution["threads"]):
-        share(folder, units(len(plan.member), execution["group"]), unfinished, make, wait)
+        share(folder, each, unfinished, make, wait)
 
 
 def share(
