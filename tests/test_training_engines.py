@@ -22,7 +22,7 @@ import pytest
 import toys
 
 from mia_nb import __version__, data, store, training
-from mia_nb.training import engines, remote
+from mia_nb.training import engines
 from mia_nb.training import train as trainer
 from mia_nb.types import Recipe
 
@@ -155,10 +155,10 @@ def test_a_pool_that_goes_on_asks_for_the_device_it_was_begun_on(images, tmp_pat
             return engine.submit(fn, items, gpu)
 
         watched = engine._replace(submit=submit)
-        how = remote.decide(watched, pool.folder, None, "auto")
+        how = engines.decide(watched, pool.folder, None, "auto")
         assert wanted == [] and how == pool.folder.read_json("execution.json")
         pool.folder.remove("model_003.safetensors")
-        remote.train_on(watched, pool.folder, [[3]], 60, lambda *_: None)
+        engines.train_on(watched, pool.folder, [[3]], 60, lambda *_: None)
     assert wanted == [False] and pool.status == ["trained"] * 8
 
 
@@ -175,7 +175,7 @@ def test_an_engine_with_a_limit_is_never_handed_more_units_at_a_time(images, tmp
             return engine.submit(fn, items, gpu)
 
         few = engine._replace(limit=2, submit=submit)
-        remote.train_on(few, pool.folder, units, 60, lambda *_: None)
+        engines.train_on(few, pool.folder, units, 60, lambda *_: None)
     assert handed == [2, 2, 1] and pool.status == ["trained"] * 8
 
 
@@ -367,7 +367,7 @@ def raising(folder, context, error):
         (store.Corrupt("images.npy was altered"), ValueError, "images.npy was altered"),
         (OSError(28, "full"), OSError, "full"),
         (KeyError("x"), RuntimeError, "KeyError: worker on .*'x'"),
-        (remote.Unwanted(), None, ""),
+        (engines.Unwanted(), None, ""),
     ],
     ids=["ValueError", "OSError", "KeyError", "Unwanted"],
 )
@@ -378,8 +378,8 @@ def test_what_a_task_raises_comes_back_as_an_exception_that_every_engine_carries
     pool, token = train(SMALL.replace(num_models=2), images, tmp_path, workers=1), ".tmp-wanted"
     token = pool.folder.path / token
     token.touch()
-    context = remote.Context(str(token), "elsewhere 1", [], __version__)
-    complaint = remote.work_there(context, raising, error)
+    context = engines.Context(str(token), "elsewhere-1", [], __version__, "cpu")
+    complaint = engines.work_there(context, raising, error)
     assert token.exists() == (kind is None)  # nobody else need go on
     if kind is None:
         assert complaint is None
@@ -389,7 +389,7 @@ def test_what_a_task_raises_comes_back_as_an_exception_that_every_engine_carries
         error, "errno", None
     )
     assert re.search(text, str(complaint)) and "worker on " in str(complaint)
-    assert remote.work_there(context, raising, error) is None  # nobody wants it any more
+    assert engines.work_there(context, raising, error) is None  # nobody wants it any more
 
 
 @pytest.mark.slow

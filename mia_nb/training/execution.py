@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from joblib import cpu_count as cores  # respects containers and affinity
 
 from mia_nb import models, store
 from mia_nb.checks import refuse, shown
 from mia_nb.training import compiled, graphs, loop
 from mia_nb.training.clipped import group_of
-from mia_nb.training.engines import cores
 from mia_nb.training.loop import Group, Plan
 from mia_nb.training.work import EXECUTION, TORCH, read_execution, threads
 from mia_nb.types import Recipe

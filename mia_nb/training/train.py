@@ -20,7 +20,7 @@ from mia_nb import __version__, data, defenses, models, store
 from mia_nb.checks import checked, instance, mask, one_of, positive
 from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
-from mia_nb.training import engines, loop, remote
+from mia_nb.training import engines, loop
 from mia_nb.training.clipped import ClippedGroup
 from mia_nb.training.execution import choose, device_of, execution, parsed, processes
 from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, Plan, mix
@@ -127,7 +127,7 @@ def train_pool(
             open_pool(pool, images, extra)
         rows = missing(folder, len(member), force, unfinished)
         if engine:
-            how = remote.decide(engine, folder, device, strategy)
+            how = engines.decide(engine, folder, device, strategy)
         else:
             plan = plan_of(recipe, images, member, population, parent)
             how = execution(
@@ -151,7 +151,7 @@ def train_pool(
             progress,
         ) as bar:
             if engine:
-                remote.train_on(engine, folder, touched, checkpoint, bar.update)
+                engines.train_on(engine, folder, touched, checkpoint, bar.update)
             else:
                 helpers.start(folder, count - 1, checkpoint, bar.update)
                 work(folder, images=images, checkpoint=checkpoint, progress=bar.update)
