@@ -567,8 +567,8 @@ def test_a_unit_of_a_graph_goes_on_from_its_part_file(images, tmp_path, optimize
 
 
 def test_a_step_that_a_graph_would_change_is_found(images):
-    assert graphs.mismatch(plan_of(TINY, images), 2) is None
-    assert "random numbers" in graphs.mismatch(
+    assert graphs.difference(plan_of(TINY, images), 2) is None
+    assert "random numbers" in graphs.difference(
         plan_of(MLP.replace(model="toys:dropout_mlp"), images), 2
     )
 
@@ -580,7 +580,7 @@ def test_a_step_that_a_graph_would_change_is_found(images):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graphs, "GraphGroup", Careless)
-        assert "losses of its step 2" in graphs.mismatch(plan_of(TINY, images), 2)
+        assert "losses of its captured step 2" in graphs.difference(plan_of(TINY, images), 2)
 
 
 def test_a_graph_on_a_cpu_is_refused_in_one_line_and_recorded_as_plain(images, tmp_path, capsys):

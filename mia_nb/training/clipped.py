@@ -14,7 +14,7 @@ from mia_nb import defenses, store
 from mia_nb.defenses.dp_sgd import Clipped
 from mia_nb.training.compiled import CompiledGroup
 from mia_nb.training.graphs import GraphGroup
-from mia_nb.training.loop import Group, Plan, answer, generator, mix
+from mia_nb.training.loop import Group, Plan, answer, expected_members, generator, mix
 
 
 class ClippedGroup(Group):
@@ -38,7 +38,8 @@ class ClippedGroup(Group):
         """
         members = torch.from_numpy(np.flatnonzero(self.plan.member[self.ids[0]]))
         coins = generator(self.training, epoch, "order")
-        drawn = torch.rand(self.plan.steps, len(members), generator=coins) < self.plan.sample_rate
+        rate = self.plan.recipe.batch / expected_members(self.plan.recipe, self.plan.member)
+        drawn = torch.rand(self.plan.steps, len(members), generator=coins) < rate
         return members.expand(drawn.shape)[drawn][None], drawn.sum(1).tolist()
 
     def seed_noise(self, epoch: int, word: str = "noise", *, each: bool | None = None) -> None:

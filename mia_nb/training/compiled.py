@@ -22,9 +22,8 @@ from mia_nb.training.loop import (
     RANDOM,
     Group,
     Plan,
-    alike,
     begin,
-    differing,
+    mismatch,
     model_losses,
     random_state_kept,
     short_of_memory,
@@ -161,27 +160,12 @@ def why_not_compiled(plan: Plan) -> str | None:
     trial = plan._replace(recipe=recipe.replace(dtype="float64"), compiled=True)
     last = min(2, len(plan.member)) - 1
     rows = [0, last] if plan.stacked else [last]
-    count = len(rows) * recipe.batch
-
-    def losses_of(group: Group, step: int) -> Tensor:
-        index = (torch.arange(count) + step).remainder(len(plan.images.y)).view(len(rows), -1)
-        group.seed_noise(step, each=True)
-        return group.step(group.shown(index, {}), plan.images.y[index], 1e-3, draws={})
-
     try:
         with random_state_kept(plan.device):
             fast, eager = CompiledGroup(trial, rows), Group(trial._replace(compiled=False), rows)
-            for step in range(2):
-                if not alike(losses_of(fast, step), losses_of(eager, step)):
-                    return (
-                        f"the losses of its compiled step {step + 1} are others than those of an"
-                        " eager one"
-                    )
+            return mismatch(fast, [eager], 2, recipe.batch, "compiled")
     except Exception as error:  # whatever the compiler does not support
         return reason(error)
-    if name := differing(fast, [eager.weights(slot) for slot in range(len(rows))]):
-        return f"its compiled step changes {name} differently from an eager one"
-    return None
 
 
 def reason(error: Exception) -> str:

@@ -302,7 +302,7 @@ def _tried(plan: Plan, way: Way) -> float:
         return _seconds(way.of(plan), way.group) if usable else math.inf
     except RuntimeError as error:  # that memory runs out is one
         print(f"{way} is not taken, as it fails here: {compiled.reason(error)}", file=sys.stderr)
-    loop.free_memory()  # outside of the handler, whose traceback holds tensors
+    torch.cuda.empty_cache()  # outside of the handler, whose traceback holds tensors
     return math.inf
 
 

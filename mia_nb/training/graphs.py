@@ -21,16 +21,15 @@ from torch import Tensor
 
 from mia_nb.training.compiled import SIMPLE, reason
 from mia_nb.training.loop import (
+    EXACT,
     Group,
     Plan,
-    alike,
-    differing,
+    mismatch,
     random_state_kept,
     short_of_memory,
 )
 
 WARM_UP = 3  # steps before a capture, as PyTorch's notes have it
-EXACT = 2**-10  # a learning rate that float32 holds exactly
 
 
 @lru_cache
@@ -263,39 +262,29 @@ def why_no_graph(plan: Plan, models: int) -> str | None:
         return reasons[0]
     plan, models = plan._replace(graph=True), min(models, len(plan.member))
     try:
-        if (difference := mismatch(plan, models)) is None and recipe.dtype != "float64":
+        if (reason_why := difference(plan, models)) is None and recipe.dtype != "float64":
             with random_state_kept(plan.device):
                 GraphGroup(plan, list(range(models))).capture()
-        return difference
+        return reason_why
     except Exception as error:  # whatever a capture does not support
         return reason(error)
 
 
-def mismatch(plan: Plan, models: int) -> str | None:
+def difference(plan: Plan, models: int) -> str | None:
     """What three steps of a group change differently from eager plain ones in float64; None for
     nothing.
     """
     trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"))
-    rows = list(range(models))
+    rows, batch = list(range(models)), plan.recipe.batch
     group, alone = GraphGroup(trial, rows), [Group(trial._replace(graph=False), [m]) for m in rows]
     with random_state_kept(plan.device):
         group.begun, group.graph = True, group.capture() if plan.graph else None
-        random = random_state(plan.device)
-        for step in range(3):
-            index = (torch.arange(trial.recipe.batch) + step) % len(plan.images.y)
-            x, y = group.shown(index, {}), plan.images.y[index]
-            losses = [one.step(x[None], y[None], EXACT, draws={})[0] for one in alone]
-            if not torch.equal(random_state(plan.device), random):
-                return "its forward draws random numbers, which a graph would draw otherwise"
-            together = group.step(x.expand(models, *x.shape), y.expand(models, -1), EXACT)
-            if not alike(together, torch.stack(losses)):
-                return (
-                    f"the losses of its step {step + 1} in a graph are others than those of a"
-                    " plain one"
-                )
-    if name := differing(group, [one.weights(0) for one in alone]):
-        return f"its step in a graph changes {name} differently from a plain one"
-    return None
+        before = random_state(plan.device)
+        x, y = group.shown(slice(batch), {}), plan.images.y[:batch]
+        Group(trial._replace(graph=False), [0]).step(x[None], y[None], EXACT, draws={})
+        if not torch.equal(random_state(plan.device), before):
+            return "its forward draws random numbers, which a graph would draw otherwise"
+        return mismatch(group, alone, 3, batch, "captured")
 
 
 def random_state(device: torch.device) -> Tensor:

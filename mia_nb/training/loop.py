@@ -33,6 +33,7 @@ OPTIMIZERS = {
 # bfloat16: autocast, float32 weights
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
 RANDOM = "its forward draws random numbers, which would depend on the group"
+EXACT = 2**-10  # a learning rate that float32 holds exactly
 TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
 
 
@@ -81,12 +82,6 @@ def short_of_memory(error: BaseException) -> bool:
     )
 
 
-def free_memory() -> None:
-    """Give back what PyTorch holds of a GPU's memory without using it."""
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-
-
 def fitting(run: Callable, size: int, least: int):
     """run(size), or where memory runs out run of half of that, in multiples of `least`; ValueError
     where that is too much.
@@ -98,7 +93,7 @@ def fitting(run: Callable, size: int, least: int):
             if not short_of_memory(error):
                 raise
             reason = " ".join(str(error).split())[:160]
-        free_memory()  # outside of the handler, whose traceback holds tensors
+        torch.cuda.empty_cache()  # outside of the handler, whose traceback holds tensors
         if size <= least:
             raise ValueError(
                 f"batch={size} images at a time do not fit into memory ({reason}), and fewer are"
@@ -135,13 +130,6 @@ class Plan(NamedTuple):
         batch.
         """
         return expected_members(self.recipe, self.member) // self.recipe.batch
-
-    @property
-    def sample_rate(self) -> float:
-        """Probability of a member to be in a batch, under Poisson sampling: batch / expected number
-        of members.
-        """
-        return self.recipe.batch / expected_members(self.recipe, self.member)
 
 
 @checked
@@ -596,41 +584,47 @@ def alike(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-10, atol=1e-10, equal_nan=True)
 
 
-def differing(group: Group, expected: list[dict[str, Tensor]]) -> str | None:
-    """Name of the first weight or buffer of a group that is not what is expected of its model;
-    None for none.
+def mismatch(fast: Group, plain: list[Group], steps: int, batch: int, kind: str) -> str | None:
+    """What so many steps of a group change differently from those of eager ones that have the same
+    models, in float64; None for nothing. kind: what the steps of the first are called.
     """
-    pairs = ((group.weights(slot), tensors) for slot, tensors in enumerate(expected))
-    names = (n for own, other in pairs for n in other if not alike(own[n], other[n]))
-    return next(names, None)
+
+    def losses_of(group: Group, index: Tensor) -> Tensor:
+        group.seed_noise(0, each=True)
+        return group.step(group.shown(index, {}), group.plan.images.y[index], EXACT)
+
+    models, samples = len(fast.ids), len(fast.plan.images.y)
+    for step in range(steps):
+        index = (torch.arange(models * batch) + step).remainder(samples).view(models, batch)
+        parts = zip(plain, index.split([len(one.ids) for one in plain]), strict=True)
+        expected = torch.cat([losses_of(one, part) for one, part in parts])
+        if not alike(losses_of(fast, index), expected):
+            return f"the losses of its {kind} step {step + 1} are others than those of a plain one"
+    weights = [one.weights(slot) for one in plain for slot in range(len(one.ids))]
+    for slot, tensors in enumerate(weights):
+        own = fast.weights(slot)
+        if name := next((n for n in tensors if not alike(own[n], tensors[n])), None):
+            return f"its {kind} step changes {name} differently from a plain one"
+    return None
 
 
 def why_not_stacked(plan: Plan) -> str | None:
     """One line that says why this recipe cannot be trained stacked, or None.
 
-    Two models take one step in float64, together and one by one; weights and buffers must agree to
-    1e-10. That finds what stacking would lose without a word: buffers that a forward replaces,
-    random draws, control flow by value.
+    Two models take one step in float64, together and one by one; losses, weights and buffers must
+    agree to 1e-10. That finds what stacking would lose without a word: buffers that a forward
+    replaces, random draws, control flow by value.
     """
     if plan.recipe.schedule == "plateau":
         return "the plateau schedule needs a learning rate per model"
     if plan.recipe.defense == "dp_sgd":
         return "gradients per sample are taken of one model at a time"
     rows = [0, min(1, len(plan.member) - 1)]
-    trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"), channels_last=False)
-
-    def after_one_step(group: Group) -> Group:
-        group.seed_noise(0, each=True)
-        x, y = group.shown(slice(8), {}), plan.images.y[:8]
-        group.step(torch.stack([x] * len(group.ids)), torch.stack([y] * len(group.ids)), 1e-3)
-        return group
-
+    recipe = plan.recipe.replace(dtype="float64")
+    trial = plan._replace(recipe=recipe, channels_last=False, stacked=False)
     with random_state_kept(plan.device):
+        alone = [Group(trial, [row]) for row in rows]
         try:
-            together = after_one_step(Group(trial._replace(stacked=True), rows))
+            return mismatch(Group(trial._replace(stacked=True), rows), alone, 1, 8, "stacked")
         except Exception as error:  # whatever vmap does not support
             return RANDOM if "random" in str(error) else models.first_line(error)
-        alone = [after_one_step(Group(trial._replace(stacked=False), [row])) for row in rows]
-    if name := differing(together, [group.weights(0) for group in alone]):
-        return f"its stacked step changes {name} differently from a plain one"
-    return None

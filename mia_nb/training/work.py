@@ -35,7 +35,6 @@ from mia_nb.training.loop import (
     Group,
     Plan,
     Start,
-    free_memory,
     held_out,
     learning_rate,
     short_of_memory,
@@ -269,7 +268,7 @@ def train_unit(
         if not short_of_memory(error):
             raise
         reason = " ".join(str(error).split())[:160]
-    free_memory()  # outside of the handler, whose traceback holds the group's tensors
+    torch.cuda.empty_cache()  # outside of the handler, whose traceback holds the group's tensors
     if len(rows) == 1:
         raise ValueError(
             f"model {rows[0]} does not fit into memory ({reason}): take a smaller batch or network,"
