@@ -114,7 +114,7 @@ class World:
         doctor._kernel = lambda: "not asked"  # it takes seconds and has its own tests
         run.execute = started
 
-    def train(self, recipe: Recipe, **options) -> training.Pool:
+    def train(self, recipe: Recipe, **options) -> training.pool.Pool:
         options = {
             "root": self.results,
             "strategy": "plain",
@@ -154,7 +154,7 @@ def started(*args, **options):
     raise Started
 
 
-def pool_numbers(pool: training.Pool) -> str:
+def pool_numbers(pool: training.pool.Pool) -> str:
     """All that can be read of a pool."""
     rows = range(len(pool.member))
     states = [p.state(m) for p in (pool, pool.at(1)) for m in rows]

@@ -155,7 +155,9 @@ def groups(model: str, args: dict, device: torch.device) -> dict[str, Callable[[
     """One optimiser step of eight networks on digits, together and one after another."""
     images, count = data.load("digits"), 8
     images = images._replace(x=images.x.to(device), y=images.y.to(device))
-    recipe = training.complete(Recipe(model=model, model_args=args, num_models=count, batch=32))
+    recipe = training.train.complete(
+        Recipe(model=model, model_args=args, num_models=count, batch=32)
+    )
     member = data.paired_membership(count, len(images.y), labels=images.y.cpu().numpy())
     plan = loop.Plan(recipe, images, member, device, False, device.type == "cpu")
     stacked = loop.Group(plan._replace(stacked=True, channels_last=False), list(range(count)))
@@ -185,7 +187,7 @@ def measured_epoch(recipe: Recipe, images: Images, device: torch.device) -> tupl
     """Seconds of a whole epoch of one model after another one, and the most MiB that were allocated
     during it.
     """
-    recipe = training.complete(recipe)
+    recipe = training.train.complete(recipe)
     images = images._replace(x=images.x.to(device), y=images.y.to(device))
     member = np.arange(len(images.y))[None] < len(images.y) // 2
     group = loop.Group(loop.Plan(recipe, images, member, device, False, True), [0])

@@ -175,7 +175,7 @@ def measure(net: Net, mode: Mode, images: Images, device: torch.device, seconds:
     Nothing compiled is left from the row before.
     """
     compiled.forget()
-    recipe = training.complete(
+    recipe = training.train.complete(
         Recipe(
             **net.recipe,
             batch=net.batch,
@@ -251,7 +251,7 @@ def asking(
         wait = partial(synchronize, device)
         return models * len(images.y) / statistics.median(timed(run, wait) for _ in range(3))
 
-    def pool_of(dtype: str, root: str) -> training.Pool:
+    def pool_of(dtype: str, root: str) -> training.pool.Pool:
         one_step = {
             "num_models": models,
             "split": "given",
@@ -270,7 +270,7 @@ def asking(
         return training.train_pool(Recipe(**net.recipe, **one_step), images, member=member, **where)
 
     @torch.inference_mode()
-    def plain(pool: training.Pool) -> None:
+    def plain(pool: training.pool.Pool) -> None:
         for m in range(models):
             model = pool.model(m).to(device).eval()
             for x in images.x.split(512):

@@ -60,7 +60,7 @@ NETS = {
 }
 
 
-def pool_of(asked: Asked, models: int, root: str) -> tuple[training.Pool, Images]:
+def pool_of(asked: Asked, models: int, root: str) -> tuple[training.pool.Pool, Images]:
     """A pool whose models are hardly trained, on 64 images each."""
     images = data.load(asked.images, limit=asked.limit)
     member = np.arange(len(images.y)) < 64
@@ -76,7 +76,7 @@ def batches(images: Images) -> Iterator[torch.Tensor]:
 
 @torch.inference_mode()
 def plain_loop(
-    pool: training.Pool, images: Images, queries: int, dropout: float, noise: bool | None
+    pool: training.pool.Pool, images: Images, queries: int, dropout: float, noise: bool | None
 ) -> np.ndarray:
     """(M, Q, N, K) probabilities."""
     answers = []
@@ -101,9 +101,9 @@ def questions(root: str) -> dict[str, list]:
     )
     flows = [p for p in pools if p.recipe.snapshots and not p.population.any()]
     sde = next(p for p in flows if p.recipe.model == "sdenet")
-    network = training.ancestor(last)
+    network = last.ancestor
 
-    def ask(pool: training.Pool, **how) -> partial:
+    def ask(pool: training.pool.Pool, **how) -> partial:
         return partial(query, pool, pool.images(), force=True, progress=False, **how)
 
     then = [

@@ -123,7 +123,7 @@ class Trained:
 
     def __init__(self, net: Net, way: Way):
         images = data.load(net.images, limit=net.limit)
-        recipe = training.complete(Recipe(**net.recipe, dtype=way.dtype, epochs=10**6))
+        recipe = training.train.complete(Recipe(**net.recipe, dtype=way.dtype, epochs=10**6))
         member = data.paired_membership(16, len(images.y), labels=images.y.numpy())
         self.done = 0
         if way.kind == "ours":

@@ -27,9 +27,9 @@ from mia_nb.checks import (
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import BACKENDS, BlownUp, Draws
-from mia_nb.training import Pool, mix
 from mia_nb.training.execution import cores, device_of
-from mia_nb.training.loop import DTYPES, build, fitting
+from mia_nb.training.loop import DTYPES, build, fitting, mix
+from mia_nb.training.pool import Pool
 from mia_nb.training.work import threads, useful_threads
 from mia_nb.types import Images, Query, Signals
 

@@ -37,7 +37,7 @@ def converted(folder) -> Run:
 
 
 @pytest.fixture(scope="module")
-def pools(folder, converted) -> dict[str, training.Pool]:
+def pools(folder, converted) -> dict[str, training.pool.Pool]:
     found = [
         training.load_pool(path.name, folder / "results")
         for path in (folder / "results").glob("pool-*")
@@ -80,8 +80,7 @@ def test_one_pool_is_left_per_way_and_number_of_steps(pools):
     }
     chain = pools[2, 2, True]
     assert (
-        chain.parent.key == pools[1, 2, True].key
-        and training.ancestor(chain).key == pools[0, 6, False].key
+        chain.parent.key == pools[1, 2, True].key and chain.ancestor.key == pools[0, 6, False].key
     )
 
 

@@ -54,7 +54,7 @@ def swept(folder) -> Run:
 
 
 @pytest.fixture(scope="module")
-def pools(folder, swept) -> dict[str, training.Pool]:
+def pools(folder, swept) -> dict[str, training.pool.Pool]:
     found = {}
     for path in (folder / "results").glob("pool-*"):
         pool = training.load_pool(path.name, folder / "results")

@@ -66,7 +66,7 @@ def compared(folder) -> Run:
 
 
 @pytest.fixture(scope="module")
-def pools(folder, compared) -> dict[str, training.Pool]:
+def pools(folder, compared) -> dict[str, training.pool.Pool]:
     found = {}
     for path in (folder / "results").glob("pool-*"):
         pool = training.load_pool(path.name, folder / "results")

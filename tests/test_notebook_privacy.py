@@ -56,14 +56,14 @@ def ran(folder) -> Run:
 
 
 @pytest.fixture(scope="module")
-def pools(folder, ran) -> list[training.Pool]:
+def pools(folder, ran) -> list[training.pool.Pool]:
     return [
         training.load_pool(path.name, folder / "results")
         for path in (folder / "results").glob("pool-*")
     ]
 
 
-def pool_of(pools, **wanted) -> training.Pool:
+def pool_of(pools, **wanted) -> training.pool.Pool:
     (one,) = [
         pool
         for pool in pools

@@ -42,7 +42,7 @@ def run(folder) -> Run:
 
 
 @pytest.fixture(scope="module")
-def pools(folder, run) -> dict[str, training.Pool]:
+def pools(folder, run) -> dict[str, training.pool.Pool]:
     found = [
         training.load_pool(path.name, folder / "results")
         for path in (folder / "results").glob("pool-*")

@@ -10,6 +10,7 @@ from test_notebooks import Run
 
 from mia_nb import auditing, data, query, training
 from mia_nb.attacks import score
+from mia_nb.types import Recipe
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 KINDS, ATTACKS = ["ordinary", "mislabelled"], ["rmia", "loss"]
@@ -39,7 +40,7 @@ def run(folder) -> Run:
 
 
 @pytest.fixture(scope="module")
-def pools(folder, run) -> dict[str, training.Pool]:
+def pools(folder, run) -> dict[str, training.pool.Pool]:
     found = [
         training.load_pool(path.name, folder / "results")
         for path in (folder / "results").glob("pool-*")
@@ -168,7 +169,7 @@ def test_the_six_lines_run_as_they_stand(tmp_path):
         images.x.numpy(), images.y.numpy(), 10, kind="mislabelled"
     )
     marked, inside = data.from_arrays(x, y, canary=canary), auditing.canary_member(8, canary)
-    recipe = training.Recipe(num_models=8, split="given", epochs=1)
+    recipe = Recipe(num_models=8, split="given", epochs=1)
     pool = training.train_pool(recipe, marked, member=inside, root=tmp_path, progress=False)
     found = auditing.score_split("loss", query(pool, marked, progress=False).select(samples=canary))
     assert auditing.canary_rates(found, kind="mislabelled")["canaries"].tolist() == [8] * 3

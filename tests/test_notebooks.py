@@ -17,6 +17,7 @@ from mia_nb.attacks import align as aligned
 from mia_nb.attacks import literature, score
 from mia_nb.cli.run import execute
 from mia_nb.parameters import read_parameters, record_of
+from mia_nb.types import Recipe
 
 pytestmark = pytest.mark.notebook
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
@@ -80,7 +81,7 @@ def attacked(folder, trained) -> Run:
 
 
 @pytest.fixture(scope="module")
-def pool(folder, trained) -> training.Pool:
+def pool(folder, trained) -> training.pool.Pool:
     (path,) = (folder / "results").glob("pool-*")
     return training.load_pool(path.name, root=folder / "results")
 
@@ -185,7 +186,7 @@ def test_a_key_chooses_the_pool_over_the_recipe_and_references_may_come_from_ano
     folder, pool, attacked
 ):
     other = training.train_pool(
-        training.Recipe(num_models=4, epochs=4, seed=1),
+        Recipe(num_models=4, epochs=4, seed=1),
         pool.images(),
         root=folder / "results",
         workers=1,

@@ -108,7 +108,7 @@ def test_every_query_is_the_forward_under_the_seed_of_its_model_query_and_block(
     for m, q in ((0, 0), (3, 2)):
 
         def generator(block, m=m, q=q):
-            return torch.Generator().manual_seed(training.mix(0, m, q, block, "noise"))
+            return torch.Generator().manual_seed(training.loop.mix(0, m, q, block, "noise"))
 
         np.testing.assert_allclose(
             noisy.margin[m, q], margins(pool.model(m), images, generator), rtol=1e-4, atol=1e-4
@@ -174,7 +174,7 @@ def test_noise_of_a_library_s_solver_is_one_path_a_block_and_does_not_depend_on_
     )
 
     def generator(block):
-        return torch.Generator().manual_seed(training.mix(0, 1, 0, block, "noise"))
+        return torch.Generator().manual_seed(training.loop.mix(0, 1, 0, block, "noise"))
 
     margin = ask(milstein, images, models=[1]).margin[0, 0]
     np.testing.assert_allclose(
@@ -250,7 +250,7 @@ def test_dropout_layers_draw_from_the_global_generator_block_by_block_as_before(
 
             class Seeded(torch.nn.Module):
                 def forward(self, x, block, q=q):
-                    torch.manual_seed(training.mix(0, 3, q, block, "noise"))
+                    torch.manual_seed(training.loop.mix(0, 3, q, block, "noise"))
                     return module(x)
 
             np.testing.assert_allclose(
@@ -379,7 +379,9 @@ def test_a_replaced_network_is_asked_with_the_noise_of_its_new_block(images, roo
     start = train(ODE, images, root, model="resnet14", model_args={"width": 4, "blocks": 1})
     recipe = Recipe(epochs=2, batch=64, lr=0.05)
     options = {"progress": False, "workers": 1, "strategy": "plain"}
-    changed = training.replace_pool(start, recipe, images, block={"steps": 2, "k": 0.5}, **options)
+    changed = training.train.replace_pool(
+        start, recipe, images, block={"steps": 2, "k": 0.5}, **options
+    )
     on, off = ask(changed, images, queries=2), ask(changed, images, noise=False)
     assert (on.draws, off.draws) == ("noise", "plain") and (
         on.margin[:, 0] != on.margin[:, 1]

@@ -15,7 +15,8 @@ import yaml
 from mia_nb import metrics, plots, studies, training
 from mia_nb.attacks import score
 from mia_nb.data import paired_membership
-from mia_nb.training import RECIPES, changes, label, labels, train
+from mia_nb.training import changes, label, labels, train
+from mia_nb.training.recipes import RECIPES
 from mia_nb.types import Recipe, Signals
 
 PRESETS = Path(__file__).resolve().parents[1] / "notebooks" / "presets"
@@ -57,7 +58,7 @@ def test_the_recipe_of_a_paper_is_that_of_its_preset(name):
 
 def test_recipes_are_changes_that_training_accepts_and_fast_is_one_cycle_in_16_to_20_epochs_and_long_100_or_more():
     for entries in RECIPES.values():
-        assert training.check and training.label(Recipe().replace(**entries))
+        assert training.train.check and training.label(Recipe().replace(**entries))
     assert RECIPES["fast"]["schedule"] == "one_cycle" and 16 <= RECIPES["fast"]["epochs"] <= 20
     assert RECIPES["long"]["epochs"] >= 100
 

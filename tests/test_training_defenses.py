@@ -618,7 +618,7 @@ def test_two_rows_of_the_same_members_have_neither_noise_nor_batches_in_common(i
 def test_what_is_made_of_a_defended_pool_is_not_called_defended(images, tmp_path):
     watched = train(under(CNN, "early_stopping"), images, tmp_path)
     converted = training.convert_pool(watched, images, 2, progress=False)
-    tuned = training.finetune_pool(
+    tuned = training.train.finetune_pool(
         watched, CNN.replace(epochs=1), images, progress=False, workers=1
     )
     for pool in (converted, tuned):
@@ -637,7 +637,7 @@ def test_from_networks_that_only_a_defense_makes_nothing_is_derived_without_it(i
     with pytest.raises(ValueError, match="trained under dp_sgd, which changes the network"):
         training.convert_pool(pool, images, 2, progress=False)
     with pytest.raises(ValueError, match="trained under dp_sgd, which changes the network"):
-        training.finetune_pool(pool, CNN.replace(epochs=1), images, progress=False, workers=1)
+        training.train.finetune_pool(pool, CNN.replace(epochs=1), images, progress=False, workers=1)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -649,12 +649,14 @@ def test_what_is_said_of_a_parent_under_dp_sgd_is_true(images, tmp_path):
         (plain, "without clipping"),
     ):
         with pytest.raises(ValueError, match=says):
-            training.finetune_pool(parent, again, images, progress=False, workers=1)
+            training.train.finetune_pool(parent, again, images, progress=False, workers=1)
 
 
 def test_a_derived_pool_without_its_parent_says_why_it_cannot_be_asked(images, tmp_path):
     parent = train(MLP, images, tmp_path)
-    child = training.finetune_pool(parent, MLP.replace(epochs=1), images, progress=False, workers=1)
+    child = training.train.finetune_pool(
+        parent, MLP.replace(epochs=1), images, progress=False, workers=1
+    )
     shutil.rmtree(parent.folder.path)
     with pytest.raises(
         ValueError, match="derived from one that must lie beside it, or nobody knows which images"

@@ -47,7 +47,7 @@ def train(recipe, images, root, **options):
 
 
 def finetune(pool, recipe, images, **options):
-    return training.finetune_pool(
+    return training.train.finetune_pool(
         pool, recipe, images, progress=False, **{"workers": 1, "strategy": "plain", **options}
     )
 
@@ -93,13 +93,9 @@ def test_a_fine_tuned_pool_keeps_the_split_of_its_parent_and_names_it(pool, imag
     assert np.array_equal(child.member, pool.member) and np.array_equal(
         child.population, pool.population
     )
-    assert (
-        child.parent.key == pool.key
-        and training.ancestor(child).key == pool.key
-        and pool.parent is None
-    )
+    assert child.parent.key == pool.key and child.ancestor.key == pool.key and pool.parent is None
     grandchild = finetune(child, FURTHER.replace(seed=6), images)
-    assert training.ancestor(grandchild).key == pool.key and grandchild.parent.key == child.key
+    assert grandchild.ancestor.key == pool.key and grandchild.parent.key == child.key
     assert training.load_pool(child.key[:8], pool.folder.path.parent).parent.key == pool.key
 
 
@@ -177,7 +173,7 @@ def test_helper_processes_find_the_parent_beside_the_folder(pool, images, tmp_pa
 def test_a_finished_derived_pool_comes_back_at_once(pool, images, capsys):
     child = finetune(pool, FURTHER, images)
     stamp = (child.folder.path / "manifest.jsonl").read_bytes()
-    training.finetune_pool(pool, FURTHER, images)
+    training.train.finetune_pool(pool, FURTHER, images)
     assert (
         "cached" in capsys.readouterr().out
         and (child.folder.path / "manifest.jsonl").read_bytes() == stamp
@@ -371,7 +367,7 @@ def test_an_interrupted_conversion_goes_on_model_by_model_to_the_same_bytes(
 
 def test_a_conversion_report_is_kept_for_every_model_and_found_by_descendants(pool, images):
     converted = convert(pool, images, 2)
-    report = training.conversion_report(converted)
+    report = converted.conversion_report()
     x = data.normalise(images.x[pool.member[3]], images.mean, images.std)
     expected = snn.convert(pool.model(3), 2, [x]).report
     kept = report[report["model"] == 3].drop(columns="model").reset_index(drop=True)
@@ -379,9 +375,9 @@ def test_a_conversion_report_is_kept_for_every_model_and_found_by_descendants(po
     for column in ("theta", "u0", "expected_error", "clipped_mass", "firing_rate"):
         np.testing.assert_allclose(kept[column].astype(float), expected[column], rtol=1e-5)
     tuned = finetune(converted, converted.recipe.replace(epochs=1, lr=1e-3), images)
-    assert training.conversion_report(tuned).equals(report)
+    assert tuned.conversion_report().equals(report)
     with pytest.raises(ValueError, match="was not converted"):
-        training.conversion_report(pool)
+        pool.conversion_report()
 
 
 def test_a_pool_that_spikes_is_not_converted_again(pool, images):

@@ -51,7 +51,7 @@ def train(recipe, images, root, **options):
 
 def swap(pool, images, recipe=TUNE, **options):
     options = {"workers": 1, "strategy": "plain", "progress": False, "block": BLOCK, **options}
-    return training.replace_pool(pool, recipe, images, **options)
+    return training.train.replace_pool(pool, recipe, images, **options)
 
 
 def same_weights(one, other, rows=None, **close):
@@ -128,7 +128,7 @@ def test_a_models_noise_depends_on_neither_group_nor_companions_to_the_last_bit(
 
 def test_every_row_epoch_and_seed_has_noise_of_its_own_and_stacked_rows_have_the_plain_ones(images):
     def plan(seed, stacked):
-        recipe = training.complete(SDE.replace(seed=seed))
+        recipe = training.train.complete(SDE.replace(seed=seed))
         return loop.Plan(
             recipe, images, np.ones((4, 100), bool), torch.device("cpu"), stacked, False
         )
@@ -339,13 +339,13 @@ def test_a_network_without_groups_to_replace_is_refused_in_one_line(images, root
 def test_a_replaced_pool_can_be_trained_further(parent, images):
     child = swap(parent, images)
     options = {"progress": False, "workers": 1, "strategy": "plain"}
-    same = training.finetune_pool(child, child.recipe.replace(epochs=0), images, **options)
+    same = training.train.finetune_pool(child, child.recipe.replace(epochs=0), images, **options)
     same_weights(child, same)
-    further = training.finetune_pool(
+    further = training.train.finetune_pool(
         child, child.recipe.replace(epochs=1, seed=8), images, **options
     )
     assert differ(further.state(0), child.state(0), "network.head.weight")
-    assert further.parent.key == child.key and training.ancestor(further).key == parent.key
+    assert further.parent.key == child.key and further.ancestor.key == parent.key
     assert np.array_equal(further.member, parent.member) and np.array_equal(
         further.population, parent.population
     )
@@ -408,11 +408,11 @@ def test_a_model_that_diverges_in_a_stack_changes_no_bit_of_its_companions(image
             with pytest.raises(
                 ValueError, match=r"model 1 diverged in epoch 1 .* the other models are kept"
             ):
-                training.finetune_pool(start, tune, images, **options)
+                training.train.finetune_pool(start, tune, images, **options)
             folder = next(p for p in (tmp_path / name).glob("pool-*tuned*"))
             pools[name] = training.load_pool(folder.name, tmp_path / name)
         else:
-            pools[name] = training.finetune_pool(start, tune, images, **options)
+            pools[name] = training.train.finetune_pool(start, tune, images, **options)
     assert pools["broken"].status == ["trained", "diverged in epoch 1", "trained", "trained"]
     same_weights(pools["sound"], pools["broken"], rows=[0, 2, 3])
 

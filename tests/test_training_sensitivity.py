@@ -64,11 +64,11 @@ def test_a_bounded_drift_keeps_its_bound_and_a_clip_is_what_enters(images, tmp_p
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"models": [9]}, r"models=\[9\]: wanted some of 0 to 1"),
-        ({"models": []}, r"models=\[\]: wanted some of 0 to 1"),
-        ({"limit": 0}, "limit=0: wanted 2 images or more"),
-        ({"limit": 1}, "limit=1: wanted 2 images or more"),
-        ({"iterations": 0}, "iterations=0: wanted 1 or more"),
+        ({"models": [9]}, r"models=\[9\]: wanted some of the rows 0\.\.1"),
+        ({"models": []}, r"models=\[\]: wanted some of the rows 0\.\.1"),
+        ({"limit": 0}, "limit=0: wanted a whole number from 2 up"),
+        ({"limit": 1}, "limit=1: wanted a whole number from 2 up"),
+        ({"iterations": 0}, "iterations=0: wanted a whole number from 1 up"),
     ],
 )
 def test_what_leaves_nothing_to_measure_is_refused(images, tmp_path_factory, given, says):

@@ -2,8 +2,6 @@
 clipped and noised.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

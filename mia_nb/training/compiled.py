@@ -6,8 +6,6 @@ shapes compiles nothing. What compiling would change without a word is found by 
 beside an eager one, before any pool is trained so.
 """
 
-from __future__ import annotations
-
 import re
 import types
 from collections.abc import Callable

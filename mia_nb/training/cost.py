@@ -8,11 +8,10 @@ import time
 import numpy as np
 import torch
 
-from mia_nb.checks import checked, positive, whole
+from mia_nb.checks import checked, duration, positive, whole
 from mia_nb.training.clipped import group_of
 from mia_nb.training.execution import choose, device_of, processes, recorded_way, step_seconds
 from mia_nb.training.loop import Plan, random_state_kept, saved_bytes
-from mia_nb.training.progress import duration
 from mia_nb.training.train import check, complete, membership, plan_of
 from mia_nb.training.work import threads
 from mia_nb.types import Images, Recipe
@@ -27,14 +26,20 @@ def step_cost(
     repeats: int = 5,
     device: str | None = None,
 ) -> dict:
-    """{"parameters", "seconds" an epoch, "memory_mib", "threads"} of one plainly trained model,
-    from single optimiser steps.
+    """What one plainly trained model costs, from single optimiser steps.
 
-    seconds: median of `repeats` steps, times the steps of an epoch of `samples` training images (by
-    default half of those that are not set aside). memory_mib: on a GPU the peak that was allocated
-    during a step; on a CPU the activations that a step keeps for its backward pass (DP-SGD's
-    gradients per sample come on top). On a CPU with one thread. Nothing is stored; derived recipes
-    start from fresh weights. Caveat: a step's time on a busy machine is that of the busy machine.
+    recipe: what is trained; a derived recipe starts from fresh weights. Nothing is stored.
+    images: what it is trained on.
+    samples: training images of an epoch; None: half of those that are not set aside.
+    repeats: steps that are timed, after one that warms up.
+    device: as for `train_pool`; a CPU takes one thread.
+
+    Returns:
+        {"parameters"; "seconds" of an epoch: the median step, times its steps; "memory_mib": on a
+        GPU the peak that a step allocated, on a CPU the activations that it keeps for its backward
+        pass (DP-SGD's gradients per sample come on top); "threads"}.
+
+    Caveat: a step's time on a busy machine is that of the busy machine.
     """
     recipe = complete(recipe)
     device, repeats = device_of(device), whole("repeats", repeats)
@@ -69,14 +74,24 @@ def estimate(
     workers: int | None = None,
     limit: float = 5.0,
 ) -> dict:
-    """{"seconds", "epoch", "text", ...}: how long a pool would take on this machine, from one epoch
-    of one group, measured.
+    """How long a pool would take on this machine, from one measured epoch of one group.
 
-    seconds = epoch * epochs * ceil(groups / groups at a time), `epoch` those of one group. An epoch
-    that would take more than `limit` seconds is measured over fewer of its steps. text: "16
-    resnet18, 200 epochs: about 2 h 10 min on this device ...". Nothing is stored; derived recipes
-    start from fresh weights. Raises ValueError as `train_pool` does. Caveat: the group is measured
-    alone; groups beside it share memory and caches, and a busy machine is slower. The progress bar
+    recipe: what would be trained; a derived recipe starts from fresh weights. Nothing is stored.
+    images: what it would be trained on.
+    member: (M, N) of booleans, with split="given".
+    device, strategy: as for `train_pool`.
+    workers: processes of this machine, None for as many as `train_pool` takes.
+    limit: seconds; an epoch that takes longer is measured over fewer of its steps.
+
+    Returns:
+        {"seconds": epoch * epochs * ceil(groups / together); "epoch": seconds of a group's epoch;
+        "steps" that were measured; "groups" of models; "together": groups at a time; "text": "16
+        resnet18, 200 epochs: about 2 h 10 min on this device ..."}.
+
+    Raises:
+        ValueError: as `train_pool`, or workers are on other machines.
+
+    Caveat: the group is measured alone; groups beside it share memory and caches. The progress bar
     of a training says it again from what all workers did.
     """
     if workers is not None and (not isinstance(workers, int) or workers < 1):

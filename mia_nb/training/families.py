@@ -5,8 +5,9 @@ compared row by row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -44,18 +45,34 @@ def family_pools(
     root: str | Path = "results",
     **options,
 ) -> list[Pool]:
-    """One pool for each family, in order; what is stored comes back at once.
+    """A trained pool for each of several families of models, on the same members.
+
+    All families are checked before the first is trained; what is stored comes back at once.
 
     families: changes to `recipe`, say {"model": "sdenet", "model_args": {"k": 0.3}}. {"replace": i,
-    ...}: replace-then-finetune from family i (`replace_pool`; model_args are the block's, and
-    freeze). {"weights_of": i, "model": ...}: the weights of family i in another model that takes
-    them, say an odenet's in an sdenet built with noise_train=False, so that noise is added only
-    when it is asked (a replaced network keeps its arguments but those given). model_args: of every
-    network; flow: of every differential equation, replaced ones included; a family's own come after
-    both. finetune: recipe changes of replaced networks, and freeze. options: as for `train_pool`.
-    All families are checked before the first is trained. Raises ValueError of one line for a family
-    that is none, that would have other members, or that `train_pool` would refuse. Caveat: of what
-    is derived, weights are checked by fresh ones.
+        ...} is replace-then-finetune: the last group of family i's networks becomes a fresh SDE
+        block, and training goes on (model_args are the block's; freeze: only block and head learn).
+        {"weights_of": i, "model": ...} puts the weights of family i into another model that takes
+        them, say an odenet's into an sdenet built with noise_train=False, so that noise is added
+        only in queries (a replaced network keeps its arguments but those given).
+    recipe: what all have unless a family changes it.
+    images: what they are trained on.
+    model_args: of every network; a family's own come after them.
+    flow: of every differential equation, those of replaced networks too; likewise.
+    finetune: changes to the recipe of replaced networks, and freeze.
+    root: the folder of results.
+    options: as for `train_pool`.
+
+    Returns:
+        One `Pool` a family, in order.
+
+    Raises:
+        ValueError: a family is none, would have other members, or `train_pool` would refuse it; one
+            line with its number.
+
+    Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), 5.4, for replace-then-finetune.
+
+    Caveat: the checks of derived families take fresh weights for their parents'.
     """
     planned: list[tuple[Recipe, int | None]] = []
     for number, family in enumerate(families):
@@ -104,34 +121,13 @@ def _planned(
     return recipe.replace(**{**told, "model_args": {**shared, **own}}), parent
 
 
-class _Fresh(NamedTuple):
-    """Stands for a pool that is not trained yet: its recipe, its members, and weights as they are
-    before the first step.
-    """
-
-    recipe: Recipe
-    images: Images
-    member: np.ndarray
-    population: np.ndarray
-    parent: _Fresh | None
-
-    def state(self, model: int) -> dict:
-        return self._begin(model).state_dict()
-
-    def model(self, model: int):
-        return self._begin(model).eval()
-
-    def _begin(self, model: int):
-        return begin(self.recipe, self.images, model, self.parent and self.parent.state)
-
-
 def _refuse(
     planned: list[tuple[Recipe, int | None]], images: Images, root, given: np.ndarray | None
 ) -> None:
     """ValueError, with the family's number, for what `train_pool` would refuse once the families
     before it were trained.
     """
-    ready: list[_Fresh] = []
+    ready: list[SimpleNamespace] = []  # pools that are not trained yet, with fresh weights
     for number, (recipe, parent) in enumerate(planned):
         try:
             recipe, start = complete(recipe), None if parent is None else ready[parent]
@@ -145,7 +141,16 @@ def _refuse(
                 check(recipe, images, member, population, start)
         except ValueError as error:
             raise ValueError(f"family {number}: {error}") from error
-        ready.append(_Fresh(recipe, images, member, population, start))
+        begun = partial(begin, recipe, images, start=start and start.state)
+        ready.append(
+            SimpleNamespace(
+                recipe=recipe,
+                member=member,
+                population=population,
+                state=lambda model, begun=begun: begun(model).state_dict(),
+                model=lambda model, begun=begun: begun(model).eval(),
+            )
+        )
 
 
 def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:

@@ -7,8 +7,6 @@ on any device, the same step runs as it is. Sources: PyTorch's notes on CUDA sem
 learning rate tensor in float32, also of float64 weights.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sys
@@ -19,6 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from mia_nb.defenses import Defense
 from mia_nb.training.compiled import SIMPLE, reason
 from mia_nb.training.loop import (
     EXACT,
@@ -67,7 +66,7 @@ class GraphGroup(Group):
     """
 
     def __init__(self, plan: Plan, ids: list[int]):
-        self.plan, self.ids, self.defense, self.generators = plan, ids, None, []
+        self.plan, self.ids, self.defense, self.generators = plan, ids, Defense({}), []
         self.best, self.stopped, self.kept = (
             torch.full((len(ids),), math.inf),
             torch.zeros(len(ids), dtype=torch.int64),

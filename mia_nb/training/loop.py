@@ -134,11 +134,21 @@ class Plan(NamedTuple):
 
 @checked
 def sampling(recipe: Recipe, members: int) -> dict:
-    """{"sample_rate": batch / members, "steps": optimiser steps} of a training on so many members,
-    as an accountant wants them.
+    """Sampling rate and steps of a training, as an accountant of differential privacy wants them.
 
-    Batches are Poisson draws at that rate under dp_sgd only; of any other training these numbers
-    are nominal.
+    recipe: its batch and epochs count.
+    members: images that a model trains on.
+
+    Returns:
+        {"sample_rate": batch / members, "steps": optimiser steps}.
+
+    Caveat: only under dp_sgd are batches Poisson draws at that rate; of any other training these
+    numbers are nominal.
+
+    Example:
+        >>> from mia_nb.types import Recipe
+        >>> sampling(Recipe(epochs=10, batch=50), 500)
+        {'sample_rate': 0.1, 'steps': 100}
     """
     return {
         "sample_rate": recipe.batch / members,
@@ -228,7 +238,7 @@ class Group:
         self.optimizer = self.new_optimizer(recipe.lr)
         self.generators: list[torch.Generator] = []
         self.criterion = LOSSES[recipe.loss]
-        self.defense = defenses.find(recipe.defense) if recipe.defense else None
+        self.defense = defenses.find(recipe.defense) if recipe.defense else defenses.Defense({})
         self.trained = [name for name, p in self.params.items() if p.requires_grad]
         # early stopping: the lowest loss on held-out images, after how many epochs, and the weights
         # then
@@ -275,18 +285,14 @@ class Group:
     @property
     def objective(self) -> Callable:
         """The defense's objective with those of its options that it takes."""
-        if self.defense is None:
-            return defenses.plain
-        wanted = inspect.signature(self.defense.objective).parameters
-        return partial(
-            self.defense.objective,
-            **{k: v for k, v in self.plan.recipe.defense_args.items() if k in wanted},
-        )
+        wanted, given = inspect.signature(self.defense.objective).parameters, self.plan.recipe
+        options = {k: v for k, v in given.defense_args.items() if k in wanted}
+        return partial(self.defense.objective, **options)
 
     def draws(self, epoch: int, steps: int, y: Tensor) -> Callable[[int], dict[str, Tensor]]:
         """The defense's random numbers of an epoch on images labelled y (G, steps * batch): step ->
         its draws, each (G, ...), held-out images as shown."""
-        if self.defense is None or self.defense.draws is None:
+        if self.defense.draws is None:
             return lambda _: {}
         plan, recipe = self.plan, self.plan.recipe
         known = plan.images.y.cpu().numpy()[plan.held_out]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -20,7 +21,7 @@ from mia_nb.training.work import (
     parent_of,
     read_weights,
     recipe_of,
-    stopped_name,
+    report_name,
     trace_name,
     weights_name,
 )
@@ -31,20 +32,26 @@ TRACE_LIMIT = 2**30  # bytes of loss traces that `Pool.traces` puts into memory
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Trained models and who their members are; everything is read from `folder`, checksums
-    verified.
+    """Trained models and who their members are, read from `folder`; every checksum is verified.
+
+    recipe: what the models were trained by.
+    key: sha256 (hex) of all that determines them; twelve letters of it name the folder.
+    member: (M, N) bool, the images that each of M models trained on.
+    population: (N,) bool, images set aside before training.
+    folder: where the files lie, a `store.Folder`.
+    epoch: that of the weights, None for the end of training; see `at`.
     """
 
     recipe: Recipe
     key: str
-    member: np.ndarray  # (M, N) bool
-    population: np.ndarray  # (N,) bool: set aside before training
+    member: np.ndarray
+    population: np.ndarray
     folder: store.Folder
-    epoch: int | None = None  # None: the weights at the end of training
+    epoch: int | None = None
 
     @property
     def status(self) -> list[str]:
-        """Per row: "trained", "diverged in epoch e", or "missing"."""
+        """What became of each row: "trained", "diverged in epoch e", or "missing"."""
         files, found = self.folder.files(), []
         for m in range(len(self.member)):
             if f"diverged_{m:03d}.json" in files:
@@ -62,11 +69,12 @@ class Pool:
 
     @property
     def held_out(self) -> np.ndarray:
-        """(N,) bool: images set aside that a defense of this pool or of one it was derived from
-        saw; no population any more.
+        """(N,) bool: images set aside that a defense of this pool or of its ancestors looked at.
 
-        ValueError for a derived pool whose parent is gone: which images that one's defense saw
-        stands there alone.
+        They are no population any more.
+
+        Raises:
+            ValueError: the parent of a derived pool is gone, and only it knows its own.
         """
         numbers = loop.held_out(self.recipe, self.population)
         own = np.isin(np.arange(len(self.population)), [] if numbers is None else numbers)
@@ -81,30 +89,33 @@ class Pool:
 
     @property
     def stopped(self) -> list[int] | None:
-        """Per row the epoch at which early stopping took its weights; None for other pools, 0 for a
-        row that diverged.
+        """The epoch at which early stopping took each row's weights, 0 for a row that diverged.
+
+        None for pools without early stopping.
         """
         if self.recipe.defense != "early_stopping":
             return None
-        files = self.folder.files()
-        names = [stopped_name(m) for m in range(len(self.member))]
-        return [
-            self.folder.read_json(name, epoch=int)["epoch"] if name in files else 0
-            for name in names
-        ]
+        names = [f"stopped_{m:03d}.json" for m in range(len(self.member))]
+        read = partial(self.folder.read_json, epoch=int)
+        return [read(name)["epoch"] if name in self.folder.files() else 0 for name in names]
 
     @cached_property
     def traces(self) -> np.ndarray | None:
-        """(M, E, N) float16 natural logarithms of per-sample training losses, from 1e-10 up; NaN
-        where a row did not train on a sample in that epoch. None where they would take more than 1
-        GiB: read `trace(m)` one by one then."""
+        """(M, E, N) float16: natural logarithms of per-sample training losses in each of E epochs.
+
+        From 1e-10 up; NaN where a row did not train on a sample in that epoch. None where they
+        would take more than 1 GiB: read `trace(m)` one by one then.
+        """
         models, samples = self.member.shape
         if models * self.recipe.epochs * samples * 2 > TRACE_LIMIT:
             return None
         return np.stack([self.trace(m) for m in range(models)])
 
     def trace(self, model: int) -> np.ndarray:
-        """(E, N) of one row, as `traces`; all NaN for a row that was not trained to its end."""
+        """(E, N) of one row, as in `traces`; all NaN for a row not trained to its end.
+
+        model: the row's number, from 0.
+        """
         full = np.full((self.recipe.epochs, self.member.shape[1]), np.nan, np.float16)
         if self.status[model] == "trained":
             own = self.member[model]
@@ -114,8 +125,12 @@ class Pool:
         return full
 
     def at(self, epoch: int) -> Pool:
-        """The same pool with the weights that it had after this epoch; ValueError for one that was
-        not kept.
+        """The same pool with the weights that it had after this epoch.
+
+        epoch: one of `recipe.snapshots`, or the last.
+
+        Raises:
+            ValueError: the weights of this epoch were not kept.
         """
         if whole("epoch", epoch, 0) not in (kept := [*self.recipe.snapshots, self.recipe.epochs]):
             raise ValueError(
@@ -129,7 +144,14 @@ class Pool:
         return weights_name(model, self.epoch)
 
     def state(self, model: int) -> dict[str, torch.Tensor]:
-        """State dictionary of one row. Raises store.Corrupt where the file was altered."""
+        """State dictionary of one row, on the CPU.
+
+        model: the row's number, from 0.
+
+        Raises:
+            ValueError: the row diverged, or there is none of this number.
+            store.Corrupt: the file was altered.
+        """
         model = int(row_numbers("model", model, len(self.member))[0])
         if (status := self.status[model]) != "trained":
             raise ValueError(
@@ -150,7 +172,15 @@ class Pool:
             raise self.folder.corrupt(self.weights_name(model), error) from error
 
     def model(self, model: int) -> nn.Module:
-        """One row as a module in evaluation mode, on the CPU, in the recipe's dtype."""
+        """One row as a module in evaluation mode, on the CPU, in the recipe's dtype.
+
+        It takes normalised images (B, C, H, W) and gives logits (B, K).
+
+        model: the row's number, from 0.
+
+        Raises:
+            ValueError: as `state`; or the code of a builder of your own is another one by now.
+        """
         if self.folder.record.get("builder", "") != models.source(
             self.recipe.model, self.recipe.model_args
         ):
@@ -158,20 +188,56 @@ class Pool:
                 f"the code of {self.recipe.model} is not the one pool {self.key[:12]} was trained"
                 " with; train it again"
             )
-        module = loop.build(self.recipe, self._images, model).to(DTYPES[self.recipe.dtype])
+        module = loop.build(self.recipe, self.images(), model).to(DTYPES[self.recipe.dtype])
         self.fill(module, model)
         return module.eval()
 
     @property
     def parent(self) -> Pool | None:
-        """The pool this one was derived from; ValueError where it is gone or has other weights
-        now.
+        """The pool this one was derived from; None for one trained from nothing.
+
+        Raises:
+            ValueError: it is gone, or has other weights now.
         """
         folder = parent_of(self.folder)
         return None if folder is None else load_pool(folder.key, folder.path.parent)
 
+    @property
+    def ancestor(self) -> Pool:
+        """The pool at the start of the chain of parents: itself where it was trained from nothing.
+
+        Raises:
+            ValueError: as `parent`.
+        """
+        return self if (parent := self.parent) is None else parent.ancestor
+
+    def conversion_report(self) -> pd.DataFrame:
+        """What the conversion to spiking networks fitted, a row for each model and site.
+
+        Of a pool that was fine-tuned after a conversion, that conversion's.
+
+        Returns:
+            `model`, and the columns of `models.snn.convert(...).report`, among them the threshold,
+            the expected error, the clipped mass and the firing rate of a site.
+
+        Raises:
+            ValueError: nothing was converted.
+        """
+        if not self.folder.has(report_name(0)):
+            if self.recipe.model == "snn" and (parent := self.parent) is not None:
+                return parent.conversion_report()
+            raise ValueError(
+                f"pool {self.folder.path.name} was not converted: there are no fitted thresholds"
+                " to report"
+            )
+        read = partial(self.folder.read_json, columns=list, rows=list)
+        reports = [read(report_name(m)) for m in range(len(self.member))]
+        rows = [[m, *row] for m, report in enumerate(reports) for row in report["rows"]]
+        table = pd.DataFrame(rows, columns=["model", *reports[0]["columns"]])
+        return table.replace({None: np.nan}).infer_objects()
+
     def images(self) -> Images:
-        """The images, from the pool's own folder."""
+        """The images it was trained on, from the pool's own folder."""
         return self._images
 
     @cached_property
@@ -181,9 +247,16 @@ class Pool:
 
 @checked
 def load_pool(prefix: str, root: str | Path = "results") -> Pool:
-    """The pool whose key or folder name starts with the prefix.
+    """The trained pool whose key or folder name starts with a prefix.
 
-    Raises ValueError for none, several, or an unfinished one.
+    prefix: first letters of the key, or of the folder's name.
+    root: the folder of results that it lies in.
+
+    Returns:
+        A `Pool`.
+
+    Raises:
+        ValueError: there is none, several, or an unfinished one.
     """
     folder = store.find(prefix, root, "pool")
     member, population = masks(folder)
@@ -193,14 +266,4 @@ def load_pool(prefix: str, root: str | Path = "results") -> Pool:
             f"pool {folder.path.name} lacks {left} of its {len(member)} models: run its training"
             " again to finish it"
         )
-    return pool
-
-
-@checked
-def ancestor(pool: Pool) -> Pool:
-    """The pool at the start of the chain of parents: the pool itself where it was trained from
-    nothing.
-    """
-    while (parent := pool.parent) is not None:
-        pool = parent
     return pool

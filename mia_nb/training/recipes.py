@@ -51,11 +51,21 @@ UNUSUAL = {"lr": "lr {:g}", "batch": "batch {}", "loss": "{}", "dtype": "{}"}
 
 @checked
 def changes(family: str | dict) -> dict:
-    """The changes to a Recipe that a family stands for: a name in `RECIPES`, or a mapping, maybe on
-    top of a name.
+    """The fields of a Recipe that a named recipe changes.
 
-    {"recipe": "fast", "augment": "none"} is the fast recipe without augmentation. Raises ValueError
-    for an unknown name.
+    family: "fast" (one cycle, 16 epochs), "long" (100 epochs), "paper-snn" or "paper-nsde" (those
+        of the two studies); or a mapping, maybe on top of a name: {"recipe": "fast", "augment":
+        "none"} is the fast recipe without augmentation.
+
+    Returns:
+        {field: value}, for `Recipe(**...)` or as a family of `family_pools`.
+
+    Raises:
+        ValueError: no recipe has this name.
+
+    Example:
+        >>> changes({"recipe": "fast", "augment": "none"})
+        {'schedule': 'one_cycle', 'epochs': 16, 'augment': 'none'}
     """
     if isinstance(family, str):
         if family not in RECIPES:
@@ -77,23 +87,37 @@ def changes(family: str | dict) -> dict:
 
 @checked
 def label(recipe: Recipe) -> str:
-    """What a result is labelled with: "fast: one-cycle, 16 epochs, crop+flip".
+    """What a result is labelled with, since how long a model trained decides what it leaks.
 
-    Schedule, epochs and augmentation always; of what else changes memorisation (optimiser, learning
-    rate, batch, loss, dtype, defense, a parent) whatever is not a Recipe's default. A recipe with
-    all entries of a family in `RECIPES` carries that name in front. Raises ValueError for names
-    that no training has.
+    recipe: of the models. Schedule, epochs and augmentation are always named; of what else changes
+        memorisation (optimiser, learning rate, batch, loss, dtype, defense, a parent) whatever is
+        not a Recipe's default. A recipe with all entries of a named one carries that name in front.
+
+    Returns:
+        One line.
+
+    Raises:
+        ValueError: it names an optimiser, loss or defense that there is not.
+
+    Example:
+        >>> label(Recipe(epochs=16))
+        'fast: one-cycle, 16 epochs, no augmentation'
     """
     return _labelled(recipe, _others(recipe))
 
 
 @checked
 def labels(recipes: list[Recipe]) -> list[str]:
-    """`label` of each, for results beside each other: what all have besides schedule, epochs and
-    augmentation is left out.
+    """`label` of several recipes, for results beside each other.
 
-    Two that are the same in all this (say, of other models) are told apart by "(recipe 1)", their
-    place in the list from 0.
+    recipes: their labels leave out what all have besides schedule, epochs and augmentation.
+
+    Returns:
+        One line each, in order. Two that are alike in all this (say, of other models) are told
+        apart by "(recipe 1)", their place in the list from 0.
+
+    Raises:
+        ValueError: as `label`.
     """
     others = [_others(recipe) for recipe in recipes]
     shared = set.intersection(*map(set, others)) if others else set()

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from mia_nb import data
-from mia_nb.checks import checked
+from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models.neural_de import flow_blocks, local_lipschitz, set_noise
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.pool import Pool
@@ -21,26 +21,31 @@ from mia_nb.training.pool import Pool
 def sensitivity(
     pool: Pool, *, models: Sequence[int] | None = None, limit: int = 64, iterations: int = 20
 ) -> pd.DataFrame:
-    """A row per model and FlowBlock of a pool: how far apart its hidden states lie, and how much
-    its drift can stretch that.
+    """How far a differential equation can stretch distances between hidden states, measured.
 
-    Columns: model, block, certified (upper bound of the drift's Lipschitz constant in h,
-    `Drift.certified_lipschitz`; NaN for second order), local (largest Jacobian norm of the drift
-    found at the states that enter and leave the block: a lower bound of the constant), norm
-    (largest |h0|), distance (largest |h0 - h0'| over pairs of images), images. h0 is the state that
-    enters the equation, after the block's clip. On the first `limit` images, all in float32,
-    without noise on the way to the block. Hong, Wu, Gruber and Lee (arXiv 2501.06686), Theorem 1,
-    take pairs of states at distance 1 at most. Raises ValueError for a pool without a FlowBlock,
-    models that it does not have, and fewer than 2 images or 1 iteration.
+    pool: trained networks with a FlowBlock.
+    models: row numbers, None for all.
+    limit: so many images, the first of the pool's, are looked at.
+    iterations: of the power method, for `local`.
+
+    Returns:
+        A row per model and block: model; block; certified: an upper bound of the drift's Lipschitz
+        constant in h (`Drift.certified_lipschitz`; NaN for second order); local: the largest
+        Jacobian norm of the drift at the states that enter and leave the block, a lower bound of
+        it; norm: the largest |h0|; distance: the largest |h0 - h0'| over pairs of images; images.
+        h0 is the state that enters the equation, after the block's clip; all in float32, without
+        noise on the way.
+
+    Raises:
+        ValueError: the pool has no FlowBlock or not these models, fewer than 2 images or 1
+            iteration were asked for.
+
+    Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), Theorem 1, take pairs of states at distance
+    1 at most.
     """
-    known = range(len(pool.member))
-    models = known if models is None else models
-    if not len(models) or any(m not in known for m in models):
-        raise ValueError(f"models={list(models)}: wanted some of 0 to {known[-1]}")
-    if limit < 2:
-        raise ValueError(f"limit={limit}: wanted 2 images or more, as distances are between pairs")
-    if iterations < 1:
-        raise ValueError(f"iterations={iterations}: wanted 1 or more of the power method, say 20")
+    models = row_numbers("models", models, len(pool.member)).tolist()
+    whole("limit", limit, 2)  # distances are between pairs
+    whole("iterations", iterations)
     images, rows = pool.images(), []
     for m in models:
         module = set_noise(pool.model(m), False)

@@ -34,6 +34,7 @@ from mia_nb.training.train import (
     place,
 )
 from mia_nb.training.work import (
+    report_name,
     share,
     threads,
     trace_name,
@@ -65,17 +66,34 @@ def convert_pool(
     force: bool = False,
     **network,
 ) -> Pool:
-    """The pool's networks as spiking networks over `timesteps` steps, beside it in the same root;
-    not trained any further.
+    """A pool's networks as spiking networks, not trained any further.
 
-    Thresholds are fitted by `models.snn.convert` (fit_T, per_channel, p, pool_layers are its
-    options) on up to `calibration` images of each model's *own* members, in a seeded random order,
-    without augmentation: no model's thresholds know of an image that the model did not train on.
-    network: surrogate, surrogate_args, learn, fold for later training; encode, encode_args. Resumes
-    model by model; comes back at once where it was done. Each model's report is kept:
-    `conversion_report`. Raises ValueError for images other than the pool's, a pool that spikes
-    already or is not trained, and what cannot be converted. Caveat: a bfloat16 pool is calibrated
-    in float32, of which its activations are roundings.
+    Thresholds are fitted on each model's own members, in a seeded random order and without
+    augmentation: no model's thresholds know of an image that the model did not train on. Resumes
+    model by model; what was converted comes back at once. `Pool.conversion_report` gives the fits.
+
+    pool: trained networks; the converted ones lie beside it, in the same root.
+    images: the pool's own.
+    timesteps: T, the steps that the spiking networks take.
+    fit_T: steps that the thresholds are fitted for; None: T.
+    per_channel: one threshold a channel, not one a layer.
+    p: thresholds minimise the mean absolute error (1) or the mean square (2).
+    calibration: members that a model is calibrated on, at most.
+    pool_layers: "keep", or "avg" to replace max-pooling.
+    readout: "mean", "sum" or "last" of the logits over T.
+    device, progress, force: as for `train_pool`.
+    network: surrogate, surrogate_args, learn, fold for later training; encode, encode_args.
+
+    Returns:
+        A `Pool`.
+
+    Raises:
+        ValueError: these are not the pool's images; it spikes already, or is not trained to its
+            end; its networks cannot be converted.
+
+    Source: Bojkovic et al. (AISTATS 2024).
+
+    Caveat: a bfloat16 pool is calibrated in float32, of which its activations are roundings.
     """
     _plain(pool)
     at_the_end(pool)
@@ -153,14 +171,10 @@ def _alone(device: str | None, images: Images) -> dict:
     }
 
 
-def _report_name(model: int) -> str:
-    return f"conversion_{model:03d}.json"
-
-
 def _left(folder: store.Folder, rows) -> list[int]:
     """Rows not converted, or without their report."""
     gone = set(unfinished(folder, rows))
-    return [m for m in rows if m in gone or not folder.intact(_report_name(m))]
+    return [m for m in rows if m in gone or not folder.intact(report_name(m))]
 
 
 def _convert(pool: Pool, derived: Pool, images: Images, model: int, device: torch.device) -> None:
@@ -185,7 +199,7 @@ def _convert(pool: Pool, derived: Pool, images: Images, model: int, device: torc
     # JSON has no NaN
     report = converted.report.astype(object).where(converted.report.notna(), None)
     derived.folder.write_json(
-        _report_name(model), {"columns": list(report), "rows": report.to_numpy().tolist()}
+        report_name(model), {"columns": list(report), "rows": report.to_numpy().tolist()}
     )
     derived.folder.write_array(
         trace_name(model), np.zeros((0, int(pool.member[model].sum())), np.float16)
@@ -209,34 +223,6 @@ def _own_half(
 
 
 @checked
-def conversion_report(pool: Pool) -> pd.DataFrame:
-    """What the conversion of every model fitted: `model`, and the columns of
-    `models.snn.convert(...).report`, a row per site.
-
-    Of a pool that was fine-tuned after a conversion, that conversion's. Raises ValueError where
-    there is none.
-    """
-    first = pool
-    while not pool.folder.has(_report_name(0)):
-        if pool.recipe.model != "snn" or (parent := pool.parent) is None:
-            raise ValueError(
-                f"pool {first.folder.path.name} was not converted: there are no fitted thresholds"
-                " to report"
-            )
-        pool = parent
-    reports = [
-        pool.folder.read_json(_report_name(m), columns=list, rows=list)
-        for m in range(len(pool.member))
-    ]
-    rows = [[m, *row] for m, report in enumerate(reports) for row in report["rows"]]
-    return (
-        pd.DataFrame(rows, columns=["model", *reports[0]["columns"]])
-        .replace({None: np.nan})
-        .infer_objects()
-    )
-
-
-@checked
 def hybrid_pools(
     pool: Pool,
     images: Images,
@@ -254,16 +240,29 @@ def hybrid_pools(
     conversion: dict | None = None,
     **train,
 ) -> dict[int, Pool]:
-    """Hybrid training: {1: pool, 2: pool, ..., timesteps: pool}, each fine-tuned from the one
-    before it.
+    """Hybrid training of spiking networks: conversion, then fine-tuning at T = 1, 2, ...
 
     The networks are converted at T = 1 and fine-tuned; then T = 2, 3, ... start from the weights of
-    T - 1 and keep the thresholds of T = 1. epochs: one number, or one per T (those beyond
-    `timesteps` are not used). optimizer_args: SGD with momentum .9, no Nesterov, no weight decay
-    where None. augment, dtype: the network's own where None. conversion: options of `convert_pool`
-    (per_channel, p, readout, surrogate, ...). train: options of `train_pool`. Source: Guan et al.
-    2025 (learning rate, epochs) and their code (optimiser, schedule, batch). Raises ValueError as
-    `convert_pool` and `train_pool` do, and where epochs do not fit timesteps.
+    T - 1 and keep the thresholds of T = 1.
+
+    pool: trained networks; all that is derived lies beside it, in the same root.
+    images: the pool's own.
+    timesteps: the last T.
+    epochs: one number, or one per T (those beyond `timesteps` are not used).
+    lr, batch, schedule, optimizer, loss: as in a Recipe, for every T.
+    optimizer_args: None: for SGD momentum .9 without Nesterov and weight decay, else none.
+    augment, dtype: None: the network's own.
+    conversion: options of `convert_pool` (per_channel, p, readout, surrogate, ...).
+    train: options of `train_pool`.
+
+    Returns:
+        {1: Pool, 2: Pool, ..., timesteps: Pool}.
+
+    Raises:
+        ValueError: as `convert_pool` and `train_pool`; or epochs do not fit timesteps.
+
+    Source: Guan et al. (UAI 2025) for learning rate and epochs, their code for optimiser, schedule
+    and batch.
     """
     _only(
         "conversion here",
@@ -321,13 +320,23 @@ def conversion_quality(
     limit: int = 1000,
     device: str | None = None,
 ) -> pd.DataFrame:
-    """How much accuracy a conversion costs without any training: a row per model, T, fit and
-    grouping.
+    """How much accuracy a conversion costs without any training. Nothing is stored.
 
-    Columns: model, timesteps, fit ("refit" for this T, or "reused" from T = 1), per ("layer" or
-    "channel"), right (of `asked` images that the model did not train on, population included),
-    network (right answers of the network itself). One calibration per model and grouping serves all
-    T. Nothing is stored. Raises ValueError as `convert_pool`.
+    pool: trained networks that do not spike.
+    images: the pool's own.
+    timesteps: each T that is tried; one calibration per model and grouping serves all.
+    models: row numbers.
+    calibration: members that a model is calibrated on, at most.
+    limit: images that a model did not train on, population included, that it answers at most.
+    device: as for `train_pool`.
+
+    Returns:
+        A row per model, T, fit and grouping: model; timesteps; fit ("refit" for this T, or "reused"
+        from T = 1); per ("layer" or "channel"); right, of `asked` images; network: right answers of
+        the network itself.
+
+    Raises:
+        ValueError: as `convert_pool`.
     """
     _plain(pool)
     check_parent(pool, images)

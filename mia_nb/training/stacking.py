@@ -7,7 +7,7 @@ times as long for TinyCNN on a CPU (8 models, batch 32, one thread). Its own rul
 one tensor for the whole stack: a model would depend on its companions.
 """
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -15,106 +15,87 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 
-def _folded(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """(B, C, H, W) with a model axis at `dim` -> (B, size * C, H, W), channels last; without
-    copying where it already is.
-    """
-    x = x.unsqueeze(1).expand(-1, size, -1, -1, -1) if dim is None else x.movedim(dim, 1)
-    return x.flatten(1, 2).contiguous(memory_format=torch.channels_last)
-
-
-def _unfolded(x: Tensor, size: int) -> Tensor:
-    return x.unflatten(1, (size, -1))
-
-
-class _Conv2d(torch.autograd.Function):
-    """conv2d whose rule under vmap is one grouped convolution; autograd goes through the rule's own
-    operations.
+def _with_rule(plain: Callable, stacked: Callable) -> Callable:
+    """The function `plain`, which under vmap is stacked(models, axes, *arguments), axes being those
+    of the models; autograd goes through the operations of `stacked`.
     """
 
-    @staticmethod
-    def forward(x, weight, bias, stride, padding, dilation):
-        return F.conv2d(x, weight, bias, stride, padding, dilation)
+    class Ruled(torch.autograd.Function):
+        @staticmethod
+        def forward(*arguments):
+            return plain(*arguments)
 
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            """Nothing is kept: `forward` itself is never differentiated."""
 
-    @staticmethod
-    def vmap(info, in_dims, x, weight, bias, *options):
-        models = info.batch_size
-        x = _folded(x, in_dims[0], models)
-        weight = (
-            weight.expand(models, *weight.shape)
-            if in_dims[1] is None
-            else weight.movedim(in_dims[1], 0)
-        )
-        weight = weight.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-        if bias is not None:
-            bias = (
-                bias.expand(models, -1) if in_dims[2] is None else bias.movedim(in_dims[2], 0)
-            ).flatten()
-        return _unfolded(F.conv2d(x, weight, bias, *options, groups=models), models), 1
+        @staticmethod
+        def vmap(info, axes, *arguments):
+            return stacked(info.batch_size, axes, *arguments)
+
+    return Ruled.apply
+
+
+def _leading(tensor: Tensor, axis: int | None, models: int) -> Tensor:
+    """The models' axis in front; without copying where there is none."""
+    return tensor.expand(models, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+
+
+def _folded(x: Tensor, axis: int | None, models: int) -> Tensor:
+    """(B, C, H, W) with the models' axis -> (B, models * C, H, W), channels last; without copying
+    where it already is.
+    """
+    folded = _leading(x, axis, models).movedim(0, 1).flatten(1, 2)
+    return folded.contiguous(memory_format=torch.channels_last)
+
+
+def _grouped_conv2d(models: int, axes, x, weight, bias, *options):
+    weight = _leading(weight, axes[1], models).flatten(0, 1)
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    bias = None if bias is None else _leading(bias, axes[2], models).flatten()
+    x = F.conv2d(_folded(x, axes[0], models), weight, bias, *options, groups=models)
+    return x.unflatten(1, (models, -1)), 1
+
+
+_stackable_conv2d = _with_rule(F.conv2d, _grouped_conv2d)
 
 
 def _conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     if groups != 1 or isinstance(padding, str) or x.ndim != 4:
         return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    return _Conv2d.apply(x, weight, bias, stride, padding, dilation)
+    return _stackable_conv2d(x, weight, bias, stride, padding, dilation)
 
 
-class _BatchNorm(torch.autograd.Function):
-    """batch_norm likewise; the running statistics (models, C) are views of what the rule updates in
-    place.
-    """
+def _wide_batch_norm(models: int, axes, x, *rest):
+    # the running statistics (models, C) are views of what is updated in place
+    flat = [t.flatten() if isinstance(t, Tensor) else t for t in rest]
+    x = F.batch_norm(_folded(x, axes[0], models), *flat)
+    return x.unflatten(1, (models, -1)), 1
 
-    @staticmethod
-    def forward(x, mean, var, weight, bias, training, momentum, eps):
-        return F.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
 
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def vmap(info, in_dims, x, *rest):
-        models = info.batch_size
-        flat = [t.flatten() if isinstance(t, Tensor) else t for t in rest]
-        return _unfolded(F.batch_norm(_folded(x, in_dims[0], models), *flat), models), 1
+_stackable_batch_norm = _with_rule(F.batch_norm, _wide_batch_norm)
 
 
 def _batch_norm(x, mean, var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
     if x.ndim != 4 or any(t is None for t in (mean, var, weight, bias)):
         return F.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
-    return _BatchNorm.apply(x, mean, var, weight, bias, training, momentum, eps)
+    return _stackable_batch_norm(x, mean, var, weight, bias, training, momentum, eps)
 
 
-class _Noise(torch.autograd.Function):
-    """randn_like of a stack: slot after slot as each model alone would draw from its generator."""
+def _drawn(h: Tensor, generators: list[torch.Generator]) -> Tensor:
+    return torch.randn(h.shape, generator=generators[0], dtype=h.dtype, device=h.device)
 
-    @staticmethod
-    def forward(h, generators):
-        return torch.randn(h.shape, generator=generators[0], dtype=h.dtype, device=h.device)
 
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.mark_non_differentiable(output)
+def _drawn_each(models: int, axes, h: Tensor, generators: list[torch.Generator]):
+    """Slot after slot as each model alone would draw from its generator."""
+    h = h.movedim(axes[0], 0)
+    # on a GPU many small draws would cost more than the step: equal in law
+    if len(generators) == 1:
+        return _drawn(h, generators), 0
+    return torch.stack([_drawn(h[0], [g]) for g in generators]), 0
 
-    @staticmethod
-    def vmap(info, in_dims, h, generators):
-        shape = h.movedim(in_dims[0], 0).shape
-        # on a GPU many small draws would cost more than the step: equal in law
-        if len(generators) == 1:
-            return torch.randn(shape, generator=generators[0], dtype=h.dtype, device=h.device), 0
-        return (
-            torch.stack(
-                [
-                    torch.randn(shape[1:], generator=g, dtype=h.dtype, device=h.device)
-                    for g in generators
-                ]
-            ),
-            0,
-        )
+
+_noise = _with_rule(_drawn, _drawn_each)
 
 
 def _group_norm(x, num_groups, weight=None, bias=None, eps=1e-5):
@@ -135,5 +116,5 @@ class Stacking(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch.randn_like:
-            return _Noise.apply(args[0], self.generators)
+            return _noise(args[0].detach(), self.generators)
         return self.rules.get(function, function)(*args, **(kwargs or {}))

@@ -22,20 +22,20 @@ from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
 from mia_nb.training import engines, loop
 from mia_nb.training.clipped import ClippedGroup
-from mia_nb.training.execution import choose, device_of, execution, parsed, processes
+from mia_nb.training.execution import Bar, choose, device_of, execution, parsed, processes
 from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, Plan, mix
 from mia_nb.training.pool import Pool, load_pool
-from mia_nb.training.progress import Bar
 from mia_nb.training.work import (
-    Helpers,
+    bare_plan,
+    helpers,
     masks,
+    model_files,
     recipe_of,
     remove_parts,
-    trace_name,
+    set_to_work,
     unfinished,
     units,
     weights_digest,
-    weights_name,
     work,
 )
 from mia_nb.types import Images, Recipe
@@ -81,26 +81,47 @@ def train_pool(
     force: bool = False,
     checkpoint: float = 60.0,
 ) -> Pool:
-    """Train the pool of a recipe, or what of it is missing; a finished pool comes back at once.
+    """The trained pool of a recipe; what of it is missing is trained, a finished one read.
 
-    member (M, N) of booleans, or 0 and 1: drawn from recipe.split, population and seed when None;
-    given, recipe.split must be "given". Rows that are all alike repeat one training, and are no
-    references of each other. recipe.parent, the key of a pool in the same root: row m goes on from
-    its row m, on the same members; the split is the parent's, and its weights are part of the key.
-    epochs=0 takes them as they are, say at other `timesteps`. strategy: "auto" (by rule: stacked
-    where a step's activations fit a core's cache, or on a GPU a network has under a million
-    weights; else plain; never compiled), "plain", "stacked", "stacked:G", each of these three also
-    "+compiled"; "graph:G" (on a GPU: G plain models in one CUDA graph); "measure" (times a step of
-    each; remembered in measured.json below root). What is not possible is trained without, and one
-    line says why. workers: processes, by default as many as cores on a CPU and one a GPU; or an
-    engine, on this machine or many, by name ("dask:8", "ray:8", "slurm:8", "joblib:8") or as an
-    executor: `engines.find`. Its workers must see `root`; a worker that is lost costs one unit (a
-    model or a stacked group), which another goes on with. checkpoint: seconds between part files of
-    a running group, from which a killed run resumes: on a CPU to the same bits (same strategy and
-    threads, which are recorded and read back), on a GPU up to the order of its sums. force: train
-    again. Raises ValueError for recipes that cannot be trained, models that diverged (the others
-    are kept), a pool begun elsewhere, a parent of another split, of other images, or not trained to
-    its end.
+    A model depends on the recipe, its row and the epoch alone. A killed run goes on: on a CPU to
+    the same bits, on a GPU up to the order of its sums.
+
+    recipe: what determines the models. Its `parent`, the key of a pool in the same root, makes row
+        m go on from that pool's row m, on the same members; with epochs=0 the weights are taken as
+        they are, say at other `timesteps`.
+    images: what they are trained on.
+    member: (M, N) of booleans, or 0 and 1, with split="given"; None draws it from the recipe's
+        split, population and seed. Rows that are alike repeat one training, and are no references
+        of each other.
+    root: the folder of results.
+    device: "cpu", "cuda" or "cuda:NUMBER"; None takes a GPU where there is one.
+    strategy: how models share the machine. "auto" is a rule: stacked where a step's activations fit
+        a core's cache (on a GPU: below a million weights), else plain. "plain", "stacked" and
+        "stacked:G" may be followed by "+compiled". "graph:G": G plain models in one CUDA graph.
+        "measure" times a step of each, and keeps what it measured in measured.json below root. What
+        cannot be done is trained without, and one line says why.
+    workers: processes, by default one a core or one a GPU; or an engine by name ("dask:8", "ray:8",
+        "slurm:8", "joblib:8") or as an executor, whose workers must see `root`. A worker that is
+        lost costs one unit (a model or a stacked group), which another goes on with.
+    progress: show a bar, or plain lines where MIA_NB_MODE is batch.
+    force: train again what is there.
+    checkpoint: seconds between part files of a running group.
+
+    Returns:
+        A `Pool`.
+
+    Raises:
+        ValueError: the recipe cannot be trained; models diverged (the others are kept); the pool
+            was begun on another device or by another strategy; the parent has another split, other
+            images, or was not trained to its end.
+
+    Example:
+        >>> from mia_nb import data, training
+        >>> from mia_nb.types import Recipe
+        >>> images = data.load("digits", limit=400)
+        >>> recipe = Recipe(num_models=2, epochs=1)
+        >>> training.train_pool(recipe, images, progress=False).member.shape
+        (2, 400)
     """
     recipe, images = complete(recipe), instance("images", images, Images)
     device_of(device, here=False), parsed(strategy), positive("checkpoint", checkpoint, zero=True)
@@ -121,7 +142,7 @@ def train_pool(
             " put it in a module"
         )
     gpus = engines.gpus() if not engine and torch.cuda.is_available() and device != "cpu" else []
-    with Helpers(0 if engine else processes(recipe, device, workers) - 1, gpus) as helpers:
+    with helpers(0 if engine else processes(recipe, device, workers) - 1, gpus) as others:
         if not known:
             check(recipe, images, member, population, parent)
             open_pool(pool, images, extra)
@@ -129,31 +150,18 @@ def train_pool(
         if engine:
             how = engines.decide(engine, folder, device, strategy)
         else:
-            plan = plan_of(recipe, images, member, population, parent)
-            how = execution(
-                folder,
-                device,
-                strategy,
-                partial(choose, plan, device, strategy, workers, root=root),
-            )
+            plan = bare_plan(folder, images)
+            begin = partial(choose, plan, device, strategy, workers, root=root)
+            how = execution(folder, device, strategy, begin)
         touched = [unit for unit in units(len(member), how["group"]) if set(unit) & set(rows)]
-        count = (
-            min(engine.workers, len(touched))
-            if engine
-            else 1 + min(len(helpers.processes), len(touched) - 1)
-        )
-        with Bar(
-            _title(recipe),
-            [m for unit in touched for m in unit],
-            recipe.epochs,
-            how,
-            count,
-            progress,
-        ) as bar:
+        at_once = engine.workers if engine else 1 + len(others)
+        count = min(at_once, len(touched))
+        title, todo = _title(recipe), [m for unit in touched for m in unit]
+        with Bar(title, todo, recipe.epochs, how, count, progress) as bar:
             if engine:
                 engines.train_on(engine, folder, touched, checkpoint, bar.update)
             else:
-                helpers.start(folder, count - 1, checkpoint, bar.update)
+                set_to_work(others[: count - 1], folder, checkpoint, bar.update)
                 work(folder, images=images, checkpoint=checkpoint, progress=bar.update)
     return announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
 
@@ -227,12 +235,12 @@ def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
         raise ValueError(
             f"parent={recipe.parent!r} is short for {parent.key}: a recipe names the whole key"
         )
-    for name in SPLIT:
-        if (value := getattr(recipe, name)) != (theirs := getattr(parent.recipe, name)):
-            raise ValueError(
-                f"{name}={value!r}, but the parent's is {theirs!r}: a derived pool keeps its"
-                " parent's split"
-            )
+    mine, theirs = ({name: getattr(one, name) for name in SPLIT} for one in (recipe, parent.recipe))
+    if changed := [name for name in SPLIT if mine[name] != theirs[name]]:
+        raise ValueError(
+            f"{changed[0]}={mine[changed[0]]!r}, but the parent's is {theirs[changed[0]]!r}: a"
+            " derived pool keeps its parent's split"
+        )
     check_parent(parent, images, recipe.defense)
     return parent
 
@@ -289,17 +297,13 @@ def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> l
             folder.remove(*(name for name in folder.files() if name.split("_")[0] in MADE))
     rows = left(folder, range(models))
     kept = recipe_of(folder).snapshots
-    names = [
-        n
-        for m in rows
-        for n in (weights_name(m), trace_name(m), *(weights_name(m, epoch) for epoch in kept))
-    ]
-    for name in [n for n in names if folder.has(n) and not folder.intact(n)]:
-        print(
-            f"{folder.path / name} was truncated or altered (checksum differs): training this model"
-            " again",
-            file=sys.stderr,
-        )
+    for name in [name for m in rows for name in model_files(m, kept)]:
+        if folder.has(name) and not folder.intact(name):
+            print(
+                f"{folder.path / name} was truncated or altered (checksum differs): training this"
+                " model again",
+                file=sys.stderr,
+            )
     return rows
 
 

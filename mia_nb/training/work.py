@@ -34,7 +34,6 @@ from mia_nb.training.loop import (
     TRACE_FLOOR,
     Group,
     Plan,
-    Start,
     held_out,
     learning_rate,
     short_of_memory,
@@ -54,8 +53,7 @@ def load_images(folder: Folder, *, shared: bool = False) -> Images:
     of a machine hold them once, and which nobody may write to."""
     about = folder.read_json("images.json", classes=list, name=str, digest=str, mean=list, std=list)
     read = folder.map_array if shared else folder.read_array
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+    with warnings.catch_warnings(action="ignore"):  # that what is mapped is not writable
         x = torch.from_numpy(read("images.npy", "u", (None, None, None, None)))
         y = torch.from_numpy(read("labels.npy", "i", (len(x),)))
     canary = folder.read_array("canary.npy", "b", (len(x),)) if folder.has("canary.npy") else None
@@ -78,10 +76,20 @@ def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]
 
 def bare_plan(folder: Folder, images: Images | None = None) -> Plan:
     """What there is to train in this folder, on the CPU, one model at a time."""
-    recipe, (member, population) = recipe_of(folder), masks(folder)
+    recipe, (member, population), parent = recipe_of(folder), masks(folder), parent_of(folder)
     images = load_images(folder, shared=True) if images is None else images
-    aside = held_out(recipe, population)
-    return Plan(recipe, images, member, torch.device("cpu"), start=start_of(folder), held_out=aside)
+
+    def start(model: int) -> dict[str, torch.Tensor]:
+        return read_weights(parent, weights_name(model))
+
+    return Plan(
+        recipe,
+        images,
+        member,
+        torch.device("cpu"),
+        start=parent and start,
+        held_out=held_out(recipe, population),
+    )
 
 
 def recipe_of(folder: Folder) -> Recipe:
@@ -129,14 +137,6 @@ def read_weights(folder: Folder, name: str) -> dict[str, torch.Tensor]:
         raise folder.corrupt(name, error) from error
 
 
-def start_of(folder: Folder) -> Start | None:
-    """What the rows of a derived pool start from, out of the parent's folder beside its own; None
-    for other pools.
-    """
-    parent = parent_of(folder)
-    return None if parent is None else lambda m: read_weights(parent, weights_name(m))
-
-
 def parent_of(folder: Folder) -> Folder | None:
     """The folder of a derived pool's parent; ValueError where it is gone or was trained anew
     since.
@@ -167,12 +167,18 @@ def units(num_models: int, group: int) -> list[list[int]]:
 def unfinished(folder: Folder, rows: list[int]) -> list[int]:
     """Rows without an intact model (and loss trace) or a record of divergence."""
     kept = recipe_of(folder).snapshots
+    return [
+        m
+        for m in rows
+        if not folder.has(f"diverged_{m:03d}.json")
+        and not all(map(folder.intact, model_files(m, kept)))
+    ]
 
-    def done(m: int) -> bool:
-        names = (weights_name(m), trace_name(m), *(weights_name(m, epoch) for epoch in kept))
-        return folder.has(f"diverged_{m:03d}.json") or all(folder.intact(name) for name in names)
 
-    return [m for m in rows if not done(m)]
+def model_files(model: int, snapshots: list[int]) -> list[str]:
+    """Files of a row that was trained to its end."""
+    kept = [weights_name(model, epoch) for epoch in snapshots]
+    return [weights_name(model), trace_name(model), *kept]
 
 
 def weights_name(model: int, epoch: int | None = None) -> str:
@@ -188,8 +194,8 @@ def trace_name(model: int) -> str:
     return f"losses_{model:03d}.npy"
 
 
-def stopped_name(model: int) -> str:
-    return f"stopped_{model:03d}.json"
+def report_name(model: int) -> str:
+    return f"conversion_{model:03d}.json"
 
 
 def work(
@@ -341,7 +347,7 @@ def _finish(
         return
     if group.kept:
         best = {"epoch": int(group.stopped[slot]), "held_out_loss": float(group.best[slot])}
-        folder.write_json(stopped_name(m), best)
+        folder.write_json(f"stopped_{m:03d}.json", best)
     _write(folder, weights_name(m), weights)
     folder.write_array(trace_name(m), trace)
 
@@ -420,56 +426,32 @@ def _fits(name: str, tensor: torch.Tensor, shapes: dict[str, tuple]) -> bool:
     return tuple(tensor.shape) in allowed.get(kind, others)
 
 
-class Helpers:
-    """Helper processes: started early, so that they load torch while this process gets ready; put
-    to work by `start`.
+@contextlib.contextmanager
+def helpers(count: int, gpus: list[str] = ()) -> Iterator[list]:
+    """Helper processes, started early so that they load torch while this process gets ready; put to
+    work by `set_to_work`. They end when this process ends, whatever the reason.
 
-    They end when this process ends, whatever the reason.
+    gpus: names to deal out in turn; this process keeps the first.
     """
-
-    def __init__(self, count: int, gpus: list[str] = ()):
-        """gpus: names to deal out in turn; this process keeps the first."""
-        # the same import path, so that a user's own model builders are found
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
-        }
-        own = [
-            {"CUDA_VISIBLE_DEVICES": gpus[(n + 1) % len(gpus)]} if len(gpus) > 1 else {}
-            for n in range(count)
-        ]
-        self.errors = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115  closed in __exit__
-        self.processes = [
-            _forking.popen("mia_nb.training.work:main", environment | gpu, errors)
-            for errors, gpu in zip(self.errors, own, strict=True)
-        ]
-        self.readers: list[threading.Thread] = []
-
-    def start(self, folder: Folder, count: int, checkpoint: float, progress: Progress) -> None:
-        """Put `count` of them to work on the folder; the others wait in vain."""
-        for process in self.processes[:count]:
-            self.readers.append(
-                threading.Thread(target=self.read, args=(process, progress), daemon=True)
-            )
-            self.readers[-1].start()
-            with contextlib.suppress(BrokenPipeError):  # it died early: __exit__ says why
-                print(json.dumps([str(folder.path), checkpoint]), file=process.stdin, flush=True)
-
-    @staticmethod
-    def read(process, progress: Progress) -> None:
-        """Pass a helper's reports on."""
-        for line in process.stdout:
-            if line.startswith("["):
-                progress(*json.loads(line))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception) -> None:
-        # nothing is left to do here, or all is to stop: a helper that is still starting need not be
-        # waited for
-        for process, errors in zip(self.processes, self.errors, strict=True):
-            if (status := process.poll()) and exception[0] is None:
+    # the same import path, so that a user's own model builders are found
+    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    own = [
+        {"CUDA_VISIBLE_DEVICES": gpus[(n + 1) % len(gpus)]} if len(gpus) > 1 else {}
+        for n in range(count)
+    ]
+    with contextlib.ExitStack() as stack:
+        started = []
+        for gpu in own:
+            errors = stack.enter_context(tempfile.TemporaryFile())
+            environment = {**os.environ, "PYTHONPATH": path, **gpu}
+            process = _forking.popen("mia_nb.training.work:main", environment, errors)
+            started.append((process, errors))
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        yield [process for process, _ in started]
+        # nothing is left to do here: a helper that is still starting need not be waited for
+        for process, errors in started:
+            if status := process.poll():
                 errors.seek(0)
                 silent = f"killed by signal {-status}" if status < 0 else "no message"
                 reason = [silent, *errors.read().decode().strip().splitlines()][-1]
@@ -477,11 +459,20 @@ class Helpers:
                     f"a worker stopped ({reason}); its models were trained here instead",
                     file=sys.stderr,
                 )
-            process.kill()
-            process.wait()
-            errors.close()
-        for reader in self.readers:
-            reader.join()
+
+
+def set_to_work(processes: list, folder: Folder, checkpoint: float, progress: Progress) -> None:
+    """Put helper processes to work on the folder, and pass their reports on."""
+
+    def read(process) -> None:
+        for line in process.stdout:
+            if line.startswith("["):
+                progress(*json.loads(line))
+
+    for process in processes:
+        threading.Thread(target=read, args=(process,), daemon=True).start()
+        with contextlib.suppress(BrokenPipeError):  # it died early: `helpers` says why
+            print(json.dumps([str(folder.path), checkpoint]), file=process.stdin, flush=True)
 
 
 def die_with_parent() -> None:
