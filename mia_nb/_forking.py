@@ -74,7 +74,7 @@ class Parent:
         self.channel, self.process, self.lock = channel, process, threading.Lock()
         channel.settimeout(PATIENCE)
 
-    def ask(self, request: dict, files: tuple[int, ...] = ()) -> Any:
+    def request(self, request: dict, files: tuple[int, ...] = ()) -> Any:
         """Its answer to one request: {"call": ...} a process number, {"poll": number} an exit
         status; None for neither.
         """
@@ -94,7 +94,7 @@ class Parent:
         files: its standard input, output and error; () for the parent's. more: argv and path, as in
         `sys`, and own_parent.
         """
-        pid = self.ask({"call": call, "env": env, "cwd": os.getcwd(), **more}, files)
+        pid = self.request({"call": call, "env": env, "cwd": os.getcwd(), **more}, files)
         if pid is None:
             raise RuntimeError("forking is not safe there")
         return Process(self, pid)
@@ -119,7 +119,7 @@ class Process:
         """The exit status, None while it runs; that of a killed process once its parent is gone."""
         if self.returncode is None:
             try:
-                self.returncode = self.parent.ask({"poll": self.pid})
+                self.returncode = self.parent.request({"poll": self.pid})
             except RuntimeError:
                 self.returncode = -signal.SIGKILL
         return self.returncode

@@ -16,7 +16,7 @@ from mia_nb import metrics, plots, studies, training
 from mia_nb.attacks import score
 from mia_nb.data import paired_membership
 from mia_nb.training import changes, label, labels, train
-from mia_nb.training.recipes import RECIPES
+from mia_nb.training.families import RECIPES
 from mia_nb.types import Recipe, Signals
 
 PRESETS = Path(__file__).resolve().parents[1] / "notebooks" / "presets"

@@ -133,7 +133,7 @@ def test_a_strategy_is_read_as_it_is_written(word, images):
         "compiled": plan.compiled,
         "graph": plan.graph,
     }
-    assert execution.recorded_way(how) == way
+    assert execution.recorded_strategy(how) == way
     assert str(execution.parsed("stacked")) == "stacked:16"
 
 
@@ -141,7 +141,7 @@ def test_by_rule_nothing_is_compiled_or_captured_and_old_records_say_neither(ima
     for recipe in (MLP, TINY):
         how = execution.choose(plan_of(recipe, images), "cpu", "auto", 1)
         assert not how["compiled"] and not how["graph"]
-    assert str(execution.recorded_way({"stacked": True, "group": 8})) == "stacked:8"
+    assert str(execution.recorded_strategy({"stacked": True, "group": 8})) == "stacked:8"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from mia_nb import defenses, store
 from mia_nb.defenses.dp_sgd import Clipped
 from mia_nb.training.compiled import CompiledGroup
 from mia_nb.training.graphs import GraphGroup
-from mia_nb.training.loop import Group, Plan, answer, expected_members, generator, mix
+from mia_nb.training.loop import Group, Plan, expected_members, generator, logits_of, mix
 
 
 class ClippedGroup(Group):
@@ -20,8 +20,8 @@ class ClippedGroup(Group):
 
     def __init__(self, plan: Plan, ids: list[int]):
         super().__init__(plan._replace(stacked=False), ids)
-        args = plan.recipe.defense_args
-        self.clipped = Clipped(self.module, self.optimizer, batch=plan.recipe.batch, **args)
+        options = {"batch": plan.recipe.batch, **plan.recipe.defense_args}
+        self.clipped = Clipped(self.module, self.optimizer, **options)
         settings = {
             k: v for k, v in plan.recipe.to_json().items() if k not in ("num_models", "snapshots")
         }
@@ -40,9 +40,9 @@ class ClippedGroup(Group):
         drawn = torch.rand(self.plan.steps, len(members), generator=coins) < rate
         return members.expand(drawn.shape)[drawn][None], drawn.sum(1).tolist()
 
-    def seed_noise(self, epoch: int, word: str = "noise", *, each: bool | None = None) -> None:
+    def seed_noise(self, epoch: int, purpose: str = "noise", *, each: bool | None = None) -> None:
         """Start an epoch's noise, that of the steps included."""
-        super().seed_noise(epoch, word, each=each)
+        super().seed_noise(epoch, purpose, each=each)
         self.noise = torch.Generator(self.plan.device).manual_seed(
             mix(self.training, epoch, "clip")
         )
@@ -53,16 +53,9 @@ class ClippedGroup(Group):
         """One step on a Poisson batch (1, B, C, H, W), maybe empty; the detached losses (1, B)."""
 
         def losses_of(hooked, rows: slice) -> Tensor:
-            step = defenses.Step(
-                partial(answer, self.plan, hooked),
-                self.criterion,
-                x[0, rows],
-                y[0, rows],
-                epoch,
-                {},
-                {},
-            )
-            return defenses.plain(step)[0]
+            forward = partial(logits_of, self.plan, hooked)
+            one = defenses.Step(forward, self.criterion, x[0, rows], y[0, rows], epoch, {}, {})
+            return defenses.plain(one)[0]
 
         self.optimizer.param_groups[0]["lr"] = lr
         return self.clipped.step(x[0], losses_of, self.noise)[None]

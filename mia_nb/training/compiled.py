@@ -51,7 +51,7 @@ class CompiledGroup(Group):
     def losses(
         self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None
     ) -> tuple[Tensor, Tensor]:
-        """As those of an eager group; held-out images, which need no gradient, are asked
+        """As those of an eager group; held-out images, which need no gradient, are queried
         eagerly.
         """
         if objective is not None:
@@ -97,10 +97,12 @@ def function_of(group: Group) -> Callable:
         plan.images.mean,
         plan.images.std,
     ]
-    source = models.source(recipe.model, recipe.model_args)
     key = (
         models.architecture(recipe.model, recipe.model_args),
-        store.content_key(settings | {"how": how, "shapes": shapes}, source),
+        store.content_key(
+            settings | {"how": how, "shapes": shapes},
+            models.source(recipe.model, recipe.model_args),
+        ),
     )
     if key not in _FUNCTIONS:
         while len(_FUNCTIONS) >= KEPT:

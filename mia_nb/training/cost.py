@@ -10,7 +10,7 @@ import torch
 
 from mia_nb.checks import checked, duration, positive, whole
 from mia_nb.training.clipped import group_of
-from mia_nb.training.execution import choose, device_of, processes, recorded_way, step_seconds
+from mia_nb.training.execution import choose, device_of, processes, recorded_strategy, step_seconds
 from mia_nb.training.loop import Plan, random_state_kept, saved_bytes
 from mia_nb.training.train import check, complete, membership, plan_of
 from mia_nb.training.work import threads
@@ -105,7 +105,7 @@ def estimate(
     check(fresh, images, member, population)
     plan = plan_of(fresh, images, member, population)
     how = choose(plan, device, strategy, workers)
-    plan = recorded_way(how).of(plan.on(torch.device(how["device"])))
+    plan = recorded_strategy(how).of(plan.on(torch.device(how["device"])))
     with threads(how["threads"]):
         taken, steps = _epoch(plan, list(range(min(how["group"], len(member)))), limit)
     groups = -(-len(member) // how["group"])

@@ -101,12 +101,14 @@ def _named(text: str) -> Engine:
     name, _, given = text.partition(":")
     count = int(given) if given.lstrip("-").isdecimal() else None
     addressed = name in ("dask", "ray")  # the others are counted only
-    reasons = {
-        f"wanted a number, or {', '.join(f'{n}:NUMBER' for n in NAMES)}": name not in NAMES,
-        f"wanted {name}:NUMBER, how many at a time": given and count is None and not addressed,
-        "wanted at least one worker": count is not None and count < 1,
-    }
-    refuse(reasons, f"workers={text!r}: ")
+    refuse(
+        {
+            f"wanted a number, or {', '.join(f'{n}:NUMBER' for n in NAMES)}": name not in NAMES,
+            f"wanted {name}:NUMBER, how many at a time": given and count is None and not addressed,
+            "wanted at least one worker": count is not None and count < 1,
+        },
+        f"workers={text!r}: ",
+    )
     return NAMES[name](given, count)
 
 
@@ -118,10 +120,6 @@ def _load(module: str, engine: str):
         raise ValueError(
             f"workers={engine}: {module} is not installed; try: pip install 'mia_nb[{engine}]'"
         ) from error
-
-
-def _joblib(given: str, count: int | None) -> Engine:
-    return _joblib_engine(Parallel(count or -1))
 
 
 def _joblib_engine(parallel: Parallel) -> Engine:
@@ -150,19 +148,24 @@ def _connection(given: str, count: int | None):
             return distributed.Client(given, timeout=10)
         return distributed.Client(distributed.LocalCluster(**local))
     except (OSError, RuntimeError) as error:
-        scheduler = f"no scheduler answers there ({error}); start one with: dask scheduler"
-        script = 'so start it below `if __name__ == "__main__":`'
-        cluster = f"no local cluster could be started; its workers import the script, {script}"
-        reason = scheduler if isinstance(error, OSError) else cluster
+        script = 'start it below `if __name__ == "__main__":`'
+        reason = (
+            f"no scheduler answers there ({error}); start one with: dask scheduler"
+            if isinstance(error, OSError)
+            else f"no local cluster could be started; its workers import a script, so {script}"
+        )
         raise ValueError(f"workers=dask:{given}: {reason}") from error
 
 
-def _dask_engine(client) -> Engine:
-    def submit(fn, items, gpu):
-        # equal calls of another round are other work: pure=False
-        return [client.submit(fn, *item, pure=False) for item in items]
+def _one_by_one(submit: Callable) -> Callable:
+    """Engine.submit of what takes one item after another."""
+    return lambda fn, items, gpu: [submit(fn, *item) for item in items]
 
-    return Engine("dask", max(1, len(client.scheduler_info(n_workers=-1)["workers"])), submit)
+
+def _dask_engine(client) -> Engine:
+    workers = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+    # equal calls of another round are other work: pure=False
+    return Engine("dask", workers, _one_by_one(functools.partial(client.submit, pure=False)))
 
 
 def _ray(given: str, count: int | None) -> Engine:
@@ -214,9 +217,9 @@ def _slurm(given: str, count: int | None) -> Engine:
         defaults = {"timeout_min": 60 * HOURS, "slurm_array_parallelism": count}
         executor.update_parameters(**defaults | parameters)
     except (AttributeError, NameError, TypeError, RuntimeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
         raise ValueError(
-            f"workers=slurm:{given}: {reason}; MIA_NB_SLURM holds submitit's parameters as YAML"
+            f"workers=slurm:{given}: {' '.join(str(error).split())}; MIA_NB_SLURM holds submitit's"
+            " parameters as YAML"
         ) from error
     return _submitit_engine(executor)._replace(workers=count)
 
@@ -254,13 +257,16 @@ def _requeued(fn: Callable) -> Callable:
 
 
 def _executor_engine(executor: Executor) -> Engine:
-    def submit(fn, items, gpu):
-        return [executor.submit(fn, *item) for item in items]
-
-    return Engine(type(executor).__name__, getattr(executor, "_max_workers", None) or 1, submit)
+    workers = getattr(executor, "_max_workers", None) or 1
+    return Engine(type(executor).__name__, workers, _one_by_one(executor.submit))
 
 
-NAMES = {"joblib": _joblib, "ray": _ray, "dask": _dask, "slurm": _slurm}
+NAMES = {  # what starts or finds an engine, from the text behind its name, also as a number
+    "joblib": lambda given, count: _joblib_engine(Parallel(count or -1)),
+    "ray": _ray,
+    "dask": _dask,
+    "slurm": _slurm,
+}
 EXECUTORS = (  # how one is recognised, whatever module it comes from, and the engine it makes
     (lambda given: getattr(given, "__name__", None) == "ray", _ray_engine),
     (lambda given: isinstance(given, Executor), _executor_engine),
@@ -341,7 +347,7 @@ def own_gpu() -> tuple[str | None, filelock.FileLock | None]:
 
 
 class Context(NamedTuple):
-    """What every worker is told."""
+    """What every worker needs to know."""
 
     token: str  # a file in the pool's folder, there as long as the driver wants the work
     driver: str  # the process that wants it: host and number
@@ -374,14 +380,30 @@ def train_on(
     that they are in.
     """
     device = read_execution(folder)["device"]
-    reports = _reports(engine, folder, each, progress)
+    due = time.monotonic() + PATIENCE
+
+    def look() -> None:
+        """Pass on what the workers reported last; say once if nobody reports anything."""
+        nonlocal due
+        for rows in each:
+            # none yet, or half of it
+            with contextlib.suppress(OSError, ValueError), open_file(_report(folder, rows)) as file:
+                progress(*json.load(file))
+                due = math.inf
+        if time.monotonic() > due:
+            due = math.inf
+            print(
+                f"no worker of {engine.name} has trained an epoch after {PATIENCE:.0f} s: is there"
+                " one, or a queue, or an epoch that long? Waiting on",
+                file=sys.stderr,
+            )
 
     def missing() -> list[tuple]:
-        left = [(train_there, rows, checkpoint) for rows in each if unfinished(folder, rows)]
-        return left[: engine.limit]
+        left = [rows for rows in each if unfinished(folder, rows)][: engine.limit]
+        return [(train_there, rows, checkpoint) for rows in left]
 
     try:
-        _persist(engine, folder, missing, device, reports)
+        _persist(engine, folder, missing, device, look)
     finally:
         for rows in each:
             _report(folder, rows).unlink(missing_ok=True)
@@ -467,13 +489,14 @@ def _checked(context: Context) -> Folder:
     code.
     """
     folder = Folder(Path(context.token).parent)
-    versions = f"mia_nb is {__version__} there and {context.version} here"
-    share = "keep results on a file system that all workers share (--results)"
-    reasons = {
-        f"{versions}: install the same on all workers": context.version != __version__,
-        f"it sees no {folder.path}: {share}": not folder.has("recipe.json"),
-    }
-    refuse(reasons)
+    refuse(
+        {
+            f"mia_nb is {__version__} there and {context.version} here: install the same on all"
+            " workers": context.version != __version__,
+            f"it sees no {folder.path}: keep results on a file system that all workers share"
+            " (--results)": not folder.has("recipe.json"),
+        }
+    )
     recipe = recipe_of(folder)
     name = models.architecture(recipe.model, recipe.model_args)
     module, _, function = name.partition(":")
@@ -509,13 +532,15 @@ def train_there(folder: Folder, token: Path, rows: list[int], checkpoint: float)
     ValueError where it cannot go on as the pool was begun.
     """
     begun, written = read_execution(folder), 0.0
-    with_torch = f"the pool was begun with {begun.get('torch')}: install that"
-    blind = begun["device"].startswith("cuda") and not torch.cuda.is_available()
-    reasons = {
-        f"torch is {TORCH} there, and {with_torch}": begun.get("torch") != TORCH,
-        "it has no GPU, and the pool was begun on one": blind,
-    }
-    refuse(reasons)
+    refuse(
+        {
+            f"torch is {TORCH} there, and the pool was begun with {begun.get('torch')}: install"
+            " that": begun.get("torch") != TORCH,
+            "it has no GPU, and the pool was begun on one": (
+                begun["device"].startswith("cuda") and not torch.cuda.is_available()
+            ),
+        }
+    )
 
     def progress(some: list[int], epoch: int, loss: float) -> None:
         nonlocal written
@@ -541,27 +566,3 @@ def _report(folder: Folder, rows: list[int]) -> Path:
     swept.
     """
     return folder.path / f".tmp-progress-{unit_name(rows)}"
-
-
-def _reports(
-    engine: Engine, folder: Folder, each: list[list[int]], progress: Progress
-) -> Callable[[], None]:
-    """Pass on what the workers reported last; say once if nobody reports anything."""
-    due = time.monotonic() + PATIENCE
-
-    def look() -> None:
-        nonlocal due
-        for rows in each:
-            # none yet, or half of it
-            with contextlib.suppress(OSError, ValueError), open_file(_report(folder, rows)) as file:
-                progress(*json.load(file))
-                due = math.inf
-        if time.monotonic() > due:
-            due = math.inf
-            print(
-                f"no worker of {engine.name} has trained an epoch after {PATIENCE:.0f} s: is there"
-                " one, or a queue, or an epoch that long? Waiting on",
-                file=sys.stderr,
-            )
-
-    return look

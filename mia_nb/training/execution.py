@@ -1,5 +1,5 @@
 """How a pool is trained: together or one by one, compiled or not, in how many processes. Chosen
-once, recorded, and read back on resume; and the bar that tells how far it is."""
+once, recorded, and read back on resume; and the bar that shows how far it is."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ COSTS = (
     "defense",
     "defense_args",
 )
-SAID = 60  # seconds from which on a training says beforehand how long it will take
+ANNOUNCED = 60  # seconds from which on a training says beforehand how long it will take
 STRATEGIES = re.compile(r"auto|measure|(plain|stacked(:[1-9]\d*)?)(\+compiled)?|graph:[1-9]\d*")
 
 
-class Way(NamedTuple):
+class Strategy(NamedTuple):
     """How a plan's models take their steps."""
 
     kind: str  # plain | stacked | graph
@@ -97,19 +97,23 @@ def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.
     with contextlib.suppress(RuntimeError, TypeError):
         chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     kind, number = (chosen.type, chosen.index or 0) if chosen else (None, 0)
-    wanted = "wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there is one"
-    there = f"this machine has {count} GPUs that PyTorch can use; take cpu, or None"
-    reasons = {
-        wanted: kind not in ("cpu", "cuda"),
-        there: here and kind == "cuda" and number >= count,
-    }
-    refuse(reasons, f"device={shown(device)}: ")
+    refuse(
+        {
+            "wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there is one": (
+                kind not in ("cpu", "cuda")
+            ),
+            f"this machine has {count} GPUs that PyTorch can use; take cpu, or None": (
+                here and kind == "cuda" and number >= count
+            ),
+        },
+        f"device={shown(device)}: ",
+    )
     return chosen
 
 
 def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
     """Processes worth starting: one where helpers could not import the builder or a device was
-    named by its number, or one a GPU unless asked for more."""
+    named by its number, or one a GPU unless more are wanted."""
     chosen = device_of(device)
     script = models.architecture(recipe.model, recipe.model_args).startswith("__main__:")
     if script or (device and chosen.index is not None):
@@ -146,8 +150,8 @@ def resumed(folder: store.Folder, device: str | None, strategy: str, *, here: bo
     device = device_of(device, here=False).type if device else begun_on
     pairs = [("device", begun_on, device), ("torch", recorded.get("torch"), TORCH)]
     # what was wanted then may not have been possible
-    if isinstance(wanted, Way) and strategy != recorded.get("asked"):
-        pairs.append(("strategy", recorded_way(recorded).family, wanted.family))
+    if isinstance(wanted, Strategy) and strategy != recorded.get("asked"):
+        pairs.append(("strategy", recorded_strategy(recorded).family, wanted.family))
     way_out = "continuing would mix two kinds of arithmetic; finish it as it was begun, or train it"
     reasons = {
         f"with {name} {begun}, not {value}: {way_out} anew with force=True": begun != value
@@ -172,7 +176,7 @@ def choose(
     """
     plan, models, way = plan.on(device_of(device)), len(plan.member), parsed(strategy)
     device, count = plan.device, processes(plan.recipe, str(plan.device), workers)
-    if isinstance(way, Way):
+    if isinstance(way, Strategy):
         way = settled(plan, way._replace(group=min(way.group, models)))
     else:
         way = _by_rule(plan) if way == "auto" else fastest(plan, count, root)
@@ -190,7 +194,7 @@ def choose(
     }
 
 
-def parsed(strategy: str) -> Way | str:
+def parsed(strategy: str) -> Strategy | str:
     """The way that a strategy names, or "auto" or "measure"; ValueError for what is none of
     them.
     """
@@ -203,37 +207,39 @@ def parsed(strategy: str) -> Way | str:
         return strategy
     name, _, compiled_too = strategy.partition("+")
     kind, _, size = name.partition(":")
-    return Way(kind, int(size) if size else STACK if kind == "stacked" else 1, bool(compiled_too))
+    return Strategy(
+        kind, int(size) if size else STACK if kind == "stacked" else 1, bool(compiled_too)
+    )
 
 
-def possible(plan: Plan, way: Way, say: Callable[[str], None] = lambda line: None) -> Way:
+def possible(plan: Plan, way: Strategy, say: Callable[[str], None] = lambda line: None) -> Strategy:
     """The way itself, or what of it this plan can be trained by; a line that says why for each
     thing that it cannot.
     """
     if way.kind == "stacked" and (reason := loop.why_not_stacked(plan)):
         say(f"training one model at a time, not stacked: {reason}")
-        way = Way("plain", compiled=way.compiled)
+        way = Strategy("plain", compiled=way.compiled)
     if way.kind == "graph" and (reason := graphs.why_no_graph(way.of(plan), way.group)):
         say(f"training one model at a time, not in a CUDA graph: {reason}")
-        way = Way("plain")
+        way = Strategy("plain")
     if way.compiled and (reason := compiled.why_not_compiled(way.of(plan))):
         say(f"training without compilation: {reason}")
         way = way._replace(compiled=False)
     return way
 
 
-def settled(plan: Plan, way: Way) -> Way:
+def settled(plan: Plan, way: Strategy) -> Strategy:
     """What is possible of the way that was chosen; why not all is said."""
     return possible(plan, way, partial(print, file=sys.stderr))
 
 
-def recorded_way(recorded: dict) -> Way:
+def recorded_strategy(recorded: dict) -> Strategy:
     """The way of an execution.json; those of older pools say nothing of compilation and graphs."""
     kind = "stacked" if recorded["stacked"] else "graph" if recorded.get("graph") else "plain"
-    return Way(kind, recorded["group"], recorded.get("compiled", False))
+    return Strategy(kind, recorded["group"], recorded.get("compiled", False))
 
 
-def _by_rule(plan: Plan) -> Way:
+def _by_rule(plan: Plan) -> Strategy:
     """Stacked where that pays by the rule of thumb and can be done, else plain."""
     if plan.device.type == "cuda":
         small = (
@@ -242,13 +248,13 @@ def _by_rule(plan: Plan) -> Way:
     else:
         small = loop.saved_bytes(plan) <= CACHE
     return (
-        Way("stacked", min(STACK, len(plan.member)))
+        Strategy("stacked", min(STACK, len(plan.member)))
         if small and not loop.why_not_stacked(plan)
-        else Way("plain")
+        else Strategy("plain")
     )
 
 
-def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
+def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Strategy:
     """The way with the least seconds per model and step: plain, or stacked in groups of 4, 8 or 16,
     on one thread of a CPU.
 
@@ -256,18 +262,18 @@ def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
     over ten minutes, plain and the best stacked group are tried compiled too. What was measured is
     kept in measured.json below the root, and read there by the next pool of the same kind (recipe
     as far as a step's time depends on it, shape of the images, device, cores, version of torch); a
-    damaged file is measured again. What was chosen is checked like what was asked for. Caveat: a
+    damaged file is measured again. What was chosen is checked like what was wanted. Caveat: a
     step's time on a busy machine is that of the busy machine.
     """
     if plan.recipe.defense == "dp_sgd":
-        return Way("plain")
+        return Strategy("plain")
     folder = None if root is None else store.Folder(Path(root).resolve())
     key, models = _kind_of(plan), len(plan.member)
     known = _remembered(folder).get(key, {})
     before = dict(known)
     sizes = [] if loop.why_not_stacked(plan) else [g for g in (4, 8, STACK) if g <= models]
-    plain, stacked = Way("plain"), [Way("stacked", g) for g in sizes]
-    graph = [Way("graph", g) for g in (4, 8) if g <= models and plan.device.type == "cuda"]
+    plain, stacked = Strategy("plain"), [Strategy("stacked", g) for g in sizes]
+    graph = [Strategy("graph", g) for g in (4, 8) if g <= models and plan.device.type == "cuda"]
     ways = [plain, *stacked, *graph]
     best = _quickest(plan, ways, known)
     steps = models * plan.steps * plan.recipe.epochs
@@ -285,19 +291,17 @@ def fastest(plan: Plan, workers: int, root: str | Path | None = None) -> Way:
         f"ms per model and step{', measured before' * (known == before)}: {times}; taking {best}",
         file=sys.stderr,
     )
-    # just now, which takes a while
-    checked = str(best) not in before and (best.compiled or best.kind == "graph")
-    return best if checked else settled(plan, best)
+    return settled(plan, best)
 
 
-def _quickest(plan: Plan, ways: list[Way], known: dict[str, float]) -> Way:
+def _quickest(plan: Plan, ways: list[Strategy], known: dict[str, float]) -> Strategy:
     """The way whose steps take least; what is not `known` yet is measured and added there."""
     with threads(1 if plan.device.type == "cpu" else torch.get_num_threads()):
         known |= {str(way): _tried(plan, way) for way in ways if str(way) not in known}
     return min(ways, key=lambda way: known[str(way)])
 
 
-def _tried(plan: Plan, way: Way) -> float:
+def _tried(plan: Plan, way: Strategy) -> float:
     """Seconds of a step per model; infinite where it cannot be taken this way, with a line where
     it fails.
     """
@@ -377,7 +381,7 @@ def _remembered(folder: store.Folder | None) -> dict[str, dict[str, float]]:
 class Bar(contextlib.AbstractContextManager):
     """One progress bar in model-epochs; plain lines, about ten in all, where MIA_NB_MODE is batch.
 
-    Once every worker has told of an epoch, a long training says how long it will take."""
+    Once every worker has reported an epoch, a long training says how long it will take."""
 
     def __init__(
         self,
@@ -389,7 +393,7 @@ class Bar(contextlib.AbstractContextManager):
         progress: bool,
     ):
         place = "" if execution["device"] == "cpu" else f" on {execution['device']}"
-        how = f"{recorded_way(execution)}, {workers} x {execution['threads']} threads"
+        how = f"{recorded_strategy(execution)}, {workers} x {execution['threads']} threads"
         self.label = f"training {len(rows)} {title}{place} ({how})"
         self.what = f"{len(rows)} {title}, {epochs} epochs"
         # model-epochs in which every worker trains one epoch
@@ -403,7 +407,7 @@ class Bar(contextlib.AbstractContextManager):
         )
         self.at = dict.fromkeys(rows, 0)  # each row's epoch
         # the clock runs from the first report on, which came after start-up, queues and compilation
-        self.begun, self.base, self.told = None, 0, False
+        self.begun, self.base, self.announced = None, 0, False
         self.progress, self.done, self.lock = progress, 0, threading.Lock()
 
     def update(self, rows: list[int], epoch: int, loss: float) -> None:
@@ -429,17 +433,17 @@ class Bar(contextlib.AbstractContextManager):
         model-epoch.
         """
         total = self.bar.total
-        if not self.told and self.done - self.base >= self.measured:
-            self.told = True
-            if pace * total > SAID:
+        if not self.announced and self.done - self.base >= self.measured:
+            self.announced = True
+            if pace * total > ANNOUNCED:
                 self.bar.write(
                     f"{self.what}: about {duration(pace * total)} on this device, from one epoch of"
                     " each worker"
                 )
         if self.plain and before * 10 // total < self.done * 10 // total:
-            left = duration(pace * (total - self.done))
             print(
-                f"{self.label}: {100 * self.done // total} %, loss {loss:.3g}, {left} left",
+                f"{self.label}: {100 * self.done // total} %, loss {loss:.3g},"
+                f" {duration(pace * (total - self.done))} left",
                 flush=True,
             )
 

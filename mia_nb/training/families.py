@@ -1,9 +1,10 @@
-"""Pools of several families of models that share their members, so that what they leak can be
-compared row by row.
+"""Families of recipes: named ones, the words that every result is labelled with (how long a model
+trained decides what it leaks), and pools of several that share their members.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -28,9 +29,164 @@ from mia_nb.training.train import (
 )
 from mia_nb.types import Images, Recipe
 
+RECIPES = {  # changes to a Recipe
+    # One cycle of the learning rate (Smith and Topin, arXiv 1708.07120) in few epochs, as in public
+    # speed-run code, without its tricks that change memorisation: minutes where the papers take
+    # hours, and a lower risk than theirs. A lower end.
+    "fast": {"schedule": "one_cycle", "epochs": 16},
+    # The same with time to learn by heart, about as long as common public training loops for
+    # membership inference.
+    "long": {"schedule": "one_cycle", "epochs": 100},
+    # Guan, Sharma, Tian and Lahlou (UAI 2025): notebooks/presets/paper-snn.yaml, which says what is
+    # theirs and what assumed.
+    "paper-snn": {
+        "epochs": 200,
+        "batch": 256,
+        "lr": 0.1,
+        "optimizer": "sgd",
+        "optimizer_args": {"momentum": 0.1, "nesterov": False, "weight_decay": 0.0005},
+        "schedule": "cosine",
+        "augment": "crop+flip",
+        "dtype": "float32",
+    },
+    # Hong, Wu, Gruber and Lee (arXiv 2501.06686): notebooks/presets/paper-nsde.yaml; its equations,
+    # ResNets there have lr 0.1.
+    "paper-nsde": {
+        "epochs": 300,
+        "batch": 512,
+        "lr": 0.05,
+        "optimizer": "sgd",
+        "optimizer_args": {"nesterov": False},
+        "schedule": "plateau",
+        "augment": "crop+flip",
+        "dtype": "float32",
+    },
+}
+SCHEDULE_WORDS = {"one_cycle": "one-cycle", "constant": "constant learning rate"}
+
+# entries that are named where they are not a Recipe's default, and how
+UNUSUAL = {"lr": "lr {:g}", "batch": "batch {}", "loss": "{}", "dtype": "{}"}
 KNOWN = set(Recipe.model_fields) - {"parent"}
 # what draws the members, which all families share
 MEMBERS = (*SPLIT, "seed")
+
+
+@checked
+def changes(family: str | dict) -> dict:
+    """The fields of a Recipe that a named recipe changes.
+
+    family: "fast" (one cycle, 16 epochs), "long" (100 epochs), "paper-snn" or "paper-nsde" (those
+        of the two studies); or a mapping, maybe on top of a name: {"recipe": "fast", "augment":
+        "none"} is the fast recipe without augmentation.
+
+    Returns:
+        {field: value}, for `Recipe(**...)` or as a family of `family_pools`.
+
+    Raises:
+        ValueError: no recipe has this name.
+
+    Example:
+        >>> changes({"recipe": "fast", "augment": "none"})
+        {'schedule': 'one_cycle', 'epochs': 16, 'augment': 'none'}
+    """
+    if isinstance(family, str):
+        if family not in RECIPES:
+            near = difflib.get_close_matches(family, RECIPES, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(
+                f"unknown recipe {family!r}: {hint}named ones are {', '.join(RECIPES)}; else pass"
+                " {epochs: 40}"
+            )
+        return dict(RECIPES[family])
+    if not isinstance(family, dict):
+        raise ValueError(
+            f"recipe {family!r}: wanted a name ({', '.join(RECIPES)}) or a mapping of changes, e.g."
+            " {epochs: 40}"
+        )
+    rest = {name: value for name, value in family.items() if name != "recipe"}
+    return {**(changes(family["recipe"]) if "recipe" in family else {}), **rest}
+
+
+@checked
+def label(recipe: Recipe) -> str:
+    """What a result is labelled with, since how long a model trained decides what it leaks.
+
+    recipe: of the models. Schedule, epochs and augmentation are always named; of what else changes
+        memorisation (optimiser, learning rate, batch, loss, dtype, defense, a parent) whatever is
+        not a Recipe's default. A recipe with all entries of a named one carries that name in front.
+
+    Returns:
+        One line.
+
+    Raises:
+        ValueError: it names an optimiser, loss or defense that there is not.
+
+    Example:
+        >>> label(Recipe(epochs=16))
+        'fast: one-cycle, 16 epochs, no augmentation'
+    """
+    return _labelled(recipe, _others(recipe))
+
+
+@checked
+def labels(recipes: list[Recipe]) -> list[str]:
+    """`label` of several recipes, for results beside each other.
+
+    recipes: their labels leave out what all have besides schedule, epochs and augmentation.
+
+    Returns:
+        One line each, in order. Two that are alike in all this (say, of other models) are told
+        apart by "(recipe 1)", their place in the list from 0.
+
+    Raises:
+        ValueError: as `label`.
+    """
+    others = [_others(recipe) for recipe in recipes]
+    shared = set.intersection(*map(set, others)) if others else set()
+    texts = [
+        _labelled(recipe, [fact for fact in more if fact not in shared])
+        for recipe, more in zip(recipes, others, strict=True)
+    ]
+    return [
+        f"{text} (recipe {i})" if texts.count(text) > 1 else text for i, text in enumerate(texts)
+    ]
+
+
+def _labelled(recipe: Recipe, more: list[str]) -> str:
+    recipe = complete(recipe)
+    named = [
+        name for name, entries in RECIPES.items() if complete(recipe.replace(**entries)) == recipe
+    ]
+    schedule = SCHEDULE_WORDS.get(recipe.schedule, recipe.schedule)
+    length = f"{recipe.epochs} epoch{'s' if recipe.epochs != 1 else ''}"
+    facts = [schedule, length, "no augmentation" if recipe.augment == "none" else recipe.augment]
+    if not recipe.epochs:
+        facts = ["not trained further"]
+    return "".join(f"{name}: " for name in named[:1]) + ", ".join([*facts, *more])
+
+
+def _others(recipe: Recipe) -> list[str]:
+    """What else is not as usual, in words."""
+    recipe = complete(recipe)
+    usual = complete(Recipe(optimizer=recipe.optimizer))
+    facts = (
+        [recipe.optimizer] if recipe.optimizer != Recipe.model_fields["optimizer"].default else []
+    )
+    args = {k: v for k, v in recipe.optimizer_args.items() if v != usual.optimizer_args.get(k)}
+    facts += [
+        f"{k.replace('_', ' ')} {v:g}" if not isinstance(v, bool) else ("" if v else "no ") + k
+        for k, v in args.items()
+    ]
+    facts += [
+        text.format(getattr(recipe, name))
+        for name, text in UNUSUAL.items()
+        if getattr(recipe, name) != getattr(usual, name)
+    ]
+    if recipe.defense:
+        facts.append(
+            ", ".join([recipe.defense, *(f"{k} {v}" for k, v in recipe.defense_args.items())])
+        )
+    return [*facts, f"from {recipe.parent[:12]}"] if recipe.parent else facts
 
 
 @checked
@@ -113,12 +269,11 @@ def _planned(
             ),
             parent,
         )
-    equation = flow if changes.get("model", recipe.model) in models.FLOWS else {}
-    shared = {**model_args, **equation}
+    shared = model_args | (flow if changes.get("model", recipe.model) in models.FLOWS else {})
     if parent is not None and changes.get("model") == planned[parent][0].model == "replaced":
         shared = planned[parent][0].model_args  # its network and block
-    told = changes if parent is None else {**changes, **derived, "epochs": 0}
-    return recipe.replace(**{**told, "model_args": {**shared, **own}}), parent
+    fields = changes if parent is None else {**changes, **derived, "epochs": 0}
+    return recipe.replace(**{**fields, "model_args": {**shared, **own}}), parent
 
 
 def _refuse(
@@ -134,10 +289,8 @@ def _refuse(
             if start is not None:
                 check_network(start.recipe, recipe.defense, f"family {parent}")
             member, population = membership(recipe, images, given, start)
-            known = start is None and place(recipe, images, member, population, root, None)[
-                0
-            ].folder.has("recipe.json")
-            if not known:
+            lies = partial(place, recipe, images, member, population, root, None)
+            if start is not None or not lies()[0].folder.has("recipe.json"):
                 check(recipe, images, member, population, start)
         except ValueError as error:
             raise ValueError(f"family {number}: {error}") from error
@@ -167,14 +320,13 @@ def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:
 
 
 def _parent(changes: dict, number: int) -> int | None:
-    """Number of the earlier family that one starts from, its word taken out of the changes."""
-    word = "replace" if "replace" in changes else "weights_of"
-    if word not in changes:
+    """Number of the earlier family that one starts from, its key taken out of the changes."""
+    key = "replace" if "replace" in changes else "weights_of"
+    if key not in changes:
         return None
-    start = changes.pop(word)
+    start = changes.pop(key)
     if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < number:
         raise ValueError(
-            f"family {number} says {word}: {start!r}; wanted the number of an earlier family, from"
-            " 0"
+            f"family {number} says {key}: {start!r}; wanted the number of an earlier family, from 0"
         )
     return start

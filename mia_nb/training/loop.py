@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -34,6 +35,7 @@ OPTIMIZERS = {
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
 RANDOM = "its forward draws random numbers, which would depend on the group"
 EXACT = 2**-10  # a learning rate that float32 holds exactly
+NO_MEMORY = "can't allocate memory|out of memory|ALLOC_FAILED"
 TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
 
 
@@ -76,9 +78,8 @@ def short_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out: PyTorch has a type for that on a GPU, and words
     only elsewhere.
     """
-    words = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
     return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+        isinstance(error, RuntimeError) and bool(re.search(NO_MEMORY, str(error)))
     )
 
 
@@ -97,7 +98,7 @@ def fitting(run: Callable, size: int, least: int):
         if size <= least:
             raise ValueError(
                 f"batch={size} images at a time do not fit into memory ({reason}), and fewer are"
-                ' not asked: free some, take a larger device, or device="cpu"'
+                ' not queried: free some, take a larger device, or device="cpu"'
             )
         size = max(size // 2 // least, 1) * least
 
@@ -197,8 +198,9 @@ def epoch_order(plan: Plan, model: int, epoch: int) -> Tensor:
     members = torch.from_numpy(np.flatnonzero(plan.member[model]))
     draw = generator(plan.recipe.seed, model, epoch, "order")
     wanted = plan.steps * plan.recipe.batch
-    rounds = -(-wanted // len(members))
-    orders = [torch.randperm(len(members), generator=draw) for _ in range(rounds)]
+    orders = [
+        torch.randperm(len(members), generator=draw) for _ in range(-(-wanted // len(members)))
+    ]
     return members[torch.cat(orders)[:wanted]]
 
 
@@ -251,7 +253,7 @@ class Group:
     def new_optimizer(self, lr: float | Tensor, **more) -> torch.optim.Optimizer:
         """The recipe's optimiser of this group's parameters; more: further options."""
         kind, defaults = OPTIMIZERS[self.plan.recipe.optimizer]
-        options = {**defaults, **self.plan.recipe.optimizer_args, **more}
+        options = defaults | self.plan.recipe.optimizer_args | more
         return kind(self.params.values(), lr=lr, fused=True, **options)
 
     @property
@@ -313,14 +315,14 @@ class Group:
             x = self.shown(
                 index.reshape(-1), {k: v[:, cut].flatten(0, 1) for k, v in augments.items()}
             )
-            there = {name: value[:, step] for name, value in drawn.items()}
-            return there | {"x": x.view(*index.shape, *x.shape[1:]), "y": plan.images.y[index]}
+            there = {"x": x.view(*index.shape, *x.shape[1:]), "y": plan.images.y[index]}
+            return there | {name: value[:, step] for name, value in drawn.items()}
 
         return at
 
-    def augments(self, epoch: int, size: int, word: str = "augment") -> dict[str, Tensor]:
+    def augments(self, epoch: int, size: int, purpose: str = "augment") -> dict[str, Tensor]:
         """An epoch's augmentation draws (G, size, ...) of all rows, on the device."""
-        each = [augmentation(self.plan, m, epoch, size, word) for m in self.ids]
+        each = [augmentation(self.plan, m, epoch, size, purpose) for m in self.ids]
         return stack_draws(each, self.plan.device)
 
     def shown(self, index: Tensor, augment: dict[str, Tensor]) -> Tensor:
@@ -331,11 +333,11 @@ class Group:
             x = data.apply_augment(x, augment)
         return data.normalise(x, images.mean, images.std, DTYPES[self.plan.recipe.dtype])
 
-    def seed_noise(self, epoch: int, word: str = "noise", *, each: bool | None = None) -> None:
+    def seed_noise(self, epoch: int, purpose: str = "noise", *, each: bool | None = None) -> None:
         """Start an epoch's noise. A plain model draws from torch's global generator, a stacked one
         from its own, the same numbers; on a GPU a whole group draws from one, equal in law, unless
         `each`."""
-        seeds = [mix(self.plan.recipe.seed, m, epoch, word) for m in self.ids]
+        seeds = [mix(self.plan.recipe.seed, m, epoch, purpose) for m in self.ids]
         torch.manual_seed(seeds[0])
         if not (self.plan.device.type == "cpu" if each is None else each):
             seeds = [mix(*seeds)]
@@ -490,11 +492,11 @@ def model_losses(
             else functional_call(module, (params, buffers), (x,), options)
         )
 
-    forward, own = partial(answer, plan, call), {name: params[name] for name in trained}
+    forward, own = partial(logits_of, plan, call), {name: params[name] for name in trained}
     return objective(defenses.Step(forward, LOSSES[plan.recipe.loss], x, y, epoch, own, draws))
 
 
-def answer(plan: Plan, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def logits_of(plan: Plan, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Logits of images, in the recipe's precision."""
     dtype = plan.recipe.dtype
     if plan.channels_last:
@@ -547,7 +549,7 @@ def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
 
 
 def augmentation(
-    plan: Plan, model: int, epoch: int, size: int, word: str = "augment"
+    plan: Plan, model: int, epoch: int, size: int, purpose: str = "augment"
 ) -> dict[str, Tensor]:
     """One epoch's augmentation draws of a row, each tensor with `size` entries along its first
     axis; empty for none.
@@ -556,7 +558,7 @@ def augmentation(
         return {}
     height, width = plan.images.x.shape[2:]
     return data.augment_draws(
-        plan.recipe.augment, size, height, width, generator(plan.recipe.seed, model, epoch, word)
+        plan.recipe.augment, size, height, width, generator(plan.recipe.seed, model, epoch, purpose)
     )
 
 
@@ -606,11 +608,11 @@ def mismatch(fast: Group, plain: list[Group], steps: int, batch: int, kind: str)
         expected = torch.cat([losses_of(one, part) for one, part in parts])
         if not alike(losses_of(fast, index), expected):
             return f"the losses of its {kind} step {step + 1} are others than those of a plain one"
-    weights = [one.weights(slot) for one in plain for slot in range(len(one.ids))]
-    for slot, tensors in enumerate(weights):
-        own = fast.weights(slot)
-        if name := next((n for n in tensors if not alike(own[n], tensors[n])), None):
-            return f"its {kind} step changes {name} differently from a plain one"
+    expected = [one.weights(slot) for one in plain for slot in range(len(one.ids))]
+    for slot, tensors in enumerate(expected):
+        for name, own in fast.weights(slot).items():
+            if not alike(own, tensors[name]):
+                return f"its {kind} step changes {name} differently from a plain one"
     return None
 
 
@@ -626,10 +628,9 @@ def why_not_stacked(plan: Plan) -> str | None:
     if plan.recipe.defense == "dp_sgd":
         return "gradients per sample are taken of one model at a time"
     rows = [0, min(1, len(plan.member) - 1)]
-    recipe = plan.recipe.replace(dtype="float64")
-    trial = plan._replace(recipe=recipe, channels_last=False, stacked=False)
+    trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"), channels_last=False)
     with random_state_kept(plan.device):
-        alone = [Group(trial, [row]) for row in rows]
+        alone = [Group(trial._replace(stacked=False), [row]) for row in rows]
         try:
             return mismatch(Group(trial._replace(stacked=True), rows), alone, 1, 8, "stacked")
         except Exception as error:  # whatever vmap does not support

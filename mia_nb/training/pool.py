@@ -52,14 +52,14 @@ class Pool:
     @property
     def status(self) -> list[str]:
         """What became of each row: "trained", "diverged in epoch e", or "missing"."""
-        files, found = self.folder.files(), []
+        files, status = self.folder.files(), []
         for m in range(len(self.member)):
             if f"diverged_{m:03d}.json" in files:
                 epoch = self.folder.read_json(f"diverged_{m:03d}.json", epoch=int)["epoch"]
-                found.append(f"diverged in epoch {epoch}")
+                status.append(f"diverged in epoch {epoch}")
             else:
-                found.append("trained" if weights_name(m) in files else "missing")
-        return found
+                status.append("trained" if weights_name(m) in files else "missing")
+        return status
 
     @property
     def sampling(self) -> dict:

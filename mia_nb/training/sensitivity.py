@@ -16,6 +16,8 @@ from mia_nb.models.neural_de import flow_blocks, local_lipschitz, set_noise
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.pool import Pool
 
+EXACT = "donot_use_mm_for_euclid_dist"  # small distances between large norms would be rounded
+
 
 @checked
 def sensitivity(
@@ -70,16 +72,13 @@ def sensitivity(
                     float(local_lipschitz(block.drift, h, t, iterations=iterations).detach().max())
                     for t, h in ends
                 )
-            distance = float(
-                torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").max()
-            )
             rows.append(
                 {
                     "model": m,
                     "block": name,
                     **facts,
                     "norm": float(flat.norm(dim=1).max()),
-                    "distance": distance,
+                    "distance": float(torch.cdist(flat, flat, compute_mode=EXACT).max()),
                 }
             )
     return pd.DataFrame(rows).assign(images=len(images.x[:limit]))
@@ -87,10 +86,10 @@ def sensitivity(
 
 def _states(module: torch.nn.Module, blocks: list, x: torch.Tensor) -> list[tuple]:
     """(name, block, what entered it, what left it) of every block on these images."""
-    found: list[tuple] = []
+    states: list[tuple] = []
     handles = [
         block.register_forward_hook(
-            lambda b, args, out, name=name: found.append((name, b, args[0].detach(), out.detach()))
+            lambda b, args, out, name=name: states.append((name, b, args[0].detach(), out.detach()))
         )
         for name, block in blocks
     ]
@@ -98,4 +97,4 @@ def _states(module: torch.nn.Module, blocks: list, x: torch.Tensor) -> list[tupl
         module.eval()(x)
     for handle in handles:
         handle.remove()
-    return found
+    return states

@@ -98,8 +98,8 @@ def convert_pool(
     _plain(pool)
     at_the_end(pool)
     fit_T = timesteps if fit_T is None else fit_T
-    for name, value in (("timesteps", timesteps), ("fit_T", fit_T), ("calibration", calibration)):
-        whole(name, value)
+    numbers = {"timesteps": timesteps, "fit_T": fit_T, "calibration": calibration}
+    timesteps, fit_T, calibration = (whole(name, value) for name, value in numbers.items())
     if p not in (1, 2):
         raise ValueError(
             f"p={p!r}: thresholds minimise the mean absolute error (1) or the mean square (2)"
@@ -107,24 +107,28 @@ def convert_pool(
     _only("a conversion, whose neurons are fixed", network, LATER)
     check_parent(pool, images)
     fitted = {
-        "fit_T": int(fit_T),
+        "fit_T": fit_T,
         "per_channel": bool(per_channel),
         "p": int(p),
-        "images": min(int(calibration), int(pool.member.sum(1).max())),
+        "images": min(calibration, int(pool.member.sum(1).max())),
     }
     args = {
         "base": pool.recipe.model,
         "base_args": pool.recipe.model_args,
-        "timesteps": int(timesteps),
+        "timesteps": timesteps,
         "readout": readout,
         "pool": pool_layers,
         "calibration": fitted,
         **{name: value for name, value in network.items() if value is not None},
     }
     # thresholds are fitted on the members, and not under the parent's defense
-    undefended = {"defense": None, "defense_args": {}}
     recipe = pool.recipe.replace(
-        model="snn", model_args=args, epochs=0, parent=pool.key, **undefended
+        model="snn",
+        model_args=args,
+        epochs=0,
+        parent=pool.key,
+        defense=None,
+        defense_args={},
     )
     derived, extra = place(
         recipe, images, pool.member, pool.population, pool.folder.path.parent, pool
@@ -218,8 +222,12 @@ def _own_half(
         torch.randperm(len(members), generator=generator(pool.recipe.seed, model, "calibration"))
     ]
     for chosen in order[:count].split(BATCH):
-        x = images.x[chosen.to(images.x.device)].to(device)
-        yield data.normalise(x, images.mean, images.std, DTYPES[pool.recipe.dtype])
+        yield data.normalise(
+            images.x[chosen.to(images.x.device)].to(device),
+            images.mean,
+            images.std,
+            DTYPES[pool.recipe.dtype],
+        )
 
 
 @checked
@@ -284,11 +292,10 @@ def hybrid_pools(
         )
     how = {name: train[name] for name in ("device", "progress", "force") if name in train}
     last, pools = convert_pool(pool, images, 1, fit_T=1, **{**(conversion or {}), **how}), {}
-    args = last.recipe.model_args
     for T, n in enumerate(each, 1):
         recipe = Recipe(
             model="snn",
-            model_args={**args, "timesteps": T},
+            model_args={**last.recipe.model_args, "timesteps": T},
             seed=pool.recipe.seed,
             epochs=n,
             batch=batch,
@@ -327,7 +334,8 @@ def conversion_quality(
     timesteps: each T that is tried; one calibration per model and grouping serves all.
     models: row numbers.
     calibration: members that a model is calibrated on, at most.
-    limit: images that a model did not train on, population included, that it answers at most.
+    limit: images that a model is queried with, at most, of those that it did not train on
+        (population included).
     device: as for `train_pool`.
 
     Returns:
@@ -366,12 +374,12 @@ def _quality(
     """Rows of one model."""
     model, rows = pool.model(m).to(device), []
     foreign = torch.from_numpy(np.flatnonzero(~pool.member[m]))
-    draw = generator(pool.recipe.seed, m, "quality")
-    asked = foreign[torch.randperm(len(foreign), generator=draw)][:limit].to(images.x.device)
+    order = torch.randperm(len(foreign), generator=generator(pool.recipe.seed, m, "quality"))
+    chosen = foreign[order][:limit].to(images.x.device)
     x = data.normalise(
-        images.x[asked].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype]
+        images.x[chosen].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype]
     )
-    y = images.y[asked].to(device)
+    y = images.y[chosen].to(device)
     about = {"model": m, "asked": len(y), "network": int(_right(model, x, y))}
     for per_channel in (False, True):
         histograms = snn.calibrate(
@@ -392,5 +400,5 @@ def _right(model: torch.nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Number of right answers; of a spiking network (T,), after each of its time steps."""
     how = {"per_step": True} if (spiking := isinstance(model, snn.SNN)) else {}
     with torch.inference_mode():
-        answers = torch.cat([model(part, **how) for part in x.split(BATCH)], -2)
-        return ((snn.cumulative(answers) if spiking else answers).argmax(-1) == y).sum(-1)
+        outputs = torch.cat([model(part, **how) for part in x.split(BATCH)], -2)
+        return ((snn.cumulative(outputs) if spiking else outputs).argmax(-1) == y).sum(-1)

@@ -150,12 +150,10 @@ def train_pool(
         if engine:
             how = engines.decide(engine, folder, device, strategy)
         else:
-            plan = bare_plan(folder, images)
-            begin = partial(choose, plan, device, strategy, workers, root=root)
+            begin = partial(choose, bare_plan(folder, images), device, strategy, workers, root=root)
             how = execution(folder, device, strategy, begin)
         touched = [unit for unit in units(len(member), how["group"]) if set(unit) & set(rows)]
-        at_once = engine.workers if engine else 1 + len(others)
-        count = min(at_once, len(touched))
+        count = min(engine.workers if engine else 1 + len(others), len(touched))
         title, todo = _title(recipe), [m for unit in touched for m in unit]
         with Bar(title, todo, recipe.epochs, how, count, progress) as bar:
             if engine:
@@ -174,8 +172,7 @@ def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options) -> Pool
     options: as for `train_pool`. Raises ValueError as that does.
     """
     at_the_end(pool)
-    split = {name: getattr(pool.recipe, name) for name in SPLIT}
-    recipe = recipe.replace(parent=pool.key, **split)
+    recipe = recipe.replace(parent=pool.key, **{n: getattr(pool.recipe, n) for n in SPLIT})
     return train_pool(recipe, images, root=pool.folder.path.parent, **options)
 
 
@@ -205,12 +202,8 @@ def replaced(given: Recipe, recipe: Recipe, freeze: bool, block: dict | None) ->
     """The recipe by which networks of the `given` one go on with a block in place of their last
     group.
     """
-    args = {
-        "base": given.model,
-        "base_args": given.model_args,
-        "freeze": bool(freeze),
-        **(block or {}),
-    }
+    base = {"base": given.model, "base_args": given.model_args}
+    args = base | {"freeze": bool(freeze)} | (block or {})
     return recipe.replace(model="replaced", model_args=args)
 
 
@@ -312,7 +305,6 @@ def complete(recipe: Recipe) -> Recipe:
     """The recipe with the optimiser's defaults written out; ValueError for a name that is not
     known.
     """
-    instance("recipe", recipe, Recipe)
     for name, table in {"optimizer": OPTIMIZERS, "loss": LOSSES}.items():
         one_of(name, getattr(recipe, name), table)
     return recipe.replace(
@@ -454,7 +446,7 @@ def _same_neurons(recipe: Recipe, parent: Recipe) -> None:
 
 
 def _alike(one: nn.Module, other: nn.Module, images: Images) -> bool:
-    """Whether two modules answer two images alike, given the same random draws."""
+    """Whether two modules give the same logits for two images, given the same random draws."""
 
     def logits(module: nn.Module) -> torch.Tensor:
         dtype = next(module.parameters(), torch.zeros(())).dtype
@@ -523,8 +515,11 @@ def _given(member: np.ndarray) -> np.ndarray:
     alike = len(member) - len({row.tobytes() for row in np.packbits(member, axis=1)})
     # one mask for all rows says that one training is to be repeated
     if 0 < alike < len(member) - 1:
-        lost = f"{alike} of {len(member)} rows of member equal another"
-        warnings.warn(f"{lost}: such models are no references of each other", stacklevel=4)
+        warnings.warn(
+            f"{alike} of {len(member)} rows of member equal another: such models are no references"
+            " of each other",
+            stacklevel=4,
+        )
     return member
 
 

@@ -177,8 +177,7 @@ def unfinished(folder: Folder, rows: list[int]) -> list[int]:
 
 def model_files(model: int, snapshots: list[int]) -> list[str]:
     """Files of a row that was trained to its end."""
-    kept = [weights_name(model, epoch) for epoch in snapshots]
-    return [weights_name(model), trace_name(model), *kept]
+    return [trace_name(model), *(weights_name(model, epoch) for epoch in (None, *snapshots))]
 
 
 def weights_name(model: int, epoch: int | None = None) -> str:
@@ -238,7 +237,7 @@ def share(
 
 
 def useful_threads(values: int, most: int | None = None) -> int:
-    """Threads for asking a network about so many input values at a time: one where that is little,
+    """Threads for querying a network with so many input values at a time: one where that is little,
     since on a busy machine the threads of small operations mostly wait for each other (measured:
     ten times and more)."""
     return 1 if values < 2**18 else most or torch.get_num_threads()
@@ -343,8 +342,7 @@ def _finish(
     if bad or not all(t.isfinite().all() for t in weights.values()):
         first = bad[0] if bad else max(recipe.epochs - 1, 0)
         lr = learning_rate(recipe, first / max(recipe.epochs, 1), history[:first])
-        folder.write_json(f"diverged_{m:03d}.json", {"epoch": first + 1, "lr": lr})
-        return
+        return folder.write_json(f"diverged_{m:03d}.json", {"epoch": first + 1, "lr": lr})
     if group.kept:
         best = {"epoch": int(group.stopped[slot]), "held_out_loss": float(group.best[slot])}
         folder.write_json(f"stopped_{m:03d}.json", best)
@@ -391,8 +389,8 @@ def _resumed(folder: Folder, group: Group) -> tuple[list[list[float]], dict[int,
     traces = {m: np.full((recipe.epochs, n), np.nan, np.float16) for m, n in counts.items()}
     for name in reversed(_parts(folder, rows)):
         done = int(name.removesuffix(".safetensors").rpartition("_")[2])
-        kept = [weights_name(m, e) for e in recipe.snapshots if e <= done for m in rows]
-        if not all(map(folder.intact, kept)):
+        kept = [e for e in recipe.snapshots if e <= done]
+        if not all(folder.intact(weights_name(m, e)) for m in rows for e in kept):
             continue
         shapes = {k: v.shape for k, v in group.state().items()} | {"history": (done, len(rows))}
         shapes |= {f"trace.{m}": (done, n) for m, n in counts.items()}
