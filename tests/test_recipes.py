@@ -112,7 +112,7 @@ def test_a_family_is_a_name_or_changes_or_changes_on_top_of_a_name():
         "augment": "none",
         "epochs": 18,
     }
-    with pytest.raises(ValueError, match="unknown recipe 'fats': did you mean 'fast'"):
+    with pytest.raises(ValueError, match="unknown recipe 'fats'; did you mean 'fast'"):
         changes("fats")
     with pytest.raises(ValueError, match="wanted a name"):
         changes(40)

@@ -131,10 +131,12 @@ def _epoch(plan: Plan, rows: list[int], limit: float) -> tuple[float, int]:
     """Seconds of an epoch of a group, from at most `limit` seconds of its steps; and how many steps
     those were.
     """
-    group, taken, steps = group_of(plan, rows), 0.0, min(3, plan.steps)
+    group, steps, samples = group_of(plan, rows), min(3, plan.steps), plan.member.shape[1]
     # a warm-up (which may compile), a look at what a step takes, the measurement
     for number in range(3):
-        group.plan = _shortened(plan, steps)
+        # other members, as only their number matters here
+        member = np.tile(np.arange(samples) < steps * plan.recipe.batch, (len(plan.member), 1))
+        group.plan = plan._replace(member=member, recipe=plan.recipe.replace(split="given"))
         begun = time.perf_counter()
         group.epoch(0, [])  # its losses come to the CPU, so a GPU has finished
         taken = time.perf_counter() - begun
@@ -143,10 +145,3 @@ def _epoch(plan: Plan, rows: list[int], limit: float) -> tuple[float, int]:
         if number == 1:
             steps = max(steps, min(plan.steps, int(limit * steps / taken)))
     return taken * plan.steps / steps, steps
-
-
-def _shortened(plan: Plan, steps: int) -> Plan:
-    """The plan with an epoch of so many steps: other members, as only their number matters here."""
-    member = np.zeros_like(plan.member)
-    member[:, : steps * plan.recipe.batch] = True
-    return plan._replace(member=member, recipe=plan.recipe.replace(split="given"))

@@ -4,7 +4,6 @@ trained decides what it leaks), and pools of several that share their members.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from mia_nb import models
-from mia_nb.checks import checked
+from mia_nb.checks import checked, hint, refuse
 from mia_nb.training.loop import begin
 from mia_nb.training.pool import Pool
 from mia_nb.training.train import (
@@ -91,11 +90,9 @@ def changes(family: str | dict) -> dict:
     """
     if isinstance(family, str):
         if family not in RECIPES:
-            near = difflib.get_close_matches(family, RECIPES, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
             raise ValueError(
-                f"unknown recipe {family!r}: {hint}named ones are {', '.join(RECIPES)}; else pass"
-                " {epochs: 40}"
+                f"unknown recipe {family!r}{hint(family, RECIPES)}; named ones are"
+                f" {', '.join(RECIPES)}; else pass {{epochs: 40}}"
             )
         return dict(RECIPES[family])
     if not isinstance(family, dict):
@@ -307,16 +304,16 @@ def _refuse(
 
 
 def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:
-    if unknown := sorted(set(changes) - KNOWN):
-        known = ", ".join(sorted(KNOWN - set(fixed)))
-        raise ValueError(
-            f"family {number} changes {unknown[0]!r}, which no recipe has; it may change {known}"
-        )
-    if other := [name for name in fixed if name in changes]:
-        raise ValueError(
-            f"family {number} changes {other[0]!r}, but all families have the same members: change"
-            " it for all"
-        )
+    unknown = next(iter(sorted(set(changes) - KNOWN)), None)
+    other = next((name for name in fixed if name in changes), None)
+    refuse(
+        {
+            f"{unknown!r}, which no recipe has; it may change"
+            f" {', '.join(sorted(KNOWN - set(fixed)))}": unknown,
+            f"{other!r}, but all families have the same members: change it for all": other,
+        },
+        f"family {number} changes ",
+    )
 
 
 def _parent(changes: dict, number: int) -> int | None:

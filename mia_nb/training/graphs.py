@@ -17,6 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from mia_nb.checks import first_of
 from mia_nb.defenses import Defense
 from mia_nb.training.compiled import SIMPLE, reason
 from mia_nb.training.loop import (
@@ -257,8 +258,8 @@ def why_no_graph(plan: Plan, models: int) -> str | None:
             recipe.optimizer_args.get("dampening")
         ),
     }
-    if reasons := [text for text, applies in obstacles.items() if applies]:
-        return reasons[0]
+    if reason_why := first_of(obstacles):
+        return reason_why
     plan, models = plan._replace(graph=True), min(models, len(plan.member))
     try:
         if (reason_why := difference(plan, models)) is None and recipe.dtype != "float64":

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from mia_nb import data, defenses, models
-from mia_nb.checks import checked
+from mia_nb.checks import checked, first_of
 from mia_nb.training.stacking import Stacking
 from mia_nb.types import Images, Recipe
 
@@ -379,8 +379,7 @@ class Group:
                 own = {name: part[s].flatten(0, 1) for name, part in parts.items()}
                 x = self.shown(index.reshape(-1), own).view(*index.shape, *plan.images.x.shape[1:])
                 lr = learning_rate(recipe, (epoch + s / plan.steps) / recipe.epochs, past)
-                y = plan.images.y[index]
-                losses.append(self.step(x, y, lr, epoch=epoch, draws=draws(s)))
+                losses.append(self.step(x, plan.images.y[index], lr, epoch=epoch, draws=draws(s)))
             if recipe.defense == "early_stopping":
                 self.keep_best(epoch)
         return order, torch.cat(losses, 1).cpu()
@@ -623,10 +622,18 @@ def why_not_stacked(plan: Plan) -> str | None:
     agree to 1e-10. That finds what stacking would lose without a word: buffers that a forward
     replaces, random draws, control flow by value.
     """
-    if plan.recipe.schedule == "plateau":
-        return "the plateau schedule needs a learning rate per model"
-    if plan.recipe.defense == "dp_sgd":
-        return "gradients per sample are taken of one model at a time"
+    reason = first_of(
+        {
+            "the plateau schedule needs a learning rate per model": (
+                plan.recipe.schedule == "plateau"
+            ),
+            "gradients per sample are taken of one model at a time": (
+                plan.recipe.defense == "dp_sgd"
+            ),
+        }
+    )
+    if reason:
+        return reason
     rows = [0, min(1, len(plan.member) - 1)]
     trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"), channels_last=False)
     with random_state_kept(plan.device):

@@ -165,9 +165,8 @@ class Pool:
 
         Raises store.Corrupt where they are of another network.
         """
-        state = self.state(model)
         try:
-            module.load_state_dict(state)
+            module.load_state_dict(self.state(model))
         except RuntimeError as error:
             raise self.folder.corrupt(self.weights_name(model), error) from error
 

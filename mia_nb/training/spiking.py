@@ -157,8 +157,8 @@ def convert_pool(
 def _plain(pool: Pool) -> None:
     if pool.recipe.model == "snn":
         raise ValueError(
-            f"pool {pool.folder.path.name} spikes already: for other timesteps derive it with"
-            " finetune_pool"
+            f"pool {pool.folder.path.name} spikes already: for other timesteps train a"
+            " recipe whose parent it is"
         )
 
 

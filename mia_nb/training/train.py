@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from mia_nb import __version__, data, defenses, models, store
-from mia_nb.checks import checked, instance, mask, one_of, positive
+from mia_nb.checks import checked, instance, mask, one_of, positive, refuse
 from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
 from mia_nb.training import engines, loop
@@ -224,16 +224,19 @@ def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
     if recipe.parent is None:
         return None
     parent = load_pool(recipe.parent, root)
-    if parent.key != recipe.parent:
-        raise ValueError(
-            f"parent={recipe.parent!r} is short for {parent.key}: a recipe names the whole key"
-        )
     mine, theirs = ({name: getattr(one, name) for name in SPLIT} for one in (recipe, parent.recipe))
-    if changed := [name for name in SPLIT if mine[name] != theirs[name]]:
-        raise ValueError(
-            f"{changed[0]}={mine[changed[0]]!r}, but the parent's is {theirs[changed[0]]!r}: a"
-            " derived pool keeps its parent's split"
-        )
+    refuse(
+        {
+            f"parent={recipe.parent!r} is short for {parent.key}: a recipe names the whole key": (
+                parent.key != recipe.parent
+            ),
+            **{
+                f"{name}={mine[name]!r}, but the parent's is {theirs[name]!r}: a derived pool keeps"
+                " its parent's split": mine[name] != theirs[name]
+                for name in SPLIT
+            },
+        }
+    )
     check_parent(parent, images, recipe.defense)
     return parent
 
@@ -243,18 +246,22 @@ def check_parent(parent: Pool, images: Images, defense: str | None = None) -> No
     its defense makes.
     """
     check_network(parent.recipe, defense, f"pool {parent.folder.path.name}")
-    if images.digest != parent.folder.read_json("images.json", digest=str)["digest"]:
-        raise ValueError(
-            f"pool {parent.folder.path.name} was trained on other images than these"
-            f" ({images.name}): who is a member would mean nothing; derive pools with the parent's"
-            " own images"
-        )
-    for m, status in enumerate(parent.status):
-        if status != "trained":
-            raise ValueError(
-                f"model {m} of the parent {parent.folder.path.name} is {status}: nothing can start"
-                " from it"
-            )
+    digest = parent.folder.read_json("images.json", digest=str)["digest"]
+    name = parent.folder.path.name
+    refuse(
+        {
+            f"pool {name} was trained on other images than these ({images.name}): who is a member"
+            " would mean nothing; derive pools with the parent's own images": (
+                images.digest != digest
+            ),
+            **{
+                f"model {m} of the parent {name} is {status}: nothing can start from it": (
+                    status != "trained"
+                )
+                for m, status in enumerate(parent.status)
+            },
+        }
+    )
 
 
 def check_network(given: Recipe, defense: str | None, what: str) -> None:
@@ -335,19 +342,20 @@ def check(
     """Refuse, before anything is written, what cannot be trained: ValueError of one line."""
     if recipe.defense is not None:
         _check_defense(recipe, int(population.sum()), parent and parent.recipe.defense)
-    if parent is None and recipe.model == "snn" and recipe.model_args.get("calibration"):
-        raise ValueError(
-            "model_args names a calibration, but nothing was calibrated: thresholds come from"
-            " convert_pool"
-        )
     if parent is not None and recipe.model == parent.recipe.model == "snn":
         _same_neurons(recipe, parent.recipe)
     expected, smallest = loop.expected_members(recipe, member), int(member.sum(1).min())
-    if expected < recipe.batch or smallest < 2:
-        raise ValueError(
-            f"batch={recipe.batch} is more than a model's {expected if smallest > 1 else smallest}"
-            " training samples; take a smaller batch or more data"
-        )
+    refuse(
+        {
+            "model_args names a calibration, but nothing was calibrated: thresholds come from"
+            " convert_pool": (
+                parent is None and recipe.model == "snn" and recipe.model_args.get("calibration")
+            ),
+            f"batch={recipe.batch} is more than a model's"
+            f" {expected if smallest > 1 else smallest} training samples; take a smaller batch or"
+            " more data": expected < recipe.batch or smallest < 2,
+        }
+    )
     if recipe.augment != "none":
         data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
     try:
@@ -383,17 +391,16 @@ def _check_defense(recipe: Recipe, aside: int, before: str | None) -> None:
     defense, cannot have.
     """
     defense, args = defenses.find(recipe.defense), recipe.defense_args
-    if defense.held_out and not 1 <= args["held_out"] <= aside:
-        raise ValueError(
-            f"held_out={args['held_out']} of {aside} images set aside: defense {recipe.defense}"
+    wanted = args.get("held_out", 0)
+    refuse(
+        {
+            f"held_out={wanted} of {aside} images set aside: defense {recipe.defense}"
             " looks at images that are no members and no non-members; take population=1000, say,"
-            " and defense_args={'held_out': 500}"
-        )
-    if defense.logits and recipe.loss != "cross_entropy":
-        raise ValueError(
+            " and defense_args={'held_out': 500}": defense.held_out and not 1 <= wanted <= aside,
             f"defense {recipe.defense} changes cross_entropy, and loss={recipe.loss!r}: take one of"
-            " the two"
-        )
+            " the two": defense.logits and recipe.loss != "cross_entropy",
+        }
+    )
     if recipe.defense == "dp_sgd":
         dp_sgd.checked(args, recipe, before)
 
@@ -462,19 +469,17 @@ def membership(
     recipe: Recipe, images: Images, member: np.ndarray | None, parent: Pool | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Masks (M, N) and population (N,): the parent's, drawn by the recipe's split, or given."""
-    samples = len(images.y)
-    if parent is not None:
-        if member is not None and not np.array_equal(member, parent.member):
-            raise ValueError(
-                "member differs from the parent's: a derived pool keeps its parent's members; leave"
-                " member out"
-            )
-        return parent.member, parent.population
-    if (member is None) == (recipe.split == "given"):
-        raise ValueError(
+    samples, given, derived = len(images.y), member is not None, parent is not None
+    refuse(
+        {
+            "member differs from the parent's: a derived pool keeps its parent's members; leave"
+            " member out": derived and given and not np.array_equal(member, parent.member),
             f'split={recipe.split!r}: give a member mask with split="given", and with no other'
-            " split"
-        )
+            " split": not derived and given != (recipe.split == "given"),
+        }
+    )
+    if derived:
+        return parent.member, parent.population
     if member is not None:
         member = _given(mask("member", member, (recipe.num_models, samples)))
         # its coins

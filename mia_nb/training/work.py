@@ -441,8 +441,9 @@ def helpers(count: int, gpus: list[str] = ()) -> Iterator[list]:
         started = []
         for gpu in own:
             errors = stack.enter_context(tempfile.TemporaryFile())
-            environment = {**os.environ, "PYTHONPATH": path, **gpu}
-            process = _forking.popen("mia_nb.training.work:main", environment, errors)
+            process = _forking.popen(
+                "mia_nb.training.work:main", {**os.environ, "PYTHONPATH": path, **gpu}, errors
+            )
             started.append((process, errors))
             stack.callback(process.wait)
             stack.callback(process.kill)
