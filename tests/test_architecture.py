@@ -121,7 +121,7 @@ BUDGET = {
     "report": 134,
     "store": 330,
     "studies": 1134,
-    "training": 2070,
+    "training": 2068,
     "types": 255,
     "widgets": 2175,
     "workshop": 832,

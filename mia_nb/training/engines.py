@@ -214,8 +214,9 @@ def _slurm(given: str, count: int | None) -> Engine:
         parameters = yaml.safe_load(os.environ.get("MIA_NB_SLURM", "")) or {}
         folder = Path(parameters.pop("folder", Path.home() / ".mia_nb" / "slurm"))
         executor = submitit.AutoExecutor(folder / "%j", cluster=parameters.pop("cluster", "slurm"))
-        defaults = {"timeout_min": 60 * HOURS, "slurm_array_parallelism": count}
-        executor.update_parameters(**defaults | parameters)
+        executor.update_parameters(
+            **{"timeout_min": 60 * HOURS, "slurm_array_parallelism": count, **parameters}
+        )
     except (AttributeError, NameError, TypeError, RuntimeError, yaml.YAMLError) as error:
         raise ValueError(
             f"workers=slurm:{given}: {' '.join(str(error).split())}; MIA_NB_SLURM holds submitit's"
@@ -420,8 +421,13 @@ def _persist(
     further.
     """
     token = folder.path / f".tmp-wanted-{driver()}-{time.monotonic_ns()}"
-    places = [path or os.getcwd() for path in sys.path]
-    context = Context(str(token), driver(), places, __version__, device)
+    context = Context(
+        token=str(token),
+        driver=driver(),
+        places=[path or os.getcwd() for path in sys.path],
+        version=__version__,
+        device=device,
+    )
     gpu = None if device is None else device_of(device, here=False).type == "cuda"
 
     def look() -> None:

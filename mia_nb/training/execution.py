@@ -350,8 +350,8 @@ def _kind_of(plan: Plan) -> str:
     """All that the seconds of a step depend on, as a key."""
     recipe, device = plan.recipe.to_json(), platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
-        about = Path("/proc/cpuinfo").read_text()
-        device = next(iter(re.findall(r"^model name.*", about, re.MULTILINE)), device)
+        names = re.findall(r"^model name.*", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        device = next(iter(names), device)
     if plan.device.type == "cuda":
         device = torch.cuda.get_device_name(plan.device)
     here = [
