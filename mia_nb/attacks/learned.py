@@ -177,14 +177,19 @@ def _features(signals, model, sample) -> np.ndarray:
     )
 
 
+def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both (rows, features) in units of the training rows' spread around their mean."""
+    centre, spread = train.mean(0), train.std(0)
+    spread[spread < 1e-9] = 1
+    return (train - centre) / spread, (test - centre) / spread
+
+
 def _log_odds(train, member, test, classifier, seed) -> np.ndarray:
     # imported here: a second of start-up that only this attack needs
     from sklearn.linear_model import LogisticRegression
     from sklearn.neural_network import MLPClassifier
 
-    centre, spread = train.mean(0), train.std(0)
-    spread[spread == 0] = 1
-    train, test = (train - centre) / spread, (test - centre) / spread
+    train, test = standardised(train, test)
     if classifier == "logistic":
         model = LogisticRegression(class_weight="balanced", solver="newton-cholesky").fit(
             train, member

@@ -68,10 +68,9 @@ def _worlds(phi: Columns, side: Sides) -> tuple[World, World]:
         x, keep = phi[:, part], side.mask[:, part].astype(np.float64)
         for w in (0, 1):
             mean[w, part] = np.einsum("mn,mn->n", x, keep) / count[w, part]
-            residual = x - mean[w, part]
-            residual *= keep
+            residual = (x - mean[w, part]) * keep
             ss[w, part] = np.einsum("mn,mn->n", residual, residual)
-            np.subtract(1, keep, out=keep)
+            keep = 1 - keep
     return World(side.n_in, mean[0], ss[0]), World(side.n_out, mean[1], ss[1])
 
 

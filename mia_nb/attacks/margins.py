@@ -58,30 +58,19 @@ def log_p(phi: np.ndarray) -> np.ndarray:
     """log p = -softplus(-phi) = min(phi, 0) - log1p(exp(-|phi|)): finite and accurate for every
     finite phi.
     """
-    out = np.abs(phi)
-    np.negative(out, out=out)
-    np.exp(out, out=out)
-    np.log1p(out, out=out)
-    return np.subtract(np.minimum(phi, 0), out, out=out)
+    return np.minimum(phi, 0) - np.log1p(np.exp(-np.abs(phi)))
 
 
 def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(log sum_k w_k p_k, log sum_k w_k (1 - p_k)) over axis 0, each relative to its own largest
     term; NaN weights give NaN.
     """
-    shared = np.abs(phi)
-    np.negative(shared, out=shared)
-    np.exp(shared, out=shared)
-    shared += 1
     # p = exp(min(phi, 0)) / (1 + exp(-|phi|)), and 1 - p likewise
-    np.divide(weight, shared, out=shared)
-    logs = []
+    shared, logs = weight / (np.exp(-np.abs(phi)) + 1), []
     for power in (np.minimum(phi, 0), -np.maximum(phi, 0)):
         top = np.where(weight > 0, power, -np.inf).max(0)
-        power -= top
-        np.minimum(power, 0, out=power)  # rows of weight 0 may lie above the top
-        np.exp(power, out=power)
-        logs.append(top + np.log(np.einsum("kn,kn->n", shared, power)))
+        terms = np.exp(np.minimum(power - top, 0))  # rows of weight 0 may lie above the top
+        logs.append(top + np.log(np.einsum("kn,kn->n", shared, terms)))
     return logs[0], logs[1]
 
 

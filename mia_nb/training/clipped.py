@@ -54,7 +54,7 @@ class ClippedGroup(Group):
         """One step on a Poisson batch (1, B, C, H, W), maybe empty; the detached losses (1, B)."""
 
         def losses_of(hooked, rows: slice) -> Tensor:
-            step = defenses.Step(
+            step = defenses.objectives.Step(
                 partial(answer, self.plan, hooked),
                 self.criterion,
                 x[0, rows],
@@ -63,7 +63,7 @@ class ClippedGroup(Group):
                 {},
                 {},
             )
-            return defenses.plain(step)[0]
+            return defenses.objectives.plain(step)[0]
 
         self.optimizer.param_groups[0]["lr"] = lr
         return self.clipped.step(x[0], losses_of, self.noise)[None]

@@ -288,7 +288,7 @@ class Group:
     def objective(self) -> Callable:
         """The defense's objective with those of its options that it takes."""
         if self.defense is None:
-            return defenses.plain
+            return defenses.objectives.plain
         wanted = inspect.signature(self.defense.objective).parameters
         return partial(
             self.defense.objective,
@@ -402,7 +402,7 @@ class Group:
                 losses, _ = self.losses(
                     x.expand(models, *x.shape),
                     y.expand(models, -1),
-                    objective=defenses.plain,
+                    objective=defenses.objectives.plain,
                     draws={},
                 )
             total += losses.sum(1)
@@ -497,7 +497,9 @@ def model_losses(
         )
 
     forward, own = partial(answer, plan, call), {name: params[name] for name in trained}
-    return objective(defenses.Step(forward, LOSSES[plan.recipe.loss], x, y, epoch, own, draws))
+    return objective(
+        defenses.objectives.Step(forward, LOSSES[plan.recipe.loss], x, y, epoch, own, draws)
+    )
 
 
 def answer(plan: Plan, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
