@@ -215,7 +215,7 @@ def _check_steps(pool: Pool, model: int, plan: Query) -> None:
     refuse(
         {
             "mask_scope='step' and per_step are for spiking networks;"
-            f" {pool.recipe.model} answers once per image: use mask_scope='query',"
+            f" {pool.recipe.model} has one output per image: use mask_scope='query',"
             " per_step=False": timesteps(module) is None,
             f"mask_scope='step' masks what enters at each step, and encode={encode!r} makes that"
             " from one image: use mask_scope='query'": (

@@ -513,16 +513,25 @@ def _measure(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
 class Scores:
     """One attack on every target in turn; larger value = more likely a member.
 
-    Population columns are left out.
+    Fields:
+        value: (targets, audited samples) float64; population samples are left out.
+        member: (targets, audited samples) bool, what is true.
+        targets: (targets,) row numbers in the target pool.
+        pair: (targets,) the bootstrap's unit: a target and its complementary model share a number.
+        accuracy: (targets, 2) of each target on its members, on its non-members.
+        loss: (targets, 2) mean loss on members, on non-members, in nats.
+        info: attack, options, k references a side, queries, draws, combine, keys, flags.
+
+    Raises ValueError for shapes that differ and a `member` that is not boolean.
     """
 
-    value: np.ndarray  # (targets, N audited) float64
-    member: np.ndarray  # (targets, N audited) bool
-    targets: np.ndarray  # (targets,) row numbers in the target pool
-    pair: np.ndarray  # (targets,) the bootstrap's unit: a target and its mate share a number
-    accuracy: np.ndarray  # (targets, 2) on members, on non-members
-    loss: np.ndarray  # (targets, 2) mean loss on members, on non-members
-    info: dict  # attack, options, k, queries, draws, combine, keys, flags
+    value: np.ndarray
+    member: np.ndarray
+    targets: np.ndarray
+    pair: np.ndarray
+    accuracy: np.ndarray
+    loss: np.ndarray
+    info: dict
 
     def __post_init__(self):
         if self.value.shape != self.member.shape or self.value.ndim != 2:

@@ -114,7 +114,7 @@ BUDGET = {
     "data": 276,
     "defenses": 255,
     "metrics": 1087,
-    "models": 1248,
+    "models": 1243,
     "plots": 1478,
     "parameters": 183,
     "querying": 274,

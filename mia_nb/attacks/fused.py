@@ -94,7 +94,7 @@ def fused(
 
 
 def _products(x: np.ndarray) -> np.ndarray:
-    """x, and all products of two of the columns that describe how a sample is answered."""
+    """x, and all products of two of the columns that describe a sample's outputs."""
     return np.hstack([x, *(x[:, i : i + 1] * x[:, i:SHAPES] for i in range(SHAPES))])
 
 

@@ -13,7 +13,7 @@ from mia_nb.attacks.margins import COMBINE, Columns, by_blocks, combine_queries
 from mia_nb.checks import one_of, refuse
 from mia_nb.types import PER_MODEL, Signals
 
-# how an attack combines queries unless told; all others average the margin. "logmeanp" averages the
+# how an attack combines queries by default; all others average the margin. "logmeanp" averages the
 # probability, for attacks on log p; "mean" what is read off each query
 COMBINATIONS = dict.fromkeys(("attack_p", "rmia", "base"), "logmeanp") | dict.fromkeys(
     ("vote", "shokri", "song_mittal"), "mean"
@@ -21,9 +21,7 @@ COMBINATIONS = dict.fromkeys(("attack_p", "rmia", "base"), "logmeanp") | dict.fr
 
 
 def combination(attack: str, draws: str, combine: str | None = None) -> str:
-    """How this attack combines queries: as it was told, else its default for what the queries
-    are.
-    """
+    """How this attack combines queries: `combine`, or its default for what the queries are."""
     usual = COMBINATIONS.get(attack, "margin")
     # log-likelihood ratios of queries that are no copies of one image are averaged
     if attack in ("lira", "nig") and draws in ("augment", "steps"):

@@ -157,8 +157,8 @@ def align(signals: Signals, *, how: str = "affine") -> Signals:
         low, middle, high = np.quantile(scale, (0.25, 0.5, 0.75))
         if not high > low:
             raise ValueError(
-                f"model {m} has margins of interquartile range 0: it answers the same everywhere,"
-                " leave it out"
+                f"model {m} has margins of interquartile range 0: its outputs are the same"
+                " everywhere, leave it out"
             )
         margin[m] = (phi - middle) / (high - low)
     return replace(signals, margin=margin, info=signals.info | {"align": how})

@@ -1,4 +1,4 @@
-"""Attacks that compare the target with the references' average answer: attack_r, watson, rmia,
+"""Attacks that compare the target with the references' average output: attack_r, watson, rmia,
 base.
 """
 

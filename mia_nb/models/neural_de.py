@@ -526,7 +526,7 @@ def check_noise(module: nn.Module) -> None:
 
 
 def is_noisy(module: nn.Module) -> bool:
-    """Whether a module in evaluation mode answers with noise of a FlowBlock, as it was built."""
+    """Whether a module in evaluation mode puts out noise of a FlowBlock, as it was built."""
     return any(block.k > 0 and block.noise_eval for _, block in flow_blocks(module))
 
 
@@ -554,18 +554,16 @@ def blown_up(module: nn.Module, x: Tensor) -> str | None:
     """
     found: list[str] = []
 
-    def watch(name: str):
-        def hook(block: FlowBlock, args, out: Tensor) -> None:
-            if not found and args[0].isfinite().all() and not out.isfinite().all():
-                s = block.solver
-                found.append(
-                    f"the state of {name} blew up ({s['method']}, {s['steps']} steps, T={s['T']:g},"
-                    f" k={block.k:g})"
-                )
+    def look(name: str, block: FlowBlock, args, out: Tensor) -> None:
+        if not found and args[0].isfinite().all() and not out.isfinite().all():
+            s = block.solver
+            found.append(
+                f"the state of {name} blew up ({s['method']}, {s['steps']} steps, T={s['T']:g},"
+                f" k={block.k:g})"
+            )
 
-        return hook
-
-    handles = [block.register_forward_hook(watch(name)) for name, block in flow_blocks(module)]
+    blocks = flow_blocks(module)
+    handles = [block.register_forward_hook(partial(look, name)) for name, block in blocks]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             module(x)

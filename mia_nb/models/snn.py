@@ -9,7 +9,8 @@ al. 2023 (direct training).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 
 import numpy as np
@@ -100,7 +101,7 @@ class SNN(InTime):
     "rate" (Bernoulli(x) per step, random), "latency", or a function of x that returns (T, B, ...);
     rate and latency need pixels in [0, 1] and so undo the normalisation by mean and std first;
     latency fits its spike times into the T steps unless encode_args says normalize=False.
-    fold=False runs step by step (the same answers in eval mode; batch norm statistics per step in
+    fold=False runs step by step (the same outputs in eval mode; batch norm statistics per step in
     train mode). Attributes: timesteps, readout, report (a row per site, after `convert`). Raises
     ValueError for events of another T.
     """
@@ -222,7 +223,7 @@ def _events(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> 
 
 def read_out(steps: Tensor, readout: str) -> Tensor:
     """(T, B, K) -> (B, K); under autocast in float32, since a mean in half precision would tie
-    answers that differ.
+    outputs that differ.
     """
     if torch.is_autocast_enabled(steps.device.type):
         steps = steps.float()
@@ -231,7 +232,7 @@ def read_out(steps: Tensor, readout: str) -> Tensor:
 
 def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
     """(T, B, K) -> (T, B, K): what the readout says after the first t steps; the last row is the
-    network's answer.
+    network's output.
     """
     if readout == "last":
         return steps
@@ -390,8 +391,8 @@ def convert(
     `.report` has a row per site: theta and u0 (means over channels), the expected error, the mass
     above theta, which is clipped, and the firing rate measured on up to 1,024 of the images. Dead
     sites get a threshold that is never reached. Raises ValueError naming the place and the way out
-    for what cannot be converted, and where the traced network, with ReLU at its sites, answers the
-    first batch otherwise than the model.
+    for what cannot be converted, and where the traced network, with ReLU at its sites, gives the
+    first batch other outputs than the model.
     """
     timesteps = whole("timesteps", timesteps)
     fit_T = timesteps if fit_T is None else fit_T
@@ -445,7 +446,7 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
     """Refuse a network whose trace computes something else: views that change in place, or values
     frozen by tracing.
     """
-    devices, answers = [x.device] if x.is_cuda else [], []
+    devices, outputs = [x.device] if x.is_cuda else [], []
     for run in (model, lambda x: _Counting(net, {}, False, 2).run(x, 1, False)):
         with (
             models.evaluating(model),
@@ -453,8 +454,8 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
             torch.random.fork_rng(devices=devices),
         ):
             torch.manual_seed(0)
-            answers.append(run(x.clone()))
-    plain, traced = answers
+            outputs.append(run(x.clone()))
+    plain, traced = outputs
     if not isinstance(plain, Tensor):
         raise ValueError(
             f"{type(model).__name__} returns a {type(plain).__name__}; wanted logits (B, K) as one"
@@ -463,7 +464,7 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
     allowed = max(1e-3, 4 * torch.finfo(plain.dtype).eps) * float(plain.abs().max())
     if not torch.allclose(traced, plain, rtol=0, atol=allowed, equal_nan=True):
         raise ValueError(
-            f"{type(model).__name__} answers otherwise once traced (by up to"
+            f"{type(model).__name__} gives other outputs once traced (by up to"
             f" {float((traced - plain).abs().max()):.3g}): does forward change in place a view that"
             " is read later, draw random numbers or read a clock?"
         )
@@ -553,16 +554,14 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
     every image. In eval mode. No claim about energy."""
     totals: dict[str, list] = {}
 
-    def watch(name: str) -> Callable:
-        def hook(module, args, out: Tensor) -> None:
-            spk = out.detach().flatten(1).abs().sign()  # truth values are slow to sum
-            fired = spk.sum(0, dtype=torch.promote_types(spk.dtype, torch.float32)).double()
-            spent = torch.stack([fired, torch.full_like(fired, len(spk))])
-            totals[name] = totals[name] + spent if name in totals else spent
+    def count(name: str, module, args, out: Tensor) -> None:
+        spk = out.detach().flatten(1).abs().sign()  # truth values are slow to sum
+        fired = spk.sum(0, dtype=torch.promote_types(spk.dtype, torch.float32)).double()
+        spent = torch.stack([fired, torch.full_like(fired, len(spk))])
+        totals[name] = totals[name] + spent if name in totals else spent
 
-        return hook
-
-    handles = [spike.register_forward_hook(watch(name)) for name, spike in snn.spikes().items()]
+    spikes = snn.spikes().items()
+    handles = [spike.register_forward_hook(partial(count, name)) for name, spike in spikes]
     try:
         with models.evaluating(snn):
             for x in _checked(batches):
@@ -602,10 +601,7 @@ def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.nd
         raise ValueError(f"site={site!r} is not one of {', '.join(islice(spikes, 20))}")
     spike, seen = spikes[site], []
 
-    def look(module, args) -> None:
-        seen.append(args)
-
-    handle = spike.register_forward_pre_hook(look)
+    handle = spike.register_forward_pre_hook(lambda module, args: seen.append(args))
     try:
         with models.evaluating(snn):
             _copy(snn, fold=True)(x)
