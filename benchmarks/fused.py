@@ -88,7 +88,7 @@ def compared(name: str, signals: Signals, warm: Signals) -> None:
     seconds = (time.process_time() - begun) / len(fused.value)
     singles = {word: attacks.score(word, signals) for word in WORDS}
     singles["nig, variance ratio"] = attacks.score(
-        partial(attacks.nig, share_variance="ratio"), signals
+        partial(attacks.likelihood.nig, share_variance="ratio"), signals
     )
     singles["rmia, temperature 2"] = attacks.score("rmia", warm)
     if signals.draws == "noise":

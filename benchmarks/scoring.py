@@ -199,11 +199,16 @@ def against_textbook(args) -> None:
     ratio_world, lira_world = world(16, args.samples, args.population), world(64, args.samples)
     rows = []
     for name, attack, textbook, pair in (
-        ("rmia", attacks.rmia, textbook_ratio, ratio_world),
-        ("rmia, count form", partial(attacks.rmia, form="count"), textbook_count, ratio_world),
+        ("rmia", attacks.reference.rmia, textbook_ratio, ratio_world),
+        (
+            "rmia, count form",
+            partial(attacks.reference.rmia, form="count"),
+            textbook_count,
+            ratio_world,
+        ),
         (
             "lira, variance per sample",
-            partial(attacks.lira, variance="per_sample"),
+            partial(attacks.likelihood.lira, variance="per_sample"),
             textbook_lira,
             lira_world,
         ),

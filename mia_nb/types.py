@@ -5,7 +5,7 @@ Axes: M models, Q queries, N samples, K classes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -20,7 +20,17 @@ from pydantic import (
 )
 from scipy.special import logsumexp
 
-from mia_nb.checks import hint, instance, mask, one_of, plain, positive, row_numbers, shown
+from mia_nb.checks import (
+    hint,
+    instance,
+    mask,
+    one_of,
+    plain,
+    positive,
+    refuse,
+    row_numbers,
+    shown,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -251,141 +261,111 @@ class Query(Record):
 
 @dataclass(frozen=True, eq=False)
 class Signals:
-    """All that an attacker measures. margin phi = z_y - logsumexp of the others = log p_y - log(1 -
-    p_y): never saturates.
+    """All that an attacker measures of M models, queried Q times about N samples of K classes.
 
-    Source: attacks use only these; equations in Carlini et al. 2022 (margin), Song & Mittal 2021
-    (modified entropy). Arrays from the store are read-only and lie on the disk until they are used;
-    a selection is cut when it is first read, and shows what was changed in place before that.
+    Fields:
+        margin: (M, Q, N) float64, phi = z_y - logsumexp of the other logits = log p_y - log(1 -
+            p_y), in nats; it never saturates.
+        labels: (N,) int64.
+        member: (M, N) bool, True where the sample was in the model's training set; None: hidden
+            from the attacker.
+        population: (N,) bool, samples set aside before training, which no model saw.
+        draws: what the queries are, a word of `types.DRAWS`.
+        entropy: (M, Q, N), at least 0, small where the model is confident.
+        modified_entropy: (M, Q, N), as entropy, but large where it is confident and wrong.
+        correct: (M, Q, N) bool.
+        top_log_p: (M, N, 10 or fewer) float32, the largest log-probabilities, sorted, query mean.
+        info: how the models were queried; entries of `query`'s options and of the pool.
+
+    Raises ValueError for arrays whose shapes do not fit together. Arrays from the store are
+    read-only and lie on the disk until they are used. Source: attacks use only these; Carlini et
+    al. 2022 (margin), Song & Mittal 2021 (modified entropy).
     """
 
-    margin: np.ndarray  # (M, Q, N) float64
-    labels: np.ndarray  # (N,) int64
-    member: np.ndarray | None  # (M, N) bool; None = hidden from the attacker
-    population: np.ndarray  # (N,) bool: set aside before training, no model saw them
+    margin: np.ndarray
+    labels: np.ndarray
+    member: np.ndarray | None
+    population: np.ndarray
     draws: str
-    entropy: np.ndarray  # (M, Q, N) >= 0, small = confident
+    entropy: np.ndarray
     modified_entropy: np.ndarray
-    correct: np.ndarray  # (M, Q, N) bool
-    top_log_p: np.ndarray  # (M, N, <=10) float32, sorted descending, query mean
+    correct: np.ndarray
+    top_log_p: np.ndarray
     info: dict
 
     def __post_init__(self):
-        if self.margin.ndim != 3:
-            raise ValueError(
-                f"margin has shape {self.margin.shape}; wanted (models, queries, samples)"
-            )
-        models, _, samples = self.margin.shape
-        wanted = {
-            "labels": (samples,),
-            "population": (samples,),
-            "member": (models, samples),
-            "entropy": self.margin.shape,
-            "modified_entropy": self.margin.shape,
-            "correct": self.margin.shape,
-        }
-        for name, shape in wanted.items():
+        shape = self.margin.shape
+        if len(shape) != 3:
+            raise ValueError(f"margin has shape {shape}; wanted (models, queries, samples)")
+        wanted = dict.fromkeys(CUBES, shape) | dict.fromkeys(("labels", "population"), shape[2:])
+        wanted |= {"member": (shape[0], shape[2])}
+        for name, fitting in wanted.items():
             value = getattr(self, name)
-            if value is not None and value.shape != shape:
-                raise ValueError(
-                    f"{name} has shape {value.shape}; margin {self.margin.shape} wants {shape}"
-                )
+            if value is not None and value.shape != fitting:
+                raise ValueError(f"{name} has shape {value.shape}; margin {shape} wants {fitting}")
         for name in ("population", "member"):
             if (value := getattr(self, name)) is not None and value.dtype != bool:
                 raise ValueError(f"{name} has dtype {value.dtype}; wanted booleans")
         one_of("draws", self.draws, DRAWS)
 
     log_p = property(lambda self: -np.logaddexp(0.0, -self.margin))
-    log_not_p = property(lambda self: -np.logaddexp(0.0, self.margin))
     loss = property(lambda self: np.logaddexp(0.0, -self.margin))
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(M, Q, N), without cutting anything."""
-        return (
-            vars(self)["margin"].shape
-            if "margin" in vars(self)
-            else tuple(len(chosen) for chosen in self._chosen)
-        )
-
-    @property
-    def hidden(self) -> bool:
-        """Whether membership is hidden from the attacker, without cutting anything."""
-        return vars(self).get("member", self) is None
+    shape = property(lambda self: self.margin.shape, doc="(M, Q, N)")
 
     def select(self, models=None, queries=None, samples=None) -> Signals:
-        """Sub-cube by index arrays, slices or masks along each axis; None keeps all.
+        """Signals of some models, queries and samples.
 
-        What there is of each model is cut when it is first read: who never reads a cube never holds
-        a copy of it. Until then the selection holds on to these signals and sees what is changed in
-        them.
+        Parameters:
+            models, queries, samples: a number, a list or array of numbers, a slice, or a mask
+                along each axis; None keeps all.
+
+        Returns:
+            Signals; where only slices are picked its arrays are views, else copies.
+
+        Raises:
+            ValueError: where an axis has no such entries.
         """
-        chosen = tuple(
-            _positions(size, i)
-            for size, i in zip(self.shape, (models, queries, samples), strict=True)
+        m, q, n = (
+            _picks(size, index)
+            for size, index in zip(self.shape, (models, queries, samples), strict=True)
         )
-        n, part = _index(chosen[2]), object.__new__(Signals)
-        known = {
-            "labels": self.labels[n],
-            "population": self.population[n],
-            "draws": self.draws,
-            "info": self.info,
-        }
-        vars(part).update(
-            known | ({"member": None} if self.hidden else {}), _source=self, _chosen=chosen
-        )
-        return part
+        cut = {name: getattr(self, name)[m][:, q][:, :, n] for name in CUBES}
+        cut |= {name: getattr(self, name)[n] for name in ("labels", "population")}
+        member = None if self.member is None else self.member[m][:, n]
+        return replace(self, **cut, member=member, top_log_p=self.top_log_p[m][:, n])
 
     def hide(self) -> Signals:
-        """The same with membership hidden from the attacker."""
-        part = self.select()
-        vars(part)["member"] = None
-        return part
+        """The same with membership hidden from the attacker (member = None)."""
+        return replace(self, member=None)
 
-    def cut(
-        self, name: str, samples=slice(None), queries=slice(None), models=slice(None)
-    ) -> np.ndarray:
-        """Some samples of a cube (of some queries), of member or of top_log_p, of some models:
-        nothing else is made.
+    def reference_rows(self, target: int, *, keep_mate: bool = False) -> np.ndarray:
+        """Rows of the models that may serve as references for a target.
+
+        Parameters:
+            target: row of the target.
+            keep_mate: whether the complementary model, trained on exactly the other samples, stays
+                among the references, which leaks the design.
+
+        Left out is every row whose mask equals the target's, or is its complement, on the audited
+        columns that not all models saw. Raises ValueError where membership is hidden.
         """
-        # looked up first: another thread may cut the last field and let go of it
-        source = vars(self).get("_source")
-        if name in vars(self):
-            return _picked(vars(self)[name], models, (queries,) if name in CUBES else (), samples)
-        m, q, n = self._chosen
-        return source.cut(
-            name, *(_index(_within(*pair)) for pair in ((n, samples), (q, queries), (m, models)))
-        )
-
-    def __getattr__(self, name: str):
-        if name not in PER_MODEL or not {name, "_source"} & set(vars(self)):
-            raise AttributeError(f"Signals have no {name}")
-        value = vars(self).setdefault(name, self.cut(name))
-        if set(PER_MODEL) <= set(vars(self)):
-            vars(self).pop("_source", None)  # all of it was cut: nothing keeps the rest in memory
-        return value
-
-    def __reduce__(self):
-        return Signals, tuple(getattr(self, f.name) for f in fields(self))
-
-    def hold_out(self, target: int, *, keep_mate: bool = False) -> tuple[Signals, Signals]:
-        """(target with M = 1 and its membership hidden, references).
-
-        Every row whose mask on the audited columns, those that all models saw aside, equals the
-        target's or its exact complement is no reference: the target itself and its mate.
-        `keep_mate=True` drops only rows equal to the target's, which leaks the design (evaluation
-        1.2).
-        """
-        if self.hidden:
+        if self.member is None:
             raise ValueError("these signals hide membership (member=None): references need it")
         target = int(row_numbers("target", target, self.shape[0])[0])
-        aside = self.population | self.member.all(0)
-        audited = self.member[:, ~aside] if aside.any() else self.member
-        drop = (audited == audited[target]).all(1)
-        if not keep_mate:
-            drop |= (audited != audited[target]).all(1)
-        drop[target] = True
-        return self.select(models=[target]).hide(), self.select(models=np.flatnonzero(~drop))
+        differs = self.member[:, ~(self.population | self.member.all(0))]
+        differs = differs != differs[target]
+        keep = differs.any(1) & (keep_mate | ~differs.all(1))
+        keep[target] = False
+        return np.flatnonzero(keep)
+
+    def hold_out(self, target: int, *, keep_mate: bool = False) -> tuple[Signals, Signals]:
+        """(signals of the target, its membership hidden; signals of its references).
+
+        Parameters and errors are those of `reference_rows`. Example:
+            target, references = signals.hold_out(0)
+        """
+        references = self.select(models=self.reference_rows(target, keep_mate=keep_mate))
+        return self.select(models=[target]).hide(), references
 
     @classmethod
     def from_logits(
@@ -399,49 +379,56 @@ class Signals:
         draws="plain",
         info=None,
     ) -> Signals:
-        """Signals from raw logits (M, Q, N, K) or (M, N, K) and labels (N,); the temperature
-        divides the logits first.
+        """Signals from the raw logits of models.
+
+        Parameters:
+            logits: (M, Q, N, K) or (M, N, K), numbers of any kind.
+            labels: (N,) whole numbers from 0 to K - 1.
+            member: (M, N) booleans; None: hidden.
+            population: (N,) booleans; None: no sample was set aside.
+            temperature: above 0, divides the logits first.
+            draws: what the queries are, a word of `types.DRAWS`.
+            info: entries for `Signals.info`.
 
         Equations, all stable in float64: phi = z_y - logsumexp_{c != y} z_c; entropy = -sum p log
         p; modified entropy = -(1 - p_y) log p_y - sum_{c != y} p_c log(1 - p_c). A tie of the
-        argmax counts as wrong. Raises ValueError for one class, labels out of range, non-finite
-        logits (naming model and sample) and for probabilities passed as logits. Caveat:
-        log-probabilities are valid logits and are not refused.
+        argmax counts as wrong.
+
+        Raises:
+            ValueError: for one class, labels out of range, non-finite logits (naming model and
+                sample), and probabilities passed as logits.
+
+        Caveat: log-probabilities are valid logits and are not refused. Example:
+            signals = Signals.from_logits(logits, labels, member)
         """
         logits, labels = np.asarray(logits), np.asarray(labels)
-        if (
-            logits.dtype.kind not in "iuf"
-            or labels.ndim != 1
-            or (labels.size and labels.dtype.kind not in "biu")
-        ):
-            raise ValueError(
+        logits = logits[:, None] if logits.ndim == 3 else logits
+        refuse(
+            {
                 f"logits of {logits.dtype} and labels of {labels.dtype}: wanted numbers and a"
-                " vector of whole numbers"
-            )
-        labels = labels.astype(np.int64, copy=False)
-        if logits.ndim == 3:
-            logits = logits[:, None]
-        if logits.ndim != 4 or logits.shape[2] != len(labels):
-            raise ValueError(
+                " vector of whole numbers": logits.dtype.kind not in "iuf"
+                or labels.ndim != 1
+                or (labels.size and labels.dtype.kind not in "biu"),
                 f"logits {logits.shape} and labels {labels.shape}: wanted (M, Q, N, K) or (M, N, K)"
-                " and (N,)"
-            )
+                " and (N,)": logits.ndim != 4 or logits.shape[2:3] != labels.shape,
+            }
+        )
         models, queries, samples, classes = logits.shape
-        if classes < 2:
-            raise ValueError(
-                f"logits have {classes} class: membership inference here needs two or more outputs"
-            )
-        if samples and not 0 <= labels.min() <= labels.max() < classes:
-            raise ValueError(
-                f"labels run from {labels.min()} to {labels.max()}; the model has classes"
-                f" 0..{classes - 1}"
-            )
+        labels = labels.astype(np.int64, copy=False)
+        first, last = (labels.min(), labels.max()) if samples else (0, 0)
+        refuse(
+            {
+                f"logits have {classes} class: membership inference here needs two or more"
+                " outputs": classes < 2,
+                f"labels run from {first} to {last}; the model has classes 0..{classes - 1}": first
+                < 0
+                or last >= classes,
+            }
+        )
         positive("temperature", temperature)
-        measured = ("margin", "entropy", "modified_entropy", "correct")
-        cubes = {
-            name: np.empty((models, queries, samples), bool if name == "correct" else float)
-            for name in measured
-        }
+        population = np.zeros(samples, bool) if population is None else population
+        kinds = {name: bool if name == "correct" else float for name in CUBES}
+        cubes = {name: np.empty(logits.shape[:3], kind) for name, kind in kinds.items()}
         top_log_p = np.zeros((models, samples, min(classes, TOP)), np.float32)
         all_probabilities, mean_log_p = samples > 0, np.zeros((samples, classes))
         for m, q in np.ndindex(models, queries):
@@ -454,8 +441,8 @@ class Signals:
                 )
             all_probabilities &= bool((raw >= 0).all() and np.allclose(raw.sum(1), 1, atol=1e-3))
             log_p, *values = _measure(z, labels)
-            for name, value in zip(measured, values, strict=True):
-                cubes[name][m, q] = value
+            for cube, value in zip(cubes.values(), values, strict=True):
+                cube[m, q] = value
             mean_log_p = mean_log_p * (q > 0) + log_p / queries
             if q == queries - 1:
                 top_log_p[m] = -np.sort(-mean_log_p, axis=1)[:, :TOP]
@@ -464,68 +451,40 @@ class Signals:
                 "these logits are all >= 0 and sum to 1: probabilities were passed; pass logits, or"
                 " np.log(p)"
             )
-        if member is not None:
-            member = mask("member", member)
-        population = (
-            np.zeros(samples, bool) if population is None else mask("population", population)
-        )
         return cls(
             labels=labels,
-            member=member,
-            population=population,
+            member=None if member is None else mask("member", member),
+            population=mask("population", population),
             draws=draws,
             top_log_p=top_log_p,
-            info=dict(instance("info", info, dict) if info is not None else {}),
+            info=dict(instance("info", {} if info is None else info, dict)),
             **cubes,
         )
 
 
-def _positions(size: int, index) -> range | np.ndarray:
-    """Numbers along an axis that an index array, a slice, a mask or None picks."""
+def _picks(size: int, index) -> slice | np.ndarray:
+    """What picks these entries of an axis, a slice or an array; ValueError where there are none."""
     try:
         if index is None or isinstance(index, slice):
-            return range(size)[index or slice(None)]
-        return np.arange(size)[np.atleast_1d(index)]
+            picks = index or slice(None)
+        else:
+            picks = np.atleast_1d(index)
+        np.arange(size)[picks]
     except (IndexError, TypeError, ValueError):
         raise ValueError(
             f"{shown(index)} picks nothing from an axis of {size}: wanted numbers below it, a slice"
             " or a mask"
         ) from None
+    return picks
 
 
-def _within(positions, index):
-    """positions[index], a range of a range staying one."""
-    return (
-        positions[index] if isinstance(index, (slice, int)) else np.asarray(positions, int)[index]
-    )
-
-
-def _picked(value: np.ndarray, models, queries: tuple, samples) -> np.ndarray:
-    """value[models, queries, samples] along each axis: of samples that are no slice a model at a
-    time, read in order.
+def pair_ids(member: np.ndarray) -> np.ndarray:
+    """(M,) number of each row's pair: rows of member (M, N) that are equal or exactly complementary
+    share one; numbered in order of appearance.
     """
-    if isinstance(samples, slice):
-        value = value[(slice(None), *(slice(None) for _ in queries), samples)][models]
-        return value[:, queries[0]] if queries else value
-    rows, samples = np.arange(len(value))[models], np.arange(value.shape[1 + len(queries)])[samples]
-    one = value[:1][(slice(None), *queries)].shape[1:]
-    axis = len(one) - 1 if queries else 0
-    out = np.empty((len(rows), *one[:axis], len(samples), *one[axis + 1 :]), value.dtype)
-    for row, m in zip(out, rows, strict=True):
-        # all of them exist: checking each again takes a copy
-        value[m][queries].take(samples, axis, row, "clip")
-    return out
-
-
-def _index(positions):
-    """What picks these positions: a slice, and so a view, where it can be one."""
-    if not isinstance(positions, range):
-        return positions
-    return (
-        slice(positions.start, positions.stop, positions.step)
-        if positions.step > 0
-        else np.asarray(positions, int)
-    )
+    known: dict[bytes, int] = {}
+    keys = (np.packbits(row ^ row[:1]).tobytes() for row in member)
+    return np.array([known.setdefault(key, len(known)) for key in keys], int)
 
 
 def _measure(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -554,16 +513,25 @@ def _measure(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
 class Scores:
     """One attack on every target in turn; larger value = more likely a member.
 
-    Population columns are left out.
+    Fields:
+        value: (targets, audited samples) float64; population samples are left out.
+        member: (targets, audited samples) bool, what is true.
+        targets: (targets,) row numbers in the target pool.
+        pair: (targets,) the bootstrap's unit: a target and its complementary model share a number.
+        accuracy: (targets, 2) of each target on its members, on its non-members.
+        loss: (targets, 2) mean loss on members, on non-members, in nats.
+        info: attack, options, k references a side, queries, draws, combine, keys, flags.
+
+    Raises ValueError for shapes that differ and a `member` that is not boolean.
     """
 
-    value: np.ndarray  # (targets, N audited) float64
-    member: np.ndarray  # (targets, N audited) bool
-    targets: np.ndarray  # (targets,) row numbers in the target pool
-    pair: np.ndarray  # (targets,) the bootstrap's unit: a target and its mate share a number
-    accuracy: np.ndarray  # (targets, 2) on members, on non-members
-    loss: np.ndarray  # (targets, 2) mean loss on members, on non-members
-    info: dict  # attack, options, k, queries, draws, combine, keys, flags
+    value: np.ndarray
+    member: np.ndarray
+    targets: np.ndarray
+    pair: np.ndarray
+    accuracy: np.ndarray
+    loss: np.ndarray
+    info: dict
 
     def __post_init__(self):
         if self.value.shape != self.member.shape or self.value.ndim != 2:

@@ -35,7 +35,7 @@ def test_fused_beats_every_attack_that_it_is_made_of_where_no_single_one_is_best
         name: attacks.ATTACKS[name]
         for name in ("rmia", "nig", "attack_r", "loss", "lira_global", "lira_shrunk")
     }
-    singles["nig_ratio"] = partial(attacks.nig, share_variance="ratio")
+    singles["nig_ratio"] = partial(attacks.likelihood.nig, share_variance="ratio")
     found = {
         name: mean_auc(attacks.score(one, world, targets=targets)) for name, one in singles.items()
     }
@@ -81,21 +81,21 @@ def test_fewer_than_three_pairs_of_references_are_refused_in_one_line(models):
 def test_a_target_alone_and_references_of_one_side_are_refused():
     target, references = gaussian(10, 100).hold_out(0)
     with pytest.raises(ValueError, match="needs reference models"):
-        attacks.fused(target)
+        attacks.fused.fused(target)
     one_sided = replace(references, member=np.zeros_like(references.member))
     with pytest.raises(ValueError, match="fused needs IN and OUT references"):
-        attacks.fused(target, one_sided)
+        attacks.fused.fused(target, one_sided)
 
 
 @pytest.mark.parametrize("option", [{"pseudo": 0}, {"pseudo": 2.5}, {"max_rows": 10}], ids=str)
 def test_too_few_pseudo_targets_or_rows_to_fit_on_are_refused(option):
     with pytest.raises(ValueError, match=next(iter(option))):
-        attacks.fused(*gaussian(10, 100).hold_out(0), **option)
+        attacks.fused.fused(*gaussian(10, 100).hold_out(0), **option)
 
 
 def test_a_seed_repeats_what_is_drawn_and_another_draws_anew():
     pair = gaussian(16, 200).hold_out(0)
-    draw = partial(attacks.fused, *pair, pseudo=4, max_rows=400)
+    draw = partial(attacks.fused.fused, *pair, pseudo=4, max_rows=400)
     assert np.array_equal(draw(seed=1), draw(seed=1)) and not np.array_equal(
         draw(seed=1), draw(seed=2)
     )
@@ -103,10 +103,10 @@ def test_a_seed_repeats_what_is_drawn_and_another_draws_anew():
 
 def test_population_columns_are_left_out_and_change_no_score():
     target, references = gaussian(10, 120, population=40).hold_out(0)
-    score = attacks.fused(target, references)
+    score = attacks.fused.fused(target, references)
     assert np.isnan(score[120:]).all() and np.isfinite(score[:120]).all()
     without = [s.select(samples=np.arange(120)) for s in (target, references)]
-    assert np.allclose(score[:120], attacks.fused(*without), rtol=1e-12, atol=1e-12)
+    assert np.allclose(score[:120], attacks.fused.fused(*without), rtol=1e-12, atol=1e-12)
 
 
 def test_a_pseudo_target_never_has_its_complement_among_its_references(monkeypatch):
@@ -115,7 +115,7 @@ def test_a_pseudo_target_never_has_its_complement_among_its_references(monkeypat
     held, plain = [], Signals.hold_out
     target, references = gaussian(12, 100).hold_out(3)
     monkeypatch.setattr(Signals, "hold_out", lambda s, row: held.append((s, row)) or plain(s, row))
-    attacks.fused(target, references, pseudo=6)
+    attacks.fused.fused(target, references, pseudo=6)
     assert len(held) == 6
     masks = np.array([s.member[row] for s, row in held])
     # drawn in pairs: each sample is a member half the time
@@ -135,8 +135,8 @@ def test_samples_that_lack_a_side_are_refused_or_left_unscored():
     member[:, 7] = False
     short = replace(references, member=member)
     with pytest.raises(ValueError, match="1 of 200 samples lack one"):
-        attacks.fused(target, short)
-    score = attacks.fused(target, short, missing="nan")
+        attacks.fused.fused(target, short)
+    score = attacks.fused.fused(target, short, missing="nan")
     assert np.flatnonzero(np.isnan(score)).tolist() == [7]
 
 
@@ -145,7 +145,8 @@ def test_a_balanced_design_without_pairs_is_refused_unless_told_otherwise():
     target, references = gaussian(12, 300).hold_out(0)
     uneven = replace(references, member=rng.random(references.member.shape) < 0.5)
     with pytest.raises(ValueError, match="allow_unequal"):
-        attacks.fused(target, uneven, missing="nan")
+        attacks.fused.fused(target, uneven, missing="nan")
     assert (
-        np.isfinite(attacks.fused(target, uneven, missing="nan", allow_unequal=True)).mean() > 0.8
+        np.isfinite(attacks.fused.fused(target, uneven, missing="nan", allow_unequal=True)).mean()
+        > 0.8
     )

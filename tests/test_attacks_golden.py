@@ -63,9 +63,12 @@ def test_per_sample_lira_is_that_of_tensorflow_privacy(golden, centre):
     # queries: llr, the default for augmentations
     options = {"variance": "per_sample", "ddof": 0, "centre": centre}
     assert np.allclose(
-        -attacks.lira(*pair, **options), g[f"lira_both_fix0_{centre}"], rtol=1e-9, atol=1e-9
+        -attacks.likelihood.lira(*pair, **options),
+        g[f"lira_both_fix0_{centre}"],
+        rtol=1e-9,
+        atol=1e-9,
     )
-    out = attacks.lira(*pair, offline=True, tail="two_sided", **options)
+    out = attacks.likelihood.lira(*pair, offline=True, tail="two_sided", **options)
     assert np.allclose(-out, g[f"lira_out_fix0_{centre}"] + HALF_LOG_TAU, rtol=1e-9, atol=1e-9)
 
 
@@ -75,7 +78,7 @@ def test_difficulty_calibration_is_that_of_tensorflow_privacy(golden):
     for centre in ("mean", "median"):
         score = np.mean(
             [
-                attacks.watson(
+                attacks.reference.watson(
                     *(s.select(queries=[q]) for s in pair), signal="margin", centre=centre
                 )
                 for q in range(2)
@@ -83,18 +86,20 @@ def test_difficulty_calibration_is_that_of_tensorflow_privacy(golden):
             axis=0,
         )
         assert np.allclose(score, g[f"offset_out_{centre}"], rtol=1e-9, atol=1e-9)
-    assert np.allclose(attacks.attack_r(*pair), g["offset_both_mean"], rtol=1e-9, atol=1e-9)
+    assert np.allclose(
+        attacks.reference.attack_r(*pair), g["offset_both_mean"], rtol=1e-9, atol=1e-9
+    )
 
 
 def test_online_and_offline_lira_are_those_of_lira_pytorch(golden):
     g = golden("lira_watson_tfprivacy") | golden("lira_lirapytorch")  # the same margins
     pair = of_margins(g["phi"], g["keep"], draws="augment")
     options = {"variance": "per_sample", "ddof": 0, "centre": "median"}
-    score = attacks.lira(*pair, **options)
+    score = attacks.likelihood.lira(*pair, **options)
     assert np.allclose(-score, g["online"], rtol=1e-9, atol=1e-9)
-    offline = attacks.lira(*pair, offline=True, tail="two_sided", **options)
+    offline = attacks.likelihood.lira(*pair, offline=True, tail="two_sided", **options)
     assert np.allclose(-offline, g["offline"] + HALF_LOG_TAU, rtol=1e-9, atol=1e-9)
-    assert np.allclose(-attacks.loss(pair[0]), g["global"], rtol=1e-9)
+    assert np.allclose(-attacks.single.loss(pair[0]), g["global"], rtol=1e-9)
     if "auc_online" in g:
         assert auc(score, g["keep"][0]) == pytest.approx(float(g["auc_online"]), abs=1e-12)
         assert auc(offline, g["keep"][0]) == pytest.approx(float(g["auc_offline"]), abs=1e-12)
@@ -132,7 +137,7 @@ def test_what_others_call_a_fixed_variance_is_not_one_thing_and_not_ours():
     online, offline = fixed_variance(raw["phi"], keep, centred=False)
     assert np.allclose(online, raw["online_fixvar"], rtol=1e-9, atol=1e-9)
     assert np.allclose(offline, raw["offline_fixvar"], rtol=1e-9, atol=1e-9)
-    score = attacks.lira(
+    score = attacks.likelihood.lira(
         *of_margins(theirs["phi"], keep, draws="augment"),
         variance="global",
         centre="median",
@@ -168,7 +173,7 @@ def test_the_count_form_of_rmia_is_that_of_the_papers_code(golden, key, options)
     g = golden("rmia_paper2024")
     (target, references), population = rmia_world(g)
     pair = target.select(queries=[0]), references.select(queries=[0])
-    score = attacks.rmia(*pair, form="count", **options)[~population]
+    score = attacks.reference.rmia(*pair, form="count", **options)[~population]
     off = np.abs(score + g[key][~population])
     assert off.max() <= 2 / population.sum() + 1e-6
     assert (off > 1e-6).mean() < 0.02
@@ -177,7 +182,9 @@ def test_the_count_form_of_rmia_is_that_of_the_papers_code(golden, key, options)
 def test_the_vote_form_of_rmia_is_that_of_the_papers_code():
     g = whole("rmia_paper2024") | {"keep": whole("inputs")["keep"]}
     pair, population = rmia_world(g)
-    off = np.abs(attacks.rmia(*pair, form="vote", gamma=2.0) + g["online_aug2_g2.0"])[~population]
+    off = np.abs(attacks.reference.rmia(*pair, form="vote", gamma=2.0) + g["online_aug2_g2.0"])[
+        ~population
+    ]
     assert off.max() <= 2 / population.sum() + 1e-6 and (off > 1e-6).mean() < 0.02
 
 
@@ -187,9 +194,11 @@ def test_the_snn_studys_formulas_are_forms_of_ours(golden):
     with np.errstate(divide="ignore"):
         phi = np.log(p) - np.log1p(-p)
     target, references = of_margins(np.clip(phi, -700, 700)[..., None], g["keep"][:5])
-    assert np.allclose(np.exp(log_expit(attacks.attack_p(target))), g["attack_p"], rtol=1e-9)
-    assert np.array_equal(attacks.attack_r(target, references, form="lattice"), g["attack_r"])
-    assert np.allclose(np.exp(attacks.base(target, references)), g["rmia"], rtol=1e-9)
+    assert np.allclose(np.exp(log_expit(attacks.single.attack_p(target))), g["attack_p"], rtol=1e-9)
+    assert np.array_equal(
+        attacks.reference.attack_r(target, references, form="lattice"), g["attack_r"]
+    )
+    assert np.allclose(np.exp(attacks.reference.base(target, references)), g["rmia"], rtol=1e-9)
 
 
 @pytest.fixture(params=["small", "whole"])
@@ -218,7 +227,7 @@ def test_thresholds_and_accuracy_are_those_of_song_and_mittal(song_mittal, metri
     value = {"confidence": "log_p", "entropy": "entropy", "modified": "modified_entropy"}[metric]
     sign = 1 if metric == "confidence" else -1
     known, seen = (sign * getattr(s, value)[0, 0] for s in (target, references))
-    score = attacks.song_mittal(target, references, metric=metric, fewest=1)
+    score = attacks.learned.song_mittal(target, references, metric=metric, fewest=1)
     for y, theirs in enumerate(
         np.log(g["thr_conf"]) if metric == "confidence" else g[f"thr_{key}"]
     ):

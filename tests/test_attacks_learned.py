@@ -35,7 +35,7 @@ def test_thresholds_per_class_equal_the_quadratic_scan(metric):
         "entropy": lambda s: -s.entropy,
         "modified": lambda s: -s.modified_entropy,
     }[metric]
-    score = attacks.song_mittal(target, references, metric=metric)
+    score = attacks.learned.song_mittal(target, references, metric=metric)
     for y in range(4):
         rows = references.labels == y
         tau = quadratic_threshold(
@@ -46,7 +46,7 @@ def test_thresholds_per_class_equal_the_quadratic_scan(metric):
 
 def test_one_global_threshold_shifts_all_scores_alike():
     target, references = gaussian(8, 200).hold_out(0)
-    score = attacks.song_mittal(target, references, metric="confidence", per_class=False)
+    score = attacks.learned.song_mittal(target, references, metric="confidence", per_class=False)
     tau = quadratic_threshold(references.log_p[:, 0].ravel(), references.member.ravel())
     assert np.allclose(score, target.log_p[0, 0] - tau, rtol=1e-12, atol=1e-12)
 
@@ -56,8 +56,8 @@ def test_a_thin_class_takes_the_global_threshold_and_says_so():
     labels = np.where(np.arange(200) < 5, 7, world.labels)
     target, references = (replace(s, labels=labels) for s in world.hold_out(0))
     with pytest.warns(UserWarning, match="1 classes with under 20"):
-        score = attacks.song_mittal(target, references)
-    everywhere = attacks.song_mittal(target, references, per_class=False)
+        score = attacks.learned.song_mittal(target, references)
+    everywhere = attacks.learned.song_mittal(target, references, per_class=False)
     assert np.array_equal(score[:5], everywhere[:5])
     assert not np.allclose(score[5:], everywhere[5:])
 
@@ -67,7 +67,8 @@ def test_a_class_constant_added_to_the_metric_changes_no_score():
     offset = np.array([0.0, 3.0, 1.5, 7.0])[target.labels]
     moved = [replace(s, entropy=s.entropy + offset) for s in (target, references)]
     first, second = (
-        attacks.song_mittal(*pair, metric="entropy") for pair in ((target, references), moved)
+        attacks.learned.song_mittal(*pair, metric="entropy")
+        for pair in ((target, references), moved)
     )
     assert np.allclose(first, second, rtol=0, atol=1e-12)
 
@@ -85,7 +86,7 @@ def test_uniform_and_certain_outputs_have_the_closed_form_entropies():
             ("entropy", np.log(classes)),
             ("confidence", np.log(classes)),
         ):
-            score = attacks.song_mittal(target, references, metric=metric)
+            score = attacks.learned.song_mittal(target, references, metric=metric)
             assert np.ptp(score[:30]) == 0 and np.ptp(score[30:]) == 0
             assert score[30] - score[0] == pytest.approx(uniform, abs=1e-12)
 
@@ -96,7 +97,7 @@ def test_a_constant_metric_scores_zero_everywhere():
         replace(s, modified_entropy=np.full_like(s.modified_entropy, 0.3))
         for s in (target, references)
     ]
-    assert (attacks.song_mittal(*flat) == 0).all()
+    assert (attacks.learned.song_mittal(*flat) == 0).all()
 
 
 def test_the_auc_of_correctness_is_one_half_plus_half_the_gap():
@@ -112,12 +113,14 @@ def test_song_mittal_averages_queries_and_takes_the_last_time_step():
     target, references = gaussian(6, 120, queries=3, draws="augment").hold_out(0)
     last = [s.select(queries=[2]) for s in (target, references)]
     steps = [replace(s, draws="steps") for s in (target, references)]
-    assert np.array_equal(attacks.song_mittal(*steps), attacks.song_mittal(*last))
+    assert np.array_equal(attacks.learned.song_mittal(*steps), attacks.learned.song_mittal(*last))
     mean = [
         replace(s.select(queries=[0]), modified_entropy=s.modified_entropy.mean(1, keepdims=True))
         for s in (target, references)
     ]
-    assert np.array_equal(attacks.song_mittal(target, references), attacks.song_mittal(*mean))
+    assert np.array_equal(
+        attacks.learned.song_mittal(target, references), attacks.learned.song_mittal(*mean)
+    )
 
 
 def leaking(models=6, samples=400, seed=0):
@@ -130,23 +133,23 @@ def leaking(models=6, samples=400, seed=0):
 def test_shokri_finds_a_planted_leak_and_repeats_itself_bit_for_bit(options):
     world = leaking()
     target, references = world.hold_out(0)
-    score = attacks.shokri(target, references, seed=3, **options)
+    score = attacks.learned.shokri(target, references, seed=3, **options)
     assert auc(score, world.member[0]) > 0.75
-    assert np.array_equal(score, attacks.shokri(target, references, seed=3, **options))
+    assert np.array_equal(score, attacks.learned.shokri(target, references, seed=3, **options))
 
 
 def test_shokri_learns_nothing_from_permuted_labels_and_the_opposite_from_flipped_ones():
     world = leaking()
     target, references = world.hold_out(0)
     member = world.member[0]
-    flipped = attacks.shokri(target, replace(references, member=~references.member))
+    flipped = attacks.learned.shokri(target, replace(references, member=~references.member))
     assert auc(flipped, member) == pytest.approx(
-        1 - auc(attacks.shokri(target, references), member), abs=1e-9
+        1 - auc(attacks.learned.shokri(target, references), member), abs=1e-9
     )
     rng = np.random.default_rng(0)
     aucs = [
         auc(
-            attacks.shokri(
+            attacks.learned.shokri(
                 target, replace(references, member=rng.random(references.member.shape) < 0.5)
             ),
             member,
@@ -182,29 +185,29 @@ def test_shokri_ranks_by_the_balanced_log_odds_of_a_shift_it_can_express():
         for s in (target, references)
     )
     log_odds = target.margin[0, 0] - 0.5  # log N(phi; 1, 1) - log N(phi; 0, 1)
-    assert np.abs(attacks.shokri(target, references) - log_odds).max() < 0.2
+    assert np.abs(attacks.learned.shokri(target, references) - log_odds).max() < 0.2
 
 
 def test_both_accept_references_on_other_samples_and_others_do_not():
     target, _ = leaking(2).hold_out(0)
     _, references = leaking(6, samples=300, seed=1).hold_out(0)
     member = leaking(2).member[0]
-    for attack in (attacks.shokri, attacks.song_mittal):
+    for attack in (attacks.learned.shokri, attacks.learned.song_mittal):
         assert auc(attack(target, references), member) > 0.5 + 3 * null_se(200, 200)
     with pytest.raises(ValueError, match=r"target \(400 samples\) and references \(300\) differ"):
-        attacks.rmia(target, references)
+        attacks.reference.rmia(target, references)
 
 
 def test_a_class_that_the_references_lack_falls_back_to_one_joint_classifier():
     world = leaking()
     target, references = world.hold_out(0)
     unknown = replace(target, labels=np.where(np.arange(400) < 9, 8, target.labels))
-    score = attacks.shokri(unknown, references, per_class=True)
-    assert np.array_equal(score, attacks.shokri(unknown, references, per_class=False))
+    score = attacks.learned.shokri(unknown, references, per_class=True)
+    assert np.array_equal(score, attacks.learned.shokri(unknown, references, per_class=False))
     assert auc(score[:9], world.member[0, :9]) > 0.5
 
 
 def test_references_that_are_members_only_teach_nothing():
     target, references = leaking().hold_out(0)
     with pytest.raises(ValueError, match="members and non-members"):
-        attacks.shokri(target, replace(references, member=references.member | True))
+        attacks.learned.shokri(target, replace(references, member=references.member | True))

@@ -97,7 +97,7 @@ def lira_twin(
 @pytest.mark.parametrize(("centre", "ddof"), [("mean", 1), ("median", 0)])
 def test_lira_equals_a_loop_over_samples(variance, share, centre, ddof):
     target, references = uneven()
-    score = attacks.lira(
+    score = attacks.likelihood.lira(
         target, references, variance=variance, share_variance=share, centre=centre, ddof=ddof
     )
     assert np.allclose(
@@ -111,7 +111,7 @@ def test_lira_equals_a_loop_over_samples(variance, share, centre, ddof):
 @pytest.mark.parametrize("tail", ["one_sided", "two_sided"])
 def test_offline_lira_equals_a_loop_over_samples(variance, tail):
     target, references = uneven()
-    score = attacks.lira(target, references, offline=True, variance=variance, tail=tail)
+    score = attacks.likelihood.lira(target, references, offline=True, variance=variance, tail=tail)
     assert np.allclose(
         score, lira_twin(target, references, variance=variance, offline=True, tail=tail), **CLOSE
     )
@@ -120,8 +120,8 @@ def test_offline_lira_equals_a_loop_over_samples(variance, tail):
 def test_the_log_cdf_ranks_as_the_z_score_and_does_not_saturate():
     target, references = uneven()
     target = replace(target, margin=target.margin - np.linspace(0, 3000, 40))
-    z = attacks.lira(target, references, offline=True)
-    log_cdf = attacks.lira(target, references, offline=True, report="logcdf")
+    z = attacks.likelihood.lira(target, references, offline=True)
+    log_cdf = attacks.likelihood.lira(target, references, offline=True, report="logcdf")
     assert np.allclose(log_cdf, norm.logcdf(z), rtol=1e-10) and np.isfinite(log_cdf).all()
     assert np.array_equal(np.argsort(z), np.argsort(log_cdf))
 
@@ -130,24 +130,27 @@ def test_auto_takes_the_variance_per_sample_from_32_references_a_side():
     for models, variance in ((64, "shrunk"), (66, "per_sample")):
         target, references = gaussian(models, 50).hold_out(0)
         assert np.array_equal(
-            attacks.lira(target, references), attacks.lira(target, references, variance=variance)
+            attacks.likelihood.lira(target, references),
+            attacks.likelihood.lira(target, references, variance=variance),
         )
 
 
 def test_augmented_queries_average_the_log_ratio_and_noisy_ones_the_margin():
     target, references = uneven(queries=3, draws="augment")
     twins = [lira_twin(target, references, variance="shrunk", query=q) for q in range(3)]
-    assert np.allclose(attacks.lira(target, references), np.mean(twins, 0), **CLOSE)
+    assert np.allclose(attacks.likelihood.lira(target, references), np.mean(twins, 0), **CLOSE)
     noisy = [replace(s, draws="noise") for s in (target, references)]
     mean = [replace(s.select(queries=[0]), margin=s.margin.mean(1, keepdims=True)) for s in noisy]
-    assert np.allclose(attacks.lira(*noisy), lira_twin(*mean, variance="shrunk"), **CLOSE)
+    assert np.allclose(
+        attacks.likelihood.lira(*noisy), lira_twin(*mean, variance="shrunk"), **CLOSE
+    )
 
 
 def test_swapping_the_worlds_flips_the_sign_of_lira():
     target, references = uneven()
     for variance in ("per_sample", "global", "shrunk"):
         score, swapped = (
-            attacks.lira(target, r, variance=variance)
+            attacks.likelihood.lira(target, r, variance=variance)
             for r in (references, replace(references, member=~references.member))
         )
         assert np.allclose(score, -swapped, **CLOSE)
@@ -160,7 +163,7 @@ def test_one_reference_on_a_side_takes_the_global_variance_and_one_everywhere_is
     member[4, 0] = True
     lonely = replace(references, member=member)
     with pytest.warns(UserWarning, match="one reference on a side take the global variance"):
-        score = attacks.lira(target, lonely, variance="per_sample")
+        score = attacks.likelihood.lira(target, lonely, variance="per_sample")
     rows = moments(lonely, 1, "mean")
     overall = sum(r[0][2] for r in rows) / sum(r[0][0] - 1 for r in rows)
     (_, m_in, _), (n, m_out, ss) = rows[0]
@@ -168,14 +171,14 @@ def test_one_reference_on_a_side_takes_the_global_variance_and_one_everywhere_is
     twin = norm.logpdf(phi, m_in, np.sqrt(overall)) - norm.logpdf(phi, m_out, np.sqrt(ss / (n - 1)))
     assert np.isclose(score[0], twin, **CLOSE)
     with pytest.raises(ValueError, match=r"no sample has two OUT references.*rmia"):
-        attacks.lira(*gaussian(4).hold_out(0))
+        attacks.likelihood.lira(*gaussian(4).hold_out(0))
 
 
 def test_constant_references_keep_lira_finite():
     target, references = uneven()
     flat = replace(references, margin=np.where(references.member, 2.0, 1.0)[:, None])
     for variance in ("per_sample", "global", "shrunk"):
-        assert np.isfinite(attacks.lira(target, flat, variance=variance)).all()
+        assert np.isfinite(attacks.likelihood.lira(target, flat, variance=variance)).all()
 
 
 def known_world(samples, delta, sigma, seed=0):
@@ -196,10 +199,12 @@ def test_with_known_means_and_spread_likelihood_ratios_reach_the_closed_form_auc
     target, references, member = known_world(samples, delta, sigma)
     exact = norm.cdf(delta / (sigma * np.sqrt(2)))
     attack = {
-        "lira": attacks.lira(target, references, variance="global"),
-        "lira offline": attacks.lira(target, references, variance="global", offline=True),
-        "nig": attacks.nig(target, references),
-        "shift": attacks.attack_r(target, references),
+        "lira": attacks.likelihood.lira(target, references, variance="global"),
+        "lira offline": attacks.likelihood.lira(
+            target, references, variance="global", offline=True
+        ),
+        "nig": attacks.likelihood.nig(target, references),
+        "shift": attacks.reference.attack_r(target, references),
     }
     for name, score in attack.items():
         assert abs(auc(score, member) - exact) < 3 * null_se(samples // 2, samples // 2), name
@@ -211,8 +216,8 @@ def test_reference_attacks_reach_the_closed_form_auc_for_their_number_of_referen
     world = gaussian(models, samples, delta=delta, sigma=sigma, difficulty=4)
     target, references = world.hold_out(0)
     for score, share in (
-        (attacks.attack_r(target, references), 1 / (2 * k)),
-        (attacks.watson(target, references, signal="margin"), 1 / k),
+        (attacks.reference.attack_r(target, references), 1 / (2 * k)),
+        (attacks.reference.watson(target, references, signal="margin"), 1 / k),
     ):
         exact = norm.cdf(delta / (sigma * np.sqrt(2 * (1 + share))))
         assert abs(auc(score, world.member[0]) - exact) < 3 * null_se(samples // 2, samples // 2)
@@ -239,7 +244,7 @@ def joint_twin(target, references, rho=0.1):
 def test_the_joint_form_is_the_gaussian_log_ratio_of_the_query_vector():
     target, references = uneven(queries=3, draws="steps")
     assert np.allclose(
-        attacks.lira(target, references, combine="joint"),
+        attacks.likelihood.lira(target, references, combine="joint"),
         joint_twin(target, references),
         rtol=1e-8,
         atol=1e-8,
@@ -248,7 +253,7 @@ def test_the_joint_form_is_the_gaussian_log_ratio_of_the_query_vector():
 
 def test_the_mean_and_log_spread_of_queries_are_a_joint_signal():
     target, references = uneven(queries=6, draws="noise")
-    score = attacks.lira(target, references, combine="mean_sd")
+    score = attacks.likelihood.lira(target, references, combine="mean_sd")
 
     def two(s):
         margin = np.stack([s.margin.mean(1), np.log(s.margin.std(1, ddof=1))], axis=1)
@@ -261,18 +266,24 @@ def test_with_one_step_joint_last_and_llr_agree():
     target, references = uneven(draws="steps")
     options = {"variance": "global", "share_variance": True}
     llr, last = (
-        attacks.lira(target, references, combine=how, **options) for how in ("llr", "last")
+        attacks.likelihood.lira(target, references, combine=how, **options)
+        for how in ("llr", "last")
     )
     assert np.array_equal(llr, last)
-    assert np.allclose(attacks.lira(target, references, combine="joint"), llr, rtol=1e-9, atol=1e-9)
+    assert np.allclose(
+        attacks.likelihood.lira(target, references, combine="joint"), llr, rtol=1e-9, atol=1e-9
+    )
 
 
 def test_duplicated_steps_change_neither_llr_nor_the_joint_form_without_shrinkage():
     target, references = uneven(queries=3, draws="steps")
     twice = [s.select(queries=[0, 0, 1, 1, 2, 2]) for s in (target, references)]
-    assert np.allclose(attacks.lira(*twice), attacks.lira(target, references), **CLOSE)
+    assert np.allclose(
+        attacks.likelihood.lira(*twice), attacks.likelihood.lira(target, references), **CLOSE
+    )
     once, doubled = (
-        attacks.lira(*pair, combine="joint", rho=0.0) for pair in ((target, references), twice)
+        attacks.likelihood.lira(*pair, combine="joint", rho=0.0)
+        for pair in ((target, references), twice)
     )
     assert np.allclose(once, doubled, rtol=1e-3, atol=1e-3)
 
@@ -281,9 +292,11 @@ def test_the_joint_form_refuses_what_its_references_cannot_support():
     with pytest.raises(
         ValueError, match="needs 60 degrees of freedom on a side and the references leave 0"
     ):
-        attacks.lira(*gaussian(4, 100, queries=3, draws="steps").hold_out(0), combine="joint")
+        attacks.likelihood.lira(
+            *gaussian(4, 100, queries=3, draws="steps").hold_out(0), combine="joint"
+        )
     with pytest.raises(ValueError, match="these do not differ"):
-        attacks.lira(*gaussian(8, 100).hold_out(0), combine="mean_sd")
+        attacks.likelihood.lira(*gaussian(8, 100).hold_out(0), combine="mean_sd")
 
 
 def nig_twin(target, references, *, share=True, predictive="t", kappa0=1.0, a0=None, offline=False):
@@ -355,7 +368,7 @@ def test_nig_equals_a_loop_over_samples(predictive, share, kappa0, a0):
     options = {"predictive": predictive, "kappa0": kappa0, "a0": a0}
     twin = nig_twin(target, references, share=share, **options)
     assert np.allclose(
-        attacks.nig(target, references, share_variance=share, **options), twin, **CLOSE
+        attacks.likelihood.nig(target, references, share_variance=share, **options), twin, **CLOSE
     )
 
 
@@ -364,7 +377,9 @@ def test_offline_nig_equals_a_loop_over_samples(predictive):
     target, references = spread_out().hold_out(0)
     twin = nig_twin(target, references, offline=True, predictive=predictive, a0=3.0)
     assert np.allclose(
-        attacks.nig(target, references, offline=True, predictive=predictive, a0=3.0), twin, **CLOSE
+        attacks.likelihood.nig(target, references, offline=True, predictive=predictive, a0=3.0),
+        twin,
+        **CLOSE,
     )
 
 
@@ -382,16 +397,18 @@ def test_the_students_log_cdf_continues_where_the_distribution_function_underflo
 def test_nig_goes_over_into_lira_with_a_shared_variance_per_sample():
     world = spread_out(models=600, samples=200)
     target, references = world.hold_out(0)
-    lira = attacks.lira(target, references, variance="per_sample", share_variance=True)
-    assert spearmanr(attacks.nig(target, references), lira).statistic > 0.9995
+    lira = attacks.likelihood.lira(target, references, variance="per_sample", share_variance=True)
+    assert spearmanr(attacks.likelihood.nig(target, references), lira).statistic > 0.9995
 
 
 @pytest.mark.parametrize("models", [6, 10])
 def test_nig_with_a_rigid_prior_is_lira_with_a_global_variance(models):
     target, references = gaussian(models, 20_000).hold_out(0)
     n = models // 2 - 1
-    nig = (1 + 1 / n) * attacks.nig(target, references, kappa0=0.0, a0=1e10)
-    ratio = nig / attacks.lira(target, references, variance="global", share_variance=True)
+    nig = (1 + 1 / n) * attacks.likelihood.nig(target, references, kappa0=0.0, a0=1e10)
+    ratio = nig / attacks.likelihood.lira(
+        target, references, variance="global", share_variance=True
+    )
     assert np.ptp(ratio) < 1e-4 * ratio.mean()
     assert abs(ratio.mean() - 1) < 0.02  # two estimates of the same variance
 
@@ -399,7 +416,7 @@ def test_nig_with_a_rigid_prior_is_lira_with_a_global_variance(models):
 def test_with_one_pair_nig_measures_the_variance_between_samples():
     target, references = gaussian(4, 500).hold_out(0)
     with pytest.warns(UserWarning, match="one pair only"):
-        score = attacks.nig(target, references)
+        score = attacks.likelihood.nig(target, references)
     inside, phi = references.member, references.margin[:, 0]
     x_in, x_out = (np.where(inside == kind, phi, 0).sum(0) for kind in (True, False))
     gap = x_in - x_out
@@ -415,10 +432,10 @@ def test_with_one_pair_nig_measures_the_variance_between_samples():
 def test_nig_refuses_counts_that_differ_between_samples_unless_allowed():
     target, references = uneven()
     with pytest.raises(ValueError, match=r"leaks the design.*allow_unequal"):
-        attacks.nig(target, references)
-    assert np.isfinite(attacks.nig(target, references, allow_unequal=True)).all()
+        attacks.likelihood.nig(target, references)
+    assert np.isfinite(attacks.likelihood.nig(target, references, allow_unequal=True)).all()
 
 
 def test_nig_offline_with_one_reference_is_refused():
     with pytest.raises(ValueError, match="rmia\\(offline=True\\)"):
-        attacks.nig(*gaussian(4).hold_out(0), offline=True)
+        attacks.likelihood.nig(*gaussian(4).hold_out(0), offline=True)

@@ -133,7 +133,9 @@ def test_moving_all_log_confidences_of_a_sample_together_leaves_watson_unchanged
     world = gaussian(8, 100)
     # log p = -softplus(-phi), moved
     phi = -np.log(np.expm1(world.loss + np.random.default_rng(0).uniform(0, 5, 100)))
-    plain, moved = (attacks.watson(*w.hold_out(0)) for w in (world, replace(world, margin=phi)))
+    plain, moved = (
+        attacks.reference.watson(*w.hold_out(0)) for w in (world, replace(world, margin=phi))
+    )
     assert np.allclose(plain, moved, rtol=1e-9, atol=1e-9)
 
 
@@ -222,7 +224,10 @@ def test_several_queries_leak_no_design_either(name, draws):
 
 @pytest.mark.parametrize(("combine", "draws"), [("joint", "steps"), ("mean_sd", "noise")])
 def test_the_joint_forms_leak_no_design(combine, draws):
-    assert abs(null_z(partial(attacks.lira, combine=combine), 8, 6, queries=4, draws=draws)) < 2.576
+    assert (
+        abs(null_z(partial(attacks.likelihood.lira, combine=combine), 8, 6, queries=4, draws=draws))
+        < 2.576
+    )
 
 
 @pytest.mark.parametrize(("name", "highest"), [("lira_global", 0.46), ("nig", 0.40)])

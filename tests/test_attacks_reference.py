@@ -42,7 +42,7 @@ def sides_of(references, i, phi):
 @pytest.mark.parametrize("form", ["shift", "gaussian", "interp", "lattice"])
 def test_attack_r_equals_a_loop_over_samples(form, refs):
     target, references = uneven()
-    score = attacks.attack_r(target, references, form=form, refs=refs)
+    score = attacks.reference.attack_r(target, references, form=form, refs=refs)
     phi_t, phi = target.margin[0, 0], references.margin[:, 0]
     among = [phi[~references.member[:, i], i] if refs == "out" else phi[:, i] for i in range(30)]
     squares = sum(((values - values.mean()) ** 2).sum() for values in among)
@@ -60,9 +60,9 @@ def test_attack_r_equals_a_loop_over_samples(form, refs):
 
 def test_the_lattice_has_one_value_more_than_references_and_ties_count_as_at_least():
     target, references = gaussian(6, 400).hold_out(0)
-    assert len(np.unique(attacks.attack_r(target, references, form="lattice"))) == 5
+    assert len(np.unique(attacks.reference.attack_r(target, references, form="lattice"))) == 5
     alone = replace(references, margin=np.repeat(target.margin, 4, axis=0))
-    assert (attacks.attack_r(target, alone, form="lattice") == 1).all()
+    assert (attacks.reference.attack_r(target, alone, form="lattice") == 1).all()
 
 
 def test_with_one_reference_shift_and_watson_are_plain_differences():
@@ -72,10 +72,10 @@ def test_with_one_reference_shift_and_watson_are_plain_differences():
         replace(world.select(models=[1]), member=np.zeros((1, 50), bool)),
     )
     difference = target.margin[0, 0] - reference.margin[0, 0]
-    assert np.array_equal(attacks.attack_r(target, reference), difference)
-    assert np.array_equal(attacks.watson(target, reference, signal="margin"), difference)
+    assert np.array_equal(attacks.reference.attack_r(target, reference), difference)
+    assert np.array_equal(attacks.reference.watson(target, reference, signal="margin"), difference)
     assert np.allclose(
-        attacks.watson(target, reference),
+        attacks.reference.watson(target, reference),
         log_expit(target.margin[0, 0]) - log_expit(reference.margin[0, 0]),
         **CLOSE,
     )
@@ -89,7 +89,9 @@ def test_watson_equals_a_loop_over_samples(signal, centre):
         signal
     ]
     for refs in ("out", "all"):
-        score = attacks.watson(target, references, signal=signal, centre=centre, refs=refs)
+        score = attacks.reference.watson(
+            target, references, signal=signal, centre=centre, refs=refs
+        )
         for i in range(30):
             outside = references.margin[:, 0, i][~references.member[:, i] | (refs == "all")]
             twin = read(target.margin[0, 0, i]) - getattr(np, centre)(read(outside))
@@ -99,8 +101,8 @@ def test_watson_equals_a_loop_over_samples(signal, centre):
 def test_watson_on_margins_of_all_references_is_attack_r():
     target, references = uneven()
     assert np.array_equal(
-        attacks.watson(target, references, signal="margin", refs="all"),
-        attacks.attack_r(target, references),
+        attacks.reference.watson(target, references, signal="margin", refs="all"),
+        attacks.reference.attack_r(target, references),
     )
 
 
@@ -108,7 +110,7 @@ def test_watson_warns_when_calibration_changed_nothing():
     target, references = gaussian(6, 50).hold_out(0)
     flat = replace(references, margin=np.zeros_like(references.margin))
     with pytest.warns(UserWarning, match="calibration had no effect"):
-        attacks.watson(target, flat)
+        attacks.reference.watson(target, flat)
 
 
 def rmia_twin(target, references, *, offline=False, a=0.3):
@@ -135,7 +137,7 @@ def rmia_twin(target, references, *, offline=False, a=0.3):
 def test_rmia_equals_a_loop_over_samples(offline, a):
     target, references = uneven(population=10)
     assert np.allclose(
-        attacks.rmia(target, references, offline=offline, a=a),
+        attacks.reference.rmia(target, references, offline=offline, a=a),
         rmia_twin(target, references, offline=offline, a=a),
         **CLOSE,
     )
@@ -149,7 +151,7 @@ def test_the_count_form_equals_the_comparison_of_every_pair(gamma, strict, offli
     u = rmia_twin(target, references, offline=offline)
     ahead = u[:, None] - u[target.population] - np.log(gamma)
     twin = ((ahead > 1e-12) if strict else (ahead >= -1e-12)).mean(1)
-    score = attacks.rmia(
+    score = attacks.reference.rmia(
         target, references, form="count", gamma=gamma, strict=strict, offline=offline
     )
     off = np.abs(score - twin)[:200]
@@ -167,23 +169,25 @@ def test_roc_vertices_of_the_count_form_are_vertices_of_the_ratio():
             (int((member & (score >= v)).sum()), int((~member & (score >= v)).sum())) for v in score
         }
 
-    ratio = vertices(attacks.rmia(target, references))
+    ratio = vertices(attacks.reference.rmia(target, references))
     for gamma in (1, 2, 8):
-        assert vertices(attacks.rmia(target, references, form="count", gamma=gamma)) <= ratio
+        assert (
+            vertices(attacks.reference.rmia(target, references, form="count", gamma=gamma)) <= ratio
+        )
 
 
 def test_the_count_form_approaches_the_ratio_as_the_population_grows():
     world = gaussian(8, 1000, population=20_000)
     target, references = world.hold_out(0)
     member = world.member[0, :1000]
-    exact = auc(attacks.rmia(target, references)[:1000], member)
+    exact = auc(attacks.reference.rmia(target, references)[:1000], member)
     gap = []
     for population in (10, 20_000):
         few = [
             signals_.select(samples=np.arange(1000 + population))
             for signals_ in (target, references)
         ]
-        gap.append(abs(auc(attacks.rmia(*few, form="count")[:1000], member) - exact))
+        gap.append(abs(auc(attacks.reference.rmia(*few, form="count")[:1000], member) - exact))
     assert gap[1] < 2e-4 < gap[0]
 
 
@@ -193,7 +197,7 @@ def test_the_vote_form_takes_the_majority_of_queries_for_each_pair(strict):
     u = np.array(
         [rmia_twin(target.select(queries=[q]), references.select(queries=[q])) for q in range(4)]
     )
-    score = attacks.rmia(target, references, form="vote", gamma=1.1, strict=strict)
+    score = attacks.reference.rmia(target, references, form="vote", gamma=1.1, strict=strict)
     for i in range(29):
         majority = [
             sum(u[q, i] - u[q, z] > np.log(1.1) for q in range(4)) > 2
@@ -208,16 +212,18 @@ def test_rmia_averages_the_log_ratio_over_queries_when_asked_and_the_confidence_
         rmia_twin(target.select(queries=[q]), references.select(queries=[q])) for q in range(4)
     ]
     assert np.allclose(
-        attacks.rmia(target, references, combine="llr"), np.mean(per_query, 0), **CLOSE
+        attacks.reference.rmia(target, references, combine="llr"), np.mean(per_query, 0), **CLOSE
     )
     p_t, p = (np.exp(log_expit(s.margin)).mean(1) for s in (target, references))
-    assert np.allclose(attacks.rmia(target, references), np.log(p_t[0] / p.mean(0)), **CLOSE)
+    assert np.allclose(
+        attacks.reference.rmia(target, references), np.log(p_t[0] / p.mean(0)), **CLOSE
+    )
 
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_trimming_drops_the_references_at_both_ends(offline):
     target, references = gaussian(12, 25).hold_out(0)
-    score = attacks.rmia(target, references, trim=0.2, offline=offline, a=1)
+    score = attacks.reference.rmia(target, references, trim=0.2, offline=offline, a=1)
     p = np.exp(log_expit(references.margin[:, 0]))
     for i in range(25):
         kept = trim_mean(p[~references.member[:, i] | (not offline), i], 0.2)
@@ -229,7 +235,7 @@ def test_a_sample_without_out_references_can_be_inverted_from_in_references():
     member = references.member.copy()
     member[:, :10] = True
     references = replace(references, member=member)
-    score = attacks.rmia(target, references, offline=True, from_in=True, a=0.7)
+    score = attacks.reference.rmia(target, references, offline=True, from_in=True, a=0.7)
     p_in = np.exp(log_expit(references.margin[:, 0, :10])).mean(0)
     p_out = np.maximum((p_in + 0.7 - 1) / 0.7, 0)
     twin = log_expit(target.margin[0, 0, :10]) - np.log(0.85 * p_out + 0.15)
@@ -244,11 +250,11 @@ def test_saturated_samples_keep_the_order_of_exact_arithmetic():
     world = signals(phi, np.vstack([np.zeros((1, 200), bool), pairs(8, 200)]))
     target, references = world.select(models=[0]), world.select(models=np.arange(1, 9))
     not_p = np.exp(-world.margin[:, 0])  # 1 - p to 17 digits: 1 - p = e^-phi / (1 + e^-phi)
-    score = attacks.rmia(target, references)
+    score = attacks.reference.rmia(target, references)
     exact = not_p[1:].mean(0) - not_p[0]
     assert np.array_equal(np.argsort(score), np.argsort(exact))
     assert np.allclose(score, exact, rtol=1e-9)
-    offline = attacks.rmia(target, references, offline=True, a=1)
+    offline = attacks.reference.rmia(target, references, offline=True, a=1)
     out = ~references.member
     exact = (not_p[1:] * out).sum(0) / out.sum(0) - not_p[0]
     assert np.allclose(offline, exact, rtol=1e-9)
@@ -257,7 +263,7 @@ def test_saturated_samples_keep_the_order_of_exact_arithmetic():
 @pytest.mark.parametrize("offline", [False, True])
 def test_the_saturation_safe_form_is_the_plain_form_where_nothing_saturates(offline):
     target, references = gaussian(10, 500, difficulty=1.0).hold_out(0)
-    difference = attacks.rmia(target, references, offline=offline) - rmia_twin(
+    difference = attacks.reference.rmia(target, references, offline=offline) - rmia_twin(
         target, references, offline=offline
     )
     assert np.abs(difference).max() < 4e-14
@@ -277,7 +283,7 @@ def base_twin(target, references, *, offline=False, alpha=1.0):
 def test_base_equals_a_loop_over_samples(offline, alpha):
     target, references = uneven()
     assert np.allclose(
-        attacks.base(target, references, offline=offline, alpha=alpha),
+        attacks.reference.base(target, references, offline=offline, alpha=alpha),
         base_twin(target, references, offline=offline, alpha=alpha),
         **CLOSE,
     )
@@ -286,27 +292,31 @@ def test_base_equals_a_loop_over_samples(offline, alpha):
 def test_base_is_exactly_rmia_when_the_sides_are_equal_and_differs_when_not():
     for models in (4, 8, 14):
         target, references = gaussian(models, 100).hold_out(0)
-        assert np.array_equal(attacks.base(target, references), attacks.rmia(target, references))
+        assert np.array_equal(
+            attacks.reference.base(target, references), attacks.reference.rmia(target, references)
+        )
         assert np.allclose(
-            attacks.base(target, references, offline=True),
-            attacks.rmia(target, references, offline=True, a=1),
+            attacks.reference.base(target, references, offline=True),
+            attacks.reference.rmia(target, references, offline=True, a=1),
             **CLOSE,
         )
     target, references = uneven()
-    assert not np.allclose(attacks.base(target, references), attacks.rmia(target, references))
+    assert not np.allclose(
+        attacks.reference.base(target, references), attacks.reference.rmia(target, references)
+    )
 
 
 @pytest.mark.parametrize(
     ("attack", "side"),
     [
-        (attacks.rmia, "in"),
-        (attacks.rmia, "out"),
-        (attacks.watson, "out"),
-        (attacks.vote, "out"),
-        (partial(attacks.base, offline=True), "out"),
-        (partial(attacks.attack_r, refs="out"), "out"),
-        (attacks.lira, "in"),
-        (partial(attacks.nig, allow_unequal=True), "out"),
+        (attacks.reference.rmia, "in"),
+        (attacks.reference.rmia, "out"),
+        (attacks.reference.watson, "out"),
+        (attacks.single.vote, "out"),
+        (partial(attacks.reference.base, offline=True), "out"),
+        (partial(attacks.reference.attack_r, refs="out"), "out"),
+        (attacks.likelihood.lira, "in"),
+        (partial(attacks.likelihood.nig, allow_unequal=True), "out"),
     ],
 )
 def test_a_missing_side_is_refused_or_left_unscored(attack, side):
@@ -333,12 +343,12 @@ def test_population_samples_never_count_as_missing_a_side():
 )
 def test_rmia_refuses_options_outside_their_range(options):
     with pytest.raises(ValueError):
-        attacks.rmia(*gaussian(population=5).hold_out(0), **options)
+        attacks.reference.rmia(*gaussian(population=5).hold_out(0), **options)
 
 
 def test_rmia_needs_a_population_only_to_count():
     with pytest.raises(ValueError, match="set population > 0"):
-        attacks.rmia(*gaussian().hold_out(0), form="count")
+        attacks.reference.rmia(*gaussian().hold_out(0), form="count")
 
 
 def test_float32_logits_give_the_scores_of_float64_logits():

@@ -92,7 +92,7 @@ def test_references_of_another_pool_lose_the_targets_mask_and_its_complement():
     scores = attacks.score("rmia", world, replace(other, margin=poisoned), targets=[2])
     rows = [0, 1, 4, 5, 6, 7]
     assert np.array_equal(
-        scores.value[0], attacks.rmia(world.select(models=[2]), other.select(models=rows))
+        scores.value[0], attacks.reference.rmia(world.select(models=[2]), other.select(models=rows))
     )
     assert scores.info["k"] == 3
 
@@ -154,24 +154,24 @@ def test_info_names_the_attack_its_options_and_its_queries():
     assert info["keys"] == {"target": "abc", "references": "abc"}
     assert info["flags"] == ["lira has 2 references on a side: rmia and nig are steadier below 4"]
     assert (
-        attacks.score(partial(attacks.lira, variance="global"), world).info["attack"]
+        attacks.score(partial(attacks.likelihood.lira, variance="global"), world).info["attack"]
         == "lira_global"
     )
-    custom = attacks.score(partial(attacks.rmia, a=0.6, combine="margin"), world).info
+    custom = attacks.score(partial(attacks.reference.rmia, a=0.6, combine="margin"), world).info
     assert custom["attack"] == "rmia(a=0.6, combine='margin')" and custom["combine"] == "margin"
     assert attacks.score("rmia", world).info["combine"] == "logmeanp"
 
 
 def test_bad_requests_are_refused_in_one_line():
     world = gaussian(6, 40)
-    with pytest.raises(ValueError, match="unknown attack 'rmai': did you mean 'rmia'"):
+    with pytest.raises(ValueError, match="unknown attack 'rmai'; did you mean 'rmia'"):
         attacks.score("rmai", world)
     with pytest.raises(ValueError, match="membership"):
         attacks.score("rmia", replace(world, member=None))
     with pytest.raises(ValueError, match=r"targets=\[0, 6\]: wanted some of the rows 0\.\.5"):
         attacks.score("rmia", world, targets=[0, 6])
     with pytest.raises(ValueError, match="one target"):
-        attacks.rmia(world, world)
+        attacks.reference.rmia(world, world)
     with pytest.raises(ValueError, match="target was queried 1 times, the references 3 times"):
         attacks.score(
             "rmia", world, replace(gaussian(6, 40, queries=3, draws="augment"), labels=world.labels)

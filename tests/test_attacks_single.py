@@ -21,27 +21,32 @@ def test_loss_by_margin_and_by_loss_have_the_same_auc():
     target, _ = world.hold_out(0)
     member = world.member[0]
     assert (
-        auc(attacks.loss(target), member) == auc(attacks.loss(target, signal="loss"), member) > 0.6
+        auc(attacks.single.loss(target), member)
+        == auc(attacks.single.loss(target, signal="loss"), member)
+        > 0.6
     )
     assert np.allclose(
-        attacks.loss(target, signal="loss"), log_expit(target.margin[0, 0]), rtol=1e-13, atol=0
+        attacks.single.loss(target, signal="loss"),
+        log_expit(target.margin[0, 0]),
+        rtol=1e-13,
+        atol=0,
     )
 
 
 def test_the_margin_still_ranks_where_the_loss_has_saturated():
     target = signals(np.array([[800.0, 900.0]]))
-    assert np.diff(attacks.loss(target)) > 0
-    assert np.diff(attacks.loss(target, signal="loss")) == 0
+    assert np.diff(attacks.single.loss(target)) > 0
+    assert np.diff(attacks.single.loss(target, signal="loss")) == 0
 
 
 def test_the_threshold_form_is_one_vertex_of_the_roc():
     world = gaussian(samples=300)
     target, references = world.hold_out(0)
-    score, member = attacks.loss(target), world.member[0]
-    shifted = attacks.loss(target, references, threshold="reference_train_mean")
+    score, member = attacks.single.loss(target), world.member[0]
+    shifted = attacks.single.loss(target, references, threshold="reference_train_mean")
     tau = np.mean([references.loss[m, 0, i] for m, i in np.argwhere(references.member)])
     assert np.allclose(shifted, tau - target.loss[0, 0], rtol=1e-12)
-    assert np.allclose(attacks.loss(target, threshold=tau), shifted)
+    assert np.allclose(attacks.single.loss(target, threshold=tau), shifted)
     caught = shifted >= 0
     vertices = {
         ((score >= v) & member).sum() * 1000 + ((score >= v) & ~member).sum() for v in score
@@ -53,7 +58,7 @@ def test_adding_a_constant_to_all_logits_of_a_sample_changes_no_score():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(1, 1, 40, 5)), rng.integers(0, 5, 40)
     shifted = logits + rng.normal(0, 10, (40, 1))
-    scores = [attacks.loss(Signals.from_logits(z, labels)) for z in (logits, shifted)]
+    scores = [attacks.single.loss(Signals.from_logits(z, labels)) for z in (logits, shifted)]
     assert np.allclose(*scores, rtol=0, atol=1e-12)
 
 
@@ -63,7 +68,9 @@ def test_the_population_form_is_the_share_of_population_samples_below(strict, ex
     world = gaussian(samples=60, population=25)
     phi = np.round(world.margin[0, 0], 1)  # ties
     target = replace(world.select(models=[0]), margin=phi[None, None])
-    score = attacks.attack_p(target, form="population", strict=strict, exclude_self=exclude_self)
+    score = attacks.single.attack_p(
+        target, form="population", strict=strict, exclude_self=exclude_self
+    )
     for i, x in enumerate(phi):
         others = [phi[j] for j in np.flatnonzero(world.population) if not (exclude_self and j == i)]
         assert score[i] == pytest.approx(
@@ -75,10 +82,10 @@ def test_the_population_form_is_the_share_of_population_samples_below(strict, ex
 def test_the_population_form_approaches_the_continuous_auc_as_the_population_grows():
     world = gaussian(2, 1000, population=20_000)
     target, member = world.select(models=[0]), world.member[0, :1000]
-    exact = auc(attacks.attack_p(target)[:1000], member)
+    exact = auc(attacks.single.attack_p(target)[:1000], member)
     few = target.select(samples=np.r_[:1010])
     gap = [
-        abs(auc(attacks.attack_p(t, form="population")[:1000], member) - exact)
+        abs(auc(attacks.single.attack_p(t, form="population")[:1000], member) - exact)
         for t in (few, target)
     ]
     assert gap[1] < 2e-4 < gap[0]
@@ -86,7 +93,7 @@ def test_the_population_form_approaches_the_continuous_auc_as_the_population_gro
 
 def test_attack_p_without_population_says_what_to_do():
     with pytest.raises(ValueError, match="set population > 0"):
-        attacks.attack_p(gaussian().hold_out(0)[0], form="population")
+        attacks.single.attack_p(gaussian().hold_out(0)[0], form="population")
 
 
 def votes(correct, member=None):
@@ -96,14 +103,14 @@ def votes(correct, member=None):
 
 def test_one_vote_is_the_correctness_attack():
     target, _ = gaussian().hold_out(0)
-    assert np.array_equal(attacks.vote(target), attacks.ATTACKS["correctness"](target))
-    assert np.array_equal(attacks.vote(target), target.correct[0, 0].astype(float))
+    assert np.array_equal(attacks.single.vote(target), attacks.ATTACKS["correctness"](target))
+    assert np.array_equal(attacks.single.vote(target), target.correct[0, 0].astype(float))
 
 
 def test_votes_with_references_are_the_difference_of_smoothed_log_odds():
     world = gaussian(6, 40, queries=5, draws="augment")
     target, references = world.hold_out(0)
-    score = attacks.vote(target, references)
+    score = attacks.single.vote(target, references)
     for i in range(40):
         right = [
             int(references.correct[m, :, i].sum()) for m in range(4) if not references.member[m, i]
@@ -121,11 +128,11 @@ def test_votes_ignore_monotone_transforms_of_the_logits_and_grow_with_every_vote
         Signals.from_logits(z, labels, draws="augment")
         for z in (logits, np.exp(logits) + logits**3)
     )
-    assert np.array_equal(attacks.vote(plain), attacks.vote(bent))
+    assert np.array_equal(attacks.single.vote(plain), attacks.single.vote(bent))
     ladder = votes(np.arange(6)[None, :, None] < np.arange(7))  # sample i has i of 6 votes
     alike = votes(np.repeat(rng.random((2, 6, 1)) < 0.5, 7, axis=2), np.zeros((2, 7), bool))
     for references in (None, replace(alike, labels=ladder.labels)):
-        assert (np.diff(attacks.vote(ladder, references)) > 0).all()
+        assert (np.diff(attacks.single.vote(ladder, references)) > 0).all()
 
 
 def softmax_margin(p):
@@ -202,9 +209,10 @@ def test_softmax_of_a_two_class_model_gives_the_logit_difference_as_margin():
     logits = np.random.default_rng(0).normal(size=(1, 1, 20, 2))
     labels = np.zeros(20, int)
     assert np.allclose(
-        attacks.loss(Signals.from_logits(logits, labels)), logits[0, 0, :, 0] - logits[0, 0, :, 1]
+        attacks.single.loss(Signals.from_logits(logits, labels)),
+        logits[0, 0, :, 0] - logits[0, 0, :, 1],
     )
     assert np.allclose(
-        np.exp(attacks.loss(Signals.from_logits(logits, labels), signal="loss")),
+        np.exp(attacks.single.loss(Signals.from_logits(logits, labels), signal="loss")),
         softmax(logits[0, 0], -1)[:, 0],
     )

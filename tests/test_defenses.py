@@ -10,7 +10,8 @@ from scipy.special import softmax
 from torch import nn
 
 from mia_nb import defenses
-from mia_nb.defenses import OUTPUTS, Step, change_output, objectives
+from mia_nb.defenses import OUTPUTS, change_output, objectives
+from mia_nb.defenses.objectives import Step
 from mia_nb.types import Signals
 
 CRITERION = partial(F.cross_entropy, reduction="none")
@@ -37,7 +38,7 @@ def gradient(objective, weight):
 
 def test_l1_adds_the_sign_of_every_weight_and_l2_twice_its_value(problem):
     weight, *_ = problem
-    plain = gradient(defenses.plain(step(*problem))[1], weight)
+    plain = gradient(defenses.objectives.plain(step(*problem))[1], weight)
     sparse = gradient(objectives.l1(step(*problem), weight=0.3)[1], weight)
     small = gradient(objectives.l2(step(*problem), weight=0.3)[1], weight)
     torch.testing.assert_close(sparse - plain, 0.3 * weight.sign().detach())
@@ -57,13 +58,13 @@ def test_label_smoothing_is_cross_entropy_to_smoothed_labels_and_reports_the_pla
 def test_relaxloss_descends_above_its_target(problem, epoch):
     weight, *_ = problem
     one = step(*problem, epoch=epoch)
-    plain = gradient(defenses.plain(one)[1], weight)
+    plain = gradient(defenses.objectives.plain(one)[1], weight)
     torch.testing.assert_close(gradient(objectives.relaxloss(one, target=0.01)[1], weight), plain)
 
 
 def test_relaxloss_below_its_target_ascends_in_even_epochs_and_flattens_in_odd_ones(problem):
     weight, x, y = problem
-    plain = gradient(defenses.plain(step(*problem))[1], weight)
+    plain = gradient(defenses.objectives.plain(step(*problem))[1], weight)
     torch.testing.assert_close(
         gradient(objectives.relaxloss(step(*problem, epoch=2), target=50.0)[1], weight), -plain
     )
@@ -92,10 +93,12 @@ def test_the_maximum_mean_discrepancy_of_classes_is_that_of_a_double_loop():
             np.mean([[kernel(a, b) for a in side] for b in side]) for side in (ours, theirs)
         )
         gaps.append(within - 2 * np.mean([[kernel(a, b) for a in ours] for b in theirs]))
-    assert float(defenses.class_mmd(p, y, q, other, 0.7)) == pytest.approx(np.mean(gaps), rel=1e-12)
-    assert float(defenses.class_mmd(p, y, p, y, 0.7)) == pytest.approx(0, abs=1e-15)
+    assert float(defenses.objectives.class_mmd(p, y, q, other, 0.7)) == pytest.approx(
+        np.mean(gaps), rel=1e-12
+    )
+    assert float(defenses.objectives.class_mmd(p, y, p, y, 0.7)) == pytest.approx(0, abs=1e-15)
     # no class in common
-    assert float(defenses.class_mmd(p[:2], y[:2], q[3:5], other[3:5], 0.7)) == 0
+    assert float(defenses.objectives.class_mmd(p[:2], y[:2], q[3:5], other[3:5], 0.7)) == 0
 
 
 def test_mixup_mixes_images_and_losses_and_reports_the_losses_of_unmixed_images(problem):
@@ -109,7 +112,7 @@ def test_mixup_mixes_images_and_losses_and_reports_the_losses_of_unmixed_images(
     }
     losses, minimised = objectives.mmd_mixup(step(*problem, draws=draws), weight=2.0, bandwidth=0.5)
     mixed = (0.3 * x + 0.7 * x[other]) @ weight.T
-    gap = defenses.class_mmd(
+    gap = defenses.objectives.class_mmd(
         (x @ weight.T).softmax(1), y, (draws["x"] @ weight.T).softmax(1), draws["y"], 0.5
     )
     expected = (0.3 * CRITERION(mixed, y) + 0.7 * CRITERION(mixed, y[other])).mean() + 2 * gap
@@ -134,7 +137,9 @@ def test_nothing_is_learned_towards_held_out_images(problem):
         objectives.mmd_mixup(one, weight=1.0, bandwidth=1.0)[1], [answers, held_out]
     )
     assert (found[1] == 0).all()
-    fixed = defenses.class_mmd(answers.softmax(1), y, held_out.detach().softmax(1), draws["y"], 1.0)
+    fixed = defenses.objectives.class_mmd(
+        answers.softmax(1), y, held_out.detach().softmax(1), draws["y"], 1.0
+    )
     pull = gradient(fixed, answers)
     assert float(pull.abs().max()) > 1e-3
     torch.testing.assert_close(

@@ -16,7 +16,11 @@ from mia_nb import attacks, metrics
 from mia_nb.metrics.null import _silenced as silenced
 from mia_nb.metrics.null import holm, redraw
 
-FAST = {"loss": attacks.loss, "attack_r": attacks.attack_r, "rmia": attacks.rmia}
+FAST = {
+    "loss": attacks.single.loss,
+    "attack_r": attacks.reference.attack_r,
+    "rmia": attacks.reference.rmia,
+}
 COUNTING = {name: attacks.ATTACKS[name] for name in ("lira_global", "nig")}
 
 
@@ -66,7 +70,7 @@ def test_independent_coins_pass_whether_or_not_the_models_leak(leak):
 def test_an_inverted_score_is_flagged_and_not_turned_around():
     result = metrics.self_test(
         world(8, leak=1.0),
-        {"upside down": lambda target, references: -attacks.rmia(target, references)},
+        {"upside down": lambda target, references: -attacks.reference.rmia(target, references)},
         draws=10,
     )
     row = rows(result, "N3", "upside down")
@@ -81,7 +85,9 @@ def test_an_attack_that_refuses_is_listed_and_the_rest_runs():
     def needy(target, references):
         raise ValueError("wants 64 references")
 
-    result = metrics.self_test(world(4, 100), {"needy": needy, "loss": attacks.loss}, draws=5)
+    result = metrics.self_test(
+        world(4, 100), {"needy": needy, "loss": attacks.single.loss}, draws=5
+    )
     assert rows(result, "run", "needy")["verdict"] == "refused: wants 64 references"
     with pytest.raises(ValueError, match=r"no attack can run.*64 references"):
         metrics.self_test(world(4, 100), {"needy": needy}, draws=5)
@@ -105,7 +111,7 @@ def test_names_do_as_well_as_functions_and_one_redraw_is_refused():
 def test_few_redraws_judge_as_strictly_as_many():
     failed = [
         not metrics.self_test(
-            world(8, 200, leak=2.0, seed=seed), {"loss": attacks.loss}, draws=3
+            world(8, 200, leak=2.0, seed=seed), {"loss": attacks.single.loss}, draws=3
         ).passed
         for seed in range(30)
     ]

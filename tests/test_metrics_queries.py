@@ -67,7 +67,7 @@ def test_attacks_that_calibrate_per_sample_scale_with_the_queries_as_predicted(a
 
 
 @pytest.mark.parametrize(
-    "attack", ["loss", "rmia", "lira_shrunk", partial(attacks.attack_r, form="lattice")]
+    "attack", ["loss", "rmia", "lira_shrunk", partial(attacks.reference.attack_r, form="lattice")]
 )
 def test_one_query_is_the_plain_attack_and_all_queries_are_the_whole(attack):
     pool = noisy(6, 300, 8)
@@ -187,7 +187,7 @@ def test_noise_whose_width_betrays_members_is_found_by_the_joint_form_only():
     )
     table = metrics.query_curve(
         pool,
-        ["lira_global", partial(attacks.lira, combine="mean_sd")],
+        ["lira_global", partial(attacks.likelihood.lira, combine="mean_sd")],
         queries=(1, 4, 16),
         draws=50,
     )

@@ -12,7 +12,7 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
@@ -30,7 +30,6 @@ from mia_nb.models.neural_de import (
     flow_blocks,
     is_noisy,
     local_lipschitz,
-    power_norm,
     replace_last,
     set_noise,
 )
@@ -55,6 +54,29 @@ def make(model="sdenet", args=None, *, channels=1, classes=3, size=8, seed=0, dt
         seed=seed,
         dtype=dtype,
     )
+
+
+def power_norm(
+    weight: Tensor, height: int, width: int, *, iterations: int = 200, seed: int = 0
+) -> Tensor:
+    """Operator norm of the same convolution by power iteration: converges from below, so for
+    display and tests only.
+    """
+    x = torch.randn(
+        1,
+        weight.shape[1],
+        height,
+        width,
+        dtype=weight.dtype,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    x, tiny = x.to(weight.device), torch.finfo(weight.dtype).tiny
+    padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)
+    for _ in range(iterations):
+        x = x / x.norm().clamp(min=tiny)
+        y = F.conv2d(x, weight, padding=padding)
+        x = F.conv_transpose2d(y, weight, padding=padding)
+    return y.norm()
 
 
 def random(*shape, seed=0, dtype=DOUBLE):

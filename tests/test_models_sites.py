@@ -144,7 +144,7 @@ def test_a_trace_that_answers_otherwise_than_the_model_is_refused_on_the_first_b
                 net_of(changed_through_a_view), 2, [images()], histograms=given
             )
         )
-        assert "Net answers otherwise once traced (by up to" in says
+        assert "Net gives other outputs once traced (by up to" in says
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

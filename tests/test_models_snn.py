@@ -340,9 +340,7 @@ def test_retimed_networks_share_weights_and_thresholds_and_answer_like_one_built
     for wrong in (0, 2.5, "3"):
         with pytest.raises(
             ValueError,
-            match=(
-                f"timesteps={wrong!r}: a spiking network needs a whole number of steps, at least 1"
-            ),
+            match=(f"timesteps={wrong!r}: wanted a whole number from 1 up"),
         ):
             snn.retime(net, wrong)
 

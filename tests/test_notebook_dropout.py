@@ -13,7 +13,8 @@ import pytest
 from test_notebooks import Run
 
 from mia_nb import metrics, query, studies, training
-from mia_nb.attacks import align, attack_p, score
+from mia_nb.attacks import align, score
+from mia_nb.attacks.single import attack_p
 from mia_nb.cli.run import Failed
 from mia_nb.studies import Setting
 

@@ -98,8 +98,8 @@ def test_noise_of_dropout_layers_is_fresh_seeded_and_can_be_switched_off(images,
     [
         ("toys:softmax_mlp", "probabilities"),
         ("toys:constant", "same output for every sample"),
-        ("toys:train_mode", "companions in the batch"),
-        ("toys:noisy", "answers the same question differently"),
+        ("toys:train_mode", "other images in the batch"),
+        ("toys:noisy", "gives another output to the same query"),
     ],
 )
 def test_outputs_that_cannot_be_trusted_are_refused_in_one_line(images, tmp_path, model, message):
@@ -193,7 +193,7 @@ def test_a_killed_query_goes_on_with_the_next_model_and_ends_bit_equal(
     pool = train(RECIPE, images, tmp_path, num_models=4)
     options = {"queries": 3, "input_dropout": 0.1}
     whole = ask(pool, images, **options)
-    asked, answers = [], querying._answers
+    asked, answers = [], querying._outputs
 
     def killed(module, images, model, *rest):
         if len(asked) == 2:
@@ -201,14 +201,14 @@ def test_a_killed_query_goes_on_with_the_next_model_and_ends_bit_equal(
         asked.append(model)
         return answers(module, images, model, *rest)
 
-    monkeypatch.setattr(querying, "_answers", killed)
+    monkeypatch.setattr(querying, "_outputs", killed)
     monkeypatch.setattr(querying, "cores", lambda: 1)
     folder = next(f for f in store.folders(tmp_path, "signals"))
     shutil.rmtree(folder.path)
     with pytest.raises(KeyboardInterrupt):
         ask(pool, images, **options)
     assert asked == [0, 1] and not store.has_signals(folder)
-    monkeypatch.setattr(querying, "_answers", lambda *rest: asked.append(rest[2]) or answers(*rest))
+    monkeypatch.setattr(querying, "_outputs", lambda *rest: asked.append(rest[2]) or answers(*rest))
     again = ask(pool, images, **options)
     assert (
         asked == [0, 1, 2, 3]

@@ -269,7 +269,7 @@ def test_dropout_beside_an_sde_block_is_asked_with_both_and_with_neither(images,
         ask(both, images, noise=False).margin[0, 0], margins(module, images), rtol=1e-4, atol=1e-4
     )
     with pytest.raises(
-        ValueError, match="answers the same question differently: declare it with noise=True"
+        ValueError, match="gives another output to the same query: declare it with noise=True"
     ):
         ask(both, images)
 
@@ -277,7 +277,7 @@ def test_dropout_beside_an_sde_block_is_asked_with_both_and_with_neither(images,
 def test_a_model_that_ignores_its_seed_is_caught(images, root):
     frozen = train(ODE, images, root, model="toys_flow:frozen", model_args={})
     with pytest.raises(
-        ValueError, match="model 0 answers every query alike although noise=True"
+        ValueError, match="model 0 gives the same output to every query although noise=True"
     ) as caught:
         ask(frozen, images, noise=True, queries=2)
     assert "\n" not in str(caught.value)

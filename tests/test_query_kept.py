@@ -28,9 +28,9 @@ def pool(images, tmp_path, monkeypatch):
 @pytest.fixture
 def asked(monkeypatch):
     """The models that were asked, as they are."""
-    numbers, answers = [], querying._answers
+    numbers, answers = [], querying._outputs
     monkeypatch.setattr(
-        querying, "_answers", lambda *rest: numbers.append(rest[2]) or answers(*rest)
+        querying, "_outputs", lambda *rest: numbers.append(rest[2]) or answers(*rest)
     )
     return numbers
 
@@ -118,9 +118,9 @@ def test_answers_of_a_stopped_repetition_are_cleaned_and_those_of_an_unfinished_
             raise KeyboardInterrupt
         return answers(*rest)
 
-    answers = querying._answers
+    answers = querying._outputs
     for finished in (False, True):
-        monkeypatch.setattr(querying, "_answers", stopped)
+        monkeypatch.setattr(querying, "_outputs", stopped)
         with pytest.raises(KeyboardInterrupt):
             query(pool, images, force=True, **OPTIONS)
         (folder,) = store.folders(tmp_path, "signals")
@@ -129,5 +129,5 @@ def test_answers_of_a_stopped_repetition_are_cleaned_and_those_of_an_unfinished_
         assert len(list(folder.path.glob(".answers-*"))) == (0 if finished else 2) and len(
             told
         ) == (2 if finished else 0)
-        monkeypatch.setattr(querying, "_answers", answers)
+        monkeypatch.setattr(querying, "_outputs", answers)
         query(pool, images, **OPTIONS)

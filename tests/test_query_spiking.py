@@ -128,7 +128,7 @@ def test_scores_do_not_depend_on_the_order_of_the_images(pool, images):
 
 def test_questions_about_time_steps_are_refused_where_they_mean_nothing(pool, plain, images, root):
     for options in ({"per_step": True}, {"mask_scope": "step", "input_dropout": 0.1}):
-        with pytest.raises(ValueError, match="spiking networks; tinycnn answers once"):
+        with pytest.raises(ValueError, match="spiking networks; tinycnn has one output"):
             ask(plain, images, **options)
     for options in ({"queries": 3}, {"queries": 3, "noise": True}, {"input_dropout": 0.1}):
         with pytest.raises(ValueError, match="the query axis holds the time steps"):

@@ -213,12 +213,16 @@ def test_a_mapped_array_is_read_only_and_stays_as_it_was_when_the_file_is_writte
 def test_signals_are_read_back_to_the_bit_with_membership_or_without(folder):
     world = gaussian(6, 50, queries=3, draws="noise", population=8)
     for known in (world, world.hide()):
-        other = store.Folder(folder.path.parent / f"signals-here-{known.hidden}")
+        other = store.Folder(folder.path.parent / f"signals-here-{known.member is None}")
         other.path.mkdir()
         assert not store.has_signals(other)
         store.save_signals(other, known)
         again = store.load_signals(other)
-        assert store.has_signals(other) and again.draws == "noise" and again.hidden == known.hidden
+        assert (
+            store.has_signals(other)
+            and again.draws == "noise"
+            and (again.member is None) == (known.member is None)
+        )
         for name in ("labels", "population", *PER_MODEL):
             assert np.array_equal(getattr(again, name), getattr(known, name)), name
 
@@ -264,7 +268,7 @@ def test_signals_of_which_a_file_was_taken_away_are_none_and_are_refused_by_its_
     with pytest.raises(store.Corrupt, match=file):
         store.load_signals(folder)
     store.save_signals(folder, gaussian(4, 30), np.arange(30))
-    assert store.has_signals(folder) and not store.load_signals(folder).hidden
+    assert store.has_signals(folder) and store.load_signals(folder).member is not None
 
 
 def test_an_old_file_of_signals_that_is_gone_does_not_stand_in_the_way_of_new_ones(folder):
@@ -288,7 +292,7 @@ def test_what_is_not_known_of_new_signals_is_not_kept_from_the_old_ones(folder):
     store.save_signals(folder, world, np.arange(30))
     assert np.array_equal(store.load_samples(folder), np.arange(30))
     store.save_signals(folder, world.hide())
-    assert store.load_signals(folder).hidden and store.load_samples(folder) is None
+    assert store.load_signals(folder).member is None and store.load_samples(folder) is None
     assert not {"member.npy", "samples.npy"} & {path.name for path in folder.path.iterdir()}
 
 

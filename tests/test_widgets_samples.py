@@ -67,7 +67,9 @@ def test_the_fitted_densities_are_those_that_the_attacks_compare(variance, desig
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         phi, fit = lira_fit(target, references, variance=variance)
-        score = attacks.lira(target, references, variance=variance, combine="margin", missing="nan")
+        score = attacks.likelihood.lira(
+            target, references, variance=variance, combine="margin", missing="nan"
+        )
         assert np.allclose(fit.log_ratio(phi), score, rtol=1e-9, atol=1e-9, equal_nan=True)
         for share in (True, False, "ratio"):
             phi, fit = nig_fit(target, references, share_variance=share)
@@ -77,7 +79,7 @@ def test_the_fitted_densities_are_those_that_the_attacks_compare(variance, desig
                 "missing": "nan",
                 "allow_unequal": True,
             }
-            score = attacks.nig(target, references, **options)
+            score = attacks.likelihood.nig(target, references, **options)
             assert np.allclose(fit.log_ratio(phi), score, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 

@@ -12,6 +12,7 @@ from numpy.polynomial.legendre import legvander
 from scipy.special import gammaln
 
 from mia_nb.attacks.inputs import sides
+from mia_nb.attacks.learned import standardised
 from mia_nb.attacks.likelihood import nig, variance_prior
 from mia_nb.attacks.margins import over_queries
 from mia_nb.attacks.reference import attack_r, rmia
@@ -61,17 +62,15 @@ def fused(
 
     usable = np.flatnonzero(sides("fused", target, references, ("in", "out"), missing).audited)
     known = references.select(samples=usable)
-    units = np.unique(known.member ^ known.member[:, :1], axis=0, return_inverse=True)[1].ravel()
+    pairs = np.unique(known.member ^ known.member[:, :1], axis=0, return_inverse=True)[1].ravel()
     if not isinstance(pseudo, (int, np.integer)) or pseudo < 2 or max_rows < 100 * pseudo:
         raise ValueError(
             f"pseudo={pseudo!r}, max_rows={max_rows!r}: wanted 2 or more pseudo-targets, and 100"
             " rows or more for each; the defaults are 8 and 200000"
         )
     rng = np.random.default_rng(seed)
-    rows = np.concatenate(
-        [np.flatnonzero(units == unit) for unit in rng.permutation(units.max() + 1)]
-    )
-    rows = rows[:pseudo]
+    order = rng.permutation(pairs.max() + 1)
+    rows = np.concatenate([np.flatnonzero(pairs == pair) for pair in order])[:pseudo]
     if (most := max_rows // len(rows)) < len(usable):
         known = known.select(samples=np.sort(rng.choice(len(usable), most, replace=False)))
     train = np.vstack([_features(*known.hold_out(row), allow_unequal) for row in rows])
@@ -79,8 +78,8 @@ def fused(
         target.select(samples=usable), references.select(samples=usable), allow_unequal
     )
     member, scored = known.member[rows].ravel(), np.isfinite(train).all(1)
-    train, test = _standardised(train[scored], test)
-    train, test = _standardised(*(_products(np.arcsinh(x)) for x in (train, test)))
+    train, test = standardised(train[scored], test)
+    train, test = standardised(*(_products(np.arcsinh(x)) for x in (train, test)))
     member, weight = member[scored], None
     for _ in range(2):
         model = LogisticRegression(C=PENALTY, solver="newton-cholesky", tol=1e-8)
@@ -94,14 +93,8 @@ def fused(
     return score
 
 
-def _standardised(train, test) -> tuple[np.ndarray, np.ndarray]:
-    centre, spread = train.mean(0), train.std(0)
-    spread[spread < 1e-9] = 1
-    return (train - centre) / spread, (test - centre) / spread
-
-
 def _products(x: np.ndarray) -> np.ndarray:
-    """x, and all products of two of the columns that describe how a sample is answered."""
+    """x, and all products of two of the columns that describe a sample's outputs."""
     return np.hstack([x, *(x[:, i : i + 1] * x[:, i:SHAPES] for i in range(SHAPES))])
 
 
@@ -135,9 +128,10 @@ def _features(target, references, allow_unequal) -> np.ndarray:
         features.append(_ratio(logs, references.member)[0])
     if target.shape[1] > 1:
         spread = [-np.log(s.margin.std(1) + 1e-9) for s in both]
-        features += [_ratio(spread, references.member)[0], target.correct[0].mean(0)]
         features += [
-            nig(*both, combine="logmeanp", share_variance="ratio", allow_unequal=allow_unequal)
+            _ratio(spread, references.member)[0],
+            target.correct[0].mean(0),
+            nig(*both, combine="logmeanp", share_variance="ratio", allow_unequal=allow_unequal),
         ]
     out = np.full((len(able), len(features)), np.nan)
     out[able] = np.column_stack(features)

@@ -4,60 +4,58 @@ sides, queries.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.attacks.margins import COMBINE, Columns, blocks, combine_queries
-from mia_nb.checks import first_of, refuse
-from mia_nb.types import Signals
+from mia_nb.attacks.margins import COMBINE, Columns, by_blocks, combine_queries
+from mia_nb.checks import one_of, refuse
+from mia_nb.types import PER_MODEL, Signals
 
-LOG_P_ATTACKS = ("attack_p", "rmia", "base")  # work on log p: average the probability over queries
-# average the log-likelihood ratio over queries that are no copies of one image
-LIKELIHOOD_ATTACKS = ("lira", "nig")
-NO_MARGINS = ("vote", "shokri", "song_mittal")  # average what they read off each query
-
-
-def one_of(option: str, value, allowed: tuple):
-    if value not in allowed:
-        raise ValueError(f"{option}={value!r} is not one of {', '.join(map(str, allowed))}")
+# how an attack combines queries by default; all others average the margin. "logmeanp" averages the
+# probability, for attacks on log p; "mean" what is read off each query
+COMBINATIONS = dict.fromkeys(("attack_p", "rmia", "base"), "logmeanp") | dict.fromkeys(
+    ("vote", "shokri", "song_mittal"), "mean"
+)
 
 
 def combination(attack: str, draws: str, combine: str | None = None) -> str:
-    """How this attack combines queries: what was asked for, else its default for what the queries
-    are.
-    """
-    if combine is not None:
-        return combine
-    per_query = attack in LIKELIHOOD_ATTACKS and draws in ("augment", "steps")
-    return first_of(
-        {
-            "logmeanp": attack in LOG_P_ATTACKS,
-            "mean": attack in NO_MARGINS,
-            "llr": per_query,
-            "margin": True,
-        }
-    )
+    """How this attack combines queries: `combine`, or its default for what the queries are."""
+    usual = COMBINATIONS.get(attack, "margin")
+    # log-likelihood ratios of queries that are no copies of one image are averaged
+    if attack in ("lira", "nig") and draws in ("augment", "steps"):
+        usual = "llr"
+    return usual if combine is None else combine
 
 
 def own(target: Signals, attack: str, combine: str | None) -> np.ndarray:
     """(N,) margins of the target after query combination."""
-    combine = combination(attack, target.draws, combine)
-    one_of("combine", combine, COMBINE)
+    combine = one_of("combine", combination(attack, target.draws, combine), COMBINE)
     return combine_queries(target.margin, combine)[0]
 
 
 def theirs(references: Signals, attack: str, combine: str | None) -> Columns:
     """(M, N) margins of the references after query combination, which never exist at once."""
-    combine = combination(attack, references.draws, combine)
-    one_of("combine", combine, COMBINE)
-    return columns(references, "margin").then(lambda margin: combine_queries(margin, combine))
+    combine = one_of("combine", combination(attack, references.draws, combine), COMBINE)
+    return columns(references.margin).then(lambda margin: combine_queries(margin, combine))
 
 
-def columns(references: Signals, name: str) -> Columns:
-    """A field of the references, (M, N); of a cube the columns are (M, Q, part)."""
-    models, _, samples = references.shape
-    return Columns((models, samples), lambda part: references.cut(name, part))
+def columns(array: np.ndarray | Columns) -> Columns:
+    """An array (M, ..., N) of the references as one of (M, N), whose columns are (M, ..., part)."""
+    return Columns((array.shape[0], array.shape[-1]), lambda index: array[..., index[-1]])
+
+
+def in_place(pool: Signals, rows: np.ndarray) -> Signals:
+    """Signals of these models for an attack that reads block by block: nothing is copied, its
+    arrays are `Columns`.
+    """
+
+    def chosen(array: np.ndarray) -> Columns:
+        shape = (len(rows), *array.shape[1:])
+        return Columns(shape, lambda index: array[index][rows], array.dtype)
+
+    return replace(pool, **{name: chosen(getattr(pool, name)) for name in PER_MODEL})
 
 
 def per_query(
@@ -67,15 +65,14 @@ def per_query(
     margins otherwise.
     """
     combine = combination(attack, target.draws, combine)
-    one_of("combine", combine, ("llr", *COMBINE))
-    if combine != "llr":
+    if one_of("combine", combine, ("llr", *COMBINE)) != "llr":
         return [(own(target, attack, combine), theirs(references, attack, combine))]
     models, queries, samples = references.shape
-    queried = [
-        Columns((models, samples), lambda part, q=q: references.cut("margin", part, q))
+    margins = [
+        Columns((models, samples), lambda index, q=q: references.margin[:, q, index[-1]])
         for q in range(queries)
     ]
-    return list(zip(target.margin[0], queried, strict=True))
+    return list(zip(target.margin[0], margins, strict=True))
 
 
 def check(
@@ -103,7 +100,7 @@ def check(
     refuse(
         {
             f"{attack} needs to know which samples each reference was trained on, but"
-            " references.member is None": references.hidden,
+            " references.member is None": references.member is None,
             f"the target was queried {queries[0]} times, the references {queries[1]} times: query"
             " both alike": queries[0] != queries[1],
             f"{attack}: target ({samples[0]} samples) and references ({samples[1]}) differ in"
@@ -132,15 +129,11 @@ def sides(
     """
     check(attack, target, references, needs_references=True)
     one_of("missing", missing, ("raise", "nan"))
-    mask = columns(references, "member")
-    n_in = np.empty(mask.shape[1], np.int64)
-    for part in blocks(*mask.shape):
-        n_in[part] = np.add.reduce(mask[:, part], axis=0, dtype=np.int64)
-    n_out = len(mask) - n_in
-    usable = np.ones(n_in.shape, bool)
-    for side, count in (("in", n_in), ("out", n_out)):
-        if side in need:
-            usable &= count > 0
+    mask = columns(references.member)
+    n_in = by_blocks(mask.shape, lambda part: mask[:, part].sum(0)).astype(np.int64)
+    counts = {"in": n_in, "out": len(mask) - n_in}
+    usable = np.all([count > 0 for side, count in counts.items() if side in need], axis=0)
+    usable = np.broadcast_to(usable, n_in.shape)
     empty = int((~usable & ~target.population).sum())
     if empty and missing == "raise":
         wanted = " and ".join(side.upper() for side in need)
@@ -148,4 +141,4 @@ def sides(
             f"{attack} needs {wanted} references of every sample and {empty} of {usable.size}"
             ' samples lack one: use complementary pairs, or missing="nan" to leave them unscored'
         )
-    return Sides(mask, n_in, n_out, usable, usable & ~target.population)
+    return Sides(mask, n_in, counts["out"], usable, usable & ~target.population)

@@ -8,25 +8,26 @@ import warnings
 
 import numpy as np
 
-from mia_nb.attacks.inputs import check, one_of
+from mia_nb.attacks.inputs import check
 from mia_nb.attacks.margins import combine_queries, log_p, over_queries
-from mia_nb.checks import checked
+from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
+METRICS = {
+    "correctness": ("correct", 1.0),
+    "entropy": ("entropy", -1.0),
+    "modified": ("modified_entropy", -1.0),
+}
 FLOOR = -50.0  # log-probabilities and margins beyond this tell a classifier nothing more
 
 
 def _metric(signals: Signals, metric: str) -> np.ndarray:
+    """(M, N) metric of every model."""
     if metric == "confidence":
-        return log_p(
-            combine_queries(signals.margin, "last" if signals.draws == "steps" else "logmeanp")
-        )
-    cube = {
-        "correctness": signals.correct,
-        "entropy": -signals.entropy,
-        "modified": -signals.modified_entropy,
-    }[metric]
-    return over_queries(cube, signals.draws).astype(np.float64)
+        steps = signals.draws == "steps"
+        return log_p(combine_queries(signals.margin, "last" if steps else "logmeanp"))
+    name, sign = METRICS[metric]
+    return sign * over_queries(getattr(signals, name), signals.draws)
 
 
 @checked
@@ -53,7 +54,7 @@ def song_mittal(
     ties. Queries are averaged, of time steps the last is taken. Source: Song & Mittal 2021, Eq.
     5-8. Raises ValueError without references (all metrics but correctness).
     """
-    one_of("metric", metric, ("correctness", "confidence", "entropy", "modified"))
+    one_of("metric", metric, (*METRICS, "confidence"))
     check(
         "song_mittal",
         target,
@@ -65,11 +66,8 @@ def song_mittal(
     if metric == "correctness":
         return value
     audited = ~references.population
-    values, member, labels = (
-        _metric(references, metric)[:, audited],
-        references.member[:, audited],
-        references.labels[audited],
-    )
+    values, member = _metric(references, metric)[:, audited], references.member[:, audited]
+    labels = references.labels[audited]
     tau = np.full(value.shape, np.nan)
     for y in np.unique(target.labels) if per_class else ():
         rows = labels == y
@@ -92,13 +90,11 @@ def _threshold(values: np.ndarray, member: np.ndarray) -> float:
     """Smallest observed value tau that maximises the balanced accuracy of `value >= tau`; integers,
     so that ties are exact.
     """
-    order = np.argsort(values, axis=None)
+    order, members = np.argsort(values, axis=None), int(member.sum())
     values, member = values.ravel()[order], member.ravel()[order]
     first = np.flatnonzero(np.r_[True, np.diff(values) > 0])
-    members_below = np.r_[0, np.cumsum(member)][first]
-    members = int(member.sum())
-    others = member.size - members
-    gain = (members - members_below) * others + (first - members_below) * members
+    below = np.r_[0, np.cumsum(member)][first]
+    gain = (members - below) * (member.size - members) + (first - below) * members
     return values[first[gain.argmax()]]
 
 
@@ -129,7 +125,8 @@ def shokri(
     and non-members.
     """
     one_of("classifier", classifier, ("logistic", "mlp"))
-    one_of("per_class", per_class, ("auto", True, False))
+    if per_class not in ("auto", True, False):
+        raise ValueError(f"per_class={per_class!r} is not one of auto, True, False")
     check("shokri", target, references, needs_references=True, same_samples=False)
     model, sample = _rows(references, max_rows, seed)
     member, labels = references.member[model, sample], references.labels[sample]
@@ -180,14 +177,19 @@ def _features(signals, model, sample) -> np.ndarray:
     )
 
 
+def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both (rows, features) in units of the training rows' spread around their mean."""
+    centre, spread = train.mean(0), train.std(0)
+    spread[spread < 1e-9] = 1
+    return (train - centre) / spread, (test - centre) / spread
+
+
 def _log_odds(train, member, test, classifier, seed) -> np.ndarray:
     # imported here: a second of start-up that only this attack needs
     from sklearn.linear_model import LogisticRegression
     from sklearn.neural_network import MLPClassifier
 
-    centre, spread = train.mean(0), train.std(0)
-    spread[spread == 0] = 1
-    train, test = (train - centre) / spread, (test - centre) / spread
+    train, test = standardised(train, test)
     if classifier == "logistic":
         model = LogisticRegression(class_weight="balanced", solver="newton-cholesky").fit(
             train, member

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaln, digamma, gammaln, hyp2f1, log_ndtr, polygamma, stdtr
 
-from mia_nb.attacks.inputs import Sides, columns, combination, one_of, own, per_query, sides, theirs
+from mia_nb.attacks.inputs import Sides, columns, combination, own, per_query, sides, theirs
 from mia_nb.attacks.margins import Columns, blocks, median
-from mia_nb.checks import checked
+from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 PRIOR_CAP = 5000.0  # nig's a0 when the variances look alike
@@ -62,17 +62,15 @@ class Fit(NamedTuple):
 
 def _worlds(phi: Columns, side: Sides) -> tuple[World, World]:
     """IN and OUT world in two masked passes; a world without references has mean 0 and ss 0."""
-    n = np.maximum(side.n_in, 1), np.maximum(side.n_out, 1)
-    mean, ss = np.empty((2, phi.shape[1])), np.empty((2, phi.shape[1]))
+    count = np.maximum([side.n_in, side.n_out], 1)
+    mean, ss = np.empty((2, *count.shape))
     for part in blocks(*phi.shape):
-        x = phi[:, part]
-        keep = side.mask[:, part].astype(np.float64)
+        x, keep = phi[:, part], side.mask[:, part].astype(np.float64)
         for w in (0, 1):
-            mean[w, part] = np.einsum("mn,mn->n", x, keep) / n[w][part]
-            residual = x - mean[w, part]
-            residual *= keep
+            mean[w, part] = np.einsum("mn,mn->n", x, keep) / count[w, part]
+            residual = (x - mean[w, part]) * keep
             ss[w, part] = np.einsum("mn,mn->n", residual, residual)
-            np.subtract(1, keep, out=keep)
+            keep = 1 - keep
     return World(side.n_in, mean[0], ss[0]), World(side.n_out, mean[1], ss[1])
 
 
@@ -210,17 +208,9 @@ def nig_fit(
 
 def _fit(side: Sides, centre, variance, freedom) -> Fit:
     n = np.stack([side.n_in, side.n_out])
-    shape = np.where(n > 0, 1.0, np.nan)
-    return Fit(
-        np.stack(list(centre)) * shape,
-        np.sqrt(np.stack(list(variance))) * shape,
-        _rows(freedom, n),
-        n,
-    )
-
-
-def _rows(pair, like) -> np.ndarray:
-    return np.stack([np.broadcast_to(np.asarray(one, float), like.shape[1:]) for one in pair])
+    there = np.where(n > 0, 1.0, np.nan)
+    freedom = np.stack([np.broadcast_to(one, n.shape[1:]) for one in freedom])
+    return Fit(np.stack(centre) * there, np.sqrt(np.stack(variance)) * there, freedom, n)
 
 
 def _gaussians(phi, side, offline, share, variance, ddof, nu0, centre) -> tuple[tuple, tuple]:
@@ -234,45 +224,41 @@ def _gaussians(phi, side, offline, share, variance, ddof, nu0, centre) -> tuple[
 
 def _variances(world_in, world_out, audited, offline, share, variance, ddof, nu0) -> tuple:
     """(v_in, v_out) of every sample; v_in is None offline."""
-    kind = {"audited": audited, "variance": variance, "ddof": ddof, "nu0": nu0}
-    if share and not offline:
-        both = _variance(
-            "IN or OUT", world_in.n + world_out.n, world_in.ss + world_out.ss, 2, **kind
-        )
-        return both, both
-    v_out = _variance("OUT", world_out.n, world_out.ss, 1, **kind)
-    return None if offline else _variance("IN", world_in.n, world_in.ss, 1, **kind), v_out
 
-
-def _variance(world, n, ss, means, *, audited, variance, ddof, nu0) -> np.ndarray:
-    """(N,) variance of a side with `means` fitted means per sample, floored at 1e-12 + (1e-6
-    s_global)^2.
-    """
-    free, divisor = np.maximum(n - means, 0), np.maximum(n - ddof * means, 0)
-    if not free[audited].any():
-        raise ValueError(
-            f"lira: no sample has two {world} references, so there is no variance estimate: train"
-            " more pairs, or use rmia"
-        )
-    overall = ss[audited].sum() / divisor[audited].sum()
-    if variance == "global":
-        out = np.full(ss.shape, overall)
-    elif variance == "shrunk":
-        out = (nu0 * overall + ss) / (nu0 + free)
-    else:
-        out = np.where(free > 0, ss / np.maximum(divisor, 1), overall)
-        if not free[audited].all():
-            warnings.warn(
-                "lira: samples with one reference on a side take the global variance", stacklevel=3
+    def of_side(name, n, ss, means=1) -> np.ndarray:
+        """(N,) with `means` fitted means per sample, floored at 1e-12 + (1e-6 s_global)^2."""
+        free, divisor = np.maximum(n - means, 0), np.maximum(n - ddof * means, 0)
+        if not free[audited].any():
+            raise ValueError(
+                f"lira: no sample has two {name} references, so there is no variance estimate:"
+                " train more pairs, or use rmia"
             )
-    return np.maximum(out, 1e-12 + 1e-12 * overall)
+        overall = ss[audited].sum() / divisor[audited].sum()
+        if variance == "global":
+            out = np.full(ss.shape, overall)
+        elif variance == "shrunk":
+            out = (nu0 * overall + ss) / (nu0 + free)
+        else:
+            out = np.where(free > 0, ss / np.maximum(divisor, 1), overall)
+            if not free[audited].all():
+                warnings.warn(
+                    "lira: samples with one reference on a side take the global variance",
+                    stacklevel=4,
+                )
+        return np.maximum(out, 1e-12 + 1e-12 * overall)
+
+    if share and not offline:
+        pooled = of_side("IN or OUT", world_in.n + world_out.n, world_in.ss + world_out.ss, 2)
+        return pooled, pooled
+    v_out = of_side("OUT", world_out.n, world_out.ss)
+    return None if offline else of_side("IN", world_in.n, world_in.ss), v_out
 
 
 def _joint(target, references, side, rho, combine) -> np.ndarray:
     """log N(D; m_in, V) - log N(D; m_out, V) of the vector D of a sample's Q margins, V pooled over
     samples and sides.
     """
-    observed, margin = target.margin[0], columns(references, "margin")
+    observed, margin = target.margin[0], columns(references.margin)
     if combine == "mean_sd":
         for cubes in ((target.margin,), (margin[:, part] for part in blocks(*margin.shape))):
             if not any(np.ptp(cube, axis=1).any() for cube in cubes):
@@ -289,7 +275,7 @@ def _joint(target, references, side, rho, combine) -> np.ndarray:
             f" and the references leave {free.min()}: train more pairs, or use combine='llr'"
         )
     each = [_worlds(margin.then(lambda vectors, d=d: vectors[:, d]), side) for d in range(dims)]
-    m_in, m_out = np.array([[world.mean for world in worlds] for worlds in each]).swapaxes(0, 1)
+    m_in, m_out = (np.array([worlds[w].mean for worlds in each]) for w in (0, 1))
     cross = np.zeros((dims, dims))
     for part in blocks(models * dims, samples):
         mask, used = side.mask[:, part][:, None], side.audited[part]
@@ -357,7 +343,8 @@ def nig(
     when reference counts differ between samples: the scale depends on them, so counts that follow
     the target's membership leak the design.
     """
-    one_of("share_variance", share_variance, (True, False, "ratio"))
+    if share_variance not in (True, False, "ratio"):
+        raise ValueError(f"share_variance={share_variance!r} is not one of True, False, ratio")
     one_of("predictive", predictive, ("t", "normal"))
     side = sides("nig", target, references, ("out",) if offline else ("in", "out"), missing)
     for count in (side.n_out,) if offline else (side.n_in, side.n_out):
@@ -398,27 +385,25 @@ def _nig_predictives(
     """((m_in, m_out), (a_in, a_out), (c_in, c_out)): Student's t with 2a degrees of freedom, centre
     m, scale^2 c.
     """
-    share = share_variance
     n_in, n_out = (np.maximum(world.n, 1) for world in (world_in, world_out))
     free_in, free_out = n_in - 1, n_out - 1
-    gap = world_in.mean - world_out.mean
-    ratio = 1.0
-    if share == "ratio" and free_in[audited].any() and free_out[audited].any():
-        scales = [
+    gap, ratio = world_in.mean - world_out.mean, 1.0
+    if share_variance == "ratio" and free_in[audited].any() and free_out[audited].any():
+        in_, out = (
             w.ss[audited].sum() / free[audited].sum()
             for w, free in ((world_in, free_in), (world_out, free_out))
-        ]
-        ratio = scales[0] / scales[1] if min(scales) > 0 else 1.0
+        )
+        ratio = in_ / out if min(in_, out) > 0 else 1.0
     ss_in = world_in.ss / ratio
     a0, b0 = variance_prior(
         free_in + free_out, ss_in + world_out.ss, audited, a0, between=gap[audited]
     )
-    kappa = kappa0 + n_in
-    centre = (kappa0 * (world_out.mean + gap[audited].mean()) + n_in * world_in.mean) / kappa
-    pull = kappa0 * n_in * (gap - gap[audited].mean()) ** 2 / kappa / ratio
+    kappa, shift = kappa0 + n_in, gap[audited].mean()
+    centre = (kappa0 * (world_out.mean + shift) + n_in * world_in.mean) / kappa
+    pull = kappa0 * n_in * (gap - shift) ** 2 / kappa / ratio
     a_in, b_in = (n_in if kappa0 > 0 else free_in) / 2, (ss_in + pull) / 2
     a_out, b_out = free_out / 2, world_out.ss / 2
-    if share:
+    if share_variance:
         a_in = a_out = a_in + a_out
         b_in = b_out = b_in + b_out
     a_in, a_out, b_in, b_out = a0 + a_in, a0 + a_out, b0 + b_in, b0 + b_out

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtri
 
-from mia_nb.checks import checked
+from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 # float64 per temporary (256 kB): the handful that a kernel holds stays in one core's cache
@@ -19,25 +19,23 @@ COMBINE = ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last")
 
 
 class Columns:
-    """An array (M, ..., N) over the references of which only the columns in hand are ever made:
-    x[:, part].
-    """
+    """An array (M, ..., N) over the references, of which only what is read is made: x[:, part]."""
 
-    def __init__(self, shape: tuple[int, ...], make: Callable[[slice], np.ndarray]):
-        self.shape, self.make = shape, make
+    def __init__(self, shape: tuple[int, ...], make: Callable[[tuple], np.ndarray], dtype=float):
+        self.shape, self.make, self.dtype = shape, make, dtype
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index: tuple) -> np.ndarray:
-        return self.make(index[-1])
+        return self.make(index)
 
     def __invert__(self) -> Columns:
         return self.then(np.logical_not)
 
     def then(self, change: Callable[[np.ndarray], np.ndarray]) -> Columns:
         """change(x), block by block."""
-        return Columns(self.shape, lambda part: change(self.make(part)))
+        return Columns(self.shape, lambda index: change(self[index]))
 
 
 def blocks(rows: int, samples: int) -> Iterator[slice]:
@@ -48,64 +46,59 @@ def blocks(rows: int, samples: int) -> Iterator[slice]:
     return (slice(start, min(start + width, samples)) for start in range(0, samples, width))
 
 
+def by_blocks(shape: tuple[int, int], values: Callable[[slice], np.ndarray]) -> np.ndarray:
+    """(N,) values(part), (n,) each, of every block of samples of an array of this shape (M, N)."""
+    out = np.empty(shape[1])
+    for part in blocks(*shape):
+        out[part] = values(part)
+    return out
+
+
 def log_p(phi: np.ndarray) -> np.ndarray:
     """log p = -softplus(-phi) = min(phi, 0) - log1p(exp(-|phi|)): finite and accurate for every
     finite phi.
     """
-    out = np.abs(phi)
-    np.negative(out, out=out)
-    np.exp(out, out=out)
-    np.log1p(out, out=out)
-    return np.subtract(np.minimum(phi, 0), out, out=out)
+    return np.minimum(phi, 0) - np.log1p(np.exp(-np.abs(phi)))
 
 
 def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(log sum_k w_k p_k, log sum_k w_k (1 - p_k)) over axis 0, each relative to its own largest
     term; NaN weights give NaN.
     """
-    shared = np.abs(phi)
-    np.negative(shared, out=shared)
-    np.exp(shared, out=shared)
-    shared += 1
     # p = exp(min(phi, 0)) / (1 + exp(-|phi|)), and 1 - p likewise
-    np.divide(weight, shared, out=shared)
-    logs = []
+    shared, logs = weight / (np.exp(-np.abs(phi)) + 1), []
     for power in (np.minimum(phi, 0), -np.maximum(phi, 0)):
         top = np.where(weight > 0, power, -np.inf).max(0)
-        power -= top
-        np.minimum(power, 0, out=power)  # rows of weight 0 may lie above the top
-        np.exp(power, out=power)
-        logs.append(top + np.log(np.einsum("kn,kn->n", shared, power)))
+        terms = np.exp(np.minimum(power - top, 0))  # rows of weight 0 may lie above the top
+        logs.append(top + np.log(np.einsum("kn,kn->n", shared, terms)))
     return logs[0], logs[1]
 
 
-def median(phi: np.ndarray | Columns, mask: np.ndarray | Columns) -> np.ndarray:
+def median(phi: Columns, mask: Columns) -> np.ndarray:
     """(N,) median of phi (M, N) over the rows that the mask keeps; NaN where it keeps none."""
-    out = np.empty(phi.shape[1])
-    for part in blocks(*phi.shape):
-        keep = mask[:, part]
-        count = keep.sum(0)
-        ordered = np.sort(np.where(keep, phi[:, part], np.inf), axis=0)
-        low, high = (
-            np.take_along_axis(ordered, (np.maximum(c, 0) // 2)[None], 0)[0]
-            for c in (count - 1, count)
-        )
-        out[part] = np.where(count > 0, (low + high) / 2, np.nan)
-    return out
+
+    def middle(part):
+        kept = np.ma.array(phi[:, part], mask=~mask[:, part])
+        return np.ma.filled(np.ma.median(kept, axis=0), np.nan)
+
+    return by_blocks(phi.shape, middle)
 
 
 @checked
 def combine_queries(margin: np.ndarray, combine: str) -> np.ndarray:
-    """One margin per model and sample, (M, Q, N) -> (M, N).
+    """One margin per model and sample.
 
     Parameters:
-        margin: (M, Q, N).
+        margin: (M, Q, N), in nats.
         combine: margin: mean_q phi_q; logmeanp and margin_of_meanp: the margin log mean_q p_q - log
             mean_q (1 - p_q) of the averaged probability, from which an attack reads log p (Guan et
             al. 2025, Eq. 8) or the margin itself; trimmed: mean of the central 80 % of phi_q; last:
             the last query.
 
-    They rank samples differently (Jensen): say which was used. With one query all agree.
+    Returns:
+        (M, N) margins.
+
+    Caveat: these rank samples differently (Jensen): say which was used. With one query all agree.
     """
     queries, samples = margin.shape[1:]
     if combine == "last" or queries == 1:
@@ -130,8 +123,8 @@ def over_queries(values: np.ndarray, draws: str) -> np.ndarray:
 
 @checked
 def align(signals: Signals, *, how: str = "affine") -> Signals:
-    """Signals whose margins are on one scale for every model, for references of another family than
-    the target's.
+    """Signals whose margins are on one scale for every model, for references of another
+    architecture than the target's.
 
     Parameters:
         signals: of the target, or of the references: apply it to both.
@@ -139,13 +132,19 @@ def align(signals: Signals, *, how: str = "affine") -> Signals:
             mid-rank, Phi^-1((rank + 1/2) / (P + 1)); none: unchanged.
 
     Each model is measured on its own population samples, or, without them, on all samples: no label
-    of membership is used. Entropies and votes stay as they are. Source: Guan et al. 2025, section
-    5.3 (none). Raises ValueError for a model whose interquartile range is 0. Caveat: quantile has P
-    + 1 levels, so samples beyond the population's extremes tie.
+    of membership is used. Entropies and votes stay as they are.
+
+    Returns:
+        The signals with other margins; `info` has the entry align.
+
+    Raises:
+        ValueError: for a model whose interquartile range is 0.
+
+    Source: Guan et al. 2025, section 5.3 (none). Caveat: quantile has P + 1 levels, so samples
+    beyond the population's extremes tie. Example:
+        scores = score("rmia", align(targets), align(references))
     """
-    if how not in ("none", "affine", "quantile"):
-        raise ValueError(f"how={how!r} is not one of none, affine, quantile")
-    if how == "none":
+    if one_of("how", how, ("none", "affine", "quantile")) == "none":
         return signals
     yardstick = signals.population if signals.population.any() else slice(None)
     margin = np.empty_like(signals.margin)
@@ -158,8 +157,8 @@ def align(signals: Signals, *, how: str = "affine") -> Signals:
         low, middle, high = np.quantile(scale, (0.25, 0.5, 0.75))
         if not high > low:
             raise ValueError(
-                f"model {m} has margins of interquartile range 0: it answers the same everywhere,"
-                " leave it out"
+                f"model {m} has margins of interquartile range 0: its outputs are the same"
+                " everywhere, leave it out"
             )
         margin[m] = (phi - middle) / (high - low)
     return replace(signals, margin=margin, info=signals.info | {"align": how})

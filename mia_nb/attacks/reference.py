@@ -1,4 +1,4 @@
-"""Attacks that compare the target with the references' average answer: attack_r, watson, rmia,
+"""Attacks that compare the target with the references' average output: attack_r, watson, rmia,
 base.
 """
 
@@ -8,9 +8,9 @@ import warnings
 
 import numpy as np
 
-from mia_nb.attacks.inputs import Sides, one_of, own, per_query, sides, theirs
-from mia_nb.attacks.margins import Columns, blocks, log_mean_p_q, log_p, median
-from mia_nb.checks import checked, refuse
+from mia_nb.attacks.inputs import Sides, own, per_query, sides, theirs
+from mia_nb.attacks.margins import Columns, blocks, by_blocks, log_mean_p_q, log_p, median
+from mia_nb.checks import checked, one_of, refuse
 from mia_nb.types import Signals
 
 MAX_LOSS = 1000.0  # the largest loss of attack_r's interpolation
@@ -23,12 +23,13 @@ def _among(side: Sides, refs: str) -> Columns:
 
 def _mean(phi: Columns, mask: Columns) -> np.ndarray:
     """(N,) mean of phi (M, N) over the rows that the mask keeps; NaN where it keeps none."""
-    out = np.empty(phi.shape[1])
-    for part in blocks(*phi.shape):
+
+    def mean(part):
         keep = mask[:, part].astype(np.float64)
         count = keep.sum(0)
-        out[part] = np.einsum("mn,mn->n", phi[:, part], keep) / np.where(count > 0, count, np.nan)
-    return out
+        return np.einsum("mn,mn->n", phi[:, part], keep) / np.where(count > 0, count, np.nan)
+
+    return by_blocks(phi.shape, mean)
 
 
 @checked
@@ -68,18 +69,15 @@ def attack_r(
     one_of("refs", refs, ("all", "out"))
     side = sides("attack_r", target, references, ("out",) if refs == "out" else (), missing)
     phi_t, phi = own(target, "attack_r", combine), theirs(references, "attack_r", combine)
-    among, score = _among(side, refs), np.empty(side.usable.shape)
+    among = _among(side, refs)
     if form == "lattice":
-        return _mean(
-            Columns(phi.shape, lambda part: (phi_t[part] >= phi[:, part]).astype(np.float64)), among
-        )
+        below = Columns(phi.shape, lambda index: (phi_t[index[-1]] >= phi[index]).astype(float))
+        return _mean(below, among)
     if form == "interp":
-        for part in blocks(*phi.shape):
-            keep = among[:, part]
-            score[part] = _interpolated(
-                -log_p(phi_t[part]), np.where(keep, -log_p(phi[:, part]), np.inf), keep.sum(0)
-            )
-        return 1 - score
+        return 1 - by_blocks(
+            phi.shape,
+            lambda part: _interpolated(-log_p(phi_t[part]), -log_p(phi[:, part]), among[:, part]),
+        )
     centre = _mean(phi, among)
     if form == "shift":
         return phi_t - centre
@@ -96,21 +94,14 @@ def attack_r(
     return (phi_t - centre) / np.sqrt(squares / free)
 
 
-def _interpolated(loss_t, losses, count) -> np.ndarray:
-    """Position of each loss among {0, sorted losses, MAX_LOSS} in units of 1 / (count + 1); unused
-    losses are inf.
+def _interpolated(loss_t, losses, keep) -> np.ndarray:
+    """Position of each loss among {0, sorted losses that are kept, MAX_LOSS} in units of 1 / (their
+    count + 1).
     """
-    loss_t = np.minimum(loss_t, MAX_LOSS)
-    knots = np.sort(
-        np.vstack(
-            [
-                np.zeros_like(loss_t),
-                np.where(np.isinf(losses), np.inf, np.minimum(losses, MAX_LOSS)),
-            ]
-        ),
-        axis=0,
-    )
-    knots = np.vstack([np.where(np.isinf(knots), MAX_LOSS, knots), np.full_like(loss_t, MAX_LOSS)])
+    loss_t, count = np.minimum(loss_t, MAX_LOSS), keep.sum(0)
+    # what is not kept sorts to the end, where MAX_LOSS stands
+    losses = np.sort(np.where(keep, np.minimum(losses, MAX_LOSS), MAX_LOSS), axis=0)
+    knots = np.vstack([np.zeros_like(loss_t), losses, np.full_like(loss_t, MAX_LOSS)])
     below = np.minimum((knots[1:] <= loss_t).sum(0), count)
     low, high = (np.take_along_axis(knots, (below + step)[None], 0)[0] for step in (0, 1))
     share = np.where(high > low, (loss_t - low) / np.where(high > low, high - low, 1), 1)
@@ -229,16 +220,14 @@ def rmia(
         ]
     )
     u[:, ~side.usable & ~target.population] = np.nan
-    if form == "ratio":
-        return u.mean(0)
     if form == "vote":
         return _majority(u, target.population, np.log(gamma), strict)
     u = u.mean(0)
+    if form == "ratio":
+        return u
     among = np.sort(u[target.population])
-    count = np.searchsorted(among, u - np.log(gamma), side="left" if strict else "right") / len(
-        among
-    )
-    return np.where(np.isnan(u), np.nan, count)
+    count = np.searchsorted(among, u - np.log(gamma), side="left" if strict else "right")
+    return np.where(np.isnan(u), np.nan, count / len(among))
 
 
 def _average_margin(phi, side, *, offline, a, trim, from_in) -> np.ndarray:
@@ -280,12 +269,13 @@ def _majority(u, population, log_gamma, strict) -> np.ndarray:
     """Share of population samples z that more than half of the queries put below x: (Q, N) ->
     (N,).
     """
-    score, beats = np.empty(u.shape[1]), np.greater if strict else np.greater_equal
-    for part in blocks(int(population.sum()), u.shape[1]):
-        votes = sum(
-            beats(u_q[part, None] - u_q[population], log_gamma).astype(np.int32) for u_q in u
-        )
-        score[part] = (2 * votes > len(u)).mean(1)
+    beats, half = np.greater if strict else np.greater_equal, len(u) / 2
+
+    def won(part):
+        gaps = (u_q[part, None] - u_q[population] for u_q in u)
+        return (sum(beats(gap, log_gamma).astype(np.int32) for gap in gaps) > half).mean(1)
+
+    score = by_blocks((int(population.sum()), u.shape[1]), won)
     return np.where(np.isnan(u[0]), np.nan, score)
 
 
@@ -315,12 +305,8 @@ def base(
     Source: Lassila et al. 2025. Raises ValueError for samples without OUT reference (offline).
     """
     side = sides("base", target, references, ("out",) if offline else (), missing)
-    models = len(side.mask)
-    weight_out = (
-        1 / np.where(side.n_out, side.n_out, np.nan)
-        if offline
-        else np.full(side.n_out.shape, 1 / models)
-    )
+    count = np.where(side.n_out, side.n_out, np.nan) if offline else len(side.mask)
+    weight_out = np.ones(side.n_out.shape) / count
     weight_in = 0 * weight_out if offline else weight_out
     score = np.zeros(side.n_out.shape)
     pairs = per_query(target, references, "base", combine)

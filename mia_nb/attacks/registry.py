@@ -59,8 +59,13 @@ def suite(k: int) -> dict[str, Attack]:
     Parameters:
         k: references a side, k IN and k OUT.
 
-    Loss and correctness always, rmia from k = 1. Left out is what so few references cannot support:
-    per-sample variance below k = 32, any lira at k = 1.
+    Returns:
+        {name: attack}, the headline first; loss and correctness always, rmia from k = 1. Left out
+        is what so few references cannot support: per-sample variance below k = 32, any lira at k =
+        1.
+
+    Example:
+        scores = {name: score(attack, signals) for name, attack in suite(7).items()}
     """
     k = whole("k", k, 0)
     names = next(names for fewest, names in SUITES if k >= fewest)
@@ -76,9 +81,14 @@ def literature(k: int, draws: str = "plain", queries: int = 1) -> dict[str, Atta
         draws: what the queries are, of `types.DRAWS`.
         queries: how many there are.
 
-    Without `base`, which in pairs ranks as rmia does; without references the suite is all there is.
-    Of stochastic models ("noise") queried 4 times or more also lira_joint, which reads off how much
-    the outputs for one image vary: a member may get less noise.
+    Returns:
+        {name: attack}; without `base`, which in pairs ranks as rmia does. Without references the
+        suite is all there is. Of stochastic models ("noise") queried 4 times or more also
+        lira_joint, which reads off how much the outputs for one image vary: a member may get less
+        noise.
+
+    Example:
+        names = list(literature(7, "noise", 16))
     """
     k, queries = whole("k", k, 0), whole("queries", queries)
     one_of("draws", draws, DRAWS)

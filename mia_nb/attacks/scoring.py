@@ -5,17 +5,21 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
+from functools import partial
 
 import numpy as np
 
-from mia_nb.attacks.inputs import combination
+from mia_nb.attacks.inputs import combination, in_place
 from mia_nb.attacks.learned import shokri, song_mittal
+from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.margins import log_p, over_queries
+from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.registry import ATTACKS, Attack
-from mia_nb.checks import checked, holding, instance, row_numbers
-from mia_nb.types import Scores, Signals
+from mia_nb.attacks.single import attack_p, loss, vote
+from mia_nb.checks import checked, hint, holding, instance, row_numbers
+from mia_nb.types import Scores, Signals, pair_ids
 
+IN_BLOCKS = (loss, attack_p, vote, attack_r, watson, rmia, base, lira, nig)
 # what two plans of queries must agree in, besides their number
 PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")
 UNSAID = {"mask_scope": "query", "per_step": False}  # what signals mean that do not say
@@ -30,16 +34,24 @@ def score(
     targets: int | Iterable[int] | None = None,
     keep_mate: bool = False,
 ) -> Scores:
-    """One attack on every target model in turn (rows `targets`, default all), larger = more likely
-    a member.
+    """One attack on every target model in turn.
 
     Parameters:
-        attack: a name of ATTACKS, or a function like those.
+        attack: a name of ATTACKS, or a function (target, references, **options) -> scores (N,).
         target: signals of the targets, membership included.
-        references: the pool they are taken from; None: the target's own.
+        references: signals of the models that references are taken from; None: the target's own.
         targets: rows of the targets; None: all.
         keep_mate: drops references with the target's mask only, and keeps its complementary models,
             which leaks the design.
+
+    Returns:
+        Scores, (targets, audited samples), larger = more likely a member; `info["flags"]` says
+        what may make them mean something else.
+
+    Raises:
+        ValueError: for an unknown attack, hidden membership, references that saw no or every
+            audited sample, and target and references that differ in samples or labels (only shokri
+            and song_mittal learn from other samples).
 
     Every row whose mask on the audited columns, those that all models saw aside, equals the
     target's or its exact complement is no reference, whichever pool it is in. With none left the
@@ -47,44 +59,41 @@ def score(
     samples lack a side (Bernoulli designs) they score NaN and the share is a flag; the attack's
     warnings are flags too, as are outputs after every time step, and targets and references on two
     scales or queried by two plans. References are read block by block where they lie, so that
-    memory beyond them does not grow with their number; shokri and song_mittal learn from a copy of
-    what they read.
-
-    Raises ValueError for an unknown attack, hidden membership, references that saw no or every
-    audited sample, and target and references that differ in samples or labels (only shokri and
-    song_mittal learn from other samples).
+    memory beyond them does not grow with their number; shokri, song_mittal, fused and functions of
+    your own get a copy. Example:
+        scores = score("rmia", signals)
     """
     name, function = find(attack)
     pool = target if references is None else references
     audited = ~target.population
     targets = row_numbers("targets", targets, target.shape[0])
-    rows = _reference_rows(function, target, pool, targets, keep_mate)
-    options = dict(getattr(function, "keywords", {}))
-    plain = getattr(function, "func", function)
+    plain, options = _bound(function)
+    rows, disjoint = _reference_rows(plain, target, pool, targets, keep_mate)
     tolerated = {
         option: value
         # a design that leaves gaps is stamped, not refused
         for option, value in (("missing", "nan"), ("allow_unequal", True))
         if option in inspect.signature(plain).parameters and option not in options
     }
+    # an attack from elsewhere expects arrays, those that learn read all of them
+    cut = partial(in_place, pool) if plain in IN_BLOCKS else pool.select
     value = np.empty((len(targets), audited.sum()))
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
         for row, t, others in zip(value, targets, rows, strict=True):
-            chosen = pool.select(models=others) if len(others) else None
-            row[:] = function(target.select(models=[t]).hide(), chosen, **tolerated)[audited]
+            one = target.select(models=slice(t, t + 1)).hide()
+            row[:] = function(one, cut(others) if len(others) else None, **tolerated)[audited]
     designs = _designs(pool, rows)
     flags = _flags(target, pool, designs, keep_mate, _warned(raised))
     if unscored := np.isnan(value).mean() if value.size else 0:
         flags.append(f"{unscored:.2%} of the samples unscored: no reference on one side")
-    member = target.member[targets][:, audited]
-    accuracy, loss = _by_membership(target, targets, member, audited)
-    attack_name = getattr(plain, "__name__", name)
+    accuracy, loss = _by_membership(target, targets, audited)
+    attack_name, member = getattr(plain, "__name__", name), target.member[targets]
     return Scores(
         value=value,
-        member=member,
+        member=member[:, audited],
         targets=targets,
-        pair=_pair_ids(target.member[targets], audited & ~target.member.all(0)),
+        pair=pair_ids(member[:, audited & ~target.member.all(0)]),
         accuracy=accuracy,
         loss=loss,
         info={
@@ -95,7 +104,7 @@ def score(
             "draws": target.draws,
             "combine": combination(attack_name, target.draws, options.get("combine")),
             "keys": {"target": target.info.get("pool"), "references": pool.info.get("pool")},
-            "disjoint": references is not None and not _shared_masks(target, targets, pool),
+            "disjoint": references is not None and disjoint,
             "flags": flags,
             **{key: target.info[key] for key in ("split",) if key in target.info},
         },
@@ -104,103 +113,90 @@ def score(
 
 @checked
 def find(attack: str | Attack) -> tuple[str, Attack]:
-    """The attack's word in ATTACKS, or its own name with the options bound to it, and the function;
-    ValueError if unknown.
+    """An attack by name.
+
+    Parameters:
+        attack: a name of ATTACKS, or a function (target, references, **options) -> scores (N,),
+            maybe with options bound by functools.partial.
+
+    Returns:
+        (its name in ATTACKS, or the function's own with the bound options; the function).
+
+    Raises:
+        ValueError: for a name that is not known.
+
+    Example:
+        name, attack = find("rmia")
     """
     if isinstance(attack, str):
         if attack not in ATTACKS:
-            near = get_close_matches(attack, ATTACKS, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"unknown attack {attack!r}: {hint}known are {', '.join(ATTACKS)}")
+            raise ValueError(
+                f"unknown attack {attack!r}{hint(attack, ATTACKS)}; known are {', '.join(ATTACKS)}"
+            )
         return attack, ATTACKS[attack]
-    instance("attack", attack, Callable)
-    plain, options = getattr(attack, "func", attack), getattr(attack, "keywords", {})
+    plain, options = _bound(instance("attack", attack, Callable))
     for name, known in ATTACKS.items():
-        if plain is getattr(known, "func", known) and options == getattr(known, "keywords", {}):
+        if _bound(known) == (plain, options):
             return name, attack
     bound = ", ".join(f"{option}={value!r}" for option, value in options.items())
     name = getattr(plain, "__name__", type(plain).__name__)
     return f"{name}({bound})" if bound else name, attack
 
 
-def _reference_rows(function, target, pool, targets, keep_mate) -> list[np.ndarray]:
-    """For each target, the rows of the pool that may serve as its references."""
-    if target.hidden or pool.hidden:
+def _bound(attack: Attack) -> tuple[Callable, dict]:
+    """The function itself and the options that functools.partial bound to it."""
+    return getattr(attack, "func", attack), dict(getattr(attack, "keywords", {}))
+
+
+def _reference_rows(plain, target, pool, targets, keep_mate) -> tuple[list[np.ndarray], bool]:
+    """(for each target, the rows of the pool that may serve as its references; whether no model of
+    the pool was trained on the members of a target, or on exactly the others).
+
+    A sample that all models saw, as all but the canaries, tells complementary models from others no
+    more than a population's.
+    """
+    if target.member is None or pool.member is None:
         raise ValueError(
             "score needs the membership of targets and references, but member is None: score it"
             " with the full signals"
         )
-    audited = ~target.population
-    if not np.array_equal(target.labels, pool.labels):
-        if getattr(function, "func", function) not in (shokri, song_mittal):
-            raise ValueError(
-                f"target ({target.labels.size} samples) and references ({pool.labels.size}) differ"
-                " in samples or labels: query both on the same images (only shokri and song_mittal"
-                " learn from other samples)"
-            )
-        audited = ~pool.population
-        rows = [np.arange(pool.shape[0])] * len(targets)
-    else:
-        informative, rows = audited & ~(target.member.all(0) & pool.member.all(0)), []
-        theirs = _masks(pool.member, informative)
-        for mask, side in _masks(target.member[targets], informative):
-            strangers = [
-                m
-                for m, (other, its) in enumerate(theirs)
-                if other != mask or (keep_mate and its != side)
-            ]
-            rows.append(np.array(strangers, int))
-    blind = [
-        m for m, row in enumerate(pool.member) if (seen := row[audited]).all() or not seen.any()
-    ]
+    same_samples = np.array_equal(target.labels, pool.labels)
+    if not same_samples and plain not in (shokri, song_mittal):
+        raise ValueError(
+            f"target ({target.labels.size} samples) and references ({pool.labels.size}) differ"
+            " in samples or labels: query both on the same images (only shokri and song_mittal"
+            " learn from other samples)"
+        )
+    audited = ~(target if same_samples else pool).population
+    ours, theirs = target.member[:, ~target.population], pool.member[:, audited]
+    rows, disjoint = [np.arange(len(theirs))] * len(targets), True
+    if ours.shape[1] == theirs.shape[1]:
+        informative = ~(ours.all(0) & theirs.all(0))
+        masks = np.vstack([ours[targets], theirs])[:, informative]
+        ids, sides = pair_ids(masks), masks[:, :1]
+        related = [ids[len(targets) :] == pair for pair in ids[: len(targets)]]
+        disjoint = not np.any(related)
+        if keep_mate:
+            same = ((sides[len(targets) :] == side).all(1) for side in sides)
+            related = [one & same for one, same in zip(related, same, strict=False)]
+        rows = [np.flatnonzero(~one) for one in related] if same_samples else rows
+    blind = [m for m, seen in enumerate(theirs) if seen.all() or not seen.any()]
     if any(np.isin(blind, others).any() for others in rows):
         raise ValueError(
             f"reference models {blind} saw none or all of the audited samples: they tell nothing,"
             " leave them out"
         )
-    return rows
-
-
-def _masks(member: np.ndarray, informative: np.ndarray) -> list[tuple[bytes, bytes]]:
-    """Of each row, on the columns `informative`: (what its mask and the complement have in common,
-    the entry of the first sample, in which the two differ).
-
-    A sample that all models saw, as all but the canaries, tells complementary models from others no
-    more than a population's.
-    """
-    rows = (row[informative] for row in member)
-    return [(np.packbits(row ^ row[:1]).tobytes(), row[:1].tobytes()) for row in rows]
-
-
-def _pair_ids(member: np.ndarray, informative: np.ndarray) -> np.ndarray:
-    """One number for a mask and its complement, in order of appearance."""
-    ids: dict[bytes, int] = {}
-    return np.array(
-        [ids.setdefault(mask, len(ids)) for mask, _ in _masks(member, informative)], dtype=int
-    )
-
-
-def _shared_masks(target: Signals, targets: np.ndarray, pool: Signals) -> bool:
-    """Whether a model of the pool was trained on the members of a target, or on exactly the
-    others.
-    """
-    ours, theirs = target.member[:, ~target.population], pool.member[:, ~pool.population]
-    if ours.shape[1] != theirs.shape[1]:
-        return False
-    informative = ~(ours.all(0) & theirs.all(0))
-    known = {mask for mask, _ in _masks(theirs, informative)}
-    return any(mask in known for mask, _ in _masks(ours[targets], informative))
+    return rows, disjoint
 
 
 def _designs(pool: Signals, rows: list[np.ndarray]) -> list[tuple[int, bool]]:
     """For each target: its references a side, the median over audited samples of the smaller of IN
     and OUT (in pairs, the pairs that are left); and whether their IN counts differ between samples.
     """
-    audited, designs = ~pool.population, []
-    everyone = _models_in(pool)
+    designs, everyone = [], _models_in(pool)
     for others in rows:
         left_out = np.setdiff1d(np.arange(pool.shape[0]), others)
-        n_in = (everyone - pool.member[left_out].sum(0))[audited]
+        n_in = (everyone - pool.member[left_out].sum(0))[~pool.population]
         k = int(np.median(np.minimum(n_in, len(others) - n_in))) if len(others) else 0
         designs.append((k, bool(np.ptp(n_in))))
     return designs
@@ -249,19 +245,17 @@ def _flags(target, pool, designs, keep_mate: bool, warned: list[str]) -> list[st
     return holding(flags)
 
 
-def _by_membership(target, targets, member, audited) -> tuple[np.ndarray, np.ndarray]:
+def _by_membership(target, targets, audited) -> tuple[np.ndarray, np.ndarray]:
     """Accuracy and mean loss of each target, (targets, 2): on members, on non-members; NaN for the
     loss of aligned margins.
     """
     out = np.full((2, len(targets), 2), np.nan)
     for i, t in enumerate(targets):
-        one = target.select(models=[t])
-        values = (
-            (one.correct[0],) if "align" in target.info else (one.correct[0], -log_p(one.margin[0]))
-        )
-        for kind, cube in enumerate(values):
-            per_sample = over_queries(cube[None], target.draws)[0, audited]
-            for column, side in enumerate((member[i], ~member[i])):
-                if side.any():
-                    out[kind, i, column] = per_sample[side].mean()
+        cubes = [target.correct[[t]]]
+        cubes += [] if "align" in target.info else [-log_p(target.margin[[t]])]
+        for kind, cube in enumerate(cubes):
+            per_sample = over_queries(cube, target.draws)[0, audited]
+            for column, side in enumerate((True, False)):
+                if (inside := target.member[t, audited] == side).any():
+                    out[kind, i, column] = per_sample[inside].mean()
     return out[0], out[1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mia_nb.attacks.inputs import check, columns, one_of, own, sides, theirs
-from mia_nb.attacks.margins import blocks, log_p
-from mia_nb.checks import checked
+from mia_nb.attacks.inputs import check, columns, own, sides, theirs
+from mia_nb.attacks.margins import blocks, by_blocks, log_p
+from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 
@@ -40,7 +40,7 @@ def loss(
     if threshold is None:
         return phi.astype(np.float64) if signal == "margin" else log_p(phi)
     if threshold == "reference_train_mean":
-        margins, mask = theirs(references, "loss", combine), columns(references, "member")
+        margins, mask = theirs(references, "loss", combine), columns(references.member)
         total = sum(
             np.array([log_p(margins[:, at][mask[:, at]]).sum(), mask[:, at].sum()])
             for at in blocks(*mask.shape)
@@ -111,11 +111,11 @@ def vote(target: Signals, references: Signals | None = None, *, missing="raise")
     if references is None:
         return right / queries
     side = sides("vote", target, references, ("out",), missing)
+    votes = columns(references.correct)
     odds = np.log(np.arange(queries + 1) + 0.5)
     odds -= odds[::-1]
-    total = np.zeros(right.shape)
-    for part in blocks(*side.mask.shape):
-        total[part] = np.where(
-            side.mask[:, part], 0, odds[references.cut("correct", part).sum(1)]
-        ).sum(0)
+    total = by_blocks(
+        side.mask.shape,
+        lambda part: np.where(side.mask[:, part], 0, odds[votes[:, part].sum(1)]).sum(0),
+    )
     return np.where(side.usable, odds[right] - total / np.maximum(side.n_out, 1), np.nan)

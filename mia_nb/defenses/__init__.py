@@ -1,5 +1,5 @@
 """Defenses: plain functions that change what a training step minimises, how it is made, or what a
-model answers.
+model puts out.
 """
 
 from __future__ import annotations
@@ -13,32 +13,24 @@ from torch import nn
 
 from mia_nb.checks import hint
 from mia_nb.defenses import dp_sgd, objectives
-from mia_nb.defenses.objectives import Step, class_mmd, plain
+from mia_nb.defenses.objectives import plain
 from mia_nb.defenses.outputs import OUTPUTS
 
-__all__ = [
-    "DEFENSES",
-    "OUTPUTS",
-    "Defense",
-    "Step",
-    "adapt",
-    "arguments",
-    "change_output",
-    "class_mmd",
-    "find",
-    "output_arguments",
-    "plain",
-]
+__all__ = ["DEFENSES", "OUTPUTS", "Defense", "arguments", "output_arguments"]
 
 
 class Defense(NamedTuple):
-    """A training-side defense: its options, and where it acts.
+    """A defense of the training.
 
-    objective(step, **options) -> losses (B,) and what is minimised. module(module, **options) ->
-    the network that is trained. draws(seed, numbers, known, y, **options): an epoch's random
-    numbers for the objective, of held-out images and their labels and those of the training
-    batches. held_out: it looks at that many of the images that are set aside, and nobody else ever
-    does. logits: it needs one answer (B, K).
+    Fields:
+        defaults: its options with their usual values.
+        objective: (step, **options) -> losses (B,) and what is minimised; `objectives.Step`.
+        module: (module, **options) -> the network that is trained; None: as it is.
+        draws: (seed, numbers, known, y, **options) -> an epoch's random numbers for the objective,
+            of held-out images and their labels and those of the training batches; None: none.
+        held_out: whether it looks at images that are set aside, its option of that name saying how
+            many, which nobody else ever does.
+        logits: whether it needs one output (B, K).
     """
 
     defaults: dict
@@ -105,8 +97,20 @@ def find(name: str) -> Defense:
 
 
 def arguments(name: str | None, given: dict) -> dict:
-    """The defense's options with its defaults written out; ValueError for one that it does not
-    have.
+    """The options of a defense of the training, its defaults written out.
+
+    Parameters:
+        name: a key of DEFENSES, or None for no defense.
+        given: options by name.
+
+    Returns:
+        All options by name, of the types of their defaults; {} without a defense.
+
+    Raises:
+        ValueError: for a name or an option that is not known, and a value out of range.
+
+    Example:
+        arguments("l2", {"weight": 1e-4})
     """
     if name is None:
         if given:
@@ -137,9 +141,23 @@ def adapt(module: nn.Module, name: str | None, args: dict) -> nn.Module:
 
 
 def output_arguments(name: str | None, given: dict | None, classes: int | None = None) -> dict:
-    """The options of an output defense with its defaults written out; ValueError for one that it
-    does not have, and, where the number of classes is told, for a value that it cannot use. Of two
-    classes memguard shows .75 by default, (1 + 1/K) / 2."""
+    """The options of a defense of the outputs, its defaults written out.
+
+    Parameters:
+        name: a key of OUTPUTS.
+        given: options by name, or None.
+        classes: number of classes; None: it is not known, and values are not checked.
+
+    Returns:
+        All options by name. Of two classes memguard shows .75 by default, (1 + 1/K) / 2.
+
+    Raises:
+        ValueError: for a name or an option that is not known, and, where the number of classes is
+            given, for a value that it cannot use.
+
+    Example:
+        output_arguments("rounding", {"decimals": 2})
+    """
     if name not in OUTPUTS:
         where = (
             " changes the training: give it to Recipe(defense=...)"

@@ -24,6 +24,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from mia_nb.checks import refuse
+
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 CHUNK = 2**28  # bytes of gradients per sample held at a time
 SCHEDULES = ("one_cycle", "cosine", "constant")  # known beforehand
@@ -39,9 +41,8 @@ def without_batch_norm(module: nn.Module) -> nn.Module:
     for name, child in module.named_children():
         if isinstance(child, NORMS):
             channels = child.num_features
-            groups = max(
-                g for g in range(1, max(min(32, channels // 4), 1) + 1) if channels % g == 0
-            )
+            most = max(min(32, channels // 4), 1)
+            groups = max(g for g in range(1, most + 1) if channels % g == 0)
             setattr(module, name, nn.GroupNorm(groups, channels, affine=child.affine))
         else:
             without_batch_norm(child)
@@ -173,10 +174,9 @@ def rewritten(module: nn.Module, before: dict[str, Tensor]) -> str | None:
 
     Clipping and noise reach weights, not buffers.
     """
-    for name, buffer in module.named_buffers():
-        if name not in before or not torch.equal(buffer, before[name]):
-            return name
-    return None
+    buffers = module.named_buffers()
+    changed = (n for n, now in buffers if n not in before or not torch.equal(now, before[n]))
+    return next(changed, None)
 
 
 def checked(args: dict, recipe, before: str | None = None) -> None:
@@ -184,28 +184,21 @@ def checked(args: dict, recipe, before: str | None = None) -> None:
     defense.
     """
     noise, bound = args["noise_multiplier"], args["max_grad_norm"]
-    if not (math.isfinite(noise) and noise >= 0 and math.isfinite(bound) and bound > 0):
-        raise ValueError(
+    fitting = math.isfinite(noise) and noise >= 0 and math.isfinite(bound) and bound > 0
+    refuse(
+        {
             f"noise_multiplier={noise}, max_grad_norm={bound}: wanted at least 0"
-            " (accounting.noise_multiplier finds one for a target) and a positive norm"
-        )
-    if recipe.loss != "cross_entropy":
-        raise ValueError(
-            f"loss={recipe.loss!r} under dp_sgd: wanted cross_entropy, one loss for each sample"
-        )
-    if recipe.schedule not in SCHEDULES:
-        raise ValueError(
+            " (accounting.noise_multiplier finds one for a target) and a positive"
+            " norm": not fitting,
+            f"loss={recipe.loss!r} under dp_sgd: wanted cross_entropy, one loss for each"
+            " sample": recipe.loss != "cross_entropy",
             f"schedule={recipe.schedule!r} looks at the training loss, which nobody accounts for:"
-            f" take {', '.join(SCHEDULES)}"
-        )
-    if recipe.parent is not None and before == "dp_sgd":
-        raise ValueError(
+            f" take {', '.join(SCHEDULES)}": recipe.schedule not in SCHEDULES,
             "defense='dp_sgd' with a parent trained by dp_sgd: both trainings saw the members, and"
-            " their composition is not accounted for; train once with dp_sgd from the start, for as"
-            " many epochs as both"
-        )
-    if recipe.parent is not None:
-        raise ValueError(
+            " their composition is not accounted for; train once with dp_sgd from the start, for"
+            " as many epochs as both": recipe.parent is not None and before == "dp_sgd",
             "defense='dp_sgd' with a parent: its weights saw the members without clipping and"
-            " noise, which nothing done afterwards takes back; train with dp_sgd from the start"
-        )
+            " noise, which nothing done afterwards takes back; train with dp_sgd from the"
+            " start": recipe.parent is not None,
+        }
+    )

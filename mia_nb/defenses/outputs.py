@@ -1,8 +1,8 @@
-"""Defenses that change what a trained model answers: logits in, logits out, NumPy.
+"""Defenses that change what a trained model puts out: logits in, logits out, NumPy.
 
-The attacker sees the changed answer, of targets and references alike. What leaves no logits is
+The attacker sees the changed output, of targets and references alike. What leaves no logits is
 given as logarithms of the probabilities that are shown, so that attacks read off of them what they
-would of any answer.
+would of any output.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import log_softmax
 
+from mia_nb.checks import whole
+
 
 def label_only(logits: np.ndarray, *, confidence: float = 0.5) -> np.ndarray:
     """MemGuard in the form that Hong, Wu, Gruber and Lee (arXiv 2501.06686) call arbitrary: a
@@ -20,8 +22,8 @@ def label_only(logits: np.ndarray, *, confidence: float = 0.5) -> np.ndarray:
     for the others. (..., K) -> (..., K).
 
     There are two scores then, right and wrong: no threshold reaches a small false positive rate, so
-    its TPR there is 0 by ties. That measures no protection: ask with the attacks that need labels
-    only (correctness; vote, with augmentation).
+    its TPR there is 0 by ties. That measures no protection: take the attacks that need labels only
+    (correctness; vote, with augmentation).
     """
     classes = logits.shape[-1]
     if not isinstance(confidence, int | float) or not 1 / classes < confidence < 1:
@@ -35,9 +37,9 @@ def label_only(logits: np.ndarray, *, confidence: float = 0.5) -> np.ndarray:
 
 def hamp(logits: np.ndarray, *, random: np.ndarray) -> np.ndarray:
     """The output part of HAMP: the sorted probabilities of a random input, in the order of the real
-    answer's classes.
+    output's classes.
 
-    random (N, K): the same model's logits on random images, one for each answer. Source: Chen and
+    random (N, K): the same model's logits on random images, one for each output. Source: Chen and
     Pattabiraman (NDSS 2024). Caveat: the order of all classes stays as it was, and so does what it
     tells; their training part is not included.
     """
@@ -53,7 +55,7 @@ def rounding(logits: np.ndarray, *, decimals: int = 1) -> np.ndarray:
     Caveat: classes that round to the same tie; `change_output` keeps the predicted one a hair above
     the others.
     """
-    unit = 10.0 ** -_whole("decimals", decimals)
+    unit = 10.0 ** -whole("decimals", decimals)
     return np.log(np.maximum(np.round(np.exp(log_softmax(logits, -1)), decimals), unit / 4))
 
 
@@ -62,7 +64,7 @@ def top(logits: np.ndarray, *, classes: int = 1) -> np.ndarray:
     evenly over the others.
     """
     total = logits.shape[-1]
-    if not 1 <= _whole("classes", classes) < total:
+    if not 1 <= whole("classes", classes) < total:
         raise ValueError(f"classes={classes}: wanted at least 1 and fewer than the model's {total}")
     p = np.exp(log_softmax(logits, -1))
     shown = np.argsort(np.argsort(-p, -1, kind="stable"), -1) < classes
@@ -76,14 +78,8 @@ def top(logits: np.ndarray, *, classes: int = 1) -> np.ndarray:
     )
 
 
-def _whole(name: str, value) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r}: wanted a whole number of at least 1")
-    return value
-
-
 class Output(NamedTuple):
-    """A function logits -> logits, its options, and whether it is given the model's answers to
+    """A function logits -> logits, its options, and whether it is given the model's outputs for
     random images (random=).
     """
 

@@ -153,7 +153,8 @@ def _design(signals: Signals, units: np.ndarray, keep_mate: bool) -> list[tuple]
     values, same = [], 0
     for target in np.unique(units, return_index=True)[1]:
         mask = signals.member[target, audited]
-        others = signals.hold_out(target, keep_mate=keep_mate)[1].member[:, audited]
+        rows = signals.reference_rows(target, keep_mate=keep_mate)
+        others = signals.member[rows][:, audited]
         values.append(auc(others.sum(0), mask))
         same += int(same_or_complement(others, mask).sum())
     verdict = "FAIL: a reference has the target's mask or its complement" if same else "pass"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mia_nb.types import Scores, Signals
+from mia_nb.types import Scores, Signals, pair_ids
 
 
 def need_membership(signals: Signals, why: str):
@@ -20,11 +20,7 @@ def units(audited: np.ndarray) -> np.ndarray:
     audited: (M, N) membership of audited samples. Samples that all models saw are left aside:
     canaries in pairs are complements among themselves, the others in every model.
     """
-    known: dict[bytes, int] = {}
-    informative = audited[:, ~audited.all(0)]
-    return np.array(
-        [known.setdefault((row ^ row[:1]).tobytes(), len(known)) for row in informative]
-    )
+    return pair_ids(audited[:, ~audited.all(0)])
 
 
 def same_or_complement(masks: np.ndarray, mask: np.ndarray) -> np.ndarray:

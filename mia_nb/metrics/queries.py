@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
-from mia_nb.attacks import find, shokri
+from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
+from mia_nb.attacks.learned import shokri
 from mia_nb.checks import checked
 from mia_nb.metrics.pairs import need_membership, units
 from mia_nb.metrics.tables import summary

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -92,10 +93,9 @@ def build(
         "mean": tuple(mean),
         "std": tuple(std),
     }
-    wanted = (
-        {*known, "num_classes"} if _is_torchvision(getattr(builder, "__module__", None)) else known
-    )
-    args = {name: value for name, value in given.items() if name in wanted} | args
+    if str(getattr(builder, "__module__", None)).partition(".")[0] == "torchvision":
+        known = {*known, "num_classes"}
+    args = {name: value for name, value in given.items() if name in known} | args
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:
@@ -164,17 +164,13 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
     """
     weight = next(module.parameters(), torch.zeros(()))
     probe = normalise(images.x[:2].to(weight.device), images.mean, images.std, weight.dtype)
-    modes = {part: part.training for part in module.modules()}
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            output = module.eval()(probe)
+        with evaluating(module), torch.random.fork_rng(devices=[]):
+            output = module(probe)
     except Exception as error:
         raise ValueError(
             f"the model fails on two images of shape {tuple(probe.shape[1:])}: {first_line(error)}"
         ) from error
-    finally:
-        for part, training in modes.items():
-            part.training = training
     got, wanted = getattr(output, "shape", type(output).__name__), (len(probe), len(images.classes))
     if not isinstance(output, torch.Tensor) or tuple(got) != wanted:
         shape = tuple(got) if isinstance(output, torch.Tensor) else got
@@ -183,6 +179,19 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
             f" {wanted[1]} classes"
         )
     return module
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode without gradient; modes are left as found, part by part."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
 
 
 def _find(model: str):
@@ -212,10 +221,6 @@ def _find(model: str):
 def _foreign(place: str) -> bool:
     top = place.partition(".")[0]  # of torchvision only the models: other parts download and write
     return top in NO_BUILDERS or (top == "torchvision" and place.split(".")[1:2] != ["models"])
-
-
-def _is_torchvision(place: str | None) -> bool:
-    return (place or "").partition(".")[0] == "torchvision"
 
 
 def _builds(builder) -> bool:

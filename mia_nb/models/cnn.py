@@ -117,11 +117,15 @@ class ResNet18(nn.Module):
         self.stem = nn.Sequential(
             nn.Conv2d(in_channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()
         )
-        stages, before = [], width
-        for after, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
-            stages += [BasicBlock(before, after, stride), BasicBlock(after, after, 1)]
-            before = after
-        self.stages = nn.Sequential(*stages)
+        channels = (width, width, 2 * width, 4 * width, 8 * width)
+        stages = zip(channels, channels[1:], (1, 2, 2, 2), strict=False)
+        self.stages = nn.Sequential(
+            *(
+                block
+                for before, after, stride in stages
+                for block in (BasicBlock(before, after, stride), BasicBlock(after, after, 1))
+            )
+        )
         self.head = nn.Linear(8 * width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

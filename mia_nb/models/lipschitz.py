@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vjp
 
@@ -28,29 +27,6 @@ def conv_norm(weight: Tensor, height: int, width: int) -> Tensor:
     # of a real kernel the other half are conjugates
     spectrum = torch.fft.rfft2(kernel, s=size).permute(2, 3, 0, 1)
     return torch.linalg.svdvals(spectrum).amax()
-
-
-def power_norm(
-    weight: Tensor, height: int, width: int, *, iterations: int = 200, seed: int = 0
-) -> Tensor:
-    """Operator norm of the same convolution by power iteration: converges from below, so for
-    display and tests only.
-    """
-    x = torch.randn(
-        1,
-        weight.shape[1],
-        height,
-        width,
-        dtype=weight.dtype,
-        generator=torch.Generator().manual_seed(seed),
-    )
-    x, tiny = x.to(weight.device), torch.finfo(weight.dtype).tiny
-    padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)
-    for _ in range(iterations):
-        x = x / x.norm().clamp(min=tiny)
-        y = F.conv2d(x, weight, padding=padding)
-        x = F.conv_transpose2d(y, weight, padding=padding)
-    return y.norm()
 
 
 def local_lipschitz(

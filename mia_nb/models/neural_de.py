@@ -12,14 +12,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from mia_nb import models
+from mia_nb.checks import first_of, one_of, refuse
 from mia_nb.models import solvers
-from mia_nb.models.lipschitz import conv_norm, local_lipschitz, power_norm
+from mia_nb.models.lipschitz import conv_norm, local_lipschitz
 from mia_nb.models.solvers import integrate
 
 __all__ = [
@@ -36,7 +38,6 @@ __all__ = [
     "integrate",
     "is_noisy",
     "local_lipschitz",
-    "power_norm",
     "replace_last",
     "replaced",
     "set_noise",
@@ -46,6 +47,15 @@ GAMMA = -3.0  # HBNODE: damping sigmoid(-3) = .0474
 STARTS = ("conv", "zeros")
 NORMS = ("bn", "gn")
 LAYOUTS = ("16-32-64", "64")
+DESCRIBED = (
+    "order",
+    "damped",
+    "augment",
+    "noise_train",
+    "noise_eval",
+    "sigma",
+    "noise_sd",
+)
 
 
 class ConcatConv2d(nn.Module):
@@ -229,11 +239,7 @@ class FlowBlock(nn.Module):
         field = self.field
         # once a solution, not once a step
         if self.drift.lipschitz is not None and not self.solver["adjoint"]:
-            scales = self.drift.scales(h.shape[-2:])
-
-            def field(t, state):
-                return self.field(t, state, scales)
-
+            field = partial(self.field, scales=self.drift.scales(h.shape[-2:]))
         h = integrate(
             field, h, **self.solver, k=self.k if self.noise_on else 0.0, generator=generator
         )
@@ -252,17 +258,16 @@ class FlowBlock(nn.Module):
     def _check_gradients(self, h: Tensor) -> None:
         """Refuse gradients per sample where they would be wrong without a word."""
         hooked = any(hasattr(p, "grad_sample") for p in self.parameters())  # put there by Opacus
-        wrong = None
-        if self.solver["adjoint"] and (hooked or solvers.is_transformed(h)):
-            wrong = "adjoint=True"
-        elif (
-            hooked and self.solver["method"] in solvers.BACKENDS
-        ):  # steps refused or unused: calls without a backward pass
-            wrong = f"method={self.solver['method']!r}"
-        elif (
-            hooked and self.drift.lipschitz is not None
-        ):  # the scales are functions of the weights that hooks do not see
-            wrong = "lipschitz"
+        method = self.solver["method"]
+        wrong = first_of(
+            {
+                "adjoint=True": self.solver["adjoint"] and (hooked or solvers.is_transformed(h)),
+                # steps refused or unused: calls without a backward pass
+                f"method={method!r}": hooked and method in solvers.BACKENDS,
+                # the scales are functions of the weights that hooks do not see
+                "lipschitz": hooked and self.drift.lipschitz is not None,
+            }
+        )
         if wrong:
             raise ValueError(
                 f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block"
@@ -271,24 +276,19 @@ class FlowBlock(nn.Module):
 
 
 def _check_equation(order, damped, augment, start, lipschitz, clip) -> None:
-    if order not in (1, 2) or (damped and order != 2):
-        raise ValueError(
+    refuse(
+        {
             f"order={order}, damped={damped}: wanted order 1, order 2 (SONODE), or order 2 and"
-            " damped (HBNODE)"
-        )
-    if augment < 0 or (augment and order == 2):
-        raise ValueError(
+            " damped (HBNODE)": order not in (1, 2) or (damped and order != 2),
             f"augment={augment} with order={order}: wanted channels from 0 up, and order 1 where"
-            " there are any"
-        )
-    if start not in STARTS:
-        raise ValueError(f"start={start!r} is not one of {', '.join(STARTS)}")
-    if lipschitz is not None and (not lipschitz > 0 or order == 2):
-        raise ValueError(
-            f"lipschitz={lipschitz} with order={order}: wanted a positive bound, and order 1"
-        )
-    if clip is not None and not clip > 0:
-        raise ValueError(f"clip={clip}: wanted a positive norm")
+            " there are any": augment < 0 or (augment and order == 2),
+            f"start={start!r} is not one of {', '.join(STARTS)}": start not in STARTS,
+            f"lipschitz={lipschitz} with order={order}: wanted a positive bound, and order 1": (
+                lipschitz is not None and (not lipschitz > 0 or order == 2)
+            ),
+            f"clip={clip}: wanted a positive norm": clip is not None and not clip > 0,
+        }
+    )
 
 
 def _norm(kind: str, channels: int) -> nn.Module:
@@ -343,9 +343,8 @@ class FlowNet(nn.Module):
         adjoint: bool = False,
     ):
         super().__init__()
-        for name, value, known in (("layout", layout, LAYOUTS), ("norm", norm, NORMS)):
-            if value not in known:
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(known)}")
+        one_of("layout", layout, LAYOUTS)
+        one_of("norm", norm, NORMS)
         if blocks < 1 or width < 1:
             raise ValueError(f"blocks={blocks}, width={width}: wanted both from 1 up")
         options = {
@@ -527,7 +526,7 @@ def check_noise(module: nn.Module) -> None:
 
 
 def is_noisy(module: nn.Module) -> bool:
-    """Whether a module in evaluation mode answers with noise of a FlowBlock, as it was built."""
+    """Whether a module in evaluation mode puts out noise of a FlowBlock, as it was built."""
     return any(block.k > 0 and block.noise_eval for _, block in flow_blocks(module))
 
 
@@ -537,20 +536,13 @@ def describe(module: nn.Module) -> dict | None:
     *_, block = None, *(block for _, block in flow_blocks(module))
     if block is None:
         return None
-    about = {
+    return {
         "norm": getattr(module, "norm", "bn"),
         "layout": getattr(module, "layout", "last"),
         "blocks": getattr(module, "blocks", 1),
         "k": float(block.k),
-    }
-    about |= {name: block.solver[name] for name in ("method", "steps", "T")}
-    about |= {
-        name: getattr(block, name)
-        for name in ("order", "damped", "augment", "noise_train", "noise_eval")
-    }
-    return about | {
-        "sigma": block.sigma,
-        "noise_sd": block.noise_sd,
+        **{name: block.solver[name] for name in ("method", "steps", "T")},
+        **{name: getattr(block, name) for name in DESCRIBED},
         "lipschitz": block.drift.lipschitz,
         "clip": block.clip,
     }
@@ -562,18 +554,16 @@ def blown_up(module: nn.Module, x: Tensor) -> str | None:
     """
     found: list[str] = []
 
-    def watch(name: str):
-        def hook(block: FlowBlock, args, out: Tensor) -> None:
-            if not found and args[0].isfinite().all() and not out.isfinite().all():
-                s = block.solver
-                found.append(
-                    f"the state of {name} blew up ({s['method']}, {s['steps']} steps, T={s['T']:g},"
-                    f" k={block.k:g})"
-                )
+    def look(name: str, block: FlowBlock, args, out: Tensor) -> None:
+        if not found and args[0].isfinite().all() and not out.isfinite().all():
+            s = block.solver
+            found.append(
+                f"the state of {name} blew up ({s['method']}, {s['steps']} steps, T={s['T']:g},"
+                f" k={block.k:g})"
+            )
 
-        return hook
-
-    handles = [block.register_forward_hook(watch(name)) for name, block in flow_blocks(module)]
+    blocks = flow_blocks(module)
+    handles = [block.register_forward_hook(partial(look, name)) for name, block in blocks]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             module(x)

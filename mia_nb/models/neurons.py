@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mia_nb import models
+from mia_nb.checks import one_of
 
 # (v, theta, amplitude) -> d spk / d v, v = mem - theta
 Surrogate = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -49,9 +50,7 @@ def local_zo(
     the expectation, g(v) = (1 / delta) int_{|v| / delta}^inf z density(z) dz; samples = 5 is the
     released setting and draws from torch's global generator. ValueError for another dist.
     """
-    if dist not in LOCAL_ZO:
-        raise ValueError(f"local_zo: dist={dist!r} is not one of {', '.join(LOCAL_ZO)}")
-    closed, draw = LOCAL_ZO[dist]
+    closed, draw = LOCAL_ZO[one_of("dist", dist, LOCAL_ZO)]
     if samples == 0:
         return closed(v.abs() / delta) / delta
     total = torch.zeros_like(v)
@@ -204,8 +203,7 @@ def multistep(
     does not; the residual decays, while snntorch subtracts theta after the decay: another neuron
     for beta < 1.
     """
-    if reset not in RESETS:
-        raise ValueError(f"reset={reset!r} is not one of {', '.join(RESETS)}")
+    one_of("reset", reset, RESETS)
     theta, u0, amplitude = placed(x, theta, u0, amplitude)
     rest = (beta, reset, surrogate, detach_reset)
     if compiled and not return_mem and not transformed():
@@ -261,24 +259,18 @@ def _fused(x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, rest: tuple)
     """`_loop` compiled on flat memory (T, N) of any length, so that one kernel serves all layers of
     either memory order.
     """
-    last = (
-        x.ndim == 5
-        and x[0].is_contiguous(memory_format=torch.channels_last)
-        and not x[0].is_contiguous()
+    order = sorted(range(x.ndim - 1), key=x[0].stride, reverse=True)  # keeps channels last
+
+    def flat(value):
+        return value if value.ndim == 0 else value.expand(x.shape[1:]).permute(order).reshape(-1)
+
+    ordered = x.permute(0, *(1 + axis for axis in order))
+    once = 1 if x.stride(0) == 0 else len(x)  # the same input at every step
+    rows = ordered[:once].reshape(once, -1)
+    out = _compiled()(rows, len(x) // once, flat(theta), flat(u0), flat(amplitude), *rest)
+    return out.view(ordered.shape).permute(
+        0, *(1 + order.index(axis) for axis in range(len(order)))
     )
-    ordered = x.permute(0, 1, 3, 4, 2) if last else x
-    flat = lambda v: v if v.ndim == 0 else _rows(v.expand(x.shape[1:])[None], last)[0]  # noqa: E731
-    theta, u0, amplitude = flat(theta), flat(u0), flat(amplitude)
-    if x.stride(0) == 0:  # the same input at every step
-        out = _compiled()(_rows(x[:1], last), len(x), theta, u0, amplitude, *rest)
-    else:
-        out = _compiled()(_rows(x, last), 1, theta, u0, amplitude, *rest)
-    out = out.view(ordered.shape)
-    return out.permute(0, 1, 4, 2, 3) if last else out
-
-
-def _rows(x: Tensor, last: bool) -> Tensor:
-    return (x.permute(0, 1, 3, 4, 2) if last else x).reshape(len(x), -1)
 
 
 def _flat_loop(x: Tensor, repeats: int, *rest) -> Tensor:

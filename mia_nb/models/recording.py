@@ -1,4 +1,4 @@
-"""A small recording of a spiking network at work, kept beside its answers: pictures of it need no
+"""A small recording of a spiking network at work, kept beside its outputs: pictures of it need no
 torch.
 """
 

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from mia_nb import models
+from mia_nb.checks import refuse
 from mia_nb.models import neurons
 from mia_nb.models.neural_de import FlowBlock
 
-RELU_FUNCTIONS = {F.relu, F.relu_, torch.relu, torch.relu_}
+RELUS = {F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_"}  # functions and methods
 CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max"}
-METHODS = {("call_method", "relu"), ("call_method", "relu_")}
 OTHERS = {
     "relu6",
     "gelu",
@@ -114,8 +114,8 @@ class Spike(nn.Module):
             "beta": float(beta),
             "reset": reset,
             "detach_reset": detach_reset,
+            "surrogate": neurons.surrogate(surrogate, **(surrogate_args or {})),
         }
-        self.options["surrogate"] = neurons.surrogate(surrogate, **(surrogate_args or {}))
         self.learn, self.compiled = learn, False
         self.place(theta, u0)
 
@@ -126,10 +126,7 @@ class Spike(nn.Module):
         for name, value in (("theta", theta), ("u0", u0)):
             # sites share no memory
             value = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
-            if self.learn:
-                setattr(self, name, nn.Parameter(value))
-            else:
-                self.register_buffer(name, value)
+            setattr(self, name, (nn.Parameter if self.learn else nn.Buffer)(value))
 
     def forward(self, x: Tensor, timesteps: int = 1, static: bool = False) -> Tensor:
         """x (timesteps * B, ...), or (B, ...) where `static` says that it is the same at every step
@@ -230,16 +227,14 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     place, the reason and the way out; never converts a part in silence.
     """
     for name, part in model.named_modules():
-        if models.timesteps(part) is not None:
-            raise ValueError(
+        refuse(
+            {
                 f"{name or type(part).__name__} spikes already: pass the plain network that it was"
-                " made from"
-            )
-        if isinstance(part, FlowBlock):
-            raise ValueError(
+                " made from": models.timesteps(part) is not None,
                 f"{name} is a differential equation, which no spikes stand for: convert a network"
-                " without one"
-            )
+                " without one": isinstance(part, FlowBlock),
+            }
+        )
     model, other = copy.deepcopy(model), copy.deepcopy(model)  # tracing writes constants into them
     graph = _graph(model)
     _same_in_both_modes(model, graph, other, _graph(other.train(not model.training)))
@@ -332,31 +327,31 @@ def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
     """
     if node.op == "call_module":
         module = net.get_submodule(node.target)
-        if isinstance(module, Spike):
-            return "Spike"
-        if type(module) is nn.ReLU:
-            return "ReLU"
         if _snntorch(module):
             raise ValueError(
                 f"{node.target} is a neuron of snntorch: this network spikes already; wrap it in"
                 " Stepwise"
             )
-        if type(module).__module__ in OPAQUE:
+        if type(module).__module__ in OPAQUE and type(module) is not nn.ReLU:
             raise ValueError(_refusal(node, type(module).__name__))
-    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    if (node.op == "call_function" and node.target in RELU_FUNCTIONS) or (node.op, name) in METHODS:
+        if isinstance(module, Spike):
+            return "Spike"
+        return "ReLU" if type(module) is nn.ReLU else None
+    if node.op not in ("call_function", "call_method"):
+        return None
+    name = getattr(node.target, "__name__", node.target)
+    if node.target in RELUS:
         return name
-    if node.op in ("call_function", "call_method"):
-        plain = name.rstrip("_").removeprefix("special_")
-        of_pixels = next((i.op == "placeholder" for i in node.all_input_nodes), False)
-        # clamps of activations are ReLU, ReLU6 or hardtanh
-        if plain in OTHERS or (plain in CLAMPS and not of_pixels):
-            raise ValueError(_refusal(node, name))
-        if name in ("dropout", "dropout2d", "alpha_dropout"):
-            raise ValueError(
-                f"{_where(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module"
-                " instead"
-            )
+    plain = name.rstrip("_").removeprefix("special_")
+    of_pixels = next((i.op == "placeholder" for i in node.all_input_nodes), False)
+    # clamps of activations are ReLU, ReLU6 or hardtanh
+    if plain in OTHERS or (plain in CLAMPS and not of_pixels):
+        raise ValueError(_refusal(node, name))
+    if name in ("dropout", "dropout2d", "alpha_dropout"):
+        raise ValueError(
+            f"{_where(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module"
+            " instead"
+        )
     return None
 
 
@@ -384,11 +379,7 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> boo
         )
     net.add_submodule(name, spike)
     source = node.args[0] if node.args else node.kwargs["input"]
-    inplace = (
-        node.op == "call_module" and net.get_submodule(node.target).inplace
-    ) or node.kwargs.get("inplace")
-    inplace = inplace or (len(node.args) > 1 and node.args[1] is True)
-    inplace = inplace or getattr(node.target, "__name__", node.target) == "relu_"
+    inplace = _changed(net, node) is not None or node.args[1:2] == (True,)
     with net.graph.inserting_after(node):
         new = net.graph.call_module(name, (source,))
     new.meta = dict(node.meta)
@@ -397,7 +388,7 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> boo
         order = {n: i for i, n in enumerate(net.graph.nodes)}
         source.replace_all_uses_with(new, delete_user_cb=lambda user: order[user] > order[new])
     net.graph.erase_node(node)
-    return bool(inplace)
+    return inplace
 
 
 def _without_changes(net: fx.GraphModule) -> None:
@@ -408,16 +399,15 @@ def _without_changes(net: fx.GraphModule) -> None:
     for node in net.graph.nodes:
         if (old := _changed(net, node)) is None:
             continue
-        if old.op in ("placeholder", "get_attr") and node.target not in CHANGES:
-            raise ValueError(
+        read_later = any(order[user] > order[node] for user in old.users)
+        refuse(
+            {
                 f"{_where(node)} changes {old.name}, which is not its own, in place: work on a new"
-                " tensor"
-            )
-        if not node.users or any(order[user] > order[node] for user in old.users):
-            raise ValueError(
+                " tensor": old.op in ("placeholder", "get_attr") and node.target not in CHANGES,
                 f"{_where(node)} changes in place what another name reads, or none: use its result,"
-                " as in h = h + 1"
-            )
+                " as in h = h + 1": not node.users or read_later,
+            }
+        )
         node.target = CHANGES.get(node.target, node.target)
 
 
@@ -427,14 +417,12 @@ def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         return None
     if isinstance(out := node.kwargs.get("out"), fx.Node):
         return out
-    name = getattr(node.target, "__name__", node.target)
-    inplace = node.kwargs.get("inplace") is True or node.target in CHANGES
-    inplace = inplace or (
-        node.op == "call_module" and getattr(net.get_submodule(node.target), "inplace", False)
-    )
-    inplace = inplace or (
-        node.op != "call_module" and name.endswith("_") and not name.endswith("__")
-    )
+    if node.op == "call_module":
+        inplace = getattr(net.get_submodule(node.target), "inplace", False)
+    else:
+        name = getattr(node.target, "__name__", node.target)
+        inplace = node.target in CHANGES or (name.endswith("_") and not name.endswith("__"))
+    inplace = inplace or node.kwargs.get("inplace") is True
     return next(iter(node.all_input_nodes), None) if inplace else None
 
 
@@ -499,33 +487,21 @@ def average_pools(net: fx.GraphModule) -> fx.GraphModule:
     Raises ValueError for other max pooling, dilated ones, and such as return indices: there is no
     average of their kind.
     """
-    for node in net.graph.nodes:
+    for node in [node for node in net.graph.nodes if node.op in ("call_module", "call_function")]:
         part = net.get_submodule(node.target) if node.op == "call_module" else None
-        name = (
-            str(getattr(node.target, "__name__", node.target))
-            if part is None
-            else type(part).__name__
-        )
-        if node.op not in ("call_module", "call_function") or "maxpool" not in name.lower().replace(
-            "_", ""
-        ):
+        name = getattr(node.target, "__name__", "") if part is None else type(part).__name__
+        if "maxpool" not in name.lower().replace("_", ""):
             continue
-        given = (
-            dict(zip(POOL_ARGS, node.args, strict=False)) | node.kwargs
-            if part is None
-            else vars(part)
-        )
+        given = dict(zip(POOL_ARGS, node.args, strict=False)) | node.kwargs
+        given = given if part is None else vars(part)
         dilated = given.get("dilation", 1) not in (1, (1, 1), [1, 1])
         if name not in ("max_pool2d", "MaxPool2d") or dilated or given.get("return_indices"):
             raise ValueError(
                 f"{_where(node)}: pool='avg' replaces plain 2-d max pooling only, not this {name}:"
                 " change the model"
             )
-        window = {
-            k: given[k]
-            for k in ("kernel_size", "stride", "padding", "ceil_mode")
-            if given.get(k) is not None
-        }
+        kept = ("kernel_size", "stride", "padding", "ceil_mode")
+        window = {name: given[name] for name in kept if given.get(name) is not None}
         if part is None:
             node.target, node.args, node.kwargs = F.avg_pool2d, (given["input"],), window
         else:
@@ -550,8 +526,6 @@ def _time(net: fx.GraphModule, node: fx.Node, kinds: dict) -> str:
         return "fixed"
     if "temporal" in before:
         return "temporal"
-    if "number" in before and "static" not in before:
-        return "number"
     if "static" in before:
         return "number" if name in NUMBERS else "static"
-    return "fixed"
+    return "number" if "number" in before else "fixed"

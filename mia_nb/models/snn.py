@@ -9,9 +9,8 @@ al. 2023 (direct training).
 from __future__ import annotations
 
 import copy
-import operator
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 
 import numpy as np
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from mia_nb import models
+from mia_nb.checks import one_of, whole
 from mia_nb.models import neurons
 from mia_nb.models import sites as places
 from mia_nb.models.sites import Site, Spike
@@ -29,7 +29,6 @@ from mia_nb.models.thresholds import (
     check_fit,
     expected,
     fit_histogram,
-    fit_threshold,
 )
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "convert",
     "cumulative",
     "firing_rates",
-    "fit_threshold",
     "network",
     "record",
     "retime",
@@ -68,7 +66,32 @@ DIRECT = {
 }
 
 
-class SNN(nn.Module):
+class InTime(nn.Module):
+    """What networks over time steps have in common: how images enter, and how outputs are read."""
+
+    def __init__(self, timesteps, readout, encode, encode_args, mean, std):
+        super().__init__()
+        one_of("readout", readout, READOUTS)
+        if not callable(encode):
+            one_of("encode", encode, ENCODINGS)
+        self.timesteps, self.readout = whole("timesteps", timesteps), readout
+        self.encode, self.encode_args = encode, dict(encode_args or {})
+        self.mean, self.std = tuple(mean), tuple(std)
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether every call draws new spikes from torch's global generator; a function `encode` is
+        taken not to draw.
+        """
+        return self.encode == "rate"
+
+    def forward(self, x: Tensor, per_step: bool = False) -> Tensor:
+        """Logits (B, K); with per_step those of every single step, (T, B, K)."""
+        steps = self.steps(x)
+        return steps if per_step else read_out(steps, self.readout)
+
+
+class SNN(InTime):
     """A network of `Spike` sites over T time steps: images (B, C, H, W) or events (T, B, C, H, W)
     -> logits (B, K).
 
@@ -78,7 +101,7 @@ class SNN(nn.Module):
     "rate" (Bernoulli(x) per step, random), "latency", or a function of x that returns (T, B, ...);
     rate and latency need pixels in [0, 1] and so undo the normalisation by mean and std first;
     latency fits its spike times into the T steps unless encode_args says normalize=False.
-    fold=False runs step by step (the same answers in eval mode; batch norm statistics per step in
+    fold=False runs step by step (the same outputs in eval mode; batch norm statistics per step in
     train mode). Attributes: timesteps, readout, report (a row per site, after `convert`). Raises
     ValueError for events of another T.
     """
@@ -95,17 +118,9 @@ class SNN(nn.Module):
         std=(1.0,),
         fold=True,
     ):
-        super().__init__()
-        _set_up(self, timesteps, readout, encode, encode_args, mean, std)
+        super().__init__(timesteps, readout, encode, encode_args, mean, std)
         self.net, self.sites = (net, None) if places.traced(net) else places.trace(net, None)
         self.fold, self.report = fold, None
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether every call draws new spikes from torch's global generator; a function `encode` is
-        taken not to draw.
-        """
-        return self.encode == "rate"
 
     def spikes(self) -> dict[str, Spike]:
         """The sites by name, in the order in which they fire."""
@@ -113,11 +128,6 @@ class SNN(nn.Module):
         return {
             name: part for name in names if isinstance(part := self.net.get_submodule(name), Spike)
         }
-
-    def forward(self, x: Tensor, per_step: bool = False) -> Tensor:
-        """Logits (B, K); with per_step those of every single step, (T, B, K)."""
-        steps = self.steps(x)
-        return steps if per_step else read_out(steps, self.readout)
 
     def steps(self, x: Tensor) -> Tensor:
         """(T, B, K) outputs of the last layer."""
@@ -133,11 +143,8 @@ class SNN(nn.Module):
             one = _Step(self.net, mem)
             inputs = [x] * self.timesteps if events is None else events
             return torch.stack([one.run(e, 1, False) for e in inputs])
-        if events is None:
-            return self.net(x, self.timesteps, True).unflatten(0, (self.timesteps, -1))
-        return self.net(events.flatten(0, 1), self.timesteps, False).unflatten(
-            0, (self.timesteps, -1)
-        )
+        rows, static = (x, True) if events is None else (events.flatten(0, 1), False)
+        return self.net(rows, self.timesteps, static).unflatten(0, (self.timesteps, -1))
 
     def compile_neurons(self, on: bool = True) -> SNN:
         """Run the neurons as compiled kernels, which pays in long trainings; needs a C++ compiler
@@ -146,33 +153,6 @@ class SNN(nn.Module):
         for spike in self.spikes().values():
             spike.compiled = on
         return self
-
-
-def _set_up(module: nn.Module, timesteps, readout, encode, encode_args, mean, std) -> None:
-    """What networks in time have in common."""
-    if readout not in READOUTS:
-        raise ValueError(f"readout={readout!r} is not one of {', '.join(READOUTS)}")
-    if not callable(encode) and encode not in ENCODINGS:
-        raise ValueError(f"encode={encode!r} is not one of {', '.join(ENCODINGS)}, nor a function")
-    module.timesteps, module.readout = _whole(timesteps), readout
-    module.encode, module.encode_args, module.mean, module.std = (
-        encode,
-        dict(encode_args or {}),
-        tuple(mean),
-        tuple(std),
-    )
-
-
-def _whole(timesteps) -> int:
-    try:
-        count = operator.index(timesteps)
-    except TypeError:
-        count = 0
-    if count < 1:
-        raise ValueError(
-            f"timesteps={timesteps!r}: a spiking network needs a whole number of steps, at least 1"
-        )
-    return count
 
 
 def _hooked_by_opacus(net: nn.Module) -> bool:
@@ -243,7 +223,7 @@ def _events(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> 
 
 def read_out(steps: Tensor, readout: str) -> Tensor:
     """(T, B, K) -> (B, K); under autocast in float32, since a mean in half precision would tie
-    answers that differ.
+    outputs that differ.
     """
     if torch.is_autocast_enabled(steps.device.type):
         steps = steps.float()
@@ -252,7 +232,7 @@ def read_out(steps: Tensor, readout: str) -> Tensor:
 
 def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
     """(T, B, K) -> (T, B, K): what the readout says after the first t steps; the last row is the
-    network's answer.
+    network's output.
     """
     if readout == "last":
         return steps
@@ -264,7 +244,7 @@ def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
     )
 
 
-class Stepwise(nn.Module):
+class Stepwise(InTime):
     """A network of snntorch neurons, called once per time step with its state cleared before and
     after every batch.
 
@@ -287,29 +267,23 @@ class Stepwise(nn.Module):
         mean=(0.0,),
         std=(1.0,),
     ):
-        super().__init__()
         from snntorch import SpikingNeuron
 
+        super().__init__(timesteps, readout, encode, encode_args, mean, std)
         own = {id(part) for part in net.modules()}
         # snntorch keeps a list of all neurons, which would keep every model of a pool alive
         SpikingNeuron.instances[:] = [
             neuron for neuron in SpikingNeuron.instances if id(neuron) not in own
         ]
-        _set_up(self, timesteps, readout, encode, encode_args, mean, std)
         self.net, self.output = net, output
 
-    stochastic = SNN.stochastic
-
-    def forward(self, x: Tensor, per_step: bool = False) -> Tensor:
-        """As `SNN.forward`."""
+    def steps(self, x: Tensor) -> Tensor:
+        """(T, B, K) outputs, one call of the network a step."""
         events = _events(x, self.timesteps, self.encode, self.encode_args, self.mean, self.std)
         self.clear()
         outputs = [self.net(e) for e in ([x] * self.timesteps if events is None else events)]
         self.clear()
-        steps = torch.stack(
-            [out[self.output] if isinstance(out, tuple) else out for out in outputs]
-        )
-        return steps if per_step else read_out(steps, self.readout)
+        return torch.stack([out[self.output] if isinstance(out, tuple) else out for out in outputs])
 
     def clear(self) -> None:
         """Drop every neuron's state: snntorch keeps it in buffers that it leaves out of the state
@@ -343,7 +317,7 @@ def calibrate(
     net = net if places.traced(net) else places.trace(net, Spike)[0]
     found: dict[str, Histogram] = {}
     counting = _Counting(net, found, per_channel, bins)
-    with _measuring(net):
+    with models.evaluating(net):
         for x in _checked(batches):
             counting.run(x, 1, False)
     if not found:
@@ -366,19 +340,6 @@ def _checked(batches: Iterable[Tensor]) -> Iterator[Tensor]:
                 " floats"
             )
         yield x
-
-
-@contextmanager
-def _measuring(net: nn.Module) -> Iterator[None]:
-    """Eval mode without gradient; modes are left as found, part by part."""
-    modes = {part: part.training for part in net.modules()}
-    net.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part, training in modes.items():
-            part.training = training
 
 
 class _Counting(fx.Interpreter):
@@ -430,10 +391,10 @@ def convert(
     `.report` has a row per site: theta and u0 (means over channels), the expected error, the mass
     above theta, which is clipped, and the firing rate measured on up to 1,024 of the images. Dead
     sites get a threshold that is never reached. Raises ValueError naming the place and the way out
-    for what cannot be converted, and where the traced network, with ReLU at its sites, answers the
-    first batch otherwise than the model.
+    for what cannot be converted, and where the traced network, with ReLU at its sites, gives the
+    first batch other outputs than the model.
     """
-    timesteps = _whole(timesteps)
+    timesteps = whole("timesteps", timesteps)
     fit_T = timesteps if fit_T is None else fit_T
     check_fit(fit_T, p)
     spike = dict(CONVERTED, learn=learn, surrogate=surrogate, surrogate_args=surrogate_args)
@@ -464,16 +425,13 @@ def convert(
         alive = theta < DEAD
         weight = histogram.counts.sum(1).numpy() / max(1, int(histogram.counts.sum()))
         middle = theta[alive].mean() if alive.any() else np.nan
-        row = {
-            "channels": len(theta),
-            "theta": middle,
-            "u0": middle / 2,
-            "dead": int((~alive).sum()),
-        }
         rows.append(
             site._asdict()
-            | row
             | {
+                "channels": len(theta),
+                "theta": middle,
+                "u0": middle / 2,
+                "dead": int((~alive).sum()),
                 "expected_error": (weight * error).sum(),
                 "clipped_mass": (weight * clipped).sum(),
             }
@@ -488,12 +446,16 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
     """Refuse a network whose trace computes something else: views that change in place, or values
     frozen by tracing.
     """
-    devices, answers = [x.device] if x.is_cuda else [], []
+    devices, outputs = [x.device] if x.is_cuda else [], []
     for run in (model, lambda x: _Counting(net, {}, False, 2).run(x, 1, False)):
-        with _measuring(model), _measuring(net), torch.random.fork_rng(devices=devices):
+        with (
+            models.evaluating(model),
+            models.evaluating(net),
+            torch.random.fork_rng(devices=devices),
+        ):
             torch.manual_seed(0)
-            answers.append(run(x.clone()))
-    plain, traced = answers
+            outputs.append(run(x.clone()))
+    plain, traced = outputs
     if not isinstance(plain, Tensor):
         raise ValueError(
             f"{type(model).__name__} returns a {type(plain).__name__}; wanted logits (B, K) as one"
@@ -502,7 +464,7 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
     allowed = max(1e-3, 4 * torch.finfo(plain.dtype).eps) * float(plain.abs().max())
     if not torch.allclose(traced, plain, rtol=0, atol=allowed, equal_nan=True):
         raise ValueError(
-            f"{type(model).__name__} answers otherwise once traced (by up to"
+            f"{type(model).__name__} gives other outputs once traced (by up to"
             f" {float((traced - plain).abs().max()):.3g}): does forward change in place a view that"
             " is read later, draw random numbers or read a clock?"
         )
@@ -519,9 +481,7 @@ def _keeping(batches: Iterable[Tensor], kept: list[Tensor], samples: int) -> Ite
 
 
 def _pooled(net: fx.GraphModule, pool: str) -> fx.GraphModule:
-    if pool not in ("keep", "avg"):
-        raise ValueError(f"pool={pool!r}: wanted keep or avg")
-    return net if pool == "keep" else places.average_pools(net)
+    return net if one_of("pool", pool, ("keep", "avg")) == "keep" else places.average_pools(net)
 
 
 def spiking(
@@ -585,9 +545,7 @@ def retime(snn: SNN, timesteps: int) -> SNN:
     """The same weights and thresholds over another number of steps; a shallow copy that shares
     them.
     """
-    other = copy.copy(snn)
-    other.timesteps, other.report = _whole(timesteps), None
-    return other
+    return _copy(snn, timesteps=whole("timesteps", timesteps), report=None)
 
 
 def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
@@ -596,20 +554,18 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
     every image. In eval mode. No claim about energy."""
     totals: dict[str, list] = {}
 
-    def watch(name: str) -> Callable:
-        def hook(module, args, out: Tensor) -> None:
-            spk = out.detach().flatten(1).abs().sign()  # truth values are slow to sum
-            fired = spk.sum(0, dtype=torch.promote_types(spk.dtype, torch.float32)).double()
-            spent = torch.stack([fired, torch.full_like(fired, len(spk))])
-            totals[name] = totals[name] + spent if name in totals else spent
+    def count(name: str, module, args, out: Tensor) -> None:
+        spk = out.detach().flatten(1).abs().sign()  # truth values are slow to sum
+        fired = spk.sum(0, dtype=torch.promote_types(spk.dtype, torch.float32)).double()
+        spent = torch.stack([fired, torch.full_like(fired, len(spk))])
+        totals[name] = totals[name] + spent if name in totals else spent
 
-        return hook
-
-    handles = [spike.register_forward_hook(watch(name)) for name, spike in snn.spikes().items()]
+    spikes = snn.spikes().items()
+    handles = [spike.register_forward_hook(partial(count, name)) for name, spike in spikes]
     try:
-        with _measuring(snn):
+        with models.evaluating(snn):
             for x in _checked(batches):
-                _folded(snn)(x)
+                _copy(snn, fold=True)(x)
     finally:
         for handle in handles:
             handle.remove()
@@ -617,21 +573,22 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
         raise ValueError(
             "firing_rates got no batches: pass an iterable of normalised images (B, C, H, W)"
         )
-    rows = []
-    for name, (fired, seen) in totals.items():
-        share = {
-            "rate": fired.sum() / seen.sum(),
-            "silent": (fired == 0).double().mean(),
-            "always": (fired == seen).double().mean(),
+    rows = [
+        {
+            "site": name,
+            "rate": float(fired.sum() / seen.sum()),
+            "silent": float((fired == 0).double().mean()),
+            "always": float((fired == seen).double().mean()),
         }
-        rows.append({"site": name, **{k: float(v) for k, v in share.items()}})
+        for name, (fired, seen) in totals.items()
+    ]
     return pd.DataFrame(rows)
 
 
-def _folded(snn: SNN) -> SNN:
-    """The network whose sites are called as modules; the answers in eval mode are the same."""
+def _copy(snn: SNN, **changes) -> SNN:
+    """A shallow copy with other attributes, which shares weights and thresholds."""
     other = copy.copy(snn)
-    other.fold = True
+    vars(other).update(changes)
     return other
 
 
@@ -644,13 +601,10 @@ def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.nd
         raise ValueError(f"site={site!r} is not one of {', '.join(islice(spikes, 20))}")
     spike, seen = spikes[site], []
 
-    def look(module, args) -> None:
-        seen.append(args)
-
-    handle = spike.register_forward_pre_hook(look)
+    handle = spike.register_forward_pre_hook(lambda module, args: seen.append(args))
     try:
-        with _measuring(snn):
-            _folded(snn)(x)
+        with models.evaluating(snn):
+            _copy(snn, fold=True)(x)
             (h, timesteps, static), *_ = seen
             h = h.expand(timesteps, *h.shape) if static else h.unflatten(0, (timesteps, -1))
             out, mem = neurons.multistep(h, spike.theta, spike.u0, return_mem=True, **spike.options)

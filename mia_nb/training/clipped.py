@@ -54,8 +54,10 @@ class ClippedGroup(Group):
 
         def losses_of(hooked, rows: slice) -> Tensor:
             forward = partial(logits_of, self.plan, hooked)
-            one = defenses.Step(forward, self.criterion, x[0, rows], y[0, rows], epoch, {}, {})
-            return defenses.plain(one)[0]
+            one = defenses.objectives.Step(
+                forward, self.criterion, x[0, rows], y[0, rows], epoch, {}, {}
+            )
+            return defenses.objectives.plain(one)[0]
 
         self.optimizer.param_groups[0]["lr"] = lr
         return self.clipped.step(x[0], losses_of, self.noise)[None]

@@ -397,7 +397,7 @@ class Group:
                 losses, _ = self.losses(
                     x.expand(models, *x.shape),
                     y.expand(models, -1),
-                    objective=defenses.plain,
+                    objective=defenses.objectives.plain,
                     draws={},
                 )
             total += losses.sum(1)
@@ -492,7 +492,9 @@ def model_losses(
         )
 
     forward, own = partial(logits_of, plan, call), {name: params[name] for name in trained}
-    return objective(defenses.Step(forward, LOSSES[plan.recipe.loss], x, y, epoch, own, draws))
+    return objective(
+        defenses.objectives.Step(forward, LOSSES[plan.recipe.loss], x, y, epoch, own, draws)
+    )
 
 
 def logits_of(plan: Plan, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -141,15 +141,15 @@ class Seen:
                 f"all models of {pool} or none were trained on these samples: query images that"
                 " only some saw"
             )
-        alone, others = source.signals.hold_out(target)
-        if not len(others.margin):
+        others = source.signals.reference_rows(target)
+        if not len(others):
             raise ValueError(
                 f"target {target} of {pool} has no references but its complementary model: train"
                 " two pairs or more"
             )
-        order = np.argsort(units(others.member[:, ~others.population]), kind="stable")
-        rows = np.flatnonzero((own != own[target]).any(1) & (own == own[target]).any(1))
-        return rows[order], others.select(models=order), alone
+        others = others[np.argsort(units(own[others]), kind="stable")]
+        alone = source.signals.select(models=[target]).hide()
+        return others, source.signals.select(models=others), alone
 
     def evidence(self, pool, target, k, variance) -> Evidence:
         """What the first k references a side say, and why where they say less."""
