@@ -14,8 +14,8 @@ from scipy.stats import norm
 
 from mia_nb import attacks, metrics, store
 from mia_nb.types import Scores
-from mia_nb.widgets import Source
 from mia_nb.widgets.noise import KEPT, grouped, noise, separation, title, two_worlds
+from mia_nb.widgets.stored import Source
 
 DELTA, SIGMA, NOISE, QUERIES = 1.0, 0.8, 3.0, 16
 

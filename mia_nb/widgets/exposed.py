@@ -4,7 +4,6 @@ list can be trusted.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -92,7 +91,7 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
         state["canary"] = controls.pop("canary").value
     follow = {
         "attack": {"options": lambda pool: found[pool].attacks()},
-        "kind": {"options": lambda pool: [ALL, *seen.kinds(pool)]},
+        "kind": {"options": lambda pool: [(ALL, ALL), *found[pool].kinds]},
         "page": {  # another list starts at its top
             "max": lambda pool, attack, kind, answers, canary: max(
                 1, -(-len(seen.listed(pool, attack, kind, answers, canary)) // PAGE)
@@ -112,7 +111,7 @@ class Seen:
 
     def __init__(self, found: dict[str, Source], draws: int, seed: int):
         self.found, self.draws, self.seed = found, draws, seed
-        keep(self, ranks=None, right=None, kinds=None, listed=32, tested=4, histogram=16)
+        keep(self, ranks=None, right=None, listed=32, tested=4, histogram=16)
         keep(self, traces=8, margins=8, sheet=16)
 
     def ranks(self, pool, attack) -> Ranking:
@@ -124,21 +123,7 @@ class Seen:
         """
         signals, audited = self.found[pool].signals, self.found[pool].audited
         correct = over_queries(signals.correct, signals.draws)[:, audited]
-        out = ~signals.member[:, audited]
-        return np.where(out.any(0), (correct * out).sum(0) / np.maximum(out.sum(0), 1), np.nan)
-
-    def kinds(self, pool) -> dict[str, int]:
-        """{class: label}; a class without a name is called by its label, which also sets apart
-        equal names and one called "all".
-        """
-        source = self.found[pool]
-        labels = range(max(len(source.classes), int(source.signals.labels.max()) + 1))
-        names = [*source.classes, *map(str, labels[len(source.classes) :])]
-        often = Counter([ALL, *names])
-        return {
-            f"{name} ({label})" if often[name] > 1 else name: label
-            for label, name in enumerate(names)
-        }
+        return mean_of(correct, ~signals.member[:, audited])
 
     def listed(self, pool, attack, kind, answers, canary) -> np.ndarray:
         """Samples that pass the filters, most exposed first."""
@@ -150,7 +135,7 @@ class Seen:
             )
         passed = np.ones(len(source.audited), bool)
         if kind != ALL:
-            passed &= source.signals.labels[source.audited] == self.kinds(pool)[kind]
+            passed &= source.signals.labels[source.audited] == kind
         if answers != ALL:
             share = self.right(pool)
             passed &= share >= 0.5 if FILTERS[answers] == "right" else share < 0.5
@@ -166,11 +151,10 @@ class Seen:
 
     def histogram(self, pool, attack, test, *filters) -> dict:
         """How separations spread over the samples listed, beside redrawn masks if tested."""
-        rows, ranked = self.listed(pool, attack, *filters), self.ranks(pool, attack)
-        title = f"{len(rows):,} of {len(ranked.value):,} samples"
+        rows, value = self.listed(pool, attack, *filters), self.ranks(pool, attack).value
         null = self.tested(pool, attack).null if test else None
-        name = "separation (sd of scores)"
-        return pictures.ranking(ranked.value[rows], title, null=null, name=name)
+        title, name = f"{len(rows):,} of {len(value):,} samples", "separation (sd of scores)"
+        return pictures.ranking(value[rows], title, null=null, name=name)
 
     def traces(self, pool, one) -> dict:
         source = self.found[pool]
@@ -179,23 +163,21 @@ class Seen:
     def margins(self, pool, one) -> dict:
         """Margins of one sample by the models with it and without it."""
         signals = self.found[pool].signals
-        margin = over_queries(signals.margin[:, :, one : one + 1], signals.draws)[:, 0]
-        inside = signals.member[:, one]
-        means = [margin[side].mean() if side.any() else np.nan for side in (inside, ~inside)]
-        with_it, without = (shown(mean, ".2f") for mean in means)
+        margin = over_queries(signals.margin[:, :, [one]], signals.draws)
+        inside = signals.member[:, [one]]
+        with_it, without = (shown(mean_of(margin, side)[0], ".2f") for side in (inside, ~inside))
         sentence = f"margins of all {len(margin)} models: {with_it} with it, {without} without it"
-        return pictures.two_worlds(margin, inside, sentence, height=330)
+        return pictures.two_worlds(margin[:, 0], inside[:, 0], sentence, height=330)
 
     def sheet(self, pool, columns: tuple, start: int, sample: int) -> dict:
         """A page of images of the list."""
         source, rows = self.found[pool], list(columns)
         numbers, own = source.numbers[rows], source.audited[rows]
-        captions = list(zip(numbers, map(source.class_of, own), strict=True))
+        words = [f"{n}<br>{source.class_of(one)}" for n, one in zip(numbers, own, strict=True)]
         ranks = f"ranks {start + 1:,} to {start + len(rows):,}"
         if source.images is None:
-            names = ", ".join(f"{number} ({label})" for number, label in captions)
+            names = ", ".join(words).replace("<br>", " ")
             return pictures.empty(f"no images are stored with these signals; {ranks}: {names}")
-        words = [f"{number}<br>{label}" for number, label in captions]
         title = f"{ranks} of the list; click one"
         return pictures.sheet(source.images[own], words, numbers, title, chosen=sample)
 
@@ -220,24 +202,25 @@ class Seen:
         return View(words, figures, pd.DataFrame([row]), note(ranked, outcome))
 
 
-def ranking(scores: Scores, *, page: int = PAGE) -> Ranking:
+def mean_of(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(N,) mean of each column where the mask (M, N) holds, NaN where it nowhere does."""
+    count = mask.sum(0)
+    return np.where(count > 0, np.where(mask, values, 0).sum(0) / np.maximum(count, 1), np.nan)
+
+
+def ranking(scores: Scores) -> Ranking:
     """Separation of every sample over all targets, and how far every other pair of targets agrees
     with the rest.
     """
     value, half, units = separations(scores)
-    order = np.argsort(-value, kind="stable")
-    parts = []
-    for start in (0, 1):
-        rows = np.flatnonzero(np.isin(scores.pair, np.unique(scores.pair)[start::2]))
-        parts.append(
-            separations(rows_of(scores, rows))[0] if len(rows) else np.full(len(value), np.nan)
-        )
-    known = np.flatnonzero(np.isfinite(parts[0]) & np.isfinite(parts[1]))
-    tops = [set(known[np.argsort(-part[known], kind="stable")[:page]]) for part in parts]
-    alike = rank_correlation(parts[0][known], parts[1][known]) if len(known) > 2 else np.nan
-    return Ranking(
-        value, half, units, order[~np.isnan(value[order])], (alike, len(tops[0] & tops[1]))
-    )
+    order, parts, pairs = np.argsort(-value, kind="stable"), [], np.unique(scores.pair)
+    for rows in (np.isin(scores.pair, pairs[::2]), np.isin(scores.pair, pairs[1::2])):
+        parts.append(separations(rows_of(scores, rows))[0] if rows.any() else np.nan * value)
+    known = np.flatnonzero(np.isfinite(parts).all(0))
+    tops = [set(known[np.argsort(-part[known], kind="stable")[:PAGE]]) for part in parts]
+    alike = rank_correlation(*(part[known] for part in parts)) if len(known) > 2 else np.nan
+    listed = order[~np.isnan(value[order])]
+    return Ranking(value, half, units, listed, (alike, len(tops[0] & tops[1])))
 
 
 def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
@@ -251,28 +234,19 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     mean, spread = np.nanmean(scores.value, axis=1), np.nanstd(scores.value, axis=1)
     z = (scores.value - mean[:, None]) / np.maximum(spread, 1e-12)[:, None]
     twins = [np.flatnonzero(scores.pair == one) for one in np.unique(scores.pair)]
-    if all(
-        len(rows) == 2 and (scores.member[rows[0]] != scores.member[rows[1]]).all()
-        for rows in twins
-    ):
-        gap = np.stack([np.where(scores.member[a], z[a] - z[b], z[b] - z[a]) for a, b in twins])
-        return (
-            gap.mean(0),
-            interval(gap, np.arange(len(gap)))[1] - gap.mean(0),
-            f"{len(gap)} pairs of targets",
-        )
-    known = ~np.isnan(z)
-    sides = [known & scores.member, known & ~scores.member]
-    n_in, n_out = (side.sum(0) for side in sides)
-    m_in, m_out = (np.where(side, z, 0).sum(0) / np.maximum(side.sum(0), 1) for side in sides)
-    value = np.where((n_in > 0) & (n_out > 0), m_in - m_out, np.nan)
-    ss = sum(
-        np.where(side, (z - m) ** 2, 0).sum(0) for side, m in zip(sides, (m_in, m_out), strict=True)
-    )
-    free = n_in + n_out - 2
+    if all(len(rows) == 2 and np.logical_xor(*scores.member[rows]).all() for rows in twins):
+        gap = np.stack([np.where(scores.member[a], 1, -1) * (z[a] - z[b]) for a, b in twins])
+        low, high = interval(gap, np.arange(len(gap)))
+        return gap.mean(0), (high - low) / 2, f"{len(gap)} pairs of targets"
+    sides = [~np.isnan(z) & scores.member, ~np.isnan(z) & ~scores.member]
+    counts, means = [side.sum(0) for side in sides], [mean_of(z, side) for side in sides]
+    free = sum(counts) - 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        half = half_width(ss / free * (1 / n_in + 1 / n_out), free + 1)
-    return value, half, f"{len(z)} targets without pairs"
+        ss = sum(
+            np.where(side, (z - m) ** 2, 0).sum(0) for side, m in zip(sides, means, strict=True)
+        )
+        half = half_width(ss / free * (1 / counts[0] + 1 / counts[1]), free + 1)
+    return means[0] - means[1], half, f"{len(z)} targets without pairs"
 
 
 def tested(source: Source, attack: str, order: np.ndarray, draws: int, seed: int) -> Tested:
@@ -311,30 +285,26 @@ def sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, atta
     )
     if outcome is None:
         return f"{start}; ranking only; significance not tested"
-    significant, everyone = int(outcome.table["significant"].sum()), len(source.audited)
-    who = f"no sample of {everyone:,}"
-    if significant:
-        who = f"{significant:,} of {everyone:,} samples"
-    rate = outcome.table.attrs["rate"]
-    return f"{start}; {who} exposed beyond chance at a false discovery rate of {rate:.0%}"
+    significant, rate = int(outcome.table["significant"].sum()), outcome.table.attrs["rate"]
+    who = f"{significant:,} samples" if significant else "no sample"
+    return (
+        f"{start}; {who} of {len(source.audited):,} exposed beyond chance at a false discovery rate"
+        f" of {rate:.0%}"
+    )
 
 
 def numbers(source: Source, ranked: Ranking, column: int, right: float) -> dict:
     """The table's row about one sample."""
-    one, (value, half) = source.audited[column], (ranked.value[column], ranked.half[column])
-    place = np.flatnonzero(ranked.order == column)
-    rank, separation = "not ranked: no scored target on a side", shown(np.nan)
-    if len(place):
-        rank = f"{place[0] + 1:,} of {len(ranked.order):,}"
-        separation = f"{value:.2f} [n/m]"
-    if np.isfinite(half):
-        separation = ends(value, value - half, value + half, ".2f")
+    one, value, half = source.audited[column], ranked.value[column], ranked.half[column]
+    rank = "not ranked: no scored target on a side"
+    if not np.isnan(value):
+        rank = f"{np.flatnonzero(ranked.order == column)[0] + 1:,} of {len(ranked.order):,}"
     out = int((~source.signals.member[:, one]).sum())
     row = {
         "sample": int(source.numbers[column]),
         "label": source.class_of(one),
         "rank": rank,
-        "separation (sd)": separation,
+        "separation (sd)": ends(value, value - half, value + half, ".2f"),
         "over": ranked.units,
         "OUT models right": f"{shown(right, '.0%')} of {out}",
     }
@@ -371,12 +341,11 @@ def note(ranked: Ranking, outcome: Tested | None) -> str:
         " too": True,
         "targets are each other's references, which moves a sample's scores together: test for p"
         " values": outcome is None,
+        f"{missing:,} {lack} a scored target on one side: not ranked": missing,
     }
-    if outcome is not None:
-        tested = f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for"
-        texts |= {
-            outcome.table.attrs["resolution"]: True,
-            f"p: {outcome.table.attrs['method']}": True,
-            f"{tested} with p = 1": len(outcome.columns) < len(ranked.value),
-        }
-    return remarks(texts | {f"{missing:,} {lack} a scored target on one side: not ranked": missing})
+    if outcome is None:
+        return remarks(texts)
+    words = f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for"
+    few = f"{words} with p = 1" if len(outcome.columns) < len(ranked.value) else ""
+    attrs = outcome.table.attrs
+    return remarks(texts, filter(None, [attrs["resolution"], f"p: {attrs['method']}", few]))

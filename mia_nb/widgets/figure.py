@@ -160,6 +160,11 @@ def with_layout(figure: dict, **parts) -> dict:
     return figure | {"layout": figure["layout"] | parts}
 
 
+def with_title(figure: dict, text: str) -> dict:
+    """The plain figure under another title."""
+    return with_layout(figure, title=figure["layout"].get("title", {}) | {"text": text})
+
+
 def with_line(figure: dict, x: float) -> dict:
     """The plain figure with an upright line at x."""
     ends = {"x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain"}

@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 
 from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.queries import UNAVERAGED
-from mia_nb.plots.style import DASHES, GREY, LINES, translucent
+from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import (
@@ -27,8 +27,9 @@ from mia_nb.widgets.explorer import (
     steps,
     tick,
 )
-from mia_nb.widgets.figure import plain, with_layout
+from mia_nb.widgets.figure import plain, with_title
 from mia_nb.widgets.networks import alike, doublings, draws, query_call, query_count
+from mia_nb.widgets.sample import shown
 from mia_nb.widgets.stored import ALL, Source, keep, label, only, unique
 
 TITLE = "Noise is not privacy"
@@ -48,6 +49,21 @@ RANKED = "sample 1: the margins of models trained on it exceed those of others m
 # targets x answers x samples up to which every number of answers is scored at once
 AHEAD = 1_000_000
 KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
+CLOSED = {
+    "type": "scatter",
+    "mode": "lines",
+    "name": "closed form",
+    "legendgroup": "closed form",
+    "line": {"color": GREY, "dash": "dot", "width": 2},
+    "hovertemplate": "%{y:.2%} of members at %{x:.3%} false positives",
+}
+STAR = {
+    "type": "scatter",
+    "mode": "markers",
+    "marker": {"symbol": "star", "size": 15, "color": GREY, "line": {"width": 1, "color": "white"}},
+    "showlegend": False,
+    "hoverinfo": "skip",
+}
 
 
 def noise(sources: Sequence[Source]) -> Explorer:
@@ -110,7 +126,7 @@ def noise(sources: Sequence[Source]) -> Explorer:
     }
     follow = {
         "sigma": {
-            "options": lambda pool: [(one.short, words) for words, one in groups[pool].items()],
+            "options": lambda pool: [(short(words), words) for words in groups[pool]],
             "disabled": lambda pool: len(groups[pool]) == 1,
         },
         "target": {"options": lambda pool, sigma: source_of(pool, sigma).targets, "value": start},
@@ -127,18 +143,12 @@ class Level:
 
     def __init__(self, source: Source, quiet: Source | None):
         self.source, self.quiet = source, quiet
-        keep(self, scores=KEPT, row=None, off=None, theory=None, histogram=None, histograms=None)
-        keep(self, base=None, third=None, against=None, settling=None)
+        keep(self, scores=KEPT, row=None, off=None, theory=None, histograms=None)
+        keep(self, rocs=None, against=None, settling=None)
 
     @property
     def most(self) -> int:
         return self.source.signals.margin.shape[1]
-
-    @property
-    def short(self) -> str:
-        """How strong the noise is, for a slider."""
-        flow = self.source.info.get("flow")
-        return f"{flow['sigma']:.3g}" if flow else "as built"
 
     def scores(self, attack, target, answers) -> Scores:
         """Of a target, or of all, with their first outputs, the references too."""
@@ -148,26 +158,25 @@ class Level:
         return attacks.score(attack, signals, targets=None if target == ALL else target)
 
     def row(self, *at) -> pd.Series:
-        return measured(self.scores(*at))
+        """AUC with its 95 % interval, and on how much it rests."""
+        return compared.measure({"": self.scores(*at)}, fpr=()).loc[""]
 
-    def noiseless(self, attack, target) -> Scores | None:
-        """Of the same models with their noise off; None where that is not stored."""
-        return None if self.quiet is None else only(self.quiet.scores(attack), target)
+    def noiseless(self, attack, target) -> dict[str, Scores]:
+        """Of the same models with their noise off; {} where that is not stored."""
+        return {"noise off": only(self.quiet.scores(attack), target)} if self.quiet else {}
 
     def off(self, *at) -> pd.Series | None:
-        return None if self.quiet is None else measured(self.noiseless(*at))
-
-    def counts(self, target) -> tuple[int, ...]:
-        """Every number of outputs where that is quick, else doublings."""
-        margin = self.source.signals.margin
-        quick = margin.size <= AHEAD * (1 if target == ALL else len(margin))
-        return tuple(range(1, self.most + 1) if quick else doublings(self.most))
+        scores = self.noiseless(*at)
+        return compared.measure(scores, fpr=()).loc["noise off"] if scores else None
 
     def rows(self, attack, target, *counts) -> pd.DataFrame:
-        """Index R: AUC and sizes after R outputs, of these numbers too."""
-        counts = sorted({*self.counts(target), *counts})
-        rows = {count: self.row(attack, target, count) for count in counts}
-        return pd.DataFrame.from_dict(rows, orient="index")
+        """Index R: AUC and sizes after R outputs, every R where that is quick, else doublings, and
+        these.
+        """
+        margin = self.source.signals.margin
+        quick = margin.size <= AHEAD * (1 if target == ALL else len(margin))
+        usual = range(1, self.most + 1) if quick else doublings(self.most)
+        return pd.DataFrame({r: self.row(attack, target, r) for r in sorted({*usual, *counts})}).T
 
     @cached_property
     def split(self) -> metrics.VarianceSplit | str:
@@ -186,91 +195,45 @@ class Level:
         auc = self.row(attack, target, self.most)["auc"]
         return separation(auc, self.split, [*range(1, self.most + 1), np.inf])
 
-    def histogram(self, *at) -> tuple[dict, tuple[float, float]]:
-        """The histogram after some outputs, and the ends of its bins."""
-        figure = plots.histogram(self.scores(*at), bins=compared.BINS)
-        return plain(figure), (float(figure.data[0].x[0]), float(figure.data[0].x[-1]))
-
     def histograms(self, attack, target, answers) -> dict:
-        """Scores after one output and after several, on the axes that one and all outputs need."""
-        one, several = (self.histogram(attack, target, end)[0] for end in (1, answers))
-        edges = [self.histogram(attack, target, end)[1] for end in (1, self.most)]
-        after = "after one output" if answers == 1 else f"after {answers} outputs"
-        ends = (min(low for low, _ in edges), max(high for _, high in edges))
-        both = [("after one output", one), (after, several)]
-        figure = compared.histograms(both, ends)
-        share = [self.row(attack, target, end)["auc"] for end in (1, answers)]
-        words = f"A member outscores a non-member in {share[0]:.1%} of cases (one output)"
-        words += f", {share[1]:.1%} ({answers})" if answers > 1 else ""
-        return with_layout(figure, title=figure["layout"]["title"] | {"text": words})
+        """Scores after one output and after several, on one axis."""
+        counts = {"after one output": 1, f"after {answers} outputs": answers}
+        counts = counts if answers > 1 else {"after one output": 1}
+        share = {r: self.row(attack, target, r)["auc"] for r in counts.values()}
+        words = f"A member outscores a non-member in {share[1]:.1%} of cases (one output)"
+        words += f", {share[answers]:.1%} ({answers})" if answers > 1 else ""
+        scores = {name: self.scores(attack, target, r) for name, r in counts.items()}
+        return compared.histograms(scores, words, matches="x")
 
-    def base(self, attack, target) -> dict:
-        """ROCs after one output, and with the noise off."""
-        drawn = {"one output": self.scores(attack, target, 1)}
-        drawn |= {} if self.quiet is None else {"noise off": self.noiseless(attack, target)}
-        return plain(plots.roc_pair(drawn))
-
-    def third(self, attack, target, answers) -> list[dict]:
-        """A third curve beside those: drawn alone, in the next colour and dash."""
-        name, colour = f"{answers} outputs", {"color": LINES[2], "dash": DASHES[2]}
-        alone = plain(plots.roc_pair({name: self.scores(attack, target, answers)}))["data"]
-        mine = [trace for trace in alone if trace.get("legendgroup") == name]
-        return [
-            trace
-            | {"line": trace["line"] | colour}
-            | ({"fillcolor": translucent(LINES[2], 0.18)} if "fill" in trace else {})
-            for trace in mine
-        ]
+    def rocs(self, attack, target, answers) -> dict:
+        """ROCs after one output, with the noise off, and after several outputs."""
+        drawn = {"one output": self.scores(attack, target, 1)} | self.noiseless(attack, target)
+        drawn |= {f"{answers} outputs": self.scores(attack, target, answers)} if answers > 1 else {}
+        row, words = self.row(attack, target, answers), f"{answers} outputs"
+        words = f"ROC after {words if answers > 1 else 'one output'}: AUC {auc(row)}"
+        return with_title(plain(plots.roc_pair(drawn)), f"{words}, n0 = {row['n0']:,.0f}")
 
     def roc(self, attack, target, answers, closed) -> dict:
-        """The base, the curve of several outputs, and the closed form's."""
-        figure, row = self.base(attack, target), self.row(attack, target, answers)
-        traces = self.third(attack, target, answers) if answers > 1 else []
-        theory = self.theory(attack, target) if closed else None
-        if theory is not None:
-            fpr = np.geomspace(1e-5, 1, 200)
-            tpr = ndtr(ndtri(fpr) + theory.loc[answers, "d"])
-            line = {
-                "type": "scatter",
-                "mode": "lines",
-                "name": "closed form",
-                "legendgroup": "closed form",
-                "x": fpr.round(7).tolist(),
-                "y": tpr.round(6).tolist(),
-                "line": {"color": GREY, "dash": "dot", "width": 2},
-                "hovertemplate": "%{y:.2%} of members at %{x:.3%} false positives",
-            }
-            linear, logarithmic = {"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2"}
-            traces = [*traces, line | linear, line | logarithmic | {"showlegend": False}]
-        words = "one output" if answers == 1 else f"{answers} outputs"
-        words = f"ROC after {words}: AUC {auc(row)}, n0 = {row['n0']:,.0f}"
-        figure = with_layout(figure, title=figure["layout"]["title"] | {"text": words})
-        return figure | {"data": [*figure["data"], *traces]}
+        """Measured curves, and the closed form's."""
+        figure, theory = self.rocs(attack, target, answers), self.theory(attack, target)
+        if theory is None or not closed:
+            return figure
+        fpr = np.geomspace(1e-5, 1, 200)
+        tpr = ndtr(ndtri(fpr) + theory.loc[answers, "d"])
+        line = CLOSED | {"x": fpr.round(7).tolist(), "y": tpr.round(6).tolist()}
+        planes = [{"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2", "showlegend": False}]
+        return figure | {"data": [*figure["data"], *(line | plane for plane in planes)]}
 
     def against(self, attack, target, closed) -> dict:
         off, theory = self.off(attack, target), self.theory(attack, target) if closed else None
         level = None if off is None else tuple(off[["auc", "auc_low", "auc_high"]])
-        return plain(
-            plots.auc_against_answers(self.rows(attack, target), quiet=level, closed=theory)
-        )
+        rows = self.rows(attack, target)
+        return plain(plots.auc_against_answers(rows, quiet=level, closed=theory))
 
     def curve(self, attack, target, answers, closed) -> dict:
         """AUC against the outputs, a star at what is chosen."""
-        figure = self.against(attack, target, closed)
-        star = {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [np.log2(answers)],
-            "y": [self.row(attack, target, answers)["auc"]],
-            "marker": {
-                "symbol": "star",
-                "size": 15,
-                "color": GREY,
-                "line": {"width": 1, "color": "white"},
-            },
-            "showlegend": False,
-            "hoverinfo": "skip",
-        }
+        figure, auc = self.against(attack, target, closed), self.row(attack, target, answers)["auc"]
+        star = STAR | {"x": [np.log2(answers)], "y": [auc]}
         return figure | {"data": [*figure["data"], star]}
 
     @cached_property
@@ -287,65 +250,57 @@ class Level:
 
     def settling(self, target, rank, answers, closed) -> dict:
         """The outputs on one sample of a model that saw it and of one that did not."""
-        source, column, levels = self.source, self.order[rank - 1], None
+        source, column = self.source, self.order[rank - 1]
         own, member = source.signals.margin[:, :, column], source.signals.member
-        models = two_worlds(
-            member[:, column], member[:, source.audited], None if target == ALL else target
-        )
-        if self.quiet is not None:
-            off = self.quiet.signals.margin[:, :, column].mean(1)
-            levels = {side: float(off[model]) for side, model in models.items()}
-        spread = {side: float(own[model].std(ddof=1)) for side, model in models.items()}
+        first = None if target == ALL else target
+        models = two_worlds(member[:, column], member[:, source.audited], first)
+        off = self.quiet and self.quiet.signals.margin[:, :, column].mean(1)
         name = f"Sample {source.samples[column]} ({source.class_of(column)})"
-        return plain(
-            plots.settling(
-                {side: own[model] for side, model in models.items()},
-                asked=answers,
-                quiet=levels,
-                spread=spread if closed else None,
-                title=f"{name}, rank {rank} of {len(source.audited):,}",
-            )
+        figure = plots.settling(
+            {side: own[model] for side, model in models.items()},
+            asked=answers,
+            quiet=off if off is None else {side: float(off[m]) for side, m in models.items()},
+            spread={side: own[m].std(ddof=1) for side, m in models.items()} if closed else None,
+            title=f"{name}, rank {rank} of {len(source.audited):,}",
         )
+        return plain(figure)
 
     def numbers(self, attack, target, answers) -> pd.DataFrame:
         """Measured and closed-form separation of one output, of R, of all, and with the noise
         off.
         """
-        theory, off, lines = self.theory(attack, target), self.off(attack, target), []
-        counts = dict.fromkeys([1, answers, self.most])
-        rows = {count: self.row(attack, target, count) for count in counts}
-        for many, row in (rows | ({} if off is None else {np.inf: off})).items():
-            lines.append(
-                {
-                    "outputs": "noise off" if many == np.inf else str(many),
-                    "AUC": auc(row),
-                    "d' measured": f"{np.sqrt(2) * ndtri(row['auc']):.3f}",
-                    "d' closed form": "n/m" if theory is None else f"{theory.loc[many, 'd']:.3f}",
-                    "targets": f"{row['targets']:.0f}",
-                    "n1": f"{row['n1']:,.0f}",
-                    "n0": f"{row['n0']:,.0f}",
-                }
-            )
-        return pd.DataFrame(lines)
+        theory, off = self.theory(attack, target), self.off(attack, target)
+        rows = {r: self.row(attack, target, r) for r in (1, answers, self.most)}
+        table = pd.DataFrame(rows | ({} if off is None else {np.inf: off})).T
+        d = np.sqrt(2) * ndtri(table["auc"].to_numpy(float))
+        known = np.full(len(table), np.nan) if theory is None else theory.loc[table.index, "d"]
+        columns = {
+            "outputs": ["noise off" if r == np.inf else f"{r:g}" for r in table.index],
+            "AUC": [auc(row) for _, row in table.iterrows()],
+            "d' measured": [f"{one:.3f}" for one in d],
+            "d' closed form": [shown(one, ".3f") for one in known],
+        }
+        sizes = {name: [f"{n:,.0f}" for n in table[name]] for name in ("targets", "n1", "n0")}
+        return pd.DataFrame(columns | sizes)
 
     def note(self, attack, target, closed) -> str:
         """What the numbers are, the two variances, how far the closed form may be trusted."""
-        split, words = self.split, ""
-        if not isinstance(split, str):
-            answers = (split.between_queries, split.between_queries_low, split.between_queries_high)
-            models = (split.between_models, split.between_models_low, split.between_models_high)
-            words = f"variance of the margin between outputs s2 = {compared.ends(*answers, '.3g')}"
-            words += f", between models v = {compared.ends(*models, '.3g')}"
-        call = query_call(self.source, noise=False)
+        split, call = self.split, query_call(self.source, noise=False)
+        if isinstance(split, str):
+            told = [f"no closed form: {split}"]
+        else:
+            names = ("between_queries", "between_models")
+            each = [[getattr(split, name + end) for end in compared.ENDS] for name in names]
+            s2, v = (compared.ends(*three, ".3g") for three in each)
+            words = f"variance of the margin between outputs s2 = {s2}, between models v = {v}"
+            told = [words, *FORMULA * closed]
         texts = {
             "95 % intervals": True,
             LEFT: True,
             f"outputs with the noise off are not stored: {call}": self.quiet is None,
             RANKED: True,
         }
-        flags = self.scores(attack, target, 1).info["flags"]
-        told = [words, *(FORMULA if closed else [])] if words else [f"no closed form: {split}"]
-        return remarks(texts, [*flags, *told])
+        return remarks(texts, [*self.scores(attack, target, 1).info["flags"], *told])
 
 
 def grouped(sources: Sequence[Source]) -> dict[str, dict[str, Level]]:
@@ -359,10 +314,9 @@ def grouped(sources: Sequence[Source]) -> dict[str, dict[str, Level]]:
             levels[words] = max(levels.get(words, source), source, key=query_count)
     entries = []
     for levels in groups.values():
-        rising = dict(sorted(levels.items(), key=lambda item: _flow(item[1]).get("sigma", 0.0)))
-        name = title(next(iter(rising.values())), len(rising))
-        pairs = {words: Level(one, silent(one, sources)) for words, one in rising.items()}
-        entries.append((name, pairs))
+        rising = sorted(levels.items(), key=lambda item: _flow(item[1]).get("sigma", 0.0))
+        pairs = {words: Level(one, silent(one, sources)) for words, one in rising}
+        entries.append((title(rising[0][1], len(rising)), pairs))
     return unique(entries)
 
 
@@ -391,6 +345,11 @@ def strength(source: Source) -> str:
     return f"sigma = {flow['sigma']:.3g} (noise sd {flow['noise_sd']:.3g})"
 
 
+def short(words: str) -> str:
+    """The strength for a slider: sigma alone."""
+    return words.removeprefix("sigma = ").removeprefix("noise ").split(" (")[0]
+
+
 def title(source: Source, levels: int) -> str:
     """The pools of a group in words."""
     info, flow, name = source.info, _flow(source), source.label
@@ -409,24 +368,15 @@ def silent(source: Source, sources: Sequence[Source]) -> Source | None:
     noise switched off.
     """
     pool, but = source.info.get("pool"), ("queries", "draws")
-    for other in reversed(sources) if pool else ():
-        off = other.info.get("noise") is False and draws(other) == "plain"
-        same = off and other.info.get("pool") == pool
-        if same and alike(other, but=but) == alike(source, but=but):
-            return other
-    return None
+    plain = [o for o in reversed(sources) if o.info.get("noise") is False and draws(o) == "plain"]
+    own = (o for o in plain if pool and o.info.get("pool") == pool)
+    return next((o for o in own if alike(o, but=but) == alike(source, but=but)), None)
 
 
 def averaging(source: Source) -> list[str]:
     """Attacks that average the outputs, the headline first."""
     bound = {name: getattr(attacks.ATTACKS[name], "keywords", {}) for name in source.attacks()}
     return [name for name, options in bound.items() if options.get("combine") not in UNAVERAGED]
-
-
-def measured(scores: Scores) -> pd.Series:
-    """AUC with its 95 % interval, and on how much it rests."""
-    row = compared.measure({"": scores}, fpr=()).loc[""]
-    return row[["auc", "auc_low", "auc_high", "targets", "n1", "n0"]].astype(float)
 
 
 def auc(row: pd.Series) -> str:

@@ -15,9 +15,18 @@ from mia_nb import metrics, plots
 from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
-from mia_nb.widgets.compared import ends
-from mia_nb.widgets.explorer import Explorer, Ticks, View, buttons, dropdown, message, steps
-from mia_nb.widgets.figure import plain, with_layout, with_line
+from mia_nb.widgets.compared import ORACLE, ends
+from mia_nb.widgets.explorer import (
+    Explorer,
+    Ticks,
+    View,
+    buttons,
+    dropdown,
+    message,
+    remarks,
+    steps,
+)
+from mia_nb.widgets.figure import plain, with_layout, with_line, with_title
 from mia_nb.widgets.stored import ALL, Source, named, only
 
 TITLE = "Scores and ROC"
@@ -64,12 +73,12 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         which = (pool, attack, target)
         one, area, size = chosen(*which), auc(*which), rates(*which).sizes
         tpr, fpr, low, high, tp, fp = rates(*which)(threshold)
-        sentence = (
+        found = (
             f"{attack} finds {100 * tpr:.1f} % of members at {100 * fpr:.3g} % false positives"
             f" (95 %: {100 * low:.1f}-{100 * high:.1f}), n0 = {size[1].min():,}"
         )
-        if fpr * size[1].min() < 10:
-            sentence += "; below resolution: fewer than ten false positives"
+        few = "below resolution: fewer than ten false positives"
+        sentence = remarks({found: True, few: fpr * size[1].min() < 10})
         ppv = f"{metrics.ppv(tpr, fpr, PRIORS[prior]):.3f}" if tp + fp else "n/m"
         row = {
             "TPR": ends(tpr, low, high, ".4f"),
@@ -86,8 +95,8 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         histogram, roc = pictures(*which, compare)
         roc = with_star(roc, fpr, tpr, f"AUC {area['value']:.3f}; star: the threshold")
         figures = {"histogram": with_line(histogram, threshold), "roc": roc}
-        note = ["threshold set with hindsight (oracle)", *([BOTH] if target == ALL else [])]
-        return View(sentence, figures, pd.DataFrame([row]), "; ".join([*note, *one.info["flags"]]))
+        note = remarks({ORACLE: True, BOTH: target == ALL}, one.info["flags"])
+        return View(sentence, figures, pd.DataFrame([row]), note)
 
     controls = {  # filled by what they follow, where a damaged source is a message
         "pool": dropdown("pool", list(found), next(iter(found))),
@@ -119,7 +128,7 @@ def with_star(roc: dict, fpr: float, tpr: float, title: str) -> dict:
         place = {"x": math.log10(fpr), "y": math.log10(tpr), "xref": "x2", "yref": "y2"}
         stars.append(star | place)
     notes = [*roc["layout"].get("annotations", []), *stars]
-    return with_layout(roc, title=roc["layout"]["title"] | {"text": title}, annotations=notes)
+    return with_title(with_layout(roc, annotations=notes), title)
 
 
 class Rates:

@@ -43,11 +43,3 @@ def setup(namespace: dict) -> None:
     pio.renderers["plotly_mimetype"].config = {"responsive": True, "displaylogo": False}
     pio.renderers.default = "plotly_mimetype"
     pd.set_option("display.max_colwidth", None, "display.max_rows", 200)
-
-
-def want(holds, message: str) -> None:
-    """ValueError of one line unless `holds`: for what a notebook's parameters alone can tell,
-    before anything is trained.
-    """
-    if not holds:
-        raise ValueError(message)

@@ -41,10 +41,8 @@ class Tabs:
         if title not in self.made:
             try:
                 self.made[title] = self.makers[title]()
-            except (
-                ValueError,
-                OSError,
-            ) as error:  # a damaged result must not take the other tabs with it
+            # a damaged result must not take the other tabs with it
+            except (ValueError, OSError) as error:
                 return message(title, str(error))
         return self.made[title]
 
