@@ -1,7 +1,5 @@
 """Run comparison: stored results side by side under one attack, and what was done differently."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import cache

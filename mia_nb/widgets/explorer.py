@@ -2,8 +2,6 @@
 of every explorer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import html

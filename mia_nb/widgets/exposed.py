@@ -2,8 +2,6 @@
 list can be trusted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple

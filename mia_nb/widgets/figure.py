@@ -6,8 +6,6 @@ Plotly's own FigureWidget stores all of plotly.js in the notebook once per figur
 notebook of many figures stays below 3 MB.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from functools import cache

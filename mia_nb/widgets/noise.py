@@ -1,11 +1,8 @@
 """Noise is not privacy: what one noisy output hides, the average of many shows again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,7 +25,7 @@ from mia_nb.widgets.explorer import (
     tick,
 )
 from mia_nb.widgets.figure import plain, with_title
-from mia_nb.widgets.networks import alike, doublings, draws, query_call, query_count
+from mia_nb.widgets.networks import alike, doublings, draws, query_call, query_count, without
 from mia_nb.widgets.sample import shown
 from mia_nb.widgets.stored import ALL, Source, keep, label, only, unique
 
@@ -327,15 +324,11 @@ def _flow(source: Source) -> dict:
 def _but_its_noise(source: Source) -> str:
     """How a pool was trained and queried, but for the strength of its noise."""
     recipe, args = source.recipe, source.recipe.get("model_args", {})
-    trained = _without(recipe, "snapshots") | {"model_args": _without(args, "k")}
-    equation = _without(_flow(source), "k", "sigma", "noise_sd")
+    trained = without(recipe, "snapshots") | {"model_args": without(args, "k")}
+    equation = without(_flow(source), "k", "sigma", "noise_sd")
     asked = {name: source.info.get(name) for name in SAME}
     alone = [trained, equation, asked] if _flow(source) else [source.label]
     return json.dumps(alone, sort_keys=True, default=str)
-
-
-def _without(record: dict, *names: str) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name not in names}
 
 
 def strength(source: Source) -> str:

@@ -2,8 +2,6 @@
 them the target is like.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What notebooks show while they run. Kept free of torch."""
 
-from __future__ import annotations
-
 import os
 
 import pandas as pd

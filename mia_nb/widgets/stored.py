@@ -2,8 +2,6 @@
 their pool. No torch.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """All explorers on one page, each built when its tab is opened."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
