@@ -21,7 +21,7 @@ from worlds import bernoulli, world
 from mia_nb import attacks, data, metrics, query, store, training, widgets
 from mia_nb.types import Recipe
 from mia_nb.widgets import figure as live
-from mia_nb.widgets.explorer import Explorer, Ticks, View, message, slider
+from mia_nb.widgets.explorer import Explorer, Ticks, View, message, plain, slider
 from mia_nb.widgets.scores import Rates
 
 
@@ -137,7 +137,7 @@ def test_what_is_exported_holds_what_is_shown():
 
 
 def test_many_figures_share_one_plotly_so_that_a_saved_notebook_stays_small():
-    figures = [live.Figure(live.plain(line(x))) for x in range(6)]
+    figures = [live.Figure(plain(line(x))) for x in range(6)]
     states = [figure.get_state() for figure in figures]
     assert len({state["library"] for state in states}) == 1
     source = figures[0].library.source
@@ -148,9 +148,7 @@ def test_many_figures_share_one_plotly_so_that_a_saved_notebook_stays_small():
 
 def test_a_plain_figure_draws_as_its_original():
     figure = go.Figure(go.Scatter(x=np.arange(5.0), y=np.arange(5) ** 2))
-    assert (
-        go.Figure(live.plain(figure)).to_json() == go.Figure(json.loads(figure.to_json())).to_json()
-    )
+    assert go.Figure(plain(figure)).to_json() == go.Figure(json.loads(figure.to_json())).to_json()
 
 
 def test_ticks_keep_the_newest_when_more_than_their_limit_are_ticked():

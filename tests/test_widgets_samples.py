@@ -19,7 +19,7 @@ from worlds import bernoulli, world
 from mia_nb import attacks, auditing, store, widgets
 from mia_nb.attacks.likelihood import Fit, lira_fit, nig_fit
 from mia_nb.widgets.exposed import separations
-from mia_nb.widgets.sample import losses_of, possible
+from mia_nb.widgets.sample import losses_of, possible, traces
 
 RNG = np.random.default_rng(5)
 X = RNG.integers(0, 256, (220, 1, 8, 8), dtype=np.uint8)
@@ -714,6 +714,7 @@ def test_losses_of_a_pool_are_read_once_for_all_explorers_and_of_two_pools_at_mo
         widgets.stored.Source, "trace", lambda self, model: read.append(self) or trace(self, model)
     )
     losses_of.cache_clear()
+    traces.cache_clear()
     for make in (widgets.sample, widgets.exposed, widgets.sample):
         make([stored[0]])
     once = len(read)

@@ -15,10 +15,17 @@ from mia_nb.metrics.uncertainty import FPR, fewest_non_members
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
 from mia_nb.widgets.compared import ENDS, NOT_MEASURABLE, ends
-from mia_nb.widgets.explorer import ROW, Explorer, Ticks, View, dropdown, message, remarks
-from mia_nb.widgets.figure import plain
-from mia_nb.widgets.scores import NOTHING
-from mia_nb.widgets.stored import Source, named
+from mia_nb.widgets.explorer import (
+    ROW,
+    Explorer,
+    Ticks,
+    View,
+    dropdown,
+    message,
+    plain,
+    remarks,
+)
+from mia_nb.widgets.stored import NOTHING, Source, named
 
 TITLE = "Run comparison"
 LETTERS = "ABCD"

@@ -11,7 +11,7 @@ from mia_nb import metrics, plots
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.uncertainty import FPR, interval
 from mia_nb.types import Scores
-from mia_nb.widgets.figure import plain, with_layout, with_title
+from mia_nb.widgets.explorer import plain, with_layout, with_title
 
 DRAWS = 200  # of the bootstrap
 BINS = 60  # of a histogram of half the width
@@ -149,3 +149,7 @@ def ends(value: float, low: float, high: float, form: str = ".3f", *, unit: str 
     known = np.isfinite([low, high]).all()
     interval = f"{low:{form}}, {high:{form}}" if known else NOT_MEASURABLE
     return NOT_MEASURABLE if np.isnan(value) else f"{value:{form}}{unit} [{interval}]"
+
+
+def shown(number: float, form: str = ".3g") -> str:
+    return NOT_MEASURABLE if np.isnan(number) else format(number, form)

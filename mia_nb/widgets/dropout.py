@@ -11,8 +11,17 @@ import pandas as pd
 from mia_nb import attacks, metrics, plots
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
-from mia_nb.widgets.explorer import END, Explorer, View, dropdown, message, remarks, steps
-from mia_nb.widgets.figure import plain, with_layout
+from mia_nb.widgets.explorer import (
+    END,
+    Explorer,
+    View,
+    dropdown,
+    message,
+    plain,
+    remarks,
+    steps,
+    with_layout,
+)
 from mia_nb.widgets.networks import alike, doublings, draws, query_call, query_count
 from mia_nb.widgets.stored import ALL, Source, only, unique
 

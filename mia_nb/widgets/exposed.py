@@ -4,6 +4,7 @@ list can be trusted.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import ipywidgets as W
@@ -16,11 +17,10 @@ from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.plots import samples as pictures
 from mia_nb.types import Scores
-from mia_nb.widgets.compared import ends
+from mia_nb.widgets.compared import ends, shown
 from mia_nb.widgets.explorer import ROW, Explorer, View, count, dropdown, message, remarks, tick
-from mia_nb.widgets.sample import losses_of, shown, traces_of
-from mia_nb.widgets.scores import NOTHING
-from mia_nb.widgets.stored import ALL, Source, keep, named, rows_of
+from mia_nb.widgets.sample import traces
+from mia_nb.widgets.stored import ALL, NOTHING, Source, named, rows_of
 
 TITLE = "Vulnerable samples"
 PAGE = 24  # thumbnails
@@ -66,11 +66,32 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
     found = named(sources)
     if not found:
         return message(TITLE, NOTHING)
-    seen = Seen(found, draws, seed)
 
     def leader(pool, attack, kind, answers, canary, sample) -> int:
-        rows = seen.listed(pool, attack, kind, answers, canary)
+        rows = listed(found[pool], attack, kind, answers, canary)
         return int(found[pool].numbers[rows[0]]) if len(rows) else sample
+
+    def pages(pool, attack, kind, answers, canary) -> int:
+        return max(1, -(-len(listed(found[pool], attack, kind, answers, canary)) // PAGE))
+
+    def draw(pool, attack, kind, answers, page, sample, test, canary) -> View:
+        source, filters = found[pool], (kind, answers, canary)
+        ranked, rows = ranking(source, attack), listed(source, attack, *filters)
+        if not len(rows):
+            raise ValueError("no sample passes these filters: widen class or outputs")
+        column, start = source.column(sample), PAGE * (page - 1)
+        one, value = int(source.audited[column]), ranked.value
+        outcome = tested(source, attack, draws, seed) if test else None
+        spread = histogram(source, attack, filters, (draws, seed) if test else None)
+        figures = {
+            "sheet": sheet(source, tuple(rows[start : start + PAGE].tolist()), start, sample),
+            "margins": margins(source, one),
+            "traces": traces(source, tuple(range(len(source.signals.margin))), one),
+            "ranking": pictures.marked(spread, float(value[column])),
+        }
+        row = numbers(source, ranked, column) | test_numbers(outcome, column)
+        words = sentence(source, ranked, rows, outcome, attack)
+        return View(words, figures, pd.DataFrame([row]), note(ranked, outcome))
 
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
     # shown in place
@@ -90,114 +111,77 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
     follow = {
         "attack": {"options": lambda pool: found[pool].attacks()},
         "kind": {"options": lambda pool: [(ALL, ALL), *found[pool].kinds]},
-        "page": {  # another list starts at its top
-            "max": lambda pool, attack, kind, answers, canary: max(
-                1, -(-len(seen.listed(pool, attack, kind, answers, canary)) // PAGE)
-            ),
-            "value": lambda pool, attack, kind, answers, canary: 1,
-        },
+        # another list starts at its top
+        "page": {"max": pages, "value": lambda pool, attack, kind, answers, canary: 1},
         "sample": {"value": leader},
     }
     rows, clicks = [["sheet"], ["margins", "traces"], ["ranking"]], {"sheet": "sample"}
-    return Explorer(
-        TITLE, controls, seen.view, rows=rows, follow=follow, state=state, clicks=clicks
-    )
+    return Explorer(TITLE, controls, draw, rows=rows, follow=follow, state=state, clicks=clicks)
 
 
-class Seen:
-    """What one explorer has computed so far, each once for the controls it depends on."""
+@lru_cache(4)
+def right(source: Source) -> np.ndarray:
+    """(N audited,) share of the models without a sample that are right on it, mean over
+    queries; NaN without such models.
+    """
+    signals, audited = source.signals, source.audited
+    correct = over_queries(signals.correct, signals.draws)[:, audited]
+    return mean_of(correct, ~signals.member[:, audited])
 
-    def __init__(self, found: dict[str, Source], draws: int, seed: int):
-        self.found, self.draws, self.seed = found, draws, seed
-        keep(self, ranks=None, right=None, listed=32, tested=4, histogram=16)
-        keep(self, traces=8, margins=8, sheet=16)
 
-    def ranks(self, pool, attack) -> Ranking:
-        return ranking(self.found[pool].scores(attack))
+@lru_cache(32)
+def listed(source: Source, attack: str, kind, answers: str, canary: str) -> np.ndarray:
+    """Samples that pass the filters, most exposed first."""
+    order = ranking(source, attack).order
+    if not len(order):
+        raise ValueError(
+            f"no sample of {source.label} is scored in one target and out of another: train more"
+            " models, or query images that only some of them saw"
+        )
+    passed = np.ones(len(source.audited), bool)
+    if kind != ALL:
+        passed &= source.signals.labels[source.audited] == kind
+    if answers != ALL:
+        share = right(source)
+        passed &= share >= 0.5 if FILTERS[answers] == "right" else share < 0.5
+    if canary != ALL:
+        if source.canaries is None:
+            raise ValueError(f"{source.label} has no canaries: choose canaries: all")
+        passed &= source.canaries == (canary == "only")
+    return order[passed[order]]
 
-    def right(self, pool) -> np.ndarray:
-        """(N audited,) share of the models without a sample that are right on it, mean over
-        queries; NaN without such models.
-        """
-        signals, audited = self.found[pool].signals, self.found[pool].audited
-        correct = over_queries(signals.correct, signals.draws)[:, audited]
-        return mean_of(correct, ~signals.member[:, audited])
 
-    def listed(self, pool, attack, kind, answers, canary) -> np.ndarray:
-        """Samples that pass the filters, most exposed first."""
-        source, order = self.found[pool], self.ranks(pool, attack).order
-        if not len(order):
-            raise ValueError(
-                f"no sample of {pool} is scored in one target and out of another: train more"
-                " models, or query images that only some of them saw"
-            )
-        passed = np.ones(len(source.audited), bool)
-        if kind != ALL:
-            passed &= source.signals.labels[source.audited] == kind
-        if answers != ALL:
-            share = self.right(pool)
-            passed &= share >= 0.5 if FILTERS[answers] == "right" else share < 0.5
-        if canary != ALL:
-            if source.canaries is None:
-                raise ValueError(f"{pool} has no canaries: choose canaries: all")
-            passed &= source.canaries == (canary == "only")
-        return order[passed[order]]
+@lru_cache(8)
+def margins(source: Source, one: int) -> dict:
+    """Margins of one sample by the models with it and without it."""
+    signals = source.signals
+    margin = over_queries(signals.margin[:, :, [one]], signals.draws)
+    inside = signals.member[:, [one]]
+    with_it, without = (shown(mean_of(margin, side)[0], ".2f") for side in (inside, ~inside))
+    sentence = f"margins of all {len(margin)} models: {with_it} with it, {without} without it"
+    return pictures.two_worlds(margin[:, 0], inside[:, 0], sentence, height=330)
 
-    def tested(self, pool, attack) -> Tested:
-        order = self.ranks(pool, attack).order
-        return tested(self.found[pool], attack, order, self.draws, self.seed)
 
-    def histogram(self, pool, attack, test, *filters) -> dict:
-        """How separations spread over the samples listed, beside redrawn masks if tested."""
-        rows, value = self.listed(pool, attack, *filters), self.ranks(pool, attack).value
-        null = self.tested(pool, attack).null if test else None
-        title, name = f"{len(rows):,} of {len(value):,} samples", "separation (sd of scores)"
-        return pictures.ranking(value[rows], title, null=null, name=name)
+@lru_cache(16)
+def sheet(source: Source, columns: tuple[int, ...], start: int, sample: int) -> dict:
+    """A page of images of the list."""
+    numbers, own = source.numbers[list(columns)], source.audited[list(columns)]
+    words = [f"{n}<br>{source.class_of(one)}" for n, one in zip(numbers, own, strict=True)]
+    ranks = f"ranks {start + 1:,} to {start + len(columns):,}"
+    if source.images is None:
+        names = ", ".join(words).replace("<br>", " ")
+        return pictures.empty(f"no images are stored with these signals; {ranks}: {names}")
+    title = f"{ranks} of the list; click one"
+    return pictures.sheet(source.images[own], words, numbers, title, chosen=sample)
 
-    def traces(self, pool, one) -> dict:
-        source = self.found[pool]
-        return traces_of(losses_of(source), np.arange(len(source.signals.margin)), one, None)
 
-    def margins(self, pool, one) -> dict:
-        """Margins of one sample by the models with it and without it."""
-        signals = self.found[pool].signals
-        margin = over_queries(signals.margin[:, :, [one]], signals.draws)
-        inside = signals.member[:, [one]]
-        with_it, without = (shown(mean_of(margin, side)[0], ".2f") for side in (inside, ~inside))
-        sentence = f"margins of all {len(margin)} models: {with_it} with it, {without} without it"
-        return pictures.two_worlds(margin[:, 0], inside[:, 0], sentence, height=330)
-
-    def sheet(self, pool, columns: tuple, start: int, sample: int) -> dict:
-        """A page of images of the list."""
-        source, rows = self.found[pool], list(columns)
-        numbers, own = source.numbers[rows], source.audited[rows]
-        words = [f"{n}<br>{source.class_of(one)}" for n, one in zip(numbers, own, strict=True)]
-        ranks = f"ranks {start + 1:,} to {start + len(rows):,}"
-        if source.images is None:
-            names = ", ".join(words).replace("<br>", " ")
-            return pictures.empty(f"no images are stored with these signals; {ranks}: {names}")
-        title = f"{ranks} of the list; click one"
-        return pictures.sheet(source.images[own], words, numbers, title, chosen=sample)
-
-    def view(self, pool, attack, kind, answers, page, sample, test, canary) -> View:
-        """What is shown for one setting of the controls."""
-        source, ranked = self.found[pool], self.ranks(pool, attack)
-        column, rows = source.column(sample), self.listed(pool, attack, kind, answers, canary)
-        if not len(rows):
-            raise ValueError("no sample passes these filters: widen class or outputs")
-        start, one = PAGE * (page - 1), int(source.audited[column])
-        outcome = self.tested(pool, attack) if test else None
-        histogram = self.histogram(pool, attack, test, kind, answers, canary)
-        figures = {
-            "sheet": self.sheet(pool, tuple(rows[start : start + PAGE].tolist()), start, sample),
-            "margins": self.margins(pool, one),
-            "traces": self.traces(pool, one),
-            "ranking": pictures.marked(histogram, float(ranked.value[column])),
-        }
-        row = numbers(source, ranked, column, self.right(pool)[column])
-        row |= {} if outcome is None else test_numbers(outcome, column)
-        words = sentence(source, ranked, rows, outcome, attack)
-        return View(words, figures, pd.DataFrame([row]), note(ranked, outcome))
+@lru_cache(16)
+def histogram(source: Source, attack: str, filters: tuple, test: tuple[int, int] | None) -> dict:
+    """How separations spread over the samples listed, beside redrawn masks if tested."""
+    rows, value = listed(source, attack, *filters), ranking(source, attack).value
+    null = tested(source, attack, *test).null if test else None
+    title, name = f"{len(rows):,} of {len(value):,} samples", "separation (sd of scores)"
+    return pictures.ranking(value[rows], title, null=null, name=name)
 
 
 def mean_of(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -206,10 +190,12 @@ def mean_of(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(count > 0, np.where(mask, values, 0).sum(0) / np.maximum(count, 1), np.nan)
 
 
-def ranking(scores: Scores) -> Ranking:
+@lru_cache(16)
+def ranking(source: Source, attack: str) -> Ranking:
     """Separation of every sample over all targets, and how far every other pair of targets agrees
     with the rest.
     """
+    scores = source.scores(attack)
     value, half, units = separations(scores)
     order, parts, pairs = np.argsort(-value, kind="stable"), [], np.unique(scores.pair)
     for rows in (np.isin(scores.pair, pairs[::2]), np.isin(scores.pair, pairs[1::2])):
@@ -247,7 +233,8 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     return means[0] - means[1], half, f"{len(z)} targets without pairs"
 
 
-def tested(source: Source, attack: str, order: np.ndarray, draws: int, seed: int) -> Tested:
+@lru_cache(4)
+def tested(source: Source, attack: str, draws: int, seed: int) -> Tested:
     """Redrawn masks for all samples, or for the first in order and a yardstick; what was not
     redrawn counts with p = 1.
     """
@@ -255,7 +242,7 @@ def tested(source: Source, attack: str, order: np.ndarray, draws: int, seed: int
     columns = np.arange(everyone)
     if everyone > TESTED:
         others = np.random.default_rng(seed).choice(everyone, YARDSTICK, replace=False)
-        columns = np.unique(np.concatenate([order[:FOREMOST], others]))
+        columns = np.unique(np.concatenate([ranking(source, attack).order[:FOREMOST], others]))
         chosen = [source.audited[columns], np.flatnonzero(signals.population)]
         signals = signals.select(samples=np.sort(np.concatenate(chosen)))
     null: list[np.ndarray] = []
@@ -291,7 +278,7 @@ def sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, atta
     )
 
 
-def numbers(source: Source, ranked: Ranking, column: int, right: float) -> dict:
+def numbers(source: Source, ranked: Ranking, column: int) -> dict:
     """The table's row about one sample."""
     one, value, half = source.audited[column], ranked.value[column], ranked.half[column]
     rank = "not ranked: no scored target on a side"
@@ -304,15 +291,17 @@ def numbers(source: Source, ranked: Ranking, column: int, right: float) -> dict:
         "rank": rank,
         "separation (sd)": ends(value, value - half, value + half, ".2f"),
         "over": ranked.units,
-        "OUT models right": f"{shown(right, '.0%')} of {out}",
+        "OUT models right": f"{shown(right(source)[column], '.0%')} of {out}",
     }
     if source.canaries is not None:
         row["canary"] = "yes" if source.canaries[column] else "no"
     return row
 
 
-def test_numbers(outcome: Tested, column: int) -> dict:
+def test_numbers(outcome: Tested | None, column: int) -> dict:
     """What the table says of the test of one sample."""
+    if outcome is None:
+        return {}
     line = outcome.table.iloc[column]
     row = {
         "AUC over targets": shown(line["auc"], ".3f"),

@@ -15,8 +15,19 @@ from mia_nb import accounting, auditing, plots
 from mia_nb.auditing.ladder import number
 from mia_nb.plots.style import BELOW, DASHES, GREY, finish, translucent
 from mia_nb.widgets import compared
-from mia_nb.widgets.explorer import ROW, Explorer, View, buttons, dropdown, remarks, slider, steps
-from mia_nb.widgets.figure import plain, with_layout, with_title
+from mia_nb.widgets.explorer import (
+    ROW,
+    Explorer,
+    View,
+    buttons,
+    dropdown,
+    plain,
+    remarks,
+    slider,
+    steps,
+    with_layout,
+    with_title,
+)
 from mia_nb.widgets.stored import Source, named
 
 TITLE = "Privacy ladder"

@@ -15,8 +15,16 @@ from mia_nb.plots.samples import empty
 from mia_nb.plots.style import GREY
 from mia_nb.types import Scores, Signals
 from mia_nb.widgets import compared
-from mia_nb.widgets.explorer import Explorer, View, dropdown, message, remarks, steps
-from mia_nb.widgets.figure import plain, with_line
+from mia_nb.widgets.explorer import (
+    Explorer,
+    View,
+    dropdown,
+    message,
+    plain,
+    remarks,
+    steps,
+    with_line,
+)
 from mia_nb.widgets.networks import ORDINARY, Network, networks, query_call, recorder
 from mia_nb.widgets.stored import ALL, Source, only
 

@@ -20,13 +20,13 @@ from mia_nb.widgets.explorer import (
     count,
     dropdown,
     message,
+    plain,
     remarks,
     steps,
     tick,
+    with_title,
 )
-from mia_nb.widgets.figure import plain, with_title
 from mia_nb.widgets.networks import alike, doublings, draws, query_call, query_count, without
-from mia_nb.widgets.sample import shown
 from mia_nb.widgets.stored import ALL, Source, keep, label, only, unique
 
 TITLE = "Noise is not privacy"
@@ -275,7 +275,7 @@ class Level:
             "outputs": ["noise off" if r == np.inf else f"{r:g}" for r in table.index],
             "AUC": [auc(row) for _, row in table.iterrows()],
             "d' measured": [f"{one:.3f}" for one in d],
-            "d' closed form": [shown(one, ".3f") for one in known],
+            "d' closed form": [compared.shown(one, ".3f") for one in known],
         }
         sizes = {name: [f"{n:,.0f}" for n in table[name]] for name in ("targets", "n1", "n0")}
         return pd.DataFrame(columns | sizes)

@@ -19,7 +19,7 @@ from mia_nb.metrics.pairs import units
 from mia_nb.plots import samples as pictures
 from mia_nb.plots.style import LINES, row_of
 from mia_nb.types import Signals
-from mia_nb.widgets.compared import NOT_MEASURABLE, ends
+from mia_nb.widgets.compared import NOT_MEASURABLE, ends, shown
 from mia_nb.widgets.explorer import (
     END,
     ROW,
@@ -31,10 +31,9 @@ from mia_nb.widgets.explorer import (
     message,
     remarks,
     tick,
+    with_layout,
 )
-from mia_nb.widgets.figure import with_layout
-from mia_nb.widgets.scores import NOTHING
-from mia_nb.widgets.stored import Source, keep, named
+from mia_nb.widgets.stored import NOTHING, Source, named
 
 TITLE = "One sample, two worlds"
 # {name: (what `lira` calls it, degrees of freedom beyond those of the references)}
@@ -87,19 +86,42 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     found = named(sources)
     if not found:
         return message(TITLE, NOTHING)
-    seen = Seen(found)
 
     def most(pool, target) -> int:
-        return -(-len(seen.references(pool, target)[0]) // 2)
+        return -(-len(references(found[pool], target)[0]) // 2)
 
     def start(pool, target, sample) -> int:
         """Whose worlds differ most, unless the sample chosen before is here too."""
         source = found[pool]
         if sample in source.numbers:
             return sample
-        fit = seen.evidence(pool, target, most(pool, target), "shrunk").student
+        fit = evidence(source, target, most(pool, target), "shrunk").student
         apart = ((fit.centre[0] - fit.centre[1]) / fit.scale[1])[source.audited]
         return int(source.numbers[np.nanargmax(apart) if np.isfinite(apart).any() else 0])
+
+    def draw(pool, target, attack, sample, k, variance, truth, subset) -> View:
+        source, kind = found[pool], VARIANCES[variance][0]
+        (x, y, member), column = plane(source, target, attack), source.column(sample)
+        one, trained = int(source.audited[column]), bool(member[column])
+        (rows, everyone, _), world = references(source, target), evidence(source, target, k, kind)
+        lasso = np.flatnonzero(np.isin(source.numbers, subset))
+        who, dots = counted(x, y, lasso), points(source, target, attack, truth)
+        figures = {
+            "scatter": ringed(dots, x[column], y[column], sample),
+            "margins": margins(world, everyone, rows, one, trained if truth else None),
+            "image": image(source, target, one),
+            "traces": traces(source, tuple(rows.tolist()), one, target if truth else None),
+            "subset": crowd(source, target, tuple(lasso.tolist()), who, truth),
+        }
+        words, gap, ratio = told(world, one, k, variance)
+        about = f"labelled {source.class_of(one)}, target {verdict(source, target, one)}"
+        row = {"who": f"sample {sample}", "label": source.class_of(one)}
+        row |= numbers(world, one, gap, ratio) | {"score": shown(y[column], ".4g")}
+        truly = truths(world, source.audited, member, column) if truth else {}
+        row |= truly | ({"lasso": who} if len(lasso) else {})
+        side = "is a member" if trained else "is a non-member"
+        sentence = remarks({f"Sample {sample} ({about}): {words}": True, side: truth})
+        return View(sentence, figures, pd.DataFrame([row]), note(source, world, k, attack))
 
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
     # shown in place
@@ -121,7 +143,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     explorer = Explorer(
         TITLE,
         controls,
-        seen.view,
+        draw,
         rows=[["scatter", "margins"], ["image", "traces"], ["subset"]],
         follow=follow,
         state={"subset": ()},
@@ -133,121 +155,89 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     return explorer
 
 
-class Seen:
-    """What one explorer has computed so far: references and evidence, and the pictures that few
-    controls change.
-    """
+@lru_cache(4)
+def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signals]:
+    """(models of the references pair by pair (R,), their signals, those of the target)."""
+    own = source.signals.member[:, source.audited]
+    if own.all() or not own.any():
+        raise ValueError(
+            f"all models of {source.label} or none were trained on these samples: query images that"
+            " only some saw"
+        )
+    alone, others = source.signals.hold_out(target)
+    if not len(others.margin):
+        raise ValueError(
+            f"target {target} of {source.label} has no references but its complementary model:"
+            " train two pairs or more"
+        )
+    order = np.argsort(units(others.member[:, ~others.population]), kind="stable")
+    rows = np.flatnonzero((own != own[target]).any(1) & (own == own[target]).any(1))
+    return rows[order], others.select(models=order), alone
 
-    def __init__(self, found: dict[str, Source]):
-        self.found = found
-        keep(self, references=4, evidence=64, points=16, image=8, traces=8, crowd=8)
 
-    def references(self, pool, target) -> tuple[np.ndarray, Signals, Signals]:
-        """(models of the references pair by pair (R,), their signals, those of the target)."""
-        source = self.found[pool]
-        own = source.signals.member[:, source.audited]
-        if own.all() or not own.any():
-            raise ValueError(
-                f"all models of {pool} or none were trained on these samples: query images that"
-                " only some saw"
-            )
-        alone, others = source.signals.hold_out(target)
-        if not len(others.margin):
-            raise ValueError(
-                f"target {target} of {pool} has no references but its complementary model: train"
-                " two pairs or more"
-            )
-        order = np.argsort(units(others.member[:, ~others.population]), kind="stable")
-        rows = np.flatnonzero((own != own[target]).any(1) & (own == own[target]).any(1))
-        return rows[order], others.select(models=order), alone
+@lru_cache(64)
+def evidence(source: Source, target: int, k: int, variance: str) -> Evidence:
+    """What the first k references a side say, and why where they say less."""
+    _, everyone, alone = references(source, target)
+    others = everyone.select(models=slice(0, 2 * k))
+    combine = "last" if others.draws == "steps" else "margin"
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always", UserWarning)
+        phi, student = nig_fit(alone, others, combine=combine)
+        flags, gauss = [str(w.message) for w in raised], None
+        try:
+            gauss = lira_fit(alone, others, variance=variance, combine=combine)[1]
+        except ValueError as error:  # one reference a side
+            flags = [str(error)]
+    ratio = (gauss or student).log_ratio(phi)
+    return Evidence(others, phi, gauss, student, ratio, flags)
 
-    def evidence(self, pool, target, k, variance) -> Evidence:
-        """What the first k references a side say, and why where they say less."""
-        _, everyone, alone = self.references(pool, target)
-        others = everyone.select(models=slice(0, 2 * k))
-        combine = "last" if others.draws == "steps" else "margin"
-        with warnings.catch_warnings(record=True) as raised:
-            warnings.simplefilter("always", UserWarning)
-            phi, student = nig_fit(alone, others, combine=combine)
-            flags, gauss = [str(w.message) for w in raised], None
-            try:
-                gauss = lira_fit(alone, others, variance=variance, combine=combine)[1]
-            except ValueError as error:  # one reference a side
-                flags = [str(error)]
-        ratio = (gauss or student).log_ratio(phi)
-        return Evidence(others, phi, gauss, student, ratio, flags)
 
-    def plane(self, pool, target, attack) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(scores of the loss attack and of this one, membership), (N,) each, of one target."""
-        x, y = (self.found[pool].scores(name) for name in ("loss", attack))
-        row = row_of(y, target)
-        return x.value[row], y.value[row], y.member[row]
+def plane(source: Source, target: int, attack: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(scores of the loss attack and of this one, membership), (N,) each, of one target."""
+    x, y = (source.scores(name) for name in ("loss", attack))
+    row = row_of(y, target)
+    return x.value[row], y.value[row], y.member[row]
 
-    def points(self, pool, target, attack, truth) -> dict:
-        """The scatter of a target's scores, without the sample's mark."""
-        *scores, member = self.plane(pool, target, attack)
-        options = {"names": ("loss", attack), "numbers": self.found[pool].numbers, "points": DOTS}
-        figure = pictures.score_points(*scores, member if truth else None, **options)
-        same = f"{pool} {target} {attack}"  # zoom and lasso stay while samples change
-        axes = {a: figure["layout"][a] | {"uirevision": same} for a in ("xaxis", "yaxis")}
-        return with_layout(figure, **axes, selectionrevision=same, modebar={"uirevision": same})
 
-    def image(self, pool, target, one) -> dict:
-        """The sample's image, with its label and how the target takes it."""
-        source = self.found[pool]
-        if source.images is None:
-            return pictures.empty("no images are stored with these signals")
-        sure = expit(source.signals.margin[target, :, one]).mean()
-        words = f"labelled {source.class_of(one)}; target {verdict(source, target, one)}"
-        return pictures.picture(source.images[one], f"{words}, p = {sure:.3g}")
+@lru_cache(16)
+def points(source: Source, target: int, attack: str, truth: bool) -> dict:
+    """The scatter of a target's scores, without the sample's mark."""
+    *scores, member = plane(source, target, attack)
+    options = {"names": ("loss", attack), "numbers": source.numbers, "points": DOTS}
+    figure = pictures.score_points(*scores, member if truth else None, **options)
+    same = f"{source.label} {target} {attack}"  # zoom and lasso stay while samples change
+    axes = {a: figure["layout"][a] | {"uirevision": same} for a in ("xaxis", "yaxis")}
+    return with_layout(figure, **axes, selectionrevision=same, modebar={"uirevision": same})
 
-    def traces(self, pool, target, one, truth) -> dict:
-        rows = self.references(pool, target)[0]
-        return traces_of(losses_of(self.found[pool]), rows, one, target if truth else None)
 
-    def crowd(self, pool, target, lasso, who, truth) -> dict:
-        """The images of those in a lasso."""
-        if not lasso:
-            words = "Draw a lasso around points of the scatter to see who they are"
-            return pictures.empty(words, height=90)
-        source, lasso = self.found[pool], np.array(lasso)
-        own, numbers = source.audited[lasso], source.numbers[lasso]
-        member, marks = source.signals.member[target, own], np.full(len(own), "")
-        if truth:
-            marks = np.where(member, "● ", "◇ ")
-            who += f", {member.sum():,} members (●) and {(~member).sum():,} non-members (◇)"
-        if source.images is None:
-            return pictures.empty(f"{who}; no images are stored with these signals")
-        some = np.linspace(0, len(own) - 1, min(len(own), THUMBNAILS)).astype(int)
-        who += f"; {len(some)} of them" if len(some) < len(own) else ""
-        names = [f"{marks[i]}{numbers[i]}<br>{source.class_of(own[i])}" for i in some]
-        return pictures.sheet(source.images[own[some]], names, numbers[some], who)
+@lru_cache(8)
+def image(source: Source, target: int, one: int) -> dict:
+    """The sample's image, with its label and how the target takes it."""
+    if source.images is None:
+        return pictures.empty("no images are stored with these signals")
+    sure = expit(source.signals.margin[target, :, one]).mean()
+    words = f"labelled {source.class_of(one)}; target {verdict(source, target, one)}"
+    return pictures.picture(source.images[one], f"{words}, p = {sure:.3g}")
 
-    def view(self, pool, target, attack, sample, k, variance, truth, subset) -> View:
-        """What is shown for one setting of the controls."""
-        source, (x, y, member) = self.found[pool], self.plane(pool, target, attack)
-        column, (rows, everyone, _) = source.column(sample), self.references(pool, target)
-        world, one = self.evidence(pool, target, k, VARIANCES[variance][0]), source.audited[column]
-        trained, lasso = bool(member[column]), np.flatnonzero(np.isin(source.numbers, subset))
-        who = counted(x, y, lasso)
-        figures = {
-            "scatter": ringed(
-                self.points(pool, target, attack, truth), x[column], y[column], sample
-            ),
-            "margins": margins(world, everyone, rows, one, trained if truth else None),
-            "image": self.image(pool, target, one),
-            "traces": self.traces(pool, target, one, truth),
-            "subset": self.crowd(pool, target, tuple(lasso.tolist()), who, truth),
-        }
-        words, gap, ratio = told(world, one, k, variance)
-        about = f"labelled {source.class_of(one)}, target {verdict(source, target, one)}"
-        row = {"who": f"sample {sample}", "label": source.class_of(one)}
-        row |= numbers(world, one, gap, ratio) | {"score": shown(y[column], ".4g")}
-        truly = truths(world, source.audited, member, column) if truth else {}
-        row |= truly | ({"lasso": who} if len(lasso) else {})
-        side = "is a member" if trained else "is a non-member"
-        sentence = remarks({f"Sample {sample} ({about}): {words}": True, side: truth})
-        return View(sentence, figures, pd.DataFrame([row]), note(source, world, k, attack))
+
+@lru_cache(8)
+def crowd(source: Source, target: int, lasso: tuple[int, ...], who: str, truth: bool) -> dict:
+    """The images of those in a lasso."""
+    if not lasso:
+        words = "Draw a lasso around points of the scatter to see who they are"
+        return pictures.empty(words, height=90)
+    own, numbers = source.audited[list(lasso)], source.numbers[list(lasso)]
+    member, marks = source.signals.member[target, own], np.full(len(own), "")
+    if truth:
+        marks = np.where(member, "● ", "◇ ")
+        who += f", {member.sum():,} members (●) and {(~member).sum():,} non-members (◇)"
+    if source.images is None:
+        return pictures.empty(f"{who}; no images are stored with these signals")
+    some = np.linspace(0, len(own) - 1, min(len(own), THUMBNAILS)).astype(int)
+    who += f"; {len(some)} of them" if len(some) < len(own) else ""
+    names = [f"{marks[i]}{numbers[i]}<br>{source.class_of(own[i])}" for i in some]
+    return pictures.sheet(source.images[own[some]], names, numbers[some], who)
 
 
 def counted(x, y, lasso: np.ndarray) -> str:
@@ -307,10 +297,6 @@ def verdict(source: Source, target: int, one: int) -> str:
     correct = source.signals.correct[target : target + 1, :, one : one + 1]
     right = over_queries(correct, source.signals.draws)[0, 0]
     return {1: "right", 0: "wrong"}.get(right, f"right in {right:.0%} of queries")
-
-
-def shown(number: float, form: str = ".3g") -> str:
-    return NOT_MEASURABLE if np.isnan(number) else format(number, form)
 
 
 def numbers(world: Evidence, one: int, gap: str, ratio: str) -> dict:
@@ -403,11 +389,12 @@ def losses_of(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
     return losses, np.exp(np.mean(quartiles, axis=0))
 
 
-def traces_of(losses, rows, one, target: int | None) -> dict:
+@lru_cache(8)
+def traces(source: Source, rows: tuple[int, ...], one: int, target: int | None = None) -> dict:
     """Losses of the references that trained on the sample; the target's own where its membership
     may be seen.
     """
-    if losses is None:
+    if (losses := losses_of(source)) is None:
         return pictures.empty("no training losses are stored with this pool")
     logs, everyone = losses
     every = np.exp(logs[:, :, one])

@@ -21,14 +21,16 @@ from mia_nb.widgets.explorer import (
     buttons,
     dropdown,
     message,
+    plain,
     remarks,
     steps,
+    with_layout,
+    with_line,
+    with_title,
 )
-from mia_nb.widgets.figure import plain, with_layout, with_line, with_title
-from mia_nb.widgets.stored import ALL, Source, named, only
+from mia_nb.widgets.stored import ALL, NOTHING, Source, named, only
 
 TITLE = "Scores and ROC"
-NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
 PRIORS = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 BOTH = "numbers and star: one threshold for all targets; the curve: a threshold for each"
 LINEAR, TAIL = 91, 80  # positions of the threshold above and below 10 % false positives

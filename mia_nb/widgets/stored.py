@@ -14,6 +14,7 @@ import numpy as np
 from mia_nb import attacks, store
 from mia_nb.types import Scores, Signals
 
+NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
 ALL = "all"  # targets, rather than one
 
 
