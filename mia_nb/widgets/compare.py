@@ -42,13 +42,19 @@ def compare(sources: Sequence[Source]) -> Explorer:
     """Up to four stored results under one attack: ROCs, AUC and TPR with intervals, accuracies, and
     the settings that differ.
 
-    filter: words that all must be in a result's name, to shorten the list; what is ticked stays.
-    Differences are to the first ticked, A. They are paired (`metrics.difference`: the same samples
-    and pairs of targets in each draw) where the same images were asked and the pools share their
-    member masks row by row, and are left out otherwise. At test accuracies more than two points
-    apart a lower risk may be the price of a worse model: compare at equal accuracy.
+    Parameters:
+        sources: what to choose from, as `sources` gives them
 
-    sources: what to choose from
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
+    Filter: words that all must be in a result's name, to shorten the list; what is ticked stays.
+    Differences are to the first ticked, A. They are paired (`metrics.difference`: the same samples
+    and pairs of targets in each resample) where the same images were queried and the pools share
+    their member masks row by row, and are left out otherwise.
+
+    Caveat: at test accuracies more than two points apart a lower risk may be the price of a worse
+        model: compare at equal accuracy.
     """
     found = named(sources)
     if not found:

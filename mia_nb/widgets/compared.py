@@ -153,3 +153,9 @@ def ends(value: float, low: float, high: float, form: str = ".3f", *, unit: str 
 
 def shown(number: float, form: str = ".3g") -> str:
     return NOT_MEASURABLE if np.isnan(number) else format(number, form)
+
+
+def mean_of(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(N,) mean of each column where the mask (M, N) holds, NaN where it nowhere does."""
+    count = mask.sum(0)
+    return np.where(count > 0, np.where(mask, values, 0).sum(0) / np.maximum(count, 1), np.nan)

@@ -65,15 +65,20 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     """A map of attack success over input dropout p and queries Q, and one of its cells beside the
     plain query.
 
+    Parameters:
+        sources: what to find the pools in, as `sources` gives them
+
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
     Pools: those with stored signals of the plain query and of at least one p (query(...,
     input_dropout=p, queries=Q)); Q queries are the first Q of those made, so that cells of a row
     share their masks. Errors in the map are over pairs of targets, for one target that of a null
-    AUC. The difference of AUC is `metrics.difference`: paired, the same draws of samples and pairs
-    of targets on both sides. Caveat: the largest cell of a map is the largest of many numbers; p
-    and Q chosen on what is evaluated flatter the attacker, `metrics.choose` takes them from other
-    models.
+    AUC. The difference of AUC is `metrics.difference`: paired, the same resamples of samples and
+    pairs of targets on both sides.
 
-    sources: what to find the pools in
+    Caveat: the largest cell of a map is the largest of many numbers; p and Q chosen on what is
+        evaluated flatter the attacker, `metrics.choose` takes them from other models.
     """
     found = queried(sources)
     if not found:

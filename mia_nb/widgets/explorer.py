@@ -109,10 +109,7 @@ class Explorer:
     def settings(self) -> str:
         """What the controls say, in a line: a picture that is passed on must tell what it is of."""
         labels = {n: getattr(c, "label", c.value) for n, c in self.controls.items()}
-        for name, label in labels.items():
-            if isinstance(label, tuple | float):
-                labels[name] = f"{label:.4g}" if isinstance(label, float) else ", ".join(label)
-        return "; ".join(f"{name}: {label}" for name, label in labels.items())
+        return "; ".join(f"{name}: {_label(label)}" for name, label in labels.items())
 
     def set(self, **values) -> View:
         """Set controls or state, as a hand would; the new view.
@@ -138,8 +135,7 @@ class Explorer:
         """
         view = self._something()
         comments = [" ".join(s.split()) for s in (f"{self.name}: {view.sentence}", self.settings)]
-        table = pd.DataFrame() if view.table is None else view.table.map(_inert)
-        rows = table.to_csv(index=False) if len(table) else ""
+        rows = "" if view.table is None else view.table.map(_inert).to_csv(index=False)
         return "".join(f"# {line}\n" for line in comments) + rows
 
     def html(self) -> str:
@@ -162,16 +158,16 @@ class Explorer:
         if os.environ.get("MIA_NB_MODE") != "batch":
             display(self.widget)
             return
-        sentence = html.escape(self.error or self.view.sentence)
-        display(HTML(f"<p><b>{html.escape(self.name)}</b>: {sentence}</p>"))
-        if self.view is None:
-            return
-        for figure in map(go.Figure, self.view.figures.values()):
+        view = self.view or View(self.error, {})
+        name, sentence = html.escape(self.name), html.escape(self.error or view.sentence)
+        display(HTML(f"<p><b>{name}</b>: {sentence}</p>"))
+        for figure in map(go.Figure, view.figures.values()):
             if figure.data or figure.layout.images:  # not one that waits for a hand
                 display(figure)
-        texts = [html.escape(text) for text in (self.view.note, self.settings) if text]
+        texts = [html.escape(text) for text in (view.note, self.settings) if text]
         small = "".join(f"<p><small>{text}</small></p>" for text in texts)
-        display(HTML(_table(self.view.table) + small))
+        if self.view is not None:
+            display(HTML(_table(view.table) + small))
 
     @cached_property
     def widget(self) -> W.Widget:
@@ -241,7 +237,6 @@ class Explorer:
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         if isinstance(change["owner"], SLIDERS) and time.monotonic() - self._drawn < PAUSE:
             with contextlib.suppress(RuntimeError):  # no loop: a script
                 self._timer = asyncio.get_running_loop().call_later(PAUSE, self._refresh)
@@ -345,6 +340,13 @@ def _put(control: W.Widget, trait: str, value, name: str) -> None:
             control.index = 0
 
 
+def _label(value) -> str:
+    """A control's value in a line of settings."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
 def _table(table: pd.DataFrame | None) -> str:
     form = {"index": False, "border": 0, "na_rep": "n/m", "float_format": "{:.4g}".format}
     return "" if table is None else table.to_html(**form)
@@ -413,8 +415,15 @@ class Ticks(W.VBox):
 ROW = {"layout": {"width": "98%"}, "style": {"description_width": "72px"}}
 
 
-def dropdown(description: str, options=(), value=None) -> W.Dropdown:
-    return W.Dropdown(description=description, options=options, value=value, **ROW)
+def dropdown(description: str, options=(), value=None, *, kind=W.Dropdown, **look):
+    """A control that chooses one of the options."""
+    return kind(description=description, options=options, value=value, **ROW | look)
+
+
+steps = partial(dropdown, kind=W.SelectionSlider)
+buttons = partial(
+    dropdown, kind=W.ToggleButtons, layout={}, style=ROW["style"] | {"button_width": "auto"}
+)
 
 
 def slider(
@@ -432,15 +441,6 @@ def count(description: str) -> W.IntSlider:
 def tick(description: str, value: bool = False) -> W.Checkbox:
     """One tick box, from the left edge."""
     return W.Checkbox(value, description=description, indent=False, layout=W.Layout(width="98%"))
-
-
-def steps(description: str, options, value) -> W.SelectionSlider:
-    return W.SelectionSlider(description=description, options=options, value=value, **ROW)
-
-
-def buttons(description: str, options, value) -> W.ToggleButtons:
-    style = ROW["style"] | {"button_width": "auto"}
-    return W.ToggleButtons(description=description, options=options, value=value, style=style)
 
 
 def message(name: str, text: str) -> Explorer:

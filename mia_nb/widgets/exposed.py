@@ -17,7 +17,7 @@ from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.plots import samples as pictures
 from mia_nb.types import Scores
-from mia_nb.widgets.compared import ends, shown
+from mia_nb.widgets.compared import ends, mean_of, shown
 from mia_nb.widgets.explorer import ROW, Explorer, View, count, dropdown, message, remarks, tick
 from mia_nb.widgets.sample import traces
 from mia_nb.widgets.stored import ALL, NOTHING, Source, named, rows_of
@@ -49,19 +49,24 @@ class Tested(NamedTuple):
 
 
 def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Explorer:
-    """Samples ranked by d_i = mean over pairs of targets of (z_t,i with i in t) - (z_t',i with i
-    out of t').
+    """Samples ranked by how much higher their scores are where they are members, and a test of that.
 
+    Parameters:
+        sources: what to choose the pool from, as `sources` gives them
+        draws: how often the test redraws the masks
+        seed: of these draws
+
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
+    Ranked by d_i = mean over pairs of targets of (z_t,i with i in t) - (z_t',i with i out of t'),
     z: a target's scores less their mean, over their standard deviation; without pairs the mean over
-    targets with i less that over those without. It is a ranking only: references and targets
-    share a pool, which moves a sample's scores together (see `auditing.vulnerability`). The tick
-    box "test" redraws the masks and shows AUC over targets, its mean under redrawn masks, p and q;
-    of more than 5,000 samples only the first 480 and 2,000 others are redrawn, and all the rest
-    enter the correction with p = 1.
+    targets with i less that over those without. The tick box "test" redraws the masks and shows AUC
+    over targets, its mean under redrawn masks, p and q; of more than 5,000 samples only the first
+    480 and 2,000 others are redrawn, and all the rest enter the correction with p = 1.
 
-    sources: what to choose the pool from
-    draws: how often the test redraws the masks
-    seed: of these draws
+    Caveat: a ranking only until it is tested: references and targets share a pool, which moves a
+        sample's scores together (see `auditing.vulnerability`).
     """
     found = named(sources)
     if not found:
@@ -182,12 +187,6 @@ def histogram(source: Source, attack: str, filters: tuple, test: tuple[int, int]
     null = tested(source, attack, *test).null if test else None
     title, name = f"{len(rows):,} of {len(value):,} samples", "separation (sd of scores)"
     return pictures.ranking(value[rows], title, null=null, name=name)
-
-
-def mean_of(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """(N,) mean of each column where the mask (M, N) holds, NaN where it nowhere does."""
-    count = mask.sum(0)
-    return np.where(count > 0, np.where(mask, values, 0).sum(0) / np.maximum(count, 1), np.nan)
 
 
 @lru_cache(16)

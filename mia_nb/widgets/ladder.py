@@ -95,21 +95,28 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
     """The five rows of `auditing.ladder`, and trade-off curves over the ROC of an attack, with
     sliders for what they rest on.
 
-    sigma: of the equation, k = sigma sqrt(T / steps); of a network trained by DP-SGD its noise
-    multiplier. epochs: times the steps of one epoch. Rows 1 to 4 follow; row 5 and the ROC are of
+    Parameters:
+        sources: what to choose the pool from, as `sources` gives them; () for formulas only
+        delta: above 0 and below 1, where its slider starts
+
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
+    Raises: ValueError for a delta outside (0, 1).
+
+    Sigma: of the equation, k = sigma sqrt(T / steps); of a network trained by DP-SGD its noise
+    multiplier. Epochs: times the steps of one epoch. Rows 1 to 4 follow; row 5 and the ROC are of
     the training that is stored, so that they are compared only where noise and epochs stand at its
-    values. Without a pool the rows are those of the study's setting (Hong, Wu, Gruber and Lee,
-    arXiv 2501.06686: sigma 2, 300 epochs; 25,000 records, batch 512, clip 0.5 and L are assumed
-    here). accountant: closed forms of GDP, an approximation and no guarantee; or RDP, an upper
-    statement. Row 4 takes RDP in either case; PRV, about 5 to 20 % lower, takes up to seconds:
-    `auditing.ladder(accountant="prv")`. Row 5: `auditing.audit` of half of the models with the
-    attack chosen, alpha divided by the attacks offered; pools whose members were not drawn by coins
-    cannot be audited this way, and say so.
+    values. Without a pool the rows are those of the study's setting (sigma 2, 300 epochs; 25,000
+    records, batch 512, clip 0.5 and L are assumed here). Accountant: closed forms of GDP, an
+    approximation and no guarantee; or RDP, an upper statement. Row 4 takes RDP in either case; PRV,
+    about 5 to 20 % lower, takes up to seconds: `auditing.ladder(accountant="prv")`. Row 5:
+    `auditing.audit` of half of the models with the attack chosen, alpha divided by the attacks
+    offered.
 
-    sources: what to choose the pool from
-    delta: where its slider starts
+    Source: Hong, Wu, Gruber and Lee, arXiv 2501.06686.
 
-    Raises ValueError for a delta outside (0, 1).
+    Caveat: pools whose members were not drawn by coins cannot be audited this way, and say so.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta}: wanted a number above 0 and below 1, say 1e-5")

@@ -60,13 +60,21 @@ def latency(sources: Sequence[Source]) -> Explorer:
     """What one output after t time steps gives away, beside the ordinary network that the spiking
     one came from.
 
+    Parameters:
+        sources: what to find the networks in, as `sources` gives them
+
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
     Networks: every spiking pool that was queried step by step (query(..., per_step=True); t: the
     readout of the first t steps, or step t alone), and every set of spiking pools with the same
     members and recipe that differ in T (t: their T). The ordinary network has the same members and
     was queried in the same way, input dropout included; a parent comes before any other of the same
     architecture. Intervals: `metrics.intervals`; the difference of AUC is paired, from the same
-    draws of samples and pairs of targets. Caveats: networks that differ in accuracy compare
-    unfairly; an attacker who is shown the outputs of all steps has more than one.
+    resamples of samples and pairs of targets.
+
+    Caveat: networks that differ in accuracy compare unfairly; an attacker who is shown the outputs
+        of all steps has more than one.
     """
     found = networks(sources)
     if not found:

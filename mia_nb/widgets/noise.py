@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from functools import cached_property
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,7 @@ from mia_nb.widgets.explorer import (
     with_title,
 )
 from mia_nb.widgets.networks import alike, doublings, draws, query_call, query_count, without
-from mia_nb.widgets.stored import ALL, Source, keep, label, only, unique
+from mia_nb.widgets.stored import ALL, Source, label, only, unique
 
 TITLE = "Noise is not privacy"
 NOTHING = (
@@ -45,6 +46,7 @@ SAME = ("dataset", "epoch", "output", "input_dropout", "temperature", "augment")
 RANKED = "sample 1: the margins of models trained on it exceed those of others most"
 # targets x answers x samples up to which every number of answers is scored at once
 AHEAD = 1_000_000
+LOOKS = 256  # pictures and numbers at once
 KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
 CLOSED = {
     "type": "scatter",
@@ -67,19 +69,25 @@ def noise(sources: Sequence[Source]) -> Explorer:
     """Networks whose outputs are random: the attack after one output, after R averaged ones, and
     with the noise off.
 
+    Parameters:
+        sources: what to find the pools in, as `sources` gives them
+
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
     Pools that differ in the noise per step k alone share an entry, sigma chooses among them. One
     sample: its outputs and their running mean, from a model that was trained on it and from one
     that was not; samples are ranked by how far their two worlds lie apart. The attack averages the
     margins of the first R outputs, of target and references alike; attacks that read how outputs
     differ (lira_joint) are left out. Noise off: the same models queried once without their noise.
-
-    closed form: margins are Gaussian, d' (R) = d / sqrt(v + s2 / R) with s2 the variance between
-    answers and v that between models (`metrics.variance_split`), d fitted at the largest R, AUC =
+    Closed form: margins are Gaussian, d' (R) = d / sqrt(v + s2 / R) with s2 the variance between
+    outputs and v that between models (`metrics.variance_split`), d fitted at the largest R, AUC =
     Phi(d' / sqrt 2), ROC Phi(Phi^-1(FPR) + d'). Intervals are those of `metrics.intervals` with 200
-    draws. Nothing here says that a network withholds anything: noise that is fresh in every answer
-    averages away, and what is left after it may be as little or as much as without it. Where
-    targets x answers x samples exceed a million it starts with one target, as scoring all of them
-    takes seconds.
+    resamples. Where targets x outputs x samples exceed a million it starts with one target, as
+    scoring all of them takes seconds.
+
+    Caveat: noise that is fresh in every output averages away; what is left after it may be as
+        little or as much as without it.
     """
     groups = grouped(sources)
     if not groups:
@@ -90,20 +98,20 @@ def noise(sources: Sequence[Source]) -> Explorer:
 
     def draw(pool, sigma, target, attack, answers, sample, closed) -> View:
         level, at = groups[pool][sigma], (attack, target)
-        rows, off = level.rows(*at, answers), level.off(*at)
-        now = rows.loc[answers]
+        table, quiet = averaged(level, *at, answers), quietly(level, *at)
+        now = table.loc[answers]
         figures = {
-            "sample": level.settling(target, sample, answers, closed),
-            "curve": level.curve(*at, answers, closed),
-            "histogram": level.histograms(*at, answers),
-            "roc": level.roc(*at, answers, closed),
+            "sample": settling(level, target, sample, answers, closed),
+            "curve": curve(level, *at, answers, closed),
+            "histogram": histograms(level, *at, answers),
+            "roc": roc(level, *at, answers, closed),
         }
-        sentence = f"{sigma}: one output gives AUC {auc(rows.loc[1])}"
+        sentence = f"{sigma}: one output gives AUC {auc(table.loc[1])}"
         sentence += f", {answers} outputs {auc(now)}" if answers > 1 else ""
-        sentence += f", the model without its noise {auc(off)}" if off is not None else ""
+        sentence += f", the model without its noise {auc(quiet)}" if quiet is not None else ""
         who = f"{now['targets']:.0f} targets" if target == ALL else f"target {target}"
         sentence += f" ({attack}, {who}, n0 = {now['n0']:,.0f})"
-        return View(sentence, figures, level.numbers(*at, answers), level.note(*at, closed))
+        return View(sentence, figures, numbers(level, *at, answers), note(level, *at, closed))
 
     def start(pool, sigma, target) -> int | str:
         """To begin with all targets, where their scores take no seconds."""
@@ -131,173 +139,201 @@ def noise(sources: Sequence[Source]) -> Explorer:
         "answers": {"max": lambda pool, sigma: groups[pool][sigma].most, "value": lambda: END},
         "sample": {"max": lambda pool, sigma: len(source_of(pool, sigma).audited)},
     }
-    rows = [["sample"], ["curve"], ["histogram"], ["roc"]]
-    return Explorer(TITLE, controls, draw, rows=rows, follow=follow)
+    places = [["sample"], ["curve"], ["histogram"], ["roc"]]
+    return Explorer(TITLE, controls, draw, rows=places, follow=follow)
 
 
-class Level:
-    """One pool at one strength of its noise: what the pictures show of it, each computed once."""
+class Level(NamedTuple):
+    """One pool at one strength of its noise."""
 
-    def __init__(self, source: Source, quiet: Source | None):
-        self.source, self.quiet = source, quiet
-        keep(self, scores=KEPT, row=None, off=None, theory=None, histograms=None)
-        keep(self, rocs=None, against=None, settling=None)
+    source: Source
+    quiet: Source | None  # its models with their noise off
 
     @property
     def most(self) -> int:
         return self.source.signals.margin.shape[1]
 
-    def scores(self, attack, target, answers) -> Scores:
-        """Of a target, or of all, with their first outputs, the references too."""
-        if target == ALL and answers == self.most:
-            return self.source.scores(attack)
-        signals = self.source.signals.select(queries=slice(0, answers))
-        return attacks.score(attack, signals, targets=None if target == ALL else target)
 
-    def row(self, *at) -> pd.Series:
-        """AUC with its 95 % interval, and on how much it rests."""
-        return compared.measure({"": self.scores(*at)}, fpr=()).loc[""]
+@lru_cache(KEPT)
+def scored(level: Level, attack, target, answers) -> Scores:
+    """Of a target, or of all, with their first outputs, the references too."""
+    if target == ALL and answers == level.most:
+        return level.source.scores(attack)
+    signals = level.source.signals.select(queries=slice(0, answers))
+    return attacks.score(attack, signals, targets=None if target == ALL else target)
 
-    def noiseless(self, attack, target) -> dict[str, Scores]:
-        """Of the same models with their noise off; {} where that is not stored."""
-        return {"noise off": only(self.quiet.scores(attack), target)} if self.quiet else {}
 
-    def off(self, *at) -> pd.Series | None:
-        scores = self.noiseless(*at)
-        return compared.measure(scores, fpr=()).loc["noise off"] if scores else None
+@lru_cache(LOOKS)
+def measured(level: Level, *at) -> pd.Series:
+    """AUC with its 95 % interval, and on how much it rests."""
+    return compared.measure({"": scored(level, *at)}, fpr=()).loc[""]
 
-    def rows(self, attack, target, *counts) -> pd.DataFrame:
-        """Index R: AUC and sizes after R outputs, every R where that is quick, else doublings, and
-        these.
-        """
-        margin = self.source.signals.margin
-        quick = margin.size <= AHEAD * (1 if target == ALL else len(margin))
-        usual = range(1, self.most + 1) if quick else doublings(self.most)
-        return pd.DataFrame({r: self.row(attack, target, r) for r in sorted({*usual, *counts})}).T
 
-    @cached_property
-    def split(self) -> metrics.VarianceSplit | str:
-        """`metrics.variance_split`, or why there is none."""
-        try:
-            return metrics.variance_split(self.source.signals)
-        except ValueError as error:
-            return str(error)
+def noiseless(level: Level, attack, target) -> dict[str, Scores]:
+    """Of the same models with their noise off; {} where that is not stored."""
+    return {"noise off": only(level.quiet.scores(attack), target)} if level.quiet else {}
 
-    def theory(self, attack, target) -> pd.DataFrame | None:
-        """Closed form for every R and inf: separation d' and AUC; None where the variances cannot
-        be told apart.
-        """
-        if isinstance(self.split, str):
-            return None
-        auc = self.row(attack, target, self.most)["auc"]
-        return separation(auc, self.split, [*range(1, self.most + 1), np.inf])
 
-    def histograms(self, attack, target, answers) -> dict:
-        """Scores after one output and after several, on one axis."""
-        counts = {"after one output": 1, f"after {answers} outputs": answers}
-        counts = counts if answers > 1 else {"after one output": 1}
-        share = {r: self.row(attack, target, r)["auc"] for r in counts.values()}
-        words = f"A member outscores a non-member in {share[1]:.1%} of cases (one output)"
-        words += f", {share[answers]:.1%} ({answers})" if answers > 1 else ""
-        scores = {name: self.scores(attack, target, r) for name, r in counts.items()}
-        return compared.histograms(scores, words, matches="x")
+@lru_cache(LOOKS)
+def quietly(level: Level, *at) -> pd.Series | None:
+    scores = noiseless(level, *at)
+    return compared.measure(scores, fpr=()).loc["noise off"] if scores else None
 
-    def rocs(self, attack, target, answers) -> dict:
-        """ROCs after one output, with the noise off, and after several outputs."""
-        drawn = {"one output": self.scores(attack, target, 1)} | self.noiseless(attack, target)
-        drawn |= {f"{answers} outputs": self.scores(attack, target, answers)} if answers > 1 else {}
-        row, words = self.row(attack, target, answers), f"{answers} outputs"
-        words = f"ROC after {words if answers > 1 else 'one output'}: AUC {auc(row)}"
-        return with_title(plain(plots.roc_pair(drawn)), f"{words}, n0 = {row['n0']:,.0f}")
 
-    def roc(self, attack, target, answers, closed) -> dict:
-        """Measured curves, and the closed form's."""
-        figure, theory = self.rocs(attack, target, answers), self.theory(attack, target)
-        if theory is None or not closed:
-            return figure
-        fpr = np.geomspace(1e-5, 1, 200)
-        tpr = ndtr(ndtri(fpr) + theory.loc[answers, "d"])
-        line = CLOSED | {"x": fpr.round(7).tolist(), "y": tpr.round(6).tolist()}
-        planes = [{"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2", "showlegend": False}]
-        return figure | {"data": [*figure["data"], *(line | plane for plane in planes)]}
+def averaged(level: Level, attack, target, *counts) -> pd.DataFrame:
+    """Index R: AUC and sizes after R outputs, every R where that is quick, else doublings, and
+    these.
+    """
+    margin = level.source.signals.margin
+    quick = margin.size <= AHEAD * (1 if target == ALL else len(margin))
+    usual = range(1, level.most + 1) if quick else doublings(level.most)
+    return pd.DataFrame(
+        {r: measured(level, attack, target, r) for r in sorted({*usual, *counts})}
+    ).T
 
-    def against(self, attack, target, closed) -> dict:
-        off, theory = self.off(attack, target), self.theory(attack, target) if closed else None
-        level = None if off is None else tuple(off[["auc", "auc_low", "auc_high"]])
-        rows = self.rows(attack, target)
-        return plain(plots.auc_against_answers(rows, quiet=level, closed=theory))
 
-    def curve(self, attack, target, answers, closed) -> dict:
-        """AUC against the outputs, a star at what is chosen."""
-        figure, auc = self.against(attack, target, closed), self.row(attack, target, answers)["auc"]
-        star = STAR | {"x": [np.log2(answers)], "y": [auc]}
-        return figure | {"data": [*figure["data"], star]}
+@lru_cache(LOOKS)
+def variances(level: Level) -> metrics.VarianceSplit | str:
+    """`metrics.variance_split`, or why there is none."""
+    try:
+        return metrics.variance_split(level.source.signals)
+    except ValueError as error:
+        return str(error)
 
-    @cached_property
-    def order(self) -> np.ndarray:
-        """Audited columns, first those whose margin is highest in models trained on them against
-        the others.
-        """
-        mean = self.source.signals.margin.mean(1)[:, self.source.audited]
-        member = self.source.signals.member[:, self.source.audited]
-        with np.errstate(invalid="ignore"):
-            inside, outside = ((mean * side).sum(0) / side.sum(0) for side in (member, ~member))
-        gap = np.nan_to_num(inside - outside, nan=-np.inf)
-        return self.source.audited[np.argsort(-gap, kind="stable")]
 
-    def settling(self, target, rank, answers, closed) -> dict:
-        """The outputs on one sample of a model that saw it and of one that did not."""
-        source, column = self.source, self.order[rank - 1]
-        own, member = source.signals.margin[:, :, column], source.signals.member
-        first = None if target == ALL else target
-        models = two_worlds(member[:, column], member[:, source.audited], first)
-        off = self.quiet and self.quiet.signals.margin[:, :, column].mean(1)
-        name = f"Sample {source.samples[column]} ({source.class_of(column)})"
-        figure = plots.settling(
-            {side: own[model] for side, model in models.items()},
-            asked=answers,
-            quiet=off if off is None else {side: float(off[m]) for side, m in models.items()},
-            spread={side: own[m].std(ddof=1) for side, m in models.items()} if closed else None,
-            title=f"{name}, rank {rank} of {len(source.audited):,}",
-        )
-        return plain(figure)
+@lru_cache(LOOKS)
+def closed_form(level: Level, attack, target) -> pd.DataFrame | None:
+    """Closed form for every R and inf: separation d' and AUC; None where the variances cannot
+    be told apart.
+    """
+    if isinstance(variances(level), str):
+        return None
+    auc = measured(level, attack, target, level.most)["auc"]
+    return separation(auc, variances(level), [*range(1, level.most + 1), np.inf])
 
-    def numbers(self, attack, target, answers) -> pd.DataFrame:
-        """Measured and closed-form separation of one output, of R, of all, and with the noise
-        off.
-        """
-        theory, off = self.theory(attack, target), self.off(attack, target)
-        rows = {r: self.row(attack, target, r) for r in (1, answers, self.most)}
-        table = pd.DataFrame(rows | ({} if off is None else {np.inf: off})).T
-        d = np.sqrt(2) * ndtri(table["auc"].to_numpy(float))
-        known = np.full(len(table), np.nan) if theory is None else theory.loc[table.index, "d"]
-        columns = {
-            "outputs": ["noise off" if r == np.inf else f"{r:g}" for r in table.index],
-            "AUC": [auc(row) for _, row in table.iterrows()],
-            "d' measured": [f"{one:.3f}" for one in d],
-            "d' closed form": [compared.shown(one, ".3f") for one in known],
-        }
-        sizes = {name: [f"{n:,.0f}" for n in table[name]] for name in ("targets", "n1", "n0")}
-        return pd.DataFrame(columns | sizes)
 
-    def note(self, attack, target, closed) -> str:
-        """What the numbers are, the two variances, how far the closed form may be trusted."""
-        split, call = self.split, query_call(self.source, noise=False)
-        if isinstance(split, str):
-            told = [f"no closed form: {split}"]
-        else:
-            names = ("between_queries", "between_models")
-            each = [[getattr(split, name + end) for end in compared.ENDS] for name in names]
-            s2, v = (compared.ends(*three, ".3g") for three in each)
-            words = f"variance of the margin between outputs s2 = {s2}, between models v = {v}"
-            told = [words, *FORMULA * closed]
-        texts = {
-            "95 % intervals": True,
-            LEFT: True,
-            f"outputs with the noise off are not stored: {call}": self.quiet is None,
-            RANKED: True,
-        }
-        return remarks(texts, [*self.scores(attack, target, 1).info["flags"], *told])
+@lru_cache(LOOKS)
+def histograms(level: Level, attack, target, answers) -> dict:
+    """Scores after one output and after several, on one axis."""
+    counts = {"after one output": 1, f"after {answers} outputs": answers}
+    counts = counts if answers > 1 else {"after one output": 1}
+    share = {r: measured(level, attack, target, r)["auc"] for r in counts.values()}
+    words = f"A member outscores a non-member in {share[1]:.1%} of cases (one output)"
+    words += f", {share[answers]:.1%} ({answers})" if answers > 1 else ""
+    scores = {name: scored(level, attack, target, r) for name, r in counts.items()}
+    return compared.histograms(scores, words, matches="x")
+
+
+@lru_cache(LOOKS)
+def rocs(level: Level, attack, target, answers) -> dict:
+    """ROCs after one output, with the noise off, and after several outputs."""
+    drawn = {"one output": scored(level, attack, target, 1)} | noiseless(level, attack, target)
+    drawn |= {f"{answers} outputs": scored(level, attack, target, answers)} if answers > 1 else {}
+    row, words = measured(level, attack, target, answers), f"{answers} outputs"
+    words = f"ROC after {words if answers > 1 else 'one output'}: AUC {auc(row)}"
+    return with_title(plain(plots.roc_pair(drawn)), f"{words}, n0 = {row['n0']:,.0f}")
+
+
+def roc(level: Level, attack, target, answers, closed) -> dict:
+    """Measured curves, and the closed form's."""
+    figure, theory = rocs(level, attack, target, answers), closed_form(level, attack, target)
+    if theory is None or not closed:
+        return figure
+    fpr = np.geomspace(1e-5, 1, 200)
+    tpr = ndtr(ndtri(fpr) + theory.loc[answers, "d"])
+    line = CLOSED | {"x": fpr.round(7).tolist(), "y": tpr.round(6).tolist()}
+    planes = [{"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2", "showlegend": False}]
+    return figure | {"data": [*figure["data"], *(line | plane for plane in planes)]}
+
+
+@lru_cache(LOOKS)
+def against(level: Level, attack, target, closed) -> dict:
+    off, theory = (
+        quietly(level, attack, target),
+        closed_form(level, attack, target) if closed else None,
+    )
+    ends = None if off is None else tuple(off[["auc", "auc_low", "auc_high"]])
+    table = averaged(level, attack, target)
+    return plain(plots.auc_against_answers(table, quiet=ends, closed=theory))
+
+
+def curve(level: Level, attack, target, answers, closed) -> dict:
+    """AUC against the outputs, a star at what is chosen."""
+    figure, auc = (
+        against(level, attack, target, closed),
+        measured(level, attack, target, answers)["auc"],
+    )
+    star = STAR | {"x": [np.log2(answers)], "y": [auc]}
+    return figure | {"data": [*figure["data"], star]}
+
+
+@lru_cache(LOOKS)
+def order(level: Level) -> np.ndarray:
+    """Audited columns, first those whose margin is highest in models trained on them against
+    the others.
+    """
+    signals, audited = level.source.signals, level.source.audited
+    mean, member = signals.margin.mean(1)[:, audited], signals.member[:, audited]
+    gap = compared.mean_of(mean, member) - compared.mean_of(mean, ~member)
+    return audited[np.argsort(-np.nan_to_num(gap, nan=-np.inf), kind="stable")]
+
+
+@lru_cache(LOOKS)
+def settling(level: Level, target, rank, answers, closed) -> dict:
+    """The outputs on one sample of a model that saw it and of one that did not."""
+    source, column = level.source, order(level)[rank - 1]
+    own, member = source.signals.margin[:, :, column], source.signals.member
+    first = None if target == ALL else target
+    models = two_worlds(member[:, column], member[:, source.audited], first)
+    off = level.quiet and level.quiet.signals.margin[:, :, column].mean(1)
+    name = f"Sample {source.samples[column]} ({source.class_of(column)})"
+    figure = plots.settling(
+        {side: own[model] for side, model in models.items()},
+        asked=answers,
+        quiet=off if off is None else {side: float(off[m]) for side, m in models.items()},
+        spread={side: own[m].std(ddof=1) for side, m in models.items()} if closed else None,
+        title=f"{name}, rank {rank} of {len(source.audited):,}",
+    )
+    return plain(figure)
+
+
+def numbers(level: Level, attack, target, answers) -> pd.DataFrame:
+    """Measured and closed-form separation of one output, of R, of all, and with the noise
+    off.
+    """
+    theory, off = closed_form(level, attack, target), quietly(level, attack, target)
+    rows = {r: measured(level, attack, target, r) for r in (1, answers, level.most)}
+    table = pd.DataFrame(rows | ({} if off is None else {np.inf: off})).T
+    d = np.sqrt(2) * ndtri(table["auc"].to_numpy(float))
+    known = np.full(len(table), np.nan) if theory is None else theory.loc[table.index, "d"]
+    columns = {
+        "outputs": ["noise off" if r == np.inf else f"{r:g}" for r in table.index],
+        "AUC": [auc(row) for _, row in table.iterrows()],
+        "d' measured": [f"{one:.3f}" for one in d],
+        "d' closed form": [compared.shown(one, ".3f") for one in known],
+    }
+    sizes = {name: [f"{n:,.0f}" for n in table[name]] for name in ("targets", "n1", "n0")}
+    return pd.DataFrame(columns | sizes)
+
+
+def note(level: Level, attack, target, closed) -> str:
+    """What the numbers are, the two variances, how far the closed form may be trusted."""
+    split, call = variances(level), query_call(level.source, noise=False)
+    if isinstance(split, str):
+        told = [f"no closed form: {split}"]
+    else:
+        names = ("between_queries", "between_models")
+        each = [[getattr(split, name + end) for end in compared.ENDS] for name in names]
+        s2, v = (compared.ends(*three, ".3g") for three in each)
+        words = f"variance of the margin between outputs s2 = {s2}, between models v = {v}"
+        told = [words, *FORMULA * closed]
+    texts = {
+        "95 % intervals": True,
+        LEFT: True,
+        f"outputs with the noise off are not stored: {call}": level.quiet is None,
+        RANKED: True,
+    }
+    return remarks(texts, [*scored(level, attack, target, 1).info["flags"], *told])
 
 
 def grouped(sources: Sequence[Source]) -> dict[str, dict[str, Level]]:

@@ -73,15 +73,22 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     """A sample's margin in the worlds with and without it, fitted from k references a side, and the
     target's own margin.
 
-    Choose a sample by a click or by its number in the pool's images; a lasso tells who is in a
-    subset. References come a pair at a time, the target's complementary model left out as in
-    `attacks.score`; in designs without pairs k stands for 2k models. Fits: the Gaussians of `lira`
-    with the chosen variance, Student's t of `nig` (Student-t LiRA), both of the margin averaged
-    over queries (of the last time step for "steps"). Intervals: 95 % given these references: v
-    SS-scaled inverse chi-squared, m given v normal with variance v / n.
+    Parameters:
+        sources: what to choose the pool from, as `sources` gives them
+        sample: number of the sample to start with, in the pool's images; None for that whose worlds
+            differ most
 
-    sources: what to choose the pool from
-    sample: number of the sample to start with; by default that whose worlds differ most
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
+    Choose a sample by a click or by its number; a lasso shows who is in a subset. References come a
+    pair at a time, the target's complementary model left out as in `attacks.score`; in designs
+    without pairs k stands for 2k models. Fits: the Gaussians of `lira` with the chosen variance,
+    Student's t of `nig` (Student-t LiRA), both of the margin averaged over queries (of the last
+    time step for "steps"). Intervals: 95 % given these references: v SS-scaled inverse chi-squared,
+    m given v normal with variance v / n.
+
+    Caveat: what one ratio proves depends on how often it errs, see `scores`.
     """
     found = named(sources)
     if not found:

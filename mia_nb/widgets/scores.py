@@ -37,17 +37,24 @@ LINEAR, TAIL = 91, 80  # positions of the threshold above and below 10 % false p
 
 
 def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float = 0.1) -> Explorer:
-    """Histogram and ROC of one attack on one pool with a movable threshold; others beside it to
-    compare.
+    """Histogram and ROC of one attack on one pool with a movable threshold; other attacks beside it
+    to compare.
 
-    The threshold starts where a share `at` of non-members is accused, and is set with hindsight: an
-    attacker does a little worse. Rates are means over targets, with the interval of `plots.roc`:
-    pointwise, the wider of Clopper-Pearson on one target's samples and Student t over pairs of
-    targets. PPV = prior TPR / (prior TPR + (1 - prior) FPR): the share of right accusations.
+    Parameters:
+        sources: what to choose the pool from, as `sources` gives them
+        attacks: names of those to offer; () for all that the pool's references support
+        at: false-positive rate, 0 to 1, at which the threshold starts
 
-    sources: what to choose the pool from
-    attacks: names of those to offer; all that the pool's references support if empty
-    at: false-positive rate at which the threshold starts
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
+    Rates are means over targets, with the interval of `plots.roc`: pointwise, the wider of
+    Clopper-Pearson on one target's samples and Student t over pairs of targets. PPV = prior TPR /
+    (prior TPR + (1 - prior) FPR): the share of right accusations.
+
+    Caveat: the threshold is set with hindsight; an attacker does a little worse.
+
+    Example: `widgets.scores(widgets.sources("results")).set(attack="rmia").sentence`
     """
     if not sources:
         return message(TITLE, NOTHING)

@@ -5,7 +5,7 @@ their pool. No torch.
 import dataclasses
 import sys
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -188,11 +188,12 @@ def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -
 
     Half-written results are passed over, damaged ones with a line on standard error.
 
-    root: folder of results
-    pool: only signals of this pool, the beginning of its key; "" for those of all pools
-    limit: at most so many, the newest
+    Parameters:
+        root: folder of results
+        pool: only signals of this pool, the beginning of its key; "" for those of all pools
+        limit: at most so many, the newest
 
-    Returns: the sources; [] where nothing is stored.
+    Returns: a list of `Source`; [] where nothing is stored.
     """
     pools = {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
     found: list[Source] = []
@@ -252,14 +253,6 @@ def label(info: dict, recipe: dict) -> str:
         query if query != "plain" else "",
     ]
     return ", ".join(filter(None, words))
-
-
-def keep(thing, **sizes: int | None) -> None:
-    """Computes these methods of an object once for equal arguments, and keeps so many results of
-    each; None: all.
-    """
-    for name, size in sizes.items():
-        setattr(thing, name, lru_cache(size)(getattr(thing, name)))
 
 
 def only(scores: Scores, target: int | str) -> Scores:

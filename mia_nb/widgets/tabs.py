@@ -69,7 +69,14 @@ class Tabs:
 
 
 def explore(sources: Sequence[Source]) -> Tabs:
-    """Every explorer on the same sources."""
+    """Every explorer on the same sources, each under a tab and built when it is first opened.
+
+    Parameters:
+        sources: what to choose from, as `sources` gives them
+
+    Returns: tabs; `explore(found)["Dropout"]` is the explorer of that title. In batch mode all are
+        shown one after the other.
+    """
     explorers = {
         "Scores and ROC": scores,
         "One sample, two worlds": sample,
