@@ -123,7 +123,7 @@ BUDGET = {
     "studies": 1134,
     "training": 2221,
     "types": 255,
-    "widgets": 2175,
+    "widgets": 1967,
     "workshop": 832,
     "__init__": 14,
 }

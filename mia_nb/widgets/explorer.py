@@ -301,8 +301,8 @@ class Explorer:
         self._sentence.value = STATUS.format(
             html.escape(self.name), html.escape(self.view.sentence)
         )
-        note = html.escape(self.view.note)
-        self._numbers.value = NUMBERS.format(_numbers(self.view.table), note)
+        table, note = _numbers(self.view.table), html.escape(self.view.note)
+        self._numbers.value = NUMBERS.format(table, note)
         for name, figure in self._figures.items():
             figure.layout.display = None if name in self.view.figures else "none"
             if name in self.view.figures:
@@ -320,8 +320,7 @@ class Explorer:
         words = (figure["layout"].get("title", {}).get("text") or "").split("<br>")
         lines = [line for part in words for line in textwrap.wrap(part, 78)]
         title = {"text": "<br>".join(lines), "font": {"size": 12}}
-        layout = figure["layout"] | {"uirevision": json.dumps(fixed), "title": title}
-        return figure | {"layout": layout}
+        return with_layout(figure, uirevision=json.dumps(fixed), title=title)
 
 
 def _put(control: W.Widget, trait: str, value, name: str) -> None:

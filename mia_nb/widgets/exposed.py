@@ -49,7 +49,7 @@ class Tested(NamedTuple):
 
 
 def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Explorer:
-    """Samples ranked by how much higher their scores are where they are members, and a test of that.
+    """Samples ranked by how much higher their scores are where they are members, with a test.
 
     Parameters:
         sources: what to choose the pool from, as `sources` gives them

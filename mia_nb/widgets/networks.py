@@ -146,22 +146,20 @@ def recorder(one: Network, t: int, sources: Sequence[Source]) -> tuple[Source | 
     and, of a network queried step by step, was queried for the same kind of outputs.
     """
     own, why = one.outputs[t], ""
-    for source in (own, *reversed(sources)):
-        if source is own or (
-            draws(source) == "steps" and _shows(source, own) and one.per_step in ("", kind(source))
-        ):
-            try:
-                if source.raster is not None:
-                    return source, ""
-            except (ValueError, OSError) as error:
-                why = " ".join(str(error).split())
+    near = [s for s in reversed(sources) if draws(s) == "steps" and one.per_step in ("", kind(s))]
+    for source in (own, *(other for other in near if _shows(other, own))):
+        try:
+            if source.raster is not None:
+                return source, ""
+        except (ValueError, OSError) as error:
+            why = " ".join(str(error).split())
     return None, why
 
 
 def _shows(source: Source, own: Source) -> bool:
     """Whether the model recorded is one of this source's."""
-    same = all(source.info.get(name) == own.info.get(name) for name in ("pool", "epoch"))
-    return same and bool(own.info.get("pool")) and source.rows[0] in own.rows
+    pools = [(one.info.get("pool"), one.info.get("epoch")) for one in (source, own)]
+    return bool(pools[0][0]) and pools[0] == pools[1] and source.rows[0] in own.rows
 
 
 def _name(source: Source) -> str:
