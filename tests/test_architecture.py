@@ -123,7 +123,7 @@ BUDGET = {
     "studies": 1134,
     "training": 2221,
     "types": 255,
-    "widgets": 1967,
+    "widgets": 1966,
     "workshop": 832,
     "__init__": 14,
 }

@@ -648,11 +648,11 @@ def test_filters_leave_only_what_they_name():
     assert (signals.labels[shown] == 1).all()
     right = np.array([signals.correct[~signals.member[:, i], 0, i].mean() for i in range(200)])
     wrong = numbers(
-        explorer.set(kind="all", answers="most OUT models wrong").figures["sheet"]["data"][1],
+        explorer.set(kind="all", outputs="most OUT models wrong").figures["sheet"]["data"][1],
         "customdata",
     )
     assert len(wrong) == min(24, (right < 0.5).sum()) and (right[wrong] < 0.5).all()
-    explorer.set(answers="all")
+    explorer.set(outputs="all")
     first, second = (
         numbers(explorer.set(page=p).figures["sheet"]["data"][1], "customdata") for p in (1, 2)
     )

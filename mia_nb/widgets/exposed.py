@@ -72,15 +72,15 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
     if not found:
         return message(TITLE, NOTHING)
 
-    def leader(pool, attack, kind, answers, canary, sample) -> int:
-        rows = listed(found[pool], attack, kind, answers, canary)
+    def leader(pool, attack, kind, outputs, canary, sample) -> int:
+        rows = listed(found[pool], attack, kind, outputs, canary)
         return int(found[pool].numbers[rows[0]]) if len(rows) else sample
 
-    def pages(pool, attack, kind, answers, canary) -> int:
-        return max(1, -(-len(listed(found[pool], attack, kind, answers, canary)) // PAGE))
+    def pages(pool, attack, kind, outputs, canary) -> int:
+        return max(1, -(-len(listed(found[pool], attack, kind, outputs, canary)) // PAGE))
 
-    def draw(pool, attack, kind, answers, page, sample, test, canary) -> View:
-        source, filters = found[pool], (kind, answers, canary)
+    def draw(pool, attack, kind, outputs, page, sample, test, canary) -> View:
+        source, filters = found[pool], (kind, outputs, canary)
         ranked, rows = ranking(source, attack), listed(source, attack, *filters)
         if not len(rows):
             raise ValueError("no sample passes these filters: widen class or outputs")
@@ -104,7 +104,7 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
         "pool": dropdown("pool", list(found), next(iter(found))),
         "attack": dropdown("attack"),
         "kind": dropdown("class", [ALL], ALL),
-        "answers": dropdown("outputs", list(FILTERS), ALL),
+        "outputs": dropdown("outputs", list(FILTERS), ALL),
         "canary": dropdown("canaries", [ALL, "only", "none"], ALL),
         "page": count("page"),
         "sample": W.IntText(description="sample", value=0, **ROW),
@@ -117,7 +117,7 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
         "attack": {"options": lambda pool: found[pool].attacks()},
         "kind": {"options": lambda pool: [(ALL, ALL), *found[pool].kinds]},
         # another list starts at its top
-        "page": {"max": pages, "value": lambda pool, attack, kind, answers, canary: 1},
+        "page": {"max": pages, "value": lambda pool, attack, kind, outputs, canary: 1},
         "sample": {"value": leader},
     }
     rows, clicks = [["sheet"], ["margins", "traces"], ["ranking"]], {"sheet": "sample"}
@@ -135,7 +135,7 @@ def right(source: Source) -> np.ndarray:
 
 
 @lru_cache(32)
-def listed(source: Source, attack: str, kind, answers: str, canary: str) -> np.ndarray:
+def listed(source: Source, attack: str, kind, outputs: str, canary: str) -> np.ndarray:
     """Samples that pass the filters, most exposed first."""
     order = ranking(source, attack).order
     if not len(order):
@@ -146,9 +146,9 @@ def listed(source: Source, attack: str, kind, answers: str, canary: str) -> np.n
     passed = np.ones(len(source.audited), bool)
     if kind != ALL:
         passed &= source.signals.labels[source.audited] == kind
-    if answers != ALL:
+    if outputs != ALL:
         share = right(source)
-        passed &= share >= 0.5 if FILTERS[answers] == "right" else share < 0.5
+        passed &= share >= 0.5 if FILTERS[outputs] == "right" else share < 0.5
     if canary != ALL:
         if source.canaries is None:
             raise ValueError(f"{source.label} has no canaries: choose canaries: all")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
-import ipywidgets as W
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -16,10 +15,10 @@ from mia_nb.auditing.ladder import number
 from mia_nb.plots.style import BELOW, DASHES, GREY, finish, translucent
 from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import (
-    ROW,
     Explorer,
     View,
     buttons,
+    count,
     dropdown,
     plain,
     remarks,
@@ -153,7 +152,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         "source": dropdown("source", [FORMULAS, *found], first),
         "attack": dropdown("attack"),
         "sigma": steps("sigma", strengths(STUDY["sigma"]), STUDY["sigma"]),
-        "epochs": W.IntSlider(description="epochs", min=1, max=300, value=300, **ROW),
+        "epochs": count("epochs"),
         "lipschitz": slider("L", 0.0, 10.0, 1.0, 0.1),
         "delta": steps("delta", marks, float(delta)),
         "accountant": buttons("accountant", list(ACCOUNTANTS), next(iter(ACCOUNTANTS))),

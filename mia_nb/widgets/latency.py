@@ -46,7 +46,7 @@ AHEAD = 8  # of so many time steps all pictures are drawn at once, so that the s
 HEIGHTS = {"curve": 290, "confidence": 320, "raster": 440}
 # far enough below that the axis keeps its title
 LEGENDS = {"curve": -0.45, "confidence": -0.6, "raster": -0.22}
-KINDS = {  # how a network answers: (the line of its curve, who is given what)
+KINDS = {  # what a network gives: (the line of its curve, who is given what)
     "cumulative": (
         "after t steps",
         "an attacker who is given one output, at t; who sees that of every step has more",

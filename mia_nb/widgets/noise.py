@@ -44,7 +44,7 @@ FORMULA = (
 # of info: what pools of one group share
 SAME = ("dataset", "epoch", "output", "input_dropout", "temperature", "augment")
 RANKED = "sample 1: the margins of models trained on it exceed those of others most"
-# targets x answers x samples up to which every number of answers is scored at once
+# targets x outputs x samples up to which every number of outputs is scored at once
 AHEAD = 1_000_000
 LOOKS = 256  # pictures and numbers at once
 KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
@@ -96,22 +96,22 @@ def noise(sources: Sequence[Source]) -> Explorer:
     def source_of(pool, sigma) -> Source:
         return groups[pool][sigma].source
 
-    def draw(pool, sigma, target, attack, answers, sample, closed) -> View:
+    def draw(pool, sigma, target, attack, outputs, sample, closed) -> View:
         level, at = groups[pool][sigma], (attack, target)
-        table, quiet = averaged(level, *at, answers), quietly(level, *at)
-        now = table.loc[answers]
+        table, quiet = averaged(level, *at, outputs), quietly(level, *at)
+        now = table.loc[outputs]
         figures = {
-            "sample": settling(level, target, sample, answers, closed),
-            "curve": curve(level, *at, answers, closed),
-            "histogram": histograms(level, *at, answers),
-            "roc": roc(level, *at, answers, closed),
+            "sample": settling(level, target, sample, outputs, closed),
+            "curve": curve(level, *at, outputs, closed),
+            "histogram": histograms(level, *at, outputs),
+            "roc": roc(level, *at, outputs, closed),
         }
         sentence = f"{sigma}: one output gives AUC {auc(table.loc[1])}"
-        sentence += f", {answers} outputs {auc(now)}" if answers > 1 else ""
+        sentence += f", {outputs} outputs {auc(now)}" if outputs > 1 else ""
         sentence += f", the model without its noise {auc(quiet)}" if quiet is not None else ""
         who = f"{now['targets']:.0f} targets" if target == ALL else f"target {target}"
         sentence += f" ({attack}, {who}, n0 = {now['n0']:,.0f})"
-        return View(sentence, figures, numbers(level, *at, answers), note(level, *at, closed))
+        return View(sentence, figures, numbers(level, *at, outputs), note(level, *at, closed))
 
     def start(pool, sigma, target) -> int | str:
         """To begin with all targets, where their scores take no seconds."""
@@ -125,7 +125,7 @@ def noise(sources: Sequence[Source]) -> Explorer:
         "sigma": steps("sigma", [""], ""),
         "target": dropdown("target"),
         "attack": dropdown("attack"),
-        "answers": count("outputs R"),
+        "outputs": count("outputs R"),
         "sample": count("sample"),
         "closed": tick("closed form"),
     }
@@ -136,7 +136,7 @@ def noise(sources: Sequence[Source]) -> Explorer:
         },
         "target": {"options": lambda pool, sigma: source_of(pool, sigma).targets, "value": start},
         "attack": {"options": lambda pool, sigma: averaging(source_of(pool, sigma))},
-        "answers": {"max": lambda pool, sigma: groups[pool][sigma].most, "value": lambda: END},
+        "outputs": {"max": lambda pool, sigma: groups[pool][sigma].most, "value": lambda: END},
         "sample": {"max": lambda pool, sigma: len(source_of(pool, sigma).audited)},
     }
     places = [["sample"], ["curve"], ["histogram"], ["roc"]]
@@ -155,11 +155,11 @@ class Level(NamedTuple):
 
 
 @lru_cache(KEPT)
-def scored(level: Level, attack, target, answers) -> Scores:
+def scored(level: Level, attack, target, outputs) -> Scores:
     """Of a target, or of all, with their first outputs, the references too."""
-    if target == ALL and answers == level.most:
+    if target == ALL and outputs == level.most:
         return level.source.scores(attack)
-    signals = level.source.signals.select(queries=slice(0, answers))
+    signals = level.source.signals.select(queries=slice(0, outputs))
     return attacks.score(attack, signals, targets=None if target == ALL else target)
 
 
@@ -213,34 +213,34 @@ def closed_form(level: Level, attack, target) -> pd.DataFrame | None:
 
 
 @lru_cache(LOOKS)
-def histograms(level: Level, attack, target, answers) -> dict:
+def histograms(level: Level, attack, target, outputs) -> dict:
     """Scores after one output and after several, on one axis."""
-    counts = {"after one output": 1, f"after {answers} outputs": answers}
-    counts = counts if answers > 1 else {"after one output": 1}
+    counts = {"after one output": 1, f"after {outputs} outputs": outputs}
+    counts = counts if outputs > 1 else {"after one output": 1}
     share = {r: measured(level, attack, target, r)["auc"] for r in counts.values()}
     words = f"A member outscores a non-member in {share[1]:.1%} of cases (one output)"
-    words += f", {share[answers]:.1%} ({answers})" if answers > 1 else ""
+    words += f", {share[outputs]:.1%} ({outputs})" if outputs > 1 else ""
     scores = {name: scored(level, attack, target, r) for name, r in counts.items()}
     return compared.histograms(scores, words, matches="x")
 
 
 @lru_cache(LOOKS)
-def rocs(level: Level, attack, target, answers) -> dict:
+def rocs(level: Level, attack, target, outputs) -> dict:
     """ROCs after one output, with the noise off, and after several outputs."""
     drawn = {"one output": scored(level, attack, target, 1)} | noiseless(level, attack, target)
-    drawn |= {f"{answers} outputs": scored(level, attack, target, answers)} if answers > 1 else {}
-    row, words = measured(level, attack, target, answers), f"{answers} outputs"
-    words = f"ROC after {words if answers > 1 else 'one output'}: AUC {auc(row)}"
+    drawn |= {f"{outputs} outputs": scored(level, attack, target, outputs)} if outputs > 1 else {}
+    row, words = measured(level, attack, target, outputs), f"{outputs} outputs"
+    words = f"ROC after {words if outputs > 1 else 'one output'}: AUC {auc(row)}"
     return with_title(plain(plots.roc_pair(drawn)), f"{words}, n0 = {row['n0']:,.0f}")
 
 
-def roc(level: Level, attack, target, answers, closed) -> dict:
+def roc(level: Level, attack, target, outputs, closed) -> dict:
     """Measured curves, and the closed form's."""
-    figure, theory = rocs(level, attack, target, answers), closed_form(level, attack, target)
+    figure, theory = rocs(level, attack, target, outputs), closed_form(level, attack, target)
     if theory is None or not closed:
         return figure
     fpr = np.geomspace(1e-5, 1, 200)
-    tpr = ndtr(ndtri(fpr) + theory.loc[answers, "d"])
+    tpr = ndtr(ndtri(fpr) + theory.loc[outputs, "d"])
     line = CLOSED | {"x": fpr.round(7).tolist(), "y": tpr.round(6).tolist()}
     planes = [{"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2", "showlegend": False}]
     return figure | {"data": [*figure["data"], *(line | plane for plane in planes)]}
@@ -257,13 +257,13 @@ def against(level: Level, attack, target, closed) -> dict:
     return plain(plots.auc_against_answers(table, quiet=ends, closed=theory))
 
 
-def curve(level: Level, attack, target, answers, closed) -> dict:
+def curve(level: Level, attack, target, outputs, closed) -> dict:
     """AUC against the outputs, a star at what is chosen."""
     figure, auc = (
         against(level, attack, target, closed),
-        measured(level, attack, target, answers)["auc"],
+        measured(level, attack, target, outputs)["auc"],
     )
-    star = STAR | {"x": [np.log2(answers)], "y": [auc]}
+    star = STAR | {"x": [np.log2(outputs)], "y": [auc]}
     return figure | {"data": [*figure["data"], star]}
 
 
@@ -279,7 +279,7 @@ def order(level: Level) -> np.ndarray:
 
 
 @lru_cache(LOOKS)
-def settling(level: Level, target, rank, answers, closed) -> dict:
+def settling(level: Level, target, rank, outputs, closed) -> dict:
     """The outputs on one sample of a model that saw it and of one that did not."""
     source, column = level.source, order(level)[rank - 1]
     own, member = source.signals.margin[:, :, column], source.signals.member
@@ -289,7 +289,7 @@ def settling(level: Level, target, rank, answers, closed) -> dict:
     name = f"Sample {source.samples[column]} ({source.class_of(column)})"
     figure = plots.settling(
         {side: own[model] for side, model in models.items()},
-        asked=answers,
+        asked=outputs,
         quiet=off if off is None else {side: float(off[m]) for side, m in models.items()},
         spread={side: own[m].std(ddof=1) for side, m in models.items()} if closed else None,
         title=f"{name}, rank {rank} of {len(source.audited):,}",
@@ -297,12 +297,12 @@ def settling(level: Level, target, rank, answers, closed) -> dict:
     return plain(figure)
 
 
-def numbers(level: Level, attack, target, answers) -> pd.DataFrame:
+def numbers(level: Level, attack, target, outputs) -> pd.DataFrame:
     """Measured and closed-form separation of one output, of R, of all, and with the noise
     off.
     """
     theory, off = closed_form(level, attack, target), quietly(level, attack, target)
-    rows = {r: measured(level, attack, target, r) for r in (1, answers, level.most)}
+    rows = {r: measured(level, attack, target, r) for r in (1, outputs, level.most)}
     table = pd.DataFrame(rows | ({} if off is None else {np.inf: off})).T
     d = np.sqrt(2) * ndtri(table["auc"].to_numpy(float))
     known = np.full(len(table), np.nan) if theory is None else theory.loc[table.index, "d"]
@@ -362,8 +362,8 @@ def _but_its_noise(source: Source) -> str:
     recipe, args = source.recipe, source.recipe.get("model_args", {})
     trained = without(recipe, "snapshots") | {"model_args": without(args, "k")}
     equation = without(_flow(source), "k", "sigma", "noise_sd")
-    asked = {name: source.info.get(name) for name in SAME}
-    alone = [trained, equation, asked] if _flow(source) else [source.label]
+    queried = {name: source.info.get(name) for name in SAME}
+    alone = [trained, equation, queried] if _flow(source) else [source.label]
     return json.dumps(alone, sort_keys=True, default=str)
 
 
@@ -413,8 +413,8 @@ def auc(row: pd.Series) -> str:
 
 
 def separation(auc: float, split: metrics.VarianceSplit, counts) -> pd.DataFrame:
-    """d' and AUC of Gaussian margins for each number of answers, from the AUC of all
-    `split.queries` answers.
+    """d' and AUC of Gaussian margins for each number of outputs, from the AUC of all
+    `split.queries` outputs.
 
     d'(R) = sqrt 2 Phi^-1(AUC) spread(Q) / spread(R), spread(R)^2 = v + s2 / R; AUC(R) = Phi(d'(R) /
     sqrt 2). Index R.

@@ -32,7 +32,7 @@ class Source:
     ):
         self.label, self.folder, self.pool = label, folder, pool
         self._signals, self._images, self._classes, self._scores = signals, images, classes, {}
-        # who was asked, and how: without reading the arrays
+        # who was queried, and how: without reading the arrays
         self.info = info if info is not None else dict(signals.info)
 
     @cached_property
@@ -42,7 +42,7 @@ class Source:
     @cached_property
     def samples(self) -> np.ndarray:
         """(N,) numbers of these samples in the pool's images; the pool's own count where all were
-        asked.
+        queried.
         """
         kept = store.load_samples(self.folder) if self.folder is not None else None
         return np.arange(len(self.signals.labels)) if kept is None else kept
@@ -106,7 +106,7 @@ class Source:
         return self.samples[self.audited]
 
     def column(self, number: int) -> int:
-        """The audited column of the image of this number; ValueError where it was not asked about,
+        """The audited column of the image of this number; ValueError where it was not queried,
         or set aside.
         """
         found = np.flatnonzero(self.numbers == number)
@@ -169,7 +169,7 @@ class Source:
 
     @property
     def rows(self) -> list[int]:
-        """Row numbers in the pool of the models that were asked."""
+        """Row numbers in the pool of the models that were queried."""
         return self.info.get("models") or list(range(len(self.signals.margin)))
 
 
