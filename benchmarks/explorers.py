@@ -26,7 +26,7 @@ from mia_nb import widgets
 pictures = np.random.default_rng(0).integers(0, 255, ({{samples}}, 3, 32, 32), dtype=np.uint8)
 names = ("cat", "dog", "frog", "ship")
 worlds = [world(16, {{samples}}, leak=leak) for leak in (0.5, 1.0)]
-found = [widgets.Source(f"world {{{{n}}}}", w, images=pictures, classes=names) for n, w in enumerate(worlds)]
+found = [widgets.stored.Source(f"world {{{{n}}}}", w, images=pictures, classes=names) for n, w in enumerate(worlds)]
 """
 EXPLORERS = {  # a call, the slider that is moved (None: a number box), its control
     "Scores and ROC, threshold": ("widgets.scores(found)", "threshold"),

@@ -123,8 +123,8 @@ BUDGET = {
     "studies": 1134,
     "training": 2068,
     "types": 217,
-    "widgets": 2175,
-    "workshop": 832,
+    "widgets": 1966,
+    "workshop": 830,
     "__init__": 14,
 }
 

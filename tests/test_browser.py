@@ -295,7 +295,7 @@ from worlds import world
 from mia_nb import widgets
 signals = world(16, {samples}, leak=0.5)
 images = np.random.default_rng(0).integers(0, 255, ({samples}, 3, 8, 8), dtype=np.uint8)
-found = [widgets.Source("big", signals, images=images, classes=("cat", "dog", "frog", "ship"))]
+found = [widgets.stored.Source("big", signals, images=images, classes=("cat", "dog", "frog", "ship"))]
 """
 MOVE = """async ([handle, key]) => {
   const places = [...document.querySelectorAll('.js-plotly-plot')], before = places.map(p => p.dataset.drawn);
@@ -374,7 +374,7 @@ GAME = [
     (
         "import numpy as np\nfrom test_workshop import SAMPLES, cube_of\nfrom mia_nb import"
         " widgets, workshop\nx = np.random.default_rng(1).integers(0, 256, (SAMPLES, 1, 8, 8),"
-        " np.uint8)\nsource = widgets.Source('toy', cube_of(), images=x, classes=tuple('abcde'))"
+        " np.uint8)\nsource = widgets.stored.Source('toy', cube_of(), images=x, classes=tuple('abcde'))"
     ),
     "workshop.predict('Which one?', ['this', 'that'], answer='that', why='because so')",
     "workshop.game(source)",

@@ -76,7 +76,7 @@ def test_what_was_damaged_and_cleaned_is_asked_about_anew(pool, images, tmp_path
     assert stored.status(folder) == "partial" and widgets.sources(tmp_path) == []
     if name in ("samples", "info"):
         with pytest.raises(store.Corrupt, match=name):
-            _ = widgets.Source("x", folder=folder, pool=pool.folder, info={}).samples
+            _ = widgets.stored.Source("x", folder=folder, pool=pool.folder, info={}).samples
     again = query(pool, images, **OPTIONS)
     assert (
         asked == [0, 1, 2, 3] * 2 and stored.status(folder) == "done" and again.info == first.info

@@ -12,8 +12,8 @@ import pytest
 from worlds import world
 
 from mia_nb import metrics, store
-from mia_nb.widgets import Source
 from mia_nb.widgets.compare import UNPAIRED, compare, differences, paired, settings
+from mia_nb.widgets.stored import Source
 
 KEYS = itertools.count()
 RECIPE = {

@@ -21,7 +21,7 @@ from worlds import bernoulli, world
 from mia_nb import attacks, data, metrics, query, store, training, widgets
 from mia_nb.types import Recipe
 from mia_nb.widgets import figure as live
-from mia_nb.widgets.explorer import Explorer, Ticks, View, message, slider
+from mia_nb.widgets.explorer import Explorer, Ticks, View, message, plain, slider
 from mia_nb.widgets.scores import Rates
 
 
@@ -84,7 +84,7 @@ def test_an_unforeseen_error_is_one_line_in_place_and_no_trace():
 def test_an_unknown_control_and_a_value_outside_its_options_are_refused():
     with pytest.raises(ValueError, match="Small has no y; it has x"):
         small().set(y=1)
-    explorer = widgets.scores([widgets.Source("a", gaussian())])
+    explorer = widgets.scores([widgets.stored.Source("a", gaussian())])
     with pytest.raises(ValueError, match="attack='lirra'"):
         explorer.set(attack="lirra")
 
@@ -137,7 +137,7 @@ def test_what_is_exported_holds_what_is_shown():
 
 
 def test_many_figures_share_one_plotly_so_that_a_saved_notebook_stays_small():
-    figures = [live.Figure(live.plain(line(x))) for x in range(6)]
+    figures = [live.Figure(plain(line(x))) for x in range(6)]
     states = [figure.get_state() for figure in figures]
     assert len({state["library"] for state in states}) == 1
     source = figures[0].library.source
@@ -148,9 +148,7 @@ def test_many_figures_share_one_plotly_so_that_a_saved_notebook_stays_small():
 
 def test_a_plain_figure_draws_as_its_original():
     figure = go.Figure(go.Scatter(x=np.arange(5.0), y=np.arange(5) ** 2))
-    assert (
-        go.Figure(live.plain(figure)).to_json() == go.Figure(json.loads(figure.to_json())).to_json()
-    )
+    assert go.Figure(plain(figure)).to_json() == go.Figure(json.loads(figure.to_json())).to_json()
 
 
 def test_ticks_keep_the_newest_when_more_than_their_limit_are_ticked():
@@ -185,7 +183,10 @@ def test_a_drag_is_followed_at_its_first_step_and_caught_up_at_its_end():
 
 def test_a_failed_setting_leaves_everything_as_it_was():
     explorer = widgets.scores(
-        [widgets.Source("a", gaussian()), widgets.Source("b", world(6, 300, leak=1.0))]
+        [
+            widgets.stored.Source("a", gaussian()),
+            widgets.stored.Source("b", world(6, 300, leak=1.0)),
+        ]
     )
     before, view = explorer.values, explorer.view
     with pytest.raises(ValueError, match="attack='nope'"):
@@ -198,8 +199,8 @@ def test_a_failed_setting_leaves_everything_as_it_was():
 def test_pictures_appear_when_a_first_choice_that_failed_is_mended():
     explorer = widgets.scores(
         [
-            widgets.Source("hidden", replace(gaussian(), member=None)),
-            widgets.Source("b", world(6, 300)),
+            widgets.stored.Source("hidden", replace(gaussian(), member=None)),
+            widgets.stored.Source("b", world(6, 300)),
         ]
     )
     _ = explorer.widget
@@ -248,7 +249,7 @@ def test_a_spreadsheet_gets_no_formula_from_a_class_name():
 
 
 def test_the_zoom_is_kept_while_a_slider_moves_and_given_up_for_another_pool():
-    explorer = widgets.scores([source(), widgets.Source("few", world(2, 300, leak=1.0))])
+    explorer = widgets.scores([source(), widgets.stored.Source("few", world(2, 300, leak=1.0))])
     revision = explorer._styled("roc")["layout"]["uirevision"]
     explorer.set(threshold=positions(explorer)[20])
     assert explorer._styled("roc")["layout"]["uirevision"] == revision
@@ -257,7 +258,7 @@ def test_the_zoom_is_kept_while_a_slider_moves_and_given_up_for_another_pool():
 
 
 def test_samples_without_a_score_count_nowhere():
-    one = widgets.Source("coins", world(6, 400, leak=1.0, design=bernoulli))
+    one = widgets.stored.Source("coins", world(6, 400, leak=1.0, design=bernoulli))
     explorer = widgets.scores([one])
     view = explorer.set(attack="rmia")
     scores = attacks.score("rmia", one.signals)
@@ -335,12 +336,12 @@ def test_images_of_others_are_no_source_and_equal_labels_are_told_apart(stored, 
     pool = training.load_pool(stored[2].key[:12], root)
     query(pool, data.load("digits", limit=100, seed=3), progress=False)
     assert len(widgets.sources(root)) == 3
-    twice = [widgets.Source("x", gaussian()), widgets.Source("x", gaussian(seed=2))]
+    twice = [widgets.stored.Source("x", gaussian()), widgets.stored.Source("x", gaussian(seed=2))]
     assert list(widgets.scores(twice).controls["pool"].options) == ["x (1)", "x (2)"]
 
 
-def source(**options) -> widgets.Source:
-    return widgets.Source(
+def source(**options) -> widgets.stored.Source:
+    return widgets.stored.Source(
         "world", world(8, 2000, leak=1.0, **options), images=np.zeros((2000, 1, 8, 8), np.uint8)
     )
 
@@ -405,7 +406,7 @@ def test_ppv_follows_the_prior():
 
 
 def test_where_nothing_leaks_the_explorer_finds_nothing():
-    explorer = widgets.scores([widgets.Source("null", world(16, 2000, leak=0.0, seed=5))])
+    explorer = widgets.scores([widgets.stored.Source("null", world(16, 2000, leak=0.0, seed=5))])
     for attack in ("rmia", "lira_global", "loss"):
         low, high = (
             explorer.set(attack=attack).table["AUC"][0].split("[")[1].rstrip("]").split(", ")
@@ -422,7 +423,7 @@ def test_a_rate_that_rests_on_fewer_than_ten_false_alarms_is_called_below_resolu
 
 
 def test_another_pool_offers_its_own_targets_and_attacks():
-    few = widgets.Source("few", world(2, 300, leak=1.0))
+    few = widgets.stored.Source("few", world(2, 300, leak=1.0))
     explorer = widgets.scores([source(), few])
     assert "rmia" in explorer.controls["attack"].options
     explorer.set(target=7)
@@ -443,7 +444,7 @@ def test_nothing_stored_is_a_message_that_says_what_to_run(tmp_path):
 
 def test_an_update_at_fifty_thousand_samples_and_sixteen_models_takes_milliseconds_of_the_kernel():
     explorer = widgets.scores(
-        [widgets.Source("big", world(16, 50_000, leak=0.5))], attacks=["loss"]
+        [widgets.stored.Source("big", world(16, 50_000, leak=0.5))], attacks=["loss"]
     )
     _ = explorer.widget
     took = []

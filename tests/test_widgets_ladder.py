@@ -16,7 +16,6 @@ from worlds import bernoulli, pairs, world
 from mia_nb import accounting, auditing, store
 from mia_nb.auditing import LABELS
 from mia_nb.auditing.ladder import number
-from mia_nb.widgets import Source
 from mia_nb.widgets.ladder import (
     ACCOUNTANTS,
     ATTACKS,
@@ -27,6 +26,7 @@ from mia_nb.widgets.ladder import (
     claims,
     ladder,
 )
+from mia_nb.widgets.stored import Source
 
 FLOW = {
     "k": 0.5,

@@ -14,8 +14,8 @@ from scipy.stats import norm
 
 from mia_nb import attacks, metrics, store
 from mia_nb.types import Scores
-from mia_nb.widgets import Source
 from mia_nb.widgets.noise import KEPT, grouped, noise, separation, title, two_worlds
+from mia_nb.widgets.stored import Source
 
 DELTA, SIGMA, NOISE, QUERIES = 1.0, 0.8, 3.0, 16
 
@@ -66,7 +66,7 @@ def d_prime(answers):
 
 @pytest.mark.parametrize("answers", [1, 4, 16])
 def test_the_separation_after_r_answers_is_the_closed_form_within_its_error(explorer, answers):
-    table = explorer.set(attack="loss", target="all", answers=answers).table.set_index("outputs")
+    table = explorer.set(attack="loss", target="all", outputs=answers).table.set_index("outputs")
     row = table.loc[str(answers)]
     low, high = (
         np.sqrt(2) * norm.ppf(float(end))
@@ -97,7 +97,7 @@ def test_the_closed_form_is_the_known_ratio_of_spreads():
 @pytest.mark.parametrize("attack", ["loss", "rmia"])
 def test_all_answers_are_the_plain_attack_on_all_queries_and_one_is_the_first(explorer, attack):
     noisy, quiet = world()
-    table = explorer.set(attack=attack, target="all", answers=QUERIES).table.set_index("outputs")
+    table = explorer.set(attack=attack, target="all", outputs=QUERIES).table.set_index("outputs")
     for words, signals in (("16", noisy), ("1", noisy.select(queries=[0])), ("noise off", quiet)):
         auc = metrics.intervals(attacks.score(attack, signals), (), draws=200).loc["auc"]
         assert (
@@ -106,7 +106,7 @@ def test_all_answers_are_the_plain_attack_on_all_queries_and_one_is_the_first(ex
 
 
 def test_the_curve_agrees_with_the_table_of_metrics(explorer):
-    view = explorer.set(attack="loss", target="all", answers=4, closed=True)
+    view = explorer.set(attack="loss", target="all", outputs=4, closed=True)
     wanted = metrics.query_curve(world()[0], "loss", queries=(1, 4, 16), fpr=(), draws=200)
     drawn = dict(zip(range(1, 17), heights(view, "queried R times"), strict=True))
     for count in (1, 4, 16):
@@ -115,17 +115,17 @@ def test_the_curve_agrees_with_the_table_of_metrics(explorer):
 
 
 def test_the_sentence_names_one_answer_many_and_the_noise_off_with_intervals_and_size(explorer):
-    sentence = explorer.set(attack="loss", target="all", answers=16).sentence
+    sentence = explorer.set(attack="loss", target="all", outputs=16).sentence
     assert sentence.startswith("sigma = 1 (noise sd 1): one output gives AUC 0.")
     assert "16 outputs 0." in sentence and "the model without its noise 0." in sentence
     assert sentence.count("[") == 3 and "8 targets" in sentence and "n0 = 300" in sentence
-    assert "1 outputs" not in explorer.set(answers=1).sentence
+    assert "1 outputs" not in explorer.set(outputs=1).sentence
 
 
 def test_every_control_changes_a_picture(explorer):
-    explorer.set(attack="loss", target="all", answers=4, sample=1, closed=False)
+    explorer.set(attack="loss", target="all", outputs=4, sample=1, closed=False)
     for control, other in {
-        "answers": 9,
+        "outputs": 9,
         "sample": 7,
         "closed": True,
         "attack": "rmia",
@@ -137,7 +137,7 @@ def test_every_control_changes_a_picture(explorer):
 
 def test_a_running_mean_settles_on_the_mean_of_all_answers_of_the_chosen_models(explorer):
     noisy, _ = world()
-    view = explorer.set(attack="loss", target=3, answers=16, sample=5)
+    view = explorer.set(attack="loss", target=3, outputs=16, sample=5)
     title = view.figures["sample"]["layout"]["title"]["text"]
     column, apart = (
         int(title.split("Sample ")[1].split()[0]),
@@ -231,7 +231,7 @@ def test_of_many_samples_one_target_comes_first_and_all_are_scored_at_doublings_
     monkeypatch.setattr(sys.modules["mia_nb.widgets.noise"], "AHEAD", noisy.margin.size - 1)
     explorer = noise(stored(noisy))
     value = attacks.score("loss", noisy.select(queries=slice(0, 11)), targets=0).value[0]
-    view = explorer.set(attack="loss", answers=11)
+    view = explorer.set(attack="loss", outputs=11)
     assert explorer.values["target"] == 0 and len(heights(view, "queried R times")) == QUERIES
     assert view.sentence.count(f"11 outputs {metrics.auc(value, noisy.member[0]):.3f} [") == 1
     view = explorer.set(target="all")
@@ -246,7 +246,7 @@ def test_of_many_samples_one_target_comes_first_and_all_are_scored_at_doublings_
 def test_one_target_has_the_scores_it_has_among_all(explorer, attack):
     data = attacks.score(attack, world()[0].select(queries=slice(0, 5)))
     auc = metrics.auc(data.value[6], data.member[6])
-    assert f"5 outputs {auc:.3f} [" in explorer.set(attack=attack, target=6, answers=5).sentence
+    assert f"5 outputs {auc:.3f} [" in explorer.set(attack=attack, target=6, outputs=5).sentence
 
 
 def test_the_twin_without_noise_answered_about_the_same_samples_and_is_the_newest_that_did():
@@ -277,7 +277,7 @@ def test_dotted_levels_are_the_margins_without_noise_and_funnels_lie_where_the_m
     explorer,
 ):
     noisy, quiet = world()
-    view = explorer.set(attack="loss", target=3, answers=16, sample=5, closed=True)
+    view = explorer.set(attack="loss", target=3, outputs=16, sample=5, closed=True)
     column = int(view.figures["sample"]["layout"]["title"]["text"].split("Sample ")[1].split()[0])
     models = two_worlds(noisy.member[:, column], noisy.member, 3)
     drawn = view.figures["sample"]["data"]
@@ -320,7 +320,7 @@ def test_a_first_pool_whose_members_are_hidden_is_told_in_place_and_the_others_a
         explorer.view is None and "membership" in explorer.error and "report" not in explorer.error
     )
     view = explorer.set(pool=explorer.controls["pool"].options[1])
-    assert "the model without its noise" in view.sentence and explorer.values["answers"] == QUERIES
+    assert "the model without its noise" in view.sentence and explorer.values["outputs"] == QUERIES
 
 
 @pytest.mark.slow
@@ -330,7 +330,7 @@ def test_scores_of_many_attacks_and_answers_are_not_all_kept():
     before = sum(type(thing) is Scores for thing in gc.get_objects())
     for attack in attacks_:
         for count in range(1, QUERIES + 1):
-            explorer.set(attack=attack, target="all", answers=count)
+            explorer.set(attack=attack, target="all", outputs=count)
     gc.collect()
     assert sum(type(thing) is Scores for thing in gc.get_objects()) <= before + KEPT + len(attacks_)
 
@@ -375,4 +375,4 @@ def test_of_four_answers_scored_at_doublings_three_may_be_asked_for(monkeypatch)
     monkeypatch.setattr(sys.modules["mia_nb.widgets.noise"], "AHEAD", 1)
     (one,) = stored(noisy)
     one.info["queries"] = 4
-    assert "3 outputs 0." in noise([one]).set(attack="loss", target="all", answers=3).sentence
+    assert "3 outputs 0." in noise([one]).set(attack="loss", target="all", outputs=3).sentence

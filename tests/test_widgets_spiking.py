@@ -15,10 +15,11 @@ from worlds import pairs
 
 from mia_nb import attacks, data, metrics, query, store, training
 from mia_nb.types import Recipe, Signals
-from mia_nb.widgets import Source, compared, sources
+from mia_nb.widgets import compared, sources
 from mia_nb.widgets.dropout import dropout, queried
 from mia_nb.widgets.latency import latency
 from mia_nb.widgets.networks import networks
+from mia_nb.widgets.stored import Source
 
 MODELS, SAMPLES = 8, 1400
 LEAKS = (0.2, 0.8, 1.4)  # of a network's answer after 1, 2, 3 steps

@@ -16,7 +16,7 @@ from mia_nb import attacks, metrics, plots, store, workshop
 from mia_nb.cli import notebooks
 from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
-from mia_nb.widgets import Source
+from mia_nb.widgets.stored import Source
 from mia_nb.workshop import answers, parts
 
 MODELS, SAMPLES = 12, 300

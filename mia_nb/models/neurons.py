@@ -222,7 +222,7 @@ def placed(x: Tensor, theta, u0, amplitude=None) -> tuple[Tensor, Tensor, Tensor
     """
     wide = torch.promote_types(x.dtype, theta.dtype) if isinstance(theta, Tensor) else x.dtype
     values = (
-        torch.as_tensor(v, device=x.device)
+        v if isinstance(v, Tensor) else torch.full((), v, device=x.device)  # waits for nothing
         for v in (theta, u0, theta if amplitude is None else amplitude)
     )
     return tuple((v.view(-1, *[1] * (x.ndim - 3)) if v.ndim == 1 else v).to(wide) for v in values)

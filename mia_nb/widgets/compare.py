@@ -1,53 +1,65 @@
 """Run comparison: stored results side by side under one attack, and what was done differently."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
 
 import ipywidgets as W
 import numpy as np
 import pandas as pd
 
 from mia_nb import metrics, plots
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
-from mia_nb.metrics.uncertainty import FPR
+from mia_nb.metrics.curve import measurable
+from mia_nb.metrics.pairs import same_masks
+from mia_nb.metrics.uncertainty import FPR, fewest_non_members
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
-from mia_nb.widgets.compared import ends
-from mia_nb.widgets.explorer import ROW, Explorer, Ticks, View, dropdown, message
-from mia_nb.widgets.figure import plain
-from mia_nb.widgets.scores import NOTHING
-from mia_nb.widgets.stored import Source, named
+from mia_nb.widgets.compared import ENDS, NOT_MEASURABLE, ends
+from mia_nb.widgets.explorer import (
+    ROW,
+    Explorer,
+    Ticks,
+    View,
+    dropdown,
+    message,
+    plain,
+    remarks,
+)
+from mia_nb.widgets.stored import NOTHING, Source, named
 
 TITLE = "Run comparison"
-NONE = "tick one or more results"
 LETTERS = "ABCD"
 LISTED = 40  # tick boxes at once
 APART = 0.02  # of test accuracy: more is another utility
 UNPAIRED = "other members or images: not paired"
 # of info: which results these are, not how they were made
 IDENTITY = {"pool", "models", "key", "family"}
-ABSENT, NOT_MEASURABLE = "-", "n/m"
+ABSENT = "-"
+CHANGES = {"AUC minus A's": "auc", f"TPR at {100 * FPR[-1]:g} % minus A's": f"tpr@{FPR[-1]:g}"}
 
 
 def compare(sources: Sequence[Source]) -> Explorer:
     """Up to four stored results under one attack: ROCs, AUC and TPR with intervals, accuracies, and
     the settings that differ.
 
-    filter: words that all must be in a result's name, to shorten the list; what is ticked stays.
-    Differences are to the first ticked, A. They are paired (`metrics.difference`: the same samples
-    and pairs of targets in each draw) where the same images were asked and the pools share their
-    member masks row by row, and are left out otherwise. At test accuracies more than two points
-    apart a lower risk may be the price of a worse model: compare at equal accuracy.
+    Parameters:
+        sources: what to choose from, as `sources` gives them
 
-    sources: what to choose from
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
+    Filter: words that all must be in a result's name, to shorten the list; what is ticked stays.
+    Differences are to the first ticked, A. They are paired (`metrics.difference`: the same samples
+    and pairs of targets in each resample) where the same images were queried and the pools share
+    their member masks row by row, and are left out otherwise.
+
+    Caveat: at test accuracies more than two points apart a lower risk may be the price of a worse
+        model: compare at equal accuracy.
     """
     found = named(sources)
     if not found:
         return message(TITLE, NOTHING)
-    result_of = cache(lambda label, attack: measured(found[label].scores(attack)))
+    column = cache(lambda label, attack: numbers(found[label].scores(attack)))
     minus = cache(lambda label, other, attack: paired(found[label], found[other], attack))
 
     def common(results) -> list[str]:
@@ -57,24 +69,36 @@ def compare(sources: Sequence[Source]) -> Explorer:
 
     @cache
     def picture(results, attack) -> dict:
-        named = zip(LETTERS, results, strict=False)
-        return plain(
-            plots.roc_pair({f"{a}: {label}": found[label].scores(attack) for a, label in named})
-        )
+        scores = {
+            f"{a}: {r}": found[r].scores(attack) for a, r in zip(LETTERS, results, strict=False)
+        }
+        return plain(plots.roc_pair(scores))
 
     def draw(filter, results, attack) -> View:
         if not results:
-            raise ValueError(NONE)
-        measures = [result_of(label, attack) for label in results]
-        against = [minus(label, results[0], attack) for label in results[1:]]
-        own = [settings(found[label]) for label in results]
-        changed = differences(dict(zip(LETTERS, own, strict=False)))
-        table = pd.concat([numbers(results, measures, against), changed]).reset_index(names="")
-        flags = [flag for label in results for flag in found[label].scores(attack).info["flags"]]
-        note = ["below the accuracies: only settings that differ"] if len(results) > 1 else []
-        note += [*warnings(measures), *dict.fromkeys(flags)]
-        words, figures = sentence(attack, measures, against), {"roc": picture(results, attack)}
-        return View(words, figures, table, "; ".join(note))
+            raise ValueError("tick one or more results")
+        scores = {
+            a: found[label].scores(attack) for a, label in zip(LETTERS, results, strict=False)
+        }
+        columns = {
+            a: {"result": label} | column(label, attack)
+            for a, label in zip(LETTERS, results, strict=False)
+        }
+        against = {
+            a: minus(label, results[0], attack)
+            for a, label in zip(LETTERS[1:], results[1:], strict=False)
+        }
+        changed = differences(
+            {a: settings(found[label]) for a, label in zip(LETTERS, results, strict=False)}
+        )
+        table = pd.concat([with_changes(columns, against), changed]).reset_index(names="")
+        texts = {
+            "below the accuracies: only settings that differ": against,
+            unequal(scores): unequal(scores),
+        }
+        note = remarks(texts, [flag for one in scores.values() for flag in one.info["flags"]])
+        words = sentence(attack, scores, columns, against)
+        return View(words, {"roc": picture(results, attack)}, table, note)
 
     def listed(filter, results) -> tuple[str, ...]:
         """What is ticked, and what the words of the filter match."""
@@ -93,80 +117,51 @@ def compare(sources: Sequence[Source]) -> Explorer:
     return Explorer(TITLE, controls, draw, rows=[["roc"]], follow=follow)
 
 
-class Measured(NamedTuple):
-    """One result under one attack."""
-
-    risk: dict[str, str]  # cells of the table: AUC and TPR with 95 % intervals
-    rest: dict[str, str]  # accuracies, and on how much the risk rests
-    test: float  # accuracy
-    n0: int
-
-
-def measured(scores: Scores) -> Measured:
-    """The numbers of one result, as they are printed."""
-    row, right = compared.measure({"": scores}).loc[""], metrics.accuracies(scores)
-    risk = {"AUC": ends(row["auc"], row["auc_low"], row["auc_high"])}
+def numbers(scores: Scores) -> dict[str, str]:
+    """What the table says of one result: AUC, TPRs, accuracies, and on how much they rest."""
+    row, right = compared.measure({"": scores}).loc[""], 100 * metrics.accuracies(scores)
+    cells = {"AUC": ends(*row[[f"auc{end}" for end in ENDS]])}
     for x in FPR:
-        resolved = np.floor(x * row["n0"] + 1e-9) >= MIN_FALSE_POSITIVES
-        value = [row[f"tpr@{x:g}{end}"] for end in ("", "_low", "_high")]
-        risk[f"TPR at {100 * x:g} %"] = percent(*value) if resolved else NOT_MEASURABLE
-    rest = {
-        "train accuracy": percent(*right.loc["train"]),
-        "test accuracy": percent(*right.loc["test"]),
-        "gap": percent(*right.loc["gap"]),
-        "n1, n0, targets": f"{row['n1']:,.0f}, {row['n0']:,.0f}, {row['targets']:.0f}",
-        "references a side, queries": f"{scores.info['k']}, {scores.info['queries']}",
-    }
-    return Measured(risk, rest, right.loc["test", "value"], int(row["n0"]))
+        three = 100 * row[[f"tpr@{x:g}{end}" for end in ENDS]]
+        told = ends(*three, ".1f", unit=" %") if measurable(f"tpr@{x:g}", row["n0"]) else None
+        cells[f"TPR at {100 * x:g} %"] = told or NOT_MEASURABLE
+    for group, name in {"train": "train accuracy", "test": "test accuracy", "gap": "gap"}.items():
+        cells[name] = ends(*right.loc[group], ".1f", unit=" %")
+    cells["n1, n0, targets"] = f"{row['n1']:,.0f}, {row['n0']:,.0f}, {row['targets']:.0f}"
+    return cells | {"references a side, queries": f"{scores.info['k']}, {scores.info['queries']}"}
 
 
 def paired(one: Source, other: Source, attack: str) -> pd.DataFrame | None:
     """`metrics.difference` one - other; None where the images or the members are not the same."""
-    if not same_images(one, other):
+    scores = [one.scores(attack), other.scores(attack)]
+    if not (same_images(one, other) and same_masks(*scores)):
         return None
-    try:
-        return metrics.difference(
-            one.scores(attack), other.scores(attack), FPR, draws=compared.DRAWS
-        )
-    except ValueError:
-        return None
+    return metrics.difference(*scores, FPR, draws=compared.DRAWS)
 
 
 def same_images(one: Source, other: Source) -> bool:
-    """Whether the same samples of the same images were asked, as far as stored: digest, sample
+    """Whether the same samples of the same images were queried, as far as stored: digest, sample
     numbers, labels.
     """
-    digests = [
-        source.pool.read_json("images.json", digest=str)["digest"]
-        for source in (one, other)
-        if source.pool is not None and source.pool.has("images.json")
-    ]
-    if len(set(digests)) > 1:
-        return False
-    pairs = [
-        (source.samples[source.audited], source.signals.labels[source.audited])
-        for source in (one, other)
-    ]
-    return all(np.array_equal(a, b) for a, b in zip(*pairs, strict=True))
+    pools = [s.pool for s in (one, other) if s.pool is not None and s.pool.has("images.json")]
+    digests = {pool.read_json("images.json", digest=str)["digest"] for pool in pools}
+    images = [(s.numbers, s.signals.labels[s.audited]) for s in (one, other)]
+    return len(digests) < 2 and all(map(np.array_equal, *images))
 
 
 def settings(source: Source) -> dict:
-    """Recipe and asking of one result as {dotted name: value}; asking's words for other things get
+    """Recipe and query of one result as {dotted name: value}; a query's words for other things get
     "query." before them.
     """
-    recipe = dict(flat(source.recipe))
-    asking = flat({name: value for name, value in source.info.items() if name not in IDENTITY})
-    own = {n if recipe.get(n, value) == value else f"query.{n}": value for n, value in asking}
+    recipe = flat(source.recipe)
+    query = flat({name: value for name, value in source.info.items() if name not in IDENTITY})
+    own = {n if recipe.get(n, v) == v else f"query.{n}": v for n, v in query.items()}
     return recipe | own
 
 
-def flat(record: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """(dotted name, value) of a nested record."""
-    for name, value in record.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+def flat(record: dict) -> dict:
+    """{dotted name: value} of a nested record."""
+    return pd.json_normalize([record]).to_dict("records")[0]
 
 
 def differences(records: dict[str, dict]) -> pd.DataFrame:
@@ -176,73 +171,54 @@ def differences(records: dict[str, dict]) -> pd.DataFrame:
     None counts as absent. Of settings whose last words agree and that take the same values
     everywhere, the first is kept (model_args.k and flow.k).
     """
-    names = dict.fromkeys(name for record in records.values() for name in record)
-    rows, seen = {}, set()
-    for name in names:
-        values = [text(record.get(name)) for record in records.values()]
-        restated = (name.rsplit(".", 1)[-1], *values)
-        if len(set(values)) > 1 and restated not in seen:
-            rows[name] = values
-            seen.add(restated)
-    return pd.DataFrame.from_dict(rows, orient="index", columns=list(records))
+    texts = {name: {n: text(v) for n, v in record.items()} for name, record in records.items()}
+    table = pd.DataFrame(texts).fillna(ABSENT)
+    changed = table[table.nunique(axis=1) > 1]
+    restated = changed.assign(word=[name.rsplit(".", 1)[-1] for name in changed.index])
+    return changed[~restated.duplicated()]
 
 
 def text(value) -> str:
     """A setting as it is printed; keys of pools by their first eight letters."""
-    if value is None:
-        return ABSENT
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    words = str(value)
-    return words[:8] if len(words) == 64 and set(words) <= set("0123456789abcdef") else words
+    words = f"{value:.6g}" if isinstance(value, float) else str(value)
+    if re.fullmatch("[0-9a-f]{64}", words):
+        return words[:8]
+    return ABSENT if value is None else words
 
 
-def numbers(labels, measures: list[Measured], against: list[pd.DataFrame | None]) -> pd.DataFrame:
-    """A column per result: name, AUC, TPRs, difference to A, accuracies, sizes."""
-    changes = {"AUC minus A's": "auc", f"TPR at {100 * FPR[-1]:g} % minus A's": f"tpr@{FPR[-1]:g}"}
-    minus = [dict.fromkeys(changes if against else (), "")]
-    for difference in against:
-        cells = dict.fromkeys(changes, UNPAIRED)
+def with_changes(columns: dict[str, dict], against: dict) -> pd.DataFrame:
+    """A column per result, the differences to A below its AUC."""
+    table = {}
+    for letter, cells in columns.items():
+        change, difference = dict.fromkeys(CHANGES, UNPAIRED), against.get(letter)
         if difference is not None:
-            cells = {n: ends(*difference.loc[metric], "+.3f") for n, metric in changes.items()}
-        minus.append(cells)
-    columns = {}
-    for letter, label, one, change in zip(LETTERS, labels, measures, minus, strict=False):
-        columns[letter] = {"result": label} | one.risk | change | one.rest
-    table = pd.DataFrame(columns)
+            change = {n: ends(*difference.loc[m], "+.3f") for n, m in CHANGES.items()}
+        if letter not in against:
+            change = dict.fromkeys(CHANGES if against else (), "")
+        table[letter] = {"result": "", "AUC": ""} | change | cells
+    table = pd.DataFrame(table)
     return table[(table != NOT_MEASURABLE).any(axis=1)]
 
 
-def percent(value: float, low: float, high: float) -> str:
-    text = f"{100 * value:.1f} %"
-    return f"{text} [{100 * low:.1f}, {100 * high:.1f}]" if np.isfinite(low + high) else text
-
-
-def sentence(attack: str, measures: list[Measured], against: list[pd.DataFrame | None]) -> str:
+def sentence(attack: str, scores: dict, columns: dict[str, dict], against: dict) -> str:
     """AUC of each, and the largest paired difference."""
-    each = [f"{a} {one.risk['AUC']}" for a, one in zip(LETTERS, measures, strict=False)]
-    known = {
-        letter: tuple(difference.loc["auc"])
-        for letter, difference in zip(LETTERS[1:], against, strict=False)
-        if difference is not None
-    }
-    words = f"{attack}: AUC {', '.join(each)}"
+    each = ", ".join(f"{letter} {cells['AUC']}" for letter, cells in columns.items())
+    words = f"{attack}: AUC {each}"
+    known = {a: tuple(one.loc["auc"]) for a, one in against.items() if one is not None}
     if known:
         most = max(known, key=lambda letter: abs(known[letter][0]))
         words += f"; {most} - A = {ends(*known[most], '+.3f')}, paired"
     elif against:
         words += f"; {UNPAIRED}"
-    sizes = {one.n0 for one in measures}
+    sizes = [fewest_non_members(one) for one in scores.values()]
     return f"{words}; n0 = {' to '.join(f'{n:,}' for n in sorted({min(sizes), max(sizes)}))}"
 
 
-def warnings(measures: list[Measured]) -> list[str]:
-    """What makes risks hard to compare."""
-    right = [one.test for one in measures]
-    if not max(right) - min(right) > APART:
-        return []
-    least, most = (LETTERS[int(pick(right))] for pick in (np.argmin, np.argmax))
-    return [
-        f"test accuracies lie {100 * (max(right) - min(right)):.1f} points apart ({least} to"
-        f" {most}): compare at equal accuracy"
-    ]
+def unequal(scores: dict[str, Scores]) -> str:
+    """How far test accuracies lie apart: risks are hard to compare then; "" where they do not."""
+    right = pd.Series({letter: one.accuracy[:, 1].mean() for letter, one in scores.items()})
+    apart = right.max() - right.min()
+    return (
+        f"test accuracies lie {100 * apart:.1f} points apart ({right.idxmin()} to"
+        f" {right.idxmax()}): compare at equal accuracy"
+    ) * bool(apart > APART)

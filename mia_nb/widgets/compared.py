@@ -2,28 +2,26 @@
 them.
 """
 
-from __future__ import annotations
+from collections.abc import Hashable
 
-import math
-from collections.abc import Hashable, Sequence
-
+import numpy as np
 import pandas as pd
 
 from mia_nb import metrics, plots
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
-from mia_nb.metrics.uncertainty import FPR, interval, per_target_metrics
+from mia_nb.metrics.curve import measurable
+from mia_nb.metrics.uncertainty import FPR, interval
 from mia_nb.types import Scores
-from mia_nb.widgets.figure import plain, with_layout
+from mia_nb.widgets.explorer import plain, with_layout, with_title
 
 DRAWS = 200  # of the bootstrap
 BINS = 60  # of a histogram of half the width
 HEADING = {"yref": "y domain", "y": 1.02, "yanchor": "bottom", "showarrow": False}
 BELOW = {"orientation": "h", "y": -0.3, "yanchor": "top"}
-
-
-def bootstrap(one: Scores, fpr=FPR) -> dict:
-    """The draws that `measure` rests on."""
-    return metrics.bootstrap(one, fpr, draws=DRAWS)
+ENDS = ("", "_low", "_high")
+ORACLE = "thresholds set with hindsight (oracle)"
+CHOSEN = "\N{BLACK RIGHT-POINTING TRIANGLE}"
+NOT_MEASURABLE = "n/m"
+MEANS = ["tie_mass", "fpr_floor", "train_acc", "test_acc"]
 
 
 def measure(
@@ -43,76 +41,58 @@ def measure(
     scores: {key: scores}
     reference: the key that the others are compared with; None: no gain
     fpr: false-positive rates x
-    sampled: {key: draws of `bootstrap`}, where they were made before
+    sampled: {key: draws of `metrics.bootstrap`}, where they were made before
 
     Raises ValueError where masks or pairs of a row and of the reference differ.
     """
-    sampled = sampled or {key: bootstrap(one, fpr) for key, one in scores.items()}
-    auc = {key: per_target_metrics(one, ())[:, 0] for key, one in scores.items()}
-    rows = {}
+    sampled = sampled or {k: metrics.bootstrap(one, fpr, draws=DRAWS) for k, one in scores.items()}
+    facts, rows = {key: metrics.per_target(one, fpr) for key, one in scores.items()}, {}
     for key, one in scores.items():
-        values = metrics.intervals(one, fpr, sampled=sampled[key])
-        facts = metrics.per_target(one, fpr)
-        record = {}
-        for name, (value, low, high) in values.iterrows():
-            record |= {name: value, f"{name}_low": low, f"{name}_high": high}
-        record |= facts[["tie_mass", "fpr_floor", "train_acc", "test_acc"]].mean().to_dict()
-        record |= facts[["n0", "n1"]].min().astype(int).to_dict() | {"targets": len(facts)}
+        values = metrics.intervals(one, fpr, sampled=sampled[key]).T.to_dict("list")
         if reference is not None:
+            gain = (facts[key]["auc"] - facts[reference]["auc"]).to_numpy()
             drawn = sampled[key]["auc"] - sampled[reference]["auc"]
-            low, high = interval(auc[key] - auc[reference], one.pair, drawn)
-            record |= {"gain": record["auc"], "gain_low": low, "gain_high": high}
-        rows[key] = record
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    if reference is not None:
-        table["gain"] -= table.loc[reference, "auc"]
-    return table
+            values["gain"] = [gain.mean(), *interval(gain, one.pair, drawn)]
+        rows[key] = {n + end: x for n, v in values.items() for end, x in zip(ENDS, v, strict=True)}
+        rows[key] |= facts[key][MEANS].mean().to_dict() | {"targets": len(facts[key])}
+        rows[key] |= facts[key][["n0", "n1"]].min().to_dict()
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def beside(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
     """Named scores beside each other: histograms, a panel each, and ROCs in one picture."""
     names = " beside ".join(scores)
-    figure = histograms(
-        [(name, plain(plots.histogram(one, bins=BINS))) for name, one in scores.items()]
-    )
-    title = figure["layout"]["title"] | {"text": f"Scores of {attack}: {names}"}
     roc = plots.roc_pair({f"{attack}, {name}": one for name, one in scores.items()})
     roc.update_layout(height=420, title_text=f"ROC of {attack}: {names}", legend_y=-0.22)
-    return {"histogram": with_layout(figure, title=title), "roc": plain(roc)}
+    return {"histogram": histograms(scores, f"Scores of {attack}: {names}"), "roc": plain(roc)}
 
 
-def histograms(
-    figures: Sequence[tuple[str, dict]], ends: tuple[float, float] | None = None
-) -> dict:
-    """Histograms (heading, `plots.histogram` as JSON) side by side on one scale of shares.
-
-    ends: of the axis of scores, where all share it
+def histograms(scores: dict[str, Scores], title: str, **axis) -> dict:
+    """Histograms side by side, a panel each, on one scale of shares; `axis`: more of every axis of
+    scores.
     """
+    figures = [plain(plots.histogram(one, bins=BINS)) for one in scores.values()]
     traces, parts, headings, width = [], {}, [], 1 / len(figures)
-    for i, (name, figure) in enumerate(figures):
-        axis = f"x{i + 1 if i else ''}"
+    for i, (name, figure) in enumerate(zip(scores, figures, strict=True)):
+        number = f"{i + 1 if i else ''}"
         for trace in figure["data"]:
             group = trace["name"].split(" (")[0]
-            place = {"xaxis": axis, "legendgroup": group, "showlegend": i == 0}
+            place = {"xaxis": f"x{number}", "legendgroup": group, "showlegend": i == 0}
             traces.append(trace | place | {"name": group})
-        scale = figure["layout"]["xaxis"] | {"domain": [i * width, (i + 0.96) * width]}
-        scale |= {"range": list(ends)} if ends else {}
-        parts[axis.replace("x", "xaxis")] = scale | {"anchor": "y"}
-        headings.append(HEADING | {"xref": f"{axis} domain", "x": 0.5, "text": name})
-    return with_layout(
-        figures[0][1] | {"data": traces}, **parts, annotations=headings, legend=BELOW, height=330
-    )
+        place = {"domain": [i * width, (i + 0.96) * width], "anchor": "y"}
+        parts[f"xaxis{number}"] = figure["layout"]["xaxis"] | axis | place
+        headings.append(HEADING | {"xref": f"x{number} domain", "x": 0.5, "text": name})
+    figure = with_layout(figures[0], **parts, annotations=headings, legend=BELOW, height=330)
+    return with_title(figure | {"data": traces}, title)
 
 
 def rate(rows: pd.DataFrame) -> float | None:
     """The smallest false-positive rate at which every row has a measurable TPR; None where there is
     none.
     """
-    for x in FPR:
-        resolved = math.floor(x * rows["n0"].min() + 1e-9) >= MIN_FALSE_POSITIVES
-        if resolved and ((rows["fpr_floor"] <= x) | (rows[f"tpr@{x:g}"] > 0)).all():
-            return x
-    return None
+    told = (x for x in FPR if measurable(f"tpr@{x:g}", rows["n0"].min()))
+    reached = (x for x in told if ((rows["fpr_floor"] <= x) | (rows[f"tpr@{x:g}"] > 0)).all())
+    return next(reached, None)
 
 
 def told(rows: pd.DataFrame, key: Hashable, attack: str = "") -> str:
@@ -121,43 +101,35 @@ def told(rows: pd.DataFrame, key: Hashable, attack: str = "") -> str:
 
     Where no rate is measurable in every row, the AUC.
     """
-    x, row = rate(rows), rows.loc[key]
-    if x is None:
-        low, high = (f"{row[f'auc_{end}']:.3f}" for end in ("low", "high"))
-        value, words = f"{row['auc']:.3f}", f"has AUC {row['auc']:.3f}"
-    else:
-        low, high = (f"{100 * row[f'tpr@{x:g}_{end}']:.1f}" for end in ("low", "high"))
-        value = f"{100 * row[f'tpr@{x:g}']:.1f} %"
-        words = f"finds {value} of members at {100 * x:g} % false positives"
-    interval = f"(95 %: {low}-{high})"
+    x = rate(rows)
+    name, scale, form = ("auc", 1, ".3f") if x is None else (f"tpr@{x:g}", 100, ".1f")
+    value, low, high = (f"{scale * rows.loc[key, name + end]:{form}}" for end in ENDS)
+    value, interval = value if x is None else f"{value} %", f"(95 %: {low}-{high})"
     if not attack:
         return f"{value} {interval}"
-    return f"{attack} {words} {interval}, n0 = {rows['n0'].min():,}"
+    finds = f"has AUC {value}"
+    if x is not None:
+        finds = f"finds {value} of members at {100 * x:g} % false positives"
+    return f"{attack} {finds} {interval}, n0 = {rows['n0'].min():,}"
 
 
-def numbers(
-    rows: pd.DataFrame, at: Hashable, *, reference: Hashable = None, word: str = ""
-) -> pd.DataFrame:
-    """The rows for a reader, an arrow at one; word: the reference in a word."""
-    x = rate(rows)
+def numbers(rows: pd.DataFrame, at: Hashable, *, reference: Hashable = None) -> pd.DataFrame:
+    """The rows for a reader, an arrow at one, and what each is beyond the reference."""
 
-    def interval(row, name: str, form: str = ".3f") -> str:
-        low, high = (f"{row[name + end]:{form}}".replace("0.", ".") for end in ("_low", "_high"))
-        return f"{row[name]:{form}} [{low}, {high}]"
+    def column(name: str, form: str = ".3f") -> list[str]:
+        return [ends(*each, form) for each in rows[[name + end for end in ENDS]].to_numpy()]
 
-    lines = []
-    for key, row in rows.iterrows():
-        arrow = "\N{BLACK RIGHT-POINTING TRIANGLE}" if key == at else ""
-        line = {"": arrow, "queried": key, "AUC": interval(row, "auc")}
-        if x is not None:
-            line[f"TPR at {100 * x:g} % FPR"] = interval(row, f"tpr@{x:g}")
-        if reference is not None:
-            line[f"minus {word}"] = interval(row, "gain", "+.3f") if key != reference else ""
-        line["test acc."] = f"{row['test_acc']:.3f}"
-        if tied(rows):
-            line["tied"] = f"{row['tie_mass']:.1%}"
-        lines.append(line)
-    return pd.DataFrame(lines)
+    table = pd.DataFrame({"": np.where(rows.index == at, CHOSEN, ""), "queried": rows.index})
+    table["AUC"] = column("auc")
+    if (x := rate(rows)) is not None:
+        table[f"TPR at {100 * x:g} % FPR"] = column(f"tpr@{x:g}")
+    if reference is not None:
+        table[f"minus {reference}"] = column("gain", "+.3f")
+        table.loc[rows.index == reference, f"minus {reference}"] = ""
+    table["test acc."] = [f"{accuracy:.3f}" for accuracy in rows["test_acc"]]
+    if tied(rows):
+        table["tied"] = [f"{mass:.1%}" for mass in rows["tie_mass"]]
+    return table
 
 
 def tied(rows: pd.DataFrame) -> bool:
@@ -167,17 +139,23 @@ def tied(rows: pd.DataFrame) -> bool:
 
 def sizes(rows: pd.DataFrame) -> str:
     """Numbers of targets and of samples behind the rows."""
-    fewest = rows[["n1", "n0", "targets"]].min()
-    targets = f"{fewest['targets']} target{'s' if fewest['targets'] > 1 else ''}"
-    return f"{targets} with {fewest['n1']:,} members and {fewest['n0']:,} non-members each"
+    n1, n0, count = rows[["n1", "n0", "targets"]].min()
+    targets = f"{count:.0f} target{'s' * (count > 1)}"
+    return f"{targets} with {n1:,.0f} members and {n0:,.0f} non-members each"
 
 
-def sentence(*phrases: str) -> str:
-    """The phrases joined, the first letter large."""
-    text = "; ".join(filter(None, phrases))
-    return text[:1].upper() + text[1:]
+def ends(value: float, low: float, high: float, form: str = ".3f", *, unit: str = "") -> str:
+    """A value and its interval: "0.617 [0.547, 0.685]"; n/m for what is not known."""
+    known = np.isfinite([low, high]).all()
+    interval = f"{low:{form}}, {high:{form}}" if known else NOT_MEASURABLE
+    return NOT_MEASURABLE if np.isnan(value) else f"{value:{form}}{unit} [{interval}]"
 
 
-def ends(value: float, low: float, high: float, form: str = ".3f") -> str:
-    """A value and its interval: "0.617 [0.547, 0.685]"."""
-    return f"{value:{form}} [{low:{form}}, {high:{form}}]"
+def shown(number: float, form: str = ".3g") -> str:
+    return NOT_MEASURABLE if np.isnan(number) else format(number, form)
+
+
+def mean_of(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(N,) mean of each column where the mask (M, N) holds, NaN where it nowhere does."""
+    count = mask.sum(0)
+    return np.where(count > 0, np.where(mask, values, 0).sum(0) / np.maximum(count, 1), np.nan)

@@ -2,21 +2,26 @@
 query.
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from mia_nb import attacks, metrics, plots
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
-from mia_nb.widgets.explorer import END, Explorer, View, dropdown, message, steps
-from mia_nb.widgets.figure import plain, with_layout
+from mia_nb.widgets.explorer import (
+    END,
+    Explorer,
+    View,
+    dropdown,
+    message,
+    plain,
+    remarks,
+    steps,
+    with_layout,
+)
 from mia_nb.widgets.networks import alike, doublings, draws, query_call, query_count
 from mia_nb.widgets.stored import ALL, Source, only, unique
 
@@ -60,54 +65,57 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     """A map of attack success over input dropout p and queries Q, and one of its cells beside the
     plain query.
 
+    Parameters:
+        sources: what to find the pools in, as `sources` gives them
+
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
     Pools: those with stored signals of the plain query and of at least one p (query(...,
     input_dropout=p, queries=Q)); Q queries are the first Q of those made, so that cells of a row
     share their masks. Errors in the map are over pairs of targets, for one target that of a null
-    AUC. The difference of AUC is `metrics.difference`: paired, the same draws of samples and pairs
-    of targets on both sides. Caveat: the largest cell of a map is the largest of many numbers; p
-    and Q chosen on what is evaluated flatter the attacker, `metrics.choose` takes them from other
-    models.
+    AUC. The difference of AUC is `metrics.difference`: paired, the same resamples of samples and
+    pairs of targets on both sides.
 
-    sources: what to find the pools in
+    Caveat: the largest cell of a map is the largest of many numbers; p and Q chosen on what is
+        evaluated flatter the attacker, `metrics.choose` takes them from other models.
     """
     found = queried(sources)
     if not found:
-        return message(TITLE, missing(sources))
+        unknown = [s.label for s in sources if draws(s) == "dropout" and not _rate(s)]
+        return message(TITLE, NOTHING + (UNKNOWN.format(", ".join(unknown)) if unknown else ""))
     scores_of = lru_cache(KEPT)(lambda pool, *cell: found[pool].scores(*cell))
-    drawn = cache(lambda *at: compared.bootstrap(chosen(*at)))
+    drawn = cache(lambda *at: metrics.bootstrap(chosen(*at), draws=compared.DRAWS))
     grid = cache(lambda *at: table_of({cell: chosen(*at, *cell) for cell in found[at[0]].cells}))
 
     def chosen(pool, target, attack, p, queries) -> Scores:
         return only(scores_of(pool, p, queries, attack), target)
 
-    def both(at, cell) -> dict[str, tuple]:
-        """The cell and the plain query, by name."""
-        return {how(*one): (*at, *one) for one in dict.fromkeys((cell, (0.0, 1)))}
-
     @cache
-    def measured(at, cell) -> pd.DataFrame:
-        scores = {name: chosen(*one) for name, one in both(at, cell).items()}
-        sampled = {name: drawn(*one) for name, one in both(at, cell).items()}
-        return compared.measure(scores, PLAIN, sampled=sampled)
-
-    @cache
-    def pictures(at, cell) -> dict:
-        scores = {name: chosen(*one) for name, one in both(at, cell).items()}
-        return {"map": mapped(grid(*at), cell, at[2])} | compared.beside(scores, at[2])
+    def shown(at, cell) -> tuple[pd.DataFrame, dict]:
+        """(numbers, pictures) of a cell and of the plain query."""
+        both = {how(*one): (*at, *one) for one in dict.fromkeys((cell, (0.0, 1)))}
+        scores = {name: chosen(*one) for name, one in both.items()}
+        sampled = {name: drawn(*one) for name, one in both.items()}
+        rows = compared.measure(scores, PLAIN, sampled=sampled)
+        return rows, {"map": mapped(grid(*at), cell, at[2])} | compared.beside(scores, at[2])
 
     def draw(pool, target, attack, p, queries) -> View:
         at, cell, cells = (pool, target, attack), (p, queries), found[pool].cells
         if len(cells) * chosen(*at, 0.0, 1).value.size <= AHEAD:
             for one in cells:
-                measured(at, one), pictures(at, one)
-        rows = measured(at, cell)
-        table = compared.numbers(rows, how(*cell), reference=PLAIN, word="plain")
+                shown(at, one)
+        rows, figures = shown(at, cell)
+        table = compared.numbers(rows, how(*cell), reference=PLAIN)
         words = note(found[pool], rows, len(cells), chosen(*at, *cell).info["flags"])
-        return View(sentence(rows, p, queries, attack), pictures(at, cell), table, words)
+        return View(sentence(rows, p, queries, attack), figures, table, words)
 
     def fewer(pool, p, queries) -> int:
         """As many as there are of these queries."""
         return max(q for q in found[pool].queries(p) if q <= max(queries, 1))
+
+    def clicked(number, values) -> dict:
+        return dict(zip(("p", "queries"), found[values["pool"]].cells[number], strict=True))
 
     follow = {
         "target": {"options": lambda pool: found[pool].plain.targets},
@@ -125,22 +133,12 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         "p": steps("dropout p", [0.0], 0.0),
         "queries": steps("queries Q", [END], END),
     }
-
-    def clicked(number, values) -> dict:
-        return dict(zip(("p", "queries"), found[values["pool"]].cells[number], strict=True))
-
     rows = [["map"], ["histogram"], ["roc"]]
     return Explorer(TITLE, controls, draw, rows=rows, follow=follow, clicks={"map": clicked})
 
 
-def missing(sources: Sequence[Source]) -> str:
-    """Why there is nothing to show."""
-    unknown = [
-        source.label
-        for source in sources
-        if draws(source) == "dropout" and not source.info.get("input_dropout")
-    ]
-    return NOTHING + (UNKNOWN.format(", ".join(unknown)) if unknown else "")
+def _rate(source: Source) -> float | None:
+    return source.info.get("input_dropout")
 
 
 def queried(sources: Sequence[Source]) -> dict[str, Queried]:
@@ -149,17 +147,17 @@ def queried(sources: Sequence[Source]) -> dict[str, Queried]:
     """
     plainly = {_whom(source): source for source in sources if draws(source) == "plain"}
     groups: dict[tuple, dict[float, Source]] = {}
-    for source in sources:
-        p, whom = source.info.get("input_dropout"), _whom(source)
-        if p and draws(source) == "dropout" and whom in plainly:
-            group = groups.setdefault((whom, source.info.get("mask_scope")), {})
-            if p not in group or query_count(source) >= query_count(group[p]):
-                group[p] = source
-    entries = []
-    for (whom, scope), group in groups.items():
-        name = plainly[whom].label + (", a mask per step" if scope == "step" else "")
-        entries.append((name, Queried(plainly[whom], dict(sorted(group.items())))))
-    return unique(entries)
+    masked = [s for s in sources if _rate(s) and draws(s) == "dropout" and _whom(s) in plainly]
+    for source in sorted(masked, key=query_count):
+        group = groups.setdefault((_whom(source), source.info.get("mask_scope") == "step"), {})
+        group[_rate(source)] = source
+    return unique(
+        (
+            plainly[whom].label + ", a mask per step" * step,
+            Queried(plainly[whom], dict(sorted(at.items()))),
+        )
+        for (whom, step), at in groups.items()
+    )
 
 
 def _whom(source: Source) -> tuple:
@@ -172,9 +170,9 @@ def table_of(scores: dict[tuple[float, int], Scores]) -> pd.DataFrame:
     for (p, queries), one in scores.items():
         facts = metrics.per_target(one, ())
         pairs = facts.groupby("pair")["auc"].mean()
-        error = pairs.std(ddof=1) / math.sqrt(len(pairs))
+        error = pairs.sem()
         if len(pairs) == 1:
-            error = metrics.auc_null_error(int(facts["n1"].min()), int(facts["n0"].min()))
+            error = metrics.auc_null_error(*facts[["n1", "n0"]].min())
         rows.append({"p": p, "queries": queries, "value": pairs.mean(), "error": error})
     return pd.DataFrame(rows)
 
@@ -183,16 +181,13 @@ def mapped(table: pd.DataFrame, cell: tuple[float, int], attack: str) -> dict:
     """The map with one cell outlined; cells carry their numbers, those not queried none."""
     figure = plain(plots.heatmap(table, chosen=cell, name=f"AUC of {attack}"))
     number = table.reset_index().pivot(index="p", columns="queries", values="index")
-    cells = [[None if np.isnan(n) else int(n) for n in row] for row in number.to_numpy(float)]
-    title = figure["layout"]["title"] | {
-        "text": f"AUC of {attack} over input dropout p and queries Q:"
-        f" {table['value'].min():.3f} to {table['value'].max():.3f}",
-        "subtitle": {
-            "text": "★ and outline: the cell shown below, click another; ± one standard error"
-        },
-    }
-    trace = figure["data"][0] | {"customdata": cells}
-    return with_layout(figure, title=title) | {"data": [trace, *figure["data"][1:]]}
+    cells = number.astype(object).where(number.notna(), None).to_numpy().tolist()
+    low, high = table["value"].min(), table["value"].max()
+    words = f"AUC of {attack} over input dropout p and queries Q: {low:.3f} to {high:.3f}"
+    note = "★ and outline: the cell shown below, click another; ± one standard error"
+    title = figure["layout"]["title"] | {"text": words, "subtitle": {"text": note}}
+    data = [figure["data"][0] | {"customdata": cells}, *figure["data"][1:]]
+    return with_layout(figure | {"data": data}, title=title)
 
 
 def how(p: float, queries: int) -> str:
@@ -205,26 +200,24 @@ def sentence(rows: pd.DataFrame, p: float, queries: int, attack: str) -> str:
     """
     if not p:
         return f"Queried plainly {compared.told(rows, PLAIN, attack)}"
-    gain, low, high = rows.loc[how(p, queries), ["gain", "gain_low", "gain_high"]]
-    beyond = "" if low > 0 or high < 0 else ", which may be nothing"
+    gain, low, high = rows.loc[how(p, queries), [f"gain{end}" for end in compared.ENDS]]
     return (
         f"With p = {p:g} and {queries} {'query' if queries == 1 else 'queries'}"
         f" {compared.told(rows, how(p, queries), attack)}; queried plainly:"
         f" {compared.told(rows, PLAIN)}; AUC changes by"
-        f" {compared.ends(gain, low, high, '+.3f')}{beyond}"
+        f" {compared.ends(gain, low, high, '+.3f')}{', which may be nothing' * (low <= 0 <= high)}"
     )
 
 
 def note(one: Queried, rows: pd.DataFrame, cells: int, flags: Sequence[str]) -> str:
     """What the numbers rest on, how not to read the map, and what is missing in it."""
-    words = [
-        compared.sizes(rows),
+    call = query_call(one.plain, input_dropout=0.05, queries=8)
+    texts = {
+        compared.sizes(rows): True,
         f"one of {cells} cells tried on the same targets: to pick p and Q by this map is a"
-        " selection that flatters the attacker; metrics.choose picks them on other models",
-    ]
-    if len(one.at) == 1:
-        words.append(
-            f"only p = {next(iter(one.at)):g} was queried; more: {MORE}, or of any pool"
-            f" {query_call(one.plain, input_dropout=0.05, queries=8)}"
-        )
-    return "; ".join([*words, "thresholds set with hindsight (oracle)", *flags])
+        " selection that flatters the attacker; metrics.choose picks them on other models": True,
+        f"only p = {min(one.at):g} was queried; more: {MORE}, or of any pool {call}": len(one.at)
+        == 1,
+        compared.ORACLE: True,
+    }
+    return remarks(texts, flags)

@@ -6,18 +6,13 @@ Plotly's own FigureWidget stores all of plotly.js in the notebook once per figur
 notebook of many figures stays below 3 MB.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from functools import cache
 
 import anywidget
-import plotly.graph_objects as go
 import traitlets
 from ipywidgets import widget_serialization
-
-from mia_nb.plots.style import GREY
 
 LIBRARY = "export default {render() {}};"
 # `shown`: Plotly computes anew what is not the same object as before; a moved mark must not cost a
@@ -146,22 +141,3 @@ def library() -> Library:
     from plotly.offline import get_plotlyjs
 
     return Library(source=gzip.compress(get_plotlyjs().encode(), mtime=0))
-
-
-def plain(figure: go.Figure | dict) -> dict:
-    """The figure as plain JSON values, typed arrays as base64: copied and extended a hundred times
-    faster than a go.Figure.
-    """
-    return figure if isinstance(figure, dict) else json.loads(figure.to_json(validate=False))
-
-
-def with_layout(figure: dict, **parts) -> dict:
-    """The plain figure with other parts of its layout; the figure given stays as it was."""
-    return figure | {"layout": figure["layout"] | parts}
-
-
-def with_line(figure: dict, x: float) -> dict:
-    """The plain figure with an upright line at x."""
-    ends = {"x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain"}
-    line = {"type": "line", "line": {"color": GREY}} | ends
-    return with_layout(figure, shapes=[*figure["layout"].get("shapes", []), line])

@@ -1,14 +1,11 @@
 """The privacy ladder: what is claimed, proved and exceeded, as noise, epochs and delta move."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
-import ipywidgets as W
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -17,8 +14,19 @@ from mia_nb import accounting, auditing, plots
 from mia_nb.auditing.ladder import number
 from mia_nb.plots.style import BELOW, DASHES, GREY, finish, translucent
 from mia_nb.widgets import compared
-from mia_nb.widgets.explorer import ROW, Explorer, View, buttons, dropdown, remarks, slider, steps
-from mia_nb.widgets.figure import plain, with_layout
+from mia_nb.widgets.explorer import (
+    Explorer,
+    View,
+    buttons,
+    count,
+    dropdown,
+    plain,
+    remarks,
+    slider,
+    steps,
+    with_layout,
+    with_title,
+)
 from mia_nb.widgets.stored import Source, named
 
 TITLE = "Privacy ladder"
@@ -49,6 +57,7 @@ NO_RECIPE = "rows 1, 2 and 4 lack the recipe of the training: it is not stored w
 DERIVED = "a derived pool's own steps say nothing of what its parent saw: no row counts them"
 HEADING = "Five different epsilons; none is an upper or lower bound of another"
 VACUOUS = 0.99
+UNAUDITED = "not audited: no pool, or members not drawn by coins"
 NOT_COMPARED = "row 5 belongs to the stored training: not compared"
 
 
@@ -72,39 +81,41 @@ class Training(NamedTuple):
         return round(float(self.flow["sigma"]) if self.flow else self.noise_multiplier or 0.0, 4)
 
     @property
+    def private(self) -> bool:
+        """Whether the slider is DP-SGD's noise multiplier."""
+        return self.noise_multiplier is not None and not self.flow
+
+    @property
     def noisy(self) -> bool:
-        return bool(self.flow) or self.noise_multiplier is not None
-
-    @property
-    def word(self) -> str:
-        """What the slider of the noise is called."""
-        return "noise" if self.noisy and not self.flow else "sigma"
-
-    @property
-    def counted(self) -> bool:
-        """Whether its steps are known."""
-        return self.sample_rate is not None and self.per_epoch > 0
+        return self.private or bool(self.flow)
 
 
 def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
     """The five rows of `auditing.ladder`, and trade-off curves over the ROC of an attack, with
     sliders for what they rest on.
 
-    sigma: of the equation, k = sigma sqrt(T / steps); of a network trained by DP-SGD its noise
-    multiplier. epochs: times the steps of one epoch. Rows 1 to 4 follow; row 5 and the ROC are of
+    Parameters:
+        sources: what to choose the pool from, as `sources` gives them; () for formulas only
+        delta: above 0 and below 1, where its slider starts
+
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
+    Raises: ValueError for a delta outside (0, 1).
+
+    Sigma: of the equation, k = sigma sqrt(T / steps); of a network trained by DP-SGD its noise
+    multiplier. Epochs: times the steps of one epoch. Rows 1 to 4 follow; row 5 and the ROC are of
     the training that is stored, so that they are compared only where noise and epochs stand at its
-    values. Without a pool the rows are those of the study's setting (Hong, Wu, Gruber and Lee,
-    arXiv 2501.06686: sigma 2, 300 epochs; 25,000 records, batch 512, clip 0.5 and L are assumed
-    here). accountant: closed forms of GDP, an approximation and no guarantee; or RDP, an upper
-    statement. Row 4 takes RDP in either case; PRV, about 5 to 20 % lower, takes up to seconds:
-    `auditing.ladder(accountant="prv")`. Row 5: `auditing.audit` of half of the models with the
-    attack chosen, alpha divided by the attacks offered; pools whose members were not drawn by coins
-    cannot be audited this way, and say so.
+    values. Without a pool the rows are those of the study's setting (sigma 2, 300 epochs; 25,000
+    records, batch 512, clip 0.5 and L are assumed here). Accountant: closed forms of GDP, an
+    approximation and no guarantee; or RDP, an upper statement. Row 4 takes RDP in either case; PRV,
+    about 5 to 20 % lower, takes up to seconds: `auditing.ladder(accountant="prv")`. Row 5:
+    `auditing.audit` of half of the models with the attack chosen, alpha divided by the attacks
+    offered.
 
-    sources: what to choose the pool from
-    delta: where its slider starts
+    Source: Hong, Wu, Gruber and Lee, arXiv 2501.06686.
 
-    Raises ValueError for a delta outside (0, 1).
+    Caveat: pools whose members were not drawn by coins cannot be audited this way, and say so.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta}: wanted a number above 0 and below 1, say 1e-5")
@@ -141,7 +152,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         "source": dropdown("source", [FORMULAS, *found], first),
         "attack": dropdown("attack"),
         "sigma": steps("sigma", strengths(STUDY["sigma"]), STUDY["sigma"]),
-        "epochs": W.IntSlider(description="epochs", min=1, max=300, value=300, **ROW),
+        "epochs": count("epochs"),
         "lipschitz": slider("L", 0.0, 10.0, 1.0, 0.1),
         "delta": steps("delta", marks, float(delta)),
         "accountant": buttons("accountant", list(ACCOUNTANTS), next(iter(ACCOUNTANTS))),
@@ -151,12 +162,12 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         "lipschitz": {"disabled": lambda source: source != FORMULAS},
         "sigma": {
             "disabled": lambda source: not training(source).noisy,
-            "description": lambda source: training(source).word,
+            "description": lambda source: "noise" if training(source).private else "sigma",
             "options": lambda source: strengths(training(source).noise),
             "value": lambda source: training(source).noise,
         },
         "epochs": {
-            "disabled": lambda source: not (training(source).noisy and training(source).counted),
+            "disabled": lambda source: not (training(source).noisy and training(source).per_epoch),
             "max": lambda source: max(300, training(source).epochs),
             "value": lambda source: max(training(source).epochs, 1),
         },
@@ -191,26 +202,21 @@ def known(source: Source | None) -> Training:
     if source is None:
         flow = {name: STUDY[name] for name in ("sigma", "steps", "T", "clip")} | {"method": "euler"}
         flow["k"] = spread(flow, flow["sigma"])
-        per_epoch = math.ceil(STUDY["samples"] / STUDY["batch"])
-        rate = STUDY["batch"] / STUDY["samples"]
-        return Training(flow, None, rate, per_epoch, STUDY["epochs"])
+        steps, rate = -(-STUDY["samples"] // STUDY["batch"]), STUDY["batch"] / STUDY["samples"]
+        return Training(flow, None, rate, steps, STUDY["epochs"])
     recipe, flow = source.recipe, source.info.get("flow")
     if flow and source.info.get("noise") is False:
         flow = flow | {"noise_eval": False}
     epochs = source.info.get("epoch") or recipe.get("epochs", 0)
     if not recipe or recipe.get("parent"):
         return Training(flow, None, None, 0, epochs, DERIVED if recipe else NO_RECIPE)
-    members, private = trained_on(source), None
-    if recipe.get("defense") == "dp_sgd":
-        private = recipe.get("defense_args", {}).get("noise_multiplier")
-    return Training(flow, private, recipe["batch"] / members, members // recipe["batch"], epochs)
-
-
-def trained_on(source: Source) -> int:
-    """Records that a model trained on; where coins were flipped, as many as are expected."""
-    member, recipe = source.pool.read_array("member.npy"), source.recipe
-    whole = member.shape[1] - recipe.get("population", 0)
-    return whole // 2 if recipe.get("split") == "bernoulli" else int(member.sum(1).mean())
+    args = recipe.get("defense_args", {}) if recipe.get("defense") == "dp_sgd" else {}
+    member, batch = source.pool.read_array("member.npy"), recipe["batch"]
+    members = int(member.sum(1).mean())
+    if recipe.get("split") == "bernoulli":  # as many as are expected
+        members = (member.shape[1] - recipe.get("population", 0)) // 2
+    rate, noise = batch / members, args.get("noise_multiplier")
+    return Training(flow, noise, rate, members // batch, epochs)
 
 
 def spread(flow: dict, sigma: float) -> float:
@@ -239,11 +245,10 @@ def note(own: Training, lipschitz: float | None, moved: list[str], why: str) -> 
 
 def moves(own: Training, sigma: float, epochs: int) -> list[str]:
     """Which values differ from those that the pool was trained with, in words."""
-    word, trained = "sigma" if own.flow else "noise multiplier", max(own.epochs, 1)
-    louder = f"{word} {sigma:g}, trained with {own.noise:g}"
-    longer = f"{epochs} epochs, trained for {own.epochs}"
-    moved = {louder: abs(sigma - own.noise) > 1e-6, longer: epochs != trained}
-    return [words for words, differs in moved.items() if differs]
+    word = "sigma" if own.flow else "noise multiplier"
+    louder = [f"{word} {sigma:g}, trained with {own.noise:g}"] * (abs(sigma - own.noise) > 1e-6)
+    longer = [f"{epochs} epochs, trained for {own.epochs}"] * (epochs != max(own.epochs, 1))
+    return louder + longer
 
 
 def rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz) -> pd.DataFrame:
@@ -251,9 +256,8 @@ def rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz) 
     uncompared.
     """
     how, sampling = ACCOUNTANTS[accountant]
-    nominal, flow = None, own.flow
-    if own.sample_rate and epochs * own.per_epoch:
-        nominal = {"sample_rate": own.sample_rate, "steps": epochs * own.per_epoch}
+    steps, flow = epochs * own.per_epoch, own.flow
+    nominal = {"sample_rate": own.sample_rate, "steps": steps} if steps else None
     if flow is not None and abs(sigma - own.noise) > 1e-6:
         flow = flow | {"k": spread(flow, sigma)}
     args = {"delta": delta, "audited": None if moved else record, "flow": flow}
@@ -262,15 +266,13 @@ def rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz) 
         **args, nominal=nominal, lipschitz=bounds, accountant=how, sampling=sampling
     )
     if own.noise_multiplier is not None and nominal:
-        private = own.noise_multiplier if flow is not None else sigma
-        dp_sgd = {"noise_multiplier": private, **nominal}
+        dp_sgd = nominal | {"noise_multiplier": own.noise_multiplier if flow else sigma}
         table.loc[3] = auditing.ladder(**args, dp_sgd=dp_sgd, accountant="rdp").loc[3]
     if lipschitz is not None:
         assumed = {"shown": "certified L", "method": "certified L"}
         table = table.replace(assumed, "assumed L", regex=True)
     if record is None:
-        missing = "not audited: no pool, or members not drawn by coins" if why else ""
-        table.loc[4, ["note", "remark"]] = (missing, why)
+        table.loc[4, ["note", "remark"]] = (UNAUDITED if why else "", why)
     elif moved:
         table.loc[4] = auditing.ladder(delta=delta, audited=record).loc[4]
         table.loc[4, "shown"] += " (stored training)"
@@ -299,21 +301,20 @@ def narrow(figure: dict) -> dict:
     """
     layout = figure["layout"]
     notes = [note | {"x": 1, "xanchor": "right"} for note in layout["annotations"]]
-    title, height = layout["title"] | {"text": HEADING}, layout["height"] + 60
-    return with_layout(figure, annotations=notes, title=title, height=height)
+    figure = with_layout(figure, annotations=notes, height=layout["height"] + 60)
+    return with_title(figure, HEADING)
 
 
 def claims(table: pd.DataFrame) -> dict[str, float]:
     """{name of a curve: epsilon}: what rows 1 and 4 state about the training; else two values to
     compare with.
     """
-    words = {1: "nominal epsilon {} (paper's accounting)", 4: "DP-SGD's epsilon {}"}
-    rows = table.set_index("row").loc[list(words), "epsilon"]
-    stated = {
-        words[row].format(number(value, up=row == 4)): value
-        for row, value in rows.items()
-        if np.isfinite(value)
-    }
+    nominal, proved = table.set_index("row").loc[[1, 4], "epsilon"]
+    stated = {}
+    if np.isfinite(nominal):
+        stated[f"nominal epsilon {number(nominal)} (paper's accounting)"] = nominal
+    if np.isfinite(proved):
+        stated[f"DP-SGD's epsilon {number(proved, up=True)}"] = proved
     return stated or {"for reference: epsilon 1": 1.0, "for reference: epsilon 8": 8.0}
 
 
@@ -322,20 +323,18 @@ def measured(source: Source | None, attack: str) -> tuple[float, float, float, f
     if source is None:
         return None
     rows = compared.measure({"": source.scores(attack)})
-    if (fpr := compared.rate(rows)) is None:
-        return None
-    tpr, low, high = (rows.loc["", f"tpr@{fpr:g}{end}"] for end in ("", "_low", "_high"))
-    return fpr, tpr, low, high, int(rows.loc["", "n0"])
+    fpr, row = compared.rate(rows), rows.loc[""]
+    return fpr and (fpr, *(row[f"tpr@{fpr:g}{end}"] for end in compared.ENDS), int(row["n0"]))
 
 
 def frame(source: Source | None, attack: str) -> dict:
     """The ROC on logarithmic axes without any bound; empty axes without a pool."""
     if source is not None:
         return plain(plots.roc_bounds({attack: source.scores(attack)}, bounds=()))
-    axis, figure = {"type": "log", "dtick": 1, "tickformat": "~%"}, go.Figure()
-    axes = {"xaxis": axis | {"range": [-6, 0.01], "title": "false positives (FPR)"}}
-    axes |= {"yaxis": axis | {"range": [-6, 0.02], "title": "members found (TPR)"}}
-    return plain(finish(figure, "", height=520, legend=BELOW | {"y": -0.14}, **axes))
+    axis = {"type": "log", "dtick": 1, "tickformat": "~%", "range": [-6, 0.02]}
+    names = {"xaxis": "false positives (FPR)", "yaxis": "members found (TPR)"}
+    axes = {place: axis | {"title": name} for place, name in names.items()}
+    return plain(finish(go.Figure(), "", height=520, legend=BELOW | {"y": -0.14}, **axes))
 
 
 def with_bounds(figure: dict, curves: dict[str, float], delta: float, rate, moved) -> dict:
@@ -343,31 +342,26 @@ def with_bounds(figure: dict, curves: dict[str, float], delta: float, rate, move
     (epsilon, delta).
     """
     fpr = np.geomspace(10 ** figure["layout"]["xaxis"]["range"][0], 1, 200)
-    traces, title = [], []
+    traces, limits = [], []
     for i, (name, epsilon) in enumerate(curves.items()):
-        gaussian = accounting.tradeoff(fpr, mu=accounting.gaussian_mu(epsilon, delta))
-        for word, tpr, dash in (
-            (name, accounting.tradeoff(fpr, epsilon=epsilon, delta=delta), DASHES[2 * i % 4 + 1]),
-            (f"Gaussian of {name}", gaussian, DASHES[2 * i % 4 + 2]),
-        ):
-            traces += bound(word, fpr, np.asarray(tpr), dash)
-        if rate is not None:
-            most = float(accounting.tradeoff(rate[0], epsilon=epsilon, delta=delta))
-            title.append(f"{100 * min(most, 1):.3g} % ({name.split(' (')[0]})")
+        mu, dashes = accounting.gaussian_mu(epsilon, delta), DASHES[2 * i % 4 + 1 :]
+        limit = partial(accounting.tradeoff, epsilon=epsilon, delta=delta)
+        traces += bound(name, fpr, limit(fpr), dashes[0])
+        traces += bound(f"Gaussian of {name}", fpr, accounting.tradeoff(fpr, mu=mu), dashes[1])
+        most = min(float(limit(rate[0])), 1) if rate else 1
+        limits.append(f"{100 * most:.3g} % ({name.split(' (')[0]})")
     words = "The curves that rows 1 and 4 allow; no pool is chosen"
     if rate is not None:
         x, tpr, low, high, n0 = rate
-        allowed = f"stored training: not compared with {', '.join(title)}"
         words = (
             f"At {100 * x:g} % false positives found {100 * tpr:.1f} % (95 %:"
-            f" {100 * low:.1f}-{100 * high:.1f}, n0 = {n0:,}); "
+            f" {100 * low:.1f}-{100 * high:.1f}, n0 = {n0:,});"
+            f" {'stored training: not compared with' if moved else 'allowed'} {', '.join(limits)}"
         )
-        words += allowed if moved else f"allowed {', '.join(title)}"
-    title = figure["layout"].get("title", {}) | {"text": words}
-    return with_layout(figure, title=title) | {"data": [*traces, *figure["data"]]}
+    return with_title(figure, words) | {"data": [*traces, *figure["data"]]}
 
 
-def bound(name: str, fpr, tpr, dash: str) -> list[dict]:
+def bound(name: str, fpr: np.ndarray, tpr: np.ndarray, dash: str) -> list[dict]:
     """A ceiling as plain traces, faint where it allows all there is to find."""
     usable = int((tpr <= VACUOUS).sum())
     same = {
@@ -377,11 +371,12 @@ def bound(name: str, fpr, tpr, dash: str) -> list[dict]:
         "legendgroup": name,
         "hovertemplate": f"{name}: at most %{{y:.2%}} at %{{x:.3%}}<extra></extra>",
     }
-    x, y = fpr.tolist(), tpr.round(7).tolist()
-    strong, faint = slice(0, usable + 1), slice(usable, None)
-    solid = {"color": GREY, "dash": dash, "width": 1.8}
-    pale = {"color": translucent(GREY, 0.3), "dash": dash, "width": 1.2}
+    strong = {"color": GREY, "dash": dash, "width": 1.8}
+    faint = {"color": translucent(GREY, 0.3), "dash": dash, "width": 1.2}
+    parts = ((slice(usable + 1), True, strong), (slice(usable, None), False, faint))
     return [
-        same | {"x": x[strong], "y": y[strong], "showlegend": True, "line": solid},
-        same | {"x": x[faint], "y": y[faint], "showlegend": False, "line": pale},
+        same
+        | {"x": fpr[part].tolist(), "y": tpr[part].round(7).tolist()}
+        | {"showlegend": shown, "line": line}
+        for part, shown, line in parts
     ]

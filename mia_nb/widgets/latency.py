@@ -2,8 +2,6 @@
 networks of different T.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
@@ -13,11 +11,20 @@ import plotly.graph_objects as go
 from scipy.special import expit
 
 from mia_nb import plots
-from mia_nb.plots.style import GREY, finish
+from mia_nb.plots.samples import empty
+from mia_nb.plots.style import GREY
 from mia_nb.types import Scores, Signals
 from mia_nb.widgets import compared
-from mia_nb.widgets.explorer import Explorer, View, dropdown, message, remarks, steps
-from mia_nb.widgets.figure import plain, with_layout, with_line
+from mia_nb.widgets.explorer import (
+    Explorer,
+    View,
+    dropdown,
+    message,
+    plain,
+    remarks,
+    steps,
+    with_line,
+)
 from mia_nb.widgets.networks import ORDINARY, Network, networks, query_call, recorder
 from mia_nb.widgets.stored import ALL, Source, only
 
@@ -39,7 +46,7 @@ AHEAD = 8  # of so many time steps all pictures are drawn at once, so that the s
 HEIGHTS = {"curve": 290, "confidence": 320, "raster": 440}
 # far enough below that the axis keeps its title
 LEGENDS = {"curve": -0.45, "confidence": -0.6, "raster": -0.22}
-KINDS = {  # how a network answers: (the line of its curve, who is given what)
+KINDS = {  # what a network gives: (the line of its curve, who is given what)
     "cumulative": (
         "after t steps",
         "an attacker who is given one output, at t; who sees that of every step has more",
@@ -53,13 +60,21 @@ def latency(sources: Sequence[Source]) -> Explorer:
     """What one output after t time steps gives away, beside the ordinary network that the spiking
     one came from.
 
+    Parameters:
+        sources: what to find the networks in, as `sources` gives them
+
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
     Networks: every spiking pool that was queried step by step (query(..., per_step=True); t: the
     readout of the first t steps, or step t alone), and every set of spiking pools with the same
     members and recipe that differ in T (t: their T). The ordinary network has the same members and
     was queried in the same way, input dropout included; a parent comes before any other of the same
     architecture. Intervals: `metrics.intervals`; the difference of AUC is paired, from the same
-    draws of samples and pairs of targets. Caveats: networks that differ in accuracy compare
-    unfairly; an attacker who is shown the outputs of all steps has more than one.
+    resamples of samples and pairs of targets.
+
+    Caveat: networks that differ in accuracy compare unfairly; an attacker who is shown the outputs
+        of all steps has more than one.
     """
     found = networks(sources)
     if not found:
@@ -90,9 +105,8 @@ def latency(sources: Sequence[Source]) -> Explorer:
     def spikes(network, t, number) -> dict:
         one, (source, why) = found[network], recorded(network, t)
         if number < 0:
-            return unrecorded(one, t, why)
-        figure = sized("raster", raster(one.outputs[t], source, number))
-        return seen(figure, one, source, t, number)
+            return empty(unrecorded(one, t, why), height=110)
+        return sized("raster", raster(one, t, source, number))
 
     def draw(network, target, attack, t, sample) -> View:
         one, at = found[network], (network, attack, target)
@@ -101,9 +115,7 @@ def latency(sources: Sequence[Source]) -> Explorer:
             pictures(*at, u)
         figures = {"curve": with_line(curve(*at), t)} | pictures(*at, t)
         figures["raster"] = spikes(network, t, sample)
-        table = compared.numbers(
-            rows.rename(index=one.when), one.when(t), reference=reference, word="ordinary"
-        )
+        table = compared.numbers(rows.rename(index=one.when), one.when(t), reference=reference)
         words = note(one, rows, t, chosen(*at, t).info["flags"])
         return View(sentence(one, attack, rows, t), figures, table, words)
 
@@ -138,12 +150,10 @@ def sentence(one: Network, attack: str, rows: pd.DataFrame, t: int) -> str:
     """ "After 2 of 4 steps rmia finds 12.0 % of members at 10 % false alarms (95 %: 10.1-14.0), n0
     = 898; after all 4: ..."
     """
-    last = max(one.outputs)
-    words = [f"{one.when(t)} {compared.told(rows, t, attack)}"]
-    if t != last:
-        words.append(f"{one.when(last)}: {compared.told(rows, last)}")
-    words += [f"{one.when(ORDINARY)}: {compared.told(rows, ORDINARY)}"] if one.ordinary else []
-    return compared.sentence(*words)
+    others = [u for u in (max(one.outputs), ORDINARY) if u != t and u in one.times]
+    words = [f"{one.when(u)}: {compared.told(rows, u)}" for u in others]
+    text = "; ".join([f"{one.when(t)} {compared.told(rows, t, attack)}", *words])
+    return text[:1].upper() + text[1:]
 
 
 def note(one: Network, rows: pd.DataFrame, t: int, flags: Sequence[str]) -> str:
@@ -158,7 +168,7 @@ def note(one: Network, rows: pd.DataFrame, t: int, flags: Sequence[str]) -> str:
             " compare unfairly": apart > 0.01,
             "tied: share of scores equal to another's; few steps allow few outputs, which hides"
             " without protecting": compared.tied(rows),
-            "thresholds set with hindsight (oracle)": True,
+            compared.ORACLE: True,
         },
         flags,
     )
@@ -194,65 +204,45 @@ def sure(outputs: dict[str, tuple[np.ndarray, np.ndarray]]) -> go.Figure:
     )
 
 
-def located(own: Source, source: Source, number: int) -> tuple[int, int]:
-    """(model, column) in a source's own outputs of the model that another recorded, and of the
-    image of this number.
+def raster(one: Network, t: int, source: Source, number: int) -> go.Figure:
+    """The layer that `source` recorded while it looked at the image of this number, what comes
+    after t greyed out, and how sure the network is then; the mean over queries if several.
     """
-    return own.rows.index(source.rows[0]), int(own.audited[own.column(number)])
-
-
-def raster(own: Source, source: Source, number: int) -> go.Figure:
-    """The layer that `source` recorded while it looked at the image of this number."""
-    recording, (model, column) = source.raster, located(own, source, number)
+    own, recording, whose = one.outputs[t], source.raster, source.rows[0]
+    model, column = own.rows.index(whose), int(own.audited[own.column(number)])
     at = int(np.flatnonzero(source.samples[recording["samples"]] == number)[0])
-    side = "a member" if own.signals.member[model, column] else "not a member"
-    name = f"Sample {number} ({own.class_of(column)}), {side} of model {source.rows[0]}"
-    thresholds, spk = recording["thresholds"], recording["spikes"][at]
-    theta = float(thresholds[0]) if np.ptp(thresholds) == 0 else thresholds
-    image = None if own.images is None else own.images[column]
-    figure = plots.raster(spk, recording["membranes"][at], theta, image=image, name=name)
-    layer = (
-        f"{recording['site'][0]}: {spk.shape[1]} of {int(recording['size'][0]):,} neurons,"
-        f" {(~spk.any(0)).sum()} of them silent"
+    spk, theta = recording["spikes"][at], recording["thresholds"]
+    figure = plots.raster(
+        spk,
+        recording["membranes"][at],
+        float(theta[0]) if np.ptp(theta) == 0 else theta,
+        image=None if own.images is None else own.images[column],
     )
-    figure.update_yaxes(title_text="neurons", row=1, col=1)
-    figure.update_yaxes(title_text="membrane", row=2, col=1)
-    return figure.update_layout(title={"text": name, "subtitle": {"text": layer}})
+    for row, name in ((1, "neurons"), (2, "membrane")):
+        place = {"row": row, "col": 1}
+        figure.update_yaxes(title_text=name, **place)
+        now = (t if one.per_step else len(spk)) + 0.5
+        if now < len(spk):
+            grey = {"fillcolor": GREY, "opacity": 0.22, "line_width": 0}
+            figure.add_vrect(now, len(spk) + 0.5, **grey, **place)
+        figure.add_vline(now, line={"color": GREY, "width": 2, "dash": "dot"}, **place)
+    side = "a member" if own.signals.member[model, column] else "not a member"
+    sure = float(expit(one.signals(t).margin[model, :, column]).mean())
+    text = (
+        f"Sample {number} ({own.class_of(column)}), {side} of model {whose}: confidence {sure:.3f}"
+        f" {one.when(t)}; {recording['site'][0]}: {spk.shape[1]} of"
+        f" {int(recording['size'][0]):,} neurons, {(~spk.any(0)).sum()} of them silent"
+    )
+    return figure.update_layout(title={"text": text, "subtitle": {"text": ""}})
 
 
-def seen(figure: dict, one: Network, source: Source, t: int, number: int) -> dict:
-    """The raster with what comes after t greyed out, and how sure the network is then; the mean
-    over queries if several.
-    """
-    layout, last = figure["layout"], source.raster["spikes"].shape[1]
-    step, (model, column) = t if one.per_step else last, located(one.outputs[t], source, number)
-    confidence = float(expit(one.signals(t).margin[model, :, column]).mean())
-    name, layer = layout["title"]["text"], layout["title"]["subtitle"]["text"]
-    words = f"{name}: confidence {confidence:.3f} {one.when(t)}<br>{layer}"
-    shapes, now = list(layout.get("shapes", [])), step + 0.5
-    style = {"color": GREY, "width": 2, "dash": "dot"}
-    for axis in ("", "2"):
-        place = {"xref": f"x{axis}", "yref": f"y{axis} domain", "y0": 0, "y1": 1, "x0": now}
-        if step < last:
-            later = {"type": "rect", "x1": last + 0.5, "fillcolor": GREY, "opacity": 0.22}
-            shapes.append(later | place | {"line": {"width": 0}})
-        shapes.append({"type": "line", "x1": now, "line": style} | place)
-    title = layout["title"] | {"text": words, "subtitle": {"text": ""}}
-    return with_layout(figure, title=title, shapes=shapes)
-
-
-def unrecorded(one: Network, t: int, why: str) -> dict:
-    """In place of the raster: why there is none, and which query makes one."""
+def unrecorded(one: Network, t: int, why: str) -> str:
+    """Why there is no raster, and which query makes one."""
     own = one.outputs[t]
-    words = UNREADABLE.format(why)
     if own.recipe.get("model_args", {}).get("encode") == "rate":
-        words = RANDOM
-    elif not why:
-        words = QUERY.format(
-            query_call(own, per_step="instant" if one.per_step == "instant" else True)
-        )
-    figure = finish(go.Figure(), words, height=110)
-    return plain(figure.update_xaxes(visible=False).update_yaxes(visible=False))
+        return RANDOM
+    call = query_call(own, per_step="instant" if one.per_step == "instant" else True)
+    return UNREADABLE.format(why) if why else QUERY.format(call)
 
 
 def numbered(own: Source, source: Source | None) -> tuple[tuple[str, int], ...]:

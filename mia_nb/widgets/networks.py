@@ -2,8 +2,6 @@
 with and without spikes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib
@@ -16,6 +14,10 @@ from mia_nb.types import Scores, Signals
 from mia_nb.widgets.stored import Source, unique
 
 ORDINARY = 0  # the time steps of a network that has none
+# how outputs are queried where nothing is said
+USUAL = {"input_dropout": 0.0, "queries": 1, "temperature": 1.0} | dict.fromkeys(
+    ("output", "output_args", "epoch", "limit")
+)
 
 
 class Network(NamedTuple):
@@ -66,18 +68,12 @@ class Network(NamedTuple):
     def when(self, t: int) -> str:
         """In words, to go before or after a verb."""
         if t == ORDINARY:
-            return "ordinary network" + (
-                ", same dropout" if self.ordinary.info.get("input_dropout") else ""
-            )
-        if not self.per_step:
-            return f"with T = {t}"
-        if self.per_step == "instant":
-            return f"in step {t} alone"
-        return (
-            f"after {t} of {max(self.outputs)} steps"
-            if t < max(self.outputs)
-            else f"after all {t} steps"
-        )
+            dropped = self.ordinary.info.get("input_dropout")
+            return "ordinary network, same dropout" if dropped else "ordinary network"
+        last = max(self.outputs)
+        words = {"": f"with T = {t}", "instant": f"in step {t} alone"}
+        after = f"after {t} of {last} steps" if t < last else f"after all {last} steps"
+        return words.get(self.per_step, after)
 
 
 def networks(sources: Sequence[Source]) -> dict[str, Network]:
@@ -85,45 +81,30 @@ def networks(sources: Sequence[Source]) -> dict[str, Network]:
 
     One entry for every source with an output per time step, and one for every set of spiking pools
     that have members, recipe and parent's parent in common and were queried in the same way, but
-    differ in T; of two with equal T the newest.
+    differ in T; of two with equal T the newest. The data set is named where there are several.
     """
     pools = _pools(sources)
     single = [source for source in sources if draws(source) != "steps"]
     entries: list[tuple[str, Network]] = []
     for source in (source for source in sources if draws(source) == "steps"):
         count = source.info.get("timesteps") or source.signals.margin.shape[1]
-        name = f"{_name(source)} T={count}, step by step" + (
-            ", each alone" if kind(source) == "instant" else ""
-        )
+        each = ", each alone" if kind(source) == "instant" else ""
         outputs = dict.fromkeys(range(1, count + 1), source)
-        entries.append((name, Network(outputs, kind(source), ordinary(source, single, pools))))
-    groups: dict[tuple, list[Source]] = {}
+        network = Network(outputs, kind(source), ordinary(source, single, pools))
+        entries.append((f"{_name(source)} T={count}, step by step{each}", network))
+    groups: dict[tuple, dict[int, Source]] = {}
     for source in (source for source in single if source.info.get("timesteps")):
-        groups.setdefault((*alike(source), _training(source, pools)), []).append(source)
-    for group in groups.values():
-        outputs = {
-            source.info["timesteps"]: source
-            for source in sorted(group, key=lambda s: s.info["timesteps"])
-        }
-        if len(outputs) > 1:
-            name = f"{_name(group[0])} T={', '.join(map(str, outputs))}{_asked(group[0])}"
-            entries.append((name, Network(outputs, "", ordinary(group[-1], single, pools))))
-    return _by_name(entries)
-
-
-def _by_name(entries: list[tuple[str, Network]]) -> dict[str, Network]:
-    """With the data set where there are several; names that occur twice get the pool's key, and
-    after that a number.
-    """
-    names = [name for name, _ in entries]
+        group = groups.setdefault((*alike(source), _training(source, pools)), {})
+        group[source.info["timesteps"]] = source
+    for group in (dict(sorted(group.items())) for group in groups.values() if len(group) > 1):
+        first, last = next(iter(group.values())), next(reversed(group.values()))
+        name = f"{_name(first)} T={', '.join(map(str, group))}{_queried(first)}"
+        entries.append((name, Network(group, "", ordinary(last, single, pools))))
     several = len({one.any.info.get("dataset") for _, one in entries}) > 1
-    full = []
-    for name, one in entries:
-        dataset, pool = (one.any.info.get(fact) or "" for fact in ("dataset", "pool"))
-        before = f"{dataset} " if several and dataset else ""
-        after = f", {pool[:4]}" if names.count(name) > 1 and pool else ""
-        full.append((f"{before}{name}{after}", one))
-    return unique(full)
+    data = [one.any.info.get("dataset") or "" if several else "" for _, one in entries]
+    return unique(
+        (f"{d} {name}".strip(), one) for d, (name, one) in zip(data, entries, strict=True)
+    )
 
 
 def draws(source: Source) -> str:
@@ -149,12 +130,12 @@ def kind(source: Source) -> str:
 def query_call(source: Source, **options) -> str:
     """The call that queries the models of a source about its images again, with these options."""
     names = ("limit", "output", "output_args")
-    asked = {name: source.info[name] for name in names if source.info.get(name)}
     models = {} if 0 in source.rows else {"models": source.rows}
-    given = ", ".join(f"{name}={value!r}" for name, value in (models | asked | options).items())
+    given = models | {name: source.info[name] for name in names if source.info.get(name)} | options
+    words = ", ".join(f"{name}={value!r}" for name, value in given.items())
     epoch = f".at({source.info['epoch']})" if source.info.get("epoch") else ""
     pool = (source.info.get("pool") or "KEY")[:12]
-    return f"query.query(training.load_pool({pool!r}){epoch}, images, {given})"
+    return f"query.query(training.load_pool({pool!r}){epoch}, images, {words})"
 
 
 def recorder(one: Network, t: int, sources: Sequence[Source]) -> tuple[Source | None, str]:
@@ -165,22 +146,20 @@ def recorder(one: Network, t: int, sources: Sequence[Source]) -> tuple[Source | 
     and, of a network queried step by step, was queried for the same kind of outputs.
     """
     own, why = one.outputs[t], ""
-    for source in (own, *reversed(sources)):
-        if source is own or (
-            draws(source) == "steps" and _shows(source, own) and one.per_step in ("", kind(source))
-        ):
-            try:
-                if source.raster is not None:
-                    return source, ""
-            except (ValueError, OSError) as error:
-                why = " ".join(str(error).split())
+    near = [s for s in reversed(sources) if draws(s) == "steps" and one.per_step in ("", kind(s))]
+    for source in (own, *(other for other in near if _shows(other, own))):
+        try:
+            if source.raster is not None:
+                return source, ""
+        except (ValueError, OSError) as error:
+            why = " ".join(str(error).split())
     return None, why
 
 
 def _shows(source: Source, own: Source) -> bool:
     """Whether the model recorded is one of this source's."""
-    same = all(source.info.get(name) == own.info.get(name) for name in ("pool", "epoch"))
-    return same and bool(own.info.get("pool")) and source.rows[0] in own.rows
+    pools = [(one.info.get("pool"), one.info.get("epoch")) for one in (source, own)]
+    return bool(pools[0][0]) and pools[0] == pools[1] and source.rows[0] in own.rows
 
 
 def _name(source: Source) -> str:
@@ -188,17 +167,12 @@ def _name(source: Source) -> str:
     recipe = source.recipe
     if not recipe:
         return source.label
-    way = (
-        "direct"
-        if recipe.get("parent") is None
-        else "fine-tuned"
-        if recipe["epochs"]
-        else "converted"
-    )
+    derived = "fine-tuned" if recipe["epochs"] else "converted"
+    way = "direct" if recipe.get("parent") is None else derived
     return f"{source.info.get('base', recipe['model'])} {way}"
 
 
-def _asked(source: Source) -> str:
+def _queried(source: Source) -> str:
     """The words of a label that say how it was queried: ", dropout 0.02 x 3"."""
     return "".join(f", {words}" for words in source.label.split(", ")[1:]) if source.recipe else ""
 
@@ -210,46 +184,29 @@ def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:
     if source.pool is None or source.folder is None:
         one = source.signals
         arrays = [a for a in (one.member, one.labels, one.population) if a is not None]
-        place = (hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest(),)
+        place = [hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()]
     else:
-        asked, trained = source.folder.files(), source.pool.files()
-        place = (
-            trained.get("member.npy"),
-            asked.get("samples.npy"),
-            tuple(source.rows),
-            source.info.get("dataset"),
-        )
-    usual = {"input_dropout": 0.0, "queries": 1, "temperature": 1.0}
-    how = {
-        name: source.info.get(name) or usual.get(name)
-        for name in (*usual, "output", "output_args", "epoch", "limit")
-    }
+        queried, trained = source.folder.files(), source.pool.files()
+        place = [trained.get("member.npy"), queried.get("samples.npy"), *source.rows]
+        place.append(source.info.get("dataset"))
+    how = USUAL | {name: source.info[name] for name in USUAL if source.info.get(name)}
     how["draws"] = "plain" if draws(source) == "steps" else draws(source)
-    return (
-        *place,
-        json.dumps({name: value for name, value in how.items() if name not in but}, sort_keys=True),
-    )
+    return *place, json.dumps({n: v for n, v in how.items() if n not in but}, sort_keys=True)
 
 
 def _training(source: Source, pools: dict[str, store.Folder]) -> str:
     """How a pool was trained but for its number of time steps."""
-    recipe = {
-        name: value
-        for name, value in source.recipe.items()
-        if name not in ("epochs", "model_args", "parent")
-    }
-    args = {
-        name: value
-        for name, value in source.recipe.get("model_args", {}).items()
-        if name != "timesteps"
-    }
-    args["calibration"] = {
-        name: value for name, value in (args.get("calibration") or {}).items() if name != "fit_T"
-    }
+    recipe = without(source.recipe, "epochs", "model_args", "parent")
+    args = without(source.recipe.get("model_args", {}), "timesteps")
+    args["calibration"] = without(args.get("calibration") or {}, "fit_T")
     first = ancestors(source, pools)[-1:]
-    return json.dumps(
-        [recipe, args, _name(source), first, source.info.get("mask_scope")], sort_keys=True
-    )
+    scope = source.info.get("mask_scope")
+    return json.dumps([recipe, args, _name(source), first, scope], sort_keys=True)
+
+
+def without(record: dict, *names: str) -> dict:
+    """The record less some entries."""
+    return {name: value for name, value in record.items() if name not in names}
 
 
 def _pools(sources: Sequence[Source]) -> dict[str, store.Folder]:
@@ -282,12 +239,8 @@ def ordinary(
     """The network without time that was queried in the same way: an ancestor, or the newest of the
     same architecture.
     """
-    like, keys, base = alike(spiking), ancestors(spiking, pools), spiking.info.get("base")
+    like, keys, bases = alike(spiking), ancestors(spiking, pools), (spiking.info.get("base"), None)
     fitting = [s for s in sources if not s.info.get("timesteps") and alike(s) == like]
     parents = [s for s in fitting if s.info.get("pool") in keys]
-    same = [
-        s
-        for s in fitting
-        if not s.recipe.get("defense") and (base is None or s.info.get("family") in (base, None))
-    ]
-    return next(reversed(parents or same), None)
+    same = [s for s in fitting if bases[0] is None or s.info.get("family") in bases]
+    return next(reversed(parents or [s for s in same if not s.recipe.get("defense")]), None)

@@ -1,11 +1,9 @@
 """Noise is not privacy: what one noisy output hides, the average of many shows again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,7 +11,7 @@ from scipy.special import ndtr, ndtri
 
 from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.queries import UNAVERAGED
-from mia_nb.plots.style import DASHES, GREY, LINES, translucent
+from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import (
@@ -23,13 +21,14 @@ from mia_nb.widgets.explorer import (
     count,
     dropdown,
     message,
+    plain,
     remarks,
     steps,
     tick,
+    with_title,
 )
-from mia_nb.widgets.figure import plain, with_layout
-from mia_nb.widgets.networks import alike, doublings, draws, query_call, query_count
-from mia_nb.widgets.stored import ALL, Source, keep, label, only, unique
+from mia_nb.widgets.networks import alike, doublings, draws, query_call, query_count, without
+from mia_nb.widgets.stored import ALL, Source, label, only, unique
 
 TITLE = "Noise is not privacy"
 NOTHING = (
@@ -45,28 +44,50 @@ FORMULA = (
 # of info: what pools of one group share
 SAME = ("dataset", "epoch", "output", "input_dropout", "temperature", "augment")
 RANKED = "sample 1: the margins of models trained on it exceed those of others most"
-# targets x answers x samples up to which every number of answers is scored at once
+# targets x outputs x samples up to which every number of outputs is scored at once
 AHEAD = 1_000_000
+LOOKS = 256  # pictures and numbers at once
 KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
+CLOSED = {
+    "type": "scatter",
+    "mode": "lines",
+    "name": "closed form",
+    "legendgroup": "closed form",
+    "line": {"color": GREY, "dash": "dot", "width": 2},
+    "hovertemplate": "%{y:.2%} of members at %{x:.3%} false positives",
+}
+STAR = {
+    "type": "scatter",
+    "mode": "markers",
+    "marker": {"symbol": "star", "size": 15, "color": GREY, "line": {"width": 1, "color": "white"}},
+    "showlegend": False,
+    "hoverinfo": "skip",
+}
 
 
 def noise(sources: Sequence[Source]) -> Explorer:
     """Networks whose outputs are random: the attack after one output, after R averaged ones, and
     with the noise off.
 
+    Parameters:
+        sources: what to find the pools in, as `sources` gives them
+
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
     Pools that differ in the noise per step k alone share an entry, sigma chooses among them. One
     sample: its outputs and their running mean, from a model that was trained on it and from one
     that was not; samples are ranked by how far their two worlds lie apart. The attack averages the
     margins of the first R outputs, of target and references alike; attacks that read how outputs
     differ (lira_joint) are left out. Noise off: the same models queried once without their noise.
-
-    closed form: margins are Gaussian, d' (R) = d / sqrt(v + s2 / R) with s2 the variance between
-    answers and v that between models (`metrics.variance_split`), d fitted at the largest R, AUC =
+    Closed form: margins are Gaussian, d' (R) = d / sqrt(v + s2 / R) with s2 the variance between
+    outputs and v that between models (`metrics.variance_split`), d fitted at the largest R, AUC =
     Phi(d' / sqrt 2), ROC Phi(Phi^-1(FPR) + d'). Intervals are those of `metrics.intervals` with 200
-    draws. Nothing here says that a network withholds anything: noise that is fresh in every answer
-    averages away, and what is left after it may be as little or as much as without it. Where
-    targets x answers x samples exceed a million it starts with one target, as scoring all of them
-    takes seconds.
+    resamples. Where targets x outputs x samples exceed a million it starts with one target, as
+    scoring all of them takes seconds.
+
+    Caveat: noise that is fresh in every output averages away; what is left after it may be as
+        little or as much as without it.
     """
     groups = grouped(sources)
     if not groups:
@@ -75,22 +96,22 @@ def noise(sources: Sequence[Source]) -> Explorer:
     def source_of(pool, sigma) -> Source:
         return groups[pool][sigma].source
 
-    def draw(pool, sigma, target, attack, answers, sample, closed) -> View:
+    def draw(pool, sigma, target, attack, outputs, sample, closed) -> View:
         level, at = groups[pool][sigma], (attack, target)
-        rows, off = level.rows(*at, answers), level.off(*at)
-        now = rows.loc[answers]
+        table, quiet = averaged(level, *at, outputs), quietly(level, *at)
+        now = table.loc[outputs]
         figures = {
-            "sample": level.settling(target, sample, answers, closed),
-            "curve": level.curve(*at, answers, closed),
-            "histogram": level.histograms(*at, answers),
-            "roc": level.roc(*at, answers, closed),
+            "sample": settling(level, target, sample, outputs, closed),
+            "curve": curve(level, *at, outputs, closed),
+            "histogram": histograms(level, *at, outputs),
+            "roc": roc(level, *at, outputs, closed),
         }
-        sentence = f"{sigma}: one output gives AUC {auc(rows.loc[1])}"
-        sentence += f", {answers} outputs {auc(now)}" if answers > 1 else ""
-        sentence += f", the model without its noise {auc(off)}" if off is not None else ""
+        sentence = f"{sigma}: one output gives AUC {auc(table.loc[1])}"
+        sentence += f", {outputs} outputs {auc(now)}" if outputs > 1 else ""
+        sentence += f", the model without its noise {auc(quiet)}" if quiet is not None else ""
         who = f"{now['targets']:.0f} targets" if target == ALL else f"target {target}"
         sentence += f" ({attack}, {who}, n0 = {now['n0']:,.0f})"
-        return View(sentence, figures, level.numbers(*at, answers), level.note(*at, closed))
+        return View(sentence, figures, numbers(level, *at, outputs), note(level, *at, closed))
 
     def start(pool, sigma, target) -> int | str:
         """To begin with all targets, where their scores take no seconds."""
@@ -104,248 +125,215 @@ def noise(sources: Sequence[Source]) -> Explorer:
         "sigma": steps("sigma", [""], ""),
         "target": dropdown("target"),
         "attack": dropdown("attack"),
-        "answers": count("outputs R"),
+        "outputs": count("outputs R"),
         "sample": count("sample"),
         "closed": tick("closed form"),
     }
     follow = {
         "sigma": {
-            "options": lambda pool: [(one.short, words) for words, one in groups[pool].items()],
+            "options": lambda pool: [(short(words), words) for words in groups[pool]],
             "disabled": lambda pool: len(groups[pool]) == 1,
         },
         "target": {"options": lambda pool, sigma: source_of(pool, sigma).targets, "value": start},
         "attack": {"options": lambda pool, sigma: averaging(source_of(pool, sigma))},
-        "answers": {"max": lambda pool, sigma: groups[pool][sigma].most, "value": lambda: END},
+        "outputs": {"max": lambda pool, sigma: groups[pool][sigma].most, "value": lambda: END},
         "sample": {"max": lambda pool, sigma: len(source_of(pool, sigma).audited)},
     }
-    rows = [["sample"], ["curve"], ["histogram"], ["roc"]]
-    return Explorer(TITLE, controls, draw, rows=rows, follow=follow)
+    places = [["sample"], ["curve"], ["histogram"], ["roc"]]
+    return Explorer(TITLE, controls, draw, rows=places, follow=follow)
 
 
-class Level:
-    """One pool at one strength of its noise: what the pictures show of it, each computed once."""
+class Level(NamedTuple):
+    """One pool at one strength of its noise."""
 
-    def __init__(self, source: Source, quiet: Source | None):
-        self.source, self.quiet = source, quiet
-        keep(self, scores=KEPT, row=None, off=None, theory=None, histogram=None, histograms=None)
-        keep(self, base=None, third=None, against=None, settling=None)
+    source: Source
+    quiet: Source | None  # its models with their noise off
 
     @property
     def most(self) -> int:
         return self.source.signals.margin.shape[1]
 
-    @property
-    def short(self) -> str:
-        """How strong the noise is, for a slider."""
-        flow = self.source.info.get("flow")
-        return f"{flow['sigma']:.3g}" if flow else "as built"
 
-    def scores(self, attack, target, answers) -> Scores:
-        """Of a target, or of all, with their first outputs, the references too."""
-        if target == ALL and answers == self.most:
-            return self.source.scores(attack)
-        signals = self.source.signals.select(queries=slice(0, answers))
-        return attacks.score(attack, signals, targets=None if target == ALL else target)
+@lru_cache(KEPT)
+def scored(level: Level, attack, target, outputs) -> Scores:
+    """Of a target, or of all, with their first outputs, the references too."""
+    if target == ALL and outputs == level.most:
+        return level.source.scores(attack)
+    signals = level.source.signals.select(queries=slice(0, outputs))
+    return attacks.score(attack, signals, targets=None if target == ALL else target)
 
-    def row(self, *at) -> pd.Series:
-        return measured(self.scores(*at))
 
-    def noiseless(self, attack, target) -> Scores | None:
-        """Of the same models with their noise off; None where that is not stored."""
-        return None if self.quiet is None else only(self.quiet.scores(attack), target)
+@lru_cache(LOOKS)
+def measured(level: Level, *at) -> pd.Series:
+    """AUC with its 95 % interval, and on how much it rests."""
+    return compared.measure({"": scored(level, *at)}, fpr=()).loc[""]
 
-    def off(self, *at) -> pd.Series | None:
-        return None if self.quiet is None else measured(self.noiseless(*at))
 
-    def counts(self, target) -> tuple[int, ...]:
-        """Every number of outputs where that is quick, else doublings."""
-        margin = self.source.signals.margin
-        quick = margin.size <= AHEAD * (1 if target == ALL else len(margin))
-        return tuple(range(1, self.most + 1) if quick else doublings(self.most))
+def noiseless(level: Level, attack, target) -> dict[str, Scores]:
+    """Of the same models with their noise off; {} where that is not stored."""
+    return {"noise off": only(level.quiet.scores(attack), target)} if level.quiet else {}
 
-    def rows(self, attack, target, *counts) -> pd.DataFrame:
-        """Index R: AUC and sizes after R outputs, of these numbers too."""
-        counts = sorted({*self.counts(target), *counts})
-        rows = {count: self.row(attack, target, count) for count in counts}
-        return pd.DataFrame.from_dict(rows, orient="index")
 
-    @cached_property
-    def split(self) -> metrics.VarianceSplit | str:
-        """`metrics.variance_split`, or why there is none."""
-        try:
-            return metrics.variance_split(self.source.signals)
-        except ValueError as error:
-            return str(error)
+@lru_cache(LOOKS)
+def quietly(level: Level, *at) -> pd.Series | None:
+    scores = noiseless(level, *at)
+    return compared.measure(scores, fpr=()).loc["noise off"] if scores else None
 
-    def theory(self, attack, target) -> pd.DataFrame | None:
-        """Closed form for every R and inf: separation d' and AUC; None where the variances cannot
-        be told apart.
-        """
-        if isinstance(self.split, str):
-            return None
-        auc = self.row(attack, target, self.most)["auc"]
-        return separation(auc, self.split, [*range(1, self.most + 1), np.inf])
 
-    def histogram(self, *at) -> tuple[dict, tuple[float, float]]:
-        """The histogram after some outputs, and the ends of its bins."""
-        figure = plots.histogram(self.scores(*at), bins=compared.BINS)
-        return plain(figure), (float(figure.data[0].x[0]), float(figure.data[0].x[-1]))
+def averaged(level: Level, attack, target, *counts) -> pd.DataFrame:
+    """Index R: AUC and sizes after R outputs, every R where that is quick, else doublings, and
+    these.
+    """
+    margin = level.source.signals.margin
+    quick = margin.size <= AHEAD * (1 if target == ALL else len(margin))
+    usual = range(1, level.most + 1) if quick else doublings(level.most)
+    return pd.DataFrame(
+        {r: measured(level, attack, target, r) for r in sorted({*usual, *counts})}
+    ).T
 
-    def histograms(self, attack, target, answers) -> dict:
-        """Scores after one output and after several, on the axes that one and all outputs need."""
-        one, several = (self.histogram(attack, target, end)[0] for end in (1, answers))
-        edges = [self.histogram(attack, target, end)[1] for end in (1, self.most)]
-        after = "after one output" if answers == 1 else f"after {answers} outputs"
-        ends = (min(low for low, _ in edges), max(high for _, high in edges))
-        both = [("after one output", one), (after, several)]
-        figure = compared.histograms(both, ends)
-        share = [self.row(attack, target, end)["auc"] for end in (1, answers)]
-        words = f"A member outscores a non-member in {share[0]:.1%} of cases (one output)"
-        words += f", {share[1]:.1%} ({answers})" if answers > 1 else ""
-        return with_layout(figure, title=figure["layout"]["title"] | {"text": words})
 
-    def base(self, attack, target) -> dict:
-        """ROCs after one output, and with the noise off."""
-        drawn = {"one output": self.scores(attack, target, 1)}
-        drawn |= {} if self.quiet is None else {"noise off": self.noiseless(attack, target)}
-        return plain(plots.roc_pair(drawn))
+@lru_cache(LOOKS)
+def variances(level: Level) -> metrics.VarianceSplit | str:
+    """`metrics.variance_split`, or why there is none."""
+    try:
+        return metrics.variance_split(level.source.signals)
+    except ValueError as error:
+        return str(error)
 
-    def third(self, attack, target, answers) -> list[dict]:
-        """A third curve beside those: drawn alone, in the next colour and dash."""
-        name, colour = f"{answers} outputs", {"color": LINES[2], "dash": DASHES[2]}
-        alone = plain(plots.roc_pair({name: self.scores(attack, target, answers)}))["data"]
-        mine = [trace for trace in alone if trace.get("legendgroup") == name]
-        return [
-            trace
-            | {"line": trace["line"] | colour}
-            | ({"fillcolor": translucent(LINES[2], 0.18)} if "fill" in trace else {})
-            for trace in mine
-        ]
 
-    def roc(self, attack, target, answers, closed) -> dict:
-        """The base, the curve of several outputs, and the closed form's."""
-        figure, row = self.base(attack, target), self.row(attack, target, answers)
-        traces = self.third(attack, target, answers) if answers > 1 else []
-        theory = self.theory(attack, target) if closed else None
-        if theory is not None:
-            fpr = np.geomspace(1e-5, 1, 200)
-            tpr = ndtr(ndtri(fpr) + theory.loc[answers, "d"])
-            line = {
-                "type": "scatter",
-                "mode": "lines",
-                "name": "closed form",
-                "legendgroup": "closed form",
-                "x": fpr.round(7).tolist(),
-                "y": tpr.round(6).tolist(),
-                "line": {"color": GREY, "dash": "dot", "width": 2},
-                "hovertemplate": "%{y:.2%} of members at %{x:.3%} false positives",
-            }
-            linear, logarithmic = {"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2"}
-            traces = [*traces, line | linear, line | logarithmic | {"showlegend": False}]
-        words = "one output" if answers == 1 else f"{answers} outputs"
-        words = f"ROC after {words}: AUC {auc(row)}, n0 = {row['n0']:,.0f}"
-        figure = with_layout(figure, title=figure["layout"]["title"] | {"text": words})
-        return figure | {"data": [*figure["data"], *traces]}
+@lru_cache(LOOKS)
+def closed_form(level: Level, attack, target) -> pd.DataFrame | None:
+    """Closed form for every R and inf: separation d' and AUC; None where the variances cannot
+    be told apart.
+    """
+    if isinstance(variances(level), str):
+        return None
+    auc = measured(level, attack, target, level.most)["auc"]
+    return separation(auc, variances(level), [*range(1, level.most + 1), np.inf])
 
-    def against(self, attack, target, closed) -> dict:
-        off, theory = self.off(attack, target), self.theory(attack, target) if closed else None
-        level = None if off is None else tuple(off[["auc", "auc_low", "auc_high"]])
-        return plain(
-            plots.auc_against_answers(self.rows(attack, target), quiet=level, closed=theory)
-        )
 
-    def curve(self, attack, target, answers, closed) -> dict:
-        """AUC against the outputs, a star at what is chosen."""
-        figure = self.against(attack, target, closed)
-        star = {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [np.log2(answers)],
-            "y": [self.row(attack, target, answers)["auc"]],
-            "marker": {
-                "symbol": "star",
-                "size": 15,
-                "color": GREY,
-                "line": {"width": 1, "color": "white"},
-            },
-            "showlegend": False,
-            "hoverinfo": "skip",
-        }
-        return figure | {"data": [*figure["data"], star]}
+@lru_cache(LOOKS)
+def histograms(level: Level, attack, target, outputs) -> dict:
+    """Scores after one output and after several, on one axis."""
+    counts = {"after one output": 1, f"after {outputs} outputs": outputs}
+    counts = counts if outputs > 1 else {"after one output": 1}
+    share = {r: measured(level, attack, target, r)["auc"] for r in counts.values()}
+    words = f"A member outscores a non-member in {share[1]:.1%} of cases (one output)"
+    words += f", {share[outputs]:.1%} ({outputs})" if outputs > 1 else ""
+    scores = {name: scored(level, attack, target, r) for name, r in counts.items()}
+    return compared.histograms(scores, words, matches="x")
 
-    @cached_property
-    def order(self) -> np.ndarray:
-        """Audited columns, first those whose margin is highest in models trained on them against
-        the others.
-        """
-        mean = self.source.signals.margin.mean(1)[:, self.source.audited]
-        member = self.source.signals.member[:, self.source.audited]
-        with np.errstate(invalid="ignore"):
-            inside, outside = ((mean * side).sum(0) / side.sum(0) for side in (member, ~member))
-        gap = np.nan_to_num(inside - outside, nan=-np.inf)
-        return self.source.audited[np.argsort(-gap, kind="stable")]
 
-    def settling(self, target, rank, answers, closed) -> dict:
-        """The outputs on one sample of a model that saw it and of one that did not."""
-        source, column, levels = self.source, self.order[rank - 1], None
-        own, member = source.signals.margin[:, :, column], source.signals.member
-        models = two_worlds(
-            member[:, column], member[:, source.audited], None if target == ALL else target
-        )
-        if self.quiet is not None:
-            off = self.quiet.signals.margin[:, :, column].mean(1)
-            levels = {side: float(off[model]) for side, model in models.items()}
-        spread = {side: float(own[model].std(ddof=1)) for side, model in models.items()}
-        name = f"Sample {source.samples[column]} ({source.class_of(column)})"
-        return plain(
-            plots.settling(
-                {side: own[model] for side, model in models.items()},
-                asked=answers,
-                quiet=levels,
-                spread=spread if closed else None,
-                title=f"{name}, rank {rank} of {len(source.audited):,}",
-            )
-        )
+@lru_cache(LOOKS)
+def rocs(level: Level, attack, target, outputs) -> dict:
+    """ROCs after one output, with the noise off, and after several outputs."""
+    drawn = {"one output": scored(level, attack, target, 1)} | noiseless(level, attack, target)
+    drawn |= {f"{outputs} outputs": scored(level, attack, target, outputs)} if outputs > 1 else {}
+    row, words = measured(level, attack, target, outputs), f"{outputs} outputs"
+    words = f"ROC after {words if outputs > 1 else 'one output'}: AUC {auc(row)}"
+    return with_title(plain(plots.roc_pair(drawn)), f"{words}, n0 = {row['n0']:,.0f}")
 
-    def numbers(self, attack, target, answers) -> pd.DataFrame:
-        """Measured and closed-form separation of one output, of R, of all, and with the noise
-        off.
-        """
-        theory, off, lines = self.theory(attack, target), self.off(attack, target), []
-        counts = dict.fromkeys([1, answers, self.most])
-        rows = {count: self.row(attack, target, count) for count in counts}
-        for many, row in (rows | ({} if off is None else {np.inf: off})).items():
-            lines.append(
-                {
-                    "outputs": "noise off" if many == np.inf else str(many),
-                    "AUC": auc(row),
-                    "d' measured": f"{np.sqrt(2) * ndtri(row['auc']):.3f}",
-                    "d' closed form": "n/m" if theory is None else f"{theory.loc[many, 'd']:.3f}",
-                    "targets": f"{row['targets']:.0f}",
-                    "n1": f"{row['n1']:,.0f}",
-                    "n0": f"{row['n0']:,.0f}",
-                }
-            )
-        return pd.DataFrame(lines)
 
-    def note(self, attack, target, closed) -> str:
-        """What the numbers are, the two variances, how far the closed form may be trusted."""
-        split, words = self.split, ""
-        if not isinstance(split, str):
-            answers = (split.between_queries, split.between_queries_low, split.between_queries_high)
-            models = (split.between_models, split.between_models_low, split.between_models_high)
-            words = f"variance of the margin between outputs s2 = {compared.ends(*answers, '.3g')}"
-            words += f", between models v = {compared.ends(*models, '.3g')}"
-        call = query_call(self.source, noise=False)
-        texts = {
-            "95 % intervals": True,
-            LEFT: True,
-            f"outputs with the noise off are not stored: {call}": self.quiet is None,
-            RANKED: True,
-        }
-        flags = self.scores(attack, target, 1).info["flags"]
-        told = [words, *(FORMULA if closed else [])] if words else [f"no closed form: {split}"]
-        return remarks(texts, [*flags, *told])
+def roc(level: Level, attack, target, outputs, closed) -> dict:
+    """Measured curves, and the closed form's."""
+    figure, theory = rocs(level, attack, target, outputs), closed_form(level, attack, target)
+    if theory is None or not closed:
+        return figure
+    fpr = np.geomspace(1e-5, 1, 200)
+    tpr = ndtr(ndtri(fpr) + theory.loc[outputs, "d"])
+    line = CLOSED | {"x": fpr.round(7).tolist(), "y": tpr.round(6).tolist()}
+    planes = [{"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2", "showlegend": False}]
+    return figure | {"data": [*figure["data"], *(line | plane for plane in planes)]}
+
+
+@lru_cache(LOOKS)
+def against(level: Level, attack, target, closed) -> dict:
+    off, theory = (
+        quietly(level, attack, target),
+        closed_form(level, attack, target) if closed else None,
+    )
+    ends = None if off is None else tuple(off[["auc", "auc_low", "auc_high"]])
+    table = averaged(level, attack, target)
+    return plain(plots.auc_against_answers(table, quiet=ends, closed=theory))
+
+
+def curve(level: Level, attack, target, outputs, closed) -> dict:
+    """AUC against the outputs, a star at what is chosen."""
+    figure, auc = (
+        against(level, attack, target, closed),
+        measured(level, attack, target, outputs)["auc"],
+    )
+    star = STAR | {"x": [np.log2(outputs)], "y": [auc]}
+    return figure | {"data": [*figure["data"], star]}
+
+
+@lru_cache(LOOKS)
+def order(level: Level) -> np.ndarray:
+    """Audited columns, first those whose margin is highest in models trained on them against
+    the others.
+    """
+    signals, audited = level.source.signals, level.source.audited
+    mean, member = signals.margin.mean(1)[:, audited], signals.member[:, audited]
+    gap = compared.mean_of(mean, member) - compared.mean_of(mean, ~member)
+    return audited[np.argsort(-np.nan_to_num(gap, nan=-np.inf), kind="stable")]
+
+
+@lru_cache(LOOKS)
+def settling(level: Level, target, rank, outputs, closed) -> dict:
+    """The outputs on one sample of a model that saw it and of one that did not."""
+    source, column = level.source, order(level)[rank - 1]
+    own, member = source.signals.margin[:, :, column], source.signals.member
+    first = None if target == ALL else target
+    models = two_worlds(member[:, column], member[:, source.audited], first)
+    off = level.quiet and level.quiet.signals.margin[:, :, column].mean(1)
+    name = f"Sample {source.samples[column]} ({source.class_of(column)})"
+    figure = plots.settling(
+        {side: own[model] for side, model in models.items()},
+        asked=outputs,
+        quiet=off if off is None else {side: float(off[m]) for side, m in models.items()},
+        spread={side: own[m].std(ddof=1) for side, m in models.items()} if closed else None,
+        title=f"{name}, rank {rank} of {len(source.audited):,}",
+    )
+    return plain(figure)
+
+
+def numbers(level: Level, attack, target, outputs) -> pd.DataFrame:
+    """Measured and closed-form separation of one output, of R, of all, and with the noise
+    off.
+    """
+    theory, off = closed_form(level, attack, target), quietly(level, attack, target)
+    rows = {r: measured(level, attack, target, r) for r in (1, outputs, level.most)}
+    table = pd.DataFrame(rows | ({} if off is None else {np.inf: off})).T
+    d = np.sqrt(2) * ndtri(table["auc"].to_numpy(float))
+    known = np.full(len(table), np.nan) if theory is None else theory.loc[table.index, "d"]
+    columns = {
+        "outputs": ["noise off" if r == np.inf else f"{r:g}" for r in table.index],
+        "AUC": [auc(row) for _, row in table.iterrows()],
+        "d' measured": [f"{one:.3f}" for one in d],
+        "d' closed form": [compared.shown(one, ".3f") for one in known],
+    }
+    sizes = {name: [f"{n:,.0f}" for n in table[name]] for name in ("targets", "n1", "n0")}
+    return pd.DataFrame(columns | sizes)
+
+
+def note(level: Level, attack, target, closed) -> str:
+    """What the numbers are, the two variances, how far the closed form may be trusted."""
+    split, call = variances(level), query_call(level.source, noise=False)
+    if isinstance(split, str):
+        told = [f"no closed form: {split}"]
+    else:
+        names = ("between_queries", "between_models")
+        each = [[getattr(split, name + end) for end in compared.ENDS] for name in names]
+        s2, v = (compared.ends(*three, ".3g") for three in each)
+        words = f"variance of the margin between outputs s2 = {s2}, between models v = {v}"
+        told = [words, *FORMULA * closed]
+    texts = {
+        "95 % intervals": True,
+        LEFT: True,
+        f"outputs with the noise off are not stored: {call}": level.quiet is None,
+        RANKED: True,
+    }
+    return remarks(texts, [*scored(level, attack, target, 1).info["flags"], *told])
 
 
 def grouped(sources: Sequence[Source]) -> dict[str, dict[str, Level]]:
@@ -359,10 +347,9 @@ def grouped(sources: Sequence[Source]) -> dict[str, dict[str, Level]]:
             levels[words] = max(levels.get(words, source), source, key=query_count)
     entries = []
     for levels in groups.values():
-        rising = dict(sorted(levels.items(), key=lambda item: _flow(item[1]).get("sigma", 0.0)))
-        name = title(next(iter(rising.values())), len(rising))
-        pairs = {words: Level(one, silent(one, sources)) for words, one in rising.items()}
-        entries.append((name, pairs))
+        rising = sorted(levels.items(), key=lambda item: _flow(item[1]).get("sigma", 0.0))
+        pairs = {words: Level(one, silent(one, sources)) for words, one in rising}
+        entries.append((title(rising[0][1], len(rising)), pairs))
     return unique(entries)
 
 
@@ -373,15 +360,11 @@ def _flow(source: Source) -> dict:
 def _but_its_noise(source: Source) -> str:
     """How a pool was trained and queried, but for the strength of its noise."""
     recipe, args = source.recipe, source.recipe.get("model_args", {})
-    trained = _without(recipe, "snapshots") | {"model_args": _without(args, "k")}
-    equation = _without(_flow(source), "k", "sigma", "noise_sd")
-    asked = {name: source.info.get(name) for name in SAME}
-    alone = [trained, equation, asked] if _flow(source) else [source.label]
+    trained = without(recipe, "snapshots") | {"model_args": without(args, "k")}
+    equation = without(_flow(source), "k", "sigma", "noise_sd")
+    queried = {name: source.info.get(name) for name in SAME}
+    alone = [trained, equation, queried] if _flow(source) else [source.label]
     return json.dumps(alone, sort_keys=True, default=str)
-
-
-def _without(record: dict, *names: str) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name not in names}
 
 
 def strength(source: Source) -> str:
@@ -389,6 +372,11 @@ def strength(source: Source) -> str:
     if not (flow := _flow(source)):
         return "noise as built"
     return f"sigma = {flow['sigma']:.3g} (noise sd {flow['noise_sd']:.3g})"
+
+
+def short(words: str) -> str:
+    """The strength for a slider: sigma alone."""
+    return words.removeprefix("sigma = ").removeprefix("noise ").split(" (")[0]
 
 
 def title(source: Source, levels: int) -> str:
@@ -409,12 +397,9 @@ def silent(source: Source, sources: Sequence[Source]) -> Source | None:
     noise switched off.
     """
     pool, but = source.info.get("pool"), ("queries", "draws")
-    for other in reversed(sources) if pool else ():
-        off = other.info.get("noise") is False and draws(other) == "plain"
-        same = off and other.info.get("pool") == pool
-        if same and alike(other, but=but) == alike(source, but=but):
-            return other
-    return None
+    plain = [o for o in reversed(sources) if o.info.get("noise") is False and draws(o) == "plain"]
+    own = (o for o in plain if pool and o.info.get("pool") == pool)
+    return next((o for o in own if alike(o, but=but) == alike(source, but=but)), None)
 
 
 def averaging(source: Source) -> list[str]:
@@ -423,19 +408,13 @@ def averaging(source: Source) -> list[str]:
     return [name for name, options in bound.items() if options.get("combine") not in UNAVERAGED]
 
 
-def measured(scores: Scores) -> pd.Series:
-    """AUC with its 95 % interval, and on how much it rests."""
-    row = compared.measure({"": scores}, fpr=()).loc[""]
-    return row[["auc", "auc_low", "auc_high", "targets", "n1", "n0"]].astype(float)
-
-
 def auc(row: pd.Series) -> str:
     return compared.ends(row["auc"], row["auc_low"], row["auc_high"])
 
 
 def separation(auc: float, split: metrics.VarianceSplit, counts) -> pd.DataFrame:
-    """d' and AUC of Gaussian margins for each number of answers, from the AUC of all
-    `split.queries` answers.
+    """d' and AUC of Gaussian margins for each number of outputs, from the AUC of all
+    `split.queries` outputs.
 
     d'(R) = sqrt 2 Phi^-1(AUC) spread(Q) / spread(R), spread(R)^2 = v + s2 / R; AUC(R) = Phi(d'(R) /
     sqrt 2). Index R.

@@ -2,8 +2,6 @@
 numbers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -15,30 +13,48 @@ from mia_nb import metrics, plots
 from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
-from mia_nb.widgets.compared import ends
-from mia_nb.widgets.explorer import Explorer, Ticks, View, buttons, dropdown, message, steps
-from mia_nb.widgets.figure import plain, with_layout, with_line
-from mia_nb.widgets.stored import ALL, Source, named, only
+from mia_nb.widgets.compared import ORACLE, ends
+from mia_nb.widgets.explorer import (
+    Explorer,
+    Ticks,
+    View,
+    buttons,
+    dropdown,
+    message,
+    plain,
+    remarks,
+    steps,
+    with_layout,
+    with_line,
+    with_title,
+)
+from mia_nb.widgets.stored import ALL, NOTHING, Source, named, only
 
 TITLE = "Scores and ROC"
-NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
 PRIORS = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 BOTH = "numbers and star: one threshold for all targets; the curve: a threshold for each"
 LINEAR, TAIL = 91, 80  # positions of the threshold above and below 10 % false positives
 
 
 def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float = 0.1) -> Explorer:
-    """Histogram and ROC of one attack on one pool with a movable threshold; others beside it to
-    compare.
+    """Histogram and ROC of one attack on one pool with a movable threshold; other attacks beside it
+    to compare.
 
-    The threshold starts where a share `at` of non-members is accused, and is set with hindsight: an
-    attacker does a little worse. Rates are means over targets, with the interval of `plots.roc`:
-    pointwise, the wider of Clopper-Pearson on one target's samples and Student t over pairs of
-    targets. PPV = prior TPR / (prior TPR + (1 - prior) FPR): the share of right accusations.
+    Parameters:
+        sources: what to choose the pool from, as `sources` gives them
+        attacks: names of those to offer; () for all that the pool's references support
+        at: false-positive rate, 0 to 1, at which the threshold starts
 
-    sources: what to choose the pool from
-    attacks: names of those to offer; all that the pool's references support if empty
-    at: false-positive rate at which the threshold starts
+    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+
+    Rates are means over targets, with the interval of `plots.roc`: pointwise, the wider of
+    Clopper-Pearson on one target's samples and Student t over pairs of targets. PPV = prior TPR /
+    (prior TPR + (1 - prior) FPR): the share of right accusations.
+
+    Caveat: the threshold is set with hindsight; an attacker does a little worse.
+
+    Example: `widgets.scores(widgets.sources("results")).set(attack="rmia").sentence`
     """
     if not sources:
         return message(TITLE, NOTHING)
@@ -64,12 +80,12 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         which = (pool, attack, target)
         one, area, size = chosen(*which), auc(*which), rates(*which).sizes
         tpr, fpr, low, high, tp, fp = rates(*which)(threshold)
-        sentence = (
+        found = (
             f"{attack} finds {100 * tpr:.1f} % of members at {100 * fpr:.3g} % false positives"
             f" (95 %: {100 * low:.1f}-{100 * high:.1f}), n0 = {size[1].min():,}"
         )
-        if fpr * size[1].min() < 10:
-            sentence += "; below resolution: fewer than ten false positives"
+        few = "below resolution: fewer than ten false positives"
+        sentence = remarks({found: True, few: fpr * size[1].min() < 10})
         ppv = f"{metrics.ppv(tpr, fpr, PRIORS[prior]):.3f}" if tp + fp else "n/m"
         row = {
             "TPR": ends(tpr, low, high, ".4f"),
@@ -86,8 +102,8 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         histogram, roc = pictures(*which, compare)
         roc = with_star(roc, fpr, tpr, f"AUC {area['value']:.3f}; star: the threshold")
         figures = {"histogram": with_line(histogram, threshold), "roc": roc}
-        note = ["threshold set with hindsight (oracle)", *([BOTH] if target == ALL else [])]
-        return View(sentence, figures, pd.DataFrame([row]), "; ".join([*note, *one.info["flags"]]))
+        note = remarks({ORACLE: True, BOTH: target == ALL}, one.info["flags"])
+        return View(sentence, figures, pd.DataFrame([row]), note)
 
     controls = {  # filled by what they follow, where a damaged source is a message
         "pool": dropdown("pool", list(found), next(iter(found))),
@@ -119,7 +135,7 @@ def with_star(roc: dict, fpr: float, tpr: float, title: str) -> dict:
         place = {"x": math.log10(fpr), "y": math.log10(tpr), "xref": "x2", "yref": "y2"}
         stars.append(star | place)
     notes = [*roc["layout"].get("annotations", []), *stars]
-    return with_layout(roc, title=roc["layout"]["title"] | {"text": title}, annotations=notes)
+    return with_title(with_layout(roc, annotations=notes), title)
 
 
 class Rates:

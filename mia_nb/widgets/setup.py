@@ -1,7 +1,5 @@
 """What notebooks show while they run. Kept free of torch."""
 
-from __future__ import annotations
-
 import os
 
 import pandas as pd
@@ -13,18 +11,24 @@ MODES = ("auto", "batch", "live")
 
 
 def setup(namespace: dict) -> None:
-    """First call of every notebook, `setup(globals())`: checks the parameters and picks how things
-    are shown.
+    """First call of every notebook: checks its parameters and picks how things are shown.
 
-    Every annotated name of the parameters cell (`attacks: list = []`) must hold a value of its
-    type; text where something else was wanted is read as YAML, so that `papermill -p force false`
-    means False. The mappings `recipe`, `source`, `query`, `run`, `analysis` and `study` become
-    records (`parameters.RECORDS`), with the fields that were given by their bare names and the
-    defaults of all others. ValueError names what does not fit, and what is nobody's.
-    Relative folders start at MIA_NB_HOME (set by `make lab`), else here. `mode` "batch" asks for
-    plain-text progress (an executed notebook keeps no widgets), "live" for progress bars; "auto"
-    keeps the runner's choice in MIA_NB_MODE, else live. Figures are stored as plotly JSON, which
-    JupyterLab draws without a network and without trust; tables show long text in full.
+    Parameters:
+        namespace: `globals()` of the notebook; its annotated names (`attacks: list = []`) are
+            checked, and replaced where they change
+
+    Raises: ValueError that names what does not fit, and what is nobody's.
+
+    Every annotated name must hold a value of its type; text where something else was wanted is read
+    as YAML, so that `papermill -p force false` means False. The mappings `recipe`, `source`,
+    `query`, `run`, `analysis` and `study` become records (`parameters.RECORDS`), with the fields
+    that were given by their bare names and the defaults of all others. Relative folders start at
+    MIA_NB_HOME (set by `make lab`), else here. `mode` "batch" asks for plain-text progress (an
+    executed notebook keeps no widgets), "live" for progress bars; "auto" keeps the runner's choice
+    in MIA_NB_MODE, else live. Figures are stored as plotly JSON, which JupyterLab draws without a
+    network and without trust; tables show long text in full.
+
+    Example: `widgets.setup(globals())`
     """
     values = parameters.of_namespace(namespace)
     records = parameters.RECORDS.items()
@@ -43,11 +47,3 @@ def setup(namespace: dict) -> None:
     pio.renderers["plotly_mimetype"].config = {"responsive": True, "displaylogo": False}
     pio.renderers.default = "plotly_mimetype"
     pd.set_option("display.max_colwidth", None, "display.max_rows", 200)
-
-
-def want(holds, message: str) -> None:
-    """ValueError of one line unless `holds`: for what a notebook's parameters alone can tell,
-    before anything is trained.
-    """
-    if not holds:
-        raise ValueError(message)

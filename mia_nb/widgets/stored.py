@@ -2,12 +2,10 @@
 their pool. No torch.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import numpy as np
 from mia_nb import attacks, store
 from mia_nb.types import Scores, Signals
 
+NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
 ALL = "all"  # targets, rather than one
 
 
@@ -33,7 +32,7 @@ class Source:
     ):
         self.label, self.folder, self.pool = label, folder, pool
         self._signals, self._images, self._classes, self._scores = signals, images, classes, {}
-        # who was asked, and how: without reading the arrays
+        # who was queried, and how: without reading the arrays
         self.info = info if info is not None else dict(signals.info)
 
     @cached_property
@@ -43,7 +42,7 @@ class Source:
     @cached_property
     def samples(self) -> np.ndarray:
         """(N,) numbers of these samples in the pool's images; the pool's own count where all were
-        asked.
+        queried.
         """
         kept = store.load_samples(self.folder) if self.folder is not None else None
         return np.arange(len(self.signals.labels)) if kept is None else kept
@@ -63,28 +62,22 @@ class Source:
             return self._images
         # 600 MB for 50,000 of 64 x 64: a picture needs one of them
         x = self.pool.map_array("images.npy", "u", (None, None, None, None))
-        return (
-            _Chosen(x, self._of(len(x)))
-            if len(self.samples) == len(self.signals.labels) <= len(x)
-            else None
-        )
+        own = len(self.samples) == len(self.signals.labels) <= len(x)
+        return _Chosen(x, self._of(len(x))) if own else None
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
         if not self._classes and self.pool is not None:
             return tuple(self.pool.read_json("images.json", classes=list)["classes"])
-        return tuple(self._classes) or tuple(
-            str(label) for label in range(int(self.signals.labels.max()) + 1)
-        )
+        return tuple(self._classes) or tuple(map(str, range(self.signals.labels.max() + 1)))
 
     @cached_property
     def raster(self) -> dict[str, np.ndarray] | None:
         """One spiking layer at work on a few of these samples, as `models.recording` tells; None
         where none was kept.
         """
-        if self.folder is None or not self.folder.has("raster.npz"):
-            return None
-        return self.folder.read_arrays("raster.npz")
+        kept = self.folder is not None and self.folder.has("raster.npz")
+        return self.folder.read_arrays("raster.npz") if kept else None
 
     @property
     def has_canaries(self) -> bool:
@@ -113,23 +106,17 @@ class Source:
         return self.samples[self.audited]
 
     def column(self, number: int) -> int:
-        """The audited column of the image of this number; ValueError where it was not asked about,
+        """The audited column of the image of this number; ValueError where it was not queried,
         or set aside.
         """
         found = np.flatnonzero(self.numbers == number)
         if not len(found):
             near = self.numbers[np.argsort(np.abs(self.numbers - number), kind="stable")[:3]]
-            there = (
-                f"{len(self.numbers):,} audited ones; near it are"
+            raise ValueError(
+                f"sample {number} is not among the {len(self.numbers):,} audited ones; near it are"
                 f" {', '.join(map(str, sorted(near)))}"
             )
-            raise ValueError(f"sample {number} is not among the {there}")
         return int(found[0])
-
-    @property
-    def k(self) -> int:
-        """References a side that a target keeps, at worst."""
-        return self.scores("loss").info["k"]
 
     def scores(self, attack: str) -> Scores:
         """Scores of one attack on every model in turn, computed once."""
@@ -141,7 +128,8 @@ class Source:
         """Names of the attacks that these signals support, the headline first; without those that
         train a classifier.
         """
-        names = attacks.literature(self.k, self.signals.draws, self.signals.margin.shape[1])
+        k, queries = self.scores("loss").info["k"], self.signals.margin.shape[1]
+        names = attacks.literature(k, self.signals.draws, queries)
         return [name for name in names if name not in ("shokri", "song_mittal")]
 
     def trace(self, model: int) -> np.ndarray | None:
@@ -151,10 +139,8 @@ class Source:
         name, row = f"losses_{self.rows[model]:03d}.npy", self.rows[model]
         if self.pool is None or not self.pool.has(name):
             return None
-        member, kept = (
-            self.pool.read_array("member.npy", "b", (None, None))[row],
-            self.pool.read_array(name, "f", (None, None)),
-        )
+        member = self.pool.read_array("member.npy", "b", (None, None))[row]
+        kept = self.pool.read_array(name, "f", (None, None))
         if not len(kept):
             return None
         if kept.shape[1] != member.sum():
@@ -165,8 +151,16 @@ class Source:
 
     def class_of(self, column: int) -> str:
         """The name of a column's class; its number where there are fewer names."""
-        label = int(self.signals.labels[column])
+        return self._name(int(self.signals.labels[column]))
+
+    def _name(self, label: int) -> str:
         return self.classes[label] if label < len(self.classes) else str(label)
+
+    @property
+    def kinds(self) -> list[tuple[str, int]]:
+        """What a control offers: every class by its name, and its label."""
+        count = max(len(self.classes), int(self.signals.labels.max()) + 1)
+        return [(self._name(label), label) for label in range(count)]
 
     @property
     def targets(self) -> list[int | str]:
@@ -175,7 +169,7 @@ class Source:
 
     @property
     def rows(self) -> list[int]:
-        """Row numbers in the pool of the models that were asked."""
+        """Row numbers in the pool of the models that were queried."""
         return self.info.get("models") or list(range(len(self.signals.margin)))
 
 
@@ -185,81 +179,80 @@ class _Chosen:
     def __init__(self, x: np.ndarray, samples: np.ndarray):
         self.x, self.samples = x, samples
 
-    def __len__(self) -> int:
-        return len(self.samples)
-
     def __getitem__(self, index) -> np.ndarray:
         return np.asarray(self.x[self.samples[index]])
 
 
 def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -> list[Source]:
-    """Stored signals whose membership is known, the newest `limit` of them, oldest first; `pool`:
-    only those of this pool.
+    """Stored signals whose membership is known, oldest first: what explorers choose from.
 
-    Half-written results are passed over, damaged ones with a line on standard error. [] where
-    nothing is stored.
+    Half-written results are passed over, damaged ones with a line on standard error.
+
+    Parameters:
+        root: folder of results
+        pool: only signals of this pool, the beginning of its key; "" for those of all pools
+        limit: at most so many, the newest
+
+    Returns: a list of `Source`; [] where nothing is stored.
     """
     pools = {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
     found: list[Source] = []
     for folder in reversed(store.folders(root, "signals")):
-        if not folder.has("info.json"):
-            continue
         try:
-            info, files = store.read_info(folder)
-            own = pools.get(info.get("pool", "")[:12])
-            if own is None or not info["pool"].startswith(pool) or not all(map(folder.has, files)):
-                continue
-            if not all(isinstance(row, int) for row in info.get("models") or []):
-                raise folder.corrupt(
-                    "info.json", f"models={info['models']}: wanted numbers of rows"
-                )
-            samples = store.load_samples(folder)
-            if samples is None or len(samples):  # else nobody's membership to find
-                found.append(Source(label(info, own.recipe), folder=folder, pool=own, info=info))
+            found += _whole(folder, pools, pool) if folder.has("info.json") else []
         except (ValueError, TypeError, OSError) as error:
             print(f"{folder.path.name} is damaged and passed over: {error}", file=sys.stderr)
         if len(found) == limit:
             break
-    return list(named(found[::-1]).values())
+    return found[::-1]
+
+
+def _whole(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> list[Source]:
+    """[the source of these signals], [] where they are not of the pool, unfinished, or of images
+    that nobody was trained on.
+    """
+    info, files = store.read_info(folder)
+    own = pools.get(info.get("pool", "")[:12])
+    if own is None or not info["pool"].startswith(pool) or not all(map(folder.has, files)):
+        return []
+    if not all(isinstance(row, int) for row in info.get("models") or []):
+        raise folder.corrupt("info.json", f"models={info['models']}: wanted numbers of rows")
+    samples = store.load_samples(folder)
+    source = Source(label(info, own.recipe), folder=folder, pool=own, info=info)
+    return [source] if samples is None or len(samples) else []
 
 
 def named(sources: Sequence[Source]) -> dict[str, Source]:
-    """Sources by label; equal labels get the beginning of their key, or a number."""
-    labels = [source.label for source in sources]
-    for number, source in enumerate(sources):
-        if labels.count(source.label) > 1:
-            count = f"({labels[:number].count(source.label) + 1})"
-            source.label += f" {source.folder.key[:4] if source.folder else count}"
-    return {source.label: source for source in sources}
+    """Sources by label."""
+    return unique((source.label, source) for source in sources)
 
 
 def unique(entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """{name: thing}; a name that was there already gets a number."""
-    things: dict[str, Any] = {}
+    """{name: thing}; equal names are numbered."""
+    groups: dict[str, list] = {}
     for name, thing in entries:
-        things[f"{name} ({len(things)})" if name in things else name] = thing
-    return things
+        groups.setdefault(name, []).append(thing)
+    return {
+        f"{name} ({i})" if len(same) > 1 else name: thing
+        for name, same in groups.items()
+        for i, thing in enumerate(same, 1)
+    }
 
 
 def label(info: dict, recipe: dict) -> str:
-    """Who was asked and how, in a line: "digits resnet14 d5ec, dropout 0.02 x 3"."""
-    words = [f"{info.get('dataset', '')} {info.get('family', recipe.get('model', '?'))}".strip()]
-    words[0] += f" {info['pool'][:4]}" if info.get("pool") else ""
-    words += [str(recipe["defense"])] if recipe.get("defense") else []
-    words += [f"epoch {info['epoch']}"] if info.get("epoch") else []
-    words += [f"behind {info['output']}"] if info.get("output") else []
-    asked = "noise off" if info.get("noise") is False else info.get("draws", "plain")
-    asked += f" {info['input_dropout']:g}" if info.get("input_dropout") else ""
-    asked += f" x {info['queries']}" if info.get("queries", 1) > 1 else ""
-    return ", ".join([*words, *([asked] if asked != "plain" else [])])
-
-
-def keep(thing, **sizes: int | None) -> None:
-    """Computes these methods of an object once for equal arguments, and keeps so many results of
-    each; None: all.
-    """
-    for name, size in sizes.items():
-        setattr(thing, name, lru_cache(size)(getattr(thing, name)))
+    """Who was queried and how, in a line: "digits resnet14 d5ec, dropout 0.02 x 3"."""
+    network = (info.get("dataset"), info.get("family", recipe.get("model", "?")))
+    query = "noise off" if info.get("noise") is False else info.get("draws", "plain")
+    query += f" {info['input_dropout']:g}" if info.get("input_dropout") else ""
+    query += f" x {info['queries']}" if info.get("queries", 1) > 1 else ""
+    words = [
+        " ".join(filter(None, (*network, (info.get("pool") or "")[:4]))),
+        recipe.get("defense") or "",
+        f"epoch {info['epoch']}" if info.get("epoch") else "",
+        f"behind {info['output']}" if info.get("output") else "",
+        query if query != "plain" else "",
+    ]
+    return ", ".join(filter(None, words))
 
 
 def only(scores: Scores, target: int | str) -> Scores:
@@ -269,8 +262,5 @@ def only(scores: Scores, target: int | str) -> Scores:
 
 def rows_of(scores: Scores, rows) -> Scores:
     """The scores of some targets, by their place in `scores`."""
-    parts = {
-        name: getattr(scores, name)[rows]
-        for name in ("value", "member", "targets", "pair", "accuracy", "loss")
-    }
-    return dataclasses.replace(scores, **parts)
+    fields = ("value", "member", "targets", "pair", "accuracy", "loss")
+    return dataclasses.replace(scores, **{name: getattr(scores, name)[rows] for name in fields})

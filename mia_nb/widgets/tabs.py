@@ -1,7 +1,5 @@
 """All explorers on one page, each built when its tab is opened."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -41,10 +39,8 @@ class Tabs:
         if title not in self.made:
             try:
                 self.made[title] = self.makers[title]()
-            except (
-                ValueError,
-                OSError,
-            ) as error:  # a damaged result must not take the other tabs with it
+            # a damaged result must not take the other tabs with it
+            except (ValueError, OSError) as error:
                 return message(title, str(error))
         return self.made[title]
 
@@ -73,7 +69,14 @@ class Tabs:
 
 
 def explore(sources: Sequence[Source]) -> Tabs:
-    """Every explorer on the same sources."""
+    """Every explorer on the same sources, each under a tab and built when it is first opened.
+
+    Parameters:
+        sources: what to choose from, as `sources` gives them
+
+    Returns: tabs; `explore(found)["Dropout"]` is the explorer of that title. In batch mode all are
+        shown one after the other.
+    """
     explorers = {
         "Scores and ROC": scores,
         "One sample, two worlds": sample,

@@ -21,10 +21,10 @@ from mia_nb.widgets.explorer import (
     buttons,
     dropdown,
     message,
+    plain,
     slider,
     steps,
 )
-from mia_nb.widgets.figure import plain
 from mia_nb.widgets.stored import Source
 from mia_nb.workshop.cube import canaries
 from mia_nb.workshop.measures import (

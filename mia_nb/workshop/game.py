@@ -17,8 +17,14 @@ from mia_nb.attacks.margins import over_queries
 from mia_nb.plots.samples import sheet
 from mia_nb.plots.style import LINES, MEMBER, NON_MEMBER, row_of
 from mia_nb.types import Scores
-from mia_nb.widgets.explorer import ROW, Explorer, Ticks, View, message
-from mia_nb.widgets.figure import plain
+from mia_nb.widgets.explorer import (
+    ROW,
+    Explorer,
+    Ticks,
+    View,
+    message,
+    plain,
+)
 from mia_nb.widgets.stored import Source
 
 TITLE = "The membership game"
