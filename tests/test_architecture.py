@@ -124,7 +124,7 @@ BUDGET = {
     "training": 2221,
     "types": 255,
     "widgets": 2175,
-    "workshop": 832,
+    "workshop": 759,
     "__init__": 14,
 }
 
