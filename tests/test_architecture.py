@@ -115,7 +115,7 @@ BUDGET = {
     "defenses": 265,
     "metrics": 1087,
     "models": 1360,
-    "plots": 1478,
+    "plots": 1425,
     "parameters": 183,
     "querying": 291,
     "report": 134,
@@ -124,7 +124,7 @@ BUDGET = {
     "training": 2221,
     "types": 255,
     "widgets": 2175,
-    "workshop": 759,
+    "workshop": 761,
     "__init__": 14,
 }
 

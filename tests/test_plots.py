@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 import pytest
 
 from mia_nb import metrics, plots
+from mia_nb.plots.style import TEMPLATE
 from mia_nb.types import Scores
 
 
@@ -402,10 +403,10 @@ def test_figures_share_the_template_fit_their_page_and_say_a_sentence():
         assert (
             figure.layout.width is None
             and figure.layout.height
-            and figure.layout.template == plots.TEMPLATE
+            and figure.layout.template == TEMPLATE
         ), name
         assert len(figure.layout.title.text.split()) > 4, name
-    assert plots.TEMPLATE.layout.paper_bgcolor == "rgba(0,0,0,0)"
+    assert TEMPLATE.layout.paper_bgcolor == "rgba(0,0,0,0)"
 
 
 def test_plots_leave_torch_alone():

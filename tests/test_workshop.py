@@ -15,6 +15,7 @@ from scipy.stats import binom
 from mia_nb import attacks, metrics, plots, store, workshop
 from mia_nb.cli import notebooks
 from mia_nb.metrics.pairs import units
+from mia_nb.plots import teaching
 from mia_nb.types import Signals
 from mia_nb.widgets import Source
 from mia_nb.workshop import answers, explorers, measures, parts
@@ -612,7 +613,7 @@ def test_found_again_counts_repetitions_and_draws_what_chance_would_give():
 
 
 def test_a_null_band_names_the_mean_of_its_worlds():
-    figure = plots.null_band(0.6, [0.48, 0.5, 0.52], name="loss", design="x")
+    figure = teaching.null_band(0.6, [0.48, 0.5, 0.52], name="loss", design="x")
     assert (
         "redrawn 0.500" in figure.layout.title.text.replace("<br>", " ")
         and sum(figure.data[0].y[:-1]) == 3

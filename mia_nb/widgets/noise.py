@@ -13,6 +13,7 @@ from scipy.special import ndtr, ndtri
 
 from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.queries import UNAVERAGED
+from mia_nb.plots.settings import ENDS, settling
 from mia_nb.plots.style import DASHES, GREY, LINES, translucent
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
@@ -248,10 +249,14 @@ class Level:
         return figure | {"data": [*figure["data"], *traces]}
 
     def against(self, attack, target, closed) -> dict:
+        """AUC against the outputs that are averaged."""
         off, theory = self.off(attack, target), self.theory(attack, target) if closed else None
-        level = None if off is None else tuple(off[["auc", "auc_low", "auc_high"]])
         return plain(
-            plots.auc_against_answers(self.rows(attack, target), quiet=level, closed=theory)
+            plots.query_curves(
+                {"queried R times": self.rows(attack, target)},
+                noise_off={} if off is None else {"queried R times": tuple(off[list(ENDS)])},
+                closed=theory,
+            ).update_layout(height=370)
         )
 
     def curve(self, attack, target, answers, closed) -> dict:
@@ -298,7 +303,7 @@ class Level:
         spread = {side: float(own[model].std(ddof=1)) for side, model in models.items()}
         name = f"Sample {source.samples[column]} ({source.class_of(column)})"
         return plain(
-            plots.settling(
+            settling(
                 {side: own[model] for side, model in models.items()},
                 asked=answers,
                 quiet=levels,

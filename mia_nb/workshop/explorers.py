@@ -13,6 +13,7 @@ import pandas as pd
 
 from mia_nb import auditing, metrics, plots
 from mia_nb.plots import samples as pictures
+from mia_nb.plots import teaching
 from mia_nb.widgets.explorer import (
     ROW,
     Explorer,
@@ -82,7 +83,7 @@ def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
             raise ValueError("tick one attack or more")
         table = every[(every["metric"] == metric) & every["attack"].isin(shown)]
         chance = 0.5 if metric == "AUC" else RATE
-        figure = plots.budget_race(table, metric=metric, chance=chance)
+        figure = teaching.budget_race(table, metric=metric, chance=chance)
         ran = table.dropna(subset="value")
         best = [
             f"{row.attack} with {row.references} ({with_interval(row.value, row.low, row.high)})"
@@ -158,7 +159,7 @@ def null(
             "p": f"{p:.3g}",
             "verdict": "FAIL" if off else "pass",
         }
-        figure = plots.null_band(real, drawn, name=attack, design=DESIGNS[design])
+        figure = teaching.null_band(real, drawn, name=attack, design=DESIGNS[design])
         note = f"{DESIGNS[design]}; a redrawn world keeps every output and deals the members anew"
         return View(sentence, {"null": plain(figure)}, pd.DataFrame([row]), note)
 
@@ -194,7 +195,7 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
             f" is {first[key]}, of the difference {second[key]}, n0 = {first['n0']:,}"
         )
         counted, name = next(iter(scores.values())), f"attack_r with {references} references"
-        bars = plots.levels(counted.value[0], counted.member[0], name=name)
+        bars = teaching.levels(counted.value[0], counted.member[0], name=name)
         figures = {"levels": plain(bars), "roc": plain(plots.roc_pair(scores))}
         note = (
             "table: the first target; curves: a target and its complementary model; a zero made by"
