@@ -526,7 +526,10 @@ def test_a_rate_that_is_not_measurable_is_open():
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [
-        (lambda: plots.defenses(pd.concat([defended()] * 2)), "comes twice"),
+        (
+            lambda: plots.defenses(pd.concat([defended()] * 2)),
+            "name = ResNet-14 comes more than once",
+        ),
         (lambda: plots.defenses(defended(), undefended="VGG"), "'VGG' is not in the table"),
         (lambda: plots.defenses(defended(), metric="advantage"), "neither auc nor tpr@"),
         (lambda: plots.defenses(defended().drop(columns="gap")), "gap missing"),

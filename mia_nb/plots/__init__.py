@@ -1,14 +1,14 @@
-"""Records to plotly figures: pure functions, one house template, no torch. Every title is a
-sentence computed from the data.
+"""Records to plotly figures: pure functions, one house template, no torch. Each gives a
+`plotly.graph_objects.Figure` whose title is a sentence computed from the data.
 
 Members are vermillion, solid and round; non-members blue, dashed and diamond-shaped: colour is
 never the only cue. Paper is transparent and text mid-grey, so that a figure reads on light and on
 dark pages. No figure has a fixed width.
 """
 
-from mia_nb.plots.curves import roc, roc_bounds, roc_pair, verdict
-from mia_nb.plots.pools import accuracy, images, loss_traces
+from mia_nb.plots.curves import roc_bounds, roc_pair, verdict
 from mia_nb.plots.privacy import accounting, ladder, privacy_utility
+from mia_nb.plots.samples import images
 from mia_nb.plots.settings import (
     accuracy_and_risk,
     against_timesteps,
@@ -29,7 +29,7 @@ from mia_nb.plots.utility import (
     gap_against_risk,
     matched_differences,
 )
-from mia_nb.plots.views import histogram, scatter, summary
+from mia_nb.plots.views import accuracy, histogram, loss_traces, scatter, summary
 
 __all__ = [
     "accounting",
@@ -56,7 +56,6 @@ __all__ = [
     "raster",
     "risk_against",
     "risk_against_epochs",
-    "roc",
     "roc_bounds",
     "roc_pair",
     "scatter",

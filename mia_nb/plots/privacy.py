@@ -142,7 +142,7 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 
     by: a column that varies (delta, batch)
     at: nominal epsilon at which accuracy is read
 
-    Raises ValueError for missing columns or values, and for accuracies of one model and epoch that
+    Raises: ValueError for missing columns or values, and for accuracies of one model and epoch that
     differ between values of `by`.
     Source: Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
@@ -238,7 +238,7 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
 
     tables: a ladder, or {name: ladder} of several networks
 
-    Raises ValueError for tables that are no ladder, and for no table.
+    Raises: ValueError for tables that are no ladder, and for no table.
     """
     tables = {"": tables} if isinstance(tables, pd.DataFrame) else tables
     if not tables:

@@ -168,7 +168,7 @@ def against_timesteps(
     y_title: of the value
     y_format: ".3f", or ".1%" for shares
 
-    Raises ValueError for missing columns or values, T below 1, a line with the same T twice.
+    Raises: ValueError for missing columns or values, T below 1, a line with the same T twice.
     """
     table, levels = _lines(table), _levels(reference)
     figure = go.Figure()
@@ -203,7 +203,7 @@ def accuracy_and_risk(
     reference: levels of the risk
     y_title: of the risk
 
-    Raises ValueError for tables without a line, or without a T of that line, in common.
+    Raises: ValueError for tables without a line, or without a T of that line, in common.
     """
     accuracy, risk = _lines(accuracy), _lines(risk)
     levels = _levels(accuracy_reference), _levels(reference)
@@ -249,7 +249,7 @@ def conversion_quality(table: pd.DataFrame, *, ann=None) -> go.Figure:
         high
     ann: a share, or (value, low, high)
 
-    Raises ValueError for missing columns or values.
+    Raises: ValueError for missing columns or values.
     """
     need(table, ("timesteps", "fit", "per", "value", "low", "high"), "conversion_quality")
     pairs = zip(table["fit"], table["per"], strict=True)
@@ -404,7 +404,7 @@ def risk_against_epochs(table: pd.DataFrame) -> go.Figure:
 
     table: `studies.recipe_risks`
 
-    Raises ValueError for missing columns and for a table without a row.
+    Raises: ValueError for missing columns and for a table without a row.
     """
     need(
         table,
@@ -521,7 +521,7 @@ def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
     table: `metrics.agreement`
     of: what was ranked, margin or an attack's score
 
-    Raises ValueError for what is missing.
+    Raises: ValueError for what is missing.
     """
     need(table, (*AGREEMENT, "samples", "pairs", "covers"), "rank_agreement", ("correlation",))
     names = list(dict.fromkeys([*table["first"], *table["second"]]))
@@ -725,7 +725,7 @@ def settling(
         the closed form of where the mean of r outputs lies
     title: begins the sentence
 
-    Raises ValueError for no outputs and for `asked` outside 1..Q.
+    Raises: ValueError for no outputs and for `asked` outside 1..Q.
     """
     if not answers:
         raise ValueError("settling got no answers: wanted {True: margins, False: margins}")
@@ -808,7 +808,7 @@ def heatmap(
     chosen: (p, Q), None the best
     name: of the value
 
-    Raises ValueError for a (p, Q) that comes twice, or a chosen one that is not there.
+    Raises: ValueError for a (p, Q) that comes twice, or a chosen one that is not there.
     """
     columns = ("p", "queries", "value", "error")
     need(table, columns, "heatmap", finite=columns, once=("p", "queries"))

@@ -27,7 +27,7 @@ def need(
     finite: columns whose values must be finite numbers
     once: columns whose values together may come once
 
-    Raises ValueError for a missing column, no row, a value that is not finite and a repeated row.
+    Raises: ValueError for a missing column, no row, a value that is not finite and a repeated row.
     """
     if lacks := [name for name in columns if name not in table.columns]:
         raise ValueError(
