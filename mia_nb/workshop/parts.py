@@ -67,8 +67,8 @@ def question(part: int, cube: Cube) -> Prediction:
     Returns: a `Prediction`: radio buttons or a slider; in batch mode the folded answer.
     Raises: ValueError for another number, and for a cube that lacks what the part needs.
     """
-    asked = read_part(part, cube)
-    return Prediction(asked.question, asked.options, answer=asked.answer, why=asked.why)
+    record = read_part(part, cube)
+    return Prediction(record.question, record.options, answer=record.answer, why=record.why)
 
 
 def show(part: int, cube: Cube) -> Explorer:
@@ -77,6 +77,7 @@ def show(part: int, cube: Cube) -> Explorer:
     part: 1 to 11
     cube: of `open_cube`
 
+    Returns: the explorer, not yet displayed.
     Raises: ValueError for another number, and for a cube that lacks what the part needs.
     """
     return read_part(part, cube).demonstration()

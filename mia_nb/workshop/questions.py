@@ -48,8 +48,8 @@ class Prediction:
         self.question, self.answer, self.why, self.told = question, answer, why, ""
         self.right = f"{answer:g}" if isinstance(answer, float | int) else str(answer)
         self._shown = W.HTML()
-        asked = W.HTML(QUESTION.format(html.escape(question)))
-        self.widget = W.VBox([asked, *self._controls(), self._shown])
+        heading = W.HTML(QUESTION.format(html.escape(question)))
+        self.widget = W.VBox([heading, *self._controls(), self._shown])
 
     def answered(self, value) -> str:
         """Answer as a hand would.
