@@ -135,7 +135,9 @@ def page(
 
 
 def _cells(path: Path, data: bytes) -> list[dict]:
+    """The cells of a notebook, consecutive pieces of one stream made one."""
     import nbformat
+    from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
     try:
         node = nbformat.reads(data.decode(), as_version=4)
@@ -145,7 +147,7 @@ def _cells(path: Path, data: bytes) -> list[dict]:
         raise ValueError(
             f"{path} is not a notebook ({reason}); pass executed .ipynb files"
         ) from error
-    return node["cells"]
+    return CoalesceStreamsPreprocessor().preprocess(node, {})[0]["cells"]
 
 
 def _page(title: str, lead: str, contents: list[str], sections: list[str]) -> str:
@@ -201,7 +203,7 @@ def _number_headings(body: str, prefix: str) -> tuple[str, list[tuple[int, str, 
 
 
 def _cell(cell: dict) -> str:
-    source = _text(cell.get("source", ""))
+    source = cell.get("source", "")
     if cell.get("cell_type") == "markdown":
         return _markdown(source, cell.get("attachments", {}))
     if cell.get("cell_type") != "code" or not source.strip():
@@ -213,29 +215,14 @@ def _cell(cell: dict) -> str:
 
 
 def _outputs(cell: dict) -> str:
-    return "\n".join(map(_output, _joined(cell.get("outputs", []))))
-
-
-def _joined(outputs: list[dict]) -> list[dict]:
-    """Consecutive pieces of one stream made one."""
-    joined: list[dict] = []
-    for output in outputs:
-        if (
-            joined
-            and output.get("output_type") == "stream"
-            and output.get("name") == joined[-1].get("name")
-        ):
-            joined[-1] = output | {"text": _text(joined[-1]["text"]) + _text(output["text"])}
-        else:
-            joined.append(output)
-    return joined
+    return "\n".join(map(_output, cell.get("outputs", [])))
 
 
 def _output(output: dict) -> str:
     kind = output.get("output_type")
     if kind == "stream":
         name = "stderr" if output.get("name") == "stderr" else "stdout"
-        text = PROGRESS.sub("", _terminal(_text(output.get("text", ""))))
+        text = PROGRESS.sub("", _terminal(output.get("text", "")))
         return text.strip() and f'<pre class="{name}">{html.escape(text)}</pre>'
     if kind == "error":
         trace = (
@@ -248,21 +235,21 @@ def _output(output: dict) -> str:
         return _figure(data[PLOTLY])
     for mime in PICTURES:
         if mime in data:
-            raw = _text(data[mime])
+            raw = data[mime]
             encoded = (
                 base64.b64encode(raw.encode()).decode()
                 if "svg" in mime
                 else re.sub(r"[^A-Za-z0-9+/=]", "", raw)
             )
             return (
-                f'<img alt="{html.escape(_text(data.get("text/plain", "picture")))}"'
+                f'<img alt="{html.escape(data.get("text/plain", "picture"))}"'
                 f' src="data:{mime};base64,{encoded}">'
             )
     if "text/html" in data:
-        return f'<div class="table">{_clean(_text(data["text/html"]))}</div>'
+        return f'<div class="table">{_clean(data["text/html"])}</div>'
     if "text/markdown" in data:
-        return _markdown(_text(data["text/markdown"]), {})
-    return f"<pre>{html.escape(_text(data['text/plain']))}</pre>" if "text/plain" in data else ""
+        return _markdown(data["text/markdown"], {})
+    return f"<pre>{html.escape(data['text/plain'])}</pre>" if "text/plain" in data else ""
 
 
 def _figure(figure: dict) -> str:
@@ -288,7 +275,7 @@ def _markdown(source: str, attachments: dict) -> str:
 
     for name, bundle in attachments.items():
         for mime, data in bundle.items():
-            source = source.replace(f"attachment:{name}", f"data:{mime};base64,{_text(data)}")
+            source = source.replace(f"attachment:{name}", f"data:{mime};base64,{data}")
     render = mistune.create_markdown(
         renderer=mistune.HTMLRenderer(escape=False, allow_harmful_protocols=["data:image/"]),
         plugins=["table", "strikethrough", "def_list"],
@@ -323,7 +310,3 @@ def _terminal(text: str) -> str:
     """
     lines = ANSI.sub("", text).replace("\r\n", "\n").split("\n")
     return "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in lines)
-
-
-def _text(value: str | list[str]) -> str:
-    return value if isinstance(value, str) else "".join(value)

@@ -376,7 +376,7 @@ GAME = [
         " widgets, workshop\nx = np.random.default_rng(1).integers(0, 256, (SAMPLES, 1, 8, 8),"
         " np.uint8)\nsource = widgets.stored.Source('toy', cube_of(), images=x, classes=tuple('abcde'))"
     ),
-    "workshop.predict('Which one?', ['this', 'that'], answer='that', why='because so')",
+    "workshop.Prediction('Which one?', ['this', 'that'], answer='that', why='because so')",
     "workshop.game(source)",
 ]
 SENTENCE = f"{SENTENCES}.join(' | ')"

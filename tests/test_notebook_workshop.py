@@ -134,7 +134,7 @@ def test_a_part_in_batch_asks_shows_and_waits_for_an_answer(run, path):
         if o["output_type"] == "error" or o.get("name") == "stderr"
     ]
     assert errors == []
-    why = workshop.truth(number, workshop.open_cube(run.path.parent))["why"]
+    why = workshop.question(number, workshop.open_cube(run.path.parent)).why
     assert "<details>" in pages_of(cells["before"]) and why[:20] not in text_of(cells["before"])
     assert re.search(r"<b>[^<]+</b>: \S", pages_of(cells["demonstration"])), (
         "the demonstration's sentence"
@@ -212,4 +212,4 @@ def test_the_cube_can_be_moved_without_its_weights(results, run, tmp_path):
             target.write_bytes(path.read_bytes())
     cube = workshop.open_cube(moved)
     assert workshop.game(cube["small"]).error == "" and cube["small"].trace(0) is not None
-    assert workshop.truth(9, cube)["answer"] and workshop.facts(moved)["epsilon"]
+    assert workshop.question(9, cube).answer and cube.facts["epsilon"]

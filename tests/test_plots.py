@@ -12,6 +12,8 @@ import plotly.graph_objects as go
 import pytest
 
 from mia_nb import metrics, plots
+from mia_nb.plots import curves
+from mia_nb.plots.style import TEMPLATE
 from mia_nb.types import Scores
 
 
@@ -41,7 +43,7 @@ def curve_of(figure: go.Figure):
 
 def test_drawn_tpr_is_the_mean_of_tpr_at_over_targets_at_every_drawn_rate():
     scores = gaussian_scores()
-    curve = curve_of(plots.roc(scores))
+    curve = curve_of(curves.roc(scores))
     for x, y in zip(curve.x[::7], curve.y[::7], strict=True):
         exact = [
             metrics.tpr_at(v, m, round(float(x) * 300) / 300).tpr
@@ -52,7 +54,7 @@ def test_drawn_tpr_is_the_mean_of_tpr_at_over_targets_at_every_drawn_rate():
 
 def test_thinning_keeps_tpr_at_the_usual_rates_with_50000_samples():
     scores = gaussian_scores(50_000, 2, seed=1)
-    curve = curve_of(plots.roc(scores))
+    curve = curve_of(curves.roc(scores))
     for x in (1e-4, 1e-3, 1e-2, 1e-1):
         exact = np.mean(
             [metrics.tpr_at(v, m, x).tpr for v, m in zip(scores.value, scores.member, strict=True)]
@@ -66,7 +68,7 @@ def test_thinning_keeps_tpr_at_the_usual_rates_with_50000_samples():
 def test_the_area_under_the_linear_view_is_the_auc():
     for round_to in (None, 0):
         scores = gaussian_scores(2000, 2, round_to=round_to)
-        curve = curve_of(plots.roc(scores, log=False))
+        curve = curve_of(curves.roc(scores, log=False))
         auc = np.mean([metrics.auc(v, m) for v, m in zip(scores.value, scores.member, strict=True)])
         assert np.trapezoid(curve.y.astype(float), curve.x.astype(float)) == pytest.approx(
             auc, abs=2e-3
@@ -75,7 +77,7 @@ def test_the_area_under_the_linear_view_is_the_auc():
 
 
 def test_log_axes_hold_only_positive_numbers_and_start_at_one_sample():
-    figure = plots.roc(gaussian_scores(shift=0.2))
+    figure = curves.roc(gaussian_scores(shift=0.2))
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
     for trace in figure.data:
         assert (np.asarray(trace.x) > 0).all() and (np.asarray(trace.y) > 0).all()
@@ -83,7 +85,7 @@ def test_log_axes_hold_only_positive_numbers_and_start_at_one_sample():
 
 
 def test_the_resolution_floor_is_shaded_up_to_ten_false_alarms():
-    (shade,) = plots.roc(gaussian_scores()).layout.shapes
+    (shade,) = curves.roc(gaussian_scores()).layout.shapes
     assert (shade.x0, shade.x1) == (pytest.approx(1 / 300), pytest.approx(10 / 300))
 
 
@@ -104,7 +106,7 @@ def test_the_band_of_one_target_is_its_clopper_pearson_interval():
         },
         info={},
     )
-    figure = plots.roc(one)
+    figure = curves.roc(one)
     low, high = figure.data[1], figure.data[2]
     at = 40
     record = metrics.tpr_at(one.value[0], one.member[0], round(float(low.x[at]) * 300) / 300)
@@ -118,7 +120,7 @@ def test_the_band_is_at_least_as_wide_as_the_t_interval_over_pairs():
     scores = gaussian_scores(targets=6)
     # one pair leaks far more
     scores.value[scores.pair == 0] += 1.5 * scores.member[scores.pair == 0]
-    figure = plots.roc(scores)
+    figure = curves.roc(scores)
     low, high = figure.data[1], figure.data[2]
     at = int(np.searchsorted(low.x, 0.1))
     x = round(float(low.x[at]) * 300) / 300
@@ -136,27 +138,27 @@ def test_the_band_is_at_least_as_wide_as_the_t_interval_over_pairs():
 
 def test_only_the_best_of_many_attacks_shows_its_band():
     many = {f"attack {i}": gaussian_scores(shift=0.2 * i) for i in range(5)}
-    assert [t.legendgroup for t in plots.roc(many).data if t.fill == "tonexty"] == ["attack 4"]
+    assert [t.legendgroup for t in curves.roc(many).data if t.fill == "tonexty"] == ["attack 4"]
     few = {name: many[name] for name in list(many)[:2]}
-    assert len(traces_of(plots.roc(few), fill="tonexty")) == 2
+    assert len(traces_of(curves.roc(few), fill="tonexty")) == 2
 
 
 def test_lattice_scores_carry_a_tie_flag_and_continuous_ones_do_not():
     scores = gaussian_scores(round_to=0)
     scores.value[:] = np.clip(scores.value, 0, 1)
-    assert "ties: no FPR below" in curve_of(plots.roc(scores)).name
-    assert "ties" not in curve_of(plots.roc(gaussian_scores())).name
+    assert "ties: no FPR below" in curve_of(curves.roc(scores)).name
+    assert "ties" not in curve_of(curves.roc(gaussian_scores())).name
 
 
 def test_samples_without_a_score_are_left_out():
     scores = gaussian_scores()
-    full = curve_of(plots.roc(scores)).name
+    full = curve_of(curves.roc(scores)).name
     value = np.concatenate([scores.value, np.full((6, 50), np.nan)], axis=1)
     padded = np.concatenate([scores.member, np.ones((6, 50), bool)], axis=1)
     wider = Scores(
         value, padded, scores.targets, scores.pair, scores.accuracy, scores.loss, scores.info
     )
-    assert curve_of(plots.roc(wider)).name == full
+    assert curve_of(curves.roc(wider)).name == full
     assert sum(t.customdata[:-1].sum() for t in plots.histogram(wider, target=0).data) == 600
 
 
@@ -211,7 +213,7 @@ def test_members_are_vermillion_solid_and_round_and_non_members_blue_dashed_and_
 def test_no_two_attacks_of_a_suite_share_both_colour_and_dash():
     many = {f"attack {i}": gaussian_scores(60, 2) for i in range(12)}
     styles = [
-        (t.line.color, t.line.dash) for t in plots.roc(many).data if t.name and "AUC" in t.name
+        (t.line.color, t.line.dash) for t in curves.roc(many).data if t.name and "AUC" in t.name
     ]
     assert len(set(styles)) == 12
 
@@ -317,7 +319,7 @@ def test_of_equal_attacks_the_summary_names_the_first_of_the_table():
 def test_pictures_say_what_their_bars_and_thresholds_are():
     assert (
         "thresholds set with hindsight (oracle)"
-        in plots.roc(gaussian_scores()).layout.title.subtitle.text
+        in curves.roc(gaussian_scores()).layout.title.subtitle.text
     )
     assert (
         "1.96 s.e. of random guessing"
@@ -367,8 +369,9 @@ def test_a_sheet_shows_the_pixels_between_frames_of_the_membership_colour():
     sheet = np.asarray(
         Image.open(io.BytesIO(base64.b64decode(figure.data[0].source.split(",")[1])))
     )
-    np.testing.assert_array_equal(sheet[2:10, 14:22, :3], x[1].transpose(1, 2, 0))
-    assert tuple(sheet[1, 5]) == (0xD5, 0x5E, 0x00, 255) and tuple(sheet[1, 17]) == (
+    # 8 pixels are shown by 64, between gaps of 10
+    np.testing.assert_array_equal(sheet[5:69:8, 79:143:8, :3], x[1].transpose(1, 2, 0))
+    assert tuple(sheet[4, 9]) == (0xD5, 0x5E, 0x00, 255) and tuple(sheet[4, 90]) == (
         0x00,
         0x72,
         0xB2,
@@ -380,7 +383,7 @@ def test_a_sheet_shows_the_pixels_between_frames_of_the_membership_colour():
 def every_figure(scores: dict[str, Scores]) -> dict[str, go.Figure]:
     x, y = list(scores.values())[:2]
     return {
-        "roc": plots.roc(scores),
+        "roc": curves.roc(scores),
         "roc_pair": plots.roc_pair(scores),
         "histogram": plots.histogram(x),
         "scatter": plots.scatter(x, y),
@@ -402,10 +405,10 @@ def test_figures_share_the_template_fit_their_page_and_say_a_sentence():
         assert (
             figure.layout.width is None
             and figure.layout.height
-            and figure.layout.template == plots.TEMPLATE
+            and figure.layout.template == TEMPLATE
         ), name
         assert len(figure.layout.title.text.split()) > 4, name
-    assert plots.TEMPLATE.layout.paper_bgcolor == "rgba(0,0,0,0)"
+    assert TEMPLATE.layout.paper_bgcolor == "rgba(0,0,0,0)"
 
 
 def test_plots_leave_torch_alone():

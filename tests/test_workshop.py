@@ -15,9 +15,12 @@ from scipy.stats import binom
 from mia_nb import attacks, metrics, plots, store, workshop
 from mia_nb.cli import notebooks
 from mia_nb.metrics.pairs import units
+from mia_nb.plots import teaching
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source
-from mia_nb.workshop import answers, parts
+from mia_nb.workshop import answers, explorers, measures, parts
+from mia_nb.workshop.cube import Cube
+from mia_nb.workshop.game import deal
 
 MODELS, SAMPLES = 12, 300
 
@@ -62,16 +65,18 @@ def source() -> Source:
 
 
 @pytest.fixture(scope="module")
-def cube(source) -> dict[str, Source]:
+def cube(source) -> Cube:
     noisy = Source("noisy", cube_of(queries=8, draws="noise"))
     steps = cube_of(queries=4, draws="steps")
     clearer = steps.margin + np.array([0, 1, 2, 4])[None, :, None] * (steps.member[:, None] - 0.5)
-    return {
-        "small": source,
-        "pool": source,
-        "noise/0.25": noisy,
-        "spikes/steps": Source("steps", replace(steps, margin=clearer)),
-    }
+    return Cube(
+        {
+            "small": source,
+            "pool": source,
+            "noise/0.25": noisy,
+            "spikes/steps": Source("steps", replace(steps, margin=clearer)),
+        }
+    )
 
 
 def said(capsys, part, value, cube) -> tuple[bool, str]:
@@ -81,7 +86,9 @@ def said(capsys, part, value, cube) -> tuple[bool, str]:
 
 
 def test_a_prediction_tells_its_answer_only_after_one_was_given():
-    question = workshop.predict("What share?", ["few", "many"], answer="many", why="because of X")
+    question = workshop.Prediction(
+        "What share?", ["few", "many"], answer="many", why="because of X"
+    )
     shown = " ".join(
         child.value for child in question.widget.children if hasattr(child, "value") and child.value
     )
@@ -95,7 +102,7 @@ def test_a_prediction_tells_its_answer_only_after_one_was_given():
 
 
 def test_a_prediction_on_a_slider_waits_for_the_button():
-    question = workshop.predict("How many of 20?", (0, 20), answer=10.4, why="a coin")
+    question = workshop.Prediction("How many of 20?", (0, 20), answer=10.4, why="a coin")
     control, button, shown = question.widget.children[1:]
     control.value = 17
     assert question.told == shown.value == ""
@@ -109,7 +116,7 @@ def test_in_batch_mode_question_and_options_are_printed_and_the_answer_is_folded
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     folded = []
     monkeypatch.setattr("mia_nb.workshop.questions.display", lambda page: folded.append(page.data))
-    workshop.predict(
+    workshop.Prediction(
         "Which <one>?", ["this", "that"], answer="that", why="it < this"
     )._ipython_display_()
     printed = capsys.readouterr().out
@@ -123,9 +130,9 @@ def test_in_batch_mode_question_and_options_are_printed_and_the_answer_is_folded
 
 def test_a_prediction_refuses_an_answer_that_nobody_can_choose():
     with pytest.raises(ValueError, match=r"'maybe' is none of the options"):
-        workshop.predict("Well?", ["yes", "no"], answer="maybe")
+        workshop.Prediction("Well?", ["yes", "no"], answer="maybe")
     with pytest.raises(ValueError, match="two or more"):
-        workshop.predict("Well?", ["yes"], answer="yes")
+        workshop.Prediction("Well?", ["yes"], answer="yes")
 
 
 @pytest.mark.parametrize("part", sorted(parts.PARTS))
@@ -156,7 +163,7 @@ def test_no_answer_is_no_failure_and_odd_input_never_raises(capsys, part, cube):
 def test_a_part_that_does_not_exist_is_named(capsys, cube):
     assert "there is no part 12" in said(capsys, 12, 1, cube)[1]
     with pytest.raises(ValueError, match="parts 1 to 11"):
-        workshop.truth(0, cube)
+        workshop.question(0, cube)
 
 
 def test_fifteen_of_twenty_is_the_smallest_number_that_luck_rarely_reaches(capsys, cube):
@@ -283,19 +290,19 @@ def mean_auc(scores) -> float:
 def canary_aucs(cube) -> tuple[float, float]:
     """RMIA's AUC among canaries and among the others, averaged over targets and trainings."""
     found = []
-    for source in workshop.group(cube, "canary"):
-        mask, scores = workshop.canaries(source), source.scores("rmia")
+    for source in cube.group("canary"):
+        mask, scores = source.canaries, source.scores("rmia")
         rows = zip(scores.value, scores.member, strict=True)
         found.append([[metrics.auc(v[at], m[at]) for at in (mask, ~mask)] for v, m in rows])
     return tuple(np.mean(found, axis=(0, 1)))
 
 
 @pytest.fixture(scope="module")
-def crowded(cube, tmp_path_factory) -> dict[str, Source]:
+def crowded(cube, tmp_path_factory) -> Cube:
     """The cube with two trainings whose canaries, every third image, are given away more than the
     others.
     """
-    more, root = dict(cube), tmp_path_factory.mktemp("canaries")
+    more, root = Cube(cube), tmp_path_factory.mktemp("canaries")
     for number in range(2):
         pool = store.open_folder(root, "pool", "toy", f"{number}" * 64, {"model": "toy"})
         canary = np.arange(SAMPLES) % 3 == 1
@@ -368,7 +375,7 @@ def test_the_check_of_canaries_knows_who_was_counted(capsys, crowded):
 
 @pytest.mark.parametrize(("leak", "answer"), [(0.2, "less"), (2.4, "more"), (1.0, "cannot say")])
 def test_the_check_of_the_fair_fight_takes_one_of_three_words(capsys, leak, answer):
-    fights, rng = {}, np.random.default_rng(3)
+    fights, rng = Cube(), np.random.default_rng(3)
     for name, defense, gap in (("ordinary", None, 1.0), ("relaxed", "relaxloss", leak)):
         for epoch, share in ((1, 0.5), (2, 1.0)):
             signals = cube_of(gap * share, models=8)
@@ -391,25 +398,25 @@ def test_a_cube_that_lacks_a_role_is_said_in_words(capsys):
 
 @pytest.mark.parametrize("part", [1, 2, 3, 4, 5, 6, 7, 8, 11])
 def test_the_truth_behind_a_prediction_is_computed_from_the_cube(part, cube):
-    found = workshop.truth(part, cube)
-    assert set(found) == {"answer", "why"} and len(found["why"]) > 20 and "nan" not in found["why"]
+    found = parts.read_part(part, cube)
+    assert found.answer is not None and len(found.why) > 20 and "nan" not in found.why
 
 
 def test_truths_follow_the_world_they_are_asked_about():
     nothing = {"small": Source("null", cube_of(0.0)), "pool": Source("null", cube_of(0.0))}
     assert (
-        workshop.truth(5, nothing)["answer"] == "yes"
-        and workshop.truth(5, {"small": Source("x", cube_of())})["answer"] == "no"
+        parts.read_part(5, nothing).answer == "yes"
+        and parts.read_part(5, {"small": Source("x", cube_of())}).answer == "no"
     )
     assert (
-        abs(workshop.truth(1, nothing)["answer"] - 10)
+        abs(parts.read_part(1, nothing).answer - 10)
         < 0.5
-        < workshop.truth(1, {"small": Source("x", cube_of())})["answer"] - 10
+        < parts.read_part(1, {"small": Source("x", cube_of())}).answer - 10
     )
 
 
 def test_a_hand_is_ten_and_ten_and_the_same_again(source):
-    hand, again, other = (workshop.deal(source, seed=seed) for seed in (3, 3, 4))
+    hand, again, other = (deal(source, seed=seed) for seed in (3, 3, 4))
     assert (
         hand.member.sum() == 10
         and len(set(hand.columns)) == 20
@@ -421,7 +428,7 @@ def test_a_hand_is_ten_and_ten_and_the_same_again(source):
 
 
 def test_the_players_point_and_box_are_counts_and_clopper_pearson(source):
-    member = workshop.deal(source).member
+    member = deal(source).member
     guesses = tuple(np.flatnonzero(member)[:7] + 1) + tuple(np.flatnonzero(~member)[:2] + 1)
     game = workshop.game(source, guesses=guesses, reveal=True)
     assert game.error == "" and game.view.sentence.startswith("You: 15 of 20 right")
@@ -452,7 +459,7 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
     assert sum(shape["type"] == "rect" for shape in scored) == 20
     assert game.view.table["who"].tolist() == ["you", "loss", "rmia"]
     assert sum("these 20" in trace["name"] for trace in game.view.figures["plane"]["data"]) == 3
-    wrong = (np.isin(np.arange(1, 21), (1, 2, 3)) != workshop.deal(source).member).sum()
+    wrong = (np.isin(np.arange(1, 21), (1, 2, 3)) != deal(source).member).sum()
     assert sum(shape["type"] == "line" for shape in scored) == 2 * wrong
 
 
@@ -466,7 +473,7 @@ def test_a_click_accuses_and_a_second_one_takes_it_back(source):
 
 
 def test_attacks_in_the_game_accuse_the_ten_that_they_score_highest(source):
-    hand, loss = workshop.deal(source), source.scores("loss")
+    hand, loss = deal(source), source.scores("loss")
     top = np.argsort(-loss.value[0, hand.columns])[:10]
     row = workshop.game(source, reveal=True).view.table.set_index("who").loc["loss"]
     assert row["members found"].startswith(f"{hand.member[top].sum()} of 10")
@@ -481,7 +488,7 @@ def test_the_race_gives_every_target_its_budget_and_never_its_mate(source):
     signals = source.signals
     unit = units(signals.member)
     for count in (1, 2, 4, 10):
-        one = workshop.with_references(signals, "rmia", count, pairs=3)
+        one = measures.with_references(signals, "rmia", count, pairs=3)
         assert one.targets.tolist() == [0, 1, 2, 3, 4, 5] and one.pair.tolist() == [
             0,
             0,
@@ -494,10 +501,10 @@ def test_the_race_gives_every_target_its_budget_and_never_its_mate(source):
     rows = [0, 1, *np.flatnonzero(unit == 1), *np.flatnonzero(unit == 2)]
     direct = attacks.score("rmia", signals.select(models=rows), targets=[0, 1])
     np.testing.assert_array_equal(
-        workshop.with_references(signals, "rmia", 4).value[:2], direct.value
+        measures.with_references(signals, "rmia", 4).value[:2], direct.value
     )
     with pytest.raises(ValueError, match="leaves 1 to 10"):
-        workshop.with_references(signals, "rmia", 11)
+        measures.with_references(signals, "rmia", 11)
 
 
 def test_likelihood_ratios_cannot_run_on_one_reference_and_the_table_says_so(source):
@@ -509,7 +516,7 @@ def test_likelihood_ratios_cannot_run_on_one_reference_and_the_table_says_so(sou
         table["loss", 1, "AUC"] == table["loss", 4, "AUC"]
         and table["rmia", 4, "AUC"] > table["loss", 4, "AUC"]
     )
-    race = workshop.race(source, budgets=(1, 4))
+    race = explorers.race(source, budgets=(1, 4))
     assert "n/m" in race.view.table.set_index("attack").loc["nig", "1 reference"]
     with pytest.raises(ValueError, match="tick one attack"):
         race.set(shown=())
@@ -521,7 +528,7 @@ def test_redrawn_worlds_lie_around_a_half_and_leave_one_out_does_not():
     assert abs(held.mean() - 0.5) < 4 * held.std() / np.sqrt(
         40
     ) and left.mean() < 0.5 - 8 * left.std() / np.sqrt(40)
-    explorer = workshop.null(
+    explorer = explorers.null(
         Source("null", cube_of(0.0, models=8)), names=("lira_global",), draws=40
     )
     assert explorer.view.table["verdict"][0] == "pass"
@@ -532,11 +539,11 @@ def test_redrawn_worlds_lie_around_a_half_and_leave_one_out_does_not():
 
 def test_the_lattice_has_one_value_more_than_references_and_its_first_step_is_wide(source):
     for references in (2, 4, 8):
-        tied, free = workshop.lattice_scores(source, references).values()
+        tied, free = measures.lattice_scores(source, references).values()
         assert set(np.unique(tied.value)) <= {i / references for i in range(references + 1)}
         assert len(np.unique(free.value[0])) == SAMPLES
-    tied = workshop.lattice_scores(Source("little", cube_of(0.2)), 4)["attack_r (share beaten)"]
-    explorer = workshop.lattice(Source("little", cube_of(0.2)))
+    tied = measures.lattice_scores(Source("little", cube_of(0.2)), 4)["attack_r (share beaten)"]
+    explorer = explorers.lattice(Source("little", cube_of(0.2)))
     floor = (tied.value[0] == 1)[~tied.member[0]].mean()
     assert floor > 0.05 and f"fewer than {100 * floor:.1f} %" in explorer.view.sentence
     assert "5 different scores" in explorer.view.sentence and explorer.view.table["TPR at 5%"][
@@ -549,13 +556,13 @@ def test_a_record_and_its_label_are_read_off_its_gradients_whatever_the_noise(si
     rng = np.random.default_rng(0)
     for label in range(10):
         x = rng.random(64)
-        seen, said = workshop.recovered(workshop.gradients(x, label, 10, sigma=sigma, seed=label))
+        seen, said = measures.recovered(measures.gradients(x, label, 10, sigma=sigma, seed=label))
         assert said == label and np.abs(seen - x).max() < 1e-9
 
 
 def test_the_gradients_are_those_of_the_loss():
     x, label, classes = np.random.default_rng(1).random(9), 2, 4
-    found = workshop.gradients(x, label, classes, sigma=1.0)
+    found = measures.gradients(x, label, classes, sigma=1.0)
 
     def loss(shift):  # the bias enters as h_0 + shift: the same noise, another start
         rng = np.random.default_rng(0)
@@ -591,11 +598,10 @@ def test_signals_that_are_not_stored_cannot_play_a_role(tmp_path):
 
 
 def test_a_group_is_found_by_its_name_and_a_missing_one_is_named(cube):
-    assert workshop.group(cube, "noise") == [cube["noise/0.25"]] and workshop.group(
-        cube, "small"
-    ) == [cube["small"]]
+    assert cube.group("noise") == cube.group("noise/0.25") == [cube["noise/0.25"]]
+    assert cube.group("small") == [cube["small"]]
     with pytest.raises(ValueError, match="no canary; it has small, pool"):
-        workshop.group(cube, "canary")
+        cube.group("canary")
 
 
 def test_found_again_counts_repetitions_and_draws_what_chance_would_give():
@@ -607,7 +613,7 @@ def test_found_again_counts_repetitions_and_draws_what_chance_would_give():
 
 
 def test_a_null_band_names_the_mean_of_its_worlds():
-    figure = plots.null_band(0.6, [0.48, 0.5, 0.52], name="loss", design="x")
+    figure = teaching.null_band(0.6, [0.48, 0.5, 0.52], name="loss", design="x")
     assert (
         "redrawn 0.500" in figure.layout.title.text.replace("<br>", " ")
         and sum(figure.data[0].y[:-1]) == 3

@@ -1,26 +1,26 @@
-"""Records to plotly figures: pure functions, one house template, no torch. Every title is a
-sentence computed from the data.
+"""Records to plotly figures: pure functions, one house template, no torch. Each gives a
+`plotly.graph_objects.Figure` whose title is a sentence computed from the data.
 
 Members are vermillion, solid and round; non-members blue, dashed and diamond-shaped: colour is
 never the only cue. Paper is transparent and text mid-grey, so that a figure reads on light and on
 dark pages. No figure has a fixed width.
 """
 
-from mia_nb.plots.curves import roc, roc_bounds, roc_pair, verdict
-from mia_nb.plots.pools import accuracy, images, loss_traces
-from mia_nb.plots.privacy import accounting, delta_sweep, ladder, privacy_utility
-from mia_nb.plots.queries import auc_against_answers, heatmap, query_curves, settling
+from mia_nb.plots.curves import roc_bounds, roc_pair, verdict
+from mia_nb.plots.privacy import accounting, ladder, privacy_utility
+from mia_nb.plots.samples import images
 from mia_nb.plots.settings import (
     accuracy_and_risk,
     against_timesteps,
     conversion_quality,
+    heatmap,
+    query_curves,
     rank_agreement,
     risk_against,
     risk_against_epochs,
 )
 from mia_nb.plots.spiking import confidences, raster, sites
-from mia_nb.plots.style import GREY, MEMBER, NON_MEMBER, TEMPLATE
-from mia_nb.plots.teaching import budget_race, found_again, guesser, levels, null_band
+from mia_nb.plots.teaching import found_again
 from mia_nb.plots.utility import (
     costs,
     defenses,
@@ -29,48 +29,36 @@ from mia_nb.plots.utility import (
     gap_against_risk,
     matched_differences,
 )
-from mia_nb.plots.views import histogram, scatter, summary
+from mia_nb.plots.views import accuracy, histogram, loss_traces, scatter, summary
 
 __all__ = [
-    "GREY",
-    "MEMBER",
-    "NON_MEMBER",
-    "TEMPLATE",
     "accounting",
     "accuracy",
     "accuracy_and_risk",
     "against_timesteps",
-    "auc_against_answers",
-    "budget_race",
     "confidences",
     "conversion_quality",
     "costs",
     "defenses",
-    "delta_sweep",
     "families_gap",
     "found_again",
     "frontier_lines",
     "gap_against_risk",
-    "guesser",
     "heatmap",
     "histogram",
     "images",
     "ladder",
-    "levels",
     "loss_traces",
     "matched_differences",
-    "null_band",
     "privacy_utility",
     "query_curves",
     "rank_agreement",
     "raster",
     "risk_against",
     "risk_against_epochs",
-    "roc",
     "roc_bounds",
     "roc_pair",
     "scatter",
-    "settling",
     "sites",
     "summary",
     "verdict",

@@ -68,6 +68,8 @@ def verdict(row: pd.Series) -> str:
     where tied scores do not reach it, the AUC.
 
     row: of the table, its name that of the attack
+
+    Returns: one sentence without a full stop.
     """
     rates = sorted(
         float(name[4:]) for name in row.index if name.startswith("tpr@") and "_" not in name
@@ -142,15 +144,12 @@ def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figu
         "thresholds set with hindsight (oracle)",
         f"band{whose}: {level:.0%}, pointwise, wider of Clopper-Pearson and Student t",
     )
-    sentence = _at_the_lowest_rate(best, panels[-1][best])
-    if len(views) == 1:
-        return finish(figure, sentence, note, height=440)
+    below = {"legend": {"orientation": "h", "y": -0.18, "yanchor": "top"}}
     return finish(
         figure,
-        sentence,
+        _at_the_lowest_rate(best, panels[-1][best]),
         note,
-        height=500,
-        legend={"orientation": "h", "y": -0.18, "yanchor": "top"},
+        **{"height": 440} if len(views) == 1 else {"height": 500} | below,
     )
 
 
@@ -302,7 +301,7 @@ def roc_bounds(
     level: of the band, and of all comparisons together
     attempts: of how many attacks each of the drawn ones was chosen
 
-    Raises ValueError for epsilons below 0 and deltas outside [0, 1).
+    Raises: ValueError for epsilons below 0 and deltas outside [0, 1).
     Caveat: one training is one trial, so that being above is no formal statement on a mechanism,
     and being below is none.
     """

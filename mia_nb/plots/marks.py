@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from PIL import Image
 
-from mia_nb.plots.style import translucent
+from mia_nb.plots.style import Group, translucent
 
 
 def band(
@@ -86,6 +86,12 @@ def column_bars(rows: pd.DataFrame, name: str, **style) -> dict | None:
     return bars(rows[name], rows[f"{name}_low"], rows[f"{name}_high"], **style)
 
 
+def triple(value) -> tuple[float, float, float]:
+    """(value, low, high) of such a triple or of a number, whose ends are NaN: no interval."""
+    value, low, high = value if np.size(value) == 3 else (value, np.nan, np.nan)
+    return float(value), float(low), float(high)
+
+
 def offset(i: int, count: int) -> float:
     """Where series i of several stands beside their common place, in steps around 0."""
     return i - (count - 1) / 2
@@ -101,6 +107,29 @@ def step_counts(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Values per bin, the last bin twice: a step line needs a level at each edge."""
     counts = np.histogram(values, edges)[0]
     return np.append(counts, counts[-1])
+
+
+def add_shares(
+    figure: go.Figure, values: np.ndarray, edges: np.ndarray, group: Group, *, floor=0.0, **trace
+) -> None:
+    """A step line with the share of the values in each bin, hatched, in the look of a group.
+
+    edges: (bins + 1,)
+    floor: where empty bins lie
+    trace: of the line (name, hovertemplate, showlegend, row, col)
+    """
+    counts, colour = step_counts(values, edges), group.colour
+    figure.add_scatter(
+        x=edges,
+        y=np.maximum(counts / len(values), floor),
+        customdata=counts,
+        mode="lines",
+        line={"shape": "hv", "color": colour, "dash": group.dash, "width": 1.5},
+        fill="tozeroy",
+        fillcolor=translucent(colour, 0.15),
+        fillpattern={"shape": group.pattern, "fgcolor": colour, "fgopacity": 0.35, "size": 6},
+        **trace,
+    )
 
 
 def rgb(image: np.ndarray) -> np.ndarray:

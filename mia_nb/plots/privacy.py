@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb.plots.curves import RELATION
-from mia_nb.plots.marks import level
 from mia_nb.plots.style import (
     BELOW,
     DOTTED,
@@ -22,104 +21,86 @@ from mia_nb.plots.style import (
     look,
     translucent,
 )
-from mia_nb.plots.tables import need, repeated
+from mia_nb.plots.tables import need
 
-NOMINAL, PLAIN = "nominal epsilon (paper's accounting)", "epsilon"
+NOMINAL = "nominal epsilon (paper's accounting)"
+AXES = ("epsilon", NOMINAL)
+KINDS = ("epsilon of DP-SGD's accountant", "nominal epsilon")
 ACCOUNTANTS = {"prv": "PRV", "rdp": "RDP", "gdp": "GDP (CLT approximation)"}
 # of accounting tables, where they vary
 VARIED = ("batch", "samples", "noise_multiplier", "sigma", "label")
 LADDER = ("row", "label", "shown", "epsilon", "delta", "relation", "note")
 # rows that an audit can refute
 REFUTABLE = {1: "the nominal value", 2: "Corollary 1", 4: "the guarantee of DP-SGD"}
+LOGARITHMIC = {"type": "log", "exponentformat": "e", "dtick": 1}
 NEAR = 0.95  # share of `at`: an accuracy read at less is told with its epsilon
 
 
-def accounting(
-    table: pd.DataFrame, *, printed: float | dict[str, float] | None = None, nominal: bool = True
-) -> go.Figure:
-    """Epsilon along training, a line per accountant and whatever else varies: Figure 4 (left) of
-    Hong, Wu, Gruber and Lee.
+def accounting(table: pd.DataFrame, x: str = "epoch", *, nominal: bool = True) -> go.Figure:
+    """Epsilon along training, or against delta on a logarithmic axis, a line per accountant and
+    whatever else varies.
+
+    Against delta the sentence says which way epsilon goes: it falls as delta grows, whatever the
+    text beside a figure says.
 
     table: `accounting.over_epochs`, or several in one with a column that tells them apart (batch,
-        sigma, samples, label)
-    printed: a value, or {name: value}, drawn as a level
+        sigma, samples, label); against delta, of several epochs the last
+    x: "epoch" or "delta"
     nominal: the numbers are the paper's accounting of a neural SDE; False for DP-SGD
 
-    Raises ValueError for missing columns, values that are not finite, and an epoch that comes twice
-    in a line.
+    Raises: ValueError for missing columns, values that are not finite, an epoch or a delta that
+        comes twice in a line, and delta <= 0.
+    Source: Figure 4, first two pictures, of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
-    _check(table, "accounting", "epoch")
-    lines = _lines(table, "epoch", (*VARIED, "delta"))
-    figure, end = go.Figure(), float(table["epoch"].max())
-    for i, (name, rows) in enumerate(lines.items()):
-        _add_line(figure, name, rows, "epoch", i, "epoch %{x}: epsilon %{y:.3g}")
-    if printed is not None and not isinstance(printed, dict):
-        printed = {f"printed: {printed:g}": printed}
-    for name, value in (printed or {}).items():
-        level(
-            figure,
-            [0, end],
-            value,
-            hovertemplate=f"{name}: %{{y:.3g}}",
-            colour=GREY,
-            dash="longdash",
-            width=1.5,
+    _refuse_infinite(table, "accounting")
+    columns = ("epoch", "epsilon", "delta", "accountant")
+    need(table, columns, "accounting", finite=(x, "epsilon"))
+    end, kind = table["epoch"].max(), KINDS[nominal]
+    along, figure, lines = x == "epoch", go.Figure(), {}
+    if not along and (table["delta"] <= 0).any():
+        least = table["delta"].min()
+        raise ValueError(f"accounting got delta {least:g}: a logarithmic axis wants deltas above 0")
+    table = table if along else table[table["epoch"] == end]
+    for i, (name, rows) in enumerate(_groups(table, (*VARIED, *["delta"] * along)).items()):
+        need(rows, columns, f"accounting of {name}: add a column label", once=(x,))
+        colour, dash, symbol = look(i)
+        lines[name] = rows = rows.sort_values(x)
+        figure.add_scatter(
+            x=rows[x],
+            y=rows["epsilon"],
+            mode="lines+markers" if len(rows) <= 30 else "lines",
             name=name,
+            line={"color": colour, "dash": dash, "width": 2},
+            marker={"symbol": symbol, "size": 8, "color": colour},
+            hovertemplate=f"{x} %{{x{'' if along else ':.0e'}}}: epsilon %{{y:.3g}}",
         )
     last = {name: rows["epsilon"].iloc[-1] for name, rows in lines.items()}
     ends = dict.fromkeys([min(last, key=last.get), max(last, key=last.get)])
     reached = " to ".join(f"{last[name]:.3g} ({name})" for name in ends)
+    deltas = table["delta"].unique()
     return finish(
         figure,
-        f"{_kind(nominal)} after {end:.0f} epochs: {reached}",
-        _accounted(table, nominal),
+        f"{kind} after {end:.0f} epochs: {reached}" if along else _falls(kind, lines),
+        clauses(
+            len(deltas) < 3 and f"delta {listed(f'{delta:g}' for delta in deltas)}",
+            not along and f"after {end} epochs",
+            RELATION,
+            nominal and "nominal: sigma taken for DP-SGD's noise multiplier, not a guarantee",
+        ),
         height=440,
         legend=BELOW,
-        xaxis_title="epochs",
-        yaxis={"title": NOMINAL if nominal else PLAIN, "rangemode": "tozero"},
+        xaxis={"title": "epochs"} if along else {"title": "delta"} | LOGARITHMIC,
+        yaxis={"title": AXES[nominal], "rangemode": "tozero"},
     )
 
 
-def delta_sweep(table: pd.DataFrame, *, nominal: bool = True) -> go.Figure:
-    """Epsilon against delta on a logarithmic axis, a line per accountant and whatever else varies:
-    Figure 4, second picture.
-
-    The sentence says which way epsilon goes: it falls as delta grows, whatever the text beside the
-    figure says.
-
-    table: `accounting.over_epochs` at several deltas; of several epochs the last
-    nominal: as in `accounting`
-
-    Raises ValueError for missing columns, values that are not finite, and delta <= 0.
-    """
-    _check(table, "delta_sweep", "delta")
-    if (table["delta"] <= 0).any():
-        raise ValueError(
-            f"delta_sweep got delta {table['delta'].min():g}: a logarithmic axis wants deltas"
-            " above 0"
-        )
-    table = table[table["epoch"] == table["epoch"].max()]
-    figure, lines = go.Figure(), _lines(table, "delta", VARIED)
-    for i, (name, rows) in enumerate(lines.items()):
-        _add_line(figure, name, rows, "delta", i, "delta %{x:.0e}: epsilon %{y:.3g}")
+def _falls(kind: str, lines: dict[str, pd.DataFrame]) -> str:
+    """Which way the first line goes as delta grows."""
     name, rows = next(iter(lines.items()))
     first, last = rows.iloc[0], rows.iloc[-1]
     way = "falls" if last["epsilon"] < first["epsilon"] else "rises"
     values = ", ".join(f"{row['epsilon']:.3g} at {row['delta']:g}" for row in (first, last))
-    return finish(
-        figure,
-        f"{_kind(nominal)} {way} as delta grows: {values} ({name})",
-        _accounted(table, nominal, f"after {table['epoch'].iloc[0]} epochs"),
-        height=420,
-        legend=BELOW,
-        xaxis={"title": "delta", "type": "log", "exponentformat": "e", "dtick": 1},
-        yaxis_title=NOMINAL if nominal else PLAIN,
-    )
-
-
-def _check(table: pd.DataFrame, who: str, x: str) -> None:
-    _refuse_infinite(table, who)
-    need(table, ("epoch", "epsilon", "delta", "accountant"), who, finite=(x, "epsilon"))
+    return f"{kind} {way} as delta grows: {values} ({name})"
 
 
 def _refuse_infinite(table: pd.DataFrame, who: str) -> None:
@@ -128,33 +109,6 @@ def _refuse_infinite(table: pd.DataFrame, who: str) -> None:
             f"{who}: epsilon is infinite, as it is for a sigma (noise multiplier) or a delta of 0:"
             " raise it, or drop those rows"
         )
-
-
-def _lines(table: pd.DataFrame, x: str, varied) -> dict[str, pd.DataFrame]:
-    """`_groups` in the order of x, which may not come twice in any of them."""
-    lines = _groups(table, varied)
-    for name, rows in lines.items():
-        if (row := repeated(rows, [x])) is not None:
-            raise ValueError(
-                f"{x} = {row[x]:g} comes more than once for {name}: add a column label"
-            )
-    return {name: rows.sort_values(x) for name, rows in lines.items()}
-
-
-def _kind(nominal: bool) -> str:
-    return "nominal epsilon" if nominal else "epsilon of DP-SGD's accountant"
-
-
-def _accounted(table: pd.DataFrame, nominal: bool, after: str = "") -> str:
-    """What epsilons rest on."""
-    deltas = table["delta"].unique()
-    meaning = "nominal: sigma taken for DP-SGD's noise multiplier, not a guarantee"
-    return clauses(
-        len(deltas) < 3 and f"delta {listed(f'{delta:g}' for delta in deltas)}",
-        after,
-        RELATION,
-        nominal and meaning,
-    )
 
 
 def _groups(table: pd.DataFrame, varied) -> dict[str, pd.DataFrame]:
@@ -174,19 +128,6 @@ def _groups(table: pd.DataFrame, varied) -> dict[str, pd.DataFrame]:
     return groups
 
 
-def _add_line(figure: go.Figure, name: str, rows: pd.DataFrame, x: str, i: int, hover: str) -> None:
-    colour, dash, symbol = look(i)
-    figure.add_scatter(
-        x=rows[x],
-        y=rows["epsilon"],
-        mode="lines+markers" if len(rows) <= 30 else "lines",
-        name=name,
-        line={"color": colour, "dash": dash, "width": 2},
-        marker={"symbol": symbol, "size": 8, "color": colour},
-        hovertemplate=hover,
-    )
-
-
 def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 2.0) -> go.Figure:
     """Test accuracy against nominal epsilon, and the same points against the epoch: Figure 4 (right
     two).
@@ -201,7 +142,7 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 
     by: a column that varies (delta, batch)
     at: nominal epsilon at which accuracy is read
 
-    Raises ValueError for missing columns or values, and for accuracies of one model and epoch that
+    Raises: ValueError for missing columns or values, and for accuracies of one model and epoch that
     differ between values of `by`.
     Source: Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
@@ -223,11 +164,13 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 
         passed, reading = _reading(rows, name, at)
         (reached if passed else others).append(reading)
     figure.add_vline(x=at, line=DOTTED, row=1, col=2)
-    first = f"At nominal epsilon {at:g} the mean test accuracy is {', '.join(_first(reached))}"
+    for readings in (reached, others):
+        readings[3:] = [f"and {len(readings) - 3} more"] * (len(readings) > 3)
+    first = f"At nominal epsilon {at:g} the mean test accuracy is {', '.join(reached)}"
     count, deltas = points["model"].nunique(), table["delta"].unique() if "delta" in table else ()
     return finish(
         figure,
-        clauses(reached and first, *_first(others)),
+        clauses(reached and first, *others),
         clauses(
             "the same accuracies twice: left by epoch, right relabelled",
             f"thin: {count} model{'s' * (count > 1)}",
@@ -241,12 +184,6 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 
         xaxis2={"title": {"text": NOMINAL}, "rangemode": "tozero"},
         yaxis={"title": {"text": "test accuracy"}, "tickformat": "~%"},
     )
-
-
-def _first(readings: list[str]) -> list[str]:
-    if len(readings) <= 3:
-        return readings
-    return [*readings[:3], f"and {len(readings) - 3} more"]
 
 
 def _reading(rows: pd.DataFrame, name: str, at: float) -> tuple[bool, str]:
@@ -301,7 +238,7 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
 
     tables: a ladder, or {name: ladder} of several networks
 
-    Raises ValueError for tables that are no ladder, and for no table.
+    Raises: ValueError for tables that are no ladder, and for no table.
     """
     tables = {"": tables} if isinstance(tables, pd.DataFrame) else tables
     if not tables:

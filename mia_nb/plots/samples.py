@@ -25,6 +25,7 @@ from mia_nb.plots.style import (
     LINES,
     MEMBER,
     MEMBERS,
+    NON_MEMBER,
     NON_MEMBERS,
     clauses,
     finish,
@@ -34,6 +35,7 @@ from mia_nb.plots.views import POINTS, thinned
 
 LARGE = 256  # pixels of a single picture: enlarged before it is sent, so that no browser smooths it
 SMALL = 64
+FRAME = 2  # pixels around an image
 UNIT = 100
 HIDDEN = {"visible": False, "fixedrange": True}
 NARROW, WIDE = 46, 96  # characters of a title's line
@@ -275,6 +277,21 @@ def sample_traces(
     )
 
 
+def images(x, captions: Sequence[str], member: np.ndarray, *, columns: int = 10) -> go.Figure:
+    """A sheet of images, each in a frame of its membership's colour over a caption with its mark.
+
+    x: (n, C, H, W) uint8
+    captions: n of them
+    member: (n,) bool
+    columns: images in a row
+    """
+    member = np.asarray(member, bool)
+    words = [f"{'◇●'[int(inside)]} {text}" for inside, text in zip(member, captions, strict=True)]
+    sentence = f"● {member.sum()} members (vermillion) and ◇ {(~member).sum()} non-members (blue)"
+    frames = [MEMBER if inside else NON_MEMBER for inside in member]
+    return go.Figure(sheet(x, words, np.arange(len(x)), sentence, columns=columns, frames=frames))
+
+
 def sheet(
     x,
     captions: Sequence[str],
@@ -283,11 +300,10 @@ def sheet(
     *,
     chosen: int | None = None,
     columns: int = 8,
+    frames: Sequence[str] | None = None,
     note="",
 ) -> dict:
     """A sheet of images over their captions, as one picture; a click gives a sample's number.
-
-    `plots.images` draws frames of membership, which differ from target to target.
 
     x: (n, C, H, W) uint8
     captions: n of them
@@ -295,6 +311,7 @@ def sheet(
     sentence: the title
     chosen: the number that is framed
     columns: images in a row
+    frames: n colours, of a frame painted around each image
     note: the subtitle
     """
     x, numbers = np.asarray(x), np.asarray(numbers, int)
@@ -306,8 +323,11 @@ def sheet(
     place = np.arange(len(x))
     tops = (place // columns) * pitch + gap // 2
     lefts = (place % columns) * (width + gap) + gap // 2
-    words, frames, below = [], [], {"yanchor": "top", "showarrow": False, "font": {"size": 11}}
+    words, outlines, below = [], [], {"yanchor": "top", "showarrow": False, "font": {"size": 11}}
     for image, caption, number, top, left in zip(x, captions, numbers, tops, lefts, strict=True):
+        if frames is not None:
+            edge = canvas[top - FRAME : top + height + FRAME, left - FRAME : left + width + FRAME]
+            edge[:] = (*bytes.fromhex(frames[len(words)][1:]), 255)
         cell = canvas[top : top + height, left : left + width]
         cell[..., :3] = _enlarged(rgb(image), factor)
         cell[..., 3] = 255
@@ -320,7 +340,7 @@ def sheet(
                 "x1": right + 1.5,
                 "y1": bottom + 1.5,
             }
-            frames.append({"type": "rect", "line": {"color": LINES[2], "width": 4}} | corners)
+            outlines.append({"type": "rect", "line": {"color": LINES[2], "width": 4}} | corners)
     data = [
         {"type": "image", "source": png(canvas), "hoverinfo": "skip"},
         {
@@ -335,7 +355,12 @@ def sheet(
             "hovertemplate": "%{text}<extra></extra>",
         },
     ]
-    pointer = {"hovermode": "closest", "hoverdistance": 60, "annotations": words, "shapes": frames}
+    pointer = {
+        "hovermode": "closest",
+        "hoverdistance": 60,
+        "annotations": words,
+        "shapes": outlines,
+    }
     layout = pointer | _plane(*canvas.shape[:2])
     return _figure(data, sentence, note, height=86 + 118 * rows, wrap=WIDE, **layout)
 

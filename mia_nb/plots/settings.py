@@ -1,5 +1,6 @@
-"""How does risk change with a setting or a recipe? Risk and accuracy against a setting, time steps
-or epochs, and how far recipes rank the same samples first.
+"""How does risk change with a setting, a recipe or repeated queries? Risk and accuracy against a
+setting, time steps, epochs or queries; how far recipes rank the same samples first; the choice of p
+and Q.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from mia_nb.plots.marks import bars, column_bars, level, offset
+from mia_nb.plots.marks import band, bars, column_bars, level, offset, triple
 from mia_nb.plots.style import (
     BELOW,
     DASHES,
@@ -20,78 +21,70 @@ from mia_nb.plots.style import (
     LINES,
     MARKERS,
     MEMBER,
+    MEMBERS,
+    NON_MEMBERS,
     clauses,
     finish,
     listed,
     look,
     span,
+    translucent,
 )
-from mia_nb.plots.tables import chance, metric_name, need, repeated, text
+from mia_nb.plots.tables import chance, metric_name, need, text
 
 LOGARITHMIC = ("T", "s", "steps", "queries")  # settings that studies double from one to the next
 DODGE = 0.08  # of the distance between neighbours: how far apart bars at one place stand
 OCTAVES = 0.04  # between lines that share a time step, so that their bars stay apart
-COLUMNS = ["line", "timesteps", "value", "low", "high"]
+COLUMNS = ("line", "timesteps", "value", "low", "high")
 Levels = dict[str, tuple[float, float, float]]  # {name: (value, low, high)}
 GROUP = ["schedule", "augment", "rest"]
 RISKS = ("attack", "metric", "value", "low", "high", "measurable", "pairs", "n1", "n0")
 AGREEMENT = ("first", "second", "correlation", "ceiling", "ratio", "low", "high")
 EPOCH_OCTAVES = 0.045  # between the attacks at one number of epochs
+ENDS = ("auc", "auc_low", "auc_high")
+NORMAL = 1.96  # standard errors of a 95 % interval
 
 
-def risk_against(
-    table: pd.DataFrame, x: str, *, title: str | None = None, log: bool | None = None
-) -> go.Figure:
+def risk_against(table: pd.DataFrame, x: str) -> go.Figure:
     """Risk and accuracy against one setting, in two panels on one axis.
 
     Settings that are numbers (k, T, s, sigma, n) are joined by lines, words (solver, variant) are
-    not. NaN ends: no bar.
+    not; T, s, steps and queries stand on a logarithmic axis. NaN ends: no bar.
 
     table: a row per setting with columns x, auc, auc_low, auc_high, train_acc, test_acc, and where
         there are any train_acc_low, train_acc_high, test_acc_low, test_acc_high (drawn), n1, n0,
         pairs (hover), `group` (a line each), `label` (hover)
     x: the column of the setting
-    title: of the axis; None the column's name
-    log: a logarithmic axis of x; None takes one for T and s if all are positive
 
-    Raises ValueError for missing columns or values, a setting that comes twice in a group, log with
-    x <= 0 or with words.
+    Raises: ValueError for missing columns or values, and a setting that comes twice in a group.
     Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     numeric = x in table and pd.api.types.is_numeric_dtype(table[x])
     finite = ("auc", "train_acc", "test_acc") + ((x,) if numeric else ())
-    need(table, (x, "auc", "auc_low", "auc_high", "train_acc", "test_acc"), "risk_against", finite)
     table = table.assign(group=table["group"].astype(str) if "group" in table else "")
-    table = table.reset_index(drop=True)
-    if (row := repeated(table, ["group", x])) is not None:
-        whose = f" for {row.group}" if row.group else ""
-        raise ValueError(f"{x} = {row[x]} comes more than once{whose}: add a column group")
-    positive = numeric and (table[x] > 0).all()
-    if log and not positive:
-        holds = "values that are not positive" if numeric else "words"
-        raise ValueError(f"log=True, but {x} holds {holds}: leave log out")
-    log = (x in LOGARITHMIC and positive) if log is None else log
-    places = _places(table[x], numeric, log)
+    columns = (x, "auc", "auc_low", "auc_high", "train_acc", "test_acc")
+    need(table.reset_index(drop=True), columns, "risk_against", finite, once=("group", x))
+    log = numeric and x in LOGARITHMIC and (table[x] > 0).all()
+    values = np.sort(table[x].unique()) if numeric else table[x].unique()
+    places = np.log2(values) if log else values if numeric else np.arange(0.0, len(values))
+    step, count = np.diff(places).min(initial=np.inf), table["group"].nunique()
     figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
-    groups = list(table.groupby("group", sort=False))
-    for i, (name, rows) in enumerate(groups):
-        rows = rows.assign(place=rows[x].map(places)).sort_values("place")
-        gaps = np.diff(rows["place"])
-        beside = DODGE * (gaps.min() if len(gaps) else 1) * offset(i, len(groups))
-        _add_setting(figure, name, rows.assign(place=rows["place"] + beside), x, i, numeric)
-    ends = min(places.values()), max(places.values())
-    reach = max(0.04 * (ends[1] - ends[0]) if numeric else 0.5, 0.05)
+    for i, (name, rows) in enumerate(table.groupby("group", sort=False)):
+        place = rows[x].map(dict(zip(values, places, strict=True)))
+        beside = DODGE * step * offset(i, count) if len(values) > 1 else 0.0
+        _add_setting(figure, name, rows.assign(place=place + beside), x, i, numeric)
+    reach = max(0.04 * np.ptp(places) if numeric else 0.5, 0.05)
     axis = {
         "tickmode": "array",
-        "tickvals": list(places.values()),
-        "ticktext": [text(value) for value in places],
-        "range": [ends[0] - reach, ends[1] + reach],
+        "tickvals": list(places),
+        "ticktext": list(map(text, values)),
+        "range": [places.min() - reach, places.max() + reach],
     }
     figure.add_hline(y=0.5, line=DOTTED, row=1, col=1)
     without = int((~np.isfinite(table[["auc_low", "auc_high"]].astype(float))).any(axis=1).sum())
     return finish(
         figure,
-        _extremes(table, x),
+        _extremes(table.reset_index(drop=True), x),
         clauses(
             "bars: the table's intervals",
             "dotted: random guessing",
@@ -102,24 +95,17 @@ def risk_against(
         height=560,
         legend=BELOW | {"y": -0.16},
         xaxis=axis,
-        xaxis2=axis | {"title": {"text": (title or x) + (" (logarithmic)" if log else "")}},
+        xaxis2=axis | {"title": {"text": f"{x} (logarithmic)" if log else x}},
         yaxis={"title": {"text": "AUC", "standoff": 14}},
         yaxis2={"title": {"text": "accuracy", "standoff": 14}, "tickformat": "~%"},
     )
-
-
-def _places(values: pd.Series, numeric: bool, log: bool) -> dict:
-    """Where each value stands: octaves, the number itself, or its turn among the words."""
-    if not numeric:
-        return {value: i for i, value in enumerate(dict.fromkeys(values))}
-    return {value: float(np.log2(value) if log else value) for value in np.sort(values.unique())}
 
 
 def _add_setting(
     figure: go.Figure, name: str, rows: pd.DataFrame, x: str, i: int, numeric: bool
 ) -> None:
     """One group's AUC above its accuracies on members and on non-members."""
-    colour, _, symbol = look(i)
+    rows, (colour, _, symbol) = rows.sort_values("place"), look(i)
     units = {"label": "", "pairs": " pairs", "n1": " members", "n0": " non-members"}
     facts = [
         " · ".join(
@@ -182,7 +168,7 @@ def against_timesteps(
     y_title: of the value
     y_format: ".3f", or ".1%" for shares
 
-    Raises ValueError for missing columns or values, T below 1, a line with the same T twice.
+    Raises: ValueError for missing columns or values, T below 1, a line with the same T twice.
     """
     table, levels = _lines(table), _levels(reference)
     figure = go.Figure()
@@ -217,7 +203,7 @@ def accuracy_and_risk(
     reference: levels of the risk
     y_title: of the risk
 
-    Raises ValueError for tables without a line, or without a T of that line, in common.
+    Raises: ValueError for tables without a line, or without a T of that line, in common.
     """
     accuracy, risk = _lines(accuracy), _lines(risk)
     levels = _levels(accuracy_reference), _levels(reference)
@@ -263,12 +249,11 @@ def conversion_quality(table: pd.DataFrame, *, ann=None) -> go.Figure:
         high
     ann: a share, or (value, low, high)
 
-    Raises ValueError for missing columns or values.
+    Raises: ValueError for missing columns or values.
     """
     need(table, ("timesteps", "fit", "per", "value", "low", "high"), "conversion_quality")
     pairs = zip(table["fit"], table["per"], strict=True)
     table = _lines(table.assign(line=[f"{fit}, per {per}" for fit, per in pairs]))
-    ann = (ann, np.nan, np.nan) if np.isscalar(ann) else ann
     levels = _levels(None if ann is None else {"ANN": ann})
     figure = go.Figure()
     _add_lines(figure, table, levels, list(table["line"].unique()), ".1%")
@@ -305,28 +290,15 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
             f"timesteps {sorted(steps.unique())}: wanted whole numbers from 1 on; an ANN goes into"
             " reference"
         )
-    kinds = {"line": str, "timesteps": int, "value": float, "low": float, "high": float}
-    table = table[COLUMNS].astype(kinds)
-    if (row := repeated(table, ["line", "timesteps"])) is not None:
-        raise ValueError(
-            f"{row.line} has T = {row.timesteps} more than once: average over models first, or name"
-            " the lines apart"
-        )
-    return table
+    need(table, COLUMNS, "the table against T", once=("line", "timesteps"))
+    return table[list(COLUMNS)].astype({"line": str, "timesteps": int, "value": float})
 
 
 def _levels(reference) -> Levels:
+    """{name: (value, low, high)} of numbers, triples, or a frame with these columns."""
     if isinstance(reference, pd.DataFrame):
-        need(reference, COLUMNS[2:], "reference")
-        values = reference[COLUMNS[2:]].to_numpy()
-        reference = dict(zip(map(str, reference.index), values, strict=True))
-    for name, value in (reference or {}).items():
-        if np.shape(value) != (3,) or not np.isfinite(value[0]):
-            raise ValueError(
-                f"reference {name!r} is {value}: wanted (value, low, high), NaN ends where there is"
-                " no interval"
-            )
-    return {name: tuple(map(float, value)) for name, value in (reference or {}).items()}
+        reference = dict(zip(reference.index, reference[list(COLUMNS[2:])].to_numpy(), strict=True))
+    return {str(name): triple(value) for name, value in (reference or {}).items()}
 
 
 def _add_lines(
@@ -412,7 +384,7 @@ def _change(table: pd.DataFrame, y_title: str, form: str) -> str:
 
 def _intervals(table: pd.DataFrame, levels: Levels) -> str:
     """What bars and bands are, and how many values came without."""
-    ends = [*table[["low", "high"]].to_numpy(), *(value[1:] for value in levels.values())]
+    ends = [*table[["low", "high"]].to_numpy(float), *(value[1:] for value in levels.values())]
     without = int((~np.isfinite(ends)).any(axis=1).sum())
     if without == len(ends):
         return "no intervals were given"
@@ -432,7 +404,7 @@ def risk_against_epochs(table: pd.DataFrame) -> go.Figure:
 
     table: `studies.recipe_risks`
 
-    Raises ValueError for missing columns and for a table without a row.
+    Raises: ValueError for missing columns and for a table without a row.
     """
     need(
         table,
@@ -549,7 +521,7 @@ def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
     table: `metrics.agreement`
     of: what was ranked, margin or an attack's score
 
-    Raises ValueError for what is missing.
+    Raises: ValueError for what is missing.
     """
     need(table, (*AGREEMENT, "samples", "pairs", "covers"), "rank_agreement", ("correlation",))
     names = list(dict.fromkeys([*table["first"], *table["second"]]))
@@ -602,3 +574,313 @@ def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
 
 def _ratio(row: pd.Series) -> str:
     return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+
+
+def query_curves(
+    curves: dict[str, pd.DataFrame],
+    *,
+    noise_off: dict | None = None,
+    closed: pd.DataFrame | None = None,
+) -> go.Figure:
+    """AUC against the number R of queries that an attacker averages, on a log2 axis; R = inf is
+    extrapolated, apart and open.
+
+    The sentence says what one query hides.
+
+    curves: {family: metrics.query_curve(...)}: index R, columns auc, auc_low, auc_high, maybe
+        attack (a line each), pairs, n1
+    noise_off: {family: AUC} or {family: (AUC, low, high)} of the same models with their noise
+        switched off, a dashed level in the family's colour
+    closed: index R (inf allowed), column auc: what Gaussian theory says, dotted
+
+    Raises: ValueError for no curve, missing columns and a family of noise_off without curve.
+    """
+    levels, figure = dict(noise_off or {}), go.Figure()
+    if not curves:
+        raise ValueError("query_curves got no curve: pass {family: metrics.query_curve(...)}")
+    if strangers := sorted(set(levels) - set(curves)):
+        raise ValueError(
+            f"noise_off names {strangers}, the curves are those of {list(curves)}: name families"
+            " alike"
+        )
+    table = pd.concat(curves, names=["family", "R"]).reset_index()
+    need(table, ENDS, "query_curves")
+    table["line"] = table["family"]
+    if "attack" in table:
+        several = table.groupby("family")["attack"].transform("nunique") > 1
+        table.loc[several, "line"] += ", " + table["attack"]
+    counts = np.unique(table["R"].to_numpy(float))
+    counts = counts[np.isfinite(counts)]
+    limit = np.log2(counts[-1]) + 1.5
+    lines = list(table.groupby("line", sort=False))
+    ends = [np.log2(counts[0]) - 0.3, limit + 0.3]
+    for i, (name, rows) in enumerate(lines):
+        _add_curve(figure, name, rows, limit, i, 0.05 * offset(i, len(lines)))
+        family = rows["family"].iloc[0]
+        if family in levels:
+            level(
+                figure,
+                ends,
+                *triple(levels.pop(family)),
+                colour=look(i).colour,
+                width=1.5,
+                name=f"{family}, noise off",
+                legendgroup=f"{family}, noise off",
+                hovertemplate="AUC %{y:.3f}",
+            )
+    if closed is not None:
+        figure.add_scatter(
+            x=np.minimum(np.log2(closed.index.to_numpy(float)), limit),
+            y=closed["auc"],
+            customdata=["∞" if np.isinf(count) else f"{count:g}" for count in closed.index],
+            mode="lines+markers",
+            name="closed form",
+            line={"color": GREY, "dash": "dot", "width": 2},
+            marker={"symbol": "x-thin-open", "size": 7},
+            hovertemplate="closed form, R = %{customdata}: AUC %{y:.3f}",
+        )
+    beyond = closed is not None or bool(np.isinf(table["R"]).any())
+    if beyond:
+        figure.add_vline(x=limit - 0.75, line=DOTTED)
+    known = table.drop_duplicates("line") if {"pairs", "n1"} <= set(table) else table[:0]
+    sizes = listed(f"{row.pairs:g} pairs, {row.n1:,g} members" for row in known.itertuples())
+    ticks = counts if len(counts) <= 8 else counts[np.log2(counts) % 1 == 0]
+    return finish(
+        figure,
+        _averaging(*lines[0], (noise_off or {}).get(lines[0][1]["family"].iloc[0])),
+        clauses(
+            f"bars 95 % ({sizes})" if sizes else "bars 95 %",
+            np.isinf(table["R"]).any() and "open: extrapolated to infinitely many queries",
+            bool(noise_off) and "dashed: noise switched off",
+            closed is not None and "closed form fitted at the largest R",
+        ),
+        height=440,
+        legend=BELOW,
+        xaxis={
+            "title": "queries R, averaged by the attacker",
+            "range": ends,
+            "tickvals": [*np.log2(ticks), *[limit] * beyond],
+            "ticktext": [*map(text, ticks), *["∞"] * beyond],
+        },
+        yaxis_title="AUC",
+    )
+
+
+def _add_curve(
+    figure: go.Figure, name: str, rows: pd.DataFrame, limit: float, i: int, beside: float
+) -> None:
+    """Measured points joined by a line, the extrapolated one apart and open."""
+    colour, _, symbol = look(i)
+    beyond = np.isinf(rows["R"])
+    for part, mode, marker in (
+        (rows[~beyond], "lines+markers", {"symbol": symbol, "size": 9}),
+        (rows[beyond], "markers", {"symbol": f"{symbol}-open", "size": 10, "line": {"width": 2}}),
+    ):
+        figure.add_scatter(
+            x=np.minimum(np.log2(part["R"].to_numpy(float)), limit) + beside,
+            y=part["auc"],
+            customdata=["∞ (extrapolated)" if np.isinf(r) else f"{r:g}" for r in part["R"]],
+            mode=mode,
+            name=name,
+            legendgroup=name,
+            showlegend=mode != "markers",
+            line={"color": colour, "width": 2},
+            marker=marker | {"color": colour},
+            error_y=column_bars(part, "auc"),
+            hovertemplate="R = %{customdata}: AUC %{y:.3f}",
+        )
+
+
+def _averaging(name: str, rows: pd.DataFrame, noise_off) -> str:
+    """What the first line gains from further queries."""
+    beyond = np.isinf(rows["R"])
+    measured, limit = rows[~beyond], rows[beyond]["auc"]
+    first, last = measured.iloc[0], measured.iloc[-1]
+    values = [f"AUC {first['auc']:.3f} with {first['R']:g} quer{'y' if first['R'] == 1 else 'ies'}"]
+    if len(measured) > 1:
+        values.append(f"{last['auc']:.3f} with {last['R']:g}")
+    if limit.notna().any():
+        values.append(f"{limit.iloc[0]:.3f} extrapolated to infinitely many")
+    if noise_off is not None:
+        values.append(f"{triple(noise_off)[0]:.3f} with the noise off")
+    unlimited = len(limit) and limit.isna().all()
+    return clauses(f"{name}: {', '.join(values)}", unlimited and "no limit could be extrapolated")
+
+
+def settling(
+    answers: dict[bool, np.ndarray],
+    *,
+    asked: int,
+    quiet: dict[bool, float] | None = None,
+    spread: dict[bool, float] | None = None,
+    title: str = "",
+) -> go.Figure:
+    """Margins of one sample's outputs, and the mean after 1, 2, ..., Q of them, of a model that was
+    trained on it and of one that was not.
+
+    answers: {trained on it: (Q,) margins in nats}; points are outputs, lines their running means
+    asked: outputs that the attacker averages, drawn strongly
+    quiet: {trained on it: margin in nats with the noise off}, dotted
+    spread: {trained on it: s}, standard deviation of one output: a funnel mean +- 1.96 s / sqrt(r),
+        the closed form of where the mean of r outputs lies
+    title: begins the sentence
+
+    Raises: ValueError for no outputs and for `asked` outside 1..Q.
+    """
+    if not answers:
+        raise ValueError("settling got no answers: wanted {True: margins, False: margins}")
+    most = min(len(own) for own in answers.values())
+    if not 1 <= asked <= most:
+        raise ValueError(f"asked={asked}, but there are {most} answers: wanted 1 to {most}")
+    figure, counts, axis = go.Figure(), np.arange(1, most + 1), [0.3, most + 0.7]
+    for i, (inside, own) in enumerate(answers.items()):
+        whose = "trained on it" if inside else "not trained on it"
+        _, colour, dash, symbol, _ = MEMBERS if inside else NON_MEMBERS
+        mean = np.cumsum(own[:most]) / counts
+        if spread is not None:
+            half = NORMAL * spread[inside] / np.sqrt(counts)
+            ends = (mean[-1] - half, mean[-1] + half)
+            band(figure, counts, *ends, colour, legend=i == 0, name="closed form")
+        strength = [translucent(colour, 0.75 if r < asked else 0.2) for r in range(most)]
+        figure.add_scatter(
+            x=counts,
+            y=own[:most],
+            mode="markers",
+            marker={"symbol": symbol, "size": 7, "color": strength},
+            showlegend=False,
+            name=whose,
+            hovertemplate="output %{x}: margin %{y:.2f}",
+        )
+        figure.add_scatter(
+            x=counts[:asked],
+            y=mean[:asked],
+            mode="lines+markers",
+            line={"color": colour, "width": 3, "dash": dash},
+            name=f"mean, {whose}",
+            marker={"size": 4, "color": colour},
+            hovertemplate="mean of %{x}: %{y:.2f}",
+        )
+        if quiet is not None and inside in quiet:
+            level(
+                figure,
+                axis,
+                quiet[inside],
+                showlegend=i == 0,
+                hovertemplate="noise off: %{y:.2f}",
+                colour=colour,
+                dash="dot",
+                width=1.5,
+                name="noise off",
+            )
+    means = [float(own[:asked].mean()) for own in answers.values()]
+    what, where = "one output is", f"at {means[0]:.2f} nats"
+    if len(means) == 2:
+        what, where = "one output of each is", f"{means[0] - means[1]:+.2f} nats apart"
+    if asked > 1:
+        what = f"the means of {asked} outputs are"
+    return finish(
+        figure,
+        f"{title}: {what} {where}",
+        clauses(
+            "points: outputs",
+            "lines: their mean so far",
+            bool(quiet) and "dotted: noise off",
+            spread is not None and "shaded: closed form",
+        ),
+        height=370,
+        legend=BELOW | {"y": -0.3},
+        xaxis={"title": "outputs averaged", "range": axis},
+        yaxis_title="margin (nats)",
+    )
+
+
+def heatmap(
+    table: pd.DataFrame, *, chosen: tuple[float, int] | None = None, name: str = "AUC"
+) -> go.Figure:
+    """Attack success over input-dropout rate p (rows) and number of queries Q (columns), chosen
+    setting outlined and starred.
+
+    Settings that were not tried stay empty. The sentence says by how much the best one beats the
+    best of p = 0, and whether that exceeds one standard error of the best: within it, dropout has
+    not earned its place.
+
+    table: columns p, queries, value, error (standard error), as from `metrics.choose`
+    chosen: (p, Q), None the best
+    name: of the value
+
+    Raises: ValueError for a (p, Q) that comes twice, or a chosen one that is not there.
+    """
+    columns = ("p", "queries", "value", "error")
+    need(table, columns, "heatmap", finite=columns, once=("p", "queries"))
+    value, error = (
+        table.pivot(index="p", columns="queries", values=part) for part in ("value", "error")
+    )
+    best = table.loc[table["value"].idxmax()]
+    p, queries = chosen or (best.p, best.queries)
+    mine = table[np.isclose(table["p"], p) & (table["queries"] == queries)]
+    if mine.empty:
+        raise ValueError(
+            f"chosen=({p}, {queries}) is not in the table: p {value.index.tolist()}, queries"
+            f" {value.columns.tolist()}"
+        )
+    mine = mine.iloc[0]
+    row, column = value.index.get_loc(mine.p), value.columns.get_loc(mine.queries)
+    text = [
+        ["" if np.isnan(v) else _with_error(v, e) for v, e in zip(*pair, strict=True)]
+        for pair in zip(value.to_numpy(), error.to_numpy(), strict=True)
+    ]
+    text[row][column] = f"★ {text[row][column]}"
+    figure = go.Figure(
+        go.Heatmap(
+            x=[f"{q:g}" for q in value.columns],
+            y=[f"{p:g}" for p in value.index],
+            z=value.to_numpy(),
+            text=text,
+            texttemplate="%{text}",
+            textfont={"size": 12},
+            colorscale="Cividis",
+            xgap=1,
+            ygap=1,
+            hoverongaps=False,
+            colorbar={"title": {"text": name, "side": "right"}, "thickness": 12},
+            hovertemplate=f"p = %{{y}}, Q = %{{x}}: {name} %{{text}}<extra></extra>",
+        )
+    )
+    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+    # one of the two shows on any colour and any page
+    for colour, width in (("white", 6), ("black", 3)):
+        figure.add_shape(
+            type="rect", **corners, line={"color": colour, "width": width}, name="chosen"
+        )
+    many = "query" if mine.queries == 1 else "queries"
+    untried = int(np.isnan(value.to_numpy()).sum())
+    axis = {"type": "category", "showgrid": False}
+    return finish(
+        figure,
+        f"p = {mine.p:g} with {mine.queries:g} {many} is chosen:"
+        f" {name} {_with_error(mine.value, mine.error)}; {_against_no_dropout(table, best)}",
+        clauses(
+            "★ and outline: chosen",
+            "± one standard error",
+            untried and f"{untried} empty cells were not tried",
+        ),
+        height=150 + 44 * len(value),
+        xaxis=axis | {"title": "queries Q"},
+        yaxis=axis | {"title": "input dropout p"},
+    )
+
+
+def _with_error(value: float, error: float) -> str:
+    return f"{value:.3f} ± {f'{error:.3f}'.removeprefix('0')}"
+
+
+def _against_no_dropout(table: pd.DataFrame, best: pd.Series) -> str:
+    """By how much the best setting beats the best one without dropout."""
+    plain = table[table["p"] == 0]["value"]
+    if plain.empty:
+        return "p = 0 was not tried"
+    if best.p == 0:
+        return "no cell beats p = 0"
+    ahead = best.value - plain.max()
+    weighed = "within" if ahead <= best.error else "beyond"
+    return f"the best cell is {ahead:.3f} above p = 0, {weighed} one standard error"

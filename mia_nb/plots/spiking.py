@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb import metrics
-from mia_nb.plots.marks import bars, level, png, rgb, step_counts
+from mia_nb.plots.marks import add_shares, bars, level, png, rgb
 from mia_nb.plots.style import (
     BELOW,
     GREY,
@@ -16,17 +16,16 @@ from mia_nb.plots.style import (
     MARKERS,
     MEMBERS,
     NON_MEMBERS,
-    Group,
     clauses,
     finish,
     listed,
-    translucent,
 )
 from mia_nb.plots.tables import need
 from mia_nb.types import Signals
 
 ROWS = 200  # neurons in a raster
 TRACED = 3
+BINS = 50
 BESIDE = 0.82  # where a picture beside a raster begins
 ENLARGED = 192  # pixels of that picture: enlarged here, as browsers would blur a small one
 
@@ -41,12 +40,13 @@ def sites(report: pd.DataFrame) -> go.Figure:
     report: a row per model and site with columns model, site, theta (mean over channels), u0,
         expected_error, clipped_mass, firing_rate
 
-    Raises ValueError when other values are missing or models differ in their sites.
+    Raises: ValueError when other values are missing or models differ in their sites.
     """
     columns = ["theta", "u0", "expected_error", "clipped_mass", "firing_rate"]
-    need(report, ("model", "site", *columns), "sites", finite=("clipped_mass", "firing_rate"))
+    finite = ("clipped_mass", "firing_rate")
+    need(report, ("model", "site", *columns), "sites", finite, once=("model", "site"))
     names, models = list(dict.fromkeys(report["site"])), report["model"].nunique()
-    if report.duplicated(["model", "site"]).any() or len(report) != len(names) * models:
+    if len(report) != len(names) * models:
         raise ValueError(
             f"{len(report)} rows for {models} models and {len(names)} sites: wanted one row per"
             " model and site"
@@ -94,9 +94,7 @@ def sites(report: pd.DataFrame) -> go.Figure:
     )
 
 
-def confidences(
-    signals_by_name: dict, *, target: int = 0, bins: int = 50, log: bool = True
-) -> go.Figure:
+def confidences(signals_by_name: dict, *, target: int = 0) -> go.Figure:
     """Confidences p_y of members and non-members, a panel per T (and for the ANN): Figure 3 of Guan
     et al. 2025.
 
@@ -107,11 +105,11 @@ def confidences(
     signals_by_name: {name: (confidences of members, of non-members)} or {name: Signals of one
         query}, read without its population
     target: row of the signals
-    bins: over [0, 1], counted here
-    log: a logarithmic axis of shares, because confident networks put nearly all samples in the last
-        bin; empty bins lie on its floor at half a sample
 
-    Raises ValueError for no signals, signals of several queries or without membership, and numbers
+    Shares stand on a logarithmic axis, because confident networks put nearly all samples in the
+    last of 50 bins; empty bins lie on its floor at half a sample.
+
+    Raises: ValueError for no signals, signals of several queries or without membership, and numbers
     outside [0, 1].
     """
     if not signals_by_name:
@@ -120,8 +118,8 @@ def confidences(
         )
     groups = {name: _confidence(name, source, target) for name, source in signals_by_name.items()}
     columns = 2 if len(groups) in (2, 4) else min(len(groups), 3)
-    rows, edges = -(-len(groups) // columns), np.linspace(0, 1, bins + 1)
-    floor = 0.5 / max(len(values) for pair in groups.values() for values in pair) if log else 0.0
+    rows, edges = -(-len(groups) // columns), np.linspace(0, 1, BINS + 1)
+    floor = 0.5 / max(len(values) for pair in groups.values() for values in pair)
     aucs = {name: _auc(*pair) for name, pair in groups.items()}
     figure = make_subplots(
         rows,
@@ -136,13 +134,21 @@ def confidences(
     )
     figure.update_annotations(font={"size": 12, "color": GREY})
     for i, (members, others) in enumerate(groups.values()):
-        place = {"row": i // columns + 1, "col": i % columns + 1, "showlegend": i == 0}
-        _add_group(figure, others, NON_MEMBERS, edges, floor, **place)
-        _add_group(figure, members, MEMBERS, edges, floor, **place)
-    scale = {"type": "log", "dtick": 1, "range": [np.log10(floor), 0.1]} if log else {}
-    if not log:
-        scale = {"range": [0, 1.05 * max(trace.y.max() for trace in figure.data)]}
-    figure.update_yaxes(tickformat="~%", **scale)
+        for values, group in ((others, NON_MEMBERS), (members, MEMBERS)):
+            add_shares(
+                figure,
+                values,
+                edges,
+                group,
+                floor=floor,
+                name=group.name,
+                legendgroup=group.name,
+                showlegend=i == 0,
+                hovertemplate=f"from %{{x:.2f}}: %{{customdata}} of {len(values):,}",
+                row=i // columns + 1,
+                col=i % columns + 1,
+            )
+    figure.update_yaxes(tickformat="~%", type="log", dtick=1, range=[np.log10(floor), 0.1])
     figure.update_yaxes(title_text="share of group", col=1)
     figure.update_xaxes(range=[-0.01, 1.01], showticklabels=True)
     figure.update_xaxes(title_text="confidence", row=rows)
@@ -151,9 +157,7 @@ def confidences(
     return finish(
         figure,
         f"confidence alone tells members from non-members with AUC {ends}",
-        clauses(
-            "share of each group per bin", log and "empty bins lie on the floor, at half a sample"
-        ),
+        "share of each group per bin; empty bins lie on the floor, at half a sample",
         headroom=34,
         height=130 + 240 * rows,
         legend=BELOW | {"y": -0.3 / rows},
@@ -190,41 +194,21 @@ def _rounding(members: np.ndarray, others: np.ndarray) -> str:
     return f"in float32 {np.mean(rounded == 1):.1%} are 1, {metrics.tie_mass(rounded):.1%} tie"
 
 
-def _add_group(
-    figure: go.Figure, values: np.ndarray, group: Group, edges: np.ndarray, floor: float, **place
-) -> None:
-    counts = step_counts(values, edges)
-    figure.add_scatter(
-        x=edges,
-        y=np.maximum(counts / len(values), floor),
-        customdata=counts,
-        mode="lines",
-        name=group.name,
-        legendgroup=group.name,
-        line={"shape": "hv", "color": group.colour, "dash": group.dash, "width": 1.5},
-        fill="tozeroy",
-        fillcolor=translucent(group.colour, 0.15),
-        hovertemplate=f"from %{{x:.2f}}: %{{customdata}} of {len(values):,}",
-        **place,
-    )
-
-
-def raster(spk, mem, theta, *, image=None, neurons=None, name: str = "one sample") -> go.Figure:
+def raster(spk, mem, theta, *, image=None, name: str = "one sample") -> go.Figure:
     """A layer while it fires: spikes of all neurons, the busiest on top, and the membrane of a few,
     against their threshold.
 
-    Of more than 200 neurons, evenly spaced ranks are drawn.
+    The busiest, the median and the least busy of the neurons that fire are traced. Of more than
+    200 neurons, evenly spaced ranks are drawn.
 
     spk: (T, neurons) bool
     mem: (T, neurons) the potential after charging and before the reset, so that a neuron fires
         where mem >= theta
     theta: a number or (neurons,)
     image: (C, H, W) uint8, shown beside
-    neurons: which to trace, at most 3; None takes the busiest, the median and the least busy of
-        those that fire
     name: of what is shown
 
-    Raises ValueError when shapes or spikes do not agree with mem and theta (then mem was taken
+    Raises: ValueError when shapes or spikes do not agree with mem and theta (then mem was taken
     after the reset).
     """
     spk, mem = np.asarray(spk, dtype=bool), np.asarray(mem, dtype=np.float64)
@@ -232,11 +216,7 @@ def raster(spk, mem, theta, *, image=None, neurons=None, name: str = "one sample
     levels = np.broadcast_to(np.asarray(theta, dtype=np.float64), spk.shape[1:])
     steps, rate = np.arange(1, len(spk) + 1), spk.mean(0)
     order = np.argsort(rate, kind="stable")
-    traced = _traced(rate, order, mem) if neurons is None else np.asarray(neurons, dtype=int)
-    if len(traced) > TRACED or not ((traced >= 0) & (traced < len(rate))).all():
-        raise ValueError(
-            f"neurons={traced.tolist()}: wanted at most {TRACED} numbers from 0 to {len(rate) - 1}"
-        )
+    traced = _traced(rate, order, mem)
     ranks = np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)
     drawn = order[np.union1d(ranks, np.flatnonzero(np.isin(order, traced)))]
     figure = make_subplots(2, 1, shared_xaxes=True, row_heights=[0.55, 0.45], vertical_spacing=0.07)

@@ -14,15 +14,20 @@ METRIC_NAMES = {
 
 
 def need(
-    table: pd.DataFrame, columns: tuple[str, ...], who: str, finite: tuple[str, ...] = ()
+    table: pd.DataFrame,
+    columns: tuple[str, ...],
+    who: str,
+    finite: tuple[str, ...] = (),
+    once: tuple[str, ...] = (),
 ) -> None:
     """Refuse a table that cannot be drawn, in one line.
 
     columns: that must be there
     who: named in the message, the plot or the table
     finite: columns whose values must be finite numbers
+    once: columns whose values together may come once
 
-    Raises ValueError for a missing column, no row, and a value that is not finite.
+    Raises: ValueError for a missing column, no row, a value that is not finite and a repeated row.
     """
     if lacks := [name for name in columns if name not in table.columns]:
         raise ValueError(
@@ -39,12 +44,10 @@ def need(
                 f"{who}: {name} is {row[name]} in the row {row.drop(name).to_dict()}: drop the row"
                 " or measure it"
             )
-
-
-def repeated(table: pd.DataFrame, columns: list[str]) -> pd.Series | None:
-    """The first row whose columns repeat those of an earlier one, None where there is none."""
-    again = table[table.duplicated(columns)]
-    return again.iloc[0] if len(again) else None
+    if once and table.duplicated(list(once)).any():
+        row = table[table.duplicated(list(once))].iloc[0]
+        values = ", ".join(f"{name} = {text(row[name])}" for name in once if row[name] != "")
+        raise ValueError(f"{who}: {values} comes more than once: wanted one row per {once[-1]}")
 
 
 def fpr_of(metric: str) -> float | None:

@@ -66,7 +66,18 @@ def guesser(
         mine, colour = name == own, GREY
         if mine:
             colour = MEMBER
-            _add_box(figure, hits, alarms, n1, n0)
+            low, high = map(float, metrics.clopper_pearson(hits, n1))
+            left, right = map(float, metrics.clopper_pearson(alarms, n0))
+            figure.add_shape(
+                type="rect",
+                x0=left,
+                x1=right,
+                y0=low,
+                y1=high,
+                line={"color": MEMBER, "dash": "dash", "width": 1},
+                fillcolor=translucent(MEMBER, 0.12),
+                layer="below",
+            )
         elif name in curves:
             colour = LINES[list(curves).index(name)]
         rates = f"{hits} of {n1} members at {alarms} of {n0} false positives"
@@ -99,22 +110,6 @@ def guesser(
         legend=BELOW,
         xaxis={"title": AXES[0], **RATE},
         yaxis={"title": AXES[1], **RATE},
-    )
-
-
-def _add_box(figure: go.Figure, hits: int, alarms: int, n1: int, n0: int) -> None:
-    """The Clopper-Pearson intervals of both rates."""
-    low, high = map(float, metrics.clopper_pearson(hits, n1))
-    left, right = map(float, metrics.clopper_pearson(alarms, n0))
-    figure.add_shape(
-        type="rect",
-        x0=left,
-        x1=right,
-        y0=low,
-        y1=high,
-        line={"color": MEMBER, "dash": "dash", "width": 1},
-        fillcolor=translucent(MEMBER, 0.12),
-        layer="below",
     )
 
 

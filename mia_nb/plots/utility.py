@@ -74,7 +74,7 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
     scores: {family: Scores of one attack}
     metric: "auc" or "tpr@x"
 
-    Raises ValueError for no family or another metric.
+    Raises: ValueError for no family or another metric.
     Source: Figures 1 and 8 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     if not scores:
@@ -187,7 +187,7 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
     table: a `metrics.frontier`, or its `metrics.frontier_means`
     metric: drawn is its mean under the strongest attack of each checkpoint
 
-    Raises ValueError for missing columns and tables without rows.
+    Raises: ValueError for missing columns and tables without rows.
     """
     if "target" in table:
         table = metrics.frontier_means(table)
@@ -254,7 +254,7 @@ def matched_differences(table: pd.DataFrame) -> go.Figure:
 
     table: a `metrics.matched` with a baseline
 
-    Raises ValueError for missing columns, an empty table without a reason, and for a table without
+    Raises: ValueError for missing columns, an empty table without a reason, and for a table without
     a baseline.
     """
     if not len(table) and (reason := table.attrs.get("reason")):
@@ -348,14 +348,12 @@ def defenses(
     undefended: name of the network without a defense, by default the first row whose defense and
         output are empty
 
-    Raises ValueError for missing columns or values, a name that comes twice, another metric, and an
-    undefended network that is not there.
+    Raises: ValueError for missing columns or values, a name that comes twice, another metric, and
+        an undefended network that is not there.
     Source: Figure 3 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     fpr, finite = fpr_of(metric), ("test_acc", "gap", metric)
-    need(table, ("name", *finite, "attack"), "defenses", finite=finite)
-    if (repeats := table["name"].duplicated()).any():
-        raise ValueError(f"{listed(table['name'][repeats])} comes twice: one row per network")
+    need(table, ("name", *finite, "attack"), "defenses", finite=finite, once=("name",))
     base = _undefended(table, undefended)
     panels = {"shared_yaxes": True, "horizontal_spacing": 0.05, "column_widths": [0.6, 0.4]}
     figure = make_subplots(1, 2, **panels)
@@ -395,16 +393,13 @@ def defenses(
 
 def _undefended(table: pd.DataFrame, name: str | None) -> pd.Series | None:
     """The network of this name, by default the first that says it has no defense."""
-    if name is None and not {"defense", "output"} <= set(table.columns):
-        return None
-    plain = table["name"] == name
-    if name is None:
-        plain = (table["defense"] == "") & (table["output"] == "")
-    elif not plain.any():
+    plain = (table.reindex(columns=["defense", "output"]) == "").all(axis=1)
+    found = table[plain if name is None else table["name"] == name]
+    if name is not None and found.empty:
         raise ValueError(
             f"undefended={name!r} is not in the table: wanted one of {listed(table['name'])}"
         )
-    return table[plain].iloc[0] if plain.any() else None
+    return None if found.empty else found.iloc[0]
 
 
 def _add_defense(
@@ -479,15 +474,12 @@ def costs(table: pd.DataFrame) -> go.Figure:
         (under the name), and where measured seconds_low, seconds_high, memory_mib_low,
         memory_mib_high (drawn)
 
-    Raises ValueError for missing columns or values, values that are not positive, and a family that
-    comes twice.
+    Raises: ValueError for missing columns or values, values that are not positive, and a family
+        that comes twice.
     Caveat: seconds are those of one machine.
     """
     measured = ["seconds", "memory_mib", "parameters"]
-    need(table, ("family", *measured), "costs", finite=measured)
-    if (repeats := table["family"].duplicated()).any():
-        families = listed(table["family"][repeats])
-        raise ValueError(f"families {families} come twice: one row per family")
+    need(table, ("family", *measured), "costs", finite=measured, once=("family",))
     if (table[measured] <= 0).any(axis=None):
         raise ValueError(
             "costs got values that are not positive: measure them, or leave the family out"

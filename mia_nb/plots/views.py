@@ -1,6 +1,10 @@
-"""How do scores look? Distributions, one attack against another, all attacks at a glance."""
+"""How do scores and pools look? Distributions, one attack against another, all attacks at a glance;
+what a pool learned: how accurate its models are, how their losses fell.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -13,6 +17,7 @@ from mia_nb.plots import marks
 from mia_nb.plots.style import (
     DOTTED,
     LINES,
+    MEMBER,
     MEMBERS,
     NON_MEMBERS,
     THIN,
@@ -20,7 +25,6 @@ from mia_nb.plots.style import (
     name_of,
     row_of,
     targets,
-    translucent,
 )
 from mia_nb.types import Scores
 
@@ -39,29 +43,19 @@ def histogram(scores: Scores, *, target: int | None = None, bins: int = 100) -> 
         if the attack calibrates them)
     bins: how many
 
-    Raises ValueError for a target that was not attacked.
+    Raises: ValueError for a target that was not attacked.
     """
     pairs = targets(scores) if target is None else [targets(scores)[row_of(scores, target)]]
     value, member = (np.concatenate(part) for part in zip(*pairs, strict=True))
     edges = _edges(value[np.isfinite(value)], bins)
     figure = go.Figure()
     for group, mask in ((NON_MEMBERS, ~member), (MEMBERS, member)):
-        counts = marks.step_counts(np.clip(value[mask], edges[0], edges[-1]), edges)
-        figure.add_scatter(
-            x=edges,
-            y=counts / mask.sum(),
-            customdata=counts,
-            mode="lines",
+        marks.add_shares(
+            figure,
+            np.clip(value[mask], edges[0], edges[-1]),
+            edges,
+            group,
             name=f"{group.name} ({mask.sum():,})",
-            line={"shape": "hv", "color": group.colour, "dash": group.dash, "width": 1.5},
-            fill="tozeroy",
-            fillcolor=translucent(group.colour, 0.15),
-            fillpattern={
-                "shape": group.pattern,
-                "fgcolor": group.colour,
-                "fgopacity": 0.35,
-                "size": 6,
-            },
             hovertemplate="%{customdata} samples, %{y:.2%}",
         )
     above = np.mean([metrics.auc(*pair) for pair in pairs])
@@ -113,7 +107,7 @@ def scatter(
     target: a row number in both, None the first
     names: of both axes, None the attacks'
 
-    Raises ValueError unless the membership of the target agrees in both.
+    Raises: ValueError unless the membership of the target agrees in both.
     """
     target = int(scores_x.targets[0]) if target is None else target
     x_row, y_row = row_of(scores_x, target), row_of(scores_y, target)
@@ -218,3 +212,85 @@ def summary(table: pd.DataFrame) -> go.Figure:
         height=170 + 26 * len(table),
         xaxis_title="AUC",
     )
+
+
+def accuracy(scores: Scores) -> go.Figure:
+    """Accuracy of every model on its members and on its non-members; the stick between them is the
+    generalisation gap.
+
+    scores: of any attack, which carry the accuracies of its targets
+    """
+    train, test = scores.accuracy.T
+    rows, figure = np.arange(len(train)), go.Figure()
+    figure.add_scatter(
+        x=np.repeat(rows, 3),
+        y=np.stack([train, test, np.full(len(train), np.nan)], axis=1).ravel(),
+        mode="lines",
+        line=THIN,
+        showlegend=False,
+        hoverinfo="skip",
+    )
+    for group, y, symbol in ((MEMBERS, train, "circle"), (NON_MEMBERS, test, "diamond-open")):
+        figure.add_scatter(
+            x=rows,
+            y=y,
+            mode="markers",
+            name=group.name,
+            marker={"color": group.colour, "symbol": symbol, "size": 9},
+            hovertemplate="model %{x}: %{y:.2%}",
+        )
+    ticks = {"tickmode": "array", "tickvals": rows, "ticktext": list(map(str, scores.targets))}
+    return finish(
+        figure,
+        f"{len(rows)} models: {train.mean():.1%} right on members, {test.mean():.1%} on"
+        f" non-members, gap {(train - test).mean():.1%}",
+        "one stick per model",
+        height=380,
+        xaxis={"title": "model"} | (ticks if len(rows) <= 32 else {}),
+        yaxis={"title": "accuracy", "tickformat": "~%"},
+    )
+
+
+def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
+    """Loss of the training samples over epochs: how a pool memorises.
+
+    Per model and epoch the median member and the hardest member in twenty (95th percentile); lines
+    are the median over models, bands their interquartile range. Losses are those of the training
+    step, before its update.
+
+    traces: a model's (E, N) log-loss, NaN for non-members; an iterator is read one model at a time
+
+    Raises: ValueError when there is no model.
+    """
+    rows = [np.nanquantile(_trained(trace), [0.5, 0.95], axis=1) for trace in traces]
+    if not rows:
+        raise ValueError("no loss traces: pass (pool.trace(m) for m in range(num_models))")
+    loss = np.exp(np.array(rows, dtype=np.float64))  # (M, 2, E)
+    epochs, figure = np.arange(1, loss.shape[2] + 1), go.Figure()
+    for i, (name, dash) in enumerate((("median member", "solid"), ("hardest in twenty", "dash"))):
+        low, middle, high = np.quantile(loss[:, i], [0.25, 0.5, 0.75], axis=0)
+        marks.band(figure, epochs, low, high, MEMBER, opacity=0.2, legendgroup=name)
+        figure.add_scatter(
+            x=epochs,
+            y=middle,
+            mode="lines",
+            line={"color": MEMBER, "dash": dash, "width": 2},
+            name=name,
+            legendgroup=name,
+            hovertemplate="epoch %{x}: loss %{y:.3g}",
+        )
+    first, last = np.median(loss[:, 0], axis=0)[[0, -1]]
+    return finish(
+        figure,
+        f"the median training sample's loss goes from {first:.2g} to {last:.2g} in {len(epochs)}"
+        " epochs",
+        f"lines: median of {len(rows)} models; bands: their interquartile range",
+        height=400,
+        xaxis_title="epoch",
+        yaxis={"title": "loss (nats)", "type": "log", "dtick": 1, "tickformat": "~g"},
+    )
+
+
+def _trained(trace: np.ndarray) -> np.ndarray:
+    """(E, members): without the columns a model never trained on."""
+    return np.asarray(trace, dtype=np.float32)[:, ~np.isnan(trace).all(0)]

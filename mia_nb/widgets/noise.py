@@ -11,6 +11,7 @@ from scipy.special import ndtr, ndtri
 
 from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.queries import UNAVERAGED
+from mia_nb.plots import settings
 from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
@@ -252,9 +253,11 @@ def against(level: Level, attack, target, closed) -> dict:
         quietly(level, attack, target),
         closed_form(level, attack, target) if closed else None,
     )
-    ends = None if off is None else tuple(off[["auc", "auc_low", "auc_high"]])
-    table = averaged(level, attack, target)
-    return plain(plots.auc_against_answers(table, quiet=ends, closed=theory))
+    name = "queried R times"
+    ends = {} if off is None else {name: tuple(off[list(settings.ENDS)])}
+    table = {name: averaged(level, attack, target)}
+    figure = plots.query_curves(table, noise_off=ends, closed=theory)
+    return plain(figure.update_layout(height=370))
 
 
 def curve(level: Level, attack, target, outputs, closed) -> dict:
@@ -287,7 +290,7 @@ def settling(level: Level, target, rank, outputs, closed) -> dict:
     models = two_worlds(member[:, column], member[:, source.audited], first)
     off = level.quiet and level.quiet.signals.margin[:, :, column].mean(1)
     name = f"Sample {source.samples[column]} ({source.class_of(column)})"
-    figure = plots.settling(
+    figure = settings.settling(
         {side: own[model] for side, model in models.items()},
         asked=outputs,
         quiet=off if off is None else {side: float(off[m]) for side, m in models.items()},

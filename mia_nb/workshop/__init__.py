@@ -1,53 +1,26 @@
 """The two-hour workshop: questions, games and exercises on one stored cube of signals.
 
-Kept free of torch.
+Kept free of torch. A part of a notebook: `cube = open_cube(results)`, then `question(4, cube)`,
+`show(4, cube)` and `check(4, answer, cube)`.
 """
 
-from mia_nb.workshop.cube import canaries, facts, group, keep, open_cube, stored
-from mia_nb.workshop.explorers import fight, lattice, leak, null, race, support
-from mia_nb.workshop.game import deal, game
-from mia_nb.workshop.measures import (
-    canary_auc,
-    common_accuracy,
-    family,
-    frontier,
-    gradients,
-    lattice_scores,
-    race_table,
-    recovered,
-    redrawn,
-    with_references,
-)
-from mia_nb.workshop.parts import check, question, truth
-from mia_nb.workshop.questions import predict
+from mia_nb.workshop.cube import keep, open_cube, stored
+from mia_nb.workshop.game import game
+from mia_nb.workshop.measures import equal_accuracy, family, race_table, redrawn
+from mia_nb.workshop.parts import check, question, show
+from mia_nb.workshop.questions import Prediction
 
 __all__ = [
-    "canaries",
-    "canary_auc",
+    "Prediction",
     "check",
-    "common_accuracy",
-    "deal",
-    "facts",
+    "equal_accuracy",
     "family",
-    "fight",
-    "frontier",
     "game",
-    "gradients",
-    "group",
     "keep",
-    "lattice",
-    "lattice_scores",
-    "leak",
-    "null",
     "open_cube",
-    "predict",
     "question",
-    "race",
     "race_table",
-    "recovered",
     "redrawn",
+    "show",
     "stored",
-    "support",
-    "truth",
-    "with_references",
 ]

@@ -1,6 +1,4 @@
-"""Three kinds of exercise, and what each says of an answer: a number, the smallest that will do, a
-word.
-"""
+"""Two kinds of exercise, and what each says of an answer: a number, and one of a few choices."""
 
 from __future__ import annotations
 
@@ -54,32 +52,24 @@ class Number(NamedTuple):
         return abs(number - truth) <= self.tolerance * max(1.0, abs(truth)) + 1e-12
 
 
-class Smallest(NamedTuple):
-    """An exercise whose answer is the smallest of several whole numbers that will do."""
+class Choice(NamedTuple):
+    """An exercise whose answer is one of a few whole numbers or words."""
 
-    truth: int
-    comments: dict[int, str]  # what is said of each number that may be chosen, the truth too
-    wanted: str  # what is said of any other
-
-    def judge(self, value) -> Verdict:
-        """Right, or a hint. TypeError for what is no number."""
-        number = read_number(value)
-        return number == self.truth, self.comments.get(number, self.wanted)
-
-
-class Word(NamedTuple):
-    """An exercise whose answer is more, less or cannot say."""
-
-    truth: str
-    praise: str
-    hint: str
+    truth: int | str
+    comments: dict[int | str, str]  # what is said of each that may be chosen, the truth too
+    wanted: str  # what is said of anything else
 
     def judge(self, value) -> Verdict:
-        """Right, or the hint. TypeError for another word."""
-        word = str(value).strip().lower()
-        if word not in WORDS:
-            raise TypeError(f"one of the words {', '.join(WORDS)} is wanted, this is {value!r}")
-        return word == self.truth, self.praise if word == self.truth else self.hint
+        """Right, or a hint; words are read in any case. TypeError for what should be a number."""
+        worded = isinstance(self.truth, str)
+        chosen = str(value).strip().lower() if worded else read_number(value)
+        return chosen == self.truth, self.comments.get(chosen, self.wanted)
+
+
+def word(truth: str, praise: str, hint: str) -> Choice:
+    """The exercise whose answer is one of WORDS."""
+    comments = dict.fromkeys(WORDS, hint) | {truth: praise}
+    return Choice(truth, comments, f"Wanted is one of the words {', '.join(WORDS)}.")
 
 
 def read_number(value) -> float:

@@ -1,5 +1,5 @@
 """The stored signals that the workshop runs on: which of them plays which role, written down by the
-notebook that asks.
+notebook that queries.
 """
 
 from __future__ import annotations
@@ -7,8 +7,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-
-import numpy as np
 
 from mia_nb import store
 from mia_nb.types import Signals
@@ -18,11 +16,31 @@ INDEX = "workshop.json"
 BUILD = "build it with: mia-nb run workshop"
 
 
+class Cube(dict[str, Source]):
+    """{role: Source} of the workshop's stored signals; a role with a slash belongs to a group."""
+
+    def __init__(self, roles=(), *, facts: dict | None = None):
+        super().__init__(roles)
+        self.facts = facts or {}  # numbers that only the training side can compute
+
+    def group(self, name: str) -> list[Source]:
+        """The sources whose role is `name` or begins with "name/", in the order in which they were
+        kept. ValueError for none.
+        """
+        members = [source for role, source in self.items() if f"{role}/".startswith(f"{name}/")]
+        if not members:
+            raise ValueError(f"the cube has no {name}; it has {', '.join(self)}")
+        return members
+
+
 def stored(signals: Signals, results: str | Path = "results") -> Source:
     """The Source of signals that `query` has just returned: the same outputs with images and loss
     traces beside them.
 
-    ValueError for signals that are not stored in this folder.
+    signals: as `query` returned them
+    results: folder of stored results
+
+    Raises: ValueError for signals that are not stored in this folder.
     """
     wanted = _same({"draws": signals.draws, **signals.info})
     for source in reversed(sources(results, pool=signals.info.get("pool", "?"), limit=10_000)):
@@ -34,17 +52,19 @@ def stored(signals: Signals, results: str | Path = "results") -> Source:
 
 
 def keep(results: str | Path, roles: dict[str, Signals], *, facts: dict | None = None) -> Path:
-    """Write results/workshop.json: which stored signals play which role, {role: Signals as `query`
-    returned them}.
+    """Write results/workshop.json: which stored signals play which role in the workshop.
 
-    facts: numbers that only the training side can compute (an accountant's), as JSON. A role with a
-    slash belongs to a group, "noise/0.5". The newest cube replaces the one before. Raises
-    ValueError for signals that are not stored in this folder.
+    results: folder of stored results; its newest cube replaces the one before
+    roles: {role: Signals as `query` returned them}; "noise/0.5" belongs to the group "noise"
+    facts: numbers that only the training side can compute (an accountant's), as JSON
+
+    Returns: the path of the file.
+    Raises: ValueError for signals that are not stored in this folder.
     """
-    of_roles = {role: stored(signals, results) for role, signals in roles.items()}
+    found = {role: stored(signals, results) for role, signals in roles.items()}
     chosen = {
         role: {"signals": source.folder.key, "pool": source.pool.key}
-        for role, source in of_roles.items()
+        for role, source in found.items()
     }
     path = Path(results) / INDEX
     draft = path.with_suffix(f".{os.getpid()}.tmp")
@@ -55,18 +75,26 @@ def keep(results: str | Path, roles: dict[str, Signals], *, facts: dict | None =
     return path
 
 
-def open_cube(results: str | Path = "results") -> dict[str, Source]:
-    """{role: Source} of the workshop's cube, nothing read yet.
+def open_cube(results: str | Path = "results") -> Cube:
+    """The workshop's cube, {role: Source}, as `keep` stored it; no signals are read yet.
 
-    ValueError of one line where it was not built or is damaged.
+    results: folder of stored results
+
+    Returns: a dict, with `group(name)` for the roles "name/..." and `facts`, the stored numbers.
+    Raises: ValueError of one line where the cube was not built or is damaged.
     """
-    record, cube = _read(results), {}
-    for role, keys in record["roles"].items():
+    path = Path(results) / INDEX
+    if not path.is_file():
+        raise ValueError(f"there is no workshop cube in {results}; {BUILD}")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        roles, cube = dict(record["roles"]), Cube(facts=dict(record["facts"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); {BUILD}") from error
+    for role, keys in roles.items():
         try:
-            folder, pool = (
-                store.find(keys["signals"], results, "signals"),
-                store.find(keys["pool"], results, "pool"),
-            )
+            folder = store.find(keys["signals"], results, "signals")
+            pool = store.find(keys["pool"], results, "pool")
             info = folder.read_json("info.json", draws=str)
         except (ValueError, KeyError, OSError) as error:
             raise ValueError(
@@ -74,43 +102,6 @@ def open_cube(results: str | Path = "results") -> dict[str, Source]:
             ) from error
         cube[role] = Source(label(info, pool.recipe), folder=folder, pool=pool, info=info)
     return cube
-
-
-def facts(results: str | Path = "results") -> dict:
-    """The numbers that `keep` was given; ValueError as `open_cube`."""
-    return _read(results)["facts"]
-
-
-def group(cube: dict[str, Source], name: str) -> list[Source]:
-    """The sources whose role is `name` or begins with "name/", in the order in which they were
-    kept. ValueError for none.
-    """
-    members = [
-        source for role, source in cube.items() if role == name or role.startswith(f"{name}/")
-    ]
-    if not members:
-        raise ValueError(f"the cube has no {name}; it has {', '.join(cube)}")
-    return members
-
-
-def canaries(source: Source) -> np.ndarray:
-    """(N,) bool over the source's samples: who was made to be remembered; ValueError where the pool
-    has none.
-    """
-    if source.pool is None or not source.pool.has("canary.npy"):
-        raise ValueError(f"{source.label} was trained without canaries")
-    return source.pool.read_array("canary.npy")[source.samples]
-
-
-def _read(results: str | Path) -> dict:
-    path = Path(results) / INDEX
-    if not path.is_file():
-        raise ValueError(f"there is no workshop cube in {results}; {BUILD}")
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        return {"roles": dict(record["roles"]), "facts": dict(record["facts"])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); {BUILD}") from error
 
 
 def _same(info: dict) -> str:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from mia_nb import auditing, metrics, plots
 from mia_nb.plots import samples as pictures
+from mia_nb.plots import teaching
 from mia_nb.widgets.explorer import (
     ROW,
     Explorer,
@@ -26,7 +27,7 @@ from mia_nb.widgets.explorer import (
     steps,
 )
 from mia_nb.widgets.stored import Source
-from mia_nb.workshop.cube import canaries
+from mia_nb.workshop.game import WITHOUT_IMAGES
 from mia_nb.workshop.measures import (
     BUDGETS,
     DRAWS,
@@ -34,7 +35,6 @@ from mia_nb.workshop.measures import (
     RACERS,
     RATE,
     canary_auc,
-    first_targets,
     frontier,
     gradients,
     lattice_scores,
@@ -43,6 +43,7 @@ from mia_nb.workshop.measures import (
     race_table,
     recovered,
     redrawn,
+    with_interval,
 )
 
 RACE, NULL, LATTICE = "Budget race", "Is it real?", "The lattice"
@@ -52,7 +53,6 @@ DESIGNS = {
     HELD: "the target and its complementary model are no references",
     LEFT: "only the target is left out: its complementary model is a reference",
 }
-WITHOUT_IMAGES = "no images are stored with {}; build the cube with: mia-nb run workshop"
 SIZES = (4, 8, 16)  # models of a world that membership is dealt anew in
 TIES = (2, 4, 8, 14, 16, 32, 64)  # references of the lattice
 ALARMS = {"5 %": 0.05, "10 %": 0.1, "2 %": 0.02}
@@ -64,9 +64,7 @@ VERDICTS = {
 }
 
 
-def race(
-    source: Source, *, budgets: Sequence[int] = BUDGETS, names: Sequence[str] = RACERS
-) -> Explorer:
+def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
     """Who finds most with 1, 4, 16 and 64 reference models? Every attack on the same targets, with
     95 % bands.
 
@@ -78,17 +76,17 @@ def race(
         return message(
             RACE, f"{source.label} has {models} models; a race needs 6 or more, better 66"
         )
-    every = race_table(source.signals, budgets=budgets, names=names)
+    every = race_table(source.signals, budgets=budgets)
 
     def draw(metric, shown) -> View:
         if not shown:
             raise ValueError("tick one attack or more")
         table = every[(every["metric"] == metric) & every["attack"].isin(shown)]
         chance = 0.5 if metric == "AUC" else RATE
-        figure = plots.budget_race(table, metric=metric, chance=chance)
+        figure = teaching.budget_race(table, metric=metric, chance=chance)
         ran = table.dropna(subset="value")
         best = [
-            f"{row.attack} with {row.references} ({_ends(row)})"
+            f"{row.attack} with {row.references} ({with_interval(row.value, row.low, row.high)})"
             for row in ran.loc[ran.groupby("references")["value"].idxmax()].itertuples()
         ]
         most = table.loc[table["targets"].idxmax()]
@@ -99,21 +97,17 @@ def race(
             "n/m: cannot run with so few; with one reference rmia weighs models equally; the"
             " highest is chosen with hindsight"
         )
-        wide = table.assign(value=[_ends(row) for row in table.itertuples()])
+        shares = map(with_interval, table["value"], table["low"], table["high"])
+        wide = table.assign(value=list(shares))
         wide = wide.pivot(index="attack", columns="references", values="value").reindex(shown)
         wide.columns = [f"{k} references" if k > 1 else "1 reference" for k in wide.columns]
         return View(sentence, {"race": plain(figure)}, wide.reset_index(), note)
 
     controls = {
         "metric": buttons("metric", list(METRICS), "AUC"),
-        "shown": Ticks("attacks", tuple(names), tuple(names), limit=len(names)),
+        "shown": Ticks("attacks", RACERS, RACERS, limit=len(RACERS)),
     }
     return Explorer(RACE, controls, cache(draw), rows=[["race"]])
-
-
-def _ends(row) -> str:
-    """A value with its interval, n/m where the attack cannot run."""
-    return "n/m" if np.isnan(row.value) else f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
 
 
 def null(
@@ -149,11 +143,11 @@ def null(
                 f"this design makes {middle:.3f} out of nothing: no AUC from it can be believed"
             )
         low, high = np.quantile(drawn, [0.025, 0.975])
-        targets = len(first_targets(signals))
         n0 = int((~signals.member[0, source.audited]).sum())
         sentence = (
             f"{attack} on nothing: AUC {middle:.3f} (95 % of {len(drawn)} worlds:"
-            f" {low:.3f}-{high:.3f}); {verdict}; {models} models, {targets} targets, n0 = {n0:,}"
+            f" {low:.3f}-{high:.3f}); {verdict}; {models} models, {min(4, models)} targets,"
+            f" n0 = {n0:,}"
         )
         row = {
             "attack": attack,
@@ -165,7 +159,7 @@ def null(
             "p": f"{p:.3g}",
             "verdict": "FAIL" if off else "pass",
         }
-        figure = plots.null_band(real, drawn, name=attack, design=DESIGNS[design])
+        figure = teaching.null_band(real, drawn, name=attack, design=DESIGNS[design])
         note = f"{DESIGNS[design]}; a redrawn world keeps every output and deals the members anew"
         return View(sentence, {"null": plain(figure)}, pd.DataFrame([row]), note)
 
@@ -201,7 +195,7 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
             f" is {first[key]}, of the difference {second[key]}, n0 = {first['n0']:,}"
         )
         counted, name = next(iter(scores.values())), f"attack_r with {references} references"
-        bars = plots.levels(counted.value[0], counted.member[0], name=name)
+        bars = teaching.levels(counted.value[0], counted.member[0], name=name)
         figures = {"levels": plain(bars), "roc": plain(plots.roc_pair(scores))}
         note = (
             "table: the first target; curves: a target and its complementary model; a zero made by"
@@ -245,7 +239,7 @@ def fight(
             "a fight needs two families queried at several epochs; build the cube with: mia-nb run"
             " workshop",
         )
-    table = frontier(sources)
+    table = frontier(tuple(sources))
     means = metrics.frontier_means(table)
     ends = means.sort_values("epoch").groupby("family", sort=False).tail(1).set_index("family")
     names = tuple(table["family"].unique())
@@ -264,10 +258,11 @@ def fight(
         curves = table[table["family"].isin(families)]
         equal = metrics.matched(curves, levels=[accuracy], baseline=names[0])
         equal = equal.set_index("family").loc[families]
+        compared = equal[equal["difference_pairs"] >= 2]
+        words = map(outcome, compared["difference_low"], compared["difference_high"])
         verdicts = [
-            f"{name} {VERDICTS[outcome(at['difference_low'], at['difference_high'])]} ({_gap(at)})"
-            for name, at in equal.iterrows()
-            if at["difference_pairs"] >= 2
+            f"{name} {VERDICTS[word]} ({_difference(at)})"
+            for word, (name, at) in zip(words, compared.iterrows(), strict=True)
         ]
         sentence = (
             f"At {accuracy:.0%} test accuracy, against {names[0]}:"
@@ -279,7 +274,7 @@ def fight(
             " corrected for several families"
         )
         rows = pd.DataFrame([_family_row(at, ends.loc[name]) for name, at in equal.iterrows()])
-        return View(sentence, {"fight": _upright(picture(shown), accuracy)}, rows, note)
+        return View(sentence, {"fight": pictures.marked(picture(shown), accuracy)}, rows, note)
 
     low = float(np.floor(100 * means["test_acc"].min()) / 100)
     high = float(np.ceil(100 * means["test_acc"].max()) / 100)
@@ -290,30 +285,22 @@ def fight(
     return Explorer(FIGHT, controls, cache(draw), rows=[["fight"]])
 
 
+def _difference(at: pd.Series) -> str:
+    ends = (at[f"difference{end}"] for end in ("", "_low", "_high"))
+    return with_interval(*ends, "+.3f")
+
+
 def _family_row(at: pd.Series, end: pd.Series) -> dict:
     """A family of the fight: where its training ends, and what it leaks at one accuracy (`at`)."""
-    measured = f"{at['value']:.3f} [{at['low']:.3f}, {at['high']:.3f}]"
     alone = at.name == at["baseline"] or not at["pairs"]
     return {
         "family": at.name,
         "ends at accuracy": f"{end['test_acc']:.1%}",
         "AUC there": f"{end['auc']:.3f}",
-        "AUC at this accuracy": measured if at["pairs"] else "n/m",
-        "difference": _gap(at) if at["difference_pairs"] >= 2 else "" if alone else "n/m",
+        "AUC at this accuracy": with_interval(at["value"], at["low"], at["high"]),
+        "difference": _difference(at) if at["difference_pairs"] >= 2 else "" if alone else "n/m",
         "targets": f"{at['pairs']:.0f}",
     }
-
-
-def _gap(at: pd.Series) -> str:
-    low, high = at["difference_low"], at["difference_high"]
-    return f"{at['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-def _upright(figure: dict, x: float) -> dict:
-    """The figure with a grey line at x."""
-    line = {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain"}
-    shapes = [line | {"line": {"color": "#7A7A7A", "width": 2}}]
-    return figure | {"layout": figure["layout"] | {"shapes": shapes}}
 
 
 def _add_epsilons(figure, means: pd.DataFrame, shown, epsilon: dict, delta: float) -> None:
@@ -343,7 +330,7 @@ def support(
             SUPPORT,
             "repetitions need two trainings or more on the same members: mia-nb run workshop",
         )
-    canary = canaries(sources[0])[sources[0].audited]
+    canary = sources[0].canaries
     groups = {"canaries": canary, "all others": ~canary}
 
     def draw(attack, alarms) -> View:
@@ -355,7 +342,7 @@ def support(
                 "members found by one training": f"{hits[name].mean():.1%}",
                 "by every training": f"{hits[name].all(0).mean():.1%}",
                 "non-members accused": f"{accused[:, ~member & mask].mean():.1%}",
-                "AUC": "{:.3f} [{:.3f}, {:.3f}]".format(*canary_auc(sources, attack, mask)),
+                "AUC": with_interval(*canary_auc(sources, attack, mask)),
                 "how many": int(mask.sum()),
             }
             for name, mask in groups.items()

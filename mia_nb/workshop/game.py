@@ -12,10 +12,11 @@ import ipywidgets as W
 import numpy as np
 import pandas as pd
 
-from mia_nb import metrics, plots
+from mia_nb import metrics
 from mia_nb.attacks.margins import over_queries
 from mia_nb.plots.samples import sheet
 from mia_nb.plots.style import LINES, MEMBER, NON_MEMBER, row_of
+from mia_nb.plots.teaching import guesser
 from mia_nb.types import Scores
 from mia_nb.widgets.explorer import (
     ROW,
@@ -92,14 +93,22 @@ def game(
     in the ROC plane.
 
     Attacks accuse the ten images that they score highest; how they did is shown once the player has
-    submitted. guesses: numbers from 1 to 20 that are ticked from the start. The box around one's
-    point and the intervals are 95 % Clopper-Pearson on ten trials each: twenty guesses say little
-    about a guesser.
+    submitted. The box around one's point and the intervals are 95 % Clopper-Pearson on ten trials
+    each.
+
+    source: signals with images, of the cube or of `stored`
+    target: the model under attack, its row number
+    attacks: names of the attacks that play too
+    guesses: numbers from 1 to 20 that are ticked from the start
+    reveal: submit at once
+
+    Returns: an explorer; a static figure in batch mode.
+    Caveat: twenty guesses say little about a guesser.
     """
     if source.images is None:
         return message(TITLE, WITHOUT_IMAGES.format(source.label))
     curves = {name: _of_target(source.scores(name), target) for name in attacks}
-    before = plain(plots.guesser(curves, {}, SIDE, SIDE).update_layout(title=BEFORE))
+    before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(title=BEFORE))
     hand_of = cache(lambda number: deal(source, target=target, seed=number - 1))
 
     @cache
@@ -122,7 +131,7 @@ def game(
         at = np.searchsorted(source.audited, columns)
         accused = {name: _highest(value[at]) for name, (value, _) in curves.items()}
         sentence, points, table = _scored(accused | {"you": mine}, member)
-        plane = plain(plots.guesser(curves, points, SIDE, SIDE))
+        plane = plain(guesser(curves, points, SIDE, SIDE))
         note = (
             "solid frames: members; dashed: non-members; a cross marks a wrong guess; attacks"
             " accuse the ten they score highest"

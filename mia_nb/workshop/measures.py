@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import chain, product
 from typing import NamedTuple
 
@@ -32,6 +33,17 @@ FAMILIES = {"dp_sgd": "DP-SGD", "relaxloss": "RelaxLoss", "": "ordinary"}
 HIDDEN, STEPS = 16, 16
 
 
+def remembered(function: Callable) -> Callable:
+    """The function of hashable arguments, computed once for each; every caller gets a copy."""
+    computed = lru_cache(32)(function)
+
+    @wraps(function)
+    def copied(*args, **options):
+        return deepcopy(computed(*args, **options))
+
+    return copied
+
+
 def mean_auc(scores: Scores) -> float:
     """AUC averaged over targets, samples that could not be scored left out."""
     return float(per_target_metrics(scores, ())[:, 0].mean())
@@ -42,39 +54,39 @@ def outcome(low: float, high: float) -> str:
     return "more" if low > 0 else "less" if high < 0 else "cannot say"
 
 
+def with_interval(value: float, low: float, high: float, form: str = ".3f") -> str:
+    """A value with its interval, n/m where it could not be measured."""
+    return "n/m" if np.isnan(value) else f"{value:{form}} [{low:{form}}, {high:{form}}]"
+
+
 def pair_ids(signals: Signals) -> np.ndarray:
     """(M,) number of the pair of complementary models that each model belongs to."""
     return units(signals.member[:, ~signals.population])
 
 
-def first_targets(signals: Signals) -> np.ndarray:
-    """Rows of the first two pairs: what a redrawn world is scored on."""
-    return np.flatnonzero(pair_ids(signals) < 2)
-
-
+@remembered
 def redrawn(
-    signals: Signals, attack: str, *, keep_mate: bool = False, draws: int = DRAWS, seed: int = 0
+    signals: Signals, attack: str, *, keep_mate: bool = False, draws: int = DRAWS
 ) -> tuple[float, np.ndarray]:
-    """(real, drawn (draws,)): mean AUC of the first two pairs' targets with the real members, and
-    with members dealt anew.
+    """AUC of an attack with the real members, and in worlds in which membership was dealt anew.
 
-    If membership changed no signal, the real mask would be one of the redrawn ones, see `p_value`.
-    keep_mate=True leaves the target's exact complement among its references. Errors as
-    `attacks.score`.
+    Each is the mean over the targets of the first two pairs. If membership changed no signal, the
+    real mask would be one of the redrawn ones: the p-value is (1 + #{drawn >= real}) / (draws + 1).
+
+    signals: of complementary pairs of models
+    attack: name of an attack
+    keep_mate: leave the target's complementary model among its references, which makes a signal
+        out of nothing
+    draws: redrawn worlds
+
+    Returns: (real AUC, (draws,) AUCs of redrawn worlds).
+    Raises: ValueError as `attacks.score`, and for too few pairs.
     """
-    real, drawn = _redrawn(signals, attack, keep_mate, draws, seed)
-    return real, drawn.copy()
-
-
-@lru_cache(32)
-def _redrawn(
-    signals: Signals, attack: str, keep_mate: bool, draws: int, seed: int
-) -> tuple[float, np.ndarray]:
-    targets, rng = first_targets(signals), np.random.default_rng(seed)
-    worlds = (replace(signals, member=mask) for mask in redraw(signals, draws, rng))
+    targets = np.flatnonzero(pair_ids(signals) < 2)
+    worlds = redraw(signals, draws, np.random.default_rng(0))
     real, *drawn = (
         mean_auc(attacks.score(attack, world, targets=targets, keep_mate=keep_mate))
-        for world in chain([signals], worlds)
+        for world in chain([signals], (replace(signals, member=mask) for mask in worlds))
     )
     return real, np.array(drawn)
 
@@ -102,38 +114,34 @@ def with_references(
     if references == 1 and attack not in ONE_REFERENCE:
         return None
     attack, parts = "base" if attack == "rmia" and references == 1 else attack, []
-    for number, own in enumerate(models[:pairs]):
-        others = np.concatenate(models[number + 1 :] + models[:number])[:references]
-        world = signals.select(models=np.concatenate([own, others]))
-        try:
+    with suppress(ValueError):
+        for number, own in enumerate(models[:pairs]):
+            others = np.concatenate(models[number + 1 :] + models[:number])[:references]
+            world = signals.select(models=np.concatenate([own, others]))
             scores = attacks.score(attack, world, targets=range(len(own)))
-        except ValueError:
-            return None
-        parts.append(replace(scores, targets=own, pair=np.full(len(own), number)))
-    if any(np.isnan(scores.value).all() for scores in parts):
+            parts.append(replace(scores, targets=own, pair=np.full(len(own), number)))
+    refused = len(parts) < min(pairs, len(models))
+    if refused or any(np.isnan(scores.value).all() for scores in parts):
         return None
     fields = ("value", "member", "accuracy", "loss", "targets", "pair")
     arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
     return Scores(**arrays, info=parts[0].info | {"k": references // 2})
 
 
-def race_table(
-    signals: Signals, *, budgets=BUDGETS, names: Sequence[str] = RACERS, pairs: int = PAIRS
-) -> pd.DataFrame:
-    """A row per attack, budget and metric: attack, references, metric, value, low, high, targets,
-    n0; NaN where it cannot run.
+@remembered
+def race_table(signals: Signals, *, budgets: tuple[int, ...] = BUDGETS) -> pd.DataFrame:
+    """What every attack of the race finds with 1, 4, 16 and 64 reference models.
 
-    Ends are those of `metrics.intervals` with 200 draws. Budgets larger than the pool are left out;
-    the same question about the same signals is answered once.
+    signals: of complementary pairs of models; eight pairs are attacked
+    budgets: numbers of reference models; those larger than the pool are left out
+
+    Returns: a row per attack, budget and metric with columns attack, references, metric, value,
+        low, high, targets, n0; NaN where an attack cannot run on so few. Ends are 95 %, those of
+        `metrics.intervals` with 200 bootstrap resamples.
     """
-    return _race_table(signals, tuple(budgets), tuple(names), pairs).copy()
-
-
-@lru_cache(8)
-def _race_table(signals: Signals, budgets: tuple, names: tuple, pairs: int) -> pd.DataFrame:
     rows = []
-    for budget, name in product([b for b in budgets if b <= len(signals.member) - 2], names):
-        scores = with_references(signals, name, budget, pairs=pairs)
+    for budget, name in product([b for b in budgets if b <= len(signals.member) - 2], RACERS):
+        scores = with_references(signals, name, budget)
         ends, sizes = NOT_RUN, {"targets": 0, "n0": 0}
         if scores is not None:
             ends = metrics.intervals(scores, (RATE,), draws=200)[NOT_RUN.columns]
@@ -156,51 +164,51 @@ def lattice_scores(source: Source, references: int) -> dict[str, Scores]:
 
 
 def family(info: dict) -> str:
-    """How the models of `Signals.info` were trained, in words: "ordinary", "RelaxLoss", "DP-SGD",
-    "noisy (sigma = 2)".
+    """How models were trained, in words: "ordinary", "RelaxLoss", "DP-SGD", "noisy (sigma = 2)".
+
+    info: of the Signals or the Source of these models
     """
     flow, defense = info.get("flow") or {}, info.get("defense") or ""
     noisy = f"noisy (sigma = {flow['sigma']:.3g})" if flow.get("k") else ""
     return noisy or FAMILIES.get(defense, defense)
 
 
-def frontier(
-    sources: Sequence[Source], *, names: Sequence[str] = STRONGEST_OF, draws: int = DRAWS
-) -> pd.DataFrame:
+@remembered
+def frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
     """`metrics.frontier` of families queried at several epochs: a row per family, epoch, attack and
     target.
 
-    The family is what distinguishes the training, in words; the epoch of the end of training is its
-    number of epochs. Attacks that refuse a family's references are left out.
+    The epoch of the end of training is its number of epochs. Attacks that refuse a family's
+    references are left out.
     """
-    return _frontier(tuple(sources), tuple(names), draws).copy()
-
-
-@lru_cache(4)
-def _frontier(sources: tuple, names: tuple, draws: int) -> pd.DataFrame:
     runs: dict[str, dict] = {}
     for source in sources:
+        scores = {}
+        for name in STRONGEST_OF:
+            with suppress(ValueError):
+                scores[name] = source.scores(name)
         epoch = source.info.get("epoch") or source.recipe["epochs"]
-        runs.setdefault(family(source.info), {})[epoch] = _scored(source, names)
+        runs.setdefault(family(source.info), {})[epoch] = scores
     in_order = {name: dict(sorted(epochs.items())) for name, epochs in runs.items()}
-    return metrics.frontier(in_order, (), draws=draws)
+    return metrics.frontier(in_order, (), draws=DRAWS)
 
 
-def _scored(source: Source, names: tuple) -> dict[str, Scores]:
-    """Scores by attack, without the attacks that refuse these references."""
-    scores = {}
-    for name in names:
-        with suppress(ValueError):
-            scores[name] = source.scores(name)
-    return scores
+def equal_accuracy(sources: Sequence[Source]) -> pd.DataFrame:
+    """The first two families compared where both are as accurate.
 
+    That is a point of test accuracy below the highest mean that both reach, in whole per cent.
 
-def common_accuracy(table: pd.DataFrame, first: str, other: str) -> float:
-    """A point of test accuracy below the highest mean that both families of a `frontier` reach, in
-    whole per cent.
+    sources: families queried at several epochs, `cube.group("fight")`
+
+    Returns: `metrics.matched` of the two, indexed by family; columns difference, difference_low,
+        difference_high are the AUC of the second minus that of the first, with its 95 % interval.
     """
-    means = metrics.frontier_means(table[table["family"].isin([first, other])])
-    return float(np.floor(100 * means.groupby("family")["test_acc"].max().min() - 1) / 100)
+    table = frontier(tuple(sources))
+    both = table[table["family"].isin(table["family"].unique()[:2])]
+    highest = metrics.frontier_means(both).groupby("family")["test_acc"].max().min()
+    level = float(np.floor(100 * highest - 1) / 100)
+    matched = metrics.matched(both, baseline=both["family"].iloc[0], levels=[level])
+    return matched.set_index("family")
 
 
 def canary_auc(
@@ -210,11 +218,8 @@ def canary_auc(
     over pairs of targets.
     """
     scores = [source.scores(attack) for source in sources]
-    each = [
-        [metrics.auc(v[mask], m[mask]) for v, m in zip(seed.value, seed.member, strict=True)]
-        for seed in scores
-    ]
-    values = np.mean(each, axis=0)
+    chosen = (replace(s, value=s.value[:, mask], member=s.member[:, mask]) for s in scores)
+    values = np.mean([per_target_metrics(own, ())[:, 0] for own in chosen], axis=0)
     low, high = interval(values, scores[0].pair)
     return float(values.mean()), float(np.fmax(low, 0)), float(np.fmin(high, 1))
 

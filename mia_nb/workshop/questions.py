@@ -18,21 +18,19 @@ QUESTION = '<div style="font-size:15px;line-height:1.45"><b>{}</b></div>'
 FOLDED = "<details><summary>The answer, after you gave yours</summary><b>{}.</b> {}</details>"
 
 
-def predict(question: str, options, *, answer, why: str = "") -> Prediction:
-    """Ask for a prediction; shown as radio buttons, or as a slider where `options` is (smallest,
-    largest) or a range.
-
-    answer: one of the options, or a number for a slider; why: what to learn from it. Live, neither
-    leaves the kernel before the participant has answered; in batch mode both are folded away.
-    Raises ValueError for an answer that is no option.
-    """
-    return Prediction(question, options, answer=answer, why=why)
-
-
 class Prediction:
-    """What `predict` shows.
+    """A question that is asked before a demonstration; the answer comes after one's own.
 
-    `answered(value)` does what a hand would; `told` is the text of the answer, "" before that.
+    Shown as radio buttons, or as a slider with a button. Live, neither answer nor reason leaves the
+    kernel before the participant has answered; in batch mode both are folded away. `told` is the
+    text of the answer, "" before one was given.
+
+    question: the text
+    options: what can be chosen; (smallest, largest) or a range makes a slider
+    answer: one of the options, or a number for a slider
+    why: what to learn from it
+
+    Raises: ValueError for fewer than two options, and for an answer that is none of them.
     """
 
     def __init__(self, question: str, options, *, answer, why: str = ""):
@@ -50,11 +48,17 @@ class Prediction:
         self.question, self.answer, self.why, self.told = question, answer, why, ""
         self.right = f"{answer:g}" if isinstance(answer, float | int) else str(answer)
         self._shown = W.HTML()
-        asked = W.HTML(QUESTION.format(html.escape(question)))
-        self.widget = W.VBox([asked, *self._controls(), self._shown])
+        heading = W.HTML(QUESTION.format(html.escape(question)))
+        self.widget = W.VBox([heading, *self._controls(), self._shown])
 
     def answered(self, value) -> str:
-        """Answer it; the text then shown. ValueError for what is no option."""
+        """Answer as a hand would.
+
+        value: one of the options
+
+        Returns: the text that is then shown.
+        Raises: ValueError for what is no option.
+        """
         if value not in self.options:
             raise ValueError(f"{value!r} is none of the options {self.options}")
         yours = f"You said: {value}. " if self.slides or value != self.answer else "So you said. "
