@@ -151,8 +151,11 @@ def _firsts(units: np.ndarray) -> np.ndarray:
 
 def _design(signals: Signals, units: np.ndarray, keep_mate: bool) -> list[tuple]:
     audited = ~signals.population
-    held_out = [signals.hold_out(target, keep_mate=keep_mate) for target in _firsts(units)]
-    masks = [(one.member[0, audited], others.member[:, audited]) for one, others in held_out]
+    masks = [
+        (signals.member[target, audited], others.member[:, audited])
+        for target in _firsts(units)
+        for others in [signals.hold_out(target, keep_mate=keep_mate)[1]]
+    ]
     values = np.array([[auc(others.sum(0), mask) for mask, others in masks]])
     same = sum(int(same_or_complement(others, mask).sum()) for mask, others in masks)
     verdict = "FAIL: a reference has the target's mask or its complement" if same else "pass"

@@ -12,6 +12,7 @@ import pandas as pd
 from mia_nb import metrics, plots
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
 from mia_nb.metrics.uncertainty import FPR, interval, per_target_metrics
+from mia_nb.metrics.uncertainty import bootstrap as resampled
 from mia_nb.types import Scores
 from mia_nb.widgets.figure import plain, with_layout
 
@@ -23,7 +24,7 @@ BELOW = {"orientation": "h", "y": -0.3, "yanchor": "top"}
 
 def bootstrap(one: Scores, fpr=FPR) -> dict:
     """The draws that `measure` rests on."""
-    return metrics.bootstrap(one, fpr, draws=DRAWS)
+    return resampled(one, fpr, draws=DRAWS)
 
 
 def measure(

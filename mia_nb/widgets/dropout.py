@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import attacks, metrics, plots
+from mia_nb.metrics.curve import auc_null_error
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import END, Explorer, View, dropdown, message, steps
@@ -174,7 +175,7 @@ def table_of(scores: dict[tuple[float, int], Scores]) -> pd.DataFrame:
         pairs = facts.groupby("pair")["auc"].mean()
         error = pairs.std(ddof=1) / math.sqrt(len(pairs))
         if len(pairs) == 1:
-            error = metrics.auc_null_error(int(facts["n1"].min()), int(facts["n0"].min()))
+            error = auc_null_error(int(facts["n1"].min()), int(facts["n0"].min()))
         rows.append({"p": p, "queries": queries, "value": pairs.mean(), "error": error})
     return pd.DataFrame(rows)
 

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from mia_nb import attacks, metrics, plots
-from mia_nb.metrics.queries import UNAVERAGED
+from mia_nb.metrics.queries import UNAVERAGED, VarianceSplit
 from mia_nb.plots.style import DASHES, GREY, LINES, translucent
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
@@ -170,7 +170,7 @@ class Level:
         return pd.DataFrame.from_dict(rows, orient="index")
 
     @cached_property
-    def split(self) -> metrics.VarianceSplit | str:
+    def split(self) -> VarianceSplit | str:
         """`metrics.variance_split`, or why there is none."""
         try:
             return metrics.variance_split(self.source.signals)
@@ -433,7 +433,7 @@ def auc(row: pd.Series) -> str:
     return compared.ends(row["auc"], row["auc_low"], row["auc_high"])
 
 
-def separation(auc: float, split: metrics.VarianceSplit, counts) -> pd.DataFrame:
+def separation(auc: float, split: VarianceSplit, counts) -> pd.DataFrame:
     """d' and AUC of Gaussian margins for each number of answers, from the AUC of all
     `split.queries` answers.
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import metrics, plots
+from mia_nb.metrics.curve import tie_mass
 from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
@@ -46,7 +47,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     chosen = cache(lambda pool, attack, target: only(found[pool].scores(attack), target))
     rates = cache(lambda *which: Rates(chosen(*which)))
     auc = cache(lambda *which: metrics.intervals(chosen(*which), (), draws=200).loc["auc"])
-    ties = cache(lambda *which: np.mean([metrics.tie_mass(row) for row in chosen(*which).value]))
+    ties = cache(lambda *which: np.mean([tie_mass(row) for row in chosen(*which).value]))
 
     @cache
     def pictures(pool, attack, target, others) -> tuple[dict, dict]:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import attacks, metrics
+from mia_nb.metrics.frontier import frontier_means
 from mia_nb.metrics.null import redraw
 from mia_nb.metrics.pairs import units
 from mia_nb.metrics.uncertainty import interval, per_target_metrics
@@ -199,7 +200,7 @@ def common_accuracy(table: pd.DataFrame, first: str, other: str) -> float:
     """A point of test accuracy below the highest mean that both families of a `frontier` reach, in
     whole per cent.
     """
-    means = metrics.frontier_means(table[table["family"].isin([first, other])])
+    means = frontier_means(table[table["family"].isin([first, other])])
     return float(np.floor(100 * means.groupby("family")["test_acc"].max().min() - 1) / 100)
 
 
