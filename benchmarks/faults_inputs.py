@@ -15,6 +15,7 @@ from faults_stores import TINY, World
 
 from mia_nb import accounting, attacks, auditing, data, metrics, store, training
 from mia_nb.cli import notebooks
+from mia_nb.metrics.curve import advantage, balanced_accuracy, null_advantage
 from mia_nb.parameters import described, read_parameters
 from mia_nb.querying import query
 from mia_nb.types import Recipe, Signals
@@ -290,10 +291,9 @@ def signatures(w: World) -> list[tuple]:
         (metrics.auc, v, {}),
         (metrics.roc, v, {}),
         (metrics.tpr_at, v | {"fpr": 0.1}, {"fpr": "share"}),
-        (metrics.advantage, v, {}),
-        (metrics.balanced_accuracy, v, {}),
-        (metrics.null_advantage, {"n1": 5, "n0": 6}, {}),
-        (metrics.auc_null_error, {"n1": 5, "n0": 6}, dict.fromkeys(("n1", "n0"), "positive*")),
+        (advantage, v, {}),
+        (balanced_accuracy, v, {}),
+        (null_advantage, {"n1": 5, "n0": 6}, {}),
         (
             metrics.clopper_pearson,
             {"successes": 3, "trials": 10},
@@ -320,7 +320,7 @@ def signatures(w: World) -> list[tuple]:
             {"runs": {"a": {1: {"loss": w.scores}}}, "draws": 5},
             {"draws": "draws0"},
         ),
-        (metrics.exposure, {"signals": s}, {}),
+        (metrics.memorisation, {"signals": s}, {}),
         (auditing.epsilon_lower, counts | {"delta": 1e-5}, {}),
         (auditing.mu_lower, counts, {}),
         (auditing.population_level, {"scores": w.scores, "delta": 1e-5}, {"seed": ""}),

@@ -21,6 +21,7 @@ import numpy as np
 from common import options, report, table
 
 from mia_nb import attacks, data, metrics
+from mia_nb.metrics.curve import auc_null_error
 from mia_nb.querying import query
 from mia_nb.training import train_pool
 from mia_nb.types import Recipe, Signals
@@ -120,7 +121,7 @@ def nothing(args) -> None:
     for models in (8, 16) if args.quick else (8, 16, 24):
         scores = attacks.score("fused", null(args.seed, models, 500 if args.quick else 4000))
         aucs = metrics.per_target(scores)["auc"]
-        error = metrics.auc_null_error(*np.bincount(scores.member[0])) / np.sqrt(models)
+        error = auc_null_error(*np.bincount(scores.member[0])) / np.sqrt(models)
         rows.append([models, scores.value.shape[1], f"{aucs.mean():.4f}", f"{error:.4f}"])
     table(
         [

@@ -27,6 +27,7 @@ from scipy.special import log_expit, logsumexp
 from scipy.stats import norm
 
 from mia_nb import attacks, metrics, store
+from mia_nb.metrics.uncertainty import bootstrap
 from mia_nb.types import Scores, Signals
 
 ATTACKS = {
@@ -306,8 +307,8 @@ def with_bootstrap(args) -> None:
     for targets in (4, 8) if args.quick else (16, 64, 256):
         scores = of_targets(targets, args.samples)
         whole = timed(partial(metrics.summary, scores, draws=draws))
-        drawn = timed(partial(metrics.bootstrap, scores, draws=draws))
-        peak = peak_memory(partial(metrics.bootstrap, scores, draws=2))
+        drawn = timed(partial(bootstrap, scores, draws=draws))
+        peak = peak_memory(partial(bootstrap, scores, draws=2))
         thousand = f"{whole - drawn + 1000 / draws * drawn:.0f} s"
         rows.append(
             [args.samples, targets, f"{whole:.1f} s", f"{drawn:.1f} s", thousand, f"{peak:.0f} MB"]

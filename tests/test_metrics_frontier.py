@@ -13,6 +13,8 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from mia_nb import metrics
+from mia_nb.metrics.frontier import frontier_means
+from mia_nb.metrics.uncertainty import bootstrap
 from mia_nb.types import Scores
 
 
@@ -109,7 +111,7 @@ def test_means_are_of_the_strongest_attack_with_student_ends_over_pairs():
         }
     }
     table = metrics.frontier(runs, fpr=(0.1,), draws=0)
-    means = metrics.frontier_means(table)
+    means = frontier_means(table)
     assert means["attack"].tolist() == ["rmia", "loss"] and means["pairs"].tolist() == [3, 3]
     best = table[(table["epoch"] == 5) & (table["attack"] == "loss")]
     for column in ("auc", "advantage", "test_acc", "gap"):
@@ -123,8 +125,8 @@ def test_means_are_of_the_strongest_attack_with_student_ends_over_pairs():
 def test_ends_stay_possible_and_one_pair_has_none():
     certain = metrics.frontier({"ode": {1: {"rmia": scores(6.0, samples=20)}}}, ())
     certain.loc[certain["pair"] == 0, "auc"] = 0.9
-    assert metrics.frontier_means(certain).loc[0, "auc_high"] == 1
-    alone = metrics.frontier_means(metrics.frontier({"ode": {1: {"rmia": scores(targets=2)}}}, ()))
+    assert frontier_means(certain).loc[0, "auc_high"] == 1
+    alone = frontier_means(metrics.frontier({"ode": {1: {"rmia": scores(targets=2)}}}, ()))
     assert (
         np.isfinite(alone.loc[0, "auc"])
         and np.isnan(alone.loc[0, ["auc_low", "auc_high"]].astype(float)).all()
@@ -142,9 +144,7 @@ def test_draws_are_those_of_the_bootstrap_over_samples_and_the_same_samples_for_
     table = metrics.frontier(runs, (), draws=40, seed=3)
     for family in runs:
         drawn = np.stack(table.loc[table["family"] == family, "auc_draws"])
-        np.testing.assert_array_equal(
-            drawn, metrics.bootstrap(coarse, (), draws=40, seed=3)["auc"].T
-        )
+        np.testing.assert_array_equal(drawn, bootstrap(coarse, (), draws=40, seed=3)["auc"].T)
     assert "auc_draws" not in metrics.frontier(runs, (), draws=0)
     few = replace(
         coarse,
@@ -223,11 +223,11 @@ def test_ends_hold_the_spread_over_pairs_and_what_pairs_share_by_their_samples()
     other = metrics.matched(table, by="test_acc", metric="gap", levels=[0.65])
     # accuracies have no draws
     assert not other["over_samples"].any() and np.allclose(other["low"], other["high"])
-    means = metrics.frontier_means(table).set_index(["family", "epoch"])
+    means = frontier_means(table).set_index(["family", "epoch"])
     assert means.loc[("ode", 2), "auc_high"] == pytest.approx(0.7 + 1.96 * spread / 0.75, abs=1e-5)
     assert (
         means["over_samples"].all()
-        and not metrics.frontier_means(table.drop(columns="auc_draws"))["over_samples"].any()
+        and not frontier_means(table.drop(columns="auc_draws"))["over_samples"].any()
     )
 
 

@@ -13,6 +13,7 @@ from scipy.stats import kstest
 from worlds import CLASSES, balanced, bernoulli, pairs, world
 
 from mia_nb import attacks, metrics
+from mia_nb.metrics.curve import auc_null_error
 from mia_nb.metrics.null import _silenced as silenced
 from mia_nb.metrics.null import holm, redraw
 
@@ -147,7 +148,7 @@ def test_same_seed_same_table_and_large_pools_are_thinned():
     assert first.equals(again)
     assert rows(metrics.self_test(signals, FAST, draws=5, samples=100), "blind", "loss")[
         "error"
-    ] == pytest.approx(metrics.auc_null_error(50, 50), rel=0.1)
+    ] == pytest.approx(auc_null_error(50, 50), rel=0.1)
 
 
 @pytest.mark.slow
@@ -203,7 +204,7 @@ def test_holm_steps_down():
 @pytest.mark.parametrize("models", [4, 8, 16, 64])
 def test_pooled_scores_of_every_attack_tell_nothing_in_a_null_world_of_pairs(models):
     signals = world(models, 400, population=60, seed=models)
-    error = metrics.auc_null_error(200, 200) / np.sqrt(models / 2)
+    error = auc_null_error(200, 200) / np.sqrt(models / 2)
     told = {}
     for name, attack in attacks.ATTACKS.items():
         if name == "fused" and models == 64:

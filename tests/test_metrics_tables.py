@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mia_nb import metrics
+from mia_nb.metrics.null import SelfTest
 from mia_nb.types import Scores, Signals
 
 
@@ -143,7 +144,7 @@ def test_samples_without_a_score_are_counted_and_left_out():
 
 
 def test_a_failed_self_test_stamps_every_row_and_hides_nothing():
-    failed = metrics.SelfTest(False, None)
+    failed = SelfTest(False, None)
     plain, stamped = (
         metrics.summary({"a": pool(0.5)}, draws=20, self_test=verdict) for verdict in (None, failed)
     )
@@ -153,9 +154,7 @@ def test_a_failed_self_test_stamps_every_row_and_hides_nothing():
     )
     assert (stamped["auc"] == plain["auc"]).all()
     assert (
-        metrics.summary({"a": pool(0.5)}, draws=20, self_test=metrics.SelfTest(True, None))[
-            "self_test"
-        ]
+        metrics.summary({"a": pool(0.5)}, draws=20, self_test=SelfTest(True, None))["self_test"]
         == "passed"
     ).all()
 

@@ -12,7 +12,9 @@ from scipy.stats import t as student
 
 from mia_nb import auditing, metrics
 from mia_nb.metrics import uncertainty as module
-from mia_nb.metrics.uncertainty import ratio_interval
+from mia_nb.metrics.curve import advantage, auc_null_error
+from mia_nb.metrics.frontier import frontier_means
+from mia_nb.metrics.uncertainty import bootstrap, ratio_interval
 from mia_nb.types import Scores
 
 FPR = (0.01, 0.1)
@@ -41,7 +43,7 @@ def pool(targets=8, samples=300, shift=0.7, *, seed=0, decimals=None, spread=0.0
 def metrics_of(score, member):
     return [
         metrics.auc(score, member),
-        metrics.advantage(score, member),
+        advantage(score, member),
         *(metrics.tpr_at(score, member, x).tpr for x in FPR),
     ]
 
@@ -59,7 +61,7 @@ def test_no_interval_leaves_the_range_of_what_it_is_about():
 @pytest.mark.parametrize("decimals", [None, 1, 0])
 def test_integer_weights_equal_resampling_and_recomputing(decimals):
     scores = pool(6, 90, decimals=decimals)
-    fast = np.stack(list(metrics.bootstrap(scores, FPR, draws=7, seed=3).values()), 2)
+    fast = np.stack(list(bootstrap(scores, FPR, draws=7, seed=3).values()), 2)
     for draw, columns in enumerate(np.random.default_rng([3, 0]).integers(0, 90, (7, 90))):
         slow = [
             metrics_of(scores.value[row, columns], scores.member[row, columns]) for row in range(6)
@@ -69,10 +71,10 @@ def test_integer_weights_equal_resampling_and_recomputing(decimals):
 
 def test_draws_do_not_depend_on_how_many_are_held_at_once(monkeypatch):
     scores = pool(4, 100)
-    whole = metrics.bootstrap(scores, FPR, draws=20)
+    whole = bootstrap(scores, FPR, draws=20)
     monkeypatch.setattr(module, "CHUNK", 300)
     monkeypatch.setattr(module, "TARGETS", 3)
-    for name, draws in metrics.bootstrap(scores, FPR, draws=20).items():
+    for name, draws in bootstrap(scores, FPR, draws=20).items():
         np.testing.assert_array_equal(draws, whole[name])
 
 
@@ -86,7 +88,7 @@ def test_draws_use_no_more_threads_than_there_are_cores_for_this_process(monkeyp
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
-        metrics.bootstrap(pool(4, 50), FPR, draws=5)
+        bootstrap(pool(4, 50), FPR, draws=5)
     finally:
         os.sched_setaffinity(0, before)
     assert asked == [1]
@@ -97,7 +99,7 @@ def test_equal_infinite_scores_are_one_block_in_every_draw():
     value = np.where(np.abs(scores.value) > 1, np.copysign(np.inf, scores.value), scores.value)
     finite = np.where(np.isinf(value), np.copysign(1e3, value), value)
     infinite, bounded = (
-        metrics.bootstrap(replace(scores, value=one), FPR, draws=9) for one in (value, finite)
+        bootstrap(replace(scores, value=one), FPR, draws=9) for one in (value, finite)
     )
     for name in infinite:
         np.testing.assert_array_equal(infinite[name], bounded[name])
@@ -138,7 +140,7 @@ def test_auc_interval_of_one_target_has_the_width_of_its_standard_error():
     )
     one = metrics.intervals(scores, FPR, draws=2000).loc["auc"]
     assert one["high"] - one["low"] == pytest.approx(
-        2 * 1.96 * metrics.auc_null_error(2000, 2000), rel=0.08
+        2 * 1.96 * auc_null_error(2000, 2000), rel=0.08
     )
 
 
@@ -184,7 +186,7 @@ def test_one_pair_has_the_interval_of_its_samples_and_none_without_draws():
 def test_summary_frontier_and_gate_give_one_interval():
     scores = pool(16, 1200, 0.4, spread=0.3)
     row = metrics.summary({"rmia": scores}, (0.1,)).loc["rmia"]
-    means = metrics.frontier_means(metrics.frontier({"cnn": {1: {"rmia": scores}}}, (0.1,))).iloc[0]
+    means = frontier_means(metrics.frontier({"cnn": {1: {"rmia": scores}}}, (0.1,))).iloc[0]
     stated = auditing.limits(["auc>0.6", "tpr@0.1>0.2"])
     found = {one.metric: one for one in auditing.judge(stated, {"rmia": scores})}
     for name in ("auc", "tpr@0.1"):
@@ -283,8 +285,6 @@ def test_a_difference_is_paired_and_therefore_narrow():
 
 def test_a_seed_fixes_every_draw():
     scores = pool(6, 200)
-    first, again, other = (
-        metrics.bootstrap(scores, FPR, draws=10, seed=seed)["auc"] for seed in (1, 1, 2)
-    )
+    first, again, other = (bootstrap(scores, FPR, draws=10, seed=seed)["auc"] for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from mia_nb import metrics, plots
+from mia_nb.metrics.frontier import frontier_means
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.types import Scores, Signals
 
@@ -210,7 +211,7 @@ def test_one_setting_and_settings_without_intervals_are_drawn_and_said():
 
 def test_frontiers_hold_the_means_of_every_checkpoint_in_order():
     table = checkpoints()
-    means = metrics.frontier_means(table)
+    means = frontier_means(table)
     for given in (table.sample(frac=1, random_state=0), means):
         figure = plots.frontier_lines(given)
         for name, rows in means.groupby("family"):
@@ -401,9 +402,7 @@ def test_costs_are_bars_of_the_tables_values_with_ratios_to_the_first_family():
         ),
         (lambda: plots.risk_against(settings().assign(T=[0, 1, 2, np.nan]), "T"), "T is nan"),
         (
-            lambda: plots.frontier_lines(
-                metrics.frontier_means(checkpoints()).drop(columns="auc_low")
-            ),
+            lambda: plots.frontier_lines(frontier_means(checkpoints()).drop(columns="auc_low")),
             "auc_low missing",
         ),
         (lambda: plots.matched_differences(metrics.matched(checkpoints())), "baseline=FAMILY"),

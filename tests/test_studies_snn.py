@@ -18,7 +18,7 @@ import pytest
 from attack_worlds import gaussian
 
 from mia_nb import attacks, metrics, studies
-from mia_nb.metrics.uncertainty import interval
+from mia_nb.metrics.uncertainty import bootstrap, interval
 from mia_nb.studies import Setting
 from mia_nb.studies.engine import contrasts, load
 from mia_nb.types import Scores
@@ -419,7 +419,7 @@ def test_the_gain_beyond_the_anns_own_is_the_difference_of_four_auc_drawn_jointl
         for setting in (SETTINGS[2], SETTINGS[0])
         for dropout in (True, False)
     ]
-    draws = [metrics.bootstrap(cells[cell], draws=DRAWS, seed=3)["auc"] for cell in four]
+    draws = [bootstrap(cells[cell], draws=DRAWS, seed=3)["auc"] for cell in four]
     auc = [metrics.per_target(cells[cell])["auc"].to_numpy() for cell in four]
     both = auc[0] - auc[1] - auc[2] + auc[3]
     assert row["value"] == pytest.approx(both.mean())

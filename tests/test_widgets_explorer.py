@@ -19,6 +19,7 @@ from scipy.stats import beta
 from worlds import bernoulli, world
 
 from mia_nb import attacks, data, metrics, query, store, training, widgets
+from mia_nb.metrics.curve import tie_mass
 from mia_nb.types import Recipe
 from mia_nb.widgets import figure as live
 from mia_nb.widgets.explorer import Explorer, Ticks, View, message, plain, slider
@@ -283,7 +284,7 @@ def test_the_interval_of_one_target_is_clopper_pearsons_and_ties_are_a_mean_over
     low, high = beta.ppf(0.025, tp, n1 - tp + 1), beta.ppf(0.975, tp + 1, n1 - tp)
     assert view.table["TPR"][0] == f"{tp / n1:.4f} [{low:.4f}, {high:.4f}]"
     every = explorer.set(target="all")
-    ties = [metrics.tie_mass(row) for row in attacks.score("vote", source().signals).value]
+    ties = [tie_mass(row) for row in attacks.score("vote", source().signals).value]
     assert (
         every.table["ties"][0] == f"{np.mean(ties):.3f}"
         and "one threshold for all targets" in every.note

@@ -13,6 +13,7 @@ from attack_worlds import gaussian
 from scipy.stats import norm
 
 from mia_nb import attacks, metrics, store
+from mia_nb.metrics.queries import VarianceSplit
 from mia_nb.types import Scores
 from mia_nb.widgets.noise import KEPT, grouped, noise, separation, title, two_worlds
 from mia_nb.widgets.stored import Source
@@ -83,7 +84,7 @@ def test_infinitely_many_answers_tend_to_the_margins_without_noise(explorer):
 
 
 def test_the_closed_form_is_the_known_ratio_of_spreads():
-    split = metrics.VarianceSplit(9.0, 0.64, 16, 4, *[np.nan] * 4)
+    split = VarianceSplit(9.0, 0.64, 16, 4, *[np.nan] * 4)
     table = separation(0.7, split, [1, 16, np.inf])
     assert table.loc[16, "auc"] == pytest.approx(0.7)
     assert table.loc[1, "d"] / table.loc[16, "d"] == pytest.approx(

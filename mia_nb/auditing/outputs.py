@@ -72,18 +72,23 @@ def read_outputs(path: str | Path) -> Outputs:
         images: optional (N, H, W), (N, H, W, C) or (N, C, H, W) uint8, shown beside what is found.
 
     `member` may come from complementary halves, coins, or any masks that were drawn at random: only
-    then do non-members show what a member would have looked like outside. Raises ValueError of one
-    line that says what came, what was wanted and what to do: missing or pickled arrays, swapped
-    axes, NaN, labels out of range, a model without members or without non-members, two models with
-    the same outputs, a model that gives one output for all samples, masks that are visibly not what
-    `split` declares; of any model probabilities, percentages, sigmoids or negated
-    log-probabilities; and beyond 6 standard errors an inverted mask, rows of `member` in another
-    order than the models, labels from 1, negated logits. What is only suspicious stands in
-    `signals.info["remarks"]`, and by `comparable` on top of the verdict: members' classes no better
-    than chance, outputs of one sign, samples without an output. Caveat: masks whose samples are in
-    another order than the outputs look like models that do not leak. One split shows too little of
-    how it was drawn: an audited epsilon of one model wants `split`, and without `split` or images
-    no limit is decided.
+    then do non-members show what a member would have looked like outside.
+
+    Returns: an `Outputs` of signals, images (N, C, H, W) or None, names of classes, and the file's
+    sha256. What is only suspicious stands in `signals.info["remarks"]`, and by `comparable` on top
+    of the verdict: members' classes no better than chance, outputs of one sign, samples without an
+    output.
+
+    Raises: ValueError of one line that says what came, what was wanted and what to do: missing or
+    pickled arrays, swapped axes, NaN, labels out of range, a model without members or without
+    non-members, two models with the same outputs, a model that gives one output for all samples,
+    masks that are visibly not what `split` declares; of any model probabilities, percentages,
+    sigmoids or negated log-probabilities; and beyond 6 standard errors an inverted mask, rows of
+    `member` in another order than the models, labels from 1, negated logits.
+
+    Caveat: masks whose samples are in another order than the outputs look like models that do not
+    leak. One split shows too little of how it was drawn: an audited epsilon of one model wants
+    `split`, and without `split` or images no limit is decided.
     """
     path = Path(path)
     there, names = npz_arrays(path, (*ARRAYS, *OPTIONAL))
@@ -102,19 +107,23 @@ def read_outputs(path: str | Path) -> Outputs:
 
 def _outputs(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outputs:
     """The arrays, checked one after the other, as signals and what is shown beside them."""
-    for array_name, array in arrays.items():
-        wanted, kinds = ("text", "US") if array_name in TEXT else ("numbers", "biuf")
-        if array.dtype.kind not in kinds:
-            raise ValueError(f"{array_name} is of type {array.dtype}; wanted {wanted}")
+    kinds = {key: ("text", "US") if key in TEXT else ("numbers", "biuf") for key in arrays}
+    refuse(
+        {
+            f"{key} is of type {array.dtype}; wanted {kinds[key][0]}": (
+                array.dtype.kind not in kinds[key][1]
+            )
+            for key, array in arrays.items()
+        }
+    )
     logits, labels = arrays["logits"], _labels(arrays["labels"])
     member = _flags(_per_model(logits, labels, arrays["member"]), "member")
     population = _flags(arrays.get("population", np.zeros(len(labels))), "population")
     _check_design(member, population)
     _check_outputs(logits)
-    _check_scale(logits)
-    classes = _classes(arrays.get("classes"), logits.shape[-1])
-    draws = _draws(arrays.get("draws"), logits)
+    names = _classes(arrays.get("classes"), logits.shape[-1])
     queries = logits.shape[1] if logits.ndim == 4 else 1
+    draws = _draws(arrays.get("draws"), queries)
     info = {"family": name, "dataset": name, "outputs": digest, "queries": queries}
     if "split" in arrays:
         info["split"] = _split(arrays["split"], member[:, ~population])
@@ -123,7 +132,7 @@ def _outputs(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outputs:
         logits, labels, member, population=population, draws=draws, info=info
     )
     _check_masks(signals)
-    return Outputs(signals, _images(arrays.get("images"), len(labels)), classes, digest)
+    return Outputs(signals, _images(arrays.get("images"), len(labels)), names, digest)
 
 
 def _labels(labels: np.ndarray) -> np.ndarray:
@@ -148,19 +157,18 @@ def _per_model(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> np
     """`member` with a row per model; ValueError, with the transposition that would help, where the
     axes of logits or member are in another order.
     """
-    samples, shape = len(labels), f"logits have shape {logits.shape}"
-    if logits.ndim not in (3, 4):
-        alone = logits.ndim == 2 and len(logits) == samples
-        advice = "; of one model pass logits[None] and member[None]" if alone else ""
-        raise ValueError(f"{shape}; wanted {ARRAYS['logits']}{advice}")
-    models, places = len(logits), [axis for axis, n in enumerate(logits.shape) if n == samples]
+    samples, models, came = len(labels), len(logits), f"logits have shape {logits.shape}"
+    alone = logits.ndim == 2 and models == samples
+    advice = "; of one model pass logits[None] and member[None]" if alone else ""
+    refuse({f"{came}; wanted {ARRAYS['logits']}{advice}": logits.ndim not in (3, 4)})
+    places = [axis for axis, n in enumerate(logits.shape) if n == samples]
     if member.shape == (samples,) and models == 1:
         member = member[None]
     moved = f"; pass np.moveaxis(logits, {places[0]}, -2)" if places else ""
     turned = "; pass member.T" if member.shape == (samples, models) else ""
     refuse(
         {
-            f"{shape} and there are {samples} labels; wanted {ARRAYS['logits']}{moved}": (
+            f"{came} and there are {samples} labels; wanted {ARRAYS['logits']}{moved}": (
                 logits.shape[-2] != samples
             ),
             f"member has shape {member.shape}; logits of {models} models and {samples} samples want"
@@ -171,18 +179,15 @@ def _per_model(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> np
 
 
 def _flags(array: np.ndarray, name: str) -> np.ndarray:
-    odd = array[~np.isin(array, (0, 1))]
-    if odd.size:
-        raise ValueError(f"{name} holds {odd[0]:g}; wanted true and false, or 1 and 0")
+    odd = array[~np.isin(array, (0, 1))].ravel()[:1]
+    refuse({f"{name} holds {sum(odd):g}; wanted true and false, or 1 and 0": odd.size})
     return array.astype(bool)
 
 
 def _check_design(member: np.ndarray, population: np.ndarray) -> None:
-    if population.shape != member.shape[1:]:
-        raise ValueError(
-            f"population has shape {population.shape}; wanted {member.shape[1:]}, one flag per"
-            " sample"
-        )
+    wanted = member.shape[1:]
+    came = f"population has shape {population.shape}"
+    refuse({f"{came}; wanted {wanted}, one flag per sample": population.shape != wanted})
     taken = int((member & population).any(0).sum())
     inside = member[:, ~population].sum(1)
     outside = (~population).sum() - inside
@@ -200,7 +205,7 @@ def _check_design(member: np.ndarray, population: np.ndarray) -> None:
 
 
 def _check_outputs(logits: np.ndarray) -> None:
-    """Every model its own outputs, and not one output for all."""
+    """Every model its own outputs, not one output for all, and logits or log-probabilities."""
     digests = [hashlib.sha256(np.ascontiguousarray(outputs)).digest() for outputs in logits]
     for model, outputs in enumerate(logits):
         first = digests.index(digests[model])
@@ -214,17 +219,12 @@ def _check_outputs(logits: np.ndarray) -> None:
                 " twice?": first < model,
             }
         )
-
-
-def _check_scale(logits: np.ndarray) -> None:
-    """Logits or log-probabilities of every model."""
     kinds = [_scale(outputs.reshape(-1, outputs.shape[-1])) for outputs in logits]
-    if kind := next(filter(None, kinds), ""):
-        alike = [model for model, other in enumerate(kinds) if other == kind]
-        mixed = ", not those of the others" if len(alike) < len(logits) else ""
-        raise ValueError(
-            f"the outputs of {_models(alike)} are all >= 0 and {kind}{mixed}: {PROBABILITIES[kind]}"
-        )
+    kind = next(filter(None, kinds), "")
+    alike = [model for model, other in enumerate(kinds) if other == kind]
+    mixed = ", not those of the others" if len(alike) < len(logits) else ""
+    came = f"the outputs of {_models(alike)} are all >= 0 and {kind}{mixed}"
+    refuse({f"{came}: {PROBABILITIES.get(kind)}": kind})
 
 
 def _scale(z: np.ndarray) -> str:
@@ -288,14 +288,14 @@ def _above_chance(named: np.ndarray, labels: np.ndarray) -> float:
 
 def _remarks(logits: np.ndarray) -> list[str]:
     """What no logits look like but some may be."""
-    positive, negative, silent = [], [], 0
-    for model, z in enumerate(logits):
-        z = z.reshape(-1, z.shape[-1])
-        silent += int((z == z[:, :1]).all(1).sum())
-        if z.min() >= 0:
-            positive.append(model)
-        elif z.max() <= 0 and not _sum_to(1, np.exp(z.astype(float))):
-            negative.append(model)
+    flat = [z.reshape(-1, z.shape[-1]) for z in logits]
+    positive = [model for model, z in enumerate(flat) if z.min() >= 0]
+    negative = [
+        model
+        for model, z in enumerate(flat)
+        if z.max() <= 0 and z.min() < 0 and not _sum_to(1, np.exp(z.astype(float)))
+    ]
+    silent = sum(int((z == z[:, :1]).all(1).sum()) for z in flat)
     cut_off = "as if cut off, squashed or negated."
     remarks = {
         f"those of {_models(positive)} are all >= 0, {cut_off}": positive,
@@ -309,38 +309,37 @@ def _check_masks(signals: Signals) -> None:
     """Members' margins are not far below non-members', and no other order of `member`'s rows fits
     the margins, less their mean, better.
     """
+    from scipy.optimize import linear_sum_assignment
+
     audited = ~signals.population
     margin, member = signals.margin.mean(1)[:, audited], signals.member[:, audited]
     n1, n0 = member.sum(1), (~member).sum(1)
     spread = auc_null_error(n1, n0)
     values = np.array([auc(phi, inside) for phi, inside in zip(margin, member, strict=True)])
-    if ((values - 0.5) / spread).max() < -INVERTED:
-        raise ValueError(
-            "every model is surer of non-members than of members (AUC of the margin"
-            f" {values.mean():.3f}): is member inverted? pass ~member"
-        )
-    from scipy.optimize import linear_sum_assignment
-
     ranks = pd.DataFrame(margin - margin.mean(0)).rank(axis=1).to_numpy()
-    values = ((ranks @ member.T) - n1 * (n1 + 1) / 2) / (n1 * n0)  # AUC of a model and a row
-    errors = (values - 0.5) / spread
+    crossed = ((ranks @ member.T) - n1 * (n1 + 1) / 2) / (n1 * n0)  # AUC of a model and a row
+    errors = (crossed - 0.5) / spread
     order = linear_sum_assignment(errors, maximize=True)[1]
     own, best = errors.diagonal(), errors[np.arange(len(order)), order]
-    if ((best > INVERTED) & (own < LOST)).any():
-        worst = np.argmax(best - own)
-        raise ValueError(
+    worst = np.argmax(best - own)
+    refuse(
+        {
+            "every model is surer of non-members than of members (AUC of the margin"
+            f" {values.mean():.3f}): is member inverted? pass ~member": (
+                ((values - 0.5) / spread).max() < -INVERTED
+            ),
             f"model {worst} is surer of the members of row {order[worst]} than of its own: are the"
-            f" rows of member in another order? pass member[{order.tolist()}]"
-        )
+            f" rows of member in another order? pass member[{order.tolist()}]": (
+                ((best > INVERTED) & (own < LOST)).any()
+            ),
+        }
+    )
 
 
 def _classes(names, count: int) -> tuple[str, ...]:
-    if names is None:
-        return tuple(map(str, range(count)))
-    if names.shape != (count,):
-        raise ValueError(
-            f"classes have shape {names.shape}; the logits have {count}, so wanted ({count},) names"
-        )
+    names = np.arange(count) if names is None else names
+    came = f"classes have shape {names.shape}; the logits have {count}"
+    refuse({f"{came}, so wanted ({count},) names": names.shape != (count,)})
     return tuple(_text(names))
 
 
@@ -351,16 +350,11 @@ def _text(words) -> list[str]:
     ]
 
 
-def _draws(declared, logits: np.ndarray) -> str:
-    if logits.ndim == 3 or logits.shape[1] == 1:
-        return "plain"
+def _draws(declared, queries: int) -> str:
     kind = "noise" if declared is None else "".join(_text(declared)[:1])
-    if kind not in DRAWS[1:]:
-        raise ValueError(
-            f"draws is {kind!r}; wanted what the {logits.shape[1]} queries are:"
-            f" {', '.join(DRAWS[1:])}"
-        )
-    return kind
+    wanted = f"wanted what the {queries} queries are: {', '.join(DRAWS[1:])}"
+    refuse({f"draws is {kind!r}; {wanted}": queries > 1 and kind not in DRAWS[1:]})
+    return kind if queries > 1 else "plain"
 
 
 def _split(declared, member: np.ndarray) -> str:
@@ -382,12 +376,9 @@ def _split(declared, member: np.ndarray) -> str:
 def _images(x, samples: int) -> np.ndarray | None:
     if x is None:
         return None
-    if x.dtype != np.uint8 or x.ndim not in (3, 4) or len(x) != samples:
-        raise ValueError(
-            f"images are {x.dtype} {x.shape}; wanted uint8 (N, H, W), (N, H, W, C) or (N, C, H, W),"
-            f" N = {samples}"
-        )
+    fits = x.dtype == np.uint8 and x.ndim in (3, 4) and len(x) == samples
+    wanted = "wanted uint8 (N, H, W), (N, H, W, C) or (N, C, H, W)"
+    refuse({f"images are {x.dtype} {x.shape}; {wanted}, N = {samples}": not fits})
     x = x[:, None] if x.ndim == 3 else x if x.shape[1] in (1, 3) else x.transpose(0, 3, 1, 2)
-    if x.shape[1] not in (1, 3):
-        raise ValueError(f"images have {x.shape[1]} channels; wanted 1 or 3")
+    refuse({f"images have {x.shape[1]} channels; wanted 1 or 3": x.shape[1] not in (1, 3)})
     return np.ascontiguousarray(x)

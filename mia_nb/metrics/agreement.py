@@ -1,10 +1,11 @@
-"""Do two pools expose the same samples? Rank correlations beside the most that their noise would
-let one see.
+"""Memorisation of samples, and whether two pools memorise the same ones: rank correlations beside
+the most that their noise would let one see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import combinations
 from math import comb
 
@@ -12,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.attacks import score
-from mia_nb.checks import checked
+from mia_nb.checks import checked, refuse
 from mia_nb.metrics.uncertainty import half_width
 from mia_nb.types import Signals
 
@@ -34,30 +35,40 @@ COLUMNS = [
 
 
 @checked
-def exposure(signals: Signals, attack: str | None = None) -> np.ndarray:
-    """(pairs, N audited): what membership did to each sample's margin, or to an attack's score of
-    it, by pair of models.
+def memorisation(signals: Signals, attack: str | None = None) -> np.ndarray:
+    """What membership did to each sample's margin, by pair of models: the memorisation score.
 
-    margin of the models of a pair that trained on the sample, minus that of those that did not;
-    averaged over pairs it is the memorisation of Feldman and Zhang (NeurIPS 2020) with the margin
-    in place of being right, so that it does not saturate. attack: its score as target in place of
-    the margin, with the other pairs as references. Models without a mate (Bernoulli designs) make a
-    pair of their own, and have NaN on one side: use designs in pairs. ValueError where there are
-    none.
+    Margin of the model of a pair that trained on the sample, minus that of the other.
+
+    Parameters:
+        signals: of models in complementary pairs (split=pairs).
+        attack: its score as target in place of the margin, with the other pairs as references;
+            None: the margin.
+
+    Returns: (pairs, N audited); its mean over pairs is the score of a sample.
+
+    Raises: ValueError for models without a complementary model (coins).
+
+    Source: Feldman and Zhang, NeurIPS 2020, with the margin in place of being right, so that it
+    does not saturate.
     """
     plain = score("loss" if attack is None else attack, signals)
-    audited = ~signals.population
-    value = signals.margin.mean(1)[:, audited] if attack is None else plain.value
-    pairs = [np.flatnonzero(plain.pair == one) for one in np.unique(plain.pair)]
+    value = signals.margin.mean(1)[:, ~signals.population] if attack is None else plain.value
+    pairs = _pairs(plain.pair)
     if any(
         len(rows) != 2 or (plain.member[rows[0]] == plain.member[rows[1]]).any() for rows in pairs
     ):
         raise ValueError(
-            "these models are not complementary pairs: exposure compares a model and its mate;"
-            " train split=pairs"
+            "these models are not complementary pairs: memorisation compares a model and its"
+            " complementary model; train split=pairs"
         )
     gain = np.where(plain.member, value, -value)
     return np.stack([gain[rows].sum(0) for rows in pairs])
+
+
+def _pairs(pair: np.ndarray) -> list[np.ndarray]:
+    """The rows of each pair of models."""
+    return [np.flatnonzero(pair == one) for one in np.unique(pair)]
 
 
 @checked
@@ -69,113 +80,98 @@ def agreement(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """How far pools that share their masks expose the same samples: a row per two of them,
-    `COLUMNS`.
+    """How far pools that share their masks memorise the same samples: a row per two of them.
 
-    The pairs of models are cut into halves. correlation: Spearman's, between the samples' mean
-    `exposure` in one half of the first pool and in the *other* half of the second, so that no
-    training noise is shared; reliability: the same between the halves of one pool; ceiling =
-    sqrt(product of the two reliabilities), what equal pools would show; ratio = correlation /
-    ceiling, 1 where only noise tells them apart (Spearman 1904). All are means over `splits` random
-    cuts, the same for all pools. With `attack`, references come from the target's own half. low,
-    high: Student's interval of the ratio, from leaving out one pair of models in turn and one of 20
-    blocks of samples (jackknife, the variances added). Where a pair less leaves too few references
-    in a half, samples only: `covers` says. Raises ValueError for pools of different masks, for
-    fewer than 2 pairs (with `attack`: 4), and for one pool alone. Caveats: all is about means over
-    half of the pairs; a ratio of noisy reliabilities (under 0.1, say) is noise itself and is NaN
-    where one is not positive; the correction is exact for linear correlations, and for ranks where
-    they are roughly so.
+    Parameters:
+        pools: {name: signals}, two or more of complementary pairs on the same masks.
+        attack: its score in place of the margin, with references from the target's own half; None:
+            the margin.
+        splits: random cuts of the pairs into halves, the same for all pools.
+        confidence: of the interval, in (0, 1).
+        seed: of cuts and blocks of samples.
+
+    Returns: columns first, second; correlation: Spearman's, between the samples' mean
+    `memorisation` in one half of the first pool's pairs and in the *other* half of the second's, so
+    that no training noise is shared; first_reliability, second_reliability: the same between the
+    halves of one pool; ceiling = sqrt(product of the two reliabilities), what equal pools would
+    show; ratio = correlation / ceiling, 1 where only noise tells them apart (all of these are means
+    over cuts); low, high: Student's interval of the ratio, from leaving out one pair of models in
+    turn and one of 20 blocks of samples (jackknife, the variances added); samples, pairs, covers:
+    "samples" alone where a pair less leaves too few references in a half.
+
+    Raises: ValueError for pools of different masks, for fewer than 2 pairs (with `attack`: 4), and
+    for one pool alone.
+
+    Source: Spearman 1904.
+
+    Caveat: all is about means over half of the pairs; a ratio of noisy reliabilities (under 0.1,
+    say) is noise itself and is NaN where one is not positive; the correction is exact for linear
+    correlations, and for ranks where they are roughly so.
     """
     if len(pools) < 2:
         raise ValueError(f"agreement got {len(pools)} pool: pass two or more, {{name: signals}}")
     first, *others = pools.values()
-    if any(not np.array_equal(one.member, first.member) for one in others):
-        raise ValueError(
+    least, pairs = 1 if attack is None else 2, _pairs(score("loss", first).pair)
+    refuse(
+        {
             "the pools have different membership: compare recipes on the same masks,"
-            " training.family_pools makes them"
-        )
-    least = 1 if attack is None else 2
-    units = [
-        np.flatnonzero(score("loss", first).pair == one)
-        for one in np.unique(score("loss", first).pair)
-    ]
-    if len(units) < 2 * least:
-        raise ValueError(
-            f"{len(units)} pairs of models: two halves need {2 * least} or more; train more models"
-        )
-    halves = _Halves(pools, attack, units)
-    whole = range(len(units))
-    cuts, samples = _cuts(whole, splits, seed), first.member[:, ~first.population].shape[1]
-    blocks = np.random.default_rng([seed, 1]).permutation(samples) % GROUPS
-    point = halves.correlations(cuts, np.ones(samples, bool))
-    by_block = np.stack([halves.correlations(cuts, blocks != block) for block in range(GROUPS)])
-    enough = (len(units) - 1) // 2 >= least and len(units) > 2
-    left = [_cuts([u for u in whole if u != out], splits, seed) for out in whole] if enough else []
-    by_pair = (
-        np.stack([halves.correlations(some, np.ones(samples, bool)) for some in left])
-        if enough
-        else None
+            " training.family_pools makes them": any(
+                not np.array_equal(one.member, first.member) for one in others
+            ),
+            f"{len(pairs)} pairs of models: two halves need {2 * least} or more; train more"
+            " models": len(pairs) < 2 * least,
+        }
     )
-    covers = "samples and pairs" if enough else "samples"
+    means = _means(list(pools.values()), attack, pairs)
+    whole, samples = range(len(pairs)), int((~first.population).sum())
+    cuts, everyone = _cuts(whole, splits, seed), np.ones(samples, bool)
+    blocks = np.random.default_rng([seed, 1]).permutation(samples) % GROUPS
+    point = _correlations(means, cuts, everyone)
+    left_out = [[_correlations(means, cuts, blocks != block) for block in range(GROUPS)]]
+    enough = (len(pairs) - 1) // 2 >= least and len(pairs) > 2
+    if enough:
+        fewer = (_cuts([u for u in whole if u != out], splits, seed) for out in whole)
+        left_out.append([_correlations(means, some, everyone) for some in fewer])
+    facts = samples, len(pairs), "samples and pairs" if enough else "samples"
     rows = []
     for (i, a), (j, b) in combinations(enumerate(pools), 2):
-        (value, correlation, ceiling), error = (
-            _ratio(point, i, j),
-            _spread(_ratio(by_block, i, j)[0]),
-        )
-        error = error if by_pair is None else np.hypot(error, _spread(_ratio(by_pair, i, j)[0]))
-        half = half_width(error**2, len(units) if enough else GROUPS, confidence=confidence)
-        ends = value - half, value + half
-        record = (
-            a,
-            b,
-            correlation,
-            ceiling,
-            value,
-            *ends,
-            point[i, i],
-            point[j, j],
-            samples,
-            len(units),
-            covers,
-        )
-        rows.append(dict(zip(COLUMNS, record, strict=True)))
+        value, correlation, ceiling = _ratio(point, i, j)
+        errors = [_spread(_ratio(np.stack(some), i, j)[0]) for some in left_out]
+        variance, free = np.hypot.reduce(errors) ** 2, len(pairs) if enough else GROUPS
+        half = half_width(variance, free, confidence=confidence)
+        found = (a, b, correlation, ceiling, value, value - half, value + half)
+        rows.append((*found, point[i, i], point[j, j], *facts))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-class _Halves:
-    """Mean exposures of the samples in some pairs of every pool, each computed once."""
+def _means(pools: list[Signals], attack: str | None, pairs: list[np.ndarray]) -> Callable:
+    """The function from some pairs of every pool to the samples' mean memorisation in them, (pools,
+    N), each computed once.
+    """
+    margins = [memorisation(one) for one in pools] if attack is None else []
 
-    def __init__(self, pools: dict[str, Signals], attack: str | None, units: list[np.ndarray]):
-        self.pools, self.attack, self.units = list(pools.values()), attack, units
-        self.margins = [exposure(one) for one in self.pools] if attack is None else []
-        self.known: dict[tuple, np.ndarray] = {}
+    @cache
+    def means(chosen: tuple[int, ...]) -> np.ndarray:
+        rows = np.concatenate([pairs[u] for u in chosen])
+        each = [one[list(chosen)] for one in margins]
+        each = each or [memorisation(one.select(models=rows), attack) for one in pools]
+        return np.stack([one.mean(0) for one in each])
 
-    def means(self, units: tuple[int, ...]) -> np.ndarray:
-        """(pools, N) mean exposure in these pairs."""
-        if units not in self.known:
-            rows = np.concatenate([self.units[u] for u in units])
-            each = (
-                [one[list(units)] for one in self.margins]
-                if self.margins
-                else [exposure(one.select(models=rows), self.attack) for one in self.pools]
-            )
-            self.known[units] = np.stack([one.mean(0) for one in each])
-        return self.known[units]
+    return means
 
-    def correlations(self, cuts: Iterable[tuple], kept: np.ndarray) -> np.ndarray:
-        """(pools, pools) Spearman correlation between opposite halves, on the samples kept, mean
-        over cuts and directions.
-        """
-        found = []
-        for one, other in cuts:
-            means = (pd.DataFrame(self.means(side)[:, kept]) for side in (one, other))
-            ranks = (frame.rank(axis=1).to_numpy() for frame in means)
-            x, y = (r - r.mean(1, keepdims=True) for r in ranks)
-            size = np.sqrt(np.outer((x**2).sum(1), (y**2).sum(1)))
-            across = np.divide(x @ y.T, size, out=np.zeros_like(size), where=size > 0)
-            found.append((across + across.T) / 2)
-        return np.mean(found, axis=0)
+
+def _correlations(means: Callable, cuts: Iterable[tuple], kept: np.ndarray) -> np.ndarray:
+    """(pools, pools) Spearman correlation between opposite halves, on the samples kept, mean over
+    cuts and directions.
+    """
+    found = []
+    for cut in cuts:
+        ranks = (pd.DataFrame(means(side)[:, kept]).rank(axis=1).to_numpy() for side in cut)
+        x, y = (r - r.mean(1, keepdims=True) for r in ranks)
+        size = np.sqrt(np.outer((x**2).sum(1), (y**2).sum(1)))
+        across = np.divide(x @ y.T, size, out=np.zeros_like(size), where=size > 0)
+        found.append((across + across.T) / 2)
+    return np.mean(found, axis=0)
 
 
 def rank_correlation(x, y) -> float:

@@ -28,9 +28,7 @@ class Roc(NamedTuple):
 
 
 class TprAt(NamedTuple):
-    """TPR at one FPR with its exact interval; `fpr_realised` <= `fpr` is what the chosen vertex
-    has.
-    """
+    """TPR at one FPR with its exact interval, see `tpr_at`."""
 
     fpr: float
     tpr: float
@@ -41,15 +39,8 @@ class TprAt(NamedTuple):
     fp: int
     n0: int
     fpr_realised: float
-    # FPR of the first vertex: above `fpr` means that ties, not safety, make the TPR zero
     fpr_floor: float
     measurable: bool
-
-    @property
-    def fpr_interval(self) -> tuple[float, float]:
-        """95 % Clopper-Pearson interval of the realised FPR."""
-        low, high = clopper_pearson(self.fp, self.n0)
-        return float(low), float(high)
 
 
 def counts(score, member) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -103,12 +94,18 @@ def rates(fpr) -> tuple[float, ...]:
 
 @checked
 def roc(score, member) -> Roc:
-    """ROC with one vertex per block of equal scores: rule "member iff score >= threshold". score,
-    member: (N,).
+    """ROC curve with one vertex per block of equal scores: "member iff score >= threshold".
 
+    Parameters:
+        score: (N,) larger = more likely a member; infinite scores are allowed.
+        member: (N,) bool.
+
+    Returns: (fpr, tpr, threshold), each (vertices,), from (0, 0, +inf) to (1, 1, smallest score).
     Collinear vertices are kept, a threshold never cuts a block of ties.
-    Infinite scores are allowed, NaN is a ValueError. Caveat: the thresholds are chosen on the
-    target's own labels.
+
+    Raises: ValueError on NaN, and when members or non-members are absent.
+
+    Caveat: the thresholds are chosen on the target's own labels.
     """
     tp, fp, threshold = counts(score, member)
     return Roc(fp / fp[-1], tp / tp[-1], threshold)
@@ -121,29 +118,43 @@ def area(tp: np.ndarray, fp: np.ndarray) -> float:
 
 @checked
 def auc(score, member) -> float:
-    """(#{s1 > s0} + #{s1 = s0} / 2) / (n1 n0) over members s1 and non-members s0: the Mann-Whitney
-    statistic, O(N log N).
+    """Area under the ROC curve, (#{s1 > s0} + #{s1 = s0} / 2) / (n1 n0) over members s1 and
+    non-members s0.
+
+    Parameters:
+        score: (N,) larger = more likely a member; infinite scores are allowed.
+        member: (N,) bool.
+
+    Raises: ValueError on NaN, and when members or non-members are absent.
+
+    Source: Mann and Whitney 1947; by ranks, O(N log N).
     """
     tp, fp, _ = counts(score, member)
     return area(tp, fp)
 
 
-@checked
 def auc_null_error(n1, n0):
     """Standard error of an AUC when scores tell nothing: sqrt((n1 + n0 + 1) / (12 n1 n0))."""
-    for name, size in (("n1", n1), ("n0", n0)):
-        if not ((reals(name, size) >= 1) & (reals(name, size) < np.inf)).all():
-            raise ValueError(f"{name}={shown(size)}: wanted 1 or more")
     return np.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
 
 
 @checked
 def tpr_at(score, member, fpr: float) -> TprAt:
-    """Largest TPR over vertices with at most a = floor(fpr n0) false positives, never interpolated
-    (Carlini et al. 2022).
+    """TPR at an FPR: the largest over vertices with at most floor(fpr n0) false positives, never
+    interpolated.
 
-    `measurable` = a >= 10. `low`, `high`: 95 % Clopper-Pearson interval, conditional on the
-    threshold.
+    Parameters:
+        score: (N,) larger = more likely a member.
+        member: (N,) bool.
+        fpr: false positive rate in [0, 1].
+
+    Returns: fpr, tpr, low, high (95 % Clopper-Pearson, conditional on the threshold), tp, n1, fp,
+    n0, fpr_realised (of the chosen vertex), fpr_floor (of the first vertex: above `fpr` ties, not
+    safety, make the TPR zero), measurable: 10 false positives or more are allowed.
+
+    Raises: ValueError on NaN, and when members or non-members are absent.
+
+    Source: Carlini et al. 2022.
     """
     return tpr_at_counts(*counts(score, member)[:2], fpr)
 
@@ -173,10 +184,17 @@ def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
 
 @checked
 def clopper_pearson(successes, trials, *, confidence: float = 0.95):
-    """Exact two-sided binomial interval (low, high), quantiles of beta distributions (Clopper &
-    Pearson 1934); broadcasts.
+    """Exact two-sided interval (low, high) of a binomial rate.
+
+    Parameters:
+        successes: numbers from 0 to trials; broadcast with them.
+        trials: numbers from 1.
+        confidence: in (0, 1).
+
+    Raises: ValueError for impossible counts.
+
+    Source: Clopper and Pearson 1934.
     """
-    fraction("confidence", confidence, "()")
     k, n = np.broadcast_arrays(reals("successes", successes), reals("trials", trials))
     if not ((k >= 0) & (k <= n) & (n >= 1) & (n < np.inf)).all():
         raise ValueError(
@@ -196,8 +214,8 @@ def advantage(score, member, *, threshold: float | None = None) -> float:
     """
     if threshold is not None:
         score, member = _vectors(score, member)
-        said = score >= reals("threshold", threshold)
-        return float(said[member].mean() - said[~member].mean())
+        called = score >= reals("threshold", threshold)
+        return float(called[member].mean() - called[~member].mean())
     tp, fp, _ = counts(score, member)
     return float((tp / tp[-1] - fp / fp[-1]).max())
 
@@ -230,11 +248,15 @@ def null_advantage(n1: int, n0: int) -> float:
 
 @checked
 def ppv(tpr, fpr, prior):
-    """Share of members among those called members, prior TPR / (prior TPR + (1 - prior) FPR); NaN
-    when none is called.
+    """Share of members among those called members, prior TPR / (prior TPR + (1 - prior) FPR).
+
+    Parameters:
+        tpr: true positive rate in [0, 1]; all three broadcast.
+        fpr: false positive rate in [0, 1].
+        prior: share of members among the samples that an attacker has, in [0, 1].
+
+    Returns: a number or an array; NaN when none is called.
     """
-    for name, value in (("tpr", tpr), ("fpr", fpr), ("prior", prior)):
-        fraction(name, value, many=True)
     tpr, fpr, prior = (np.asarray(value, np.float64) for value in (tpr, fpr, prior))
     called = np.asarray(prior * tpr)
     with np.errstate(invalid="ignore"):

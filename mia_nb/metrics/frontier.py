@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import checked
+from mia_nb.checks import checked, one_of, refuse
 from mia_nb.metrics.curve import rates
 from mia_nb.metrics.pairs import numbered, same_masks
 from mia_nb.metrics.tables import per_target
@@ -43,18 +43,24 @@ MATCHED = [
 def frontier(
     runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
-    """One row per family, checkpoint, attack and target: what the model can do, and what it gives
-    away.
+    """What models can do and what they leak, along training: a row per family, checkpoint, attack
+    and target.
 
-    runs: {family: {epoch: {attack: Scores}}}. Columns: family, epoch, attack, target, pair (from
-    0), train_acc, test_acc, gap = train_acc - test_acc, train_loss, test_loss, auc, advantage
-    (oracle), per x tpr@x and tpr@x_measurable, n1, n0, queries (outputs per sample, where the
-    scores say so), and for each metric {metric}_draws: an array (draws,) of it on samples drawn
-    with replacement (`bootstrap`), the same samples in every row, so that differences between
-    families are paired. draws=0: no such columns, and intervals made from the table cover the
-    training of models only. Raises ValueError when there is nothing, for draws below 0, and when
-    any two scores differ in their masks or pairs: families are compared target by target, each
-    trained on the same samples.
+    Parameters:
+        runs: {family: {epoch: {attack: Scores}}}, the same masks everywhere.
+        fpr: false positive rates in [0, 1] at which the TPR is read.
+        draws: resamples of the samples' bootstrap; 0: no such columns, and intervals made from the
+            table cover the training of models only.
+        seed: of the bootstrap.
+
+    Returns: columns family, epoch, attack, target, pair (from 0), train_acc, test_acc, gap =
+    train_acc - test_acc, train_loss, test_loss, auc, advantage (oracle), per x tpr@x and
+    tpr@x_measurable, n1, n0, queries (outputs per sample, where the scores say so), and for each
+    metric {metric}_draws: an array (draws,) of it on samples drawn with replacement, the same
+    samples in every row, so that differences between families are paired.
+
+    Raises: ValueError when there is nothing, for draws below 0, and when any two scores differ in
+    their masks or pairs: families are compared target by target, each trained on the same samples.
     """
     fpr = rates(fpr)
     flat = {
@@ -102,31 +108,23 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
 
     The strongest attack is the one of largest mean AUC over targets, unadjusted. Columns: family,
     epoch, attack, then each measured column with _low, _high (NaN with one pair), tpr@x_measurable,
-    pairs, targets, n1, n0 (smallest over targets), over_samples: whether the intervals of auc,
-    advantage and tpr@x cover the choice of samples (`frontier(draws=...)`); they are then those of
-    `summary`. All others cover the training of models alone.
+    pairs, targets, over_samples, n1, n0 (smallest over targets). over_samples: whether the
+    intervals of auc, advantage and tpr@x cover the choice of samples (`frontier(draws=...)`); they
+    are then those of `summary`. All others cover the training of models alone.
     """
     _need(table, ("auc",), "frontier_means")
     flags = [column for column in table if column.endswith("_measurable")]
-    strongest, drawn = _strongest(table, "auc"), _with_draws(table, "auc")
-    rows = []
-    for (family, epoch), group in table.groupby(["family", "epoch"], sort=False):
-        best = strongest[family, epoch]
-        group = group[group["attack"] == best]
-        record = {"family": family, "epoch": epoch, "attack": best}
+    drawn, rows = _with_draws(table, "auc"), []
+    best = _of_attack(table, "auc", "max")
+    for (family, epoch), group in best.groupby(["family", "epoch"], sort=False):
+        record = {"family": family, "epoch": epoch, "attack": group["attack"].iloc[0]}
         for column in _measured(table):
-            ends = (
-                _of_targets(column, group, drawn)
-                if column not in FACTS
-                else _mean_and_ends(_of_pairs(group, column, False))
-            )
-            ends = ends[0], *np.clip(ends[1:], *_range(column))
+            ends = _of_targets(column, group, drawn)
             record |= dict(zip((column, f"{column}_low", f"{column}_high"), ends, strict=True))
         record |= {flag: bool(group[flag].all()) for flag in flags}
         record |= {"pairs": group["pair"].nunique(), "targets": len(group), "over_samples": drawn}
-        rows.append(
-            record | {size: int(group[size].min()) for size in ("n1", "n0") if size in group}
-        )
+        sizes = {size: int(group[size].min()) for size in ("n1", "n0") if size in group}
+        rows.append(record | sizes)
     return pd.DataFrame(rows)
 
 
@@ -169,9 +167,12 @@ def _of_pairs(rows: pd.DataFrame, column: str, drawn: bool) -> np.ndarray:
 
 
 def _of_targets(column: str, rows: pd.DataFrame, drawn: bool) -> tuple[float, float, float]:
-    """(mean, low, high) of a metric, as in `summary`; NaN ends with one pair, which says nothing of
-    training.
+    """(mean, low, high) of a column, of a metric as in `summary`; NaN ends with one pair, which
+    says nothing of training.
     """
+    if column in FACTS:
+        mean, *ends = _mean_and_ends(_of_pairs(rows, column, False))
+        return mean, *np.clip(ends, *_range(column))
     if rows["pair"].nunique() < 2:
         return float(rows[column].mean()), np.nan, np.nan
     draws = np.stack(rows[f"{column}_draws"], 1) if drawn else None
@@ -189,13 +190,23 @@ def _mean_and_ends(values: np.ndarray, confidence: float = 0.95) -> tuple[float,
     return float(values[:, 0].mean()), float(low), float(high)
 
 
-def _strongest(table: pd.DataFrame, metric: str) -> dict[tuple, str]:
-    """{(family, epoch): the attack of largest mean over targets}, the first of equals."""
-    means = table.groupby(list(KEYS), sort=False)[metric].mean().reset_index()
-    return {
-        key: group.loc[group[metric].idxmax(), "attack"]
-        for key, group in means.groupby(["family", "epoch"], sort=False)
-    }
+def _of_attack(table: pd.DataFrame, metric: str, attack: str) -> pd.DataFrame:
+    """The rows of one attack at each checkpoint of each family: the one of this name, or for "max"
+    that of the largest mean over targets, the first of equals.
+    """
+    table = table.reset_index(drop=True)
+    checkpoint = [table["family"], table["epoch"]]
+    if attack == "max":
+        means = table.groupby(list(KEYS), sort=False)[metric].transform("mean")
+        strongest = means.groupby(checkpoint, sort=False).transform("idxmax")
+        return table[table["attack"].to_numpy() == table.loc[strongest, "attack"].to_numpy()]
+    there = (table["attack"] == attack).groupby(checkpoint, sort=False).any()
+    if not there.all():
+        family, epoch = there.idxmin()
+        raise ValueError(
+            f"{family} has no {attack} at epoch {epoch}: run it there, or say attack='max'"
+        )
+    return table[table["attack"] == attack]
 
 
 class Curve(NamedTuple):
@@ -207,7 +218,6 @@ class Curve(NamedTuple):
     leakage: np.ndarray
     attack: list[str]
     queries: np.ndarray
-    pairs: np.ndarray
     last_test_acc: float
 
 
@@ -225,52 +235,56 @@ def matched(
     """Leakage of families at equal utility: linear interpolation between the checkpoints of a
     `frontier`, no extrapolation.
 
-    by: "test_acc", "gap" (both are crossed upwards) or "train_loss" (downwards). For each pair of
-    complementary targets and each level, walk along the epochs to the first checkpoint at or beyond
-    the level and interpolate `metric` between it and the one before; a pair that is beyond the
-    level at its first checkpoint or never comes there is left out. levels: default 5 evenly spaced
-    inside the range that all families' mean curves cover. attack: a name, or "max": the strongest
-    at each checkpoint by mean `metric` over targets, unadjusted.
+    For each pair of complementary targets and each level, walk along the epochs to the first
+    checkpoint at or beyond the level and interpolate `metric` between it and the one before; a pair
+    that is beyond the level at its first checkpoint or never comes there is left out.
 
-    Columns: level, family, value, low, high (mean over the pairs left and its ends; NaN below two),
-    difference, difference_low, difference_high (family minus `baseline`, paired, over the pairs
-    that both have; NaN for the baseline itself and without one), pairs, difference_pairs, attack
-    (used next to the level), queries (fewest of the checkpoints next to the level; NaN where not
-    known), last_test_acc (of the last checkpoint: to be said beside any difference), over_samples,
-    by, metric, baseline. Where families share no range the table is empty and
-    `table.attrs["reason"]` says why.
+    Parameters:
+        table: of `frontier`.
+        by: "test_acc", "gap" (both are crossed upwards) or "train_loss" (downwards).
+        metric: a measured column of the table.
+        baseline: a family that the others are compared with; None: no differences.
+        levels: of `by`; None: 5 evenly spaced inside the range that all families' mean curves
+            cover.
+        attack: a name, or "max": the strongest at each checkpoint by mean `metric` over targets,
+            unadjusted.
+        confidence: of the ends, in (0, 1).
 
-    Ends, at `confidence`, are those of `metrics.interval`: the draws of `frontier`, the same
-    samples for all families, are interpolated like the value. All pairs share their samples: what
-    one family gives away of some sample in every training and another does not, the spread over
-    pairs cannot show. over_samples=False says that there were no draws.
+    Returns: columns level, family, value, low, high (mean over the pairs left and its ends; NaN
+    below two), difference, difference_low, difference_high (family minus `baseline`, paired, over
+    the pairs that both have; NaN for the baseline itself and without one), pairs, difference_pairs,
+    attack (used next to the level), queries (fewest of the checkpoints next to the level; NaN where
+    not known), last_test_acc (of the last checkpoint: to be said beside any difference),
+    over_samples, by, metric, baseline. Where families share no range the table is empty and
+    `table.attrs["reason"]` says why. Ends are those of `interval`: the draws of `frontier`, the
+    same samples for all families, are interpolated like the value; over_samples=False says that
+    there were none.
 
-    Caveats: where few pairs reach a level, those that do are not a random choice; places of the
-    crossings and the choice of the strongest attack are not drawn anew; equal accuracy is not all
-    that can be equal. Raises ValueError for unknown words, an attack or baseline that is not there,
-    targets that differ between families, and rows with different numbers of draws.
+    Raises: ValueError for unknown words, an attack or baseline that is not there, targets that
+    differ between families, and rows with different numbers of draws.
+
+    Caveat: all pairs share their samples: what one family gives away of some sample in every
+    training and another does not, the spread over pairs cannot show. Where few pairs reach a level,
+    those that do are not a random choice; places of the crossings and the choice of the strongest
+    attack are not drawn anew; equal accuracy is not all that can be equal.
     """
     _check_matched(table, by, metric, baseline, attack)
-    drawn = _with_draws(table, metric)
+    drawn, sign, reason = _with_draws(table, metric), UTILITY[by], ""
     curves = {
-        family: _curve(rows, by, metric, attack, drawn)
-        for family, rows in table.groupby("family", sort=False)
+        family: _curve(rows, by, metric, drawn)
+        for family, rows in _of_attack(table, metric, attack).groupby("family", sort=False)
     }
-    sign = UTILITY[by]
-    ranges = {family: _covered(curve.utility.mean(1), sign) for family, curve in curves.items()}
-    reason = ""
     if levels is None:
-        low, high = (
-            max(ends[0] for ends in ranges.values()),
-            min(ends[1] for ends in ranges.values()),
-        )
+        means = {family: curve.utility.mean(1) for family, curve in curves.items()}
+        covered = {  # from the first checkpoint to the best
+            family: sorted((mean[0], sign * (sign * mean).max())) for family, mean in means.items()
+        }
+        low, high = max(a for a, _ in covered.values()), min(b for _, b in covered.values())
         levels = np.linspace(low, high, LEVELS + 2)[1:-1] if low < high else []
         if low >= high:
-            covered = ", ".join(
-                f"{family} {ends[0]:.4g} to {ends[1]:.4g}" for family, ends in ranges.items()
-            )
+            words = ", ".join(f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in covered.items())
             reason = (
-                f"no level of {by} is passed by all families: {covered}; save earlier or later"
+                f"no level of {by} is passed by all families: {words}; save earlier or later"
                 " checkpoints"
             )
     rows = [
@@ -310,73 +324,42 @@ def _need(table: pd.DataFrame, columns: tuple, who: str):
 
 
 def _check_matched(table, by, metric, baseline, attack):
-    if by not in UTILITY:
-        raise ValueError(f"by={by!r} is not one of {', '.join(UTILITY)}")
+    one_of("by", by, UTILITY)
     _need(table, (by, "test_acc"), "matched")
-    if metric not in _measured(table):
-        raise ValueError(f"metric={metric!r} is not one of {', '.join(_measured(table))}")
-    families = list(table["family"].unique())
-    if baseline is not None and baseline not in families:
-        raise ValueError(f"baseline={baseline!r} is not one of the families {families}")
-    if attack != "max" and attack not in set(table["attack"]):
-        raise ValueError(
-            f"attack={attack!r} is not in the table: it holds {sorted(table['attack'].unique())},"
-            " or say max"
-        )
-    wanted = None
-    for key, rows in table.groupby(list(KEYS), sort=False):
-        found = sorted(zip(rows["target"], rows["pair"], strict=True))
-        wanted = wanted or (key, found)
-        if found != wanted[1]:
-            raise ValueError(
-                f"{_named(key)} and {_named(wanted[0])} have other targets or pairs: score the same"
-                " in all"
-            )
-
-
-def _curve(rows: pd.DataFrame, by: str, metric: str, attack: str, drawn: bool) -> Curve:
-    family, epochs = rows["family"].iloc[0], np.sort(rows["epoch"].unique())
-    chosen = (
-        _strongest(rows, metric)
-        if attack == "max"
-        else {(family, epoch): attack for epoch in epochs}
+    one_of("metric", metric, _measured(table))
+    families, attacks = list(table["family"].unique()), sorted(table["attack"].unique())
+    held = {
+        key: sorted(zip(rows["target"], rows["pair"], strict=True))
+        for key, rows in table.groupby(list(KEYS), sort=False)
+    }
+    first = next(iter(held))
+    other = next((key for key in held if held[key] != held[first]), first)
+    refuse(
+        {
+            f"baseline={baseline!r} is not one of the families {families}": (
+                baseline is not None and baseline not in families
+            ),
+            f"attack={attack!r} is not in the table: it holds {attacks}, or say max": (
+                attack not in ("max", *attacks)
+            ),
+            f"{_named(other)} and {_named(first)} have other targets or pairs: score the same in"
+            " all": other != first,
+        }
     )
-    utility, leakage, queries = [], [], []
-    for epoch in epochs:
-        mine = rows[(rows["epoch"] == epoch) & (rows["attack"] == chosen[family, epoch])]
-        if mine.empty:
-            raise ValueError(
-                f"{family} has no {attack} at epoch {epoch}: run it there, or say attack='max'"
-            )
-        utility.append(_of_pairs(mine, by, False)[:, 0])
-        leakage.append(_of_pairs(mine, metric, drawn))
-        queries.append(pd.to_numeric(mine["queries"]).min() if "queries" in mine else np.nan)
-    attacks, pairs = [chosen[family, epoch] for epoch in epochs], np.unique(mine["pair"])
-    last = _of_pairs(mine, "test_acc", False).mean()
+
+
+def _curve(rows: pd.DataFrame, by: str, metric: str, drawn: bool) -> Curve:
+    steps = [step for _, step in rows.groupby("epoch")]
+    queries = [
+        pd.to_numeric(step["queries"]).min() if "queries" in step else np.nan for step in steps
+    ]
     return Curve(
-        np.array(utility), np.array(leakage), attacks, np.array(queries, float), pairs, last
+        utility=np.array([_of_pairs(step, by, False)[:, 0] for step in steps]),
+        leakage=np.array([_of_pairs(step, metric, drawn) for step in steps]),
+        attack=[step["attack"].iloc[0] for step in steps],
+        queries=np.array(queries, float),
+        last_test_acc=_of_pairs(steps[-1], "test_acc", False).mean(),
     )
-
-
-def _covered(utility: np.ndarray, sign: int) -> tuple[float, float]:
-    """(low, high) of the levels that a curve passes on its way from the first checkpoint to its
-    best.
-    """
-    start, best = utility[0], (sign * utility).max() * sign
-    return (start, best) if sign > 0 else (best, start)
-
-
-def _crossing(utility: np.ndarray, level: float, sign: int) -> tuple[int, float] | None:
-    """(checkpoint before, share of the way to the next) at which the level is first met, or
-    None.
-    """
-    beyond = np.flatnonzero(sign * utility >= sign * level)
-    if not len(beyond):
-        return None
-    after = int(beyond[0])
-    if after == 0:
-        return (0, 0.0) if utility[0] == level else None
-    return after - 1, (level - utility[after - 1]) / (utility[after] - utility[after - 1])
 
 
 def _at_level(
@@ -388,29 +371,31 @@ def _at_level(
     for family, (values, used) in found.items():
         base = found[baseline][0] if baseline not in (None, family) else {}
         both = np.array([values[pair] - base[pair] for pair in values if pair in base])
-        record = {"level": level, "family": family}
-        own = _mean_and_ends(np.array([*values.values()]), confidence)
-        record |= dict(
-            zip(("value", "low", "high"), (own[0], *np.clip(own[1:], *_range(metric))), strict=True)
-        )
+        mean, *ends = _mean_and_ends(np.array([*values.values()]), confidence)
         apart = _mean_and_ends(both, confidence)
-        record |= dict(zip(("difference", "difference_low", "difference_high"), apart, strict=True))
-        record |= {"pairs": len(values), "difference_pairs": len(both)}
-        record |= {"attack": ", ".join(dict.fromkeys(curves[family].attack[at] for at in used))}
-        record |= {"queries": curves[family].queries[used].min() if used else np.nan}
-        rows.append(record | {"last_test_acc": curves[family].last_test_acc})
+        record = (level, family, mean, *np.clip(ends, *_range(metric)), *apart)
+        curve = curves[family]
+        counted = (
+            len(values),
+            len(both),
+            ", ".join(dict.fromkeys(curve.attack[at] for at in used)),
+        )
+        queries = curve.queries[used].min() if used else np.nan
+        rows.append((*record, *counted, queries, curve.last_test_acc))
     return rows
 
 
 def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, np.ndarray], list[int]]:
     """({pair: leakage at the level and its draws}, checkpoints used)."""
     values, checkpoints = {}, set()
-    for column, pair in enumerate(curve.pairs):
-        place = _crossing(curve.utility[:, column], level, sign)
-        if place is None:
+    for pair, utility in enumerate(curve.utility.T):
+        reached = sign * utility >= sign * level
+        after = int(reached.argmax())  # the first checkpoint at or beyond the level
+        if not reached.any() or (after == 0 and utility[0] != level):
             continue
-        before, share = place
-        ends = curve.leakage[before : before + 2, column]
-        values[int(pair)] = ends[0] if share == 0 else (1 - share) * ends[0] + share * ends[1]
-        checkpoints |= {before} if share == 0 else {before, before + 1}
+        before = max(after - 1, 0)
+        share = (level - utility[before]) / (utility[after] - utility[before]) if after else 1.0
+        start, end = curve.leakage[before, pair], curve.leakage[after, pair]
+        values[pair] = end if share == 1 else (1 - share) * start + share * end
+        checkpoints |= {before, after}
     return values, sorted(checkpoints)

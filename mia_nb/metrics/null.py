@@ -25,6 +25,7 @@ LEVEL = 0.001  # family-wise, after Holm's correction
 REDRAW_ERRORS = 4.0
 SIGN_ERRORS = 3.0
 FITTED = ("shokri", "fused")  # attacks that fit a model for each target
+COLUMNS = ["test", "attack", "value", "error", "p", "tests", "verdict"]
 
 
 class SelfTest(NamedTuple):
@@ -47,61 +48,60 @@ def self_test(
     keep_mate: bool = False,
     samples: int | None = 5000,
 ) -> SelfTest:
-    """Negative control of a pool's design and of the whole chain from signals to AUC, for {name:
-    attack} or a list of names.
+    """Negative control of a pool's design and of the whole chain from signals to AUC.
 
-    design  the count of a target's member references, used as score, has AUC 1/2; none has the
-            target's mask or its mate's
-    blind   each attack with the target's signals replaced by a constant, and the mean reference
-            margin alone: AUC 1/2
-    N1      fresh noise around means and spreads dealt anew to the samples, the real mask: AUC 1/2
-            over all targets (99.9 %
-            after Holm)
-    N2      masks redrawn from the design (`draws` times) on the real signals: mean AUC of the first
-            two pairs' targets within
-            4 standard errors of 1/2; p = (1 + #{redrawn >= real}) / (draws + 1) is evidence of a
-            leak, not a condition
-    N3      an AUC more than 3 standard errors below 1/2 is flagged, never flipped
+    Parameters:
+        signals: of the pool, with membership.
+        attacks: {name: attack}, or a list of names; "shokri" and "fused" are left out, as they
+            would fit a model per redraw.
+        draws: masks that N2 redraws, 2 or more.
+        seed: of masks, noise and the samples that are tested.
+        keep_mate: keeps the target's complementary model among the references: the leak by counting
+            that this test must find.
+        samples: larger pools are tested on that many audited samples; None takes all.
 
-    `keep_mate=True` keeps the target's mate among the references: the leak by counting that this
-    test must find. `samples`: larger pools are tested on that many audited samples, drawn with
-    `seed`; None takes all. An attack that refuses these signals (ValueError) is listed as refused;
-    "shokri" and "fused" are left out, as they would fit a model per redraw. Raises ValueError when
-    membership is hidden, no attack can run, or draws < 2.
+    Tests:
+        design: the count of a target's member references, used as score, has AUC 1/2; none has the
+            target's mask or its complement.
+        blind: each attack with the target's signals replaced by a constant, and the mean reference
+            margin alone: AUC 1/2.
+        N1: fresh noise around means and spreads dealt anew to the samples, the real mask: AUC 1/2
+            over all targets (99.9 % after Holm).
+        N2: masks redrawn from the design (`draws` times) on the real signals: mean AUC of the first
+            two pairs' targets within 4 standard errors of 1/2; p = (1 + #{redrawn >= real}) /
+            (draws + 1) is evidence of a leak, not a condition.
+        N3: an AUC more than 3 standard errors below 1/2 is flagged, never flipped.
+
+    Returns: a `SelfTest`; an attack that refuses these signals (ValueError) is listed as refused.
+
+    Raises: ValueError when membership is hidden, no attack can run, or draws < 2.
     """
-    instance("signals", signals, Signals), instance("attacks", attacks, dict | list | tuple)
+    instance("attacks", attacks, dict | list | tuple)
     draws, seed = whole("draws", draws, 2), whole("seed", seed, 0)
-    samples = samples if samples is None else whole("samples", samples)
     attacks = attacks if isinstance(attacks, dict) else dict(find(one) for one in attacks)
     need_membership(signals, "the self-test needs it")
     rng = np.random.default_rng(seed)
     signals = _subset(signals, samples, rng)
     units = units_of(signals.member[:, ~signals.population])
     attacks, rows = _willing(
-        {name: a for name, a in attacks.items() if name not in FITTED}, signals, units, keep_mate
+        {name: a for name, a in attacks.items() if name not in FITTED}, signals, keep_mate
     )
     rows += _design(signals, units, keep_mate) + _blind(signals, attacks, units, keep_mate)
     rows += _synthetic(signals, attacks, units, keep_mate, rng)
     rows += _redrawn(signals, attacks, units, keep_mate, draws, rng)
-    table = pd.DataFrame(
-        rows, columns=["test", "attack", "value", "error", "p", "tests", "verdict"]
-    )
+    table = pd.DataFrame(rows, columns=COLUMNS)
     return SelfTest(not table["verdict"].str.startswith("FAIL").any(), table)
 
 
 def _subset(signals: Signals, samples: int | None, rng) -> Signals:
-    audited = np.flatnonzero(~signals.population)
+    audited, aside = np.flatnonzero(~signals.population), np.flatnonzero(signals.population)
     if samples is None or len(audited) <= samples:
         return signals
-    chosen = rng.choice(audited, samples, replace=False)
-    return signals.select(
-        samples=np.sort(np.concatenate([chosen, np.flatnonzero(signals.population)]))
-    )
+    chosen = rng.choice(audited, int(samples), replace=False)
+    return signals.select(samples=np.sort(np.concatenate([chosen, aside])))
 
 
-def _willing(
-    attacks: dict, signals: Signals, units: np.ndarray, keep_mate: bool
-) -> tuple[dict, list[tuple]]:
+def _willing(attacks: dict, signals: Signals, keep_mate: bool) -> tuple[dict, list[tuple]]:
     """(attacks that accept these signals, rows on those that refuse)."""
     able, refused = {}, []
     for name, attack in attacks.items():
@@ -126,15 +126,11 @@ def holm(p) -> np.ndarray:
     return adjusted
 
 
-def _two_sided(value, error):
-    return 2 * ndtr(-np.abs(np.asarray(value) - 0.5) / error)
-
-
 def _worst(test: str, names: list[str], values: np.ndarray, error: float) -> list[tuple]:
     """A row per attack from AUCs (attacks, units): the one furthest from 1/2, Holm over all of
     them.
     """
-    p = holm(_two_sided(values, error).ravel()).reshape(values.shape)
+    p = holm((2 * ndtr(-np.abs(values - 0.5) / error)).ravel()).reshape(values.shape)
     worst = np.abs(values - 0.5).argmax(1)
     return [
         (test, name, values[i, at], error, p[i, at], p.size, "FAIL" if p[i, at] < LEVEL else "pass")
@@ -148,38 +144,38 @@ def _null_error(signals: Signals) -> float:
     return float(auc_null_error(n1, (~signals.population).sum() - n1))
 
 
+def _firsts(units: np.ndarray) -> np.ndarray:
+    """The first row of every unit."""
+    return np.unique(units, return_index=True)[1]
+
+
 def _design(signals: Signals, units: np.ndarray, keep_mate: bool) -> list[tuple]:
     audited = ~signals.population
     values, same = [], 0
-    for target in np.unique(units, return_index=True)[1]:
+    for target in _firsts(units):
         mask = signals.member[target, audited]
         rows = signals.reference_rows(target, keep_mate=keep_mate)
         others = signals.member[rows][:, audited]
         values.append(auc(others.sum(0), mask))
         same += int(same_or_complement(others, mask).sum())
     verdict = "FAIL: a reference has the target's mask or its complement" if same else "pass"
-    rows = _worst(
-        "design", ["count of member references"], np.array([values]), _null_error(signals)
-    )
     return [
-        *rows,
+        *_worst("design", ["count of member references"], np.array([values]), _null_error(signals)),
         ("design", "references that mirror the target", same, np.nan, np.nan, 0, verdict),
     ]
 
 
 def _blind(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool) -> list[tuple]:
-    """One target per unit: the blind scores of mates are complements, their mean would test
-    nothing.
+    """One target per unit: the blind scores of complementary models are complements, their mean
+    would test nothing.
     """
     blind = attacks | {"mean reference margin": _mean_reference_margin}
-    values = np.empty((len(blind), units.max() + 1))
-    for unit, row in enumerate(np.unique(units, return_index=True)[1]):
-        world = _silenced(signals, row)
-        for i, attack in enumerate(blind.values()):
-            values[i, unit] = auc(
-                *scored(run_attack(attack, world, signals, keep_mate=keep_mate), 0)
-            )
-    return _worst("blind", list(blind), values, _null_error(signals))
+    worlds = [_silenced(signals, row) for row in _firsts(units)]
+    values = [
+        [auc(*scored(run_attack(one, world, signals, keep_mate=keep_mate), 0)) for world in worlds]
+        for one in blind.values()
+    ]
+    return _worst("blind", list(blind), np.array(values), _null_error(signals))
 
 
 def _mean_reference_margin(target: Signals, references: Signals | None) -> np.ndarray:
@@ -228,26 +224,18 @@ def _synthetic(
         info=signals.info,
     )
     null = replace(null, labels=signals.labels)
-    error = _null_error(signals) / np.sqrt(
-        max(len(units) / 2, 1)
-    )  # one per pair; coins share their references, and gain no more
-    values = np.array([_mean_auc(null, attack, units, keep_mate) for attack in attacks.values()])
-    rows = _worst("N1", list(attacks), values[:, None], error)
-    for name, attack in attacks.items():
-        value = _mean_auc(signals, attack, units, keep_mate)
-        inverted = value < 0.5 - SIGN_ERRORS * error
-        rows.append(
-            (
-                "N3",
-                name,
-                value,
-                error,
-                np.nan,
-                0,
-                "flag: inverted or leaking design" if inverted else "pass",
-            )
-        )
-    return rows
+    # one per pair; coins share their references, and gain no more
+    error = _null_error(signals) / np.sqrt(max(len(units) / 2, 1))
+    worlds = [
+        np.array([_mean_auc(world, attack, units, keep_mate) for attack in attacks.values()])
+        for world in (null, signals)
+    ]
+    inverted = worlds[1] < 0.5 - SIGN_ERRORS * error
+    words = np.where(inverted, "flag: inverted or leaking design", "pass").tolist()
+    return _worst("N1", list(attacks), worlds[0][:, None], error) + [
+        ("N3", name, value, error, np.nan, 0, word)
+        for name, value, word in zip(attacks, worlds[1].tolist(), words, strict=True)
+    ]
 
 
 def _redrawn(
@@ -285,7 +273,7 @@ def redraw(signals: Signals, draws: int, rng) -> Iterator[np.ndarray]:
     members per sample.
     """
     units, aside = units_of(signals.member[:, ~signals.population]), signals.population
-    firsts = np.unique(units, return_index=True)[1]
+    firsts = _firsts(units)
     seen = signals.member.all(0) & ~aside
     if mated := (signals.member != signals.member[firsts[units]])[:, ~aside].any():
         aside = aside | seen

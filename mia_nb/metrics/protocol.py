@@ -28,44 +28,48 @@ class Choice(NamedTuple):
     table: pd.DataFrame
 
 
-def _without(signals: Signals, masks: np.ndarray) -> Signals:
-    """Rows whose audited mask, samples that all saw aside, is neither one of `masks` (rows,
-    audited) nor its complement.
+def _pseudo_targets(pool: Signals, masks: np.ndarray, attack) -> Scores:
+    """Scores with every reference as pseudo-target in turn, its complementary model dropped.
+
+    References: rows whose audited mask, samples that all saw aside, is neither one of `masks`
+    (rows, audited) nor its complement.
     """
-    need_membership(signals, "pseudo-targets need it")
-    audited = signals.member[:, ~signals.population]
+    need_membership(pool, "pseudo-targets need it")
+    audited = pool.member[:, ~pool.population]
     informative = ~(audited.all(0) & masks.all(0))
     excluded = [same_or_complement(audited[:, informative], mask[informative]) for mask in masks]
-    return signals.select(models=np.flatnonzero(~np.any(excluded, axis=0)))
-
-
-def _pseudo_targets(references: Signals, attack) -> Scores:
-    """Scores with every reference as pseudo-target in turn, its mate dropped."""
-    audited = references.member[:, ~references.population]
-    if len(np.unique(units(audited))) < 2:
+    kept = ~np.any(excluded, axis=0)
+    if len(np.unique(units(audited[kept]))) < 2:
         raise ValueError(
-            f"{len(audited)} references are left, less than 2 pairs: a pseudo-target would have"
+            f"{kept.sum()} references are left, less than 2 pairs: a pseudo-target would have"
             " none; use the published setting (input dropout 0.01, 30 queries) or an oracle"
             " threshold and say so"
         )
-    return run_attack(attack, references)
+    return run_attack(attack, pool.select(models=np.flatnonzero(kept)))
 
 
 @checked
 def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choice:
-    """The first candidate within one standard error of the best, judged on pseudo-targets only
-    (Guan et al. 2025).
+    """The first candidate within one standard error of the best, judged on pseudo-targets only.
 
-    candidates: {name: Signals} or {name: (Signals, attack)}, all of one pool, ordered from the
-    simplest on (put "p=0" first, so that a refinement must earn its place); a candidate's own
-    attack (options bound with functools.partial) replaces `attack`. exclude: row or rows of the
-    targets whose attack will be reported; they and their mates are dropped before anything is
-    scored. objective: "auc", "advantage" or "tpr@x", averaged over pseudo-targets; its standard
-    error is over pairs. Raises ValueError when less than two pairs of references remain.
+    Parameters:
+        candidates: {name: Signals} or {name: (Signals, attack)}, all of one pool, ordered from the
+            simplest on (put "p=0" first, so that a refinement must earn its place); a candidate's
+            own attack (options bound with functools.partial) replaces `attack`.
+        attack: a name of `attacks.ATTACKS`, or a function like those.
+        exclude: row or rows of the targets whose attack will be reported; they and their
+            complementary models are dropped before anything is scored.
+        objective: "auc", "advantage" or "tpr@x", averaged over pseudo-targets; its standard error
+            is over pairs.
+
+    Returns: a `Choice`.
+
+    Raises: ValueError when less than two pairs of references remain.
+
+    Source: Guan et al. 2025.
     """
-    _objective_column(objective)
-    rows = {}
-    first = None
+    fpr, column = _objective_column(objective)
+    rows, first = {}, None
     for name, candidate in candidates.items():
         signals, own = candidate if isinstance(candidate, tuple) else (candidate, attack)
         need_membership(signals, "pseudo-targets need it")
@@ -76,7 +80,8 @@ def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choi
                 " one pool"
             )
         excluded = signals.member[np.atleast_1d(exclude)][:, ~signals.population]
-        values = _objective(_pseudo_targets(_without(signals, excluded), own), objective)
+        scores = _pseudo_targets(signals, excluded, own)
+        values = pd.Series(per_target_metrics(scores, fpr)[:, column], index=scores.pair)
         pairs = values.groupby(level=0).mean()
         rows[name] = {
             "value": pairs.mean(),
@@ -89,12 +94,6 @@ def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choi
     best = table.loc[table["value"].idxmax()]
     table.insert(2, "within_one_error", table["value"] >= best["value"] - best["error"])
     return Choice(table.index[int(table["within_one_error"].argmax())], table)
-
-
-def _objective(scores: Scores, objective: str) -> pd.Series:
-    """One value per pseudo-target, indexed by pair."""
-    fpr, column = _objective_column(objective)
-    return pd.Series(per_target_metrics(scores, fpr)[:, column], index=scores.pair)
 
 
 def _objective_column(objective: str) -> tuple[tuple, int]:
@@ -117,13 +116,23 @@ def reference_threshold(
     targets=None,
     fpr: float | None = 0.01,
 ) -> pd.DataFrame:
-    """What an attacker gets who sets the threshold on references: one row per target.
+    """What an attacker gets who sets the threshold on references.
 
-    Every reference is a pseudo-target in turn (its mate dropped); their non-member scores are
-    pooled and the threshold is put at the wanted FPR, or with fpr=None at the largest balanced
-    accuracy; then it is applied to the target. Columns: target, threshold, fpr (nominal),
-    fpr_realised, tpr with 95 % Clopper-Pearson ends, balanced_accuracy, ppv@prior, ratio = realised
-    / nominal, flag when the ratio leaves [1/2, 2]. Needs two pairs of references.
+    Every reference is a pseudo-target in turn (its complementary model dropped); their non-member
+    scores are pooled, the threshold is set there, and then applied to the target.
+
+    Parameters:
+        signals: of the targets.
+        attack: a name of `attacks.ATTACKS`, or a function like those.
+        references: another pool on the same samples; None: the other models of `signals`.
+        targets: rows of `signals`; None: all.
+        fpr: wanted false positive rate; None: the threshold of largest balanced accuracy.
+
+    Returns: a row per target with target, threshold, fpr (nominal), fpr_realised, tpr with 95 %
+    Clopper-Pearson ends, balanced_accuracy, ppv@prior, ratio = realised / nominal, flag when the
+    ratio leaves [1/2, 2].
+
+    Raises: ValueError for less than two pairs of references, and for other samples.
     """
     pool = signals if references is None else references
     if not np.array_equal(signals.labels, pool.labels):
@@ -131,20 +140,15 @@ def reference_threshold(
             "target and references differ in samples or labels: a threshold needs both on the same"
             " images"
         )
-    whole = run_attack(attack, signals, references, targets=targets)
-    thresholds: dict[int, float] = {}
-    rows = []
-    for row, pair in enumerate(whole.pair):
-        if pair not in thresholds:  # a target and its mate have the same references
-            thresholds[pair] = _threshold(
-                _pseudo_targets(_without(pool, whole.member[row : row + 1]), attack), fpr
-            )
-        rows.append(
-            {
-                "target": int(whole.targets[row]),
-                **_applied(*scored(whole, row), thresholds[pair], fpr),
-            }
-        )
+    scores = run_attack(attack, signals, references, targets=targets)
+    thresholds = {  # a target and its complementary model have the same references
+        pair: _threshold(_pseudo_targets(pool, scores.member[row : row + 1], attack), fpr)
+        for pair, row in zip(*np.unique(scores.pair, return_index=True), strict=True)
+    }
+    rows = [
+        {"target": int(target)} | _applied(*scored(scores, row), thresholds[pair], fpr)
+        for row, (target, pair) in enumerate(zip(scores.targets, scores.pair, strict=True))
+    ]
     return pd.DataFrame(rows)
 
 
@@ -163,23 +167,23 @@ def _threshold(scores: Scores, fpr: float | None) -> float:
 
 
 def _applied(score, member, threshold: float, fpr: float | None) -> dict:
-    said, n1, n0 = score >= threshold, int(member.sum()), int((~member).sum())
-    tp, fp = int((said & member).sum()), int((said & ~member).sum())
+    called, n1, n0 = score >= threshold, int(member.sum()), int((~member).sum())
+    tp, fp = int((called & member).sum()), int((called & ~member).sum())
     tpr, realised = tp / n1, fp / n0
-    record = {
+    (fpr_low, fpr_high), (tpr_low, tpr_high) = clopper_pearson(fp, n0), clopper_pearson(tp, n1)
+    ratio = realised / fpr if fpr else np.nan
+    missed = bool(fpr) and not RATIO[0] <= ratio <= RATIO[1]
+    return {
         "threshold": threshold,
         "fpr": np.nan if fpr is None else fpr,
         "fpr_realised": realised,
-    }
-    record |= dict(
-        zip(("fpr_low", "fpr_high"), map(float, clopper_pearson(fp, n0)), strict=True)
-    ) | {"tpr": tpr}
-    record |= dict(zip(("tpr_low", "tpr_high"), map(float, clopper_pearson(tp, n1)), strict=True))
-    record |= {"balanced_accuracy": (1 + tpr - realised) / 2}
-    record |= {f"ppv@{prior:g}": float(ppv(tpr, realised, prior)) for prior in PRIORS}
-    ratio = realised / fpr if fpr else np.nan
-    missed = bool(fpr) and not RATIO[0] <= ratio <= RATIO[1]
-    return record | {
+        "fpr_low": float(fpr_low),
+        "fpr_high": float(fpr_high),
+        "tpr": tpr,
+        "tpr_low": float(tpr_low),
+        "tpr_high": float(tpr_high),
+        "balanced_accuracy": (1 + tpr - realised) / 2,
+        **{f"ppv@{prior:g}": float(ppv(tpr, realised, prior)) for prior in PRIORS},
         "ratio": ratio,
         "flag": f"realised FPR is {ratio:.2g} x nominal" if missed else "",
     }

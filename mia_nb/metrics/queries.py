@@ -1,5 +1,5 @@
-"""Models that answer at random, asked again and again: how the risk grows with the queries, and
-where it ends.
+"""Models whose outputs are random, queried again and again: how the risk grows with the queries,
+and where it ends.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from scipy.special import ndtr, ndtri
 from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
 from mia_nb.attacks.learned import shokri
-from mia_nb.checks import checked
+from mia_nb.checks import checked, refuse
 from mia_nb.metrics.pairs import need_membership, units
 from mia_nb.metrics.tables import summary
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names
 from mia_nb.types import Scores, Signals
 
+SIZES = ["targets", "pairs", "n1", "n0"]
 # forms whose score is no mean over queries: the Gaussian model says nothing
 UNAVERAGED = ("joint", "mean_sd", "last")
 SMALLEST = 1e-12  # squared nats, for a lower end of 0: averaging might separate without bound
 
 
 class VarianceSplit(NamedTuple):
-    """Variance of the margin between the answers to one question (s^2) and between models
-    (sigma^2), in squared nats.
+    """Variance of the margin between the outputs for one sample (s^2) and between models (sigma^2),
+    in squared nats.
     """
 
     between_queries: float
@@ -49,41 +50,44 @@ class VarianceSplit(NamedTuple):
 
 @checked
 def variance_split(signals: Signals) -> VarianceSplit:
-    """How much of the margin's variance an attacker averages away by asking again, and how much
+    """How much of the margin's variance an attacker averages away by querying again, and how much
     stays.
 
     s^2: mean over models and audited samples of the unbiased variance over queries. sigma^2: mean
     over samples and sides (IN, OUT) of the unbiased variance over the models of that side of the
-    mean over the Q queries, minus s^2 / Q, not below 0. Ends: 95 %, Student's t over jackknife
-    pseudo-values, one per pair of complementary models left out; sigma^2 needs 3 pairs for them,
-    s^2 needs 2, else NaN. They speak of these samples. Raises ValueError for a single query, hidden
-    membership, time steps on the query axis, fewer than two models on every side, and for models
-    whose answers to every question are all equal: their noise is off. Caveat: where queries share
-    their noise between models (one input-dropout mask for all), s^2 / Q takes too much away.
+    mean over the Q queries, minus s^2 / Q, not below 0.
+
+    Parameters:
+        signals: with membership, of Q >= 2 queries of stochastic models.
+
+    Returns: a `VarianceSplit`, its ends 95 %: Student's t over jackknife pseudo-values, one per
+    pair of complementary models left out; sigma^2 needs 3 pairs for them, s^2 needs 2, else NaN.
+    They speak of these samples.
+
+    Raises: ValueError for a single query, hidden membership, time steps on the query axis, fewer
+    than two models on every side, and for models whose outputs for every sample are all equal:
+    their noise is off.
+
+    Caveat: where queries share their noise between models (one input-dropout mask for all), s^2 / Q
+    takes too much away.
     """
     audited = ~signals.population
     need_membership(signals, "the spread between models is measured side by side")
-    count = signals.margin.shape[1]
-    if count < 2:
-        raise ValueError(
-            "these signals hold one query: the noise shows between answers, query with queries=16"
-            " or more"
-        )
-    if signals.draws == "steps":
-        raise ValueError(
-            "these signals hold time steps, not repeated queries: query with queries=R and"
-            " per_step=False"
-        )
     margin, member = signals.margin[:, :, audited], signals.member[:, audited]
     silent = [m for m, own in enumerate(margin) if not np.ptp(own, axis=0).any()]
-    if silent:
-        who = "" if len(silent) == len(margin) else f" of models {silent}"
-        raise ValueError(
+    who = "" if len(silent) == len(margin) else f" of models {silent}"
+    refuse(
+        {
+            "these signals hold one query: the noise shows between answers, query with queries=16"
+            " or more": margin.shape[1] < 2,
+            "these signals hold time steps, not repeated queries: query with queries=R and"
+            " per_step=False": signals.draws == "steps",
             f"declared stochastic, but all answers{who} to a question are equal: the noise is off;"
-            " switch it on"
-        )
+            " switch it on": silent,
+        }
+    )
     noise = np.array([own.var(0, ddof=1).mean() for own in margin])
-    mean, unit = margin.mean(1), units(member)
+    mean, unit, count = margin.mean(1), units(member), margin.shape[1]
     split = _split(noise, mean, member, count)
     if np.isnan(split[1]):
         raise ValueError(
@@ -129,115 +133,125 @@ def query_curve(
     draws: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Risk of stochastic models against the number R of queries an attacker averages, and its
-    limit: index R, the last inf.
+    """Risk of stochastic models against the number R of queries that an attacker averages, and its
+    limit.
 
-    attack: a word of attacks.ATTACKS or a callable as in attacks.score, or a list of them: then the
-    curves follow each other. The first R queries of targets and of references are used, R <= Q.
-    combine: how queries become one margin, given to every attack (None: its own default, the column
-    `combine` says which); mean_sd needs R >= 2, so R = 1 is left out there.
+    Noise that is fresh in every output averages away, so that one output's AUC is no property of
+    the model.
 
-    Columns: attack, combine; auc and, per x, tpr@x with _low, _high (headline 95 % of `intervals`),
-    tpr@x_measurable; spread = sqrt(sigma^2 + s^2 / R) from `variance_split`; predicted = Phi(delta
-    / (sqrt 2 spread)), delta fitted at the largest R; extrapolated; targets, pairs, n1, n0. The row
-    inf is Phi(Phi^-1(AUC_R) spread_R / sigma) from the largest R, and its ends the farthest that
-    those of AUC_R, s^2 and sigma^2 together reach (of AUC_R alone below 3 pairs); NaN where sigma^2
-    is not above 0. TPRs are not extrapolated, and joint, mean_sd and last, which average nothing,
-    not at all.
+    Parameters:
+        signals: of the targets, Q queries.
+        attack: a name of `attacks.ATTACKS`, a function like those, or a list of them: then the
+            curves follow each other.
+        references: another pool; None: the other models of `signals`.
+        queries: numbers R; the first R queries of targets and of references are used, R <= Q.
+        fpr: false positive rates in [0, 1] at which the TPR is read.
+        combine: how queries become one margin, given to every attack (None: its own default);
+            mean_sd needs R >= 2, so R = 1 is left out there.
+        draws: resamples of the samples' bootstrap.
+        seed: of the bootstrap.
 
-    Noise that is fresh in every answer averages away, so that one answer's AUC is no property of
-    the model. The model is Gaussian, with noise independent of membership and margins averaged;
-    other attacks and `combine` follow it more loosely. Raises ValueError as `variance_split` does,
-    for no R <= Q, and for attacks that cannot be asked with the first R queries.
+    Returns: index R, the last inf; columns attack, combine; auc and, per x, tpr@x with _low, _high
+    (95 %, of `intervals`), tpr@x_measurable; spread = sqrt(sigma^2 + s^2 / R) from
+    `variance_split`; predicted = Phi(delta / (sqrt 2 spread)), delta fitted at the largest R;
+    extrapolated; targets, pairs, n1, n0. The row inf is Phi(Phi^-1(AUC_R) spread_R / sigma) from
+    the largest R, and its ends the farthest that those of AUC_R, s^2 and sigma^2 together reach (of
+    AUC_R alone below 3 pairs); NaN where sigma^2 is not above 0. TPRs are not extrapolated, and
+    joint, mean_sd and last, which average nothing, not at all.
+
+    Raises: ValueError as `variance_split` does, for no R <= Q, and for attacks that cannot be run
+    on the first R queries.
+
+    Caveat: the model is Gaussian, with noise independent of membership and margins averaged; other
+    attacks and `combine` follow it more loosely.
     """
     split = variance_split(signals)
-    asked = _asked(queries, [signals] if references is None else [signals, references])
+    counts = _counts(queries, [signals] if references is None else [signals, references])
     chosen = [attack] if isinstance(attack, str) or callable(attack) else list(attack)
     if not chosen:
         raise ValueError(
             "query_curve got no attack: pass a word of attacks.ATTACKS, a callable, or a list of"
             " them"
         )
-    curves = [
-        _curve(_bound(one, combine, signals), signals, references, asked, split, fpr, draws, seed)
-        for one in chosen
-    ]
+    bound = [_bound(one, combine) for one in chosen]
+    curves = [_curve(one, signals, references, counts, split, fpr, draws, seed) for one in bound]
     return pd.concat(curves).rename_axis("R")
 
 
-def _asked(queries, pools: list[Signals]) -> list[int]:
-    """The wanted numbers of queries that all pools can answer, ascending."""
-    wanted = np.unique(np.atleast_1d(queries))
-    if (wanted < 1).any() or (wanted % 1 != 0).any():
-        raise ValueError(f"queries={queries}: wanted whole numbers from 1 on")
-    most = min(pool.margin.shape[1] for pool in pools)
-    if not (wanted <= most).any():
-        raise ValueError(
+def _counts(queries, pools: list[Signals]) -> list[int]:
+    """The wanted numbers of queries that all pools hold, ascending."""
+    wanted, most = np.unique(np.atleast_1d(queries)), min(pool.margin.shape[1] for pool in pools)
+    refuse(
+        {
+            f"queries={queries}: wanted whole numbers from 1 on": (
+                (wanted < 1).any() or (wanted % 1 != 0).any()
+            ),
             f"queries={queries}, but there are {most} answers to each question: query more, or ask"
-            " for fewer"
-        )
+            " for fewer": not (wanted <= most).any(),
+        }
+    )
     return [int(one) for one in wanted if one <= most]
 
 
-def _bound(attack, combine: str | None, signals: Signals):
+def _bound(attack, combine: str | None):
     """The attack with its `combine`; refused where the first R queries cannot be told from all of
     them.
     """
     name, function = find(attack)
     plain = getattr(function, "func", function)
-    if plain is shokri:
-        raise ValueError(
+    known = inspect.signature(plain).parameters
+    refuse(
+        {
             "shokri reads probabilities averaged over all queries, not the first R: query anew with"
-            " each R"
-        )
-    if combine is None:
-        return attack
-    if "combine" not in inspect.signature(plain).parameters:
-        raise ValueError(f"{name} takes no combine: leave combine={combine!r} out for it")
-    return partial(function, combine=combine)
+            " each R": plain is shokri,
+            f"{name} takes no combine: leave combine={combine!r} out for it": (
+                combine is not None and "combine" not in known
+            ),
+        }
+    )
+    return attack if combine is None else partial(function, combine=combine)
 
 
-def _curve(attack, signals, references, asked, split, fpr, draws, seed) -> pd.DataFrame:
+def _curve(attack, signals, references, counts, split, fpr, draws, seed) -> pd.DataFrame:
     if getattr(find(attack)[1], "keywords", {}).get("combine") == "mean_sd":
-        asked = [one for one in asked if one > 1]
-        if not asked:
+        counts = [one for one in counts if one > 1]
+        if not counts:
             raise ValueError("combine='mean_sd' needs several queries: ask for some R of 2 or more")
     rows = {}
-    for count in asked:
+    for count in counts:
         first = slice(0, count)
         others = None if references is None else references.select(queries=first)
-        rows[float(count)] = _measured(
-            run_attack(attack, signals.select(queries=first), others), fpr, draws, seed
-        )
-    last = rows[float(asked[-1])]
+        scores = run_attack(attack, signals.select(queries=first), others)
+        rows[float(count)] = _measured(scores, fpr, draws, seed)
+    last = rows[float(counts[-1])]
     averaged = last["combine"] not in UNAVERAGED
-    rows[np.inf] = (
-        last
-        | _limit(last, asked[-1], split, averaged)
-        | dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan)
-    )
-    rows[np.inf] |= {f"{name}_measurable": False for name in names(fpr)[2:]}
+    unknown = dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan)
+    unknown |= {f"{name}_measurable": False for name in names(fpr)[2:]}
+    rows[np.inf] = last | _limit(last, counts[-1], split, averaged) | unknown
     table = pd.DataFrame.from_dict(rows, orient="index")
-    table["spread"] = [split.spread(count) for count in table.index]
+    spread = np.array([split.spread(count) for count in table.index])
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = split.spread(asked[-1]) / table["spread"].to_numpy()
-        table["predicted"] = np.where(
-            averaged & (table["spread"] > 0), ndtr(ndtri(last["auc"]) * ratio), np.nan
-        )
-    table["extrapolated"] = np.isinf(table.index)
-    facts = ["targets", "pairs", "n1", "n0"]
-    return table[[column for column in table if column not in facts] + facts]
+        fitted = ndtr(ndtri(last["auc"]) * (split.spread(counts[-1]) / spread))
+    table = table.assign(
+        spread=spread,
+        predicted=np.where(averaged & (spread > 0), fitted, np.nan),
+        extrapolated=np.isinf(table.index),
+    )
+    return table[[column for column in table if column not in SIZES] + SIZES]
 
 
 def _measured(scores: Scores, fpr, draws: int, seed: int) -> dict:
     row = summary({"": scores}, fpr, draws=draws, seed=seed).loc[""]
     risks = ["auc", "auc_low", "auc_high", *(name for name in row.index if name[:4] == "tpr@")]
-    return (
-        {"attack": scores.info["attack"], "combine": scores.info["combine"]}
-        | row[risks].to_dict()
-        | {"targets": len(scores.value), "pairs": len(np.unique(scores.pair))}
-        | row[["n1", "n0"]].to_dict()
-    )
+    return {
+        "attack": scores.info["attack"],
+        "combine": scores.info["combine"],
+        **row[risks],
+        "targets": len(scores.value),
+        "pairs": len(np.unique(scores.pair)),
+        "n1": row["n1"],
+        "n0": row["n0"],
+    }
 
 
 def _limit(last: dict, count: int, split: VarianceSplit, averaged: bool) -> dict:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import checked, instance
+from mia_nb.checks import checked, holding, instance, refuse
 from mia_nb.metrics.curve import (
     PRIORS,
     area,
@@ -43,10 +43,17 @@ FEW = 5  # pairs below which a row says that its intervals are wide for want of 
 def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
     """One row per attack and target, exact intervals only: the table behind `summary`.
 
-    Columns: attack, target, pair, k, queries, auc, advantage, balanced_accuracy (both oracle),
-    advantage_null, per x tpr@x with _low, _high, _tp, _fewer (the TPR with one false positive
-    fewer), _fp, _realised, _measurable, then tie_mass, fpr_floor, n1, n0, train_acc, test_acc, gap,
-    train_loss, test_loss, unscored (share of NaN scores, left out of all metrics).
+    Parameters:
+        scores: of one attack, or {name: scores}.
+        fpr: false positive rates in [0, 1] at which the TPR is read.
+
+    Returns: columns attack, target, pair, k, queries, auc, advantage, balanced_accuracy (both at
+    the target's own best threshold), advantage_null (what chance alone gives), per x tpr@x with
+    _low, _high, _tp, _fewer (the TPR with one false positive fewer), _fp, _realised, _measurable,
+    then tie_mass, fpr_floor, n1, n0, train_acc, test_acc, gap, train_loss, test_loss, unscored
+    (share of NaN scores, left out of all metrics).
+
+    Raises: ValueError where a target has no score at all.
     """
     fpr = rates(fpr)
     rows = [
@@ -61,14 +68,14 @@ def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
     """{attack: scores}, each with a target and every target with a score."""
     scores = {scores.info.get("attack", "attack"): scores} if isinstance(scores, Scores) else scores
     for name, one in instance("scores", scores, dict).items():
-        instance(f"scores[{name!r}]", one, Scores)
-        if not len(one.value):
-            raise ValueError(f"{name} has no target: score at least one")
-        if np.isnan(one.value).all(1).any():
-            raise ValueError(
+        value = instance(f"scores[{name!r}]", one, Scores).value
+        refuse(
+            {
+                f"{name} has no target: score at least one": not len(value),
                 f"{name} scored no sample of a target (no reference on one side?): leave it out, or"
-                " train more models"
-            )
+                " train more models": np.isnan(value).all(1).any(),
+            }
+        )
     return scores
 
 
@@ -77,40 +84,47 @@ def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
     tp, fp, _ = counts(score, member)
     n1, n0 = int(tp[-1]), int(fp[-1])
     gap = float((tp / n1 - fp / n0).max())
-    train_acc, test_acc = scores.accuracy[row]
-    info = scores.info
-    record = {
+    (train_acc, test_acc), (train_loss, test_loss) = scores.accuracy[row], scores.loss[row]
+    at_rates = [item for x in fpr for item in _at_rate(tp, fp, x).items()]
+    return {
         "attack": name,
         "target": int(scores.targets[row]),
         "pair": int(scores.pair[row]),
-        "k": info.get("k"),
-        "queries": info.get("queries"),
-    }
-    record |= {
+        "k": scores.info.get("k"),
+        "queries": scores.info.get("queries"),
         "auc": area(tp, fp),
         "advantage": gap,
         "balanced_accuracy": (1 + gap) / 2,
         "advantage_null": null_advantage(n1, n0),
+        **dict(at_rates),
+        "tie_mass": tie_mass(score),
+        "fpr_floor": fp[1] / n0,
+        "n1": n1,
+        "n0": n0,
+        "train_acc": train_acc,
+        "test_acc": test_acc,
+        "gap": train_acc - test_acc,
+        "train_loss": train_loss,
+        "test_loss": test_loss,
+        "unscored": 1 - len(score) / scores.value.shape[1],
     }
-    for x in fpr:
-        at = tpr_at_counts(tp, fp, x)
-        record |= {
-            f"tpr@{x:g}": at.tpr,
-            f"tpr@{x:g}_low": at.low,
-            f"tpr@{x:g}_high": at.high,
-            f"tpr@{x:g}_tp": at.tp,
-        }
-        fewer = np.searchsorted(fp, np.floor(x * n0 + 1e-9) - 1, side="right") - 1
-        record[f"tpr@{x:g}_fewer"] = tp[fewer] / n1 if fewer >= 0 else 0.0
-        record |= {
-            f"tpr@{x:g}_fp": at.fp,
-            f"tpr@{x:g}_realised": at.fpr_realised,
-            f"tpr@{x:g}_measurable": at.measurable,
-        }
-    record |= {"tie_mass": tie_mass(score), "fpr_floor": fp[1] / n0, "n1": n1, "n0": n0}
-    record |= {"train_acc": train_acc, "test_acc": test_acc, "gap": train_acc - test_acc}
-    record |= {"train_loss": scores.loss[row, 0], "test_loss": scores.loss[row, 1]}
-    return record | {"unscored": 1 - len(score) / scores.value.shape[1]}
+
+
+def _at_rate(tp: np.ndarray, fp: np.ndarray, x: float) -> dict:
+    """The columns of one FPR."""
+    at = tpr_at_counts(tp, fp, x)
+    fewer = np.searchsorted(fp, np.floor(x * at.n0 + 1e-9) - 1, side="right") - 1
+    values = {
+        "": at.tpr,
+        "_low": at.low,
+        "_high": at.high,
+        "_tp": at.tp,
+        "_fewer": tp[fewer] / at.n1 if fewer >= 0 else 0.0,
+        "_fp": at.fp,
+        "_realised": at.fpr_realised,
+        "_measurable": at.measurable,
+    }
+    return {f"tpr@{x:g}{end}": value for end, value in values.items()}
 
 
 @checked
@@ -123,21 +137,28 @@ def intervals(
     sampled: dict | None = None,
     confidence: float = 0.95,
 ) -> pd.DataFrame:
-    """The interval of every metric of one attack: a row per metric with value (mean over targets),
-    low and high.
+    """The interval of every metric of one attack, mean over targets.
 
-    By the rule of `metrics.uncertainty`. sampled: draws of `bootstrap`, if already made. Caveat:
-    targets share their references, which nothing here resamples.
+    Parameters:
+        scores: of one attack.
+        fpr: false positive rates in [0, 1] at which the TPR is read.
+        draws: resamples of the samples' bootstrap.
+        seed: of the bootstrap.
+        sampled: resamples of `metrics.uncertainty.bootstrap`, if already made.
+        confidence: in (0, 1).
+
+    Returns: index metric (auc, advantage, tpr@x), columns value, low, high, by the rule of
+    `metrics.uncertainty`.
+
+    Caveat: targets share their references, which nothing here resamples.
     """
-    sampled = sampled or bootstrap(scores, fpr, draws=draws, seed=seed)
-    return _intervals(per_target(scores, fpr), sampled, confidence)
-
-
-def _intervals(rows: pd.DataFrame, sampled: dict, confidence: float = 0.95) -> pd.DataFrame:
-    """`intervals` from the rows of `per_target`."""
+    rows, sampled = (
+        per_target(scores, fpr),
+        sampled or bootstrap(scores, fpr, draws=draws, seed=seed),
+    )
     ends = {
-        name: [rows[name].mean(), *metric_interval(name, rows, draws, confidence=confidence)]
-        for name, draws in sampled.items()
+        name: [rows[name].mean(), *metric_interval(name, rows, one, confidence=confidence)]
+        for name, one in sampled.items()
     }
     return pd.DataFrame.from_dict(
         ends, orient="index", columns=["value", "low", "high"]
@@ -153,17 +174,25 @@ def summary(
     seed: int = 0,
     self_test: SelfTest | None = None,
 ) -> pd.DataFrame:
-    """One row per attack, metrics averaged over targets, and a last row "max"; index attack.
+    """One row per attack, metrics averaged over targets, and a last row "max".
 
-    Columns: auc, auc_low, auc_high, auc_min, auc_max (over targets); tpr@x, _low, _high,
-    _measurable per x; advantage, balanced_accuracy (oracle thresholds; chance alone gives
-    advantage_null); ppv@prior, ppv@prior_low at ppv_fpr, the smallest measurable FPR (_low: with
-    the upper end of the realised FPR's interval); tie_mass, fpr_floor, train_acc, test_acc, gap,
-    train_loss, test_loss, k, queries, n1, n0 (smallest over targets), targets, flags, self_test.
+    Parameters:
+        scores: of one attack, or {name: scores}; "max" is no name.
+        fpr: false positive rates in [0, 1] at which the TPR is read.
+        draws: resamples of the samples' bootstrap.
+        seed: of the bootstrap.
+        self_test: that of `self_test`; a failed one stamps every row.
 
-    Intervals are 95 %, those of `intervals`. "max" takes each metric's largest value, lower and
-    upper end over attacks, unadjusted for the choice. A TPR with fewer than 10 allowed false
-    positives keeps its number and has measurable=False. A failed `self_test` stamps every row.
+    Returns: index attack; columns auc, auc_low, auc_high, auc_min, auc_max (over targets); tpr@x,
+    _low, _high, _measurable per x; advantage, balanced_accuracy (at the best threshold; chance
+    alone gives advantage_null); ppv@prior, ppv@prior_low at ppv_fpr, the smallest measurable FPR
+    (_low: with the upper end of the realised FPR's interval); tie_mass, fpr_floor, train_acc,
+    test_acc, gap, train_loss, test_loss, k, queries, n1, n0 (smallest over targets), targets,
+    flags, self_test. Intervals are 95 %, those of `intervals`. "max" takes each metric's largest
+    value, lower and upper end over attacks, unadjusted for the choice. A TPR with fewer than 10
+    allowed false positives keeps its number and has measurable=False.
+
+    Raises: ValueError for no scores, the name max, and a target without a score.
     """
     fpr, scores = rates(fpr), _named(scores)
     if not scores or "max" in scores:
@@ -171,14 +200,8 @@ def summary(
             f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken"
             " by its last row"
         )
-    sampled = {name: bootstrap(one, fpr, draws=draws, seed=seed) for name, one in scores.items()}
-    rows = per_target(scores, fpr).groupby("attack", sort=False)
-    table = pd.DataFrame(
-        {
-            name: _attack_row(scores[name], rows.get_group(name), sampled[name], fpr)
-            for name in scores
-        }
-    ).T
+    rows = {name: _attack_row(one, fpr, draws, seed) for name, one in scores.items()}
+    table = pd.DataFrame(rows).T
     table.loc["max"] = _max_row(table, fpr)
     table = table.infer_objects().rename_axis("attack")
     if self_test is not None:
@@ -190,111 +213,112 @@ def summary(
     return table
 
 
-def _attack_row(scores: Scores, rows: pd.DataFrame, sampled: dict, fpr) -> dict:
+def _attack_row(scores: Scores, fpr, draws: int, seed: int) -> dict:
     """Averages over targets with headline intervals, in the order of `summary`."""
-    ends = _intervals(rows, sampled)
-    record = dict(
-        zip(("auc", "auc_low", "auc_high"), ends.loc["auc", ["value", "low", "high"]], strict=True)
-    )
-    record |= {"auc_min": rows["auc"].min(), "auc_max": rows["auc"].max()}
+    rows, ends = per_target(scores, fpr), intervals(scores, fpr, draws=draws, seed=seed)
+    record = _ends("auc", ends) | {"auc_min": rows["auc"].min(), "auc_max": rows["auc"].max()}
     for name in names(fpr)[2:]:
-        record |= {
-            name: ends.loc[name, "value"],
-            f"{name}_low": ends.loc[name, "low"],
-            f"{name}_high": ends.loc[name, "high"],
-        }
+        record |= _ends(name, ends)
         record[f"{name}_measurable"] = bool(rows[f"{name}_measurable"].all())
-    record |= {
-        name: rows[name].mean() for name in ("advantage", "balanced_accuracy", "advantage_null")
-    }
-    record |= _ppv(rows, fpr)
+    oracle = ("advantage", "balanced_accuracy", "advantage_null")
     facts = ("tie_mass", "fpr_floor", "train_acc", "test_acc", "gap", "train_loss", "test_loss")
-    record |= {name: rows[name].mean() for name in facts}
-    record |= {"k": scores.info.get("k"), "queries": scores.info.get("queries")}
-    record |= {"n1": rows["n1"].min(), "n0": rows["n0"].min(), "targets": len(rows)}
-    return record | {"flags": "; ".join(_flags(scores, rows, fpr))}
+    return {
+        **record,
+        **rows[[*oracle]].mean(),
+        **_ppv(rows, fpr),
+        **rows[[*facts]].mean(),
+        "k": scores.info.get("k"),
+        "queries": scores.info.get("queries"),
+        "n1": rows["n1"].min(),
+        "n0": rows["n0"].min(),
+        "targets": len(rows),
+        "flags": _flags(scores, rows, fpr),
+    }
+
+
+def _ends(name: str, table: pd.DataFrame) -> dict[str, float]:
+    """A metric with _low and _high from a row of `intervals`."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), table.loc[name], strict=True))
 
 
 def _ppv(rows: pd.DataFrame, fpr) -> dict:
     """PPV at each prior, at the smallest measurable FPR (the largest FPR when none is)."""
-    x = min([x for x in fpr if rows[f"tpr@{x:g}_measurable"].all()], default=max(fpr, default=None))
-    if x is None:
+    if not fpr:
         return {}
-    tpr, realised = rows[f"tpr@{x:g}"].mean(), rows[f"tpr@{x:g}_realised"].mean()
+    x = min([x for x in fpr if rows[f"tpr@{x:g}_measurable"].all()], default=max(fpr))
     upper = clopper_pearson(rows[f"tpr@{x:g}_fp"], rows["n0"])[1].mean()
-    record = {f"ppv@{prior:g}": float(ppv(tpr, realised, prior)) for prior in PRIORS}
-    return (
-        record
-        | {f"ppv@{prior:g}_low": float(ppv(tpr, upper, prior)) for prior in PRIORS}
-        | {"ppv_fpr": x}
-    )
+    tpr, realised = rows[f"tpr@{x:g}"].mean(), rows[f"tpr@{x:g}_realised"].mean()
+    record = {
+        f"ppv@{prior:g}{end}": float(ppv(tpr, rate, prior))
+        for end, rate in (("", realised), ("_low", upper))
+        for prior in PRIORS
+    }
+    return record | {"ppv_fpr": x}
 
 
-def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> list[str]:
+def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> str:
     """Everything a reader must know before quoting the row."""
-    given = scores.info.get("flags") or []
-    flags = [given] if isinstance(given, str) else [str(flag) for flag in given]
-    if (pairs := rows["pair"].nunique()) < 2:
-        flags.append(
-            f"{'one target' if len(rows) == 1 else f'{len(rows)} targets'}: training randomness not"
-            " covered"
-        )
-    elif pairs < FEW:
-        flags.append(f"few pairs ({pairs}): wide intervals, Student's t over pairs")
-    units = rows.groupby("pair")["auc"].mean()
+    given, pairs = scores.info.get("flags") or [], rows["pair"].nunique()
+    who = "one target" if len(rows) == 1 else f"{len(rows)} targets"
     # as in the self-test
     error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(max(len(rows) / 2, 1))
-    if units.mean() < 0.5 - 3 * error:
-        flags.append("inverted or leaking design: AUC below 0.5 by more than 3 s.e.")
+    flags = {
+        f"{who}: training randomness not covered": pairs < 2,
+        f"few pairs ({pairs}): wide intervals, Student's t over pairs": 2 <= pairs < FEW,
+        "inverted or leaking design: AUC below 0.5 by more than 3 s.e.": (
+            rows.groupby("pair")["auc"].mean().mean() < 0.5 - 3 * error
+        ),
+    }
     for x in fpr:
         tied = int(((rows["fpr_floor"] > x) & rows[f"tpr@{x:g}_measurable"]).sum())
-        if tied:
-            flags.append(f"tpr@{x:g} is 0 by ties in {tied} of {len(rows)} targets")
-    return flags
+        flags[f"tpr@{x:g} is 0 by ties in {tied} of {len(rows)} targets"] = tied
+    return "; ".join([*([given] if isinstance(given, str) else map(str, given)), *holding(flags)])
 
 
 def _max_row(table: pd.DataFrame, fpr) -> dict:
     """The unadjusted maximum per metric; all else from the row with the highest AUC."""
     best = {name: table[name].astype(float).idxmax() for name in names(fpr)}
     record = table.loc[best["auc"]].to_dict()
-    for name in names(fpr):
-        record[name] = table.loc[best[name], name]
+    for name, attack in best.items():
+        record[name] = table.loc[attack, name]
         if name != "advantage":
             record |= {end: table[end].max() for end in (f"{name}_low", f"{name}_high")}
-    record["balanced_accuracy"] = (1 + record["advantage"]) / 2
-    record["flags"] = "unadjusted: " + ", ".join(
-        f"{name} {attack}" for name, attack in best.items()
-    )
-    return record
+    picked = ", ".join(f"{name} {attack}" for name, attack in best.items())
+    return record | {
+        "balanced_accuracy": (1 + record["advantage"]) / 2,
+        "flags": f"unadjusted: {picked}",
+    }
 
 
 @checked
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """A `summary` as text: "0.626 [0.611, 0.640]"; "n/m (n0 = 900)" if not measurable; "0:
-    tied scores allow no lower FPR" where ties force zero.
+    """A `summary` as text for people.
+
+    Parameters:
+        table: of `summary`.
+
+    Returns: a row per attack: "0.626 [0.611, 0.640]" for what was measured, "n/m (n0 = 900)" for
+    what so few non-members cannot tell, "0: tied scores allow no lower FPR" where ties force zero.
     """
-    view = pd.DataFrame(index=table.index)
-    view["AUC"] = [_interval(row, "auc") for _, row in table.iterrows()]
-    for name in [
-        column for column in table if column.startswith("tpr@") and column.count("_") == 0
-    ]:
-        view[name.replace("tpr@", "TPR at FPR ")] = [
-            _cell(row, name) for _, row in table.iterrows()
-        ]
-    view["best TPR - FPR (expected by chance)"] = [
-        f"{a:.3f} ({b:.3f})"
-        for a, b in zip(table["advantage"], table["advantage_null"], strict=True)
-    ]
-    view["train / test accuracy"] = [
-        f"{a:.3f} / {b:.3f}" for a, b in zip(table["train_acc"], table["test_acc"], strict=True)
-    ]
-    view["gap"] = [f"{gap:.3f}" for gap in table["gap"]]
+    every = [row for _, row in table.iterrows()]
+    rate = [column for column in table if column.startswith("tpr@") and "_" not in column]
+    view = {"AUC": [_interval(row, "auc") for row in every]}
+    view |= {
+        name.replace("tpr@", "TPR at FPR "): [_cell(row, name) for row in every] for name in rate
+    }
+    pairs = {
+        "best TPR - FPR (expected by chance)": "{advantage:.3f} ({advantage_null:.3f})",
+        "train / test accuracy": "{train_acc:.3f} / {test_acc:.3f}",
+        "gap": "{gap:.3f}",
+    }
+    view |= {title: [text.format(**row) for row in every] for title, text in pairs.items()}
     view["reference models per side"] = [
         "" if k is None or k != k else f"{k:g}" for k in table["k"]
     ]
     view["flags"] = table["flags"]
     if "self_test" in table:
         view["self-test"] = table["self_test"]
+    view = pd.DataFrame(view, index=table.index)
     return view.rename(index={"max": "strongest attack (picked afterwards)"})
 
 
@@ -312,10 +336,13 @@ def _cell(row, name: str) -> str:
 
 @checked
 def accuracies(scores: Scores) -> pd.DataFrame:
-    """Mean accuracy on members (train), on non-members (test) and their gap: value, low, high.
+    """Mean accuracy on members (train), on non-members (test), and their gap.
 
-    Student's 95 % interval over pairs, since what one model of a pair has seen the other has not;
-    NaN ends with one pair.
+    Parameters:
+        scores: of any attack; their targets are what is measured.
+
+    Returns: index train, test, gap; columns value, low, high: Student's 95 % interval over pairs,
+    since what one model of a pair has seen the other has not; NaN ends with one pair.
     """
     values = np.column_stack([scores.accuracy, scores.accuracy[:, 0] - scores.accuracy[:, 1]])
     means = [values[scores.pair == pair].mean(0) for pair in np.unique(scores.pair)]
@@ -327,24 +354,22 @@ def accuracies(scores: Scores) -> pd.DataFrame:
 
 @checked
 def class_gaps(signals: Signals) -> pd.DataFrame:
-    """Per class: samples, train_acc, test_acc, gap over all models and queries; audited samples
-    only. Needs membership.
+    """Train and test accuracy of every class, over all models and queries.
+
+    Parameters:
+        signals: with membership; audited samples alone count.
+
+    Returns: index class; columns samples, train_acc, test_acc, gap.
+
+    Raises: ValueError for hidden membership.
     """
     need_membership(signals, "train and test accuracy need it")
-    audited = ~signals.population
-    correct, member, labels = (
-        signals.correct.mean(1)[:, audited],
-        signals.member[:, audited],
-        signals.labels[audited],
-    )
-    rows = {}
-    for label in np.unique(labels):
-        right, inside = correct[:, labels == label], member[:, labels == label]
+    audited, rows = ~signals.population, {}
+    correct, member = signals.correct.mean(1)[:, audited], signals.member[:, audited]
+    for label in np.unique(signals.labels[audited]):
+        alike = signals.labels[audited] == label
+        right, inside = correct[:, alike], member[:, alike]
         train_acc, test_acc = right[inside].mean(), right[~inside].mean()
-        rows[int(label)] = {
-            "samples": right.shape[1],
-            "train_acc": train_acc,
-            "test_acc": test_acc,
-            "gap": train_acc - test_acc,
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("class")
+        rows[int(label)] = (right.shape[1], train_acc, test_acc, train_acc - test_acc)
+    columns = ["samples", "train_acc", "test_acc", "gap"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("class")

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri, stdtrit
 
-from mia_nb.checks import checked, fraction, instance, whole
+from mia_nb.checks import checked, fraction, whole
 from mia_nb.metrics.curve import (
     area,
     clopper_pearson,
@@ -102,25 +102,19 @@ def bootstrap(
 ) -> dict[str, np.ndarray]:
     """Each metric of each target on samples drawn with replacement: {name: (draws, targets)}.
 
-    A draw takes the same N samples for all targets; metrics use their integer weights on scores
+    A resample takes the same N samples for all targets; metrics use their integer weights on scores
     that are sorted once. The same seed and N give the same samples, so that differences of attacks
-    or of pools, taken draw by draw, are paired.
+    or of pools, taken resample by resample, are paired.
     """
-    fpr, draws, seed = rates(fpr), whole("draws", draws), whole("seed", seed, 0)
-    targets = len(scores.value)
-    metrics = np.empty((draws, targets, 2 + len(fpr)))
-    batches = np.array_split(np.arange(targets), -(-targets // TARGETS))
-    # respects containers and affinity; few of those who import this draw
+    # respects containers and affinity; few of those who import this resample
     from joblib import cpu_count
 
+    fpr, targets = rates(fpr), len(scores.value)
+    draws, seed = whole("draws", draws), whole("seed", seed, 0)
+    batches = np.array_split(np.arange(targets), -(-targets // TARGETS))
     with ThreadPoolExecutor(min(len(batches), cpu_count())) as executor:
-        for few, found in zip(
-            batches,
-            executor.map(lambda few: _drawn(scores, few, fpr, draws, seed), batches),
-            strict=True,
-        ):
-            metrics[:, few] = found
-    return dict(zip(names(fpr), np.moveaxis(metrics, 2, 0), strict=True))
+        parts = list(executor.map(lambda few: _drawn(scores, few, fpr, draws, seed), batches))
+    return dict(zip(names(fpr), np.moveaxis(np.concatenate(parts, 1), 2, 0), strict=True))
 
 
 def _drawn(scores: Scores, few: np.ndarray, fpr, draws: int, seed: int) -> np.ndarray:
@@ -129,11 +123,8 @@ def _drawn(scores: Scores, few: np.ndarray, fpr, draws: int, seed: int) -> np.nd
     """
     samples = scores.value.shape[1]
     columns = [_sorted(scores.value[row], scores.member[row]) for row in few]
-    metrics, step, rng = (
-        np.empty((draws, len(few), 2 + len(fpr))),
-        max(1, CHUNK // samples),
-        np.random.default_rng([seed, 0]),
-    )
+    metrics = np.empty((draws, len(few), 2 + len(fpr)))
+    step, rng = max(1, CHUNK // samples), np.random.default_rng([seed, 0])
     for start in range(0, draws, step):
         weights = _weights(rng, min(step, draws - start), samples)
         weights = weights.astype(np.uint8 if weights.max() < 256 else np.int32)
@@ -250,12 +241,19 @@ def _variances(values, pair, sampled=None) -> tuple:
 
 @checked
 def interval(values, pair, sampled=None, *, confidence: float = 0.95) -> tuple:
-    """(low, high) of the mean over targets, see the top of this module.
+    """(low, high) of the mean over targets, by the rule on top of this module.
 
-    values (targets, ...): a metric, or a difference of two; pair (targets,): numbers of their pairs
-    of models; sampled (draws, targets, ...): the same on samples drawn with replacement
-    (`bootstrap`), where the choice of samples is to be covered. With one pair the interval is that
-    of the samples alone, and NaN without it.
+    Parameters:
+        values: (targets, ...) a metric, or a difference of two.
+        pair: (targets,) number of each target's pair of models.
+        sampled: (draws, targets, ...) the same on samples drawn with replacement
+            (`metrics.uncertainty.bootstrap`), where the choice of samples is to be covered.
+        confidence: in (0, 1).
+
+    Returns: two numbers, or arrays (...). With one pair the interval is that of the samples alone,
+    and NaN without `sampled`.
+
+    Source: Cameron, Gelbach and Miller 2011.
     """
     values = np.asarray(values, np.float64)
     over, pairs, shared, samples = _variances(values, pair, sampled)
@@ -333,27 +331,29 @@ def difference(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> pd.DataFrame:
-    """a - b, a row per metric with value, low, high: a paired interval, the same samples and pairs
-    on both sides.
+    """a - b in every metric: a paired interval, the same samples and pairs on both sides.
 
-    For two attacks on one pool, or two families trained on the same masks. ValueError when masks or
-    pairs differ.
+    Parameters:
+        a: scores of one attack, or of one family.
+        b: of another attack on the same pool, or of a family trained on the same masks.
+        fpr: false positive rates in [0, 1] at which the TPR is read.
+        draws: resamples of the samples' bootstrap.
+        seed: of the bootstrap.
+        confidence: in (0, 1).
+
+    Returns: index metric (auc, advantage, tpr@x), columns value, low, high.
+
+    Raises: ValueError where masks or pairs differ.
     """
-    instance("a", a, Scores), instance("b", b, Scores)
     if not same_masks(a, b):
         raise ValueError(
             "the two scores have different membership: a paired difference needs the same masks,"
             " row by row"
         )
-    values = per_target_metrics(a, fpr) - per_target_metrics(b, fpr)
-    first, second = (bootstrap(scores, fpr, draws=draws, seed=seed) for scores in (a, b))
-    rows = {
-        name: [
-            value.mean(),
-            *map(float, interval(value, a.pair, first[name] - second[name], confidence=confidence)),
-        ]
-        for name, value in zip(names(fpr), values.T, strict=True)
-    }
-    return pd.DataFrame.from_dict(
-        rows, orient="index", columns=["value", "low", "high"]
-    ).rename_axis("metric")
+    value = per_target_metrics(a, fpr) - per_target_metrics(b, fpr)
+    first, second = (
+        np.stack([*bootstrap(one, fpr, draws=draws, seed=seed).values()], 2) for one in (a, b)
+    )
+    low, high = interval(value, a.pair, first - second, confidence=confidence)
+    table = {"value": value.mean(0), "low": low, "high": high}
+    return pd.DataFrame(table, index=pd.Index(names(fpr), name="metric"))

@@ -18,7 +18,7 @@ from plotly.subplots import make_subplots
 
 from mia_nb import metrics
 from mia_nb.accounting import gaussian_mu, tradeoff
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, thin
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.plots import marks
 from mia_nb.plots.style import (
@@ -163,7 +163,7 @@ def _at_the_lowest_rate(name: str, curve: Curve) -> str:
 
 
 def mean_roc(scores: Scores, log: bool, level: float = 0.95) -> Curve:
-    """ROC averaged over targets on the false positive counts that `metrics.thin` keeps of any of
+    """ROC averaged over targets on the false positive counts that `metrics.curve.thin` keeps of any of
     them.
 
     log: the staircase of the tables without its points at zero, for logarithmic axes; else straight
@@ -173,7 +173,7 @@ def mean_roc(scores: Scores, log: bool, level: float = 0.95) -> Curve:
     pairs = targets(scores)
     n1, n0s = min(int(m.sum()) for _, m in pairs), [int((~m).sum()) for _, m in pairs]
     rocs = [(metrics.roc(*pair), n) for pair, n in zip(pairs, n0s, strict=True)]
-    counts = np.unique(np.concatenate([np.rint(metrics.thin(r, n).fpr * n) for r, n in rocs]))
+    counts = np.unique(np.concatenate([np.rint(thin(r, n).fpr * n) for r, n in rocs]))
     fpr = counts[counts <= min(n0s)] / min(n0s)
     if log:
         last = (np.searchsorted(r.fpr * n, np.floor(fpr * n + 1e-9) + 0.5) - 1 for r, n in rocs)

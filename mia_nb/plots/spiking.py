@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb import metrics
+from mia_nb.metrics.curve import tie_mass
 from mia_nb.plots.marks import add_shares, bars, level, png, rgb
 from mia_nb.plots.style import (
     BELOW,
@@ -191,7 +192,7 @@ def _auc(members: np.ndarray, others: np.ndarray) -> float:
 
 def _rounding(members: np.ndarray, others: np.ndarray) -> str:
     rounded = np.concatenate([members, others]).astype(np.float32)
-    return f"in float32 {np.mean(rounded == 1):.1%} are 1, {metrics.tie_mass(rounded):.1%} tie"
+    return f"in float32 {np.mean(rounded == 1):.1%} are 1, {tie_mass(rounded):.1%} tie"
 
 
 def raster(spk, mem, theta, *, image=None, name: str = "one sample") -> go.Figure:

@@ -8,6 +8,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb import metrics
+from mia_nb.metrics.curve import auc_null_error
+from mia_nb.metrics.frontier import frontier_means
 from mia_nb.plots.marks import bars, column_bars, offset
 from mia_nb.plots.style import (
     BELOW,
@@ -67,7 +69,7 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
     """Risk against the generalisation gap, a point per target, families apart.
 
     Points, bars and the line of overfitting alone are those of `gap_against_risk`; the legend says
-    each family's mean gap and mean risk with the 95 % ends of `metrics.frontier_means`, hovers say
+    each family's mean gap and mean risk with the 95 % ends of `metrics.frontier.frontier_means`, hovers say
     how many members and non-members a point stands on. Families that lie apart along the line
     differ in overfitting, families that lie apart across it in what they give away beyond it.
 
@@ -84,7 +86,7 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
     means = {}
     for i, (name, own) in enumerate(scores.items()):
         table = metrics.frontier({name: {0: {"": own}}}, () if fpr is None else (fpr,))
-        table = metrics.frontier_means(table)
+        table = frontier_means(table)
         means[name] = row = table.iloc[0]
         ends = f"[{row[f'{metric}_low']:.3f}, {row[f'{metric}_high']:.3f}]"
         ends = ends if np.isfinite(row[f"{metric}_low"]) else "(no interval)"
@@ -167,7 +169,7 @@ def _risk(value: np.ndarray, member: np.ndarray, fpr: float | None) -> tuple[flo
         at = metrics.tpr_at(value, member, fpr)
         return at.tpr, at.low, at.high
     auc, n1 = metrics.auc(value, member), int(member.sum())
-    half = 1.96 * metrics.auc_null_error(n1, len(member) - n1)
+    half = 1.96 * auc_null_error(n1, len(member) - n1)
     return auc, auc - half, auc + half
 
 
@@ -184,13 +186,13 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
     Bars both ways are the table's 95 % ends, the last checkpoint is drawn large. Families can be
     compared where their lines stand over the same accuracy, and nowhere else.
 
-    table: a `metrics.frontier`, or its `metrics.frontier_means`
+    table: a `metrics.frontier`, or its `metrics.frontier.frontier_means`
     metric: drawn is its mean under the strongest attack of each checkpoint
 
     Raises: ValueError for missing columns and tables without rows.
     """
     if "target" in table:
-        table = metrics.frontier_means(table)
+        table = frontier_means(table)
     ends = [f"{name}_{end}" for name in (metric, "test_acc") for end in ("low", "high")]
     need(
         table,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mia_nb import metrics, plots
 from mia_nb.metrics.curve import measurable
-from mia_nb.metrics.uncertainty import FPR, interval
+from mia_nb.metrics.uncertainty import FPR, bootstrap, interval
 from mia_nb.types import Scores
 from mia_nb.widgets.explorer import plain, with_layout, with_title
 
@@ -41,11 +41,11 @@ def measure(
     scores: {key: scores}
     reference: the key that the others are compared with; None: no gain
     fpr: false-positive rates x
-    sampled: {key: draws of `metrics.bootstrap`}, where they were made before
+    sampled: {key: draws of `bootstrap`}, where they were made before
 
     Raises ValueError where masks or pairs of a row and of the reference differ.
     """
-    sampled = sampled or {k: metrics.bootstrap(one, fpr, draws=DRAWS) for k, one in scores.items()}
+    sampled = sampled or {k: bootstrap(one, fpr, draws=DRAWS) for k, one in scores.items()}
     facts, rows = {key: metrics.per_target(one, fpr) for key, one in scores.items()}, {}
     for key, one in scores.items():
         values = metrics.intervals(one, fpr, sampled=sampled[key]).T.to_dict("list")

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from mia_nb import attacks, metrics, plots
+from mia_nb.metrics.curve import auc_null_error
+from mia_nb.metrics.uncertainty import bootstrap
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import (
@@ -85,7 +87,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         unknown = [s.label for s in sources if draws(s) == "dropout" and not _rate(s)]
         return message(TITLE, NOTHING + (UNKNOWN.format(", ".join(unknown)) if unknown else ""))
     scores_of = lru_cache(KEPT)(lambda pool, *cell: found[pool].scores(*cell))
-    drawn = cache(lambda *at: metrics.bootstrap(chosen(*at), draws=compared.DRAWS))
+    drawn = cache(lambda *at: bootstrap(chosen(*at), draws=compared.DRAWS))
     grid = cache(lambda *at: table_of({cell: chosen(*at, *cell) for cell in found[at[0]].cells}))
 
     def chosen(pool, target, attack, p, queries) -> Scores:
@@ -172,7 +174,7 @@ def table_of(scores: dict[tuple[float, int], Scores]) -> pd.DataFrame:
         pairs = facts.groupby("pair")["auc"].mean()
         error = pairs.sem()
         if len(pairs) == 1:
-            error = metrics.auc_null_error(*facts[["n1", "n0"]].min())
+            error = auc_null_error(*facts[["n1", "n0"]].min())
         rows.append({"p": p, "queries": queries, "value": pairs.mean(), "error": error})
     return pd.DataFrame(rows)
 

@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from mia_nb import attacks, metrics, plots
-from mia_nb.metrics.queries import UNAVERAGED
+from mia_nb.metrics.queries import UNAVERAGED, VarianceSplit
 from mia_nb.plots import settings
 from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
@@ -194,7 +194,7 @@ def averaged(level: Level, attack, target, *counts) -> pd.DataFrame:
 
 
 @lru_cache(LOOKS)
-def variances(level: Level) -> metrics.VarianceSplit | str:
+def variances(level: Level) -> VarianceSplit | str:
     """`metrics.variance_split`, or why there is none."""
     try:
         return metrics.variance_split(level.source.signals)
@@ -415,7 +415,7 @@ def auc(row: pd.Series) -> str:
     return compared.ends(row["auc"], row["auc_low"], row["auc_high"])
 
 
-def separation(auc: float, split: metrics.VarianceSplit, counts) -> pd.DataFrame:
+def separation(auc: float, split: VarianceSplit, counts) -> pd.DataFrame:
     """d' and AUC of Gaussian margins for each number of outputs, from the AUC of all
     `split.queries` outputs.
 

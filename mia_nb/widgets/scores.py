@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import metrics, plots
+from mia_nb.metrics.curve import tie_mass
 from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
@@ -48,7 +49,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` and `html()` export it. Without sources a message that says what to run.
 
-    Rates are means over targets, with the interval of `plots.roc`: pointwise, the wider of
+    Rates are means over targets, with the interval of `plots.roc_pair`: pointwise, the wider of
     Clopper-Pearson on one target's samples and Student t over pairs of targets. PPV = prior TPR /
     (prior TPR + (1 - prior) FPR): the share of right accusations.
 
@@ -62,7 +63,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     chosen = cache(lambda pool, attack, target: only(found[pool].scores(attack), target))
     rates = cache(lambda *which: Rates(chosen(*which)))
     auc = cache(lambda *which: metrics.intervals(chosen(*which), (), draws=200).loc["auc"])
-    ties = cache(lambda *which: np.mean([metrics.tie_mass(row) for row in chosen(*which).value]))
+    ties = cache(lambda *which: np.mean([tie_mass(row) for row in chosen(*which).value]))
 
     @cache
     def pictures(pool, attack, target, others) -> tuple[dict, dict]:

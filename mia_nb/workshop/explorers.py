@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import auditing, metrics, plots
+from mia_nb.metrics.curve import tie_mass
+from mia_nb.metrics.frontier import frontier_means
 from mia_nb.plots import samples as pictures
 from mia_nb.plots import teaching
 from mia_nb.widgets.explorer import (
@@ -216,7 +218,7 @@ def _tied(name: str, scores, rate: float, key: str) -> dict:
         "different scores": len(np.unique(value)),
         "smallest FPR above 0": f"{at.fpr_floor:.4f}",
         key: f"{at.tpr:.4f} [{at.low:.4f}, {at.high:.4f}]",
-        "ties": f"{metrics.tie_mass(value):.3f}",
+        "ties": f"{tie_mass(value):.3f}",
         "AUC": f"{metrics.auc(value, member):.3f}",
         "n0": at.n0,
     }
@@ -240,7 +242,7 @@ def fight(
             " workshop",
         )
     table = frontier(tuple(sources))
-    means = metrics.frontier_means(table)
+    means = frontier_means(table)
     ends = means.sort_values("epoch").groupby("family", sort=False).tail(1).set_index("family")
     names = tuple(table["family"].unique())
 

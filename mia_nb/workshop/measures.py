@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import attacks, metrics
+from mia_nb.metrics.frontier import frontier_means
 from mia_nb.metrics.null import redraw
 from mia_nb.metrics.pairs import units
 from mia_nb.metrics.uncertainty import interval, per_target_metrics
@@ -205,7 +206,7 @@ def equal_accuracy(sources: Sequence[Source]) -> pd.DataFrame:
     """
     table = frontier(tuple(sources))
     both = table[table["family"].isin(table["family"].unique()[:2])]
-    highest = metrics.frontier_means(both).groupby("family")["test_acc"].max().min()
+    highest = frontier_means(both).groupby("family")["test_acc"].max().min()
     level = float(np.floor(100 * highest - 1) / 100)
     matched = metrics.matched(both, baseline=both["family"].iloc[0], levels=[level])
     return matched.set_index("family")
