@@ -49,7 +49,7 @@ def here(tmp_path, monkeypatch):
 def readers_own() -> dict:
     """What the README's audit of one finished model takes for granted."""
     rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (400, 1, 8, 8), np.uint8), rng.integers(0, 4, 400)
+    x, y = rng.random((400, 1, 8, 8), np.float32), rng.integers(0, 4, 400)
     model = toys.mlp(in_channels=1, num_classes=4, size=(8, 8))
     names = ("x_train", "y_train", "x_test", "y_test")
     return dict(zip(names, (x[:200], y[:200], x[200:], y[200:]), strict=True), model=model)
