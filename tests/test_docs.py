@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent
 NEEDED = ("mkdocs", "material", "mkdocstrings", "griffe_pydantic")
@@ -40,6 +41,17 @@ def test_every_attack_has_its_paper():
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {
         key.value for key in table.keys
     }
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob(".github/**/*.yml")), ids=lambda path: path.name)
+def test_what_github_reads_is_yaml(path):
+    found = yaml.safe_load(path.read_text())
+    if "body" in found:
+        assert found["name"] and all(field["attributes"]["label"] for field in found["body"])
+
+
+def test_the_devcontainer_is_json():
+    assert json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())["postCreateCommand"]
 
 
 class Page(HTMLParser):
