@@ -7,7 +7,7 @@ JOBS   ?= 2
 # a file's tests stay in one process, which trains their pools once
 SPREAD := --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo tour test test-slow lab lint bench pictures clean
+.PHONY: setup demo tour test test-slow lab lint bench pictures docs clean
 
 setup: $(VENV)/.ready
 
@@ -15,7 +15,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mia_nb needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,dev]'
+	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,dev,docs]'
 	@touch $@
 
 demo: setup  ## the main job, small: train, attack, convert, account, explore, report; no GPU, no download
@@ -43,6 +43,11 @@ bench: setup
 
 pictures: setup
 	$(RUN)/python docs/pictures.py
+
+docs: setup  ## build/site: the documentation, for reading offline; notebooks executed where results/ has a run of them
+	$(RUN)/python docs/site.py
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet --strict --config-file build/mkdocs.yml
+	@echo build/site/index.html
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache

@@ -1,48 +1,96 @@
+"""What README and docs tell a reader to type runs as it stands there."""
+
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import toys
 from PIL import Image
 
+import mia_nb
 from mia_nb import cli, models
 from mia_nb.cli import audit, notebooks
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+TEXTS = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
+}
+CODE = {
+    name: re.findall(r"^```python\n(.*?)^```", text, re.S | re.M) for name, text in TEXTS.items()
+}
+PAGES = [name for name, blocks in CODE.items() if blocks]
+ALONE = {"docs/scaling.md", "docs/howto/batch.md"}  # start processes that import the main module
+SLOW = {*ALONE, "docs/howto/equations.md", "docs/howto/spiking.md"}
 
 
-def test_the_readmes_audit_of_an_own_model_runs_as_printed(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A reader's folder: images in class folders, a package with a network, the notebooks."""
     rng = np.random.default_rng(0)
     for n in range(320):
-        folder = tmp_path / "images" / f"class{n % 4}"
+        folder = tmp_path / "path" / "to" / "images" / f"class{n % 4}"
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / f"{n:03d}.png")
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "networks.py").write_text("from toys import mlp as my_model\n")
+    (tmp_path / "notebooks").symlink_to(ROOT / "notebooks")
     monkeypatch.chdir(tmp_path)
-    code = next(
-        block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "my_model" in block
-    )
-    code = (
-        code.replace("path/to/images", "images")
-        .replace("my_package.networks:my_model", "toys:mlp")
-        .replace("epochs=20", "epochs=2")
-    )
-    exec(compile(code, "README", "exec"), {})
-    printed = capsys.readouterr().out
-    assert "rmia" in printed and "n/m" in printed and "auc>0.6: " in printed
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("MIA_NB_MODE", "batch")
+    return tmp_path
 
 
-@pytest.mark.parametrize("path", re.findall(r"\]\((?!https?:)([^)#]+)\)", README))
-def test_every_link_of_the_readme_leads_somewhere(path):
-    assert (Path(__file__).parent.parent / path).exists()
+def readers_own() -> dict:
+    """What the README's audit of one finished model takes for granted."""
+    rng = np.random.default_rng(0)
+    x, y = rng.random((400, 1, 8, 8), np.float32), rng.integers(0, 4, 400)
+    model = toys.mlp(in_channels=1, num_classes=4, size=(8, 8))
+    names = ("x_train", "y_train", "x_test", "y_test")
+    return dict(zip(names, (x[:200], y[:200], x[200:], y[200:]), strict=True), model=model)
 
 
-@pytest.mark.parametrize("line", re.findall(r"^(mia-nb audit [^#\n]+)", README, re.MULTILINE))
-def test_the_readmes_audits_in_one_line_fit_the_notebook_and_the_model(line, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("outputs.npz").touch()
-    words = shlex.split(line.replace("my_package.networks:my_model", "toys:mlp"))
-    args = cli._parser().parse_args(cli._join_parameters(words[1:]))
+@pytest.mark.parametrize(
+    "page", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in PAGES]
+)
+def test_the_python_of_a_page_runs_as_printed(page, here, capfd):
+    blocks = CODE[page]
+    if page in ALONE:
+        (here / "page.py").write_text("\n".join(blocks))
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+        command = [sys.executable, "page.py"]
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": paths})
+        return
+    names = readers_own() if page == "README.md" else {}
+    for block in blocks:
+        if "mia.audit(" in block and "audit" not in mia_nb.FACE:
+            continue
+        exec(compile(block, page, "exec"), names)
+    if page == "docs/howto/audit.md":
+        printed = capfd.readouterr().out
+        assert "rmia" in printed and "n/m" in printed and "auc>0.6: " in printed
+
+
+def test_the_readme_is_short():
+    assert len(TEXTS["README.md"].split()) <= 680
+
+
+AUDITS = [
+    line
+    for text in TEXTS.values()
+    for line in re.findall(r"^(mia-nb audit [^#\n]+)", text, re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("line", AUDITS)
+def test_the_audits_in_one_line_fit_the_notebook_and_the_model(line, here):
+    (here / "outputs.npz").touch()
+    args = cli._parser().parse_args(cli._join_parameters(shlex.split(line)[1:]))
     (step,) = notebooks.plan(
         "07_audit_your_model", None, audit.parameters(args), notebooks.folders(None)
     )
@@ -51,3 +99,21 @@ def test_the_readmes_audits_in_one_line_fit_the_notebook_and_the_model(line, tmp
     )
     if args.model:
         assert models.build(args.model, {}, in_channels=3, num_classes=3, size=32, seed=0)
+
+
+COMMANDS = [
+    (name, line)
+    for name, text in TEXTS.items()
+    for line in re.findall(r"^(mia-nb (?:run|estimate) [^#\n]*[^#\s])", text, re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_the_runs_in_one_line_name_notebooks_presets_and_parameters_that_exist(page, line, here):
+    args = cli._parser().parse_args(cli._join_parameters(shlex.split(line)[1:]))
+    where, given = notebooks.folders(None), notebooks.given(args.parameter)
+    if line.startswith("mia-nb estimate"):
+        assert notebooks.plan("01_train", args.preset, given, where)
+        return
+    target, preset = notebooks.resolve(args.notebook, args.preset, where)
+    assert notebooks.plan(target, preset, given, where)

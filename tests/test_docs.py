@@ -1,0 +1,172 @@
+"""The documentation site: built from README, docs, notebooks and docstrings without a warning, every
+link of it leads somewhere, and nothing of it is fetched from elsewhere.
+"""
+
+import ast
+import html
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+NEEDED = ("mkdocs", "material", "mkdocstrings", "griffe_pydantic")
+missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+needs_docs = pytest.mark.skipif(
+    bool(missing), reason=f"the docs group is not installed: {missing}; pip install '.[docs]'"
+)
+OWN = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_in_the_repository_leads_somewhere(path):
+    for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text()):
+        # pages that are made from docstrings
+        assert (path.parent / link).exists() or "reference/" in link, link
+
+
+def test_every_attack_has_its_paper():
+    tree = ast.parse((ROOT / "mia_nb/attacks/registry.py").read_text())
+    (table,) = (node.value for node in tree.body if isinstance(node, ast.AnnAssign))
+    page = (ROOT / "docs/attacks.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {
+        key.value for key in table.keys
+    }
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob(".github/**/*.yml")), ids=lambda path: path.name)
+def test_what_github_reads_is_yaml(path):
+    found = yaml.safe_load(path.read_text())
+    if "body" in found:
+        assert found["name"] and all(field["attributes"]["label"] for field in found["body"])
+
+
+def test_the_devcontainer_is_json():
+    assert json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())["postCreateCommand"]
+
+
+class Page(HTMLParser):
+    """What a built page links to, what it loads, and its anchors."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.links, self.loads, self.anchors = [], [], set()
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.anchors |= {found.get("id"), found.get("name")}
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        if tag in ("script", "img", "iframe", "source", "video") and found.get("src"):
+            self.loads.append(found["src"])
+        if tag == "link" and found.get("rel") not in ("prev", "next", "canonical"):
+            self.loads.append(found["href"])
+
+
+def run_of(folder: Path, name: str) -> None:
+    """An executed copy of a notebook, as a run leaves it, with one output of each kind."""
+    book = json.loads((ROOT / "notebooks" / name).read_text())
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    figure = {"data": [{"y": [1, 2], "name": "</script>"}], "layout": {"title": {"text": "drawn"}}}
+    table = "<table><tr><td>cell<script>bad()</script></td></tr></table>"
+    code[0]["outputs"] = [
+        {"output_type": "stream", "name": "stdout", "text": ["half\rwhole\n", "<b>line</b>"]},
+        {"output_type": "display_data", "data": {"application/vnd.plotly.v1+json": figure}},
+        {"output_type": "display_data", "data": {"text/html": table, "text/plain": "table"}},
+    ]
+    injected = {"cell_type": "code", "source": "epochs = 1", "outputs": [], "metadata": {}}
+    injected["metadata"]["tags"] = ["injected-parameters"]
+    book["cells"].insert(2, injected)
+    (folder / "run-demo-0").mkdir(parents=True)
+    (folder / "run-demo-0" / name).write_text(json.dumps(book))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """(the built site, what gathering its pages printed)."""
+    build = tmp_path_factory.mktemp("docs")
+    run_of(build / "results", "01_train.ipynb")
+    book = json.loads((ROOT / "notebooks" / "03_attack.ipynb").read_text())
+    book["cells"][0]["source"] = "# Of an earlier version"
+    (build / "results" / "run-demo-0" / "03_attack.ipynb").write_text(json.dumps(book))
+    gather = [sys.executable, ROOT / "docs" / "site.py", build, build / "results"]
+    said = subprocess.run(gather, capture_output=True, text=True, check=True).stdout
+    mkdocs = ["mkdocs", "build", "--strict", "--quiet", "-f", build / "mkdocs.yml"]
+    built = subprocess.run(
+        [sys.executable, "-m", *mkdocs],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert built.returncode == 0 and not built.stderr, built.stdout + built.stderr
+    return build / "site", said
+
+
+@needs_docs
+@pytest.mark.slow
+def test_the_site_has_every_page_and_no_dead_link(site):
+    pages = {path.resolve(): Page(path) for path in site[0].rglob("*.html")}
+    assert len(pages) > 60
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            at = urlsplit(link)
+            if at.scheme or path.name == "404.html":
+                continue
+            target = (path.parent / unquote(at.path)).resolve() if at.path else path
+            anchors = pages[target].anchors if target in pages else {""}
+            if not target.is_file() or (at.fragment and unquote(at.fragment) not in anchors):
+                dead.append(f"{path.relative_to(site[0].resolve())}: {link}")
+    assert not dead
+
+
+@needs_docs
+@pytest.mark.slow
+def test_the_site_loads_nothing_from_elsewhere(site):
+    for path in site[0].rglob("*.html"):
+        for source in Page(path).loads:
+            assert not urlsplit(source).netloc, f"{path.name}: {source}"
+    for path in site[0].rglob("*.css"):
+        assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", path.read_text()), path.name
+
+
+@needs_docs
+@pytest.mark.slow
+def test_notebooks_are_shown_executed_where_a_run_left_them_as_they_are_today(site):
+    built, said = site
+    count = len([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("notebooks/workshop/*.ipynb")])
+    assert said == f"1 of {count} notebooks shown executed, from run-demo-0\n"
+    text = (built / "tutorials" / "01_train.html").read_text()
+    assert "<pre>whole\n&lt;b&gt;line&lt;/b&gt;</pre>" in text and "<td>cell</td>" in text
+    (figure,) = re.findall(r'<script type="application/json">(\{"data.*?)</script>', text)
+    assert json.loads(figure)["data"][0]["name"] == "</script>"
+    assert "bad()" not in text and "assets/plotly.js" in text
+    assert (built / "assets" / "plotly.js").stat().st_size > 1e6
+    assert "Of an earlier version" not in (built / "tutorials" / "03_attack.html").read_text()
+
+
+@needs_docs
+@pytest.mark.slow
+def test_the_reference_has_every_public_name_and_the_search_finds_it(site):
+    index = (site[0] / "search" / "search_index.json").read_text()
+    places = {entry["location"] for entry in json.loads(index)["docs"]}
+    face = ast.literal_eval(
+        re.search(r"^FACE = (\{.*?^\})", (ROOT / "mia_nb/__init__.py").read_text(), re.S | re.M)[1]
+    )
+    for target in face.values():
+        room, _, name = target.partition(":")
+        assert any(
+            p.startswith(f"reference/{room}.html#") and p.endswith(f".{name}") for p in places
+        )
+    recipe = html.unescape((site[0] / "reference" / "types.html").read_text())
+    assert "a number of images in an optimiser step, from 1 up" in recipe  # a field's description
