@@ -11,9 +11,16 @@ skipped. One line a pool says how long it took.
 from __future__ import annotations
 
 import argparse
+import datetime
+import os
+import platform
 import time
+from importlib.metadata import version
+from pathlib import Path
 
-from mia_nb import data
+import numpy as np
+
+from mia_nb import data, examples, querying
 from mia_nb.training import train_pool
 from mia_nb.types import Recipe
 
@@ -35,6 +42,55 @@ POOLS = {
 }
 
 
+def _accuracies(correct: np.ndarray, chosen: np.ndarray) -> list[float]:
+    return [round(float(c[m].mean()), 4) for c, m in zip(correct, chosen, strict=True)]
+
+
+def about(pool, signals, images) -> dict:
+    """What the manifest of the shipped signals records of a pool."""
+    correct, member = signals.correct[:, 0], signals.member
+    return {
+        "info": {
+            "family": signals.info["family"],
+            "recipe": pool.recipe.to_json(),
+            "pool": pool.key,
+            "images": images.digest,
+            "classes": list(images.classes),
+        },
+        "train_accuracy": _accuracies(correct, member),
+        "test_accuracy": _accuracies(correct, ~member),
+        "versions": {name: version(name) for name in ("mia_nb", "torch", "numpy")},
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def ship(name: str, pool, images, place: Path) -> None:
+    """Query a pool and put its signals beside the others that travel with the package."""
+    begun = time.perf_counter()
+    signals = querying.query(pool, images)
+    examples.write(place, name, signals, about(pool, signals, images))
+    size = sum(path.stat().st_size for path in place.iterdir()) / 1e6
+    print(
+        f"{name}: shipped, {size:.1f} MB in all, {time.perf_counter() - begun:,.0f} s", flush=True
+    )
+
+
+def pictures(name: str, images, place: Path) -> None:
+    """Thumbnails of the samples that a pool's networks memorise most, and of random ones."""
+    signals = examples.load_example(f"cifar10/{name}")
+    inside, outside = (
+        np.where(side, signals.margin[:, 0], np.nan) for side in (signals.member, ~signals.member)
+    )
+    separation = np.nanmean(inside, 0) - np.nanmean(outside, 0)
+    spread = np.sqrt(np.nanvar(inside, 0) + np.nanvar(outside, 0))
+    exposed = np.argsort(-separation / spread, kind="stable")[:200]
+    others = np.setdiff1d(np.arange(len(separation)), exposed)
+    random = np.random.default_rng(0).choice(others, 200, replace=False)
+    numbers = [*map(int, exposed), *sorted(map(int, random))]
+    examples.write_images(place, numbers, images.x[numbers].numpy())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -43,12 +99,17 @@ def main() -> None:
     parser.add_argument("pools", nargs="*", metavar="pool", help=f"of {', '.join(POOLS)}")
     parser.add_argument("--root", default="results")
     parser.add_argument("--device", default=None)
+    parser.add_argument("--ship", type=Path, help="folder of an example: write the signals there")
     given = parser.parse_args()
     images = data.load(given.images, data_root=given.root)
     for name in given.pools or POOLS:
         begun = time.perf_counter()
         pool = train_pool(Recipe(**POOLS[name]), images, root=given.root, device=given.device)
         print(f"{name}: {pool.folder.path.name}, {time.perf_counter() - begun:,.0f} s", flush=True)
+        if given.ship:
+            ship(name, pool, images, given.ship)
+    if given.ship:
+        pictures((given.pools or [*POOLS])[0], images, given.ship)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "mia_nb"
 LAPTOP = [
+    "examples",
     "attacks",
     "metrics",
     "accounting",
@@ -112,6 +113,7 @@ BUDGET = {
     "checks": 152,
     "cli": 823,
     "data": 276,
+    "examples": 90,
     "defenses": 265,
     "metrics": 1087,
     "models": 1360,
