@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from mia_nb import data, examples, querying
-from mia_nb.training import train_pool
+from mia_nb.training import convert_pool, hybrid_pools, train_pool
 from mia_nb.types import Recipe
 
 ORDINARY = {
@@ -36,10 +36,31 @@ ORDINARY = {
     "dtype": "bfloat16",
     "seed": 0,
 }
-POOLS = {
+POOLS = {  # name: recipe of a pool that is trained from nothing
     "resnet14": ORDINARY,
+    "relaxloss": ORDINARY
+    | {
+        "num_models": 8,
+        "snapshots": [],
+        "defense": "relaxloss",
+        "defense_args": {"target": 0.5},
+    },
     "resnet14-long": ORDINARY | {"epochs": 48, "num_models": 8, "snapshots": []},
 }
+TUNED = {"timesteps": 2, "epochs": [2, 1], "lr": 5e-3, "batch": 64}
+DERIVED = {  # name: (the pool it is made from, how)
+    "snn-converted-T4": ("resnet14", lambda pool, images: convert_pool(pool, images, 4)),
+    "snn-hybrid-T2": ("resnet14", lambda pool, images: hybrid_pools(pool, images, **TUNED)[2]),
+}
+KNOWN = [*POOLS, *DERIVED]
+
+
+def made(name: str, images, root: str, device: str | None):
+    """The pool of this name, trained or made from another, or found where it was."""
+    if name in POOLS:
+        return train_pool(Recipe(**POOLS[name]), images, root=root, device=device)
+    base, derive = DERIVED[name]
+    return derive(made(base, images, root, device), images)
 
 
 def _accuracies(correct: np.ndarray, chosen: np.ndarray) -> list[float]:
@@ -96,20 +117,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("images")
-    parser.add_argument("pools", nargs="*", metavar="pool", help=f"of {', '.join(POOLS)}")
+    parser.add_argument("pools", nargs="*", metavar="pool", help=f"of {', '.join(KNOWN)}")
     parser.add_argument("--root", default="results")
     parser.add_argument("--device", default=None)
     parser.add_argument("--ship", type=Path, help="folder of an example: write the signals there")
     given = parser.parse_args()
     images = data.load(given.images, data_root=given.root)
-    for name in given.pools or POOLS:
+    for name in given.pools or KNOWN:
         begun = time.perf_counter()
-        pool = train_pool(Recipe(**POOLS[name]), images, root=given.root, device=given.device)
+        pool = made(name, images, given.root, given.device)
         print(f"{name}: {pool.folder.path.name}, {time.perf_counter() - begun:,.0f} s", flush=True)
         if given.ship:
             ship(name, pool, images, given.ship)
     if given.ship:
-        pictures((given.pools or [*POOLS])[0], images, given.ship)
+        pictures("resnet14", images, given.ship)
 
 
 if __name__ == "__main__":
