@@ -105,7 +105,7 @@ def verdict(
 
 
 def _found(row: pd.Series, measurable: Sequence[float], attacks: int) -> list[str]:
-    """What the strongest attack finds at the lowest measurable rate, and whom it accuses wrongly."""
+    """What the strongest attack finds at the lowest measurable rate."""
     method = METHODS.get(row.name, row.name)
     who = f"the strongest of {attacks} attacks ({method}, picked afterwards)"
     who = who if attacks > 1 else method
