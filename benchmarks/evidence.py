@@ -11,10 +11,17 @@ skipped. One line a pool says how long it took.
 from __future__ import annotations
 
 import argparse
+import datetime
+import os
+import platform
 import time
+from importlib.metadata import version
+from pathlib import Path
 
-from mia_nb import data
-from mia_nb.training import train_pool
+import numpy as np
+
+from mia_nb import data, examples, querying
+from mia_nb.training import convert_pool, hybrid_pools, train_pool
 from mia_nb.types import Recipe
 
 ORDINARY = {
@@ -29,10 +36,80 @@ ORDINARY = {
     "dtype": "bfloat16",
     "seed": 0,
 }
-POOLS = {
+POOLS = {  # name: recipe of a pool that is trained from nothing
     "resnet14": ORDINARY,
+    "relaxloss": ORDINARY
+    | {
+        "num_models": 8,
+        "snapshots": [],
+        "defense": "relaxloss",
+        "defense_args": {"target": 0.5},
+    },
     "resnet14-long": ORDINARY | {"epochs": 48, "num_models": 8, "snapshots": []},
 }
+TUNED = {"timesteps": 2, "epochs": [2, 1], "lr": 5e-3, "batch": 64}
+DERIVED = {  # name: (the pool it is made from, how)
+    "snn-converted-T4": ("resnet14", lambda pool, images: convert_pool(pool, images, 4)),
+    "snn-hybrid-T2": ("resnet14", lambda pool, images: hybrid_pools(pool, images, **TUNED)[2]),
+}
+KNOWN = [*POOLS, *DERIVED]
+
+
+def made(name: str, images, root: str, device: str | None):
+    """The pool of this name, trained or made from another, or found where it was."""
+    if name in POOLS:
+        return train_pool(Recipe(**POOLS[name]), images, root=root, device=device)
+    base, derive = DERIVED[name]
+    return derive(made(base, images, root, device), images)
+
+
+def _accuracies(correct: np.ndarray, chosen: np.ndarray) -> list[float]:
+    return [round(float(c[m].mean()), 4) for c, m in zip(correct, chosen, strict=True)]
+
+
+def about(pool, signals, images) -> dict:
+    """What the manifest of the shipped signals records of a pool."""
+    correct, member = signals.correct[:, 0], signals.member
+    return {
+        "info": {
+            "family": signals.info["family"],
+            "recipe": pool.recipe.to_json(),
+            "pool": pool.key,
+            "images": images.digest,
+            "classes": list(images.classes),
+        },
+        "train_accuracy": _accuracies(correct, member),
+        "test_accuracy": _accuracies(correct, ~member),
+        "versions": {name: version(name) for name in ("mia_nb", "torch", "numpy")},
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def ship(name: str, pool, images, place: Path) -> None:
+    """Query a pool and put its signals beside the others that travel with the package."""
+    begun = time.perf_counter()
+    signals = querying.query(pool, images)
+    examples.write(place, name, signals, about(pool, signals, images))
+    size = sum(path.stat().st_size for path in place.iterdir()) / 1e6
+    print(
+        f"{name}: shipped, {size:.1f} MB in all, {time.perf_counter() - begun:,.0f} s", flush=True
+    )
+
+
+def pictures(name: str, images, place: Path) -> None:
+    """Thumbnails of the samples that a pool's networks memorise most, and of random ones."""
+    signals = examples.load_example(f"cifar10/{name}")
+    inside, outside = (
+        np.where(side, signals.margin[:, 0], np.nan) for side in (signals.member, ~signals.member)
+    )
+    separation = np.nanmean(inside, 0) - np.nanmean(outside, 0)
+    spread = np.sqrt(np.nanvar(inside, 0) + np.nanvar(outside, 0))
+    exposed = np.argsort(-separation / spread, kind="stable")[:200]
+    others = np.setdiff1d(np.arange(len(separation)), exposed)
+    random = np.random.default_rng(0).choice(others, 200, replace=False)
+    numbers = [*map(int, exposed), *sorted(map(int, random))]
+    examples.write_images(place, numbers, images.x[numbers].numpy())
 
 
 def main() -> None:
@@ -40,15 +117,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("images")
-    parser.add_argument("pools", nargs="*", metavar="pool", help=f"of {', '.join(POOLS)}")
+    parser.add_argument("pools", nargs="*", metavar="pool", help=f"of {', '.join(KNOWN)}")
     parser.add_argument("--root", default="results")
     parser.add_argument("--device", default=None)
+    parser.add_argument("--ship", type=Path, help="folder of an example: write the signals there")
     given = parser.parse_args()
     images = data.load(given.images, data_root=given.root)
-    for name in given.pools or POOLS:
+    for name in given.pools or KNOWN:
         begun = time.perf_counter()
-        pool = train_pool(Recipe(**POOLS[name]), images, root=given.root, device=given.device)
+        pool = made(name, images, given.root, given.device)
         print(f"{name}: {pool.folder.path.name}, {time.perf_counter() - begun:,.0f} s", flush=True)
+        if given.ship:
+            ship(name, pool, images, given.ship)
+    if given.ship:
+        pictures("resnet14", images, given.ship)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,179 @@
+"""Signals that travel with the package: what networks trained on halves of all 50,000 CIFAR-10
+images output for each of them. Attacks, statistics and explorers work on them as on a pool of one's
+own, with nothing trained and nothing downloaded.
+
+    data/cifar10/manifest.json  how each pool was made, checksums of the files (data/README.md)
+                 design.npz     labels (N,) uint8 and member (M, N / 8) uint8, bits packed
+                 <pool>.npz     margin (M, N) float16; entropy and modified_entropy (M, N) float16,
+                                their natural logarithms; correct (M, N / 8) uint8, bits packed
+                 images.png     thumbnails side by side, for the samples that the manifest numbers
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+
+from mia_nb.checks import checked, hint
+from mia_nb.types import Signals
+
+PLACES = (Path(__file__).parent.parent / "data", Path(__file__).parent / "published")
+FORMAT = 1
+PREFIX = "example:"  # before a name, where the key of a pool may stand too
+TILES = 20  # thumbnails in a row of images.png
+LOGARITHMS = ("entropy", "modified_entropy")
+
+
+@checked
+def load_example(name: str = "cifar10/resnet14") -> Signals:
+    """Signals of networks trained on 25,000 of 50,000 CIFAR-10 images, shipped with the package.
+
+    Parameters:
+        name: data set and pool, such as "cifar10/resnet14"; `examples()` lists them.
+
+    Returns: signals of 16 or 8 models in complementary pairs, one query, 50,000 samples; `info`
+    holds the recipe. Raises ValueError for an unknown name and for a file that was altered.
+    Caveats: margins are rounded to float16; the sorted log-probabilities that the attack `shokri`
+    needs are not shipped.
+
+    Example:
+        >>> signals = load_example("cifar10/resnet14")
+        >>> signals.shape[1:]
+        (1, 50000)
+    """
+    dataset, _, pool = name.removeprefix(PREFIX).partition("/")
+    place = _place(dataset)
+    record = _record(place)
+    if pool not in record["pools"]:
+        known = [f"{dataset}/{one}" for one in record["pools"]]
+        raise ValueError(f"no example {name!r}{hint(name, known)}; there are {', '.join(known)}")
+    design, arrays = (_arrays(place, record, file) for file in ("design.npz", f"{pool}.npz"))
+    models, samples = arrays["margin"].shape
+    cubes = {name: arrays[name].astype(float)[:, None] for name in ("margin", *LOGARITHMS)}
+    cubes |= {name: np.exp(cubes[name]) for name in LOGARITHMS}
+    return Signals(
+        labels=design["labels"].astype(np.int64),
+        member=_unpacked(design["member"][:models], samples),
+        population=np.zeros(samples, bool),
+        draws="plain",
+        correct=_unpacked(arrays["correct"], samples)[:, None],
+        top_log_p=np.zeros((models, samples, 0), np.float32),
+        info={"dataset": dataset, "example": f"{dataset}/{pool}", **record["pools"][pool]["info"]},
+        **cubes,
+    )
+
+
+def examples(dataset: str = "cifar10") -> dict[str, dict]:
+    """What is shipped: name of each pool, for `load_example`, and how it was made (recipe, seconds,
+    accuracies, versions).
+
+    Example:
+        >>> "cifar10/resnet14" in examples()
+        True
+    """
+    pools = _record(_place(dataset))["pools"]
+    return {f"{dataset}/{name}": about for name, about in pools.items()}
+
+
+def thumbnails(dataset: str = "cifar10") -> dict[int, np.ndarray]:
+    """The shipped images by sample number, (3, H, W) uint8: those most exposed, and random ones."""
+    from PIL import Image
+
+    place = _place(dataset)
+    record = _record(place)
+    sheet = np.asarray(Image.open(io.BytesIO(_bytes(place, record, "images.png"))))
+    side = sheet.shape[1] // TILES
+    rows = sheet.reshape(-1, side, TILES, side, 3).transpose(0, 2, 4, 1, 3)
+    return dict(zip(record["images"], rows.reshape(-1, 3, side, side), strict=False))
+
+
+def write(place: Path, pool: str, signals: Signals, about: dict) -> None:
+    """Add the signals of a pool to an example's folder, as float16 and bits.
+
+    Parameters:
+        place: the folder, whose design (labels, membership) the first pool written sets.
+        pool: its name there.
+        signals: (M, 1, N), without a population; a pool with fewer models has the design's first.
+        about: what the manifest records of it; `info` in it becomes the signals' `info`.
+
+    Raises ValueError for signals with another design.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / "manifest.json"
+    record = json.loads(path.read_text()) if path.exists() else {"format": FORMAT, "sha256": {}}
+    design = {
+        "labels": signals.labels.astype(np.uint8),
+        "member": np.packbits(signals.member, axis=1),
+    }
+    if (place / "design.npz").exists():
+        there = _arrays(place, record, "design.npz")
+        if not all(np.array_equal(there[n][: len(design[n])], design[n]) for n in design):
+            raise ValueError(f"{pool} has other labels or members than the pools in {place}")
+    else:
+        _write(place, record, "design.npz", design)
+    arrays = {"margin": signals.margin[:, 0].astype(np.float16)}
+    arrays["correct"] = np.packbits(signals.correct[:, 0], axis=1)
+    with np.errstate(divide="ignore"):
+        arrays |= {n: np.log(getattr(signals, n)[:, 0]).astype(np.float16) for n in LOGARITHMS}
+    _write(place, record, f"{pool}.npz", arrays)
+    record.setdefault("pools", {})[pool] = about
+    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def write_images(place: Path, numbers: list[int], x: np.ndarray) -> None:
+    """Put thumbnails into an example's folder: sample numbers, a multiple of 20, and their images
+    (n, 3, H, W) uint8."""
+    from PIL import Image
+
+    record, side = json.loads((place / "manifest.json").read_text()), x.shape[-1]
+    rows = x.reshape(-1, TILES, 3, side, side).transpose(0, 3, 1, 4, 2)
+    buffer = io.BytesIO()
+    Image.fromarray(rows.reshape(-1, TILES * side, 3)).save(buffer, "png", optimize=True)
+    _put(place, record, "images.png", buffer.getvalue())
+    record["images"] = [int(number) for number in numbers]
+    (place / "manifest.json").write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def _write(place: Path, record: dict, name: str, arrays: dict[str, np.ndarray]) -> None:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    _put(place, record, name, buffer.getvalue())
+
+
+def _put(place: Path, record: dict, name: str, content: bytes) -> None:
+    (place / name).write_bytes(content)
+    record["sha256"][name] = hashlib.sha256(content).hexdigest()
+
+
+def _place(dataset: str) -> Path:
+    found = [place / dataset for place in PLACES if (place / dataset / "manifest.json").is_file()]
+    if not found:
+        raise ValueError(f"no example data set {dataset!r}; there is cifar10")
+    return found[0]
+
+
+def _record(place: Path) -> dict:
+    record = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+    if record["format"] != FORMAT:
+        raise ValueError(f"{place} has format {record['format']}, this version reads {FORMAT}")
+    return record
+
+
+def _bytes(place: Path, record: dict, name: str) -> bytes:
+    content = (place / name).read_bytes()
+    if hashlib.sha256(content).hexdigest() != record["sha256"].get(name):
+        raise ValueError(f"{place / name} was altered (checksum differs); install mia_nb again")
+    return content
+
+
+def _arrays(place: Path, record: dict, name: str) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(_bytes(place, record, name)), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _unpacked(bits: np.ndarray, samples: int) -> np.ndarray:
+    return np.unpackbits(bits, axis=1, count=samples).astype(bool)

@@ -1,0 +1,110 @@
+"""Signals that travel with the package: what is written is what is read, to float16; altered files,
+other designs and unknown names are refused in one line; tables printed from them are those of the
+full arrays."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mia_nb import examples, metrics
+from mia_nb.attacks import score
+from mia_nb.types import Signals
+
+
+def make(models=8, samples=2000, seed=0, leak=0.5):
+    """Signals of complementary pairs on ten classes, in which members score higher."""
+    rng = np.random.default_rng(seed)
+    half = rng.permuted(np.tile([True, False], (models // 2, samples // 2)), axis=1)
+    member = np.stack([half, ~half], axis=1).reshape(models, samples)
+    labels = rng.integers(0, 10, samples)
+    logits = rng.normal(size=(models, samples, 10))
+    easy = rng.normal(3, 2, samples)
+    logits[:, np.arange(samples), labels] += easy + leak * member
+    return Signals.from_logits(logits, labels, member, info={"family": "test"})
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    monkeypatch.setattr(examples, "PLACES", (tmp_path,))
+    signals = make()
+    examples.write(tmp_path / "cifar10", "one", signals, {"info": {"recipe": {"epochs": 3}}})
+    return tmp_path / "cifar10", signals
+
+
+def test_what_is_read_is_what_was_written_to_float16(written):
+    read, signals = examples.load_example("cifar10/one"), written[1]
+    assert np.array_equal(read.member, signals.member)
+    assert np.array_equal(read.correct, signals.correct)
+    assert np.array_equal(read.labels, signals.labels) and not read.population.any()
+    assert read.margin.dtype == float
+    np.testing.assert_allclose(read.margin, signals.margin, rtol=2**-11, atol=1e-7)
+    for name in ("entropy", "modified_entropy"):  # logarithms: relative to their size
+        got, wanted = (np.log(getattr(one, name)) for one in (read, signals))
+        np.testing.assert_allclose(got, wanted, rtol=2**-11, atol=1e-4)
+    assert read.info["recipe"] == {"epochs": 3} and read.info["example"] == "cifar10/one"
+    assert np.array_equal(read.margin, examples.load_example("example:cifar10/one").margin)
+
+
+def test_extreme_outputs_keep_their_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(examples, "PLACES", (tmp_path,))
+    logits = np.zeros((2, 4, 3))
+    logits[:, :, 0] = [[0, 30, 90, 2000], [0, 30, 90, 3000]]
+    member = np.array([[True, False, True, False], [False, True, False, True]])
+    signals = Signals.from_logits(logits, np.zeros(4, int), member)
+    examples.write(tmp_path / "cifar10", "far", signals, {"info": {}})
+    read = examples.load_example("cifar10/far")
+    for name in ("margin", "entropy", "modified_entropy"):
+        assert np.isfinite(getattr(read, name)).all()
+        order = np.argsort(getattr(signals, name)[0, 0], kind="stable")
+        assert (np.diff(getattr(read, name)[0, 0][order]) >= 0).all()
+    assert (np.diff(read.entropy[0, 0, :3]) < 0).all()  # 1e-12 and 1e-37 are not one number
+
+
+@pytest.mark.parametrize("name", ["lira", "rmia", "nig", "base", "loss", "correctness"])
+def test_results_are_those_of_the_full_arrays_far_below_the_printed_digit(written, name):
+    read, signals = examples.load_example("cifar10/one"), written[1]
+    got, wanted = (
+        metrics.summary({name: score(name, s)}, draws=20).iloc[0] for s in (read, signals)
+    )
+    assert got["auc"] == pytest.approx(wanted["auc"], abs=2e-5)
+    assert got["test_acc"] == wanted["test_acc"]
+
+
+def test_a_pool_with_fewer_models_shares_the_design_and_another_design_is_refused(written):
+    place, signals = written
+    fewer = signals.select(models=range(4))
+    examples.write(place, "fewer", fewer, {"info": {}})
+    read = examples.load_example("cifar10/fewer")
+    assert np.array_equal(read.member, signals.member[:4])
+    assert list(examples.examples()) == ["cifar10/fewer", "cifar10/one"]
+    with pytest.raises(ValueError, match="other labels or members"):
+        examples.write(place, "else", make(seed=1), {"info": {}})
+
+
+def test_an_unknown_name_says_what_there_is(written):
+    with pytest.raises(ValueError, match="'cifar10/onee'; did you mean 'cifar10/one'"):
+        examples.load_example("cifar10/onee")
+    with pytest.raises(ValueError, match="no example data set 'mnist'"):
+        examples.load_example("mnist/one")
+
+
+def test_an_altered_file_and_another_format_are_refused(written):
+    place, _ = written
+    content = (place / "one.npz").read_bytes()
+    (place / "one.npz").write_bytes(content[:-1] + b"x")
+    with pytest.raises(ValueError, match="was altered"):
+        examples.load_example("cifar10/one")
+    record = json.loads((place / "manifest.json").read_text())
+    (place / "manifest.json").write_text(json.dumps(record | {"format": 99}))
+    with pytest.raises(ValueError, match="has format 99"):
+        examples.load_example("cifar10/one")
+
+
+def test_thumbnails_come_back_by_sample_number(written):
+    x = np.random.default_rng(0).integers(0, 256, (40, 3, 32, 32), dtype=np.uint8)
+    numbers = list(range(0, 400, 10))
+    examples.write_images(written[0], numbers, x)
+    read = examples.thumbnails()
+    assert list(read) == numbers
+    assert all(np.array_equal(read[number], one) for number, one in zip(numbers, x, strict=True))
