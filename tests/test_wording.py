@@ -16,7 +16,7 @@ SPOKEN = sorted(
         "notebooks/**/*.ipynb",
         "notebooks/**/*.yaml",
         "*.md",
-        "docs/*.md",
+        "docs/**/*.md",
         "benchmarks/*",
     )
     for path in ROOT.glob(pattern)
