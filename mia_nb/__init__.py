@@ -34,6 +34,14 @@ True
 >>> figure = mia.roc(scores)
 >>> figure = mia.histogram(scores["rmia"], target=0)
 
+Ask whether one finished model, here one of the pool, gives its training samples away:
+
+>>> from mia_nb.data import normalise
+>>> x, seen = normalise(images.x, images.mean, images.std), pool.member[0]
+>>> found = mia.audit(pool.model(0), (x[seen], images.y[seen]), (x[~seen], images.y[~seen]))
+>>> found.verdict.metric, found.table.loc["loss", ["n1", "n0"]].tolist()
+('auc', [200, 100])
+
 Compare along training; convert to spiking networks; set epsilons side by side; explore:
 
 >>> early = {e: {"loss": mia.score("loss", mia.query(pool.at(e), images))} for e in (1, 2)}
@@ -80,6 +88,7 @@ FACE = {  # a name of this package: where it lives
     "Recipe": "types:Recipe",
     "Scores": "types:Scores",
     "Signals": "types:Signals",
+    "audit": "auditing:audit_model",
     "convert": "training:convert_pool",
     "explore": "widgets:explore",
     "frontier": "metrics:frontier",

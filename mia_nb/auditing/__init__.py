@@ -4,6 +4,7 @@ samples, canaries. NumPy only.
 
 from mia_nb.auditing.bounds import epsilon_lower, mu_lower, population_level
 from mia_nb.auditing.canaries import canary_arrays, canary_labels, canary_member, canary_rates
+from mia_nb.auditing.finished import ModelAudit, audit_model, by_group, collect, plan
 from mia_nb.auditing.gate import (
     Limit,
     Verdict,
@@ -33,17 +34,21 @@ __all__ = [
     "NOTES",
     "Audit",
     "Limit",
+    "ModelAudit",
     "Outputs",
     "ShiftGuard",
     "Verdict",
     "audit",
+    "audit_model",
     "bundle",
+    "by_group",
     "canary_arrays",
     "canary_labels",
     "canary_member",
     "canary_rates",
     "check_bernoulli",
     "class_mix",
+    "collect",
     "comparable",
     "copies",
     "design",
@@ -59,6 +64,7 @@ __all__ = [
     "null_scores",
     "one_run",
     "one_run_epsilon",
+    "plan",
     "population_level",
     "provenance",
     "read_outputs",

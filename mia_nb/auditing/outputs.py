@@ -100,12 +100,12 @@ def read_outputs(path: str | Path) -> Outputs:
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     try:
-        return _outputs(there, path.stem, digest)
+        return outputs_from(there, path.stem, digest)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
 
-def _outputs(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outputs:
+def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outputs:
     """The arrays, checked one after the other, as signals and what is shown beside them."""
     kinds = {key: ("text", "US") if key in TEXT else ("numbers", "biuf") for key in arrays}
     refuse(

@@ -130,6 +130,14 @@ def _audit(args) -> int:
     return audit.audit(args)
 
 
+def _plan(args) -> None:
+    from mia_nb import auditing
+
+    path = auditing.plan(args.samples, args.models, seed=args.seed, out=args.out)
+    print(f"{path}: train model m on np.flatnonzero(np.load({str(path)!r})['member'][m]),")
+    print("query each about all samples, then auditing.collect; docs/howto/audit-your-model.md")
+
+
 def _params(args) -> None:
     from mia_nb.cli import notebooks
     from mia_nb.parameters import described, read_parameters
@@ -292,6 +300,16 @@ COMMANDS = {  # name: (function, help, options besides --results)
             ),
             _option("--pool", metavar="KEY", help="instead: a stored pool"),
             _option(
+                "--weights",
+                metavar="FILE",
+                help="the finished --model itself: safetensors, or a state dict of torch.save",
+            ),
+            _option(
+                "--member",
+                metavar="FILE.npy",
+                help="with --weights: true for each image of --data that it was trained on",
+            ),
+            _option(
                 "--epochs",
                 type=int,
                 metavar="N",
@@ -315,6 +333,16 @@ COMMANDS = {  # name: (function, help, options besides --results)
             ),
             PARAMETER,
             FORCE,
+        ],
+    ),
+    "plan": (
+        _plan,
+        "draw who trains which model, for models that are trained elsewhere",
+        [
+            _option("--samples", type=int, required=True, metavar="N", help="samples there are"),
+            _option("--models", type=int, required=True, metavar="M", help="models, even"),
+            _option("--seed", type=int, default=0, metavar="S", help="of the draw (default: 0)"),
+            _option("--out", default="plan.npz", metavar="FILE", help="default: plan.npz"),
         ],
     ),
     "params": (

@@ -6,11 +6,16 @@ from __future__ import annotations
 
 import json
 import os
+from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
+
 from mia_nb import auditing, store
+from mia_nb.auditing.finished import TWINS, array_in, outputs
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
 from mia_nb.auditing.result import MIME, idle
+from mia_nb.checks import mask, refuse
 from mia_nb.cli import notebooks, run
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
@@ -78,6 +83,8 @@ def audit(args) -> int:
 
     0, 1 (no verdict can be trusted) or 3.
     """
+    if args.weights or args.member:
+        args = finished(args)
     steps = notebooks.plan(NOTEBOOK, None, parameters(args), notebooks.folders(args.notebooks))
     folder = run.run("audit", steps, args.results, force=args.force)
     record = read_result(folder)
@@ -86,9 +93,48 @@ def audit(args) -> int:
         print(f"  {verdict['sentence']}")
     code, line = status(record)
     print(line)
+    if args.weights:
+        print(TWINS)
     for file in (run.REPORT, RESULT):
         print(f"  {os.path.relpath(folder.path / file)}")
     return code
+
+
+def finished(args) -> Namespace:
+    """The options with --logits instead of --weights: what this model puts out for the images."""
+    needed = {"--model": args.model, "--data": args.data, "--member": args.member}
+    lacking = " and ".join(name for name, value in needed.items() if not value)
+    refuse(
+        {
+            "--member is for --weights FILE; leave it out": not args.weights,
+            f"--weights needs {lacking} too: what builds the network, the images, and a .npy that"
+            " is true for those that it was trained on": lacking,
+        }
+    )
+    import torch
+    from safetensors.torch import load_file
+
+    from mia_nb import data, models
+
+    images = data.load(args.data)
+    shape = {"in_channels": images.x.shape[1], "size": tuple(images.x.shape[2:])}
+    scale = {"mean": images.mean, "std": images.std}
+    module = models.build(args.model, num_classes=len(images.classes), seed=0, **shape, **scale)
+    try:
+        safe = args.weights.endswith(".safetensors")
+        state = load_file(args.weights) if safe else torch.load(args.weights, weights_only=True)
+        module.load_state_dict(state)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ValueError(f"--weights {args.weights} do not fit {args.model}: {reason}") from error
+    module.register_forward_pre_hook(lambda _, given: data.normalise(given[0], **scale))
+    x, member = images.x.numpy(), array_in("member", args.member)
+    arrays = {"logits": outputs(module, x)[None], "labels": images.y.numpy(), "images": x}
+    arrays["member"] = mask(f"--member {args.member}", member, (len(x),))[None]
+    path = Path(args.results) / f"finished_{Path(args.weights).stem}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, classes=np.array(images.classes, str), **arrays)
+    return Namespace(**vars(args) | {"logits": str(path), "model": None, "data": None})
 
 
 def read_result(folder: store.Folder) -> dict:

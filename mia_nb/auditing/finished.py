@@ -1,0 +1,601 @@
+"""The one finished model that somebody has: attacked as it is, against models of theirs, or against
+twins that their own training function makes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from mia_nb import store
+from mia_nb._image_files import npz_arrays
+from mia_nb.attacks import attack_p, score, suite
+from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
+from mia_nb.auditing.outputs import LOOK, outputs_from
+from mia_nb.auditing.shift import DOUBT, LEVEL, ShiftGuard, shift_guard
+from mia_nb.checks import checked, holding, mask, refuse, shown
+from mia_nb.metrics import SelfTest, clopper_pearson, intervals, readable, self_test, summary
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
+from mia_nb.metrics.uncertainty import RESAMPLES, measurable_rates, scored
+from mia_nb.types import Scores, Signals
+
+REDRAWS = 50  # masks redrawn for the negative control
+FEWEST, FEW = 5, 30  # members, or non-members, of a group: below no number, below a remark
+RATE = 0.1  # false positive rate of groups, and of the threshold that the population sets
+ENDS = ("", "_low", "_high")
+DATA = (
+    "wanted (x, y) of arrays or tensors, or a data set whose [i] is (x, y); of a DataLoader pass"
+    " its .dataset"
+)
+MODEL = (
+    "wanted a torch module, or a function of a batch that gives logits (batch, classes); of"
+    " scikit-learn pass model.predict_log_proba"
+)
+VARIES = (
+    f"{LOOK} the model answers a sample differently when it is queried again or among others: put"
+    " it in evaluation mode (model.eval()), and average its noise where it has any."
+)
+UNTESTED = "Raw inputs could not be compared: that train and test come from one source is assumed."
+FAILED = "The negative control FAILED: do not quote these numbers."
+FOUND = {
+    EXCEEDED: "gives members of its training data away",
+    OPEN: "was not shown to give members of its training data away",
+    BELOW: "ranks members below non-members (are train and test swapped?)",
+}
+TWINS = (
+    "What this cannot show, and models retrained on random halves of the same samples can"
+    " (retrain=, references=): whether samples were memorised or are easy for every model; which"
+    " single samples are exposed; how many members are found at very few false positives, where"
+    " attacks that compare such models are far stronger; what another training run would give. A"
+    " weak result is no evidence of the contrary."
+)
+
+
+class ModelAudit(NamedTuple):
+    """What `mia_nb.audit` found: `text` says it; `table` is that of `metrics.summary`.
+
+    by_class, by_group: what `by_group` gives of the first attack of the table, which is fixed
+    beforehand. verdict: on an AUC above 1/2, all attacks paid for. twins: the same of the
+    retrained models, each a target in turn, or None.
+    """
+
+    text: str
+    table: pd.DataFrame
+    scores: dict[str, Scores]
+    by_class: pd.DataFrame
+    by_group: pd.DataFrame | None
+    verdict: Verdict
+    self_test: SelfTest
+    signals: Signals
+    shift: ShiftGuard | None = None
+    twins: ModelAudit | None = None
+
+    def _views(self) -> dict[str, pd.DataFrame]:
+        """The tables below the text."""
+        attacks = readable(self.table.drop("max"))
+        views = {"attacks": attacks[[name for name in attacks if name[:3] in ("AUC", "TPR")]]}
+        for title, table in (("classes", self.by_class), ("groups", self.by_group)):
+            if table is not None:
+                views[f"{title}, by {attacks.index[0]}"] = table.round(3).astype(object).fillna("")
+        return views
+
+    def __repr__(self) -> str:
+        tables = [f"{title}\n{table.to_string()}" for title, table in self._views().items()]
+        return "\n\n".join([self.text, *tables])
+
+    def _repr_html_(self) -> str:
+        said = [f"<p>{escape(line)}</p>" for line in self.text.split("\n")]
+        tables = [f"<h4>{title}</h4>{table.to_html()}" for title, table in self._views().items()]
+        return "".join(said + tables)
+
+
+def entropy(target: Signals, references: Signals | None = None) -> np.ndarray:
+    """Label free: s = sum_c p_c log p_c. Source: Song & Mittal 2021, without their thresholds."""
+    return -target.entropy[0].mean(0)
+
+
+def modified_entropy(target: Signals, references: Signals | None = None) -> np.ndarray:
+    """s = (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c). Source: as `entropy`."""
+    return -target.modified_entropy[0].mean(0)
+
+
+ALONE = suite(0) | {
+    "attack_p": partial(attack_p, form="population"),
+    "entropy": entropy,
+    "modified_entropy": modified_entropy,
+}
+
+
+@checked
+def audit_model(
+    model,
+    train,
+    test,
+    *,
+    references=None,
+    retrain=None,
+    models: int = 8,
+    root: str | Path = "results",
+    batch: int = 512,
+    device=None,
+    seed: int = 0,
+    classes=None,
+    groups=None,
+    draws: int = RESAMPLES,
+) -> ModelAudit:
+    """Does this finished model give away which samples it was trained on?
+
+    Parameters:
+        model: a torch module (queried in evaluation mode, left as it was found), or a function of a
+            batch, NumPy slices of `train` and `test`, that gives logits (batch, classes).
+        train: (x, y), samples that the model was trained on and their class numbers from 0; arrays,
+            tensors, or a data set that gives (x, y) by number, without random augmentation.
+        test: the same of samples that it never saw, from the same source.
+        references: [(model, mask)] of further models, trained on samples of `train` and `test` that
+            chance drew; mask (n_train + n_test,): which.
+        retrain: your training function, retrain(images, labels, seed) -> model, of NumPy arrays. It
+            is called for `models` complementary random halves of `train` and `test` together; what
+            each model puts out is kept under `root`, so that a killed run goes on.
+        models: how many are retrained, an even number from 4 up.
+        root: folder of results.
+        batch: samples in one call of the model.
+        device: where a torch module is moved; None: it stays where it is.
+        seed: of every draw.
+        classes: (K,) names; None: their numbers.
+        groups: (n_train + n_test,) labels, for the same results per group as per class.
+        draws: resamples of the bootstrap.
+
+    Returns: a `ModelAudit`; print it, or let a notebook show it.
+
+    First `shift_guard` compares the raw inputs: where it tells the two sides apart, so may attacks,
+    whatever was memorised. Without other models half of `test` is set aside as population, by which
+    attack_p and a threshold are calibrated; loss, correctness and entropies need nothing. With
+    others the `suite` that so many support is run. Retrained models are also targets in turn, in
+    `twins`: chance drew their halves, so that no difference of `train` and `test` is in there.
+
+    That members are given away is said where the largest AUC lies above 1/2 at 95 %, all attacks
+    paid for (`judge`): of a model without a leak in at most 2.5 % of audits. Raises ValueError of
+    one line for probabilities instead of logits, a model that fails or gives other shapes, masks
+    and labels that do not fit. Caveat: what is stored is found by data, seed, number of models and
+    the source of `retrain`; settings that it reads from elsewhere are not seen.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> x, y = rng.normal(size=(400, 8)), np.arange(400) % 2
+    >>> def nearest(batch):  # it knows its training samples by heart
+    ...     far = ((batch[:, None] - x[None, :200]) ** 2).sum(2)
+    ...     return np.stack([-far[:, y[:200] == k].min(1) for k in (0, 1)], axis=1)
+    >>> found = audit_model(nearest, (x[:200], y[:200]), (x[200:], y[200:]))
+    >>> found.verdict.outcome, bool(found.table.loc["loss", "auc"] > 0.9)
+    ('exceeded', True)
+    """
+    refuse(
+        {
+            "references and retrain were both given; give one": references and retrain,
+            f"retrain={shown(retrain)}: wanted a function (images, labels, seed) -> model": (
+                retrain is not None and not callable(retrain)
+            ),
+            f"models={models}: wanted an even number from 4 up, for complementary halves": (
+                models < 4 or models % 2
+            ),
+            f"batch={batch}: wanted a number of samples": batch < 1,
+        }
+    )
+    x, y, member = _together(train, test)
+    groups = None if groups is None else numpy_of(groups)
+    if groups is not None and groups.shape != y.shape:
+        raise ValueError(f"groups have shape {groups.shape}; wanted {y.shape}, a label per sample")
+    shift = _guard(x, y, member, seed)
+    query = partial(outputs, x=x, batch=batch, device=device)
+    arrays = {"logits": query(model)[None], "labels": y, "member": member[None]}
+    arrays |= {} if classes is None else {"classes": np.asarray(classes, str)}
+    # what is wrong with the outputs is said before anything is trained
+    signals, _, names, _ = outputs_from(arrays, "finished", "")
+    part = slice(max(min(batch, len(x)) // 2, 1))
+    close = np.isclose(query(model, x=x[part]), arrays["logits"][0, part], rtol=0.01, atol=0.01)
+    untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
+    told = [*signals.info["remarks"], *holding({VARIES: not close.all(), UNTESTED: untested})]
+    doubt = "" if shift.passed or untested else f"{DOUBT}: {shift.note}."
+    judged = partial(_judged, names=names, groups=groups, draws=draws, seed=seed)
+    if references:
+        found = _compared(arrays, _given(references, len(y), query), judged, doubt)
+    elif retrain:
+        others = _retrained(retrain, x, y, models, Path(root), seed, query)
+        found = _compared(arrays, others, judged, doubt, models)
+    else:
+        found = _alone(signals, judged, doubt, seed)
+    return found._replace(shift=shift, text="\n".join([*told, found.text]))
+
+
+def _alone(signals: Signals, judged: Callable, doubt: str, seed: int) -> ModelAudit:
+    """The attacks that need no other model, half of the non-members set aside as population."""
+    away = np.random.default_rng(seed).permutation(np.flatnonzero(~signals.member[0]))
+    population = np.isin(np.arange(len(signals.labels)), away[: len(away) // 2])
+    found = judged(replace(signals, population=population), ALONE, doubt=doubt)
+    called, member = scored(found.scores["attack_p"], 0)
+    size = population.sum()
+    called = 1 - called * size / (size + 1) <= RATE  # p-values, see `attack_p`
+    rates = []
+    for side in (member, ~member):
+        low, high = clopper_pearson(called[side].sum(), side.sum())
+        rates.append(f"{called[side].mean():.1%} [{low:.1%}, {high:.1%}]")
+    threshold = (
+        f"With a threshold that {size:,} other test samples set for {RATE:.0%} false positives, the"
+        f" loss accuses {rates[0]} of members and {rates[1]} of non-members."
+    )
+    return found._replace(text="\n".join([found.text, threshold, TWINS]))
+
+
+def _compared(
+    arrays: dict, others: Iterator[tuple], judged: Callable, doubt: str, twins: int = 0
+) -> ModelAudit:
+    """The finished model against the others, of which so many are its retrained twins."""
+    for name, more in zip(("member", "logits"), zip(*others, strict=True), strict=True):
+        arrays = arrays | {name: np.stack([*arrays[name], *more])}
+    inside, count = arrays["member"][1:].sum(0), len(arrays["member"]) - 1
+    if not (k := int(np.median(np.minimum(inside, count - inside)))):
+        raise ValueError(
+            f"the {count} references leave most samples without a model on one side; wanted some"
+            " trained with and some without each sample (mia-nb plan draws such masks)"
+        )
+    signals = outputs_from(arrays, "finished", "").signals
+    found = judged(signals, suite(k), targets=[0], doubt=doubt)
+    size = f"{arrays['member'][1:].sum(1).mean():,.0f}"
+    text = [
+        found.text,
+        f"Compared with {count} models trained on {size} samples each of train and test ({k} with"
+        f" and {k} without the typical sample; the finished model was trained on"
+        f" {arrays['member'][0].sum():,}). That chance drew these samples, and that the models were"
+        " made like the finished one, is for you to say.",
+    ]
+    again = None
+    if twins:
+        halves = signals.select(models=slice(1, None))
+        again = judged(halves, suite(twins // 2 - 1), who=f"Of {twins} retrained models each")
+        text.append(f"{again.text} A difference of train and test cannot be in this number.")
+    return found._replace(text="\n".join(text), twins=again)
+
+
+def _judged(
+    signals: Signals,
+    attacks: dict,
+    *,
+    names: tuple,
+    groups: np.ndarray | None,
+    draws: int,
+    seed: int,
+    targets: list[int] | None = None,
+    doubt: str = "",
+    who: str = "The finished model",
+) -> ModelAudit:
+    """Attacks, negative control, table, verdict, groups and what to say of them."""
+    control = self_test(signals, attacks, draws=REDRAWS, seed=seed)
+    doubt = doubt or ("" if control.passed else FAILED)
+    scores = {name: score(attack, signals, targets=targets) for name, attack in attacks.items()}
+    table = summary(scores, draws=draws, seed=seed, self_test=control)
+    verdict = judge(limits(["auc>0.5"]), scores, draws=draws, seed=seed, doubt=doubt)[0]
+    first, audited = next(iter(scores)), ~signals.population
+    split = partial(by_group, scores[first], draws=draws, seed=seed)
+    by_class = split(signals.labels[audited], among=range(len(names)))
+    finding = f"{who} {_finding(verdict, bool(doubt))}."
+    return ModelAudit(
+        text=" ".join(filter(None, [doubt, finding, _rate(scores[first], table.loc[first])])),
+        table=table,
+        scores=scores,
+        by_class=by_class.rename(index=dict(enumerate(names))),
+        by_group=None if groups is None else split(groups[audited], among=np.unique(groups)),
+        verdict=verdict,
+        self_test=control,
+        signals=signals,
+    )
+
+
+def _finding(verdict: Verdict, doubted: bool) -> str:
+    """The verdict in words, with its numbers."""
+    what = "answers train and test differently" if verdict.low > 0.5 else FOUND[OPEN]
+    return (
+        f"{what if doubted else FOUND[verdict.outcome]}: the strongest of {verdict.attacks} attacks"
+        f" ({verdict.attack}) ranks a random member above a random non-member with probability"
+        f" {verdict.value:.3f} [{verdict.low:.3f}, {verdict.high:.3f}], where guessing gives 0.5"
+        f" ({verdict.n1:,} members, {verdict.n0:,} non-members)"
+    )
+
+
+def _rate(scores: Scores, row: pd.Series) -> str:
+    """The TPR of an attack at the smallest false positive rate that can be measured."""
+    if not (rates := measurable_rates(scores)):
+        return (
+            f"What share is found at {RATE:.0%} false positives takes 100 non-members to measure."
+        )
+    found, low, high = (row[f"tpr@{rates[0]:g}{end}"] for end in ("", "_low", "_high"))
+    return (
+        f"At {100 * rates[0]:g} % false positives {row.name} finds {found:.1%} of members"
+        f" [{low:.1%}, {high:.1%}]; guessing finds {100 * rates[0]:g} %."
+    )
+
+
+@checked
+def by_group(
+    scores: Scores, groups, *, among=None, draws: int = RESAMPLES, seed: int = 0
+) -> pd.DataFrame:
+    """One attack within each class, or any groups of samples: a row per group, none left out.
+
+    Parameters:
+        scores: of one attack, (targets, N).
+        groups: (N,) label of each audited sample.
+        among: the groups in the order of the rows; None: those that occur, sorted.
+        draws: resamples of the bootstrap.
+        seed: of the bootstrap.
+
+    Returns: auc and tpr@0.1 (thresholds within the group), each with _low and _high (95 %, those of
+    `metrics.intervals`), n1, n0 (of the target that has fewest) and a remark: "no number" below 5
+    members or non-members, "few" below 30, "tpr n/m" where 10 % false positives are fewer than 10
+    samples, so that the TPR is not measurable. Raises ValueError for another number of groups than
+    samples. Caveat: each interval is one group's own; of 20 groups one misses the truth.
+    """
+    groups, rows = np.asarray(groups), {}
+    if groups.shape != scores.value.shape[1:]:
+        raise ValueError(f"groups have shape {groups.shape}; wanted {scores.value.shape[1:]}")
+    for group in np.unique(groups) if among is None else among:
+        inside = groups == group
+        part = replace(scores, value=scores.value[:, inside], member=scores.member[:, inside])
+        sides = [scored(part, row)[1] for row in range(len(part.value))]
+        n1, n0 = (min(int((side == kind).sum()) for side in sides) for kind in (True, False))
+        ends = dict.fromkeys(("auc", f"tpr@{RATE:g}"), (math.nan,) * 3)
+        if min(n1, n0) >= FEWEST:
+            found = intervals(part, (RATE,), draws=draws, seed=seed)
+            ends = {name: tuple(found.loc[name]) for name in ends}
+        row = {f"{name}{end}": v for name in ends for end, v in zip(ENDS, ends[name], strict=True)}
+        marks = {"few": min(n1, n0) < FEW, "tpr n/m": n0 * RATE < MIN_FALSE_POSITIVES}
+        remark = "no number" if min(n1, n0) < FEWEST else ", ".join(holding(marks))
+        rows[group] = row | {"n1": n1, "n0": n0, "remark": remark}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("group")
+
+
+# --------------------------------------------------------------------------------------------------
+# data and outputs
+
+
+def numpy_of(values) -> np.ndarray:
+    """Arrays, tensors or lists of these as one array; of objects where samples differ in shape."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        return (values.float() if "bfloat16" in str(values.dtype) else values).numpy()
+    if not isinstance(values, tuple | list):
+        return np.asarray(values)
+    parts = [numpy_of(one) for one in values]
+    if len({part.shape for part in parts}) == 1:
+        return np.stack(parts)
+    ragged = np.empty(len(parts), object)
+    ragged[:] = parts
+    return ragged
+
+
+def _together(train, test) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x and y of both, and who is a member."""
+    (x1, y1), (x0, y0) = _samples("train", train), _samples("test", test)
+    if x1.shape[1:] != x0.shape[1:]:
+        raise ValueError(
+            f"samples of train have shape {x1.shape[1:]}, of test {x0.shape[1:]}; wanted one shape"
+        )
+    y = np.concatenate([y1, y0])
+    return np.concatenate([x1, x0]), y, np.arange(len(y)) < len(y1)
+
+
+def _samples(name: str, given) -> tuple[np.ndarray, np.ndarray]:
+    """x (n, ...) and y (n,) as arrays."""
+    alone = isinstance(given, tuple | list) and len(given) == 2
+    try:
+        x, y = given if alone else zip(*(given[i] for i in range(len(given))), strict=True)
+        x, y = numpy_of(x), numpy_of(y)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise ValueError(f"{name} cannot be read ({reason}): {DATA}") from error
+    y = y[:, 0] if y.shape == (len(y), 1) else y
+    refuse(
+        {
+            f"{name} has labels of shape {y.shape}; wanted (samples,) class numbers from 0": (
+                y.ndim != 1
+            ),
+            f"{name} has {x.shape[:1]} samples and {y.shape} labels; wanted as many": (
+                x.shape[:1] != y.shape
+            ),
+        }
+    )
+    return x, y
+
+
+def _guard(x: np.ndarray, y: np.ndarray, member: np.ndarray, seed: int) -> ShiftGuard:
+    """The shift guard on raw inputs as vectors; of what is no numbers on the classes alone."""
+    if x.dtype.kind not in "biuf":
+        guard = shift_guard(np.zeros((len(y), 1)), y, member, seed=seed)
+        return guard._replace(note=guard.note.replace("inputs are equal", "inputs are no numbers"))
+    finite = np.isfinite(x).all()
+    return shift_guard(x if finite else np.nan_to_num(x), y, member, seed=seed)
+
+
+def outputs(model, x: np.ndarray, *, batch: int = 512, device=None) -> np.ndarray:
+    """Logits (N, K) of a torch module or a function, one row per sample of x.
+
+    Samples are queried in a random order, so that a batch tells nothing about who is a member.
+    Raises ValueError of one line where the model fails or gives other shapes.
+    """
+    order = np.random.default_rng(0).permutation(len(x))
+    with _queried(model, device) as ask:
+        cuts = range(0, len(x), batch)
+        parts = [_answer(ask, x[order[start : start + batch]]) for start in cuts]
+    return np.concatenate(parts)[np.argsort(order)]
+
+
+def _answer(ask: Callable, x: np.ndarray) -> np.ndarray:
+    """Logits of one batch."""
+    try:
+        logits = numpy_of(ask(x))
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ValueError(f"the model fails on a batch {x.shape} of {x.dtype}: {reason}") from error
+    if logits.ndim != 2 or len(logits) != len(x):
+        raise ValueError(
+            f"the model gives {logits.shape} for {len(x)} samples; wanted (batch, classes) logits;"
+            " of one logit z a sample return np.stack([0 * z, z], 1)"
+        )
+    return logits
+
+
+@contextmanager
+def _queried(model, device) -> Iterator[Callable]:
+    """A function from NumPy batches to outputs; a module's modes are restored at the end."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model, torch.nn.Module):
+        if not callable(model):
+            raise ValueError(f"model={shown(model)}: {MODEL}")
+        yield model
+        return
+    modes = {part: part.training for part in model.modules()}
+    weight = next(model.to(device).parameters(), torch.zeros(()))
+
+    def ask(x):
+        x = torch.as_tensor(x, device=weight.device)
+        found = model(x.to(weight.dtype) if x.is_floating_point() else x)
+        return getattr(found, "logits", found)
+
+    try:
+        with torch.inference_mode():
+            model.eval()
+            yield ask
+    finally:
+        for part, training in modes.items():
+            part.training = training
+
+
+# --------------------------------------------------------------------------------------------------
+# other models
+
+
+def _given(references, samples: int, query: Callable) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(mask, logits) of each reference."""
+    for one in references:
+        if not (isinstance(one, tuple | list) and len(one) == 2):
+            raise ValueError(f"references hold {shown(one)}; wanted (model, mask) of each")
+        yield mask("the mask of a reference", numpy_of(one[1]), (samples,)), query(one[0])
+
+
+def _retrained(
+    retrain: Callable, x, y, models: int, root: Path, seed: int, query: Callable
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(mask, logits) of each model on a half, from the disk where they are there already."""
+    from tqdm.auto import tqdm
+
+    from mia_nb.data import paired_membership  # torch
+
+    pixels = repr(x.tolist()).encode() if x.dtype == object else x.tobytes()
+    record = {"retrained": _source(retrain), "seed": seed, "models": models, "shape": [*x.shape]}
+    key = store.content_key(record, str(x.dtype), pixels, y.tobytes())
+    folder = store.open_folder(root, "signals", "retrained", key, record)
+    member = paired_membership(models, len(y), labels=y, seed=seed)
+    with folder.lock("retraining"):
+        for m in tqdm(range(models), desc="retraining", unit="model", disable=None):
+            name = f"logits_{m:03d}.npy"
+            if not folder.intact(name):
+                made = retrain(x[member[m]], y[member[m]], seed + m)
+                folder.write_array(name, query(made))
+            yield member[m], folder.read_array(name)
+
+
+def _source(function: Callable) -> str:
+    """What a training function is recognised by: its code, and arguments bound to it."""
+    plain, bound = getattr(function, "func", function), getattr(function, "keywords", "")
+    try:
+        return f"{inspect.getsource(plain)}{getattr(function, 'args', '')}{bound}"
+    except (OSError, TypeError) as error:  # typed in at a prompt, or no function
+        if not hasattr(plain, "__code__"):
+            raise ValueError(f"retrain={shown(function)}: wanted a function (def ...)") from error
+    return f"{plain.__code__.co_code}{plain.__code__.co_consts}{bound}"
+
+
+@checked
+def plan(
+    samples: int, models: int, *, labels=None, seed: int = 0, out: str | Path = "plan.npz"
+) -> Path:
+    """Masks for trainings elsewhere, in complementary halves: model m is to be trained on
+    `np.flatnonzero(np.load(out)["member"][m])`.
+
+    Parameters:
+        samples: how many there are to train on and to be audited.
+        models: an even number from 2 up.
+        labels: (samples,), for halves of every class; None: halves of all.
+        seed: of the draw.
+        out: .npz that is written: member (models, samples), split.
+
+    Returns: the path. Raises ValueError for an odd number of models, or fewer than two samples.
+    """
+    from mia_nb.data import paired_membership  # torch
+
+    member = paired_membership(models, samples, labels=labels, seed=seed)
+    return _written(out, {"member": member, "split": np.array("pairs")})
+
+
+@checked
+def collect(plan, logits, labels, *, out: str | Path = "outputs.npz") -> Path:
+    """Gathers what models trained elsewhere put out into the .npz that `read_outputs`, notebook 07
+    and `mia-nb audit --logits` read.
+
+    Parameters:
+        plan: the .npz of `plan`, or masks (M, N) of your own.
+        logits: one entry per model, in the order of the masks: (N, K), all samples in the order of
+            the plan, members or not; or a .npy, or an .npz with `logits`.
+        labels: (N,) class numbers from 0, or a .npy, or an .npz with `labels`.
+        out: .npz that is written.
+
+    Returns: the path. Raises ValueError of one line for files that cannot be read, another number
+    of models or samples, and all that `read_outputs` refuses; then nothing is written.
+    """
+    masks = {"member": plan}
+    if isinstance(plan, str | os.PathLike):
+        masks = npz_arrays(Path(plan), ("member", "split"))[0]
+    member = mask("member of the plan", masks.get("member", ()))
+    given = [array_in("logits", one) for one in logits]
+    shapes = {one.shape for one in given}
+    refuse(
+        {
+            f"the plan has masks of shape {member.shape}; wanted (models, samples)": (
+                member.ndim != 2
+            ),
+            f"there are logits of {len(given)} models and {len(member)} masks; wanted one of each,"
+            " in the order of the plan": len(given) != len(member),
+            f"the models' logits have shapes {sorted(shapes)}; wanted one shape": len(shapes) > 1,
+        }
+    )
+    arrays = masks | {"logits": np.stack(given), "labels": array_in("labels", labels)}
+    outputs_from(arrays, "collected", "")
+    return _written(out, arrays)
+
+
+def _written(out: str | Path, arrays: dict[str, np.ndarray]) -> Path:
+    with open(out, "wb") as file:  # under the very name, whatever its suffix
+        np.savez(file, **arrays)
+    return Path(out)
+
+
+def array_in(name: str, given) -> np.ndarray:
+    """An array as it is given, or the one in a .npy, or under this name in an .npz."""
+    if not isinstance(given, str | os.PathLike):
+        return numpy_of(given)
+    try:
+        there = np.load(given, allow_pickle=False)
+        return there if isinstance(there, np.ndarray) else there[name]
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise ValueError(f"{given}: wanted .npy, or .npz with {name} ({reason})") from error
