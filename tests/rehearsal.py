@@ -1,0 +1,158 @@
+"""Every family, strategy, loss, defense and augmentation on a pretended CUDA device: no operation
+mixes devices, no step waits, no two streams touch the same memory without an order.
+
+Not collected by itself: tests/test_rehearsal.py runs it in a process of its own, with the plugin
+`fakecuda` that pretends. What it lies about stands in its docstring; numbers and speed are among
+that. Launches and waits of a step are bounded here, as measured on 22 November 2026.
+"""
+
+import fakecuda
+import numpy as np
+import pytest
+import torch
+
+from mia_nb import data, training
+from mia_nb.attacks import score
+from mia_nb.querying import query
+from mia_nb.training import clipped, execution, loop
+from mia_nb.types import Recipe
+
+SMALL = {"num_models": 2, "epochs": 2, "batch": 16, "lr": 0.05, "dtype": "float32"}
+SNN = {"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 2}}
+FLOW = {"width": 8, "steps": 2}
+FAMILIES = {  # name: (recipe, launches of a plain step at most, waits of it)
+    "tinycnn": ({"model_args": {"width": 4}}, 60, 0),
+    "resnet14": ({"model": "resnet14", "model_args": {"width": 4}}, 210, 0),
+    "resnet18": ({"model": "resnet18", "model_args": {"width": 4}}, 200, 0),
+    "vgg16": ({"model": "vgg16", "model_args": {"width": 4}}, 240, 0),
+    "bfloat16": ({"model": "resnet14", "model_args": {"width": 4}, "dtype": "bfloat16"}, 300, 0),
+    "snn": (SNN, 250, 0),
+    "snn tet": ({**SNN, "loss": "tet"}, 270, 0),
+    "odenet": ({"model": "odenet", "model_args": FLOW}, 400, 0),
+    "sdenet": ({"model": "sdenet", "model_args": {**FLOW, "k": 0.1}}, 420, 0),
+    "replaced": ({"model": "replaced", "model_args": {"base_args": {"width": 4}}}, 900, 0),
+}
+DEFENSES = ("l1", "l2", "early_stopping", "dropout", "label_smoothing", "mmd_mixup", "relaxloss")
+AUGMENTATIONS = ("crop", "flip", "cutout", "crop+flip+cutout")
+
+
+@pytest.fixture(scope="module")
+def images():
+    return data.load("synthetic:classes=4,n=160,size=16,channels=3,seed=1")
+
+
+def plan_of(images, options, strategy="plain"):
+    """A training of two models on the pretended device, with its group."""
+    there = images._replace(x=images.x.cuda(), y=images.y.cuda())
+    recipe = Recipe(**{**SMALL, **options})
+    member = np.zeros((2, 160), bool)
+    member[:, :96] = True
+    device = torch.device("cuda")
+    way = execution.parsed(strategy)
+    plan = way.of(loop.Plan(recipe, there, member, device, False, False))
+    return clipped.group_of(plan, list(range(way.group)))
+
+
+def counted_epochs(group):
+    """Waits and launches of a step: what an epoch of six has more than... an epoch's own."""
+    group.epoch(0, [])
+    with fakecuda.counted() as seen:
+        group.epoch(1, [])
+    assert not seen.races, seen.table()
+    return seen
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_trains_answers_and_is_attacked(images, tmp_path, name):
+    recipe = Recipe(**{**SMALL, **FAMILIES[name][0]})
+    before = torch.cuda.get_rng_state()
+    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+    assert torch.equal(torch.cuda.get_rng_state(), before), "the caller's generator was used"
+    signals = query(pool, images, device="cuda", progress=False)
+    assert np.isfinite(signals.margin).all()
+    assert np.isfinite(score("loss", signals).value).all()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_step_waits_for_nothing_and_launches_no_more_than_it_did(images, name):
+    options, most, waits = FAMILIES[name]
+    group = plan_of(images, options)
+    x, y = torch.randn(1, 16, 3, 16, 16).cuda(), torch.zeros(1, 16, dtype=torch.int64).cuda()
+    group.step(x, y, 0.01)
+    with fakecuda.counted() as seen:
+        group.step(x, y, 0.01)
+    assert seen.total("waits") == waits and not seen.races, seen.table()
+    assert seen.total("launches") <= most, seen.table()
+
+
+@pytest.mark.parametrize("name", ["tinycnn", "resnet14", "bfloat16"])
+def test_a_captured_step_is_a_few_launches(images, name):
+    seen = counted_epochs(plan_of(images, FAMILIES[name][0], "graph:2"))
+    assert seen.replays == 6, seen.table()
+    assert seen.total("launches") / 6 <= 30, seen.table()
+
+
+@pytest.mark.parametrize("strategy", ["stacked:2", "graph:2"])
+@pytest.mark.parametrize("name", ["tinycnn", "sdenet", "snn"])
+def test_a_strategy_trains_without_mixing_devices_or_unordered_streams(
+    images, tmp_path, name, strategy
+):
+    recipe = Recipe(**{**SMALL, **FAMILIES[name][0]})
+    with fakecuda.counted() as seen:
+        pool = training.train_pool(
+            recipe, images, root=tmp_path, device="cuda", strategy=strategy, progress=False
+        )
+    assert pool.status == ["trained"] * 2 and not seen.races, seen.table()
+
+
+@pytest.mark.parametrize("defense", [*DEFENSES, "dp_sgd"])
+def test_a_defense_trains(images, tmp_path, defense):
+    given = {"held_out": 20} if defense in ("early_stopping", "mmd_mixup") else {}
+    options = {"defense": defense, "defense_args": given, "population": 40}
+    recipe = Recipe(**{**SMALL, "model_args": {"width": 4}, **options})
+    before = torch.cuda.get_rng_state()
+    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+    assert pool.status == ["trained"] * 2
+    assert torch.equal(torch.cuda.get_rng_state(), before), "the caller's generator was used"
+
+
+@pytest.mark.parametrize("augment", AUGMENTATIONS)
+def test_an_augmentation_is_made_on_the_device(images, tmp_path, augment):
+    recipe = Recipe(**{**SMALL, "model_args": {"width": 4}, "augment": augment})
+    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+    signals = query(pool, images, queries=3, augment=True, device="cuda", progress=False)
+    assert signals.shape == (2, 3, 160)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queries": 3, "input_dropout": 0.1},
+        {"temperature": 2.0, "output": "rounding"},
+    ],
+)
+def test_a_query_runs_on_the_device(images, tmp_path, options):
+    recipe = Recipe(**{**SMALL, "model_args": {"width": 4}})
+    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+    signals = query(pool, images, device="cuda", progress=False, **options)
+    assert np.isfinite(signals.margin).all()
+
+
+def test_conversion_and_hybrid_training_run_on_the_device(images, tmp_path):
+    recipe = Recipe(**{**SMALL, "model_args": {"width": 4}})
+    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+    tuned = training.hybrid_pools(
+        pool, images, timesteps=2, epochs=1, device="cuda", progress=False
+    )
+    signals = query(tuned[2], images, per_step=True, device="cuda", progress=False)
+    assert signals.shape == (2, 2, 160)
+
+
+def test_a_killed_training_goes_on_to_the_same_bytes(images, tmp_path):
+    recipe = Recipe(**{**SMALL, "model_args": {"width": 4}, "num_models": 4})
+    whole = training.train_pool(recipe, images, root=tmp_path / "a", device="cuda", progress=False)
+    begun = training.train_pool(recipe, images, root=tmp_path / "b", device="cuda", progress=False)
+    begun.folder.remove(begun.weights_name(3))
+    again = training.train_pool(recipe, images, root=tmp_path / "b", device="cuda", progress=False)
+    for name, tensor in whole.state(3).items():
+        assert torch.equal(again.state(3)[name], tensor)
