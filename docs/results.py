@@ -79,7 +79,7 @@ def main() -> None:
     PAGE.write_text(before + text + after, encoding="utf-8")
     from pictures import screenshot
 
-    figure = plots.roc({name: scores["rmia"] for name, scores in all_scores.items()})
+    figure = plots.roc_pair({name: scores["rmia"] for name, scores in all_scores.items()})
     screenshot([figure], PAGE.with_name("results-roc.png"), [760], 520)
 
 

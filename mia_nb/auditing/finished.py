@@ -21,13 +21,15 @@ import pandas as pd
 
 from mia_nb import store
 from mia_nb._image_files import npz_arrays
-from mia_nb.attacks import attack_p, score, suite
+from mia_nb.attacks import score, suite
+from mia_nb.attacks.single import attack_p
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.outputs import LOOK, outputs_from
 from mia_nb.auditing.shift import DOUBT, LEVEL, ShiftGuard, shift_guard
 from mia_nb.checks import checked, holding, mask, refuse, shown
-from mia_nb.metrics import SelfTest, clopper_pearson, intervals, readable, self_test, summary
+from mia_nb.metrics import clopper_pearson, intervals, readable, self_test, summary
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
+from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.uncertainty import RESAMPLES, measurable_rates, scored
 from mia_nb.types import Scores, Signals
 
