@@ -4,7 +4,6 @@ model's training set.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
 import json
@@ -21,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from mia_nb import checks
 from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
-from mia_nb.checks import checked, instance
+from mia_nb.checks import checked, hint, shown
 from mia_nb.types import AUGMENTATIONS, Images
 
 PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
@@ -35,16 +35,19 @@ SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "no
 DARK = 16  # float images that are nowhere brighter, of 255, were probably meant otherwise
 
 
+@checked
 def load(
-    dataset,
+    dataset: str | Path,
     *,
-    data_root="data",
+    data_root: str | Path = "data",
     limit: int | None = None,
     download: bool = False,
     size: int | None = None,
     seed: int = 0,
 ) -> Images:
     """Labelled images by name or from a path.
+
+    dataset: one of these.
 
     * "digits": 1,797 grey 8x8 digits that come with scikit-learn; grey value = round(v * 255 / 16).
     * "cifar10", "cifar100", "fashion_mnist" (torchvision) and "tiny_imagenet" (official archive or
@@ -69,17 +72,21 @@ def load(
     they are read. A UserWarning of one line says how what can be read in two ways was read: boolean
     labels, nearly black floats, class names that look alike.
 
-    limit: keep that many, stratified by class, chosen by `seed`, in data order. Mean and std are
-    the published ones where they exist, otherwise measured on all images returned. Raises
-    ValueError of one line for whatever cannot be used.
+    data_root: the folder where data sets and the cache lie.
+    limit: keep that many, from 2 up, stratified by class, in data order; None keeps all.
+    download: whether a data set that is not there may be fetched.
+    size: of a folder of class folders, the side in pixels that images are scaled to; None leaves
+        them as they are.
+    seed: of the choice of `limit`.
+
+    Returns: `Images`; mean and std are the published ones where they exist, otherwise measured on
+        all images returned.
+    Raises: ValueError of one line for whatever cannot be used.
+    Example: `load("digits", limit=400)`.
     """
-    name, root = str(dataset), Path(instance("data_root", data_root, str | os.PathLike))
+    name, root = str(dataset), Path(data_root)
     place = os.path.expanduser(name)
     path, folder = Path(place), name not in DATASETS and os.path.isdir(place)
-    for what, value in (("limit", limit), ("size", size), ("seed", seed)):
-        whole = isinstance(value, int | np.integer) and (what != "seed" or value >= 0)
-        if not (whole or (value is None and what != "seed")):
-            raise ValueError(f"{what}={_shown(value)}: wanted a whole number")
     if size is not None and (size < 1 or not folder):
         raise ValueError(
             f"size={size} for {name!r}: wanted a side in pixels, for a folder of class folders of"
@@ -94,11 +101,9 @@ def load(
     elif path.suffix == ".npz":
         (x, y, classes), name = _npz(path), path.stem
     else:
-        close = difflib.get_close_matches(name, DATASETS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(
-            f"no data set or folder {name!r}{hint} (known: {', '.join(DATASETS)}, synthetic:..., a"
-            " folder, a .npz)"
+            f"no data set or folder {name!r}{hint(name, DATASETS)} (known: {', '.join(DATASETS)},"
+            " synthetic:..., a folder, a .npz)"
         )
     if limit is not None:
         if limit < 2:
@@ -112,12 +117,21 @@ def load(
 def from_arrays(
     x, y, *, classes: Sequence[str] | None = None, name="arrays", mean=None, std=None, canary=None
 ) -> Images:
-    """Images from pixels (N, C, H, W) and integer labels (N,) or (N, 1).
+    """Images from arrays.
 
-    Pixels are uint8, integers within 0..255, or floats by the rule of `load`. mean, std: per
-    channel of x / 255; None: measured on all columns (a constant channel gets std 1); (0,) and
-    (1,): the model normalises. Raises ValueError on NaN, on values out of range, and on labels that
-    are negative, fractional, beyond `classes` or, without `classes`, skip a number.
+    x: pixels (N, C, H, W), 1 to 4 channels: uint8, integers within 0..255, floats within 0..1
+        (multiplied by 255) or within 0..255; rounded.
+    y: class numbers from 0, (N,) or (N, 1).
+    classes: a name for each class; None: their numbers.
+    name: of the data set, for messages and reports.
+    mean, std: per channel of x / 255; None: measured on all images (a constant channel gets std 1);
+        (0,) and (1,): the model normalises.
+    canary: (N,) booleans, which images are canaries; None for none.
+
+    Returns: `Images`, with a copy of the pixels.
+    Raises: ValueError on NaN, on values out of range, and on labels that are negative, fractional,
+        beyond `classes` or, without `classes`, skip a number.
+    Example: `from_arrays(x, y, classes=["cat", "dog"])`.
     """
     x = np.asarray(x)
     if x.ndim != 4 or not 1 <= x.shape[1] <= 4 or not x.size:
@@ -128,7 +142,7 @@ def from_arrays(
     x = torch.from_numpy(np.array(_as_uint8(x, name), order="C"))
     y, classes = _labels(y, len(x), classes, name)
     _warn_of_twins(classes, name)
-    given = f"mean={_shown(mean)}, std={_shown(std)}"
+    given = f"mean={shown(mean)}, std={shown(std)}"
     if (mean is None) != (std is None):
         raise ValueError(f"{given}: give both or none")
     try:
@@ -147,14 +161,10 @@ def from_arrays(
     return Images(x, torch.from_numpy(y), classes, name, digest.hexdigest(), mean, std, canary)
 
 
-def _shown(value) -> str:
-    return " ".join(repr(value).split())[:60]
-
-
 def _warn(text: str) -> None:
     """A UserWarning at the line that called this module."""
-    frames = enumerate(inspect.stack(0), 1)
-    warnings.warn(text, stacklevel=next(i for i, at in frames if at.filename != __file__))
+    own, frames = (__file__, checks.__file__), enumerate(inspect.stack(0), 1)
+    warnings.warn(text, stacklevel=next(i for i, at in frames if at.filename not in own))
 
 
 def _warn_of_twins(classes: tuple[str, ...], name: str) -> None:
@@ -219,7 +229,7 @@ def _labels(
     listed = hasattr(classes, "__len__") and getattr(classes, "ndim", 1) == 1
     if classes is not None and (isinstance(classes, str | bytes) or not listed):
         raise ValueError(
-            f"{name}: classes={_shown(classes)}; wanted a list of names, one for each class"
+            f"{name}: classes={shown(classes)}; wanted a list of names, one for each class"
         )
     y = y.astype(np.int64)
     count = len(classes) if classes is not None else int(y.max()) + 1
@@ -273,12 +283,11 @@ def _torchvision(kind: str, megabytes: int, root: Path, download: bool):
         raise ValueError(
             f"{kind} is not in {root}, or not intact: allow it with download=true ({megabytes} MB)"
         ) from error
-    x = np.concatenate([np.asarray(part.data) for part in parts])
-    return (
-        _channels_first(x),
-        np.concatenate([np.asarray(part.targets) for part in parts]),
-        parts[0].classes,
+    x, y = (
+        np.concatenate([np.asarray(getattr(part, name)) for part in parts])
+        for name in ("data", "targets")
     )
+    return _channels_first(x), y, parts[0].classes
 
 
 def _channels_first(x: np.ndarray) -> np.ndarray:
@@ -372,9 +381,13 @@ def _npz(path: Path):
 def normalise(
     x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """(x / 255 - mean) / std per channel: (..., C, H, W) uint8 -> dtype.
+    """(x / 255 - mean) / std per channel.
 
-    Half types are computed in float32, rounded once.
+    x: pixels (..., C, H, W), uint8.
+    mean, std: per channel of x / 255.
+    dtype: of the result; half types are computed in float32, rounded once.
+
+    Returns: (..., C, H, W) of this dtype, on the device of x.
     """
     work = torch.float64 if dtype == torch.float64 else torch.float32
     mean, std = (torch.tensor(value, dtype=torch.float64)[:, None, None] for value in (mean, std))
@@ -390,10 +403,16 @@ def augment_draws(
     """The random numbers of one augmented batch, drawn on the CPU: the same for every device that
     applies them.
 
-    ops: "none", or some of "crop", "flip", "cutout" joined by "+", in any order. shift (B, 2): rows
-    and columns, uniform within +-(size // 8), 4 at 32x32; flip (B,) bool, probability 1/2; centre
-    (B, 2): a uniform pixel, the centre of a square hole of side size // 4, 8 at 32x32, clipped at
-    the border. To augment several models' batches at once, concatenate each tensor.
+    ops: "none", or some of "crop", "flip", "cutout" joined by "+", in any order.
+    batch: number of images B.
+    height, width: of an image, in pixels.
+    generator: on the CPU.
+
+    Returns: for crop, shift (B, 2): rows and columns, uniform within +-(size // 8), 4 at 32x32; for
+        flip, flip (B,) bool, probability 1/2; for cutout, centre (B, 2): a uniform pixel, the
+        centre of a square hole of side size // 4, 8 at 32x32, clipped at the border. To augment
+        several models' batches at once, concatenate each tensor.
+    Raises: ValueError for an unknown word.
     """
     chosen = set() if ops == "none" else set(ops.split("+"))
     if unknown := sorted(chosen - set(AUGMENTATIONS)):
@@ -464,14 +483,19 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
 def paired_membership(
     num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0
 ) -> np.ndarray:
-    """(M, N) bool: who trains which model. Row 2k + 1 is the exact complement of row 2k on all
-    columns but the population's.
+    """Who trains which model, in complementary pairs.
 
-    N = num_samples; `num_population` columns are False in every row. Each row holds half of the
-    audited samples, and with labels (N,) half of each class; odd remainders are dealt out, so that
-    halves differ by at most one, overall and in each class. A pair depends on (seed, k) only: a
-    larger pool keeps the rows of a smaller one. Raises ValueError for an odd num_models, or fewer
-    than two audited samples.
+    num_models: M, even.
+    num_samples: N.
+    labels: class numbers (N,); with them each row holds half of each class. None: not stratified.
+    num_population: columns that are False in every row.
+    seed: of the choice. A pair k depends on (seed, k) only: a larger pool keeps the rows of a
+        smaller one.
+
+    Returns: (M, N) bool. Row 2k + 1 is the exact complement of row 2k on all columns but the
+        population's. Each row holds half of the audited samples; odd remainders are dealt out, so
+        that halves differ by at most one, overall and in each class.
+    Raises: ValueError for an odd num_models, or fewer than two audited samples.
     """
     if num_models < 2 or num_models % 2:
         raise ValueError(
@@ -492,8 +516,16 @@ def paired_membership(
 def bernoulli_membership(
     num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0
 ) -> np.ndarray:
-    """(M, N) bool of independent fair coins, False on `num_population` columns; row m depends on
-    (seed, m) only.
+    """Who trains which model, by independent fair coins.
+
+    num_models: M.
+    num_samples: N.
+    labels: class numbers (N,), by which the population is stratified; None: it is not.
+    num_population: columns that are False in every row.
+    seed: of the coins; row m depends on (seed, m) only.
+
+    Returns: (M, N) bool.
+    Raises: ValueError for no model, or fewer than two audited samples.
     """
     if num_models < 1:
         raise ValueError(f"num_models={num_models}: a pool needs at least 1")

@@ -19,12 +19,22 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from mia_nb.checks import LARGE, hint, plain, shown
 from mia_nb.types import Query, Recipe, Record, Whole
 
 EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML 1.1 takes 1e-3 for text
+KINDS = {  # what an annotation's words take
+    "int": Annotated[Whole, Field(gt=-LARGE, lt=LARGE)],
+    "float": float,
+    "bool": bool,
+    "str": str,
+    "None": None,
+    "dict": dict,
+    "list": list,
+    "tuple": list,
+}
 INJECTED = "# Parameters"  # how the cell begins that papermill adds
 
 
@@ -216,7 +226,7 @@ def fit(parameter: Parameter, value: Any) -> Any:
     for kind in parameter.kinds or ("Any",):
         try:
             return _as(kind, value)
-        except TypeError:
+        except ValidationError:
             continue
     wanted = " or ".join(parameter.kinds)
     hint = (
@@ -346,28 +356,14 @@ def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as(kind: str, value: Any) -> Any:
-    """Convert or raise TypeError; `list[T]` item by item; a kind not known here is not checked."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind == "float" and number:
-        return float(value)
-    if kind == "int" and number and value == value // 1 and abs(value) < LARGE:
-        return int(value)
-    base, _, items = kind.rstrip("]").partition("[")
-    if base in ("list", "tuple") and isinstance(value, list):
-        return [_as(items.split(",")[0] or "Any", item) for item in value]
-    checked = {
-        "int": int,
-        "float": float,
-        "bool": bool,
-        "str": str,
-        "None": type(None),
-        "dict": dict,
-        "list": list,
-        "tuple": list,
-    }
-    if type(value) is not checked.get(base, type(value)):
-        raise TypeError(kind)
-    return value
+    """Convert or raise ValidationError; `list[T]` item by item; a kind not known here is not
+    checked.
+    """
+    base, _, items = kind.removesuffix("]").partition("[")
+    wanted = KINDS.get(base, Any)
+    if wanted is list and items:
+        wanted = list[KINDS.get(items.partition(",")[0], Any)]
+    return TypeAdapter(wanted, config=ConfigDict(strict=True)).validate_python(value)
 
 
 def _english(value: Any) -> str:

@@ -35,7 +35,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,6 @@ KINDS = ("pool", "signals", "run")
 ANSWERS = (*CUBES, "top_log_p")  # a row for each model
 DESIGN = ("labels", "member", "population")
 FINISHED = "margin.npy"  # the last file of signals to be there
-EARLIER = "signals.npz"  # all of them in one file, as older results have it
 # kinds of type and axes (models, queries, samples, top classes, chosen) of each field of signals
 FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {"top_log_p": ("f", "MNT"), "correct": ("b", "MQN")}
 FORMS |= {
@@ -180,7 +179,7 @@ class Folder:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self.path / name)
-            self._list(name, digest.hexdigest())
+            self._append({name: digest.hexdigest()})
 
     def write_bytes(self, name: str, data: bytes | memoryview) -> None:
         with self.writing(name) as write:
@@ -235,7 +234,7 @@ class Folder:
         """Record a file that another program finished writing here."""
         if (sha := self._sha256(name)) is None:
             raise self.corrupt(name)
-        self._list(name, sha)
+        self._append({name: sha})
 
     def remove(self, *names: str) -> None:
         """Take files off the list, then remove them; of a link only itself."""
@@ -367,9 +366,6 @@ class Folder:
             path.unlink(missing_ok=True)
         return [path.name for path in stale]
 
-    def _list(self, name: str, sha256: str | None) -> None:
-        self._append({name: sha256})
-
     def _append(self, entries: dict[str, str | None]) -> None:
         """Append to the manifest in one write, on a line of its own even after a torn one.
 
@@ -464,12 +460,11 @@ def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
     hits = [
         f
         for f in everything
-        if f.path.name.startswith(prefix) or f.path.name.rsplit("-", 1)[1].startswith(prefix[:12])
-    ]
-    hits = [
-        f
-        for f in hits
-        if len(prefix) <= 12 or f.path.name.startswith(prefix) or f.key.startswith(prefix)
+        if f.path.name.startswith(prefix)
+        or (
+            f.path.name.rsplit("-", 1)[1].startswith(prefix[:12])
+            and (len(prefix) <= 12 or f.key.startswith(prefix))
+        )
     ]
     if len(hits) == 1:
         return hits[0]
@@ -484,68 +479,14 @@ def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
     )
 
 
-def save_signals(folder: Folder, signals: Signals, samples: np.ndarray | None = None) -> None:
-    """Write the fields of signals, info.json and `samples`: which images were asked about, where
-    not all of the pool's were.
-    """
-    rows = (
-        {name: getattr(signals, name)[m : m + 1] for name in ANSWERS}
-        for m in range(signals.shape[0])
-    )
-    design = {name: getattr(signals, name) for name in DESIGN}
-    _save(folder, signals.shape[0], rows, design, {"draws": signals.draws, **signals.info}, samples)
-
-
-def _save(
-    folder: Folder,
-    models: int,
-    rows: Iterable[dict],
-    design: dict,
-    info: dict,
-    samples: np.ndarray | None,
-) -> None:
-    """Signals from the answers of one model after the other; until all is written there are
-    none.
-    """
-    if blocked := [f"{name}.npy" for name in FORMS if (folder.path / f"{name}.npy").is_dir()]:
-        raise folder.corrupt(blocked[0], "a folder stands in its place")
-    listed, beside = folder.files(), {"samples": samples, **design}
-    absent = [f"{name}.npy" for name, value in beside.items() if value is None]
-    for name in (FINISHED, EARLIER, *absent):
-        if name in listed:
-            folder.remove(name)
-    for name in beside:
-        if beside[name] is not None:
-            folder.write_array(f"{name}.npy", beside[name])
-    fields = [name for name in (*ANSWERS, *beside) if f"{name}.npy" not in absent]
-    folder.write_json("info.json", {**info, "fields": fields})
-    with contextlib.ExitStack() as stack:  # the first file to be opened is the last to be finished
-        files = {}
-        for row in rows:
-            for name in ANSWERS:
-                if name not in files:
-                    shape = (models, *row[name].shape[1:])
-                    files[name] = stack.enter_context(
-                        folder.rows(f"{name}.npy", row[name].dtype, shape)
-                    )
-                files[name](row[name])
-
-
 def read_info(folder: Folder) -> tuple[dict, list[str]]:
     """What was asked, and the files that its answers are in; raises Corrupt where nothing or an
     altered record is there.
     """
-    listed, info = folder.files(), folder.read_json("info.json", draws=str)
-    fields = info.pop("fields", None)
-    if fields is None:  # an older record: what may be absent is what is not listed
-        optional = [name for name in ("member", "samples") if f"{name}.npy" in listed]
-        fields = [*ANSWERS, *(name for name in DESIGN if name != "member"), *optional]
-    if EARLIER in listed:
-        return info, [EARLIER, *(["samples.npy"] if "samples.npy" in listed else [])]
-    if not (
-        isinstance(fields, list) and all(isinstance(name, str) and name in FORMS for name in fields)
-    ):
-        raise folder.corrupt("info.json", f"fields={fields}: wanted some of {', '.join(FORMS)}")
+    info = folder.read_json("info.json", draws=str, fields=list)
+    fields = info.pop("fields")
+    if strange := [name for name in fields if not isinstance(name, str) or name not in FORMS]:
+        raise folder.corrupt("info.json", f"fields={strange}: wanted some of {', '.join(FORMS)}")
     return info, [f"{name}.npy" for name in fields]
 
 
@@ -563,13 +504,8 @@ def load_signals(folder: Folder) -> Signals:
     Raises Corrupt where a file is gone or altered, OSError where too many are open.
     """
     try:
-        (info, wanted), arrays = read_info(folder), {"member": None}
-        for name in wanted:
-            arrays |= (
-                folder.read_arrays(name)
-                if name == EARLIER
-                else {name.removesuffix(".npy"): folder.map_array(name)}
-            )
+        info, files = read_info(folder)
+        arrays = {name.removesuffix(".npy"): folder.map_array(name) for name in files}
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
@@ -579,18 +515,17 @@ def load_signals(folder: Folder) -> Signals:
         ) from error
     sizes: dict[str, int] = {}
     for name, (kinds, axes) in FORMS.items():
-        array = arrays.get(name)
-        if array is None and name not in ("member", "samples"):
-            raise folder.corrupt("info.json", f"{name} is not among its fields")
-        shape = () if array is None else array.shape
-        fits = len(shape) == len(axes) and all(
-            sizes.setdefault(a, n) == n for a, n in zip(axes, shape, strict=True)
+        if (array := arrays.setdefault(name, None)) is None:
+            if name not in ("member", "samples"):
+                raise folder.corrupt("info.json", f"{name} is not among its fields")
+            continue
+        fits = array.ndim == len(axes) and all(
+            sizes.setdefault(a, n) == n for a, n in zip(axes, array.shape, strict=True)
         )
-        if array is not None and not (fits and array.dtype.kind in kinds):
-            raise folder.corrupt(
-                f"{name}.npy", f"it holds {shape} {array.dtype}, which does not fit the others"
-            )
-    arrays = {name: arrays[name] for name in FORMS if name != "samples"}
+        if not fits or array.dtype.kind not in kinds:
+            text = f"it holds {array.shape} {array.dtype}, which does not fit the others"
+            raise folder.corrupt(f"{name}.npy", text)
+    arrays.pop("samples")
     return Signals(**arrays, draws=info.pop("draws"), info=info)
 
 
@@ -637,8 +572,31 @@ def drop_answers(folder: Folder) -> list[str]:
 
 
 def join_answers(
-    folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None
+    folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None = None
 ) -> None:
-    """Signals from the kept answers of these models, read and written one model at a time."""
-    _save(folder, len(models), (kept_answers(folder, m) for m in models), design, info, samples)
+    """Signals from the kept answers of these models, read and written one model at a time; until
+    all is written there are none.
+
+    design: labels, member, population. info: how they were queried; becomes info.json. samples:
+    which images were queried, where not all of the pool's were.
+    """
+    if blocked := [f"{name}.npy" for name in FORMS if (folder.path / f"{name}.npy").is_dir()]:
+        raise folder.corrupt(blocked[0], "a folder stands in its place")
+    listed, beside = folder.files(), {"samples": samples, **design}
+    absent = [f"{name}.npy" for name, value in beside.items() if value is None]
+    folder.remove(*(name for name in (FINISHED, *absent) if name in listed))
+    beside = {name: value for name, value in beside.items() if value is not None}
+    for name, value in beside.items():
+        folder.write_array(f"{name}.npy", value)
+    folder.write_json("info.json", {**info, "fields": [*ANSWERS, *beside]})
+    with contextlib.ExitStack() as stack:  # the first file to be opened is the last to be finished
+        files = {}
+        for row in (kept_answers(folder, model) for model in models):
+            for name in ANSWERS:
+                if name not in files:
+                    shape = (len(models), *row[name].shape[1:])
+                    files[name] = stack.enter_context(
+                        folder.rows(f"{name}.npy", row[name].dtype, shape)
+                    )
+                files[name](row[name])
     drop_answers(folder)

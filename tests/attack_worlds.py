@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import rankdata
 
+from mia_nb import store
 from mia_nb.types import Signals
 
 
@@ -71,3 +72,13 @@ def auc(score: np.ndarray, member: np.ndarray) -> float:
 
 def null_se(members: int, others: int) -> float:
     return np.sqrt((members + others + 1) / (12 * members * others))
+
+
+def save_signals(folder, signals, samples=None):
+    """Signals as a query stores them, from the outputs of one model after the other."""
+    models = list(range(signals.shape[0]))
+    for model in models:
+        store.keep_answers(folder, model, signals.select(models=[model]))
+    design = {name: getattr(signals, name) for name in store.DESIGN}
+    info = {"draws": signals.draws, **signals.info}
+    store.join_answers(folder, models, design, info, samples)

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from attack_worlds import gaussian, pairs
+from attack_worlds import gaussian, pairs, save_signals
 
 from mia_nb import attacks, store
 from mia_nb.attacks.inputs import in_place
@@ -59,7 +59,7 @@ def stored(tmp_path_factory):
     ):
         folder = store.Folder(root / f"signals-{name}-0")
         folder.path.mkdir()
-        store.save_signals(folder, one)
+        save_signals(folder, one)
     return root, signals
 
 

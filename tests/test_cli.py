@@ -18,7 +18,7 @@ import pytest
 from nbformat import v4
 
 from mia_nb import parameters, store
-from mia_nb.cli import _join_parameters, _parser, _workers, main, notebooks
+from mia_nb.cli import _join_parameters, _parser, main, notebooks
 from mia_nb.cli import run as runner
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -199,7 +199,7 @@ def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parame
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        ("run trian", "did you mean train?"),
+        ("run trian", "did you mean 'train'?"),
         ("run train -p epoch=3", "did you mean 'epochs'?"),
         ("run all --preset small -p nothing=3", "01_train, 03_attack has no parameter 'nothing'"),
         ("run train -p epochs=soon", "epochs='soon' is text, wanted int"),
@@ -211,7 +211,7 @@ def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parame
             "results=there: every notebook of a run shares one folder; use --results DIR",
         ),
         ("run train -p epochs --results elsewhere", "-p epochs: wanted -p name=value"),
-        ("run all --preset smal", "did you mean small?"),
+        ("run all --preset smal", "did you mean 'small'?"),
         ("run all", "`run all` needs --preset NAME; there are: bad_name"),
         ("run no/where.ipynb", "no notebook at"),
         ("run train --preset bad_step", "wanted a list of steps"),
@@ -434,7 +434,7 @@ def test_a_run_says_what_share_is_done_and_how_long_the_rest_may_take(monkeypatc
     now[0] = 20.0
     # 20 s for a quarter of it all, and a half is left
     assert overall.line(0.5) == " 50%, 40 s left"
-    overall.end("b")
+    overall.left.remove("b")
     assert overall.line(0.0) == " 75%, 10 s left" and overall.line(1.0) == "100%, 0.0 s left"
 
 
@@ -707,7 +707,7 @@ def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_r
     ],
 )
 def test_engine_and_workers_are_one_parameter_of_a_notebook(words, parameter):
-    assert _workers(_parser().parse_args(["run", "train", *words])) == parameter
+    assert runner._workers(_parser().parse_args(["run", "train", *words])) == parameter
 
 
 def test_how_many_workers_train_is_no_part_of_a_runs_key_and_reaches_the_notebook(

@@ -15,10 +15,10 @@ import torchsde
 from torch import nn
 from torch.func import vmap
 
-from mia_nb import studies
 from mia_nb.models import solvers
 from mia_nb.models.neural_de import Drift
 from mia_nb.models.solvers import integrate
+from mia_nb.studies import published
 
 FEW = 16  # steps
 # k as printed: k as it was
@@ -357,7 +357,7 @@ def test_sigma_reproduces_every_setting_of_the_study_s_table_xii():
     """
     rows = {
         tuple(r["setting"][name] for name in ("s", "T", "k", "sigma"))
-        for r in studies.paper_results("nsde2025", "XII")
+        for r in published.paper_results("nsde2025", "XII")
     }
     assert len(rows) == 25 and len({row[:3] for row in rows}) == 25
     for s, T, k, printed in rows:

@@ -339,7 +339,7 @@ def test_the_claims_are_those_of_the_same_scores_and_the_accountant(
         **pools["DP-SGD"].sampling,
     }
     ladders = {"DP-SGD": auditing.ladder(delta=1e-5, dp_sgd=spent)}
-    truth = studies.privacy_claims(cells, ladders=ladders, **DRAWS).drop("D14")
+    truth = studies.claims("privacy", cells, ladders=ladders, **DRAWS).drop("D14")
     shown = rows(compared, "claims", 1)
     assert {name: row[0] for name, row in shown.items()} == {
         f"{n}. {r['claim']}": r["verdict"] for n, r in truth.iterrows()

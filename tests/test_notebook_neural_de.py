@@ -400,7 +400,7 @@ def test_costs_are_of_networks_as_large_as_the_stored_ones(compared, pools):
 
 
 def test_the_claims_are_those_of_the_same_scores_and_checkpoints(compared, cells, runs):
-    truth = studies.flow_claims(cells, frontier=metrics.frontier(runs, **DRAWS), **DRAWS)
+    truth = studies.claims("nsde", cells, frontier=metrics.frontier(runs, **DRAWS), **DRAWS)
     shown = rows(compared, "claims", 1)
     assert {name: row[0] for name, row in shown.items()} == {
         f"{name}. {row['claim']}": row["verdict"] for name, row in truth.iterrows()

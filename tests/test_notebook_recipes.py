@@ -60,7 +60,7 @@ def answers(pools):
 @pytest.fixture(scope="module")
 def cells(pools, answers):
     return {
-        studies.recipe_setting(name, pools[name].recipe, word): score(word, one)
+        studies.setting(pools[name].recipe, word, label=name): score(word, one)
         for name, one in answers.items()
         for word in SIZE["attacks"]
     }
@@ -138,7 +138,9 @@ def test_rankings_are_compared_under_their_ceiling(run, answers):
 
 
 def test_verdicts_are_those_of_the_same_cells_and_every_claim_has_its_evidence(run, cells, answers):
-    truth = studies.recipe_claims(cells, metrics.agreement(answers, splits=2), draws=SIZE["draws"])
+    truth = studies.claims(
+        "recipes", cells, ranks=metrics.agreement(answers, splits=2), draws=SIZE["draws"]
+    )
     shown = {row[0]: row[1] for row in table(run.html("claims"))[1:]}
     assert shown == {f"{name}. {row['claim']}": row["verdict"] for name, row in truth.iterrows()}
     lines = [line for line in run.text("evidence").splitlines() if not line.startswith(" ")]

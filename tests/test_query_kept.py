@@ -50,7 +50,7 @@ def test_whoever_cleans_while_a_query_runs_leaves_its_files_alone(
             said.append(stored.status(folder))
             for everything in (False, True):
                 said.extend(
-                    stored.clean(tmp_path, None, everything=everything, older_than=None, yes=True)
+                    stored.cleaned(tmp_path, None, everything=everything, older_than=None, yes=True)
                 )
         return kept_answers(folder, model)
 

@@ -8,12 +8,11 @@ import signal
 import socket
 import time
 import zipfile
-from dataclasses import replace
 
 import filelock
 import numpy as np
 import pytest
-from attack_worlds import gaussian, signals
+from attack_worlds import gaussian, save_signals, signals
 
 from mia_nb import _files, store
 from mia_nb.types import PER_MODEL
@@ -216,7 +215,7 @@ def test_signals_are_read_back_to_the_bit_with_membership_or_without(folder):
         other = store.Folder(folder.path.parent / f"signals-here-{known.member is None}")
         other.path.mkdir()
         assert not store.has_signals(other)
-        store.save_signals(other, known)
+        save_signals(other, known)
         again = store.load_signals(other)
         assert (
             store.has_signals(other)
@@ -234,7 +233,7 @@ def test_an_altered_file_of_signals_is_refused_by_name_however_large_it_is(
 ):
     monkeypatch.setattr(store, "SMALL", 1 << 15)
     rng = np.random.default_rng(0)
-    store.save_signals(folder, signals(rng.normal(size=(4, size)), rng.random((4, size)) < 0.5))
+    save_signals(folder, signals(rng.normal(size=(4, size)), rng.random((4, size)) < 0.5))
     with open(folder.path / f"{name}.npy", "r+b") as file:
         file.seek(-3, os.SEEK_END)
         file.write(b"!!!")
@@ -242,56 +241,23 @@ def test_an_altered_file_of_signals_is_refused_by_name_however_large_it_is(
         store.load_signals(folder)
 
 
-def test_signals_kept_in_one_file_as_they_once_were_are_read_and_give_way_to_new_ones(folder):
-    world = gaussian(4, 30)
-    arrays = {name: getattr(world, name) for name in (*store.ANSWERS, *store.DESIGN)}
-    folder.write_json("info.json", {"draws": "plain", "pool": "abc"})
-    folder.write_arrays("signals.npz", arrays)
-    old = store.load_signals(folder)
-    assert (
-        store.has_signals(folder)
-        and old.info == {"pool": "abc"}
-        and np.array_equal(old.margin, world.margin)
-    )
-    store.save_signals(folder, replace(world, margin=-world.margin))
-    assert np.array_equal(store.load_signals(folder).margin, -world.margin) and not folder.has(
-        "signals.npz"
-    )
-
-
 @pytest.mark.parametrize("name", [*store.ANSWERS, *store.DESIGN, "samples", "info"])
 def test_signals_of_which_a_file_was_taken_away_are_none_and_are_refused_by_its_name(folder, name):
-    store.save_signals(folder, gaussian(4, 30), np.arange(30))
+    save_signals(folder, gaussian(4, 30), np.arange(30))
     file = f"{name}.json" if name == "info" else f"{name}.npy"
     folder.remove(file)
     assert not store.has_signals(folder)
     with pytest.raises(store.Corrupt, match=file):
         store.load_signals(folder)
-    store.save_signals(folder, gaussian(4, 30), np.arange(30))
+    save_signals(folder, gaussian(4, 30), np.arange(30))
     assert store.has_signals(folder) and store.load_signals(folder).member is not None
-
-
-def test_an_old_file_of_signals_that_is_gone_does_not_stand_in_the_way_of_new_ones(folder):
-    world = gaussian(4, 30)
-    folder.write_json("info.json", {"draws": "plain"})
-    folder.write_arrays(
-        "signals.npz", {name: getattr(world, name) for name in (*store.ANSWERS, *store.DESIGN)}
-    )
-    (folder.path / "signals.npz").unlink()
-    assert not store.has_signals(folder)
-    with pytest.raises(store.Corrupt, match=r"signals\.npz"):
-        store.load_signals(folder)
-    store.save_signals(folder, world)
-    assert store.has_signals(folder) and np.array_equal(
-        store.load_signals(folder).margin, world.margin
-    )
 
 
 def test_what_is_not_known_of_new_signals_is_not_kept_from_the_old_ones(folder):
     world = gaussian(4, 30)
-    store.save_signals(folder, world, np.arange(30))
+    save_signals(folder, world, np.arange(30))
     assert np.array_equal(store.load_samples(folder), np.arange(30))
-    store.save_signals(folder, world.hide())
+    save_signals(folder, world.hide())
     assert store.load_signals(folder).member is None and store.load_samples(folder) is None
     assert not {"member.npy", "samples.npy"} & {path.name for path in folder.path.iterdir()}
 
@@ -301,17 +267,17 @@ def test_signals_whose_overwriting_was_stopped_are_none_rather_than_a_mixture(
     folder, last, monkeypatch
 ):
     world = gaussian(4, 30)
-    store.save_signals(folder, world)
-    listing = store.Folder._list
+    save_signals(folder, world)
+    listing = store.Folder._append
 
-    def killed(self, name, sha256):
-        listing(self, name, sha256)
-        if sha256 and name.startswith(f"{last}."):
+    def killed(self, entries):
+        listing(self, entries)
+        if any(sha256 and name.startswith(f"{last}.") for name, sha256 in entries.items()):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.Folder, "_list", killed)
+    monkeypatch.setattr(store.Folder, "_append", killed)
     with pytest.raises(KeyboardInterrupt):
-        store.save_signals(folder, gaussian(4, 30, seed=9))
+        save_signals(folder, gaussian(4, 30, seed=9))
     monkeypatch.undo()
     if last != store.FINISHED.removesuffix(".npy"):
         assert not store.has_signals(folder)
@@ -358,7 +324,7 @@ def test_too_many_mapped_signals_are_one_line_that_says_what_to_do(folder, monke
     import resource
 
     monkeypatch.setattr(store, "SMALL", 0)
-    store.save_signals(folder, gaussian(4, 30))
+    save_signals(folder, gaussian(4, 30))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     kept, free = [], os.dup(0)  # the lowest number that is free
     os.close(free)
@@ -376,7 +342,7 @@ def test_too_many_mapped_signals_are_one_line_that_says_what_to_do(folder, monke
 
 def test_signals_of_usual_size_hold_no_file_open(folder):
     rng = np.random.default_rng(0)
-    store.save_signals(folder, signals(rng.normal(size=(4, 40_000)), rng.random((4, 40_000)) < 0.5))
+    save_signals(folder, signals(rng.normal(size=(4, 40_000)), rng.random((4, 40_000)) < 0.5))
     assert not isinstance(store.load_signals(folder).margin.base, np.memmap)
 
 
@@ -671,7 +637,7 @@ def test_an_archive_that_unpacks_to_more_than_it_is_or_claims_to_is_refused(fold
     ids=["shape", "text", "short", "complex"],
 )
 def test_a_field_of_signals_that_does_not_fit_the_others_is_corrupt(folder, name, wrong):
-    store.save_signals(folder, gaussian(4, 30))
+    save_signals(folder, gaussian(4, 30))
     folder.write_array(f"{name}.npy", wrong)
     with pytest.raises(
         store.Corrupt, match=r"npy is not what it should be .*does not fit the others"
@@ -681,16 +647,16 @@ def test_a_field_of_signals_that_does_not_fit_the_others_is_corrupt(folder, name
 
 @pytest.mark.parametrize("fields", [7, ["../../victim"], [["a"]], ["margin"], []])
 def test_fields_that_signals_do_not_have_are_corrupt(folder, fields):
-    store.save_signals(folder, gaussian(4, 30))
+    save_signals(folder, gaussian(4, 30))
     folder.write_json("info.json", {"draws": "plain", "fields": fields})
     with pytest.raises(store.Corrupt, match=r"info\.json"):
         store.load_signals(folder)
 
 
 def test_a_folder_in_the_place_of_a_field_stops_new_signals_before_anything_is_removed(folder):
-    store.save_signals(folder, gaussian(4, 30))
+    save_signals(folder, gaussian(4, 30))
     (folder.path / "correct.npy").unlink()
     (folder.path / "correct.npy").mkdir()
     with pytest.raises(store.Corrupt, match=r"correct\.npy"):
-        store.save_signals(folder, gaussian(4, 30, seed=9))
+        save_signals(folder, gaussian(4, 30, seed=9))
     assert folder.intact("margin.npy")

@@ -12,7 +12,7 @@ import pytest
 
 from mia_nb import metrics, studies
 from mia_nb.metrics.uncertainty import tied_floor
-from mia_nb.studies import Setting
+from mia_nb.studies import Setting, published
 from mia_nb.types import Scores
 
 DefenseCell = partial(Setting, attack="lira_global")
@@ -75,7 +75,7 @@ def test_every_record_of_table_eleven_stands_exactly_once_beside_ours():
     )
     keys = Counter(
         (r["setting"]["label"], r["metric"], r["value"])
-        for r in studies.paper_results("nsde2025", "XI")
+        for r in published.paper_results("nsde2025", "XI")
     )
     assert Counter(zip(table["printed"], table["metric"], table["published"], strict=True)) == keys
     assert (
@@ -261,7 +261,7 @@ def cost(**changes) -> pd.DataFrame:
 
 
 def test_costs_are_ratios_to_resnet_on_both_sides():
-    table = studies.cost_against_papers(cost())
+    table = studies.against_papers("costs", cost())
     assert len(table) == 8 and table["note"].str.contains("label printed as k=2").sum() == 2
     seconds = table[table["metric"] == "time_per_epoch"].set_index("model")
     assert seconds["published_ratio"].to_dict() == {
@@ -281,12 +281,12 @@ def test_costs_are_ratios_to_resnet_on_both_sides():
         memory.loc["sdenet", "published_ratio"] == 5051 / 941
         and memory.loc["sdenet", "ratio"] == 5.8
     )
-    ends = studies.cost_against_papers(
-        cost(seconds_low=[8.0, 39, 140, 19], seconds_high=[12.0, 41, 160, 21])
+    ends = studies.against_papers(
+        "costs", cost(seconds_low=[8.0, 39, 140, 19], seconds_high=[12.0, 41, 160, 21])
     )
     row = ends[(ends["model"] == "sdenet") & (ends["metric"] == "time_per_epoch")].iloc[0]
     assert (row["ratio_low"], row["ratio_high"]) == (140 / 12, 160 / 8)
-    missing = studies.cost_against_papers(cost().iloc[:2])
+    missing = studies.against_papers("costs", cost().iloc[:2])
     assert (missing.loc[missing["ratio"].isna(), "note"].str.endswith("not run")).all() and missing[
         "ratio"
     ].isna().sum() == 4
@@ -303,4 +303,4 @@ def test_costs_are_ratios_to_resnet_on_both_sides():
 )
 def test_costs_that_cannot_be_compared_are_refused(table, words):
     with pytest.raises(ValueError, match=words):
-        studies.cost_against_papers(table)
+        studies.against_papers("costs", table)

@@ -20,8 +20,8 @@ def snn():
     for world, settings in worlds.snn_worlds().items():
         yield (
             world,
-            studies.snn_claims(settings, draws=worlds.DRAWS),
-            studies.snn_comparisons(settings, draws=worlds.DRAWS),
+            studies.claims("snn", settings, draws=worlds.DRAWS),
+            studies.comparisons("snn", settings, draws=worlds.DRAWS),
         )
 
 
@@ -30,8 +30,8 @@ def flow():
         options = {"frontier": frontier, "draws": worlds.DRAWS}
         yield (
             world,
-            studies.flow_claims(settings, **options),
-            studies.flow_comparisons(settings, **options),
+            studies.claims("nsde", settings, **options),
+            studies.comparisons("nsde", settings, **options),
         )
 
 
@@ -39,8 +39,8 @@ def privacy():
     for world, (settings, ladders) in worlds.privacy_worlds().items():
         yield (
             world,
-            studies.privacy_claims(settings, ladders=ladders, draws=worlds.DRAWS),
-            studies.privacy_comparisons(settings, draws=worlds.DRAWS),
+            studies.claims("privacy", settings, ladders=ladders, draws=worlds.DRAWS),
+            studies.comparisons("privacy", settings, draws=worlds.DRAWS),
         )
 
 
@@ -48,8 +48,8 @@ def recipes():
     for world, settings in worlds.recipe_worlds().items():
         yield (
             world,
-            studies.recipe_claims(settings, draws=worlds.DRAWS),
-            studies.recipe_comparisons(settings, draws=worlds.DRAWS),
+            studies.claims("recipes", settings, draws=worlds.DRAWS),
+            studies.comparisons("recipes", settings, draws=worlds.DRAWS),
         )
 
 

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from mia_nb import metrics, studies
 from mia_nb.metrics.uncertainty import interval, ratio_interval
-from mia_nb.studies import Setting
+from mia_nb.studies import Setting, published
 from mia_nb.studies.engine import STOCHASTIC_ONLY, contrasts, load, strongest
 from mia_nb.studies.published import PRINTED_ATTACKS, printed_setting
 from mia_nb.studies.setting import usable
@@ -131,11 +131,11 @@ def training(leak, accuracy, families, checkpoints=8, info=None, draws=200, **si
 
 
 def verdicts(cells, **options):
-    return studies.flow_claims(cells, draws=DRAWS, **options)["verdict"].to_dict()
+    return studies.claims("nsde", cells, draws=DRAWS, **options)["verdict"].to_dict()
 
 
 def printed(tables=TABLES):
-    return [r for r in studies.paper_results("nsde2025") if r["table"] in tables]
+    return [r for r in published.paper_results("nsde2025") if r["table"] in tables]
 
 
 def test_every_record_of_the_tables_stands_exactly_once_beside_ours():
@@ -252,7 +252,7 @@ def test_the_form_of_an_attack_that_was_run_is_the_one_that_is_placed():
     ran = table[table["ours"].notna()]
     assert set(ran["attack"]) == {"lira_global", "rmia", "loss", "song_mittal"}
     assert ran.query("attack == 'lira_global'")["note"].str.contains("ours: lira_per_sample").all()
-    assert set(PRINTED_ATTACKS) == {r["attack"] for r in studies.paper_results()} - {None}
+    assert set(PRINTED_ATTACKS) == {r["attack"] for r in published.paper_results()} - {None}
 
 
 def test_what_is_odd_about_a_printed_number_stays_with_it():
@@ -361,10 +361,10 @@ def test_variants_stand_beside_no_printed_number_and_decide_no_claim():
     cells = study(as_claimed, settings=settings) | study(lambda cell: 3.0, settings=own)
     assert len(usable(cells)) == 2 * len(settings)
     studied = {cell: scores for cell, scores in cells.items() if not cell.variant}
-    for table in (studies.flow_claims, studies.flow_comparisons):
+    for table in (partial(studies.claims, "nsde"), partial(studies.comparisons, "nsde")):
         assert table(cells, draws=20).equals(table(studied, draws=20))
     apart = {cell: scores for cell, scores in cells.items() if cell.variant}
-    assert (studies.flow_claims(apart, draws=20)["verdict"] == "not run").all()
+    assert (studies.claims("nsde", apart, draws=20)["verdict"] == "not run").all()
     assert studies.against_papers("nsde", apart, draws=20)["ours"].isna().all()
 
 
@@ -386,7 +386,7 @@ def test_signals_and_cells_that_have_no_place_are_refused_in_one_line():
         SDENET._replace(T=0.0),
     ):
         with pytest.raises(ValueError, match=r"is no model of this study|cannot be"):
-            studies.flow_claims({cell: scores})
+            studies.claims("nsde", {cell: scores})
     none = Scores(
         *(
             getattr(scores, n)[:0]
@@ -395,7 +395,7 @@ def test_signals_and_cells_that_have_no_place_are_refused_in_one_line():
         {},
     )
     with pytest.raises(ValueError, match="has no target"):
-        studies.flow_claims({ODENET: none})
+        studies.claims("nsde", {ODENET: none})
 
 
 def test_labels_name_what_differs_from_the_usual_and_tell_settings_apart():
@@ -430,7 +430,7 @@ def test_what_does_not_apply_to_a_network_tells_no_two_cells_apart():
 
 
 def test_without_cells_every_claim_is_not_run_and_says_what_it_needs():
-    claims = studies.flow_claims({})
+    claims = studies.claims("nsde", {})
     assert list(claims.index) == VERDICTS and (claims["verdict"] == "not run").all()
     assert (
         claims["evidence"].str.startswith("not run: needs").all()
@@ -445,7 +445,7 @@ def test_in_a_world_made_as_the_study_claims_the_claims_hold():
         lambda _, progress: 1.5 * progress, lambda _, p: (0.7 + 0.25 * p, 0.7 + 0.1 * p), families
     )
     assert all(contrasts(NSDE, claim, cells) for claim in NSDE.claims.values())
-    claims = studies.flow_claims(cells, draws=DRAWS, frontier=curves)
+    claims = studies.claims("nsde", cells, draws=DRAWS, frontier=curves)
     found = claims["verdict"].to_dict()
     assert (
         found.pop("D7") == "not resolved"
@@ -454,7 +454,7 @@ def test_in_a_world_made_as_the_study_claims_the_claims_hold():
     assert found.pop("D1") == "not at equal accuracy"  # the two families leak alike on the way
     assert set(found.values()) == {"holds"}, found
     assert "at equal accuracy: 1 of 1 not compared" in claims.loc["D11", "evidence"]
-    without = studies.flow_claims(cells, draws=DRAWS)
+    without = studies.claims("nsde", cells, draws=DRAWS)
     assert (
         without.loc["D1", "verdict"] == "holds" and without.loc["D2", "verdict"] == "not resolved"
     )
@@ -515,7 +515,7 @@ def test_the_most_queries_decide_about_noise_and_fewer_are_shown():
 
     cells = study(averaged, settings=[ODENET, *ASKED])
     table = (
-        studies.flow_comparisons(cells, draws=DRAWS)
+        studies.comparisons("nsde", cells, draws=DRAWS)
         .query("claim == 'D6' and metric == 'auc'")
         .set_index("part")
     )
@@ -534,7 +534,9 @@ def test_the_most_queries_decide_about_noise_and_fewer_are_shown():
 
 def test_what_noise_adds_is_split_into_training_and_asking():
     cells = study(as_claimed, settings=[RESNET, *ASKED[-1:], *NOISES])
-    table = studies.flow_comparisons(cells, draws=DRAWS).query("claim == 'D9' and metric == 'auc'")
+    table = studies.comparisons("nsde", cells, draws=DRAWS).query(
+        "claim == 'D9' and metric == 'auc'"
+    )
     auc = {cell: metrics.per_target(scores)["auc"].mean() for cell, scores in cells.items()}
     zero = auc[FlowCell("sdenet")]
     gains = table[table["part"].str.startswith("gain")].set_index("part")["value"].to_dict()
@@ -564,7 +566,7 @@ def test_families_are_compared_by_the_strongest_attack_that_both_have():
 
     cells = study(leak, settings=[RESNET, ODENET], attacks=("rmia", "lira_global"))
     table = (
-        studies.flow_comparisons(cells, draws=DRAWS)
+        studies.comparisons("nsde", cells, draws=DRAWS)
         .query("claim == 'D1' and metric == 'auc'")
         .set_index("part")
     )
@@ -579,7 +581,7 @@ def test_what_only_stochastic_networks_can_be_asked_counts_on_their_side():
 
     cells = study(leak, settings=[ODENET, SDENET], attacks=("rmia", *STOCHASTIC_ONLY))
     del cells[ODENET._replace(attack="lira_joint")]
-    table = studies.flow_comparisons(cells, draws=DRAWS).query("claim == 'D6' and needed")
+    table = studies.comparisons("nsde", cells, draws=DRAWS).query("claim == 'D6' and needed")
     assert table["compared"].tolist() == [
         "ODENet - SDENet sigma=2, rmia against strongest of 2 attacks"
     ]
@@ -607,7 +609,8 @@ def test_a_stochastic_network_is_held_to_no_attack_that_another_stochastic_one_w
     # nothing that both were asked
     alone = {RESNET._replace(attack="rmia"), SDENET._replace(attack="lira_joint")}
     assert [len(side) for side in strongest(alone, SDENET, RESNET)] == [0, 0]
-    compared = studies.flow_comparisons(
+    compared = studies.comparisons(
+        "nsde",
         study(as_claimed, settings=[RESNET, REPLACED], attacks=("rmia", "loss"))
         | study(as_claimed, settings=[REPLACED], attacks=("lira_joint",)),
         draws=20,
@@ -622,7 +625,7 @@ def test_a_stochastic_network_is_held_to_no_attack_that_another_stochastic_one_w
 
 def test_a_variant_that_was_not_run_leaves_its_claim_unresolved():
     cells = study(as_claimed, settings=VARIANTS[:3])
-    claims = studies.flow_claims(cells, draws=DRAWS)
+    claims = studies.claims("nsde", cells, draws=DRAWS)
     assert (
         claims.loc["D5", "verdict"] == "not resolved"
         and "HBNODE: not run" in claims.loc["D5", "evidence"]
@@ -656,14 +659,14 @@ def test_a_tenfold_ratio_of_tpr_is_decided_by_its_interval_which_holds_the_truth
         samples=4000,
         noise=0.1,
     )
-    table = studies.flow_comparisons(cells, draws=DRAWS).query("claim == 'D7' and needed")
+    table = studies.comparisons("nsde", cells, draws=DRAWS).query("claim == 'D7' and needed")
     truth = norm.sf(norm.isf(0.01) - leak / sqrt(1.01)) / 0.01
     row = table.iloc[0]
     assert row["metric"] == "ratio of tpr@0.01" and row["low"] < truth < row["high"]
     assert row["value"] == pytest.approx(
         np.divide(*(metrics.per_target(cells[c])["tpr@0.01"].mean() for c in settings))
     )
-    claims = studies.flow_claims(cells, draws=DRAWS)
+    claims = studies.claims("nsde", cells, draws=DRAWS)
     assert claims.loc["D7", "verdict"] == verdict, claims.loc["D7", "evidence"]
     assert "ResNet-14 / SDENet sigma=2" in claims.loc["D7", "evidence"]
 
@@ -688,7 +691,7 @@ def test_the_interval_of_a_ratio_is_the_set_that_students_t_does_not_reject():
 
 def test_an_auc_below_one_half_is_a_failed_design_and_no_absence_of_risk():
     cells = study(lambda cell: -0.3, settings=[LARGE])
-    claims = studies.flow_claims(cells, draws=DRAWS)
+    claims = studies.claims("nsde", cells, draws=DRAWS)
     assert claims.loc["D12", "verdict"] == "not resolved (design check failed)"
     assert "AUC below 0.5, a wrong sign or an effect of the design" in claims.loc["D12", "evidence"]
     assert verdicts(study(lambda cell: 0.3, settings=[LARGE]))["D12"] == "does not hold"
@@ -705,7 +708,7 @@ def test_time_and_steps_are_varied_one_at_a_time_at_one_sigma():
         lambda cell: 1.0 + 0.5 * (cell.T < 1), settings=[SDENET._replace(queries=64), *SWEEP]
     )
     table = (
-        studies.flow_comparisons(cells, draws=DRAWS)
+        studies.comparisons("nsde", cells, draws=DRAWS)
         .query("claim == 'D13' and metric == 'auc'")
         .set_index("part")
     )
@@ -723,13 +726,13 @@ def test_two_networks_of_almost_one_sigma_are_two_and_rounding_makes_none():
     cells = study(
         lambda cell: 1.4 if cell.k == 0.51 else 1.0, settings=[SDENET, SDENET._replace(k=0.51), *T]
     )
-    table = studies.flow_comparisons(cells, draws=20).query("claim == 'D13' and metric == 'auc'")
+    table = studies.comparisons("nsde", cells, draws=20).query("claim == 'D13' and metric == 'auc'")
     assert table["compared"].tolist() == ["SDENet sigma=2 - SDENet sigma=2, T=0.5, lira_global"]
     near = study(
         lambda cell: 1.4 if cell.k == 0.5001 else 1.0,
         settings=[SDENET, SDENET._replace(k=0.5001), *T],
     )
-    table = studies.flow_comparisons(near, draws=20).query("claim == 'D13' and metric == 'auc'")
+    table = studies.comparisons("nsde", near, draws=20).query("claim == 'D13' and metric == 'auc'")
     assert table["value"].round(1).tolist() == [0.0, 0.1] and table["part"].tolist() == ["T", "T"]
     rounded = study(as_claimed, settings=[SDENET, SDENET._replace(k=0.35355, T=0.5)])
     assert verdicts(rounded)["D13"] != "not run"
@@ -751,8 +754,8 @@ def test_two_networks_of_almost_one_sigma_are_two_and_rounding_makes_none():
 )
 def test_where_noise_was_not_tried_is_said(settings, missing):
     """An ODENet is the network without noise anywhere, unless its solver is another one."""
-    evidence = studies.flow_claims(
-        study(as_claimed, settings=[RESNET, ODENET, *settings]), draws=20
+    evidence = studies.claims(
+        "nsde", study(as_claimed, settings=[RESNET, ODENET, *settings]), draws=20
     )["evidence"]
     assert (f"not run at sigma 2: noise in {missing};" in evidence["D9"]) == bool(missing)
     assert "not run at sigma 2" not in "".join(evidence.drop("D9")) + evidence["D9"] * (not missing)
@@ -783,7 +786,8 @@ def test_equal_accuracy_tells_a_safer_family_from_one_that_only_learned_less():
     )
     assert verdicts(cells)["D1"] == "holds (at unequal accuracy)"
     apart, alike = (
-        studies.flow_claims(cells, frontier=curves_of(extra), draws=DRAWS) for extra in (0.5, 0.0)
+        studies.claims("nsde", cells, frontier=curves_of(extra), draws=DRAWS)
+        for extra in (0.5, 0.0)
     )
     assert apart.loc["D1", "verdict"] == "holds (also at equal accuracy)"
     assert alike.loc["D1", "verdict"] == "not at equal accuracy"
@@ -793,8 +797,8 @@ def test_equal_accuracy_tells_a_safer_family_from_one_that_only_learned_less():
     assert "(4 pairs)" in apart.loc["D1", "evidence"]
     assert apart.loc["D2", "verdict"] == "does not hold" and alike.loc["D2", "verdict"] == "holds"
     reverse = study(lambda cell: 2.0 * (cell.model == "odenet"), settings=[RESNET, ODENET])
-    both = studies.flow_claims(
-        reverse, frontier=curves_of(0.5, ("ODENet", "ResNet-14")), draws=DRAWS
+    both = studies.claims(
+        "nsde", reverse, frontier=curves_of(0.5, ("ODENet", "ResNet-14")), draws=DRAWS
     )
     assert both.loc["D1", "verdict"] == "does not hold (also at equal accuracy)"
 
@@ -812,7 +816,7 @@ def test_checkpoints_that_share_no_accuracy_or_hold_one_pair_decide_nothing():
     )
     single = curves_of(0.5, targets=2)
     for curves in (low, single):
-        claims = studies.flow_claims(cells, frontier=curves, draws=DRAWS)
+        claims = studies.claims("nsde", cells, frontier=curves, draws=DRAWS)
         assert claims.loc["D1", "verdict"] == "holds (at unequal accuracy)"
         assert "at equal accuracy: 1 of 1 not compared" in claims.loc["D1", "evidence"]
 
@@ -822,7 +826,7 @@ def test_equal_accuracy_says_the_attack_and_how_often_stochastic_networks_were_a
         curves = curves_of(
             0.5, ("ODENet", "SDENet sigma=2"), info={"queries": count} if count else None
         )
-        claims = studies.flow_claims(cells, frontier=curves, draws=DRAWS)
+        claims = studies.claims("nsde", cells, frontier=curves, draws=DRAWS)
         return claims.loc["D6", "verdict"], claims.loc["D6", "evidence"]
 
     cells = study(as_claimed, settings=[ODENET, *ASKED])
@@ -839,7 +843,9 @@ def test_equal_accuracy_says_the_attack_and_how_often_stochastic_networks_were_a
     pair = curves_of(0.5, info={"queries": 1})
     assert (
         "R = "
-        not in studies.flow_claims(study(as_claimed), frontier=pair, draws=20).loc["D1", "evidence"]
+        not in studies.claims("nsde", study(as_claimed), frontier=pair, draws=20).loc[
+            "D1", "evidence"
+        ]
     )
 
 
@@ -850,19 +856,19 @@ def test_a_frontier_without_draws_over_samples_decides_nothing():
         settings=[RESNET, ODENET],
     )
     for extra in (0.5, 0.0):
-        claims = studies.flow_claims(cells, frontier=curves_of(extra, draws=0), draws=DRAWS)
+        claims = studies.claims("nsde", cells, frontier=curves_of(extra, draws=0), draws=DRAWS)
         assert claims["verdict"][["D1", "D2"]].tolist() == [
             "holds (at unequal accuracy)",
             "not resolved",
         ]
         assert "samples not drawn: decides nothing" in claims.loc["D1", "evidence"]
-    table = studies.flow_comparisons(cells, frontier=curves_of(0.5, draws=0), draws=DRAWS)
+    table = studies.comparisons("nsde", cells, frontier=curves_of(0.5, draws=0), draws=DRAWS)
     assert set(table.loc[table["part"].str.startswith("at equal"), "outcome"]) == {"open"}
 
 
 def test_a_matched_difference_is_that_of_the_frontier_at_its_highest_level_with_its_interval():
     cells, curves = study(as_claimed, settings=[RESNET, ODENET]), curves_of(0.2)
-    table = studies.flow_comparisons(cells, frontier=curves, draws=DRAWS, level=0.8)
+    table = studies.comparisons("nsde", cells, frontier=curves, draws=DRAWS, level=0.8)
     row = table.query("claim == 'D1' and part == 'at equal accuracy'").iloc[0]
     found = (
         metrics.matched(curves, baseline="ODENet", confidence=0.8)
@@ -877,8 +883,8 @@ def test_a_matched_difference_is_that_of_the_frontier_at_its_highest_level_with_
     assert tuple(row[["sure_low", "sure_high"]]) == tuple(row[["low", "high"]])
     solvers = [FlowCell("odenet", blocks) for blocks in (1, 2, 3)]
     curves = curves_of(0.0, tuple(cell.label for cell in solvers), (0.86, 0.84, 0.82))
-    table = studies.flow_comparisons(
-        study(as_claimed, settings=solvers), frontier=curves, draws=DRAWS
+    table = studies.comparisons(
+        "nsde", study(as_claimed, settings=solvers), frontier=curves, draws=DRAWS
     )
     rows = table.query("claim == 'D4' and part == 'at equal accuracy'")
     assert len(rows) == 3
@@ -893,7 +899,7 @@ def test_a_matched_difference_is_that_of_the_frontier_at_its_highest_level_with_
 
 
 def test_one_pair_of_targets_decides_nothing():
-    claims = studies.flow_claims(study(as_claimed, overfit, targets=2), draws=DRAWS)
+    claims = studies.claims("nsde", study(as_claimed, overfit, targets=2), draws=DRAWS)
     assert (claims["verdict"] == "not resolved").all()
     assert (
         claims["evidence"]
@@ -908,7 +914,7 @@ def test_cells_of_other_masks_are_refused_in_one_line():
     with pytest.raises(
         ValueError, match="SDENet sigma=2, 16 queries and ResNet-14 have different membership"
     ):
-        studies.flow_claims(cells | {SDENET._replace(queries=16): wrong})
+        studies.claims("nsde", cells | {SDENET._replace(queries=16): wrong})
 
 
 def test_a_stochastic_network_is_set_against_the_one_that_is_most_like_it():
@@ -919,7 +925,7 @@ def test_a_stochastic_network_is_set_against_the_one_that_is_most_like_it():
         SDENET._replace(method="rk4"),
     ]
     settings += [FlowCell("odenet64"), FlowCell("odenet64", 1, "rk4"), FlowCell("sonode", 1, "rk4")]
-    table = studies.flow_comparisons(study(as_claimed, settings=settings), draws=DRAWS)
+    table = studies.comparisons("nsde", study(as_claimed, settings=settings), draws=DRAWS)
     needed = table[table["needed"]].groupby("claim")["compared"].agg(list)
     assert needed["D6"] == ["ODENet, rk4 - SDENet sigma=2, rk4, lira_global"]
     assert needed["D5"] == ["ODENet-64, rk4 - SONODE, rk4, lira_global"]

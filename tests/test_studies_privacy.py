@@ -13,12 +13,7 @@ from scipy.stats import norm
 
 from mia_nb import auditing, studies
 from mia_nb.accounting import tradeoff
-from mia_nb.studies import (
-    Setting,
-    figure4_against_paper,
-    privacy_claims,
-    privacy_comparisons,
-)
+from mia_nb.studies import Setting
 from mia_nb.studies.figure4 import FIGURE4
 from mia_nb.types import Scores
 
@@ -79,7 +74,7 @@ def world(
 
 
 def verdict(cells, claim, **options) -> str:
-    return privacy_claims(cells, draws=DRAWS, **options).loc[claim, "verdict"]
+    return studies.claims("privacy", cells, draws=DRAWS, **options).loc[claim, "verdict"]
 
 
 def ladder(steps=14_700, dp_sgd=None, method="steinke", audited=True) -> pd.DataFrame:
@@ -100,7 +95,7 @@ def ladder(steps=14_700, dp_sgd=None, method="steinke", audited=True) -> pd.Data
 
 
 def test_without_anything_run_only_what_needs_no_run_is_said():
-    table = privacy_claims({})
+    table = studies.claims("privacy", {})
     assert table["verdict"].to_dict() == {
         "D8": "not run",
         "D10": "not run",
@@ -114,7 +109,7 @@ def test_a_neural_sde_that_gives_away_no_more_at_a_better_accuracy_equals_dp_sgd
     cells = world({DP: 0.05, SDE: 0.05}, {DP: (0.74, 0.74), SDE: (0.82, 0.82)})
     assert verdict(cells, "D8") == "holds"
     worse = world({DP: 0.05, SDE: 0.05}, {DP: (0.82, 0.82), SDE: (0.74, 0.74)})
-    row = privacy_claims(worse, draws=DRAWS).loc["D8"]
+    row = studies.claims("privacy", worse, draws=DRAWS).loc["D8"]
     assert (
         row["verdict"] == "does not hold"
         and "accuracy: SDENet sigma=2, 16 queries - ResNet-14, DP-SGD -0.08" in (row["evidence"])
@@ -131,13 +126,15 @@ def test_to_protect_better_than_dp_sgd_is_not_held_against_a_network():
 def test_equal_protection_is_asked_of_the_most_asked_network_and_needs_a_measurable_rate():
     accuracy = {DP: (0.74, 0.74), SDE: (0.82, 0.82), SDE._replace(queries=1): (0.82, 0.82)}
     cells = world({DP: 0.05, SDE: 0.6, SDE._replace(queries=1): 0.0}, accuracy)
-    found = privacy_comparisons(cells, draws=DRAWS).query("claim == 'D8'")
+    found = studies.comparisons("privacy", cells, draws=DRAWS).query("claim == 'D8'")
     assert (
         found["compared"].str.contains("16 queries").all()
         and verdict(cells, "D8") == "does not hold"
     )
     few = world({DP: 0.0, SDE: 0.0}, accuracy, samples=180)  # 9 false positives of 90 at 10 %
-    assert set(privacy_comparisons(few, draws=DRAWS).query("claim == 'D8'")["metric"]) == {
+    assert set(
+        studies.comparisons("privacy", few, draws=DRAWS).query("claim == 'D8'")["metric"]
+    ) == {
         "auc",
         "test_accuracy",
     }
@@ -147,7 +144,7 @@ def test_equal_protection_is_asked_of_the_most_asked_network_and_needs_a_measura
 def test_the_room_below_the_curve_is_that_of_exact_intervals_at_the_realised_rate():
     cells = world({SDE: 0.3}, targets=2, samples=2000)
     found = (
-        privacy_comparisons(cells, draws=DRAWS, delta=1e-5)
+        studies.comparisons("privacy", cells, draws=DRAWS, delta=1e-5)
         .query("claim == 'D10'")
         .set_index("metric")
     )
@@ -177,7 +174,7 @@ def beta_ends(hits, trials, alpha):
 
 def test_a_curve_is_exceeded_only_when_one_target_exceeds_it_after_all_looks():
     below = world({SDE: 0.05})  # 9 false positives of 950 at 1 %
-    row = privacy_claims(below, draws=DRAWS).loc["D10"]
+    row = studies.claims("privacy", below, draws=DRAWS).loc["D10"]
     assert row["verdict"] == "holds (at FPR 0.1 and above)"
     said = row["evidence"].split("; ")
     assert "a curve would count as exceeded only at 95 % over 8 looks together" in said
@@ -187,7 +184,7 @@ def test_a_curve_is_exceeded_only_when_one_target_exceeds_it_after_all_looks():
     on_it = norm.ppf(tradeoff(0.1, epsilon=1.0, delta=1e-5)) - norm.ppf(0.1)
     assert verdict(world({SDE: on_it}), "D10") == "not resolved"
     two = world({SDE: 0.05}) | world({SDE: 1.6}, attacks=("rmia",))
-    row = privacy_claims(two, draws=DRAWS).loc["D10"]
+    row = studies.claims("privacy", two, draws=DRAWS).loc["D10"]
     assert row["verdict"] == "does not hold" and "lira_global tpr@0.1: " in row["evidence"]
     # 8 targets, 1 rate, 2 attacks
     assert "a curve counts as exceeded only at 95 % over 16 looks together" in row["evidence"]
@@ -195,12 +192,12 @@ def test_a_curve_is_exceeded_only_when_one_target_exceeds_it_after_all_looks():
 
 def test_an_attack_whose_ties_leave_no_small_rate_is_not_looked_at():
     cells = world({SDE: 0.05})
-    alone = privacy_comparisons(cells, draws=2).query("claim == 'D10'")
+    alone = studies.comparisons("privacy", cells, draws=2).query("claim == 'D10'")
     two_levels = {
         cell._replace(attack="correctness"): replace(one, value=(one.value > -1).astype(float))
         for cell, one in cells.items()
     }
-    both = privacy_comparisons(cells | two_levels, draws=2).query("claim == 'D10'")
+    both = studies.comparisons("privacy", cells | two_levels, draws=2).query("claim == 'D10'")
     assert (
         both.equals(alone) and verdict(cells | two_levels, "D10") == "holds (at FPR 0.1 and above)"
     )
@@ -213,19 +210,19 @@ def test_on_the_curve_itself_looks_rarely_exceed_it():
     leak = norm.ppf(tradeoff(0.1, epsilon=1.0, delta=1e-5)) - norm.ppf(0.1)
     said = []
     for seed in range(60):
-        table = privacy_comparisons(world({SDE: leak}, samples=400, seed=seed), draws=2)
+        table = studies.comparisons("privacy", world({SDE: leak}, samples=400, seed=seed), draws=2)
         said.append((table.query("claim == 'D10'")["outcome"] == "against").any())
     assert sum(said) <= 5  # 3 expected at most, and Clopper-Pearson ends of both rates are wide
 
 
 def test_networks_without_noise_are_looked_at_beside_and_decide_nothing():
     cells = world({SDE: 0.05, QUIET: 1.6})
-    found = privacy_comparisons(cells, draws=DRAWS).query("claim == 'D10'")
+    found = studies.comparisons("privacy", cells, draws=DRAWS).query("claim == 'D10'")
     assert found.groupby("part")["outcome"].first().to_dict() == {
         "lira_global": "for",
         "without noise, lira_global": "against",
     }
-    row = privacy_claims(cells, draws=DRAWS).loc["D10"]
+    row = studies.claims("privacy", cells, draws=DRAWS).loc["D10"]
     assert row["verdict"].startswith("holds") and "would count as exceeded" in row["evidence"]
 
 
@@ -233,12 +230,14 @@ def test_single_targets_are_the_units_of_a_bernoulli_pool_and_one_decides_nothin
     cells = world({SDE: 1.6, DP: 0.0}, targets=5, pairs=False)
     assert verdict(cells, "D10") == "does not hold"
     cells = world({SDE: 1.6}, targets=1, pairs=False)
-    row = privacy_claims(cells, draws=DRAWS).loc["D10"]
+    row = studies.claims("privacy", cells, draws=DRAWS).loc["D10"]
     assert row["verdict"] == "not resolved" and "nothing is decided" in row["evidence"]
 
 
 def test_nothing_establishes_a_guarantee_for_a_neural_sde():
-    row = privacy_claims({}, ladders={"SDENet sigma=2": ladder()}).loc["D14"]  # RDP: 6.60
+    row = studies.claims("privacy", {}, ladders={"SDENet sigma=2": ladder()}).loc[
+        "D14"
+    ]  # RDP: 6.60
     assert row["verdict"] == "not established"
     assert (
         "at delta 1e-05: nominal (paper's accounting) 6.6, training guarantee none (infinite),"
@@ -250,12 +249,12 @@ def test_nothing_establishes_a_guarantee_for_a_neural_sde():
     assert all(part.count("(") == part.count(")") and len(part.split()) > 4 for part in parts), (
         parts
     )
-    silent = privacy_claims({}, ladders=ladder(audited=False)).loc["D14"]
+    silent = studies.claims("privacy", {}, ladders=ladder(audited=False)).loc["D14"]
     assert silent["verdict"] == "not established" and "audited not audited" in silent["evidence"]
 
 
 def test_an_audit_refutes_a_nominal_value_only_where_its_conditions_hold():
-    refuted = privacy_claims({}, ladders=ladder(steps=490)).loc["D14"]  # RDP: 1.03
+    refuted = studies.claims("privacy", {}, ladders=ladder(steps=490)).loc["D14"]  # RDP: 1.03
     assert (
         refuted["verdict"] == "does not hold" and "refuted at 95 % by row 5" in refuted["evidence"]
     )
@@ -266,7 +265,7 @@ def test_an_audit_refutes_a_nominal_value_only_where_its_conditions_hold():
 def test_a_ladder_with_a_finite_guarantee_is_dp_sgds_and_speaks_in_its_claim():
     cells = world({DP: 0.05, SDE: 0.05}, {DP: (0.74, 0.74), SDE: (0.82, 0.82)})
     trained = ladder(490, {"noise_multiplier": 2.0, "sample_rate": 512 / 25_000, "steps": 14_700})
-    table = privacy_claims(cells, draws=DRAWS, ladders={"ResNet-14, DP-SGD": trained})
+    table = studies.claims("privacy", cells, draws=DRAWS, ladders={"ResNet-14, DP-SGD": trained})
     assert (
         "DP-SGD accounted: ResNet-14, DP-SGD epsilon 6.61 at delta 1e-05, DP-SGD, RDP"
         in table.loc["D8", "evidence"]
@@ -275,14 +274,14 @@ def test_a_ladder_with_a_finite_guarantee_is_dp_sgds_and_speaks_in_its_claim():
         table.loc["D14", "verdict"] == "not established"
         and "3.25" not in table.loc["D14", "evidence"]
     )
-    second = privacy_claims(
-        cells, draws=DRAWS, ladders={"A, DP-SGD": trained, "B, DP-SGD": trained}
+    second = studies.claims(
+        "privacy", cells, draws=DRAWS, ladders={"A, DP-SGD": trained, "B, DP-SGD": trained}
     ).loc["D8", "evidence"]
     assert [part[:31] for part in second.split("; ") if "-SGD epsilon" in part] == [
         f"DP-SGD accounted: {n}, DP-SGD eps" for n in "AB"
     ]
     with pytest.raises(ValueError, match="lacks shown"):
-        privacy_claims({}, ladders=trained.drop(columns="shown"))
+        studies.claims("privacy", {}, ladders=trained.drop(columns="shown"))
 
 
 def test_the_audit_of_an_undefended_network_without_noise_says_nothing_about_the_studys_claim():
@@ -290,13 +289,13 @@ def test_the_audit_of_an_undefended_network_without_noise_says_nothing_about_the
     plain = auditing.ladder(
         delta=1e-5, audited=auditing.one_run(coins + 0.0, coins, delta=1e-5, guesses=1000)
     )
-    evidence = privacy_claims({}, ladders={"ResNet-14": plain, "SDENet sigma=2": ladder()}).loc[
-        "D14", "evidence"
-    ]
+    evidence = studies.claims(
+        "privacy", {}, ladders={"ResNet-14": plain, "SDENet sigma=2": ladder()}
+    ).loc["D14", "evidence"]
     assert "ResNet-14" not in evidence and "SDENet sigma=2 at delta 1e-05" in evidence
     assert (
         "nominal value and audit not given"
-        in privacy_claims({}, ladders=plain).loc["D14", "evidence"]
+        in studies.claims("privacy", {}, ladders=plain).loc["D14", "evidence"]
     )
 
 
@@ -310,7 +309,7 @@ def test_a_guarantee_that_is_not_dp_sgds_is_not_told_as_such():
         "accountant": "rdp",
     }
     kept = auditing.ladder(**args, stored={"releases": 1, "label_epsilon": 1.0})
-    table = privacy_claims(cells, draws=DRAWS, ladders={"SDENet, stored": kept})
+    table = studies.claims("privacy", cells, draws=DRAWS, ladders={"SDENet, stored": kept})
     assert "what DP-SGD was accounted at is not given" in table.loc["D8", "evidence"]
     wanted = (
         "SDENet, stored at delta 1e-05: nominal (paper's accounting) 6.6, training guarantee"
@@ -330,7 +329,7 @@ def memguarded(gap: float, attack: str, seed=0) -> dict:
 
 
 def test_memguards_zero_holds_by_ties_and_not_as_a_measure_of_what_is_left():
-    row = privacy_claims(memguarded(0.12, "correctness"), draws=DRAWS).loc["D15"]
+    row = studies.claims("privacy", memguarded(0.12, "correctness"), draws=DRAWS).loc["D15"]
     assert row["verdict"] == "does not hold"
     assert (
         "correctness 0.000 by ties (no FPR below 0.8" in row["evidence"]
@@ -341,7 +340,7 @@ def test_memguards_zero_holds_by_ties_and_not_as_a_measure_of_what_is_left():
     smooth = memguarded(0.12, "correctness") | world(
         {MEMGUARD: 0.5}, targets=32, attacks=("lira_per_sample",)
     )
-    evidence = privacy_claims(smooth, draws=DRAWS).loc["D15", "evidence"]
+    evidence = studies.claims("privacy", smooth, draws=DRAWS).loc["D15", "evidence"]
     assert (
         "lira_per_sample 0.2" in evidence.split("TPR at 10 % FPR")[1]
         and evidence.count("by ties") == 1
@@ -354,12 +353,12 @@ def test_an_auc_below_a_half_is_a_failed_design_and_no_protection():
 
 def test_networks_that_the_study_does_not_know_decide_nothing():
     cells = world({SDE._replace(noise=False): 1.6, DP: 0.0})
-    assert privacy_claims(cells, draws=DRAWS)["verdict"].to_dict()["D10"] == "not run"
+    assert studies.claims("privacy", cells, draws=DRAWS)["verdict"].to_dict()["D10"] == "not run"
 
 
 def test_pools_with_other_members_are_refused():
     with pytest.raises(ValueError, match="different membership"):
-        privacy_claims(world({SDE: 0.0}) | world({DP: 0.0}, seed=1), draws=DRAWS)
+        studies.claims("privacy", world({SDE: 0.0}) | world({DP: 0.0}, seed=1), draws=DRAWS)
 
 
 @pytest.fixture(scope="module")
@@ -369,7 +368,7 @@ def figure4():
         pd.DataFrame({"epoch": epochs, "model": m, "test_acc": 0.82 - 0.3 / epochs - 0.005 * m})
         for m in range(4)
     ]
-    return figure4_against_paper(accuracy=pd.concat(models)).set_index("statement")
+    return studies.against_papers("figure4", settings=pd.concat(models)).set_index("statement")
 
 
 def test_figure_four_is_computed_again(figure4):
@@ -397,21 +396,24 @@ def test_figure_four_is_computed_again(figure4):
 
 def test_accuracy_at_epsilon_two_is_an_accuracy_at_an_epoch():
     small = {"batch": 5000, "epochs": 3, "deltas": (1e-5,)}
-    table = figure4_against_paper(sigma=1.7, **small).set_index("statement")
+    table = studies.against_papers("figure4", sigma=1.7, **small).set_index("statement")
     assert table["agrees"].isna().sum() == 2 and "after epoch 2:" in table["note"].iloc[-1]
-    early = figure4_against_paper(
-        sigma=1.7, **small, accuracy=pd.DataFrame({"epoch": [1, 2], "test_acc": [0.3, 0.5]})
+    early = studies.against_papers(
+        "figure4",
+        sigma=1.7,
+        **small,
+        settings=pd.DataFrame({"epoch": [1, 2], "test_acc": [0.3, 0.5]}),
     )
     assert early["ours"].iloc[-2] == "50.0%" and not early["agrees"].iloc[-2]
     with pytest.raises(ValueError, match="accuracy lacks test_acc"):
-        figure4_against_paper(sigma=1.7, **small, accuracy=pd.DataFrame({"epoch": [1]}))
+        studies.against_papers("figure4", sigma=1.7, **small, settings=pd.DataFrame({"epoch": [1]}))
 
 
 def test_no_word_claims_more_than_was_shown(figure4):
     cells = world({DP: 0.05, SDE: 0.05, MEMGUARD: 0.3})
     texts = [
         *(file.read_text() for file in FOLDER.iterdir() if file.is_file()),
-        privacy_claims(cells, ladders=ladder(), draws=DRAWS).to_string(),
+        studies.claims("privacy", cells, ladders=ladder(), draws=DRAWS).to_string(),
         figure4.to_string(),
     ]
     for text in texts:
@@ -421,7 +423,7 @@ def test_no_word_claims_more_than_was_shown(figure4):
 
 def test_an_accounting_that_ends_below_two_reads_no_accuracy_at_two():
     accuracy = pd.DataFrame({"epoch": [1, 2], "test_acc": [0.5, 0.6]})
-    table = figure4_against_paper(epochs=10, accuracy=accuracy).set_index("statement")
+    table = studies.against_papers("figure4", epochs=10, settings=accuracy).set_index("statement")
     rows = table[table.index.str.contains("test accuracy")]
     assert (rows["ours"] == "not run").all() and rows["note"].str.contains(
         "ends at epsilon 1.07, below 2"

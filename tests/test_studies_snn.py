@@ -19,7 +19,7 @@ from attack_worlds import gaussian
 
 from mia_nb import attacks, metrics, studies
 from mia_nb.metrics.uncertainty import bootstrap, interval
-from mia_nb.studies import Setting
+from mia_nb.studies import Setting, published
 from mia_nb.studies.engine import contrasts, load
 from mia_nb.types import Scores
 
@@ -120,22 +120,24 @@ def rising(cell):
 
 
 def verdicts(cells, **options):
-    return studies.snn_claims(cells, draws=DRAWS, **options)["verdict"].to_dict()
+    return studies.claims("snn", cells, draws=DRAWS, **options)["verdict"].to_dict()
 
 
 def test_every_printed_number_is_there_as_counted():
-    found = Counter((record["paper"], record["table"]) for record in studies.paper_results())
+    found = Counter((record["paper"], record["table"]) for record in published.paper_results())
     assert found == {
         (paper, table): n for paper, tables in COUNTS.items() for table, n in tables.items()
     }
     assert sum(found.values()) == 1624
-    assert all(-0.02 <= r["value"] <= 1 for r in studies.paper_results() if r["unit"] == "fraction")
-    assert len(studies.paper_results("snn-uai2025", "2")) == 126
+    assert all(
+        -0.02 <= r["value"] <= 1 for r in published.paper_results() if r["unit"] == "fraction"
+    )
+    assert len(published.paper_results("snn-uai2025", "2")) == 126
 
 
 def test_a_changed_copy_of_a_printed_number_changes_nothing_here():
-    studies.paper_results()[0]["value"] = 7.0
-    assert studies.paper_results()[0]["value"] < 1
+    published.paper_results()[0]["value"] = 7.0
+    assert published.paper_results()[0]["value"] < 1
 
 
 def test_every_record_of_tables_2_to_6_stands_exactly_once_beside_ours():
@@ -154,7 +156,7 @@ def test_every_record_of_tables_2_to_6_stands_exactly_once_beside_ours():
     ]
     assert not table.duplicated(where).any()
     assert sorted(table["published"]) == sorted(
-        r["value"] for r in studies.paper_results("snn-uai2025")
+        r["value"] for r in published.paper_results("snn-uai2025")
     )
     assert table["ours"].isna().all() and table["note"].str.contains("not run").all()
     cell = table.query(
@@ -229,7 +231,7 @@ def test_oddities_of_the_print_stay_with_the_number():
 
 
 def test_without_cells_every_claim_is_not_run_and_says_what_it_needs():
-    claims = studies.snn_claims({})
+    claims = studies.claims("snn", {})
     assert (
         list(claims.index) == [f"S{i}" for i in range(1, 10)]
         and (claims["verdict"] == "not run").all()
@@ -239,7 +241,7 @@ def test_without_cells_every_claim_is_not_run_and_says_what_it_needs():
 
 def test_in_a_world_made_as_the_study_claims_the_claims_hold():
     cells = study(as_claimed, rising, samples=1000)
-    claims = studies.snn_claims(cells, draws=DRAWS)
+    claims = studies.claims("snn", cells, draws=DRAWS)
     found = claims["verdict"].to_dict()
     assert [name for name, verdict in found.items() if verdict == "holds"] == [
         "S1",
@@ -283,7 +285,8 @@ def test_equal_risk_of_two_trainings_holds_only_when_it_is_known_to_a_hundredth(
     )
     assert verdicts(few)["S7"] == "not resolved" and verdicts(many)["S7"] == "holds"
     assert (
-        "test accuracy: 2 of 2 for" in studies.snn_claims(many, draws=DRAWS).loc["S7", "evidence"]
+        "test accuracy: 2 of 2 for"
+        in studies.claims("snn", many, draws=DRAWS).loc["S7", "evidence"]
     )
 
 
@@ -300,19 +303,19 @@ def test_a_verdict_on_different_models_says_how_far_apart_their_accuracies_are()
         study(leak, accuracy(gap), settings=[SETTINGS[0], *SETTINGS[3:]]) for gap in (0, 0.03)
     )
     assert verdicts(equal)["S3"] == "holds" and verdicts(equal)["S7"] == "does not hold"
-    claims = studies.snn_claims(unequal, draws=DRAWS)
+    claims = studies.claims("snn", unequal, draws=DRAWS)
     assert claims.loc["S3", "verdict"] == "holds (at unequal accuracy)"
     assert claims.loc["S7", "verdict"] == "does not hold (at unequal accuracy)"
     assert claims.loc["S3", "accuracy_apart"] == pytest.approx(6, abs=0.2)
     assert claims.loc["S7", "accuracy_apart"] == pytest.approx(3, abs=0.2)
     assert claims.loc[["S1", "S2", "S4", "S5", "S6", "S8", "S9"], "accuracy_apart"].isna().all()
-    assert studies.snn_claims({})["accuracy_apart"].isna().all()
+    assert studies.claims("snn", {})["accuracy_apart"].isna().all()
 
 
 def test_sentences_say_where_only_auc_decides():
-    table = studies.snn_comparisons(study(as_claimed, rising, samples=4000, targets=4), draws=20)
+    table = studies.comparisons("snn", study(as_claimed, rising, samples=4000, targets=4), draws=20)
     deciding = table[table["needed"]].groupby("claim")["metric"].agg(set)
-    sentences = studies.snn_claims({})["claim"]
+    sentences = studies.claims("snn", {})["claim"]
     for name in ("S1", "S2", "S3", "S4", "S5", "S6"):
         assert deciding[name] == {"auc"} and sentences[name].endswith("(in AUC).")
     assert deciding["S7"] == {"auc"} and "(AUC within 0.01)" in sentences["S7"]
@@ -325,14 +328,14 @@ def test_a_claim_that_lacks_a_part_is_never_said_to_hold():
         for c, s in study(as_claimed, rising, samples=1000).items()
         if not (c.model == "ann" and c.input_dropout)
     }
-    claims = studies.snn_claims(cells, draws=DRAWS)
+    claims = studies.claims("snn", cells, draws=DRAWS)
     assert (
         claims.loc["S3", "verdict"] == "not resolved"
         and "with dropout: not run" in claims.loc["S3", "evidence"]
     )
     assert "gain beyond" not in claims.loc["S4", "evidence"]
     alone = {cell: scores for cell, scores in cells.items() if cell.references == "ann"}
-    alone = studies.snn_claims(alone, draws=DRAWS)
+    alone = studies.claims("snn", alone, draws=DRAWS)
     assert (
         alone.loc["S6", "verdict"] == "not resolved"
         and "weaker than own: not run" in alone.loc["S6", "evidence"]
@@ -352,10 +355,10 @@ def with_aligned(cells, share):
 def test_references_of_another_family_are_weaker_only_where_aligning_them_does_not_help():
     cells = study(as_claimed, rising, samples=1000, settings=SETTINGS[2:3])
     weaker, equal = (
-        studies.snn_claims(with_aligned(cells, share), draws=DRAWS).loc["S6"]
+        studies.claims("snn", with_aligned(cells, share), draws=DRAWS).loc["S6"]
         for share in (0.0, 1.0)
     )
-    alone = studies.snn_claims(cells, draws=DRAWS).loc["S6"]
+    alone = studies.claims("snn", cells, draws=DRAWS).loc["S6"]
     assert (
         alone["verdict"] == "holds"
         and "without alignment: part of the difference" in alone["evidence"]
@@ -379,7 +382,7 @@ def test_references_of_another_family_are_weaker_only_where_aligning_them_does_n
 def test_aligned_references_touch_nothing_but_s6_and_what_s5_reports():
     cells = study(as_claimed, rising, settings=SETTINGS[:3])
     plain, both = (
-        studies.snn_comparisons(some, draws=DRAWS) for some in (cells, with_aligned(cells, 0.5))
+        studies.comparisons("snn", some, draws=DRAWS) for some in (cells, with_aligned(cells, 0.5))
     )
     added = both[both["compared"].str.contains("aligned")]
     assert set(added["claim"]) == {"S5", "S6"} and not added.query("claim == 'S5'")["needed"].any()
@@ -410,7 +413,7 @@ def test_the_gain_beyond_the_anns_own_is_the_difference_of_four_auc_drawn_jointl
     cells = study(
         lambda cell: 1 + cell.input_dropout * (0.6 if cell.model == "snn" else 0.3), noise=0.2
     )
-    table = studies.snn_comparisons(cells, draws=DRAWS, seed=3)
+    table = studies.comparisons("snn", cells, draws=DRAWS, seed=3)
     row = table.query(
         "part == \"gain beyond the ANN's own\" and compared == 'SNN hybrid T=2'"
     ).iloc[0]
@@ -430,7 +433,7 @@ def test_the_gain_beyond_the_anns_own_is_the_difference_of_four_auc_drawn_jointl
 
 def test_a_comparison_is_the_paired_difference():
     cells = study(as_claimed, rising, targets=12)
-    table = studies.snn_comparisons(cells, draws=DRAWS)
+    table = studies.comparisons("snn", cells, draws=DRAWS)
     row = table.query(
         "claim == 'S4' and part == 'rmia' and metric == 'auc' and compared == 'SNN hybrid T=1'"
     ).iloc[0]
@@ -447,7 +450,7 @@ def test_families_are_compared_by_their_strongest_attack():
             cell.model
         ].get(cell.attack, 0.1)
 
-    table = studies.snn_comparisons(study(leak), draws=DRAWS).query(
+    table = studies.comparisons("snn", study(leak), draws=DRAWS).query(
         "claim == 'S3' and metric == 'auc'"
     )
     assert (table[table["needed"]]["outcome"] == "for").all()
@@ -467,7 +470,7 @@ def test_counting_a_population_gives_the_same_roc_as_the_ratio_only_where_the_po
     cells = {
         Cell("ann", attack=name): attacks.score(name, signals) for name in ("rmia", "rmia_count")
     }
-    claims = studies.snn_claims(cells, draws=DRAWS)
+    claims = studies.claims("snn", cells, draws=DRAWS)
     assert claims.loc["S9", "verdict"] == verdict, claims.loc["S9", "evidence"]
 
 
@@ -485,7 +488,7 @@ def test_where_nothing_differs_verdicts_are_rarely_anything_but_unresolved(sprea
             seed=seed,
         )
         cells = {c: s for c, s in cells.items() if c.references == "own" and c.attack == "rmia"}
-        table = studies.snn_comparisons(cells, draws=DRAWS)
+        table = studies.comparisons("snn", cells, draws=DRAWS)
         table = table[table["needed"] & table["claim"].isin(["S2", "S4", "S8"])]
         single += ((table["low"] > 0) | (table["high"] < 0)).sum()
         compared += len(table)
@@ -501,9 +504,9 @@ def test_where_nothing_differs_verdicts_are_rarely_anything_but_unresolved(sprea
 def test_one_pair_of_targets_decides_nothing_however_far_apart_the_settings_are(sign):
     cells = study(lambda cell: 1 + sign * as_claimed(cell), rising, targets=2)
     cells |= {c._replace(attack="rmia_count"): s for c, s in cells.items() if c.attack == "rmia"}
-    table = studies.snn_comparisons(cells, draws=DRAWS)
+    table = studies.comparisons("snn", cells, draws=DRAWS)
     assert (table["outcome"] == "open").all() and ((table["low"] > 0) | (table["high"] < 0)).any()
-    claims = studies.snn_claims(cells, draws=DRAWS)
+    claims = studies.claims("snn", cells, draws=DRAWS)
     assert (claims["verdict"] == "not resolved").all()
     assert (
         claims["evidence"]
@@ -516,7 +519,7 @@ def test_cells_of_other_masks_and_settings_that_cannot_be_are_refused_in_one_lin
     cells = study(as_claimed, settings=SETTINGS[:2])
     cell = Cell("snn", "hybrid", 1)
     with pytest.raises(ValueError, match="SNN hybrid T=1 and ANN have different membership"):
-        studies.snn_claims(cells | {cell: replace(cells[cell], member=~cells[cell].member)})
+        studies.claims("snn", cells | {cell: replace(cells[cell], member=~cells[cell].member)})
     for wrong in (
         Cell("ann", "hybrid"),
         Cell("snn", "hybrid", 0),
@@ -566,8 +569,8 @@ def test_an_installed_package_carries_the_printed_numbers_and_no_data_set(tmp_pa
         ]
         archive.extractall(tmp_path / "site")
     code = (
-        "import json, mia_nb.studies as m;"
-        " print(json.dumps([m.__file__, len(m.paper_results()), len(m.snn_claims({}))]))"
+        "import json, mia_nb.studies as m; from mia_nb.studies.published import paper_results;"
+        " print(json.dumps([m.__file__, len(paper_results()), len(m.claims('snn', {}))]))"
     )
     ran = subprocess.run(
         [sys.executable, "-P", "-c", code],

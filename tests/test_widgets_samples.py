@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from attack_worlds import save_signals
 from scipy.stats import beta, norm, spearmanr
 from scipy.stats import t as student
 from worlds import bernoulli, world
@@ -279,7 +280,7 @@ def test_a_damaged_file_is_answered_in_place_and_the_next_source_works(signals, 
     pool.write_json("images.json", {"classes": ["a", "b", "c", "d"]})
     pool.write_array("member.npy", signals.member)
     info = {"pool": "ab" * 32, "family": "tinycnn"}
-    store.save_signals(
+    save_signals(
         store.open_folder(tmp_path, "signals", "here", "cd" * 32, {}),
         dataclasses.replace(signals, info=info),
     )
@@ -320,7 +321,7 @@ def scattered(tmp_path_factory):
         values = np.where(np.arange(60) == 31, -9.0, -2.0)[full[m]] + np.zeros((3, 1))
         pool.write_array(f"losses_{m:03d}.npy", values.astype(np.float32))
     folder = store.open_folder(root, "signals", "here", "cd" * 32, {})
-    store.save_signals(folder, part, samples)
+    save_signals(folder, part, samples)
     (found,) = widgets.sources(root)
     return found, samples[~aside], samples[aside]
 
@@ -687,7 +688,7 @@ def stored(tmp_path_factory):
     pool.write_json("images.json", {"classes": ["a", "b", "c", "d"]})
     for m in range(8):
         pool.write_array(f"losses_{m:03d}.npy", log[m][:, signals.member[m]])
-    store.save_signals(store.open_folder(root, "signals", "here", "cd" * 32, {}), signals)
+    save_signals(store.open_folder(root, "signals", "here", "cd" * 32, {}), signals)
     (found,) = widgets.sources(root)
     return found, log, canary
 

@@ -663,5 +663,5 @@ def test_a_name_that_is_no_notebook_but_a_preset_runs_all_of_that(shelf):
 )
 def test_a_misspelt_notebook_or_preset_gets_a_hint(shelf, typed, meant):
     target, preset = notebooks.resolve(typed, None, shelf)
-    with pytest.raises(ValueError, match=f"no notebook named '{typed}'; did you mean {meant}"):
+    with pytest.raises(ValueError, match=f"no notebook named '{typed}'; did you mean '{meant}'"):
         notebooks.plan(target, preset, [], shelf)

@@ -8,7 +8,8 @@ import errno
 import os
 import sys
 import warnings
-from pathlib import Path
+from functools import partial
+from importlib import import_module
 
 from mia_nb import __version__
 
@@ -58,9 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mia-nb {__version__}")
     parser.set_defaults(command=lambda args: parser.print_help())
     commands = parser.add_subparsers(metavar="COMMAND")
-    for name, (command, help, options) in COMMANDS.items():
+    for name, (place, help, options) in COMMANDS.items():
         sub = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=partial(_call, place))
         for flags, settings in (RESULTS, *options):
             sub.add_argument(*flags, **settings)
     return parser
@@ -87,133 +88,10 @@ def _join_parameters(argv: list[str]) -> list[str]:
     return out
 
 
-def _workers(args) -> list[tuple[str, str]]:
-    """What --engine and --workers say, as a notebook's parameter."""
-    if args.engine in (None, "local"):
-        if args.workers is not None and not args.workers.isdigit():
-            raise ValueError(
-                f"--workers {args.workers}: wanted a number of processes, or say --engine dask or"
-                " ray for a cluster"
-            )
-        return [("workers", args.workers)] if args.workers else []
-    return [("workers", f"{args.engine}:{args.workers}" if args.workers else args.engine)]
-
-
-def _estimate(args) -> None:
-    from mia_nb.cli import estimate, notebooks
-
-    where = notebooks.folders(args.notebooks)
-    given = notebooks.given(args.parameter)
-    for line in estimate.lines(notebooks.plan(estimate.TRAINS, args.preset, given, where)):
-        print(line)
-
-
-def _run(args) -> None:
-    from mia_nb.cli import notebooks
-
-    given = [*notebooks.given(args.parameter), *_workers(args)]
-    where = notebooks.folders(args.notebooks)
-    target, preset = notebooks.resolve(args.notebook, args.preset, where)
-    steps = notebooks.plan(target, preset, given, where)
-    from mia_nb.cli import run
-
-    name = Path(preset).stem if target == "all" else steps[0].notebook.stem
-    about = notebooks.about(preset, where) if target == "all" else ""
-    folder = run.run(name, steps, args.results, force=args.force, about=about)
-    for file in [f for f in folder.files() if f.endswith(".ipynb")] + [run.REPORT]:
-        print(f"  {os.path.relpath(folder.path / file)}")
-
-
-def _audit(args) -> int:
-    from mia_nb.cli import audit
-
-    return audit.audit(args)
-
-
-def _plan(args) -> None:
-    from mia_nb import auditing
-
-    path = auditing.plan(args.samples, args.models, seed=args.seed, out=args.out)
-    print(f"{path}: train model m on np.flatnonzero(np.load({str(path)!r})['member'][m]),")
-    print("query each about all samples, then auditing.collect; docs/howto/audit-your-model.md")
-
-
-def _params(args) -> None:
-    from mia_nb.cli import notebooks
-    from mia_nb.parameters import described, read_parameters
-
-    path = notebooks.find_notebook(args.notebook, notebooks.folders(args.notebooks))
-    rows = described(read_parameters(path))
-    print(f"{path}" if rows else f"{path} has no cell tagged `parameters`")
-    _table(rows)
-
-
-def _list(args) -> None:
-    from mia_nb.cli import stored
-
-    rows = stored.rows(args.results)
-    if rows:
-        _table([("kind", "key", "name", "size", "date", "status"), *rows])
-    else:
-        print(f"nothing in {args.results} yet; start with: mia-nb run all --preset demo")
-
-
-def _show(args) -> None:
-    from mia_nb.cli import stored
-
-    print(stored.describe(args.results, args.key))
-
-
-def _report(args) -> None:
-    from mia_nb import store
-    from mia_nb.cli import run
-
-    runs = (
-        [store.find(args.key, args.results, "run")]
-        if args.key
-        else store.folders(args.results, "run")
-    )
-    if not runs:
-        raise ValueError(f"no run in {args.results} yet; start with: mia-nb run all --preset demo")
-    runs = [
-        folder
-        for folder in runs
-        if any(step["status"] == "done" for step in run.read_status(folder))
-    ] or runs
-    print(os.path.relpath(run.report(runs[-1])))
-
-
-def _explore(args) -> int:
-    from mia_nb.cli import dashboard, notebooks
-
-    return dashboard.serve(
-        args.results, notebooks.folders(args.notebooks), port=args.port, browser=not args.no_browser
-    )
-
-
-def _clean(args) -> None:
-    from mia_nb.cli import stored
-
-    how = {"everything": args.all, "older_than": args.older_than, "yes": args.yes}
-    line = None
-    for line in stored.clean(args.results, args.key, **how):
-        print(line)
-    if line is None:
-        print("nothing to clean")
-
-
-def _doctor(args) -> int:
-    from mia_nb.cli import doctor
-
-    return doctor.examine(args.results)
-
-
-def _table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+def _call(place: str, args) -> int | None:
+    """What a command does, from its module of this package."""
+    module, _, function = place.partition(":")
+    return getattr(import_module(f"mia_nb.cli.{module}"), function)(args)
 
 
 def _complain(message: str, status: int) -> int:
@@ -235,9 +113,9 @@ PARAMETER = _option(
     help="override, read as YAML",
 )
 FORCE = _option("--force", action="store_true", help="compute again what is stored")
-COMMANDS = {  # name: (function, help, options besides --results)
+COMMANDS = {  # name: (module:function, help, options besides --results)
     "run": (
-        _run,
+        "run:command",
         "execute notebooks, or say that their results are already there",
         [
             NOTEBOOKS,
@@ -266,7 +144,7 @@ COMMANDS = {  # name: (function, help, options besides --results)
         ],
     ),
     "estimate": (
-        _estimate,
+        "estimate:estimate",
         "how long a pool would take to train here, measured in seconds",
         [
             NOTEBOOKS,
@@ -279,7 +157,7 @@ COMMANDS = {  # name: (function, help, options besides --results)
         ],
     ),
     "audit": (
-        _audit,
+        "audit:audit",
         "test how much a model of yours leaks about its training data: one report",
         [
             NOTEBOOKS,
@@ -336,7 +214,7 @@ COMMANDS = {  # name: (function, help, options besides --results)
         ],
     ),
     "plan": (
-        _plan,
+        "audit:plan",
         "draw who trains which model, for models that are trained elsewhere",
         [
             _option("--samples", type=int, required=True, metavar="N", help="samples there are"),
@@ -346,18 +224,18 @@ COMMANDS = {  # name: (function, help, options besides --results)
         ],
     ),
     "params": (
-        _params,
+        "notebooks:params",
         "a notebook's parameters: type, default, meaning",
         [NOTEBOOKS, _option("notebook", metavar="NAME")],
     ),
-    "list": (_list, "what is stored: pools, signals, runs", []),
+    "list": ("stored:list_all", "what is stored: pools, signals, runs", []),
     "show": (
-        _show,
+        "stored:show",
         "the recipe and the files of one result",
         [_option("key", metavar="KEY")],
     ),
     "explore": (
-        _explore,
+        "dashboard:serve",
         "open all explorers in the browser, without code (needs voila)",
         [
             NOTEBOOKS,
@@ -371,7 +249,7 @@ COMMANDS = {  # name: (function, help, options besides --results)
         ],
     ),
     "report": (
-        _report,
+        "run:report_again",
         "write report.html of a run again",
         [
             _option(
@@ -383,7 +261,7 @@ COMMANDS = {  # name: (function, help, options besides --results)
         ],
     ),
     "clean": (
-        _clean,
+        "stored:clean",
         "remove what writers left behind and damaged files; whole results when named",
         [
             _option("key", nargs="?", metavar="KEY", help="a result to remove"),
@@ -401,5 +279,5 @@ COMMANDS = {  # name: (function, help, options besides --results)
             ),
         ],
     ),
-    "doctor": (_doctor, "check the installation and every stored file", []),
+    "doctor": ("doctor:examine", "check the installation and every stored file", []),
 }

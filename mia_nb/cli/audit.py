@@ -44,29 +44,23 @@ def parameters(args) -> list[tuple[str, str]]:
                 f"{name} was given {len(texts)} times ({', '.join(texts)}); give it once"
             )
     ways = [name for name in WAYS if named.get(name)]
-    if len(ways) != 1:
-        came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
-        raise ValueError(
+    came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
+    way = ways[0] if len(ways) == 1 else ""
+    idle_ones = [how for name, _, how in given if way and name in idle(way)]
+    extra, logits = [how.removeprefix("-p ").rstrip(" =") for how in idle_ones], named.get("logits")
+    refuse(
+        {
             "wanted one of --model package.module:function --data IMAGES, --logits FILE.npz"
-            f" (outputs of models trained elsewhere), --pool KEY (a stored pool){came}"
-        )
-    if ways == ["model"] and "dataset" not in named:
-        raise ValueError(
+            f" (outputs of models trained elsewhere), --pool KEY (a stored pool){came}": not way,
             "--model needs --data: a folder of class folders of images, an .npz with train_images,"
-            " or a known name"
-        )
-    idle_ones = [how for name, _, how in given if name in idle(ways[0])]
-    if extra := [how.removeprefix("-p ").rstrip(" =") for how in idle_ones]:
-        brings, which = BRINGS[ways[0]], "it" if len(extra) == 1 else "them"
-        raise ValueError(
-            f"--{ways[0]} brings {brings}: {', '.join(extra)} would change nothing; leave"
-            f" {which} out"
-        )
-    if ways == ["logits"] and not Path(named["logits"]).is_file():
-        raise ValueError(
-            f"--logits {named['logits']}: no such file; wanted an .npz with logits, labels and"
-            " member"
-        )
+            " or a known name": way == "model" and "dataset" not in named,
+            f"--{way} brings {BRINGS.get(way)}: {', '.join(extra)} would change nothing; leave"
+            f" {'it' if len(extra) == 1 else 'them'} out": extra,
+            f"--logits {logits}: no such file; wanted an .npz with logits, labels and member": (
+                way == "logits" and not Path(logits).is_file()
+            ),
+        }
+    )
     limits = [text for name, value in overrides if name == "fail_if" for text in _listed(value)]
     stated = [str(limit) for limit in auditing.limits([*limits, *args.fail_if])]
     return [*named.items(), *([("fail_if", json.dumps(stated))] if stated else [])]
@@ -76,6 +70,13 @@ def _listed(text: str) -> list:
     """The limits of `-p fail_if=...`: a YAML list, or one limit."""
     value = notebooks.read_yaml(text, f"fail_if={text}")
     return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def plan(args) -> None:
+    """`mia-nb plan`: draw who trains which model, and say what to do with it."""
+    path = auditing.plan(args.samples, args.models, seed=args.seed, out=args.out)
+    print(f"{path}: train model m on np.flatnonzero(np.load({str(path)!r})['member'][m]),")
+    print("query each about all samples, then auditing.collect; docs/howto/audit-your-model.md")
 
 
 def audit(args) -> int:

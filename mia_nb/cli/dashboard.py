@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jupyter_core.paths import jupyter_path
 
-from mia_nb.cli.notebooks import find_notebook
+from mia_nb.cli.notebooks import find_notebook, folders
 
 IDLE = 600  # seconds after which a page that nobody looks at loses its kernel
 ARGUMENTS = (
@@ -24,14 +24,16 @@ ARGUMENTS = (
 )
 
 
-def serve(results: str, where: list[Path], *, port: int = 8866, browser: bool = True) -> int:
-    """Serve notebook 08_explore on `results` at 127.0.0.1 until interrupted; Voila's exit status.
+def serve(args) -> int:
+    """`mia-nb explore`: serve notebook 08_explore at 127.0.0.1 until interrupted; Voila's exit
+    status.
 
     Every visit starts a kernel of its own. Raises ValueError where Voila is not installed or
     nothing is stored.
     """
     import nbformat
 
+    results, port = args.results, args.port
     if importlib.util.find_spec("voila") is None:
         raise ValueError("voila is not installed; add it with: pip install 'mia_nb[dashboard]'")
     if not any(Path(results).glob("signals-*")):
@@ -43,7 +45,7 @@ def serve(results: str, where: list[Path], *, port: int = 8866, browser: bool = 
             raise ValueError(
                 f"port {port} is taken; stop what listens there, or choose another with --port"
             )
-    notebook = nbformat.read(find_notebook("08_explore", where), as_version=4)
+    notebook = nbformat.read(find_notebook("08_explore", folders(args.notebooks)), as_version=4)
     cells = notebook.cells
     after = (
         next(i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])) + 1
@@ -54,7 +56,7 @@ def serve(results: str, where: list[Path], *, port: int = 8866, browser: bool = 
         page = Path(folder, "explore.ipynb")
         nbformat.write(notebook, page)
         _without_network(Path(folder))
-        options = [*ARGUMENTS, f"--port={port}", *([] if browser else ["--no-browser"])]
+        options = [*ARGUMENTS, f"--port={port}", *["--no-browser"] * args.no_browser]
         path = os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH")]))
         environment = os.environ | {
             "MIA_NB_MODE": "live",

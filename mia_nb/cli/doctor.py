@@ -22,17 +22,17 @@ PACKAGES = (
 )
 
 
-def examine(results: str) -> int:
-    """Print one line per check; 1 if any failed, else 0."""
+def examine(args) -> int:
+    """`mia-nb doctor`: print one line per check; 1 if any failed, else 0."""
     checks: dict[str, Callable[[], str]] = {
         "mia_nb": lambda: f"{__version__}, Python {platform.python_version()} at {sys.executable}",
         "packages": _packages,
         "torch": _torch,
         "torchvision": _torchvision,
-        "results": lambda: _writable(Path(results)),
+        "results": lambda: _writable(Path(args.results)),
         "kernel": _kernel,
         "browser": _browser,
-        "store": lambda: _store(results),
+        "store": lambda: _store(args.results),
     }
     failed = 0
     for name, check in checks.items():

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from mia_nb import data
-from mia_nb.cli.notebooks import Step
+from mia_nb.cli import notebooks
 from mia_nb.types import Recipe
 
 TRAINS = "01_train"  # the notebook whose parameters are those of a recipe
 
 
-def lines(steps: list[Step]) -> Iterator[str]:
-    """One line a step of 01_train; a short measurement each.
+def estimate(args) -> None:
+    """Print one line a step of 01_train; a short measurement each.
 
     Raises ValueError as loading and training do.
     """
+    where, given = notebooks.folders(args.notebooks), notebooks.given(args.parameter)
+    steps = notebooks.plan(TRAINS, args.preset, given, where)
+
     from mia_nb import training
 
     for step in steps:
         source, run = step.parameters["source"], step.parameters["run"]
         how = {name: run[name] for name in ("device", "strategy", "workers")}
         recipe = Recipe(**step.parameters["recipe"])
-        yield training.estimate(recipe, data.load(**source), **how)["text"]
+        print(training.estimate(recipe, data.load(**source), **how)["text"])

@@ -4,7 +4,6 @@ before anything runs.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 import re
@@ -12,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mia_nb.checks import positive, shown
-from mia_nb.parameters import complete, read_parameters, read_text, read_yaml, record_of
+from mia_nb.checks import hint, positive, shown
+from mia_nb.parameters import complete, described, read_parameters, read_text, read_yaml, record_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 KEYS = {"notebook", "parameters", "share"}  # of a preset's step
@@ -52,9 +51,10 @@ def find_notebook(name: str, where: list[Path]) -> Path:
         if not Path(name).is_file():
             raise ValueError(f"no notebook at {name}")
         return Path(name)
-    close = difflib.get_close_matches(name, [*known, *_presets(where)], n=1)
-    listed = dict.fromkeys(path.stem for path in known.values())
-    raise ValueError(f"no notebook named {name!r}{_hint(name, close or listed)}")
+    close = hint(name, [*known, *_presets(where)])
+    raise ValueError(
+        f"no notebook named {name!r}{close or _hint('', {path.stem for path in known.values()})}"
+    )
 
 
 def _notebooks(where: list[Path]) -> dict[str, Path]:
@@ -191,9 +191,20 @@ def plan(
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return (
-        f"; did you mean {close[0]}?"
-        if close
-        else f"; there are: {', '.join(sorted(known)) or 'none'}"
-    )
+    return hint(name, known) or f"; there are: {', '.join(sorted(known)) or 'none'}"
+
+
+def params(args) -> None:
+    """`mia-nb params`: a notebook's parameters, a line each."""
+    path = find_notebook(args.notebook, folders(args.notebooks))
+    rows = described(read_parameters(path))
+    print(f"{path}" if rows else f"{path} has no cell tagged `parameters`")
+    print_table(rows)
+
+
+def print_table(rows: list[tuple[str, ...]]) -> None:
+    """Rows of text as columns of one width each."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())

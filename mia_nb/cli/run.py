@@ -24,6 +24,7 @@ import filelock
 
 from mia_nb import __version__, store
 from mia_nb.checks import duration
+from mia_nb.cli import notebooks
 from mia_nb.cli.notebooks import PACKAGE, Step
 from mia_nb.parameters import changed, read_parameters
 
@@ -58,6 +59,32 @@ class Failed(RuntimeError):
 
 class Killed(Failed):
     """Its kernel died, or never answered."""
+
+
+def _workers(args) -> list[tuple[str, str]]:
+    """What --engine and --workers say, as a notebook's parameter."""
+    if args.engine not in (None, "local"):
+        return [("workers", f"{args.engine}:{args.workers}" if args.workers else args.engine)]
+    if args.workers is not None and not args.workers.isdigit():
+        raise ValueError(
+            f"--workers {args.workers}: wanted a number of processes, or say --engine dask or"
+            " ray for a cluster"
+        )
+    return [("workers", args.workers)] if args.workers else []
+
+
+def command(args) -> None:
+    """`mia-nb run`: run what was named, and print where its notebooks and its report lie."""
+    given = [*notebooks.given(args.parameter), *_workers(args)]
+    where = notebooks.folders(args.notebooks)
+    target, preset = notebooks.resolve(args.notebook, args.preset, where)
+    steps = notebooks.plan(target, preset, given, where)
+    whole = target == "all"
+    name = Path(preset).stem if whole else steps[0].notebook.stem
+    about = notebooks.about(preset, where) if whole else ""
+    folder = run(name, steps, args.results, force=args.force, about=about)
+    for file in [f for f in folder.files() if f.endswith(".ipynb")] + [REPORT]:
+        print(f"  {os.path.relpath(folder.path / file)}")
 
 
 def run(
@@ -101,7 +128,7 @@ def run(
         for step, file in zip(steps, files, strict=True):
             if file in todo:
                 record[file] = _run_step(step, file, folder, record, force, overall)
-                overall.end(file)
+                overall.left.remove(file)
                 page = report(
                     folder,
                     [name for name in files if name in record and record[name]["status"] == "done"],
@@ -130,9 +157,21 @@ def report(folder: store.Folder, files: list[str] | None = None) -> Path:
         if step["file"] in files
     }
     title, lead = f"{folder.name} {folder.key[:12]}", facts.pop("about", "")
-    notebooks = {folder.path / file: folder.read_bytes(file) for file in files}
-    folder.write_bytes(REPORT, page(notebooks, title=title, lead=lead, provenance=facts).encode())
+    executed = {folder.path / file: folder.read_bytes(file) for file in files}
+    folder.write_bytes(REPORT, page(executed, title=title, lead=lead, provenance=facts).encode())
     return folder.path / REPORT
+
+
+def report_again(args) -> None:
+    """`mia-nb report`: write the report of a run again, by default of the latest one that has a
+    finished notebook.
+    """
+    key, root = args.key, args.results
+    runs = [store.find(key, root, "run")] if key else store.folders(root, "run")
+    if not runs:
+        raise ValueError(f"no run in {root} yet; start with: mia-nb run all --preset demo")
+    finished = [one for one in runs if any(s["status"] == "done" for s in read_status(one))]
+    print(os.path.relpath(report((finished or runs)[-1])))
 
 
 def _provenance() -> dict[str, str]:
@@ -302,9 +341,8 @@ def _explain(error: Exception, out: Path) -> Exception:
     if bad_input or (refused and int(refused[1]) in USERS_DISK):
         return ValueError(f"{out.stem}: {_clip(message)} (see {_short(out)})")
     here = re.search(r"Cell In\[\d+\], line (\d+)", trace)
-    lines = error.source.splitlines()
     number = int(here[1]) if here else 1
-    line = lines[number - 1] if number <= len(lines) else ""
+    line = "".join(error.source.splitlines()[number - 1 : number])
     report = [
         f"{out.stem} failed in cell In[{error.exec_count}]: {line.strip()}",
         f"  {error.ename}: {_clip(message)}",
@@ -337,9 +375,6 @@ class Overall:
         return f"{done:4.0%}" + (
             f", {duration(spent / known * (1 - done))} left" if known >= 0.05 else ""
         )
-
-    def end(self, file: str) -> None:
-        self.left.remove(file)
 
 
 class Progress:
@@ -471,11 +506,12 @@ def _source_of(module: str) -> Path | None:
 
 def _file_names(steps: list[Step]) -> list[str]:
     """01_train.ipynb, and 01_train-2.ipynb where a notebook runs twice."""
-    names: list[str] = []
-    for step in steps:
-        before = sum(other.notebook.stem == step.notebook.stem for other in steps[: len(names)])
-        names.append(f"{step.notebook.stem}{f'-{before + 1}' if before else ''}.ipynb")
-    return names
+    stems = [step.notebook.stem for step in steps]
+    before = [stems[:place].count(stem) for place, stem in enumerate(stems)]
+    return [
+        f"{stem}{f'-{count + 1}' if count else ''}.ipynb"
+        for stem, count in zip(stems, before, strict=True)
+    ]
 
 
 def _is_intact(folder: store.Folder, file: str) -> bool:

@@ -10,11 +10,14 @@ from pathlib import Path
 
 from mia_nb import store
 from mia_nb.cli import run
+from mia_nb.cli.notebooks import print_table
 
 
-def rows(results: str) -> list[tuple[str, ...]]:
-    """(kind, first 12 of the key, name, size, date, status) of every result, oldest first."""
-    return [
+def list_all(args) -> None:
+    """`mia-nb list`: kind, first 12 of the key, name, size, date, status of every result, oldest
+    first.
+    """
+    rows = [
         (
             f.kind,
             f.path.name.rsplit("-", 1)[1],
@@ -23,8 +26,12 @@ def rows(results: str) -> list[tuple[str, ...]]:
             time.strftime("%Y-%m-%d %H:%M", _date(f)),
             status(f),
         )
-        for f in store.folders(results)
+        for f in store.folders(args.results)
     ]
+    if rows:
+        print_table([("kind", "key", "name", "size", "date", "status"), *rows])
+    else:
+        print(f"nothing in {args.results} yet; start with: mia-nb run all --preset demo")
 
 
 def status(folder: store.Folder) -> str:
@@ -57,9 +64,11 @@ def _status(folder: store.Folder) -> str:
     return "done" if store.has_signals(folder) else "partial"
 
 
-def describe(results: str, key: str) -> str:
-    """The recipe, the steps of a run, the files with size and checksum, and what is damaged."""
-    folder = store.find(key, results)
+def show(args) -> None:
+    """`mia-nb show`: the recipe, the steps of a run, the files with size and checksum, and what is
+    damaged.
+    """
+    folder = store.find(args.key, args.results)
     lines = [str(folder.path), f"key     {folder.key}", f"status  {status(folder)}", "recipe"]
     lines += ["  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()]
     for step in run.read_status(folder) if folder.kind == "run" else []:
@@ -78,10 +87,20 @@ def describe(results: str, key: str) -> str:
             f"  {sha[:12]}  {_human(path.lstat().st_size if os.path.lexists(path) else 0):>9} "
             f" {file}{state}"
         )
-    return "\n".join(lines)
+    print(*lines, sep="\n")
 
 
-def clean(
+def clean(args) -> None:
+    """`mia-nb clean`: remove what should not be there, or whole results, and say what was done."""
+    how = {"everything": args.all, "older_than": args.older_than, "yes": args.yes}
+    line = None
+    for line in cleaned(args.results, args.key, **how):
+        print(line)
+    if line is None:
+        print("nothing to clean")
+
+
+def cleaned(
     results: str, key: str | None, *, everything: bool, older_than: float | None, yes: bool
 ) -> Iterator[str]:
     """Remove whole results (by key, all, by age in days) after `yes`; else only temporary and

@@ -402,7 +402,7 @@ def risk_against_epochs(table: pd.DataFrame) -> go.Figure:
     95 % intervals, of each recipe by itself (differences are paired, and may be surer than the bars
     look). Dotted: chance.
 
-    table: `studies.recipe_risks`
+    table: `studies.varied_settings(...)["epochs"]`
 
     Raises: ValueError for missing columns and for a table without a row.
     """

@@ -10,6 +10,7 @@ A study is a YAML file. Its `claims` hold, by name,
     tpr                 equal AUC is not enough: the TPR decides too
     design_check        an AUC less 1/2 that lies below this jointly is a failed design
     remarks             functions of `remarks.py` that add to the evidence
+    decided_by          a function of `beside.py`, for a claim that no join decides
     joins               which settings are set against each other, and how they are compared
 
 A join takes the settings `a`, and either those of `b` that share all fields but those in `differ`
@@ -36,6 +37,7 @@ pair:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import permutations
@@ -57,8 +59,9 @@ from mia_nb.metrics.uncertainty import (
     per_target_metrics,
     ratio_interval,
 )
-from mia_nb.studies import remarks
+from mia_nb.studies.beside import DECIDED_BY
 from mia_nb.studies.joins import matches, pairs
+from mia_nb.studies.remarks import AT_EQUAL, REMARKS, deciding_aucs
 from mia_nb.studies.setting import Setting, usable
 from mia_nb.types import Scores
 
@@ -79,15 +82,6 @@ JOIN = {
     "queries",
     "compare",
 }
-COMPARISON = {
-    "part",
-    "compared",
-    "attack",
-    "attacks",
-    "swap",
-    "instead",
-    "beyond",
-}  # and Contrast's
 FAILED = (
     "design check failed: AUC below 0.5, a wrong sign or an effect of the design and no absence of"
     " risk"
@@ -138,13 +132,14 @@ class Claim(NamedTuple):
 
     sentence: str
     needs: str
-    joins: list[dict]
+    joins: list[dict] = []  # noqa: RUF012 - never changed
     parts: tuple[str, ...] = ()
     equal: bool = False
     matched: str = ""
     tpr: bool = False
     design_check: float = -1.0
     remarks: tuple[str, ...] = ()
+    decided_by: str = ""
 
 
 class Study(NamedTuple):
@@ -166,20 +161,14 @@ def load(study: str | Path) -> Study:
         raise ValueError(f"no study {str(study)!r}: wanted a YAML file or one of {known}")
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     try:
-        entries["claims"] = {name: Claim(**claim) for name, claim in entries["claims"].items()}
-        found = Study(**entries)
-        for name, claim in found.claims.items():
-            _check_entries(name, claim)
+        claims = {name: Claim(**claim) for name, claim in entries["claims"].items()}
+        for name, join in ((name, join) for name, claim in claims.items() for join in claim.joins):
+            parts = [(join, JOIN), *((entry, COMPARISON) for entry in join["compare"])]
+            if strange := [entry for part, known in parts for entry in part if entry not in known]:
+                raise ValueError(f"claim {name} has unknown entries {strange}")
+        return Study(**entries | {"claims": claims})
     except (KeyError, TypeError, ValueError) as reason:
         raise ValueError(f"{path.name} is no study: {reason}") from None
-    return found
-
-
-def _check_entries(name: str, claim: Claim):
-    for join in claim.joins:
-        parts = [(join, JOIN), *((entry, COMPARISON) for entry in join["compare"])]
-        if strange := [entry for part, known in parts for entry in part if entry not in known]:
-            raise ValueError(f"claim {name} has unknown entries {strange}")
 
 
 def deciding(study: Study, settings: dict) -> dict[Setting, Scores]:
@@ -215,11 +204,8 @@ def _contrasts(
     for attack, side_a, side_b in _sides(comparison, a, b, settings):
         words = {"a": a, "b": b, "attack": attack, "other": side_b[0].attack}
         words["attacks"] = worst_case(side_a, side_b)
-        terms = ((1, side_a), (-1, side_b))
-        if comparison.get("minus"):
-            terms = terms[:1]
-        if of_models:  # all attacks on a model share them
-            terms = tuple((weight, side[:1]) for weight, side in terms)
+        most = 1 if of_models else None  # all attacks on a model share them
+        terms = ((1, side_a[:most]), (-1, side_b[:most]))[: 1 if comparison.get("minus") else 2]
         if "beyond" in comparison:
             others = [
                 (-weight, (side[0]._replace(**comparison["beyond"]),)) for weight, side in terms
@@ -262,16 +248,11 @@ def _surely_ordered(
 ) -> Iterator[tuple[str, str]]:
     """Two attacks that both settings have, the first surely of larger AUC under b."""
     attacks = dict.fromkeys(one.attack for one in settings)
-    auc, pair = {}, np.empty(0)
-    for attack in attacks:
-        if (
-            a._replace(attack=attack) in settings
-            and (on_b := b._replace(attack=attack)) in settings
-        ):
-            auc[attack] = per_target_metrics(settings[on_b], ())[:, 0]
-            pair = settings[on_b].pair
+    sides = {attack: (a._replace(attack=attack), b._replace(attack=attack)) for attack in attacks}
+    both = {attack: side for attack, side in sides.items() if all(one in settings for one in side)}
+    auc = {name: per_target_metrics(settings[on_b], ())[:, 0] for name, (_, on_b) in both.items()}
     for better, worse in permutations(auc, 2):
-        if interval(auc[better] - auc[worse], pair)[0] > 0:
+        if interval(auc[better] - auc[worse], settings[both[better][1]].pair)[0] > 0:
             yield better, worse
 
 
@@ -316,7 +297,7 @@ def compare(
     draws: int,
     level: float,
     seed: int,
-) -> pd.DataFrame:
+) -> list[dict]:
     """One row per comparison that the study's claims rest on, as far as it was run, with `COLUMNS`.
 
     settings: of `deciding`. Intervals are those of `metrics.interval` (of a ratio
@@ -342,26 +323,19 @@ def compare(
     rows = []
     for name, claim in study.claims.items():
         wanted = list(_with_tpr(claim, contrasts(study, claim, settings), tpr))
-        jointly = pd.Series([_family(one) for one in wanted], dtype=object).value_counts()
+        jointly = Counter(map(_family, wanted))
         for contrast in wanted:
-            sure = 1 - (1 - level) / jointly[_family(contrast)]
-            pair = settings[contrast.first].pair
-            row = row_of(name, contrast, *_estimate(contrast, measured, pair, (level, sure)))
+            sure, scores = 1 - (1 - level) / jointly[_family(contrast)], settings[contrast.first]
+            row = row_of(name, contrast, *_estimate(contrast, measured, scores.pair, (level, sure)))
             # then the intervals are of samples only
-            rows.append(row | ({"outcome": "open"} if one_pair(settings[contrast.first]) else {}))
-    return as_table(rows)
-
-
-def as_table(rows: list[dict]) -> pd.DataFrame:
-    """Rows of comparisons with `COLUMNS`."""
-    return pd.DataFrame(rows, columns=COLUMNS).astype({"needed": bool})
+            rows.append(row | ({"outcome": "open"} if one_pair(scores) else {}))
+    return rows
 
 
 def _same_masks(settings: dict[Setting, Scores]):
     """A pairing needs row k of every setting to be a model trained on the same samples."""
     for one, scores in settings.items():
-        first = next(iter(settings))
-        if not same_masks(scores, settings[first]):
+        if not same_masks(scores, settings[first := next(iter(settings))]):
             raise ValueError(
                 f"{one.where} and {first.where} have different membership: claims need pools"
                 " trained on the same masks and the same targets of each"
@@ -437,26 +411,15 @@ def one_pair(scores: Scores) -> bool:
     return len(np.unique(scores.pair)) < 2
 
 
-def at_unequal_accuracy(verdict: str, rows: pd.DataFrame, unequal: bool) -> str:
-    """Only what is decided can rest on unequal accuracy."""
-    decided = verdict in ("holds", "does not hold")
-    return f"{verdict} (at unequal accuracy)" if unequal and decided else verdict
-
-
 def judge(
-    study: Study,
-    settings: dict[Setting, Scores],
-    table: pd.DataFrame,
-    *,
-    qualify: Callable = at_unequal_accuracy,
-    **context: Any,
+    study: Study, settings: dict[Setting, Scores], table: pd.DataFrame, **context: Any
 ) -> pd.DataFrame:
-    """A verdict per claim from its rows in `table` (`compare`): claim, verdict, evidence, compared,
+    """A verdict per claim from its rows in `table`: claim, verdict, evidence, compared,
     accuracy_apart.
 
-    qualify(verdict, rows, unequal) -> verdict; context: what else the remarks of claims read.
+    context: what else remarks, and claims that rest on no comparison, read.
     """
-    verdicts = {}
+    verdicts, fewer = {}, table.attrs.get("fewer", {})
     for name, claim in study.claims.items():
         rows, wanted = table[table["claim"] == name], contrasts(study, claim, settings)
         needed = rows[rows["needed"]]
@@ -466,19 +429,19 @@ def judge(
         evidence = [f"not run: needs {claim.needs}"]
         if len(rows):
             about = {"study": study, "settings": settings, "wanted": wanted, **context}
+            said = (text for one in claim.remarks for text in REMARKS[one](rows, **about))
             evidence = [
                 *_evidence(rows),
                 *(f"{part}: not run" for part in missing),
-                *(
-                    text
-                    for remark in claim.remarks
-                    for text in remarks.REMARKS[remark](rows, **about)
-                ),
+                *said,
                 *([FAILED] if failed else []),
                 *_caveats(wanted, settings),
             ]
         unequal = claim.equal and apart > SAME + 1e-9
-        verdict = qualify(_verdict(needed, missing), rows, unequal)
+        verdict = _qualified(_verdict(needed, missing), rows, unequal, fewer.get(name))
+        curves = needed["metric"] if any(one.minus == "curve" for one in wanted) else []
+        if verdict == "holds" and (least := min(map(_rate, curves), default=0)) > FPR[0]:
+            verdict = f"holds (at FPR {least:g} and above)"
         verdicts[name] = {
             "claim": claim.sentence,
             "verdict": "not resolved (design check failed)" if failed else verdict,
@@ -486,7 +449,25 @@ def judge(
             "compared": "; ".join(dict.fromkeys(needed["compared"])),
             "accuracy_apart": 100 * apart,
         }
+        if claim.decided_by:
+            verdicts[name] |= DECIDED_BY[claim.decided_by](**context)
     return pd.DataFrame.from_dict(verdicts, orient="index").rename_axis("id")
+
+
+def _qualified(verdict: str, rows: pd.DataFrame, unequal: bool, fewer: str | None) -> str:
+    """The verdict with what comparisons at equal accuracy make of it; only what is decided can rest
+    on unequal accuracy.
+    """
+    there = rows.loc[rows["part"] == AT_EQUAL["test_acc"], "outcome"]
+    against = (there == "against").any()
+    if verdict == "holds" and against:
+        return "not at equal accuracy"
+    every = len(there) == deciding_aucs(rows) and (there == "for").all()
+    same = every if verdict == "holds" else against and verdict == "does not hold"
+    if same and len(there):
+        return f"{verdict} (also at equal accuracy{f', {fewer}' if fewer else ''})"
+    decided = verdict in ("holds", "does not hold")
+    return f"{verdict} (at unequal accuracy)" if unequal and decided else verdict
 
 
 def _verdict(needed: pd.DataFrame, missing) -> str:

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.accounting import over_epochs
-from mia_nb.checks import checked
+from mia_nb.checks import checked, first_of
 
-SIGMA = 2.0  # the study's SDENet
 FIGURE4 = {
     "grows": ("epsilon grows with epochs, ever more slowly", "increasing, concave"),
     "uniform": ("GDP is above RDP and PRV, at every epoch", "GDP > RDP > PRV"),
@@ -28,26 +27,21 @@ UTILITY_AT, PRINTED_UTILITY, PRINTED_SPREAD, HALF_A_POINT = 2.0, 0.80, (0.65, 0.
 
 
 @checked
-def figure4_against_paper(
+def figure4_beside(
+    accuracy: pd.DataFrame | None = None,
     *,
-    sigma: float = SIGMA,
+    sigma: float = 2.0,
     samples: int = 25_000,
     batch: int = 512,
     epochs: int = 300,
     delta: float = 1e-5,
     deltas=(1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
-    accuracy: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """What the text beside Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686) states, computed
-    again: a row per statement.
+    """What the text beside Figure 4 states, computed again: a row per statement, see
+    `studies.against_papers`.
 
-    Columns: statement, printed, ours, agrees (True, False, <NA> where not run), note. All epsilons
-    are nominal (paper's accounting: sigma as DP-SGD's noise multiplier, for one record added or
-    removed). accuracy: columns epoch, test_acc and maybe model, for the two statements about test
-    accuracy, which hold `batch` and `samples` to be those of that training. Batch size, samples and
-    the sampling of GDP are not printed; with the defaults and uniform batches GDP ends near the
-    target. Takes seconds, for PRV. Raises ValueError as `accounting.over_epochs` does and for an
-    accuracy table without its columns.
+    Batch size, samples and the sampling of GDP are not printed; with the defaults and uniform
+    batches GDP ends near the target. Takes seconds, for PRV.
     """
     noise = {"noise_multiplier": sigma, "samples": samples, "batch": batch}
     gdp = partial(over_epochs, **noise, accountants=("gdp",))
@@ -105,38 +99,35 @@ def _rises(values) -> bool:
 
 def _at_two(curve: pd.DataFrame, accuracy: pd.DataFrame | None) -> dict:
     """The two statements about accuracy at epsilon 2, and the epoch that this is."""
+    if accuracy is not None and not {"epoch", "test_acc"} <= set(accuracy):
+        lacks = ", ".join(name for name in ("epoch", "test_acc") if name not in accuracy)
+        raise ValueError(
+            f"accuracy lacks {lacks}: wanted columns epoch and test_acc, and model for several"
+        )
     spent, end = curve[curve["epsilon"] <= UTILITY_AT], curve["epsilon"].max()
-    if spent.empty:
-        return _not_run("epsilon 2 is exceeded in the first epoch")
-    if end < UTILITY_AT:
-        return _not_run(f"GDP uniform ends at epsilon {end:.3g}, below 2")
-    epoch = int(spent["epoch"].max())
+    epoch = 0 if spent.empty else int(spent["epoch"].max())
     where = (
         f"GDP uniform reaches epsilon 2 after epoch {epoch}: accuracy along epochs on a relabelled"
         " axis"
     )
-    if accuracy is None:
-        return _not_run(where)
-    if lacks := [name for name in ("epoch", "test_acc") if name not in accuracy]:
-        raise ValueError(
-            f"accuracy lacks {', '.join(lacks)}: wanted columns epoch and test_acc, and model for"
-            " several"
-        )
-    seen = accuracy[accuracy["epoch"] <= epoch]
-    if seen.empty:
-        return _not_run(f"{where}; no accuracy up to there")
+    seen = pd.DataFrame() if accuracy is None else accuracy[accuracy["epoch"] <= epoch]
+    reasons = {
+        "epsilon 2 is exceeded in the first epoch": spent.empty,
+        f"GDP uniform ends at epsilon {end:.3g}, below 2": end < UTILITY_AT,
+        where: accuracy is None,
+        f"{where}; no accuracy up to there": seen.empty,
+    }
+    if reason := first_of(reasons):
+        return _not_run(reason)
     last = seen["epoch"].max()
     at = seen.loc[seen["epoch"] == last, "test_acc"]
     note = f"{where}; accuracy of epoch {int(last)}, {len(at)} model{'s' * (len(at) != 1)}"
     useful = bool(at.mean() >= PRINTED_UTILITY - HALF_A_POINT)
-    found = _not_run(f"{note}: one shows no range") | {
-        "utility": (f"{at.mean():.1%}", useful, note)
-    }
-    if len(at) > 1:
-        least, most = PRINTED_SPREAD[0] - HALF_A_POINT, PRINTED_SPREAD[1] + HALF_A_POINT
-        inside = bool(at.between(least, most).all())
-        found["spread"] = (f"{at.min():.1%} to {at.max():.1%}", inside, note)
-    return found
+    least, most = PRINTED_SPREAD[0] - HALF_A_POINT, PRINTED_SPREAD[1] + HALF_A_POINT
+    inside = bool(at.between(least, most).all())
+    found = {"spread": (f"{at.min():.1%} to {at.max():.1%}", inside, note)} if len(at) > 1 else {}
+    found["utility"] = (f"{at.mean():.1%}", useful, note)
+    return _not_run(f"{note}: one shows no range") | found
 
 
 def _not_run(reason: str) -> dict:

@@ -60,13 +60,16 @@ def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[S
 
     A join of one side alone sets every setting against itself.
     """
-    a = _side(join["a"], networks, selections)
+    a, b = (
+        noiseless(networks, selections) if side == "noiseless" else select(side, networks)
+        for side in (join["a"], join.get("b", {}))
+    )
     if "along" in join:
         found = _along(join, a)
     elif "b" not in join:
         found = [(one, one) for one in a]
     else:
-        b = select(join.get("only_b", {}), _side(join["b"], networks, selections))
+        b = select(join.get("only_b", {}), b)
         differ = join.get("differ", Setting._fields)
         shared = [name for name in Setting._fields if name not in differ]
         every = combinations(a, 2) if join["a"] == join["b"] else product(a, b)
@@ -74,12 +77,6 @@ def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[S
     if join.get("most_alike"):
         found = _most_alike(found)
     return _by_queries(found, join["queries"]) if "queries" in join else found
-
-
-def _side(wanted, networks: list[Setting], selections: dict) -> list[Setting]:
-    if wanted == "noiseless":
-        return noiseless(networks, selections)
-    return select(wanted, networks)
 
 
 def _along(join: dict, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
@@ -115,23 +112,17 @@ def _most_alike(found: list[tuple]) -> list[tuple]:
     def shared(pair: tuple) -> int:
         return sum(getattr(pair[0], name) == getattr(pair[1], name) for name in LIKENESS)
 
-    most: dict[Setting, int] = {}
-    for pair in found:
-        most[pair[1]] = max(most.get(pair[1], 0), shared(pair))
+    most = {one: max(shared(pair) for pair in found if pair[1] == one) for _, one in found}
     return [pair for pair in found if shared(pair) == most[pair[1]]]
 
 
 def _by_queries(found: list[tuple], which: str) -> list[tuple]:
     """Of pairs that differ in queries alone the one with the most, or ("fewer") all others."""
-    most: dict[tuple, int] = {}
-    keys = [tuple(one._replace(queries=1) for one in pair) for pair in found]
-    for key, (_, b) in zip(keys, found, strict=True):
-        most[key] = max(most.get(key, 0), b.queries)
-    return [
-        pair
-        for key, pair in zip(keys, found, strict=True)
-        if (pair[1].queries == most[key]) == (which == "most")
-    ]
+    networks = {pair: tuple(one._replace(queries=1) for one in pair) for pair in found}
+    rising = sorted(found, key=lambda pair: pair[1].queries)
+    most = {networks[pair]: pair[1].queries for pair in rising}
+    wanted = which == "most"
+    return [pair for pair in found if (pair[1].queries == most[networks[pair]]) == wanted]
 
 
 def noiseless(networks: list[Setting], selections: dict) -> list[Setting]:
@@ -142,9 +133,8 @@ def noiseless(networks: list[Setting], selections: dict) -> list[Setting]:
     zero = select({"model": "sdenet", "k": 0, "blocks": 1}, networks)
     candidates = zero or select(selections["odenets"], networks)
     nearest = [a for a, _ in _most_alike(list(product(candidates, built)))]
-    never = select({"noise_in": "neither"}, built)
-    rest = zero or select(selections["studied"], networks)
-    return list(dict.fromkeys([*(nearest or rest), *never]))
+    nearest = nearest or zero or select(selections["studied"], networks)
+    return list(dict.fromkeys([*nearest, *select({"noise_in": "neither"}, built)]))
 
 
 def noise_not_run(networks: list[Setting], selections: dict) -> list[str]:

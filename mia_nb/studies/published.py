@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import checked
+from mia_nb.checks import checked, refuse
 from mia_nb.metrics.curve import measurable
-from mia_nb.metrics.tables import intervals
+from mia_nb.metrics.tables import accuracies, intervals
 from mia_nb.metrics.uncertainty import (
     RESAMPLES,
     fewest_non_members,
-    interval,
     tied_floor,
 )
 from mia_nb.studies.engine import load, one_pair
+from mia_nb.studies.figure4 import figure4_beside
 from mia_nb.studies.setting import ALIGNED, NAMES, NOISY, RESNET_BLOCKS, Setting, usable
 from mia_nb.types import Scores
 
@@ -59,6 +59,12 @@ PRINTED_K = {0.71: math.sqrt(0.5), 0.35: math.sqrt(0.125), 0.18: math.sqrt(0.031
 PRINTED_SCHEME = "stochastic RK4"
 NEAR = 0.055  # printed sigmas have one decimal
 EQUATION = ("model", "blocks", "method", "augment", "k", "steps", "T", "sigma", "noise_sd")
+PRINTED_ACCURACY = {
+    "train": "train_accuracy",
+    "test": "test_accuracy",
+    "gap": "generalization_gap",
+}
+TITLES = {"auc": "AUC", "accuracy": "attack accuracy"}
 COSTS = {"time_per_epoch": "seconds", "memory": "memory_mib"}  # printed metric: our column
 OURS_UNIT = {"seconds": "seconds", "memory_mib": "MiB"}
 
@@ -77,7 +83,7 @@ def records() -> tuple[dict, ...]:
 @checked
 def paper_results(paper: str | None = None, table: str | None = None) -> list[dict]:
     """Every number that the papers printed: paper, table, dataset, model, setting, attack, metric,
-    value, unit, maybe a note.
+    value, unit, maybe notes on what is odd in print.
 
     Papers: snn-uai2025 (Guan et al., tables 2 to 6), snn-workshop2025 (F.1 to F.4), nsde2025 (I to
     XII). Fractions, not percent. Caveat: one target, one seed, no intervals; orderings to compare
@@ -124,8 +130,60 @@ def printed_setting(record: dict) -> Setting:
     )
 
 
+def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
+    """One row per number, or statement, that a paper printed, ours and its interval beside it.
+
+    study: "snn" (Guan et al. 2025, tables 2 to 6, on demand F.1 to F.4), "nsde" (Hong, Wu, Gruber
+        and Lee, arXiv 2501.06686, all tables but VI and XI) or "privacy" (their Table XI,
+        defenses), "costs" (their Table VI, as ratios), "figure4" (what the text beside their Figure
+        4 states of accounting).
+    settings: the scores of each `Setting`. Of "costs" a table, a row per network, with columns
+        family (resnet14, odenet, sdenet, replaced, or the names printed for them in tables:
+        "ResNet-14", "SDENet sigma=2"), seconds (of an epoch), memory_mib and where measured _low
+        and _high of both. Of "figure4" a table with columns epoch, test_acc and maybe model, or
+        None: not compared.
+    stands_for: the printed data set, with its model in the spiking study, whose rows ours is placed
+        in; "" is the study's own, CIFAR-10 (and ResNet18); None places it nowhere.
+    ours: what ours really is, say "digits, tinycnn", for the note; "" says what it stands for.
+    tables: a part of the study's tables; None for all but those on demand.
+    draws: resamples behind an interval.
+    seed: of the resamples.
+    baseline: of "costs", the family that ratios are to; "resnet14".
+    sigma, samples, batch, epochs, delta, deltas: of "figure4", as in `accounting.over_epochs`; by
+        default 2.0, 25,000, 512, 300, 1e-5, (1e-2, 1e-3, 1e-4, 1e-5, 1e-6).
+
+    Returns: columns paper, table, dataset, what the print calls the setting (spiking: model,
+        training, timesteps (0 = ANN), input_dropout, references; others: printed, setting), attack,
+        metric, published, ours, low, high (as in `intervals`; accuracies and generalization gap:
+        Student's t over pairs), measurable, n0, note, and of neural ODEs and SDEs the printed
+        equation. "accuracy" is the attack's, at its best threshold.
+        Of "costs" columns paper, table, model, printed (label), metric, published, unit,
+        published_ratio (to ResNet-14), ours, ours_unit, ratio, ratio_low, ratio_high (ends over the
+        baseline's opposite ends, so at least as wide as their level), note.
+        Of "figure4" columns statement, printed, ours, agrees (True, False, <NA> where not run),
+        note.
+    Raises: ValueError for a table that has no place here, for settings that cannot be, for one
+        without a target; for costs that lack columns, name a family twice, are not positive or lack
+        the baseline; for accuracies without their columns, and as `accounting.over_epochs` does.
+    Caveat: the notes say how far ours is the printed setting. It is placed by model, blocks,
+        channels, solver, and for stochastic models sigma, steps and T (Table XI: model, defense and
+        sigma alone), with noise on and the fewest queries, whose number is not printed; neither are
+        the steps of the ODENets, which form of LiRA was run, and how DP-SGD was tuned. SDENets are
+        placed whatever their scheme, settings with a variant or with aligned references nowhere.
+        The printed Attack-R counts references (4, so five levels), hence its zeros at low FPR;
+        MemGuard's TPR of 0 is an effect of ties. Seconds and megabytes are of one machine, batch
+        size and implementation; only ratios can be compared. Epsilons of Figure 4 are nominal
+        (paper's accounting: sigma as DP-SGD's noise multiplier, for one record added or removed),
+        and its batch size, samples and sampling of GDP are not printed.
+    """
+    others = {"costs": costs_beside, "figure4": figure4_beside}
+    if study in others:
+        return others[study](settings, **options)
+    return tables_beside(study, settings, **options)
+
+
 @checked
-def against_papers(
+def tables_beside(
     study: str,
     settings: dict[Setting, Scores],
     *,
@@ -135,30 +193,7 @@ def against_papers(
     draws: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One row per number that a paper printed, ours and its interval beside it.
-
-    study: "snn" (Guan et al. 2025, tables 2 to 6, on demand F.1 to F.4), "nsde" (Hong, Wu, Gruber
-    and Lee, arXiv 2501.06686, all tables but VI, costs, and XI) or "privacy" (their Table XI,
-    defenses).
-    settings: the scores of each `Setting`.
-    stands_for: the printed data set, with its model in the spiking study, whose rows ours is placed
-    in; "" is the study's own, CIFAR-10 (and ResNet18); None places it nowhere.
-    ours: what ours really is, say "digits, tinycnn", for the note.
-    tables: a part of the study's tables. draws, seed: of the intervals.
-    Returns columns paper, table, dataset, what the print calls the setting (spiking: model,
-    training, timesteps (0 = ANN), input_dropout, references; others: printed, setting), attack,
-    metric, published, ours, low, high (as in `intervals`; accuracies and generalization gap:
-    Student's t over pairs), measurable, n0, note, and of neural ODEs and SDEs the printed equation.
-    "accuracy" is the attack's, at its best threshold.
-    Raises ValueError for a table that has no place here, for settings that cannot be, and for one
-    without a target.
-    Caveats, in the notes: ours is placed by model, blocks, channels, solver, and for stochastic
-    models sigma, steps and T (Table XI: model, defense and sigma alone), with noise on and the
-    fewest queries, whose number is not printed; neither are the steps of the ODENets, which form
-    of LiRA was run, and how DP-SGD was tuned. SDENets are placed whatever their scheme, settings
-    with a variant or with aligned references nowhere. The printed Attack-R counts references (4,
-    so five levels), hence its zeros at low FPR; MemGuard's TPR of 0 is an effect of ties.
-    """
+    """Printed tables with ours beside them, see `against_papers`."""
     found = load(study)
     printed = found.printed
     known = [*printed["tables"], *printed.get("on_demand", ())]
@@ -187,13 +222,12 @@ def against_papers(
         here = block == [record["dataset"], record["model"].split("-")[-1]][: len(block)]
         wanted = printed_setting(record)
         one = _placed(settings, wanted, record) if here else None
-        notes = _oddities(record, wanted)
+        notes = [f"print: {note}" for note in record.get("notes", ())]
         if one is None:
             notes += ["not run", "" if here else place]
         else:
-            notes += _differences(one, wanted, record)
-            notes += [_tied(settings[one], record["metric"]) if record["table"] == "XI" else ""]
-            notes += [measured(one)["few"], place]
+            tied = _tied(settings[one], record["metric"]) if record["table"] == "XI" else ""
+            notes += [*_differences(one, wanted, record), tied, measured(one)["few"], place]
         rows.append(
             {name: record[name] for name in ("paper", "table", "dataset")}
             | _identity(record, wanted, printed.get("columns"))
@@ -208,11 +242,10 @@ def against_papers(
 def _identity(record: dict, wanted: Setting, columns: list[str] | None) -> dict:
     """What names a printed number's setting."""
     if columns:
-        references = {} if wanted.attack else {"references": ""}
         own = {name: getattr(wanted, name) for name in columns}
-        return {"model": record["model"]} | own | references
-    setting = record["setting"]
-    row = f"row {setting['row']}, {setting['impact']}" if "row" in setting else setting["label"]
+        return {"model": record["model"]} | own | ({} if wanted.attack else {"references": ""})
+    about = record["setting"]
+    row = f"row {about['row']}, {about['impact']}" if "row" in about else about["label"]
     return {"printed": row, "setting": wanted.label, "attack": wanted.attack}
 
 
@@ -274,33 +307,6 @@ def _differences(one: Setting, wanted: Setting, record: dict) -> list[str]:
     ]
 
 
-def _oddities(record: dict, wanted: Setting) -> list[str]:
-    """What is strange or open about a printed number: its own note, and what is wrong with it."""
-    metric, value = record["metric"], record["value"]
-    notes = [f"print: {record['note']}"] if "note" in record else []
-    if metric == "auc" and value < 0.5:
-        notes.append("print: AUC below 0.5, worse than a coin")
-    if wanted.output == "memguard" and metric.startswith("tpr@"):
-        notes.append("print: 0 by ties, as the answer has two levels, and not by a lack of signal")
-    if record["table"] == "XI" and metric == "accuracy":
-        by_label = (1 + _printed_gap(record["setting"])) / 2
-        says = f"print: below {by_label:.3f} = (1 + gap) / 2, which the label alone gives"
-        notes += [says] if value < by_label else []
-    if wanted.defense == "dp_sgd":
-        notes.append(
-            f"print: target epsilon {record['setting']['epsilon']:g}, no delta, accountant or"
-            " tuning beside it"
-        )
-    return notes
-
-
-def _printed_gap(setting: dict) -> float:
-    """The gap that Table XI prints for the same network."""
-    rows = paper_results("nsde2025", "XI")
-    gaps = [row for row in rows if row["metric"] == "generalization_gap"]
-    return next(row["value"] for row in gaps if row["setting"] == setting)
-
-
 def measure(scores: Scores, draws: int, seed: int) -> dict:
     """{metric: (value, low, high)} under the printed names, the fewest non-members n0 of a target,
     and the caveat few targets.
@@ -311,10 +317,7 @@ def measure(scores: Scores, draws: int, seed: int) -> dict:
     ends = intervals(scores, FPR, draws=draws, seed=seed)
     found = {name: tuple(row) for name, row in ends.iterrows()}
     found["accuracy"] = tuple((1 + end) / 2 for end in found.pop("advantage"))
-    for name, right in zip(("train_accuracy", "test_accuracy"), scores.accuracy.T, strict=True):
-        found[name] = (right.mean(), *np.clip(interval(right, scores.pair), 0, 1))
-    gap = -np.diff(scores.accuracy)[:, 0]
-    found["generalization_gap"] = (gap.mean(), *interval(gap, scores.pair))
+    found |= {PRINTED_ACCURACY[name]: tuple(row) for name, row in accuracies(scores).iterrows()}
     few = f"{len(scores.value)} targets: training randomness not covered"
     return found | {"n0": fewest_non_members(scores), "few": few if one_pair(scores) else ""}
 
@@ -337,21 +340,21 @@ def _tied(scores: Scores, metric: str) -> str:
 
 @checked
 def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
-    """`against_papers` as text, a row per setting and attack: "0.5458 | 0.561 [0.550, 0.571]".
+    """`against_papers` of a study as text, a row per setting and attack.
 
-    Published first. "not run" where ours has no such setting; "n/m (n0 = 700)" where the FPR is too
-    low for so few non-members.
+    table: what `against_papers` gives for "snn", "nsde" or "privacy", or some of its rows.
+
+    Returns: a column for each word of the setting, and one for each metric, published first:
+        "0.5458 | 0.561 [0.550, 0.571]"; "not run" where ours has no such setting; "n/m (n0 = 700)"
+        where the FPR is too low for so few non-members.
     """
     setting = list(table.columns[1 : table.columns.get_loc("metric")])
-    titles = {"auc": "AUC", "accuracy": "attack accuracy"}
     rows: dict[tuple, dict] = {}
     for _, row in table.iterrows():
         title = row["metric"].replace("tpr@", "TPR at FPR ").replace("_", " ")
-        title = titles.get(row["metric"], title)
-        rows.setdefault(tuple(row[setting]), {})[title] = f"{row['published']:.4f} | {_ours(row)}"
-    return pd.DataFrame(
-        [dict(zip(setting, key, strict=True)) | texts for key, texts in rows.items()]
-    ).fillna("")
+        texts = rows.setdefault(tuple(row[setting]), dict(row[setting]))
+        texts[TITLES.get(title, title)] = f"{row['published']:.4f} | {_ours(row)}"
+    return pd.DataFrame(rows.values()).fillna("")
 
 
 def _ours(row) -> str:
@@ -363,43 +366,31 @@ def _ours(row) -> str:
 
 
 @checked
-def cost_against_papers(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd.DataFrame:
-    """Time per epoch and memory of Table VI of Hong, Wu, Gruber and Lee (arXiv 2501.06686), ours
-    beside it, as ratios.
-
-    cost: a row per network with columns family (resnet14, odenet, sdenet, replaced, or the names
-    printed for them in tables: "ResNet-14", "SDENet sigma=2"), seconds (of an epoch), memory_mib
-    and where measured _low and _high of both. baseline: the family that ratios are to.
-    Returns columns paper, table, model, printed (label), metric, published, unit, published_ratio
-    (to ResNet-14), ours, ours_unit, ratio, ratio_low, ratio_high (ends over the baseline's opposite
-    ends, so at least as wide as their level), note.
-    Raises ValueError for missing columns, a family that comes twice, values that are not positive,
-    or no baseline.
-    Caveat: seconds and megabytes are of one machine, batch size and implementation; only ratios can
-    be compared.
-    """
-    own = _costs(cost, baseline)
-    printed = paper_results("nsde2025", "VI")
+def costs_beside(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd.DataFrame:
+    """Table VI with ours beside it, see `against_papers`."""
+    own, printed = _costs(cost, baseline), paper_results("nsde2025", "VI")
     first = {r["metric"]: r["value"] for r in printed if PRINTED_MODELS[r["model"]] == baseline}
-    rows = []
+    there, rows = own.loc[baseline], []
     for record in printed:
         model, metric = PRINTED_MODELS[record["model"]], record["metric"]
-        column, run = COSTS[metric], model in own.index
-        ratios = _ratio(own, model, baseline, column) if run else (np.nan,) * 3
-        notes = [f"print: {record['note']}" if "note" in record else "", "" if run else "not run"]
+        column, here = COSTS[metric], own.loc[model]
+        names, low, high = ("ratio", "ratio_low", "ratio_high"), f"{column}_low", f"{column}_high"
+        over = (there[column], there[high], there[low])
+        ratios = np.divide(here[[column, low, high]].tolist(), over)
+        if model == baseline:
+            ratios = (1.0,) * 3
+        not_run = "not run" if np.isnan(here[column]) else ""
+        notes = [*(f"print: {note}" for note in record.get("notes", ())), not_run]
         rows.append(
             {
-                "paper": record["paper"],
-                "table": record["table"],
+                **{name: record[name] for name in ("paper", "table", "metric", "unit")},
                 "model": model,
                 "printed": record["setting"]["label"],
-                "metric": metric,
                 "published": record["value"],
-                "unit": record["unit"],
                 "published_ratio": record["value"] / first[metric],
-                "ours": float(own.loc[model, column]) if run else np.nan,
+                "ours": here[column],
                 "ours_unit": OURS_UNIT[column],
-                **dict(zip(("ratio", "ratio_low", "ratio_high"), ratios, strict=True)),
+                **dict(zip(names, ratios, strict=True)),
                 "note": "; ".join(filter(None, notes)),
             }
         )
@@ -407,11 +398,11 @@ def cost_against_papers(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd
 
 
 def _costs(cost: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """The costs of networks that Table VI has, indexed by our names of them; ValueError for what
-    cannot be compared.
+    """The costs of networks by our names of them, NaN where not run; ValueError for what cannot be
+    compared.
     """
-    lacks = [name for name in ("family", *COSTS.values()) if name not in cost.columns]
-    if lacks:
+    columns = list(COSTS.values())
+    if lacks := [name for name in ("family", *columns) if name not in cost.columns]:
         raise ValueError(
             f"cost has columns {list(cost.columns)}; {', '.join(lacks)} missing: wanted family,"
             " seconds, memory_mib"
@@ -419,28 +410,16 @@ def _costs(cost: pd.DataFrame, baseline: str) -> pd.DataFrame:
     keys = {name: key for key, name in NAMES.items()} | {key: key for key in NAMES}
     models = cost["family"].astype(str).str.partition(" sigma=")[0].map(keys)
     own = cost.assign(model=models)[models.notna()].set_index("model")
-    if own.index.duplicated().any():
-        raise ValueError(
-            f"{', '.join(own.index[own.index.duplicated()])} comes twice in cost: one row per"
-            " network"
-        )
-    if baseline not in own.index:
-        raise ValueError(
-            f"cost has {', '.join(map(str, cost['family']))}; {baseline} missing: ratios are to it"
-        )
-    if not (own[list(COSTS.values())].astype(float) > 0).all(axis=None):
-        raise ValueError(
-            "cost has values that are not positive: measure them, or leave the network out"
-        )
-    return own
-
-
-def _ratio(own: pd.DataFrame, model: str, baseline: str, column: str) -> tuple[float, float, float]:
-    here, there = own.loc[model], own.loc[baseline]
-    low, high = f"{column}_low", f"{column}_high"
-    value = here[column] / there[column]
-    if model == baseline:
-        return 1.0, 1.0, 1.0
-    if not {low, high} <= set(own.columns):
-        return value, np.nan, np.nan
-    return value, here[low] / there[high], here[high] / there[low]
+    twice = ", ".join(own.index[own.index.duplicated()])
+    there = ", ".join(map(str, cost["family"]))
+    refuse(
+        {
+            f"{twice} comes twice in cost: one row per network": twice,
+            f"cost has {there}; {baseline} missing: ratios are to it": baseline not in own.index,
+            "cost has values that are not positive: measure them, or leave the network out": not (
+                own[columns].astype(float) > 0
+            ).all(axis=None),
+        }
+    )
+    ends = [f"{name}{end}" for name in columns for end in ("", "_low", "_high")]
+    return own.reindex(index=list(NAMES), columns=ends).astype(float)

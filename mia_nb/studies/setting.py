@@ -6,7 +6,7 @@ import json
 import math
 from typing import NamedTuple
 
-from mia_nb.checks import checked
+from mia_nb.checks import checked, refuse
 from mia_nb.types import Recipe, Scores
 
 NAMES = {
@@ -186,46 +186,61 @@ class Setting(NamedTuple):
 
 
 @checked
-def setting(info: dict, attack: str, *, study: str = "") -> Setting:
-    """The setting of signals with the attack that was run on them.
+def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: str = "") -> Setting:
+    """The setting of signals, or of a recipe, with the attack that was run on it.
 
-    info: `Signals.info`. attack: a name of attacks.ATTACKS, "" for none. study: "nsde" refuses
-    models that the study of neural ODEs and SDEs does not have.
-    Returns a `Setting`. The model is named by its equation, so that an "odenet" built with noise is
-    an "sdenet"; other networks (tinycnn) keep their name. Options of defenses that the study does
-    not print go into `options`; a frozen network, a Lipschitz bound, a clipped state, another norm
-    than "bn", and a replaced network made of another one than ResNet-14 into `variant`.
-    Raises ValueError when signals name no model, or one that has no place in the study, or do not
-    say how their flow was integrated.
+    info: `Signals.info`, or the `Recipe` of a pool, whose snapshots change no model and are left
+        out.
+    attack: a name of attacks.ATTACKS, "" for none.
+    label: of a recipe, the name that it has everywhere (`training.labels`).
+    study: "nsde" refuses models that the study of neural ODEs and SDEs does not have.
+
+    Returns: a `Setting`. The model is named by its equation, so that an "odenet" built with noise
+        is an "sdenet"; other networks (tinycnn) keep their name. Options of defenses that the study
+        does not print go into `options`; a frozen network, a Lipschitz bound, a clipped state,
+        another norm than "bn", and a replaced network made of another one than ResNet-14 into
+        `variant`.
+    Raises: ValueError when signals name no model, or one that has no place in the study, or do not
+        say how their flow was integrated.
     """
+    if isinstance(info, Recipe):
+        return _of_recipe(info, label, attack)
     model, flow = info.get("model"), info.get("flow")
-    if not model:
-        raise ValueError(
+    refuse(
+        {
             f"signals name no model (info has {', '.join(sorted(info)) or 'nothing'}): make them"
-            " with query(pool)"
-        )
-    if study == "nsde" and model not in NAMES:
-        raise ValueError(
+            " with query(pool)": not model,
             f"signals of model {model!r} have no place in this study: wanted one of"
-            f" {', '.join(NAMES)}"
-        )
+            f" {', '.join(NAMES)}": study == "nsde" and model not in NAMES,
+            f"signals of {model} do not say how it was integrated (info['flow']): query the models"
+            " again": model in NAMES and model != "resnet14" and flow is None,
+        }
+    )
     facts = {kind: info.get(kind) or "" for kind in ("defense", "output")}
     options = [_options(name, info.get(f"{kind}_args")) for kind, name in facts.items()]
     facts |= {"options": ", ".join(filter(None, options)), "attack": attack}
-    if model not in NAMES:
-        return normal(Setting(model, **facts))
     if model == "resnet14":
-        return normal(Setting(model, info.get("blocks", RESNET_BLOCKS), **facts))
-    if flow is None:
-        raise ValueError(
-            f"signals of {model} do not say how it was integrated (info['flow']): query the models"
-            " again"
-        )
-    noise = flow["noise_eval"] if info.get("noise") is None else info["noise"]
-    numbers = ("blocks", "method", "augment", "k", "steps", "T", "noise_train")
-    facts |= {name: flow[name] for name in numbers} | {"noise": bool(noise)}
-    facts |= {"queries": info.get("queries", 1), "variant": _variant(info)}
-    return normal(Setting(_equation(model, flow), **facts))
+        facts["blocks"] = info.get("blocks", RESNET_BLOCKS)
+    elif model in NAMES:
+        noise = flow["noise_eval"] if info.get("noise") is None else info["noise"]
+        numbers = ("blocks", "method", "augment", "k", "steps", "T", "noise_train")
+        facts |= {name: flow[name] for name in numbers} | {"noise": bool(noise)}
+        facts |= {"queries": info.get("queries", 1), "variant": _variant(info)}
+        model = _equation(model, flow)
+    return normal(Setting(model, **facts))
+
+
+def _of_recipe(recipe: Recipe, label: str, attack: str) -> Setting:
+    entries = recipe.to_json()
+    entries.pop("snapshots")
+    own = {name: entries.pop(name) for name in ("epochs", "schedule")}
+    return Setting(
+        recipe=label,
+        **own,
+        augmentation=entries.pop("augment"),
+        rest=json.dumps(entries, sort_keys=True),
+        attack=attack,
+    )
 
 
 def _equation(model: str, flow: dict) -> str:
@@ -268,62 +283,37 @@ def _variant(info: dict) -> str:
     return ", ".join(filter(None, words))
 
 
-@checked
-def recipe_setting(label: str, recipe: Recipe, attack: str = "") -> Setting:
-    """The setting of a recipe under the name that it has everywhere.
-
-    label: of `training.labels`. Snapshots change no model and are left out.
-    """
-    own = ("epochs", "schedule", "augment")
-    rest = {k: v for k, v in recipe.to_json().items() if k not in (*own, "snapshots")}
-    return Setting(
-        recipe=label,
-        epochs=recipe.epochs,
-        schedule=recipe.schedule,
-        augmentation=recipe.augment,
-        rest=json.dumps(rest, sort_keys=True),
-        attack=attack,
-    )
-
-
 def normal(one: Setting) -> Setting:
     """The setting with everything that does not apply to its model at its default.
 
     Raises ValueError for one that cannot be.
     """
-    if one.model in TRAINED:
-        return _normal_spiking(one)
-    if (one.k and one.model not in NOISY) or (one.augment and one.model != "anode"):
-        raise ValueError(
-            f"{one} cannot be: noise (k) is for {' and '.join(NOISY)} alone, augment for anode"
-            " alone"
-        )
-    if one.k < 0 or one.T <= 0 or min(one.blocks, one.steps, one.queries) < 1:
-        raise ValueError(
-            f"{one} cannot be: wanted k >= 0, T > 0, and at least 1 block, step and query"
-        )
+    spiking, families = one.model == "snn", " and ".join(NOISY)
+    trained = one.training in TRAINED.get(one.model, ()) and (one.timesteps > 0) == spiking
+    refuse(
+        {
+            f"is no setting: an ann has training '', 0 timesteps and its own references, a snn"
+            f" {', '.join(TRAINED['snn'])} and at least 1 timestep": one.model in TRAINED
+            and not (trained and (spiking or one.references == "own")),
+            f"has unknown references {one.references!r}: wanted one of {tuple(REFERENCES)}": (
+                one.references not in REFERENCES
+            ),
+            f"cannot be: noise (k) is for {families} alone, augment for anode alone": (
+                (one.k and one.model not in NOISY) or (one.augment and one.model != "anode")
+            ),
+            "cannot be: wanted k >= 0, T > 0, and at least 1 block, step and query": (
+                one.k < 0 or one.T <= 0 or min(one.blocks, one.steps, one.queries) < 1
+            ),
+        },
+        f"{one} ",
+    )
     if one.model == "resnet14":
         one = one._replace(method="euler", steps=16, T=1.0)
     if one.adaptive:
         one = one._replace(steps=16)
     if not one.k:
         one = one._replace(noise_train=True, noise=True)
-    return one if one.stochastic else one._replace(queries=1)
-
-
-def _normal_spiking(one: Setting) -> Setting:
-    spiking = one.model == "snn"
-    fits = one.training in TRAINED[one.model] and (one.timesteps > 0) == spiking
-    if not fits or not (spiking or one.references == "own"):
-        raise ValueError(
-            f"{one} is no setting: an ann has training '', 0 timesteps and its own references,"
-            f" a snn {', '.join(TRAINED['snn'])} and at least 1 timestep"
-        )
-    if one.references not in REFERENCES:
-        raise ValueError(
-            f"{one} has unknown references {one.references!r}: wanted one of {tuple(REFERENCES)}"
-        )
-    return one
+    return one if one.stochastic or one.model in TRAINED else one._replace(queries=1)
 
 
 def usable(settings: dict, models=()) -> dict[Setting, Scores]:
@@ -335,12 +325,14 @@ def usable(settings: dict, models=()) -> dict[Setting, Scores]:
     """
     found: dict[Setting, Scores] = {}
     for key, scores in settings.items():
-        one = Setting(*key)
-        if models and one.model not in models:
-            raise ValueError(
-                f"{one.model!r} is no model of this study: wanted one of {', '.join(models)}"
-            )
-        if not len(scores.value):
-            raise ValueError(f"{one} has no target: score at least one")
+        one, known = Setting(*key), ", ".join(models)
+        refuse(
+            {
+                f"{one.model!r} is no model of this study: wanted one of {known}": (
+                    models and one.model not in models
+                ),
+                f"{one} has no target: score at least one": not len(scores.value),
+            }
+        )
         found.setdefault(normal(one), scores)
     return found
