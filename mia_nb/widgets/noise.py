@@ -249,6 +249,7 @@ def roc(level: Level, attack, target, outputs, closed) -> dict:
 
 @lru_cache(LOOKS)
 def against(level: Level, attack, target, closed) -> dict:
+    """AUC against the outputs that are averaged."""
     off, theory = (
         quietly(level, attack, target),
         closed_form(level, attack, target) if closed else None,
