@@ -163,8 +163,8 @@ def _at_the_lowest_rate(name: str, curve: Curve) -> str:
 
 
 def mean_roc(scores: Scores, log: bool, level: float = 0.95) -> Curve:
-    """ROC averaged over targets on the false positive counts that `thin` keeps of any of
-    them.
+    """ROC averaged over targets on the false positive counts that `metrics.curve.thin` keeps of
+    any of them.
 
     log: the staircase of the tables without its points at zero, for logarithmic axes; else straight
     lines between tie blocks, from zero on

@@ -69,8 +69,9 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
     """Risk against the generalisation gap, a point per target, families apart.
 
     Points, bars and the line of overfitting alone are those of `gap_against_risk`; the legend says
-    each family's mean gap and mean risk with the 95 % ends of `frontier_means`, hovers say
-    how many members and non-members a point stands on. Families that lie apart along the line
+    each family's mean gap and mean risk with the 95 % ends of
+    `metrics.frontier.frontier_means`, hovers say how many members and
+    non-members a point stands on. Families that lie apart along the line
     differ in overfitting, families that lie apart across it in what they give away beyond it.
 
     scores: {family: Scores of one attack}
@@ -186,7 +187,7 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
     Bars both ways are the table's 95 % ends, the last checkpoint is drawn large. Families can be
     compared where their lines stand over the same accuracy, and nowhere else.
 
-    table: a `metrics.frontier`, or its `frontier_means`
+    table: a `metrics.frontier`, or its `metrics.frontier.frontier_means`
     metric: drawn is its mean under the strongest attack of each checkpoint
 
     Raises: ValueError for missing columns and tables without rows.
