@@ -86,7 +86,8 @@ class GraphGroup(Group):
             (len(ids), recipe.batch, *size), dtype=weight.dtype, device=plan.device
         )
         self.y = torch.zeros((len(ids), recipe.batch), dtype=torch.int64, device=plan.device)
-        self.out = torch.empty((len(ids), recipe.batch), dtype=weight.dtype, device=plan.device)
+        # one for each stream: none writes into memory of another
+        self.out = [torch.empty_like(self.y[0], dtype=weight.dtype) for _ in ids]
         self.streams = streams(plan.device, len(ids) + 1)[:-1] if on_gpu else [None] * len(ids)
         self.begun, self.graph = False, None
 
@@ -100,7 +101,7 @@ class GraphGroup(Group):
         if not self.begun:
             self.begun, self.graph = True, self.capture_or_not() if self.plan.graph else None
         self.graph.replay() if self.graph else self.run()
-        return self.out.clone()
+        return torch.stack(self.out)
 
     def run(self) -> None:
         """Every model's step on its own stream, which leaves the current one and joins it again,

@@ -70,8 +70,11 @@ def generator(*words) -> torch.Generator:
 
 
 def random_state_kept(device: torch.device):
-    """A context after which torch's generators, the device's too, are as they were before it."""
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    """A context after which torch's generators are as they were before it: those of all GPUs too,
+    which `torch.manual_seed` seeds wherever a model lies.
+    """
+    on_gpu = device.type == "cuda" or torch.cuda.is_initialized()
+    return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_gpu else [])
 
 
 def short_of_memory(error: BaseException) -> bool:

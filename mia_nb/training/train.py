@@ -419,7 +419,7 @@ def _try_clipping(plan: Plan) -> None:
         torch.manual_seed(0)
         return group.criterion(network(x), y)
 
-    with torch.random.fork_rng(devices=[]):
+    with loop.random_state_kept(plan.device):
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         if name := dp_sgd.mismatch(module, losses_of, group.params):
             raise ValueError(
