@@ -516,7 +516,11 @@ def _retrained(
                 folder.write_array(names[m], query(made))
         logits = [folder.read_array(name) for name in names]
         if not store.has_signals(folder):  # `mia-nb list` calls it done then
-            store.save_signals(folder, Signals.from_logits(np.stack(logits), y, member))
+            signals = Signals.from_logits(np.stack(logits), y, member)
+            for m in range(models):
+                store.keep_answers(folder, m, signals.select(models=[m]))
+            design = {"labels": y, "member": member, "population": signals.population}
+            store.join_answers(folder, [*range(models)], design, {"draws": "plain"}, None)
     return zip(member, logits, strict=True)
 
 
