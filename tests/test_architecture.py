@@ -109,7 +109,7 @@ BUDGET = {
     "_torchvision": 16,
     "accounting": 261,
     "attacks": 846,
-    "auditing": 1621,
+    "auditing": 1630,
     "checks": 152,
     "cli": 829,
     "data": 268,

@@ -19,7 +19,7 @@ import mia_nb
 from mia_nb import auditing, store
 from mia_nb.auditing import finished
 from mia_nb.auditing.finished import TWINS, VARIES, outputs
-from mia_nb.cli import main
+from mia_nb.cli import main, stored
 
 CLASSES = 4
 HOWTO = (Path(__file__).parent.parent / "docs" / "howto" / "audit-your-model.md").read_text()
@@ -48,7 +48,7 @@ def quick(*args, **options):
 
 @pytest.fixture(autouse=True)
 def few_redraws(monkeypatch):
-    monkeypatch.setattr(finished, "REDRAWS", 4)
+    monkeypatch.setattr(finished, "REDRAWS", 20)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -309,6 +309,9 @@ def test_a_killed_run_goes_on_with_the_model_that_was_missing(tmp_path):
     quick(model, train, test, retrain=stopping, models=4, root=tmp_path)
     assert len(called) == 5 and found.twins is not None
     (folder,) = store.folders(tmp_path)
+    twins = store.load_signals(folder)
+    assert stored.status(folder) == "done"
+    assert np.array_equal(twins.margin, found.twins.signals.margin)
     (folder.path / "logits_001.npy").write_bytes(b"damaged")
     quick(model, train, test, retrain=stopping, models=4, root=tmp_path)
     assert called[5:] == [1]

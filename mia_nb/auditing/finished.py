@@ -8,7 +8,7 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -150,7 +150,8 @@ def audit_model(
         retrain: your training function, retrain(images, labels, seed) -> model, of NumPy arrays. It
             is called for `models` complementary random halves of `train` and `test` together; what
             each model puts out is kept under `root`, so that a killed run goes on.
-        models: how many are retrained, an even number from 4 up.
+        models: how many are retrained, an even number from 4 up; the two pairs of 4 serve as
+            references and decide nothing by themselves.
         root: folder of results.
         batch: samples in one call of the model.
         device: where a torch module is moved; None: it stays where it is.
@@ -241,7 +242,7 @@ def _alone(signals: Signals, judged: Callable, doubt: str, seed: int) -> ModelAu
 
 
 def _compared(
-    arrays: dict, others: Iterator[tuple], judged: Callable, doubt: str, twins: int = 0
+    arrays: dict, others: Iterable[tuple], judged: Callable, doubt: str, twins: int = 0
 ) -> ModelAudit:
     """The finished model against the others, of which so many are its retrained twins."""
     for name, more in zip(("member", "logits"), zip(*others, strict=True), strict=True):
@@ -259,8 +260,8 @@ def _compared(
         found.text,
         f"Compared with {count} models trained on {size} samples each of train and test ({k} with"
         f" and {k} without the typical sample; the finished model was trained on"
-        f" {arrays['member'][0].sum():,}). That chance drew these samples, and that the models were"
-        " made like the finished one, is for you to say.",
+        f" {arrays['member'][0].sum():,}). That {'' if twins else 'chance drew these, and that '}"
+        "they were made like the finished one is for you to say.",
     ]
     again = None
     if twins:
@@ -486,7 +487,7 @@ def _queried(model, device) -> Iterator[Callable]:
 # other models
 
 
-def _given(references, samples: int, query: Callable) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _given(references, samples: int, query: Callable) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """(mask, logits) of each reference."""
     for one in references:
         if not (isinstance(one, tuple | list) and len(one) == 2):
@@ -496,7 +497,7 @@ def _given(references, samples: int, query: Callable) -> Iterator[tuple[np.ndarr
 
 def _retrained(
     retrain: Callable, x, y, models: int, root: Path, seed: int, query: Callable
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """(mask, logits) of each model on a half, from the disk where they are there already."""
     from tqdm.auto import tqdm
 
@@ -507,13 +508,20 @@ def _retrained(
     key = store.content_key(record, str(x.dtype), pixels, y.tobytes())
     folder = store.open_folder(root, "signals", "retrained", key, record)
     member = paired_membership(models, len(y), labels=y, seed=seed)
+    names = [f"logits_{m:03d}.npy" for m in range(models)]
     with folder.lock("retraining"):
         for m in tqdm(range(models), desc="retraining", unit="model", disable=None):
-            name = f"logits_{m:03d}.npy"
-            if not folder.intact(name):
+            if not folder.intact(names[m]):
                 made = retrain(x[member[m]], y[member[m]], seed + m)
-                folder.write_array(name, query(made))
-            yield member[m], folder.read_array(name)
+                folder.write_array(names[m], query(made))
+        logits = [folder.read_array(name) for name in names]
+        if not store.has_signals(folder):  # `mia-nb list` calls it done then
+            signals = Signals.from_logits(np.stack(logits), y, member)
+            for m in range(models):
+                store.keep_answers(folder, m, signals.select(models=[m]))
+            design = {"labels": y, "member": member, "population": signals.population}
+            store.join_answers(folder, [*range(models)], design, {"draws": "plain"}, None)
+    return zip(member, logits, strict=True)
 
 
 def _source(function: Callable) -> str:
