@@ -14,6 +14,9 @@ from faults import command
 from faults_stores import TINY, World
 
 from mia_nb import accounting, attacks, auditing, data, metrics, store, training
+from mia_nb.auditing.bounds import epsilon_lower, mu_lower, population_level
+from mia_nb.auditing.canaries import canary_labels
+from mia_nb.auditing.one_run import check_bernoulli, one_run, one_run_epsilon
 from mia_nb.cli import notebooks
 from mia_nb.metrics.curve import advantage, balanced_accuracy, null_advantage
 from mia_nb.parameters import described, read_parameters
@@ -321,17 +324,17 @@ def signatures(w: World) -> list[tuple]:
             {"draws": "draws0"},
         ),
         (metrics.memorisation, {"signals": s}, {}),
-        (auditing.epsilon_lower, counts | {"delta": 1e-5}, {}),
-        (auditing.mu_lower, counts, {}),
-        (auditing.population_level, {"scores": w.scores, "delta": 1e-5}, {"seed": ""}),
+        (epsilon_lower, counts | {"delta": 1e-5}, {}),
+        (mu_lower, counts, {}),
+        (population_level, {"scores": w.scores, "delta": 1e-5}, {"seed": ""}),
         (
-            auditing.one_run_epsilon,
+            one_run_epsilon,
             {"canaries": 50, "guesses": 50, "correct": 40, "delta": 1e-5},
             {},
         ),
-        (auditing.one_run, v | {"delta": 1e-5}, {"seed": ""}),
+        (one_run, v | {"delta": 1e-5}, {"seed": ""}),
         (auditing.audit, {"scores": tossed, "delta": 1e-5}, {"seed": "", "canary": "thing"}),
-        (auditing.check_bernoulli, {"member": coins}, {"member": "list"}),
+        (check_bernoulli, {"member": coins}, {"member": "list"}),
         (auditing.limits, {"texts": ["auc>0.6"]}, {}),
         (
             auditing.judge,
@@ -353,7 +356,7 @@ def signatures(w: World) -> list[tuple]:
             {"scores": w.scores, "permutations": 20, "disjoint": True},
             {"rate": "inside", "seed": ""},
         ),
-        (auditing.canary_labels, {"labels": y, "canary": y == 0, "classes": 3}, {}),
+        (canary_labels, {"labels": y, "canary": y == 0, "classes": 3}, {}),
         (auditing.canary_member, {"num_models": 4, "canary": y == 0}, {}),
         (auditing.canary_rates, {"scores": w.scores} | few, {"canary": "thing", "share": "inside"}),
         (data.paired_membership, some, {}),

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from common import options, report, rounds, table
 
-from mia_nb import accounting, auditing, data, training
+from mia_nb import accounting, data, training
+from mia_nb.auditing.one_run import one_run
 from mia_nb.types import Recipe
 
 warnings.filterwarnings("ignore", module="opacus")
@@ -93,7 +94,7 @@ def audits(count: int) -> None:
     member = rng.random(50_000) < 0.5
     score = rng.normal(size=50_000) + member
     runs = {
-        name: partial(auditing.one_run, score, member, delta=1e-5, method=name)
+        name: partial(one_run, score, member, delta=1e-5, method=name)
         for name in ("steinke", "fdp", "xiang")
     }
     taken = ", ".join(

@@ -344,23 +344,16 @@ def corollary_epsilon(*, noise_sd, T, lipschitz, iterations, delta, delta_prime)
     4 sqrt(K ln(1.25 / delta) ln(1 / delta')) T lipschitz / noise_sd, for (epsilon', K delta +
     delta'). lipschitz: the largest during training. Infinite where noise_sd or delta is 0. Caveats:
     those of `theorem_epsilon`; beyond that it assumes that gradients see the data through h(T)
-    alone. The paper's formula, not a guarantee. Raises ValueError for numbers out of range.
+    alone. The paper's formula, not a guarantee. Raises ValueError for numbers out of range. The
+    noise_sd that it asks for is its value at noise_sd 1, over epsilon': 128.8 for 8 at T lipschitz
+    = 1, K = 300 and a total delta of 1e-5 split evenly (delta = 5e-6 / K, delta' = 5e-6).
     """
-    factor = _corollary(T, lipschitz, iterations, delta, delta_prime)
-    _check(noise_sd=noise_sd)
-    return math.inf if noise_sd == 0 else factor / noise_sd
-
-
-def corollary_noise_sd(*, epsilon, T, lipschitz, iterations, delta, delta_prime) -> float:
-    """The noise_sd that Corollary 1 asks for: `corollary_epsilon` solved for the noise; its
-    caveats, its errors.
-
-    For T lipschitz = 1, K = 300 and a total delta of 1e-5 split evenly (delta = 5e-6 / K, delta' =
-    5e-6): 128.8 for 8.
-    """
-    factor = _corollary(T, lipschitz, iterations, delta, delta_prime)
-    _check(epsilon=epsilon)
-    return math.inf if epsilon == 0 else factor / epsilon
+    _check(noise_sd=noise_sd, T=T, lipschitz=lipschitz, iterations=iterations)
+    _check(delta=delta, delta_prime=delta_prime)
+    if noise_sd == 0 or delta == 0:
+        return math.inf
+    root = math.sqrt(iterations * math.log(1.25 / delta) * math.log(1 / delta_prime))
+    return float(4 * root * T * lipschitz) / noise_sd
 
 
 def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_sided=None) -> float:
@@ -635,19 +628,6 @@ def _solve(
     while _spent(accountant, noise := float(f"{multiple * digit:.4g}"), *setting) > target:
         multiple += 1
     return noise
-
-
-def _corollary(T, lipschitz, iterations, delta, delta_prime) -> float:
-    """epsilon' noise_sd of Corollary 1."""
-    _check(T=T, lipschitz=lipschitz, iterations=iterations, delta=delta, delta_prime=delta_prime)
-    if delta == 0:
-        return math.inf
-    return float(
-        4
-        * math.sqrt(iterations * math.log(1.25 / delta) * math.log(1 / delta_prime))
-        * T
-        * lipschitz
-    )
 
 
 def _log_squared_lipschitz(dt, lipschitz, one_sided, scheme) -> np.float64:

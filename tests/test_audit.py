@@ -19,8 +19,9 @@ from worlds import bernoulli, pairs, world
 
 from mia_nb import auditing, metrics, store
 from mia_nb.attacks import score
-from mia_nb.auditing.gate import at_others
-from mia_nb.auditing.result import ASKING, MAKING, strict
+from mia_nb.auditing.gate import at_others, fewest
+from mia_nb.auditing.result import ASKING, MAKING, provenance, strict
+from mia_nb.auditing.shift import class_mix, copies
 from mia_nb.cli import audit as command
 from mia_nb.cli import main, notebooks
 from mia_nb.cli import run as runner
@@ -103,7 +104,7 @@ def test_limits_that_differ_after_many_digits_are_two_and_keep_their_digits():
     assert [str(one) for one in ONE(texts)] == texts
 
 
-SIZES = {"non_members": 999, "members": 999, "models": 8, "coins": False}
+SIZES = {"non_members": 999, "members": 999, "models": 8, "split": "pairs"}
 
 
 def test_a_rate_that_ten_false_alarms_cannot_carry_is_refused_with_the_number_that_could():
@@ -129,7 +130,7 @@ def test_a_limit_on_a_rate_that_even_all_members_found_would_not_exceed_is_refus
 def test_epsilon_wants_coins_and_a_limit_that_right_guesses_about_all_would_exceed():
     with pytest.raises(ValueError, match="needs a fair coin per image"):
         auditing.refuse_unmeasurable(ONE(["epsilon>1"]), **SIZES, audited=2000)
-    coins = {**SIZES, "coins": True, "audited": 2000}
+    coins = {**SIZES, "split": "bernoulli", "audited": 2000}
     # q^m = alpha at delta 0; four of eight models are audited together
     q = (0.05 / (6 * 4)) ** (1 / 8000)
     most = math.log(q / (1 - q))
@@ -177,7 +178,7 @@ def test_a_limit_on_too_few_pairs_is_refused_with_the_number_of_models_that_coul
     # one pair: the samples' own interval
     auditing.refuse_unmeasurable(ONE(["auc>0.6"]), **{**SIZES, "models": 2})
     auditing.refuse_unmeasurable(
-        ONE(["epsilon>0.1"]), **{**SIZES, "models": 2, "coins": True}, audited=2000
+        ONE(["epsilon>0.1"]), **{**SIZES, "models": 2, "split": "bernoulli"}, audited=2000
     )
 
 
@@ -194,11 +195,11 @@ def test_two_pairs_would_not_decide_even_a_perfect_attack_among_six():
 def test_the_members_promised_before_training_are_there_afterwards():
     for n in (100, 1001):
         assert (
-            auditing.fewest(n, "pairs")
+            fewest(n, "pairs")
             == pairs(2, n, np.zeros(n, int), np.random.default_rng(0)).sum(1).min()
         )
         coins = bernoulli(2000, n, None, np.random.default_rng(0)).sum(1)
-        assert coins.min() > auditing.fewest(n, "bernoulli") > n // 2 - 3 * np.sqrt(n)
+        assert coins.min() > fewest(n, "bernoulli") > n // 2 - 3 * np.sqrt(n)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -275,7 +276,7 @@ def test_without_an_attack_there_is_nothing_to_judge():
 
 
 def test_an_epsilon_is_refused_only_where_no_number_of_guesses_that_is_tried_could_exceed_it():
-    few = {**SIZES, "coins": True, "models": 2, "audited": 20, "attacks": 1}
+    few = {**SIZES, "split": "bernoulli", "models": 2, "audited": 20, "attacks": 1}
     # two models, one by one, at 0.025 each: of 1, 5 and 20 guesses 20 alone could certify anything
     m = 20
     q = 0.025 ** (1 / m)
@@ -421,6 +422,7 @@ def test_the_design_is_told_from_the_masks():
         "pairs": "pairs",
         "bernoulli": "coins",
     }
+    words = kinds["pairs"].pop("words")
     assert kinds["pairs"] | {"draws": ""} == {
         "kind": "pairs",
         "models": 8,
@@ -438,25 +440,25 @@ def test_the_design_is_told_from_the_masks():
     member = np.tile(np.arange(300) < 100, (6, 1)) ^ (np.arange(6)[:, None] == np.arange(300) % 50)
     given = auditing.design(replace(signals, member=member))
     assert given["kind"] == "masks" and given["units"] == 6
-    assert "at least 200 members and 200 non-members" in auditing.in_words(kinds["pairs"])
+    assert "at least 200 members and 200 non-members" in words
 
 
 def test_one_mask_is_no_coin_unless_it_was_declared_one():
     half = world(1, 200, design=lambda m, n, labels, rng: (np.arange(n) < n // 2)[None])
     for signals in (half, world(1, 200, design=bernoulli)):
         facts = auditing.design(signals)
-        assert facts["kind"] == "mask" and "coin" not in (said := auditing.in_words(facts))
+        assert facts["kind"] == "mask" and "coin" not in (said := facts["words"])
         assert (
             said.startswith("1 model, one mask: of 200 audited samples it has ")
             and "models" not in said
         )
         with pytest.raises(ValueError, match="declared as split=bernoulli"):
             auditing.refuse_unmeasurable(
-                ONE(["epsilon>0.1"]), **{**SIZES, "models": 1, "coins": facts["kind"] == "coins"}
+                ONE(["epsilon>0.1"]), **{**SIZES, "models": 1, "split": facts["kind"]}
             )
     coin = world(1, 200, design=bernoulli)
     declared = auditing.design(coin, "bernoulli")
-    assert declared["kind"] == "coins" and auditing.in_words(declared).startswith(
+    assert declared["kind"] == "coins" and declared["words"].startswith(
         "1 model, a fair coin for every sample"
     )
     assert auditing.design(replace(coin, info={"split": "bernoulli"}))["kind"] == "coins"
@@ -774,31 +776,31 @@ def test_random_splits_seldom_fail_the_class_mix_and_others_always_do(classes, s
     for seed in range(worlds := 100 if classes == 10 else 30):
         rng = np.random.default_rng(seed)
         labels = rng.integers(0, classes, samples)
-        found.append([auditing.class_mix(labels, halves(labels, rng, more)) for more in (0, 0.5)])
+        found.append([class_mix(labels, halves(labels, rng, more)) for more in (0, 0.5)])
     null, shifted = np.array(found).T
     assert all((null < p).sum() <= binom.isf(1e-4, worlds, p) for p in (0.01, 0.05))
     assert 0.25 < np.median(null) < 0.75 and (shifted < 0.01).mean() >= 0.9
-    assert auditing.class_mix(np.zeros(20), np.arange(20) < 10) == 1
+    assert class_mix(np.zeros(20), np.arange(20) < 10) == 1
 
 
 def test_one_split_of_another_class_mix_is_found_among_many():
     labels, rng = np.arange(1000) % 10, np.random.default_rng(0)
     member = rng.random((16, 1000)) < 0.5
-    assert auditing.class_mix(labels, member) > 0.01
+    assert class_mix(labels, member) > 0.01
     member[5] = halves(labels, rng, 0.5)
-    assert auditing.class_mix(labels, member) < 1e-6
+    assert class_mix(labels, member) < 1e-6
 
 
 def test_copies_on_both_sides_are_counted_and_said():
     signals = unmemorised(leak=2.0, models=2, samples=400)
-    assert auditing.copies(signals) == 0
+    assert copies(signals) == 0
     member = signals.member.copy()
     member[:, :40], member[:, 40:80] = True, False
     same = np.r_[np.arange(40), np.arange(40), np.arange(80, 400)]
     copied = replace(signals.select(samples=same), member=member)
-    assert auditing.copies(copied) == 80
+    assert copies(copied) == 80
     one_side = np.where(np.arange(400) < 80, True, member)
-    assert auditing.copies(replace(copied, member=one_side)) == 0
+    assert copies(replace(copied, member=one_side)) == 0
     (remark,) = auditing.comparable(copied)["remarks"]
     assert remark.startswith("80 of 400 samples have the label and outputs of a sample on the")
     assert auditing.comparable(signals)["remarks"] == []
@@ -926,7 +928,7 @@ def test_every_parameter_of_the_notebook_is_known_to_apply_or_not_and_only_those
         ({"pool": "4c"}, {"pool", "query"}),
         ({}, {"recipe", "source", "query"}),
     ):
-        assert set(auditing.provenance(declared | changes)["parameters"]) == always | applying
+        assert set(provenance(declared | changes)["parameters"]) == always | applying
     bare = {*Recipe.model_fields, *Source.model_fields, "strategy", "workers"}
     assert bare <= set(MAKING) and set(Query.model_fields) <= set(ASKING)
 

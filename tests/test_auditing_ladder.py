@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from mia_nb import accounting, auditing
-from mia_nb.auditing import LABELS, NOTES, ladder, one_run
-from mia_nb.auditing.ladder import number
+from mia_nb.auditing.ladder import LABELS, NOTES, ladder, number
+from mia_nb.auditing.one_run import one_run, one_run_epsilon
 from mia_nb.models.neural_de import FlowBlock
 
 DELTA = 1e-5
@@ -190,7 +190,7 @@ def test_an_audit_above_a_claim_refutes_it_and_one_below_says_nothing():
 
 def test_a_claim_that_right_guesses_alone_could_not_exceed_is_not_called_unexceeded():
     perfect = audited(60)
-    most = auditing.one_run_epsilon(
+    most = one_run_epsilon(
         canaries=2000, guesses=2000, correct=2000, delta=DELTA, confidence=1 - 0.05 / 4
     )
     # a few coins more fell IN than are guessed IN

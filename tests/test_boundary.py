@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mia_nb import attacks, auditing, data, metrics, query, querying, store, training  # noqa: F401
-from mia_nb.auditing import bounds
+from mia_nb.auditing import bounds, one_run
 from mia_nb.checks import plain
 from mia_nb.cli import main, notebooks
 from mia_nb.metrics import curve, uncertainty
@@ -22,7 +22,15 @@ from mia_nb.training import execution, loop
 from mia_nb.training import train as trainer
 from mia_nb.types import DTYPES, Recipe, Signals
 
-ROOMS = (attacks, auditing, bounds, execution, uncertainty)  # what the calls below are written with
+ROOMS = (
+    attacks,
+    auditing,
+    bounds,
+    curve,
+    execution,
+    one_run,
+    uncertainty,
+)  # what the calls below are written with
 NAN, INF = float("nan"), float("inf")
 CYCLE: dict = {}
 CYCLE["a"] = CYCLE
@@ -361,24 +369,24 @@ AUDITS = [
         "canary holds numbers from 0.0 to 0.5",
     ),
     ("auditing.audit(coins, delta=1e-5, canary='all')", "canary holds 'all'"),
-    ("auditing.one_run(['a'], [True], delta=0)", "score=['a']: wanted numbers"),
-    ("auditing.one_run([0.1, 0.2], [-1, 1], delta=0)", "member holds numbers from -1 to 1"),
+    ("one_run.one_run(['a'], [True], delta=0)", "score=['a']: wanted numbers"),
+    ("one_run.one_run([0.1, 0.2], [-1, 1], delta=0)", "member holds numbers from -1 to 1"),
     (
-        "auditing.one_run([0.1, 0.2], [0, 1], delta=0, guesses='2')",
+        "one_run.one_run([0.1, 0.2], [0, 1], delta=0, guesses='2')",
         "guesses='2': wanted a whole number",
     ),
-    ("auditing.one_run([0.1, 0.2], [0, 1], delta=0, guesses=3)", "guesses=3: wanted 1 to 2"),
-    ("auditing.one_run([0.1, 0.2], [0, 1], delta=0, seed='a')", "seed='a': wanted"),
-    ("auditing.one_run([0.1, 0.2], [0, 1], delta=0, method='stein')", "did you mean 'steinke'?"),
+    ("one_run.one_run([0.1, 0.2], [0, 1], delta=0, guesses=3)", "guesses=3: wanted 1 to 2"),
+    ("one_run.one_run([0.1, 0.2], [0, 1], delta=0, seed='a')", "seed='a': wanted"),
+    ("one_run.one_run([0.1, 0.2], [0, 1], delta=0, method='stein')", "did you mean 'steinke'?"),
     (
-        "auditing.one_run_epsilon(canaries=4, guesses='4', correct=4, delta=0)",
+        "one_run.one_run_epsilon(canaries=4, guesses='4', correct=4, delta=0)",
         "guesses='4': wanted a whole number",
     ),
     (
-        "auditing.one_run_epsilon(canaries=4, guesses=4, correct=NAN, delta=0)",
+        "one_run.one_run_epsilon(canaries=4, guesses=4, correct=NAN, delta=0)",
         "correct=nan: wanted a whole number",
     ),
-    ("auditing.check_bernoulli(np.full((2, 9), 0.5))", "member holds numbers from 0.5 to 0.5"),
+    ("one_run.check_bernoulli(np.full((2, 9), 0.5))", "member holds numbers from 0.5 to 0.5"),
     (
         "bounds.epsilon_lower(tp=1.5, positives=4, fp=0, negatives=4, delta=0)",
         "tp=1.5: wanted a whole number",

@@ -15,8 +15,7 @@ from test_notebooks import Run
 from test_wording import found
 
 from mia_nb import accounting, auditing, query, score, training
-from mia_nb.auditing import LABELS
-from mia_nb.auditing.ladder import number
+from mia_nb.auditing.ladder import LABELS, number
 
 pytestmark = pytest.mark.notebook
 SIZE = {

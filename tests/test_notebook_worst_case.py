@@ -10,6 +10,7 @@ from test_notebooks import Run
 
 from mia_nb import auditing, data, query, training
 from mia_nb.attacks import score
+from mia_nb.auditing.one_run import check_bernoulli
 from mia_nb.types import Recipe
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
@@ -95,7 +96,7 @@ def test_every_image_has_a_coin_in_every_model_and_canaries_alone_are_changed(po
             and pool.population.sum() == 100
             and not (canary & pool.population).any()
         )
-        auditing.check_bernoulli(pool.member[:, ~pool.population])
+        check_bernoulli(pool.member[:, ~pool.population])
     same, changed = (pools[kind].images() for kind in KINDS)
     assert np.array_equal(same.canary, changed.canary) and np.array_equal(
         pools[KINDS[0]].member, pools[KINDS[1]].member

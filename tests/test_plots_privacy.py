@@ -15,6 +15,8 @@ from scipy.stats import norm
 
 from mia_nb import accounting, auditing, plots, studies
 from mia_nb.accounting import tradeoff
+from mia_nb.auditing.ladder import LABELS
+from mia_nb.auditing.one_run import one_run
 from mia_nb.plots import privacy
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.studies.privacy import room_below
@@ -88,7 +90,7 @@ def trace(figure, name):
 def audited(correct=1000, epsilon=None):
     """The record of one run on 1,000 canaries, at delta 1e-5."""
     coins = np.random.default_rng(0).random(1000) < 0.5
-    record = auditing.one_run(coins + 0.0, coins, delta=1e-5, guesses=1000)
+    record = one_run(coins + 0.0, coins, delta=1e-5, guesses=1000)
     return record if epsilon is None else record._replace(epsilon=epsilon)
 
 
@@ -279,7 +281,7 @@ def test_the_ladder_writes_every_row_as_the_table_has_it():
         float(-row): shown for row, shown in zip(table["row"], table["shown"], strict=True)
     }
     axis = figure.layout.yaxis
-    assert list(axis.ticktext) == list(auditing.LABELS) and list(axis.tickvals) == [
+    assert list(axis.ticktext) == list(LABELS) and list(axis.tickvals) == [
         -1,
         -2,
         -3,

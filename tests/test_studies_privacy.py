@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 from mia_nb import auditing, studies
 from mia_nb.accounting import tradeoff
+from mia_nb.auditing.one_run import one_run
 from mia_nb.studies import Setting
 from mia_nb.studies.figure4 import FIGURE4
 from mia_nb.types import Scores
@@ -83,9 +84,7 @@ def ladder(steps=14_700, dp_sgd=None, method="steinke", audited=True) -> pd.Data
     """
     coins = np.random.default_rng(0).random(1000) < 0.5
     record = (
-        auditing.one_run(coins + 0.0, coins, delta=1e-5, guesses=1000, method=method)
-        if audited
-        else None
+        one_run(coins + 0.0, coins, delta=1e-5, guesses=1000, method=method) if audited else None
     )
     flow = {"k": 0.5, "steps": 16, "T": 1.0, "method": "euler"}
     nominal = {"sample_rate": 512 / 25_000, "steps": steps}
@@ -287,7 +286,7 @@ def test_a_ladder_with_a_finite_guarantee_is_dp_sgds_and_speaks_in_its_claim():
 def test_the_audit_of_an_undefended_network_without_noise_says_nothing_about_the_studys_claim():
     coins = np.random.default_rng(0).random(1000) < 0.5
     plain = auditing.ladder(
-        delta=1e-5, audited=auditing.one_run(coins + 0.0, coins, delta=1e-5, guesses=1000)
+        delta=1e-5, audited=one_run(coins + 0.0, coins, delta=1e-5, guesses=1000)
     )
     evidence = studies.claims(
         "privacy", {}, ladders={"ResNet-14": plain, "SDENet sigma=2": ladder()}

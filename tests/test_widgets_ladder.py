@@ -14,8 +14,7 @@ from scipy.stats import norm
 from worlds import bernoulli, pairs, world
 
 from mia_nb import accounting, auditing, store
-from mia_nb.auditing import LABELS
-from mia_nb.auditing.ladder import number
+from mia_nb.auditing.ladder import LABELS, number
 from mia_nb.widgets.ladder import (
     ACCOUNTANTS,
     ATTACKS,

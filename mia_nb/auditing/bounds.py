@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from mia_nb.checks import checked, fraction, reals, whole
+from mia_nb.checks import checked, fraction, reals, refuse, whole
 from mia_nb.metrics.curve import clopper_pearson
 from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Scores
@@ -107,8 +107,7 @@ def population_level(
     differ in scale get a poor threshold, not a wrong bound.
     """
     fpr = np.atleast_1d(reals("fpr", fraction("fpr", fpr, "()", many=True)))
-    if not fpr.size:
-        raise ValueError("fpr is empty: wanted one or more false positive rates; 1 % is 0.01")
+    refuse({"fpr is empty: wanted one or more false positive rates; 1 % is 0.01": not fpr.size})
     alpha, rows = (1 - confidence) / len(fpr), []
     for row, target in enumerate(scores.targets):
         source, others, (value, member) = _threshold_samples(scores, row, seed)
@@ -154,10 +153,7 @@ def _threshold_samples(scores: Scores, row: int, seed: int) -> tuple[str, tuple,
 def _thresholds(value, member, fpr) -> list[float]:
     """For each FPR the score above which at most that share of the non-members lie."""
     others = value[~member]
-    if not len(others):
-        raise ValueError(
-            f"none of {len(value)} samples that set the threshold is a non-member: score more"
-            " samples or targets"
-        )
+    none = f"none of {len(value)} samples that set the threshold is a non-member"
+    refuse({f"{none}: score more samples or targets": not len(others)})
     places = len(others) - 1 - np.floor(fpr * len(others) + 1e-9).astype(int)
     return np.partition(others, places)[places].tolist()

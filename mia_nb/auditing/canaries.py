@@ -8,13 +8,18 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.auditing.one_run import canary_columns
-from mia_nb.checks import checked, holding, mask, reals, refuse
+from mia_nb.checks import checked, holding, mask, one_of, reals, refuse
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, rates, tpr_at_counts
 from mia_nb.types import Scores
 
 KINDS = ("ordinary", "mislabelled", "mislabelled_near_duplicate", "ood")
 DESIGNS = ("bernoulli", "pairs")
 LARGEST_SHARE = 0.02  # of the training set; more canaries change what is trained
+COLUMNS = [
+    *("kind", "fpr", "tpr", "low", "high", "exact_low", "exact_high", "canary_low", "canary_high"),
+    *("cluster_low", "cluster_high", "tp", "n1", "fp", "n0", "fpr_realised", "measurable"),
+    *("canaries", "targets", "share", "flag"),
+]
 JITTER = 2.0  # standard deviation of a near duplicate's pixels, of 255
 SHIFTS = np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])  # of a near duplicate, in pixels
 
@@ -80,14 +85,19 @@ def canary_arrays(
             own label is a wrong one for that sample.
         ood: the image's pixels are shuffled, its label is drawn from all classes.
 
+    Returns: x uint8 (N, C, H, W), y (N,), canary (N,) bool.
+
     A defense that is known to treat one kind well must be tested with another: name the kind with
-    every result (Aerni, Zhang and Tramèr 2024, arXiv 2404.17399). Raises ValueError for an unknown
+    every result (Aerni, Zhang and Tramèr 2024, arXiv 2404.17399).
+
+    Raises: ValueError for an unknown
     kind, pixels that are no whole numbers from 0 to 255, labels that are none from 0 to classes -
-    1, shapes that differ, and a share that leaves no canary or fewer others than canaries. Caveat:
+    1, shapes that differ, and a share that leaves no canary or fewer others than canaries.
+
+    Caveat:
     accuracy with and without canaries belongs beside their rates; keep their share at 2 % or less.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
+    one_of("kind", kind, KINDS)
     x, y = _whole("x", x, 255).astype(np.uint8), _whole("y", y, classes - 1).astype(np.int64)
     able = np.ones(len(y), bool) if population is None else ~np.asarray(population, bool)
     size, rng = round(share * int(able.sum())), np.random.default_rng([8, seed])
@@ -119,16 +129,19 @@ def canary_arrays(
 def _whole(name: str, values, last: int) -> np.ndarray:
     """The values, where they are whole numbers from 0 to `last`."""
     values = np.asarray(values)
-    if values.dtype.kind not in "iu":
-        raise ValueError(
-            f"{name} has dtype {values.dtype}: wanted whole numbers from 0 to {last}; round and"
-            " convert them first"
-        )
-    if values.size and not 0 <= values.min() <= values.max() <= last:
-        raise ValueError(
-            f"{name} runs from {values.min()} to {values.max()}: wanted whole numbers from 0 to"
-            f" {last}"
-        )
+    wanted = f"wanted whole numbers from 0 to {last}"
+    ends = (values.min(), values.max()) if values.size else (0, 0)
+    refuse(
+        {
+            f"{name} has dtype {values.dtype}: {wanted}; round and convert them first": (
+                values.dtype.kind not in "iu"
+            ),
+            f"{name} runs from {ends[0]} to {ends[1]}: {wanted}": not 0
+            <= ends[0]
+            <= ends[1]
+            <= last,
+        }
+    )
     return values
 
 
@@ -155,9 +168,11 @@ def canary_member(
         population: (N,) bool, samples no model trains on; None: there are none.
         seed: of the coins.
 
-    Train with split="given" and this mask. Score on the canaries alone,
+    Returns: the mask to train with, split="given". Score on the canaries alone,
     `signals.select(samples=canary | signals.population)`: a sample that all references saw tells
-    nothing. Raises ValueError for an unknown design, an odd number of paired models, and canaries
+    nothing.
+
+    Raises: ValueError for an unknown design, an odd number of paired models, and canaries
     that are absent or in the population.
     """
     canary = mask("canary", canary)
@@ -165,9 +180,9 @@ def canary_member(
     if population is not None:
         aside = mask("population", population, canary.shape)
     size, inside = int(canary.sum()), int((canary & aside).sum())
+    one_of("design", design, DESIGNS)
     refuse(
         {
-            f"design={design!r} is not one of {', '.join(DESIGNS)}": design not in DESIGNS,
             f"num_models={num_models}: wanted at least 1, and an even number for pairs; take"
             f" {num_models + 1}": num_models < 1 or (design == "pairs" and num_models % 2),
             f"{size} canaries, {inside} of them in the population: wanted 1 or more, outside it": (
@@ -211,7 +226,7 @@ def canary_rates(
         draws: of the bootstrap, 1 or more.
         seed: of the bootstrap.
 
-    Columns: kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on pooled
+    Returns: columns kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson, pooled
     trials), canary_low, canary_high (the same with C trials, the C canaries that some target scored
     as members, hits C tpr rounded outwards), cluster_low, cluster_high (bootstrap over canaries,
     all trials of one together, and over pairs of targets where there are two), tp, n1, fp, n0,
@@ -220,13 +235,14 @@ def canary_rates(
     bootstrap sees that they hang together. measurable: 10 false positives or more are allowed,
     which takes canaries / 2 * targets >= 10 / fpr.
 
-    Raises ValueError for an FPR outside [0, 1], a mask of another shape, and draws < 1. Caveats:
+    Raises: ValueError for an FPR outside [0, 1], a mask of another shape, and draws < 1.
+
+    Caveat:
     targets are pooled on one scale, which suits calibrated attacks (likelihood ratios, RMIA);
     targets share references, which no interval resamples; one pair of targets is not resampled: the
     interval is about these models.
     """
-    if draws < 1:
-        raise ValueError(f"draws={draws}: wanted at least 1 draw of the bootstrap; 1000 is usual")
+    refuse({f"draws={draws}: wanted at least 1 draw of the bootstrap; 1000 is usual": draws < 1})
     columns = canary_columns(scores, canary)
     if share is None:
         trained = scores.member[:, columns].sum() / max(scores.member.sum(), 1)
@@ -246,11 +262,6 @@ def canary_rates(
             "cluster": np.nanquantile(sample, (0.025, 0.975)),
         }
         low, high = max(ends.values(), key=lambda pair: pair[1] - pair[0])
-        intervals = {
-            f"{name}_{end}": float(pair[i])
-            for name, pair in ends.items()
-            for i, end in enumerate(("low", "high"))
-        }
         rows.append(
             {
                 "kind": kind or "unnamed",
@@ -258,7 +269,8 @@ def canary_rates(
                 "tpr": at.tpr,
                 "low": float(low),
                 "high": float(high),
-                **intervals,
+                **{f"{name}_low": float(pair[0]) for name, pair in ends.items()},
+                **{f"{name}_high": float(pair[1]) for name, pair in ends.items()},
                 "tp": at.tp,
                 "n1": at.n1,
                 "fp": at.fp,
@@ -271,7 +283,7 @@ def canary_rates(
                 "flag": _flag(at, share),
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _by_canary(at, trials: int) -> tuple[float, float]:

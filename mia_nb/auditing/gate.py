@@ -11,15 +11,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from mia_nb.auditing.one_run import (
     FEWEST_SPLIT,
     audit,
     numbers_tried,
-    one_run_epsilon,
+    perfect_epsilon,
 )
 from mia_nb.checks import checked, first_of, refuse
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, measurable
 from mia_nb.metrics.tables import intervals
 from mia_nb.metrics.uncertainty import RESAMPLES, scored
 from mia_nb.types import Scores
@@ -86,7 +87,12 @@ class Verdict(NamedTuple):
 def limits(texts: Sequence[str]) -> list[Limit]:
     """The limits that texts like "tpr@0.01>0.05" or "auc>0.6" state, each once.
 
-    Raises ValueError of one line for whatever is none, and for limits never exceeded.
+    Parameters:
+        texts: METRIC>LIMIT, with METRIC auc, advantage, tpr@FPR or epsilon.
+
+    Returns: a list of `Limit`: metric, value, and the fpr of a tpr@FPR.
+
+    Raises: ValueError of one line for whatever is none, and for limits never exceeded.
     """
     stated = []
     for text in texts:
@@ -118,7 +124,6 @@ def limits(texts: Sequence[str]) -> list[Limit]:
     return list(dict.fromkeys(stated))
 
 
-@checked
 def fewest(audited: int, split: str) -> int:
     """Members, or non-members, that every model has at least: half of the audited samples, in coins
     four s.d. less.
@@ -131,36 +136,41 @@ def fewest(audited: int, split: str) -> int:
 def refuse_unmeasurable(
     stated: Sequence[Limit],
     *,
-    non_members: int,
-    members: int,
     models: int,
-    coins: bool,
+    split: str,
     audited: int = 0,
+    members: int | None = None,
+    non_members: int | None = None,
     delta: float = 1e-5,
     attacks: int = 6,
     units: int | None = None,
 ) -> None:
-    """ValueError, before anything is trained, for a limit that these data cannot measure or that
-    could never be exceeded.
+    """Refuses, before anything is trained, a limit that these data cannot measure or that could
+    never be exceeded.
 
     Parameters:
         stated: those of `limits`.
-        non_members: of the model that has fewest; a tpr@x wants ceil(10 / x).
-        members: of the model that has fewest.
         models: how many are audited.
-        coins: whether members are drawn by independent fair coins, which an epsilon wants.
+        split: of the recipe, or the kind of `design`; an epsilon wants members drawn by fair coins
+            ("bernoulli", "coins").
         audited: samples; an epsilon's limit must lie below what a perfect attack on them certifies.
+        members: of the model that has fewest; None: what `split` leaves of `audited`.
+        non_members: of the model that has fewest; a tpr@x wants ceil(10 / x); None: as for members.
         delta: of an audited epsilon.
         attacks: how many will be tried.
-        units: pairs, or training sets that are no complements (default: models / 2, or with coins
-            all). Two decide nothing but an epsilon, see PAIRS; one leaves the samples' own
-            interval, which says nothing on other trainings, and no advantage, since its threshold
-            comes from other pairs.
+        units: pairs, or training sets that are no complements (None: models / 2, or with coins
+            all). Two decide nothing but an epsilon; one leaves the samples' own interval, which
+            says nothing on other trainings, and no advantage, since its threshold comes from other
+            pairs.
+
+    Raises: ValueError of one line for the first limit of that kind.
     """
+    coins, side = split in ("bernoulli", "coins"), fewest(audited, split)
     units = (models if coins else models // 2) if units is None else units
     for limit in stated:
         if limit.metric != "epsilon":
-            reasons = _too_few_samples(limit, non_members, members, attacks)
+            n0, n1 = (side if n is None else n for n in (non_members, members))
+            reasons = _too_few_samples(limit, n0, n1, attacks)
             reasons |= _too_few_units(limit, models, units)
         elif coins:
             reasons = _too_large_epsilon(limit, models, audited, delta, attacks)
@@ -169,22 +179,22 @@ def refuse_unmeasurable(
         refuse(reasons, start=f'limit "{limit}"')
 
 
-def _too_few_samples(limit: Limit, non_members: int, members: int, attacks: int) -> dict[str, bool]:
+def _too_few_samples(limit: Limit, n0: int, n1: int, attacks: int) -> dict[str, bool]:
     """{why a limit on a rate is refused: whether it is so}, empty for others."""
     if limit.fpr is None:
         return {}
     needed = math.ceil(MIN_FALSE_POSITIVES / limit.fpr - 1e-9)
-    least = MIN_FALSE_POSITIVES / max(non_members, 1)
+    least = MIN_FALSE_POSITIVES / max(n0, 1)
     rate = f"state tpr@{math.ceil(1e4 * least) / 1e4:g} or a higher rate, or " if least < 1 else ""
-    sure = clopper_pearson(max(members, 1), max(members, 1), confidence=1 - 0.05 / attacks)[0]
+    most = clopper_pearson(max(n1, 1), max(n1, 1), confidence=1 - 0.05 / attacks)[0]
     return {
-        f" cannot be measured with n0 = {non_members} non-members a model: {needed:,} are needed,"
+        f" cannot be measured with n0 = {n0} non-members a model: {needed:,} are needed,"
         f" so that {MIN_FALSE_POSITIVES} false alarms are allowed; {rate}audit more images": (
-            math.floor(limit.fpr * non_members + 1e-9) < MIN_FALSE_POSITIVES
+            not measurable(limit.metric, n0)
         ),
-        f" can never be exceeded: with n1 = {members} members a model and {attacks} attacks even a"
-        f" rate of 1 shows only {sure:.4g} at 95 % confidence; state a lower limit, or audit more"
-        " images": limit.value >= sure,
+        f" can never be exceeded: with n1 = {n1} members a model and {attacks} attacks even a"
+        f" rate of 1 shows only {most:.4g} at 95 % confidence; state a lower limit, or audit more"
+        " images": limit.value >= most,
     }
 
 
@@ -208,8 +218,7 @@ def _too_large_epsilon(limit, models, audited, delta, attacks) -> dict[str, bool
     coins, tests = (audited * (models // 2), 1) if together else (audited, models)
     alpha = 0.05 / (tests * attacks)
     alpha /= len(numbers_tried(coins, alpha, delta))
-    all_right = {"canaries": coins, "guesses": coins, "correct": coins}
-    most = one_run_epsilon(**all_right, delta=delta, confidence=1 - alpha)
+    most = perfect_epsilon(coins, coins, delta, 1 - alpha)
     return {
         f" can never be exceeded: right guesses about all {coins:,} coins would certify {most:.3g};"
         " state a lower limit, or audit more images": limit.value >= most
@@ -239,6 +248,8 @@ def judge(
         doubt: the sentence of `comparable` on why members and non-members may differ in more than
             membership: no limit is then exceeded or not exceeded.
 
+    Returns: a `Verdict` for each limit, with a sentence.
+
     Of A attacks each gets its interval at level 1 - 0.05 / A (Bonferroni, so that choosing the
     strongest with hindsight is paid for), that of `metrics.intervals`. Targets that are each
     other's references move together: in a leaky pool the lower end of lira_global lay above the
@@ -255,42 +266,39 @@ def judge(
     of `audit` with all attacks as attempts, at 95 % confidence (one-sided). Nothing bounds epsilon
     from above, so that it is never "not exceeded". Every limit holds by itself: several limits are
     several tests. An attack that leaves a target without a scored member or non-member, or for a
-    tpr@x without the non-members for 10 false alarms, is left out, named, and counted as tried;
-    ValueError where that is all of them or there is none, and for advantage on one pair. Caveat:
-    about these models and these attacks; what no attack here finds the next may.
+    tpr@x without the non-members for 10 false alarms, is left out, named, and counted as tried.
+
+    Raises: ValueError where no attack is left or given, and for advantage on one pair.
+
+    Caveat: about these models and these attacks; what no attack here finds the next may.
     """
-    if not scores:
-        raise ValueError("no attack was given: wanted {attack: scores} with one attack or more")
-    confidence = 1 - 0.05 / len(scores)
-    resampling = {"draws": draws, "seed": seed, "confidence": confidence}
-    able = _able(scores)
+    refuse({"no attack was given: wanted {attack: scores} with one attack or more": not scores})
+    resampling = {"draws": draws, "seed": seed, "confidence": 1 - 0.05 / len(scores)}
+    able, shared, verdicts = _able(scores), {}, []
     rates = tuple(dict.fromkeys(limit.fpr for limit in stated if limit.fpr is not None))
-    shared, verdicts = {}, []
     if any(limit.metric == "auc" or limit.fpr is not None for limit in stated):
         shared = {name: intervals(able[name], rates, **resampling) for name in able}
     for limit in stated:
-        fit = {name: able[name] for name in able if _measures(able[name], limit)}
-        if not fit:
-            sides = "a member and a non-member"
-            wanted = f"{10 / limit.fpr:,.0f} non-members" if limit.fpr else sides
-            raise ValueError(
-                f'limit "{limit}" cannot be measured: no attack scored {wanted} of each model'
-            )
+        fit = {name: one for name, one in able.items() if measurable(limit.metric, _sizes(one)[1])}
+        sides = f"{10 / limit.fpr:,.0f} non-members" if limit.fpr else "a member and a non-member"
+        cannot = f'limit "{limit}" cannot be measured'
+        refuse({f"{cannot}: no attack scored {sides} of each model": not fit})
         if limit.metric == "epsilon":
             verdict = _epsilon(limit, split_scores or scores, delta)
-        elif limit.metric == "advantage":
-            verdict = _compare(limit, _advantages(limit, fit, resampling), scores)
         else:
-            ends = {name: shared[name].loc[limit.metric, ENDS] for name in fit}
+            if limit.metric == "advantage":
+                alone = len(np.unique(next(iter(fit.values())).pair)) < 2
+                refuse({f"{cannot} on one pair: its threshold is set on other targets": alone})
+                ends = {name: _advantage(one, resampling) for name, one in fit.items()}
+            else:
+                ends = {name: shared[name].loc[limit.metric, ENDS] for name in fit}
             verdict = _compare(limit, ends, scores)
-        verdicts.append(_doubted(verdict, doubt) if doubt else verdict)
+        if doubt:
+            alone = verdict.sentence.removeprefix(f"{limit}: ")
+            sentence = f"{limit}: {OPEN}. {doubt} By the numbers alone: {alone}"
+            verdict = verdict._replace(outcome=OPEN, sentence=sentence)
+        verdicts.append(verdict)
     return verdicts
-
-
-def _doubted(verdict: Verdict, doubt: str) -> Verdict:
-    alone = verdict.sentence.removeprefix(f"{verdict.limit}: ")
-    sentence = f"{verdict.limit}: {OPEN}. {doubt} By the numbers alone: {alone}"
-    return verdict._replace(outcome=OPEN, sentence=sentence)
 
 
 def _able(scores: dict[str, Scores]) -> dict[str, Scores]:
@@ -298,23 +306,9 @@ def _able(scores: dict[str, Scores]) -> dict[str, Scores]:
     return {name: attacked for name, attacked in scores.items() if min(_sizes(attacked)[:2]) > 0}
 
 
-def _measures(scores: Scores, limit: Limit) -> bool:
-    """Whether every target has the scored non-members for 10 false alarms, where a rate wants
-    them.
-    """
-    return (
-        limit.fpr is None or math.floor(limit.fpr * _sizes(scores)[1] + 1e-9) >= MIN_FALSE_POSITIVES
-    )
-
-
-def _advantages(limit: Limit, scores: dict[str, Scores], resampling: dict) -> dict:
-    """{attack: value, low, high} of the advantage at thresholds set on other pairs."""
-    if len(np.unique(next(iter(scores.values())).pair)) < 2:
-        raise ValueError(
-            f'limit "{limit}" cannot be measured on one pair: its threshold is set on other targets'
-        )
-    tables = {name: intervals(at_others(scores[name]), (), **resampling) for name in scores}
-    return {name: 2 * table.loc["auc", ENDS] - 1 for name, table in tables.items()}
+def _advantage(scores: Scores, resampling: dict) -> pd.Series:
+    """(value, low, high) of the advantage at thresholds set on other pairs."""
+    return 2 * intervals(at_others(scores), (), **resampling).loc["auc", ENDS] - 1
 
 
 def at_others(scores: Scores) -> Scores:

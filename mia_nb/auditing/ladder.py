@@ -94,17 +94,19 @@ def ladder(
         accountant: prv, rdp or gdp.
         sampling: of row 1's batches, poisson or uniform.
 
-    Columns: row, label, shown (what to print), epsilon (inf; NaN where there is none), delta,
-    relation, method, note (to print under the table), verdict (what row 5 says), remark (domain,
-    assumptions seen to fail).
+    Returns: columns row, label, shown (what to print), epsilon (inf; NaN where there is none),
+    delta, relation, method, note (to print under the table), verdict (what row 5 says), remark
+    (domain, assumptions seen to fail).
 
     An audit above rows 1, 2 (Corollary 1 at an L that bounds the drift by construction, throughout
     training) or 4 (DP-SGD, one training) by a method whose conditions hold refutes them: steinke
     always, fdp where the row claims a Gaussian trade-off (accountant="gdp"), xiang never, as its
     channel is a model. An audit below says nothing, all the more where right guesses alone could
     not have come above. Rows 2 (Theorem 1) and 3 concern a hidden state, which no audit of the
-    training tests. Raises ValueError for incomplete or unknown arguments, a local L above the
-    certified one, and an audit at another delta.
+    training tests.
+
+    Raises: ValueError for incomplete or unknown arguments, a local L above the certified one, and
+    an audit at another delta.
     """
     release_clip = () if (flow or {}).get("clip") else ("clip",)
     _complete("flow", flow, ("k", "steps", "T", "method"), None)
@@ -113,11 +115,13 @@ def ladder(
     _complete("lipschitz", lipschitz, (), ("certified", "local", "distance"))
     _complete("release", release, release_clip, ("clip", "queries", "one_sided"))
     _complete("stored", stored, ("releases", "label_epsilon"))
-    recorded = audited is None or hasattr(audited, "at_most")
-    bounds = {"certified": (flow or {}).get("lipschitz"), "local": None, "distance": None}
-    bounds |= lipschitz or {}
-    # second order has none
-    bounds = {name: None if L is None or math.isnan(L) else L for name, L in bounds.items()}
+    known = flow or {}
+    # a drift of second order has no certified L
+    bounds = {"certified": known.get("lipschitz"), "local": None, "distance": None}
+    bounds = {
+        name: None if L is None or math.isnan(L) else L
+        for name, L in (bounds | (lipschitz or {})).items()
+    }
     certified, local = bounds["certified"], bounds["local"]
     refuse(
         {
@@ -125,7 +129,7 @@ def ladder(
                 dp_sgd is not None and stored is not None
             ),
             f"audited is a {type(audited).__name__}: wanted the record that audit or one_run"
-            " returns": not recorded,
+            " returns": not (audited is None or hasattr(audited, "at_most")),
             f"audited holds at delta={getattr(audited, 'delta', None)}, the ladder at"
             f" delta={delta}: audit again at this delta": (
                 audited is not None and getattr(audited, "delta", None) != delta
@@ -134,46 +138,34 @@ def ladder(
             " again": None not in (certified, local) and local > certified * (1 + 1e-6),
         }
     )
-    training = _training(flow, dp_sgd, delta, accountant)
-    if stored is not None:
-        training = _stored(flow, bounds, stored, delta)
     rows = [
         _nominal(flow, nominal, bounds, delta, accountant, sampling),
         _theorem(flow, nominal, bounds, delta),
         _release(flow, bounds, release, delta),
-        training,
+        _training(flow, dp_sgd, delta, accountant)
+        if stored is None
+        else _stored(flow, bounds, stored, delta),
         _audited(audited),
     ]
     for i, row in enumerate(rows):
-        claims_gaussian = i == 0 and accountant == "gdp"
         row |= {"row": i + 1, "label": LABELS[i], "delta": delta, "note": row.get("note", NOTES[i])}
-        row["verdict"] = _verdict(row, audited, claims_gaussian)
+        row["verdict"] = _verdict(row, audited, i == 0 and accountant == "gdp")
     if audited is not None and not math.isnan(rows[2]["epsilon"]):
         rows[2]["verdict"] = "not tested by row 5: it concerns the queried input"
     return pd.DataFrame(rows)[COLUMNS]
 
 
-def number(epsilon: float, *, up: bool = False) -> str:
-    """An epsilon as it is printed: three digits, rounded up where it is an upper statement; "none
-    (infinite)" for inf.
+def number(epsilon: float, *, up: bool | None = None) -> str:
+    """An epsilon as it is printed: three digits, rounded up where it is an upper statement and down
+    where it is a lower one; "none (infinite)" for inf.
     """
     if math.isinf(epsilon):
         return INFINITE
-    if up and epsilon > 0:
-        unit = max(_unit(epsilon), 1e-12)
-        epsilon = math.ceil(epsilon / unit - 1e-9) * unit
+    if up is not None and epsilon > 0:
+        unit = max(10.0 ** (math.floor(math.log10(epsilon)) - 2), 1e-12)  # of the third digit
+        digits = math.ceil(epsilon / unit - 1e-9) if up else math.floor(epsilon / unit)
+        epsilon = digits * unit
     return f"{epsilon:,.0f}" if epsilon >= 999.5 else f"{epsilon:.3g}"
-
-
-def _rounded_down(epsilon: float) -> str:
-    """A lower bound in three digits, never above itself."""
-    unit = _unit(epsilon) if epsilon > 0 else 1.0
-    return f"{math.floor(epsilon / unit) * unit:.3g}"
-
-
-def _unit(epsilon: float) -> float:
-    """What the third digit counts."""
-    return 10.0 ** (math.floor(math.log10(epsilon)) - 2)
 
 
 def _complete(
@@ -331,16 +323,12 @@ def _release(flow, bounds, release, delta) -> dict:
             ),
         }
     )
-    if absent == INFINITE:
-        remarks = {"noise is off at inference": True}
-        return _row(INFINITE, relation, epsilon=math.inf, remarks=remarks)
     if absent:
-        return _row(absent, relation)
-    if known.get("clip", clip) != clip:
-        raise ValueError(
-            f"release clip={clip}, but the network clips at {flow['clip']}: pass that, or leave it"
-            " out"
-        )
+        off = absent == INFINITE
+        epsilon = math.inf if off else math.nan
+        return _row(absent, relation, epsilon=epsilon, remarks={"noise is off at inference": off})
+    clips = f"release clip={clip}, but the network clips at {known.get('clip')}"
+    refuse({f"{clips}: pass that, or leave it out": known.get("clip", clip) != clip})
     if not _covered(flow):
         order = flow.get("order", 1)
         return _row(
@@ -420,11 +408,8 @@ def _training(flow, dp_sgd, delta, accountant) -> dict:
         method = "not trained with DP-SGD"
         return _row(INFINITE, RECORD, epsilon=math.inf, claim=math.inf, method=method)
     used, trials = "rdp" if accountant == "rdp" else "prv", dp_sgd.get("trials", 1)
-    if trials < 1:
-        raise ValueError(
-            f"dp_sgd has trials={trials}: wanted the trainings on these records, the last included:"
-            " 1 or more"
-        )
+    wanted = "wanted the trainings on these records, the last included: 1 or more"
+    refuse({f"dp_sgd has trials={trials}: {wanted}": trials < 1})
     noise, rate, steps = (dp_sgd[key] for key in ("noise_multiplier", "sample_rate", "steps"))
     setting = {"noise_multiplier": noise, "sample_rate": rate, "delta": delta, "accountant": used}
     last = epsilon = accounting.epsilon(**setting, steps=steps)
@@ -451,7 +436,7 @@ def _audited(audited) -> dict:
     if audited is None:
         return _row("not audited", RECORD)
     start, *rest = audited.label.split(",")
-    shown = ",".join([f"{start} {_rounded_down(audited.epsilon)}", *rest])
+    shown = ",".join([f"{start} {number(audited.epsilon, up=False)}", *rest])
     runs = f"{audited.runs} runs together" if audited.runs > 1 else "one run"
     attack = f", {audited.attack}" if audited.attack else ""
     doubt = f"conditions: {audited.conditions}; a small bound is no evidence that little leaks"
@@ -462,15 +447,11 @@ def _audited(audited) -> dict:
         method=(
             f"{audited.method}, {runs}, m = {audited.canaries:,}, r = {audited.guesses:,},"
             f" v = {audited.correct:,}, alpha = {audited.alpha:.3g}{attack}; at most"
-            f" {_rounded_down(audited.at_most)} had every guess been right"
+            f" {number(audited.at_most, up=False)} had every guess been right"
         ),
         remarks={doubt: True},
     )
-    return row | {"note": NOTES[4].replace("95 %", _percent(audited.confidence))}
-
-
-def _percent(confidence: float) -> str:
-    return f"{100 * confidence:g} %"
+    return row | {"note": NOTES[4].replace("95 %", f"{100 * audited.confidence:g} %")}
 
 
 def _verdict(row: dict, audited, claims_gaussian: bool) -> str:
@@ -489,11 +470,11 @@ def _verdict(row: dict, audited, claims_gaussian: bool) -> str:
             ),
             "not tested by row 5: it takes Corollary 1 at an L that bounds the drift throughout"
             " training": claim is None,
-            f"row 5 could not have exceeded it (at most {_rounded_down(most)})": (
+            f"row 5 could not have exceeded it (at most {number(most, up=False)})": (
                 below and most <= claim
             ),
             NOTHING_ABOVE: below,
-            f"refuted at {_percent(audited.confidence)} by row 5": (
+            f"refuted at {100 * audited.confidence:g} % by row 5": (
                 audited.method == "steinke" or gaussian
             ),
             "row 5 is above, by a method whose conditions are not known to hold here: not"

@@ -85,13 +85,8 @@ class Audit(NamedTuple):
     @property
     def at_most(self) -> float:
         """The bound had every guess been right: no claim above it could have been exceeded."""
-        setting = {
-            "canaries": self.canaries,
-            "delta": self.delta,
-            "confidence": 1 - self.alpha,
-            "method": self.method,
-        }
-        return max(one_run_epsilon(guesses=r, correct=r, **setting) for r in self.tried)
+        rest = (self.delta, 1 - self.alpha, self.method)
+        return max(perfect_epsilon(self.canaries, r, *rest) for r in self.tried)
 
 
 @checked
@@ -301,11 +296,9 @@ def one_run(
     (`check_bernoulli` recognises exact halves in a whole mask).
     """
     score, member = reals("scores", score), mask("members", member)
-    if score.ndim != 1 or score.shape != member.shape:
-        raise ValueError(
-            f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one run at"
-            " a time"
-        )
+    shapes = f"scores {score.shape} and members {member.shape}"
+    unequal = score.ndim != 1 or score.shape != member.shape
+    refuse({f"{shapes}: wanted two equal vectors, one run at a time": unequal})
     known = ~np.isnan(score)
     m = int(known.sum())
     refuse(
@@ -359,13 +352,19 @@ def numbers_tried(
     nothing even if all are right: they could only make the others pay. All canaries are always one.
     """
     numbers = tuple(dict.fromkeys(max(1, round(share * canaries)) for share in GRID))
-    while len(numbers) > 1:
-        all_right = {"canaries": canaries, "guesses": numbers[0], "correct": numbers[0]}
-        test = {"delta": delta, "confidence": 1 - alpha / len(numbers), "method": method}
-        if one_run_epsilon(**all_right, **test) > 0:
-            break
+    while len(numbers) > 1 and not perfect_epsilon(
+        canaries, numbers[0], delta, 1 - alpha / len(numbers), method
+    ):
         numbers = numbers[1:]
     return numbers
+
+
+def perfect_epsilon(
+    canaries: int, guesses: int, delta: float, confidence: float, method: str = "steinke"
+) -> float:
+    """`one_run_epsilon` had every guess been right."""
+    test = {"delta": delta, "confidence": confidence, "method": method}
+    return one_run_epsilon(canaries=canaries, guesses=guesses, correct=guesses, **test)
 
 
 @checked
@@ -385,16 +384,6 @@ def check_bernoulli(member) -> None:
     """
     if fault := coin_fault(mask("member", member)):
         raise ValueError(fault)
-
-
-@checked
-def is_coins(member) -> bool:
-    """Whether a mask may have been drawn by independent fair coins, see `check_bernoulli`.
-
-    Parameters:
-        member: (M, N) bool, or (N,) of one model.
-    """
-    return not coin_fault(mask("member", member))
 
 
 def coin_fault(member: np.ndarray) -> str:
@@ -437,6 +426,8 @@ def score_split(attack, signals: Signals) -> Scores:
     Parameters:
         attack: a name of `attacks.ATTACKS`, or a function like those.
         signals: of M models, members drawn by coins.
+
+    Returns: `Scores` of the targets.
 
     No target is then another's reference. With fewer than 4 models every one is scored against the
     others (`attacks.score`), and audited alone. What it buys: half of the references are given up
@@ -484,19 +475,23 @@ def audit(
     the target's own are fair and independent. They may not be added up: where each guess looks at
     the others' coins, all can be right or wrong together.
 
+    Returns: an `Audit`, the bound with everything that it rests on.
+
     In neither case may a target's own bits enter: its score on one canary must not know whether
-    another was in. Raises ValueError where the mask is visibly no coin design (`check_bernoulli`)
+    another was in.
+
+    Raises: ValueError where the mask is visibly no coin design (`check_bernoulli`)
     or the scores' info says that members were drawn in pairs (two rows of different pairs do not
     show it), and for attempts that are no whole number from 1 on. The claim that is tested concerns
-    the whole training, whichever target shows it. Caveat: that trainings shared no seed, noise or
+    the whole training, whichever target shows it.
+
+    Caveat: that trainings shared no seed, noise or
     batches is for whoever ran them to say; pools trained here share none.
     """
     whole("attempts", attempts)
-    if scores.info.get("split") == "pairs":
-        raise ValueError(
-            "members were drawn in pairs (split='pairs'): a one-run audit needs independent fair"
-            " coins"
-        )
+    paired = "members were drawn in pairs (split='pairs')"
+    wanted = "a one-run audit needs independent fair coins"
+    refuse({f"{paired}: {wanted}": scores.info.get("split") == "pairs"})
     columns = canary_columns(scores, canary)
     value, member = scores.value[:, columns], scores.member[:, columns]
     check_bernoulli(member)

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import __version__
-from mia_nb.auditing.one_run import is_coins
+from mia_nb.auditing.one_run import coin_fault
 from mia_nb.auditing.vulnerable import in_pairs
 from mia_nb.checks import checked, first_of
 from mia_nb.metrics.pairs import units
@@ -32,51 +32,6 @@ UNSHOWN = ("targets", "left_out")  # of an audit's record
 INVERTED = "inverted or leaking design"
 
 
-@checked
-def design(signals: Signals, split: str | None = None) -> dict:
-    """How members were drawn, as far as the masks show, and who is compared with whom.
-
-    Parameters:
-        signals: of M models.
-        split: "pairs" or "bernoulli", how the members were drawn (default: what the signals' info
-            says of it, if anything).
-
-    kind: "pairs" (rows in exact complements), "coins" (fair and independent as far as can be seen),
-    "masks" (any others), "mask" (one row that nobody declared a coin's: one row shows too little to
-    tell). Smallest numbers of members and non-members over models; `references` a side for the
-    target that keeps fewest.
-    """
-    member = signals.member[:, ~signals.population]
-    numbers = units(member)
-    declared = (split or signals.info.get("split")) == "bernoulli"
-    kind = first_of(
-        {
-            "pairs": in_pairs(member, numbers),
-            "coins": is_coins(member) and (declared or len(member) > 1),
-            "mask": len(member) == 1,
-            "masks": True,
-        }
-    )
-    inside, sides = member.sum(1), []
-    for number in numbers:
-        others = member[numbers != number]
-        fewer = np.minimum(others.sum(0), (~others).sum(0))
-        sides.append(int(np.median(fewer)) if len(others) else 0)
-    return {
-        "kind": kind,
-        "models": len(member),
-        "units": len(np.unique(numbers)),
-        "samples": len(signals.labels),
-        "audited": member.shape[1],
-        "population": int(signals.population.sum()),
-        "members": int(inside.min()),
-        "non_members": int((member.shape[1] - inside).min()),
-        "references": min(sides),
-        "queries": signals.margin.shape[1],
-        "draws": signals.draws,
-    }
-
-
 WORDS = {
     "pairs": "{units} pair{plural} of models on complementary halves",
     "coins": "{models} model{s}, a fair coin for every sample and model",
@@ -90,38 +45,78 @@ SEES = (
 
 
 @checked
-def in_words(facts: dict) -> str:
-    """The design in sentences; facts: those of `design`."""
+def design(signals: Signals, split: str | None = None) -> dict:
+    """How members were drawn, as far as the masks show, and who is compared with whom.
+
+    Parameters:
+        signals: of M models.
+        split: "pairs" or "bernoulli", how the members were drawn (default: what the signals' info
+            says of it, if anything).
+
+    Returns: a dict of kind: "pairs" (rows in exact complements), "coins" (fair and independent as
+    far as can be seen), "masks" (any others), "mask" (one row that nobody declared a coin's: one
+    row shows too little to tell); numbers of models, units (pairs, or different training sets),
+    samples, audited and population; the smallest numbers of members and non_members over models;
+    references: a side, for the target that keeps fewest; queries, draws; words: all this in
+    sentences.
+    """
+    member = signals.member[:, ~signals.population]
+    numbers = units(member)
+    declared = (split or signals.info.get("split")) == "bernoulli"
+    kind = first_of(
+        {
+            "pairs": in_pairs(member, numbers),
+            "coins": not coin_fault(member) and (declared or len(member) > 1),
+            "mask": len(member) == 1,
+            "masks": True,
+        }
+    )
+    inside, sides = member.sum(1), []
+    for others in (member[numbers != number] for number in numbers):
+        fewer = np.minimum(others.sum(0), (~others).sum(0))
+        sides.append(int(np.median(fewer)) if len(others) else 0)
+    facts = {
+        "kind": kind,
+        "models": len(member),
+        "units": len(np.unique(numbers)),
+        "samples": len(signals.labels),
+        "audited": member.shape[1],
+        "population": int(signals.population.sum()),
+        "members": int(inside.min()),
+        "non_members": int((member.shape[1] - inside).min()),
+        "references": min(sides),
+        "queries": signals.margin.shape[1],
+        "draws": signals.draws,
+    }
+    return facts | {"words": _words(facts)}
+
+
+def _words(facts: dict) -> str:
+    """The design in sentences."""
     plural, s = ("s" if facts[name] > 1 else "" for name in ("units", "models"))
     start = WORDS[facts["kind"]].format(**facts, plural=plural, s=s)
     start += f": of {facts['audited']:,} audited samples"
     n1, n0, k = (facts[name] for name in ("members", "non_members", "references"))
-    if facts["models"] == 1:
-        return (
-            f"{start} it has {n1:,} members and {n0:,} non-members. {SEES} no model to compare"
-            " with; weights and gradients stay hidden."
-        )
-    left_out = first_of(
-        {
-            "A target's complementary model, trained on exactly the other half,": (
-                facts["kind"] == "pairs"
-            ),
-            "A model with the target's training set, or with exactly the others,": True,
-        }
+    left_out = (
+        "A target's complementary model, trained on exactly the other half,"
+        if facts["kind"] == "pairs"
+        else "A model with the target's training set, or with exactly the others,"
     )
     both = f"{k} model{'s' if k > 1 else ''} with and {k} without each sample to compare with"
     knows = both if k else "no model to compare with"
-    return (
-        f"{start} each model has at least {n1:,} members and {n0:,} non-members. Every model is the"
-        f" target in turn. {left_out} is no reference: it would give the answer away. {SEES}"
-        f" {knows}; weights and gradients stay hidden."
+    each = (
+        f"it has {n1:,} members and {n0:,} non-members."
+        if facts["models"] == 1
+        else f"each model has at least {n1:,} members and {n0:,} non-members. Every model is the"
+        f" target in turn. {left_out} is no reference: it would give the answer away."
     )
+    return f"{start} {each} {SEES} {knows}; weights and gradients stay hidden."
 
 
 @checked
 def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = None) -> str:
-    """What the strongest attack found, with interval, sizes and the state of the self-test, in a
-    sentence.
+    """What the strongest attack found, with interval, sizes and the state of the negative control,
+    in a sentence.
 
     Parameters:
         table: of `metrics.summary`.
@@ -129,8 +124,8 @@ def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = 
         design: that of `design`, for the number of pairs or training sets; where it holds what
             `comparable` says, remarks and doubt come first.
 
-    "no better than a coin" only where the interval holds 1/2 and is at most VAGUE wide on each
-    side; where it is wider nothing was found out.
+    Returns: one to a few sentences. "no better than a coin" only where the interval holds 1/2 and
+    is at most .05 wide on each side; where it is wider nothing was found out.
     """
     top = table.loc[table.drop("max")["auc"].astype(float).idxmax()]
     low, high = table.loc["max", ["auc_low", "auc_high"]]
@@ -174,22 +169,20 @@ def idle(way: str) -> tuple[str, ...]:
     return ways[way]
 
 
-@checked
-def provenance(parameters: dict | None = None) -> dict:
-    """Versions, date, machine; of torch only where it was used.
-
-    Parameters:
-        parameters: the audit notebook's; idle ones are left out.
+def provenance(parameters: dict) -> dict:
+    """Versions, date, machine; of torch only where it was used; the audit notebook's parameters
+    without idle ones.
     """
     versions = {"mia_nb": __version__, "python": platform.python_version()}
-    way = next((name for name in ("logits", "pool") if (parameters or {}).get(name)), "model")
+    way = next((name for name in ("logits", "pool") if parameters.get(name)), "model")
     for name in PACKAGES:  # forked kernels have torch loaded whether it is used or not
         if name not in ("torch", "torchvision") or (name in sys.modules and way != "logits"):
             versions[name] = importlib.metadata.version(name)
     torch = sys.modules.get("torch")
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    record = {
+    used = {name: value for name, value in parameters.items() if name not in idle(way)}
+    return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions,
         "hardware": {
@@ -198,12 +191,19 @@ def provenance(parameters: dict | None = None) -> dict:
             "cores": cores,
             "gpu": gpu,
         },
+        "parameters": {
+            name: {**value} if hasattr(value, "keys") else value for name, value in used.items()
+        },
     }
-    if parameters is not None:
-        used = {name: value for name, value in parameters.items() if name not in idle(way)}
-        records = {name: {**value} for name, value in used.items() if hasattr(value, "keys")}
-        record["parameters"] = used | records
-    return record
+
+
+class Record(dict):
+    """The record of an audit; a notebook's output carries it for machines."""
+
+    def _repr_mimebundle_(self, **_) -> dict:
+        contents = f"{self['schema']}: {len(self['attacks'])} rows, {len(self['verdicts'])} limits"
+        text = f"{contents}; the machine-readable result of this page"
+        return {MIME: dict(self), "text/plain": text}
 
 
 @checked
@@ -217,13 +217,14 @@ def result(
     self_test,
     verdicts,
     limits: dict,
-    provenance: dict,
+    parameters: dict,
+    origin: dict | None = None,
     audited=None,
-) -> dict:
+) -> Record:
     """The record that stands beside the report: strict JSON, null for what has no number.
 
     Parameters:
-        question: what was asked, in a sentence.
+        question: of the audit, in a sentence.
         design: that of `design`.
         data: of the images.
         models: `metrics.accuracies`.
@@ -231,37 +232,36 @@ def result(
         self_test: `metrics.self_test`.
         verdicts: those of `judge`.
         limits: {question to doubt: whether it holds}.
-        provenance: that of `provenance`.
+        parameters: the audit notebook's; those that change nothing are left out.
+        origin: what else the provenance holds: recipe, keys.
         audited: the record of `audit`, None where there is none.
 
-    The attacks' numbers keep their own 95 % intervals, measurable or not (`tpr@x_measurable`); the
-    verdicts are about their maximum.
+    Returns: a dict; displayed in a notebook, the page carries it. The attacks' numbers keep their
+    own 95 % intervals, measurable or not (`tpr@x_measurable`); the verdicts are about their
+    maximum. provenance: date, versions, hardware, parameters and `origin`.
     """
-    rows = zip(table.index, table.to_dict("records"), strict=True)
-    flags = table.drop("max")["flags"]
-    bound = None
+    flags, bound = table.drop("max")["flags"], None
     if audited is not None:
         bound = {name: value for name, value in audited._asdict().items() if name not in UNSHOWN}
-    return strict(
-        {
-            "schema": SCHEMA,
-            "headline": headline(table, self_test.passed, design),
-            "question": question,
-            "design": design,
-            "data": data,
-            "models": models.to_dict("index"),
-            "attacks": [{"attack": name} | row for name, row in rows],
-            "self_test": {
-                "self_test_passed": bool(self_test.passed),
-                "inverted": [name for name, words in flags.items() if INVERTED in words],
-                "tests": self_test.table.to_dict("records"),
-            },
-            "verdicts": [verdict._asdict() for verdict in verdicts],
-            "audited_bound": bound,
-            "limits": limits,
-            "provenance": provenance,
-        }
-    )
+    record = {
+        "schema": SCHEMA,
+        "headline": headline(table, self_test.passed, design),
+        "question": question,
+        "design": design,
+        "data": data,
+        "models": models.to_dict("index"),
+        "attacks": table.rename_axis("attack").reset_index().to_dict("records"),
+        "self_test": {
+            "self_test_passed": bool(self_test.passed),
+            "inverted": [name for name, words in flags.items() if INVERTED in words],
+            "tests": self_test.table.to_dict("records"),
+        },
+        "verdicts": [verdict._asdict() for verdict in verdicts],
+        "audited_bound": bound,
+        "limits": limits,
+        "provenance": provenance(parameters) | (origin or {}),
+    }
+    return Record(strict(record))
 
 
 def strict(value):
@@ -277,12 +277,3 @@ def strict(value):
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | bool | int) else str(value)
-
-
-@checked
-def bundle(record: dict) -> dict:
-    """The record as an output of a notebook cell: `display(bundle(record), raw=True)`."""
-    contents = (
-        f"{record['schema']}: {len(record['attacks'])} rows, {len(record['verdicts'])} limits"
-    )
-    return {MIME: record, "text/plain": f"{contents}; the machine-readable result of this page"}

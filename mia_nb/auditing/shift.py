@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtrc
 
-from mia_nb.checks import checked, first_of, holding
+from mia_nb.checks import checked, first_of, holding, refuse
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
@@ -54,6 +54,8 @@ def shift_guard(
         seed: of folds, PCA and the part that is tested.
         samples: larger sets are tested on that many; None takes all.
 
+    Returns: a `ShiftGuard`: passed, auc, error, classes_p, note.
+
     Pixels standardised, PCA, logistic regression; AUC of the held-out part averaged over folds.
     Passed: it lies at most 3 standard errors, sqrt((n1 + n0 + 1) / (12 n1 n0)), above 1/2, and a
     chi-square test finds the class histograms alike (p >= .001). Below 1/2 nothing fails: in halves
@@ -63,31 +65,28 @@ def shift_guard(
     could be tested, or that class histograms differ. Where it fails an attack's false positive rate
     means nothing: the note says "confounded, not membership". Source: Lopez-Paz and Oquab 2017.
 
-    Raises ValueError for shapes that differ, x or labels that are not finite, and fewer than
-    `folds` members or non-members. Caveat: a pass rules out shifts that a linear classifier sees in
+    Raises: ValueError for shapes that differ, x or labels that are not finite, and fewer than
+    `folds` members or non-members.
+
+    Caveat: a pass rules out shifts that a linear classifier sees in
     the leading components, no others; sets without randomised inclusion cannot pass by assertion.
     """
     x, labels, member = np.asarray(x), np.asarray(labels), np.asarray(member, bool)
-    if member.ndim != 1 or x.shape[:1] != member.shape or labels.shape != member.shape:
-        raise ValueError(
-            f"x {x.shape}, labels {labels.shape}, member {member.shape}: wanted one entry of each"
-            " per sample"
-        )
-    for name, values in (("x", x), ("labels", labels)):
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            bad = len(values) - np.isfinite(values.reshape(len(values), -1)).all(1).sum()
-            raise ValueError(
-                f"{name} has NaN or infinite values in {bad} of {len(values)} samples: wanted"
-                " finite ones"
-            )
+    shapes = f"x {x.shape}, labels {labels.shape}, member {member.shape}"
+    equal = member.ndim == 1 and x.shape[:1] == labels.shape == member.shape
+    refuse({f"{shapes}: wanted one entry of each per sample": not equal})
+    floats = {"x": x} if x.dtype.kind == "f" else {}
+    floats |= {"labels": labels} if labels.dtype.kind == "f" else {}
+    for name, values in floats.items():
+        finite = np.isfinite(values.reshape(len(values), -1)).all(1)
+        bad = f"{name} has NaN or infinite values in {(~finite).sum()} of {len(values)} samples"
+        refuse({f"{bad}: wanted finite ones": not finite.all()})
     if samples is not None and len(x) > samples:
         chosen = np.sort(np.random.default_rng(seed).choice(len(x), samples, replace=False))
         x, labels, member = x[chosen], labels[chosen], member[chosen]
     n1, n0 = int(member.sum()), int((~member).sum())
-    if min(n1, n0) < folds:
-        raise ValueError(
-            f"{n1} members and {n0} non-members: {folds} folds need at least that many of each"
-        )
+    sizes = f"{n1} members and {n0} non-members"
+    refuse({f"{sizes}: {folds} folds need at least that many of each": min(n1, n0) < folds})
     table = _histograms(labels, member)
     far, classes_p = _chi_square(table[0], table.sum(0), member.mean()), 1.0
     if table.shape[1] > 1:
@@ -148,10 +147,7 @@ def _histograms(labels, member) -> np.ndarray:
 def class_mix(labels, member, *, seed: int = 0) -> float:
     """p of the hypothesis that members and non-members of every split have the same mix of classes.
 
-    Parameters:
-        labels: (N,).
-        member: (splits, N) bool, each split once (a mask and its complement are one).
-        seed: of the tables drawn where counts are small.
+    labels: (N,); member: (splits, N) bool, each split once (a mask and its complement are one).
 
     Pearson's chi-square test of independence for each, by Monte Carlo over tables with the same
     margins where a count below 5 is expected; the smallest p times the number of splits

@@ -4,6 +4,7 @@ over seeds and attacks.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import combinations
 
 import numpy as np
@@ -30,8 +31,10 @@ def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd
         member: (N,) bool.
         fpr: false positive rate in (0, 1).
 
-    A row per attack (compare "seeds": its S sets) and, with two attacks or more, a row per
-    repetition (compare "attacks": their sets). Columns:
+    Returns: a row per attack (compare "seeds": its S sets) and, with two attacks or more, a row per
+    repetition (compare "attacks": their sets). attrs["note"] says whether the least steady attack's
+    lists may be reported, which takes a mean Jaccard of .5 and a k = (jaccard - chance) / (1 -
+    chance) that is .1, and two standard errors, above that of non-members. Columns:
         compare, of, sets, n1, n0, fpr.
         size: mean of the sets'.
         jaccard: mean over pairs of sets; jaccard_min, jaccard_max.
@@ -47,16 +50,15 @@ def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd
         measurable: 10 false positives or more are allowed: fpr n0 >= 10.
 
     No set has more false positives than fpr allows: where the largest scores of more non-members
-    are equal it is empty. The Jaccard of two empty sets is NaN and left out of means.
-    attrs["note"]: whether the least steady attack's lists may be reported, which takes a mean
-    Jaccard of .5 and a k = (jaccard - chance) / (1 - chance) that is .1, and two standard errors,
-    above that of non-members. Samples that some repetition or attack left without a score (NaN: no
-    reference on one side) are left out of all.
+    are equal it is empty. The Jaccard of two empty sets is NaN and left out of means. Samples that
+    some repetition or attack left without a score (NaN: no reference on one side) are left out.
 
-    Raises ValueError for S < 3, shapes that differ, no scored member or non-member, and an FPR
-    outside (0, 1). Caveats: published stability at low FPR is .1 or less; what one seed calls
-    vulnerable is a ranking. Larger sets overlap more, also beyond chance: a leak alike for all
-    members lifts their overlap too.
+    Raises: ValueError for S < 3, shapes that differ, no scored member or non-member, and an FPR
+    outside (0, 1).
+
+    Caveat: published stability at low FPR is .1 or less; what one seed calls vulnerable is a
+    ranking. Larger sets overlap more, also beyond chance: a leak alike for all members lifts their
+    overlap too.
     """
     member = np.asarray(member, bool)
     values = {name: np.asarray(v, np.float64) for name, v in values.items()}
@@ -93,10 +95,8 @@ def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd
 def _note(seeds: pd.DataFrame) -> str:
     """Whether lists may be reported, by the attack whose sets overlap least."""
     if seeds["jaccard"].isna().all():
-        return (
-            f"no member stands out at a false positive rate of {seeds['fpr'].iloc[0]:g}: there is"
-            " no list to repeat"
-        )
+        rate = f"a false positive rate of {seeds['fpr'].iloc[0]:g}"
+        return f"no member stands out at {rate}: there is no list to repeat"
     least = seeds.loc[seeds["jaccard"].idxmin()]
     start = f"mean Jaccard over seeds {least['jaccard']:.2f}"
     if len(seeds) > 1:
@@ -127,12 +127,14 @@ def _sets(curves: list, allowed: int) -> np.ndarray:
     """(sets, N) who is at or above the smallest threshold with at most `allowed` false positives;
     none without one. curves: (score (N,), fp, threshold) of each set.
     """
-    sets = []
-    for score, fp, threshold in curves:
-        last = np.searchsorted(fp, allowed, side="right") - 1
-        # 0: above all, the infinite ones too
-        sets.append((last > 0) & (score >= threshold[last]))
-    return np.stack(sets)
+    lasts = [np.searchsorted(fp, allowed, side="right") - 1 for _, fp, _ in curves]
+    # 0: above all, the infinite ones too
+    return np.stack(
+        [
+            (last > 0) & (score >= threshold[last])
+            for last, (score, _, threshold) in zip(lasts, curves, strict=True)
+        ]
+    )
 
 
 def _row(compare: str, of, curves: list, member: np.ndarray, fpr: float) -> dict:
@@ -144,29 +146,29 @@ def _row(compare: str, of, curves: list, member: np.ndarray, fpr: float) -> dict
     jaccard, chance = _overlap(inside)
     out, out_chance = _overlap(outside)
     # largest number of false positives a set, with the union's within what is allowed
-    low, high = 0, allowed
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = _sets(curves, middle)[:, ~member].any(0).sum() <= allowed
-        low, high = (middle, high) if fits else (low, middle - 1)
+    each = bisect_left(
+        range(1, allowed + 1),
+        True,
+        key=lambda most: _sets(curves, most)[:, ~member].any(0).sum() > allowed,
+    )
     return {
         "compare": compare,
         "of": of,
         "sets": len(chosen),
         "size": sizes.mean(),
-        "jaccard": _mean(jaccard),
+        "jaccard": pd.Series(jaccard).mean(),
         "jaccard_min": np.fmin.reduce(jaccard),
         "jaccard_max": np.fmax.reduce(jaccard),
-        "jaccard_chance": _mean(chance),
-        "jaccard_out": _mean(out),
-        "jaccard_out_chance": _mean(out_chance),
+        "jaccard_chance": pd.Series(chance).mean(),
+        "jaccard_out": pd.Series(out).mean(),
+        "jaccard_out_chance": pd.Series(out_chance).mean(),
         "coverage": int(inside.any(0).sum()),
         "coverage_chance": n1 * (1 - np.prod(1 - sizes / n1)),
         "stability": int(inside.all(0).sum()),
         "stability_chance": n1 * np.prod(sizes / n1),
         "stability_out": int(outside.all(0).sum()),
         "union_fpr": outside.any(0).mean(),
-        "coverage_equal_fpr": int(_sets(curves, low)[:, member].any(0).sum()),
+        "coverage_equal_fpr": int(_sets(curves, each)[:, member].any(0).sum()),
         "n1": n1,
         "n0": n0,
         "fpr": fpr,
@@ -185,12 +187,6 @@ def _overlap(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     sizes = sets.sum(1).tolist()
     chance = [_chance(a, b, sets.shape[1]) for a, b in combinations(sizes, 2)]
     return jaccard, np.where(np.isnan(jaccard), np.nan, chance)
-
-
-def _mean(values: np.ndarray) -> float:
-    """Mean without NaN; NaN where nothing else is."""
-    known = values[~np.isnan(values)]
-    return known.mean() if len(known) else np.nan
 
 
 def _chance(a: int, b: int, n1: int) -> float:

@@ -14,6 +14,7 @@ from scipy.special import comb
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, first_of, refuse
 from mia_nb.metrics.null import redraw
+from mia_nb.metrics.pairs import rows_of_pairs
 from mia_nb.types import Scores, Signals
 
 BUDGET = 3e8  # additions an exact null distribution may take before random permutations replace it
@@ -30,8 +31,8 @@ def vulnerability(
     disjoint: bool | None = None,
     null: Iterable[Scores] | None = None,
 ) -> pd.DataFrame:
-    """Per sample the AUC of its scores over the targets that contain it against those that do not,
-    with a permutation test; a row each.
+    """Which samples are exposed: per sample the AUC of its scores over the targets that contain it
+    against those that do not, with a permutation test.
 
     Parameters:
         scores: of T targets, (T, N).
@@ -43,32 +44,36 @@ def vulnerability(
             where the keys of the two pools are known and differ.
         null: scores of redrawn masks (`null_scores`), needed where pools are not disjoint.
 
-    Columns: sample, auc, t_in, t_out (targets that contain the sample, and that do not), resolution
-    = 1 / (t_in t_out), p, smallest_p (what a perfect order would reach), q (p after Benjamini and
-    Hochberg 1995), significant = q <= `rate`, null_auc. p: one-sided, by permuting who trained on
-    the sample: within pairs where both of each pair are targets, among all targets at given t_in
-    otherwise. Exact where the distribution can be added up, else (1 + #{as large}) / (permutations
-    + 1). `.attrs["resolution"]` says in a sentence what these targets can find, `.attrs["method"]`
-    which test was used. With 8 targets in pairs p cannot fall below 1/16: no sample can be found
-    alone.
+    Returns: a row per sample with sample, auc, t_in, t_out (targets that contain the sample, and
+    that do not), resolution = 1 / (t_in t_out), p, smallest_p (what a perfect order would reach), q
+    (p after Benjamini and Hochberg 1995), significant = q <= `rate`, null_auc. p: one-sided, by
+    permuting who trained on the sample: within pairs where both of each pair are targets, among all
+    targets at given t_in otherwise. Exact where the distribution can be added up, else (1 + #{as
+    large}) / (permutations + 1). `.attrs["resolution"]` says in a sentence what these targets can
+    find, `.attrs["method"]` which test was used. With 8 targets in pairs p cannot fall below 1/16:
+    no sample can be found alone.
 
     Leave-one-out scores are biased sample by sample, also with the complementary model dropped. A
     target's own outputs are references for the other targets' scores, those that contain the sample
     on one side and those that do not on the other, so that its scores over targets move together:
     without any leak the mean AUC of one sample is .43 to .47 for likelihood ratios with 8 to 32
     models. Two halves of one pool are disjoint pools, where no model of one half has the members of
-    a model of the other, or exactly the others (`auditing.score_split`). Under a `null`, p = (1 +
-    #{redrawn AUC >= AUC}) / (draws + 1), which a perfect order lowers to (1 + #{redrawn AUC = 1}) /
-    (draws + 1) at best, and null_auc, printed beside it, is the mean of the redrawn AUCs.
+    a model of the other, or exactly the others (`score_split`). Under a `null`, p = (1 + #{redrawn
+    AUC >= AUC}) / (draws + 1), which a perfect order lowers to (1 + #{redrawn AUC = 1}) / (draws +
+    1) at best, and null_auc, printed beside it, is the mean of the redrawn AUCs.
 
-    Raises ValueError for shared pools without `null`, a `null` that is empty or of another attack,
+    Raises: ValueError for shared pools without `null`, a `null` that is empty or of another attack,
     of other targets or samples, targets of which some have their complementary model and others do
-    not, and a sample set where no target contains, or lacks, any sample. Caveats: tests of samples
-    share their targets, and Benjamini-Hochberg assumes that they do not depend on each other
-    negatively; where nothing is significant the order is a ranking only.
+    not, and a sample set where no target contains, or lacks, any sample.
+
+    Caveat: tests of samples share their targets, and Benjamini-Hochberg assumes that they do not
+    depend on each other negatively; where nothing is significant the order is a ranking only.
     """
-    if disjoint is None:
-        disjoint = _disjoint(scores.info)
+    disjoint = _disjoint(scores.info) if disjoint is None else disjoint
+    paired, pairs = _paired(scores), len(np.unique(scores.pair))
+    value = _both_or_none(scores) if paired else scores.value
+    ranks, auc, t_in, t_out = _per_sample(value, scores.member)
+    able = (t_in > 0) & (t_out > 0)
     refuse(
         {
             f"rate={rate}, permutations={permutations}: wanted a rate between 0 and 1, at least 1"
@@ -77,17 +82,12 @@ def vulnerability(
             " references=another pool, or pass null=null_scores(attack, signals)": (
                 not disjoint and null is None
             ),
+            "no sample is in one target and out of another: an AUC over targets needs both": (
+                not able.any()
+            ),
         }
     )
-    paired = _paired(scores)
-    value = _both_or_none(scores) if paired else scores.value
-    ranks, auc, t_in, t_out = _per_sample(value, scores.member)
-    able = (t_in > 0) & (t_out > 0)
-    if not able.any():
-        raise ValueError(
-            "no sample is in one target and out of another: an AUC over targets needs both"
-        )
-    more, null_auc, pairs = "score more targets", 0.5, len(np.unique(scores.pair))
+    more, null_auc = "score more targets", 0.5
     if null is not None:
         drawn = _redrawn(scores, null)
         *tested, null_auc = _by_redrawing(auc, drawn, able)
@@ -105,15 +105,13 @@ def vulnerability(
     p, smallest, q = np.full((3, len(auc)), np.nan)
     p[able], smallest[able] = tested
     q[able] = false_discovery_control(p[able])
-    with np.errstate(divide="ignore"):
-        resolution = np.where(able, 1.0 / (t_in * t_out), np.nan)
     table = pd.DataFrame(
         {
             "sample": np.arange(len(auc)),
             "auc": auc,
             "t_in": t_in,
             "t_out": t_out,
-            "resolution": resolution,
+            "resolution": np.where(able, 1.0 / np.maximum(t_in * t_out, 1), np.nan),
             "p": p,
             "smallest_p": smallest,
             "q": q,
@@ -143,10 +141,10 @@ def null_scores(
         signals: of the pool.
         draws: how many masks are redrawn.
         seed: of the masks.
-        targets: rows of the targets; None: all.
+        targets: rows of the targets; None: all. Same targets for the same table.
 
-    If membership changes no signal, the real mask is exchangeable with the redrawn ones. Same
-    targets for the same table.
+    Returns: `Scores`, one after the other. If membership changes no signal, the real mask is
+    exchangeable with the redrawn ones.
     """
     for mask in redraw(signals, draws, np.random.default_rng(seed)):
         yield run_attack(attack, replace(signals, member=mask), targets=targets)
@@ -199,7 +197,7 @@ def in_pairs(member: np.ndarray, numbers: np.ndarray) -> bool:
     Samples in all rows, as all but the canaries, are left aside.
     """
     some = member[:, ~member.all(0)]
-    pairs = [some[numbers == number] for number in np.unique(numbers)]
+    pairs = [some[rows] for rows in rows_of_pairs(numbers)]
     return all(len(pair) == 2 and (pair[0] != pair[1]).all() for pair in pairs)
 
 
@@ -217,13 +215,9 @@ def _paired(scores: Scores) -> bool:
     )
 
 
-def _rows_of_pairs(scores: Scores) -> list[np.ndarray]:
-    return [np.flatnonzero(scores.pair == number) for number in np.unique(scores.pair)]
-
-
 def _both_or_none(scores: Scores) -> np.ndarray:
     value = scores.value.copy()
-    for rows in _rows_of_pairs(scores):
+    for rows in rows_of_pairs(scores.pair):
         value[np.ix_(rows, np.isnan(value[rows]).any(0))] = np.nan
     return value
 
@@ -237,16 +231,16 @@ def _per_sample(
     known = ~np.isnan(value)
     ranks = np.stack([2 * (value < row).sum(0) + (value == row).sum(0) for row in value])
     t_in, t_out = (member & known).sum(0), (~member & known).sum(0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        auc = ((ranks * member).sum(0) - t_in**2) / (2.0 * t_in * t_out)
-    return ranks, np.where((t_in > 0) & (t_out > 0), auc, np.nan), t_in, t_out
+    above = (ranks * member).sum(0) - t_in**2
+    cells = np.where(t_in * t_out > 0, t_in * t_out, np.nan)
+    return ranks, above / (2.0 * cells), t_in, t_out
 
 
 def _flips(ranks: np.ndarray, scores: Scores, able: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(p, smallest p) of the samples `able`: each pair's two ranks change sides with probability
     1/2, all flips added up.
     """
-    pairs = _rows_of_pairs(scores)
+    pairs = rows_of_pairs(scores.pair)
     gain = np.stack(
         [(ranks[rows] * np.where(scores.member[rows], 1, -1)).sum(0) for rows in pairs]
     )[:, able]

@@ -14,6 +14,7 @@ import pandas as pd
 
 from mia_nb.attacks import score
 from mia_nb.checks import checked, refuse
+from mia_nb.metrics.pairs import rows_of_pairs
 from mia_nb.metrics.uncertainty import half_width
 from mia_nb.types import Signals
 
@@ -54,7 +55,7 @@ def memorisation(signals: Signals, attack: str | None = None) -> np.ndarray:
     """
     plain = score("loss" if attack is None else attack, signals)
     value = signals.margin.mean(1)[:, ~signals.population] if attack is None else plain.value
-    pairs = _pairs(plain.pair)
+    pairs = rows_of_pairs(plain.pair)
     if any(
         len(rows) != 2 or (plain.member[rows[0]] == plain.member[rows[1]]).any() for rows in pairs
     ):
@@ -64,11 +65,6 @@ def memorisation(signals: Signals, attack: str | None = None) -> np.ndarray:
         )
     gain = np.where(plain.member, value, -value)
     return np.stack([gain[rows].sum(0) for rows in pairs])
-
-
-def _pairs(pair: np.ndarray) -> list[np.ndarray]:
-    """The rows of each pair of models."""
-    return [np.flatnonzero(pair == one) for one in np.unique(pair)]
 
 
 @checked
@@ -111,7 +107,7 @@ def agreement(
     if len(pools) < 2:
         raise ValueError(f"agreement got {len(pools)} pool: pass two or more, {{name: signals}}")
     first, *others = pools.values()
-    least, pairs = 1 if attack is None else 2, _pairs(score("loss", first).pair)
+    least, pairs = 1 if attack is None else 2, rows_of_pairs(score("loss", first).pair)
     refuse(
         {
             "the pools have different membership: compare recipes on the same masks,"

@@ -23,6 +23,11 @@ def units(audited: np.ndarray) -> np.ndarray:
     return pair_ids(audited[:, ~audited.all(0)])
 
 
+def rows_of_pairs(pair: np.ndarray) -> list[np.ndarray]:
+    """The rows of each pair, in the order of their numbers; pair: (rows,)."""
+    return [np.flatnonzero(pair == number) for number in np.unique(pair)]
+
+
 def same_or_complement(masks: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """(M,) whether each row of masks (M, N) is the mask (N,) or its exact complement."""
     return (masks == mask).all(1) | (masks != mask).all(1)

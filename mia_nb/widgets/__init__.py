@@ -5,8 +5,9 @@ JupyterLab and Voila, a static figure with the same sentence and numbers in batc
 nothing and compute nothing that training could have kept.
 """
 
+from mia_nb.widgets.explorer import Explorer, View
 from mia_nb.widgets.setup import setup
-from mia_nb.widgets.stored import sources
+from mia_nb.widgets.stored import Source, sources
 from mia_nb.widgets.tabs import (
     compare,
     dropout,
@@ -20,6 +21,9 @@ from mia_nb.widgets.tabs import (
 )
 
 __all__ = [
+    "Explorer",
+    "Source",
+    "View",
     "compare",
     "dropout",
     "explore",
