@@ -82,7 +82,7 @@ def covered(name: str, targets: int, side: int, worlds: int, draws: int) -> list
         )
         rows, sampled = (
             metrics.per_target(scores, FPR),
-            bootstrap(scores, FPR, draws=draws, seed=seed),
+            bootstrap(scores, FPR, n_resamples=draws, seed=seed),
         )
         now = metrics.intervals(scores, FPR, sampled=sampled)
         for metric, kept in found.items():
@@ -116,7 +116,7 @@ def main() -> None:
         for name in ["heavy tails"] if given.quick else given.only.split(","):
             for targets, side in sizes:
                 cells = covered(
-                    name, targets, side, 4 if given.quick else given.worlds, given.draws
+                    name, targets, side, 4 if given.quick else given.worlds, given.query_kind
                 )
                 row([name, str(targets), f"{side:,}", *cells])
 

@@ -167,7 +167,7 @@ def pool_numbers(pool: training.pool.Pool) -> str:
 
 def signal_numbers(signals) -> str:
     names = ("margin", "labels", "member", "population", "entropy", "modified_entropy", "correct")
-    told = json.dumps([signals.draws, signals.info], sort_keys=True).encode()
+    told = json.dumps([signals.query_kind, signals.info], sort_keys=True).encode()
     return digest(told, signals.top_log_p, *(getattr(signals, name) for name in names))
 
 

@@ -92,7 +92,7 @@ def compared(name: str, signals: Signals, warm: Signals) -> None:
         partial(attacks.likelihood.nig, share_variance="ratio"), signals
     )
     singles["rmia, temperature 2"] = attacks.score("rmia", warm)
-    if signals.draws == "noise":
+    if signals.query_kind == "noise":
         singles["lira_joint"] = attacks.score("lira_joint", signals)
     rows = []
     for word, scores in {"fused": fused, **singles}.items():

@@ -59,7 +59,7 @@ def pairs(models: int, samples: int, population: int = 0, seed: int = 0) -> Sign
         labels=rng.integers(0, 10, columns),
         member=member,
         population=np.arange(columns) >= samples,
-        draws="plain",
+        query_kind="plain",
         entropy=margin,
         modified_entropy=margin,
         correct=margin > 0,
@@ -306,9 +306,9 @@ def with_bootstrap(args) -> None:
     rows, draws = [], 20
     for targets in (4, 8) if args.quick else (16, 64, 256):
         scores = of_targets(targets, args.samples)
-        whole = timed(partial(metrics.summary, scores, draws=draws))
-        drawn = timed(partial(bootstrap, scores, draws=draws))
-        peak = peak_memory(partial(bootstrap, scores, draws=2))
+        whole = timed(partial(metrics.summary, scores, n_resamples=draws))
+        drawn = timed(partial(bootstrap, scores, n_resamples=draws))
+        peak = peak_memory(partial(bootstrap, scores, n_resamples=2))
         thousand = f"{whole - drawn + 1000 / draws * drawn:.0f} s"
         rows.append(
             [args.samples, targets, f"{whole:.1f} s", f"{drawn:.1f} s", thousand, f"{peak:.0f} MB"]

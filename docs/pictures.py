@@ -56,7 +56,7 @@ def main(root: str = "results") -> None:
     signals = query(training.train_pool(Recipe(), images, root=root), images)
     scores = {name: attacks.score(name, signals) for name in attacks.suite(7)}
     table = metrics.summary(
-        scores, self_test=metrics.self_test(signals, attacks.suite(7), draws=50)
+        scores, self_test=metrics.self_test(signals, attacks.suite(7), n_resamples=50)
     )
     screenshot([plots.roc_pair(scores), plots.summary(table)], HERE / "roc.png", [1000, 600], 520)
     print(metrics.readable(table).to_string())

@@ -25,7 +25,7 @@ Attack every model in turn, and check the attacks where there is nothing to find
 >>> scores = {name: mia.score(name, signals) for name in ("rmia", "loss")}
 >>> isinstance(scores["rmia"], mia.Scores), scores["rmia"].value.shape  # targets, samples
 (True, (4, 400))
->>> control = mia.self_test(signals, ["rmia", "loss"], draws=5)
+>>> control = mia.self_test(signals, ["rmia", "loss"], n_resamples=5)
 >>> table = mia.summary(scores, self_test=control)
 >>> bool(table.loc["rmia", "auc_low"] < table.loc["rmia", "auc"] < table.loc["rmia", "auc_high"])
 True
@@ -45,7 +45,7 @@ Ask whether one finished model, here one of the pool, gives its training samples
 Compare along training; convert to spiking networks; set epsilons side by side; explore:
 
 >>> early = {e: {"loss": mia.score("loss", mia.query(pool.at(e), images))} for e in (1, 2)}
->>> bool(mia.frontier({"TinyCNN": early}, draws=20)["auc"].between(0, 1).all())
+>>> bool(mia.frontier({"TinyCNN": early}, n_resamples=20)["auc"].between(0, 1).all())
 True
 >>> mia.convert(pool, images, 2, progress=False).recipe.model  # two time steps, no training
 'snn'

@@ -216,7 +216,7 @@ OF_KIND = {  # what an annotation asks for; classes of the package are known by 
 }
 OF_NAME = {  # what a name asks for, wherever it is a parameter
     "seed": partial(whole, least=0),
-    "draws": partial(whole, least=0),
+    "n_resamples": partial(whole, least=0),
     "confidence": partial(fraction, ends="()"),
     "level": partial(fraction, ends="()"),
     "delta": partial(fraction, ends="[)", many=True),

@@ -110,7 +110,7 @@ def query(
     # an SDE's noise goes along with what is done to the image; dropout layers' noise is a query
     # of its own
     changed = plan.input_dropout or plan.augment
-    draws = _source(plan, noise and not (_own_noise(pool) and changed))
+    query_kind = _source(plan, noise and not (_own_noise(pool) and changed))
     if plan.mask_scope != "query" or per_step:
         _check_steps(pool, rows[0], plan)
     augment = pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"
@@ -120,7 +120,7 @@ def query(
         "augment": plan.augment and augment,
         "noise": noise,
         "temperature": plan.temperature,
-        "seed": plan.seed if draws not in ("plain", "steps") else 0,
+        "seed": plan.seed if query_kind not in ("plain", "steps") else 0,
         "models": rows,
         **_given(
             per_step="cumulative" if per_step is True else per_step,
@@ -144,7 +144,7 @@ def query(
             store.open_folder(folder.path.parent, "signals", pool.folder.name, key, about)
             if force:
                 store.drop_answers(folder)
-            run = partial(_query_models, pool, images, options, draws, device, size, progress)
+            run = partial(_query_models, pool, images, options, query_kind, device, size, progress)
             signals = _anew(folder, run)
         _record(folder, pool, images, signals, device)
     return signals
@@ -192,7 +192,7 @@ def _record(folder: store.Folder, pool: Pool, images: Images, signals: Signals, 
     """Write raster.npz beside outputs step by step: the first model at work on a few audited
     images, if it can be.
     """
-    if signals.draws != "steps" or folder.intact("raster.npz"):
+    if signals.query_kind != "steps" or folder.intact("raster.npz"):
         return
     samples = store.load_samples(folder)
     if samples is not None and not len(samples):  # images of others
@@ -266,7 +266,7 @@ def _query_models(
     pool: Pool,
     images: Images,
     options: dict,
-    draws: str,
+    query_kind: str,
     device,
     batch: int,
     progress: bool,
@@ -302,7 +302,7 @@ def _query_models(
             modules.put(module)
         try:
             signals = Signals.from_logits(
-                logits[None], labels, temperature=options["temperature"], draws=draws
+                logits[None], labels, temperature=options["temperature"], query_kind=query_kind
             )
         except ValueError as error:
             raise ValueError(str(error).replace("model 0 gives", f"model {m} gives")) from error
@@ -327,7 +327,7 @@ def _query_models(
             executor.shutdown(cancel_futures=True)
             raise
     design = {"labels": labels, "member": member[rows], "population": population}
-    info = {"draws": draws, "pool": pool.key, **family, "dataset": images.name, **options}
+    info = {"draws": query_kind, "pool": pool.key, **family, "dataset": images.name, **options}
     store.join_answers(folder, rows, design, info, chosen)
 
 

@@ -270,7 +270,7 @@ class Signals:
         member: (M, N) bool, True where the sample was in the model's training set; None: hidden
             from the attacker.
         population: (N,) bool, samples set aside before training, which no model saw.
-        draws: what the queries are, a word of `types.DRAWS`.
+        query_kind: what the queries are, a word of `types.DRAWS`.
         entropy: (M, Q, N), at least 0, small where the model is confident.
         modified_entropy: (M, Q, N), as entropy, but large where it is confident and wrong.
         correct: (M, Q, N) bool.
@@ -286,7 +286,7 @@ class Signals:
     labels: np.ndarray
     member: np.ndarray | None
     population: np.ndarray
-    draws: str
+    query_kind: str
     entropy: np.ndarray
     modified_entropy: np.ndarray
     correct: np.ndarray
@@ -306,7 +306,7 @@ class Signals:
         for name in ("population", "member"):
             if (value := getattr(self, name)) is not None and value.dtype != bool:
                 raise ValueError(f"{name} has dtype {value.dtype}; wanted booleans")
-        one_of("draws", self.draws, DRAWS)
+        one_of("query_kind", self.query_kind, DRAWS)
 
     log_p = property(lambda self: -np.logaddexp(0.0, -self.margin))
     loss = property(lambda self: np.logaddexp(0.0, -self.margin))
@@ -376,7 +376,7 @@ class Signals:
         *,
         population=None,
         temperature=1.0,
-        draws="plain",
+        query_kind="plain",
         info=None,
     ) -> Signals:
         """Signals from the raw logits of models.
@@ -387,7 +387,7 @@ class Signals:
             member: (M, N) booleans; None: hidden.
             population: (N,) booleans; None: no sample was set aside.
             temperature: above 0, divides the logits first.
-            draws: what the queries are, a word of `types.DRAWS`.
+            query_kind: what the queries are, a word of `types.DRAWS`.
             info: entries for `Signals.info`.
 
         Equations, all stable in float64: phi = z_y - logsumexp_{c != y} z_c; entropy = -sum p log
@@ -455,7 +455,7 @@ class Signals:
             labels=labels,
             member=None if member is None else mask("member", member),
             population=mask("population", population),
-            draws=draws,
+            query_kind=query_kind,
             top_log_p=top_log_p,
             info=dict(instance("info", {} if info is None else info, dict)),
             **cubes,
@@ -520,7 +520,7 @@ class Scores:
         pair: (targets,) the bootstrap's unit: a target and its complementary model share a number.
         accuracy: (targets, 2) of each target on its members, on its non-members.
         loss: (targets, 2) mean loss on members, on non-members, in nats.
-        info: attack, options, k references a side, queries, draws, combine, keys, flags.
+        info: attack, options, k references a side, queries, query_kind, combine, keys, flags.
 
     Raises ValueError for shapes that differ and a `member` that is not boolean.
     """

@@ -23,7 +23,7 @@ def pairs(models: int, samples: int, population: int = 0, seed: int = 0) -> np.n
 
 
 def signals(
-    phi, member=None, *, labels=None, population=None, draws="plain", classes=4, seed=0
+    phi, member=None, *, labels=None, population=None, query_kind="plain", classes=4, seed=0
 ) -> Signals:
     """Signals of the given margins (M, Q, N) or (M, N): random logits whose label's logit is raised
     until the margin fits.
@@ -35,7 +35,9 @@ def signals(
     right = np.arange(classes) == labels[:, None]
     others = logsumexp(np.where(right, -np.inf, logits), axis=-1)
     logits = np.where(right, (phi + others)[..., None], logits)
-    return Signals.from_logits(logits, labels, member, population=population, draws=draws)
+    return Signals.from_logits(
+        logits, labels, member, population=population, query_kind=query_kind
+    )
 
 
 @lru_cache(maxsize=64)  # tests only read them
@@ -49,7 +51,7 @@ def gaussian(
     queries=1,
     noise=0.5,
     population=0,
-    draws="plain",
+    query_kind="plain",
     seed=0,
 ) -> Signals:
     """phi[m, q, i] = mu_i + delta member[m, i] + sigma_i eps[m, i] + query noise, in complementary
@@ -62,7 +64,9 @@ def gaussian(
         rng.normal(1, difficulty, columns) + delta * member + sigma * rng.normal(size=member.shape)
     )
     phi = phi[:, None] + (noise * rng.normal(size=(models, queries, columns)) if queries > 1 else 0)
-    return signals(phi, member, population=np.arange(columns) >= samples, draws=draws, seed=seed)
+    return signals(
+        phi, member, population=np.arange(columns) >= samples, query_kind=query_kind, seed=seed
+    )
 
 
 def auc(score: np.ndarray, member: np.ndarray) -> float:
@@ -80,5 +84,5 @@ def save_signals(folder, signals, samples=None):
     for model in models:
         store.keep_answers(folder, model, signals.select(models=[model]))
     design = {name: getattr(signals, name) for name in store.DESIGN}
-    info = {"draws": signals.draws, **signals.info}
+    info = {"draws": signals.query_kind, **signals.info}
     store.join_answers(folder, models, design, info, samples)

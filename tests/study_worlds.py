@@ -72,7 +72,7 @@ def flow_worlds() -> dict:
         "opposite": (opposite, None),
         "leaky, at equal accuracy": (unequal, flow.curves_of(0.5)),
         "alike, at equal accuracy": (unequal, flow.curves_of(0.0)),
-        "samples not drawn": (unequal, flow.curves_of(0.5, draws=0)),
+        "samples not drawn": (unequal, flow.curves_of(0.5, n_resamples=0)),
         "fewer queries": (unequal, more),
         "below one half": (flow.study(lambda s: -0.3, settings=[flow.LARGE]), None),
         "almost one sigma": (flow.study(lambda s: 1.0 + 100 * (s.k - 0.5), settings=near), None),

@@ -59,7 +59,7 @@ def of_margins(phi, keep, **options):
 @pytest.mark.parametrize("centre", ["mean", "median"])
 def test_per_sample_lira_is_that_of_tensorflow_privacy(golden, centre):
     g = golden("lira_watson_tfprivacy")
-    pair = of_margins(g["phi"], g["keep"], draws="augment")
+    pair = of_margins(g["phi"], g["keep"], query_kind="augment")
     # queries: llr, the default for augmentations
     options = {"variance": "per_sample", "ddof": 0, "centre": centre}
     assert np.allclose(
@@ -74,7 +74,7 @@ def test_per_sample_lira_is_that_of_tensorflow_privacy(golden, centre):
 
 def test_difficulty_calibration_is_that_of_tensorflow_privacy(golden):
     g = golden("lira_watson_tfprivacy")
-    pair = of_margins(g["phi"], g["keep"], draws="augment")
+    pair = of_margins(g["phi"], g["keep"], query_kind="augment")
     for centre in ("mean", "median"):
         score = np.mean(
             [
@@ -93,7 +93,7 @@ def test_difficulty_calibration_is_that_of_tensorflow_privacy(golden):
 
 def test_online_and_offline_lira_are_those_of_lira_pytorch(golden):
     g = golden("lira_watson_tfprivacy") | golden("lira_lirapytorch")  # the same margins
-    pair = of_margins(g["phi"], g["keep"], draws="augment")
+    pair = of_margins(g["phi"], g["keep"], query_kind="augment")
     options = {"variance": "per_sample", "ddof": 0, "centre": "median"}
     score = attacks.likelihood.lira(*pair, **options)
     assert np.allclose(-score, g["online"], rtol=1e-9, atol=1e-9)
@@ -138,7 +138,7 @@ def test_what_others_call_a_fixed_variance_is_not_one_thing_and_not_ours():
     assert np.allclose(online, raw["online_fixvar"], rtol=1e-9, atol=1e-9)
     assert np.allclose(offline, raw["offline_fixvar"], rtol=1e-9, atol=1e-9)
     score = attacks.likelihood.lira(
-        *of_margins(theirs["phi"], keep, draws="augment"),
+        *of_margins(theirs["phi"], keep, query_kind="augment"),
         variance="global",
         centre="median",
         ddof=0,
@@ -154,7 +154,7 @@ def rmia_world(g):
     with np.errstate(divide="ignore"):
         phi = np.minimum(np.log(g["conf_aug"]) - np.log1p(-g["conf_aug"]), 60.0)
     return (
-        of_margins(phi, g["keep"], population=g["population_mask"], draws="augment"),
+        of_margins(phi, g["keep"], population=g["population_mask"], query_kind="augment"),
         g["population_mask"],
     )
 

@@ -110,9 +110,9 @@ def test_the_auc_of_correctness_is_one_half_plus_half_the_gap():
 
 
 def test_song_mittal_averages_queries_and_takes_the_last_time_step():
-    target, references = gaussian(6, 120, queries=3, draws="augment").hold_out(0)
+    target, references = gaussian(6, 120, queries=3, query_kind="augment").hold_out(0)
     last = [s.select(queries=[2]) for s in (target, references)]
-    steps = [replace(s, draws="steps") for s in (target, references)]
+    steps = [replace(s, query_kind="steps") for s in (target, references)]
     assert np.array_equal(attacks.learned.song_mittal(*steps), attacks.learned.song_mittal(*last))
     mean = [
         replace(s.select(queries=[0]), modified_entropy=s.modified_entropy.mean(1, keepdims=True))

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:lira has")
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
-def uneven(models=12, samples=40, queries=1, seed=0, draws="plain"):
+def uneven(models=12, samples=40, queries=1, seed=0, query_kind="plain"):
     """Target and references whose numbers of IN references differ from sample to sample, at least
     two a side.
     """
-    world = gaussian(models, samples, queries=queries, seed=seed, draws=draws)
+    world = gaussian(models, samples, queries=queries, seed=seed, query_kind=query_kind)
     member = np.random.default_rng(seed).random(world.member.shape) < 0.5
     member[1:3], member[3:5] = True, False
     world = replace(world, member=member)
@@ -136,10 +136,10 @@ def test_auto_takes_the_variance_per_sample_from_32_references_a_side():
 
 
 def test_augmented_queries_average_the_log_ratio_and_noisy_ones_the_margin():
-    target, references = uneven(queries=3, draws="augment")
+    target, references = uneven(queries=3, query_kind="augment")
     twins = [lira_twin(target, references, variance="shrunk", query=q) for q in range(3)]
     assert np.allclose(attacks.likelihood.lira(target, references), np.mean(twins, 0), **CLOSE)
-    noisy = [replace(s, draws="noise") for s in (target, references)]
+    noisy = [replace(s, query_kind="noise") for s in (target, references)]
     mean = [replace(s.select(queries=[0]), margin=s.margin.mean(1, keepdims=True)) for s in noisy]
     assert np.allclose(
         attacks.likelihood.lira(*noisy), lira_twin(*mean, variance="shrunk"), **CLOSE
@@ -242,7 +242,7 @@ def joint_twin(target, references, rho=0.1):
 
 
 def test_the_joint_form_is_the_gaussian_log_ratio_of_the_query_vector():
-    target, references = uneven(queries=3, draws="steps")
+    target, references = uneven(queries=3, query_kind="steps")
     assert np.allclose(
         attacks.likelihood.lira(target, references, combine="joint"),
         joint_twin(target, references),
@@ -252,7 +252,7 @@ def test_the_joint_form_is_the_gaussian_log_ratio_of_the_query_vector():
 
 
 def test_the_mean_and_log_spread_of_queries_are_a_joint_signal():
-    target, references = uneven(queries=6, draws="noise")
+    target, references = uneven(queries=6, query_kind="noise")
     score = attacks.likelihood.lira(target, references, combine="mean_sd")
 
     def two(s):
@@ -263,7 +263,7 @@ def test_the_mean_and_log_spread_of_queries_are_a_joint_signal():
 
 
 def test_with_one_step_joint_last_and_llr_agree():
-    target, references = uneven(draws="steps")
+    target, references = uneven(query_kind="steps")
     options = {"variance": "global", "share_variance": True}
     llr, last = (
         attacks.likelihood.lira(target, references, combine=how, **options)
@@ -276,7 +276,7 @@ def test_with_one_step_joint_last_and_llr_agree():
 
 
 def test_duplicated_steps_change_neither_llr_nor_the_joint_form_without_shrinkage():
-    target, references = uneven(queries=3, draws="steps")
+    target, references = uneven(queries=3, query_kind="steps")
     twice = [s.select(queries=[0, 0, 1, 1, 2, 2]) for s in (target, references)]
     assert np.allclose(
         attacks.likelihood.lira(*twice), attacks.likelihood.lira(target, references), **CLOSE
@@ -293,7 +293,7 @@ def test_the_joint_form_refuses_what_its_references_cannot_support():
         ValueError, match="needs 60 degrees of freedom on a side and the references leave 0"
     ):
         attacks.likelihood.lira(
-            *gaussian(4, 100, queries=3, draws="steps").hold_out(0), combine="joint"
+            *gaussian(4, 100, queries=3, query_kind="steps").hold_out(0), combine="joint"
         )
     with pytest.raises(ValueError, match="these do not differ"):
         attacks.likelihood.lira(*gaussian(8, 100).hold_out(0), combine="mean_sd")

@@ -89,7 +89,7 @@ def test_stored_signals_are_scored_in_less_memory_than_they_take_with_the_scores
     "name", ["loss", "attack_r", "watson", "lira_per_sample", "rmia", "base", "nig", "vote"]
 )
 def test_an_attack_makes_no_copy_of_what_it_reads_of_the_references(name):
-    world, rows, sizes = gaussian(70, 600, queries=3, draws="augment"), np.r_[2:70], []
+    world, rows, sizes = gaussian(70, 600, queries=3, query_kind="augment"), np.r_[2:70], []
     references = in_place(world, rows)
     for field in PER_MODEL:
         columns = getattr(references, field)
@@ -118,7 +118,7 @@ def test_an_attack_from_elsewhere_and_those_that_learn_get_arrays():
 )
 @pytest.mark.parametrize("draws", ["augment", "noise"])
 def test_scores_do_not_depend_on_how_many_samples_are_in_hand(name, draws, monkeypatch):
-    world = gaussian(12, 300, queries=5, draws=draws, population=40)
+    world = gaussian(12, 300, queries=5, query_kind=draws, population=40)
     whole = attacks.score(name, world).value
     for module in (
         attacks.margins,

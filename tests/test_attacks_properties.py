@@ -31,7 +31,7 @@ def run(name, target, references, **options):
 @EVERY
 def test_a_memorising_model_gives_an_auc_above_one_half(name):
     world = gaussian(
-        12, 1500, delta=1.5, difficulty=1.0, population=300, queries=3, draws="augment"
+        12, 1500, delta=1.5, difficulty=1.0, population=300, queries=3, query_kind="augment"
     )
     scores = attacks.score(name, world, targets=[0, 1])
     assert all(
@@ -85,7 +85,9 @@ def test_scores_are_bit_identical_when_the_targets_membership_is_flipped_or_the_
 def test_attacks_do_not_depend_on_how_many_samples_fit_one_block(name, monkeypatch):
     from mia_nb.attacks import margins
 
-    target, references = gaussian(10, 300, population=50, queries=3, draws="augment").hold_out(0)
+    target, references = gaussian(10, 300, population=50, queries=3, query_kind="augment").hold_out(
+        0
+    )
     whole = run(name, target, references)
     monkeypatch.setattr(margins, "BLOCK", 1)
     assert np.allclose(whole, run(name, target, references), rtol=1e-11, atol=1e-11, equal_nan=True)
@@ -219,13 +221,21 @@ def test_where_nothing_leaks_the_auc_lies_in_its_99_percent_null_interval(name, 
 @pytest.mark.parametrize("name", ["lira", "lira_per_sample", "nig", "rmia", "vote", "attack_r"])
 @pytest.mark.parametrize("draws", ["augment", "noise", "steps"])
 def test_several_queries_leak_no_design_either(name, draws):
-    assert abs(null_z(name, 8, 6, queries=3, draws=draws)) < 2.576
+    assert abs(null_z(name, 8, 6, queries=3, query_kind=draws)) < 2.576
 
 
 @pytest.mark.parametrize(("combine", "draws"), [("joint", "steps"), ("mean_sd", "noise")])
 def test_the_joint_forms_leak_no_design(combine, draws):
     assert (
-        abs(null_z(partial(attacks.likelihood.lira, combine=combine), 8, 6, queries=4, draws=draws))
+        abs(
+            null_z(
+                partial(attacks.likelihood.lira, combine=combine),
+                8,
+                6,
+                queries=4,
+                query_kind=draws,
+            )
+        )
         < 2.576
     )
 
@@ -276,7 +286,7 @@ def answers(quieter: float, leak: float = 0.0, seed: int = 0) -> Signals:
     member, rng = pairs(12, 600, seed=seed), np.random.default_rng([seed, 1])
     spread = np.where(member, quieter, 1.0)[:, None]
     phi = rng.normal(0, 1, 600) + leak * member[:, None] + rng.normal(0, 0.3, (12, 1, 600))
-    return signals(phi + spread * rng.normal(size=(12, 8, 600)), member, draws="noise")
+    return signals(phi + spread * rng.normal(size=(12, 8, 600)), member, query_kind="noise")
 
 
 def test_the_joint_attack_sees_members_that_are_answered_with_less_noise_and_the_mean_does_not():

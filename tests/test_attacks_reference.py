@@ -193,7 +193,7 @@ def test_the_count_form_approaches_the_ratio_as_the_population_grows():
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_the_vote_form_takes_the_majority_of_queries_for_each_pair(strict):
-    target, references = gaussian(6, 20, queries=4, population=9, draws="augment").hold_out(0)
+    target, references = gaussian(6, 20, queries=4, population=9, query_kind="augment").hold_out(0)
     u = np.array(
         [rmia_twin(target.select(queries=[q]), references.select(queries=[q])) for q in range(4)]
     )
@@ -207,7 +207,7 @@ def test_the_vote_form_takes_the_majority_of_queries_for_each_pair(strict):
 
 
 def test_rmia_averages_the_log_ratio_over_queries_when_asked_and_the_confidence_by_default():
-    target, references = gaussian(6, 20, queries=4, draws="augment").hold_out(0)
+    target, references = gaussian(6, 20, queries=4, query_kind="augment").hold_out(0)
     per_query = [
         rmia_twin(target.select(queries=[q]), references.select(queries=[q])) for q in range(4)
     ]

@@ -67,7 +67,7 @@ def test_pairs_are_numbered_by_content_wherever_mates_stand():
 
 
 def test_accuracy_and_loss_are_those_of_members_and_of_non_members():
-    world = gaussian(4, 40, queries=3, draws="augment", population=8)
+    world = gaussian(4, 40, queries=3, query_kind="augment", population=8)
     scores = attacks.score("loss", world)
     for t in range(4):
         for column, inside in enumerate((True, False)):
@@ -80,7 +80,7 @@ def test_accuracy_and_loss_are_those_of_members_and_of_non_members():
             )
     # aligned margins are no longer log-odds
     assert np.isnan(attacks.score("loss", attacks.align(world)).loss).all()
-    last = attacks.score("loss", replace(world, draws="steps"))
+    last = attacks.score("loss", replace(world, query_kind="steps"))
     assert last.loss[0, 0] == pytest.approx(world.loss[0, 2, world.member[0]].mean())
 
 
@@ -147,7 +147,7 @@ def test_a_balanced_design_without_pairs_is_flagged():
 
 
 def test_info_names_the_attack_its_options_and_its_queries():
-    world = replace(gaussian(6, 40, queries=3, draws="augment"), info={"pool": "abc"})
+    world = replace(gaussian(6, 40, queries=3, query_kind="augment"), info={"pool": "abc"})
     info = attacks.score("lira_global", world).info
     assert info["attack"] == "lira_global" and info["options"] == {"variance": "global"}
     assert (info["k"], info["queries"], info["draws"], info["combine"]) == (2, 3, "augment", "llr")
@@ -174,7 +174,9 @@ def test_bad_requests_are_refused_in_one_line():
         attacks.reference.rmia(world, world)
     with pytest.raises(ValueError, match="target was queried 1 times, the references 3 times"):
         attacks.score(
-            "rmia", world, replace(gaussian(6, 40, queries=3, draws="augment"), labels=world.labels)
+            "rmia",
+            world,
+            replace(gaussian(6, 40, queries=3, query_kind="augment"), labels=world.labels),
         )
     other = gaussian(6, 30)
     with pytest.raises(ValueError, match="only shokri and song_mittal learn from other samples"):
@@ -209,7 +211,7 @@ def test_two_readouts_of_spiking_networks_are_flagged_as_two_scales():
 
 
 def test_references_that_were_asked_by_another_plan_are_flagged_with_what_differs():
-    world = gaussian(8, 40, queries=3, draws="dropout")
+    world = gaussian(8, 40, queries=3, query_kind="dropout")
     plan = {
         "queries": 3,
         "input_dropout": 0.3,
@@ -249,7 +251,7 @@ def test_references_that_were_asked_by_another_plan_are_flagged_with_what_differ
 
 
 def test_a_plan_has_as_many_queries_as_were_kept():
-    many = replace(gaussian(8, 40, queries=3, draws="dropout"), info={"queries": 3})
+    many = replace(gaussian(8, 40, queries=3, query_kind="dropout"), info={"queries": 3})
     few = replace(many.select(queries=slice(0, 2)), info={"queries": 2})
     assert attacks.score("rmia", few, many.select(queries=slice(0, 2))).info["flags"] == []
     flags = attacks.score(lambda target, references: np.zeros(40), few, many).info["flags"]
@@ -258,8 +260,8 @@ def test_a_plan_has_as_many_queries_as_were_kept():
 
 
 def test_answers_after_every_time_step_are_flagged_as_a_stronger_attacker():
-    world = gaussian(8, 40, queries=3, draws="steps")
+    world = gaussian(8, 40, queries=3, query_kind="steps")
     assert attacks.score("rmia", world).info["flags"] == [
         "outputs after every time step: a stronger attacker"
     ]
-    assert attacks.score("rmia", replace(world, draws="dropout")).info["flags"] == []
+    assert attacks.score("rmia", replace(world, query_kind="dropout")).info["flags"] == []

@@ -98,7 +98,7 @@ def test_attack_p_without_population_says_what_to_do():
 
 def votes(correct, member=None):
     phi = np.where(correct, 1.0, -1.0)
-    return replace(signals(phi, member, draws="augment"), correct=np.asarray(correct))
+    return replace(signals(phi, member, query_kind="augment"), correct=np.asarray(correct))
 
 
 def test_one_vote_is_the_correctness_attack():
@@ -108,7 +108,7 @@ def test_one_vote_is_the_correctness_attack():
 
 
 def test_votes_with_references_are_the_difference_of_smoothed_log_odds():
-    world = gaussian(6, 40, queries=5, draws="augment")
+    world = gaussian(6, 40, queries=5, query_kind="augment")
     target, references = world.hold_out(0)
     score = attacks.single.vote(target, references)
     for i in range(40):
@@ -125,7 +125,7 @@ def test_votes_ignore_monotone_transforms_of_the_logits_and_grow_with_every_vote
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(1, 7, 30, 4)), rng.integers(0, 4, 30)
     plain, bent = (
-        Signals.from_logits(z, labels, draws="augment")
+        Signals.from_logits(z, labels, query_kind="augment")
         for z in (logits, np.exp(logits) + logits**3)
     )
     assert np.array_equal(attacks.single.vote(plain), attacks.single.vote(bent))

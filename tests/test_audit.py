@@ -264,7 +264,7 @@ def test_a_limit_at_the_truth_is_seldom_called_exceeded_though_the_strongest_att
     wrong = 0
     for seed in range(worlds):
         found = {f"a{i}": gaussian(0.5, 100, seed=1000 * i + seed) for i in range(4)}
-        at_truth, below = auditing.judge(stated, found, draws=100)
+        at_truth, below = auditing.judge(stated, found, n_resamples=100)
         wrong += at_truth.outcome == "exceeded"
         assert below.outcome == "exceeded"
     assert wrong <= binom.isf(1e-4, worlds, 0.05)
@@ -304,11 +304,11 @@ def test_the_advantage_is_that_of_thresholds_set_on_other_pairs():
         at_others(moved).value[0], (moved.value[0] >= moved.value[0].min()).astype(float)
     )
     null = gaussian(0.0, 40, targets=8, seed=1)
-    hindsight = metrics.summary({"a": null}, draws=50).loc["a", "advantage"]
+    hindsight = metrics.summary({"a": null}, n_resamples=50).loc["a", "advantage"]
     assert (
         hindsight
         > 0.1
-        > abs(auditing.judge(ONE(["advantage>0.5"]), {"a": null}, draws=50)[0].value)
+        > abs(auditing.judge(ONE(["advantage>0.5"]), {"a": null}, n_resamples=50)[0].value)
     )
 
 
@@ -357,7 +357,7 @@ def uneven(pairs_, seed, spread=0.4, n=60) -> Scores:
 @pytest.mark.parametrize("many", [2, 3, 4, 10, 11])
 def test_the_interval_is_never_narrower_than_students_over_pairs(many):
     found = uneven(many, 0)
-    (verdict,) = auditing.judge(ONE(["auc>0.9"]), {"a": found}, draws=100)
+    (verdict,) = auditing.judge(ONE(["auc>0.9"]), {"a": found}, n_resamples=100)
     each = metrics.uncertainty.per_target_metrics(found, ())[:, 0]
     low, high = metrics.interval(each, found.pair)
     assert (f"with {many} pairs the interval may miss up to 14 %" in verdict.sentence) == (
@@ -377,8 +377,8 @@ def test_an_attack_that_leaves_a_target_without_a_side_is_left_out_named_and_pai
     gone = replace(full, value=np.where(np.arange(8)[:, None] == 0, np.nan, full.value))
     stated = ONE(["auc>0.6", "tpr@0.1>0.2", "advantage>0.1"])
     for broken in (bad, gone):
-        verdicts = auditing.judge(stated, {"bad": broken, "good": full}, draws=100)
-        paid = auditing.judge(stated, {"good": full, "same": full}, draws=100)
+        verdicts = auditing.judge(stated, {"bad": broken, "good": full}, n_resamples=100)
+        paid = auditing.judge(stated, {"good": full, "same": full}, n_resamples=100)
         for one, twice in zip(verdicts, paid, strict=True):
             assert (one.attack, one.attacks, one.low, one.high) == (
                 "good",
@@ -467,7 +467,7 @@ def test_one_mask_is_no_coin_unless_it_was_declared_one():
 def test_a_wide_interval_around_one_half_is_no_evidence_of_a_coin():
     signals = world(4, 60)
     table = metrics.summary(
-        {name: score(name, signals) for name in ("loss", "attack_p")}, draws=100
+        {name: score(name, signals) for name in ("loss", "attack_p")}, n_resamples=100
     )
     said = auditing.headline(table, True, auditing.design(signals))
     assert table.loc["max", "auc_low"] < 0.5 < table.loc["max", "auc_high"]
@@ -493,7 +493,7 @@ def test_the_headline_follows_the_interval():
     for leak, words in ((2.0, "tells members from non-members"), (0.0, "no better than a coin")):
         signals = world(8, 300, leak=leak)
         table = metrics.summary(
-            {name: score(name, signals) for name in ("loss", "rmia")}, draws=100
+            {name: score(name, signals) for name in ("loss", "rmia")}, n_resamples=100
         )
         assert words in auditing.headline(table, True) and "n0 = 150" in auditing.headline(
             table, True
@@ -546,7 +546,10 @@ def test_outputs_come_back_as_signals_of_the_same_logits(tmp_path):
     z, y = given["logits"], given["labels"]
     margin = z[:, np.arange(60), y] - np.log(np.exp(z).sum(2) - np.exp(z[:, np.arange(60), y]))
     np.testing.assert_allclose(found.signals.margin[:, 0], margin, rtol=1e-10)
-    assert np.array_equal(found.signals.member, given["member"]) and found.signals.draws == "plain"
+    assert (
+        np.array_equal(found.signals.member, given["member"])
+        and found.signals.query_kind == "plain"
+    )
     assert found.classes == ("a", "b", "c") and np.array_equal(
         found.images, x.transpose(0, 3, 1, 2)
     )
@@ -556,9 +559,11 @@ def test_outputs_come_back_as_signals_of_the_same_logits(tmp_path):
 def test_several_queries_one_model_and_a_population_are_taken(tmp_path):
     given = arrays()
     many = np.stack([given["logits"], given["logits"] + 0.1], axis=1)
-    assert auditing.read_outputs(saved(tmp_path, logits=many)).signals.draws == "noise"
+    assert auditing.read_outputs(saved(tmp_path, logits=many)).signals.query_kind == "noise"
     assert (
-        auditing.read_outputs(saved(tmp_path, logits=many, draws=np.array("augment"))).signals.draws
+        auditing.read_outputs(
+            saved(tmp_path, logits=many, draws=np.array("augment"))
+        ).signals.query_kind
         == "augment"
     )
     one = auditing.read_outputs(
@@ -676,7 +681,7 @@ REMARKS = {
 def test_what_is_only_suspicious_in_outputs_stands_before_the_verdict(tmp_path, says):
     signals = auditing.read_outputs(saved(tmp_path, **MANY | REMARKS[says])).signals
     facts = auditing.design(signals) | auditing.comparable(signals)
-    table = metrics.summary({"loss": score("loss", signals)}, draws=50)
+    table = metrics.summary({"loss": score("loss", signals)}, n_resamples=50)
     said = auditing.headline(table, True, facts)
     assert said.startswith("The strongest of" if says == "none" else "Look at the outputs first: ")
     assert says == "none" or says in said
@@ -714,20 +719,20 @@ def unmemorised(more=0.0, *, models=1, seed=0, leak=0.0, samples=800, **info) ->
 def verdict_on(signals, limit="auc>0.55", shift=None):
     facts = auditing.comparable(signals, shift=shift)
     scores = {"loss": score("loss", signals)}
-    return auditing.judge(ONE([limit]), scores, draws=100, doubt=facts["doubt"])[0], facts
+    return auditing.judge(ONE([limit]), scores, n_resamples=100, doubt=facts["doubt"])[0], facts
 
 
 @pytest.mark.parametrize("models", [1, 3])
 @pytest.mark.parametrize("info", [{}, {"split": "random"}])
 def test_a_class_mix_is_no_leak_whatever_the_file_declares(models, info):
     signals = unmemorised(0.8, models=models, **info)
-    alone = auditing.judge(ONE(["auc>0.55"]), {"loss": score("loss", signals)}, draws=100)[0]
+    alone = auditing.judge(ONE(["auc>0.55"]), {"loss": score("loss", signals)}, n_resamples=100)[0]
     found, facts = verdict_on(signals)
     assert (alone.outcome, found.outcome) == ("exceeded", "not established")
     assert "may be their distribution, not memorisation: their class mix differs" in found.sentence
     assert "Give both sides the same mix" in facts["doubt"]
     assert "By the numbers alone: exceeded; auc" in found.sentence
-    table = metrics.summary({"loss": score("loss", signals)}, draws=50)
+    table = metrics.summary({"loss": score("loss", signals)}, n_resamples=50)
     said = auditing.headline(table, True, auditing.design(signals) | facts)
     assert said.startswith(facts["doubt"]) and "loss, tells the two sides apart: " in said
     checks = {"self_test_passed": True, "inverted": []}
@@ -749,7 +754,7 @@ def test_a_leak_on_one_split_is_established_only_if_chance_is_shown_or_declared_
     declared, told = verdict_on(unmemorised(leak=2.0, split="random"))
     assert declared.outcome == "exceeded"
     assert "as the file declares: chance drew the members" in told["assumed"]
-    table = metrics.summary({"loss": score("loss", signals)}, draws=50)
+    table = metrics.summary({"loss": score("loss", signals)}, n_resamples=50)
     assert auditing.headline(table, True, auditing.design(signals) | told).endswith(told["assumed"])
     assert auditing.comparable(signals, "bernoulli")["doubt"] == ""  # drawn by this package
 

@@ -117,7 +117,7 @@ def world(rng, *, targets=8, canaries=200, others=800, shift=1.5, sway=0.0):
 
 def test_rates_are_those_of_pooled_canaries_with_exact_intervals():
     scores, canary = world(np.random.default_rng(1))
-    table = canary_rates(scores, canary=canary, fpr=(0.01, 0.1), kind="mislabelled", draws=50)
+    table = canary_rates(scores, canary=canary, fpr=(0.01, 0.1), kind="mislabelled", n_resamples=50)
     pooled = tpr_at(scores.value[:, canary].ravel(), scores.member[:, canary].ravel(), 0.1)
     row = table.iloc[1]
     assert (row["tpr"], row["tp"], row["n1"], row["fp"]) == (
@@ -158,7 +158,7 @@ def test_intervals_widen_when_trials_of_one_canary_hang_together():
         scores, canary = world(np.random.default_rng(2), sway=sway)
         # targets stay as they are: what canaries add
         one_unit = replace(scores, pair=np.zeros(8, int))
-        row = canary_rates(one_unit, canary=canary, fpr=(0.1,), draws=300).iloc[0]
+        row = canary_rates(one_unit, canary=canary, fpr=(0.1,), n_resamples=300).iloc[0]
         width[sway] = row["cluster_high"] - row["cluster_low"]
         assert row["low"] <= row["tpr"] <= row["high"]
         others = [row[f"{by}_high"] - row[f"{by}_low"] for by in ("exact", "canary")]
@@ -176,7 +176,7 @@ def test_intervals_cover_where_every_trial_was_a_hit_because_hard_canaries_were_
         rng = np.random.default_rng([seed, targets, 30])
         scores, _ = world(rng, targets=targets, canaries=30, others=0, shift=0)
         value = scores.value + 20 * (scores.member & (rng.random(30) < 0.97))
-        row = canary_rates(replace(scores, value=value), fpr=(0.1,), draws=60).iloc[0]
+        row = canary_rates(replace(scores, value=value), fpr=(0.1,), n_resamples=60).iloc[0]
         missed += not row["low"] <= truth <= row["high"]
         saturated += row["tpr"] == 1
         assert row["tpr"] < 1 or row["low"] <= 0.025 ** (1 / 30) + 1e-12
@@ -190,7 +190,7 @@ def test_intervals_cover_the_rate_of_targets_that_differ():
         shift = rng.normal(1.5, 0.7, (8, 1))
         scores, _ = world(rng, canaries=400, others=0, shift=shift)
         rows = [
-            canary_rates(s, fpr=(0.1,), draws=100).iloc[0]
+            canary_rates(s, fpr=(0.1,), n_resamples=100).iloc[0]
             for s in (scores, replace(scores, pair=np.zeros(8, int)))
         ]
         covered += rows[0]["low"] <= truth <= rows[0]["high"]
@@ -202,7 +202,7 @@ def test_intervals_cover_the_rate_of_targets_that_differ():
 def test_only_canaries_with_a_score_are_counted():
     scores, _ = world(np.random.default_rng(8), others=0)
     value = np.where(np.arange(200) < 30, np.nan, scores.value)
-    row = canary_rates(replace(scores, value=value), fpr=(0.1,), draws=20).iloc[0]
+    row = canary_rates(replace(scores, value=value), fpr=(0.1,), n_resamples=20).iloc[0]
     assert (row["canaries"], row["n1"] + row["n0"]) == (170, 8 * 170)
 
 
@@ -233,7 +233,7 @@ def test_clustered_intervals_cover_the_true_rate():
     rng, truth, covered = np.random.default_rng(3), norm.cdf(norm.ppf(0.1) + 1.5), 0
     for _ in range(60):
         scores, canary = world(rng, others=0, sway=0.5)
-        row = canary_rates(scores, canary=canary, fpr=(0.1,), draws=150).iloc[0]
+        row = canary_rates(scores, canary=canary, fpr=(0.1,), n_resamples=150).iloc[0]
         covered += row["low"] <= truth <= row["high"]
     assert covered >= 60 * 0.95 - 3 * np.sqrt(60 * 0.95 * 0.05)
 
@@ -303,7 +303,7 @@ def test_canaries_scored_whole_have_the_references_that_they_have_alone():
     assert choose({"p=0": signals}, "attack_r", exclude=0).table["pseudo_targets"].tolist() == [6]
     assert [design(s)["kind"] for s in (signals, alone)] == ["pairs", "pairs"]
     table = vulnerability(
-        score("attack_r", signals), null=null_scores("attack_r", signals, draws=20)
+        score("attack_r", signals), null=null_scores("attack_r", signals, n_resamples=20)
     )
     assert table["auc"].notna().sum() == 60
 
@@ -322,8 +322,8 @@ def test_two_models_of_coins_are_strangers_although_they_disagree_on_half_of_the
         (lambda x, y: canary_arrays(x, y, 10, share=0.7), "makes 700 canaries"),
         (lambda x, y: canary_arrays(x, y[:5], 10), "a label each"),
         (
-            lambda x, y: canary_rates(world(np.random.default_rng(0))[0], draws=0),
-            "draws=0: wanted at least 1",
+            lambda x, y: canary_rates(world(np.random.default_rng(0))[0], n_resamples=0),
+            "n_resamples=0: wanted at least 1",
         ),
         (lambda x, y: canary_labels(y, np.ones(1000, bool), 5), "classes=5"),
         (lambda x, y: canary_member(3, np.ones(9, bool), design="pairs"), "take 4"),

@@ -73,7 +73,7 @@ def test_a_model_without_a_leak_is_not_accused_and_not_acquitted():
 
 def test_the_populations_threshold_has_the_false_positives_it_was_set_for():
     logits, train, test = planted(1.0, n=4000)
-    found = quick(logits, train, test, draws=2)
+    found = quick(logits, train, test, n_resamples=2)
     accused = re.search(r"accuses ([\d.]+)% .* members and ([\d.]+)%", found.text)
     tpr = norm.sf(norm.isf(0.1) - 1.0)
     assert float(accused[1]) == pytest.approx(100 * tpr, abs=4)
@@ -87,7 +87,7 @@ def test_of_200_worlds_each_a_null_and_a_leak_are_told_at_the_stated_error_rates
     for planted_leak, auc in truth.items():
         outcomes, covered = [], 0
         for seed in range(worlds):
-            found = quick(*planted(planted_leak, n, seed), draws=100)
+            found = quick(*planted(planted_leak, n, seed), n_resamples=100)
             outcomes.append(found.verdict.outcome)
             low, high = found.table.loc["loss", ["auc_low", "auc_high"]]
             covered += low <= auc <= high

@@ -273,7 +273,7 @@ def test_shared_pools_are_biased_and_their_null_is_printed_beside_them():
     scores = score("lira", signals)
     with pytest.raises(ValueError, match="share a pool"):
         vulnerability(scores)
-    table = vulnerability(scores, null=null_scores("lira", signals, draws=60))
+    table = vulnerability(scores, null=null_scores("lira", signals, n_resamples=60))
     assert table["null_auc"].mean() < 0.48  # nothing leaks: the honest value is 1/2
     error = table["auc"].std() / np.sqrt(len(table))
     assert abs(table["auc"].mean() - table["null_auc"].mean()) < 4 * error

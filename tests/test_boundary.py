@@ -261,7 +261,10 @@ SIGNALS = [
     ("Signals.from_logits(logits, labels + 0.5, member)", "labels of float64: wanted"),
     ("Signals.from_logits(logits.astype(str), labels)", "wanted numbers"),
     ("Signals.from_logits(logits, labels, temperature='2')", "temperature='2': wanted numbers"),
-    ("Signals.from_logits(logits, labels, draws='plane')", "draws='plane' is not one of plain"),
+    (
+        "Signals.from_logits(logits, labels, query_kind='plane')",
+        "query_kind='plane' is not one of plain",
+    ),
     ("dataclasses.replace(signals, member=member * 1)", "member has dtype int64; wanted booleans"),
     (
         "dataclasses.replace(scores, member=member * 2 - 1)",
@@ -289,7 +292,7 @@ SIGNALS = [
     ("attacks.suite(-1)", "k=-1: wanted"),
     ("attacks.suite(1.5)", "k=1.5: wanted"),
     ("attacks.suite(None)", "k=None: wanted"),
-    ("attacks.literature(2, draws='noisy')", "draws='noisy' is not one of plain"),
+    ("attacks.literature(2, query_kind='noisy')", "query_kind='noisy' is not one of plain"),
     ("attacks.literature(2, queries='4')", "queries='4': wanted"),
 ]
 METRICS = [
@@ -327,14 +330,14 @@ METRICS = [
     ("metrics.summary(scores, (2,))", "fpr=(2,): wanted fractions in [0, 1]"),
     ("metrics.summary(scores, ('a',))", "fpr=('a',): wanted numbers"),
     ("metrics.summary(scores, 'low')", "fpr='low': wanted numbers"),
-    ("metrics.summary(scores, draws=0)", "draws=0: wanted a whole number from 1 up"),
-    ("metrics.summary(scores, draws=1.5)", "draws=1.5: wanted"),
-    ("metrics.summary(scores, draws='many')", "draws='many': wanted"),
+    ("metrics.summary(scores, n_resamples=0)", "n_resamples=0: wanted a whole number from 1 up"),
+    ("metrics.summary(scores, n_resamples=1.5)", "n_resamples=1.5: wanted"),
+    ("metrics.summary(scores, query_kind='many')", "query_kind='many': wanted"),
     ("metrics.summary(scores, seed='a')", "seed='a': wanted a whole number from 0 up"),
     ("metrics.summary(scores, seed=-1)", "seed=-1: wanted"),
     ("metrics.per_target(scores, 0.1)", "fpr=0.1: wanted several"),
     ("metrics.per_target(7)", "scores=7: wanted dict"),
-    ("uncertainty.bootstrap(scores, draws=0)", "draws=0: wanted"),
+    ("uncertainty.bootstrap(scores, n_resamples=0)", "n_resamples=0: wanted"),
     ("metrics.intervals(None)", "scores=None: wanted Scores"),
     ("metrics.intervals(scores, confidence=95)", "confidence=95: wanted a fraction in (0, 1)"),
     ("metrics.intervals(scores, 0.1)", "fpr=0.1: wanted several"),
@@ -343,8 +346,11 @@ METRICS = [
     ("metrics.self_test(None, ['loss'])", "signals=None: wanted Signals"),
     ("metrics.self_test(signals, 'loss')", "attacks='loss': wanted dict | list | tuple"),
     ("metrics.self_test(signals, ['los'])", "did you mean 'loss'?"),
-    ("metrics.self_test(signals, ['loss'], draws=1)", "draws=1: wanted a whole number from 2 up"),
-    ("metrics.self_test(signals, ['loss'], draws='10')", "draws='10': wanted"),
+    (
+        "metrics.self_test(signals, ['loss'], n_resamples=1)",
+        "n_resamples=1: wanted a whole number from 2 up",
+    ),
+    ("metrics.self_test(signals, ['loss'], query_kind='10')", "query_kind='10': wanted"),
     (
         "metrics.self_test(signals, ['loss'], samples=0)",
         "samples=0: wanted a whole number from 1 up",

@@ -95,10 +95,10 @@ def demo(tmp_path_factory) -> store.Folder:
         "population=60",
         "epochs=4",
         "snapshots=[1]",
-        "draws=20",
+        "n_resamples=20",
     ]
     small += [
-        "self_test_draws=2",
+        "self_test_resamples=2",
         "attacks=[rmia, loss]",
         "quality=[1, 2]",
         "quality_models=1",
@@ -115,8 +115,8 @@ def tour(tmp_path_factory) -> store.Folder:
         "num_models=6",
         "limit=360",
         "epochs=3",
-        "draws=50",
-        "self_test_draws=4",
+        "n_resamples=50",
+        "self_test_resamples=4",
         "flow={steps: 2}",
         "along=2",
     ]

@@ -65,7 +65,7 @@ def test_extreme_outputs_keep_their_order(tmp_path, monkeypatch):
 def test_results_are_those_of_the_full_arrays_far_below_the_printed_digit(written, name):
     read, signals = examples.load_example("cifar10/one"), written[1]
     got, wanted = (
-        metrics.summary({name: score(name, s)}, draws=20).iloc[0] for s in (read, signals)
+        metrics.summary({name: score(name, s)}, n_resamples=20).iloc[0] for s in (read, signals)
     )
     assert got["auc"] == pytest.approx(wanted["auc"], abs=2e-5)
     assert got["test_acc"] == wanted["test_acc"]

@@ -110,7 +110,7 @@ def test_means_are_of_the_strongest_attack_with_student_ends_over_pairs():
             5: {"loss": scores(1.5, seed=1), "rmia": scores(1.0)},
         }
     }
-    table = metrics.frontier(runs, fpr=(0.1,), draws=0)
+    table = metrics.frontier(runs, fpr=(0.1,), n_resamples=0)
     means = frontier_means(table)
     assert means["attack"].tolist() == ["rmia", "loss"] and means["pairs"].tolist() == [3, 3]
     best = table[(table["epoch"] == 5) & (table["attack"] == "loss")]
@@ -141,17 +141,17 @@ def test_draws_are_those_of_the_bootstrap_over_samples_and_the_same_samples_for_
         "cnn": {1: {"rmia": coarse}},
         "ode": {1: {"rmia": replace(coarse, value=coarse.value.copy())}},
     }
-    table = metrics.frontier(runs, (), draws=40, seed=3)
+    table = metrics.frontier(runs, (), n_resamples=40, seed=3)
     for family in runs:
         drawn = np.stack(table.loc[table["family"] == family, "auc_draws"])
-        np.testing.assert_array_equal(drawn, bootstrap(coarse, (), draws=40, seed=3)["auc"].T)
-    assert "auc_draws" not in metrics.frontier(runs, (), draws=0)
+        np.testing.assert_array_equal(drawn, bootstrap(coarse, (), n_resamples=40, seed=3)["auc"].T)
+    assert "auc_draws" not in metrics.frontier(runs, (), n_resamples=0)
     few = replace(
         coarse,
         member=np.stack([np.arange(200) < 1, np.arange(200) >= 1]),
         value=scores(targets=2).value,
     )
-    drawn = np.stack(metrics.frontier({"cnn": {1: {"rmia": few}}}, (), draws=40)["auc_draws"])
+    drawn = np.stack(metrics.frontier({"cnn": {1: {"rmia": few}}}, (), n_resamples=40)["auc_draws"])
     assert 0 < np.isnan(drawn[0]).sum() < 40  # the only member of a target is not in every draw
     with pytest.raises(ValueError, match="draws=-1: wanted a whole number from 0 up"):
         metrics.frontier(runs, (), draws=-1)
@@ -174,7 +174,9 @@ def null_world(seed: int, draws: int, pairs: int = 8, samples: int = 160) -> pd.
                 "rmia": Scores(value, member, rows, rows // 2, accuracy, accuracy, {})
             }
     return at(
-        metrics.matched(metrics.frontier(runs, (), draws=draws), baseline="A", levels=[0.75]),
+        metrics.matched(
+            metrics.frontier(runs, (), n_resamples=draws), baseline="A", levels=[0.75]
+        ),
         "B",
         0.75,
     )
@@ -182,14 +184,14 @@ def null_world(seed: int, draws: int, pairs: int = 8, samples: int = 160) -> pd.
 
 @pytest.mark.slow
 def test_samples_that_one_family_gives_away_in_every_training_do_not_make_families_differ():
-    found = [null_world(seed, draws=200) for seed in range(60)]
+    found = [null_world(seed, n_resamples=200) for seed in range(60)]
     excluded = sum(not row["difference_low"] <= 0 <= row["difference_high"] for row in found)
     assert excluded <= 9, excluded  # 3 of 60 expected; chance gives 10 or more once in 1,300 times
     assert all(row["over_samples"] for row in found)
 
 
 def test_ends_hold_the_spread_over_pairs_and_what_pairs_share_by_their_samples():
-    wide, narrow = null_world(0, draws=200), null_world(0, draws=0)
+    wide, narrow = null_world(0, n_resamples=200), null_world(0, n_resamples=0)
     assert wide["difference"] == narrow["difference"] and not narrow["over_samples"]
     assert (
         wide["difference_high"] - wide["difference_low"]
@@ -242,7 +244,7 @@ def test_the_queries_of_the_checkpoints_next_to_a_level_are_said():
             3: {"rmia": asked(0.9, 0.9, 16)},
         }
     }
-    table = metrics.frontier(runs, (), draws=0)
+    table = metrics.frontier(runs, (), n_resamples=0)
     assert table.groupby("epoch")["queries"].first().tolist() == [4, 16, 16]
     assert metrics.matched(table, levels=[0.6, 0.85])["queries"].tolist() == [4, 16]
     unsaid = metrics.frontier(

@@ -31,7 +31,7 @@ def rows(result, test, name):
 
 @pytest.mark.parametrize("leak", [0.0, 1.0])
 def test_pairs_pass_whether_or_not_the_models_leak(leak):
-    result = metrics.self_test(world(8, leak=leak, population=50), FAST | COUNTING, draws=20)
+    result = metrics.self_test(world(8, leak=leak, population=50), FAST | COUNTING, n_resamples=20)
     assert result.passed and set(result.table["test"]) == {"design", "blind", "N1", "N2", "N3"}
     for name in (*FAST, *COUNTING):
         assert abs(rows(result, "N2", name)["value"] - 0.5) < 0.03
@@ -40,7 +40,7 @@ def test_pairs_pass_whether_or_not_the_models_leak(leak):
 
 
 def test_a_kept_mate_is_found_by_every_part_of_the_test():
-    result = metrics.self_test(world(4, 1000), FAST | COUNTING, draws=30, keep_mate=True)
+    result = metrics.self_test(world(4, 1000), FAST | COUNTING, n_resamples=30, keep_mate=True)
     assert not result.passed
     assert (result.table.query("test == 'design'")["verdict"].str.startswith("FAIL")).all()
     for name in COUNTING:
@@ -51,7 +51,9 @@ def test_a_kept_mate_is_found_by_every_part_of_the_test():
 
 
 def test_balanced_leave_one_out_leaks_the_published_amount():
-    result = metrics.self_test(world(4, 2000, design=balanced, spread=0.0), COUNTING, draws=30)
+    result = metrics.self_test(
+        world(4, 2000, design=balanced, spread=0.0), COUNTING, n_resamples=30
+    )
     assert not result.passed and rows(result, "design", "count of member references")["value"] == 0
     assert rows(result, "N2", "lira_global")["value"] == pytest.approx(0.414, abs=0.012)
     assert rows(result, "N1", "lira_global")["verdict"] == "FAIL"
@@ -60,7 +62,7 @@ def test_balanced_leave_one_out_leaks_the_published_amount():
 @pytest.mark.parametrize("leak", [0.0, 3.0])
 def test_independent_coins_pass_whether_or_not_the_models_leak(leak):
     result = metrics.self_test(
-        world(10, 500, leak=leak, design=bernoulli), FAST | COUNTING, draws=20
+        world(10, 500, leak=leak, design=bernoulli), FAST | COUNTING, n_resamples=20
     )
     assert result.passed
     assert abs(rows(result, "N2", "rmia")["value"] - 0.5) < 0.02
@@ -72,7 +74,7 @@ def test_an_inverted_score_is_flagged_and_not_turned_around():
     result = metrics.self_test(
         world(8, leak=1.0),
         {"upside down": lambda target, references: -attacks.reference.rmia(target, references)},
-        draws=10,
+        n_resamples=10,
     )
     row = rows(result, "N3", "upside down")
     assert (
@@ -87,11 +89,11 @@ def test_an_attack_that_refuses_is_listed_and_the_rest_runs():
         raise ValueError("wants 64 references")
 
     result = metrics.self_test(
-        world(4, 100), {"needy": needy, "loss": attacks.single.loss}, draws=5
+        world(4, 100), {"needy": needy, "loss": attacks.single.loss}, n_resamples=5
     )
     assert rows(result, "run", "needy")["verdict"] == "refused: wants 64 references"
     with pytest.raises(ValueError, match=r"no attack can run.*64 references"):
-        metrics.self_test(world(4, 100), {"needy": needy}, draws=5)
+        metrics.self_test(world(4, 100), {"needy": needy}, n_resamples=5)
 
 
 def test_hidden_membership_is_refused():
@@ -101,18 +103,20 @@ def test_hidden_membership_is_refused():
 
 def test_names_do_as_well_as_functions_and_one_redraw_is_refused():
     signals = world(6, 100)
-    named = metrics.self_test(signals, ["loss", "rmia"], draws=5).table
+    named = metrics.self_test(signals, ["loss", "rmia"], n_resamples=5).table
     assert named.equals(
-        metrics.self_test(signals, {n: attacks.ATTACKS[n] for n in ("loss", "rmia")}, draws=5).table
+        metrics.self_test(
+            signals, {n: attacks.ATTACKS[n] for n in ("loss", "rmia")}, n_resamples=5
+        ).table
     )
-    with pytest.raises(ValueError, match="draws=1"):
-        metrics.self_test(signals, FAST, draws=1)
+    with pytest.raises(ValueError, match="n_resamples=1"):
+        metrics.self_test(signals, FAST, n_resamples=1)
 
 
 def test_few_redraws_judge_as_strictly_as_many():
     failed = [
         not metrics.self_test(
-            world(8, 200, leak=2.0, seed=seed), {"loss": attacks.single.loss}, draws=3
+            world(8, 200, leak=2.0, seed=seed), {"loss": attacks.single.loss}, n_resamples=3
         ).passed
         for seed in range(30)
     ]
@@ -143,10 +147,10 @@ def test_a_blind_target_is_scored_as_in_signals_that_are_silenced_whole_without_
 def test_same_seed_same_table_and_large_pools_are_thinned():
     signals = world(6, 300)
     first, again = (
-        metrics.self_test(signals, FAST, draws=5, seed=1, samples=200).table for _ in range(2)
+        metrics.self_test(signals, FAST, n_resamples=5, seed=1, samples=200).table for _ in range(2)
     )
     assert first.equals(again)
-    assert rows(metrics.self_test(signals, FAST, draws=5, samples=100), "blind", "loss")[
+    assert rows(metrics.self_test(signals, FAST, n_resamples=5, samples=100), "blind", "loss")[
         "error"
     ] == pytest.approx(auc_null_error(50, 50), rel=0.1)
 
@@ -154,7 +158,9 @@ def test_same_seed_same_table_and_large_pools_are_thinned():
 @pytest.mark.slow
 def test_redraw_p_values_are_uniform_when_nothing_leaks():
     tested = FAST | {"lira_global": attacks.ATTACKS["lira_global"]}
-    results = [metrics.self_test(world(6, 80, seed=seed), tested, draws=19) for seed in range(60)]
+    results = [
+        metrics.self_test(world(6, 80, seed=seed), tested, n_resamples=19) for seed in range(60)
+    ]
     for name in tested:
         p = np.array([rows(result, "N2", name)["p"] for result in results])
         dithered = p - np.random.default_rng(0).random(60) / 20  # p lives on a grid of 1/20

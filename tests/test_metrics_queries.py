@@ -40,7 +40,7 @@ def truth(queries, *, delta=DELTA, noise=NOISE):
 
 
 def test_the_curve_follows_the_closed_form_and_its_limit():
-    table = metrics.query_curve(noisy(), "loss", fpr=(0.1,), draws=200)
+    table = metrics.query_curve(noisy(), "loss", fpr=(0.1,), n_resamples=200)
     assert list(table.index) == [1, 4, 16, 64, np.inf]
     for count, row in table.iterrows():
         assert row["auc_low"] < truth(count) < row["auc_high"]
@@ -60,7 +60,11 @@ def test_the_curve_follows_the_closed_form_and_its_limit():
 @pytest.mark.parametrize("attack", ["rmia", "attack_r", "lira_global", "nig"])
 def test_attacks_that_calibrate_per_sample_scale_with_the_queries_as_predicted(attack):
     table = metrics.query_curve(
-        noisy(16, 800, difficulty=1.5), attack, queries=(4, 16, 64), combine="margin", draws=20
+        noisy(16, 800, difficulty=1.5),
+        attack,
+        queries=(4, 16, 64),
+        combine="margin",
+        n_resamples=20,
     )
     assert table["auc"].iloc[2] - table["auc"].iloc[0] > 0.05
     np.testing.assert_allclose(table["predicted"], table["auc"], atol=0.025)
@@ -71,9 +75,9 @@ def test_attacks_that_calibrate_per_sample_scale_with_the_queries_as_predicted(a
 )
 def test_one_query_is_the_plain_attack_and_all_queries_are_the_whole(attack):
     pool = noisy(6, 300, 8)
-    table = metrics.query_curve(pool, attack, queries=(1, 8), fpr=(0.1,), draws=50, seed=3)
+    table = metrics.query_curve(pool, attack, queries=(1, 8), fpr=(0.1,), n_resamples=50, seed=3)
     for count, cut in ((1, pool.select(queries=[0])), (8, pool)):
-        plain = metrics.intervals(attacks.score(attack, cut), (0.1,), draws=50, seed=3)
+        plain = metrics.intervals(attacks.score(attack, cut), (0.1,), n_resamples=50, seed=3)
         for name in ("auc", "tpr@0.1"):
             ends = table.loc[count, [name, f"{name}_low", f"{name}_high"]].to_list()
             assert ends == plain.loc[name, ["value", "low", "high"]].to_list()
@@ -82,24 +86,24 @@ def test_one_query_is_the_plain_attack_and_all_queries_are_the_whole(attack):
 def test_references_are_asked_as_often_as_the_target():
     pool, other = noisy(4, 300, 8, seed=1), noisy(6, 300, 8, seed=2)
     other = replace(other, labels=pool.labels)
-    table = metrics.query_curve(pool, "rmia", other, queries=(2,), draws=20)
+    table = metrics.query_curve(pool, "rmia", other, queries=(2,), n_resamples=20)
     cut = [one.select(queries=[0, 1]) for one in (pool, other)]
     assert (
         table.loc[2, "auc"]
-        == metrics.intervals(attacks.score("rmia", *cut), draws=20).loc["auc", "value"]
+        == metrics.intervals(attacks.score("rmia", *cut), n_resamples=20).loc["auc", "value"]
     )
     with pytest.raises(ValueError, match="there are 4 answers"):
         metrics.query_curve(pool, "rmia", other.select(queries=slice(0, 4)), queries=(8,))
 
 
 def test_next_to_no_noise_makes_a_flat_curve():
-    table = metrics.query_curve(noisy(6, 600, 16, noise=1e-4), "loss", draws=20)
+    table = metrics.query_curve(noisy(6, 600, 16, noise=1e-4), "loss", n_resamples=20)
     np.testing.assert_allclose(table["auc"], table.loc[1, "auc"], atol=1e-4)
 
 
 def test_without_a_leak_every_number_of_queries_and_the_limit_are_chance():
     for attack in ("loss", "rmia"):
-        table = metrics.query_curve(noisy(delta=0.0, samples=1000), attack, draws=200)
+        table = metrics.query_curve(noisy(delta=0.0, samples=1000), attack, n_resamples=200)
         assert ((table["auc_low"] < 0.5) & (table["auc_high"] > 0.5)).all()
 
 
@@ -139,7 +143,7 @@ def test_the_ends_of_the_split_cover_variances_that_differ_from_model_to_model()
         # mean square 1: noise of some models is louder
         scale = np.sqrt(rng.uniform(0.5, 1.5, 12))[:, None, None]
         margin = SIGMA * rng.normal(size=(12, 1, 30)) + scale * rng.normal(size=(12, 6, 30))
-        split = metrics.variance_split(signals(margin, member, draws="noise"))
+        split = metrics.variance_split(signals(margin, member, query_kind="noise"))
         covered[0] += split.between_queries_low <= 1 <= split.between_queries_high
         covered[1] += split.between_models_low <= SIGMA**2 <= split.between_models_high
     assert (covered / 120 > 0.9).all(), covered
@@ -149,13 +153,13 @@ def test_two_pairs_give_no_ends_between_models_and_extrapolate_the_ends_with_the
     split = metrics.variance_split(noisy(4, 300, 4))
     assert np.isnan([split.between_models_low, split.between_models_high]).all()
     assert split.between_queries_low < NOISE**2 < split.between_queries_high
-    table = metrics.query_curve(noisy(4, 300, 4), "loss", queries=(4,), draws=20)
+    table = metrics.query_curve(noisy(4, 300, 4), "loss", queries=(4,), n_resamples=20)
     ratio = split.spread(4) / split.spread(np.inf)
     for end in ("auc", "auc_low", "auc_high"):
         assert table.loc[np.inf, end] == pytest.approx(
             norm.cdf(norm.ppf(table.loc[4, end]) * ratio)
         )
-    few = metrics.query_curve(noisy(6, 300, 4), "loss", queries=(4,), draws=20)
+    few = metrics.query_curve(noisy(6, 300, 4), "loss", queries=(4,), n_resamples=20)
     split = metrics.variance_split(noisy(6, 300, 4))
     ratio = np.sqrt(1 + split.between_queries_low / 4 / split.between_models_high)
     assert few.loc[np.inf, "auc_low"] == pytest.approx(
@@ -167,12 +171,12 @@ def test_two_pairs_give_no_ends_between_models_and_extrapolate_the_ends_with_the
 def test_no_spread_between_models_leaves_the_limit_open():
     rng = np.random.default_rng(1)
     member = pairs(4, 200)
-    pool = signals(rng.normal(size=(4, 8, 200)) + member[:, None], member, draws="noise")
+    pool = signals(rng.normal(size=(4, 8, 200)) + member[:, None], member, query_kind="noise")
     # means alike in all models
     shrunk = pool.margin - 0.999 * (pool.margin.mean(1, keepdims=True) - member[:, None])
     pool = replace(pool, margin=shrunk)
     assert metrics.variance_split(pool).between_models == 0
-    limit = metrics.query_curve(pool, "loss", queries=(8,), draws=20).loc[np.inf]
+    limit = metrics.query_curve(pool, "loss", queries=(8,), n_resamples=20).loc[np.inf]
     assert np.isnan(limit[["auc", "auc_low", "auc_high", "predicted"]].astype(float)).all()
 
 
@@ -183,13 +187,13 @@ def test_noise_whose_width_betrays_members_is_found_by_the_joint_form_only():
     pool = signals(
         0.5 * rng.normal(size=(12, 1, 500)) + width * rng.normal(size=(12, 16, 500)),
         member,
-        draws="noise",
+        query_kind="noise",
     )
     table = metrics.query_curve(
         pool,
         ["lira_global", partial(attacks.likelihood.lira, combine="mean_sd")],
         queries=(1, 4, 16),
-        draws=50,
+        n_resamples=50,
     )
     mean, joint = (group for _, group in table.groupby("attack", sort=False))
     assert list(mean.index) == [1, 4, 16, np.inf] and list(joint.index) == [4, 16, np.inf]
@@ -208,7 +212,7 @@ def test_a_word_for_combine_reaches_every_attack_and_tprs_stay_unextrapolated():
         queries=(4,),
         fpr=(0.01, 0.1),
         combine="trimmed",
-        draws=20,
+        n_resamples=20,
     )
     assert table["combine"].eq("trimmed").all() and len(table) == 4
     assert (
@@ -236,7 +240,7 @@ def test_noise_that_is_off_is_an_error_that_names_the_models():
     [
         (lambda pool: pool.select(queries=[0]), {}, "hold one query"),
         (lambda pool: replace(pool, member=None), {}, "hide membership"),
-        (lambda pool: replace(pool, draws="steps"), {}, "time steps"),
+        (lambda pool: replace(pool, query_kind="steps"), {}, "time steps"),
         (lambda pool: pool.select(models=[0, 1]), {}, "at least two pairs"),
         (lambda pool: pool, {"queries": (0, 2)}, "whole numbers from 1"),
         (lambda pool: pool, {"queries": (1.5,)}, "whole numbers from 1"),

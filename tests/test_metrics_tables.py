@@ -34,7 +34,7 @@ def pool(shift, *, targets=8, samples=400, seed=0, **info):
 
 def test_columns_come_in_the_documented_order_and_hold_averages_over_targets():
     scores = pool(0.7)
-    table = metrics.summary({"loss": scores}, fpr=(0.1,), draws=50)
+    table = metrics.summary({"loss": scores}, fpr=(0.1,), n_resamples=50)
     aucs = [
         metrics.auc(value, member)
         for value, member in zip(scores.value, scores.member, strict=True)
@@ -68,7 +68,7 @@ def test_columns_come_in_the_documented_order_and_hold_averages_over_targets():
 
 
 def test_an_fpr_too_low_for_the_non_members_keeps_its_number_and_is_shown_as_not_measurable():
-    table = metrics.summary({"loss": pool(0.7)}, fpr=(0.01, 0.1), draws=50)
+    table = metrics.summary({"loss": pool(0.7)}, fpr=(0.01, 0.1), n_resamples=50)
     assert not table.loc["loss", "tpr@0.01_measurable"] and table.loc["loss", "tpr@0.01"] > 0
     view = metrics.readable(table)
     assert view.loc["loss", "TPR at FPR 0.01"] == "n/m (n0 = 200)"
@@ -79,7 +79,7 @@ def test_an_fpr_too_low_for_the_non_members_keeps_its_number_and_is_shown_as_not
 def test_a_zero_that_comes_from_ties_is_called_a_lattice():
     scores = pool(0.7)
     table = metrics.summary(
-        {"lattice": replace(scores, value=np.sign(scores.value))}, fpr=(0.1,), draws=50
+        {"lattice": replace(scores, value=np.sign(scores.value))}, fpr=(0.1,), n_resamples=50
     )
     assert table.loc["lattice", "tpr@0.1_measurable"] and table.loc["lattice", "tpr@0.1"] == 0
     assert (
@@ -94,7 +94,7 @@ def test_a_zero_that_comes_from_ties_is_called_a_lattice():
 
 def test_max_takes_the_largest_value_and_the_largest_ends_of_each_metric():
     scores = {"a": pool(0.5, seed=1), "b": pool(0.5, seed=2), "c": pool(0.1, seed=3)}
-    table = metrics.summary(scores, fpr=(0.1,), draws=200)
+    table = metrics.summary(scores, fpr=(0.1,), n_resamples=200)
     for name in ("auc", "tpr@0.1", "advantage"):
         assert table.loc["max", name] == table.loc[["a", "b", "c"], name].max()
     best = table.loc[["a", "b", "c"], "auc"].astype(float).idxmax()
@@ -105,7 +105,7 @@ def test_max_takes_the_largest_value_and_the_largest_ends_of_each_metric():
 
 
 def test_ppv_uses_the_realised_fpr_and_its_upper_end():
-    row = metrics.summary({"loss": pool(2.0)}, fpr=(0.1,), draws=20).loc["loss"]
+    row = metrics.summary({"loss": pool(2.0)}, fpr=(0.1,), n_resamples=20).loc["loss"]
     rows = metrics.per_target({"loss": pool(2.0)}, (0.1,))
     tpr, fpr = rows["tpr@0.1"].mean(), rows["tpr@0.1_realised"].mean()
     assert row["ppv@0.1"] == pytest.approx(0.1 * tpr / (0.1 * tpr + 0.9 * fpr))
@@ -125,14 +125,14 @@ def test_flags_name_one_target_inversion_few_pairs_and_what_the_attack_said():
         ),
         single.info,
     )
-    flags = metrics.summary({"a": single}, draws=20).loc["a", "flags"]
+    flags = metrics.summary({"a": single}, n_resamples=20).loc["a", "flags"]
     assert "one target: training randomness not covered" in flags and "global variance" in flags
     assert (
         "inverted or leaking design"
-        in metrics.summary({"a": pool(-0.5)}, draws=20).loc["a", "flags"]
+        in metrics.summary({"a": pool(-0.5)}, n_resamples=20).loc["a", "flags"]
     )
-    assert "inverted" not in metrics.summary({"a": pool(0.0)}, draws=20).loc["a", "flags"]
-    assert "few pairs (4)" in metrics.summary({"a": pool(0.5)}, draws=20).loc["a", "flags"]
+    assert "inverted" not in metrics.summary({"a": pool(0.0)}, n_resamples=20).loc["a", "flags"]
+    assert "few pairs (4)" in metrics.summary({"a": pool(0.5)}, n_resamples=20).loc["a", "flags"]
 
 
 def test_samples_without_a_score_are_counted_and_left_out():
@@ -146,7 +146,8 @@ def test_samples_without_a_score_are_counted_and_left_out():
 def test_a_failed_self_test_stamps_every_row_and_hides_nothing():
     failed = SelfTest(False, None)
     plain, stamped = (
-        metrics.summary({"a": pool(0.5)}, draws=20, self_test=verdict) for verdict in (None, failed)
+        metrics.summary({"a": pool(0.5)}, n_resamples=20, self_test=verdict)
+        for verdict in (None, failed)
     )
     assert (
         stamped["flags"].str.startswith("design check failed").all()
@@ -154,7 +155,9 @@ def test_a_failed_self_test_stamps_every_row_and_hides_nothing():
     )
     assert (stamped["auc"] == plain["auc"]).all()
     assert (
-        metrics.summary({"a": pool(0.5)}, draws=20, self_test=SelfTest(True, None))["self_test"]
+        metrics.summary({"a": pool(0.5)}, n_resamples=20, self_test=SelfTest(True, None))[
+            "self_test"
+        ]
         == "passed"
     ).all()
 
@@ -190,7 +193,9 @@ def test_an_empty_or_ambiguous_summary_is_refused():
 
 def test_a_single_score_goes_by_its_attacks_name():
     scores = pool(0.5, attack="rmia")
-    assert metrics.summary(scores, draws=20).equals(metrics.summary({"rmia": scores}, draws=20))
+    assert metrics.summary(scores, n_resamples=20).equals(
+        metrics.summary({"rmia": scores}, n_resamples=20)
+    )
 
 
 def test_targets_without_a_score_are_refused_by_the_attacks_name():

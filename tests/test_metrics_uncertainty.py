@@ -50,7 +50,7 @@ def metrics_of(score, member):
 
 def test_no_interval_leaves_the_range_of_what_it_is_about():
     scores = pool(6, 60, shift=1.5, spread=3.0)  # three pairs that are nothing alike
-    table = metrics.summary({"wild": scores}, draws=20)
+    table = metrics.summary({"wild": scores}, n_resamples=20)
     for name in ("auc", "tpr@0.1"):
         low, high = table.loc["wild", [f"{name}_low", f"{name}_high"]]
         assert 0 <= low <= high <= 1
@@ -61,7 +61,7 @@ def test_no_interval_leaves_the_range_of_what_it_is_about():
 @pytest.mark.parametrize("decimals", [None, 1, 0])
 def test_integer_weights_equal_resampling_and_recomputing(decimals):
     scores = pool(6, 90, decimals=decimals)
-    fast = np.stack(list(bootstrap(scores, FPR, draws=7, seed=3).values()), 2)
+    fast = np.stack(list(bootstrap(scores, FPR, n_resamples=7, seed=3).values()), 2)
     for draw, columns in enumerate(np.random.default_rng([3, 0]).integers(0, 90, (7, 90))):
         slow = [
             metrics_of(scores.value[row, columns], scores.member[row, columns]) for row in range(6)
@@ -71,10 +71,10 @@ def test_integer_weights_equal_resampling_and_recomputing(decimals):
 
 def test_draws_do_not_depend_on_how_many_are_held_at_once(monkeypatch):
     scores = pool(4, 100)
-    whole = bootstrap(scores, FPR, draws=20)
+    whole = bootstrap(scores, FPR, n_resamples=20)
     monkeypatch.setattr(module, "CHUNK", 300)
     monkeypatch.setattr(module, "TARGETS", 3)
-    for name, draws in bootstrap(scores, FPR, draws=20).items():
+    for name, draws in bootstrap(scores, FPR, n_resamples=20).items():
         np.testing.assert_array_equal(draws, whole[name])
 
 
@@ -88,7 +88,7 @@ def test_draws_use_no_more_threads_than_there_are_cores_for_this_process(monkeyp
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
-        bootstrap(pool(4, 50), FPR, draws=5)
+        bootstrap(pool(4, 50), FPR, n_resamples=5)
     finally:
         os.sched_setaffinity(0, before)
     assert asked == [1]
@@ -99,7 +99,7 @@ def test_equal_infinite_scores_are_one_block_in_every_draw():
     value = np.where(np.abs(scores.value) > 1, np.copysign(np.inf, scores.value), scores.value)
     finite = np.where(np.isinf(value), np.copysign(1e3, value), value)
     infinite, bounded = (
-        bootstrap(replace(scores, value=one), FPR, draws=9) for one in (value, finite)
+        bootstrap(replace(scores, value=one), FPR, n_resamples=9) for one in (value, finite)
     )
     for name in infinite:
         np.testing.assert_array_equal(infinite[name], bounded[name])
@@ -124,7 +124,7 @@ def test_unscored_samples_take_no_part():
 def test_intervals_shrink_like_one_over_the_square_root_of_the_samples(metric):
     widths = []
     for samples in (400, 6400):
-        one = metrics.intervals(pool(2, samples), FPR, draws=400).loc[metric]
+        one = metrics.intervals(pool(2, samples), FPR, n_resamples=400).loc[metric]
         widths.append(one["high"] - one["low"])
     assert widths[0] / widths[1] == pytest.approx(4, rel=0.3)
 
@@ -138,7 +138,7 @@ def test_auc_interval_of_one_target_has_the_width_of_its_standard_error():
         ),
         {},
     )
-    one = metrics.intervals(scores, FPR, draws=2000).loc["auc"]
+    one = metrics.intervals(scores, FPR, n_resamples=2000).loc["auc"]
     assert one["high"] - one["low"] == pytest.approx(
         2 * 1.96 * auc_null_error(2000, 2000), rel=0.08
     )
@@ -147,7 +147,7 @@ def test_auc_interval_of_one_target_has_the_width_of_its_standard_error():
 def test_pairs_that_leak_differently_widen_the_interval():
     alike, unlike = pool(8, 2000, spread=0.0), pool(8, 2000, spread=0.5)
     width = [
-        np.subtract(*metrics.intervals(scores, draws=300).loc["auc", ["high", "low"]])
+        np.subtract(*metrics.intervals(scores, n_resamples=300).loc["auc", ["high", "low"]])
         for scores in (alike, unlike)
     ]
     assert width[1] > 3 * width[0]
@@ -202,18 +202,18 @@ def test_summary_frontier_and_gate_give_one_interval():
 def test_the_two_way_interval_covers_the_true_auc():
     truth, inside = norm.cdf(0.7 / np.sqrt(2)), 0
     for seed in range(150):
-        one = metrics.intervals(pool(16, 200, seed=seed), (0.1,), draws=300).loc["auc"]
+        one = metrics.intervals(pool(16, 200, seed=seed), (0.1,), n_resamples=300).loc["auc"]
         inside += one["low"] <= truth <= one["high"]
     assert inside / 150 >= 0.92  # resampling both ways errs on the wide side
 
 
 def test_a_perfect_attack_on_few_samples_is_not_stated_without_an_interval():
-    few = metrics.intervals(pool(8, 30, shift=50.0), FPR, draws=100).loc["auc"]
+    few = metrics.intervals(pool(8, 30, shift=50.0), FPR, n_resamples=100).loc["auc"]
     assert few["value"] == few["high"] == 1
     assert few["low"] == pytest.approx(0.025 ** (1 / 15))  # 15 pairs in one order: a^15 = 2.5 %
-    upside_down = metrics.intervals(pool(8, 30, shift=-50.0), FPR, draws=100).loc["auc"]
+    upside_down = metrics.intervals(pool(8, 30, shift=-50.0), FPR, n_resamples=100).loc["auc"]
     assert (upside_down["low"], upside_down["high"]) == pytest.approx((0, 1 - few["low"]))
-    many = metrics.intervals(pool(8, 2000, shift=50.0), FPR, draws=20).loc["auc"]
+    many = metrics.intervals(pool(8, 2000, shift=50.0), FPR, n_resamples=20).loc["auc"]
     assert many["low"] == pytest.approx(0.9963, abs=1e-4)
 
 
@@ -222,9 +222,9 @@ def test_a_perfect_attack_on_few_samples_is_not_stated_without_an_interval():
 def test_models_that_leak_differently_are_covered(targets):
     truth, covered = norm.cdf(0.7 / np.sqrt(2) / np.sqrt(1 + 0.2**2 / 2)), 0
     for seed in range(150):
-        row = metrics.intervals(pool(targets, 1000, seed=seed, spread=0.2), (), draws=100).loc[
-            "auc"
-        ]
+        row = metrics.intervals(
+            pool(targets, 1000, seed=seed, spread=0.2), (), n_resamples=100
+        ).loc["auc"]
         covered += row["low"] <= truth <= row["high"]
     assert covered / 150 >= 0.9  # 0.95 less two and a half standard errors
 
@@ -232,7 +232,7 @@ def test_models_that_leak_differently_are_covered(targets):
 def test_a_zero_keeps_a_positive_upper_end():
     scores = pool(4, 2000, decimals=0)
     table = metrics.intervals(
-        replace(scores, value=np.clip(scores.value, -1, 1)), (0.01,), draws=50
+        replace(scores, value=np.clip(scores.value, -1, 1)), (0.01,), n_resamples=50
     )
     assert table.loc["tpr@0.01", "value"] == 0
     assert table.loc["tpr@0.01", "high"] == pytest.approx(0.003682, abs=1e-6)
@@ -275,16 +275,18 @@ def test_a_difference_is_paired_and_therefore_narrow():
     a = pool(8, 1000)
     noise = 0.5 * np.random.default_rng(5).normal(size=a.value.shape)
     b = replace(a, value=a.value + noise)
-    found = metrics.difference(a, b, FPR, draws=300).loc["auc"]
-    alone = metrics.intervals(a, FPR, draws=300).loc["auc"]
+    found = metrics.difference(a, b, FPR, n_resamples=300).loc["auc"]
+    alone = metrics.intervals(a, FPR, n_resamples=300).loc["auc"]
     assert found["low"] > 0 and found["high"] - found["low"] < 0.7 * (alone["high"] - alone["low"])
-    assert (metrics.difference(a, a, FPR, draws=20).to_numpy() == 0).all()
+    assert (metrics.difference(a, a, FPR, n_resamples=20).to_numpy() == 0).all()
     with pytest.raises(ValueError, match="same masks"):
-        metrics.difference(a, pool(8, 1000, seed=9), FPR, draws=2)
+        metrics.difference(a, pool(8, 1000, seed=9), FPR, n_resamples=2)
 
 
 def test_a_seed_fixes_every_draw():
     scores = pool(6, 200)
-    first, again, other = (bootstrap(scores, FPR, draws=10, seed=seed)["auc"] for seed in (1, 1, 2))
+    first, again, other = (
+        bootstrap(scores, FPR, n_resamples=10, seed=seed)["auc"] for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()

@@ -22,7 +22,7 @@ def test_a_leak_is_said_with_its_interval_its_rate_and_what_a_reader_may_conclud
     result, scores = said(about="ten classes")
     assert result.title == "ten classes: members can be told from non-members"
     text = str(result)
-    row = metrics.summary(scores, (0.01,), draws=50).loc["rmia"]
+    row = metrics.summary(scores, (0.01,), n_resamples=50).loc["rmia"]
     low, high = (100 * row[f"tpr@0.01_{end}"] for end in ("low", "high"))
     assert "At 1 % false positives the strongest of 2 attacks (RMIA, picked afterwards)" in text
     assert f"{low:.1f} % to {high:.1f} %" in text and "times chance" in text
@@ -52,7 +52,7 @@ def test_few_non_members_leave_the_auc_alone():
 
 def test_a_failed_negative_control_stands_in_the_title():
     signals = make()
-    control = metrics.self_test(signals, ["loss"], draws=5)
+    control = metrics.self_test(signals, ["loss"], n_resamples=5)
     broken = control._replace(passed=False)
     result = verdict({"loss": score("loss", signals)}, self_test=broken, n_resamples=20)
     assert result.title == "do not use: the negative control failed"

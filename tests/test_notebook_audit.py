@@ -18,7 +18,7 @@ from mia_nb.auditing.result import MIME
 from mia_nb.cli import main
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
-SMALL = ["-p", "draws=100", "-p", "self_test_draws=20"]
+SMALL = ["-p", "n_resamples=100", "-p", "self_test_resamples=20"]
 BUILDER = """from torch import nn
 
 
@@ -74,14 +74,14 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
         for row in result["attacks"]
         if row["attack"] != "max"
     }
-    table = metrics.summary(scores, draws=100)
+    table = metrics.summary(scores, n_resamples=100)
     for row in result["attacks"]:
         assert [row[f"auc{end}"] for end in ("", "_low", "_high")] == pytest.approx(
             table.loc[row["attack"], ["auc", "auc_low", "auc_high"]].tolist()
         )
     split_scores = {name: auditing.score_split(name, found.signals) for name in scores}
     verdicts = auditing.judge(
-        auditing.limits(limits[1::2]), scores, draws=100, split_scores=split_scores
+        auditing.limits(limits[1::2]), scores, n_resamples=100, split_scores=split_scores
     )
     assert [one["sentence"] for one in result["verdicts"]] == [one.sentence for one in verdicts]
     assert [one.outcome for one in verdicts] == [

@@ -40,7 +40,7 @@ SIZE = {
     "votes": 4,
     "attacks": ["rmia", "loss"],
     "draws": 50,
-    "self_test_draws": 5,
+    "self_test_resamples": 5,
     "outputs": ["memguard", "hamp"],
     "families": [
         {},

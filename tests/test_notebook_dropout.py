@@ -247,7 +247,7 @@ def test_the_claims_are_those_of_the_same_scores(swept, cells, pools, used):
                 input_dropout=dropout, attack="rmia", references="ann, aligned"
             )
             aligned[cell] = score("rmia", *both, targets=TARGETS)
-    truth = studies.claims("snn", cells | aligned, draws=SIZE["draws"])
+    truth = studies.claims("snn", cells | aligned, n_resamples=SIZE["draws"])
     shown = {row[0]: row[1] for row in table(swept.html("claims"))[1:]}
     assert shown == {f"{name}. {row['claim']}": row["verdict"] for name, row in truth.iterrows()}
     assert "not run" not in shown.values()

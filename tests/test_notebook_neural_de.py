@@ -31,7 +31,7 @@ SIZE = {
     "finetune": {"epochs": 2, "lr": 0.02},
     "attacks": ["rmia", "loss"],
     "draws": 50,
-    "self_test_draws": 5,
+    "self_test_resamples": 5,
     "families": [
         {"model": "resnet14"},
         {"model": "odenet"},
@@ -492,7 +492,7 @@ def attacked(folder, pool, name, **parameters):
         "pool": pool.key[:12],
         "attacks": ["rmia", "loss"],
         "draws": 50,
-        "self_test_draws": 5,
+        "self_test_resamples": 5,
         **parameters,
     }
     return Run("03_attack", folder / "results", folder / f"{name}.ipynb", **options)

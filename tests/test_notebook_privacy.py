@@ -28,7 +28,7 @@ SIZE = {
     "snapshots": [1],
     "queries": 2,
     "draws": 50,
-    "self_test_draws": 5,
+    "self_test_resamples": 5,
     "batches": [512, 128],
     "marks": [10, 100],
     "deltas": [1e-3, 1e-5],

@@ -25,7 +25,7 @@ SIZE = {
     "epochs": 6,
     "repeats": 3,
     "draws": 50,
-    "self_test_draws": 5,
+    "self_test_resamples": 5,
     "shown": 6,
 }
 
@@ -109,7 +109,7 @@ def test_mislabelled_canaries_are_found_and_ordinary_ones_are_not_among_the_othe
     shown = cells(run.html("rates"))
     assert set(shown) == set(found)
     for key, each in found.items():
-        rate = auditing.canary_rates(each["rmia"], fpr=0.1, draws=50).iloc[0]
+        rate = auditing.canary_rates(each["rmia"], fpr=0.1, n_resamples=50).iloc[0]
         assert shown[key][2].startswith(f"{100 * rate['tpr']:.0f} [") or shown[key][2] == "n/m"
         assert [int(n) for n in shown[key][4:6]] == [rate["n1"], rate["n0"]]
     assert (

@@ -28,7 +28,7 @@ SMALL = {
     "epochs": 8,
     "snapshots": [3],
     "draws": 100,
-    "self_test_draws": 20,
+    "self_test_resamples": 20,
 }
 FIGURE = "application/vnd.plotly.v1+json"
 
@@ -138,7 +138,7 @@ def test_the_attack_finds_the_stored_pool_and_does_not_train_it_again(attacked):
 
 def test_verdicts_and_table_repeat_what_the_stored_signals_give(attacked, signals):
     scores = {name: score(name, signals) for name in literature(2)}
-    table = metrics.summary(scores, draws=100)
+    table = metrics.summary(scores, n_resamples=100)
     lines = [plots.verdict(row) for _, row in table.drop("max").iterrows()]
     assert attacked.text("verdicts").splitlines() == lines
     readable = metrics.readable(table)
@@ -155,7 +155,13 @@ def test_the_self_test_passes_and_is_shown(attacked):
 
 
 def test_an_interval_that_holds_random_guessing_is_no_finding(folder, attacked):
-    small = {"num_models": 4, "limit": 200, "epochs": 1, "attacks": ["loss"], "self_test_draws": 5}
+    small = {
+        "num_models": 4,
+        "limit": 200,
+        "epochs": 1,
+        "attacks": ["loss"],
+        "self_test_resamples": 5,
+    }
     weak = Run("03_attack", folder / "results", folder / "weak.ipynb", **small)
     sentence = "the best interval excludes random guessing"
     for run, verdict in ((attacked, "holds"), (weak, "check failed")):
@@ -205,7 +211,7 @@ def test_a_key_chooses_the_pool_over_the_recipe_and_references_may_come_from_ano
     assert f"pool {pool.key[:12]}" in run.text("signals") and "tinycnn" in run.text("signals")
     assert "targets tinycnn, references tinycnn, align affine" in run.text("signals")
     target, others = (aligned(query(p, pool.images(), progress=False)) for p in (pool, other))
-    table = metrics.summary({"rmia": score("rmia", target, others)}, draws=100)
+    table = metrics.summary({"rmia": score("rmia", target, others)}, n_resamples=100)
     assert metrics.readable(table).loc["rmia", "AUC"] in run.html("result")
     assert "loss, rmia" in run.text("attacks") and run.text("verdicts").count("\n") == 2
 

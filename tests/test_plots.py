@@ -294,7 +294,7 @@ def test_accuracy_shows_both_ends_of_every_gap():
 
 def test_summary_and_verdict_repeat_the_tables_numbers():
     table = metrics.summary(
-        {"rmia": gaussian_scores(), "loss": gaussian_scores(shift=0.3, name="loss")}, draws=50
+        {"rmia": gaussian_scores(), "loss": gaussian_scores(shift=0.3, name="loss")}, n_resamples=50
     )
     points = plots.summary(table).data[0]
     assert list(points.y) == ["loss", "rmia"]
@@ -309,7 +309,7 @@ def test_summary_and_verdict_repeat_the_tables_numbers():
 
 def test_of_equal_attacks_the_summary_names_the_first_of_the_table():
     scores = gaussian_scores()
-    figure = plots.summary(metrics.summary({"rmia": scores, "base": scores}, draws=50))
+    figure = plots.summary(metrics.summary({"rmia": scores, "base": scores}, n_resamples=50))
     assert (
         figure.layout.title.text.startswith("rmia separates best")
         and figure.data[0].y[-1] == "rmia"
@@ -351,7 +351,7 @@ def test_the_verdict_takes_the_smallest_measurable_rate_and_the_auc_without_one(
 def test_a_zero_that_comes_from_ties_is_not_called_a_result():
     scores = gaussian_scores(round_to=0)
     scores.value[:] = scores.value > -1
-    row = metrics.summary({"correctness": scores}, draws=20).loc["correctness"]
+    row = metrics.summary({"correctness": scores}, n_resamples=20).loc["correctness"]
     assert re.search(
         r"^correctness has AUC 0\.\d+ .*; its tied scores allow no FPR below 6\d %$",
         plots.verdict(row),

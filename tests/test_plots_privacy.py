@@ -549,7 +549,7 @@ def test_a_table_of_measured_defenses_can_be_drawn():
         studies.Setting("resnet14", 3): scores(1.0),
         studies.Setting("resnet14", 3, defense="dp_sgd"): scores(0.1, seed=1),
     }
-    figure = plots.defenses(studies.defense_table(cells, (0.1,), draws=50))
+    figure = plots.defenses(studies.defense_table(cells, (0.1,), n_resamples=50))
     assert "least: ResNet-14, DP-SGD" in title(figure)
 
 

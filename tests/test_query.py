@@ -36,7 +36,7 @@ def test_plain_signals_are_those_of_the_models_logits(pool, images):
     logits = np.stack([pool.model(m)(x).detach().numpy() for m in range(2)])
     expected = Signals.from_logits(logits, images.y.numpy(), pool.member)
     np.testing.assert_allclose(signals.margin, expected.margin, rtol=1e-12)
-    assert np.array_equal(signals.member, pool.member) and signals.draws == "plain"
+    assert np.array_equal(signals.member, pool.member) and signals.query_kind == "plain"
 
 
 def test_no_dropout_is_the_plain_query(pool, images):
@@ -85,7 +85,7 @@ def test_dropping_and_masking_need_no_trained_noise_but_queries_need_a_source(po
 def test_noise_of_dropout_layers_is_fresh_seeded_and_can_be_switched_off(images, tmp_path):
     pool = train(RECIPE, images, tmp_path, model="toys:dropout_mlp", model_args={})
     on = ask(pool, images, queries=3, noise=True)
-    assert on.draws == "noise" and (on.margin.std(1) > 0).all()
+    assert on.query_kind == "noise" and (on.margin.std(1) > 0).all()
     assert np.array_equal(
         on.margin[:, :2], ask(pool, images, queries=2, noise=True, force=True, batch=256).margin
     )

@@ -78,7 +78,7 @@ def overwrite(pool, model, change):
 
 def test_an_sde_is_asked_with_its_noise_as_built_and_without_it_only_when_told(pool, images):
     as_built, quiet = ask(pool, images), ask(pool, images, noise=False)
-    assert (as_built.draws, quiet.draws) == (
+    assert (as_built.query_kind, quiet.query_kind) == (
         "noise",
         "plain",
     ) and as_built.margin.shape == quiet.margin.shape == (4, 1, 600)
@@ -227,7 +227,7 @@ def test_an_sdes_noise_goes_along_with_input_dropout_and_augmentation(pool, imag
         noisy, quiet = (
             ask(pool, images, queries=3, noise=noise, **option) for noise in (None, False)
         )
-        assert noisy.draws == quiet.draws == draws
+        assert noisy.query_kind == quiet.query_kind == draws
         assert (noisy.info["noise"], quiet.info["noise"]) == (True, False)
         assert (noisy.margin != quiet.margin).mean() > 0.99
     with pytest.raises(ValueError, match="at once"):
@@ -240,7 +240,7 @@ def test_dropout_layers_draw_from_the_global_generator_block_by_block_as_before(
     monkeypatch.setattr(querying, "cores", lambda: 2)
     dropout = train(ODE, images, root, model="toys:dropout_mlp", model_args={}, epochs=3)
     signals, quiet = ask(dropout, images, noise=True, queries=2), ask(dropout, images)
-    assert (signals.draws, quiet.draws) == ("noise", "plain")
+    assert (signals.query_kind, quiet.query_kind) == ("noise", "plain")
     np.testing.assert_allclose(
         quiet.margin[1, 0], margins(dropout.model(1), images), rtol=1e-4, atol=1e-4
     )
@@ -383,7 +383,7 @@ def test_a_replaced_network_is_asked_with_the_noise_of_its_new_block(images, roo
         start, recipe, images, block={"steps": 2, "k": 0.5}, **options
     )
     on, off = ask(changed, images, queries=2), ask(changed, images, noise=False)
-    assert (on.draws, off.draws) == ("noise", "plain") and (
+    assert (on.query_kind, off.query_kind) == ("noise", "plain") and (
         on.margin[:, 0] != on.margin[:, 1]
     ).mean() > 0.99
     assert on.info["family"] == "resnet14 with its last group replaced sigma=0.707 (noise sd 0.707)"

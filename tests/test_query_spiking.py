@@ -55,7 +55,7 @@ def instant(pool, images, model):
 def test_the_last_time_step_is_the_plain_answer(images, root, readout):
     pool = train(images, root, readout=readout)
     steps, once = ask(pool, images, per_step=True), ask(pool, images)
-    assert steps.draws == "steps" and steps.margin.shape == (2, 3, len(images.y))
+    assert steps.query_kind == "steps" and steps.margin.shape == (2, 3, len(images.y))
     np.testing.assert_allclose(steps.margin[:, -1:], once.margin, rtol=1e-12, atol=1e-12)
     assert np.array_equal(steps.correct[:, -1:], once.correct)
 
@@ -85,7 +85,7 @@ def test_masks_per_step_differ_from_masks_per_query_and_equal_events_masked_by_h
     once, step = (ask(pool, images, mask_scope=scope, **options) for scope in ("query", "step"))
     assert (
         not np.allclose(once.margin, step.margin)
-        and step.draws == "dropout"
+        and step.query_kind == "dropout"
         and step.info["mask_scope"] == "step"
     )
     x = data.normalise(images.x, images.mean, images.std, torch.float64)
@@ -147,7 +147,7 @@ def test_random_encodings_are_noise_that_must_be_declared(images, root):
         with pytest.raises(ValueError, match=r"random spikes.*noise=True"):
             ask(pool, images, noise=noise)
     signals = ask(pool, images, noise=True, queries=3)
-    assert signals.draws == "noise" and (signals.margin.std(1) > 0).mean() > 0.9
+    assert signals.query_kind == "noise" and (signals.margin.std(1) > 0).mean() > 0.9
     assert np.array_equal(
         ask(pool, images, noise=True, queries=2, force=True, batch=256).margin,
         signals.margin[:, :2],

@@ -256,18 +256,18 @@ def rising():
 def test_a_risk_that_rises_with_epochs_is_found_and_a_short_recipe_does_not_stand_for_a_long_one(
     rising,
 ):
-    claims = studies.claims("recipes", rising, draws=200)
+    claims = studies.claims("recipes", rising, n_resamples=200)
     verdicts = claims["verdict"].str.split(" \\(").str[0].to_dict()
     assert verdicts["R1"] == verdicts["R2"] == "holds" and verdicts["R3"] == "does not hold"
     assert verdicts["R5"] == verdicts["R6"] == verdicts["R7"] == "not run"
 
 
 def test_a_difference_between_recipes_is_that_of_their_scores_target_by_target(rising):
-    table = studies.comparisons("recipes", rising, draws=200)
+    table = studies.comparisons("recipes", rising, n_resamples=200)
     rows = table[(table["claim"] == "R3") & (table["part"] == "rmia") & (table["metric"] == "auc")]
     assert rows["compared"].tolist() == ["80 - 5, rmia", "80 - 20, rmia"]
     means = {
-        cell.recipe: metrics.intervals(one, draws=2).loc["auc", "value"]
+        cell.recipe: metrics.intervals(one, n_resamples=2).loc["auc", "value"]
         for cell, one in rising.items()
         if cell.attack == "rmia"
     }
@@ -282,12 +282,12 @@ def test_pairing_resolves_what_intervals_by_themselves_do_not():
     """
     cells = of({"5": 0.30, "20": 0.33}, LENGTHS, same=True)
     ends = (
-        studies.varied_settings(cells, (), draws=300)["epochs"]
+        studies.varied_settings(cells, (), n_resamples=300)["epochs"]
         .set_index(["label", "attack"])
         .xs("loss", level="attack")
     )
     assert ends.loc["5", "high"] > ends.loc["20", "low"]
-    table = studies.comparisons("recipes", cells, draws=300)
+    table = studies.comparisons("recipes", cells, n_resamples=300)
     row = table[
         (table["claim"] == "R3") & (table["part"] == "loss") & (table["metric"] == "auc")
     ].iloc[0]
@@ -296,7 +296,7 @@ def test_pairing_resolves_what_intervals_by_themselves_do_not():
 
 def test_equal_recipes_can_stand_for_each_other_and_a_risk_that_does_not_rise_is_not_said_to():
     cells = of({"5": 0.4, "20": 0.4, "80": 0.4}, LENGTHS, same=True)
-    verdicts = studies.claims("recipes", cells, draws=200)["verdict"]
+    verdicts = studies.claims("recipes", cells, n_resamples=200)["verdict"]
     assert verdicts["R3"] == "holds" and verdicts["R1"] == "not resolved"
 
 
@@ -308,7 +308,7 @@ def test_augmentation_and_schedule_are_compared_where_nothing_else_differs():
         "other": Recipe(augment="crop", epochs=40, lr=0.05),
     }
     cells = of({"plain": 0.8, "crop": 0.2, "flat": 0.8, "other": 0.1}, recipes, same=True)
-    table = studies.comparisons("recipes", cells, draws=100)
+    table = studies.comparisons("recipes", cells, n_resamples=100)
     assert set(table["claim"]) == {"R5", "R6"}
     assert set(table.loc[table["claim"] == "R5", "compared"]) == {
         "plain - crop, strongest of 2 attacks"
@@ -331,21 +331,21 @@ def test_the_order_of_attacks_is_asked_where_it_is_sure_under_the_shortest_recip
         for c, one in cells.items()
     }
     for found, verdict in ((cells, "holds"), (turned, "does not hold")):
-        claims = studies.claims("recipes", found, draws=50)
+        claims = studies.claims("recipes", found, n_resamples=50)
         assert (
             claims.loc["R8", "verdict"] == verdict
             and "rmia - loss under 80" in claims.loc["R8", "evidence"]
         )
     alike = {c: cells[c._replace(attack="loss")] for c in cells}
     # no order to ask for
-    assert studies.claims("recipes", alike, draws=5).loc["R8", "verdict"] == "not run"
+    assert studies.claims("recipes", alike, n_resamples=5).loc["R8", "verdict"] == "not run"
 
 
 def test_recipes_on_other_masks_are_refused(rising):
     cell, other = next(iter(rising)), studies.setting(Recipe(epochs=9), "loss", label="x")
     moved = score("loss", world(strengths(0), 0, member=paired_membership(16, 1000, seed=9)))
     with pytest.raises(ValueError, match="different membership"):
-        studies.comparisons("recipes", {cell: rising[cell], other: moved}, draws=10)
+        studies.comparisons("recipes", {cell: rising[cell], other: moved}, n_resamples=10)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_the_verdict_on_rankings_follows_the_ends_of_their_ratios(rising, ends, 
         "pairs": 8,
     }
     ranks = pd.DataFrame([{**row, "low": low, "high": high} for low, high in ends])
-    found = studies.claims("recipes", rising, ranks=ranks, draws=5)
+    found = studies.claims("recipes", rising, ranks=ranks, n_resamples=5)
     assert (
         found.loc["R7", "verdict"] == verdict
         and "1,000 samples, 8 pairs" in found.loc["R7", "evidence"]
@@ -394,7 +394,7 @@ def test_facts_are_means_over_targets_with_student_over_pairs(rising):
 
 
 def test_a_rate_that_cannot_be_measured_is_marked_in_the_table_and_not_drawn(rising):
-    risks = studies.varied_settings(rising, (0.01, 0.1), draws=50)["epochs"]
+    risks = studies.varied_settings(rising, (0.01, 0.1), n_resamples=50)["epochs"]
     assert len(risks) == 3 * 6
     assert not risks.loc[risks["metric"] == "tpr@0.01", "measurable"].any()
     figure = plots.risk_against_epochs(risks)

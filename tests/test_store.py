@@ -210,7 +210,7 @@ def test_a_mapped_array_is_read_only_and_stays_as_it_was_when_the_file_is_writte
 
 
 def test_signals_are_read_back_to_the_bit_with_membership_or_without(folder):
-    world = gaussian(6, 50, queries=3, draws="noise", population=8)
+    world = gaussian(6, 50, queries=3, query_kind="noise", population=8)
     for known in (world, world.hide()):
         other = store.Folder(folder.path.parent / f"signals-here-{known.member is None}")
         other.path.mkdir()
@@ -219,7 +219,7 @@ def test_signals_are_read_back_to_the_bit_with_membership_or_without(folder):
         again = store.load_signals(other)
         assert (
             store.has_signals(other)
-            and again.draws == "noise"
+            and again.query_kind == "noise"
             and (again.member is None) == (known.member is None)
         )
         for name in ("labels", "population", *PER_MODEL):

@@ -87,12 +87,12 @@ def test_every_record_of_table_eleven_stands_exactly_once_beside_ours():
 def test_ours_stands_beside_its_own_row_with_its_interval_and_nowhere_else():
     one = scores(0.7)
     table = studies.against_papers(
-        "privacy", {DP: one, SDE: scores(0.1, accuracy=(0.82, 0.82))}, draws=DRAWS
+        "privacy", {DP: one, SDE: scores(0.1, accuracy=(0.82, 0.82))}, n_resamples=DRAWS
     )
     found = table[table["ours"].notna()]
     assert set(found["printed"]) == {"DP-SGD, eps=8", "SDENet sigma=2"} and len(found) == 14
     row = found[(found["printed"] == "DP-SGD, eps=8") & (found["metric"] == "auc")].iloc[0]
-    ends = metrics.intervals(one, draws=DRAWS).loc["auc"]
+    ends = metrics.intervals(one, n_resamples=DRAWS).loc["auc"]
     assert (row["published"], row["ours"], row["low"], row["high"]) == (
         0.516,
         *ends[["value", "low", "high"]],
@@ -108,7 +108,7 @@ def test_ours_stands_beside_its_own_row_with_its_interval_and_nowhere_else():
     ].iloc[0]
     assert gap["low"] < 0 < gap["high"] and gap["published"] == -0.0002 and "ours: 4" in gap["note"]
     assert (
-        studies.against_papers("privacy", {DP: one}, stands_for=None, draws=DRAWS)["ours"]
+        studies.against_papers("privacy", {DP: one}, stands_for=None, n_resamples=DRAWS)["ours"]
         .isna()
         .all()
     )
@@ -119,17 +119,23 @@ def test_the_printed_options_come_first_and_others_are_named():
     both = {tuned: scores(0.2), DefenseCell("resnet14", 3, defense="l2"): scores(0.9)}
     for cells, named in ((both, False), ({tuned: scores(0.2)}, True)):
         row = (
-            studies.against_papers("privacy", cells, draws=DRAWS)
+            studies.against_papers("privacy", cells, n_resamples=DRAWS)
             .query("printed == 'L2-Regularization' and metric == 'auc'")
             .iloc[0]
         )
         assert ("weight 0.01" in row["note"]) == named and (row["ours"] < 0.6) == named
     strange = DefenseCell("sdenet", k=0.5, noise=False)
-    assert studies.against_papers("privacy", {strange: scores()}, draws=DRAWS)["ours"].isna().all()
+    assert (
+        studies.against_papers("privacy", {strange: scores()}, n_resamples=DRAWS)["ours"]
+        .isna()
+        .all()
+    )
 
 
 def test_memguards_zero_is_called_what_it_is_on_both_sides():
-    table = studies.against_papers("privacy", {MEMGUARD: scores(value=of_labels)}, draws=DRAWS)
+    table = studies.against_papers(
+        "privacy", {MEMGUARD: scores(value=of_labels)}, n_resamples=DRAWS
+    )
     rows = table[table["printed"] == "Memguard"].set_index("metric")
     tpr = rows.loc["tpr@0.01"]
     assert tpr["published"] == tpr["ours"] == 0
@@ -224,7 +230,7 @@ def test_the_table_of_defenses_takes_the_strongest_attack_with_the_interval_of_t
         PLAIN._replace(attack="loss"): scores(0.3, seed=1),
         DP: scores(0.05, accuracy=(0.7, 0.7)),
     }
-    table = studies.defense_table(cells, (0.1,), draws=DRAWS).set_index("name")
+    table = studies.defense_table(cells, (0.1,), n_resamples=DRAWS).set_index("name")
     assert table["attack"].to_dict() == {
         "ResNet-14": "lira_global",
         "ResNet-14, DP-SGD": "lira_global",
@@ -234,7 +240,7 @@ def test_the_table_of_defenses_takes_the_strongest_attack_with_the_interval_of_t
     whole = metrics.summary(
         {"lira_global": cells[PLAIN], "loss": cells[PLAIN._replace(attack="loss")]},
         (0.1,),
-        draws=DRAWS,
+        n_resamples=DRAWS,
     )
     for column in ("auc", "auc_low", "auc_high", "tpr@0.1", "tpr@0.1_low", "tpr@0.1_high"):
         assert plain[column] == whole.loc["max", column]

@@ -114,7 +114,7 @@ def overfit(cell):
     return (0.98, 0.8) if cell.model == "resnet14" else (0.85, 0.8)
 
 
-def training(leak, accuracy, families, checkpoints=8, info=None, draws=200, **sizes):
+def training(leak, accuracy, families, checkpoints=8, info=None, n_resamples=200, **sizes):
     """A frontier: leak(family, progress), accuracy(family, progress) = (train, test) at each
     checkpoint; info of all scores.
     """
@@ -127,11 +127,11 @@ def training(leak, accuracy, families, checkpoints=8, info=None, draws=200, **si
             seen = np.array(accuracy(family, progress)) + 0.001 * rng.normal(size=(len(member), 2))
             scores = Scores(value, member, np.arange(len(member)), pair, seen, 1 - seen, info or {})
             runs.setdefault(family, {})[epoch + 1] = {"lira_global": scores}
-    return metrics.frontier(runs, draws=draws)
+    return metrics.frontier(runs, n_resamples=n_resamples)
 
 
 def verdicts(cells, **options):
-    return studies.claims("nsde", cells, draws=DRAWS, **options)["verdict"].to_dict()
+    return studies.claims("nsde", cells, n_resamples=DRAWS, **options)["verdict"].to_dict()
 
 
 def printed(tables=TABLES):
@@ -182,7 +182,7 @@ def test_every_printed_setting_is_a_cell_that_finds_its_way_back_to_the_number()
             shared + 0.02 * number * member, member, np.arange(2), pair, accuracy, accuracy, {}
         )
     assert usable(cells).keys() == cells.keys()
-    table = studies.against_papers("nsde", cells, draws=2)
+    table = studies.against_papers("nsde", cells, n_resamples=2)
     here = table[table["dataset"] == "cifar10"]
     assert here["ours"].notna().all() and table[table["dataset"] != "cifar10"]["ours"].isna().all()
     aucs = here[here["metric"] == "auc"]
@@ -206,11 +206,11 @@ def test_our_networks_are_placed_with_what_differs_from_the_print_in_the_note():
     cells = study(
         as_claimed, lambda cell: (0.9, 0.8 - 0.001 * cell.queries), settings=settings, targets=4
     )
-    table = studies.against_papers("nsde", cells, ours="digits", draws=DRAWS)
+    table = studies.against_papers("nsde", cells, ours="digits", n_resamples=DRAWS)
     ran = table[table["ours"].notna()]
     assert set(ran["dataset"]) == {"cifar10"} and ran["note"].str.contains("ours is digits").all()
     sde = ran.query("table == 'III' and model == 'sdenet'").set_index("metric")
-    expected = metrics.intervals(cells[SDENET._replace(queries=4)], draws=DRAWS)
+    expected = metrics.intervals(cells[SDENET._replace(queries=4)], n_resamples=DRAWS)
     assert tuple(sde.loc["auc", ["ours", "low", "high"]]) == pytest.approx(
         tuple(expected.loc["auc", ["value", "low", "high"]])
     )
@@ -236,7 +236,11 @@ def test_our_networks_are_placed_with_what_differs_from_the_print_in_the_note():
         not ran["table"].isin(["VII", "X"]).any()
         and (ran[ran["table"] == "IX"]["method"] == "euler").all()
     )
-    assert studies.against_papers("nsde", cells, stands_for=None, draws=DRAWS)["ours"].isna().all()
+    assert (
+        studies.against_papers("nsde", cells, stands_for=None, n_resamples=DRAWS)["ours"]
+        .isna()
+        .all()
+    )
 
 
 def test_the_form_of_an_attack_that_was_run_is_the_one_that_is_placed():
@@ -246,7 +250,7 @@ def test_the_form_of_an_attack_that_was_run_is_the_one_that_is_placed():
         attacks=("lira_per_sample", "rmia", "loss", "song_mittal"),
         targets=4,
     )
-    table = studies.against_papers("nsde", cells, tables=("I",), draws=DRAWS).query(
+    table = studies.against_papers("nsde", cells, tables=("I",), n_resamples=DRAWS).query(
         "dataset == 'cifar10' and model == 'resnet14'"
     )
     ran = table[table["ours"].notna()]
@@ -268,7 +272,7 @@ def test_what_is_odd_about_a_printed_number_stays_with_it():
 
 def test_people_read_one_line_per_setting_and_attack():
     cells = study(as_claimed, settings=[RESNET, ODENET], targets=4)
-    table = studies.against_papers("nsde", cells, tables=("I", "II"), draws=DRAWS)
+    table = studies.against_papers("nsde", cells, tables=("I", "II"), n_resamples=DRAWS)
     view = studies.against_papers_readable(table).set_index(
         ["table", "dataset", "printed", "attack"]
     )
@@ -362,10 +366,10 @@ def test_variants_stand_beside_no_printed_number_and_decide_no_claim():
     assert len(usable(cells)) == 2 * len(settings)
     studied = {cell: scores for cell, scores in cells.items() if not cell.variant}
     for table in (partial(studies.claims, "nsde"), partial(studies.comparisons, "nsde")):
-        assert table(cells, draws=20).equals(table(studied, draws=20))
+        assert table(cells, n_resamples=20).equals(table(studied, n_resamples=20))
     apart = {cell: scores for cell, scores in cells.items() if cell.variant}
-    assert (studies.claims("nsde", apart, draws=20)["verdict"] == "not run").all()
-    assert studies.against_papers("nsde", apart, draws=20)["ours"].isna().all()
+    assert (studies.claims("nsde", apart, n_resamples=20)["verdict"] == "not run").all()
+    assert studies.against_papers("nsde", apart, n_resamples=20)["ours"].isna().all()
 
 
 def test_signals_and_cells_that_have_no_place_are_refused_in_one_line():
@@ -445,7 +449,7 @@ def test_in_a_world_made_as_the_study_claims_the_claims_hold():
         lambda _, progress: 1.5 * progress, lambda _, p: (0.7 + 0.25 * p, 0.7 + 0.1 * p), families
     )
     assert all(contrasts(NSDE, claim, cells) for claim in NSDE.claims.values())
-    claims = studies.claims("nsde", cells, draws=DRAWS, frontier=curves)
+    claims = studies.claims("nsde", cells, n_resamples=DRAWS, frontier=curves)
     found = claims["verdict"].to_dict()
     assert (
         found.pop("D7") == "not resolved"
@@ -454,7 +458,7 @@ def test_in_a_world_made_as_the_study_claims_the_claims_hold():
     assert found.pop("D1") == "not at equal accuracy"  # the two families leak alike on the way
     assert set(found.values()) == {"holds"}, found
     assert "at equal accuracy: 1 of 1 not compared" in claims.loc["D11", "evidence"]
-    without = studies.claims("nsde", cells, draws=DRAWS)
+    without = studies.claims("nsde", cells, n_resamples=DRAWS)
     assert (
         without.loc["D1", "verdict"] == "holds" and without.loc["D2", "verdict"] == "not resolved"
     )
@@ -515,7 +519,7 @@ def test_the_most_queries_decide_about_noise_and_fewer_are_shown():
 
     cells = study(averaged, settings=[ODENET, *ASKED])
     table = (
-        studies.comparisons("nsde", cells, draws=DRAWS)
+        studies.comparisons("nsde", cells, n_resamples=DRAWS)
         .query("claim == 'D6' and metric == 'auc'")
         .set_index("part")
     )
@@ -534,7 +538,7 @@ def test_the_most_queries_decide_about_noise_and_fewer_are_shown():
 
 def test_what_noise_adds_is_split_into_training_and_asking():
     cells = study(as_claimed, settings=[RESNET, *ASKED[-1:], *NOISES])
-    table = studies.comparisons("nsde", cells, draws=DRAWS).query(
+    table = studies.comparisons("nsde", cells, n_resamples=DRAWS).query(
         "claim == 'D9' and metric == 'auc'"
     )
     auc = {cell: metrics.per_target(scores)["auc"].mean() for cell, scores in cells.items()}
@@ -566,7 +570,7 @@ def test_families_are_compared_by_the_strongest_attack_that_both_have():
 
     cells = study(leak, settings=[RESNET, ODENET], attacks=("rmia", "lira_global"))
     table = (
-        studies.comparisons("nsde", cells, draws=DRAWS)
+        studies.comparisons("nsde", cells, n_resamples=DRAWS)
         .query("claim == 'D1' and metric == 'auc'")
         .set_index("part")
     )
@@ -581,7 +585,7 @@ def test_what_only_stochastic_networks_can_be_asked_counts_on_their_side():
 
     cells = study(leak, settings=[ODENET, SDENET], attacks=("rmia", *STOCHASTIC_ONLY))
     del cells[ODENET._replace(attack="lira_joint")]
-    table = studies.comparisons("nsde", cells, draws=DRAWS).query("claim == 'D6' and needed")
+    table = studies.comparisons("nsde", cells, n_resamples=DRAWS).query("claim == 'D6' and needed")
     assert table["compared"].tolist() == [
         "ODENet - SDENet sigma=2, rmia against strongest of 2 attacks"
     ]
@@ -613,7 +617,7 @@ def test_a_stochastic_network_is_held_to_no_attack_that_another_stochastic_one_w
         "nsde",
         study(as_claimed, settings=[RESNET, REPLACED], attacks=("rmia", "loss"))
         | study(as_claimed, settings=[REPLACED], attacks=("lira_joint",)),
-        draws=20,
+        n_resamples=20,
     ).query("claim == 'D11' and metric == 'auc'")
     assert list(compared["part"]) == ["AUC", "rmia", "loss"]
     assert (
@@ -625,7 +629,7 @@ def test_a_stochastic_network_is_held_to_no_attack_that_another_stochastic_one_w
 
 def test_a_variant_that_was_not_run_leaves_its_claim_unresolved():
     cells = study(as_claimed, settings=VARIANTS[:3])
-    claims = studies.claims("nsde", cells, draws=DRAWS)
+    claims = studies.claims("nsde", cells, n_resamples=DRAWS)
     assert (
         claims.loc["D5", "verdict"] == "not resolved"
         and "HBNODE: not run" in claims.loc["D5", "evidence"]
@@ -659,14 +663,14 @@ def test_a_tenfold_ratio_of_tpr_is_decided_by_its_interval_which_holds_the_truth
         samples=4000,
         noise=0.1,
     )
-    table = studies.comparisons("nsde", cells, draws=DRAWS).query("claim == 'D7' and needed")
+    table = studies.comparisons("nsde", cells, n_resamples=DRAWS).query("claim == 'D7' and needed")
     truth = norm.sf(norm.isf(0.01) - leak / sqrt(1.01)) / 0.01
     row = table.iloc[0]
     assert row["metric"] == "ratio of tpr@0.01" and row["low"] < truth < row["high"]
     assert row["value"] == pytest.approx(
         np.divide(*(metrics.per_target(cells[c])["tpr@0.01"].mean() for c in settings))
     )
-    claims = studies.claims("nsde", cells, draws=DRAWS)
+    claims = studies.claims("nsde", cells, n_resamples=DRAWS)
     assert claims.loc["D7", "verdict"] == verdict, claims.loc["D7", "evidence"]
     assert "ResNet-14 / SDENet sigma=2" in claims.loc["D7", "evidence"]
 
@@ -691,7 +695,7 @@ def test_the_interval_of_a_ratio_is_the_set_that_students_t_does_not_reject():
 
 def test_an_auc_below_one_half_is_a_failed_design_and_no_absence_of_risk():
     cells = study(lambda cell: -0.3, settings=[LARGE])
-    claims = studies.claims("nsde", cells, draws=DRAWS)
+    claims = studies.claims("nsde", cells, n_resamples=DRAWS)
     assert claims.loc["D12", "verdict"] == "not resolved (design check failed)"
     assert "AUC below 0.5, a wrong sign or an effect of the design" in claims.loc["D12", "evidence"]
     assert verdicts(study(lambda cell: 0.3, settings=[LARGE]))["D12"] == "does not hold"
@@ -708,7 +712,7 @@ def test_time_and_steps_are_varied_one_at_a_time_at_one_sigma():
         lambda cell: 1.0 + 0.5 * (cell.T < 1), settings=[SDENET._replace(queries=64), *SWEEP]
     )
     table = (
-        studies.comparisons("nsde", cells, draws=DRAWS)
+        studies.comparisons("nsde", cells, n_resamples=DRAWS)
         .query("claim == 'D13' and metric == 'auc'")
         .set_index("part")
     )
@@ -726,13 +730,17 @@ def test_two_networks_of_almost_one_sigma_are_two_and_rounding_makes_none():
     cells = study(
         lambda cell: 1.4 if cell.k == 0.51 else 1.0, settings=[SDENET, SDENET._replace(k=0.51), *T]
     )
-    table = studies.comparisons("nsde", cells, draws=20).query("claim == 'D13' and metric == 'auc'")
+    table = studies.comparisons("nsde", cells, n_resamples=20).query(
+        "claim == 'D13' and metric == 'auc'"
+    )
     assert table["compared"].tolist() == ["SDENet sigma=2 - SDENet sigma=2, T=0.5, lira_global"]
     near = study(
         lambda cell: 1.4 if cell.k == 0.5001 else 1.0,
         settings=[SDENET, SDENET._replace(k=0.5001), *T],
     )
-    table = studies.comparisons("nsde", near, draws=20).query("claim == 'D13' and metric == 'auc'")
+    table = studies.comparisons("nsde", near, n_resamples=20).query(
+        "claim == 'D13' and metric == 'auc'"
+    )
     assert table["value"].round(1).tolist() == [0.0, 0.1] and table["part"].tolist() == ["T", "T"]
     rounded = study(as_claimed, settings=[SDENET, SDENET._replace(k=0.35355, T=0.5)])
     assert verdicts(rounded)["D13"] != "not run"
@@ -755,7 +763,7 @@ def test_two_networks_of_almost_one_sigma_are_two_and_rounding_makes_none():
 def test_where_noise_was_not_tried_is_said(settings, missing):
     """An ODENet is the network without noise anywhere, unless its solver is another one."""
     evidence = studies.claims(
-        "nsde", study(as_claimed, settings=[RESNET, ODENET, *settings]), draws=20
+        "nsde", study(as_claimed, settings=[RESNET, ODENET, *settings]), n_resamples=20
     )["evidence"]
     assert (f"not run at sigma 2: noise in {missing};" in evidence["D9"]) == bool(missing)
     assert "not run at sigma 2" not in "".join(evidence.drop("D9")) + evidence["D9"] * (not missing)
@@ -786,7 +794,7 @@ def test_equal_accuracy_tells_a_safer_family_from_one_that_only_learned_less():
     )
     assert verdicts(cells)["D1"] == "holds (at unequal accuracy)"
     apart, alike = (
-        studies.claims("nsde", cells, frontier=curves_of(extra), draws=DRAWS)
+        studies.claims("nsde", cells, frontier=curves_of(extra), n_resamples=DRAWS)
         for extra in (0.5, 0.0)
     )
     assert apart.loc["D1", "verdict"] == "holds (also at equal accuracy)"
@@ -798,7 +806,7 @@ def test_equal_accuracy_tells_a_safer_family_from_one_that_only_learned_less():
     assert apart.loc["D2", "verdict"] == "does not hold" and alike.loc["D2", "verdict"] == "holds"
     reverse = study(lambda cell: 2.0 * (cell.model == "odenet"), settings=[RESNET, ODENET])
     both = studies.claims(
-        "nsde", reverse, frontier=curves_of(0.5, ("ODENet", "ResNet-14")), draws=DRAWS
+        "nsde", reverse, frontier=curves_of(0.5, ("ODENet", "ResNet-14")), n_resamples=DRAWS
     )
     assert both.loc["D1", "verdict"] == "does not hold (also at equal accuracy)"
 
@@ -816,7 +824,7 @@ def test_checkpoints_that_share_no_accuracy_or_hold_one_pair_decide_nothing():
     )
     single = curves_of(0.5, targets=2)
     for curves in (low, single):
-        claims = studies.claims("nsde", cells, frontier=curves, draws=DRAWS)
+        claims = studies.claims("nsde", cells, frontier=curves, n_resamples=DRAWS)
         assert claims.loc["D1", "verdict"] == "holds (at unequal accuracy)"
         assert "at equal accuracy: 1 of 1 not compared" in claims.loc["D1", "evidence"]
 
@@ -826,7 +834,7 @@ def test_equal_accuracy_says_the_attack_and_how_often_stochastic_networks_were_a
         curves = curves_of(
             0.5, ("ODENet", "SDENet sigma=2"), info={"queries": count} if count else None
         )
-        claims = studies.claims("nsde", cells, frontier=curves, draws=DRAWS)
+        claims = studies.claims("nsde", cells, frontier=curves, n_resamples=DRAWS)
         return claims.loc["D6", "verdict"], claims.loc["D6", "evidence"]
 
     cells = study(as_claimed, settings=[ODENET, *ASKED])
@@ -843,7 +851,7 @@ def test_equal_accuracy_says_the_attack_and_how_often_stochastic_networks_were_a
     pair = curves_of(0.5, info={"queries": 1})
     assert (
         "R = "
-        not in studies.claims("nsde", study(as_claimed), frontier=pair, draws=20).loc[
+        not in studies.claims("nsde", study(as_claimed), frontier=pair, n_resamples=20).loc[
             "D1", "evidence"
         ]
     )
@@ -856,19 +864,23 @@ def test_a_frontier_without_draws_over_samples_decides_nothing():
         settings=[RESNET, ODENET],
     )
     for extra in (0.5, 0.0):
-        claims = studies.claims("nsde", cells, frontier=curves_of(extra, draws=0), draws=DRAWS)
+        claims = studies.claims(
+            "nsde", cells, frontier=curves_of(extra, n_resamples=0), n_resamples=DRAWS
+        )
         assert claims["verdict"][["D1", "D2"]].tolist() == [
             "holds (at unequal accuracy)",
             "not resolved",
         ]
         assert "samples not drawn: decides nothing" in claims.loc["D1", "evidence"]
-    table = studies.comparisons("nsde", cells, frontier=curves_of(0.5, draws=0), draws=DRAWS)
+    table = studies.comparisons(
+        "nsde", cells, frontier=curves_of(0.5, n_resamples=0), n_resamples=DRAWS
+    )
     assert set(table.loc[table["part"].str.startswith("at equal"), "outcome"]) == {"open"}
 
 
 def test_a_matched_difference_is_that_of_the_frontier_at_its_highest_level_with_its_interval():
     cells, curves = study(as_claimed, settings=[RESNET, ODENET]), curves_of(0.2)
-    table = studies.comparisons("nsde", cells, frontier=curves, draws=DRAWS, level=0.8)
+    table = studies.comparisons("nsde", cells, frontier=curves, n_resamples=DRAWS, level=0.8)
     row = table.query("claim == 'D1' and part == 'at equal accuracy'").iloc[0]
     found = (
         metrics.matched(curves, baseline="ODENet", confidence=0.8)
@@ -884,7 +896,7 @@ def test_a_matched_difference_is_that_of_the_frontier_at_its_highest_level_with_
     solvers = [FlowCell("odenet", blocks) for blocks in (1, 2, 3)]
     curves = curves_of(0.0, tuple(cell.label for cell in solvers), (0.86, 0.84, 0.82))
     table = studies.comparisons(
-        "nsde", study(as_claimed, settings=solvers), frontier=curves, draws=DRAWS
+        "nsde", study(as_claimed, settings=solvers), frontier=curves, n_resamples=DRAWS
     )
     rows = table.query("claim == 'D4' and part == 'at equal accuracy'")
     assert len(rows) == 3
@@ -899,7 +911,7 @@ def test_a_matched_difference_is_that_of_the_frontier_at_its_highest_level_with_
 
 
 def test_one_pair_of_targets_decides_nothing():
-    claims = studies.claims("nsde", study(as_claimed, overfit, targets=2), draws=DRAWS)
+    claims = studies.claims("nsde", study(as_claimed, overfit, targets=2), n_resamples=DRAWS)
     assert (claims["verdict"] == "not resolved").all()
     assert (
         claims["evidence"]
@@ -925,7 +937,7 @@ def test_a_stochastic_network_is_set_against_the_one_that_is_most_like_it():
         SDENET._replace(method="rk4"),
     ]
     settings += [FlowCell("odenet64"), FlowCell("odenet64", 1, "rk4"), FlowCell("sonode", 1, "rk4")]
-    table = studies.comparisons("nsde", study(as_claimed, settings=settings), draws=DRAWS)
+    table = studies.comparisons("nsde", study(as_claimed, settings=settings), n_resamples=DRAWS)
     needed = table[table["needed"]].groupby("claim")["compared"].agg(list)
     assert needed["D6"] == ["ODENet, rk4 - SDENet sigma=2, rk4, lira_global"]
     assert needed["D5"] == ["ODENet-64, rk4 - SONODE, rk4, lira_global"]

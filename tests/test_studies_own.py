@@ -47,7 +47,7 @@ def settings():
 
 
 def test_a_study_of_ones_own_gets_comparisons_and_verdicts(own, settings):
-    table = studies.comparisons(own, settings, draws=50)
+    table = studies.comparisons(own, settings, n_resamples=50)
     auc = table[table["metric"] == "auc"].set_index("part")
     mean = {one: metrics.per_target(scores)["auc"].mean() for one, scores in settings.items()}
     once, often = (nsde.ASKED[0], nsde.ASKED[1])
@@ -56,10 +56,10 @@ def test_a_study_of_ones_own_gets_comparisons_and_verdicts(own, settings):
         "ResNet-14 over 1 query",
         "ResNet-14 over 16 queries",
     ]
-    claims = studies.claims(own, settings, draws=50)
+    claims = studies.claims(own, settings, n_resamples=50)
     assert claims["verdict"].to_dict() == {"X1": "holds", "X2": "not resolved"}
     assert "rmia: not run" in claims.loc["X2", "evidence"]
-    assert studies.claims(own, {}, draws=50)["verdict"].eq("not run").all()
+    assert studies.claims(own, {}, n_resamples=50)["verdict"].eq("not run").all()
 
 
 def test_a_claim_is_added_to_a_study_by_an_entry(tmp_path, settings):
@@ -77,8 +77,8 @@ def test_a_claim_is_added_to_a_study_by_an_entry(tmp_path, settings):
     }
     path = tmp_path / "more.yaml"
     path.write_text(yaml.safe_dump(entries))
-    assert list(studies.claims(path, settings, draws=50).index) == ["X1", "X2", "X3"]
-    assert studies.claims(path, settings, draws=50).loc["X3", "verdict"] == "does not hold"
+    assert list(studies.claims(path, settings, n_resamples=50).index) == ["X1", "X2", "X3"]
+    assert studies.claims(path, settings, n_resamples=50).loc["X3", "verdict"] == "does not hold"
 
 
 def test_what_a_study_does_not_have_is_refused_in_one_line(own, settings):

@@ -75,7 +75,7 @@ def world(
 
 
 def verdict(cells, claim, **options) -> str:
-    return studies.claims("privacy", cells, draws=DRAWS, **options).loc[claim, "verdict"]
+    return studies.claims("privacy", cells, n_resamples=DRAWS, **options).loc[claim, "verdict"]
 
 
 def ladder(steps=14_700, dp_sgd=None, method="steinke", audited=True) -> pd.DataFrame:
@@ -108,7 +108,7 @@ def test_a_neural_sde_that_gives_away_no_more_at_a_better_accuracy_equals_dp_sgd
     cells = world({DP: 0.05, SDE: 0.05}, {DP: (0.74, 0.74), SDE: (0.82, 0.82)})
     assert verdict(cells, "D8") == "holds"
     worse = world({DP: 0.05, SDE: 0.05}, {DP: (0.82, 0.82), SDE: (0.74, 0.74)})
-    row = studies.claims("privacy", worse, draws=DRAWS).loc["D8"]
+    row = studies.claims("privacy", worse, n_resamples=DRAWS).loc["D8"]
     assert (
         row["verdict"] == "does not hold"
         and "accuracy: SDENet sigma=2, 16 queries - ResNet-14, DP-SGD -0.08" in (row["evidence"])
@@ -125,14 +125,14 @@ def test_to_protect_better_than_dp_sgd_is_not_held_against_a_network():
 def test_equal_protection_is_asked_of_the_most_asked_network_and_needs_a_measurable_rate():
     accuracy = {DP: (0.74, 0.74), SDE: (0.82, 0.82), SDE._replace(queries=1): (0.82, 0.82)}
     cells = world({DP: 0.05, SDE: 0.6, SDE._replace(queries=1): 0.0}, accuracy)
-    found = studies.comparisons("privacy", cells, draws=DRAWS).query("claim == 'D8'")
+    found = studies.comparisons("privacy", cells, n_resamples=DRAWS).query("claim == 'D8'")
     assert (
         found["compared"].str.contains("16 queries").all()
         and verdict(cells, "D8") == "does not hold"
     )
     few = world({DP: 0.0, SDE: 0.0}, accuracy, samples=180)  # 9 false positives of 90 at 10 %
     assert set(
-        studies.comparisons("privacy", few, draws=DRAWS).query("claim == 'D8'")["metric"]
+        studies.comparisons("privacy", few, n_resamples=DRAWS).query("claim == 'D8'")["metric"]
     ) == {
         "auc",
         "test_accuracy",
@@ -143,7 +143,7 @@ def test_equal_protection_is_asked_of_the_most_asked_network_and_needs_a_measura
 def test_the_room_below_the_curve_is_that_of_exact_intervals_at_the_realised_rate():
     cells = world({SDE: 0.3}, targets=2, samples=2000)
     found = (
-        studies.comparisons("privacy", cells, draws=DRAWS, delta=1e-5)
+        studies.comparisons("privacy", cells, n_resamples=DRAWS, delta=1e-5)
         .query("claim == 'D10'")
         .set_index("metric")
     )
@@ -173,7 +173,7 @@ def beta_ends(hits, trials, alpha):
 
 def test_a_curve_is_exceeded_only_when_one_target_exceeds_it_after_all_looks():
     below = world({SDE: 0.05})  # 9 false positives of 950 at 1 %
-    row = studies.claims("privacy", below, draws=DRAWS).loc["D10"]
+    row = studies.claims("privacy", below, n_resamples=DRAWS).loc["D10"]
     assert row["verdict"] == "holds (at FPR 0.1 and above)"
     said = row["evidence"].split("; ")
     assert "a curve would count as exceeded only at 95 % over 8 looks together" in said
@@ -183,7 +183,7 @@ def test_a_curve_is_exceeded_only_when_one_target_exceeds_it_after_all_looks():
     on_it = norm.ppf(tradeoff(0.1, epsilon=1.0, delta=1e-5)) - norm.ppf(0.1)
     assert verdict(world({SDE: on_it}), "D10") == "not resolved"
     two = world({SDE: 0.05}) | world({SDE: 1.6}, attacks=("rmia",))
-    row = studies.claims("privacy", two, draws=DRAWS).loc["D10"]
+    row = studies.claims("privacy", two, n_resamples=DRAWS).loc["D10"]
     assert row["verdict"] == "does not hold" and "lira_global tpr@0.1: " in row["evidence"]
     # 8 targets, 1 rate, 2 attacks
     assert "a curve counts as exceeded only at 95 % over 16 looks together" in row["evidence"]
@@ -191,12 +191,12 @@ def test_a_curve_is_exceeded_only_when_one_target_exceeds_it_after_all_looks():
 
 def test_an_attack_whose_ties_leave_no_small_rate_is_not_looked_at():
     cells = world({SDE: 0.05})
-    alone = studies.comparisons("privacy", cells, draws=2).query("claim == 'D10'")
+    alone = studies.comparisons("privacy", cells, n_resamples=2).query("claim == 'D10'")
     two_levels = {
         cell._replace(attack="correctness"): replace(one, value=(one.value > -1).astype(float))
         for cell, one in cells.items()
     }
-    both = studies.comparisons("privacy", cells | two_levels, draws=2).query("claim == 'D10'")
+    both = studies.comparisons("privacy", cells | two_levels, n_resamples=2).query("claim == 'D10'")
     assert (
         both.equals(alone) and verdict(cells | two_levels, "D10") == "holds (at FPR 0.1 and above)"
     )
@@ -209,19 +209,21 @@ def test_on_the_curve_itself_looks_rarely_exceed_it():
     leak = norm.ppf(tradeoff(0.1, epsilon=1.0, delta=1e-5)) - norm.ppf(0.1)
     said = []
     for seed in range(60):
-        table = studies.comparisons("privacy", world({SDE: leak}, samples=400, seed=seed), draws=2)
+        table = studies.comparisons(
+            "privacy", world({SDE: leak}, samples=400, seed=seed), n_resamples=2
+        )
         said.append((table.query("claim == 'D10'")["outcome"] == "against").any())
     assert sum(said) <= 5  # 3 expected at most, and Clopper-Pearson ends of both rates are wide
 
 
 def test_networks_without_noise_are_looked_at_beside_and_decide_nothing():
     cells = world({SDE: 0.05, QUIET: 1.6})
-    found = studies.comparisons("privacy", cells, draws=DRAWS).query("claim == 'D10'")
+    found = studies.comparisons("privacy", cells, n_resamples=DRAWS).query("claim == 'D10'")
     assert found.groupby("part")["outcome"].first().to_dict() == {
         "lira_global": "for",
         "without noise, lira_global": "against",
     }
-    row = studies.claims("privacy", cells, draws=DRAWS).loc["D10"]
+    row = studies.claims("privacy", cells, n_resamples=DRAWS).loc["D10"]
     assert row["verdict"].startswith("holds") and "would count as exceeded" in row["evidence"]
 
 
@@ -229,7 +231,7 @@ def test_single_targets_are_the_units_of_a_bernoulli_pool_and_one_decides_nothin
     cells = world({SDE: 1.6, DP: 0.0}, targets=5, pairs=False)
     assert verdict(cells, "D10") == "does not hold"
     cells = world({SDE: 1.6}, targets=1, pairs=False)
-    row = studies.claims("privacy", cells, draws=DRAWS).loc["D10"]
+    row = studies.claims("privacy", cells, n_resamples=DRAWS).loc["D10"]
     assert row["verdict"] == "not resolved" and "nothing is decided" in row["evidence"]
 
 
@@ -264,7 +266,9 @@ def test_an_audit_refutes_a_nominal_value_only_where_its_conditions_hold():
 def test_a_ladder_with_a_finite_guarantee_is_dp_sgds_and_speaks_in_its_claim():
     cells = world({DP: 0.05, SDE: 0.05}, {DP: (0.74, 0.74), SDE: (0.82, 0.82)})
     trained = ladder(490, {"noise_multiplier": 2.0, "sample_rate": 512 / 25_000, "steps": 14_700})
-    table = studies.claims("privacy", cells, draws=DRAWS, ladders={"ResNet-14, DP-SGD": trained})
+    table = studies.claims(
+        "privacy", cells, n_resamples=DRAWS, ladders={"ResNet-14, DP-SGD": trained}
+    )
     assert (
         "DP-SGD accounted: ResNet-14, DP-SGD epsilon 6.61 at delta 1e-05, DP-SGD, RDP"
         in table.loc["D8", "evidence"]
@@ -274,7 +278,7 @@ def test_a_ladder_with_a_finite_guarantee_is_dp_sgds_and_speaks_in_its_claim():
         and "3.25" not in table.loc["D14", "evidence"]
     )
     second = studies.claims(
-        "privacy", cells, draws=DRAWS, ladders={"A, DP-SGD": trained, "B, DP-SGD": trained}
+        "privacy", cells, n_resamples=DRAWS, ladders={"A, DP-SGD": trained, "B, DP-SGD": trained}
     ).loc["D8", "evidence"]
     assert [part[:31] for part in second.split("; ") if "-SGD epsilon" in part] == [
         f"DP-SGD accounted: {n}, DP-SGD eps" for n in "AB"
@@ -308,7 +312,7 @@ def test_a_guarantee_that_is_not_dp_sgds_is_not_told_as_such():
         "accountant": "rdp",
     }
     kept = auditing.ladder(**args, stored={"releases": 1, "label_epsilon": 1.0})
-    table = studies.claims("privacy", cells, draws=DRAWS, ladders={"SDENet, stored": kept})
+    table = studies.claims("privacy", cells, n_resamples=DRAWS, ladders={"SDENet, stored": kept})
     assert "what DP-SGD was accounted at is not given" in table.loc["D8", "evidence"]
     wanted = (
         "SDENet, stored at delta 1e-05: nominal (paper's accounting) 6.6, training guarantee"
@@ -328,7 +332,7 @@ def memguarded(gap: float, attack: str, seed=0) -> dict:
 
 
 def test_memguards_zero_holds_by_ties_and_not_as_a_measure_of_what_is_left():
-    row = studies.claims("privacy", memguarded(0.12, "correctness"), draws=DRAWS).loc["D15"]
+    row = studies.claims("privacy", memguarded(0.12, "correctness"), n_resamples=DRAWS).loc["D15"]
     assert row["verdict"] == "does not hold"
     assert (
         "correctness 0.000 by ties (no FPR below 0.8" in row["evidence"]
@@ -339,7 +343,7 @@ def test_memguards_zero_holds_by_ties_and_not_as_a_measure_of_what_is_left():
     smooth = memguarded(0.12, "correctness") | world(
         {MEMGUARD: 0.5}, targets=32, attacks=("lira_per_sample",)
     )
-    evidence = studies.claims("privacy", smooth, draws=DRAWS).loc["D15", "evidence"]
+    evidence = studies.claims("privacy", smooth, n_resamples=DRAWS).loc["D15", "evidence"]
     assert (
         "lira_per_sample 0.2" in evidence.split("TPR at 10 % FPR")[1]
         and evidence.count("by ties") == 1
@@ -352,12 +356,14 @@ def test_an_auc_below_a_half_is_a_failed_design_and_no_protection():
 
 def test_networks_that_the_study_does_not_know_decide_nothing():
     cells = world({SDE._replace(noise=False): 1.6, DP: 0.0})
-    assert studies.claims("privacy", cells, draws=DRAWS)["verdict"].to_dict()["D10"] == "not run"
+    assert (
+        studies.claims("privacy", cells, n_resamples=DRAWS)["verdict"].to_dict()["D10"] == "not run"
+    )
 
 
 def test_pools_with_other_members_are_refused():
     with pytest.raises(ValueError, match="different membership"):
-        studies.claims("privacy", world({SDE: 0.0}) | world({DP: 0.0}, seed=1), draws=DRAWS)
+        studies.claims("privacy", world({SDE: 0.0}) | world({DP: 0.0}, seed=1), n_resamples=DRAWS)
 
 
 @pytest.fixture(scope="module")
@@ -412,7 +418,7 @@ def test_no_word_claims_more_than_was_shown(figure4):
     cells = world({DP: 0.05, SDE: 0.05, MEMGUARD: 0.3})
     texts = [
         *(file.read_text() for file in FOLDER.iterdir() if file.is_file()),
-        studies.claims("privacy", cells, ladders=ladder(), draws=DRAWS).to_string(),
+        studies.claims("privacy", cells, ladders=ladder(), n_resamples=DRAWS).to_string(),
         figure4.to_string(),
     ]
     for text in texts:

@@ -120,7 +120,7 @@ def rising(cell):
 
 
 def verdicts(cells, **options):
-    return studies.claims("snn", cells, draws=DRAWS, **options)["verdict"].to_dict()
+    return studies.claims("snn", cells, n_resamples=DRAWS, **options)["verdict"].to_dict()
 
 
 def test_every_printed_number_is_there_as_counted():
@@ -177,7 +177,7 @@ def test_every_record_of_tables_2_to_6_stands_exactly_once_beside_ours():
 def test_ours_stands_only_in_the_block_it_stands_for_with_the_interval_of_the_summary():
     cells = study(as_claimed, rising)
     table = studies.against_papers(
-        "snn", cells, stands_for=("cifar10", "resnet18"), ours="digits, tinycnn", draws=DRAWS
+        "snn", cells, stands_for=("cifar10", "resnet18"), ours="digits, tinycnn", n_resamples=DRAWS
     )
     placed = table["dataset"].eq("cifar10") & table["model"].str.endswith("resnet18")
     assert (table["ours"].notna() == placed).all() and (
@@ -188,7 +188,7 @@ def test_ours_stands_only_in_the_block_it_stands_for_with_the_interval_of_the_su
     row = table.query(
         "table == '4' and timesteps == 2 and input_dropout and attack == 'rmia' and metric == 'auc'"
     ).iloc[0]
-    expected = metrics.intervals(cells[cell], draws=DRAWS).loc["auc"]
+    expected = metrics.intervals(cells[cell], n_resamples=DRAWS).loc["auc"]
     assert tuple(row[["ours", "low", "high"]]) == pytest.approx(
         tuple(expected[["value", "low", "high"]])
     )
@@ -205,11 +205,17 @@ def test_ours_stands_only_in_the_block_it_stands_for_with_the_interval_of_the_su
     for key, value in truth.items():
         assert accuracy.loc[key, "ours"] == pytest.approx(value, abs=0.002)
         assert accuracy.loc[key, "low"] < accuracy.loc[key, "ours"] < accuracy.loc[key, "high"]
-    assert studies.against_papers("snn", cells, stands_for=None, draws=DRAWS)["ours"].isna().all()
+    assert (
+        studies.against_papers("snn", cells, stands_for=None, n_resamples=DRAWS)["ours"]
+        .isna()
+        .all()
+    )
 
 
 def test_an_fpr_that_ours_cannot_measure_is_said_so_in_the_table_that_people_read():
-    table = studies.against_papers("snn", study(as_claimed, samples=2000, targets=4), draws=DRAWS)
+    table = studies.against_papers(
+        "snn", study(as_claimed, samples=2000, targets=4), n_resamples=DRAWS
+    )
     ran = table[table["ours"].notna()]
     assert (ran["measurable"] == ran["metric"].ne("tpr@0.001")).all()
     view = studies.against_papers_readable(table).set_index(
@@ -241,7 +247,7 @@ def test_without_cells_every_claim_is_not_run_and_says_what_it_needs():
 
 def test_in_a_world_made_as_the_study_claims_the_claims_hold():
     cells = study(as_claimed, rising, samples=1000)
-    claims = studies.claims("snn", cells, draws=DRAWS)
+    claims = studies.claims("snn", cells, n_resamples=DRAWS)
     found = claims["verdict"].to_dict()
     assert [name for name, verdict in found.items() if verdict == "holds"] == [
         "S1",
@@ -286,7 +292,7 @@ def test_equal_risk_of_two_trainings_holds_only_when_it_is_known_to_a_hundredth(
     assert verdicts(few)["S7"] == "not resolved" and verdicts(many)["S7"] == "holds"
     assert (
         "test accuracy: 2 of 2 for"
-        in studies.claims("snn", many, draws=DRAWS).loc["S7", "evidence"]
+        in studies.claims("snn", many, n_resamples=DRAWS).loc["S7", "evidence"]
     )
 
 
@@ -303,7 +309,7 @@ def test_a_verdict_on_different_models_says_how_far_apart_their_accuracies_are()
         study(leak, accuracy(gap), settings=[SETTINGS[0], *SETTINGS[3:]]) for gap in (0, 0.03)
     )
     assert verdicts(equal)["S3"] == "holds" and verdicts(equal)["S7"] == "does not hold"
-    claims = studies.claims("snn", unequal, draws=DRAWS)
+    claims = studies.claims("snn", unequal, n_resamples=DRAWS)
     assert claims.loc["S3", "verdict"] == "holds (at unequal accuracy)"
     assert claims.loc["S7", "verdict"] == "does not hold (at unequal accuracy)"
     assert claims.loc["S3", "accuracy_apart"] == pytest.approx(6, abs=0.2)
@@ -313,7 +319,9 @@ def test_a_verdict_on_different_models_says_how_far_apart_their_accuracies_are()
 
 
 def test_sentences_say_where_only_auc_decides():
-    table = studies.comparisons("snn", study(as_claimed, rising, samples=4000, targets=4), draws=20)
+    table = studies.comparisons(
+        "snn", study(as_claimed, rising, samples=4000, targets=4), n_resamples=20
+    )
     deciding = table[table["needed"]].groupby("claim")["metric"].agg(set)
     sentences = studies.claims("snn", {})["claim"]
     for name in ("S1", "S2", "S3", "S4", "S5", "S6"):
@@ -328,14 +336,14 @@ def test_a_claim_that_lacks_a_part_is_never_said_to_hold():
         for c, s in study(as_claimed, rising, samples=1000).items()
         if not (c.model == "ann" and c.input_dropout)
     }
-    claims = studies.claims("snn", cells, draws=DRAWS)
+    claims = studies.claims("snn", cells, n_resamples=DRAWS)
     assert (
         claims.loc["S3", "verdict"] == "not resolved"
         and "with dropout: not run" in claims.loc["S3", "evidence"]
     )
     assert "gain beyond" not in claims.loc["S4", "evidence"]
     alone = {cell: scores for cell, scores in cells.items() if cell.references == "ann"}
-    alone = studies.claims("snn", alone, draws=DRAWS)
+    alone = studies.claims("snn", alone, n_resamples=DRAWS)
     assert (
         alone.loc["S6", "verdict"] == "not resolved"
         and "weaker than own: not run" in alone.loc["S6", "evidence"]
@@ -355,10 +363,10 @@ def with_aligned(cells, share):
 def test_references_of_another_family_are_weaker_only_where_aligning_them_does_not_help():
     cells = study(as_claimed, rising, samples=1000, settings=SETTINGS[2:3])
     weaker, equal = (
-        studies.claims("snn", with_aligned(cells, share), draws=DRAWS).loc["S6"]
+        studies.claims("snn", with_aligned(cells, share), n_resamples=DRAWS).loc["S6"]
         for share in (0.0, 1.0)
     )
-    alone = studies.claims("snn", cells, draws=DRAWS).loc["S6"]
+    alone = studies.claims("snn", cells, n_resamples=DRAWS).loc["S6"]
     assert (
         alone["verdict"] == "holds"
         and "without alignment: part of the difference" in alone["evidence"]
@@ -382,7 +390,8 @@ def test_references_of_another_family_are_weaker_only_where_aligning_them_does_n
 def test_aligned_references_touch_nothing_but_s6_and_what_s5_reports():
     cells = study(as_claimed, rising, settings=SETTINGS[:3])
     plain, both = (
-        studies.comparisons("snn", some, draws=DRAWS) for some in (cells, with_aligned(cells, 0.5))
+        studies.comparisons("snn", some, n_resamples=DRAWS)
+        for some in (cells, with_aligned(cells, 0.5))
     )
     added = both[both["compared"].str.contains("aligned")]
     assert set(added["claim"]) == {"S5", "S6"} and not added.query("claim == 'S5'")["needed"].any()
@@ -396,12 +405,12 @@ def test_aligned_references_touch_nothing_but_s6_and_what_s5_reports():
 def test_aligned_references_stand_beside_no_printed_number():
     cells = study(as_claimed, rising, settings=SETTINGS[:3])
     tables = [
-        studies.against_papers("snn", some, draws=DRAWS)
+        studies.against_papers("snn", some, n_resamples=DRAWS)
         for some in (cells, with_aligned(cells, 0.5))
     ]
     assert tables[0].equals(tables[1])
     only = {c: s for c, s in with_aligned(cells, 0.5).items() if c.references == "ann, aligned"}
-    assert studies.against_papers("snn", only, draws=DRAWS)["ours"].isna().all()
+    assert studies.against_papers("snn", only, n_resamples=DRAWS)["ours"].isna().all()
     with pytest.raises(ValueError, match="unknown references 'ann aligned': wanted one of"):
         studies.against_papers(
             "snn",
@@ -413,7 +422,7 @@ def test_the_gain_beyond_the_anns_own_is_the_difference_of_four_auc_drawn_jointl
     cells = study(
         lambda cell: 1 + cell.input_dropout * (0.6 if cell.model == "snn" else 0.3), noise=0.2
     )
-    table = studies.comparisons("snn", cells, draws=DRAWS, seed=3)
+    table = studies.comparisons("snn", cells, n_resamples=DRAWS, seed=3)
     row = table.query(
         "part == \"gain beyond the ANN's own\" and compared == 'SNN hybrid T=2'"
     ).iloc[0]
@@ -422,7 +431,7 @@ def test_the_gain_beyond_the_anns_own_is_the_difference_of_four_auc_drawn_jointl
         for setting in (SETTINGS[2], SETTINGS[0])
         for dropout in (True, False)
     ]
-    draws = [bootstrap(cells[cell], draws=DRAWS, seed=3)["auc"] for cell in four]
+    draws = [bootstrap(cells[cell], n_resamples=DRAWS, seed=3)["auc"] for cell in four]
     auc = [metrics.per_target(cells[cell])["auc"].to_numpy() for cell in four]
     both = auc[0] - auc[1] - auc[2] + auc[3]
     assert row["value"] == pytest.approx(both.mean())
@@ -433,12 +442,12 @@ def test_the_gain_beyond_the_anns_own_is_the_difference_of_four_auc_drawn_jointl
 
 def test_a_comparison_is_the_paired_difference():
     cells = study(as_claimed, rising, targets=12)
-    table = studies.comparisons("snn", cells, draws=DRAWS)
+    table = studies.comparisons("snn", cells, n_resamples=DRAWS)
     row = table.query(
         "claim == 'S4' and part == 'rmia' and metric == 'auc' and compared == 'SNN hybrid T=1'"
     ).iloc[0]
     expected = metrics.difference(
-        cells[Cell("snn", "hybrid", 1, True)], cells[Cell("snn", "hybrid", 1)], draws=DRAWS
+        cells[Cell("snn", "hybrid", 1, True)], cells[Cell("snn", "hybrid", 1)], n_resamples=DRAWS
     )
     assert tuple(row[["value", "low", "high"]]) == pytest.approx(tuple(expected.loc["auc"]))
     assert (table["sure_high"] - table["sure_low"] >= table["high"] - table["low"] - 1e-12).all()
@@ -450,7 +459,7 @@ def test_families_are_compared_by_their_strongest_attack():
             cell.model
         ].get(cell.attack, 0.1)
 
-    table = studies.comparisons("snn", study(leak), draws=DRAWS).query(
+    table = studies.comparisons("snn", study(leak), n_resamples=DRAWS).query(
         "claim == 'S3' and metric == 'auc'"
     )
     assert (table[table["needed"]]["outcome"] == "for").all()
@@ -470,7 +479,7 @@ def test_counting_a_population_gives_the_same_roc_as_the_ratio_only_where_the_po
     cells = {
         Cell("ann", attack=name): attacks.score(name, signals) for name in ("rmia", "rmia_count")
     }
-    claims = studies.claims("snn", cells, draws=DRAWS)
+    claims = studies.claims("snn", cells, n_resamples=DRAWS)
     assert claims.loc["S9", "verdict"] == verdict, claims.loc["S9", "evidence"]
 
 
@@ -488,7 +497,7 @@ def test_where_nothing_differs_verdicts_are_rarely_anything_but_unresolved(sprea
             seed=seed,
         )
         cells = {c: s for c, s in cells.items() if c.references == "own" and c.attack == "rmia"}
-        table = studies.comparisons("snn", cells, draws=DRAWS)
+        table = studies.comparisons("snn", cells, n_resamples=DRAWS)
         table = table[table["needed"] & table["claim"].isin(["S2", "S4", "S8"])]
         single += ((table["low"] > 0) | (table["high"] < 0)).sum()
         compared += len(table)
@@ -504,9 +513,9 @@ def test_where_nothing_differs_verdicts_are_rarely_anything_but_unresolved(sprea
 def test_one_pair_of_targets_decides_nothing_however_far_apart_the_settings_are(sign):
     cells = study(lambda cell: 1 + sign * as_claimed(cell), rising, targets=2)
     cells |= {c._replace(attack="rmia_count"): s for c, s in cells.items() if c.attack == "rmia"}
-    table = studies.comparisons("snn", cells, draws=DRAWS)
+    table = studies.comparisons("snn", cells, n_resamples=DRAWS)
     assert (table["outcome"] == "open").all() and ((table["low"] > 0) | (table["high"] < 0)).any()
-    claims = studies.claims("snn", cells, draws=DRAWS)
+    claims = studies.claims("snn", cells, n_resamples=DRAWS)
     assert (claims["verdict"] == "not resolved").all()
     assert (
         claims["evidence"]

@@ -75,13 +75,15 @@ def test_a_setting_in_which_families_differ_and_nothing_else_has_a_table_of_its_
 def test_numbers_of_a_row_are_those_of_its_scores():
     cells = [ODENET, ODENET._replace(method="rk4")]
     scores = scored(*cells)
-    table = studies.varied_settings(scores, draws=DRAWS, seed=3)["method"]
+    table = studies.varied_settings(scores, n_resamples=DRAWS, seed=3)["method"]
     for cell, (_, row) in zip(cells, table.iterrows(), strict=True):
         each = [
             metrics.auc(*one) for one in zip(scores[cell].value, scores[cell].member, strict=True)
         ]
         assert row["auc"] == pytest.approx(np.mean(each))
-        ends = metrics.intervals(scores[cell], (), draws=DRAWS, seed=3).loc["auc", ["low", "high"]]
+        ends = metrics.intervals(scores[cell], (), n_resamples=DRAWS, seed=3).loc[
+            "auc", ["low", "high"]
+        ]
         assert (
             row[["auc_low", "auc_high"]].tolist() == ends.tolist()
             and row["auc_low"] < row["auc"] < row["auc_high"]

@@ -123,7 +123,7 @@ def test_recipes_survive_json_and_refuse_what_they_do_not_know():
 def world():
     member = rng.random((6, 40)) < 0.5
     return Signals.from_logits(
-        rng.normal(size=(6, 3, 40, 4)), rng.integers(0, 4, 40), member, draws="noise"
+        rng.normal(size=(6, 3, 40, 4)), rng.integers(0, 4, 40), member, query_kind="noise"
     )
 
 

@@ -81,7 +81,7 @@ def test_identical_results_differ_by_exactly_zero_and_in_no_setting(explorer, re
 def test_differences_are_those_of_metrics_paired_draw_by_draw(explorer, results, attack):
     explorer.set(results=("weak", "strong"), attack=attack)
     wanted = metrics.difference(
-        results[1].scores(attack), results[0].scores(attack), draws=200
+        results[1].scores(attack), results[0].scores(attack), n_resamples=200
     ).loc["auc"]
     shown = f"{wanted['value']:+.3f} [{wanted['low']:+.3f}, {wanted['high']:+.3f}]"
     assert wanted["low"] > 0.02
@@ -160,7 +160,7 @@ def test_a_word_that_recipe_and_asking_use_for_two_things_is_kept_apart(tmp_path
 def test_numbers_are_those_of_intervals_and_accuracies(explorer, results):
     explorer.set(results=("strong",), attack="loss")
     scores = results[1].scores("loss")
-    auc = metrics.intervals(scores, draws=200).loc["auc"]
+    auc = metrics.intervals(scores, n_resamples=200).loc["auc"]
     gap = 100 * metrics.accuracies(scores).loc["gap"]
     table = cells(explorer)
     assert table.loc["AUC", "A"] == f"{auc['value']:.3f} [{auc['low']:.3f}, {auc['high']:.3f}]"

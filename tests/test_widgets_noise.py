@@ -26,7 +26,7 @@ def world(seed=0, noise_sd=NOISE, samples=600, queries=QUERIES):
     same margins without it.
     """
     options = {"delta": DELTA, "sigma": SIGMA, "difficulty": 0.0, "seed": seed}
-    noisy = gaussian(8, samples, queries=queries, noise=noise_sd, draws="noise", **options)
+    noisy = gaussian(8, samples, queries=queries, noise=noise_sd, query_kind="noise", **options)
     return noisy, gaussian(8, samples, **options)
 
 
@@ -100,7 +100,7 @@ def test_all_answers_are_the_plain_attack_on_all_queries_and_one_is_the_first(ex
     noisy, quiet = world()
     table = explorer.set(attack=attack, target="all", outputs=QUERIES).table.set_index("outputs")
     for words, signals in (("16", noisy), ("1", noisy.select(queries=[0])), ("noise off", quiet)):
-        auc = metrics.intervals(attacks.score(attack, signals), (), draws=200).loc["auc"]
+        auc = metrics.intervals(attacks.score(attack, signals), (), n_resamples=200).loc["auc"]
         assert (
             table.loc[words, "AUC"] == f"{auc['value']:.3f} [{auc['low']:.3f}, {auc['high']:.3f}]"
         )
@@ -108,7 +108,7 @@ def test_all_answers_are_the_plain_attack_on_all_queries_and_one_is_the_first(ex
 
 def test_the_curve_agrees_with_the_table_of_metrics(explorer):
     view = explorer.set(attack="loss", target="all", outputs=4, closed=True)
-    wanted = metrics.query_curve(world()[0], "loss", queries=(1, 4, 16), fpr=(), draws=200)
+    wanted = metrics.query_curve(world()[0], "loss", queries=(1, 4, 16), fpr=(), n_resamples=200)
     drawn = dict(zip(range(1, 17), heights(view, "queried R times"), strict=True))
     for count in (1, 4, 16):
         assert drawn[count] == pytest.approx(wanted.loc[count, "auc"])

@@ -525,11 +525,13 @@ def test_a_planted_sample_leads_the_list_and_its_thumbnail_comes_first(attack):
 
 def test_the_test_shows_what_vulnerability_says_with_redrawn_masks():
     signals = planted()
-    explorer = widgets.exposed([source(signals)], draws=40)
+    explorer = widgets.exposed([source(signals)], n_resamples=40)
     assert "significance not tested" in explorer.view.sentence
     view = explorer.set(attack="loss", test=True)
     scores = attacks.score("loss", signals)
-    table = auditing.vulnerability(scores, null=auditing.null_scores("loss", signals, draws=40))
+    table = auditing.vulnerability(
+        scores, null=auditing.null_scores("loss", signals, n_resamples=40)
+    )
     line = table.iloc[77]
     assert cell(view, "p").startswith(f"{line['p']:.3g} ") and cell(view, "q") == f"{line['q']:.3g}"
     assert (
@@ -545,7 +547,7 @@ def test_of_many_samples_those_not_redrawn_count_against_the_others(monkeypatch)
     monkeypatch.setattr(module, "TESTED", 100)
     monkeypatch.setattr(module, "FOREMOST", 10)
     monkeypatch.setattr(module, "YARDSTICK", 30)
-    view = module.exposed([source(planted())], draws=40).set(attack="loss", test=True)
+    view = module.exposed([source(planted())], n_resamples=40).set(attack="loss", test=True)
     tested = int(view.note.split("masks redrawn for ")[1].split(" ")[0])
     assert 30 <= tested <= 40
     p, q = float(cell(view, "p").split(" ")[0]), float(cell(view, "q"))
@@ -570,9 +572,9 @@ def test_the_halves_of_the_targets_are_two_and_their_agreement_is_what_it_says()
 
 @pytest.mark.parametrize("test", [False, True])
 def test_a_leader_by_luck_gets_no_interval_and_the_caveat_stays(test):
-    view = widgets.exposed([source(world(12, 200, leak=0.0, spread=0.0, seed=4))], draws=40).set(
-        attack="loss", test=test
-    )
+    view = widgets.exposed(
+        [source(world(12, 200, leak=0.0, spread=0.0, seed=4))], n_resamples=40
+    ).set(attack="loss", test=test)
     assert (
         "[" not in view.sentence and "no interval, as it was chosen for being high" in view.sentence
     )

@@ -26,7 +26,7 @@ LEAKS = (0.2, 0.8, 1.4)  # of a network's answer after 1, 2, 3 steps
 RATES = (0.02, 0.1)
 
 
-def answers(leaks, noise, *, draws, seed=0, models=MODELS, **info):
+def answers(leaks, noise, *, query_kind, seed=0, models=MODELS, **info):
     """Signals whose margins are leak_q member + noise_q: the loss attack on query q has AUC
     Phi(leak_q / (sd sqrt 2)).
     """
@@ -38,7 +38,7 @@ def answers(leaks, noise, *, draws, seed=0, models=MODELS, **info):
     )
     logits = np.zeros((*margin.shape, 4))
     logits[..., np.arange(SAMPLES), labels] = margin + np.log(3)
-    return Signals.from_logits(logits, labels, member, draws=draws, info=info)
+    return Signals.from_logits(logits, labels, member, query_kind=query_kind, info=info)
 
 
 def steady(rng, shape):
@@ -47,7 +47,7 @@ def steady(rng, shape):
 
 
 def spiking(leaks=LEAKS, **options):
-    return answers(leaks, steady, draws="steps", timesteps=len(leaks), base="toy", **options)
+    return answers(leaks, steady, query_kind="steps", timesteps=len(leaks), base="toy", **options)
 
 
 def source(name, signals):
@@ -57,7 +57,7 @@ def source(name, signals):
 
 @pytest.fixture(scope="module")
 def plain():
-    return source("network", answers([0.5], steady, draws="plain", seed=1, family="toy"))
+    return source("network", answers([0.5], steady, query_kind="plain", seed=1, family="toy"))
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_an_attacker_at_t_scores_the_answer_at_t_alone_and_the_last_is_the_plain
     (one,) = networks([steps]).values()
     cube = steps.signals
     for t in (1, 2, 3):
-        alone = answers(LEAKS[t - 1 : t], lambda *_: 0, draws="plain")
+        alone = answers(LEAKS[t - 1 : t], lambda *_: 0, query_kind="plain")
         alone = Signals(**{**vars(alone), "margin": cube.margin[:, [t - 1]]})
         for attack in ("loss", "rmia", "nig"):
             np.testing.assert_array_equal(
@@ -146,7 +146,7 @@ def test_the_difference_from_the_ordinary_network_is_the_paired_one_of_the_metri
 def test_a_network_that_leaks_as_the_ordinary_one_differs_from_it_by_nothing_that_is_resolved():
     twins = (
         source("spiking", spiking((0.5, 0.5))),
-        source("network", answers([0.5], steady, draws="plain", seed=3, family="toy")),
+        source("network", answers([0.5], steady, query_kind="plain", seed=3, family="toy")),
     )
     (one,) = networks(twins).values()
     rows = compared.measure({t: one.scores(t, "loss") for t in one.times}, 0)
@@ -217,7 +217,7 @@ def test_networks_of_different_t_show_a_recording_of_the_same_pool_and_epoch_and
         T: source(
             "net",
             answers(
-                [1.0], steady, draws="plain", seed=T, timesteps=T, pool=f"{T}" * 12, base="toy"
+                [1.0], steady, query_kind="plain", seed=T, timesteps=T, pool=f"{T}" * 12, base="toy"
             ),
         )
         for T in (2, 3)
@@ -295,7 +295,7 @@ def asked_with(p, queries, leak=1.0, **info):
         return steady(rng, shape) + 2 * rng.normal(size=shape)
 
     info = {"input_dropout": p, "queries": queries, "family": "toy"} | info
-    return answers([leak] * queries, noise, draws="dropout", seed=int(1000 * p), **info)
+    return answers([leak] * queries, noise, query_kind="dropout", seed=int(1000 * p), **info)
 
 
 @pytest.fixture(scope="module")

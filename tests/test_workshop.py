@@ -55,7 +55,7 @@ def cube_of(
         (margin + math.log(4))[..., None],
         axis=3,
     )
-    return Signals.from_logits(logits, labels, member, draws=draws)
+    return Signals.from_logits(logits, labels, member, query_kind=query_kind)
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def source() -> Source:
 
 @pytest.fixture(scope="module")
 def cube(source) -> Cube:
-    noisy = Source("noisy", cube_of(queries=8, draws="noise"))
-    steps = cube_of(queries=4, draws="steps")
+    noisy = Source("noisy", cube_of(queries=8, query_kind="noise"))
+    steps = cube_of(queries=4, query_kind="steps")
     clearer = steps.margin + np.array([0, 1, 2, 4])[None, :, None] * (steps.member[:, None] - 0.5)
     return Cube(
         {
@@ -523,13 +523,15 @@ def test_likelihood_ratios_cannot_run_on_one_reference_and_the_table_says_so(sou
 
 
 def test_redrawn_worlds_lie_around_a_half_and_leave_one_out_does_not():
-    _, held = workshop.redrawn(cube_of(0.0, models=8), "lira_global", draws=40)
-    _, left = workshop.redrawn(cube_of(0.0, models=4), "lira_global", keep_mate=True, draws=40)
+    _, held = workshop.redrawn(cube_of(0.0, models=8), "lira_global", n_resamples=40)
+    _, left = workshop.redrawn(
+        cube_of(0.0, models=4), "lira_global", keep_mate=True, n_resamples=40
+    )
     assert abs(held.mean() - 0.5) < 4 * held.std() / np.sqrt(
         40
     ) and left.mean() < 0.5 - 8 * left.std() / np.sqrt(40)
     explorer = explorers.null(
-        Source("null", cube_of(0.0, models=8)), names=("lira_global",), draws=40
+        Source("null", cube_of(0.0, models=8)), names=("lira_global",), n_resamples=40
     )
     assert explorer.view.table["verdict"][0] == "pass"
     with pytest.raises(ValueError, match="train more pairs"):

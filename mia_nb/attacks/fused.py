@@ -124,7 +124,7 @@ def _features(target, references, allow_unequal) -> np.ndarray:
         target.margin[0].mean(0),
     ]
     for name in ("entropy", "modified_entropy"):
-        logs = [-np.log(over_queries(getattr(s, name), s.draws) + 1e-12) for s in both]
+        logs = [-np.log(over_queries(getattr(s, name), s.query_kind) + 1e-12) for s in both]
         features.append(_ratio(logs, references.member)[0])
     if target.shape[1] > 1:
         spread = [-np.log(s.margin.std(1) + 1e-9) for s in both]

@@ -20,24 +20,24 @@ COMBINATIONS = dict.fromkeys(("attack_p", "rmia", "base"), "logmeanp") | dict.fr
 )
 
 
-def combination(attack: str, draws: str, combine: str | None = None) -> str:
+def combination(attack: str, query_kind: str, combine: str | None = None) -> str:
     """How this attack combines queries: `combine`, or its default for what the queries are."""
     usual = COMBINATIONS.get(attack, "margin")
     # log-likelihood ratios of queries that are no copies of one image are averaged
-    if attack in ("lira", "nig") and draws in ("augment", "steps"):
+    if attack in ("lira", "nig") and query_kind in ("augment", "steps"):
         usual = "llr"
     return usual if combine is None else combine
 
 
 def own(target: Signals, attack: str, combine: str | None) -> np.ndarray:
     """(N,) margins of the target after query combination."""
-    combine = one_of("combine", combination(attack, target.draws, combine), COMBINE)
+    combine = one_of("combine", combination(attack, target.query_kind, combine), COMBINE)
     return combine_queries(target.margin, combine)[0]
 
 
 def theirs(references: Signals, attack: str, combine: str | None) -> Columns:
     """(M, N) margins of the references after query combination, which never exist at once."""
-    combine = one_of("combine", combination(attack, references.draws, combine), COMBINE)
+    combine = one_of("combine", combination(attack, references.query_kind, combine), COMBINE)
     return columns(references.margin).then(lambda margin: combine_queries(margin, combine))
 
 
@@ -64,7 +64,7 @@ def per_query(
     """Pairs of margins (N,) and (M, N): one pair a query for combine="llr", one pair of reduced
     margins otherwise.
     """
-    combine = combination(attack, target.draws, combine)
+    combine = combination(attack, target.query_kind, combine)
     if one_of("combine", combine, ("llr", *COMBINE)) != "llr":
         return [(own(target, attack, combine), theirs(references, attack, combine))]
     models, queries, samples = references.shape

@@ -24,10 +24,10 @@ FLOOR = -50.0  # log-probabilities and margins beyond this tell a classifier not
 def _metric(signals: Signals, metric: str) -> np.ndarray:
     """(M, N) metric of every model."""
     if metric == "confidence":
-        steps = signals.draws == "steps"
+        steps = signals.query_kind == "steps"
         return log_p(combine_queries(signals.margin, "last" if steps else "logmeanp"))
     name, sign = METRICS[metric]
-    return sign * over_queries(getattr(signals, name), signals.draws)
+    return sign * over_queries(getattr(signals, name), signals.query_kind)
 
 
 @checked

@@ -122,7 +122,7 @@ def lira(
     one_of("tail", tail, ("one_sided", "two_sided"))
     one_of("report", report, ("z", "logcdf"))
     side = sides("lira", target, references, ("out",) if offline else ("in", "out"), missing)
-    if combination("lira", target.draws, combine) in ("joint", "mean_sd"):
+    if combination("lira", target.query_kind, combine) in ("joint", "mean_sd"):
         if offline:
             raise ValueError(
                 "lira: the joint forms compare both worlds; use offline=False, or combine='llr'"

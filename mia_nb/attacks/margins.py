@@ -116,9 +116,9 @@ def combine_queries(margin: np.ndarray, combine: str) -> np.ndarray:
     return out
 
 
-def over_queries(values: np.ndarray, draws: str) -> np.ndarray:
+def over_queries(values: np.ndarray, query_kind: str) -> np.ndarray:
     """(M, Q, N) -> (M, N): the mean over queries, or the last of the time steps."""
-    return values[:, -1] if draws == "steps" else values.mean(1)
+    return values[:, -1] if query_kind == "steps" else values.mean(1)
 
 
 @checked

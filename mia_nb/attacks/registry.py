@@ -73,12 +73,12 @@ def suite(k: int) -> dict[str, Attack]:
 
 
 @checked
-def literature(k: int, draws: str = "plain", queries: int = 1) -> dict[str, Attack]:
+def literature(k: int, query_kind: str = "plain", queries: int = 1) -> dict[str, Attack]:
     """The suite first, then one form of every other attack that k references a side can support.
 
     Parameters:
         k: references a side.
-        draws: what the queries are, of `types.DRAWS`.
+        query_kind: what the queries are, of `types.DRAWS`.
         queries: how many there are.
 
     Returns:
@@ -91,7 +91,7 @@ def literature(k: int, draws: str = "plain", queries: int = 1) -> dict[str, Atta
         names = list(literature(7, "noise", 16))
     """
     k, queries = whole("k", k, 0), whole("queries", queries)
-    one_of("draws", draws, DRAWS)
+    one_of("query_kind", query_kind, DRAWS)
     others = ("attack_r", "watson", "song_mittal", "shokri", "attack_p", "vote") if k else ()
-    others += ("lira_joint",) if k > 1 and draws == "noise" and queries >= 4 else ()
+    others += ("lira_joint",) if k > 1 and query_kind == "noise" and queries >= 4 else ()
     return suite(k) | {name: ATTACKS[name] for name in others}

@@ -101,8 +101,8 @@ def score(
             "options": options,
             "k": min((k for k, _ in designs), default=0),
             "queries": target.shape[1],
-            "draws": target.draws,
-            "combine": combination(attack_name, target.draws, options.get("combine")),
+            "draws": target.query_kind,
+            "combine": combination(attack_name, target.query_kind, options.get("combine")),
             "keys": {"target": target.info.get("pool"), "references": pool.info.get("pool")},
             "disjoint": references is not None and disjoint,
             "flags": flags,
@@ -231,7 +231,7 @@ def _flags(target, pool, designs, keep_mate: bool, warned: list[str]) -> list[st
         ),
         # outputs of spiking networks read out in two ways
         f"targets read out by {ours}, references by {theirs}: two scales; align them": scales,
-        "outputs after every time step: a stronger attacker": target.draws == "steps",
+        "outputs after every time step: a stronger attacker": target.query_kind == "steps",
     }
     # references show what a target might put out only where they got the same queries
     plans = [UNSAID | signals.info | {"queries": signals.shape[1]} for signals in (target, pool)]
@@ -254,7 +254,7 @@ def _by_membership(target, targets, audited) -> tuple[np.ndarray, np.ndarray]:
         cubes = [target.correct[[t]]]
         cubes += [] if "align" in target.info else [-log_p(target.margin[[t]])]
         for kind, cube in enumerate(cubes):
-            per_sample = over_queries(cube, target.draws)[0, audited]
+            per_sample = over_queries(cube, target.query_kind)[0, audited]
             for column, side in enumerate((True, False)):
                 if (inside := target.member[t, audited] == side).any():
                     out[kind, i, column] = per_sample[inside].mean()

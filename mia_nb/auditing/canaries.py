@@ -211,7 +211,7 @@ def canary_rates(
     canary=None,
     share: float | None = None,
     kind: str | None = None,
-    draws: int = 1000,
+    n_resamples: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame:
     """TPR at each FPR over the canaries of all targets pooled: one threshold for all, a row per
@@ -223,7 +223,7 @@ def canary_rates(
         canary: (N,) bool, the columns of `scores` that are canaries; None: all.
         share: the canaries' part of what a model trains on; None: what `canary` tells of it.
         kind: of the canaries, for the table.
-        draws: of the bootstrap, 1 or more.
+        n_resamples: of the bootstrap, 1 or more.
         seed: of the bootstrap.
 
     Returns: columns kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson, pooled
@@ -235,14 +235,14 @@ def canary_rates(
     bootstrap sees that they hang together. measurable: 10 false positives or more are allowed,
     which takes canaries / 2 * targets >= 10 / fpr.
 
-    Raises: ValueError for an FPR outside [0, 1], a mask of another shape, and draws < 1.
+    Raises: ValueError for an FPR outside [0, 1], a mask of another shape, and n_resamples < 1.
 
     Caveat:
     targets are pooled on one scale, which suits calibrated attacks (likelihood ratios, RMIA);
     targets share references, which no interval resamples; one pair of targets is not resampled: the
     interval is about these models.
     """
-    refuse({f"draws={draws}: wanted at least 1 draw of the bootstrap; 1000 is usual": draws < 1})
+    refuse({f"n_resamples={n_resamples}: wanted 1 or more; 1000 is usual": n_resamples < 1})
     columns = canary_columns(scores, canary)
     if share is None:
         trained = scores.member[:, columns].sum() / max(scores.member.sum(), 1)
@@ -252,7 +252,7 @@ def canary_rates(
     row, which = known.nonzero()
     clusters = [np.unique(index, return_inverse=True)[1] for index in (which, scores.pair[row])]
     tp, fp, _ = counts(value, member)
-    drawn = _clustered(value, member, clusters, fpr, draws, seed)
+    drawn = _clustered(value, member, clusters, fpr, n_resamples, seed)
     trials, rows = len(np.unique(which[member])), []
     for rate, sample in zip(fpr, drawn.T, strict=True):
         at = tpr_at_counts(tp, fp, float(rate))
@@ -309,16 +309,16 @@ def _flag(at, share: float) -> str:
     return "; ".join(holding(flags))
 
 
-def _clustered(value, member, clusters, fpr, draws: int, seed: int) -> np.ndarray:
-    """(draws, FPRs) pooled TPRs when the clusters of trials are drawn with replacement; clusters:
-    numbers (trials,) from 0, of which a single one is not drawn.
+def _clustered(value, member, clusters, fpr, n_resamples: int, seed: int) -> np.ndarray:
+    """(n_resamples, FPRs) pooled TPRs when the clusters of trials are drawn with replacement;
+    clusters: numbers (trials,) from 0, of which a single one is not drawn.
     """
     order = np.argsort(-value, kind="stable")
     falling, member, fpr = value[order], member[order], np.asarray(fpr)
     # a difference of infinities is none
     ends = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1)
     clusters = [(number[order], number.max() + 1) for number in clusters]
-    rng, out = np.random.default_rng([seed, 11]), np.full((draws, len(fpr)), np.nan)
+    rng, out = np.random.default_rng([seed, 11]), np.full((n_resamples, len(fpr)), np.nan)
     for row in out:
         weight = 1
         for number, size in clusters:

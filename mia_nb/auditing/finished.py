@@ -135,7 +135,7 @@ def audit_model(
     seed: int = 0,
     classes=None,
     groups=None,
-    draws: int = RESAMPLES,
+    n_resamples: int = RESAMPLES,
 ) -> ModelAudit:
     """Does this finished model give away which samples it was trained on?
 
@@ -158,7 +158,7 @@ def audit_model(
         seed: of every draw.
         classes: (K,) names; None: their numbers.
         groups: (n_train + n_test,) labels, for the same results per group as per class.
-        draws: resamples of the bootstrap.
+        n_resamples: resamples of the bootstrap.
 
     Returns: a `ModelAudit`; print it, or let a notebook show it.
 
@@ -211,7 +211,7 @@ def audit_model(
     untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
     told = [*signals.info["remarks"], *holding({VARIES: not close.all(), UNTESTED: untested})]
     doubt = "" if shift.passed or untested else f"{DOUBT}: {shift.note}."
-    judged = partial(_judged, names=names, groups=groups, draws=draws, seed=seed)
+    judged = partial(_judged, names=names, groups=groups, n_resamples=n_resamples, seed=seed)
     if references:
         found = _compared(arrays, _given(references, len(y), query), judged, doubt)
     elif retrain:
@@ -251,7 +251,7 @@ def _compared(
     if not (k := int(np.median(np.minimum(inside, count - inside)))):
         raise ValueError(
             f"the {count} references leave most samples without a model on one side; wanted some"
-            " trained with and some without each sample (mia-nb plan draws such masks)"
+            " trained with and some without each sample (mia-nb plan n_resamples such masks)"
         )
     signals = outputs_from(arrays, "finished", "").signals
     found = judged(signals, suite(k), targets=[0], doubt=doubt)
@@ -277,20 +277,20 @@ def _judged(
     *,
     names: tuple,
     groups: np.ndarray | None,
-    draws: int,
+    n_resamples: int,
     seed: int,
     targets: list[int] | None = None,
     doubt: str = "",
     who: str = "The finished model",
 ) -> ModelAudit:
     """Attacks, negative control, table, verdict, groups and what to say of them."""
-    control = self_test(signals, attacks, draws=REDRAWS, seed=seed)
+    control = self_test(signals, attacks, n_resamples=REDRAWS, seed=seed)
     doubt = doubt or ("" if control.passed else FAILED)
     scores = {name: score(attack, signals, targets=targets) for name, attack in attacks.items()}
-    table = summary(scores, draws=draws, seed=seed, self_test=control)
-    verdict = judge(limits(["auc>0.5"]), scores, draws=draws, seed=seed, doubt=doubt)[0]
+    table = summary(scores, n_resamples=n_resamples, seed=seed, self_test=control)
+    verdict = judge(limits(["auc>0.5"]), scores, n_resamples=n_resamples, seed=seed, doubt=doubt)[0]
     first, audited = next(iter(scores)), ~signals.population
-    split = partial(by_group, scores[first], draws=draws, seed=seed)
+    split = partial(by_group, scores[first], n_resamples=n_resamples, seed=seed)
     by_class = split(signals.labels[audited], among=range(len(names)))
     finding = f"{who} {_finding(verdict, bool(doubt))}."
     return ModelAudit(
@@ -331,7 +331,7 @@ def _rate(scores: Scores, row: pd.Series) -> str:
 
 @checked
 def by_group(
-    scores: Scores, groups, *, among=None, draws: int = RESAMPLES, seed: int = 0
+    scores: Scores, groups, *, among=None, n_resamples: int = RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
     """One attack within each class, or any groups of samples: a row per group, none left out.
 
@@ -339,7 +339,7 @@ def by_group(
         scores: of one attack, (targets, N).
         groups: (N,) label of each audited sample.
         among: the groups in the order of the rows; None: those that occur, sorted.
-        draws: resamples of the bootstrap.
+        n_resamples: resamples of the bootstrap.
         seed: of the bootstrap.
 
     Returns: auc and tpr@0.1 (thresholds within the group), each with _low and _high (95 %, those of
@@ -358,7 +358,7 @@ def by_group(
         n1, n0 = (min(int((side == kind).sum()) for side in sides) for kind in (True, False))
         ends = dict.fromkeys(("auc", f"tpr@{RATE:g}"), (math.nan,) * 3)
         if min(n1, n0) >= FEWEST:
-            found = intervals(part, (RATE,), draws=draws, seed=seed)
+            found = intervals(part, (RATE,), n_resamples=n_resamples, seed=seed)
             ends = {name: tuple(found.loc[name]) for name in ends}
         row = {f"{name}{end}": v for name in ends for end, v in zip(ENDS, ends[name], strict=True)}
         marks = {"few": min(n1, n0) < FEW, "tpr n/m": n0 * RATE < MIN_FALSE_POSITIVES}

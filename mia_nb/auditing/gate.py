@@ -231,7 +231,7 @@ def judge(
     scores: dict[str, Scores],
     *,
     delta: float = 1e-5,
-    draws: int = RESAMPLES,
+    n_resamples: int = RESAMPLES,
     seed: int = 0,
     split_scores: dict[str, Scores] | None = None,
     doubt: str = "",
@@ -242,7 +242,7 @@ def judge(
         stated: those of `limits`.
         scores: {attack: its scores}, all that were tried.
         delta: of an audited epsilon.
-        draws: resamples of the samples' bootstrap.
+        n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
         split_scores: {attack: `score_split`} of the same attacks, for epsilon; None: `scores`.
         doubt: the sentence of `comparable` on why members and non-members may differ in more than
@@ -273,7 +273,7 @@ def judge(
     Caveat: about these models and these attacks; what no attack here finds the next may.
     """
     refuse({"no attack was given: wanted {attack: scores} with one attack or more": not scores})
-    resampling = {"draws": draws, "seed": seed, "confidence": 1 - 0.05 / len(scores)}
+    resampling = {"n_resamples": n_resamples, "seed": seed, "confidence": 1 - 0.05 / len(scores)}
     able, shared, verdicts = _able(scores), {}, []
     rates = tuple(dict.fromkeys(limit.fpr for limit in stated if limit.fpr is not None))
     if any(limit.metric == "auc" or limit.fpr is not None for limit in stated):

@@ -66,7 +66,7 @@ def read_outputs(path: str | Path) -> Outputs:
         member: (M, N) bool or 0/1: was the sample in the model's training set?
         population: optional (N,) bool: samples that no model trained on and no attack is judged by.
         classes: optional (K,) names.
-        draws: optional text, what Q holds: dropout, augment, steps or noise (the default).
+        query_kind: optional text, what Q holds: dropout, augment, steps or noise (the default).
         split: optional text, how chance alone drew the members: pairs (complementary halves),
             bernoulli (independent fair coins) or random (any draw that looked at no sample).
         images: optional (N, H, W), (N, H, W, C) or (N, C, H, W) uint8, shown beside what is found.
@@ -123,13 +123,13 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
     _check_outputs(logits)
     names = _classes(arrays.get("classes"), logits.shape[-1])
     queries = logits.shape[1] if logits.ndim == 4 else 1
-    draws = _draws(arrays.get("draws"), queries)
+    query_kind = _draws(arrays.get("draws"), queries)
     info = {"family": name, "dataset": name, "outputs": digest, "queries": queries}
     if "split" in arrays:
         info["split"] = _split(arrays["split"], member[:, ~population])
     info["remarks"] = [*_check_labels(logits, labels, member), *_remarks(logits)]
     signals = Signals.from_logits(
-        logits, labels, member, population=population, draws=draws, info=info
+        logits, labels, member, population=population, query_kind=query_kind, info=info
     )
     _check_masks(signals)
     return Outputs(signals, _images(arrays.get("images"), len(labels)), names, digest)

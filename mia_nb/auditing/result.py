@@ -86,7 +86,7 @@ def design(signals: Signals, split: str | None = None) -> dict:
         "non_members": int((member.shape[1] - inside).min()),
         "references": min(sides),
         "queries": signals.margin.shape[1],
-        "draws": signals.draws,
+        "draws": signals.query_kind,
     }
     return facts | {"words": _words(facts)}
 

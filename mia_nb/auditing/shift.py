@@ -163,10 +163,10 @@ def class_mix(labels, member, *, seed: int = 0) -> float:
         far = _chi_square(counts[0], total, share)
         p = chdtrc(len(total) - 1, far)
         if total.min() * min(share, 1 - share) < 5:
-            for draws in (200, 1000 + 200 * len(member)):  # few where that settles it
-                drawn = rng.multivariate_hypergeometric(total, inside.sum(), draws)
+            for n_resamples in (200, 1000 + 200 * len(member)):  # few where that settles it
+                drawn = rng.multivariate_hypergeometric(total, inside.sum(), n_resamples)
                 as_far = _chi_square(drawn, total, share) >= far * (1 - 1e-9)
-                p = (1 + as_far.sum()) / (1 + draws)
+                p = (1 + as_far.sum()) / (1 + n_resamples)
                 if p > 0.1:
                     break
         smallest = min(smallest, float(p) * len(member))
@@ -183,7 +183,7 @@ def copies(signals: Signals) -> int:
 
     Equal outputs of all models, and some model has the one among its members and not the other:
     copies, or outputs so coarse that samples cannot be told apart. Both hide a leak. Caveat: copies
-    that are answered with numerical noise or fresh draws are not found.
+    that are answered with numerical noise or fresh n_resamples are not found.
     """
     audited = ~signals.population
     rows = np.vstack([signals.labels[None], signals.margin[:, 0], signals.entropy[:, 0]])

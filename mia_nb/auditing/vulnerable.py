@@ -59,8 +59,8 @@ def vulnerability(
     without any leak the mean AUC of one sample is .43 to .47 for likelihood ratios with 8 to 32
     models. Two halves of one pool are disjoint pools, where no model of one half has the members of
     a model of the other, or exactly the others (`score_split`). Under a `null`, p = (1 + #{redrawn
-    AUC >= AUC}) / (draws + 1), which a perfect order lowers to (1 + #{redrawn AUC = 1}) / (draws +
-    1) at best, and null_auc, printed beside it, is the mean of the redrawn AUCs.
+    AUC >= AUC}) / (n_resamples + 1), which a perfect order lowers to (1 + #{redrawn AUC = 1}) /
+    (n_resamples + 1) at best, and null_auc, printed beside it, is the mean of the redrawn AUCs.
 
     Raises: ValueError for shared pools without `null`, a `null` that is empty or of another attack,
     of other targets or samples, targets of which some have their complementary model and others do
@@ -131,7 +131,7 @@ def vulnerability(
 
 
 def null_scores(
-    attack, signals: Signals, *, draws: int = 200, seed: int = 0, targets=None
+    attack, signals: Signals, *, n_resamples: int = 200, seed: int = 0, targets=None
 ) -> Iterator[Scores]:
     """Scores of an attack on the real signals under masks redrawn from their design: what chance
     and the design make of them.
@@ -139,14 +139,14 @@ def null_scores(
     Parameters:
         attack: a name of `attacks.ATTACKS`, or a function like those.
         signals: of the pool.
-        draws: how many masks are redrawn.
+        n_resamples: how many masks are redrawn.
         seed: of the masks.
         targets: rows of the targets; None: all. Same targets for the same table.
 
     Returns: `Scores`, one after the other. If membership changes no signal, the real mask is
     exchangeable with the redrawn ones.
     """
-    for mask in redraw(signals, draws, np.random.default_rng(seed)):
+    for mask in redraw(signals, n_resamples, np.random.default_rng(seed)):
         yield run_attack(attack, replace(signals, member=mask), targets=targets)
 
 
@@ -157,8 +157,8 @@ def _disjoint(info: dict) -> bool:
 
 
 def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
-    """(draws, N) AUCs of the samples under redrawn masks; ValueError for what is no null of these
-    scores.
+    """(n_resamples, N) AUCs of the samples under redrawn masks; ValueError for what is no null of
+    these scores.
     """
     drawn, attack = [], scores.info.get("attack")
     for other in null:
@@ -183,8 +183,8 @@ def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
 
 
 def _by_redrawing(auc, drawn, able) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(p, smallest p) of the samples `able`, and the mean redrawn AUC (N,), from AUCs (draws, N)
-    under redrawn masks.
+    """(p, smallest p) of the samples `able`, and the mean redrawn AUC (N,), from AUCs
+    (n_resamples, N) under redrawn masks.
     """
     seen = (~np.isnan(drawn)).sum(0)  # a redrawn mask of coins may leave a sample one side
     p, smallest = (((1 + (drawn >= least).sum(0)) / (seen + 1))[able] for least in (auc, 1))

@@ -41,7 +41,11 @@ MATCHED = [
 
 @checked
 def frontier(
-    runs: dict[str, dict[int, dict[str, Scores]]], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
+    runs: dict[str, dict[int, dict[str, Scores]]],
+    fpr=FPR,
+    *,
+    n_resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """What models can do and what they leak, along training: a row per family, checkpoint, attack
     and target.
@@ -49,17 +53,19 @@ def frontier(
     Parameters:
         runs: {family: {epoch: {attack: Scores}}}, the same masks everywhere.
         fpr: false positive rates in [0, 1] at which the TPR is read.
-        draws: resamples of the samples' bootstrap; 0: no such columns, and intervals made from the
+        n_resamples: resamples of the samples' bootstrap; 0: no such columns, and intervals made
+        from the
             table cover the training of models only.
         seed: of the bootstrap.
 
     Returns: columns family, epoch, attack, target, pair (from 0), train_acc, test_acc, gap =
     train_acc - test_acc, train_loss, test_loss, auc, advantage (oracle), per x tpr@x and
     tpr@x_measurable, n1, n0, queries (outputs per sample, where the scores say so), and for each
-    metric {metric}_draws: an array (draws,) of it on samples drawn with replacement, the same
+    metric {metric}_draws: an array (n_resamples,) of it on samples drawn with replacement, the same
     samples in every row, so that differences between families are paired.
 
-    Raises: ValueError when there is nothing, for draws below 0, and when any two scores differ in
+    Raises: ValueError when there is nothing, for n_resamples below 0, and when any two scores
+    differ in
     their masks or pairs: families are compared target by target, each trained on the same samples.
     """
     fpr = rates(fpr)
@@ -88,8 +94,8 @@ def frontier(
     for key, scores in flat.items():
         table = per_target({key[2]: scores}, fpr)[columns]
         table.insert(1, "pair", numbered(scores.pair))
-        if draws:
-            drawn = bootstrap(scores, fpr, draws=draws, seed=seed)
+        if n_resamples:
+            drawn = bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed)
             table = table.assign(
                 **{f"{name}_draws": list(values.T) for name, values in drawn.items()}
             )
@@ -109,7 +115,8 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
     The strongest attack is the one of largest mean AUC over targets, unadjusted. Columns: family,
     epoch, attack, then each measured column with _low, _high (NaN with one pair), tpr@x_measurable,
     pairs, targets, over_samples, n1, n0 (smallest over targets). over_samples: whether the
-    intervals of auc, advantage and tpr@x cover the choice of samples (`frontier(draws=...)`); they
+    intervals of auc, advantage and tpr@x cover the choice of samples
+    (`frontier(n_resamples=...)`); they
     are then those of `summary`. All others cover the training of models alone.
     """
     _need(table, ("auc",), "frontier_means")
@@ -156,8 +163,8 @@ def _with_draws(table: pd.DataFrame, metric: str) -> bool:
 
 
 def _of_pairs(rows: pd.DataFrame, column: str, drawn: bool) -> np.ndarray:
-    """(pairs, 1 + draws): means over the targets of each pair, pairs ascending; then their draws
-    over samples.
+    """(pairs, 1 + n_resamples): means over the targets of each pair, pairs ascending; then their
+    n_resamples over samples.
     """
     values = rows[[column]].to_numpy(float)
     if drawn:
@@ -175,18 +182,18 @@ def _of_targets(column: str, rows: pd.DataFrame, drawn: bool) -> tuple[float, fl
         return mean, *np.clip(ends, *_range(column))
     if rows["pair"].nunique() < 2:
         return float(rows[column].mean()), np.nan, np.nan
-    draws = np.stack(rows[f"{column}_draws"], 1) if drawn else None
-    return float(rows[column].mean()), *metric_interval(column, rows, draws)
+    n_resamples = np.stack(rows[f"{column}_draws"], 1) if drawn else None
+    return float(rows[column].mean()), *metric_interval(column, rows, n_resamples)
 
 
 def _mean_and_ends(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
-    """(mean, low, high) of (pairs, 1 + draws), see `interval`; NaN ends below two pairs, NaN of
-    none.
+    """(mean, low, high) of (pairs, 1 + n_resamples), see `interval`; NaN ends below two pairs, NaN
+    of none.
     """
     if len(values) < 2:
         return float(values[0, 0]) if len(values) else np.nan, np.nan, np.nan
-    draws = values[:, 1:].T if values.shape[1] > 1 else None
-    low, high = interval(values[:, 0], np.arange(len(values)), draws, confidence=confidence)
+    n_resamples = values[:, 1:].T if values.shape[1] > 1 else None
+    low, high = interval(values[:, 0], np.arange(len(values)), n_resamples, confidence=confidence)
     return float(values[:, 0].mean()), float(low), float(high)
 
 
@@ -211,7 +218,7 @@ def _of_attack(table: pd.DataFrame, metric: str, attack: str) -> pd.DataFrame:
 
 class Curve(NamedTuple):
     """One family along training: utility (checkpoints, pairs), leakage (checkpoints, pairs, 1 +
-    draws), attacks and queries.
+    n_resamples), attacks and queries.
     """
 
     utility: np.ndarray
@@ -261,7 +268,7 @@ def matched(
     there were none.
 
     Raises: ValueError for unknown words, an attack or baseline that is not there, targets that
-    differ between families, and rows with different numbers of draws.
+    differ between families, and rows with different numbers of n_resamples.
 
     Caveat: all pairs share their samples: what one family gives away of some sample in every
     training and another does not, the spread over pairs cannot show. Where few pairs reach a level,
@@ -386,7 +393,7 @@ def _at_level(
 
 
 def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, np.ndarray], list[int]]:
-    """({pair: leakage at the level and its draws}, checkpoints used)."""
+    """({pair: leakage at the level and its n_resamples}, checkpoints used)."""
     values, checkpoints = {}, set()
     for pair, utility in enumerate(curve.utility.T):
         reached = sign * utility >= sign * level

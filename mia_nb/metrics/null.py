@@ -21,7 +21,7 @@ from mia_nb.types import Signals
 
 LEVEL = 0.001  # family-wise, after Holm's correction
 # the mean redrawn AUC must lie within so many standard errors of 1/2 (Student's equivalent for few
-# draws)
+# n_resamples)
 REDRAW_ERRORS = 4.0
 SIGN_ERRORS = 3.0
 FITTED = ("shokri", "fused")  # attacks that fit a model for each target
@@ -43,7 +43,7 @@ def self_test(
     signals: Signals,
     attacks: dict | list[str],
     *,
-    draws: int = 200,
+    n_resamples: int = 200,
     seed: int = 0,
     keep_mate: bool = False,
     samples: int | None = 5000,
@@ -54,7 +54,7 @@ def self_test(
         signals: of the pool, with membership.
         attacks: {name: attack}, or a list of names; "shokri" and "fused" are left out, as they
             would fit a model per redraw.
-        draws: masks that N2 redraws, 2 or more.
+        n_resamples: masks that N2 redraws, 2 or more.
         seed: of masks, noise and the samples that are tested.
         keep_mate: keeps the target's complementary model among the references: the leak by counting
             that this test must find.
@@ -67,17 +67,18 @@ def self_test(
             margin alone: AUC 1/2.
         N1: fresh noise around means and spreads dealt anew to the samples, the real mask: AUC 1/2
             over all targets (99.9 % after Holm).
-        N2: masks redrawn from the design (`draws` times) on the real signals: mean AUC of the first
+        N2: masks redrawn from the design (`n_resamples` times) on the real signals: mean AUC of
+        the first
             two pairs' targets within 4 standard errors of 1/2; p = (1 + #{redrawn >= real}) /
-            (draws + 1) is evidence of a leak, not a condition.
+            (n_resamples + 1) is evidence of a leak, not a condition.
         N3: an AUC more than 3 standard errors below 1/2 is flagged, never flipped.
 
     Returns: a `SelfTest`; an attack that refuses these signals (ValueError) is listed as refused.
 
-    Raises: ValueError when membership is hidden, no attack can run, or draws < 2.
+    Raises: ValueError when membership is hidden, no attack can run, or n_resamples < 2.
     """
     instance("attacks", attacks, dict | list | tuple)
-    draws, seed = whole("draws", draws, 2), whole("seed", seed, 0)
+    n_resamples, seed = whole("n_resamples", n_resamples, 2), whole("seed", seed, 0)
     attacks = attacks if isinstance(attacks, dict) else dict(find(one) for one in attacks)
     need_membership(signals, "the self-test needs it")
     rng = np.random.default_rng(seed)
@@ -88,7 +89,7 @@ def self_test(
     )
     rows += _design(signals, units, keep_mate) + _blind(signals, attacks, units, keep_mate)
     rows += _synthetic(signals, attacks, units, keep_mate, rng)
-    rows += _redrawn(signals, attacks, units, keep_mate, draws, rng)
+    rows += _redrawn(signals, attacks, units, keep_mate, n_resamples, rng)
     table = pd.DataFrame(rows, columns=COLUMNS)
     return SelfTest(not table["verdict"].str.startswith("FAIL").any(), table)
 
@@ -220,7 +221,7 @@ def _synthetic(
         np.zeros_like(signals.labels),
         signals.member,
         population=signals.population,
-        draws=signals.draws,
+        query_kind=signals.query_kind,
         info=signals.info,
     )
     null = replace(null, labels=signals.labels)
@@ -239,7 +240,7 @@ def _synthetic(
 
 
 def _redrawn(
-    signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, draws: int, rng
+    signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, n_resamples: int, rng
 ) -> list[tuple]:
     """N2: exact randomisation test over masks redrawn from the same design."""
     targets = np.concatenate(
@@ -251,25 +252,25 @@ def _redrawn(
                 _mean_auc(replace(signals, member=mask), attack, units, keep_mate, targets)
                 for attack in attacks.values()
             ]
-            for mask in redraw(signals, draws, rng)
+            for mask in redraw(signals, n_resamples, rng)
         ]
     )
-    rows, most = [], -stdtrit(draws - 1, ndtr(-REDRAW_ERRORS))
+    rows, most = [], -stdtrit(n_resamples - 1, ndtr(-REDRAW_ERRORS))
     for (name, attack), null in zip(attacks.items(), redrawn.T, strict=True):
         real = _mean_auc(signals, attack, units, keep_mate, targets)
-        error = null.std(ddof=1) / np.sqrt(draws)
-        p = (1 + (null >= real).sum()) / (draws + 1)
+        error = null.std(ddof=1) / np.sqrt(n_resamples)
+        p = (1 + (null >= real).sum()) / (n_resamples + 1)
         off = abs(null.mean() - 0.5) > most * error + 1e-12
         rows.append(("N2", name, null.mean(), error, p, 1, "FAIL" if off else "pass"))
     return rows
 
 
-def redraw(signals: Signals, draws: int, rng) -> Iterator[np.ndarray]:
+def redraw(signals: Signals, n_resamples: int, rng) -> Iterator[np.ndarray]:
     """Masks (M, N) from the design of `signals.member`: what could as well have been trained.
 
     Rows with equal or complementary masks keep that relation; where there are complements, samples
     that all models saw stay in all. A unit whose halves are equal in every class is dealt anew
-    within the classes, any other mask is permuted; a balanced design without pairs draws M/2
+    within the classes, any other mask is permuted; a balanced design without pairs n_resamples M/2
     members per sample.
     """
     units, aside = units_of(signals.member[:, ~signals.population]), signals.population
@@ -281,7 +282,7 @@ def redraw(signals: Signals, draws: int, rng) -> Iterator[np.ndarray]:
     old, labels = signals.member[:, audited], signals.labels[audited]
     models = len(old)
     balanced = units.max() + 1 == models > 2 and (old.sum(0) == models / 2).all()
-    for _ in range(draws):
+    for _ in range(n_resamples):
         member = np.zeros_like(signals.member)
         member[:, seen & mated] = True
         if balanced:

@@ -81,7 +81,7 @@ def variance_split(signals: Signals) -> VarianceSplit:
             "these signals hold one query: the noise shows between answers, query with queries=16"
             " or more": margin.shape[1] < 2,
             "these signals hold time steps, not repeated queries: query with queries=R and"
-            " per_step=False": signals.draws == "steps",
+            " per_step=False": signals.query_kind == "steps",
             f"declared stochastic, but all answers{who} to a question are equal: the noise is off;"
             " switch it on": silent,
         }
@@ -130,7 +130,7 @@ def query_curve(
     queries=(1, 4, 16, 64),
     fpr=FPR,
     combine: str | None = None,
-    draws: int = RESAMPLES,
+    n_resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Risk of stochastic models against the number R of queries that an attacker averages, and its
@@ -148,7 +148,7 @@ def query_curve(
         fpr: false positive rates in [0, 1] at which the TPR is read.
         combine: how queries become one margin, given to every attack (None: its own default);
             mean_sd needs R >= 2, so R = 1 is left out there.
-        draws: resamples of the samples' bootstrap.
+        n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
 
     Returns: index R, the last inf; columns attack, combine; auc and, per x, tpr@x with _low, _high
@@ -174,7 +174,9 @@ def query_curve(
             " them"
         )
     bound = [_bound(one, combine) for one in chosen]
-    curves = [_curve(one, signals, references, counts, split, fpr, draws, seed) for one in bound]
+    curves = [
+        _curve(one, signals, references, counts, split, fpr, n_resamples, seed) for one in bound
+    ]
     return pd.concat(curves).rename_axis("R")
 
 
@@ -212,7 +214,7 @@ def _bound(attack, combine: str | None):
     return attack if combine is None else partial(function, combine=combine)
 
 
-def _curve(attack, signals, references, counts, split, fpr, draws, seed) -> pd.DataFrame:
+def _curve(attack, signals, references, counts, split, fpr, n_resamples, seed) -> pd.DataFrame:
     if getattr(find(attack)[1], "keywords", {}).get("combine") == "mean_sd":
         counts = [one for one in counts if one > 1]
         if not counts:
@@ -222,7 +224,7 @@ def _curve(attack, signals, references, counts, split, fpr, draws, seed) -> pd.D
         first = slice(0, count)
         others = None if references is None else references.select(queries=first)
         scores = run_attack(attack, signals.select(queries=first), others)
-        rows[float(count)] = _measured(scores, fpr, draws, seed)
+        rows[float(count)] = _measured(scores, fpr, n_resamples, seed)
     last = rows[float(counts[-1])]
     averaged = last["combine"] not in UNAVERAGED
     unknown = dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan)
@@ -240,8 +242,8 @@ def _curve(attack, signals, references, counts, split, fpr, draws, seed) -> pd.D
     return table[[column for column in table if column not in SIZES] + SIZES]
 
 
-def _measured(scores: Scores, fpr, draws: int, seed: int) -> dict:
-    row = summary({"": scores}, fpr, draws=draws, seed=seed).loc[""]
+def _measured(scores: Scores, fpr, n_resamples: int, seed: int) -> dict:
+    row = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed).loc[""]
     risks = ["auc", "auc_low", "auc_high", *(name for name in row.index if name[:4] == "tpr@")]
     return {
         "attack": scores.info["attack"],

@@ -132,7 +132,7 @@ def intervals(
     scores: Scores,
     fpr=FPR,
     *,
-    draws: int = RESAMPLES,
+    n_resamples: int = RESAMPLES,
     seed: int = 0,
     sampled: dict | None = None,
     confidence: float = 0.95,
@@ -142,7 +142,7 @@ def intervals(
     Parameters:
         scores: of one attack.
         fpr: false positive rates in [0, 1] at which the TPR is read.
-        draws: resamples of the samples' bootstrap.
+        n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
         sampled: resamples of `metrics.uncertainty.bootstrap`, if already made.
         confidence: in (0, 1).
@@ -154,7 +154,7 @@ def intervals(
     """
     rows, sampled = (
         per_target(scores, fpr),
-        sampled or bootstrap(scores, fpr, draws=draws, seed=seed),
+        sampled or bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed),
     )
     ends = {
         name: [rows[name].mean(), *metric_interval(name, rows, one, confidence=confidence)]
@@ -170,7 +170,7 @@ def summary(
     scores: Scores | dict[str, Scores],
     fpr=FPR,
     *,
-    draws: int = RESAMPLES,
+    n_resamples: int = RESAMPLES,
     seed: int = 0,
     self_test: SelfTest | None = None,
 ) -> pd.DataFrame:
@@ -179,7 +179,7 @@ def summary(
     Parameters:
         scores: of one attack, or {name: scores}; "max" is no name.
         fpr: false positive rates in [0, 1] at which the TPR is read.
-        draws: resamples of the samples' bootstrap.
+        n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
         self_test: that of `self_test`; a failed one stamps every row.
 
@@ -200,7 +200,7 @@ def summary(
             f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken"
             " by its last row"
         )
-    rows = {name: _attack_row(one, fpr, draws, seed) for name, one in scores.items()}
+    rows = {name: _attack_row(one, fpr, n_resamples, seed) for name, one in scores.items()}
     table = pd.DataFrame(rows).T
     table.loc["max"] = _max_row(table, fpr)
     table = table.infer_objects().rename_axis("attack")
@@ -213,9 +213,9 @@ def summary(
     return table
 
 
-def _attack_row(scores: Scores, fpr, draws: int, seed: int) -> dict:
+def _attack_row(scores: Scores, fpr, n_resamples: int, seed: int) -> dict:
     """Averages over targets with headline intervals, in the order of `summary`."""
-    rows, ends = per_target(scores, fpr), intervals(scores, fpr, draws=draws, seed=seed)
+    rows, ends = per_target(scores, fpr), intervals(scores, fpr, n_resamples=n_resamples, seed=seed)
     record = _ends("auc", ends) | {"auc_min": rows["auc"].min(), "auc_max": rows["auc"].max()}
     for name in names(fpr)[2:]:
         record |= _ends(name, ends)

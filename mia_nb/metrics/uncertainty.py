@@ -98,9 +98,9 @@ def _point(score, member, fpr) -> list[float]:
 
 @checked
 def bootstrap(
-    scores: Scores, fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
+    scores: Scores, fpr=FPR, *, n_resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Each metric of each target on samples drawn with replacement: {name: (draws, targets)}.
+    """Each metric of each target on samples drawn with replacement: {name: (n_resamples, targets)}.
 
     A resample takes the same N samples for all targets; metrics use their integer weights on scores
     that are sorted once. The same seed and N give the same samples, so that differences of attacks
@@ -110,33 +110,33 @@ def bootstrap(
     from joblib import cpu_count
 
     fpr, targets = rates(fpr), len(scores.value)
-    draws, seed = whole("draws", draws), whole("seed", seed, 0)
+    n_resamples, seed = whole("n_resamples", n_resamples), whole("seed", seed, 0)
     batches = np.array_split(np.arange(targets), -(-targets // TARGETS))
     with ThreadPoolExecutor(min(len(batches), cpu_count())) as executor:
-        parts = list(executor.map(lambda few: _drawn(scores, few, fpr, draws, seed), batches))
+        parts = list(executor.map(lambda few: _drawn(scores, few, fpr, n_resamples, seed), batches))
     return dict(zip(names(fpr), np.moveaxis(np.concatenate(parts, 1), 2, 0), strict=True))
 
 
-def _drawn(scores: Scores, few: np.ndarray, fpr, draws: int, seed: int) -> np.ndarray:
-    """(draws, few, metrics) of some targets; the samples' weights are drawn anew for them, rather
-    than kept for all.
+def _drawn(scores: Scores, few: np.ndarray, fpr, n_resamples: int, seed: int) -> np.ndarray:
+    """(n_resamples, few, metrics) of some targets; the samples' weights are drawn anew for them,
+    rather than kept for all.
     """
     samples = scores.value.shape[1]
     columns = [_sorted(scores.value[row], scores.member[row]) for row in few]
-    metrics = np.empty((draws, len(few), 2 + len(fpr)))
+    metrics = np.empty((n_resamples, len(few), 2 + len(fpr)))
     step, rng = max(1, CHUNK // samples), np.random.default_rng([seed, 0])
-    for start in range(0, draws, step):
-        weights = _weights(rng, min(step, draws - start), samples)
+    for start in range(0, n_resamples, step):
+        weights = _weights(rng, min(step, n_resamples - start), samples)
         weights = weights.astype(np.uint8 if weights.max() < 256 else np.int32)
         for i, column in enumerate(columns):
             metrics[start : start + step, i] = _weighted(weights, column, fpr)
     return metrics
 
 
-def _weights(rng, draws: int, size: int) -> np.ndarray:
-    """(draws, size) counts of `size` draws with replacement."""
-    picks = rng.integers(0, size, (draws, size)) + size * np.arange(draws)[:, None]
-    return np.bincount(picks.ravel(), minlength=draws * size).reshape(draws, size)
+def _weights(rng, n_resamples: int, size: int) -> np.ndarray:
+    """(n_resamples, size) counts of `size` n_resamples with replacement."""
+    picks = rng.integers(0, size, (n_resamples, size)) + size * np.arange(n_resamples)[:, None]
+    return np.bincount(picks.ravel(), minlength=n_resamples * size).reshape(n_resamples, size)
 
 
 class Ranked(NamedTuple):
@@ -167,7 +167,7 @@ def _sorted(score, member) -> Ranked:
 
 
 def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
-    """(draws, metrics) for one target from integer weights (draws, N).
+    """(n_resamples, metrics) for one target from integer weights (n_resamples, N).
 
     The curve is read at the levels of non-members, where its corners are. Counts and their products
     are whole numbers below 2^53: nothing is rounded before the last division.
@@ -226,7 +226,7 @@ def _variances(values, pair, sampled=None) -> tuple:
     """(variance over pairs, their number, variance that pairs share, variance by samples alone) of
     the mean over targets.
 
-    values (targets, ...), sampled (draws, targets, ...) or None.
+    values (targets, ...), sampled (n_resamples, targets, ...) or None.
     """
     unit = numbered(pair)
     pairs = unit.max() + 1
@@ -246,7 +246,7 @@ def interval(values, pair, sampled=None, *, confidence: float = 0.95) -> tuple:
     Parameters:
         values: (targets, ...) a metric, or a difference of two.
         pair: (targets,) number of each target's pair of models.
-        sampled: (draws, targets, ...) the same on samples drawn with replacement
+        sampled: (n_resamples, targets, ...) the same on samples drawn with replacement
             (`metrics.uncertainty.bootstrap`), where the choice of samples is to be covered.
         confidence: in (0, 1).
 
@@ -276,9 +276,9 @@ def ratio_interval(
     of a and b: approximate where a bound binds.
     """
     values = np.column_stack([a, b])
-    draws = None if draws_a is None else np.stack([draws_a, draws_b], 2)
+    n_resamples = None if draws_a is None else np.stack([draws_a, draws_b], 2)
     found = [
-        _variances(values @ w, pair, None if draws is None else draws @ w)
+        _variances(values @ w, pair, None if n_resamples is None else n_resamples @ w)
         for w in np.array([[1, 0], [0, 1], [1, 1]])
     ]
     if found[0][1] < 2:
@@ -327,7 +327,7 @@ def difference(
     b: Scores,
     fpr=FPR,
     *,
-    draws: int = RESAMPLES,
+    n_resamples: int = RESAMPLES,
     seed: int = 0,
     confidence: float = 0.95,
 ) -> pd.DataFrame:
@@ -337,7 +337,7 @@ def difference(
         a: scores of one attack, or of one family.
         b: of another attack on the same pool, or of a family trained on the same masks.
         fpr: false positive rates in [0, 1] at which the TPR is read.
-        draws: resamples of the samples' bootstrap.
+        n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
         confidence: in (0, 1).
 
@@ -352,7 +352,8 @@ def difference(
         )
     value = per_target_metrics(a, fpr) - per_target_metrics(b, fpr)
     first, second = (
-        np.stack([*bootstrap(one, fpr, draws=draws, seed=seed).values()], 2) for one in (a, b)
+        np.stack([*bootstrap(one, fpr, n_resamples=n_resamples, seed=seed).values()], 2)
+        for one in (a, b)
     )
     low, high = interval(value, a.pair, first - second, confidence=confidence)
     table = {"value": value.mean(0), "low": low, "high": high}

@@ -77,7 +77,9 @@ def verdict(
         members can be told from non-members
     """
     scores = {"attack": scores} if isinstance(scores, Scores) else scores
-    table = summary(scores, RATES, draws=n_resamples, seed=seed, self_test=self_test).drop("max")
+    table = summary(scores, RATES, n_resamples=n_resamples, seed=seed, self_test=self_test).drop(
+        "max"
+    )
     measurable = [x for x in RATES if table[f"tpr@{x:g}_measurable"].astype(bool).all()]
     row = table.loc[table[f"tpr@{measurable[0]:g}" if measurable else "auc"].idxmax()]
     found = _found(row, measurable, len(table))

@@ -164,7 +164,7 @@ def null_band(real: float, drawn, *, name: str, design: str) -> go.Figure:
     """AUCs under redrawn membership, their central 95 %, and the real one.
 
     real: AUC with the real members
-    drawn: (draws,) AUCs with redrawn ones
+    drawn: (n_resamples,) AUCs with redrawn ones
     name: of the attack
     design: how membership was redrawn, in words
     """

@@ -45,7 +45,7 @@ def gap_against_risk(scores: Scores | dict[str, Scores], *, fpr: float | None = 
     n0 + 1) / (12 n1 n0)); for a TPR its Clopper-Pearson interval.
 
     scores: of one attack, or {name: Scores}
-    fpr: None draws the AUC, a false positive rate the TPR there
+    fpr: None n_resamples the AUC, a false positive rate the TPR there
     """
     scores = named(scores)
     figure, gaps = _gap_plane(scores, fpr)

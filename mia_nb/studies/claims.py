@@ -24,7 +24,7 @@ def comparisons(
     *,
     frontier: pd.DataFrame | None = None,
     delta: float = 1e-5,
-    draws: int = RESAMPLES,
+    n_resamples: int = RESAMPLES,
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -44,7 +44,7 @@ def comparisons(
         (D2; decides): `metrics.matched`, the strongest of the attacks in the frontier, at the
         highest of its default levels that two pairs of both families reach. None: not repeated.
     delta: of the curve of epsilon 1 that D10 of "privacy" is held against, in [0, 1).
-    draws: resamples of samples behind an interval.
+    n_resamples: resamples of samples behind an interval.
     level: confidence of an interval, in (0, 1).
     seed: of the resamples.
 
@@ -71,18 +71,19 @@ def comparisons(
     Raises: ValueError for settings that cannot be, for an unknown study, and when targets were
         trained on different masks.
     Caveat: references are shared and samples of an accuracy are fixed, which no interval covers. A
-        frontier made with draws=0 decides nothing ("open"), and has its own number of queries. D10:
+        frontier made with n_resamples=0 decides nothing ("open"), and has its own number of
+        queries. D10:
         records of one training are no independent trainings, so that there is no verdict on a
         mechanism.
     """
     found = load(study)
-    return _compared(found, deciding(found, settings), frontier, delta, draws, level, seed)
+    return _compared(found, deciding(found, settings), frontier, delta, n_resamples, level, seed)
 
 
 def _compared(
-    study: Study, settings: dict[Setting, Scores], frontier, delta, draws, level, seed
+    study: Study, settings: dict[Setting, Scores], frontier, delta, n_resamples, level, seed
 ) -> pd.DataFrame:
-    rows = compare(study, settings, draws=draws, level=level, seed=seed)
+    rows = compare(study, settings, n_resamples=n_resamples, level=level, seed=seed)
     rows += below_curve(study, settings, delta, level)
     fewer = {}
     if frontier is not None:
@@ -104,15 +105,17 @@ def claims(
     ladders: pd.DataFrame | dict[str, pd.DataFrame] | None = None,
     ranks: pd.DataFrame | None = None,
     delta: float = 1e-5,
-    draws: int = RESAMPLES,
+    n_resamples: int = RESAMPLES,
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Verdicts on a study's claims, from its `comparisons`.
 
-    study, settings, frontier, delta, draws, level, seed: as in `comparisons`. For D8 of "privacy"
+    study, settings, frontier, delta, n_resamples, level, seed: as in `comparisons`. For D8 of
+    "privacy"
         pass DP-SGD trained for epsilon 8 (delta 1e-5) alone.
-    comparisons: those of the same settings, if already made; frontier, draws, level and seed are
+    comparisons: those of the same settings, if already made; frontier, n_resamples, level and seed
+    are
         then theirs. None: made here.
     ladders: `auditing.ladder` of a network, or {label: ladder} (`Setting.label`), for "privacy":
         those whose row 4 is DP-SGD's go into the evidence of D8, the others with a nominal value
@@ -150,6 +153,6 @@ def claims(
                 f"the ladder of {name} lacks {', '.join(lacks)}: pass auditing.ladder(...)"
             )
     if comparisons is None:
-        comparisons = _compared(found, settings, frontier, delta, draws, level, seed)
+        comparisons = _compared(found, settings, frontier, delta, n_resamples, level, seed)
     context = {"frontier": frontier, "ladders": ladders, "ranks": ranks}
     return judge(found, settings, comparisons, **context, delta=delta, level=level)

@@ -294,7 +294,7 @@ def compare(
     study: Study,
     settings: dict[Setting, Scores],
     *,
-    draws: int,
+    n_resamples: int,
     level: float,
     seed: int,
 ) -> list[dict]:
@@ -311,9 +311,9 @@ def compare(
 
     @cache
     def measured(one: Setting) -> dict:
-        """{metric: (values of the targets, their draws or None)}"""
+        """{metric: (values of the targets, their n_resamples or None)}"""
         scores = settings[one]
-        drawn = bootstrap(scores, FPR, draws=draws, seed=seed)
+        drawn = bootstrap(scores, FPR, n_resamples=n_resamples, seed=seed)
         points = dict(zip(names(FPR), per_target_metrics(scores, FPR).T, strict=True))
         return {name: (values, drawn[name]) for name, values in points.items()} | {
             "test_accuracy": (scores.accuracy[:, 1], None),

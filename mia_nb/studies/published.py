@@ -146,7 +146,7 @@ def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
         in; "" is the study's own, CIFAR-10 (and ResNet18); None places it nowhere.
     ours: what ours really is, say "digits, tinycnn", for the note; "" says what it stands for.
     tables: a part of the study's tables; None for all but those on demand.
-    draws: resamples behind an interval.
+    n_resamples: resamples behind an interval.
     seed: of the resamples.
     baseline: of "costs", the family that ratios are to; "resnet14".
     sigma, samples, batch, epochs, delta, deltas: of "figure4", as in `accounting.over_epochs`; by
@@ -190,7 +190,7 @@ def tables_beside(
     stands_for: str | tuple[str, str] | None = "",
     ours: str = "",
     tables=None,
-    draws: int = RESAMPLES,
+    n_resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Printed tables with ours beside them, see `against_papers`."""
@@ -213,7 +213,7 @@ def tables_beside(
 
     @cache
     def measured(one: Setting) -> dict:
-        return measure(settings[one], draws, seed)
+        return measure(settings[one], n_resamples, seed)
 
     rows = []
     for record in records():
@@ -307,14 +307,14 @@ def _differences(one: Setting, wanted: Setting, record: dict) -> list[str]:
     ]
 
 
-def measure(scores: Scores, draws: int, seed: int) -> dict:
+def measure(scores: Scores, n_resamples: int, seed: int) -> dict:
     """{metric: (value, low, high)} under the printed names, the fewest non-members n0 of a target,
     and the caveat few targets.
 
     Accuracies and the generalization gap with Student's t over pairs; "accuracy" is the attack's
     own at its best threshold, (1 + advantage) / 2, which chance alone lifts above 1/2.
     """
-    ends = intervals(scores, FPR, draws=draws, seed=seed)
+    ends = intervals(scores, FPR, n_resamples=n_resamples, seed=seed)
     found = {name: tuple(row) for name, row in ends.iterrows()}
     found["accuracy"] = tuple((1 + end) / 2 for end in found.pop("advantage"))
     found |= {PRINTED_ACCURACY[name]: tuple(row) for name, row in accuracies(scores).iterrows()}

@@ -62,10 +62,12 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
 
-def _risks_of_recipes(settings: dict[Setting, Scores], fpr, draws: int, seed: int) -> pd.DataFrame:
+def _risks_of_recipes(
+    settings: dict[Setting, Scores], fpr, n_resamples: int, seed: int
+) -> pd.DataFrame:
     rows = []
     for one, scores in settings.items():
-        row = summary({"": scores}, fpr, draws=draws, seed=seed).loc[""]
+        row = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed).loc[""]
         about = {name: getattr(one, name) for name in ("epochs", "schedule", "rest", "attack")}
         about |= {"label": one.recipe, "augment": one.augmentation, **_sizes(scores)}
         for metric in (name for name in names(fpr) if name != "advantage"):
@@ -77,14 +79,14 @@ def _risks_of_recipes(settings: dict[Setting, Scores], fpr, draws: int, seed: in
 
 @checked
 def defense_table(
-    settings: dict[Setting, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
+    settings: dict[Setting, Scores], fpr=FPR, *, n_resamples: int = RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
     """One row per defended network under its strongest attack: what a defense costs and what it
     leaves to find.
 
     settings: the scores of each `Setting`; networks that differ in queries alone are one row.
     fpr: false positive rates of the TPRs.
-    draws: resamples behind an interval.
+    n_resamples: resamples behind an interval.
     seed: of the resamples.
 
     Returns: columns name, defense, output, attack (of largest mean AUC, unadjusted), attacks (how
@@ -109,7 +111,7 @@ def defense_table(
         about.setdefault(one.label, one)
     rows = []
     for name, attacks in groups.items():
-        table = summary(attacks, fpr, draws=draws, seed=seed)
+        table = summary(attacks, fpr, n_resamples=n_resamples, seed=seed)
         top, best = table.loc["max"], table[table.index != "max"]["auc"].astype(float).idxmax()
         strongest = attacks[best]
         row = {"name": name, "defense": about[name].defense, "output": about[name].output}
@@ -125,7 +127,7 @@ def defense_table(
 
 @checked
 def varied_settings(
-    settings: dict[Setting, Scores], fpr=FPR, *, draws: int = RESAMPLES, seed: int = 0
+    settings: dict[Setting, Scores], fpr=FPR, *, n_resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, pd.DataFrame]:
     """Tables for `plots.risk_against` and `plots.risk_against_epochs`: one for every setting that
     networks or recipes differ in.
@@ -133,7 +135,7 @@ def varied_settings(
     settings: the scores of one attack on each network (its name does not matter), or of any attacks
         on recipes (`studies.setting(recipe, attack, label=...)`).
     fpr: of recipes, false positive rates of the TPRs.
-    draws: resamples behind an interval.
+    n_resamples: resamples behind an interval.
     seed: of the resamples.
 
     Returns: {setting: a row per family}, with columns the setting, auc, auc_low, auc_high
@@ -153,8 +155,10 @@ def varied_settings(
     Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     if any(one.recipe for one in settings):
-        return {"epochs": _risks_of_recipes(settings, fpr, draws, seed)}
-    families = pd.DataFrame([_row(one, scores, draws, seed) for one, scores in settings.items()])
+        return {"epochs": _risks_of_recipes(settings, fpr, n_resamples, seed)}
+    families = pd.DataFrame(
+        [_row(one, scores, n_resamples, seed) for one, scores in settings.items()]
+    )
     if families.empty:
         return {}
     found, flows = {}, families[families["model"].isin(["odenet", "sdenet"])]
@@ -203,9 +207,12 @@ def _beside_fixed(flows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([fixed, every], ignore_index=True)
 
 
-def _row(one: Setting, scores: Scores, draws: int, seed: int) -> dict:
+def _row(one: Setting, scores: Scores, n_resamples: int, seed: int) -> dict:
     """One family: its setting, risk and accuracies."""
-    auc, right = intervals(scores, (), draws=draws, seed=seed).loc["auc"], accuracies(scores)
+    auc, right = (
+        intervals(scores, (), n_resamples=n_resamples, seed=seed).loc["auc"],
+        accuracies(scores),
+    )
     row = {name: getattr(one, name) for name in (*HELD, "label", "adaptive")}
     # 2.0000001 is 2
     row |= {name: float(f"{getattr(one, name):.4g}") for name in OTHER_UNITS}

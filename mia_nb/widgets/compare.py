@@ -136,7 +136,7 @@ def paired(one: Source, other: Source, attack: str) -> pd.DataFrame | None:
     scores = [one.scores(attack), other.scores(attack)]
     if not (same_images(one, other) and same_masks(*scores)):
         return None
-    return metrics.difference(*scores, FPR, draws=compared.DRAWS)
+    return metrics.difference(*scores, FPR, n_resamples=compared.DRAWS)
 
 
 def same_images(one: Source, other: Source) -> bool:

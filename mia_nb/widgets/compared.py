@@ -45,7 +45,7 @@ def measure(
 
     Raises ValueError where masks or pairs of a row and of the reference differ.
     """
-    sampled = sampled or {k: bootstrap(one, fpr, draws=DRAWS) for k, one in scores.items()}
+    sampled = sampled or {k: bootstrap(one, fpr, n_resamples=DRAWS) for k, one in scores.items()}
     facts, rows = {key: metrics.per_target(one, fpr) for key, one in scores.items()}, {}
     for key, one in scores.items():
         values = metrics.intervals(one, fpr, sampled=sampled[key]).T.to_dict("list")

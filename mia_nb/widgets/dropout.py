@@ -87,7 +87,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         unknown = [s.label for s in sources if draws(s) == "dropout" and not _rate(s)]
         return message(TITLE, NOTHING + (UNKNOWN.format(", ".join(unknown)) if unknown else ""))
     scores_of = lru_cache(KEPT)(lambda pool, *cell: found[pool].scores(*cell))
-    drawn = cache(lambda *at: bootstrap(chosen(*at), draws=compared.DRAWS))
+    drawn = cache(lambda *at: bootstrap(chosen(*at), n_resamples=compared.DRAWS))
     grid = cache(lambda *at: table_of({cell: chosen(*at, *cell) for cell in found[at[0]].cells}))
 
     def chosen(pool, target, attack, p, queries) -> Scores:

@@ -48,13 +48,13 @@ class Tested(NamedTuple):
     columns: np.ndarray  # samples that were tested
 
 
-def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Explorer:
+def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0) -> Explorer:
     """Samples ranked by how much higher their scores are where they are members, with a test.
 
     Parameters:
         sources: what to choose the pool from, as `sources` gives them
-        draws: how often the test redraws the masks
-        seed: of these draws
+        n_resamples: how often the test redraws the masks
+        seed: of these n_resamples
 
     Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` and `html()` export it. Without sources a message that says what to run.
@@ -86,8 +86,8 @@ def exposed(sources: Sequence[Source], *, draws: int = 200, seed: int = 0) -> Ex
             raise ValueError("no sample passes these filters: widen class or outputs")
         column, start = source.column(sample), PAGE * (page - 1)
         one, value = int(source.audited[column]), ranked.value
-        outcome = tested(source, attack, draws, seed) if test else None
-        spread = histogram(source, attack, filters, (draws, seed) if test else None)
+        outcome = tested(source, attack, n_resamples, seed) if test else None
+        spread = histogram(source, attack, filters, (n_resamples, seed) if test else None)
         figures = {
             "sheet": sheet(source, tuple(rows[start : start + PAGE].tolist()), start, sample),
             "margins": margins(source, one),
@@ -130,7 +130,7 @@ def right(source: Source) -> np.ndarray:
     queries; NaN without such models.
     """
     signals, audited = source.signals, source.audited
-    correct = over_queries(signals.correct, signals.draws)[:, audited]
+    correct = over_queries(signals.correct, signals.query_kind)[:, audited]
     return mean_of(correct, ~signals.member[:, audited])
 
 
@@ -160,7 +160,7 @@ def listed(source: Source, attack: str, kind, outputs: str, canary: str) -> np.n
 def margins(source: Source, one: int) -> dict:
     """Margins of one sample by the models with it and without it."""
     signals = source.signals
-    margin = over_queries(signals.margin[:, :, [one]], signals.draws)
+    margin = over_queries(signals.margin[:, :, [one]], signals.query_kind)
     inside = signals.member[:, [one]]
     with_it, without = (shown(mean_of(margin, side)[0], ".2f") for side in (inside, ~inside))
     sentence = f"margins of all {len(margin)} models: {with_it} with it, {without} without it"
@@ -233,7 +233,7 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
 
 
 @lru_cache(4)
-def tested(source: Source, attack: str, draws: int, seed: int) -> Tested:
+def tested(source: Source, attack: str, n_resamples: int, seed: int) -> Tested:
     """Redrawn masks for all samples, or for the first in order and a yardstick; what was not
     redrawn counts with p = 1.
     """
@@ -247,7 +247,7 @@ def tested(source: Source, attack: str, draws: int, seed: int) -> Tested:
     null: list[np.ndarray] = []
 
     def full() -> Iterator[Scores]:
-        for one in auditing.null_scores(attack, signals, draws=draws, seed=seed):
+        for one in auditing.null_scores(attack, signals, n_resamples=n_resamples, seed=seed):
             null.append(separations(one)[0].astype(np.float32))
             value = np.full((len(one.value), everyone), np.nan)
             member = np.zeros(value.shape, bool)

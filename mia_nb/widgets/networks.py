@@ -56,7 +56,7 @@ class Network(NamedTuple):
         signals = self.source(t).signals
         if t == ORDINARY or not self.per_step:
             return signals
-        return dataclasses.replace(signals.select(queries=[t - 1]), draws="plain")
+        return dataclasses.replace(signals.select(queries=[t - 1]), query_kind="plain")
 
     def scores(self, t: int, attack: str) -> Scores:
         return (
@@ -109,7 +109,7 @@ def networks(sources: Sequence[Source]) -> dict[str, Network]:
 
 def draws(source: Source) -> str:
     """What its queries are; stored sources say so without being read."""
-    return source.info.get("draws") or source.signals.draws
+    return source.info.get("draws") or source.signals.query_kind
 
 
 def query_count(source: Source) -> int:

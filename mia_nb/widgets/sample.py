@@ -187,7 +187,7 @@ def evidence(source: Source, target: int, k: int, variance: str) -> Evidence:
     """What the first k references a side say, and why where they say less."""
     _, everyone, alone = references(source, target)
     others = everyone.select(models=slice(0, 2 * k))
-    combine = "last" if others.draws == "steps" else "margin"
+    combine = "last" if others.query_kind == "steps" else "margin"
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
         phi, student = nig_fit(alone, others, combine=combine)
@@ -302,7 +302,7 @@ def told(world: Evidence, one: int, k: int, variance: str) -> tuple[str, str, st
 def verdict(source: Source, target: int, one: int) -> str:
     """Whether the target is right on a sample."""
     correct = source.signals.correct[target : target + 1, :, one : one + 1]
-    right = over_queries(correct, source.signals.draws)[0, 0]
+    right = over_queries(correct, source.signals.query_kind)[0, 0]
     return {1: "right", 0: "wrong"}.get(right, f"right in {right:.0%} of queries")
 
 
@@ -334,7 +334,7 @@ def truths(world: Evidence, audited, member, column: int) -> dict:
 def note(source: Source, world: Evidence, k: int, attack: str) -> str:
     """What the numbers rest on."""
     refs = world.references
-    queries, steps = refs.margin.shape[1], refs.draws == "steps"
+    queries, steps = refs.margin.shape[1], refs.query_kind == "steps"
     unpaired = not (refs.member.sum(0) == k)[source.audited].all()
     texts = {
         "95 % intervals given these references": True,
@@ -360,7 +360,7 @@ def ringed(points: dict, x: float, y: float, sample: int) -> dict:
 
 def margins(world: Evidence, everyone: Signals, rows, one: int, trained: bool | None) -> dict:
     """The sample's margins by its references, the fits, and the target's own margin."""
-    own, phi = over_queries(everyone.margin[:, :, [one]], everyone.draws)[:, 0], world.phi[one]
+    own, phi = over_queries(everyone.margin[:, :, [one]], everyone.query_kind)[:, 0], world.phi[one]
     member, few = everyone.member[:, one], slice(len(world.references.margin))
     # of all references: the axis stays while k grows
     low, high = min(own.min(), phi), max(own.max(), phi)

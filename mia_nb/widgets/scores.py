@@ -62,7 +62,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     found = named(sources)
     chosen = cache(lambda pool, attack, target: only(found[pool].scores(attack), target))
     rates = cache(lambda *which: Rates(chosen(*which)))
-    auc = cache(lambda *which: metrics.intervals(chosen(*which), (), draws=200).loc["auc"])
+    auc = cache(lambda *which: metrics.intervals(chosen(*which), (), n_resamples=200).loc["auc"])
     ties = cache(lambda *which: np.mean([tie_mass(row) for row in chosen(*which).value]))
 
     @cache

@@ -25,8 +25,8 @@ def setup(namespace: dict) -> None:
     that were given by their bare names and the defaults of all others. Relative folders start at
     MIA_NB_HOME (set by `make lab`), else here. `mode` "batch" asks for plain-text progress (an
     executed notebook keeps no widgets), "live" for progress bars; "auto" keeps the runner's choice
-    in MIA_NB_MODE, else live. Figures are stored as plotly JSON, which JupyterLab draws without a
-    network and without trust; tables show long text in full.
+    in MIA_NB_MODE, else live. Figures are stored as plotly JSON, which JupyterLab n_resamples
+    without a network and without trust; tables show long text in full.
 
     Example: `widgets.setup(globals())`
     """

@@ -129,7 +129,7 @@ class Source:
         train a classifier.
         """
         k, queries = self.scores("loss").info["k"], self.signals.margin.shape[1]
-        names = attacks.literature(k, self.signals.draws, queries)
+        names = attacks.literature(k, self.signals.query_kind, queries)
         return [name for name in names if name not in ("shokri", "song_mittal")]
 
     def trace(self, model: int) -> np.ndarray | None:

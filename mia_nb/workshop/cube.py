@@ -42,7 +42,7 @@ def stored(signals: Signals, results: str | Path = "results") -> Source:
 
     Raises: ValueError for signals that are not stored in this folder.
     """
-    wanted = _same({"draws": signals.draws, **signals.info})
+    wanted = _same({"draws": signals.query_kind, **signals.info})
     for source in reversed(sources(results, pool=signals.info.get("pool", "?"), limit=10_000)):
         if _same(source.info) == wanted:
             return source

@@ -82,7 +82,7 @@ def deal(source: Source, *, target: int = 0, seed: int = 0) -> Hand:
         rng.choice(source.audited[inside == side], SIDE, replace=False) for side in (True, False)
     ]
     columns = rng.permutation(np.concatenate(sides))
-    margin = over_queries(signals.margin[target : target + 1], signals.draws)[0, columns]
+    margin = over_queries(signals.margin[target : target + 1], signals.query_kind)[0, columns]
     return Hand(columns, signals.member[target, columns], np.exp(-np.logaddexp(0, -margin)))
 
 

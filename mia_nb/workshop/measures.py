@@ -67,24 +67,25 @@ def pair_ids(signals: Signals) -> np.ndarray:
 
 @remembered
 def redrawn(
-    signals: Signals, attack: str, *, keep_mate: bool = False, draws: int = DRAWS
+    signals: Signals, attack: str, *, keep_mate: bool = False, n_resamples: int = DRAWS
 ) -> tuple[float, np.ndarray]:
     """AUC of an attack with the real members, and in worlds in which membership was dealt anew.
 
     Each is the mean over the targets of the first two pairs. If membership changed no signal, the
-    real mask would be one of the redrawn ones: the p-value is (1 + #{drawn >= real}) / (draws + 1).
+    real mask would be one of the redrawn ones: the p-value is (1 + #{drawn >= real}) /
+    (n_resamples + 1).
 
     signals: of complementary pairs of models
     attack: name of an attack
     keep_mate: leave the target's complementary model among its references, which makes a signal
         out of nothing
-    draws: redrawn worlds
+    n_resamples: redrawn worlds
 
-    Returns: (real AUC, (draws,) AUCs of redrawn worlds).
+    Returns: (real AUC, (n_resamples,) AUCs of redrawn worlds).
     Raises: ValueError as `attacks.score`, and for too few pairs.
     """
     targets = np.flatnonzero(pair_ids(signals) < 2)
-    worlds = redraw(signals, draws, np.random.default_rng(0))
+    worlds = redraw(signals, n_resamples, np.random.default_rng(0))
     real, *drawn = (
         mean_auc(attacks.score(attack, world, targets=targets, keep_mate=keep_mate))
         for world in chain([signals], (replace(signals, member=mask) for mask in worlds))
@@ -93,7 +94,7 @@ def redrawn(
 
 
 def p_value(real: float, drawn: np.ndarray) -> float:
-    """(1 + #{drawn >= real}) / (draws + 1): the real world is one of the possible ones."""
+    """(1 + #{drawn >= real}) / (n_resamples + 1): the real world is one of the possible ones."""
     return (1 + int((drawn >= real).sum())) / (len(drawn) + 1)
 
 
@@ -145,7 +146,7 @@ def race_table(signals: Signals, *, budgets: tuple[int, ...] = BUDGETS) -> pd.Da
         scores = with_references(signals, name, budget)
         ends, sizes = NOT_RUN, {"targets": 0, "n0": 0}
         if scores is not None:
-            ends = metrics.intervals(scores, (RATE,), draws=200)[NOT_RUN.columns]
+            ends = metrics.intervals(scores, (RATE,), n_resamples=200)[NOT_RUN.columns]
             sizes = {"targets": len(scores.targets), "n0": int((~scores.member).sum(1).min())}
         for title, metric in METRICS.items():
             row = {"attack": name, "references": budget, "metric": title}
@@ -191,7 +192,7 @@ def frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
         epoch = source.info.get("epoch") or source.recipe["epochs"]
         runs.setdefault(family(source.info), {})[epoch] = scores
     in_order = {name: dict(sorted(epochs.items())) for name, epochs in runs.items()}
-    return metrics.frontier(in_order, (), draws=DRAWS)
+    return metrics.frontier(in_order, (), n_resamples=DRAWS)
 
 
 def equal_accuracy(sources: Sequence[Source]) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from scipy.special import bdtrc
 from mia_nb import accounting, attacks, metrics, widgets
 from mia_nb.types import Scores, Signals
 from mia_nb.widgets.explorer import Explorer
-from mia_nb.widgets.networks import draws
+from mia_nb.widgets.networks import n_resamples
 from mia_nb.widgets.stored import Source
 from mia_nb.workshop import explorers
 from mia_nb.workshop.answers import WORDS, Choice, Number, word
@@ -362,7 +362,9 @@ def _lattice(cube: Cube) -> Part:
 
 def _gained(before: Scores, after: Scores) -> tuple[float, ...]:
     """How much higher the AUC is after than before, with its 95 % interval, and both."""
-    row = metrics.difference(after, before, (), draws=200).loc["auc", ["value", "low", "high"]]
+    row = metrics.difference(after, before, (), n_resamples=200).loc[
+        "auc", ["value", "low", "high"]
+    ]
     return *map(float, row), mean_auc(before), mean_auc(after)
 
 
@@ -398,7 +400,7 @@ def _sigma(source: Source) -> float:
 
 
 def _noise(cube: Cube) -> Part:
-    noisy = sorted((s for s in cube.group("noise") if draws(s) == "noise"), key=_sigma)
+    noisy = sorted((s for s in cube.group("noise") if n_resamples(s) == "noise"), key=_sigma)
     middle = noisy[len(noisy) // 2]  # an attacker notices the noise, the networks are still useful
     once, outputs = middle.signals.select(queries=[0]), middle.signals.margin.shape[1]
     gain, low, high, first, last = _gained(attacks.score("rmia", once), middle.scores("rmia"))
