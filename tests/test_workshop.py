@@ -30,7 +30,7 @@ def cube_of(
     models: int = MODELS,
     *,
     queries: int = 1,
-    draws: str = "plain",
+    query_kind: str = "plain",
     seed: int = 0,
 ) -> Signals:
     """Complementary pairs whose members' margins lie `leak` higher, around a difficulty of every
