@@ -4,8 +4,6 @@ and where it ends.
 
 from __future__ import annotations
 
-import inspect
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -78,11 +76,11 @@ def variance_split(signals: Signals) -> VarianceSplit:
     who = "" if len(silent) == len(margin) else f" of models {silent}"
     refuse(
         {
-            "these signals hold one query: the noise shows between answers, query with queries=16"
+            "these signals hold one query: the noise shows between outputs, query with queries=16"
             " or more": margin.shape[1] < 2,
             "these signals hold time steps, not repeated queries: query with queries=R and"
             " per_step=False": signals.draws == "steps",
-            f"declared stochastic, but all answers{who} to a question are equal: the noise is off;"
+            f"declared stochastic, but all outputs{who} for a sample are equal: the noise is off;"
             " switch it on": silent,
         }
     )
@@ -129,7 +127,6 @@ def query_curve(
     *,
     queries=(1, 4, 16, 64),
     fpr=FPR,
-    combine: str | None = None,
     draws: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -141,13 +138,11 @@ def query_curve(
 
     Parameters:
         signals: of the targets, Q queries.
-        attack: a name of `attacks.ATTACKS`, a function like those, or a list of them: then the
-            curves follow each other.
+        attack: a name of `attacks.ATTACKS`, or a function like those, its options bound with
+            functools.partial; with combine="mean_sd", which needs R >= 2, R = 1 is left out.
         references: another pool; None: the other models of `signals`.
         queries: numbers R; the first R queries of targets and of references are used, R <= Q.
         fpr: false positive rates in [0, 1] at which the TPR is read.
-        combine: how queries become one margin, given to every attack (None: its own default);
-            mean_sd needs R >= 2, so R = 1 is left out there.
         draws: resamples of the samples' bootstrap.
         seed: of the bootstrap.
 
@@ -166,16 +161,36 @@ def query_curve(
     attacks and `combine` follow it more loosely.
     """
     split = variance_split(signals)
-    counts = _counts(queries, [signals] if references is None else [signals, references])
-    chosen = [attack] if isinstance(attack, str) or callable(attack) else list(attack)
-    if not chosen:
-        raise ValueError(
-            "query_curve got no attack: pass a word of attacks.ATTACKS, a callable, or a list of"
-            " them"
-        )
-    bound = [_bound(one, combine) for one in chosen]
-    curves = [_curve(one, signals, references, counts, split, fpr, draws, seed) for one in bound]
-    return pd.concat(curves).rename_axis("R")
+    pools = [signals] if references is None else [signals, references]
+    counts, function = _counts(queries, pools), find(attack)[1]
+    if getattr(function, "keywords", {}).get("combine") == "mean_sd":
+        counts = [one for one in counts if one > 1]
+    refuse(
+        {
+            "shokri reads probabilities averaged over all queries, not the first R: query anew with"
+            " each R": getattr(function, "func", function) is shokri,
+            "combine='mean_sd' needs several queries: take some R of 2 or more": not counts,
+        }
+    )
+    rows = {}
+    for count in counts:
+        first = [pool.select(queries=slice(0, count)) for pool in pools]
+        rows[float(count)] = _measured(run_attack(attack, *first), fpr, draws, seed)
+    last = rows[float(counts[-1])]
+    averaged = last["combine"] not in UNAVERAGED
+    unknown = dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan)
+    unknown |= {f"{name}_measurable": False for name in names(fpr)[2:]}
+    rows[np.inf] = last | _limit(last, counts[-1], split, averaged) | unknown
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("R")
+    spread = np.array([split.spread(count) for count in table.index])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fitted = ndtr(ndtri(last["auc"]) * (split.spread(counts[-1]) / spread))
+    table = table.assign(
+        spread=spread,
+        predicted=np.where(averaged & (spread > 0), fitted, np.nan),
+        extrapolated=np.isinf(table.index),
+    )
+    return table[[column for column in table if column not in SIZES] + SIZES]
 
 
 def _counts(queries, pools: list[Signals]) -> list[int]:
@@ -186,58 +201,11 @@ def _counts(queries, pools: list[Signals]) -> list[int]:
             f"queries={queries}: wanted whole numbers from 1 on": (
                 (wanted < 1).any() or (wanted % 1 != 0).any()
             ),
-            f"queries={queries}, but there are {most} answers to each question: query more, or ask"
-            " for fewer": not (wanted <= most).any(),
+            f"queries={queries}, but there are {most} outputs for each sample: query more, or take"
+            " fewer": not (wanted <= most).any(),
         }
     )
     return [int(one) for one in wanted if one <= most]
-
-
-def _bound(attack, combine: str | None):
-    """The attack with its `combine`; refused where the first R queries cannot be told from all of
-    them.
-    """
-    name, function = find(attack)
-    plain = getattr(function, "func", function)
-    known = inspect.signature(plain).parameters
-    refuse(
-        {
-            "shokri reads probabilities averaged over all queries, not the first R: query anew with"
-            " each R": plain is shokri,
-            f"{name} takes no combine: leave combine={combine!r} out for it": (
-                combine is not None and "combine" not in known
-            ),
-        }
-    )
-    return attack if combine is None else partial(function, combine=combine)
-
-
-def _curve(attack, signals, references, counts, split, fpr, draws, seed) -> pd.DataFrame:
-    if getattr(find(attack)[1], "keywords", {}).get("combine") == "mean_sd":
-        counts = [one for one in counts if one > 1]
-        if not counts:
-            raise ValueError("combine='mean_sd' needs several queries: ask for some R of 2 or more")
-    rows = {}
-    for count in counts:
-        first = slice(0, count)
-        others = None if references is None else references.select(queries=first)
-        scores = run_attack(attack, signals.select(queries=first), others)
-        rows[float(count)] = _measured(scores, fpr, draws, seed)
-    last = rows[float(counts[-1])]
-    averaged = last["combine"] not in UNAVERAGED
-    unknown = dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan)
-    unknown |= {f"{name}_measurable": False for name in names(fpr)[2:]}
-    rows[np.inf] = last | _limit(last, counts[-1], split, averaged) | unknown
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    spread = np.array([split.spread(count) for count in table.index])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        fitted = ndtr(ndtri(last["auc"]) * (split.spread(counts[-1]) / spread))
-    table = table.assign(
-        spread=spread,
-        predicted=np.where(averaged & (spread > 0), fitted, np.nan),
-        extrapolated=np.isinf(table.index),
-    )
-    return table[[column for column in table if column not in SIZES] + SIZES]
 
 
 def _measured(scores: Scores, fpr, draws: int, seed: int) -> dict:
