@@ -5,8 +5,8 @@ Neighbouring data sets differ by adding or removing one record. delta goes with 
 Logarithms are natural, Phi is the normal cdf. Kinds of numbers live here that are never mixed:
 `epsilon` speaks about DP-SGD (clipped per-sample gradients, Gaussian noise, Poisson batches) and is
 a nominal number for anything else; `theorem_epsilon` and `corollary_epsilon` are a paper's
-formulas; `release_mu` bounds what one answer tells about the queried input, and says nothing about
-training; `response_epsilon` is about one label that is said at random.
+formulas; `release_mu` bounds what one output tells about the queried input, and says nothing about
+training; `response_epsilon` is about one label that is randomised.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import erf, log_ndtr, ndtr, ndtri
 
-from mia_nb.checks import one_of
+from mia_nb.checks import one_of, refuse
 
 LOW_ORDERS = [
     1 + x / 1000 for x in (1, 2, 3, 5, 7, 10, 14, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100)
@@ -92,7 +92,7 @@ WANTED = {
     "iterations": (lambda v: (v >= 1) & (v == np.floor(v)), "a whole number from 1"),
     "queries": (
         lambda v: (v >= 1) & (v == np.floor(v)),
-        "a whole number from 1: answers to the same input",
+        "a whole number from 1: outputs for the same input",
     ),
     "delta": (
         lambda v: (v >= 0) & (v < 1),
@@ -144,11 +144,9 @@ def epsilon(
     _check(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps, delta=delta)
     one_of("accountant", accountant, ACCOUNTANTS)
     one_of("sampling", sampling, SAMPLINGS)
+    came = f"sampling='uniform' with accountant={accountant!r}"
     if sampling == "uniform" and accountant != "gdp":
-        raise ValueError(
-            f"sampling='uniform' with accountant={accountant!r}: only gdp has such a form; take"
-            " 'poisson'"
-        )
+        raise ValueError(f"{came}: only gdp has such a form; take 'poisson'")
     if sampling == "uniform":
         return gaussian_epsilon(
             gdp_mu(
@@ -168,20 +166,20 @@ def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") ->
 
     Four significant digits; the result is checked, so that the target is never exceeded by that
     accountant. "rdp" takes a tenth of a second to one; "prv" starts from there, takes some ten
-    calls and asks for about 5 % less noise; "gdp" is no guarantee. Raises ValueError for numbers
+    calls and needs about 5 % less noise; "gdp" is no guarantee. Raises ValueError for numbers
     out of range, and where no noise from 0.001 to 1e6 reaches the target or all of it does: "prv"
     is coarse below .01, "rdp" never goes below about ln(1/delta) / 1000, and delta 0 is out of
     reach.
     """
     _check(epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=delta)
     one_of("accountant", accountant, ACCOUNTANTS)
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon={epsilon}: wanted a finite target above 0, say 8")
-    if delta == 0:
-        raise ValueError(
+    refuse(
+        {
+            f"epsilon={epsilon}: wanted a finite target above 0, say 8": not 0 < epsilon < math.inf,
             f"epsilon={epsilon} at delta=0 is not reached by any noise: take a delta above 0, say"
-            " 1e-5"
-        )
+            " 1e-5": delta == 0,
+        }
+    )
     noise = 1.0
     for name, factor in (("gdp", 2.0), ("rdp", 1.2), ("prv", 1.05)):
         noise = _solve(
@@ -203,24 +201,19 @@ def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> li
     """
     found = []
     for number, family in enumerate(families):
-        if not isinstance(family, dict):
-            raise ValueError(
-                f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g."
-                " {model: odenet}"
-            )
+        wanted = "wanted a mapping of changes to the recipe, e.g. {model: odenet}"
+        refuse({f"family {number} is {family!r}: {wanted}": not isinstance(family, dict)})
         family = dict(family)
         if (target := family.pop("epsilon", None)) is not None:
-            if family.get("defense") != "dp_sgd":
-                raise ValueError(
-                    f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise"
-                    " it would set"
-                )
             given = family.get("defense_args") or {}
-            if "noise_multiplier" in given:
-                raise ValueError(
+            refuse(
+                {
+                    f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise"
+                    " it would set": family.get("defense") != "dp_sgd",
                     f"family {number} names an epsilon and a noise_multiplier, of which one"
-                    " follows: name one"
-                )
+                    " follows: name one": "noise_multiplier" in given,
+                }
+            )
             batch, epochs = family.get("batch", recipe.batch), family.get("epochs", recipe.epochs)
             _check(members=members, batch=batch, epochs=epochs)
             rate, steps = batch / members, epochs * (members // batch)
@@ -252,10 +245,8 @@ def over_epochs(
     """
     _check(several=("epochs",), samples=samples, batch=batch, epochs=epochs)
     one_of("sampling", sampling, SAMPLINGS)
-    if batch > samples:
-        raise ValueError(
-            f"batch={batch} is more than samples={samples}: wanted at most all records"
-        )
+    more = f"batch={batch} is more than samples={samples}"
+    refuse({f"{more}: wanted at most all records": batch > samples})
     rows = []
     for epoch in np.ravel(epochs):
         steps = int(epoch) * math.ceil(samples / batch)
@@ -345,7 +336,7 @@ def corollary_epsilon(*, noise_sd, T, lipschitz, iterations, delta, delta_prime)
     delta'). lipschitz: the largest during training. Infinite where noise_sd or delta is 0. Caveats:
     those of `theorem_epsilon`; beyond that it assumes that gradients see the data through h(T)
     alone. The paper's formula, not a guarantee. Raises ValueError for numbers out of range. The
-    noise_sd that it asks for is its value at noise_sd 1, over epsilon': 128.8 for 8 at T lipschitz
+    noise_sd that it needs is its value at noise_sd 1, over epsilon': 128.8 for 8 at T lipschitz
     = 1, K = 300 and a total delta of 1e-5 split evenly (delta = 5e-6 / K, delta' = 5e-6).
     """
     _check(noise_sd=noise_sd, T=T, lipschitz=lipschitz, iterations=iterations)
@@ -384,16 +375,14 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
     one_of("scheme", scheme, ("euler", "rk4", "continuous"))
     if one_sided is not None:
         _check(one_sided=one_sided)
-        if scheme == "rk4":
-            raise ValueError(
+        refuse(
+            {
                 "one_sided with scheme='rk4': no such form is known; leave one_sided empty, or use"
-                " 'euler'"
-            )
-        if not -lipschitz <= one_sided <= lipschitz:
-            raise ValueError(
+                " 'euler'": scheme == "rk4",
                 f"one_sided={one_sided}: wanted -lipschitz to lipschitz, here {-lipschitz} to"
-                f" {lipschitz}"
-            )
+                f" {lipschitz}": not -lipschitz <= one_sided <= lipschitz,
+            }
+        )
     if k == 0:
         return math.inf
     rate = lipschitz if one_sided is None else one_sided
@@ -480,8 +469,7 @@ def response_epsilon(*, keep, classes) -> float:
     as much again.
     """
     _check(classes=classes, keep=keep)
-    if keep < 1 / classes:
-        raise ValueError(f"keep={keep} of {classes} classes: wanted {WANTED['keep'][1]}")
+    refuse({f"keep={keep} of {classes} classes: wanted {WANTED['keep'][1]}": keep < 1 / classes})
     return math.inf if keep == 1 else max(0.0, math.log1p(float((keep * classes - 1) / (1 - keep))))
 
 
@@ -499,8 +487,8 @@ def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
     only where the lower end of
     its interval is.
     """
-    if (epsilon is None) == (mu is None):
-        raise ValueError(f"tradeoff got epsilon={epsilon} and mu={mu}: wanted exactly one of them")
+    came = f"tradeoff got epsilon={epsilon} and mu={mu}"
+    refuse({f"{came}: wanted exactly one of them": (epsilon is None) == (mu is None)})
     _check(
         several=("fpr",),
         fpr=fpr,
@@ -509,13 +497,9 @@ def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
     )
     fpr = np.asarray(fpr, float)
     if mu is not None:
-        if delta:
-            raise ValueError(
-                f"delta={delta} with mu={mu}: a Gaussian trade-off has no delta; leave it out, or"
-                " pass epsilon"
-            )
+        no_delta = "a Gaussian trade-off has no delta; leave it out, or pass epsilon"
+        refuse({f"delta={delta} with mu={mu}: {no_delta}": delta})
         return _plain(ndtr(ndtri(fpr) + mu) if np.isfinite(mu) else np.ones_like(fpr))
-    epsilon = float(epsilon)
     if np.isinf(epsilon):
         return _plain(np.ones_like(fpr))
     steep = np.exp(min(epsilon, 700.0)) * fpr + delta
@@ -530,11 +514,8 @@ def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
         compute_safe_domain_size,
     )
 
-    if delta < PRV_DELTA:
-        raise ValueError(
-            f"delta={delta} with accountant='prv': wanted {PRV_DELTA} or more, below rounding"
-            " decides; use 'rdp'"
-        )
+    wanted = f"wanted {PRV_DELTA} or more, below rounding decides; use 'rdp'"
+    refuse({f"delta={delta} with accountant='prv': {wanted}": delta < PRV_DELTA})
     error = delta / 1000
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         # orders at the end of their range only widen the mesh; log(1 - sample_rate) is -inf for

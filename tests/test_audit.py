@@ -20,7 +20,7 @@ from worlds import bernoulli, pairs, world
 from mia_nb import auditing, metrics, store
 from mia_nb.attacks import score
 from mia_nb.auditing.gate import at_others, fewest
-from mia_nb.auditing.result import ASKING, MAKING, provenance, strict
+from mia_nb.auditing.result import MAKING, QUERYING, provenance, strict
 from mia_nb.auditing.shift import class_mix, copies
 from mia_nb.cli import audit as command
 from mia_nb.cli import main, notebooks
@@ -935,7 +935,7 @@ def test_every_parameter_of_the_notebook_is_known_to_apply_or_not_and_only_those
     ):
         assert set(provenance(declared | changes)["parameters"]) == always | applying
     bare = {*Recipe.model_fields, *Source.model_fields, "strategy", "workers"}
-    assert bare <= set(MAKING) and set(Query.model_fields) <= set(ASKING)
+    assert bare <= set(MAKING) and set(Query.model_fields) <= set(QUERYING)
 
 
 def test_a_builders_file_is_found_without_importing_the_package_around_it(tmp_path, monkeypatch):

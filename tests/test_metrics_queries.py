@@ -61,10 +61,9 @@ def test_the_curve_follows_the_closed_form_and_its_limit():
 def test_attacks_that_calibrate_per_sample_scale_with_the_queries_as_predicted(attack):
     table = metrics.query_curve(
         noisy(16, 800, difficulty=1.5),
-        attack,
+        partial(attacks.ATTACKS[attack], combine="margin"),
         queries=(4, 16, 64),
-        combine="margin",
-        n_resamples=20,
+        draws=20,
     )
     assert table["auc"].iloc[2] - table["auc"].iloc[0] > 0.05
     np.testing.assert_allclose(table["predicted"], table["auc"], atol=0.025)
@@ -92,7 +91,7 @@ def test_references_are_asked_as_often_as_the_target():
         table.loc[2, "auc"]
         == metrics.intervals(attacks.score("rmia", *cut), n_resamples=20).loc["auc", "value"]
     )
-    with pytest.raises(ValueError, match="there are 4 answers"):
+    with pytest.raises(ValueError, match="there are 4 outputs"):
         metrics.query_curve(pool, "rmia", other.select(queries=slice(0, 4)), queries=(8,))
 
 
@@ -189,36 +188,27 @@ def test_noise_whose_width_betrays_members_is_found_by_the_joint_form_only():
         member,
         query_kind="noise",
     )
-    table = metrics.query_curve(
-        pool,
-        ["lira_global", partial(attacks.likelihood.lira, combine="mean_sd")],
-        queries=(1, 4, 16),
-        n_resamples=50,
+    mean, joint = (
+        metrics.query_curve(pool, attack, queries=(1, 4, 16), draws=50)
+        for attack in ("lira_global", partial(attacks.likelihood.lira, combine="mean_sd"))
     )
-    mean, joint = (group for _, group in table.groupby("attack", sort=False))
     assert list(mean.index) == [1, 4, 16, np.inf] and list(joint.index) == [4, 16, np.inf]
     assert joint["combine"].eq("mean_sd").all() and mean["combine"].eq("margin").all()
     assert joint.loc[16, "auc"] > 0.9 and mean.loc[16, "auc_low"] < 0.55
     # it averages nothing: no limit
     assert joint[["predicted"]].isna().all(None) and np.isnan(joint.loc[np.inf, "auc"])
     with pytest.raises(ValueError, match="2 or more"):
-        metrics.query_curve(pool, "lira", queries=(1,), combine="mean_sd")
+        metrics.query_curve(pool, partial(attacks.likelihood.lira, combine="mean_sd"), queries=(1,))
 
 
-def test_a_word_for_combine_reaches_every_attack_and_tprs_stay_unextrapolated():
-    table = metrics.query_curve(
-        noisy(6, 300, 4),
-        ["rmia", "lira"],
-        queries=(4,),
-        fpr=(0.01, 0.1),
-        combine="trimmed",
-        n_resamples=20,
-    )
-    assert table["combine"].eq("trimmed").all() and len(table) == 4
-    assert (
-        not table["tpr@0.01_measurable"].any()
-        and table["tpr@0.1_measurable"].tolist() == [True, False] * 2
-    )
+def test_the_column_combine_says_how_queries_were_joined_and_tprs_stay_unextrapolated():
+    trimmed = partial(attacks.likelihood.lira, combine="trimmed")
+    table = metrics.query_curve(noisy(6, 300, 4), trimmed, queries=(4,), fpr=(0.01, 0.1), draws=20)
+    assert table["combine"].eq("trimmed").all() and len(table) == 2
+    assert not table["tpr@0.01_measurable"].any() and table["tpr@0.1_measurable"].tolist() == [
+        True,
+        False,
+    ]
     assert table.loc[np.inf, ["tpr@0.1", "tpr@0.1_low", "tpr@0.1_high"]].isna().all(None)
 
 
@@ -228,10 +218,10 @@ def test_noise_that_is_off_is_an_error_that_names_the_models():
     some[[1, 4]] = some[[1, 4], :1]
     with pytest.raises(
         ValueError,
-        match=r"all answers of models \[1, 4\] to a question are equal: the noise is off",
+        match=r"all outputs of models \[1, 4\] for a sample are equal: the noise is off",
     ):
         metrics.variance_split(replace(pool, margin=some))
-    with pytest.raises(ValueError, match="all answers to a question are equal"):
+    with pytest.raises(ValueError, match="all outputs for a sample are equal"):
         metrics.query_curve(replace(pool, margin=np.repeat(pool.margin[:, :1], 4, axis=1)), "loss")
 
 
@@ -244,10 +234,8 @@ def test_noise_that_is_off_is_an_error_that_names_the_models():
         (lambda pool: pool.select(models=[0, 1]), {}, "at least two pairs"),
         (lambda pool: pool, {"queries": (0, 2)}, "whole numbers from 1"),
         (lambda pool: pool, {"queries": (1.5,)}, "whole numbers from 1"),
-        (lambda pool: pool, {"queries": (9,)}, "there are 4 answers"),
+        (lambda pool: pool, {"queries": (9,)}, "there are 4 outputs"),
         (lambda pool: pool, {"attack": "shokri"}, "averaged over all queries"),
-        (lambda pool: pool, {"attack": "vote", "combine": "margin"}, "vote takes no combine"),
-        (lambda pool: pool, {"attack": []}, "no attack"),
         (lambda pool: pool, {"attack": "rmai"}, "did you mean 'rmia'"),
     ],
 )

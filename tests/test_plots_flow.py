@@ -355,7 +355,10 @@ def test_an_attack_on_the_spread_of_answers_is_drawn_from_two_queries_on_and_has
     signals = Signals.from_logits(
         np.stack([margin, 0 * margin], -1), np.zeros(200, int), member, query_kind="noise"
     )
-    both = metrics.query_curve(signals, ["rmia", "lira_joint"], queries=(1, 2, 16), n_resamples=20)
+    both = pd.concat(
+        metrics.query_curve(signals, name, queries=(1, 2, 16), draws=20)
+        for name in ("rmia", "lira_joint")
+    )
     drawn = {t.name: t for t in plots.query_curves({"SDENet": both}).data if t.showlegend}
     assert len(drawn["SDENet, rmia"].x) == 3 and len(drawn["SDENet, lira_joint"].x) == 2
     assert drawn["SDENet, lira_joint"].y[1] > 0.8 > 0.6 > drawn["SDENet, rmia"].y[2]

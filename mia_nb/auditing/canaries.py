@@ -90,12 +90,12 @@ def canary_arrays(
     A defense that is known to treat one kind well must be tested with another: name the kind with
     every result (Aerni, Zhang and Tramèr 2024, arXiv 2404.17399).
 
-    Raises: ValueError for an unknown
-    kind, pixels that are no whole numbers from 0 to 255, labels that are none from 0 to classes -
-    1, shapes that differ, and a share that leaves no canary or fewer others than canaries.
+    Raises: ValueError for an unknown kind, pixels that are no whole numbers from 0 to 255, labels
+    that are none from 0 to classes - 1, shapes that differ, and a share that leaves no canary or
+    fewer others than canaries.
 
-    Caveat:
-    accuracy with and without canaries belongs beside their rates; keep their share at 2 % or less.
+    Caveat: accuracy with and without canaries belongs beside their rates; keep their share at 2 %
+    or less.
     """
     one_of("kind", kind, KINDS)
     x, y = _whole("x", x, 255).astype(np.uint8), _whole("y", y, classes - 1).astype(np.int64)
@@ -172,8 +172,8 @@ def canary_member(
     `signals.select(samples=canary | signals.population)`: a sample that all references saw tells
     nothing.
 
-    Raises: ValueError for an unknown design, an odd number of paired models, and canaries
-    that are absent or in the population.
+    Raises: ValueError for an unknown design, an odd number of paired models, and canaries that are
+    absent or in the population.
     """
     canary = mask("canary", canary)
     aside = np.zeros(canary.shape, bool)
@@ -226,21 +226,20 @@ def canary_rates(
         n_resamples: of the bootstrap, 1 or more.
         seed: of the bootstrap.
 
-    Returns: columns kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson, pooled
-    trials), canary_low, canary_high (the same with C trials, the C canaries that some target scored
-    as members, hits C tpr rounded outwards), cluster_low, cluster_high (bootstrap over canaries,
-    all trials of one together, and over pairs of targets where there are two), tp, n1, fp, n0,
-    fpr_realised, measurable, canaries (scored ones), targets, share, flag. low and high are the
-    widest of the three: trials of one canary are not independent, and where all are hits no
+    Returns: columns kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on
+    pooled trials), canary_low, canary_high (the same with C trials, the C canaries that some target
+    scored as members, hits C tpr rounded outwards), cluster_low, cluster_high (bootstrap over
+    canaries, all trials of one together, and over pairs of targets where there are two), tp, n1,
+    fp, n0, fpr_realised, measurable, canaries (scored ones), targets, share, flag. low and high are
+    the widest of the three: trials of one canary are not independent, and where all are hits no
     bootstrap sees that they hang together. measurable: 10 false positives or more are allowed,
     which takes canaries / 2 * targets >= 10 / fpr.
 
     Raises: ValueError for an FPR outside [0, 1], a mask of another shape, and n_resamples < 1.
 
-    Caveat:
-    targets are pooled on one scale, which suits calibrated attacks (likelihood ratios, RMIA);
-    targets share references, which no interval resamples; one pair of targets is not resampled: the
-    interval is about these models.
+    Caveat: targets are pooled on one scale, which suits calibrated attacks (likelihood ratios,
+    RMIA); targets share references, which no interval resamples; one pair of targets is not
+    resampled: the interval is about these models.
     """
     refuse({f"n_resamples={n_resamples}: wanted 1 or more; 1000 is usual": n_resamples < 1})
     columns = canary_columns(scores, canary)

@@ -109,12 +109,16 @@ def ladder(
     an audit at another delta.
     """
     release_clip = () if (flow or {}).get("clip") else ("clip",)
-    _complete("flow", flow, ("k", "steps", "T", "method"), None)
-    _complete("nominal", nominal, ("sample_rate", "steps"))
-    _complete("dp_sgd", dp_sgd, ("noise_multiplier", "sample_rate", "steps"), ("trials",))
-    _complete("lipschitz", lipschitz, (), ("certified", "local", "distance"))
-    _complete("release", release, release_clip, ("clip", "queries", "one_sided"))
-    _complete("stored", stored, ("releases", "label_epsilon"))
+    for name, given, wanted, optional in (
+        ("flow", flow, ("k", "steps", "T", "method"), None),
+        ("nominal", nominal, ("sample_rate", "steps"), ()),
+        ("dp_sgd", dp_sgd, ("noise_multiplier", "sample_rate", "steps"), ("trials",)),
+        ("lipschitz", lipschitz, (), ("certified", "local", "distance")),
+        ("release", release, release_clip, ("clip", "queries", "one_sided")),
+        ("stored", stored, ("releases", "label_epsilon"), ()),
+    ):
+        if given is not None:
+            _complete(name, given, wanted, optional)
     known = flow or {}
     # a drift of second order has no certified L
     bounds = {"certified": known.get("lipschitz"), "local": None, "distance": None}
@@ -169,15 +173,9 @@ def number(epsilon: float, *, up: bool | None = None) -> str:
 
 
 def _complete(
-    name: str, given: dict | None, wanted: tuple[str, ...], optional: tuple[str, ...] | None = ()
+    name: str, given: dict, wanted: tuple[str, ...], optional: tuple[str, ...] | None
 ) -> None:
-    """ValueError unless `given` is a dict of `wanted` and, at most, `optional` (None: of anything
-    besides).
-    """
-    if given is None:
-        return
-    if not isinstance(given, dict):
-        raise ValueError(f"{name}={given!r}: wanted a dict with {', '.join(wanted or optional)}")
+    """ValueError unless `given` has `wanted` and, at most, `optional` (None: anything besides)."""
     known = dict.fromkeys((*wanted, *(given if optional is None else optional)))
     missing = ", ".join(key for key in wanted if given.get(key) is None)
     unknown = ", ".join(repr(key) for key in given if key not in known)

@@ -20,9 +20,9 @@ from scipy.special import (
     betaincinv,
     chdtr,
     chdtrc,
+    chndtrix,
     expit,
     ndtr,
-    ndtri,
 )
 
 from mia_nb.accounting import gaussian_epsilon
@@ -34,6 +34,7 @@ GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when n
 NODES = np.polynomial.legendre.leggauss(96)
 TOLERANCE = 1e-9
 TOP = 1 - 2**-53  # the largest probability below 1
+LARGEST_MU = 40  # beyond it no normal quantile in float64 goes
 MOST = 10**10  # canaries: the time of fdp grows with the square root of their number
 # at most about so often fair coins are refused, by any check and by that for halves
 CHANCE, HALVES = 1e-6, 1e-4
@@ -184,14 +185,9 @@ def _steinke(m, r, v, delta, alpha) -> float:
 
 def _largest(rejects) -> float:
     """Largest mu >= 0 that is rejected, to 1e-7; 0 if none."""
-    if not rejects(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while rejects(high):
-        low, high = high, 2 * high
-    while high - low > 1e-7:
-        low, high = (mid, high) if rejects(mid := (low + high) / 2) else (low, mid)
-    return low
+    steps = range(LARGEST_MU * 10**7)
+    found = bisect_left(steps, True, key=lambda step: not rejects(step / 10**7))
+    return max(found - 1, 0) / 10**7
 
 
 def _fdp_rejects(m, r, v, alpha):
@@ -238,7 +234,8 @@ def _xiang(m, r, errors, alpha) -> float:
         weight /= weight.sum()
 
     def probability(mu: float) -> float:
-        x, c = _cut(share, mu / 2), mu / 2
+        c = mu / 2
+        x = np.sqrt(chndtrix(1 - share, 1, c * c))  # |O| exceeds it with probability `share`
         wrong = ndtr(-x - c) / (ndtr(-x - c) + ndtr(-x + c))
         return float(weight @ betaincc(errors + 1, r - errors, wrong))
 
@@ -250,16 +247,6 @@ def _xiang(m, r, errors, alpha) -> float:
     while probability(high) < alpha:
         high *= 2
     return float(brentq(lambda mu: probability(mu) - alpha, 0.0, high, xtol=1e-10))
-
-
-def _cut(share, c) -> np.ndarray:
-    """x with P[|N(c, 1)| > x] = share, by bisection."""
-    low, high = np.zeros_like(share), c - ndtri(share / 2)
-    for _ in range(60):
-        mid = (low + high) / 2
-        above = ndtr(-mid + c) + ndtr(-mid - c) > share
-        low, high = np.where(above, mid, low), np.where(above, high, mid)
-    return (low + high) / 2
 
 
 @checked
@@ -459,7 +446,8 @@ def audit(
         scores: of the targets, members drawn by independent fair coins.
         delta: in [0, 1).
         confidence: 1 - alpha, in (0, 1).
-        method: of `one_run_epsilon`.
+        method: steinke (holds for any training), fdp or xiang (for Gaussian trade-offs), see
+            `mia_nb.auditing.one_run.one_run_epsilon`.
         attempts: how many attacks, and options of attacks, were tried on these targets before this
             one was picked; leave none out.
         guesses: as in `one_run`; None divides alpha again.
@@ -475,18 +463,17 @@ def audit(
     the target's own are fair and independent. They may not be added up: where each guess looks at
     the others' coins, all can be right or wrong together.
 
+    In neither case may a target's own bits enter: its score on one canary must not know whether
+    another was in. The claim that is tested concerns the whole training, whichever target shows it.
+
     Returns: an `Audit`, the bound with everything that it rests on.
 
-    In neither case may a target's own bits enter: its score on one canary must not know whether
-    another was in.
+    Raises: ValueError where the mask is visibly no coin design (`check_bernoulli`) or the scores'
+    info says that members were drawn in pairs (two rows of different pairs do not show it), and for
+    attempts that are no whole number from 1 on.
 
-    Raises: ValueError where the mask is visibly no coin design (`check_bernoulli`)
-    or the scores' info says that members were drawn in pairs (two rows of different pairs do not
-    show it), and for attempts that are no whole number from 1 on. The claim that is tested concerns
-    the whole training, whichever target shows it.
-
-    Caveat: that trainings shared no seed, noise or
-    batches is for whoever ran them to say; pools trained here share none.
+    Caveat: that trainings shared no seed, noise or batches is for whoever ran them to say; pools
+    trained here share none.
     """
     whole("attempts", attempts)
     paired = "members were drawn in pairs (split='pairs')"

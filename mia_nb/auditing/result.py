@@ -26,12 +26,10 @@ SCHEMA = "mia_nb.audit/1"
 MIME = "application/vnd.mia-nb.audit+json"  # under which an executed notebook carries the record
 PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "torch", "torchvision")
 MAKING = ("recipe", *Recipe.model_fields, "source", *Source.model_fields, "strategy", "workers")
-ASKING = ("query", *Query.model_fields, "device")
+QUERYING = ("query", *Query.model_fields, "device")
 VAGUE = 0.05  # half width of an AUC's interval beyond which holding 1/2 says nothing
 UNSHOWN = ("targets", "left_out")  # of an audit's record
 INVERTED = "inverted or leaking design"
-
-
 WORDS = {
     "pairs": "{units} pair{plural} of models on complementary halves",
     "coins": "{models} model{s}, a fair coin for every sample and model",
@@ -164,7 +162,7 @@ def idle(way: str) -> tuple[str, ...]:
     ways = {
         "model": ("logits", "pool"),
         "pool": ("logits", *MAKING),
-        "logits": ("pool", *MAKING, *ASKING),
+        "logits": ("pool", *MAKING, *QUERYING),
     }
     return ways[way]
 

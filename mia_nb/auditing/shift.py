@@ -15,7 +15,7 @@ from mia_nb.types import Signals
 
 ERRORS, LEVEL = 3.0, 0.001  # standard errors of the AUC from 1/2; p of the class histogram
 CONFOUNDED = "confounded, not membership"
-MIX, COPIES = 0.01, 0.01  # p below which class mixes differ; share of copies that is said first
+MIX, COPIES = 0.01, 0.01  # p below which class mixes differ; share of copies that is stated first
 ALIKE = 0.9  # correlation above which two masks are one split
 DOUBT = "What tells members from non-members here may be their distribution, not memorisation"
 
@@ -63,13 +63,15 @@ def shift_guard(
     the AUC by about one standard error without any shift, and no shift lowers it. Inputs that are
     all equal tell nothing: auc and error are NaN, it is not passed, and the note says that nothing
     could be tested, or that class histograms differ. Where it fails an attack's false positive rate
-    means nothing: the note says "confounded, not membership". Source: Lopez-Paz and Oquab 2017.
+    means nothing: the note says "confounded, not membership".
 
     Raises: ValueError for shapes that differ, x or labels that are not finite, and fewer than
     `folds` members or non-members.
 
-    Caveat: a pass rules out shifts that a linear classifier sees in
-    the leading components, no others; sets without randomised inclusion cannot pass by assertion.
+    Source: Lopez-Paz and Oquab 2017.
+
+    Caveat: a pass rules out shifts that a linear classifier sees in the leading components, no
+    others; sets without randomised inclusion cannot pass by assertion.
     """
     x, labels, member = np.asarray(x), np.asarray(labels), np.asarray(member, bool)
     shapes = f"x {x.shape}, labels {labels.shape}, member {member.shape}"
@@ -87,11 +89,7 @@ def shift_guard(
     n1, n0 = int(member.sum()), int((~member).sum())
     sizes = f"{n1} members and {n0} non-members"
     refuse({f"{sizes}: {folds} folds need at least that many of each": min(n1, n0) < folds})
-    table = _histograms(labels, member)
-    far, classes_p = _chi_square(table[0], table.sum(0), member.mean()), 1.0
-    if table.shape[1] > 1:
-        classes_p = float(chdtrc(table.shape[1] - 1, far))
-    value = error = math.nan
+    value, error, classes_p = math.nan, math.nan, class_mix(labels, member, seed=seed)
     pixels = x.reshape(len(x), -1).astype(np.float32)
     if (pixels != pixels[0]).any():
         value = _classified(pixels, member, components, folds, seed)
@@ -137,12 +135,6 @@ def _note(value: float, error: float, classes_p: float) -> str:
     return f"{alike}; classes p = {classes_p:.2g}"
 
 
-def _histograms(labels, member) -> np.ndarray:
-    """(2, classes) counts of members and non-members."""
-    classes, code = np.unique(labels, return_inverse=True)
-    return np.stack([np.bincount(code[side], minlength=len(classes)) for side in (member, ~member)])
-
-
 @checked
 def class_mix(labels, member, *, seed: int = 0) -> float:
     """p of the hypothesis that members and non-members of every split have the same mix of classes.
@@ -153,14 +145,13 @@ def class_mix(labels, member, *, seed: int = 0) -> float:
     margins where a count below 5 is expected; the smallest p times the number of splits
     (Bonferroni), at most 1. Caveat: the same mix says nothing about the samples inside a class.
     """
-    member = np.atleast_2d(member).astype(bool)
+    member, code = np.atleast_2d(member).astype(bool), np.unique(labels, return_inverse=True)[1]
     rng, smallest = np.random.default_rng(seed), 1.0
     for inside in member:
-        counts, share = _histograms(labels, inside), inside.mean()
-        total = counts.sum(0)
+        total, share = np.bincount(code), inside.mean()
+        far = _chi_square(np.bincount(code[inside], minlength=len(total)), total, share)
         if len(total) < 2:
             continue
-        far = _chi_square(counts[0], total, share)
         p = chdtrc(len(total) - 1, far)
         if total.min() * min(share, 1 - share) < 5:
             for n_resamples in (200, 1000 + 200 * len(member)):  # few where that settles it
@@ -183,7 +174,7 @@ def copies(signals: Signals) -> int:
 
     Equal outputs of all models, and some model has the one among its members and not the other:
     copies, or outputs so coarse that samples cannot be told apart. Both hide a leak. Caveat: copies
-    that are answered with numerical noise or fresh n_resamples are not found.
+    whose outputs differ by numerical or fresh noise are not found.
     """
     audited = ~signals.population
     rows = np.vstack([signals.labels[None], signals.margin[:, 0], signals.entropy[:, 0]])
@@ -203,7 +194,7 @@ def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | N
         split: "pairs" or "bernoulli" where this package drew the members: nothing is doubted then.
         shift: what `shift_guard` found on raw inputs; None: there are none.
 
-    Returns a dict of these:
+    Returns: a dict of
         doubt: a sentence with the reason and what to do, "" without one: the class mix differs
             (`class_mix`, p < .01); the guard fails; or, undeclared and without raw inputs, there is
             one split (all masks correlate by more than .9, complements included) or the same

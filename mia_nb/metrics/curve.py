@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv, gammaln
 
-from mia_nb.checks import checked, fraction, mask, reals, shown, whole
+from mia_nb.checks import checked, fraction, mask, reals, refuse, shown, whole
 
 # below this many allowed false positives a TPR at that FPR is not measurable
 MIN_FALSE_POSITIVES = 10
@@ -63,20 +63,17 @@ def _vectors(score, member) -> tuple[np.ndarray, np.ndarray]:
     from.
     """
     score, member = reals("scores", score), mask("members", member)
-    if score.ndim != 1 or score.shape != member.shape:
-        raise ValueError(
+    missing, positives = int(np.isnan(score).sum()), int(member.sum())
+    refuse(
+        {
             f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one target"
-            " at a time"
-        )
-    if missing := int(np.isnan(score).sum()):
-        raise ValueError(
-            f"{missing} of {len(score)} scores are NaN: leave those samples out and report their"
-            " share"
-        )
-    if not 0 < (positives := int(member.sum())) < len(member):
-        raise ValueError(
-            f"{positives} members among {len(member)} samples: a ROC needs members and non-members"
-        )
+            " at a time": score.ndim != 1 or score.shape != member.shape,
+            f"{missing} of {score.size} scores are NaN: leave those samples out and report their"
+            " share": missing,
+            f"{positives} members among {member.size} samples: a ROC needs members and"
+            " non-members": not 0 < positives < member.size,
+        }
+    )
     return score, member
 
 

@@ -75,17 +75,17 @@ def frontier(
         for epoch, attacks in epochs.items()
         for attack, scores in attacks.items()
     }
-    if not flat:
-        raise ValueError(
-            "frontier got no scores: pass {family: {epoch: {attack: attacks.score(...)}}}"
-        )
+    refuse(
+        {"frontier got no scores: pass {family: {epoch: {attack: attacks.score(...)}}}": not flat}
+    )
     first = next(iter(flat))
-    for key, scores in flat.items():
-        if not same_masks(scores, flat[first]):
-            raise ValueError(
-                f"{_named(key)} and {_named(first)} have different membership: families are matched"
-                " target by target, train them on the same masks and score the same targets"
-            )
+    other = next((key for key in flat if not same_masks(flat[key], flat[first])), first)
+    if other != first:
+        raise ValueError(
+            f"{_named(other)} and {_named(first)} have different membership: families are matched"
+            " target by target, train them on the same masks and score the same"
+            " targets"
+        )
     of_rates = [
         f"{name}_{fact}" for name in names(fpr)[2:] for fact in ("measurable", "tp", "fewer")
     ]
@@ -261,7 +261,7 @@ def matched(
     below two), difference, difference_low, difference_high (family minus `baseline`, paired, over
     the pairs that both have; NaN for the baseline itself and without one), pairs, difference_pairs,
     attack (used next to the level), queries (fewest of the checkpoints next to the level; NaN where
-    not known), last_test_acc (of the last checkpoint: to be said beside any difference),
+    not known), last_test_acc (of the last checkpoint: to be stated beside any difference),
     over_samples, by, metric, baseline. Where families share no range the table is empty and
     `table.attrs["reason"]` says why. Ends are those of `interval`: the draws of `frontier`, the
     same samples for all families, are interpolated like the value; over_samples=False says that
@@ -320,14 +320,15 @@ def highest_level(table: pd.DataFrame, a: str, b: str, by: str) -> float | None:
 
 
 def _need(table: pd.DataFrame, columns: tuple, who: str):
-    wanted = (*KEYS, "target", "pair", *columns)
-    if lacks := [name for name in wanted if name not in table.columns]:
-        raise ValueError(
-            f"{who} got columns {list(table.columns)}; {', '.join(lacks)} missing: pass"
-            " metrics.frontier(runs)"
-        )
-    if not len(table):
-        raise ValueError(f"{who} got a table without rows: nothing was measured")
+    columns = (*KEYS, "target", "pair", *columns)
+    lacks = ", ".join(name for name in columns if name not in table.columns)
+    held = f"{who} got columns {list(table.columns)}"
+    refuse(
+        {
+            f"{held}; {lacks} missing: pass metrics.frontier(runs)": lacks,
+            f"{who} got a table without rows: nothing was measured": not len(table),
+        }
+    )
 
 
 def _check_matched(table, by, metric, baseline, attack):
@@ -379,8 +380,8 @@ def _at_level(
         base = found[baseline][0] if baseline not in (None, family) else {}
         both = np.array([values[pair] - base[pair] for pair in values if pair in base])
         mean, *ends = _mean_and_ends(np.array([*values.values()]), confidence)
-        apart = _mean_and_ends(both, confidence)
-        record = (level, family, mean, *np.clip(ends, *_range(metric)), *apart)
+        between = _mean_and_ends(both, confidence)
+        record = (level, family, mean, *np.clip(ends, *_range(metric)), *between)
         curve = curves[family]
         counted = (
             len(values),

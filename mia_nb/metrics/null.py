@@ -184,7 +184,7 @@ def _mean_reference_margin(target: Signals, references: Signals | None) -> np.nd
 
 
 def _silenced(signals: Signals, row: int) -> Signals:
-    """One model of the signals, answering the same for every sample."""
+    """One model of the signals, with the same output for every sample."""
     one = signals.select(models=[row])
     cubes = {
         name: np.full_like(getattr(one, name), getattr(one, name).mean())
@@ -276,7 +276,7 @@ def redraw(signals: Signals, n_resamples: int, rng) -> Iterator[np.ndarray]:
     units, aside = units_of(signals.member[:, ~signals.population]), signals.population
     firsts = _firsts(units)
     seen = signals.member.all(0) & ~aside
-    if mated := (signals.member != signals.member[firsts[units]])[:, ~aside].any():
+    if paired := (signals.member != signals.member[firsts[units]])[:, ~aside].any():
         aside = aside | seen
     audited = np.flatnonzero(~aside)
     old, labels = signals.member[:, audited], signals.labels[audited]
@@ -284,7 +284,7 @@ def redraw(signals: Signals, n_resamples: int, rng) -> Iterator[np.ndarray]:
     balanced = units.max() + 1 == models > 2 and (old.sum(0) == models / 2).all()
     for _ in range(n_resamples):
         member = np.zeros_like(signals.member)
-        member[:, seen & mated] = True
+        member[:, seen & paired] = True
         if balanced:
             member[:, audited] = rng.random(old.shape).argsort(0) < models // 2
         else:

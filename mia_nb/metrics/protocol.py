@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.attacks import score as run_attack
-from mia_nb.checks import checked
+from mia_nb.checks import checked, refuse
 from mia_nb.metrics.curve import PRIORS, clopper_pearson, counts, ppv
 from mia_nb.metrics.pairs import need_membership, same_or_complement, units
 from mia_nb.metrics.uncertainty import names, per_target_metrics, scored
@@ -88,8 +88,7 @@ def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choi
             "error": pairs.std(ddof=1) / np.sqrt(len(pairs)),
             "pseudo_targets": len(values),
         }
-    if not rows:
-        raise ValueError("choose got no candidates: pass {name: Signals}")
+    refuse({"choose got no candidates: pass {name: Signals}": not rows})
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("candidate")
     best = table.loc[table["value"].idxmax()]
     table.insert(2, "within_one_error", table["value"] >= best["value"] - best["error"])

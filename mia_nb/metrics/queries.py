@@ -4,8 +4,6 @@ and where it ends.
 
 from __future__ import annotations
 
-import inspect
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -78,11 +76,11 @@ def variance_split(signals: Signals) -> VarianceSplit:
     who = "" if len(silent) == len(margin) else f" of models {silent}"
     refuse(
         {
-            "these signals hold one query: the noise shows between answers, query with queries=16"
+            "these signals hold one query: the noise shows between outputs, query with queries=16"
             " or more": margin.shape[1] < 2,
             "these signals hold time steps, not repeated queries: query with queries=R and"
-            " per_step=False": signals.query_kind == "steps",
-            f"declared stochastic, but all answers{who} to a question are equal: the noise is off;"
+            " per_step=False": signals.draws == "steps",
+            f"declared stochastic, but all outputs{who} for a sample are equal: the noise is off;"
             " switch it on": silent,
         }
     )
@@ -129,8 +127,7 @@ def query_curve(
     *,
     queries=(1, 4, 16, 64),
     fpr=FPR,
-    combine: str | None = None,
-    n_resamples: int = RESAMPLES,
+    draws: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Risk of stochastic models against the number R of queries that an attacker averages, and its
@@ -141,14 +138,12 @@ def query_curve(
 
     Parameters:
         signals: of the targets, Q queries.
-        attack: a name of `attacks.ATTACKS`, a function like those, or a list of them: then the
-            curves follow each other.
+        attack: a name of `attacks.ATTACKS`, or a function like those, its options bound with
+            functools.partial; with combine="mean_sd", which needs R >= 2, R = 1 is left out.
         references: another pool; None: the other models of `signals`.
         queries: numbers R; the first R queries of targets and of references are used, R <= Q.
         fpr: false positive rates in [0, 1] at which the TPR is read.
-        combine: how queries become one margin, given to every attack (None: its own default);
-            mean_sd needs R >= 2, so R = 1 is left out there.
-        n_resamples: resamples of the samples' bootstrap.
+        draws: resamples of the samples' bootstrap.
         seed: of the bootstrap.
 
     Returns: index R, the last inf; columns attack, combine; auc and, per x, tpr@x with _low, _high
@@ -166,71 +161,27 @@ def query_curve(
     attacks and `combine` follow it more loosely.
     """
     split = variance_split(signals)
-    counts = _counts(queries, [signals] if references is None else [signals, references])
-    chosen = [attack] if isinstance(attack, str) or callable(attack) else list(attack)
-    if not chosen:
-        raise ValueError(
-            "query_curve got no attack: pass a word of attacks.ATTACKS, a callable, or a list of"
-            " them"
-        )
-    bound = [_bound(one, combine) for one in chosen]
-    curves = [
-        _curve(one, signals, references, counts, split, fpr, n_resamples, seed) for one in bound
-    ]
-    return pd.concat(curves).rename_axis("R")
-
-
-def _counts(queries, pools: list[Signals]) -> list[int]:
-    """The wanted numbers of queries that all pools hold, ascending."""
-    wanted, most = np.unique(np.atleast_1d(queries)), min(pool.margin.shape[1] for pool in pools)
-    refuse(
-        {
-            f"queries={queries}: wanted whole numbers from 1 on": (
-                (wanted < 1).any() or (wanted % 1 != 0).any()
-            ),
-            f"queries={queries}, but there are {most} answers to each question: query more, or ask"
-            " for fewer": not (wanted <= most).any(),
-        }
-    )
-    return [int(one) for one in wanted if one <= most]
-
-
-def _bound(attack, combine: str | None):
-    """The attack with its `combine`; refused where the first R queries cannot be told from all of
-    them.
-    """
-    name, function = find(attack)
-    plain = getattr(function, "func", function)
-    known = inspect.signature(plain).parameters
+    pools = [signals] if references is None else [signals, references]
+    counts, function = _counts(queries, pools), find(attack)[1]
+    if getattr(function, "keywords", {}).get("combine") == "mean_sd":
+        counts = [one for one in counts if one > 1]
     refuse(
         {
             "shokri reads probabilities averaged over all queries, not the first R: query anew with"
-            " each R": plain is shokri,
-            f"{name} takes no combine: leave combine={combine!r} out for it": (
-                combine is not None and "combine" not in known
-            ),
+            " each R": getattr(function, "func", function) is shokri,
+            "combine='mean_sd' needs several queries: take some R of 2 or more": not counts,
         }
     )
-    return attack if combine is None else partial(function, combine=combine)
-
-
-def _curve(attack, signals, references, counts, split, fpr, n_resamples, seed) -> pd.DataFrame:
-    if getattr(find(attack)[1], "keywords", {}).get("combine") == "mean_sd":
-        counts = [one for one in counts if one > 1]
-        if not counts:
-            raise ValueError("combine='mean_sd' needs several queries: ask for some R of 2 or more")
     rows = {}
     for count in counts:
-        first = slice(0, count)
-        others = None if references is None else references.select(queries=first)
-        scores = run_attack(attack, signals.select(queries=first), others)
-        rows[float(count)] = _measured(scores, fpr, n_resamples, seed)
+        first = [pool.select(queries=slice(0, count)) for pool in pools]
+        rows[float(count)] = _measured(run_attack(attack, *first), fpr, draws, seed)
     last = rows[float(counts[-1])]
     averaged = last["combine"] not in UNAVERAGED
     unknown = dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan)
     unknown |= {f"{name}_measurable": False for name in names(fpr)[2:]}
     rows[np.inf] = last | _limit(last, counts[-1], split, averaged) | unknown
-    table = pd.DataFrame.from_dict(rows, orient="index")
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("R")
     spread = np.array([split.spread(count) for count in table.index])
     with np.errstate(divide="ignore", invalid="ignore"):
         fitted = ndtr(ndtri(last["auc"]) * (split.spread(counts[-1]) / spread))
@@ -242,8 +193,23 @@ def _curve(attack, signals, references, counts, split, fpr, n_resamples, seed) -
     return table[[column for column in table if column not in SIZES] + SIZES]
 
 
-def _measured(scores: Scores, fpr, n_resamples: int, seed: int) -> dict:
-    row = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed).loc[""]
+def _counts(queries, pools: list[Signals]) -> list[int]:
+    """The wanted numbers of queries that all pools hold, ascending."""
+    wanted, most = np.unique(np.atleast_1d(queries)), min(pool.margin.shape[1] for pool in pools)
+    refuse(
+        {
+            f"queries={queries}: wanted whole numbers from 1 on": (
+                (wanted < 1).any() or (wanted % 1 != 0).any()
+            ),
+            f"queries={queries}, but there are {most} outputs for each sample: query more, or take"
+            " fewer": not (wanted <= most).any(),
+        }
+    )
+    return [int(one) for one in wanted if one <= most]
+
+
+def _measured(scores: Scores, fpr, draws: int, seed: int) -> dict:
+    row = summary({"": scores}, fpr, draws=draws, seed=seed).loc[""]
     risks = ["auc", "auc_low", "auc_high", *(name for name in row.index if name[:4] == "tpr@")]
     return {
         "attack": scores.info["attack"],

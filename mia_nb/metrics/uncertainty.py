@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri, stdtrit
 
-from mia_nb.checks import checked, fraction, whole
+from mia_nb.checks import checked, whole
 from mia_nb.metrics.curve import (
     area,
     clopper_pearson,
@@ -74,11 +74,8 @@ def tied_floor(scores: Scores) -> float:
     """The largest over targets of the smallest FPR above 0 that the scores can realise; below it a
     TPR is the ties' doing.
     """
-    floors = []
-    for row in range(len(scores.value)):
-        _, fp, _ = counts(*scored(scores, row))
-        floors.append(fp[fp > 0][0] / fp[-1])
-    return float(max(floors))
+    counted = [counts(*scored(scores, row))[1] for row in range(len(scores.value))]
+    return float(max(fp[fp > 0][0] / fp[-1] for fp in counted))
 
 
 def per_target_metrics(scores: Scores, fpr=FPR) -> np.ndarray:
@@ -186,10 +183,10 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
     # a draw without members or without non-members says nothing
     size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[:, 0]
     # Each draw is lifted above the one before, so that one search serves all.
-    apart = (count[:, -1].max(initial=0) + 1) * np.arange(len(weights))[:, None]
+    lift = (count[:, -1].max(initial=0) + 1) * np.arange(len(weights))[:, None]
     allowed = np.floor(n0 * np.asarray(fpr, dtype=np.float64) + 1e-9).astype(np.int64)
     passed = (
-        np.searchsorted((fp + apart).ravel(), allowed + apart, side="right")
+        np.searchsorted((fp + lift).ravel(), allowed + lift, side="right")
         - fp.shape[1] * np.arange(len(weights))[:, None]
     )
     found = np.take_along_axis(tp, ranked.above[passed], axis=1)
@@ -213,7 +210,6 @@ def half_width(over_pairs, pairs, shared=0.0, least=0.0, *, confidence: float = 
     over_pairs: variance of the mean as `pairs` independent units show it; shared: variance that
     these units have in common; least: variance below which the whole cannot lie. NaN with one unit.
     """
-    fraction("confidence", confidence, "()")
     pairs, tail = np.asarray(pairs), (1 - confidence) / 2
     free = np.where(pairs > 1, pairs - 1, np.nan)
     t, z = -stdtrit(free, np.where(pairs == STRICT, tail / 2, tail)), -ndtri(tail)
