@@ -35,9 +35,7 @@ def signals(
     right = np.arange(classes) == labels[:, None]
     others = logsumexp(np.where(right, -np.inf, logits), axis=-1)
     logits = np.where(right, (phi + others)[..., None], logits)
-    return Signals.from_logits(
-        logits, labels, member, population=population, query_kind=query_kind
-    )
+    return Signals.from_logits(logits, labels, member, population=population, query_kind=query_kind)
 
 
 @lru_cache(maxsize=64)  # tests only read them

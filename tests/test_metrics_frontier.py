@@ -174,9 +174,7 @@ def null_world(seed: int, draws: int, pairs: int = 8, samples: int = 160) -> pd.
                 "rmia": Scores(value, member, rows, rows // 2, accuracy, accuracy, {})
             }
     return at(
-        metrics.matched(
-            metrics.frontier(runs, (), n_resamples=draws), baseline="A", levels=[0.75]
-        ),
+        metrics.matched(metrics.frontier(runs, (), n_resamples=draws), baseline="A", levels=[0.75]),
         "B",
         0.75,
     )

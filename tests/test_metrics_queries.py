@@ -63,7 +63,7 @@ def test_attacks_that_calibrate_per_sample_scale_with_the_queries_as_predicted(a
         noisy(16, 800, difficulty=1.5),
         partial(attacks.ATTACKS[attack], combine="margin"),
         queries=(4, 16, 64),
-        draws=20,
+        n_resamples=20,
     )
     assert table["auc"].iloc[2] - table["auc"].iloc[0] > 0.05
     np.testing.assert_allclose(table["predicted"], table["auc"], atol=0.025)
@@ -189,7 +189,7 @@ def test_noise_whose_width_betrays_members_is_found_by_the_joint_form_only():
         query_kind="noise",
     )
     mean, joint = (
-        metrics.query_curve(pool, attack, queries=(1, 4, 16), draws=50)
+        metrics.query_curve(pool, attack, queries=(1, 4, 16), n_resamples=50)
         for attack in ("lira_global", partial(attacks.likelihood.lira, combine="mean_sd"))
     )
     assert list(mean.index) == [1, 4, 16, np.inf] and list(joint.index) == [4, 16, np.inf]
@@ -203,7 +203,9 @@ def test_noise_whose_width_betrays_members_is_found_by_the_joint_form_only():
 
 def test_the_column_combine_says_how_queries_were_joined_and_tprs_stay_unextrapolated():
     trimmed = partial(attacks.likelihood.lira, combine="trimmed")
-    table = metrics.query_curve(noisy(6, 300, 4), trimmed, queries=(4,), fpr=(0.01, 0.1), draws=20)
+    table = metrics.query_curve(
+        noisy(6, 300, 4), trimmed, queries=(4,), fpr=(0.01, 0.1), n_resamples=20
+    )
     assert table["combine"].eq("trimmed").all() and len(table) == 2
     assert not table["tpr@0.01_measurable"].any() and table["tpr@0.1_measurable"].tolist() == [
         True,

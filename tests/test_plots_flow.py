@@ -356,7 +356,7 @@ def test_an_attack_on_the_spread_of_answers_is_drawn_from_two_queries_on_and_has
         np.stack([margin, 0 * margin], -1), np.zeros(200, int), member, query_kind="noise"
     )
     both = pd.concat(
-        metrics.query_curve(signals, name, queries=(1, 2, 16), draws=20)
+        metrics.query_curve(signals, name, queries=(1, 2, 16), n_resamples=20)
         for name in ("rmia", "lira_joint")
     )
     drawn = {t.name: t for t in plots.query_curves({"SDENet": both}).data if t.showlegend}

@@ -154,10 +154,10 @@ def class_mix(labels, member, *, seed: int = 0) -> float:
             continue
         p = chdtrc(len(total) - 1, far)
         if total.min() * min(share, 1 - share) < 5:
-            for n_resamples in (200, 1000 + 200 * len(member)):  # few where that settles it
-                drawn = rng.multivariate_hypergeometric(total, inside.sum(), n_resamples)
+            for draws in (200, 1000 + 200 * len(member)):  # few where that settles it
+                drawn = rng.multivariate_hypergeometric(total, inside.sum(), draws)
                 as_far = _chi_square(drawn, total, share) >= far * (1 - 1e-9)
-                p = (1 + as_far.sum()) / (1 + n_resamples)
+                p = (1 + as_far.sum()) / (1 + draws)
                 if p > 0.1:
                     break
         smallest = min(smallest, float(p) * len(member))

@@ -79,7 +79,7 @@ def variance_split(signals: Signals) -> VarianceSplit:
             "these signals hold one query: the noise shows between outputs, query with queries=16"
             " or more": margin.shape[1] < 2,
             "these signals hold time steps, not repeated queries: query with queries=R and"
-            " per_step=False": signals.draws == "steps",
+            " per_step=False": signals.query_kind == "steps",
             f"declared stochastic, but all outputs{who} for a sample are equal: the noise is off;"
             " switch it on": silent,
         }
@@ -127,7 +127,7 @@ def query_curve(
     *,
     queries=(1, 4, 16, 64),
     fpr=FPR,
-    draws: int = RESAMPLES,
+    n_resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Risk of stochastic models against the number R of queries that an attacker averages, and its
@@ -143,7 +143,7 @@ def query_curve(
         references: another pool; None: the other models of `signals`.
         queries: numbers R; the first R queries of targets and of references are used, R <= Q.
         fpr: false positive rates in [0, 1] at which the TPR is read.
-        draws: resamples of the samples' bootstrap.
+        n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
 
     Returns: index R, the last inf; columns attack, combine; auc and, per x, tpr@x with _low, _high
@@ -175,7 +175,7 @@ def query_curve(
     rows = {}
     for count in counts:
         first = [pool.select(queries=slice(0, count)) for pool in pools]
-        rows[float(count)] = _measured(run_attack(attack, *first), fpr, draws, seed)
+        rows[float(count)] = _measured(run_attack(attack, *first), fpr, n_resamples, seed)
     last = rows[float(counts[-1])]
     averaged = last["combine"] not in UNAVERAGED
     unknown = dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan)
@@ -208,8 +208,8 @@ def _counts(queries, pools: list[Signals]) -> list[int]:
     return [int(one) for one in wanted if one <= most]
 
 
-def _measured(scores: Scores, fpr, draws: int, seed: int) -> dict:
-    row = summary({"": scores}, fpr, draws=draws, seed=seed).loc[""]
+def _measured(scores: Scores, fpr, n_resamples: int, seed: int) -> dict:
+    row = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed).loc[""]
     risks = ["auc", "auc_low", "auc_high", *(name for name in row.index if name[:4] == "tpr@")]
     return {
         "attack": scores.info["attack"],
