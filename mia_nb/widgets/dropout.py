@@ -24,7 +24,7 @@ from mia_nb.widgets.explorer import (
     steps,
     with_layout,
 )
-from mia_nb.widgets.networks import alike, doublings, draws, query_call, query_count
+from mia_nb.widgets.networks import alike, doublings, query_call, query_count, query_kind
 from mia_nb.widgets.stored import ALL, Source, only, unique
 
 TITLE = "Dropout"
@@ -84,7 +84,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     """
     found = queried(sources)
     if not found:
-        unknown = [s.label for s in sources if draws(s) == "dropout" and not _rate(s)]
+        unknown = [s.label for s in sources if query_kind(s) == "dropout" and not _rate(s)]
         return message(TITLE, NOTHING + (UNKNOWN.format(", ".join(unknown)) if unknown else ""))
     scores_of = lru_cache(KEPT)(lambda pool, *cell: found[pool].scores(*cell))
     drawn = cache(lambda *at: bootstrap(chosen(*at), n_resamples=compared.DRAWS))
@@ -147,9 +147,9 @@ def queried(sources: Sequence[Source]) -> dict[str, Queried]:
     """Pools with a plain source and one with input dropout or more, by name; of equal p that of
     most queries, the newest.
     """
-    plainly = {_whom(source): source for source in sources if draws(source) == "plain"}
+    plainly = {_whom(source): source for source in sources if query_kind(source) == "plain"}
     groups: dict[tuple, dict[float, Source]] = {}
-    masked = [s for s in sources if _rate(s) and draws(s) == "dropout" and _whom(s) in plainly]
+    masked = [s for s in sources if _rate(s) and query_kind(s) == "dropout" and _whom(s) in plainly]
     for source in sorted(masked, key=query_count):
         group = groups.setdefault((_whom(source), source.info.get("mask_scope") == "step"), {})
         group[_rate(source)] = source

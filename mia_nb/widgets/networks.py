@@ -84,9 +84,9 @@ def networks(sources: Sequence[Source]) -> dict[str, Network]:
     differ in T; of two with equal T the newest. The data set is named where there are several.
     """
     pools = _pools(sources)
-    single = [source for source in sources if draws(source) != "steps"]
+    single = [source for source in sources if query_kind(source) != "steps"]
     entries: list[tuple[str, Network]] = []
-    for source in (source for source in sources if draws(source) == "steps"):
+    for source in (source for source in sources if query_kind(source) == "steps"):
         count = source.info.get("timesteps") or source.signals.margin.shape[1]
         each = ", each alone" if kind(source) == "instant" else ""
         outputs = dict.fromkeys(range(1, count + 1), source)
@@ -107,7 +107,7 @@ def networks(sources: Sequence[Source]) -> dict[str, Network]:
     )
 
 
-def draws(source: Source) -> str:
+def query_kind(source: Source) -> str:
     """What its queries are; stored sources say so without being read."""
     return source.info.get("draws") or source.signals.query_kind
 
@@ -146,7 +146,9 @@ def recorder(one: Network, t: int, sources: Sequence[Source]) -> tuple[Source | 
     and, of a network queried step by step, was queried for the same kind of outputs.
     """
     own, why = one.outputs[t], ""
-    near = [s for s in reversed(sources) if draws(s) == "steps" and one.per_step in ("", kind(s))]
+    near = [
+        s for s in reversed(sources) if query_kind(s) == "steps" and one.per_step in ("", kind(s))
+    ]
     for source in (own, *(other for other in near if _shows(other, own))):
         try:
             if source.raster is not None:
@@ -190,7 +192,7 @@ def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:
         place = [trained.get("member.npy"), queried.get("samples.npy"), *source.rows]
         place.append(source.info.get("dataset"))
     how = USUAL | {name: source.info[name] for name in USUAL if source.info.get(name)}
-    how["draws"] = "plain" if draws(source) == "steps" else draws(source)
+    how["draws"] = "plain" if query_kind(source) == "steps" else query_kind(source)
     return *place, json.dumps({n: v for n, v in how.items() if n not in but}, sort_keys=True)
 
 

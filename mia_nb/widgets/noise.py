@@ -28,7 +28,7 @@ from mia_nb.widgets.explorer import (
     tick,
     with_title,
 )
-from mia_nb.widgets.networks import alike, doublings, draws, query_call, query_count, without
+from mia_nb.widgets.networks import alike, doublings, query_call, query_count, query_kind, without
 from mia_nb.widgets.stored import ALL, Source, label, only, unique
 
 TITLE = "Noise is not privacy"
@@ -346,7 +346,7 @@ def grouped(sources: Sequence[Source]) -> dict[str, dict[str, Level]]:
     """
     groups: dict[str, dict[str, Source]] = {}
     for source in sources:
-        if draws(source) == "noise" and query_count(source) > 1:
+        if query_kind(source) == "noise" and query_count(source) > 1:
             levels, words = groups.setdefault(_but_its_noise(source), {}), strength(source)
             levels[words] = max(levels.get(words, source), source, key=query_count)
     entries = []
@@ -401,7 +401,9 @@ def silent(source: Source, sources: Sequence[Source]) -> Source | None:
     noise switched off.
     """
     pool, but = source.info.get("pool"), ("queries", "draws")
-    plain = [o for o in reversed(sources) if o.info.get("noise") is False and draws(o) == "plain"]
+    plain = [
+        o for o in reversed(sources) if o.info.get("noise") is False and query_kind(o) == "plain"
+    ]
     own = (o for o in plain if pool and o.info.get("pool") == pool)
     return next((o for o in own if alike(o, but=but) == alike(source, but=but)), None)
 

@@ -15,7 +15,7 @@ from scipy.special import bdtrc
 from mia_nb import accounting, attacks, metrics, widgets
 from mia_nb.types import Scores, Signals
 from mia_nb.widgets.explorer import Explorer
-from mia_nb.widgets.networks import n_resamples
+from mia_nb.widgets.networks import query_kind
 from mia_nb.widgets.stored import Source
 from mia_nb.workshop import explorers
 from mia_nb.workshop.answers import WORDS, Choice, Number, word
@@ -400,7 +400,7 @@ def _sigma(source: Source) -> float:
 
 
 def _noise(cube: Cube) -> Part:
-    noisy = sorted((s for s in cube.group("noise") if n_resamples(s) == "noise"), key=_sigma)
+    noisy = sorted((s for s in cube.group("noise") if query_kind(s) == "noise"), key=_sigma)
     middle = noisy[len(noisy) // 2]  # an attacker notices the noise, the networks are still useful
     once, outputs = middle.signals.select(queries=[0]), middle.signals.margin.shape[1]
     gain, low, high, first, last = _gained(attacks.score("rmia", once), middle.scores("rmia"))
