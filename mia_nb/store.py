@@ -483,7 +483,7 @@ def read_info(folder: Folder) -> tuple[dict, list[str]]:
     """What was asked, and the files that its answers are in; raises Corrupt where nothing or an
     altered record is there.
     """
-    info = folder.read_json("info.json", query_kind=str, fields=list)
+    info = folder.read_json("info.json", draws=str, fields=list)
     fields = info.pop("fields")
     if strange := [name for name in fields if not isinstance(name, str) or name not in FORMS]:
         raise folder.corrupt("info.json", f"fields={strange}: wanted some of {', '.join(FORMS)}")

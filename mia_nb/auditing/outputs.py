@@ -66,7 +66,7 @@ def read_outputs(path: str | Path) -> Outputs:
         member: (M, N) bool or 0/1: was the sample in the model's training set?
         population: optional (N,) bool: samples that no model trained on and no attack is judged by.
         classes: optional (K,) names.
-        query_kind: optional text, what Q holds: dropout, augment, steps or noise (the default).
+        draws: optional text, what Q holds: dropout, augment, steps or noise (the default).
         split: optional text, how chance alone drew the members: pairs (complementary halves),
             bernoulli (independent fair coins) or random (any draw that looked at no sample).
         images: optional (N, H, W), (N, H, W, C) or (N, C, H, W) uint8, shown beside what is found.
