@@ -42,6 +42,11 @@ Ask whether one finished model, here one of the pool, gives its training samples
 >>> found.verdict.metric, found.table.loc["loss", ["n1", "n0"]].tolist()
 ('auc', [200, 100])
 
+What networks trained on 25,000 of 50,000 CIFAR-10 images output travels with the package:
+
+>>> mia.load_example("cifar10/resnet14").shape[1:]  # queries, samples
+(1, 50000)
+
 Compare along training; convert to spiking networks; set epsilons side by side; explore:
 
 >>> early = {e: {"loss": mia.score("loss", mia.query(pool.at(e), images))} for e in (1, 2)}

@@ -108,3 +108,41 @@ def test_thumbnails_come_back_by_sample_number(written):
     read = examples.thumbnails()
     assert list(read) == numbers
     assert all(np.array_equal(read[number], one) for number, one in zip(numbers, x, strict=True))
+
+
+def test_the_shipped_signals_are_fifty_thousand_images_in_complementary_pairs():
+    name = "cifar10/resnet14"
+    signals, about = examples.load_example(name), examples.examples()[name]
+    models = len(signals.margin)
+    assert signals.shape == (models, 1, 50_000) and models % 2 == 0
+    assert (signals.member.sum(1) == 25_000).all()
+    assert (signals.member[::2] ^ signals.member[1::2]).all()
+    assert np.bincount(signals.labels).tolist() == [5000] * 10
+    for right, member, train, test in zip(
+        signals.correct[:, 0],
+        signals.member,
+        about["train_accuracy"],
+        about["test_accuracy"],
+        strict=True,
+    ):
+        assert right[member].mean() == pytest.approx(train, abs=1e-4)
+        assert right[~member].mean() == pytest.approx(test, abs=1e-4)
+    assert about["info"]["recipe"]["model"] == "resnet14" and min(about["test_accuracy"]) > 0.78
+
+
+def test_the_shipped_signals_resolve_rates_that_small_data_cannot():
+    signals = examples.load_example("cifar10/resnet14")
+    row = metrics.summary({"rmia": score("rmia", signals)}, (0.001,), n_resamples=10).loc["rmia"]
+    assert row["tpr@0.001_measurable"] and row["tpr@0.001_low"] > 0.002
+    assert 0.57 < row["auc"] < 0.62
+
+
+def test_shipped_thumbnails_are_images_of_many_samples():
+    images = examples.thumbnails()
+    assert len(images) == 400 and all(0 <= number < 50_000 for number in images)
+    assert all(one.shape == (3, 32, 32) and one.std() > 0 for one in images.values())
+
+
+def test_the_shipped_folder_is_small_enough_for_a_wheel():
+    place = examples.PLACES[0] / "cifar10"
+    assert sum(path.stat().st_size for path in place.iterdir()) < 25e6

@@ -153,8 +153,8 @@ def test_draws_are_those_of_the_bootstrap_over_samples_and_the_same_samples_for_
     )
     drawn = np.stack(metrics.frontier({"cnn": {1: {"rmia": few}}}, (), n_resamples=40)["auc_draws"])
     assert 0 < np.isnan(drawn[0]).sum() < 40  # the only member of a target is not in every draw
-    with pytest.raises(ValueError, match="draws=-1: wanted a whole number from 0 up"):
-        metrics.frontier(runs, (), draws=-1)
+    with pytest.raises(ValueError, match="n_resamples=-1: wanted a whole number from 0 up"):
+        metrics.frontier(runs, (), n_resamples=-1)
 
 
 def null_world(seed: int, draws: int, pairs: int = 8, samples: int = 160) -> pd.Series:

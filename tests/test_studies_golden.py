@@ -20,8 +20,8 @@ def snn():
     for world, settings in worlds.snn_worlds().items():
         yield (
             world,
-            studies.claims("snn", settings, draws=worlds.DRAWS),
-            studies.comparisons("snn", settings, draws=worlds.DRAWS),
+            studies.claims("snn", settings, n_resamples=worlds.DRAWS),
+            studies.comparisons("snn", settings, n_resamples=worlds.DRAWS),
         )
 
 
@@ -39,8 +39,8 @@ def privacy():
     for world, (settings, ladders) in worlds.privacy_worlds().items():
         yield (
             world,
-            studies.claims("privacy", settings, ladders=ladders, draws=worlds.DRAWS),
-            studies.comparisons("privacy", settings, draws=worlds.DRAWS),
+            studies.claims("privacy", settings, ladders=ladders, n_resamples=worlds.DRAWS),
+            studies.comparisons("privacy", settings, n_resamples=worlds.DRAWS),
         )
 
 
@@ -48,14 +48,17 @@ def recipes():
     for world, settings in worlds.recipe_worlds().items():
         yield (
             world,
-            studies.claims("recipes", settings, draws=worlds.DRAWS),
-            studies.comparisons("recipes", settings, draws=worlds.DRAWS),
+            studies.claims("recipes", settings, n_resamples=worlds.DRAWS),
+            studies.comparisons("recipes", settings, n_resamples=worlds.DRAWS),
         )
 
 
 def printed():
     for world, (study, settings) in worlds.printed_worlds().items():
-        yield world, studies.against_papers(study, settings, ours="digits", draws=worlds.DRAWS)
+        yield (
+            world,
+            studies.against_papers(study, settings, ours="digits", n_resamples=worlds.DRAWS),
+        )
 
 
 def phrases(text: str) -> str:

@@ -135,7 +135,7 @@ def test_the_difference_from_the_ordinary_network_is_the_paired_one_of_the_metri
     rows = compared.measure({t: one.scores(t, "loss") for t in one.times}, 0)
     for t in (1, 2, 3):
         paired = metrics.difference(
-            one.scores(t, "loss"), plain.scores("loss"), draws=compared.DRAWS
+            one.scores(t, "loss"), plain.scores("loss"), n_resamples=compared.DRAWS
         ).loc["auc"]
         np.testing.assert_allclose(
             rows.loc[t, ["gain", "gain_low", "gain_high"]].astype(float), paired, atol=1e-12
@@ -339,7 +339,7 @@ def test_the_difference_from_the_plain_question_is_the_paired_one_of_the_metrics
     view = sweep.set(attack="loss", p=0.02, queries=4)
     cell = attacks.score("loss", rates[1].signals.select(queries=slice(4)))
     gain, low, high = metrics.difference(
-        cell, rates[0].scores("loss"), (), draws=compared.DRAWS
+        cell, rates[0].scores("loss"), (), n_resamples=compared.DRAWS
     ).loc["auc"]
     assert f"AUC changes by {gain:+.3f} [{low:+.3f}, {high:+.3f}]" in view.sentence
     assert (
