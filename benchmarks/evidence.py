@@ -52,6 +52,7 @@ DERIVED = {  # name: (the pool it is made from, how)
     "snn-converted-T4": ("resnet14", lambda pool, images: convert_pool(pool, images, 4)),
     "snn-hybrid-T2": ("resnet14", lambda pool, images: hybrid_pools(pool, images, **TUNED)[2]),
 }
+CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 KNOWN = [*POOLS, *DERIVED]
 
 
@@ -76,7 +77,7 @@ def about(pool, signals, images) -> dict:
             "recipe": pool.recipe.to_json(),
             "pool": pool.key,
             "images": images.digest,
-            "classes": list(images.classes),
+            "classes": CLASSES.split(),
         },
         "train_accuracy": _accuracies(correct, member),
         "test_accuracy": _accuracies(correct, ~member),
