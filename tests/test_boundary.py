@@ -332,7 +332,7 @@ METRICS = [
     ("metrics.summary(scores, 'low')", "fpr='low': wanted numbers"),
     ("metrics.summary(scores, n_resamples=0)", "n_resamples=0: wanted a whole number from 1 up"),
     ("metrics.summary(scores, n_resamples=1.5)", "n_resamples=1.5: wanted"),
-    ("metrics.summary(scores, query_kind='many')", "query_kind='many': wanted"),
+    ("metrics.summary(scores, n_resamples='many')", "n_resamples='many': wanted"),
     ("metrics.summary(scores, seed='a')", "seed='a': wanted a whole number from 0 up"),
     ("metrics.summary(scores, seed=-1)", "seed=-1: wanted"),
     ("metrics.per_target(scores, 0.1)", "fpr=0.1: wanted several"),
@@ -350,7 +350,7 @@ METRICS = [
         "metrics.self_test(signals, ['loss'], n_resamples=1)",
         "n_resamples=1: wanted a whole number from 2 up",
     ),
-    ("metrics.self_test(signals, ['loss'], query_kind='10')", "query_kind='10': wanted"),
+    ("metrics.self_test(signals, ['loss'], n_resamples='10')", "n_resamples='10': wanted"),
     (
         "metrics.self_test(signals, ['loss'], samples=0)",
         "samples=0: wanted a whole number from 1 up",
