@@ -75,8 +75,8 @@ def comparisons(
     trained on different masks.
 
     Caveat: references are shared and samples of an accuracy are fixed, which no interval covers. A
-    frontier made with n_resamples=0 decides nothing ("open"), and has its own number of queries. D10:
-    records of one training are no independent trainings, so that there is no verdict on a
+    frontier made with n_resamples=0 decides nothing ("open"), and has its own number of queries.
+    D10: records of one training are no independent trainings, so that there is no verdict on a
     mechanism.
     """
     found = load(study)

@@ -387,10 +387,13 @@ def costs_beside(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd.DataFr
         notes = [*(f"print: {note}" for note in record.get("notes", ())), not_run]
         rows.append(
             {
-                **{name: record[name] for name in ("paper", "table", "metric", "unit")},
+                "paper": record["paper"],
+                "table": record["table"],
                 "model": model,
                 "printed": record["setting"]["label"],
+                "metric": metric,
                 "published": record["value"],
+                "unit": record["unit"],
                 "published_ratio": record["value"] / first[metric],
                 "ours": here[column],
                 "ours_unit": OURS_UNIT[column],

@@ -69,12 +69,16 @@ def _risks_of_recipes(
     rows = []
     for one, scores in settings.items():
         row = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed).loc[""]
-        about = {name: getattr(one, name) for name in ("epochs", "schedule", "rest", "attack")}
-        about |= {"label": one.recipe, "augment": one.augmentation, **_sizes(scores)}
+        about = {"label": one.recipe, "epochs": one.epochs, "schedule": one.schedule}
+        about |= {"augment": one.augmentation, "rest": one.rest, "attack": one.attack}
         for metric in (name for name in names(fpr) if name != "advantage"):
             ends = (row[metric], row[f"{metric}_low"], row[f"{metric}_high"])
-            risk = dict(zip(("value", "low", "high"), ends, strict=True)) | {"metric": metric}
-            rows.append(about | risk | {"measurable": row.get(f"{metric}_measurable", True)})
+            risk = {"metric": metric, **dict(zip(("value", "low", "high"), ends, strict=True))}
+            rows.append(
+                about
+                | risk
+                | {"measurable": row.get(f"{metric}_measurable", True), **_sizes(scores)}
+            )
     return pd.DataFrame(rows)
 
 
