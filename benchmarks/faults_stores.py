@@ -333,7 +333,7 @@ def oddities(w: World, folder: Path) -> Iterator[tuple[str, Callable[[], object]
         ".lock-query",
         ".lock-run",
         ".tmp-1-1-a",
-        ".answers-000.npz",
+        ".partial-000.npz",
         "part_000-000_000001.safetensors",
     ):
         path = folder / name

@@ -21,6 +21,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.lib import format as npy
 
+from mia_nb.checks import refuse
+
 SUFFIXES = {
     ".jpg",
     ".jpeg",
@@ -51,13 +53,13 @@ def check_budget(what: str, size: int) -> None:
         most = float(text) * 1e9 if text else _memory() / 2
     except ValueError:
         most = math.nan
-    if not most > 0:
-        raise ValueError(f"{BUDGET}={text!r}: wanted a number of gigabytes, such as 8")
-    if size > most:
-        raise ValueError(
+    refuse(
+        {
+            f"{BUDGET}={text!r}: wanted a number of gigabytes, such as 8": not most > 0,
             f"{what} would take {size / 1e9:,.1f} GB of memory, and {most / 1e9:,.1f} are allowed: "
-            f"take fewer or smaller images, or raise {BUDGET}"
-        )
+            f"take fewer or smaller images, or raise {BUDGET}": size > most,
+        }
+    )
 
 
 def _memory() -> float:
@@ -110,10 +112,15 @@ def _array_bytes(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
     except Exception as error:
         raise ValueError(f"{entry.filename} is no array: {_line(error)}") from error
     claimed, there = math.prod(shape) * dtype.itemsize, entry.file_size - head.tell()
-    if dtype.hasobject:
-        raise ValueError(f"{entry.filename} holds Python objects, which could run code when read")
-    if min(shape, default=0) < 0 or claimed != there:
-        raise ValueError(f"{entry.filename} claims {claimed:,} bytes in {shape}, and has {there:,}")
+    refuse(
+        {
+            "holds Python objects, which could run code when read": dtype.hasobject,
+            f"claims {claimed:,} bytes in {shape}, and has {there:,}": (
+                min(shape, default=0) < 0 or claimed != there
+            ),
+        },
+        f"{entry.filename} ",
+    )
     return claimed
 
 

@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from mia_nb import checks
 from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
-from mia_nb.checks import checked, hint, shown
+from mia_nb.checks import checked, hint, refuse, shown
 from mia_nb.types import AUGMENTATIONS, Images
 
 PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
@@ -47,7 +47,14 @@ def load(
 ) -> Images:
     """Labelled images by name or from a path.
 
-    dataset: one of these.
+    Parameters:
+        dataset: a name or a path, one of the forms below.
+        data_root: the folder where data sets and the cache lie.
+        limit: keep that many, from 2 up, stratified by class, in data order; None keeps all.
+        download: whether a data set that is not there may be fetched.
+        size: of a folder of class folders, the side in pixels that images are scaled to; None
+            leaves them as they are.
+        seed: of the choice of `limit`.
 
     * "digits": 1,797 grey 8x8 digits that come with scikit-learn; grey value = round(v * 255 / 16).
     * "cifar10", "cifar100", "fashion_mnist" (torchvision) and "tiny_imagenet" (official archive or
@@ -55,33 +62,28 @@ def load(
       labelled test or validation part, since a pool draws its own members. Fetched only with
       download=True.
     * a folder of class folders of images, of one size or made so: with size=64 the largest square
-    in the middle of each,
-      scaled to 64 x 64 (bicubic). Classes are the sorted folder names. All images grey: one
-      channel, else three; transparency is dropped. Images are turned as their EXIF orientation
-      says; of an animation the first frame counts, of a colour of 16 bits the upper 8. Decoded
-      pixels are cached under `data_root`/.cache, keyed by path, file names, sizes and times.
+      in the middle of each, scaled to 64 x 64 (bicubic). Classes are the sorted folder names. All
+      images grey: one channel, else three; transparency is dropped. Images are turned as their EXIF
+      orientation says; of an animation the first frame counts, of a colour of 16 bits the upper 8.
+      Decoded pixels are cached under `data_root`/.cache, keyed by path, file names, sizes and
+      times.
     * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or
-    (N, 1), optional val_* and
-      test_* (all are concatenated, in that order), optional `classes` (K,) of names. Floats within
-      0..1 are multiplied by 255, other floats must lie within 0..255; both are rounded.
+      (N, 1), optional val_* and test_* (all are concatenated, in that order), optional `classes`
+      (K,) of names. Floats within 0..1 are multiplied by 255, other floats must lie within 0..255;
+      both are rounded.
     * "synthetic:classes=10,n=2000,size=32,channels=3,seed=0,noise=0.25": one smooth random pattern
-    per class plus pixel noise.
+      per class plus pixel noise.
 
     Image folders, .npz and synthetic images that would take more memory than the environment
     variable MIA_NB_MAX_GB says (default: half of the memory) are refused by their headers, before
     they are read. A UserWarning of one line says how what can be read in two ways was read: boolean
     labels, nearly black floats, class names that look alike.
 
-    data_root: the folder where data sets and the cache lie.
-    limit: keep that many, from 2 up, stratified by class, in data order; None keeps all.
-    download: whether a data set that is not there may be fetched.
-    size: of a folder of class folders, the side in pixels that images are scaled to; None leaves
-        them as they are.
-    seed: of the choice of `limit`.
-
     Returns: `Images`; mean and std are the published ones where they exist, otherwise measured on
-        all images returned.
+    all images returned.
+
     Raises: ValueError of one line for whatever cannot be used.
+
     Example: `load("digits", limit=400)`.
     """
     name, root = str(dataset), Path(data_root)
@@ -119,18 +121,21 @@ def from_arrays(
 ) -> Images:
     """Images from arrays.
 
-    x: pixels (N, C, H, W), 1 to 4 channels: uint8, integers within 0..255, floats within 0..1
-        (multiplied by 255) or within 0..255; rounded.
-    y: class numbers from 0, (N,) or (N, 1).
-    classes: a name for each class; None: their numbers.
-    name: of the data set, for messages and reports.
-    mean, std: per channel of x / 255; None: measured on all images (a constant channel gets std 1);
-        (0,) and (1,): the model normalises.
-    canary: (N,) booleans, which images are canaries; None for none.
+    Parameters:
+        x: pixels (N, C, H, W), 1 to 4 channels: uint8, integers within 0..255, floats within 0..1
+            (multiplied by 255) or within 0..255; rounded.
+        y: class numbers from 0, (N,) or (N, 1).
+        classes: a name for each class; None: their numbers.
+        name: of the data set, for messages and reports.
+        mean, std: per channel of x / 255; None: measured on all images (a constant channel gets std
+            1); (0,) and (1,): the model normalises.
+        canary: (N,) booleans, which images are canaries; None for none.
 
     Returns: `Images`, with a copy of the pixels.
+
     Raises: ValueError on NaN, on values out of range, and on labels that are negative, fractional,
-        beyond `classes` or, without `classes`, skip a number.
+    beyond `classes` or, without `classes`, skip a number.
+
     Example: `from_arrays(x, y, classes=["cat", "dog"])`.
     """
     x = np.asarray(x)
@@ -346,16 +351,16 @@ def _npz(path: Path):
         raise ValueError(f"{path.name} holds {', '.join(held[:9]) or 'nothing'}; it lacks {lacks}")
     images, labels = ([arrays[f"{part}_{what}"] for part in parts] for what in ("images", "labels"))
     shapes = [array.shape[1:] for array in images]
-    if len(set(shapes)) > 1:
-        raise ValueError(
-            f"{path.name}: image shapes differ between"
-            f" {', '.join(f'{p} {s}' for p, s in zip(parts, shapes, strict=True))}"
-        )
-    if len(shapes[0]) not in (2, 3) or (len(shapes[0]) == 3 and shapes[0][2] > 4):
-        raise ValueError(
-            f"{path.name}: images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C)"
-            " with C <= 4"
-        )
+    each = ", ".join(f"{p} {s}" for p, s in zip(parts, shapes, strict=True))
+    refuse(
+        {
+            f"image shapes differ between {each}": len(set(shapes)) > 1,
+            f"images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4": (
+                len(shapes[0]) not in (2, 3) or (len(shapes[0]) == 3 and shapes[0][2] > 4)
+            ),
+        },
+        f"{path.name}: ",
+    )
     for part, x, y in zip(parts, images, labels, strict=True):
         if x.shape[:1] != y.shape[:1] or y.shape[1:] not in ((), (1,)):
             raise ValueError(
@@ -383,9 +388,10 @@ def normalise(
 ) -> Tensor:
     """(x / 255 - mean) / std per channel.
 
-    x: pixels (..., C, H, W), uint8.
-    mean, std: per channel of x / 255.
-    dtype: of the result; half types are computed in float32, rounded once.
+    Parameters:
+        x: pixels (..., C, H, W), uint8.
+        mean, std: per channel of x / 255.
+        dtype: of the result; half types are computed in float32, rounded once.
 
     Returns: (..., C, H, W) of this dtype, on the device of x.
     """
@@ -403,15 +409,17 @@ def augment_draws(
     """The random numbers of one augmented batch, drawn on the CPU: the same for every device that
     applies them.
 
-    ops: "none", or some of "crop", "flip", "cutout" joined by "+", in any order.
-    batch: number of images B.
-    height, width: of an image, in pixels.
-    generator: on the CPU.
+    Parameters:
+        ops: "none", or some of "crop", "flip", "cutout" joined by "+", in any order.
+        batch: number of images B.
+        height, width: of an image, in pixels.
+        generator: on the CPU.
 
     Returns: for crop, shift (B, 2): rows and columns, uniform within +-(size // 8), 4 at 32x32; for
-        flip, flip (B,) bool, probability 1/2; for cutout, centre (B, 2): a uniform pixel, the
-        centre of a square hole of side size // 4, 8 at 32x32, clipped at the border. To augment
-        several models' batches at once, concatenate each tensor.
+    flip, flip (B,) bool, probability 1/2; for cutout, centre (B, 2): a uniform pixel, the
+    centre of a square hole of side size // 4, 8 at 32x32, clipped at the border. To augment
+    several models' batches at once, concatenate each tensor.
+
     Raises: ValueError for an unknown word.
     """
     chosen = set() if ops == "none" else set(ops.split("+"))
@@ -485,16 +493,19 @@ def paired_membership(
 ) -> np.ndarray:
     """Who trains which model, in complementary pairs.
 
-    num_models: M, even.
-    num_samples: N.
-    labels: class numbers (N,); with them each row holds half of each class. None: not stratified.
-    num_population: columns that are False in every row.
-    seed: of the choice. A pair k depends on (seed, k) only: a larger pool keeps the rows of a
-        smaller one.
+    Parameters:
+        num_models: M, even.
+        num_samples: N.
+        labels: class numbers (N,); with them each row holds half of each class. None: not
+            stratified.
+        num_population: columns that are False in every row.
+        seed: of the choice. A pair k depends on (seed, k) only: a larger pool keeps the rows of a
+            smaller one.
 
     Returns: (M, N) bool. Row 2k + 1 is the exact complement of row 2k on all columns but the
-        population's. Each row holds half of the audited samples; odd remainders are dealt out, so
-        that halves differ by at most one, overall and in each class.
+    population's. Each row holds half of the audited samples; odd remainders are dealt out, so
+    that halves differ by at most one, overall and in each class.
+
     Raises: ValueError for an odd num_models, or fewer than two audited samples.
     """
     if num_models < 2 or num_models % 2:
@@ -518,13 +529,15 @@ def bernoulli_membership(
 ) -> np.ndarray:
     """Who trains which model, by independent fair coins.
 
-    num_models: M.
-    num_samples: N.
-    labels: class numbers (N,), by which the population is stratified; None: it is not.
-    num_population: columns that are False in every row.
-    seed: of the coins; row m depends on (seed, m) only.
+    Parameters:
+        num_models: M.
+        num_samples: N.
+        labels: class numbers (N,), by which the population is stratified; None: it is not.
+        num_population: columns that are False in every row.
+        seed: of the coins; row m depends on (seed, m) only.
 
     Returns: (M, N) bool.
+
     Raises: ValueError for no model, or fewer than two audited samples.
     """
     if num_models < 1:
@@ -545,13 +558,15 @@ def _audited(
     them.
     """
     labels = np.zeros(num_samples, np.int64) if labels is None else np.asarray(labels)
-    if labels.shape != (num_samples,):
-        raise ValueError(f"labels have shape {labels.shape}; wanted ({num_samples},)")
-    if not 0 <= num_population <= num_samples - 2:
-        raise ValueError(
+    refuse(
+        {
+            f"labels have shape {labels.shape}; wanted ({num_samples},)": (
+                labels.shape != (num_samples,)
+            ),
             f"num_population={num_population} of num_samples={num_samples}: it must leave two"
-            " samples or more to audit"
-        )
+            " samples or more to audit": not 0 <= num_population <= num_samples - 2,
+        }
+    )
     return labels, np.flatnonzero(
         ~_spread(labels, num_population, np.random.default_rng([1, seed]))
     )

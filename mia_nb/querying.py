@@ -143,7 +143,7 @@ def query(
             about = {"pool": pool.key, **options}
             store.open_folder(folder.path.parent, "signals", pool.folder.name, key, about)
             if force:
-                store.drop_answers(folder)
+                store.drop_partial(folder)
             run = partial(_query_models, pool, images, options, query_kind, device, size, progress)
             signals = _anew(folder, run)
         _record(folder, pool, images, signals, device)
@@ -282,7 +282,7 @@ def _query_models(
     # on a CPU models side by side, one thread each: a network's own threads mostly wait for each
     # other. Dropout and the noise of models from elsewhere draw from the one global generator
     alone = device.type != "cpu" or (options["noise"] and not _own_noise(pool))
-    left = [m for m in rows if store.kept_answers(folder, m) is None]
+    left = [m for m in rows if store.kept_partial(folder, m) is None]
     side_by_side = 1 if alone else max(min(cores(), len(left)), 1)
     modules: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
     for _ in range(side_by_side):
@@ -306,7 +306,7 @@ def _query_models(
             )
         except ValueError as error:
             raise ValueError(str(error).replace("model 0 gives", f"model {m} gives")) from error
-        store.keep_answers(folder, m, signals)
+        store.keep_partial(folder, m, signals)
 
     with (
         threads(1 if side_by_side > 1 else torch.get_num_threads()),
@@ -328,7 +328,7 @@ def _query_models(
             raise
     design = {"labels": labels, "member": member[rows], "population": population}
     info = {"draws": query_kind, "pool": pool.key, **family, "dataset": images.name, **options}
-    store.join_answers(folder, rows, design, info, chosen)
+    store.join_partial(folder, rows, design, info, chosen)
 
 
 def _queried_images(pool: Pool, images: Images, limit: int | None) -> tuple:

@@ -56,7 +56,7 @@ from mia_nb.checks import checked
 from mia_nb.types import CUBES, Signals
 
 KINDS = ("pool", "signals", "run")
-ANSWERS = (*CUBES, "top_log_p")  # a row for each model
+OUTPUTS = (*CUBES, "top_log_p")  # a row for each model
 DESIGN = ("labels", "member", "population")
 FINISHED = "margin.npy"  # the last file of signals to be there
 # kinds of type and axes (models, queries, samples, top classes, chosen) of each field of signals
@@ -137,11 +137,9 @@ class Folder:
 
     def _sha256(self, name: str) -> str | None:
         """Checksum of a file of this name as it is; None where there is none."""
-        try:
-            with open_file(self.path / name) as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        except FileNotFoundError:
-            return None
+        with contextlib.suppress(FileNotFoundError), open_file(self.path / name) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        return None
 
     def _temporary(self, name: str) -> Path:
         self._check_own()
@@ -151,13 +149,12 @@ class Folder:
         """ValueError for a result, or its manifest, through which something else would be written
         or removed.
         """
-        manifest = self.path / MANIFEST
-        for path in (self.path, manifest):
-            if path.is_symlink() or (path == manifest and path.exists() and not is_file(path)):
-                raise ValueError(
-                    f"{path} is a link or no file: nothing is written or removed through it; move"
-                    " it away"
-                )
+        path = self.path if self.path.is_symlink() else self.path / MANIFEST
+        if path.is_symlink() or (path.exists() and not is_file(path)):
+            raise ValueError(
+                f"{path} is a link or no file: nothing is written or removed through it; move it"
+                " away"
+            )
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[Callable[[bytes | memoryview], None]]:
@@ -250,14 +247,10 @@ class Folder:
 
     def read_bytes(self, name: str) -> bytes:
         """What was written under this name, verified."""
-        if (recorded := self.files().get(name)) is None:
-            raise self.corrupt(name)
-        try:
-            with open_file(self.path / name) as file:
-                data = file.read()
-        except FileNotFoundError:
-            data = b""
-        if hashlib.sha256(data).hexdigest() != recorded:
+        data = b""
+        with contextlib.suppress(FileNotFoundError), open_file(self.path / name) as file:
+            data = file.read()
+        if hashlib.sha256(data).hexdigest() != self.files().get(name):
             raise self.corrupt(name)
         return data
 
@@ -358,9 +351,11 @@ class Folder:
         many seconds; their names.
         """
         self._check_own()
-        there = [path for path in self.path.glob(pattern) if path.is_symlink() or not path.is_dir()]
         stale = [
-            path for path in sorted(there) if time.time() - path.lstat().st_mtime >= older_than
+            path
+            for path in sorted(self.path.glob(pattern))
+            if (path.is_symlink() or not path.is_dir())
+            and time.time() - path.lstat().st_mtime >= older_than
         ]
         for path in stale:
             path.unlink(missing_ok=True)
@@ -433,7 +428,7 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
         ) from error
     if folder.key != key:
         raise ValueError(
-            f"{folder.path} holds another result than the one asked for; remove it or choose"
+            f"{folder.path} holds another result than the one wanted; remove it or choose"
             " another results folder"
         )
     return folder
@@ -480,8 +475,8 @@ def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
 
 
 def read_info(folder: Folder) -> tuple[dict, list[str]]:
-    """What was asked, and the files that its answers are in; raises Corrupt where nothing or an
-    altered record is there.
+    """How models were queried, and the files of their outputs; raises Corrupt where nothing
+    or an altered record is there.
     """
     info = folder.read_json("info.json", draws=str, fields=list)
     fields = info.pop("fields")
@@ -492,10 +487,9 @@ def read_info(folder: Folder) -> tuple[dict, list[str]]:
 
 def has_signals(folder: Folder) -> bool:
     """Whether all files of signals were written here, and are there."""
-    try:
+    with contextlib.suppress(Corrupt):
         return all(map(folder.has, read_info(folder)[1]))
-    except Corrupt:
-        return False
+    return False
 
 
 def load_signals(folder: Folder) -> Signals:
@@ -531,7 +525,7 @@ def load_signals(folder: Folder) -> Signals:
 
 def load_samples(folder: Folder) -> np.ndarray | None:
     """Numbers of the images that the signals are about, none for images of others; None where all
-    of the pool's were asked.
+    of the pool's were queried.
     """
     if "samples.npy" not in read_info(folder)[1]:
         return None
@@ -541,40 +535,40 @@ def load_samples(folder: Folder) -> np.ndarray | None:
     return samples
 
 
-def _answers_file(folder: Folder, model: int) -> Path:
-    return folder.path / f".answers-{model:03d}.npz"
+def _partial_file(folder: Folder, model: int) -> Path:
+    return folder.path / f".partial-{model:03d}.npz"
 
 
-def keep_answers(folder: Folder, model: int, signals: Signals) -> None:
-    """Write one model's answers beside the signals that are to come, so that a killed query goes on
+def keep_partial(folder: Folder, model: int, signals: Signals) -> None:
+    """Write one model's outputs beside the signals that are to come, so that a killed query goes on
     with the next model.
     """
-    temporary, path = folder._temporary(f"{model}.npz"), _answers_file(folder, model)
+    temporary, path = folder._temporary(f"{model}.npz"), _partial_file(folder, model)
     with _all_or_nothing(temporary, path):
         with open(temporary, "xb") as file:
-            np.savez(file, allow_pickle=False, **{name: getattr(signals, name) for name in ANSWERS})
+            np.savez(file, allow_pickle=False, **{name: getattr(signals, name) for name in OUTPUTS})
         os.replace(temporary, path)
 
 
-def kept_answers(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
-    """What `keep_answers` wrote; None where nothing is or it is damaged."""
+def kept_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
+    """What `keep_partial` wrote; None where nothing is or it is damaged."""
     try:
-        with open_file(_answers_file(folder, model)) as file:
+        with open_file(_partial_file(folder, model)) as file:
             kept = arrays_in(file.read())  # its checksums are read too
-            return {name: kept[name] for name in ANSWERS}
-    except Exception:  # whatever is wrong with it, the model is asked again
+            return {name: kept[name] for name in OUTPUTS}
+    except Exception:  # whatever is wrong with it, the model is queried again
         return None
 
 
-def drop_answers(folder: Folder) -> list[str]:
-    """Remove the kept answers of all models; the names of their files."""
-    return folder.sweep(".answers-*.npz", older_than=0)
+def drop_partial(folder: Folder) -> list[str]:
+    """Remove the partial results of all models; the names of their files."""
+    return folder.sweep(".partial-*.npz", older_than=0)
 
 
-def join_answers(
+def join_partial(
     folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None = None
 ) -> None:
-    """Signals from the kept answers of these models, read and written one model at a time; until
+    """Signals from the partial results of these models, read and written one model at a time; until
     all is written there are none.
 
     design: labels, member, population. info: how they were queried; becomes info.json. samples:
@@ -588,15 +582,15 @@ def join_answers(
     beside = {name: value for name, value in beside.items() if value is not None}
     for name, value in beside.items():
         folder.write_array(f"{name}.npy", value)
-    folder.write_json("info.json", {**info, "fields": [*ANSWERS, *beside]})
+    folder.write_json("info.json", {**info, "fields": [*OUTPUTS, *beside]})
     with contextlib.ExitStack() as stack:  # the first file to be opened is the last to be finished
         files = {}
-        for row in (kept_answers(folder, model) for model in models):
-            for name in ANSWERS:
+        for row in (kept_partial(folder, model) for model in models):
+            for name in OUTPUTS:
                 if name not in files:
                     shape = (len(models), *row[name].shape[1:])
                     files[name] = stack.enter_context(
                         folder.rows(f"{name}.npy", row[name].dtype, shape)
                     )
                 files[name](row[name])
-    drop_answers(folder)
+    drop_partial(folder)

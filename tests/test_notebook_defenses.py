@@ -54,7 +54,7 @@ TRAINED = ["no defense", "L2", "early stopping", "DP-SGD", "SDENet sigma=2"]
 NAMES = [*TRAINED, "MemGuard", "HAMP"]
 ATTACKS = ["rmia", "loss", "correctness", "vote", "rmia, 4 copies"]
 ASKED_AGAIN = {"vote": "vote", "rmia, 4 copies": "rmia"}  # about damaged copies
-DRAWS = {"draws": SIZE["draws"]}
+DRAWS = {"n_resamples": SIZE["draws"]}
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ CELLS = {
     f"ResNet+SDENet {SD}, 2 steps": Setting("replaced", k=0.5, steps=2),
 }
 STOCHASTIC = list(CELLS)[3:]
-DRAWS = {"draws": SIZE["draws"]}
+DRAWS = {"n_resamples": SIZE["draws"]}
 
 
 @pytest.fixture(scope="module")

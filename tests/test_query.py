@@ -213,7 +213,7 @@ def test_a_killed_query_goes_on_with_the_next_model_and_ends_bit_equal(
     assert (
         asked == [0, 1, 2, 3]
         and store.has_signals(folder)
-        and not list(folder.path.glob(".answers-*"))
+        and not list(folder.path.glob(".partial-*"))
     )
     for name in PER_MODEL:
         assert np.array_equal(getattr(again, name), getattr(whole, name)), name

@@ -42,19 +42,19 @@ def spoil(path):
 def test_whoever_cleans_while_a_query_runs_leaves_its_files_alone(
     pool, images, tmp_path, monkeypatch
 ):
-    said, kept_answers = [], store.kept_answers
+    said, kept_partial = [], store.kept_partial
 
     def clean(folder, model):
         # they are being joined
-        if model == 2 and kept_answers(folder, 2) and list(folder.path.glob(".tmp-*")):
+        if model == 2 and kept_partial(folder, 2) and list(folder.path.glob(".tmp-*")):
             said.append(stored.status(folder))
             for everything in (False, True):
                 said.extend(
                     stored.cleaned(tmp_path, None, everything=everything, older_than=None, yes=True)
                 )
-        return kept_answers(folder, model)
+        return kept_partial(folder, model)
 
-    monkeypatch.setattr(store, "kept_answers", clean)
+    monkeypatch.setattr(store, "kept_partial", clean)
     signals = query(pool, images, **OPTIONS)
     assert (
         said[0] == "running"
@@ -104,7 +104,7 @@ def test_a_damaged_model_takes_no_answers_of_the_others_away(pool, images, tmp_p
     with pytest.raises(store.Corrupt, match="model_002"):
         query(pool, images, **OPTIONS)
     (folder,) = store.folders(tmp_path, "signals")
-    assert stored.status(folder) == "partial" and store.kept_answers(folder, 1) is not None
+    assert stored.status(folder) == "partial" and store.kept_partial(folder, 1) is not None
     weights.write_bytes(whole)
     query(pool, images, **OPTIONS)
     assert sorted(asked) == [0, 1, 2, 3]
@@ -126,7 +126,7 @@ def test_answers_of_a_stopped_repetition_are_cleaned_and_those_of_an_unfinished_
         (folder,) = store.folders(tmp_path, "signals")
         assert stored.status(folder) == ("done" if finished else "partial")
         told = list(stored._tidy(folder))
-        assert len(list(folder.path.glob(".answers-*"))) == (0 if finished else 2) and len(
+        assert len(list(folder.path.glob(".partial-*"))) == (0 if finished else 2) and len(
             told
         ) == (2 if finished else 0)
         monkeypatch.setattr(querying, "_outputs", answers)

@@ -241,7 +241,7 @@ def test_an_altered_file_of_signals_is_refused_by_name_however_large_it_is(
         store.load_signals(folder)
 
 
-@pytest.mark.parametrize("name", [*store.ANSWERS, *store.DESIGN, "samples", "info"])
+@pytest.mark.parametrize("name", [*store.OUTPUTS, *store.DESIGN, "samples", "info"])
 def test_signals_of_which_a_file_was_taken_away_are_none_and_are_refused_by_its_name(folder, name):
     save_signals(folder, gaussian(4, 30), np.arange(30))
     file = f"{name}.json" if name == "info" else f"{name}.npy"
@@ -262,7 +262,7 @@ def test_what_is_not_known_of_new_signals_is_not_kept_from_the_old_ones(folder):
     assert not {"member.npy", "samples.npy"} & {path.name for path in folder.path.iterdir()}
 
 
-@pytest.mark.parametrize("last", [*store.ANSWERS, *store.DESIGN, "info"])
+@pytest.mark.parametrize("last", [*store.OUTPUTS, *store.DESIGN, "info"])
 def test_signals_whose_overwriting_was_stopped_are_none_rather_than_a_mixture(
     folder, last, monkeypatch
 ):
@@ -314,8 +314,8 @@ def test_a_full_disk_is_told_once_and_another_fault_is_not_called_one(folder, mo
         "replace",
         lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")),
     )
-    with pytest.raises(OSError, match=r"while writing .*answers-002.*make room"):
-        store.keep_answers(folder, 2, world.select(models=[2]))
+    with pytest.raises(OSError, match=r"while writing .*partial-002.*make room"):
+        store.keep_partial(folder, 2, world.select(models=[2]))
     assert not list(folder.path.glob(".tmp-*"))
 
 
@@ -348,17 +348,17 @@ def test_signals_of_usual_size_hold_no_file_open(folder):
 
 def test_damaged_answers_of_a_model_count_as_none(folder):
     world = gaussian(4, 30)
-    store.keep_answers(folder, 2, world.select(models=[2]))
+    store.keep_partial(folder, 2, world.select(models=[2]))
     assert (
-        np.array_equal(store.kept_answers(folder, 2)["margin"][0], world.margin[2])
-        and store.kept_answers(folder, 1) is None
+        np.array_equal(store.kept_partial(folder, 2)["margin"][0], world.margin[2])
+        and store.kept_partial(folder, 1) is None
     )
-    (path,) = folder.path.glob(".answers-*")
+    (path,) = folder.path.glob(".partial-*")
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     for damaged in (raw, raw[: len(raw) // 2], b""):
         path.write_bytes(damaged)
-        assert store.kept_answers(folder, 2) is None
+        assert store.kept_partial(folder, 2) is None
 
 
 HOSTILE = [
@@ -518,12 +518,12 @@ def test_links_are_removed_themselves_and_never_what_they_point_to(folder, tmp_p
         ("a", aside / "victim"),
         (".tmp-1", aside / "victim"),
         (".tmp-2", aside),
-        (".answers-000.npz", "gone"),
+        (".partial-000.npz", "gone"),
     ):
         (folder.path / name).symlink_to(target)
     folder.remove("a")
-    assert folder.sweep(older_than=-1) == [".tmp-1", ".tmp-2"] and store.drop_answers(folder) == [
-        ".answers-000.npz"
+    assert folder.sweep(older_than=-1) == [".tmp-1", ".tmp-2"] and store.drop_partial(folder) == [
+        ".partial-000.npz"
     ]
     moved = folder.path.rename(aside / "real")
     folder.path.symlink_to(moved)
@@ -624,13 +624,13 @@ def test_an_archive_that_unpacks_to_more_than_it_is_or_claims_to_is_refused(fold
         with zipfile.ZipFile(file, "w", compression) as archive:
             archive.writestr("margin.npy", data)
         folder.write_bytes("raster.npz", file.getvalue())
-        (folder.path / ".answers-000.npz").write_bytes(file.getvalue())
+        (folder.path / ".partial-000.npz").write_bytes(file.getvalue())
         with pytest.raises(store.Corrupt, match=r"raster\.npz is not what it should be"):
             folder.read_arrays("raster.npz")
-        assert store.kept_answers(folder, 0) is None
+        assert store.kept_partial(folder, 0) is None
 
 
-@pytest.mark.parametrize("name", [*store.ANSWERS, *store.DESIGN])
+@pytest.mark.parametrize("name", [*store.OUTPUTS, *store.DESIGN])
 @pytest.mark.parametrize(
     "wrong",
     [np.zeros((3, 3, 3)), np.array(["a"]), np.zeros((4, 7)), np.zeros(30, complex)],

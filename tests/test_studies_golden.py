@@ -27,7 +27,7 @@ def snn():
 
 def flow():
     for world, (settings, frontier) in worlds.flow_worlds().items():
-        options = {"frontier": frontier, "draws": worlds.DRAWS}
+        options = {"frontier": frontier, "n_resamples": worlds.DRAWS}
         yield (
             world,
             studies.claims("nsde", settings, **options),

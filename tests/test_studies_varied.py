@@ -35,7 +35,7 @@ def scored(*cells, targets=6, samples=80):
 
 
 def varied(*cells, **options):
-    return studies.varied_settings(scored(*cells), **{"draws": DRAWS, **options})
+    return studies.varied_settings(scored(*cells), **{"n_resamples": DRAWS, **options})
 
 
 def groups(table, what):

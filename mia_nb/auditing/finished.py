@@ -518,9 +518,9 @@ def _retrained(
         if not store.has_signals(folder):  # `mia-nb list` calls it done then
             signals = Signals.from_logits(np.stack(logits), y, member)
             for m in range(models):
-                store.keep_answers(folder, m, signals.select(models=[m]))
+                store.keep_partial(folder, m, signals.select(models=[m]))
             design = {"labels": y, "member": member, "population": signals.population}
-            store.join_answers(folder, [*range(models)], design, {"draws": "plain"}, None)
+            store.join_partial(folder, [*range(models)], design, {"draws": "plain"}, None)
     return zip(member, logits, strict=True)
 
 

@@ -15,7 +15,7 @@ from mia_nb import auditing, store
 from mia_nb.auditing.finished import TWINS, array_in, outputs
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
 from mia_nb.auditing.result import MIME, idle
-from mia_nb.checks import mask, refuse
+from mia_nb.checks import first_of, mask, refuse
 from mia_nb.cli import notebooks, run
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
@@ -39,10 +39,8 @@ def parameters(args) -> list[tuple[str, str]]:
     named = {name: value for name, value, _ in given}
     for name in named:
         texts = [f"{how}{value}" for other, value, how in given if other == name]
-        if len(texts) > 1:
-            raise ValueError(
-                f"{name} was given {len(texts)} times ({', '.join(texts)}); give it once"
-            )
+        said = f"{name} was given {len(texts)} times ({', '.join(texts)}); give it once"
+        refuse({said: len(texts) > 1})
     ways = [name for name in WAYS if named.get(name)]
     came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
     way = ways[0] if len(ways) == 1 else ""
@@ -166,33 +164,21 @@ def status(record: dict) -> tuple[int, str]:
     outcomes = [verdict["outcome"] for verdict in record["verdicts"]]
     if not outcomes:
         return DONE, "no limit was stated (--fail-if)"
+    if over := outcomes.count(EXCEEDED):
+        return OVER, f"{over} of {len(outcomes)} stated limits exceeded at 95 % confidence"
     checks = record["self_test"]
-    if EXCEEDED in outcomes:
-        return (
-            OVER,
-            (
-                f"{outcomes.count(EXCEEDED)} of {len(outcomes)} stated limits exceeded at 95 %"
-                " confidence"
-            ),
-        )
-    if record.get("design", {}).get("doubt"):
-        return FAILED, "not established: members and non-members may differ in more than membership"
-    if not checks["self_test_passed"]:
-        return (
-            FAILED,
-            (
-                "the negative control failed: no verdict on a limit can be trusted; see it in"
-                " the report"
-            ),
-        )
-    if checks["inverted"]:
-        names = ", ".join(checks["inverted"])
-        return (
-            FAILED,
-            (
-                f"{names} ranks members below non-members: look at the design (is `member` right?)"
-                " before any verdict"
-            ),
-        )
+    names = ", ".join(checks["inverted"])
+    failures = {
+        "not established: members and non-members may differ in more than membership": (
+            record.get("design", {}).get("doubt")
+        ),
+        "the negative control failed: no verdict on a limit can be trusted; see it in the report": (
+            not checks["self_test_passed"]
+        ),
+        f"{names} ranks members below non-members: look at the design (is `member` right?) before"
+        " any verdict": names,
+    }
+    if failure := first_of(failures):
+        return FAILED, failure
     counts = [f"{outcomes.count(kind)} {kind}" for kind in (BELOW, OPEN) if kind in outcomes]
     return DONE, f"no stated limit exceeded at 95 % confidence: {', '.join(counts)}"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from jupyter_core.paths import jupyter_path
 
+from mia_nb.checks import refuse
 from mia_nb.cli.notebooks import find_notebook, folders
 
 IDLE = 600  # seconds after which a page that nobody looks at loses its kernel
@@ -34,17 +35,19 @@ def serve(args) -> int:
     import nbformat
 
     results, port = args.results, args.port
-    if importlib.util.find_spec("voila") is None:
-        raise ValueError("voila is not installed; add it with: pip install 'mia_nb[dashboard]'")
-    if not any(Path(results).glob("signals-*")):
-        raise ValueError(
-            f"nothing to explore in {results} yet; start with: mia-nb run all --preset demo"
-        )
     with socket.socket() as probe:
-        if probe.connect_ex(("127.0.0.1", port)) == 0:
-            raise ValueError(
-                f"port {port} is taken; stop what listens there, or choose another with --port"
-            )
+        taken = probe.connect_ex(("127.0.0.1", port)) == 0
+    refuse(
+        {
+            "voila is not installed; add it with: pip install 'mia_nb[dashboard]'": (
+                importlib.util.find_spec("voila") is None
+            ),
+            f"nothing to explore in {results} yet; start with: mia-nb run all --preset demo": (
+                not any(Path(results).glob("signals-*"))
+            ),
+            f"port {port} is taken; stop what listens there, or choose another with --port": taken,
+        }
+    )
     notebook = nbformat.read(find_notebook("08_explore", folders(args.notebooks)), as_version=4)
     cells = notebook.cells
     after = (

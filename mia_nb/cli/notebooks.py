@@ -150,25 +150,19 @@ def plan(
     Raises ValueError for anything unknown ("did you mean") or of the wrong type, before anything
     runs.
     """
-    if target == "all":
-        if preset is None:
-            known = sorted(_presets(where))
-            raise ValueError(
-                f"`run all` needs --preset NAME; there are: {', '.join(known) or 'none'}"
-            )
+    path = None if target == "all" else find_notebook(target, where)
+    if preset is not None:
+        steps = [(find_notebook(one["notebook"], where), one) for one in read_preset(preset, where)]
         entries = [
-            (find_notebook(step["notebook"], where), step) for step in read_preset(preset, where)
+            (path or own, one) for own, one in steps if path is None or own.stem == path.stem
         ]
-    else:
-        path = find_notebook(target, where)
-        steps = [{"notebook": path.stem}] if preset is None else read_preset(preset, where)
-        entries = [
-            (path, step)
-            for step in steps
-            if preset is None or find_notebook(step["notebook"], where).stem == path.stem
-        ]
-        if not entries:
+        if path is not None and not entries:
             raise ValueError(f"preset {preset} has no step for {path.stem}")
+    elif path is None:
+        known = ", ".join(sorted(_presets(where))) or "none"
+        raise ValueError(f"`run all` needs --preset NAME; there are: {known}")
+    else:
+        entries = [(path, {})]
     declared = [read_parameters(path) for path, _ in entries]
     if "results" in dict(given):
         raise ValueError(

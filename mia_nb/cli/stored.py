@@ -154,7 +154,7 @@ def _tidy(folder: store.Folder) -> Iterator[str]:
             f"removed {folder.path / file} (missing, truncated or altered); the next run makes it"
             " again"
         )
-    for file in store.drop_answers(folder) if store.has_signals(folder) else []:
+    for file in store.drop_partial(folder) if store.has_signals(folder) else []:
         yield f"removed {folder.path / file} (left by a query that was stopped)"
 
 

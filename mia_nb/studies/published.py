@@ -133,48 +133,51 @@ def printed_setting(record: dict) -> Setting:
 def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
     """One row per number, or statement, that a paper printed, ours and its interval beside it.
 
-    study: "snn" (Guan et al. 2025, tables 2 to 6, on demand F.1 to F.4), "nsde" (Hong, Wu, Gruber
-        and Lee, arXiv 2501.06686, all tables but VI and XI) or "privacy" (their Table XI,
-        defenses), "costs" (their Table VI, as ratios), "figure4" (what the text beside their Figure
-        4 states of accounting).
-    settings: the scores of each `Setting`. Of "costs" a table, a row per network, with columns
-        family (resnet14, odenet, sdenet, replaced, or the names printed for them in tables:
-        "ResNet-14", "SDENet sigma=2"), seconds (of an epoch), memory_mib and where measured _low
-        and _high of both. Of "figure4" a table with columns epoch, test_acc and maybe model, or
-        None: not compared.
-    stands_for: the printed data set, with its model in the spiking study, whose rows ours is placed
-        in; "" is the study's own, CIFAR-10 (and ResNet18); None places it nowhere.
-    ours: what ours really is, say "digits, tinycnn", for the note; "" says what it stands for.
-    tables: a part of the study's tables; None for all but those on demand.
-    n_resamples: resamples behind an interval.
-    seed: of the resamples.
-    baseline: of "costs", the family that ratios are to; "resnet14".
-    sigma, samples, batch, epochs, delta, deltas: of "figure4", as in `accounting.over_epochs`; by
-        default 2.0, 25,000, 512, 300, 1e-5, (1e-2, 1e-3, 1e-4, 1e-5, 1e-6).
+    Parameters:
+        study: "snn" (Guan et al. 2025, tables 2 to 6, on demand F.1 to F.4), "nsde" (Hong, Wu,
+            Gruber and Lee, arXiv 2501.06686, all tables but VI and XI) or "privacy" (their Table
+            XI, defenses), "costs" (their Table VI, as ratios), "figure4" (what the text beside
+            their Figure 4 states of accounting).
+        settings: the scores of each `Setting`. Of "costs" a table, a row per network, with columns
+            family (resnet14, odenet, sdenet, replaced, or the names printed for them in tables:
+            "ResNet-14", "SDENet sigma=2"), seconds (of an epoch), memory_mib and where measured
+            _low and _high of both. Of "figure4" a table with columns epoch, test_acc and maybe
+            model, or None: not compared.
+        stands_for: the printed data set, with its model in the spiking study, whose rows ours is
+            placed in; "" is the study's own, CIFAR-10 (and ResNet18); None places it nowhere.
+        ours: what ours really is, say "digits, tinycnn", for the note; "" says what it stands for.
+        tables: a part of the study's tables; None for all but those on demand.
+        n_resamples: resamples behind an interval.
+        seed: of the resamples.
+        baseline: of "costs", the family that ratios are to; "resnet14".
+        sigma, samples, batch, epochs, delta, deltas: of "figure4", as in `accounting.over_epochs`;
+            by default 2.0, 25,000, 512, 300, 1e-5, (1e-2, 1e-3, 1e-4, 1e-5, 1e-6).
 
     Returns: columns paper, table, dataset, what the print calls the setting (spiking: model,
-        training, timesteps (0 = ANN), input_dropout, references; others: printed, setting), attack,
-        metric, published, ours, low, high (as in `intervals`; accuracies and generalization gap:
-        Student's t over pairs), measurable, n0, note, and of neural ODEs and SDEs the printed
-        equation. "accuracy" is the attack's, at its best threshold.
-        Of "costs" columns paper, table, model, printed (label), metric, published, unit,
-        published_ratio (to ResNet-14), ours, ours_unit, ratio, ratio_low, ratio_high (ends over the
-        baseline's opposite ends, so at least as wide as their level), note.
-        Of "figure4" columns statement, printed, ours, agrees (True, False, <NA> where not run),
-        note.
+    training, timesteps (0 = ANN), input_dropout, references; others: printed, setting), attack,
+    metric, published, ours, low, high (as in `intervals`; accuracies and generalization gap:
+    Student's t over pairs), measurable, n0, note, and of neural ODEs and SDEs the printed
+    equation. "accuracy" is the attack's, at its best threshold.
+    Of "costs" columns paper, table, model, printed (label), metric, published, unit,
+    published_ratio (to ResNet-14), ours, ours_unit, ratio, ratio_low, ratio_high (ends over the
+    baseline's opposite ends, so at least as wide as their level), note.
+    Of "figure4" columns statement, printed, ours, agrees (True, False, <NA> where not run),
+    note.
+
     Raises: ValueError for a table that has no place here, for settings that cannot be, for one
-        without a target; for costs that lack columns, name a family twice, are not positive or lack
-        the baseline; for accuracies without their columns, and as `accounting.over_epochs` does.
+    without a target; for costs that lack columns, name a family twice, are not positive or lack
+    the baseline; for accuracies without their columns, and as `accounting.over_epochs` does.
+
     Caveat: the notes say how far ours is the printed setting. It is placed by model, blocks,
-        channels, solver, and for stochastic models sigma, steps and T (Table XI: model, defense and
-        sigma alone), with noise on and the fewest queries, whose number is not printed; neither are
-        the steps of the ODENets, which form of LiRA was run, and how DP-SGD was tuned. SDENets are
-        placed whatever their scheme, settings with a variant or with aligned references nowhere.
-        The printed Attack-R counts references (4, so five levels), hence its zeros at low FPR;
-        MemGuard's TPR of 0 is an effect of ties. Seconds and megabytes are of one machine, batch
-        size and implementation; only ratios can be compared. Epsilons of Figure 4 are nominal
-        (paper's accounting: sigma as DP-SGD's noise multiplier, for one record added or removed),
-        and its batch size, samples and sampling of GDP are not printed.
+    channels, solver, and for stochastic models sigma, steps and T (Table XI: model, defense and
+    sigma alone), with noise on and the fewest queries, whose number is not printed; neither are
+    the steps of the ODENets, which form of LiRA was run, and how DP-SGD was tuned. SDENets are
+    placed whatever their scheme, settings with a variant or with aligned references nowhere.
+    The printed Attack-R counts references (4, so five levels), hence its zeros at low FPR;
+    MemGuard's TPR of 0 is an effect of ties. Seconds and megabytes are of one machine, batch
+    size and implementation; only ratios can be compared. Epsilons of Figure 4 are nominal
+    (paper's accounting: sigma as DP-SGD's noise multiplier, for one record added or removed),
+    and its batch size, samples and sampling of GDP are not printed.
     """
     others = {"costs": costs_beside, "figure4": figure4_beside}
     if study in others:
@@ -342,11 +345,12 @@ def _tied(scores: Scores, metric: str) -> str:
 def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
     """`against_papers` of a study as text, a row per setting and attack.
 
-    table: what `against_papers` gives for "snn", "nsde" or "privacy", or some of its rows.
+    Parameters:
+        table: what `against_papers` gives for "snn", "nsde" or "privacy", or some of its rows.
 
     Returns: a column for each word of the setting, and one for each metric, published first:
-        "0.5458 | 0.561 [0.550, 0.571]"; "not run" where ours has no such setting; "n/m (n0 = 700)"
-        where the FPR is too low for so few non-members.
+    "0.5458 | 0.561 [0.550, 0.571]"; "not run" where ours has no such setting; "n/m (n0 = 700)"
+    where the FPR is too low for so few non-members.
     """
     setting = list(table.columns[1 : table.columns.get_loc("metric")])
     rows: dict[tuple, dict] = {}
@@ -383,10 +387,13 @@ def costs_beside(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd.DataFr
         notes = [*(f"print: {note}" for note in record.get("notes", ())), not_run]
         rows.append(
             {
-                **{name: record[name] for name in ("paper", "table", "metric", "unit")},
+                "paper": record["paper"],
+                "table": record["table"],
                 "model": model,
                 "printed": record["setting"]["label"],
+                "metric": metric,
                 "published": record["value"],
+                "unit": record["unit"],
                 "published_ratio": record["value"] / first[metric],
                 "ours": here[column],
                 "ours_unit": OURS_UNIT[column],

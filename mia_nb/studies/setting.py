@@ -59,21 +59,37 @@ NOISE_IN = {
 class Setting(NamedTuple):
     """One row of a study: a network, how it was trained and queried, and an attack on it.
 
-    `model`: a key of NAMES; "ann" or "snn" in the spiking study; any other name in tables of
-    defenses. Fields that do not apply keep their defaults.
+    Fields that do not apply keep their defaults. `studies.setting` makes one from stored signals.
 
-    Neural ODEs and SDEs: `blocks` per group (residual blocks of a ResNet-14, of which the study
-    has 3), `augment` extra channels of an anode, `k` the standard deviation of the noise added per
-    step, `noise_train` and `noise` whether it was on in training and when queried, `queries` the
-    outputs averaged per sample. An "sdenet" of k = 0 is an "odenet".
-    Defenses: `defense` in training and `output` between models and attacker, by the names of
-    `mia_nb.defenses`; `options` of them in words, which set settings apart and exclude none.
-    `variant`: in words, what the study does not know ("frozen", "gn"); a setting with one stands in
-    no printed table and decides no claim.
-    Spiking networks: `training` is "" and `timesteps` 0 for an ordinary network; `references` of
-    the "own" family, "ann" for transfer, or "ann, aligned" for transfer with both sides put on one
-    scale (`attacks.align`), which the study did not do.
-    Recipes: `recipe` names it, `rest` holds all entries that have no field here, as JSON.
+    Parameters:
+        model: "resnet14", "odenet", "odenet64", "anode", "sonode", "hbnode", "sdenet", "replaced";
+            "ann" or "snn" in the spiking study; any other name in tables of defenses. An "sdenet"
+            of k = 0 is an "odenet".
+        blocks: per group; residual blocks of a ResNet-14, of which the study has 3.
+        method: the solver.
+        augment: extra channels of an anode.
+        k: standard deviation of the noise added per step.
+        steps: of the solver; adaptive ones choose their own.
+        T: integration time.
+        noise_train: whether the noise was on in training.
+        noise: whether the noise was on when queried.
+        queries: outputs averaged per sample.
+        defense: in training, a name of `mia_nb.defenses`.
+        output: between models and attacker, a name of `mia_nb.defenses`.
+        options: of defenses, in words, which set settings apart and exclude none.
+        variant: in words, what the study does not know ("frozen", "gn"); a setting with one stands
+            in no printed table and decides no claim.
+        training: of a spiking network "convert", "hybrid" or "direct"; "" for an ordinary one.
+        timesteps: of a spiking network; 0 for an ordinary one.
+        input_dropout: whether inputs were dropped when queried.
+        references: of the "own" family, "ann" for transfer, or "ann, aligned" for transfer with
+            both sides put on one scale (`attacks.align`), which the study did not do.
+        recipe: its name, in comparisons of recipes.
+        epochs: of the recipe.
+        schedule: of the recipe.
+        augmentation: of the recipe.
+        rest: all entries of the recipe that have no field here, as JSON.
+        attack: a name of attacks.ATTACKS.
     """
 
     model: str = ""
@@ -90,7 +106,7 @@ class Setting(NamedTuple):
     output: str = ""
     options: str = ""
     variant: str = ""
-    training: str = ""  # "convert" | "hybrid" | "direct"
+    training: str = ""
     timesteps: int = 0
     input_dropout: bool = False
     references: str = "own"
@@ -99,7 +115,7 @@ class Setting(NamedTuple):
     schedule: str = ""
     augmentation: str = ""
     rest: str = ""
-    attack: str = ""  # as in attacks.ATTACKS
+    attack: str = ""
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
@@ -189,19 +205,21 @@ class Setting(NamedTuple):
 def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: str = "") -> Setting:
     """The setting of signals, or of a recipe, with the attack that was run on it.
 
-    info: `Signals.info`, or the `Recipe` of a pool, whose snapshots change no model and are left
-        out.
-    attack: a name of attacks.ATTACKS, "" for none.
-    label: of a recipe, the name that it has everywhere (`training.labels`).
-    study: "nsde" refuses models that the study of neural ODEs and SDEs does not have.
+    Parameters:
+        info: `Signals.info`, or the `Recipe` of a pool, whose snapshots change no model and are
+            left out.
+        attack: a name of attacks.ATTACKS, "" for none.
+        label: of a recipe, the name that it has everywhere (`training.labels`).
+        study: "nsde" refuses models that the study of neural ODEs and SDEs does not have.
 
     Returns: a `Setting`. The model is named by its equation, so that an "odenet" built with noise
-        is an "sdenet"; other networks (tinycnn) keep their name. Options of defenses that the study
-        does not print go into `options`; a frozen network, a Lipschitz bound, a clipped state,
-        another norm than "bn", and a replaced network made of another one than ResNet-14 into
-        `variant`.
+    is an "sdenet"; other networks (tinycnn) keep their name. Options of defenses that the study
+    does not print go into `options`; a frozen network, a Lipschitz bound, a clipped state,
+    another norm than "bn", and a replaced network made of another one than ResNet-14 into
+    `variant`.
+
     Raises: ValueError when signals name no model, or one that has no place in the study, or do not
-        say how their flow was integrated.
+    say how their flow was integrated.
     """
     if isinstance(info, Recipe):
         return _of_recipe(info, label, attack)

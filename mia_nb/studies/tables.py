@@ -46,12 +46,13 @@ def _sizes(scores: Scores) -> dict:
 def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
     """What every result is to be read beside: per recipe a row per fact.
 
-    scores: {label: `Scores` of any attack}.
+    Parameters:
+        scores: {label: `Scores` of any attack}.
 
     Returns: columns recipe, fact (train and test accuracy, their gap, and the mean loss on members
-        and on non-members), value, low, high (Student's 95 % interval over pairs of targets, NaN
-        with one: of training, not of the choice of images), pairs, n1 and n0 (members,
-        non-members).
+    and on non-members), value, low, high (Student's 95 % interval over pairs of targets, NaN
+    with one: of training, not of the choice of images), pairs, n1 and n0 (members,
+    non-members).
     """
     rows = []
     for label, one in scores.items():
@@ -68,12 +69,16 @@ def _risks_of_recipes(
     rows = []
     for one, scores in settings.items():
         row = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed).loc[""]
-        about = {name: getattr(one, name) for name in ("epochs", "schedule", "rest", "attack")}
-        about |= {"label": one.recipe, "augment": one.augmentation, **_sizes(scores)}
+        about = {"label": one.recipe, "epochs": one.epochs, "schedule": one.schedule}
+        about |= {"augment": one.augmentation, "rest": one.rest, "attack": one.attack}
         for metric in (name for name in names(fpr) if name != "advantage"):
             ends = (row[metric], row[f"{metric}_low"], row[f"{metric}_high"])
-            risk = dict(zip(("value", "low", "high"), ends, strict=True)) | {"metric": metric}
-            rows.append(about | risk | {"measurable": row.get(f"{metric}_measurable", True)})
+            risk = {"metric": metric, **dict(zip(("value", "low", "high"), ends, strict=True))}
+            rows.append(
+                about
+                | risk
+                | {"measurable": row.get(f"{metric}_measurable", True), **_sizes(scores)}
+            )
     return pd.DataFrame(rows)
 
 
@@ -84,17 +89,20 @@ def defense_table(
     """One row per defended network under its strongest attack: what a defense costs and what it
     leaves to find.
 
-    settings: the scores of each `Setting`; networks that differ in queries alone are one row.
-    fpr: false positive rates of the TPRs.
-    n_resamples: resamples behind an interval.
-    seed: of the resamples.
+    Parameters:
+        settings: the scores of each `Setting`; networks that differ in queries alone are one row.
+        fpr: false positive rates of the TPRs.
+        n_resamples: resamples behind an interval.
+        seed: of the resamples.
 
     Returns: columns name, defense, output, attack (of largest mean AUC, unadjusted), attacks (how
-        many were tried), test_acc, gap, auc, tpr@x, each with _low and _high (95 %: accuracies and
-        gaps Student's t over pairs, NaN with one pair; auc and tpr@x those of the maximum over
-        attacks, drawn together), tpr@x_measurable, queries, n1, n0, targets, pairs: the table of
-        `plots.defenses`.
+    many were tried), test_acc, gap, auc, tpr@x, each with _low and _high (95 %: accuracies and
+    gaps Student's t over pairs, NaN with one pair; auc and tpr@x those of the maximum over
+    attacks, drawn together), tpr@x_measurable, queries, n1, n0, targets, pairs: the table of
+    `plots.defenses`.
+
     Raises: ValueError for settings that cannot be or have no target, and for none.
+
     Caveat: an attack that was not run is not there; no attack found is no absence of one.
     """
     settings = usable(settings)
@@ -132,26 +140,28 @@ def varied_settings(
     """Tables for `plots.risk_against` and `plots.risk_against_epochs`: one for every setting that
     networks or recipes differ in.
 
-    settings: the scores of one attack on each network (its name does not matter), or of any attacks
-        on recipes (`studies.setting(recipe, attack, label=...)`).
-    fpr: of recipes, false positive rates of the TPRs.
-    n_resamples: resamples behind an interval.
-    seed: of the resamples.
+    Parameters:
+        settings: the scores of one attack on each network (its name does not matter), or of any
+            attacks on recipes (`studies.setting(recipe, attack, label=...)`).
+        fpr: of recipes, false positive rates of the TPRs.
+        n_resamples: resamples behind an interval.
+        seed: of the resamples.
 
     Returns: {setting: a row per family}, with columns the setting, auc, auc_low, auc_high
-        (`intervals`), train_acc and test_acc with _low and _high (Student's t over pairs), n1, n0,
-        pairs, group, label. "method", "blocks", "k", "T", "steps": families of ODENets and SDENets
-        that differ in nothing else, a `group` for each set of the others (an adaptive solver has no
-        number of steps: it is in every group of fixed ones). "T at equal sigma", "steps at equal
-        sigma": SDENets that may also differ in k, but not in sigma = k sqrt(steps / T). "sigma":
-        those that may also differ in k; "noise_sd": those of one method and number of blocks; both
-        left out where all have the same steps and T, which makes them k in other units. "equation":
-        ODENet-64 and its variants. Families that coincide in the setting are grouped by T and steps
-        too; where they still do, the setting is left out.
-        Of recipes {"epochs": a row per recipe, attack and metric (auc, tpr@x)}, with columns label,
-        epochs, schedule, augment, rest, attack, metric, value, low, high, measurable (whether every
-        target has the non-members that its FPR asks for, ten false positives; always for an AUC),
-        pairs, n1, n0.
+    (`intervals`), train_acc and test_acc with _low and _high (Student's t over pairs), n1, n0,
+    pairs, group, label. "method", "blocks", "k", "T", "steps": families of ODENets and SDENets
+    that differ in nothing else, a `group` for each set of the others (an adaptive solver has no
+    number of steps: it is in every group of fixed ones). "T at equal sigma", "steps at equal
+    sigma": SDENets that may also differ in k, but not in sigma = k sqrt(steps / T). "sigma":
+    those that may also differ in k; "noise_sd": those of one method and number of blocks; both
+    left out where all have the same steps and T, which makes them k in other units. "equation":
+    ODENet-64 and its variants. Families that coincide in the setting are grouped by T and steps
+    too; where they still do, the setting is left out.
+    Of recipes {"epochs": a row per recipe, attack and metric (auc, tpr@x)}, with columns label,
+    epochs, schedule, augment, rest, attack, metric, value, low, high, measurable (whether every
+    target has the non-members that its FPR asks for, ten false positives; always for an AUC),
+    pairs, n1, n0.
+
     Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     if any(one.recipe for one in settings):
