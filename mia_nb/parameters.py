@@ -97,7 +97,7 @@ class Analysis(Record):
     """How scores are turned into results, and how these are shown."""
 
     n_resamples: Whole = Field(400, ge=0, description="a number of resamples behind the intervals")
-    self_test_resamples: Whole = Field(
+    control_resamples: Whole = Field(
         200, ge=0, description="a number of redrawn memberships behind the negative control"
     )
     delta: float = Field(

@@ -62,7 +62,7 @@ def test_the_second_fit_weighs_what_the_first_would_accuse(monkeypatch):
 
 @pytest.mark.parametrize(("models", "queries"), [(8, 1), (8, 4), (16, 1)])
 def test_fused_finds_nothing_where_nothing_leaks(models, queries):
-    options = {"delta": 0.0, "queries": queries, "draws": "plain" if queries == 1 else "noise"}
+    options = {"delta": 0.0, "queries": queries, "query_kind": "plain" if queries == 1 else "noise"}
     worlds = [gaussian(models, 200, seed=seed, **options) for seed in range(2)]
     found = np.mean([mean_auc(attacks.score("fused", world)) for world in worlds])
     # targets that are each other's pseudo-targets vary together: half as many count as independent

@@ -43,7 +43,7 @@ def planted(leak, n=200, seed=0):
 
 
 def quick(*args, **options):
-    return auditing.audit_model(*args, **{"draws": 30} | options)
+    return auditing.audit_model(*args, **{"n_resamples": 30} | options)
 
 
 @pytest.fixture(autouse=True)

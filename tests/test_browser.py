@@ -98,7 +98,7 @@ def demo(tmp_path_factory) -> store.Folder:
         "n_resamples=20",
     ]
     small += [
-        "self_test_resamples=2",
+        "control_resamples=2",
         "attacks=[rmia, loss]",
         "quality=[1, 2]",
         "quality_models=1",
@@ -116,7 +116,7 @@ def tour(tmp_path_factory) -> store.Folder:
         "limit=360",
         "epochs=3",
         "n_resamples=50",
-        "self_test_resamples=4",
+        "control_resamples=4",
         "flow={steps: 2}",
         "along=2",
     ]

@@ -157,7 +157,7 @@ def test_draws_are_those_of_the_bootstrap_over_samples_and_the_same_samples_for_
         metrics.frontier(runs, (), n_resamples=-1)
 
 
-def null_world(seed: int, draws: int, pairs: int = 8, samples: int = 160) -> pd.Series:
+def null_world(seed: int, n_resamples: int, pairs: int = 8, samples: int = 160) -> pd.Series:
     """B - A at one accuracy, two families of one law in which each gives away its own samples in
     every training.
     """
@@ -174,7 +174,9 @@ def null_world(seed: int, draws: int, pairs: int = 8, samples: int = 160) -> pd.
                 "rmia": Scores(value, member, rows, rows // 2, accuracy, accuracy, {})
             }
     return at(
-        metrics.matched(metrics.frontier(runs, (), n_resamples=draws), baseline="A", levels=[0.75]),
+        metrics.matched(
+            metrics.frontier(runs, (), n_resamples=n_resamples), baseline="A", levels=[0.75]
+        ),
         "B",
         0.75,
     )

@@ -29,7 +29,12 @@ def noisy(
     """Equally hard samples: margins 1 + delta member + .8 eps(model, sample) + noise eps(model,
     query, sample).
     """
-    options = {"difficulty": difficulty, "population": population, "seed": seed, "draws": "noise"}
+    options = {
+        "difficulty": difficulty,
+        "population": population,
+        "seed": seed,
+        "query_kind": "noise",
+    }
     return gaussian(
         models, samples, delta=delta, sigma=SIGMA, queries=queries, noise=noise, **options
     )

@@ -18,7 +18,7 @@ from mia_nb.auditing.result import MIME
 from mia_nb.cli import main
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
-SMALL = ["-p", "n_resamples=100", "-p", "self_test_resamples=20"]
+SMALL = ["-p", "n_resamples=100", "-p", "control_resamples=20"]
 BUILDER = """from torch import nn
 
 

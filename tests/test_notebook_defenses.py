@@ -39,8 +39,8 @@ SIZE = {
     "along": 2,
     "votes": 4,
     "attacks": ["rmia", "loss"],
-    "draws": 50,
-    "self_test_resamples": 5,
+    "n_resamples": 50,
+    "control_resamples": 5,
     "outputs": ["memguard", "hamp"],
     "families": [
         {},
@@ -54,7 +54,7 @@ TRAINED = ["no defense", "L2", "early stopping", "DP-SGD", "SDENet sigma=2"]
 NAMES = [*TRAINED, "MemGuard", "HAMP"]
 ATTACKS = ["rmia", "loss", "correctness", "vote", "rmia, 4 copies"]
 ASKED_AGAIN = {"vote": "vote", "rmia, 4 copies": "rmia"}  # about damaged copies
-DRAWS = {"n_resamples": SIZE["draws"]}
+DRAWS = {"n_resamples": SIZE["n_resamples"]}
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ SIZE = {
     "direct": {"epochs": 6, "optimizer": "adam", "lr": 0.004},
     "rates": [0.1, 0.3],
     "queries": 3,
-    "draws": 50,
+    "n_resamples": 50,
 }
 TARGETS, OTHERS = range(4), range(4, 8)
 FAMILIES = {
@@ -247,7 +247,7 @@ def test_the_claims_are_those_of_the_same_scores(swept, cells, pools, used):
                 input_dropout=dropout, attack="rmia", references="ann, aligned"
             )
             aligned[cell] = score("rmia", *both, targets=TARGETS)
-    truth = studies.claims("snn", cells | aligned, n_resamples=SIZE["draws"])
+    truth = studies.claims("snn", cells | aligned, n_resamples=SIZE["n_resamples"])
     shown = {row[0]: row[1] for row in table(swept.html("claims"))[1:]}
     assert shown == {f"{name}. {row['claim']}": row["verdict"] for name, row in truth.iterrows()}
     assert "not run" not in shown.values()

@@ -30,8 +30,8 @@ SIZE = {
     "along": 2,
     "finetune": {"epochs": 2, "lr": 0.02},
     "attacks": ["rmia", "loss"],
-    "draws": 50,
-    "self_test_resamples": 5,
+    "n_resamples": 50,
+    "control_resamples": 5,
     "families": [
         {"model": "resnet14"},
         {"model": "odenet"},
@@ -52,7 +52,7 @@ CELLS = {
     f"ResNet+SDENet {SD}, 2 steps": Setting("replaced", k=0.5, steps=2),
 }
 STOCHASTIC = list(CELLS)[3:]
-DRAWS = {"n_resamples": SIZE["draws"]}
+DRAWS = {"n_resamples": SIZE["n_resamples"]}
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_every_family_is_named_by_its_equation_with_noise_answers_and_key(compar
             line
             == f"{name}: {about}{noise}, {answers[name].margin.shape[1]} answers, {pool.key[:12]}"
         )
-        assert answers[name].draws == ("noise" if name in STOCHASTIC else "plain")
+        assert answers[name].query_kind == ("noise" if name in STOCHASTIC else "plain")
 
 
 def test_a_replaced_family_goes_on_from_its_parent_by_the_recipe_of_fine_tuning(pools):
@@ -491,8 +491,8 @@ def attacked(folder, pool, name, **parameters):
     options = {
         "pool": pool.key[:12],
         "attacks": ["rmia", "loss"],
-        "draws": 50,
-        "self_test_resamples": 5,
+        "n_resamples": 50,
+        "control_resamples": 5,
         **parameters,
     }
     return Run("03_attack", folder / "results", folder / f"{name}.ipynb", **options)
@@ -518,9 +518,9 @@ def test_a_stochastic_pool_can_be_asked_without_its_noise_with_references_that_w
     name, other = STOCHASTIC[:2]
     run = attacked(folder, pools[name], "quiet", noise=False, references=pools[other].key[:12])
     assert "the answers carry no noise" in run.text("again") and "again" not in run.figures()
-    assert silent[name].draws == silent[
+    assert silent[name].query_kind == silent[
         other
-    ].draws == "plain" and "compare with the run without" in run.text("signals")
+    ].query_kind == "plain" and "compare with the run without" in run.text("signals")
     truth = metrics.summary(
         {w: score(w, silent[name], silent[other]) for w in ("rmia", "loss")}, **DRAWS
     )

@@ -21,8 +21,8 @@ SIZE = {
     "recipes": [{"epochs": 2}, "fast", {"recipe": "fast", "augment": "crop"}],
     "attacks": ["rmia", "loss"],
     "splits": 2,
-    "draws": 50,
-    "self_test_resamples": 5,
+    "n_resamples": 50,
+    "control_resamples": 5,
 }
 NAMES = [
     "one-cycle, 2 epochs, no augmentation",
@@ -100,7 +100,7 @@ def test_facts_and_risks_are_those_of_the_stored_models_with_their_numbers(run, 
         )
     html = run.html("attacks")
     for cell, one in cells.items():
-        low, high = metrics.intervals(one, (0.01, 0.1), n_resamples=SIZE["draws"]).loc[
+        low, high = metrics.intervals(one, (0.01, 0.1), n_resamples=SIZE["n_resamples"]).loc[
             "auc", ["low", "high"]
         ]
         assert f"<td>{mean_auc(one):.3f} [{low:.3f}, {high:.3f}]</td>" in html, cell
@@ -139,7 +139,10 @@ def test_rankings_are_compared_under_their_ceiling(run, answers):
 
 def test_verdicts_are_those_of_the_same_cells_and_every_claim_has_its_evidence(run, cells, answers):
     truth = studies.claims(
-        "recipes", cells, ranks=metrics.agreement(answers, splits=2), n_resamples=SIZE["draws"]
+        "recipes",
+        cells,
+        ranks=metrics.agreement(answers, splits=2),
+        n_resamples=SIZE["n_resamples"],
     )
     shown = {row[0]: row[1] for row in table(run.html("claims"))[1:]}
     assert shown == {f"{name}. {row['claim']}": row["verdict"] for name, row in truth.iterrows()}

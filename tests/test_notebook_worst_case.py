@@ -24,8 +24,8 @@ SIZE = {
     "num_models": 16,
     "epochs": 6,
     "repeats": 3,
-    "draws": 50,
-    "self_test_resamples": 5,
+    "n_resamples": 50,
+    "control_resamples": 5,
     "shown": 6,
 }
 

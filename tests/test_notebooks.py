@@ -27,8 +27,8 @@ SMALL = {
     "num_models": 6,
     "epochs": 8,
     "snapshots": [3],
-    "draws": 100,
-    "self_test_resamples": 20,
+    "n_resamples": 100,
+    "control_resamples": 20,
 }
 FIGURE = "application/vnd.plotly.v1+json"
 
@@ -160,7 +160,7 @@ def test_an_interval_that_holds_random_guessing_is_no_finding(folder, attacked):
         "limit": 200,
         "epochs": 1,
         "attacks": ["loss"],
-        "self_test_resamples": 5,
+        "control_resamples": 5,
     }
     weak = Run("03_attack", folder / "results", folder / "weak.ipynb", **small)
     sentence = "the best interval excludes random guessing"

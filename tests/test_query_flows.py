@@ -94,8 +94,8 @@ def test_an_sde_is_asked_with_its_noise_as_built_and_without_it_only_when_told(p
 def test_a_network_built_without_noise_at_inference_has_it_only_when_told(images, root):
     quiet = train(SDE, images, root, model_args={**SDE.model_args, "noise_eval": False}, epochs=1)
     assert (
-        ask(quiet, images).draws == "plain"
-        and ask(quiet, images, noise=True, queries=2).draws == "noise"
+        ask(quiet, images).query_kind == "plain"
+        and ask(quiet, images, noise=True, queries=2).query_kind == "noise"
     )
     assert np.array_equal(ask(quiet, images).margin, ask(quiet, images, noise=False).margin)
     with pytest.raises(ValueError, match="use queries=1"):

@@ -241,7 +241,8 @@ def canary_rates(
     RMIA); targets share references, which no interval resamples; one pair of targets is not
     resampled: the interval is about these models.
     """
-    refuse({f"n_resamples={n_resamples}: wanted 1 or more; 1000 is usual": n_resamples < 1})
+    reason = f"n_resamples={n_resamples}: wanted at least 1 draw of the bootstrap; 1000 is usual"
+    refuse({reason: n_resamples < 1})
     columns = canary_columns(scores, canary)
     if share is None:
         trained = scores.member[:, columns].sum() / max(scores.member.sum(), 1)
