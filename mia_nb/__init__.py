@@ -31,6 +31,8 @@ Attack every model in turn, and check the attacks where there is nothing to find
 True
 >>> mia.readable(table).columns[0]
 'AUC'
+>>> len(mia.verdict(scores, self_test=control).sentences) > 3  # the result in words
+True
 >>> figure = mia.roc(scores)
 >>> figure = mia.histogram(scores["rmia"], target=0)
 
@@ -112,6 +114,7 @@ FACE = {  # a name of this package: where it lives
     "suite": "attacks:suite",
     "summary": "metrics:summary",
     "train": "training:train_pool",
+    "verdict": "metrics:verdict",
 }
 __all__ = [*FACE]
 

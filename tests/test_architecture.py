@@ -115,7 +115,7 @@ BUDGET = {
     "data": 263,
     "examples": 89,
     "defenses": 255,
-    "metrics": 1064,
+    "metrics": 1065,
     "models": 1243,
     "plots": 1393,
     "parameters": 177,

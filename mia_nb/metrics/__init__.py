@@ -8,6 +8,7 @@ from mia_nb.metrics.protocol import choose, reference_threshold
 from mia_nb.metrics.queries import query_curve, variance_split
 from mia_nb.metrics.tables import accuracies, class_gaps, intervals, per_target, readable, summary
 from mia_nb.metrics.uncertainty import difference, interval
+from mia_nb.metrics.verdict import verdict
 
 __all__ = [
     "accuracies",
@@ -32,4 +33,5 @@ __all__ = [
     "summary",
     "tpr_at",
     "variance_split",
+    "verdict",
 ]
