@@ -116,7 +116,7 @@ def main() -> None:
         for name in ["heavy tails"] if given.quick else given.only.split(","):
             for targets, side in sizes:
                 cells = covered(
-                    name, targets, side, 4 if given.quick else given.worlds, given.query_kind
+                    name, targets, side, 4 if given.quick else given.worlds, given.draws
                 )
                 row([name, str(targets), f"{side:,}", *cells])
 

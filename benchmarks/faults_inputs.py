@@ -59,8 +59,8 @@ FINE = {  # which scraps an argument of this kind may accept; all others are to 
     "count": "two huge",
     "count0": "two huge zero",
     "whole": "two huge zero minus",
-    "draws": "two",
-    "draws0": "two zero",
+    "n_resamples": "two",
+    "n_resamples0": "two zero",
     "seed": "zero two huge digits list",
     "list": "list array",
     "number": "minus zero fraction two huge inf minus_inf list",
@@ -77,7 +77,7 @@ FINE = {  # which scraps an argument of this kind may accept; all others are to 
     "snapshots": "list",
 }
 # slow; folders of that name
-LEFT_OUT = {"draws": "huge", "draws0": "huge", "root": "text digits empty"}
+LEFT_OUT = {"n_resamples": "huge", "n_resamples0": "huge", "root": "text digits empty"}
 MORE = {  # bad values that only this kind of argument has
     "vector": {
         "text items": ["a"] * 50,
@@ -218,7 +218,7 @@ ARGUMENTS = {  # kind: the arguments that are of it, whatever the function
     "fpr": "fpr",
     "seed": "seed",
     "index": "models targets",
-    "draws": "draws permutations num_models num_samples queries",
+    "n_resamples": "n_resamples permutations num_models num_samples queries",
     "inside": "confidence",
     "rate": "delta input_dropout",
     "count": (
@@ -257,7 +257,7 @@ def signatures(w: World) -> list[tuple]:
     """(function, good arguments, {argument: its kind where that is another than usual})."""
     rng, s, y = np.random.default_rng(0), w.signals, w.images.y.numpy()
     v = {"score": rng.normal(size=50), "member": np.arange(50) % 2 == 0}
-    scores, few = {"scores": w.rmia}, {"draws": 20}
+    scores, few = {"scores": w.rmia}, {"n_resamples": 20}
     counts = {"tp": 8, "positives": 10, "fp": 1, "negatives": 10}
     coins, z = data.bernoulli_membership(8, 60, seed=1), rng.normal(size=(8, 60, 3))
     tossed = attacks.score("loss", Signals.from_logits(z, y, coins))
@@ -287,10 +287,10 @@ def signatures(w: World) -> list[tuple]:
         (store.find, {"prefix": w.pool.key, "root": w.results}, {}),
         (attacks.score, {"attack": "rmia", "target": s}, {}),
         (attacks.suite, {"k": 2}, {}),
-        (attacks.literature, {"k": 2}, {"draws": "words"}),
+        (attacks.literature, {"k": 2}, {"query_kind": "words"}),
         (s.select, {"models": [0]}, {"queries": "index", "samples": "index"}),
         (s.hold_out, {"target": 0}, {"target": "index"}),
-        (Signals.from_logits, {"logits": z, "labels": y}, {"draws": "words", "info": "info"}),
+        (Signals.from_logits, {"logits": z, "labels": y}, {"query_kind": "words", "info": "info"}),
         (metrics.auc, v, {}),
         (metrics.roc, v, {}),
         (metrics.tpr_at, v | {"fpr": 0.1}, {"fpr": "share"}),
@@ -315,13 +315,13 @@ def signatures(w: World) -> list[tuple]:
         (metrics.class_gaps, {"signals": s}, {}),
         (
             metrics.self_test,
-            {"signals": s, "attacks": ["loss"], "draws": 5},
+            {"signals": s, "attacks": ["loss"], "n_resamples": 5},
             {"seed": "seed?", "samples": "count?"},
         ),
         (
             metrics.frontier,
-            {"runs": {"a": {1: {"loss": w.scores}}}, "draws": 5},
-            {"draws": "draws0"},
+            {"runs": {"a": {1: {"loss": w.scores}}}, "n_resamples": 5},
+            {"n_resamples": "n_resamples0"},
         ),
         (metrics.memorisation, {"signals": s}, {}),
         (epsilon_lower, counts | {"delta": 1e-5}, {}),

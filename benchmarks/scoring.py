@@ -134,7 +134,9 @@ def stored(folder: Path, models: int, samples: int) -> None:
     place.path.mkdir()
     for name, value in fields.items():
         place.write_array(f"{name}.npy", value)
-    place.write_json("info.json", {"draws": "plain"})
+    place.write_json(
+        "info.json", {"draws": "plain", "fields": [*fields, *store.CUBES, "top_log_p"]}
+    )
     kinds = {
         "entropy": float,
         "modified_entropy": float,

@@ -180,7 +180,7 @@ def test_few_models_and_no_attack_to_rank_say_what_was_left_out(folder):
 @pytest.mark.parametrize(
     ("recipes", "message"),
     [
-        (["fats", "long"], "unknown recipe 'fats': did you mean 'fast'"),
+        (["fats", "long"], "unknown recipe 'fats'; did you mean 'fast'"),
         (["fast"], "a comparison wants two or more"),
     ],
 )

@@ -337,12 +337,14 @@ def _explain(error: Exception, out: Path) -> Exception:
     message = error.evalue.strip() or error.ename
     refused = re.match(r"\[Errno (\d+)\]", message)
     ours = re.findall(r"(mia_nb[/\\][\w/\\]+\.py:\d+)", trace)
-    bad_input = error.ename in ("ValueError", "Corrupt") and ours
-    if bad_input or (refused and int(refused[1]) in USERS_DISK):
-        return ValueError(f"{out.stem}: {_clip(message)} (see {_short(out)})")
     here = re.search(r"Cell In\[\d+\], line (\d+)", trace)
     number = int(here[1]) if here else 1
     line = "".join(error.source.splitlines()[number - 1 : number])
+    said = ours or line.strip().startswith("raise ValueError(")  # by a check of the notebook
+    if (error.ename in ("ValueError", "Corrupt") and said) or (
+        refused and int(refused[1]) in USERS_DISK
+    ):
+        return ValueError(f"{out.stem}: {_clip(message)} (see {_short(out)})")
     report = [
         f"{out.stem} failed in cell In[{error.exec_count}]: {line.strip()}",
         f"  {error.ename}: {_clip(message)}",
