@@ -13,6 +13,7 @@ from scipy.special import log_expit, logsumexp, softmax
 from scipy.stats import norm
 
 from mia_nb import attacks
+from mia_nb.attacks import margins
 from mia_nb.types import Signals
 
 
@@ -150,13 +151,13 @@ def test_queries_combine_as_defined():
         "last": phi[:, -1],
     }
     for how, twin in twins.items():
-        assert np.allclose(attacks.combine_queries(phi, how), twin, rtol=1e-12, atol=1e-12), how
+        assert np.allclose(margins.combine_queries(phi, how), twin, rtol=1e-12, atol=1e-12), how
 
 
 def test_the_log_of_the_mean_confidence_survives_saturation():
     phi = np.array([[[700.0, -700.0, 45.0], [690.0, -690.0, 44.0], [600.0, -800.0, 50.0]]])
     log_p, log_not_p = (logsumexp(log_expit(sign * phi), axis=1) - np.log(3) for sign in (1, -1))
-    combined = attacks.combine_queries(phi, "logmeanp")
+    combined = margins.combine_queries(phi, "logmeanp")
     assert np.allclose(combined, log_p - log_not_p, rtol=1e-13)
     assert np.allclose(log_expit(combined), log_p, rtol=1e-13)
 
@@ -164,7 +165,7 @@ def test_the_log_of_the_mean_confidence_survives_saturation():
 def test_with_one_query_all_combinations_agree():
     phi = np.random.default_rng(1).normal(size=(3, 1, 8))
     for how in ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last"):
-        assert np.array_equal(attacks.combine_queries(phi, how), phi[:, 0])
+        assert np.array_equal(margins.combine_queries(phi, how), phi[:, 0])
 
 
 def test_affine_alignment_undoes_an_affine_distortion_of_one_models_margins():

@@ -245,15 +245,15 @@ def test_an_interrupt_stops_the_workers_after_their_epoch(workers, images, tmp_p
 @pytest.mark.slow
 def test_a_model_that_a_worker_forgot_is_asked_for_again(images, tmp_path, monkeypatch):
     forgotten = []
-    forget = store.Folder._list
+    record = store.Folder._append
 
-    def once(folder, name, sha256):
-        if name == "model_001.safetensors" and not forgotten:
-            forgotten.append(name)
+    def once(folder, entries):
+        if "model_001.safetensors" in entries and not forgotten:
+            forgotten.extend(entries)
         else:
-            forget(folder, name, sha256)
+            record(folder, entries)
 
-    monkeypatch.setattr(store.Folder, "_list", once)
+    monkeypatch.setattr(store.Folder, "_append", once)
     with ThreadPoolExecutor(1) as executor:
         pool = train(SMALL, images, tmp_path, workers=executor, strategy="plain")
     assert forgotten and pool.status == ["trained"] * 8

@@ -8,8 +8,8 @@ references, and left out of Scores.
 
 from __future__ import annotations
 
-from mia_nb.attacks.margins import align, combine_queries
-from mia_nb.attacks.registry import ATTACKS, Attack, literature, suite
+from mia_nb.attacks.margins import align
+from mia_nb.attacks.registry import ATTACKS, literature, suite
 from mia_nb.attacks.scoring import find, score
 
-__all__ = ["ATTACKS", "Attack", "align", "combine_queries", "find", "literature", "score", "suite"]
+__all__ = ["ATTACKS", "align", "find", "literature", "score", "suite"]
