@@ -40,7 +40,7 @@ def pool_rows(name: str) -> tuple[list[str], list[str], dict]:
         for attack, row in table.iterrows()
     ]
     leads = []
-    for metric, words, unit in (("auc", "AUC", 1), ("tpr@0.001", "TPR at 0.1 % FPR", 100)):
+    for metric, words, unit in (("auc", "AUC", 1), ("tpr@0.001", "TPR at 0.1 % FPR, points", 100)):
         first, second = table[metric].nlargest(2).index
         gap = unit * metrics.difference(scores[first], scores[second], FPR).loc[metric]
         sure = "" if gap["low"] > 0 else " (not resolved)"
