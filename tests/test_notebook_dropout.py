@@ -15,7 +15,6 @@ from test_notebooks import Run
 from mia_nb import metrics, query, studies, training
 from mia_nb.attacks import align, score
 from mia_nb.attacks.single import attack_p
-from mia_nb.cli.run import Failed
 from mia_nb.studies import Setting
 
 pytestmark = pytest.mark.notebook
@@ -321,7 +320,7 @@ def test_masks_per_step_are_for_spikes_only_and_what_is_left_out_is_said(folder,
 
 
 def test_too_few_models_for_a_choice_are_refused_with_a_way_out(folder, swept):
-    with pytest.raises(Failed, match="take 6 or more"):
+    with pytest.raises(ValueError, match="take 6 or more"):
         Run("04_dropout_sweep", folder / "results", folder / "few.ipynb", **SIZE | {"models": 4})
 
 

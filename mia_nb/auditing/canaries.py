@@ -223,7 +223,7 @@ def canary_rates(
         canary: (N,) bool, the columns of `scores` that are canaries; None: all.
         share: the canaries' part of what a model trains on; None: what `canary` tells of it.
         kind: of the canaries, for the table.
-        n_resamples: of the bootstrap, 1 or more.
+        n_resamples: resamples of the bootstrap, 1 or more.
         seed: of the bootstrap.
 
     Returns: columns kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on

@@ -164,7 +164,7 @@ def _with_draws(table: pd.DataFrame, metric: str) -> bool:
 
 def _of_pairs(rows: pd.DataFrame, column: str, drawn: bool) -> np.ndarray:
     """(pairs, 1 + n_resamples): means over the targets of each pair, pairs ascending; then their
-    n_resamples over samples.
+    values on resampled samples.
     """
     values = rows[[column]].to_numpy(float)
     if drawn:
@@ -182,8 +182,8 @@ def _of_targets(column: str, rows: pd.DataFrame, drawn: bool) -> tuple[float, fl
         return mean, *np.clip(ends, *_range(column))
     if rows["pair"].nunique() < 2:
         return float(rows[column].mean()), np.nan, np.nan
-    n_resamples = np.stack(rows[f"{column}_draws"], 1) if drawn else None
-    return float(rows[column].mean()), *metric_interval(column, rows, n_resamples)
+    resampled = np.stack(rows[f"{column}_draws"], 1) if drawn else None
+    return float(rows[column].mean()), *metric_interval(column, rows, resampled)
 
 
 def _mean_and_ends(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
@@ -192,8 +192,8 @@ def _mean_and_ends(values: np.ndarray, confidence: float = 0.95) -> tuple[float,
     """
     if len(values) < 2:
         return float(values[0, 0]) if len(values) else np.nan, np.nan, np.nan
-    n_resamples = values[:, 1:].T if values.shape[1] > 1 else None
-    low, high = interval(values[:, 0], np.arange(len(values)), n_resamples, confidence=confidence)
+    resampled = values[:, 1:].T if values.shape[1] > 1 else None
+    low, high = interval(values[:, 0], np.arange(len(values)), resampled, confidence=confidence)
     return float(values[:, 0].mean()), float(low), float(high)
 
 
@@ -268,7 +268,7 @@ def matched(
     there were none.
 
     Raises: ValueError for unknown words, an attack or baseline that is not there, targets that
-    differ between families, and rows with different numbers of n_resamples.
+    differ between families, and rows with different numbers of resamples.
 
     Caveat: all pairs share their samples: what one family gives away of some sample in every
     training and another does not, the spread over pairs cannot show. Where few pairs reach a level,
@@ -394,7 +394,7 @@ def _at_level(
 
 
 def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, np.ndarray], list[int]]:
-    """({pair: leakage at the level and its n_resamples}, checkpoints used)."""
+    """({pair: leakage at the level and its resamples}, checkpoints used)."""
     values, checkpoints = {}, set()
     for pair, utility in enumerate(curve.utility.T):
         reached = sign * utility >= sign * level

@@ -131,7 +131,7 @@ def _drawn(scores: Scores, few: np.ndarray, fpr, n_resamples: int, seed: int) ->
 
 
 def _weights(rng, n_resamples: int, size: int) -> np.ndarray:
-    """(n_resamples, size) counts of `size` n_resamples with replacement."""
+    """(n_resamples, size) counts of `size` draws with replacement."""
     picks = rng.integers(0, size, (n_resamples, size)) + size * np.arange(n_resamples)[:, None]
     return np.bincount(picks.ravel(), minlength=n_resamples * size).reshape(n_resamples, size)
 
@@ -272,9 +272,9 @@ def ratio_interval(
     of a and b: approximate where a bound binds.
     """
     values = np.column_stack([a, b])
-    n_resamples = None if draws_a is None else np.stack([draws_a, draws_b], 2)
+    resampled = None if draws_a is None else np.stack([draws_a, draws_b], 2)
     found = [
-        _variances(values @ w, pair, None if n_resamples is None else n_resamples @ w)
+        _variances(values @ w, pair, None if resampled is None else resampled @ w)
         for w in np.array([[1, 0], [0, 1], [1, 1]])
     ]
     if found[0][1] < 2:
