@@ -36,6 +36,7 @@ ORDINARY = {
     "dtype": "bfloat16",
     "seed": 0,
 }
+EQUATION = {"num_models": 8, "epochs": 16, "snapshots": [4, 8, 12]}
 POOLS = {  # name: recipe of a pool that is trained from nothing
     "resnet14": ORDINARY,
     "relaxloss": ORDINARY
@@ -45,6 +46,25 @@ POOLS = {  # name: recipe of a pool that is trained from nothing
         "defense": "relaxloss",
         "defense_args": {"target": 0.5},
     },
+    "odenet": ORDINARY | EQUATION | {"model": "odenet", "model_args": {"width": 16, "steps": 8}},
+    "dp-sgd": ORDINARY
+    | {
+        "num_models": 8,
+        "snapshots": [],
+        "model": "tinycnn",
+        "model_args": {"width": 32},
+        "defense": "dp_sgd",
+        "epsilon": 8.0,
+        "epochs": 20,
+        "batch": 512,
+        "lr": 2.0,
+        "schedule": "cosine",
+        "optimizer_args": {"weight_decay": 0.0},
+        "augment": "none",
+    },
+    "sdenet": ORDINARY
+    | EQUATION
+    | {"model": "sdenet", "model_args": {"width": 16, "steps": 8, "k": 0.25}},  # sigma 0.71
     "resnet14-long": ORDINARY | {"epochs": 48, "num_models": 8, "snapshots": []},
 }
 TUNED = {"timesteps": 2, "epochs": [2, 1], "lr": 5e-3, "batch": 64}
