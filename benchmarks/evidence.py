@@ -92,9 +92,10 @@ def _accuracies(correct: np.ndarray, chosen: np.ndarray) -> list[float]:
 def about(pool, signals, images) -> dict:
     """What the manifest of the shipped signals records of a pool."""
     correct, member = signals.correct[:, 0], signals.member
+    own = {"dataset", "fields", "models", "pool"}  # of the signals on the disk
     return {
         "info": {
-            "family": signals.info["family"],
+            **{name: value for name, value in signals.info.items() if name not in own},
             "recipe": pool.recipe.to_json(),
             "pool": pool.key,
             "images": images.digest,
