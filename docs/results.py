@@ -13,11 +13,13 @@ import pandas as pd
 
 from mia_nb import examples, metrics, plots, studies
 from mia_nb.attacks import align, score
+from mia_nb.metrics.verdict import METHODS
 from mia_nb.studies import Setting, setting
 from mia_nb.types import Recipe, Scores, Signals
 
 PAGE = Path(__file__).parent / "results.md"
 BEGIN, END = "<!-- full size: begin -->", "<!-- full size: end -->"
+NAMES = METHODS | {"lira_global": "LiRA, one variance", "lira_shrunk": "LiRA, shrunken variances"}
 ATTACKS = ("rmia", "nig", "lira_global", "lira_shrunk", "attack_r", "attack_p", "loss")
 FPR = (0.01, 0.001)
 SPIKING = {  # pool: its place in the study of spiking networks
@@ -69,7 +71,7 @@ def leading(scores: dict[str, Scores], summary: pd.DataFrame, metric: str, unit:
     resolved = "" if gap["low"] > 0 else ", not resolved"
     digits = 4 if unit == 1 else 2
     ends = ", ".join(f"{gap[end]:.{digits}f}" for end in ("low", "high"))
-    return f"{first} over {second}: {gap['value']:.{digits}f} [{ends}]{resolved}"
+    return f"{NAMES[first]} over {NAMES[second]}: {gap['value']:.{digits}f} [{ends}]{resolved}"
 
 
 def pools(all_scores: dict, summaries: dict[str, pd.DataFrame]) -> list[str]:
@@ -91,7 +93,7 @@ def pools(all_scores: dict, summaries: dict[str, pd.DataFrame]) -> list[str]:
     first = next(iter(summaries))
     lines += ["", f"Every attack on `{first}`:"]
     lines += table("attack", "AUC", "TPR at 1 % FPR, %", "TPR at 0.1 % FPR, %")
-    lines += [f"| {attack} | {rates(row)} |" for attack, row in summaries[first].iterrows()]
+    lines += [f"| {NAMES[attack]} | {rates(row)} |" for attack, row in summaries[first].iterrows()]
     lines += ["", "Which attack leads, and by how much (paired difference to the second):"]
     lines += table("pool", "in AUC", "in TPR at 0.1 % FPR, points")
     for name, summary in summaries.items():
@@ -151,8 +153,7 @@ def lengths(signals: dict[str, Signals]) -> dict[Setting, Scores]:
 def verdicts() -> list[str]:
     """Claims of the studies that the shipped pools can decide."""
     there = {name.removeprefix("cifar10/") for name in examples.examples()}
-    lines = ["", "What published claims, and ours on recipes, come to at this size:"]
-    lines += table("claim", "at this size", "evidence")
+    lines = []
     studied = (("snn", spiking, SPIKING), ("nsde", equations, EQUATIONS))
     for study, settings_of, names in (*studied, ("recipes", lengths, LENGTHS)):
         present = [name for name in names if name in there]
@@ -163,7 +164,8 @@ def verdicts() -> list[str]:
         for number, row in found[found["verdict"] != "not run"].iterrows():
             evidence = row["evidence"].replace("|", "/")
             lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {evidence} |")
-    return lines
+    says = ["", "What published claims, and ours on recipes, come to at this size:"]
+    return [*says, *table("claim", "at this size", "evidence"), *lines] if lines else []
 
 
 def main() -> None:
