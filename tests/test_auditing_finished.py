@@ -16,7 +16,7 @@ from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
 import mia_nb
-from mia_nb import auditing, store
+from mia_nb import auditing, metrics, store
 from mia_nb.auditing import finished
 from mia_nb.auditing.finished import TWINS, VARIES, outputs
 from mia_nb.cli import main, stored
@@ -119,10 +119,10 @@ def test_classes_and_groups_have_intervals_sizes_and_marks_and_none_is_dropped()
     assert found.by_class["n0"].sum() == 120 and "tpr n/m" in found.by_class["remark"].iloc[0]
     assert (found.by_class["auc_low"] < found.by_class["auc"]).all()
     assert list(found.by_group.index) == ["rare", "usual"]
-    assert found.by_group["remark"].tolist() == ["no number", ""]
+    assert found.by_group["remark"].tolist() == ["n/m", ""]
     assert np.isnan(found.by_group.loc["rare", "auc"]) and found.by_group.loc["rare", "n1"] == 2
     html = found._repr_html_()
-    assert "NaN" not in html and "rare" in html and "tpr n/m" in repr(found)
+    assert "NaN" not in html and "rare" in html and "n/m" in repr(found)
 
 
 def test_a_class_that_leaks_alone_is_found():
@@ -135,12 +135,13 @@ def test_a_class_that_leaks_alone_is_found():
     by_class = quick(one, (x1, y1), (x0, y0)).by_class
     assert by_class["auc"].idxmax() == "2" and by_class.loc["2", "auc_low"] > 0.9
     assert (by_class.drop("2")["auc_low"] < 0.5).all()
+    assert by_class.index[by_class["above_low"] > 0].tolist() == ["2"]
 
 
 def test_groups_of_another_number_than_samples_are_refused():
     scores = quick(*planted(0.0)).scores["loss"]
     with pytest.raises(ValueError, match=r"groups have shape \(3,\); wanted \(300,\)"):
-        auditing.by_group(scores, [0, 1, 2])
+        metrics.by_group(scores, [0, 1, 2])
 
 
 # --------------------------------------------------------------------------------------------------

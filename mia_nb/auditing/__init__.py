@@ -3,7 +3,7 @@ samples, canaries. NumPy only.
 """
 
 from mia_nb.auditing.canaries import canary_arrays, canary_member, canary_rates
-from mia_nb.auditing.finished import audit_model, by_group, collect, plan
+from mia_nb.auditing.finished import audit_model, collect, plan
 from mia_nb.auditing.gate import judge, limits, refuse_unmeasurable
 from mia_nb.auditing.ladder import ladder
 from mia_nb.auditing.one_run import audit, score_split
@@ -16,7 +16,6 @@ from mia_nb.auditing.vulnerable import null_scores, vulnerability
 __all__ = [
     "audit",
     "audit_model",
-    "by_group",
     "canary_arrays",
     "canary_member",
     "canary_rates",

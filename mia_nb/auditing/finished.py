@@ -27,16 +27,22 @@ from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.outputs import LOOK, outputs_from
 from mia_nb.auditing.shift import DOUBT, LEVEL, ShiftGuard, shift_guard
 from mia_nb.checks import checked, holding, mask, refuse, shown
-from mia_nb.metrics import clopper_pearson, intervals, readable, self_test, summary
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
+from mia_nb.metrics import (
+    by_group,
+    clopper_pearson,
+    readable,
+    readable_groups,
+    self_test,
+    summary,
+)
+from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.uncertainty import RESAMPLES, measurable_rates, scored
+from mia_nb.metrics.verdict import measured_advice
 from mia_nb.types import Scores, Signals
 
 REDRAWS = 50  # masks redrawn for the negative control
-FEWEST, FEW = 5, 30  # members, or non-members, of a group: below no number, below a remark
-RATE = 0.1  # false positive rate of groups, and of the threshold that the population sets
-ENDS = ("", "_low", "_high")
+RATE = 0.1  # false positive rate of the threshold that the population sets
 DATA = (
     "wanted (x, y) of arrays or tensors, or a data set whose [i] is (x, y); of a DataLoader pass"
     " its .dataset"
@@ -90,7 +96,7 @@ class ModelAudit(NamedTuple):
         views = {"attacks": attacks[[name for name in attacks if name[:3] in ("AUC", "TPR")]]}
         for title, table in (("classes", self.by_class), ("groups", self.by_group)):
             if table is not None:
-                views[f"{title}, by {attacks.index[0]}"] = table.round(3).astype(object).fillna("")
+                views[f"{title}, by {attacks.index[0]}"] = readable_groups(table)
         return views
 
     def __repr__(self) -> str:
@@ -219,7 +225,10 @@ def audit_model(
         found = _compared(arrays, others, judged, doubt, models)
     else:
         found = _alone(signals, judged, doubt, seed)
-    return found._replace(shift=shift, text="\n".join([*told, found.text]))
+    tables = [table for table in (found.by_class, found.by_group) if table is not None]
+    told += [found.text, *filter(None, map(largest_contribution, tables))]
+    told += measured_advice() if found.verdict.outcome == EXCEEDED else []
+    return found._replace(shift=shift, text="\n".join(told))
 
 
 def _alone(signals: Signals, judged: Callable, doubt: str, seed: int) -> ModelAudit:
@@ -327,44 +336,6 @@ def _rate(scores: Scores, row: pd.Series) -> str:
         f"At {100 * rates[0]:g} % false positives {row.name} finds {found:.1%} of members"
         f" [{low:.1%}, {high:.1%}]; guessing finds {100 * rates[0]:g} %."
     )
-
-
-@checked
-def by_group(
-    scores: Scores, groups, *, among=None, n_resamples: int = RESAMPLES, seed: int = 0
-) -> pd.DataFrame:
-    """One attack within each class, or any groups of samples: a row per group, none left out.
-
-    Parameters:
-        scores: of one attack, (targets, N).
-        groups: (N,) label of each audited sample.
-        among: the groups in the order of the rows; None: those that occur, sorted.
-        n_resamples: resamples of the bootstrap.
-        seed: of the bootstrap.
-
-    Returns: auc and tpr@0.1 (thresholds within the group), each with _low and _high (95 %, those of
-    `metrics.intervals`), n1, n0 (of the target that has fewest) and a remark: "no number" below 5
-    members or non-members, "few" below 30, "tpr n/m" where 10 % false positives are fewer than 10
-    samples, so that the TPR is not measurable. Raises ValueError for another number of groups than
-    samples. Caveat: each interval is one group's own; of 20 groups one misses the truth.
-    """
-    groups, rows = np.asarray(groups), {}
-    if groups.shape != scores.value.shape[1:]:
-        raise ValueError(f"groups have shape {groups.shape}; wanted {scores.value.shape[1:]}")
-    for group in np.unique(groups) if among is None else among:
-        inside = groups == group
-        part = replace(scores, value=scores.value[:, inside], member=scores.member[:, inside])
-        sides = [scored(part, row)[1] for row in range(len(part.value))]
-        n1, n0 = (min(int((side == kind).sum()) for side in sides) for kind in (True, False))
-        ends = dict.fromkeys(("auc", f"tpr@{RATE:g}"), (math.nan,) * 3)
-        if min(n1, n0) >= FEWEST:
-            found = intervals(part, (RATE,), n_resamples=n_resamples, seed=seed)
-            ends = {name: tuple(found.loc[name]) for name in ends}
-        row = {f"{name}{end}": v for name in ends for end, v in zip(ENDS, ends[name], strict=True)}
-        marks = {"few": min(n1, n0) < FEW, "tpr n/m": n0 * RATE < MIN_FALSE_POSITIVES}
-        remark = "no number" if min(n1, n0) < FEWEST else ", ".join(holding(marks))
-        rows[group] = row | {"n1": n1, "n0": n0, "remark": remark}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("group")
 
 
 # --------------------------------------------------------------------------------------------------

@@ -18,7 +18,9 @@ from mia_nb import __version__
 from mia_nb.auditing.one_run import coin_fault
 from mia_nb.auditing.vulnerable import in_pairs
 from mia_nb.checks import checked, first_of
+from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.pairs import units
+from mia_nb.metrics.verdict import measured_advice
 from mia_nb.parameters import Source
 from mia_nb.types import Query, Recipe, Signals
 
@@ -218,6 +220,7 @@ def result(
     parameters: dict,
     origin: dict | None = None,
     audited=None,
+    groups: pd.DataFrame | None = None,
 ) -> Record:
     """The record that stands beside the report: strict JSON, null for what has no number.
 
@@ -233,6 +236,7 @@ def result(
         parameters: the audit notebook's; those that change nothing are left out.
         origin: what else the provenance holds: recipe, keys.
         audited: the record of `audit`, None where there is none.
+        groups: `metrics.by_group` of the strongest attack, None where there is none.
 
     Returns: a dict; displayed in a notebook, the page carries it. The attacks' numbers keep their
     own 95 % intervals, measurable or not (`tpr@x_measurable`); the verdicts are about their
@@ -241,14 +245,19 @@ def result(
     flags, bound = table.drop("max")["flags"], None
     if audited is not None:
         bound = {name: value for name, value in audited._asdict().items() if name not in UNSHOWN}
+    split = pd.DataFrame() if groups is None else groups
+    told = largest_contribution(split) if len(split) else ""
+    leaks = table.loc["max", "auc_low"] > 0.5 and self_test.passed and not design.get("doubt")
     record = {
         "schema": SCHEMA,
-        "headline": headline(table, self_test.passed, design),
+        "headline": " ".join([headline(table, self_test.passed, design), *filter(None, [told])]),
         "question": question,
         "design": design,
         "data": data,
         "models": models.to_dict("index"),
         "attacks": table.rename_axis("attack").reset_index().to_dict("records"),
+        "groups": split.reset_index().to_dict("records"),
+        "advice": measured_advice() if leaks else [],
         "self_test": {
             "self_test_passed": bool(self_test.passed),
             "inverted": [name for name, words in flags.items() if INVERTED in words],

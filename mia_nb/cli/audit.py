@@ -91,7 +91,7 @@ def audit(args) -> int:
     for verdict in record["verdicts"]:
         print(f"  {verdict['sentence']}")
     code, line = status(record)
-    print(line)
+    print(line, *record.get("advice", []), sep="\n")
     if args.weights:
         print(TWINS)
     for file in (run.REPORT, RESULT):

@@ -3,17 +3,20 @@
 from mia_nb.metrics.agreement import agreement, memorisation
 from mia_nb.metrics.curve import auc, clopper_pearson, ppv, roc, tpr_at
 from mia_nb.metrics.frontier import frontier, matched
+from mia_nb.metrics.groups import by_group, readable_groups
 from mia_nb.metrics.null import self_test
 from mia_nb.metrics.protocol import choose, reference_threshold
 from mia_nb.metrics.queries import query_curve, variance_split
 from mia_nb.metrics.tables import accuracies, class_gaps, intervals, per_target, readable, summary
 from mia_nb.metrics.uncertainty import difference, interval
-from mia_nb.metrics.verdict import verdict
+from mia_nb.metrics.verdict import advice, verdict
 
 __all__ = [
     "accuracies",
+    "advice",
     "agreement",
     "auc",
+    "by_group",
     "choose",
     "class_gaps",
     "clopper_pearson",
@@ -27,6 +30,7 @@ __all__ = [
     "ppv",
     "query_curve",
     "readable",
+    "readable_groups",
     "reference_threshold",
     "roc",
     "self_test",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import ppv
+from mia_nb.metrics.groups import by_group, largest_contribution
 from mia_nb.metrics.tables import summary
 from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.types import Scores
@@ -32,11 +34,13 @@ METHODS = {
 
 
 class Verdict(NamedTuple):
-    """`title`, `sentences` and what to do `next`; print it, or show it in a notebook."""
+    """`title`, `sentences` and what to do `next`; print it, or show it in a notebook. `by_group`
+    is the strongest attack's `metrics.by_group`, None where no groups were given."""
 
     title: str
     sentences: tuple[str, ...]
     next: tuple[str, ...]
+    by_group: pd.DataFrame | None = None
 
     def __str__(self) -> str:
         return "\n".join([self.title, *self.sentences, "Next: " + " ".join(self.next)])
@@ -52,7 +56,7 @@ def verdict(
     *,
     self_test=None,
     about: str = "",
-    by_group: pd.DataFrame | None = None,
+    groups=None,
     n_resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Verdict:
@@ -62,13 +66,14 @@ def verdict(
         scores: of one attack or of several, {name: Scores}.
         self_test: the negative control (`metrics.self_test`), or None where it was not run.
         about: which models and data, for the title.
-        by_group: results per class or group, with columns auc, auc_low and auc_high, index the
-            group's name; the strongest group is named where its interval lies above the whole's.
+        groups: (N,) label of each audited sample, its class or what else may matter. The groups
+            that stand out by an interval adjusted for their number are named (`metrics.by_group`).
         n_resamples: bootstrap resamples behind the intervals.
         seed: of the resamples.
 
     Returns: a `Verdict`. The strongest attack is picked afterwards, by its true positive rate at
-    the lowest measurable false positive rate; the text says so where there are several.
+    the lowest measurable false positive rate; the text says so where there are several. Where
+    something leaks, `next` tells what bought most in this project's own studies (`advice`).
 
     Example:
         >>> import mia_nb as mia
@@ -92,18 +97,22 @@ def verdict(
         if leaks
         else "no attack is resolved from guessing"
     )
+    split = None
+    if groups is not None:
+        split = by_group(scores[row.name], groups, n_resamples=n_resamples, seed=seed)
     sentences = [
         *found,
         f"The models are right on {_percent(row['train_acc'])} of the images they were trained on"
         f" and on {_percent(row['test_acc'])} of others.",
-        *_group(by_group, row),
+        *([] if split is None else filter(None, [largest_contribution(split)])),
         _control(self_test),
         *_unmeasured(row, measurable),
         f"{row['targets']} models attacked in turn, {row['n1'] + row['n0']:,} images each"
         + (f", reference models on each side: {row['k']:g}." if _known(row["k"]) else "."),
     ]
-    advice = _advice(row, leaks, failed, self_test, measurable)
-    return Verdict(f"{about}: {title}" if about else title, tuple(sentences), tuple(advice))
+    steps = _next(row, leaks, failed, self_test, measurable)
+    title = f"{about}: {title}" if about else title
+    return Verdict(title, tuple(sentences), tuple(steps), split)
 
 
 def _found(row: pd.Series, measurable: Sequence[float], attacks: int) -> list[str]:
@@ -134,19 +143,6 @@ def _found(row: pd.Series, measurable: Sequence[float], attacks: int) -> list[st
     return [*lines, auc]
 
 
-def _group(by_group: pd.DataFrame | None, row: pd.Series) -> list[str]:
-    if by_group is None or by_group.empty:
-        return []
-    name = by_group["auc"].astype(float).idxmax()
-    one = by_group.loc[name]
-    if not one["auc_low"] > row["auc_high"]:
-        return ["No class or group is resolved above the others."]
-    return [
-        f"Most exposed (picked afterwards): {name}, {_percent(one['auc'])} where all images give"
-        f" {_percent(row['auc'])}."
-    ]
-
-
 def _control(self_test) -> str:
     if self_test is None:
         return "The negative control, attacks rerun with shuffled membership, was not run."
@@ -162,30 +158,53 @@ def _unmeasured(row: pd.Series, measurable: Sequence[float]) -> list[str]:
     return [f"Not measurable with {row['n0']:,} non-members: false positive rates of {rates}."]
 
 
-def _advice(row, leaks: bool, failed: bool, self_test, measurable) -> list[str]:
+def advice() -> pd.DataFrame:
+    """What changing the training bought in this project's own studies, first what cost no accuracy.
+
+    Returns: columns change, found, price, recipe, source, read from `advice.yaml` beside this file,
+    where each row quotes the committed lines that its numbers come from.
+
+    Caveat: measured on these recipes and images; no promise for others.
+    """
+    import yaml
+
+    entries = yaml.safe_load(Path(__file__).with_name("advice.yaml").read_text("utf-8"))
+    return pd.DataFrame(entries).drop(columns="quotes")
+
+
+def measured_advice(rows: int = 2) -> list[str]:
+    """The first rows of `advice` as sentences, and where the others stand."""
+    table = advice()
+    told = [
+        f"{one.change[0].upper() + one.change[1:]}: {one.found}; price: {one.price} ({one.recipe})."
+        for one in table.head(rows).itertuples()
+    ]
+    rest = f"metrics.advice() lists {len(table) - rows} more, DP-SGD among them."
+    return ["In this project's own studies, which promise nothing for yours:", *told, rest]
+
+
+def _next(row, leaks: bool, failed: bool, self_test, measurable) -> list[str]:
     """What would make the result safer to use, the most pressing first."""
     if failed:
         return ["Find out why attacks succeed where there is nothing to find (see its table)."]
-    advice = []
-    if leaks and row["gap"] > 0.05:
-        advice.append(
-            f"The models fit their training images better by {100 * row['gap']:.0f} points: compare"
-            " fewer epochs, augmentation or a defense at equal accuracy (notebook 06)."
-        )
-    elif leaks:
-        advice.append("Compare defenses at equal accuracy (notebook 06).")
+    steps = []
+    if leaks:
+        gap = f"The models fit their training images better by {100 * row['gap']:.0f} points. "
+        start = gap if row["gap"] > 0.05 else ""
+        steps.append(f"{start}Compare changes of the training at equal accuracy (notebook 06).")
+        steps += measured_advice()
     if not leaks:
-        advice.append(
+        steps.append(
             "This is no guarantee: more reference models, queries or images may find what these"
             " attacks missed."
         )
     if row["targets"] < 4:
-        advice.append("Train at least 4 models, so that the interval covers training randomness.")
+        steps.append("Train at least 4 models, so that the interval covers training randomness.")
     if len(measurable) < 2:
-        advice.append("Use 1,000 non-members or more for rates at 1 % false positives.")
+        steps.append("Use 1,000 non-members or more for rates at 1 % false positives.")
     if self_test is None:
-        advice.append("Run the negative control.")
-    return advice
+        steps.append("Run the negative control.")
+    return steps
 
 
 def _known(value) -> bool:

@@ -1,0 +1,123 @@
+"""One attack within each class, or within groups of samples that a user names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from mia_nb.checks import checked, holding
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
+from mia_nb.metrics.tables import intervals
+from mia_nb.metrics.uncertainty import (
+    RESAMPLES,
+    bootstrap,
+    interval,
+    per_target_metrics,
+    scored,
+)
+from mia_nb.types import Scores
+
+FEWEST, FEW = 5, 30  # members, or non-members, of a group: below no number, below no comparison
+RATE = 0.1  # false positive rate of groups
+ENDS = ("", "_low", "_high")
+
+
+@checked
+def by_group(
+    scores: Scores, groups, *, among=None, n_resamples: int = RESAMPLES, seed: int = 0
+) -> pd.DataFrame:
+    """One attack within each class, or any groups of samples: a row per group, none left out.
+
+    Parameters:
+        scores: of one attack, (targets, N).
+        groups: (N,) label of each audited sample, such as the name of its class.
+        among: the groups in the order of the rows; None: those that occur, sorted.
+        n_resamples: resamples of the bootstrap.
+        seed: of the bootstrap.
+
+    Returns: auc and tpr@0.1 (thresholds within the group), each with _low and _high (95 %, those of
+    `metrics.intervals`), n1, n0 (of the target that has fewest), a remark: "n/m" below 5 members or
+    non-members, "few" below 30, "tpr n/m" where 10 % false positives are fewer than 10 samples; and
+    above, the group's AUC minus the mean of the other groups', with ends of `metrics.interval` at
+    level 1 - 0.05 / G over the G groups that are not few (NaN for the others). A group stands out
+    where above_low > 0: where all groups leak alike one or more do in at most 2.5 % of audits.
+
+    Raises: ValueError for another number of groups than samples.
+
+    Caveat: the ends of auc and tpr are one group's own; of 20 groups one misses the truth.
+    """
+    groups, rows, compared = np.asarray(groups), {}, {}
+    if groups.shape != scores.value.shape[1:]:
+        raise ValueError(f"groups have shape {groups.shape}; wanted {scores.value.shape[1:]}")
+    for number, group in enumerate(np.unique(groups) if among is None else among):
+        inside = groups == group
+        part = replace(scores, value=scores.value[:, inside], member=scores.member[:, inside])
+        sides = [scored(part, row)[1] for row in range(len(part.value))]
+        n1, n0 = (min(int((side == kind).sum()) for side in sides) for kind in (True, False))
+        ends = dict.fromkeys(("auc", f"tpr@{RATE:g}"), (math.nan,) * 3)
+        if min(n1, n0) >= FEWEST:  # each group its own draws: groups share no sample
+            drawn = bootstrap(part, (RATE,), n_resamples=n_resamples, seed=seed + number)
+            found = intervals(part, (RATE,), sampled=drawn)
+            ends = {name: tuple(found.loc[name]) for name in ends}
+        if min(n1, n0) >= FEW:
+            compared[group] = (per_target_metrics(part, ())[:, 0], drawn["auc"])
+        row = {f"{name}{end}": v for name in ends for end, v in zip(ENDS, ends[name], strict=True)}
+        marks = {"few": min(n1, n0) < FEW, "tpr n/m": n0 * RATE < MIN_FALSE_POSITIVES}
+        remark = "n/m" if min(n1, n0) < FEWEST else ", ".join(holding(marks))
+        rows[group] = row | {"n1": n1, "n0": n0, "remark": remark}
+    above = _above(compared, scores.pair)
+    missing = dict.fromkeys((f"above{end}" for end in ENDS), math.nan)
+    rows = {group: row | above.get(group, missing) for group, row in rows.items()}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("group")
+
+
+def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:
+    """{group: its AUC minus the mean of the others', with adjusted ends}."""
+    count, rows = len(compared), {}
+    if count < 2:
+        return {}
+    value, drawn = (np.stack(parts) for parts in zip(*compared.values(), strict=True))
+    value, drawn = ((one - one.mean(0)) * count / (count - 1) for one in (value, drawn))
+    for i, group in enumerate(compared):
+        ends = interval(value[i], pair, drawn[i], confidence=1 - 0.05 / count)
+        rows[group] = {"above": value[i].mean(), "above_low": ends[0], "above_high": ends[1]}
+    return rows
+
+
+def largest_contribution(table: pd.DataFrame) -> str:
+    """Which groups of a `by_group` table stand out, in a sentence; "" where none can be compared.
+
+    Named is only what an interval adjusted for the number of groups puts above the others.
+    """
+    able = table.dropna(subset="above")
+    if len(able) < 2:
+        return ""
+    small = f", {len(table) - len(able)} too small" if len(able) < len(table) else ""
+    compared = f"{len(able)} compared{small}"
+    out = able[able["above_low"] > 0].sort_values("above", ascending=False)
+    if out.empty:
+        return f"No class or group is resolved above the others ({compared})."
+    told = [
+        f"{name} (AUC {row['auc']:.3f}; {100 * row['above_low']:.1f} to"
+        f" {100 * row['above_high']:.1f} points)"
+        for name, row in out.head(3).iterrows()
+    ]
+    more = f" and {len(out) - 3} more" if len(out) > 3 else ""
+    return (
+        f"Largest contribution: {', '.join(told)}{more} above the mean of the others ({compared},"
+        " intervals adjusted for that)."
+    )
+
+
+def readable_groups(table: pd.DataFrame) -> pd.DataFrame:
+    """A `by_group` table as text for people: "0.626 [0.611, 0.640]", and n/m for small groups."""
+    columns = {"AUC": "auc", f"TPR at FPR {RATE:g}": f"tpr@{RATE:g}", "above the others": "above"}
+    view = pd.DataFrame(index=table.index)
+    for title, name in columns.items():
+        ends = zip(*(table[f"{name}{end}"] for end in ENDS), strict=True)
+        view[title] = ["n/m" if v != v else f"{v:.3f} [{a:.3f}, {b:.3f}]" for v, a, b in ends]
+    view.loc[table["remark"].str.contains("n/m"), f"TPR at FPR {RATE:g}"] = "n/m"
+    return view.assign(**table[["n1", "n0"]])
