@@ -593,6 +593,8 @@ GIVEN = arrays()
 Z, Y, IN = GIVEN["logits"], GIVEN["labels"], GIVEN["member"]
 P = np.exp(Z) / np.exp(Z).sum(2, keepdims=True)
 MANY = arrays(models=6, samples=600) | {"logits": 3 * arrays(models=6, samples=600)["logits"]}
+HARD = MANY["logits"].copy()  # where how easy a sample is weighs more than who trained on it
+HARD[:, np.arange(600), MANY["labels"]] += 20 * np.random.default_rng(5).exponential(size=600)
 SIDE = np.pad(MANY["logits"], ((0, 0), (0, 0), (1, 0)), constant_values=-9.0)  # a background
 
 
@@ -621,6 +623,10 @@ SIDE = np.pad(MANY["logits"], ((0, 0), (0, 0), (1, 0)), constant_values=-9.0)  #
         (MANY | {"logits": -MANY["logits"]}, "with -logits all do: pass -logits"),
         (
             MANY | {"member": MANY["member"][[2, 3, 4, 5, 0, 1]]},
+            r"rows of member in another order\? pass member\[\[4, 5, 0, 1, 2, 3\]\]",
+        ),
+        (
+            MANY | {"logits": HARD, "member": MANY["member"][[2, 3, 4, 5, 0, 1]]},
             r"rows of member in another order\? pass member\[\[4, 5, 0, 1, 2, 3\]\]",
         ),
         (
@@ -794,6 +800,19 @@ def test_one_split_of_another_class_mix_is_found_among_many():
     assert class_mix(labels, member) > 0.01
     member[5] = halves(labels, rng, 0.5)
     assert class_mix(labels, member) < 1e-6
+
+
+def test_a_mix_that_no_drawn_table_reaches_has_the_smallest_p_that_so_many_draws_can_give():
+    labels = np.arange(48) % 12  # 4 of a class, so that tables are drawn
+    assert class_mix(labels, labels < 6) == pytest.approx(1 / (1 + 1200))
+
+
+def test_a_second_pair_of_another_class_mix_is_told():
+    signals = world(4, 800, design=pairs)
+    skewed = halves(signals.labels, np.random.default_rng(0), 0.8)
+    member = np.stack([*signals.member[:2], skewed, ~skewed])
+    assert auditing.comparable(signals)["doubt"] == ""
+    assert "class mix differs" in auditing.comparable(replace(signals, member=member))["doubt"]
 
 
 def test_copies_on_both_sides_are_counted_and_said():
