@@ -338,12 +338,12 @@ class Signals:
         """The same with membership hidden from the attacker (member = None)."""
         return replace(self, member=None)
 
-    def reference_rows(self, target: int, *, keep_mate: bool = False) -> np.ndarray:
+    def reference_rows(self, target: int, *, keep_complement: bool = False) -> np.ndarray:
         """Rows of the models that may serve as references for a target.
 
         Parameters:
             target: row of the target.
-            keep_mate: whether the complementary model, trained on exactly the other samples, stays
+            keep_complement: whether the complementary model, trained on exactly the other samples, stays
                 among the references, which leaks the design.
 
         Left out is every row whose mask equals the target's, or is its complement, on the audited
@@ -354,17 +354,17 @@ class Signals:
         target = int(row_numbers("target", target, self.shape[0])[0])
         differs = self.member[:, ~(self.population | self.member.all(0))]
         differs = differs != differs[target]
-        keep = differs.any(1) & (keep_mate | ~differs.all(1))
+        keep = differs.any(1) & (keep_complement | ~differs.all(1))
         keep[target] = False
         return np.flatnonzero(keep)
 
-    def hold_out(self, target: int, *, keep_mate: bool = False) -> tuple[Signals, Signals]:
+    def hold_out(self, target: int, *, keep_complement: bool = False) -> tuple[Signals, Signals]:
         """(signals of the target, its membership hidden; signals of its references).
 
         Parameters and errors are those of `reference_rows`. Example:
             target, references = signals.hold_out(0)
         """
-        references = self.select(models=self.reference_rows(target, keep_mate=keep_mate))
+        references = self.select(models=self.reference_rows(target, keep_complement=keep_complement))
         return self.select(models=[target]).hide(), references
 
     @classmethod

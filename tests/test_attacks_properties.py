@@ -192,7 +192,7 @@ def refused(name, models):
     return models == 4 and (name.startswith("lira") or name in ("nig_offline", "fused"))
 
 
-def null_z(name, models, worlds, *, keep_mate=False, **options):
+def null_z(name, models, worlds, *, keep_complement=False, **options):
     """Mean AUC over worlds without leak, as a z-score: exact mean 1/2, one target a world."""
     samples = 600
     aucs = []
@@ -201,7 +201,7 @@ def null_z(name, models, worlds, *, keep_mate=False, **options):
             name,
             gaussian(models, samples, delta=0.0, seed=seed, **options),
             targets=[0],
-            keep_mate=keep_mate,
+            keep_complement=keep_complement,
         )
         aucs.append(auc(scores.value[0], scores.member[0]))
     return (np.mean(aucs) - 0.5) / (null_se(samples // 2, samples // 2) / np.sqrt(worlds))
@@ -241,9 +241,9 @@ def test_the_joint_forms_leak_no_design(combine, draws):
 
 
 @pytest.mark.parametrize(("name", "highest"), [("lira_global", 0.46), ("nig", 0.40)])
-def test_a_kept_mate_leaks_the_design_of_four_models(name, highest):
+def test_a_kept_complementary_model_leaks_the_design_of_four_models(name, highest):
     world = gaussian(4, 4000, delta=0.0)
-    scores = attacks.score(name, world, keep_mate=True)
+    scores = attacks.score(name, world, keep_complement=True)
     mean = np.mean([auc(v, m) for v, m in zip(scores.value, scores.member, strict=True)])
     assert mean < highest
     assert "complementary model kept: the design leaks membership" in scores.info["flags"]

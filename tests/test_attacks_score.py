@@ -61,7 +61,7 @@ def test_the_references_that_an_attack_sees_are_the_pool_without_the_pair():
         )
 
 
-def test_pairs_are_numbered_by_content_wherever_mates_stand():
+def test_pairs_are_numbered_by_content_wherever_complementary_models_stand():
     world = gaussian(8, 40).select(models=[0, 2, 4, 1, 3, 6, 5, 7])
     assert attacks.score("loss", world).pair.tolist() == [0, 1, 2, 0, 1, 3, 2, 3]
 
@@ -88,7 +88,7 @@ def test_references_of_another_pool_lose_the_targets_mask_and_its_complement():
     world = gaussian(8, 50)
     other = replace(gaussian(8, 50, seed=3), member=world.member, labels=world.labels)
     poisoned = other.margin.copy()
-    poisoned[2:4] = np.nan  # same masks as target 2 and its mate
+    poisoned[2:4] = np.nan  # same masks as target 2 and its complement
     scores = attacks.score("rmia", world, replace(other, margin=poisoned), targets=[2])
     rows = [0, 1, 4, 5, 6, 7]
     assert np.array_equal(
@@ -104,9 +104,9 @@ def test_an_independent_target_keeps_all_references():
     assert scores.info["k"] == 3 and scores.pair.tolist() == [0, 0]
 
 
-def test_keeping_the_mate_adds_it_to_the_references_and_flags_every_number():
+def test_keeping_the_complementary_model_adds_it_to_the_references_and_flags_every_number():
     world = gaussian(4, 50)
-    scores = attacks.score("attack_r", world, keep_mate=True)
+    scores = attacks.score("attack_r", world, keep_complement=True)
     assert np.allclose(scores.value[0], world.margin[0, 0] - world.margin[1:, 0].mean(0))
     assert scores.info["flags"] == ["complementary model kept: the design leaks membership"]
 

@@ -97,11 +97,11 @@ def test_a_random_score_gives_zero_in_at_least_95_percent_of_targets():
     assert positive <= targets * 0.05
 
 
-def test_thresholds_come_from_other_targets_and_never_from_the_mate():
+def test_thresholds_come_from_other_targets_and_never_from_the_complementary_model():
     scores = world(np.random.default_rng(2), pairs=2, shift=1.0)
     before = population_level(scores, delta=1e-5)
     changed = scores.value.copy()
-    changed[1] += 100.0  # the first target's mate
+    changed[1] += 100.0  # the first target's complementary model
     after = population_level(
         Scores(changed, *(getattr(scores, n) for n in list(scores.__dict__)[1:])), delta=1e-5
     )

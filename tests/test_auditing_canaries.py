@@ -258,8 +258,8 @@ def canary_signals(seed, models=8, canaries=60, others=300, design="pairs"):
     )
 
 
-def test_mates_among_canaries_are_mates_although_all_other_samples_are_in_both():
-    """A mate that is taken for a stranger gives its canaries away by the count of references: AUC
+def test_complementary_models_among_canaries_are_recognised_although_all_other_samples_are_in_both():
+    """A complementary model that is taken for a stranger gives its canaries away by the count of references: AUC
     .46 without a leak.
     """
     found = []

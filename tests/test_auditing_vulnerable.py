@@ -297,7 +297,7 @@ def test_redrawn_coins_that_leave_a_sample_one_side_count_for_nothing():
         assert row.null_auc == pytest.approx(known.mean())
 
 
-def test_mates_of_some_targets_only_are_refused_and_empty_sides_too():
+def test_complementary_models_of_some_targets_only_are_refused_and_empty_sides_too():
     scores = world(np.random.default_rng(9))
     part = {
         n: getattr(scores, n)[:15]

@@ -32,7 +32,7 @@ def louder(signals, factor, seed):
     return replace(signals, margin=signals.margin + noise)
 
 
-def test_choosing_never_reads_the_excluded_target_or_its_mate():
+def test_choosing_never_reads_the_excluded_target_or_its_complementary_model():
     plain = world(10, 200, leak=1.0)
     candidates = {"p=0": plain, "noisy": louder(plain, 1.0, 1)}
     seen = metrics.choose(candidates, attacks.reference.rmia, exclude=3)
@@ -108,8 +108,8 @@ def test_reference_thresholds_equal_a_loop_over_pseudo_targets():
     signals = world(6, 200, leak=1.0, population=30)
     table = metrics.reference_threshold(signals, attacks.reference.rmia, targets=[1], fpr=0.1)
     audited, pooled = ~signals.population, []
-    for pseudo, mate in ((2, 3), (3, 2), (4, 5), (5, 4)):
-        rest = [row for row in range(2, 6) if row not in (pseudo, mate)]
+    for pseudo, complement in ((2, 3), (3, 2), (4, 5), (5, 4)):
+        rest = [row for row in range(2, 6) if row not in (pseudo, complement)]
         score = attacks.reference.rmia(
             replace(signals.select(models=[pseudo]), member=None), signals.select(models=rest)
         )
@@ -124,7 +124,7 @@ def test_reference_thresholds_equal_a_loop_over_pseudo_targets():
     assert table["ratio"][0] == pytest.approx(table["fpr_realised"][0] / 0.1)
 
 
-def test_the_threshold_reads_neither_the_target_nor_its_mate():
+def test_the_threshold_reads_neither_the_target_nor_its_complementary_model():
     signals = world(8, 200, leak=1.0)
     flipped = replace(signals, member=signals.member.copy())
     flipped.member[:2] = ~flipped.member[:2]

@@ -56,7 +56,7 @@ VERDICTS = ["D1", "D2", "D3", "D4", "D5", "D6", "D7", "D9", "D11", "D12", "D13"]
 
 
 def design(targets=8, samples=400, seed=0):
-    """(rng, member, pair, the part of a score that all settings share, and mates too: how hard a
+    """(rng, member, pair, the part of a score that all settings share, and complementary models too: how hard a
     sample is).
     """
     rng = np.random.default_rng(seed)

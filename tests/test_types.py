@@ -98,7 +98,7 @@ def test_outputs_that_mean_nothing_are_refused(logits, labels, message):
         Signals.from_logits(logits, labels)
 
 
-def test_holding_out_drops_the_target_and_its_mate_and_hides_membership():
+def test_holding_out_drops_the_target_and_its_complementary_model_and_hides_membership():
     half = rng.random((3, 40)) < 0.5
     member = np.stack([m for row in half for m in (row, ~row)])
     signals = Signals.from_logits(rng.normal(size=(6, 40, 3)), rng.integers(0, 3, 40), member)
@@ -106,7 +106,7 @@ def test_holding_out_drops_the_target_and_its_mate_and_hides_membership():
     assert target.member is None and np.array_equal(target.margin[0], signals.margin[2])
     assert np.array_equal(references.margin, signals.margin[[0, 1, 4, 5]])
     assert np.array_equal(
-        signals.hold_out(2, keep_mate=True)[1].margin, signals.margin[[0, 1, 3, 4, 5]]
+        signals.hold_out(2, keep_complement=True)[1].margin, signals.margin[[0, 1, 3, 4, 5]]
     )
 
 

@@ -126,7 +126,7 @@ def test_the_curves_drawn_are_the_fit_at_the_drawn_margins(explorer, signals):
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_k_references_a_side_are_drawn_and_neither_the_target_nor_its_mate_is_one(
+def test_k_references_a_side_are_drawn_and_neither_the_target_nor_its_complementary_model_is_one(
     explorer, signals, k
 ):
     target = 4

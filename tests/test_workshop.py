@@ -191,7 +191,7 @@ def test_the_check_of_accusations_knows_the_usual_mistakes(capsys, cube):
     )
 
 
-def test_the_check_of_two_worlds_notices_the_sign_and_the_targets_mate(capsys, cube):
+def test_the_check_of_two_worlds_notices_the_sign_and_the_targets_complementary_model(capsys, cube):
     _, references = cube["pool"].signals.hold_out(0)
     phi, inside = references.margin[:, 0, 42], references.member[:, 42]
     gap = phi[inside].mean() - phi[~inside].mean()
@@ -484,7 +484,7 @@ def test_a_game_without_images_says_so_in_place():
     assert game.view is None and "mia-nb run workshop" in game.error
 
 
-def test_the_race_gives_every_target_its_budget_and_never_its_mate(source):
+def test_the_race_gives_every_target_its_budget_and_never_its_complementary_model(source):
     signals = source.signals
     unit = units(signals.member)
     for count in (1, 2, 4, 10):
@@ -525,7 +525,7 @@ def test_likelihood_ratios_cannot_run_on_one_reference_and_the_table_says_so(sou
 def test_redrawn_worlds_lie_around_a_half_and_leave_one_out_does_not():
     _, held = workshop.redrawn(cube_of(0.0, models=8), "lira_global", n_resamples=40)
     _, left = workshop.redrawn(
-        cube_of(0.0, models=4), "lira_global", keep_mate=True, n_resamples=40
+        cube_of(0.0, models=4), "lira_global", keep_complement=True, n_resamples=40
     )
     assert abs(held.mean() - 0.5) < 4 * held.std() / np.sqrt(
         40

@@ -32,7 +32,7 @@ def score(
     references: Signals | None = None,
     *,
     targets: int | Iterable[int] | None = None,
-    keep_mate: bool = False,
+    keep_complement: bool = False,
 ) -> Scores:
     """One attack on every target model in turn.
 
@@ -41,7 +41,7 @@ def score(
         target: signals of the targets, membership included.
         references: signals of the models that references are taken from; None: the target's own.
         targets: rows of the targets; None: all.
-        keep_mate: drops references with the target's mask only, and keeps its complementary models,
+        keep_complement: drops references with the target's mask only, and keeps its complementary models,
             which leaks the design.
 
     Returns:
@@ -68,7 +68,7 @@ def score(
     audited = ~target.population
     targets = row_numbers("targets", targets, target.shape[0])
     plain, options = _bound(function)
-    rows, disjoint = _reference_rows(plain, target, pool, targets, keep_mate)
+    rows, disjoint = _reference_rows(plain, target, pool, targets, keep_complement)
     tolerated = {
         option: value
         # a design that leaves gaps is stamped, not refused
@@ -84,7 +84,7 @@ def score(
             one = target.select(models=slice(t, t + 1)).hide()
             row[:] = function(one, cut(others) if len(others) else None, **tolerated)[audited]
     designs = _designs(pool, rows)
-    flags = _flags(target, pool, designs, keep_mate, _warned(raised))
+    flags = _flags(target, pool, designs, keep_complement, _warned(raised))
     if unscored := np.isnan(value).mean() if value.size else 0:
         flags.append(f"{unscored:.2%} of the samples unscored: no reference on one side")
     accuracy, loss = _by_membership(target, targets, audited)
@@ -148,7 +148,7 @@ def _bound(attack: Attack) -> tuple[Callable, dict]:
     return getattr(attack, "func", attack), dict(getattr(attack, "keywords", {}))
 
 
-def _reference_rows(plain, target, pool, targets, keep_mate) -> tuple[list[np.ndarray], bool]:
+def _reference_rows(plain, target, pool, targets, keep_complement) -> tuple[list[np.ndarray], bool]:
     """(for each target, the rows of the pool that may serve as its references; whether no model of
     the pool was trained on the members of a target, or on exactly the others).
 
@@ -176,7 +176,7 @@ def _reference_rows(plain, target, pool, targets, keep_mate) -> tuple[list[np.nd
         ids, sides = pair_ids(masks), masks[:, :1]
         related = [ids[len(targets) :] == pair for pair in ids[: len(targets)]]
         disjoint = not np.any(related)
-        if keep_mate:
+        if keep_complement:
             same = ((sides[len(targets) :] == side).all(1) for side in sides)
             related = [one & same for one, same in zip(related, same, strict=False)]
         rows = [np.flatnonzero(~one) for one in related] if same_samples else rows
@@ -217,7 +217,7 @@ def _warned(raised: list[warnings.WarningMessage]) -> list[str]:
     return [str(warning.message) for warning in raised if warning.category is UserWarning]
 
 
-def _flags(target, pool, designs, keep_mate: bool, warned: list[str]) -> list[str]:
+def _flags(target, pool, designs, keep_complement: bool, warned: list[str]) -> list[str]:
     """What may make the scores mean something else than they seem to, each once."""
     uneven = any(differ for _, differ in designs)
     # Bernoulli, or other samples: counts vary, but not with one target's membership
@@ -225,9 +225,9 @@ def _flags(target, pool, designs, keep_mate: bool, warned: list[str]) -> list[st
     ours, theirs = (signals.info.get("readout") for signals in (target, pool))
     scales = None not in (ours, theirs) and ours != theirs and "align" not in target.info
     flags = {
-        "complementary model kept: the design leaks membership": keep_mate,
+        "complementary model kept: the design leaks membership": keep_complement,
         "balanced design without pairs: reference counts leak membership": (
-            uneven and not varied and not keep_mate
+            uneven and not varied and not keep_complement
         ),
         # outputs of spiking networks read out in two ways
         f"targets read out by {ours}, references by {theirs}: two scales; align them": scales,

@@ -45,7 +45,7 @@ def self_test(
     *,
     n_resamples: int = 200,
     seed: int = 0,
-    keep_mate: bool = False,
+    keep_complement: bool = False,
     samples: int | None = 5000,
 ) -> SelfTest:
     """Negative control of a pool's design and of the whole chain from signals to AUC.
@@ -56,7 +56,7 @@ def self_test(
             would fit a model per redraw.
         n_resamples: masks that N2 redraws, 2 or more.
         seed: of masks, noise and the samples that are tested.
-        keep_mate: keeps the target's complementary model among the references: the leak by counting
+        keep_complement: keeps the target's complementary model among the references: the leak by counting
             that this test must find.
         samples: larger pools are tested on that many audited samples; None takes all.
 
@@ -85,11 +85,11 @@ def self_test(
     signals = _subset(signals, samples, rng)
     units = units_of(signals.member[:, ~signals.population])
     attacks, rows = _willing(
-        {name: a for name, a in attacks.items() if name not in FITTED}, signals, keep_mate
+        {name: a for name, a in attacks.items() if name not in FITTED}, signals, keep_complement
     )
-    rows += _design(signals, units, keep_mate) + _blind(signals, attacks, units, keep_mate)
-    rows += _synthetic(signals, attacks, units, keep_mate, rng)
-    rows += _redrawn(signals, attacks, units, keep_mate, n_resamples, rng)
+    rows += _design(signals, units, keep_complement) + _blind(signals, attacks, units, keep_complement)
+    rows += _synthetic(signals, attacks, units, keep_complement, rng)
+    rows += _redrawn(signals, attacks, units, keep_complement, n_resamples, rng)
     table = pd.DataFrame(rows, columns=COLUMNS)
     return SelfTest(not table["verdict"].str.startswith("FAIL").any(), table)
 
@@ -102,12 +102,12 @@ def _subset(signals: Signals, samples: int | None, rng) -> Signals:
     return signals.select(samples=np.sort(np.concatenate([chosen, aside])))
 
 
-def _willing(attacks: dict, signals: Signals, keep_mate: bool) -> tuple[dict, list[tuple]]:
+def _willing(attacks: dict, signals: Signals, keep_complement: bool) -> tuple[dict, list[tuple]]:
     """(attacks that accept these signals, rows on those that refuse)."""
     able, refused = {}, []
     for name, attack in attacks.items():
         try:
-            run_attack(attack, signals, targets=[0], keep_mate=keep_mate)
+            run_attack(attack, signals, targets=[0], keep_complement=keep_complement)
             able[name] = attack
         except ValueError as reason:
             refused.append(("run", name, np.nan, np.nan, np.nan, 0, f"refused: {reason}"))
@@ -150,12 +150,12 @@ def _firsts(units: np.ndarray) -> np.ndarray:
     return np.unique(units, return_index=True)[1]
 
 
-def _design(signals: Signals, units: np.ndarray, keep_mate: bool) -> list[tuple]:
+def _design(signals: Signals, units: np.ndarray, keep_complement: bool) -> list[tuple]:
     audited = ~signals.population
     values, same = [], 0
     for target in _firsts(units):
         mask = signals.member[target, audited]
-        rows = signals.reference_rows(target, keep_mate=keep_mate)
+        rows = signals.reference_rows(target, keep_complement=keep_complement)
         others = signals.member[rows][:, audited]
         values.append(auc(others.sum(0), mask))
         same += int(same_or_complement(others, mask).sum())
@@ -166,14 +166,14 @@ def _design(signals: Signals, units: np.ndarray, keep_mate: bool) -> list[tuple]
     ]
 
 
-def _blind(signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool) -> list[tuple]:
+def _blind(signals: Signals, attacks: dict, units: np.ndarray, keep_complement: bool) -> list[tuple]:
     """One target per unit: the blind scores of complementary models are complements, their mean
     would test nothing.
     """
     blind = attacks | {"mean reference margin": _mean_reference_margin}
     worlds = [_silenced(signals, row) for row in _firsts(units)]
     values = [
-        [auc(*scored(run_attack(one, world, signals, keep_mate=keep_mate), 0)) for world in worlds]
+        [auc(*scored(run_attack(one, world, signals, keep_complement=keep_complement), 0)) for world in worlds]
         for one in blind.values()
     ]
     return _worst("blind", list(blind), np.array(values), _null_error(signals))
@@ -194,15 +194,15 @@ def _silenced(signals: Signals, row: int) -> Signals:
     return replace(one, **cubes, correct=np.ones_like(one.correct), top_log_p=top)
 
 
-def _mean_auc(signals: Signals, attack, units: np.ndarray, keep_mate: bool, targets=None) -> float:
+def _mean_auc(signals: Signals, attack, units: np.ndarray, keep_complement: bool, targets=None) -> float:
     """AUC averaged over targets within each unit, then over units."""
-    scores = run_attack(attack, signals, targets=targets, keep_mate=keep_mate)
+    scores = run_attack(attack, signals, targets=targets, keep_complement=keep_complement)
     values = pd.Series([auc(*scored(scores, row)) for row in range(len(scores.value))])
     return float(values.groupby(units[scores.targets]).mean().mean())
 
 
 def _synthetic(
-    signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, rng
+    signals: Signals, attacks: dict, units: np.ndarray, keep_complement: bool, rng
 ) -> list[tuple]:
     """N1 on mu_i + sigma_i eps with the real signals' means and spreads, dealt anew; and N3 on the
     real signals.
@@ -228,7 +228,7 @@ def _synthetic(
     # one per pair; coins share their references, and gain no more
     error = _null_error(signals) / np.sqrt(max(len(units) / 2, 1))
     worlds = [
-        np.array([_mean_auc(world, attack, units, keep_mate) for attack in attacks.values()])
+        np.array([_mean_auc(world, attack, units, keep_complement) for attack in attacks.values()])
         for world in (null, signals)
     ]
     inverted = worlds[1] < 0.5 - SIGN_ERRORS * error
@@ -240,7 +240,7 @@ def _synthetic(
 
 
 def _redrawn(
-    signals: Signals, attacks: dict, units: np.ndarray, keep_mate: bool, n_resamples: int, rng
+    signals: Signals, attacks: dict, units: np.ndarray, keep_complement: bool, n_resamples: int, rng
 ) -> list[tuple]:
     """N2: exact randomisation test over masks redrawn from the same design."""
     targets = np.concatenate(
@@ -249,7 +249,7 @@ def _redrawn(
     redrawn = np.array(
         [
             [
-                _mean_auc(replace(signals, member=mask), attack, units, keep_mate, targets)
+                _mean_auc(replace(signals, member=mask), attack, units, keep_complement, targets)
                 for attack in attacks.values()
             ]
             for mask in redraw(signals, n_resamples, rng)
@@ -257,7 +257,7 @@ def _redrawn(
     )
     rows, most = [], -stdtrit(n_resamples - 1, ndtr(-REDRAW_ERRORS))
     for (name, attack), null in zip(attacks.items(), redrawn.T, strict=True):
-        real = _mean_auc(signals, attack, units, keep_mate, targets)
+        real = _mean_auc(signals, attack, units, keep_complement, targets)
         error = null.std(ddof=1) / np.sqrt(n_resamples)
         p = (1 + (null >= real).sum()) / (n_resamples + 1)
         off = abs(null.mean() - 0.5) > most * error + 1e-12

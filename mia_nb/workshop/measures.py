@@ -67,7 +67,7 @@ def pair_ids(signals: Signals) -> np.ndarray:
 
 @remembered
 def redrawn(
-    signals: Signals, attack: str, *, keep_mate: bool = False, n_resamples: int = DRAWS
+    signals: Signals, attack: str, *, keep_complement: bool = False, n_resamples: int = DRAWS
 ) -> tuple[float, np.ndarray]:
     """AUC of an attack with the real members, and in worlds in which membership was dealt anew.
 
@@ -77,7 +77,7 @@ def redrawn(
 
     signals: of complementary pairs of models
     attack: name of an attack
-    keep_mate: leave the target's complementary model among its references, which makes a signal
+    keep_complement: leave the target's complementary model among its references, which makes a signal
         out of nothing
     n_resamples: redrawn worlds
 
@@ -87,7 +87,7 @@ def redrawn(
     targets = np.flatnonzero(pair_ids(signals) < 2)
     worlds = redraw(signals, n_resamples, np.random.default_rng(0))
     real, *drawn = (
-        mean_auc(attacks.score(attack, world, targets=targets, keep_mate=keep_mate))
+        mean_auc(attacks.score(attack, world, targets=targets, keep_complement=keep_complement))
         for world in chain([signals], (replace(signals, member=mask) for mask in worlds))
     )
     return real, np.array(drawn)
