@@ -134,7 +134,9 @@ def class_folders(
     """x (N, C, H, W), y (N,) and class names of path/<class>/<image files>; hidden files and
     unknown suffixes are skipped.
 
-    size: side in pixels; the largest square in the middle of each image, scaled. None: as they are.
+    Parameters:
+        size: side in pixels; the largest square in the middle of each image, scaled. None: as they
+            are.
     """
     try:
         folders = sorted(e.name for e in os.scandir(path) if e.is_dir() and e.name[0] != ".")

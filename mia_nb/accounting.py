@@ -124,22 +124,35 @@ def epsilon(
     """(epsilon, delta) of DP-SGD: `steps` Gaussian steps on batches drawn at `sample_rate`, each
     clipped to norm 1.
 
-    noise_multiplier: standard deviation of the noise / clipping norm; sample_rate: expected batch /
-    records; steps: taken. accountant "prv" (Gopi, Lee and Wutschitz, arXiv 2106.02848, by Opacus):
-    privacy loss distribution, upper end: the tight value + about .01; 0.1 to 2 s, more where
-    epsilon is large. Its error grows from .01 where the mesh would not fit into memory; where it
-    cannot hold the loss at all (epsilon above about 600) the value is that of "rdp". "rdp"
-    (Mironov, Talwar and Zhang, arXiv 1908.10530; conversion of Balle et al., arXiv 1905.09982): 5
-    to 20 % above prv in usual settings, tens of milliseconds. Its orders, 1.1 to 63, are extended
-    to 1.001 and 1024 when the best is at an end. "gdp" (Dong, Roth and Su; Bu et al., arXiv
-    1911.11607): closed form of `gdp_mu`, a central limit approximation and NO guarantee: below the
-    true value in 23 of 32 settings tested, from -22 % to +83 %. sampling "uniform" (batches of
-    fixed size): gdp only. 0 noise or delta 0: infinite. Raises ValueError for numbers out of range,
-    an unknown accountant, uniform with prv or rdp, and prv with a delta that its arithmetic cannot
-    resolve (below 1e-10). Caveats: holds for DP-SGD with secret Poisson batches only, for one
-    training run; of any other noise it is nominal. One full-batch release (sample_rate 1) is a
-    plain Gaussian: `gaussian_epsilon(sqrt(steps) / noise_multiplier, delta)` is exact there, while
-    gdp's limit is not (2.140 instead of 1.993 at noise 2, one step, delta 1e-5).
+    Parameters:
+        noise_multiplier: standard deviation of the noise / clipping norm, 0 or from 1e-6 to 1e9.
+        sample_rate: expected batch / records, above 0 and at most 1.
+        steps: optimiser steps taken, from 1.
+        delta: from 0 to below 1, as 1e-5.
+        accountant: prv, rdp or gdp.
+            "prv" (Gopi, Lee and Wutschitz, arXiv 2106.02848, by Opacus): privacy loss distribution,
+            upper end: the tight value + about .01; 0.1 to 2 s, more where epsilon is large. Its
+            error grows from .01 where the mesh would not fit into memory; where it cannot hold the
+            loss at all (epsilon above about 600) the value is that of "rdp".
+            "rdp" (Mironov, Talwar and Zhang, arXiv 1908.10530; conversion of Balle et al., arXiv
+            1905.09982): 5 to 20 % above prv in usual settings, tens of milliseconds. Its orders,
+            1.1 to 63, are extended to 1.001 and 1024 when the best is at an end.
+            "gdp" (Dong, Roth and Su; Bu et al., arXiv 1911.11607): closed form of `gdp_mu`, a
+            central limit approximation and NO guarantee: below the true value in 23 of 32 settings
+            tested, from -22 % to +83 %.
+        sampling: poisson, or uniform (batches of fixed size): gdp only.
+
+    Returns:
+        Epsilon; infinite for 0 noise or delta 0.
+
+    Raises:
+        ValueError: for numbers out of range, an unknown accountant, uniform with prv or rdp, and
+            prv with a delta that its arithmetic cannot resolve (below 1e-10).
+
+    Caveats: holds for DP-SGD with secret Poisson batches only, for one training run; of any other
+    noise it is nominal. One full-batch release (sample_rate 1) is a plain Gaussian:
+    `gaussian_epsilon(sqrt(steps) / noise_multiplier, delta)` is exact there, while gdp's limit is
+    not (2.140 instead of 1.993 at noise 2, one step, delta 1e-5).
     """
     _check(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps, delta=delta)
     one_of("accountant", accountant, ACCOUNTANTS)
@@ -164,12 +177,22 @@ def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") ->
     """Smallest noise multiplier of DP-SGD whose (epsilon, delta) by `accountant` stays within
     `epsilon`, rounded up.
 
-    Four significant digits; the result is checked, so that the target is never exceeded by that
-    accountant. "rdp" takes a tenth of a second to one; "prv" starts from there, takes some ten
-    calls and needs about 5 % less noise; "gdp" is no guarantee. Raises ValueError for numbers
-    out of range, and where no noise from 0.001 to 1e6 reaches the target or all of it does: "prv"
-    is coarse below .01, "rdp" never goes below about ln(1/delta) / 1000, and delta 0 is out of
-    reach.
+    Parameters:
+        epsilon: the target, finite and above 0.
+        sample_rate: expected batch / records, above 0 and at most 1.
+        steps: optimiser steps, from 1.
+        delta: above 0 and below 1.
+        accountant: "rdp" takes a tenth of a second to one; "prv" starts from there, takes some ten
+            calls and needs about 5 % less noise; "gdp" is no guarantee.
+
+    Returns:
+        Noise sd / clipping norm with four significant digits; checked, so that the target is never
+        exceeded by that accountant.
+
+    Raises:
+        ValueError: for numbers out of range, and where no noise from 0.001 to 1e6 reaches the
+            target or all of it does: "prv" is coarse below .01, "rdp" never goes below about
+            ln(1/delta) / 1000, and delta 0 is out of reach.
     """
     _check(epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=delta)
     one_of("accountant", accountant, ACCOUNTANTS)
@@ -194,10 +217,19 @@ def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> li
     """Changes to a recipe in which "epsilon" has become the noise multiplier of DP-SGD that reaches
     it, by RDP.
 
-    families: dicts of recipe changes; those with defense "dp_sgd" may name the epsilon that is
-    aimed at, for `members` records a model, with the batch and epochs of the family or else of the
-    recipe. The others come back as they are. Raises ValueError for an epsilon without dp_sgd or
-    beside a noise multiplier, and as `noise_multiplier` does.
+    Parameters:
+        families: dicts of recipe changes; those with defense "dp_sgd" may name the epsilon that is
+            aimed at. The others come back as they are.
+        recipe: gives the batch and epochs that a family does not name.
+        members: records that a model trains on.
+        delta: of that epsilon.
+
+    Returns:
+        The families, each a new dict.
+
+    Raises:
+        ValueError: for an epsilon without dp_sgd or beside a noise multiplier, and as
+            `noise_multiplier` does.
     """
     found = []
     for number, family in enumerate(families):
@@ -233,15 +265,27 @@ def over_epochs(
     accountants=("prv", "rdp", "gdp"),
     sampling="poisson",
 ) -> pd.DataFrame:
-    """`epsilon` along training, a row per epoch, delta and accountant: epoch, steps, accountant,
-    sampling, delta, epsilon.
+    """`epsilon` along training, a row per epoch, delta and accountant.
 
-    sample_rate = batch / samples, steps = epoch * ceil(samples / batch); trainings here drop the
-    remainder (`Pool.sampling`). epochs and delta: one number or several. sampling names the form of
-    gdp; rows of prv and rdp are Poisson whatever it says, and carry that word: with "uniform" the
-    table is figure 4 (left) of Hong, Wu, Gruber and Lee (arXiv 2501.06686) with noise_multiplier 2.
-    Raises ValueError as `epsilon` does. Caveat: prv takes up to seconds per row, so pass a few
-    epochs.
+    Parameters:
+        noise_multiplier: noise sd / clipping norm.
+        samples: records trained on.
+        batch: records a step, at most `samples`; sample_rate = batch / samples.
+        epochs: one number or several; steps = epoch * ceil(samples / batch).
+        delta: one number or several.
+        accountants: one name or several, of prv, rdp, gdp.
+        sampling: the form of gdp. Rows of prv and rdp are Poisson whatever it says, and carry that
+            word.
+
+    Returns:
+        Columns epoch, steps, accountant, sampling, delta, epsilon. With sampling "uniform" and
+        noise_multiplier 2 it is figure 4 (left) of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
+
+    Raises:
+        ValueError: as `epsilon` does.
+
+    Caveat: prv takes up to seconds per row, so pass a few epochs. Trainings here drop the remainder
+    of an epoch (`Pool.sampling`).
     """
     _check(several=("epochs",), samples=samples, batch=batch, epochs=epochs)
     one_of("sampling", sampling, SAMPLINGS)
@@ -264,15 +308,23 @@ def over_epochs(
 
 
 def gdp_mu(*, noise_multiplier, sample_rate, steps, sampling="poisson") -> float:
-    """mu of the Gaussian that DP-SGD's trade-off function tends to, c = sample_rate sqrt(steps), n
-    = noise_multiplier.
+    """mu of the Gaussian that DP-SGD's trade-off function tends to.
 
-    poisson: mu = c sqrt(exp(1/n^2) - 1)                                        (Bu, Dong, Long and
-    Su, arXiv 1911.11607)
-    uniform: mu = sqrt(2) c sqrt(exp(1/n^2) Phi(3/(2n)) + 3 Phi(-1/(2n)) - 2)   (Dong, Roth and Su,
-    arXiv 1905.02383)
-    Infinite where n is 0, and where exp overflows (n below .038). Raises ValueError for numbers out
-    of range.
+    Parameters:
+        noise_multiplier: standard deviation of the noise / clipping norm, 0 or from 1e-6 to 1e9.
+        sample_rate: expected batch / records, above 0 and at most 1.
+        steps: optimiser steps taken, from 1.
+        sampling: with n = noise_multiplier and c = sample_rate sqrt(steps),
+            "poisson": mu = c sqrt(exp(1/n^2) - 1) (Bu, Dong, Long and Su, arXiv 1911.11607);
+            "uniform": mu = sqrt(2) c sqrt(exp(1/n^2) Phi(3/(2n)) + 3 Phi(-1/(2n)) - 2) (Dong, Roth
+            and Su, arXiv 1905.02383).
+
+    Returns:
+        mu; infinite where n is 0, and where exp overflows (n below .038).
+
+    Raises:
+        ValueError: for numbers out of range.
+
     Caveat: a limit for many steps and c fixed, no guarantee.
     """
     _check(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps)
@@ -295,9 +347,16 @@ def nsde_sigma(*, k, steps, T) -> float:
     """sigma = k sqrt(steps / T): the diffusion coefficient, printed as sigma by Hong, Wu, Gruber
     and Lee (arXiv 2501.06686).
 
-    k: standard deviation of the noise of one step; T: integration time. Their accountants take it
-    as the noise multiplier; their Theorem 1 takes `noise_sd`. The two agree at T = 1 only. Raises
-    ValueError for numbers out of range.
+    Parameters:
+        k: standard deviation of the noise of one step, from 0.
+        steps: solver steps, from 1.
+        T: integration time, above 0.
+
+    Raises:
+        ValueError: for numbers out of range.
+
+    Caveat: their accountants take it as the noise multiplier; their Theorem 1 takes `noise_sd`. The
+    two agree at T = 1 only.
     """
     _check(k=k, steps=steps, T=T)
     return float(k * math.sqrt(steps / T))
@@ -306,7 +365,12 @@ def nsde_sigma(*, k, steps, T) -> float:
 def noise_sd(*, k, steps) -> float:
     """k sqrt(steps) = sigma sqrt(T): standard deviation of the noise in h(T) where the drift is 0.
 
-    ValueError: out of range.
+    Parameters:
+        k: standard deviation of the noise of one step, from 0.
+        steps: solver steps, from 1.
+
+    Raises:
+        ValueError: for numbers out of range.
     """
     _check(k=k, steps=steps)
     return float(k * math.sqrt(steps))
@@ -316,11 +380,21 @@ def theorem_epsilon(*, noise_sd, T, lipschitz, delta) -> float:
     """Theorem 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved: sqrt(2 ln(1.25 / delta)) T
     lipschitz / noise_sd.
 
-    noise_sd = k sqrt(steps): the theorem's sigma in dh = f dt + (sigma / sqrt T) dB. Infinite where
-    noise_sd or delta is 0. Caveats: stated for a result below 1 only, and for |h - h'| <= 1, which
-    is neither enforced in the study's networks nor used beyond time 0; h(0) itself is missing from
-    the sum that the proof bounds, so that a zero drift would need no noise. The paper's formula,
-    not a guarantee. Raises ValueError for numbers out of range.
+    Parameters:
+        noise_sd: k sqrt(steps), the theorem's sigma in dh = f dt + (sigma / sqrt T) dB.
+        T: integration time, above 0.
+        lipschitz: a certified bound of the drift.
+        delta: from 0 to below 1.
+
+    Returns:
+        Epsilon; infinite where noise_sd or delta is 0.
+
+    Raises:
+        ValueError: for numbers out of range.
+
+    Caveats: the paper's formula, not a guarantee. It is stated for a result below 1 only, and for
+    |h - h'| <= 1, which is neither enforced in the study's networks nor used beyond time 0; h(0)
+    itself is missing from the sum that the proof bounds, so that a zero drift would need no noise.
     """
     _check(noise_sd=noise_sd, T=T, lipschitz=lipschitz, delta=delta)
     if noise_sd == 0 or delta == 0:
@@ -329,15 +403,27 @@ def theorem_epsilon(*, noise_sd, T, lipschitz, delta) -> float:
 
 
 def corollary_epsilon(*, noise_sd, T, lipschitz, iterations, delta, delta_prime) -> float:
-    """Corollary 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved for epsilon' after K =
-    iterations.
+    """Corollary 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved for epsilon': 4 sqrt(K
+    ln(1.25 / delta) ln(1 / delta')) T lipschitz / noise_sd, for (epsilon', K delta + delta').
 
-    4 sqrt(K ln(1.25 / delta) ln(1 / delta')) T lipschitz / noise_sd, for (epsilon', K delta +
-    delta'). lipschitz: the largest during training. Infinite where noise_sd or delta is 0. Caveats:
-    those of `theorem_epsilon`; beyond that it assumes that gradients see the data through h(T)
-    alone. The paper's formula, not a guarantee. Raises ValueError for numbers out of range. The
-    noise_sd that it needs is its value at noise_sd 1, over epsilon': 128.8 for 8 at T lipschitz
-    = 1, K = 300 and a total delta of 1e-5 split evenly (delta = 5e-6 / K, delta' = 5e-6).
+    Parameters:
+        noise_sd: k sqrt(steps).
+        T: integration time, above 0.
+        lipschitz: the largest bound of the drift during training.
+        iterations: K, from 1.
+        delta: of one iteration.
+        delta_prime: of their composition, above 0 and below 1.
+
+    Returns:
+        epsilon' after K iterations; infinite where noise_sd or delta is 0. The noise_sd that an
+        epsilon' needs is the value at noise_sd 1, over epsilon': 128.8 for 8 at T lipschitz = 1,
+        K = 300 and a total delta of 1e-5 split evenly (delta = 5e-6 / K, delta' = 5e-6).
+
+    Raises:
+        ValueError: for numbers out of range.
+
+    Caveats: the paper's formula, not a guarantee. Those of `theorem_epsilon`; beyond that it
+    assumes that gradients see the data through h(T) alone.
     """
     _check(noise_sd=noise_sd, T=T, lipschitz=lipschitz, iterations=iterations)
     _check(delta=delta, delta_prime=delta_prime)
@@ -349,27 +435,35 @@ def corollary_epsilon(*, noise_sd, T, lipschitz, iterations, delta, delta_prime)
 
 def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_sided=None) -> float:
     """mu of the Gaussian trade-off between the hidden states of two inputs: local DP of the queried
-    input, per `queries`.
+    input, per `queries`; `gaussian_epsilon(mu, delta)` is its epsilon.
 
-    Delta = 2 clip, s = steps, dt = T / s, L = lipschitz; noise k N(0, 1) after every step, whose
-    map is c-Lipschitz:
-    euler       mu = Delta sqrt(c^2s / (k^2 sum_{j<s} c^2j)), c = 1 + dt L; with one_sided l: c =
-                sqrt(1 + 2 dt l + (dt L)^2)
-    rk4         the same with c = sum_{j<=4} (dt L)^j / j! (the classical scheme)
-    continuous  mu = (Delta / g) sqrt(2 l / (1 - exp(-2 l T))), g = k sqrt(s / T), l = one_sided,
-                else L: the limit, to compare
-    times sqrt(queries). Then `gaussian_epsilon(mu, delta)`. one_sided: <f(a) - f(b), a - b> <= l |a
-    - b|^2, from -L to L.
-    Privacy amplification by iteration (Feldman et al. 2018; Altschuler and Talwar 2022; in
-    trade-off functions Bok, Su and
-    Altschuler 2024); equality for linear drift. Infinite where k is 0. Raises ValueError for
-    numbers out of range.
+    Parameters:
+        k: noise k N(0, 1) after every step.
+        steps: s, solver steps, from 1; dt = T / s.
+        T: integration time, above 0.
+        lipschitz: L, a certified bound of the drift.
+        clip: largest norm of the state that enters; Delta = 2 clip.
+        scheme: whose step is c-Lipschitz; mu = Delta sqrt(queries c^2s / (k^2 sum_{j<s} c^2j)).
+            "euler": c = 1 + dt L; with one_sided l: c = sqrt(1 + 2 dt l + (dt L)^2).
+            "rk4": c = sum_{j<=4} (dt L)^j / j! (the classical scheme).
+            "continuous": mu = (Delta / g) sqrt(queries 2 l / (1 - exp(-2 l T))), g = k sqrt(s / T),
+            l = one_sided, else L: the limit, to compare.
+        queries: outputs for the same input.
+        one_sided: l, from -L to L, with <f(a) - f(b), a - b> <= l |a - b|^2; None: not known.
+
+    Returns:
+        mu; infinite where k is 0. Equality for linear drift.
+
+    Raises:
+        ValueError: for numbers out of range, and for one_sided with rk4.
+
+    Source: privacy amplification by iteration (Feldman et al. 2018; Altschuler and Talwar 2022; in
+    trade-off functions Bok, Su and Altschuler 2024).
+
     Caveats, all on the caller: the state that enters is clipped to norm `clip` and depends on no
-    other record (no batch norm
-    in train mode); L is certified and global; noise is independent, on at inference; parameters are
-    fixed. It says nothing
-    about training. Not covered: stochastic RK4, the 3/8 rule, adaptive solvers. Later blocks add
-    nothing (post-processing).
+    other record (no batch norm in train mode); L is certified and global; noise is independent, on
+    at inference; parameters are fixed. It says nothing about training. Not covered: stochastic
+    RK4, the 3/8 rule, adaptive solvers. Later blocks add nothing (post-processing).
     """
     _check(k=k, steps=steps, T=T, lipschitz=lipschitz, clip=clip, queries=queries)
     one_of("scheme", scheme, ("euler", "rk4", "continuous"))
@@ -407,8 +501,15 @@ def gaussian_delta(mu, epsilon):
     """delta of a mu-GDP mechanism at epsilon: Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 -
     epsilon/mu), from log-cdfs.
 
-    Exact for every epsilon (Balle and Wang, arXiv 1805.06530; Dong, Roth and Su, corollary 1).
-    Numbers or arrays, broadcast. ValueError for a negative one.
+    Parameters:
+        mu: distance of two unit Gaussians, from 0; a number or an array.
+        epsilon: from 0; a number or an array, broadcast.
+
+    Raises:
+        ValueError: for a negative one.
+
+    Source: Balle and Wang, arXiv 1805.06530; Dong, Roth and Su, corollary 1: exact for every
+    epsilon.
     """
     _check(several=("mu", "epsilon"), mu=mu, epsilon=epsilon)
     mu, epsilon = np.broadcast_arrays(np.asarray(mu, float), np.asarray(epsilon, float))
@@ -421,10 +522,19 @@ def gaussian_epsilon(mu, delta):
     """epsilon of a mu-GDP mechanism at delta, exact for all mu: `gaussian_delta` inverted by
     bisection, never below the root.
 
-    mu = sensitivity / standard deviation for one Gaussian release, sqrt(sum of squares) for
-    several. Numbers or arrays, broadcast. 0 for mu 0; infinite for mu infinite or delta 0.
-    ValueError for mu < 0 or delta outside [0, 1). The classical sqrt(2 ln(1.25 / delta)) mu is
-    proved below 1 only: its true delta is 2.3e-5 at epsilon 10 for 1e-5.
+    Parameters:
+        mu: sensitivity / standard deviation for one Gaussian release, sqrt(sum of squares) for
+            several; a number or an array.
+        delta: from 0 to below 1; a number or an array, broadcast.
+
+    Returns:
+        0 for mu 0; infinite for mu infinite or delta 0.
+
+    Raises:
+        ValueError: for mu < 0 or delta outside [0, 1).
+
+    Caveat: the classical sqrt(2 ln(1.25 / delta)) mu is proved below 1 only: its true delta is
+    2.3e-5 at epsilon 10 for 1e-5.
     """
     _check(several=("mu", "delta"), mu=mu, delta=delta)
     mu, delta = np.broadcast_arrays(np.asarray(mu, float), np.asarray(delta, float))
@@ -441,9 +551,16 @@ def gaussian_mu(epsilon, delta):
     """The largest mu whose Gaussian trade-off implies (epsilon, delta): the inverse of
     `gaussian_epsilon` in mu.
 
-    For the curve of `tradeoff(mu=...)` of equal (epsilon, delta): 1.666 for (8, 1e-5). Numbers or
-    arrays, broadcast; 0 for delta 0, infinite for epsilon infinite. ValueError for epsilon < 0 or
-    delta outside [0, 1).
+    Parameters:
+        epsilon: from 0; a number or an array.
+        delta: from 0 to below 1; a number or an array, broadcast.
+
+    Returns:
+        mu, for the curve of `tradeoff(mu=...)` of equal (epsilon, delta): 1.666 for (8, 1e-5). 0
+        for delta 0, infinite for epsilon infinite.
+
+    Raises:
+        ValueError: for epsilon < 0 or delta outside [0, 1).
     """
     _check(several=("epsilon", "delta"), epsilon=epsilon, delta=delta)
     epsilon, delta = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(delta, float))
@@ -462,11 +579,20 @@ def response_epsilon(*, keep, classes) -> float:
     """ln(keep (classes - 1) / (1 - keep)): epsilon, at delta 0, of a label that is said at random
     once and kept as said.
 
-    Randomised response: the true label with probability `keep`, else one of the other classes - 1
-    uniformly (Warner 1965; Kairouz, Oh and Viswanath 2016, arXiv 1407.1338). Neighbours differ in
-    this one label. 0 at keep 1 / classes, infinite at keep 1. Raises ValueError for keep outside [1
-    / classes, 1] and fewer than 2 classes. Caveat: of the label alone, and each further draw adds
-    as much again.
+    Parameters:
+        keep: probability of the true label, from 1 / classes to 1; else one of the other classes -
+            1 is said, uniformly.
+        classes: how many labels there are, from 2.
+
+    Returns:
+        Epsilon of this one label: 0 at keep 1 / classes, infinite at keep 1.
+
+    Raises:
+        ValueError: for keep outside [1 / classes, 1] and fewer than 2 classes.
+
+    Source: randomised response (Warner 1965; Kairouz, Oh and Viswanath 2016, arXiv 1407.1338).
+
+    Caveat: of the label alone, and each further draw adds as much again.
     """
     _check(classes=classes, keep=keep)
     refuse({f"keep={keep} of {classes} classes: wanted {WANTED['keep'][1]}": keep < 1 / classes})
@@ -477,15 +603,21 @@ def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
     """The largest TPR at `fpr` of any attack on an (epsilon, delta)-DP or on a mu-GDP mechanism: a
     ceiling for a ROC curve.
 
-    (epsilon, delta): min(e^epsilon fpr + delta, 1 - e^-epsilon (1 - delta - fpr), 1)  (Kairouz, Oh
-    and Viswanath 2015)
-    mu:               Phi(Phi^-1(fpr) + mu)                                           (Dong, Roth
-                      and Su, arXiv 1905.02383)
-    fpr: a number or an array in [0, 1]; returns the same shape. Raises ValueError unless exactly
-    one of epsilon and mu is
-    given, for delta with mu, and for numbers out of range. Caveat: a measured curve is above it
-    only where the lower end of
-    its interval is.
+    Parameters:
+        fpr: a number or an array in [0, 1].
+        epsilon: from 0; min(e^epsilon fpr + delta, 1 - e^-epsilon (1 - delta - fpr), 1) (Kairouz,
+            Oh and Viswanath 2015).
+        delta: with epsilon, from 0 to below 1.
+        mu: instead of epsilon, from 0; Phi(Phi^-1(fpr) + mu) (Dong, Roth and Su, arXiv 1905.02383).
+
+    Returns:
+        TPR of the shape of `fpr`.
+
+    Raises:
+        ValueError: unless exactly one of epsilon and mu is given, for delta with mu, and for
+            numbers out of range.
+
+    Caveat: a measured curve is above it only where the lower end of its interval is.
     """
     came = f"tradeoff got epsilon={epsilon} and mu={mu}"
     refuse({f"{came}: wanted exactly one of them": (epsilon is None) == (mu is None)})

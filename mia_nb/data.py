@@ -79,10 +79,12 @@ def load(
     they are read. A UserWarning of one line says how what can be read in two ways was read: boolean
     labels, nearly black floats, class names that look alike.
 
-    Returns: `Images`; mean and std are the published ones where they exist, otherwise measured on
-    all images returned.
+    Returns:
+        `Images`; mean and std are the published ones where they exist, otherwise measured on all
+        images returned.
 
-    Raises: ValueError of one line for whatever cannot be used.
+    Raises:
+        ValueError: of one line for whatever cannot be used.
 
     Example: `load("digits", limit=400)`.
     """
@@ -131,10 +133,12 @@ def from_arrays(
             1); (0,) and (1,): the model normalises.
         canary: (N,) booleans, which images are canaries; None for none.
 
-    Returns: `Images`, with a copy of the pixels.
+    Returns:
+        `Images`, with a copy of the pixels.
 
-    Raises: ValueError on NaN, on values out of range, and on labels that are negative, fractional,
-    beyond `classes` or, without `classes`, skip a number.
+    Raises:
+        ValueError: on NaN, on values out of range, and on labels that are negative, fractional,
+            beyond `classes` or, without `classes`, skip a number.
 
     Example: `from_arrays(x, y, classes=["cat", "dog"])`.
     """
@@ -393,7 +397,8 @@ def normalise(
         mean, std: per channel of x / 255.
         dtype: of the result; half types are computed in float32, rounded once.
 
-    Returns: (..., C, H, W) of this dtype, on the device of x.
+    Returns:
+        (..., C, H, W) of this dtype, on the device of x.
     """
     work = torch.float64 if dtype == torch.float64 else torch.float32
     mean, std = (torch.tensor(value, dtype=torch.float64)[:, None, None] for value in (mean, std))
@@ -415,12 +420,14 @@ def augment_draws(
         height, width: of an image, in pixels.
         generator: on the CPU.
 
-    Returns: for crop, shift (B, 2): rows and columns, uniform within +-(size // 8), 4 at 32x32; for
-    flip, flip (B,) bool, probability 1/2; for cutout, centre (B, 2): a uniform pixel, the
-    centre of a square hole of side size // 4, 8 at 32x32, clipped at the border. To augment
-    several models' batches at once, concatenate each tensor.
+    Returns:
+        for crop, shift (B, 2): rows and columns, uniform within +-(size // 8), 4 at 32x32; for
+        flip, flip (B,) bool, probability 1/2; for cutout, centre (B, 2): a uniform pixel, the
+        centre of a square hole of side size // 4, 8 at 32x32, clipped at the border. To augment
+        several models' batches at once, concatenate each tensor.
 
-    Raises: ValueError for an unknown word.
+    Raises:
+        ValueError: for an unknown word.
     """
     chosen = set() if ops == "none" else set(ops.split("+"))
     if unknown := sorted(chosen - set(AUGMENTATIONS)):
@@ -502,11 +509,13 @@ def paired_membership(
         seed: of the choice. A pair k depends on (seed, k) only: a larger pool keeps the rows of a
             smaller one.
 
-    Returns: (M, N) bool. Row 2k + 1 is the exact complement of row 2k on all columns but the
-    population's. Each row holds half of the audited samples; odd remainders are dealt out, so
-    that halves differ by at most one, overall and in each class.
+    Returns:
+        (M, N) bool. Row 2k + 1 is the exact complement of row 2k on all columns but the
+        population's. Each row holds half of the audited samples; odd remainders are dealt out, so
+        that halves differ by at most one, overall and in each class.
 
-    Raises: ValueError for an odd num_models, or fewer than two audited samples.
+    Raises:
+        ValueError: for an odd num_models, or fewer than two audited samples.
     """
     if num_models < 2 or num_models % 2:
         raise ValueError(
@@ -536,9 +545,11 @@ def bernoulli_membership(
         num_population: columns that are False in every row.
         seed: of the coins; row m depends on (seed, m) only.
 
-    Returns: (M, N) bool.
+    Returns:
+        (M, N) bool.
 
-    Raises: ValueError for no model, or fewer than two audited samples.
+    Raises:
+        ValueError: for no model, or fewer than two audited samples.
     """
     if num_models < 1:
         raise ValueError(f"num_models={num_models}: a pool needs at least 1")

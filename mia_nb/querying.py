@@ -237,8 +237,8 @@ def _given(**options) -> dict:
 
 
 def _source(plan: Query, noise: bool | None) -> str:
-    """What makes the queries differ, one word of types.DRAWS; ValueError where nothing or more than
-    one thing does.
+    """What makes the queries differ, one word of types.QUERY_KINDS; ValueError where nothing or
+    more than one thing does.
     """
     sources = {
         "dropout": plan.input_dropout > 0,

@@ -35,7 +35,7 @@ from mia_nb.checks import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-DRAWS = ("plain", "dropout", "augment", "noise", "steps")
+QUERY_KINDS = ("plain", "dropout", "augment", "noise", "steps")
 SPLITS = ("pairs", "bernoulli", "given")
 SCHEDULES = ("one_cycle", "cosine", "plateau", "constant")
 DTYPES = ("float32", "float64", "bfloat16")
@@ -270,7 +270,7 @@ class Signals:
         member: (M, N) bool, True where the sample was in the model's training set; None: hidden
             from the attacker.
         population: (N,) bool, samples set aside before training, which no model saw.
-        query_kind: what the queries are, a word of `types.DRAWS`.
+        query_kind: what the queries are, a word of `types.QUERY_KINDS`.
         entropy: (M, Q, N), at least 0, small where the model is confident.
         modified_entropy: (M, Q, N), as entropy, but large where it is confident and wrong.
         correct: (M, Q, N) bool.
@@ -306,7 +306,7 @@ class Signals:
         for name in ("population", "member"):
             if (value := getattr(self, name)) is not None and value.dtype != bool:
                 raise ValueError(f"{name} has dtype {value.dtype}; wanted booleans")
-        one_of("query_kind", self.query_kind, DRAWS)
+        one_of("query_kind", self.query_kind, QUERY_KINDS)
 
     log_p = property(lambda self: -np.logaddexp(0.0, -self.margin))
     loss = property(lambda self: np.logaddexp(0.0, -self.margin))
@@ -343,8 +343,8 @@ class Signals:
 
         Parameters:
             target: row of the target.
-            keep_complement: whether the complementary model, trained on exactly the other samples, stays
-                among the references, which leaks the design.
+            keep_complement: whether the complementary model, trained on exactly the other samples,
+                stays among the references, which leaks the design.
 
         Left out is every row whose mask equals the target's, or is its complement, on the audited
         columns that not all models saw. Raises ValueError where membership is hidden.
@@ -364,8 +364,8 @@ class Signals:
         Parameters and errors are those of `reference_rows`. Example:
             target, references = signals.hold_out(0)
         """
-        references = self.select(models=self.reference_rows(target, keep_complement=keep_complement))
-        return self.select(models=[target]).hide(), references
+        rows = self.reference_rows(target, keep_complement=keep_complement)
+        return self.select(models=[target]).hide(), self.select(models=rows)
 
     @classmethod
     def from_logits(
@@ -387,7 +387,7 @@ class Signals:
             member: (M, N) booleans; None: hidden.
             population: (N,) booleans; None: no sample was set aside.
             temperature: above 0, divides the logits first.
-            query_kind: what the queries are, a word of `types.DRAWS`.
+            query_kind: what the queries are, a word of `types.QUERY_KINDS`.
             info: entries for `Signals.info`.
 
         Equations, all stable in float64: phi = z_y - logsumexp_{c != y} z_c; entropy = -sum p log

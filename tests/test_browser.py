@@ -373,10 +373,10 @@ def test_an_explorer_moves_downloads_what_it_shows_and_is_saved_with_every_pictu
 GAME = [
     (
         "import numpy as np\nfrom test_workshop import SAMPLES, cube_of\nfrom mia_nb import"
-        " widgets, workshop\nx = np.random.default_rng(1).integers(0, 256, (SAMPLES, 1, 8, 8),"
+        " widgets, workshop\nfrom mia_nb.workshop import questions\nx = np.random.default_rng(1).integers(0, 256, (SAMPLES, 1, 8, 8),"
         " np.uint8)\nsource = widgets.stored.Source('toy', cube_of(), images=x, classes=tuple('abcde'))"
     ),
-    "workshop.Prediction('Which one?', ['this', 'that'], answer='that', why='because so')",
+    "questions.Prediction('Which one?', ['this', 'that'], answer='that', why='because so')",
     "workshop.game(source)",
 ]
 SENTENCE = f"{SENTENCES}.join(' | ')"

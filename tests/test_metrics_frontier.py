@@ -45,7 +45,9 @@ def lines(families: dict[str, list[tuple]], spread=None) -> pd.DataFrame:
     for family, points in families.items():
         for epoch, point in enumerate(points, start=1):
             for target in range(2 * len(spread)):
-                apart = 0.001 * (-1) ** target  # a target and its complementary model: only their mean counts
+                apart = (
+                    0.001 * (-1) ** target
+                )  # a target and its complementary model: only their mean counts
                 accuracy, auc = np.asarray(point, float) + spread[target // 2] + apart
                 rows.append(
                     (

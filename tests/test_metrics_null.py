@@ -40,7 +40,9 @@ def test_pairs_pass_whether_or_not_the_models_leak(leak):
 
 
 def test_a_kept_complementary_model_is_found_by_every_part_of_the_test():
-    result = metrics.self_test(world(4, 1000), FAST | COUNTING, n_resamples=30, keep_complement=True)
+    result = metrics.self_test(
+        world(4, 1000), FAST | COUNTING, n_resamples=30, keep_complement=True
+    )
     assert not result.passed
     assert (result.table.query("test == 'design'")["verdict"].str.startswith("FAIL")).all()
     for name in COUNTING:

@@ -18,7 +18,7 @@ from mia_nb.metrics.pairs import units
 from mia_nb.plots import teaching
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source
-from mia_nb.workshop import answers, explorers, measures, parts
+from mia_nb.workshop import answers, explorers, measures, parts, questions
 from mia_nb.workshop.cube import Cube
 from mia_nb.workshop.game import deal
 
@@ -86,7 +86,7 @@ def said(capsys, part, value, cube) -> tuple[bool, str]:
 
 
 def test_a_prediction_tells_its_answer_only_after_one_was_given():
-    question = workshop.Prediction(
+    question = questions.Prediction(
         "What share?", ["few", "many"], answer="many", why="because of X"
     )
     shown = " ".join(
@@ -102,7 +102,7 @@ def test_a_prediction_tells_its_answer_only_after_one_was_given():
 
 
 def test_a_prediction_on_a_slider_waits_for_the_button():
-    question = workshop.Prediction("How many of 20?", (0, 20), answer=10.4, why="a coin")
+    question = questions.Prediction("How many of 20?", (0, 20), answer=10.4, why="a coin")
     control, button, shown = question.widget.children[1:]
     control.value = 17
     assert question.told == shown.value == ""
@@ -116,7 +116,7 @@ def test_in_batch_mode_question_and_options_are_printed_and_the_answer_is_folded
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     folded = []
     monkeypatch.setattr("mia_nb.workshop.questions.display", lambda page: folded.append(page.data))
-    workshop.Prediction(
+    questions.Prediction(
         "Which <one>?", ["this", "that"], answer="that", why="it < this"
     )._ipython_display_()
     printed = capsys.readouterr().out
@@ -130,9 +130,9 @@ def test_in_batch_mode_question_and_options_are_printed_and_the_answer_is_folded
 
 def test_a_prediction_refuses_an_answer_that_nobody_can_choose():
     with pytest.raises(ValueError, match=r"'maybe' is none of the options"):
-        workshop.Prediction("Well?", ["yes", "no"], answer="maybe")
+        questions.Prediction("Well?", ["yes", "no"], answer="maybe")
     with pytest.raises(ValueError, match="two or more"):
-        workshop.Prediction("Well?", ["yes"], answer="yes")
+        questions.Prediction("Well?", ["yes"], answer="yes")
 
 
 @pytest.mark.parametrize("part", sorted(parts.PARTS))

@@ -13,7 +13,7 @@ from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.single import attack_p, loss, vote
 from mia_nb.checks import checked, one_of, whole
-from mia_nb.types import DRAWS
+from mia_nb.types import QUERY_KINDS
 
 Attack = Callable[..., np.ndarray]
 
@@ -78,7 +78,7 @@ def literature(k: int, query_kind: str = "plain", queries: int = 1) -> dict[str,
 
     Parameters:
         k: references a side.
-        query_kind: what the queries are, of `types.DRAWS`.
+        query_kind: what the queries are, of `types.QUERY_KINDS`.
         queries: how many there are.
 
     Returns:
@@ -91,7 +91,7 @@ def literature(k: int, query_kind: str = "plain", queries: int = 1) -> dict[str,
         names = list(literature(7, "noise", 16))
     """
     k, queries = whole("k", k, 0), whole("queries", queries)
-    one_of("query_kind", query_kind, DRAWS)
+    one_of("query_kind", query_kind, QUERY_KINDS)
     others = ("attack_r", "watson", "song_mittal", "shokri", "attack_p", "vote") if k else ()
     others += ("lira_joint",) if k > 1 and query_kind == "noise" and queries >= 4 else ()
     return suite(k) | {name: ATTACKS[name] for name in others}

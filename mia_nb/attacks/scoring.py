@@ -41,8 +41,8 @@ def score(
         target: signals of the targets, membership included.
         references: signals of the models that references are taken from; None: the target's own.
         targets: rows of the targets; None: all.
-        keep_complement: drops references with the target's mask only, and keeps its complementary models,
-            which leaks the design.
+        keep_complement: drops references with the target's mask only, and keeps its complementary
+            models, which leaks the design.
 
     Returns:
         Scores, (targets, audited samples), larger = more likely a member; `info["flags"]` says

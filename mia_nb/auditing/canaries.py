@@ -85,14 +85,16 @@ def canary_arrays(
             own label is a wrong one for that sample.
         ood: the image's pixels are shuffled, its label is drawn from all classes.
 
-    Returns: x uint8 (N, C, H, W), y (N,), canary (N,) bool.
+    Returns:
+        x uint8 (N, C, H, W), y (N,), canary (N,) bool.
 
     A defense that is known to treat one kind well must be tested with another: name the kind with
     every result (Aerni, Zhang and Tramèr 2024, arXiv 2404.17399).
 
-    Raises: ValueError for an unknown kind, pixels that are no whole numbers from 0 to 255, labels
-    that are none from 0 to classes - 1, shapes that differ, and a share that leaves no canary or
-    fewer others than canaries.
+    Raises:
+        ValueError: for an unknown kind, pixels that are no whole numbers from 0 to 255, labels that
+            are none from 0 to classes - 1, shapes that differ, and a share that leaves no canary or
+            fewer others than canaries.
 
     Caveat: accuracy with and without canaries belongs beside their rates; keep their share at 2 %
     or less.
@@ -168,12 +170,14 @@ def canary_member(
         population: (N,) bool, samples no model trains on; None: there are none.
         seed: of the coins.
 
-    Returns: the mask to train with, split="given". Score on the canaries alone,
-    `signals.select(samples=canary | signals.population)`: a sample that all references saw tells
-    nothing.
+    Returns:
+        The mask to train with, split="given". Score on the canaries alone,
+        `signals.select(samples=canary | signals.population)`: a sample that all references saw
+        tells nothing.
 
-    Raises: ValueError for an unknown design, an odd number of paired models, and canaries that are
-    absent or in the population.
+    Raises:
+        ValueError: for an unknown design, an odd number of paired models, and canaries that are
+            absent or in the population.
     """
     canary = mask("canary", canary)
     aside = np.zeros(canary.shape, bool)
@@ -226,16 +230,18 @@ def canary_rates(
         n_resamples: resamples of the bootstrap, 1 or more.
         seed: of the bootstrap.
 
-    Returns: columns kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on
-    pooled trials), canary_low, canary_high (the same with C trials, the C canaries that some target
-    scored as members, hits C tpr rounded outwards), cluster_low, cluster_high (bootstrap over
-    canaries, all trials of one together, and over pairs of targets where there are two), tp, n1,
-    fp, n0, fpr_realised, measurable, canaries (scored ones), targets, share, flag. low and high are
-    the widest of the three: trials of one canary are not independent, and where all are hits no
-    bootstrap sees that they hang together. measurable: 10 false positives or more are allowed,
-    which takes canaries / 2 * targets >= 10 / fpr.
+    Returns:
+        columns kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on pooled
+        trials), canary_low, canary_high (the same with C trials, the C canaries that some target
+        scored as members, hits C tpr rounded outwards), cluster_low, cluster_high (bootstrap over
+        canaries, all trials of one together, and over pairs of targets where there are two), tp,
+        n1, fp, n0, fpr_realised, measurable, canaries (scored ones), targets, share, flag. low and
+        high are the widest of the three: trials of one canary are not independent, and where all
+        are hits no bootstrap sees that they hang together. measurable: 10 false positives or more
+        are allowed, which takes canaries / 2 * targets >= 10 / fpr.
 
-    Raises: ValueError for an FPR outside [0, 1], a mask of another shape, and n_resamples < 1.
+    Raises:
+        ValueError: for an FPR outside [0, 1], a mask of another shape, and n_resamples < 1.
 
     Caveat: targets are pooled on one scale, which suits calibrated attacks (likelihood ratios,
     RMIA); targets share references, which no interval resamples; one pair of targets is not

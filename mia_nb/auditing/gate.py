@@ -90,9 +90,11 @@ def limits(texts: Sequence[str]) -> list[Limit]:
     Parameters:
         texts: METRIC>LIMIT, with METRIC auc, advantage, tpr@FPR or epsilon.
 
-    Returns: a list of `Limit`: metric, value, and the fpr of a tpr@FPR.
+    Returns:
+        A list of `Limit`: metric, value, and the fpr of a tpr@FPR.
 
-    Raises: ValueError of one line for whatever is none, and for limits never exceeded.
+    Raises:
+        ValueError: of one line for whatever is none, and for limits never exceeded.
     """
     stated = []
     for text in texts:
@@ -163,7 +165,8 @@ def refuse_unmeasurable(
             says nothing on other trainings, and no advantage, since its threshold comes from other
             pairs.
 
-    Raises: ValueError of one line for the first limit of that kind.
+    Raises:
+        ValueError: of one line for the first limit of that kind.
     """
     coins, side = split in ("bernoulli", "coins"), fewest(audited, split)
     units = (models if coins else models // 2) if units is None else units
@@ -248,7 +251,8 @@ def judge(
         doubt: the sentence of `comparable` on why members and non-members may differ in more than
             membership: no limit is then exceeded or not exceeded.
 
-    Returns: a `Verdict` for each limit, with a sentence.
+    Returns:
+        A `Verdict` for each limit, with a sentence.
 
     Of A attacks each gets its interval at level 1 - 0.05 / A (Bonferroni, so that choosing the
     strongest with hindsight is paid for), that of `metrics.intervals`. Targets that are each
@@ -268,7 +272,8 @@ def judge(
     several tests. An attack that leaves a target without a scored member or non-member, or for a
     tpr@x without the non-members for 10 false alarms, is left out, named, and counted as tried.
 
-    Raises: ValueError where no attack is left or given, and for advantage on one pair.
+    Raises:
+        ValueError: where no attack is left or given, and for advantage on one pair.
 
     Caveat: about these models and these attacks; what no attack here finds the next may.
     """

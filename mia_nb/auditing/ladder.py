@@ -94,9 +94,10 @@ def ladder(
         accountant: prv, rdp or gdp.
         sampling: of row 1's batches, poisson or uniform.
 
-    Returns: columns row, label, shown (what to print), epsilon (inf; NaN where there is none),
-    delta, relation, method, note (to print under the table), verdict (what row 5 says), remark
-    (domain, assumptions seen to fail).
+    Returns:
+        columns row, label, shown (what to print), epsilon (inf; NaN where there is none), delta,
+        relation, method, note (to print under the table), verdict (what row 5 says), remark
+        (domain, assumptions seen to fail).
 
     An audit above rows 1, 2 (Corollary 1 at an L that bounds the drift by construction, throughout
     training) or 4 (DP-SGD, one training) by a method whose conditions hold refutes them: steinke
@@ -105,8 +106,9 @@ def ladder(
     not have come above. Rows 2 (Theorem 1) and 3 concern a hidden state, which no audit of the
     training tests.
 
-    Raises: ValueError for incomplete or unknown arguments, a local L above the certified one, and
-    an audit at another delta.
+    Raises:
+        ValueError: for incomplete or unknown arguments, a local L above the certified one, and an
+            audit at another delta.
     """
     release_clip = () if (flow or {}).get("clip") else ("clip",)
     for name, given, wanted, optional in (

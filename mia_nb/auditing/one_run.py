@@ -414,7 +414,8 @@ def score_split(attack, signals: Signals) -> Scores:
         attack: a name of `attacks.ATTACKS`, or a function like those.
         signals: of M models, members drawn by coins.
 
-    Returns: `Scores` of the targets.
+    Returns:
+        `Scores` of the targets.
 
     No target is then another's reference. With fewer than 4 models every one is scored against the
     others (`attacks.score`), and audited alone. What it buys: half of the references are given up
@@ -466,11 +467,13 @@ def audit(
     In neither case may a target's own bits enter: its score on one canary must not know whether
     another was in. The claim that is tested concerns the whole training, whichever target shows it.
 
-    Returns: an `Audit`, the bound with everything that it rests on.
+    Returns:
+        An `Audit`, the bound with everything that it rests on.
 
-    Raises: ValueError where the mask is visibly no coin design (`check_bernoulli`) or the scores'
-    info says that members were drawn in pairs (two rows of different pairs do not show it), and for
-    attempts that are no whole number from 1 on.
+    Raises:
+        ValueError: where the mask is visibly no coin design (`check_bernoulli`) or the scores' info
+            says that members were drawn in pairs (two rows of different pairs do not show it), and
+            for attempts that are no whole number from 1 on.
 
     Caveat: that trainings shared no seed, noise or batches is for whoever ran them to say; pools
     trained here share none.

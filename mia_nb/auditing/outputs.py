@@ -16,7 +16,7 @@ from mia_nb._image_files import npz_arrays
 from mia_nb.auditing.one_run import coin_fault
 from mia_nb.checks import checked, first_of, holding, refuse
 from mia_nb.metrics.curve import auc, auc_null_error
-from mia_nb.types import DRAWS, Signals
+from mia_nb.types import QUERY_KINDS, Signals
 
 ARRAYS = {
     "logits": "(models, samples, classes) or (models, queries, samples, classes)",
@@ -74,17 +74,20 @@ def read_outputs(path: str | Path) -> Outputs:
     `member` may come from complementary halves, coins, or any masks that were drawn at random: only
     then do non-members show what a member would have looked like outside.
 
-    Returns: an `Outputs` of signals, images (N, C, H, W) or None, names of classes, and the file's
-    sha256. What is only suspicious stands in `signals.info["remarks"]`, and by `comparable` on top
-    of the verdict: members' classes no better than chance, outputs of one sign, samples without an
-    output.
+    Returns:
+        An `Outputs` of signals, images (N, C, H, W) or None, names of classes, and the file's
+        sha256. What is only suspicious stands in `signals.info["remarks"]`, and by `comparable` on
+        top of the verdict: members' classes no better than chance, outputs of one sign, samples
+        without an output.
 
-    Raises: ValueError of one line that says what came, what was wanted and what to do: missing or
-    pickled arrays, swapped axes, NaN, labels out of range, a model without members or without
-    non-members, two models with the same outputs, a model that gives one output for all samples,
-    masks that are visibly not what `split` declares; of any model probabilities, percentages,
-    sigmoids or negated log-probabilities; and beyond 6 standard errors an inverted mask, rows of
-    `member` in another order than the models, labels from 1, negated logits.
+    Raises:
+        ValueError: of one line that says what came, what was wanted and what to do: missing or
+            pickled arrays, swapped axes, NaN, labels out of range, a model without members or
+            without non-members, two models with the same outputs, a model that gives one output for
+            all samples, masks that are visibly not what `split` declares; of any model
+            probabilities, percentages, sigmoids or negated log-probabilities; and beyond 6 standard
+            errors an inverted mask, rows of `member` in another order than the models, labels from
+            1, negated logits.
 
     Caveat: masks whose samples are in another order than the outputs look like models that do not
     leak. One split shows too little of how it was drawn: an audited epsilon of one model wants
@@ -123,7 +126,7 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
     _check_outputs(logits)
     names = _classes(arrays.get("classes"), logits.shape[-1])
     queries = logits.shape[1] if logits.ndim == 4 else 1
-    query_kind = _draws(arrays.get("draws"), queries)
+    query_kind = _query_kind(arrays.get("draws"), queries)
     info = {"family": name, "dataset": name, "outputs": digest, "queries": queries}
     if "split" in arrays:
         info["split"] = _split(arrays["split"], member[:, ~population])
@@ -350,10 +353,10 @@ def _text(words) -> list[str]:
     ]
 
 
-def _draws(declared, queries: int) -> str:
+def _query_kind(declared, queries: int) -> str:
     kind = "noise" if declared is None else "".join(_text(declared)[:1])
-    wanted = f"wanted what the {queries} queries are: {', '.join(DRAWS[1:])}"
-    refuse({f"draws is {kind!r}; {wanted}": queries > 1 and kind not in DRAWS[1:]})
+    wanted = f"wanted what the {queries} queries are: {', '.join(QUERY_KINDS[1:])}"
+    refuse({f"draws is {kind!r}; {wanted}": queries > 1 and kind not in QUERY_KINDS[1:]})
     return kind if queries > 1 else "plain"
 
 

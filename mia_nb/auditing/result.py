@@ -53,12 +53,13 @@ def design(signals: Signals, split: str | None = None) -> dict:
         split: "pairs" or "bernoulli", how the members were drawn (default: what the signals' info
             says of it, if anything).
 
-    Returns: a dict of kind: "pairs" (rows in exact complements), "coins" (fair and independent as
-    far as can be seen), "masks" (any others), "mask" (one row that nobody declared a coin's: one
-    row shows too little to tell); numbers of models, units (pairs, or different training sets),
-    samples, audited and population; the smallest numbers of members and non_members over models;
-    references: a side, for the target that keeps fewest; queries, draws; words: all this in
-    sentences.
+    Returns:
+        A dict of kind: "pairs" (rows in exact complements), "coins" (fair and independent as far as
+        can be seen), "masks" (any others), "mask" (one row that nobody declared a coin's: one row
+        shows too little to tell); numbers of models, units (pairs, or different training sets),
+        samples, audited and population; the smallest numbers of members and non_members over
+        models; references: a side, for the target that keeps fewest; queries, draws; words: all
+        this in sentences.
     """
     member = signals.member[:, ~signals.population]
     numbers = units(member)
@@ -124,8 +125,9 @@ def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = 
         design: that of `design`, for the number of pairs or training sets; where it holds what
             `comparable` says, remarks and doubt come first.
 
-    Returns: one to a few sentences. "no better than a coin" only where the interval holds 1/2 and
-    is at most .05 wide on each side; where it is wider nothing was found out.
+    Returns:
+        one to a few sentences. "no better than a coin" only where the interval holds 1/2 and is at
+        most .05 wide on each side; where it is wider nothing was found out.
     """
     top = table.loc[table.drop("max")["auc"].astype(float).idxmax()]
     low, high = table.loc["max", ["auc_low", "auc_high"]]
@@ -238,9 +240,10 @@ def result(
         audited: the record of `audit`, None where there is none.
         groups: `metrics.by_group` of the strongest attack, None where there is none.
 
-    Returns: a dict; displayed in a notebook, the page carries it. The attacks' numbers keep their
-    own 95 % intervals, measurable or not (`tpr@x_measurable`); the verdicts are about their
-    maximum. provenance: date, versions, hardware, parameters and `origin`.
+    Returns:
+        A dict; displayed in a notebook, the page carries it. The attacks' numbers keep their own 95
+        % intervals, measurable or not (`tpr@x_measurable`); the verdicts are about their maximum.
+        provenance: date, versions, hardware, parameters and `origin`.
     """
     flags, bound = table.drop("max")["flags"], None
     if audited is not None:

@@ -54,7 +54,8 @@ def shift_guard(
         seed: of folds, PCA and the part that is tested.
         samples: larger sets are tested on that many; None takes all.
 
-    Returns: a `ShiftGuard`: passed, auc, error, classes_p, note.
+    Returns:
+        A `ShiftGuard`: passed, auc, error, classes_p, note.
 
     Pixels standardised, PCA, logistic regression; AUC of the held-out part averaged over folds.
     Passed: it lies at most 3 standard errors, sqrt((n1 + n0 + 1) / (12 n1 n0)), above 1/2, and a
@@ -65,8 +66,9 @@ def shift_guard(
     could be tested, or that class histograms differ. Where it fails an attack's false positive rate
     means nothing: the note says "confounded, not membership".
 
-    Raises: ValueError for shapes that differ, x or labels that are not finite, and fewer than
-    `folds` members or non-members.
+    Raises:
+        ValueError: for shapes that differ, x or labels that are not finite, and fewer than `folds`
+            members or non-members.
 
     Source: Lopez-Paz and Oquab 2017.
 
@@ -139,7 +141,9 @@ def _note(value: float, error: float, classes_p: float) -> str:
 def class_mix(labels, member, *, seed: int = 0) -> float:
     """p of the hypothesis that members and non-members of every split have the same mix of classes.
 
-    labels: (N,); member: (splits, N) bool, each split once (a mask and its complement are one).
+    Parameters:
+        labels: (N,).
+        member: (splits, N) bool, each split once (a mask and its complement are one).
 
     Pearson's chi-square test of independence for each, by Monte Carlo over tables with the same
     margins where a count below 5 is expected; the smallest p times the number of splits
@@ -154,10 +158,10 @@ def class_mix(labels, member, *, seed: int = 0) -> float:
             continue
         p = chdtrc(len(total) - 1, far)
         if total.min() * min(share, 1 - share) < 5:
-            for draws in (200, 1000 + 200 * len(member)):  # few where that settles it
-                drawn = rng.multivariate_hypergeometric(total, inside.sum(), draws)
+            for tables in (200, 1000 + 200 * len(member)):  # few where that settles it
+                drawn = rng.multivariate_hypergeometric(total, inside.sum(), tables)
                 as_far = _chi_square(drawn, total, share) >= far * (1 - 1e-9)
-                p = (1 + as_far.sum()) / (1 + draws)
+                p = (1 + as_far.sum()) / (1 + tables)
                 if p > 0.1:
                     break
         smallest = min(smallest, float(p) * len(member))
@@ -194,14 +198,16 @@ def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | N
         split: "pairs" or "bernoulli" where this package drew the members: nothing is doubted then.
         shift: what `shift_guard` found on raw inputs; None: there are none.
 
-    Returns: a dict of
-        doubt: a sentence with the reason and what to do, "" without one: the class mix differs
-            (`class_mix`, p < .01); the guard fails; or, undeclared and without raw inputs, there is
-            one split (all masks correlate by more than .9, complements included) or the same
-            samples are members more often than chance explains (p < .01).
-        assumed: a sentence where nothing but a declaration rules the last of these out, else "".
-        copies: the number of `copies`.
-        remarks: what `read_outputs` found suspicious, and copies from 1 % of the samples on.
+    Returns:
+        A dict of
+            doubt: a sentence with the reason and what to do, "" without one: the class mix differs
+                (`class_mix`, p < .01); the guard fails; or, undeclared and without raw inputs,
+                there is one split (all masks correlate by more than .9, complements included) or
+                the same samples are members more often than chance explains (p < .01).
+            assumed: a sentence where nothing but a declaration rules the last of these out, else
+                "".
+            copies: the number of `copies`.
+            remarks: what `read_outputs` found suspicious, and copies from 1 % of the samples on.
     """
     audited, declared = ~signals.population, signals.info.get("split", "given") != "given"
     facts = {"doubt": "", "assumed": "", "copies": copies(signals)}

@@ -31,30 +31,33 @@ def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd
         member: (N,) bool.
         fpr: false positive rate in (0, 1).
 
-    Returns: a row per attack (compare "seeds": its S sets) and, with two attacks or more, a row per
-    repetition (compare "attacks": their sets). attrs["note"] says whether the least steady attack's
-    lists may be reported, which takes a mean Jaccard of .5 and a k = (jaccard - chance) / (1 -
-    chance) that is .1, and two standard errors, above that of non-members. Columns:
-        compare, of, sets, n1, n0, fpr.
-        size: mean of the sets'.
-        jaccard: mean over pairs of sets; jaccard_min, jaccard_max.
-        coverage, stability: |union|, |intersection|.
-        jaccard_chance, coverage_chance, stability_chance: their expectations for independent random
-            sets of the same sizes among the n1 members.
-        jaccard_out, jaccard_out_chance, stability_out: the same of the non-members that are at or
-            above the same thresholds: lists repeat without any leak where samples are easy or hard
-            or references are the same.
-        union_fpr: the false positives of the union, which grow with every set added.
-        coverage_equal_fpr: the union after every set's threshold was raised until the union's own
-            FPR is at most `fpr`: compare unions by this column only.
-        measurable: 10 false positives or more are allowed: fpr n0 >= 10.
+    Returns:
+        A row per attack (compare "seeds": its S sets) and, with two attacks or more, a row per
+        repetition (compare "attacks": their sets). attrs["note"] says whether the least steady
+        attack's lists may be reported, which takes a mean Jaccard of .5 and a k = (jaccard -
+        chance) / (1 - chance) that is .1, and two standard errors, above that of non-members.
+        Columns:
+            compare, of, sets, n1, n0, fpr.
+            size: mean of the sets'.
+            jaccard: mean over pairs of sets; jaccard_min, jaccard_max.
+            coverage, stability: |union|, |intersection|.
+            jaccard_chance, coverage_chance, stability_chance: their expectations for independent
+                random sets of the same sizes among the n1 members.
+            jaccard_out, jaccard_out_chance, stability_out: the same of the non-members that are at
+                or above the same thresholds: lists repeat without any leak where samples are easy
+                or hard or references are the same.
+            union_fpr: the false positives of the union, which grow with every set added.
+            coverage_equal_fpr: the union after every set's threshold was raised until the union's
+                own FPR is at most `fpr`: compare unions by this column only.
+            measurable: 10 false positives or more are allowed: fpr n0 >= 10.
 
     No set has more false positives than fpr allows: where the largest scores of more non-members
     are equal it is empty. The Jaccard of two empty sets is NaN and left out of means. Samples that
     some repetition or attack left without a score (NaN: no reference on one side) are left out.
 
-    Raises: ValueError for S < 3, shapes that differ, no scored member or non-member, and an FPR
-    outside (0, 1).
+    Raises:
+        ValueError: for S < 3, shapes that differ, no scored member or non-member, and an FPR
+            outside (0, 1).
 
     Caveat: published stability at low FPR is .1 or less; what one seed calls vulnerable is a
     ranking. Larger sets overlap more, also beyond chance: a leak alike for all members lifts their

@@ -44,14 +44,15 @@ def vulnerability(
             where the keys of the two pools are known and differ.
         null: scores of redrawn masks (`null_scores`), needed where pools are not disjoint.
 
-    Returns: a row per sample with sample, auc, t_in, t_out (targets that contain the sample, and
-    that do not), resolution = 1 / (t_in t_out), p, smallest_p (what a perfect order would reach), q
-    (p after Benjamini and Hochberg 1995), significant = q <= `rate`, null_auc. p: one-sided, by
-    permuting who trained on the sample: within pairs where both of each pair are targets, among all
-    targets at given t_in otherwise. Exact where the distribution can be added up, else (1 + #{as
-    large}) / (permutations + 1). `.attrs["resolution"]` says in a sentence what these targets can
-    find, `.attrs["method"]` which test was used. With 8 targets in pairs p cannot fall below 1/16:
-    no sample can be found alone.
+    Returns:
+        A row per sample with sample, auc, t_in, t_out (targets that contain the sample, and that do
+        not), resolution = 1 / (t_in t_out), p, smallest_p (what a perfect order would reach), q (p
+        after Benjamini and Hochberg 1995), significant = q <= `rate`, null_auc. p: one-sided, by
+        permuting who trained on the sample: within pairs where both of each pair are targets, among
+        all targets at given t_in otherwise. Exact where the distribution can be added up, else (1 +
+        #{as large}) / (permutations + 1). `.attrs["resolution"]` says in a sentence what these
+        targets can find, `.attrs["method"]` which test was used. With 8 targets in pairs p cannot
+        fall below 1/16: no sample can be found alone.
 
     Leave-one-out scores are biased sample by sample, also with the complementary model dropped. A
     target's own outputs are references for the other targets' scores, those that contain the sample
@@ -62,9 +63,10 @@ def vulnerability(
     AUC >= AUC}) / (n_resamples + 1), which a perfect order lowers to (1 + #{redrawn AUC = 1}) /
     (n_resamples + 1) at best, and null_auc, printed beside it, is the mean of the redrawn AUCs.
 
-    Raises: ValueError for shared pools without `null`, a `null` that is empty or of another attack,
-    of other targets or samples, targets of which some have their complementary model and others do
-    not, and a sample set where no target contains, or lacks, any sample.
+    Raises:
+        ValueError: for shared pools without `null`, a `null` that is empty or of another attack, of
+            other targets or samples, targets of which some have their complementary model and
+            others do not, and a sample set where no target contains, or lacks, any sample.
 
     Caveat: tests of samples share their targets, and Benjamini-Hochberg assumes that they do not
     depend on each other negatively; where nothing is significant the order is a ranking only.
@@ -143,8 +145,9 @@ def null_scores(
         seed: of the masks.
         targets: rows of the targets; None: all. Same targets for the same table.
 
-    Returns: `Scores`, one after the other. If membership changes no signal, the real mask is
-    exchangeable with the redrawn ones.
+    Returns:
+        `Scores`, one after the other. If membership changes no signal, the real mask is
+        exchangeable with the redrawn ones.
     """
     for mask in redraw(signals, n_resamples, np.random.default_rng(seed)):
         yield run_attack(attack, replace(signals, member=mask), targets=targets)

@@ -46,9 +46,11 @@ def memorisation(signals: Signals, attack: str | None = None) -> np.ndarray:
         attack: its score as target in place of the margin, with the other pairs as references;
             None: the margin.
 
-    Returns: (pairs, N audited); its mean over pairs is the score of a sample.
+    Returns:
+        (pairs, N audited); its mean over pairs is the score of a sample.
 
-    Raises: ValueError for models without a complementary model (coins).
+    Raises:
+        ValueError: for models without a complementary model (coins).
 
     Source: Feldman and Zhang, NeurIPS 2020, with the margin in place of being right, so that it
     does not saturate.
@@ -86,17 +88,19 @@ def agreement(
         confidence: of the interval, in (0, 1).
         seed: of cuts and blocks of samples.
 
-    Returns: columns first, second; correlation: Spearman's, between the samples' mean
-    `memorisation` in one half of the first pool's pairs and in the *other* half of the second's, so
-    that no training noise is shared; first_reliability, second_reliability: the same between the
-    halves of one pool; ceiling = sqrt(product of the two reliabilities), what equal pools would
-    show; ratio = correlation / ceiling, 1 where only noise tells them apart (all of these are means
-    over cuts); low, high: Student's interval of the ratio, from leaving out one pair of models in
-    turn and one of 20 blocks of samples (jackknife, the variances added); samples, pairs, covers:
-    "samples" alone where a pair less leaves too few references in a half.
+    Returns:
+        columns first, second; correlation: Spearman's, between the samples' mean `memorisation` in
+        one half of the first pool's pairs and in the *other* half of the second's, so that no
+        training noise is shared; first_reliability, second_reliability: the same between the halves
+        of one pool; ceiling = sqrt(product of the two reliabilities), what equal pools would show;
+        ratio = correlation / ceiling, 1 where only noise tells them apart (all of these are means
+        over cuts); low, high: Student's interval of the ratio, from leaving out one pair of models
+        in turn and one of 20 blocks of samples (jackknife, the variances added); samples, pairs,
+        covers: "samples" alone where a pair less leaves too few references in a half.
 
-    Raises: ValueError for pools of different masks, for fewer than 2 pairs (with `attack`: 4), and
-    for one pool alone.
+    Raises:
+        ValueError: for pools of different masks, for fewer than 2 pairs (with `attack`: 4), and for
+            one pool alone.
 
     Source: Spearman 1904.
 

@@ -97,10 +97,12 @@ def roc(score, member) -> Roc:
         score: (N,) larger = more likely a member; infinite scores are allowed.
         member: (N,) bool.
 
-    Returns: (fpr, tpr, threshold), each (vertices,), from (0, 0, +inf) to (1, 1, smallest score).
-    Collinear vertices are kept, a threshold never cuts a block of ties.
+    Returns:
+        (fpr, tpr, threshold), each (vertices,), from (0, 0, +inf) to (1, 1, smallest score).
+        Collinear vertices are kept, a threshold never cuts a block of ties.
 
-    Raises: ValueError on NaN, and when members or non-members are absent.
+    Raises:
+        ValueError: on NaN, and when members or non-members are absent.
 
     Caveat: the thresholds are chosen on the target's own labels.
     """
@@ -122,7 +124,8 @@ def auc(score, member) -> float:
         score: (N,) larger = more likely a member; infinite scores are allowed.
         member: (N,) bool.
 
-    Raises: ValueError on NaN, and when members or non-members are absent.
+    Raises:
+        ValueError: on NaN, and when members or non-members are absent.
 
     Source: Mann and Whitney 1947; by ranks, O(N log N).
     """
@@ -145,11 +148,13 @@ def tpr_at(score, member, fpr: float) -> TprAt:
         member: (N,) bool.
         fpr: false positive rate in [0, 1].
 
-    Returns: fpr, tpr, low, high (95 % Clopper-Pearson, conditional on the threshold), tp, n1, fp,
-    n0, fpr_realised (of the chosen vertex), fpr_floor (of the first vertex: above `fpr` ties, not
-    safety, make the TPR zero), measurable: 10 false positives or more are allowed.
+    Returns:
+        fpr, tpr, low, high (95 % Clopper-Pearson, conditional on the threshold), tp, n1, fp, n0,
+        fpr_realised (of the chosen vertex), fpr_floor (of the first vertex: above `fpr` ties, not
+        safety, make the TPR zero), measurable: 10 false positives or more are allowed.
 
-    Raises: ValueError on NaN, and when members or non-members are absent.
+    Raises:
+        ValueError: on NaN, and when members or non-members are absent.
 
     Source: Carlini et al. 2022.
     """
@@ -188,7 +193,8 @@ def clopper_pearson(successes, trials, *, confidence: float = 0.95):
         trials: numbers from 1.
         confidence: in (0, 1).
 
-    Raises: ValueError for impossible counts.
+    Raises:
+        ValueError: for impossible counts.
 
     Source: Clopper and Pearson 1934.
     """
@@ -252,7 +258,8 @@ def ppv(tpr, fpr, prior):
         fpr: false positive rate in [0, 1].
         prior: share of members among the samples that an attacker has, in [0, 1].
 
-    Returns: a number or an array; NaN when none is called.
+    Returns:
+        A number or an array; NaN when none is called.
     """
     tpr, fpr, prior = (np.asarray(value, np.float64) for value in (tpr, fpr, prior))
     called = np.asarray(prior * tpr)

@@ -58,15 +58,17 @@ def frontier(
             table cover the training of models only.
         seed: of the bootstrap.
 
-    Returns: columns family, epoch, attack, target, pair (from 0), train_acc, test_acc, gap =
-    train_acc - test_acc, train_loss, test_loss, auc, advantage (oracle), per x tpr@x and
-    tpr@x_measurable, n1, n0, queries (outputs per sample, where the scores say so), and for each
-    metric {metric}_draws: an array (n_resamples,) of it on samples drawn with replacement, the same
-    samples in every row, so that differences between families are paired.
+    Returns:
+        columns family, epoch, attack, target, pair (from 0), train_acc, test_acc, gap = train_acc -
+        test_acc, train_loss, test_loss, auc, advantage (oracle), per x tpr@x and tpr@x_measurable,
+        n1, n0, queries (outputs per sample, where the scores say so), and for each metric
+        {metric}_draws: an array (n_resamples,) of it on samples drawn with replacement, the same
+        samples in every row, so that differences between families are paired.
 
-    Raises: ValueError when there is nothing, for n_resamples below 0, and when any two scores
-    differ in
-    their masks or pairs: families are compared target by target, each trained on the same samples.
+    Raises:
+        ValueError: when there is nothing, for n_resamples below 0, and when any two scores differ
+            in their masks or pairs: families are compared target by target, each trained on the
+            same samples.
     """
     fpr = rates(fpr)
     flat = {
@@ -257,18 +259,20 @@ def matched(
             unadjusted.
         confidence: of the ends, in (0, 1).
 
-    Returns: columns level, family, value, low, high (mean over the pairs left and its ends; NaN
-    below two), difference, difference_low, difference_high (family minus `baseline`, paired, over
-    the pairs that both have; NaN for the baseline itself and without one), pairs, difference_pairs,
-    attack (used next to the level), queries (fewest of the checkpoints next to the level; NaN where
-    not known), last_test_acc (of the last checkpoint: to be stated beside any difference),
-    over_samples, by, metric, baseline. Where families share no range the table is empty and
-    `table.attrs["reason"]` says why. Ends are those of `interval`: the draws of `frontier`, the
-    same samples for all families, are interpolated like the value; over_samples=False says that
-    there were none.
+    Returns:
+        columns level, family, value, low, high (mean over the pairs left and its ends; NaN below
+        two), difference, difference_low, difference_high (family minus `baseline`, paired, over the
+        pairs that both have; NaN for the baseline itself and without one), pairs, difference_pairs,
+        attack (used next to the level), queries (fewest of the checkpoints next to the level; NaN
+        where not known), last_test_acc (of the last checkpoint: to be stated beside any
+        difference), over_samples, by, metric, baseline. Where families share no range the table is
+        empty and `table.attrs["reason"]` says why. Ends are those of `interval`: the draws of
+        `frontier`, the same samples for all families, are interpolated like the value;
+        over_samples=False says that there were none.
 
-    Raises: ValueError for unknown words, an attack or baseline that is not there, targets that
-    differ between families, and rows with different numbers of resamples.
+    Raises:
+        ValueError: for unknown words, an attack or baseline that is not there, targets that differ
+            between families, and rows with different numbers of resamples.
 
     Caveat: all pairs share their samples: what one family gives away of some sample in every
     training and another does not, the spread over pairs cannot show. Where few pairs reach a level,

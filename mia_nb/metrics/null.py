@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,14 +15,13 @@ from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, instance, whole
 from mia_nb.metrics.curve import auc, auc_null_error
-from mia_nb.metrics.pairs import need_membership, same_or_complement
-from mia_nb.metrics.pairs import units as units_of
+from mia_nb.metrics.pairs import need_membership, same_or_complement, units
 from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Signals
 
 LEVEL = 0.001  # family-wise, after Holm's correction
 # the mean redrawn AUC must lie within so many standard errors of 1/2 (Student's equivalent for few
-# n_resamples)
+# resamples)
 REDRAW_ERRORS = 4.0
 SIGN_ERRORS = 3.0
 FITTED = ("shokri", "fused")  # attacks that fit a model for each target
@@ -56,8 +56,8 @@ def self_test(
             would fit a model per redraw.
         n_resamples: masks that N2 redraws, 2 or more.
         seed: of masks, noise and the samples that are tested.
-        keep_complement: keeps the target's complementary model among the references: the leak by counting
-            that this test must find.
+        keep_complement: keeps the target's complementary model among the references: the leak by
+            counting that this test must find.
         samples: larger pools are tested on that many audited samples; None takes all.
 
     Tests:
@@ -67,15 +67,16 @@ def self_test(
             margin alone: AUC 1/2.
         N1: fresh noise around means and spreads dealt anew to the samples, the real mask: AUC 1/2
             over all targets (99.9 % after Holm).
-        N2: masks redrawn from the design (`n_resamples` times) on the real signals: mean AUC of
-        the first
-            two pairs' targets within 4 standard errors of 1/2; p = (1 + #{redrawn >= real}) /
+        N2: masks redrawn from the design (`n_resamples` times) on the real signals: mean AUC of the
+            first two pairs' targets within 4 standard errors of 1/2; p = (1 + #{redrawn >= real}) /
             (n_resamples + 1) is evidence of a leak, not a condition.
         N3: an AUC more than 3 standard errors below 1/2 is flagged, never flipped.
 
-    Returns: a `SelfTest`; an attack that refuses these signals (ValueError) is listed as refused.
+    Returns:
+        A `SelfTest`; an attack that refuses these signals (ValueError) is listed as refused.
 
-    Raises: ValueError when membership is hidden, no attack can run, or n_resamples < 2.
+    Raises:
+        ValueError: when membership is hidden, no attack can run, or n_resamples < 2.
     """
     instance("attacks", attacks, dict | list | tuple)
     n_resamples, seed = whole("n_resamples", n_resamples, 2), whole("seed", seed, 0)
@@ -83,13 +84,15 @@ def self_test(
     need_membership(signals, "the self-test needs it")
     rng = np.random.default_rng(seed)
     signals = _subset(signals, samples, rng)
-    units = units_of(signals.member[:, ~signals.population])
+    pair = units(signals.member[:, ~signals.population])
+    run = partial(run_attack, keep_complement=keep_complement)
     attacks, rows = _willing(
-        {name: a for name, a in attacks.items() if name not in FITTED}, signals, keep_complement
+        {name: partial(run, one) for name, one in attacks.items() if name not in FITTED}, signals
     )
-    rows += _design(signals, units, keep_complement) + _blind(signals, attacks, units, keep_complement)
-    rows += _synthetic(signals, attacks, units, keep_complement, rng)
-    rows += _redrawn(signals, attacks, units, keep_complement, n_resamples, rng)
+    blind = attacks | {"mean reference margin": partial(run, _mean_reference_margin)}
+    rows += _design(signals, pair, keep_complement) + _blind(signals, blind, pair)
+    rows += _synthetic(signals, attacks, pair, rng)
+    rows += _redrawn(signals, attacks, pair, n_resamples, rng)
     table = pd.DataFrame(rows, columns=COLUMNS)
     return SelfTest(not table["verdict"].str.startswith("FAIL").any(), table)
 
@@ -102,12 +105,12 @@ def _subset(signals: Signals, samples: int | None, rng) -> Signals:
     return signals.select(samples=np.sort(np.concatenate([chosen, aside])))
 
 
-def _willing(attacks: dict, signals: Signals, keep_complement: bool) -> tuple[dict, list[tuple]]:
-    """(attacks that accept these signals, rows on those that refuse)."""
+def _willing(attacks: dict, signals: Signals) -> tuple[dict, list[tuple]]:
+    """(attacks, as functions of signals, that accept these; rows on those that refuse)."""
     able, refused = {}, []
     for name, attack in attacks.items():
         try:
-            run_attack(attack, signals, targets=[0], keep_complement=keep_complement)
+            attack(signals, targets=[0])
             able[name] = attack
         except ValueError as reason:
             refused.append(("run", name, np.nan, np.nan, np.nan, 0, f"refused: {reason}"))
@@ -166,17 +169,15 @@ def _design(signals: Signals, units: np.ndarray, keep_complement: bool) -> list[
     ]
 
 
-def _blind(signals: Signals, attacks: dict, units: np.ndarray, keep_complement: bool) -> list[tuple]:
+def _blind(signals: Signals, attacks: dict, units: np.ndarray) -> list[tuple]:
     """One target per unit: the blind scores of complementary models are complements, their mean
     would test nothing.
     """
-    blind = attacks | {"mean reference margin": _mean_reference_margin}
     worlds = [_silenced(signals, row) for row in _firsts(units)]
     values = [
-        [auc(*scored(run_attack(one, world, signals, keep_complement=keep_complement), 0)) for world in worlds]
-        for one in blind.values()
+        [auc(*scored(attack(world, signals), 0)) for world in worlds] for attack in attacks.values()
     ]
-    return _worst("blind", list(blind), np.array(values), _null_error(signals))
+    return _worst("blind", list(attacks), np.array(values), _null_error(signals))
 
 
 def _mean_reference_margin(target: Signals, references: Signals | None) -> np.ndarray:
@@ -194,16 +195,14 @@ def _silenced(signals: Signals, row: int) -> Signals:
     return replace(one, **cubes, correct=np.ones_like(one.correct), top_log_p=top)
 
 
-def _mean_auc(signals: Signals, attack, units: np.ndarray, keep_complement: bool, targets=None) -> float:
+def _mean_auc(signals: Signals, attack, units: np.ndarray, targets=None) -> float:
     """AUC averaged over targets within each unit, then over units."""
-    scores = run_attack(attack, signals, targets=targets, keep_complement=keep_complement)
+    scores = attack(signals, targets=targets)
     values = pd.Series([auc(*scored(scores, row)) for row in range(len(scores.value))])
     return float(values.groupby(units[scores.targets]).mean().mean())
 
 
-def _synthetic(
-    signals: Signals, attacks: dict, units: np.ndarray, keep_complement: bool, rng
-) -> list[tuple]:
+def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, rng) -> list[tuple]:
     """N1 on mu_i + sigma_i eps with the real signals' means and spreads, dealt anew; and N3 on the
     real signals.
     """
@@ -216,19 +215,21 @@ def _synthetic(
     mean[audited], spread[audited] = mean[dealt], spread[dealt]
     margin = mean + spread * rng.standard_normal(signals.margin.shape)
     logits = np.stack([margin, np.zeros_like(margin)], axis=-1)
-    null = Signals.from_logits(
-        logits,
-        np.zeros_like(signals.labels),
-        signals.member,
-        population=signals.population,
-        query_kind=signals.query_kind,
-        info=signals.info,
+    null = replace(
+        Signals.from_logits(
+            logits,
+            np.zeros_like(signals.labels),
+            signals.member,
+            population=signals.population,
+            query_kind=signals.query_kind,
+            info=signals.info,
+        ),
+        labels=signals.labels,
     )
-    null = replace(null, labels=signals.labels)
     # one per pair; coins share their references, and gain no more
     error = _null_error(signals) / np.sqrt(max(len(units) / 2, 1))
     worlds = [
-        np.array([_mean_auc(world, attack, units, keep_complement) for attack in attacks.values()])
+        np.array([_mean_auc(world, attack, units) for attack in attacks.values()])
         for world in (null, signals)
     ]
     inverted = worlds[1] < 0.5 - SIGN_ERRORS * error
@@ -240,7 +241,7 @@ def _synthetic(
 
 
 def _redrawn(
-    signals: Signals, attacks: dict, units: np.ndarray, keep_complement: bool, n_resamples: int, rng
+    signals: Signals, attacks: dict, units: np.ndarray, n_resamples: int, rng
 ) -> list[tuple]:
     """N2: exact randomisation test over masks redrawn from the same design."""
     targets = np.concatenate(
@@ -249,7 +250,7 @@ def _redrawn(
     redrawn = np.array(
         [
             [
-                _mean_auc(replace(signals, member=mask), attack, units, keep_complement, targets)
+                _mean_auc(replace(signals, member=mask), attack, units, targets)
                 for attack in attacks.values()
             ]
             for mask in redraw(signals, n_resamples, rng)
@@ -257,7 +258,7 @@ def _redrawn(
     )
     rows, most = [], -stdtrit(n_resamples - 1, ndtr(-REDRAW_ERRORS))
     for (name, attack), null in zip(attacks.items(), redrawn.T, strict=True):
-        real = _mean_auc(signals, attack, units, keep_complement, targets)
+        real = _mean_auc(signals, attack, units, targets)
         error = null.std(ddof=1) / np.sqrt(n_resamples)
         p = (1 + (null >= real).sum()) / (n_resamples + 1)
         off = abs(null.mean() - 0.5) > most * error + 1e-12
@@ -270,18 +271,18 @@ def redraw(signals: Signals, n_resamples: int, rng) -> Iterator[np.ndarray]:
 
     Rows with equal or complementary masks keep that relation; where there are complements, samples
     that all models saw stay in all. A unit whose halves are equal in every class is dealt anew
-    within the classes, any other mask is permuted; a balanced design without pairs n_resamples M/2
+    within the classes, any other mask is permuted; a balanced design without pairs draws M/2
     members per sample.
     """
-    units, aside = units_of(signals.member[:, ~signals.population]), signals.population
-    firsts = _firsts(units)
+    pair, aside = units(signals.member[:, ~signals.population]), signals.population
+    firsts = _firsts(pair)
     seen = signals.member.all(0) & ~aside
-    if paired := (signals.member != signals.member[firsts[units]])[:, ~aside].any():
+    if paired := (signals.member != signals.member[firsts[pair]])[:, ~aside].any():
         aside = aside | seen
     audited = np.flatnonzero(~aside)
     old, labels = signals.member[:, audited], signals.labels[audited]
     models = len(old)
-    balanced = units.max() + 1 == models > 2 and (old.sum(0) == models / 2).all()
+    balanced = pair.max() + 1 == models > 2 and (old.sum(0) == models / 2).all()
     for _ in range(n_resamples):
         member = np.zeros_like(signals.member)
         member[:, seen & paired] = True
@@ -289,8 +290,8 @@ def redraw(signals: Signals, n_resamples: int, rng) -> Iterator[np.ndarray]:
             member[:, audited] = rng.random(old.shape).argsort(0) < models // 2
         else:
             fresh = np.stack([_fresh(old[row], labels, rng) for row in firsts])
-            flip = old[:, 0] != old[firsts[units], 0]
-            member[:, audited] = fresh[units] ^ flip[:, None]
+            flip = old[:, 0] != old[firsts[pair], 0]
+            member[:, audited] = fresh[pair] ^ flip[:, None]
         yield member
 
 

@@ -62,9 +62,11 @@ def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choi
         objective: "auc", "advantage" or "tpr@x", averaged over pseudo-targets; its standard error
             is over pairs.
 
-    Returns: a `Choice`.
+    Returns:
+        A `Choice`.
 
-    Raises: ValueError when less than two pairs of references remain.
+    Raises:
+        ValueError: when less than two pairs of references remain.
 
     Source: Guan et al. 2025.
     """
@@ -127,11 +129,13 @@ def reference_threshold(
         targets: rows of `signals`; None: all.
         fpr: wanted false positive rate; None: the threshold of largest balanced accuracy.
 
-    Returns: a row per target with target, threshold, fpr (nominal), fpr_realised, tpr with 95 %
-    Clopper-Pearson ends, balanced_accuracy, ppv@prior, ratio = realised / nominal, flag when the
-    ratio leaves [1/2, 2].
+    Returns:
+        A row per target with target, threshold, fpr (nominal), fpr_realised, tpr with 95 %
+        Clopper-Pearson ends, balanced_accuracy, ppv@prior, ratio = realised / nominal, flag when
+        the ratio leaves [1/2, 2].
 
-    Raises: ValueError for less than two pairs of references, and for other samples.
+    Raises:
+        ValueError: for less than two pairs of references, and for other samples.
     """
     pool = signals if references is None else references
     if not np.array_equal(signals.labels, pool.labels):

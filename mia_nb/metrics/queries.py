@@ -58,13 +58,15 @@ def variance_split(signals: Signals) -> VarianceSplit:
     Parameters:
         signals: with membership, of Q >= 2 queries of stochastic models.
 
-    Returns: a `VarianceSplit`, its ends 95 %: Student's t over jackknife pseudo-values, one per
-    pair of complementary models left out; sigma^2 needs 3 pairs for them, s^2 needs 2, else NaN.
-    They speak of these samples.
+    Returns:
+        A `VarianceSplit`, its ends 95 %: Student's t over jackknife pseudo-values, one per pair of
+        complementary models left out; sigma^2 needs 3 pairs for them, s^2 needs 2, else NaN. They
+        speak of these samples.
 
-    Raises: ValueError for a single query, hidden membership, time steps on the query axis, fewer
-    than two models on every side, and for models whose outputs for every sample are all equal:
-    their noise is off.
+    Raises:
+        ValueError: for a single query, hidden membership, time steps on the query axis, fewer than
+            two models on every side, and for models whose outputs for every sample are all equal:
+            their noise is off.
 
     Caveat: where queries share their noise between models (one input-dropout mask for all), s^2 / Q
     takes too much away.
@@ -146,16 +148,18 @@ def query_curve(
         n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
 
-    Returns: index R, the last inf; columns attack, combine; auc and, per x, tpr@x with _low, _high
-    (95 %, of `intervals`), tpr@x_measurable; spread = sqrt(sigma^2 + s^2 / R) from
-    `variance_split`; predicted = Phi(delta / (sqrt 2 spread)), delta fitted at the largest R;
-    extrapolated; targets, pairs, n1, n0. The row inf is Phi(Phi^-1(AUC_R) spread_R / sigma) from
-    the largest R, and its ends the farthest that those of AUC_R, s^2 and sigma^2 together reach (of
-    AUC_R alone below 3 pairs); NaN where sigma^2 is not above 0. TPRs are not extrapolated, and
-    joint, mean_sd and last, which average nothing, not at all.
+    Returns:
+        index R, the last inf; columns attack, combine; auc and, per x, tpr@x with _low, _high (95
+        %, of `intervals`), tpr@x_measurable; spread = sqrt(sigma^2 + s^2 / R) from
+        `variance_split`; predicted = Phi(delta / (sqrt 2 spread)), delta fitted at the largest R;
+        extrapolated; targets, pairs, n1, n0. The row inf is Phi(Phi^-1(AUC_R) spread_R / sigma)
+        from the largest R, and its ends the farthest that those of AUC_R, s^2 and sigma^2 together
+        reach (of AUC_R alone below 3 pairs); NaN where sigma^2 is not above 0. TPRs are not
+        extrapolated, and joint, mean_sd and last, which average nothing, not at all.
 
-    Raises: ValueError as `variance_split` does, for no R <= Q, and for attacks that cannot be run
-    on the first R queries.
+    Raises:
+        ValueError: as `variance_split` does, for no R <= Q, and for attacks that cannot be run on
+            the first R queries.
 
     Caveat: the model is Gaussian, with noise independent of membership and margins averaged; other
     attacks and `combine` follow it more loosely.

@@ -47,13 +47,15 @@ def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
         scores: of one attack, or {name: scores}.
         fpr: false positive rates in [0, 1] at which the TPR is read.
 
-    Returns: columns attack, target, pair, k, queries, auc, advantage, balanced_accuracy (both at
-    the target's own best threshold), advantage_null (what chance alone gives), per x tpr@x with
-    _low, _high, _tp, _fewer (the TPR with one false positive fewer), _fp, _realised, _measurable,
-    then tie_mass, fpr_floor, n1, n0, train_acc, test_acc, gap, train_loss, test_loss, unscored
-    (share of NaN scores, left out of all metrics).
+    Returns:
+        columns attack, target, pair, k, queries, auc, advantage, balanced_accuracy (both at the
+        target's own best threshold), advantage_null (what chance alone gives), per x tpr@x with
+        _low, _high, _tp, _fewer (the TPR with one false positive fewer), _fp, _realised,
+        _measurable, then tie_mass, fpr_floor, n1, n0, train_acc, test_acc, gap, train_loss,
+        test_loss, unscored (share of NaN scores, left out of all metrics).
 
-    Raises: ValueError where a target has no score at all.
+    Raises:
+        ValueError: where a target has no score at all.
     """
     fpr = rates(fpr)
     rows = [
@@ -147,8 +149,9 @@ def intervals(
         sampled: resamples of `metrics.uncertainty.bootstrap`, if already made.
         confidence: in (0, 1).
 
-    Returns: index metric (auc, advantage, tpr@x), columns value, low, high, by the rule of
-    `metrics.uncertainty`.
+    Returns:
+        index metric (auc, advantage, tpr@x), columns value, low, high, by the rule of
+        `metrics.uncertainty`.
 
     Caveat: targets share their references, which nothing here resamples.
     """
@@ -183,16 +186,18 @@ def summary(
         seed: of the bootstrap.
         self_test: that of `self_test`; a failed one stamps every row.
 
-    Returns: index attack; columns auc, auc_low, auc_high, auc_min, auc_max (over targets); tpr@x,
-    _low, _high, _measurable per x; advantage, balanced_accuracy (at the best threshold; chance
-    alone gives advantage_null); ppv@prior, ppv@prior_low at ppv_fpr, the smallest measurable FPR
-    (_low: with the upper end of the realised FPR's interval); tie_mass, fpr_floor, train_acc,
-    test_acc, gap, train_loss, test_loss, k, queries, n1, n0 (smallest over targets), targets,
-    flags, self_test. Intervals are 95 %, those of `intervals`. "max" takes each metric's largest
-    value, lower and upper end over attacks, unadjusted for the choice. A TPR with fewer than 10
-    allowed false positives keeps its number and has measurable=False.
+    Returns:
+        index attack; columns auc, auc_low, auc_high, auc_min, auc_max (over targets); tpr@x, _low,
+        _high, _measurable per x; advantage, balanced_accuracy (at the best threshold; chance alone
+        gives advantage_null); ppv@prior, ppv@prior_low at ppv_fpr, the smallest measurable FPR
+        (_low: with the upper end of the realised FPR's interval); tie_mass, fpr_floor, train_acc,
+        test_acc, gap, train_loss, test_loss, k, queries, n1, n0 (smallest over targets), targets,
+        flags, self_test. Intervals are 95 %, those of `intervals`. "max" takes each metric's
+        largest value, lower and upper end over attacks, unadjusted for the choice. A TPR with fewer
+        than 10 allowed false positives keeps its number and has measurable=False.
 
-    Raises: ValueError for no scores, the name max, and a target without a score.
+    Raises:
+        ValueError: for no scores, the name max, and a target without a score.
     """
     fpr, scores = rates(fpr), _named(scores)
     if not scores or "max" in scores:
@@ -297,8 +302,9 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     Parameters:
         table: of `summary`.
 
-    Returns: a row per attack: "0.626 [0.611, 0.640]" for what was measured, "n/m (n0 = 900)" for
-    what so few non-members cannot tell, "0: tied scores allow no lower FPR" where ties force zero.
+    Returns:
+        A row per attack: "0.626 [0.611, 0.640]" for what was measured, "n/m (n0 = 900)" for what so
+        few non-members cannot tell, "0: tied scores allow no lower FPR" where ties force zero.
     """
     every = [row for _, row in table.iterrows()]
     rate = [column for column in table if column.startswith("tpr@") and "_" not in column]
@@ -341,8 +347,9 @@ def accuracies(scores: Scores) -> pd.DataFrame:
     Parameters:
         scores: of any attack; their targets are what is measured.
 
-    Returns: index train, test, gap; columns value, low, high: Student's 95 % interval over pairs,
-    since what one model of a pair has seen the other has not; NaN ends with one pair.
+    Returns:
+        index train, test, gap; columns value, low, high: Student's 95 % interval over pairs, since
+        what one model of a pair has seen the other has not; NaN ends with one pair.
     """
     values = np.column_stack([scores.accuracy, scores.accuracy[:, 0] - scores.accuracy[:, 1]])
     means = [values[scores.pair == pair].mean(0) for pair in np.unique(scores.pair)]
@@ -359,9 +366,11 @@ def class_gaps(signals: Signals) -> pd.DataFrame:
     Parameters:
         signals: with membership; audited samples alone count.
 
-    Returns: index class; columns samples, train_acc, test_acc, gap.
+    Returns:
+        index class; columns samples, train_acc, test_acc, gap.
 
-    Raises: ValueError for hidden membership.
+    Raises:
+        ValueError: for hidden membership.
     """
     need_membership(signals, "train and test accuracy need it")
     audited, rows = ~signals.population, {}

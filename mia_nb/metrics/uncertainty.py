@@ -246,8 +246,9 @@ def interval(values, pair, sampled=None, *, confidence: float = 0.95) -> tuple:
             (`metrics.uncertainty.bootstrap`), where the choice of samples is to be covered.
         confidence: in (0, 1).
 
-    Returns: two numbers, or arrays (...). With one pair the interval is that of the samples alone,
-    and NaN without `sampled`.
+    Returns:
+        two numbers, or arrays (...). With one pair the interval is that of the samples alone, and
+        NaN without `sampled`.
 
     Source: Cameron, Gelbach and Miller 2011.
     """
@@ -337,9 +338,11 @@ def difference(
         seed: of the bootstrap.
         confidence: in (0, 1).
 
-    Returns: index metric (auc, advantage, tpr@x), columns value, low, high.
+    Returns:
+        index metric (auc, advantage, tpr@x), columns value, low, high.
 
-    Raises: ValueError where masks or pairs differ.
+    Raises:
+        ValueError: where masks or pairs differ.
     """
     if not same_masks(a, b):
         raise ValueError(

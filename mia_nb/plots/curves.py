@@ -67,9 +67,11 @@ def verdict(row: pd.Series) -> str:
     "rmia finds 21.3 % of members at 10 % FPR (95 %: 19.0-23.9), n0 = 898". Without such a rate, or
     where tied scores do not reach it, the AUC.
 
-    row: of the table, its name that of the attack
+    Parameters:
+        row: of the table, its name that of the attack
 
-    Returns: one sentence without a full stop.
+    Returns:
+        one sentence without a full stop.
     """
     rates = sorted(
         float(name[4:]) for name in row.index if name.startswith("tpr@") and "_" not in name
@@ -103,9 +105,11 @@ def roc(scores: Scores | dict[str, Scores], *, log: bool = True, level: float = 
     `metrics.intervals`. Scores so tied that no rate between 0 and 10 / n0 exists say so in the
     legend.
 
-    scores: of one attack, or {name: Scores}; with more than three only the highest AUC has a band
-    log: logarithmic axes
-    level: of the band, pointwise
+    Parameters:
+        scores: of one attack, or {name: Scores}; with more than three only the highest AUC has a
+            band
+        log: logarithmic axes
+        level: of the band, pointwise
     """
     return _rocs(named(scores), [log], level)
 
@@ -114,8 +118,9 @@ def roc_pair(scores: Scores | dict[str, Scores], *, level: float = 0.95) -> go.F
     """`roc` twice, side by side: linear axes (the whole curve) and logarithmic axes (where an
     attacker lives).
 
-    scores: of one attack, or {name: Scores}
-    level: of the bands, pointwise
+    Parameters:
+        scores: of one attack, or {name: Scores}
+        level: of the bands, pointwise
     """
     return _rocs(named(scores), [False, True], level)
 
@@ -168,7 +173,9 @@ def mean_roc(scores: Scores, log: bool, level: float = 0.95) -> Curve:
 
     log: the staircase of the tables without its points at zero, for logarithmic axes; else straight
     lines between tie blocks, from zero on
-    level: of the band, pointwise
+
+    Parameters:
+        level: of the band, pointwise
     """
     pairs = targets(scores)
     n1, n0s = min(int(m.sum()) for _, m in pairs), [int((~m).sum()) for _, m in pairs]
@@ -196,10 +203,11 @@ def band(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Interval of the mean of rows: the wider of Clopper-Pearson and Student t over pairs.
 
-    rows: (targets, points), rates of each target
-    pair: (targets,), the pair that a target belongs to
-    n1: members that a rate counts
-    level: of the interval, pointwise
+    Parameters:
+        rows: (targets, points), rates of each target
+        pair: (targets,), the pair that a target belongs to
+        n1: members that a rate counts
+        level: of the interval, pointwise
     """
     mean = rows.mean(0)
     low = metrics.clopper_pearson(np.floor(mean * n1 + 1e-9), n1, confidence=level)[0]
@@ -234,7 +242,8 @@ def add_roc(
 def add_plane(figure: go.Figure, curve: Curve, log: bool, column: int = 1) -> None:
     """Axes, diagonal, and the region that the number of non-members cannot resolve.
 
-    curve: whose members and non-members set where logarithmic axes start
+    Parameters:
+        curve: whose members and non-members set where logarithmic axes start
     """
     place = {"row": 1, "col": column}
     starts = (1 / curve.n0, 1 / curve.n1) if log else (0.0, 0.0)
@@ -296,12 +305,15 @@ def roc_bounds(
     upper end of its FPR, at FPRs 1e-4, 1e-3, 1e-2, 1e-1 as far as 10 false positives are allowed,
     jointly at `level` over all comparisons (Bonferroni).
 
-    scores: of one attack, or {name: Scores}
-    bounds: pairs (epsilon, delta)
-    level: of the band, and of all comparisons together
-    attempts: of how many attacks each of the drawn ones was chosen
+    Parameters:
+        scores: of one attack, or {name: Scores}
+        bounds: pairs (epsilon, delta)
+        level: of the band, and of all comparisons together
+        attempts: of how many attacks each of the drawn ones was chosen
 
-    Raises: ValueError for epsilons below 0 and deltas outside [0, 1).
+    Raises:
+        ValueError: for epsilons below 0 and deltas outside [0, 1).
+
     Caveat: one training is one trial, so that being above is no formal statement on a mechanism,
     and being below is none.
     """

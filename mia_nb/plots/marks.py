@@ -27,9 +27,10 @@ def band(
 ) -> None:
     """The area between low and high, (N,) each at x (N,): two invisible lines, filled between.
 
-    shape: of the lines, "hv" for steps
-    legend: whether the legend names the area
-    place: of both traces (row, col, legendgroup, name)
+    Parameters:
+        shape: of the lines, "hv" for steps
+        legend: whether the legend names the area
+        place: of both traces (row, col, legendgroup, name)
     """
     edge = {"x": x, "mode": "lines", "line": {"width": 0, "shape": shape}, "hoverinfo": "skip"}
     figure.add_scatter(y=low, showlegend=False, **edge, **place)
@@ -57,7 +58,8 @@ def level(
 ) -> None:
     """A horizontal line from end to end, in the band of its interval where that is finite.
 
-    place: of the line (name, hovertemplate, showlegend, legendgroup, row, col)
+    Parameters:
+        place: of the line (name, hovertemplate, showlegend, legendgroup, row, col)
     """
     if np.isfinite([low, high]).all():
         shared = ("legendgroup", "legendrank", "row", "col")
@@ -114,9 +116,10 @@ def add_shares(
 ) -> None:
     """A step line with the share of the values in each bin, hatched, in the look of a group.
 
-    edges: (bins + 1,)
-    floor: where empty bins lie
-    trace: of the line (name, hovertemplate, showlegend, row, col)
+    Parameters:
+        edges: (bins + 1,)
+        floor: where empty bins lie
+        trace: of the line (name, hovertemplate, showlegend, row, col)
     """
     counts, colour = step_counts(values, edges), group.colour
     figure.add_scatter(

@@ -43,13 +43,16 @@ def accounting(table: pd.DataFrame, x: str = "epoch", *, nominal: bool = True) -
     Against delta the sentence says which way epsilon goes: it falls as delta grows, whatever the
     text beside a figure says.
 
-    table: `accounting.over_epochs`, or several in one with a column that tells them apart (batch,
-        sigma, samples, label); against delta, of several epochs the last
-    x: "epoch" or "delta"
-    nominal: the numbers are the paper's accounting of a neural SDE; False for DP-SGD
+    Parameters:
+        table: `accounting.over_epochs`, or several in one with a column that tells them apart
+            (batch, sigma, samples, label); against delta, of several epochs the last
+        x: "epoch" or "delta"
+        nominal: the numbers are the paper's accounting of a neural SDE; False for DP-SGD
 
-    Raises: ValueError for missing columns, values that are not finite, an epoch or a delta that
-        comes twice in a line, and delta <= 0.
+    Raises:
+        ValueError: for missing columns, values that are not finite, an epoch or a delta that comes
+            twice in a line, and delta <= 0.
+
     Source: Figure 4, first two pictures, of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     _refuse_infinite(table, "accounting")
@@ -137,13 +140,16 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 
     reads the mean accuracy at the last epoch within nominal epsilon `at`, with that epoch's own
     epsilon where it is not near, or says which curves end below it or begin above.
 
-    table: a row per model, epoch, accountant and value of `by` with columns epoch, epsilon,
-        accountant, model, test_acc, by and maybe sampling
-    by: a column that varies (delta, batch)
-    at: nominal epsilon at which accuracy is read
+    Parameters:
+        table: a row per model, epoch, accountant and value of `by` with columns epoch, epsilon,
+            accountant, model, test_acc, by and maybe sampling
+        by: a column that varies (delta, batch)
+        at: nominal epsilon at which accuracy is read
 
-    Raises: ValueError for missing columns or values, and for accuracies of one model and epoch that
-    differ between values of `by`.
+    Raises:
+        ValueError: for missing columns or values, and for accuracies of one model and epoch that
+            differ between values of `by`.
+
     Source: Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     finite = ("epoch", "epsilon", "test_acc")
@@ -236,9 +242,11 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
     Rows speak about different things: none is an upper or lower bound of another, and only row 5
     says anything against rows 1, 2 and 4.
 
-    tables: a ladder, or {name: ladder} of several networks
+    Parameters:
+        tables: a ladder, or {name: ladder} of several networks
 
-    Raises: ValueError for tables that are no ladder, and for no table.
+    Raises:
+        ValueError: for tables that are no ladder, and for no table.
     """
     tables = {"": tables} if isinstance(tables, pd.DataFrame) else tables
     if not tables:

@@ -77,13 +77,14 @@ def score_points(
     """Every sample's score under one attack against another, for one target; customdata: its
     number.
 
-    x: (N,) scores
-    y: (N,) scores under another attack
-    member: (N,) bool; None draws all alike: what the attacker sees
-    names: of the two attacks
-    numbers: (N,) what the samples are called, their places if None
-    points: at most so many are drawn, evenly spaced in data order
-    height: pixels
+    Parameters:
+        x: (N,) scores
+        y: (N,) scores under another attack
+        member: (N,) bool; None draws all alike: what the attacker sees
+        names: of the two attacks
+        numbers: (N,) what the samples are called, their places if None
+        points: at most so many are drawn, evenly spaced in data order
+        height: pixels
     """
     x, y = np.asarray(x), np.asarray(y)
     numbers = np.arange(len(x)) if numbers is None else np.asarray(numbers)
@@ -153,16 +154,17 @@ def two_worlds(
     """Margins of one sample by the models with it (row IN) and without it (row OUT), and fitted
     densities, which share one scale.
 
-    margin: (M,) nats
-    member: (M,) bool, which models were trained on it
-    sentence: the title
-    numbers: of the models, for the hover
-    target: margin of the model in question, a line in the colour of its membership
-    trained: that membership, grey where it is None
-    curves: densities
-    span: ends of the axis
-    note: the subtitle
-    height: pixels
+    Parameters:
+        margin: (M,) nats
+        member: (M,) bool, which models were trained on it
+        sentence: the title
+        numbers: of the models, for the hover
+        target: margin of the model in question, a line in the colour of its membership
+        trained: that membership, grey where it is None
+        curves: densities
+        span: ends of the axis
+        note: the subtitle
+        height: pixels
     """
     margin, member = np.asarray(margin, float), np.asarray(member, bool)
     numbers = np.arange(len(margin)) if numbers is None else np.asarray(numbers)
@@ -233,12 +235,13 @@ def sample_traces(
 ) -> dict:
     """Training losses of one sample by the models that trained on it, beside those of all members.
 
-    lines: (R, E) nats
-    everyone: (3, E) lower quartile, median, upper quartile of the losses of all members
-    sentence: the title
-    own: (E,) the target's own line
-    note: the subtitle
-    height: pixels
+    Parameters:
+        lines: (R, E) nats
+        everyone: (3, E) lower quartile, median, upper quartile of the losses of all members
+        sentence: the title
+        own: (E,) the target's own line
+        note: the subtitle
+        height: pixels
     """
     lines = np.asarray(lines, float)
     low, middle, high = np.asarray(everyone, float)
@@ -280,10 +283,11 @@ def sample_traces(
 def images(x, captions: Sequence[str], member: np.ndarray, *, columns: int = 10) -> go.Figure:
     """A sheet of images, each in a frame of its membership's colour over a caption with its mark.
 
-    x: (n, C, H, W) uint8
-    captions: n of them
-    member: (n,) bool
-    columns: images in a row
+    Parameters:
+        x: (n, C, H, W) uint8
+        captions: n of them
+        member: (n,) bool
+        columns: images in a row
     """
     member = np.asarray(member, bool)
     words = [f"{'◇●'[int(inside)]} {text}" for inside, text in zip(member, captions, strict=True)]
@@ -305,14 +309,15 @@ def sheet(
 ) -> dict:
     """A sheet of images over their captions, as one picture; a click gives a sample's number.
 
-    x: (n, C, H, W) uint8
-    captions: n of them
-    numbers: (n,) of the samples
-    sentence: the title
-    chosen: the number that is framed
-    columns: images in a row
-    frames: n colours, of a frame painted around each image
-    note: the subtitle
+    Parameters:
+        x: (n, C, H, W) uint8
+        captions: n of them
+        numbers: (n,) of the samples
+        sentence: the title
+        chosen: the number that is framed
+        columns: images in a row
+        frames: n colours, of a frame painted around each image
+        note: the subtitle
     """
     x, numbers = np.asarray(x), np.asarray(numbers, int)
     factor = max(1, SMALL // max(x.shape[2:]))
@@ -369,11 +374,12 @@ def ranking(value, sentence: str, *, null=None, name="separation", bins: int = 8
     """How a ranking statistic spreads over samples, beside its values under redrawn masks, each as
     shares of its own.
 
-    value: (N,)
-    sentence: the title
-    null: (R,) values under redrawn masks
-    name: of the statistic
-    bins: how many
+    Parameters:
+        value: (N,)
+        sentence: the title
+        null: (R,) values under redrawn masks
+        name: of the statistic
+        bins: how many
     """
     groups = [("samples", np.asarray(value, float), LINES[0], "solid")]
     if null is not None:

@@ -51,12 +51,15 @@ def risk_against(table: pd.DataFrame, x: str) -> go.Figure:
     Settings that are numbers (k, T, s, sigma, n) are joined by lines, words (solver, variant) are
     not; T, s, steps and queries stand on a logarithmic axis. NaN ends: no bar.
 
-    table: a row per setting with columns x, auc, auc_low, auc_high, train_acc, test_acc, and where
-        there are any train_acc_low, train_acc_high, test_acc_low, test_acc_high (drawn), n1, n0,
-        pairs (hover), `group` (a line each), `label` (hover)
-    x: the column of the setting
+    Parameters:
+        table: a row per setting with columns x, auc, auc_low, auc_high, train_acc, test_acc, and
+            where there are any train_acc_low, train_acc_high, test_acc_low, test_acc_high (drawn),
+            n1, n0, pairs (hover), `group` (a line each), `label` (hover)
+        x: the column of the setting
 
-    Raises: ValueError for missing columns or values, and a setting that comes twice in a group.
+    Raises:
+        ValueError: for missing columns or values, and a setting that comes twice in a group.
+
     Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     numeric = x in table and pd.api.types.is_numeric_dtype(table[x])
@@ -161,14 +164,16 @@ def against_timesteps(
     The x axis is log2 T; lines that share a T stand a little apart, `customdata` holds the exact T.
     The sentence speaks of the first line.
 
-    table: a row per line and T with columns line, timesteps, value, low, high (NaN ends: no
-        interval, no bar)
-    reference: {name: (value, low, high)} or a frame with these columns indexed by name, drawn as
-        dashed levels with bands
-    y_title: of the value
-    y_format: ".3f", or ".1%" for shares
+    Parameters:
+        table: a row per line and T with columns line, timesteps, value, low, high (NaN ends: no
+            interval, no bar)
+        reference: {name: (value, low, high)} or a frame with these columns indexed by name, drawn
+            as dashed levels with bands
+        y_title: of the value
+        y_format: ".3f", or ".1%" for shares
 
-    Raises: ValueError for missing columns or values, T below 1, a line with the same T twice.
+    Raises:
+        ValueError: for missing columns or values, T below 1, a line with the same T twice.
     """
     table, levels = _lines(table), _levels(reference)
     figure = go.Figure()
@@ -197,13 +202,15 @@ def accuracy_and_risk(
     The sentence takes the first line of `accuracy` that `risk` has too, between the smallest and
     the largest T of both.
 
-    accuracy: a table as in `against_timesteps`
-    risk: another
-    accuracy_reference: levels of the accuracy, as there
-    reference: levels of the risk
-    y_title: of the risk
+    Parameters:
+        accuracy: a table as in `against_timesteps`
+        risk: another
+        accuracy_reference: levels of the accuracy, as there
+        reference: levels of the risk
+        y_title: of the risk
 
-    Raises: ValueError for tables without a line, or without a T of that line, in common.
+    Raises:
+        ValueError: for tables without a line, or without a T of that line, in common.
     """
     accuracy, risk = _lines(accuracy), _lines(risk)
     levels = _levels(accuracy_reference), _levels(reference)
@@ -245,11 +252,13 @@ def conversion_quality(table: pd.DataFrame, *, ann=None) -> go.Figure:
 
     The sentence names the best line at the largest T and the first T at which it is within a point.
 
-    table: columns timesteps, fit ("refit", "reused", ...), per ("layer", "channel"), value, low,
-        high
-    ann: a share, or (value, low, high)
+    Parameters:
+        table: columns timesteps, fit ("refit", "reused", ...), per ("layer", "channel"), value,
+            low, high
+        ann: a share, or (value, low, high)
 
-    Raises: ValueError for missing columns or values.
+    Raises:
+        ValueError: for missing columns or values.
     """
     need(table, ("timesteps", "fit", "per", "value", "low", "high"), "conversion_quality")
     pairs = zip(table["fit"], table["per"], strict=True)
@@ -402,9 +411,11 @@ def risk_against_epochs(table: pd.DataFrame) -> go.Figure:
     95 % intervals, of each recipe by itself (differences are paired, and may be surer than the bars
     look). Dotted: chance.
 
-    table: `studies.varied_settings(...)["epochs"]`
+    Parameters:
+        table: `studies.varied_settings(...)["epochs"]`
 
-    Raises: ValueError for missing columns and for a table without a row.
+    Raises:
+        ValueError: for missing columns and for a table without a row.
     """
     need(
         table,
@@ -518,10 +529,12 @@ def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
     Filled: Spearman correlation between opposite halves; open: its ceiling; on the right their
     ratio with its 95 % interval.
 
-    table: `metrics.agreement`
-    of: what was ranked, margin or an attack's score
+    Parameters:
+        table: `metrics.agreement`
+        of: what was ranked, margin or an attack's score
 
-    Raises: ValueError for what is missing.
+    Raises:
+        ValueError: for what is missing.
     """
     need(table, (*AGREEMENT, "samples", "pairs", "covers"), "rank_agreement", ("correlation",))
     names = list(dict.fromkeys([*table["first"], *table["second"]]))
@@ -587,13 +600,15 @@ def query_curves(
 
     The sentence says what one query hides.
 
-    curves: {family: metrics.query_curve(...)}: index R, columns auc, auc_low, auc_high, maybe
-        attack (a line each), pairs, n1
-    noise_off: {family: AUC} or {family: (AUC, low, high)} of the same models with their noise
-        switched off, a dashed level in the family's colour
-    closed: index R (inf allowed), column auc: what Gaussian theory says, dotted
+    Parameters:
+        curves: {family: metrics.query_curve(...)}: index R, columns auc, auc_low, auc_high, maybe
+            attack (a line each), pairs, n1
+        noise_off: {family: AUC} or {family: (AUC, low, high)} of the same models with their noise
+            switched off, a dashed level in the family's colour
+        closed: index R (inf allowed), column auc: what Gaussian theory says, dotted
 
-    Raises: ValueError for no curve, missing columns and a family of noise_off without curve.
+    Raises:
+        ValueError: for no curve, missing columns and a family of noise_off without curve.
     """
     levels, figure = dict(noise_off or {}), go.Figure()
     if not curves:
@@ -708,9 +723,9 @@ def _averaging(name: str, rows: pd.DataFrame, noise_off) -> str:
 
 
 def settling(
-    answers: dict[bool, np.ndarray],
+    outputs: dict[bool, np.ndarray],
     *,
-    asked: int,
+    averaged: int,
     quiet: dict[bool, float] | None = None,
     spread: dict[bool, float] | None = None,
     title: str = "",
@@ -718,22 +733,25 @@ def settling(
     """Margins of one sample's outputs, and the mean after 1, 2, ..., Q of them, of a model that was
     trained on it and of one that was not.
 
-    answers: {trained on it: (Q,) margins in nats}; points are outputs, lines their running means
-    asked: outputs that the attacker averages, drawn strongly
-    quiet: {trained on it: margin in nats with the noise off}, dotted
-    spread: {trained on it: s}, standard deviation of one output: a funnel mean +- 1.96 s / sqrt(r),
-        the closed form of where the mean of r outputs lies
-    title: begins the sentence
+    Parameters:
+        outputs: {trained on it: (Q,) margins in nats}; points are outputs, lines their running
+            means
+        averaged: outputs that the attacker averages, drawn strongly
+        quiet: {trained on it: margin in nats with the noise off}, dotted
+        spread: {trained on it: s}, standard deviation of one output: a funnel mean +- 1.96 s /
+            sqrt(r), the closed form of where the mean of r outputs lies
+        title: begins the sentence
 
-    Raises: ValueError for no outputs and for `asked` outside 1..Q.
+    Raises:
+        ValueError: for no outputs and for `averaged` outside 1..Q.
     """
-    if not answers:
-        raise ValueError("settling got no answers: wanted {True: margins, False: margins}")
-    most = min(len(own) for own in answers.values())
-    if not 1 <= asked <= most:
-        raise ValueError(f"asked={asked}, but there are {most} answers: wanted 1 to {most}")
+    if not outputs:
+        raise ValueError("settling got no outputs: wanted {True: margins, False: margins}")
+    most = min(len(own) for own in outputs.values())
+    if not 1 <= averaged <= most:
+        raise ValueError(f"averaged={averaged}, but there are {most} outputs: wanted 1 to {most}")
     figure, counts, axis = go.Figure(), np.arange(1, most + 1), [0.3, most + 0.7]
-    for i, (inside, own) in enumerate(answers.items()):
+    for i, (inside, own) in enumerate(outputs.items()):
         whose = "trained on it" if inside else "not trained on it"
         _, colour, dash, symbol, _ = MEMBERS if inside else NON_MEMBERS
         mean = np.cumsum(own[:most]) / counts
@@ -741,7 +759,7 @@ def settling(
             half = NORMAL * spread[inside] / np.sqrt(counts)
             ends = (mean[-1] - half, mean[-1] + half)
             band(figure, counts, *ends, colour, legend=i == 0, name="closed form")
-        strength = [translucent(colour, 0.75 if r < asked else 0.2) for r in range(most)]
+        strength = [translucent(colour, 0.75 if r < averaged else 0.2) for r in range(most)]
         figure.add_scatter(
             x=counts,
             y=own[:most],
@@ -752,8 +770,8 @@ def settling(
             hovertemplate="output %{x}: margin %{y:.2f}",
         )
         figure.add_scatter(
-            x=counts[:asked],
-            y=mean[:asked],
+            x=counts[:averaged],
+            y=mean[:averaged],
             mode="lines+markers",
             line={"color": colour, "width": 3, "dash": dash},
             name=f"mean, {whose}",
@@ -772,12 +790,12 @@ def settling(
                 width=1.5,
                 name="noise off",
             )
-    means = [float(own[:asked].mean()) for own in answers.values()]
+    means = [float(own[:averaged].mean()) for own in outputs.values()]
     what, where = "one output is", f"at {means[0]:.2f} nats"
     if len(means) == 2:
         what, where = "one output of each is", f"{means[0] - means[1]:+.2f} nats apart"
-    if asked > 1:
-        what = f"the means of {asked} outputs are"
+    if averaged > 1:
+        what = f"the means of {averaged} outputs are"
     return finish(
         figure,
         f"{title}: {what} {where}",
@@ -804,11 +822,13 @@ def heatmap(
     best of p = 0, and whether that exceeds one standard error of the best: within it, dropout has
     not earned its place.
 
-    table: columns p, queries, value, error (standard error), as from `metrics.choose`
-    chosen: (p, Q), None the best
-    name: of the value
+    Parameters:
+        table: columns p, queries, value, error (standard error), as from `metrics.choose`
+        chosen: (p, Q), None the best
+        name: of the value
 
-    Raises: ValueError for a (p, Q) that comes twice, or a chosen one that is not there.
+    Raises:
+        ValueError: for a (p, Q) that comes twice, or a chosen one that is not there.
     """
     columns = ("p", "queries", "value", "error")
     need(table, columns, "heatmap", finite=columns, once=("p", "queries"))

@@ -38,10 +38,12 @@ def sites(report: pd.DataFrame) -> go.Figure:
     Markers are medians over models, bars reach from the smallest to the largest model. Sites that
     saw no activation have no threshold (NaN) and are named in the note.
 
-    report: a row per model and site with columns model, site, theta (mean over channels), u0,
-        expected_error, clipped_mass, firing_rate
+    Parameters:
+        report: a row per model and site with columns model, site, theta (mean over channels), u0,
+            expected_error, clipped_mass, firing_rate
 
-    Raises: ValueError when other values are missing or models differ in their sites.
+    Raises:
+        ValueError: when other values are missing or models differ in their sites.
     """
     columns = ["theta", "u0", "expected_error", "clipped_mass", "firing_rate"]
     finite = ("clipped_mass", "firing_rate")
@@ -103,15 +105,17 @@ def confidences(signals_by_name: dict, *, target: int = 0) -> go.Figure:
     confidences are exactly 1 or share their value with another sample once rounded to float32: p >=
     1 - 2^-25, a margin of 17.3 nats, is 1 there, and rounding ends the ranking.
 
-    signals_by_name: {name: (confidences of members, of non-members)} or {name: Signals of one
-        query}, read without its population
-    target: row of the signals
+    Parameters:
+        signals_by_name: {name: (confidences of members, of non-members)} or {name: Signals of one
+            query}, read without its population
+        target: row of the signals
 
     Shares stand on a logarithmic axis, because confident networks put nearly all samples in the
     last of 50 bins; empty bins lie on its floor at half a sample.
 
-    Raises: ValueError for no signals, signals of several queries or without membership, and numbers
-    outside [0, 1].
+    Raises:
+        ValueError: for no signals, signals of several queries or without membership, and numbers
+            outside [0, 1].
     """
     if not signals_by_name:
         raise ValueError(
@@ -202,15 +206,17 @@ def raster(spk, mem, theta, *, image=None, name: str = "one sample") -> go.Figur
     The busiest, the median and the least busy of the neurons that fire are traced. Of more than
     200 neurons, evenly spaced ranks are drawn.
 
-    spk: (T, neurons) bool
-    mem: (T, neurons) the potential after charging and before the reset, so that a neuron fires
-        where mem >= theta
-    theta: a number or (neurons,)
-    image: (C, H, W) uint8, shown beside
-    name: of what is shown
+    Parameters:
+        spk: (T, neurons) bool
+        mem: (T, neurons) the potential after charging and before the reset, so that a neuron fires
+            where mem >= theta
+        theta: a number or (neurons,)
+        image: (C, H, W) uint8, shown beside
+        name: of what is shown
 
-    Raises: ValueError when shapes or spikes do not agree with mem and theta (then mem was taken
-    after the reset).
+    Raises:
+        ValueError: when shapes or spikes do not agree with mem and theta (then mem was taken after
+            the reset).
     """
     spk, mem = np.asarray(spk, dtype=bool), np.asarray(mem, dtype=np.float64)
     _check_layer(spk, mem, theta)

@@ -89,8 +89,10 @@ def finish(
 ) -> go.Figure:
     """The figure with the template, the sentence as title and the note, smaller, as subtitle.
 
-    headroom: pixels between note and picture, for headings of panels
-    layout: of the figure; its height is that of a title of one line, each further line adds its own
+    Parameters:
+        headroom: pixels between note and picture, for headings of panels
+        layout: of the figure; its height is that of a title of one line, each further line adds its
+            own
     """
     lines = textwrap.wrap(sentence, 96)
     title = {"text": "<br>".join(lines), "subtitle": {"text": note}}

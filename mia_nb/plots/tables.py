@@ -22,12 +22,14 @@ def need(
 ) -> None:
     """Refuse a table that cannot be drawn, in one line.
 
-    columns: that must be there
-    who: named in the message, the plot or the table
-    finite: columns whose values must be finite numbers
-    once: columns whose values together may come once
+    Parameters:
+        columns: that must be there
+        who: named in the message, the plot or the table
+        finite: columns whose values must be finite numbers
+        once: columns whose values together may come once
 
-    Raises: ValueError for a missing column, no row, a value that is not finite and a repeated row.
+    Raises:
+        ValueError: for a missing column, no row, a value that is not finite and a repeated row.
     """
     if lacks := [name for name in columns if name not in table.columns]:
         raise ValueError(

@@ -42,11 +42,12 @@ def guesser(
     The box around `own` holds the 95 % Clopper-Pearson intervals of both rates: so little do n1 +
     n0 guesses say.
 
-    curves: {attack: (score (N,), member (N,))}
-    points: {name: (true positives, false positives)} among these members and non-members
-    n1: members
-    n0: non-members
-    own: the point that is boxed
+    Parameters:
+        curves: {attack: (score (N,), member (N,))}
+        points: {name: (true positives, false positives)} among these members and non-members
+        n1: members
+        n0: non-members
+        own: the point that is boxed
     """
     figure = go.Figure()
     figure.add_scatter(
@@ -118,10 +119,11 @@ def budget_race(
 ) -> go.Figure:
     """Attacks against the number of reference models.
 
-    table: columns attack, references, value, low, high; NaN values (an attack that cannot run with
-        so few) leave a gap, bands are the table's interval
-    metric: name of the value
-    chance: what random guessing gets, a dotted line
+    Parameters:
+        table: columns attack, references, value, low, high; NaN values (an attack that cannot run
+            with so few) leave a gap, bands are the table's interval
+        metric: name of the value
+        chance: what random guessing gets, a dotted line
     """
     figure, budgets = go.Figure(), sorted(table["references"].unique())
     for i, (name, rows) in enumerate(table.groupby("attack", sort=False)):
@@ -163,10 +165,11 @@ def budget_race(
 def null_band(real: float, drawn, *, name: str, design: str) -> go.Figure:
     """AUCs under redrawn membership, their central 95 %, and the real one.
 
-    real: AUC with the real members
-    drawn: (n_resamples,) AUCs with redrawn ones
-    name: of the attack
-    design: how membership was redrawn, in words
+    Parameters:
+        real: AUC with the real members
+        drawn: (n_resamples,) AUCs with redrawn ones
+        name: of the attack
+        design: how membership was redrawn, in words
     """
     drawn = np.asarray(drawn, float)
     left, right = np.quantile(drawn, [0.025, 0.975])
@@ -220,10 +223,11 @@ def _hatched(colour: str, shape: str, **style) -> dict:
 def levels(score, member, *, name: str, most: int = 80) -> go.Figure:
     """How many members and non-members share each value of a tied score.
 
-    score: (N,)
-    member: (N,) bool
-    name: of the attack
-    most: values that are shown, from the highest down
+    Parameters:
+        score: (N,)
+        member: (N,) bool
+        name: of the attack
+        most: values that are shown, from the highest down
     """
     score, member = np.asarray(score, float), np.asarray(member, bool)
     different, figure = np.unique(score)[::-1], go.Figure()
@@ -256,8 +260,9 @@ def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
     Bars: share of the trials found by 0, 1, ..., S repetitions; grey marks: what independent lists
     of those sizes would give.
 
-    hits: {group: (S, trials) bool}, a trial = a target's member
-    name: of the attack and its threshold
+    Parameters:
+        hits: {group: (S, trials) bool}, a trial = a target's member
+        name: of the attack and its threshold
     """
     figure, most = go.Figure(), max((len(flags) for flags in hits.values()), default=0)
     for i, (group, flags) in enumerate(hits.items()):

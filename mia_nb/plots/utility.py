@@ -44,8 +44,9 @@ def gap_against_risk(scores: Scores | dict[str, Scores], *, fpr: float | None = 
     (for a TPR: chance, TPR = FPR). Bars: for an AUC 1.96 standard errors of a null AUC, sqrt((n1 +
     n0 + 1) / (12 n1 n0)); for a TPR its Clopper-Pearson interval.
 
-    scores: of one attack, or {name: Scores}
-    fpr: None n_resamples the AUC, a false positive rate the TPR there
+    Parameters:
+        scores: of one attack, or {name: Scores}
+        fpr: None n_resamples the AUC, a false positive rate the TPR there
     """
     scores = named(scores)
     figure, gaps = _gap_plane(scores, fpr)
@@ -74,10 +75,13 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
     non-members a point stands on. Families that lie apart along the line
     differ in overfitting, families that lie apart across it in what they give away beyond it.
 
-    scores: {family: Scores of one attack}
-    metric: "auc" or "tpr@x"
+    Parameters:
+        scores: {family: Scores of one attack}
+        metric: "auc" or "tpr@x"
 
-    Raises: ValueError for no family or another metric.
+    Raises:
+        ValueError: for no family or another metric.
+
     Source: Figures 1 and 8 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     if not scores:
@@ -187,10 +191,12 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
     Bars both ways are the table's 95 % ends, the last checkpoint is drawn large. Families can be
     compared where their lines stand over the same accuracy, and nowhere else.
 
-    table: a `metrics.frontier`, or its `metrics.frontier.frontier_means`
-    metric: drawn is its mean under the strongest attack of each checkpoint
+    Parameters:
+        table: a `metrics.frontier`, or its `metrics.frontier.frontier_means`
+        metric: drawn is its mean under the strongest attack of each checkpoint
 
-    Raises: ValueError for missing columns and tables without rows.
+    Raises:
+        ValueError: for missing columns and tables without rows.
     """
     if "target" in table:
         table = frontier_means(table)
@@ -255,10 +261,12 @@ def matched_differences(table: pd.DataFrame) -> go.Figure:
     and the note says how accurate the last checkpoints are. An empty table whose attrs give a
     reason gives a picture of that reason.
 
-    table: a `metrics.matched` with a baseline
+    Parameters:
+        table: a `metrics.matched` with a baseline
 
-    Raises: ValueError for missing columns, an empty table without a reason, and for a table without
-    a baseline.
+    Raises:
+        ValueError: for missing columns, an empty table without a reason, and for a table without a
+            baseline.
     """
     if not len(table) and (reason := table.attrs.get("reason")):
         return finish(
@@ -344,15 +352,18 @@ def defenses(
     accurate than it, where risks can be compared; a defense to the left of that buys its lower risk
     with accuracy. Right: the line of overfitting alone (AUC 1/2 + gap/2; for a TPR chance).
 
-    table: `studies.defense_table`: a row per network with columns name, test_acc, gap, the metric,
-        each maybe with _low, _high, attack, and for a TPR tpr@x_measurable (open markers where
-        False)
-    metric: "auc" or "tpr@x"
-    undefended: name of the network without a defense, by default the first row whose defense and
-        output are empty
+    Parameters:
+        table: `studies.defense_table`: a row per network with columns name, test_acc, gap, the
+            metric, each maybe with _low, _high, attack, and for a TPR tpr@x_measurable (open
+            markers where False)
+        metric: "auc" or "tpr@x"
+        undefended: name of the network without a defense, by default the first row whose defense
+            and output are empty
 
-    Raises: ValueError for missing columns or values, a name that comes twice, another metric, and
-        an undefended network that is not there.
+    Raises:
+        ValueError: for missing columns or values, a name that comes twice, another metric, and an
+            undefended network that is not there.
+
     Source: Figure 3 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     fpr, finite = fpr_of(metric), ("test_acc", "gap", metric)
@@ -473,12 +484,15 @@ def costs(table: pd.DataFrame) -> go.Figure:
     """What families cost: seconds per epoch and MiB of memory, a bar each, with their ratio to the
     first family.
 
-    table: a row per family with columns family, seconds (of an epoch), memory_mib, parameters
-        (under the name), and where measured seconds_low, seconds_high, memory_mib_low,
-        memory_mib_high (drawn)
+    Parameters:
+        table: a row per family with columns family, seconds (of an epoch), memory_mib, parameters
+            (under the name), and where measured seconds_low, seconds_high, memory_mib_low,
+            memory_mib_high (drawn)
 
-    Raises: ValueError for missing columns or values, values that are not positive, and a family
-        that comes twice.
+    Raises:
+        ValueError: for missing columns or values, values that are not positive, and a family that
+            comes twice.
+
     Caveat: seconds are those of one machine.
     """
     measured = ["seconds", "memory_mib", "parameters"]

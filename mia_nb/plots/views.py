@@ -38,12 +38,14 @@ def histogram(scores: Scores, *, target: int | None = None, bins: int = 100) -> 
     Bins reach 4 interquartile ranges beyond the quartiles at most (all of a Gaussian); the
     outermost two hold the tails, infinite scores included.
 
-    scores: of one attack
-    target: row number in the target pool; None pools all targets (their scores share a scale only
-        if the attack calibrates them)
-    bins: how many
+    Parameters:
+        scores: of one attack
+        target: row number in the target pool; None pools all targets (their scores share a scale
+            only if the attack calibrates them)
+        bins: how many
 
-    Raises: ValueError for a target that was not attacked.
+    Raises:
+        ValueError: for a target that was not attacked.
     """
     pairs = targets(scores) if target is None else [targets(scores)[row_of(scores, target)]]
     value, member = (np.concatenate(part) for part in zip(*pairs, strict=True))
@@ -102,12 +104,14 @@ def scatter(
     axis and an ordinary one on the other. Scores built from margins are logarithms already, so axes
     are linear. At most 5,000 samples are drawn, evenly spaced in data order.
 
-    scores_x: of one attack
-    scores_y: of another, or of another pool
-    target: a row number in both, None the first
-    names: of both axes, None the attacks'
+    Parameters:
+        scores_x: of one attack
+        scores_y: of another, or of another pool
+        target: a row number in both, None the first
+        names: of both axes, None the attacks'
 
-    Raises: ValueError unless the membership of the target agrees in both.
+    Raises:
+        ValueError: unless the membership of the target agrees in both.
     """
     target = int(scores_x.targets[0]) if target is None else target
     x_row, y_row = row_of(scores_x, target), row_of(scores_y, target)
@@ -182,7 +186,8 @@ def summary(table: pd.DataFrame) -> go.Figure:
     Of equally good attacks the first in the table is named. Open markers are rows that carry flags.
     An attack left of the dotted line finds less than accuracy alone gives away.
 
-    table: of `metrics.summary`, a row per attack
+    Parameters:
+        table: of `metrics.summary`, a row per attack
     """
     table = table[table.index != "max"]
     best = table.loc[table["auc"].astype(float).idxmax()]
@@ -218,7 +223,8 @@ def accuracy(scores: Scores) -> go.Figure:
     """Accuracy of every model on its members and on its non-members; the stick between them is the
     generalisation gap.
 
-    scores: of any attack, which carry the accuracies of its targets
+    Parameters:
+        scores: of any attack, which carry the accuracies of its targets
     """
     train, test = scores.accuracy.T
     rows, figure = np.arange(len(train)), go.Figure()
@@ -258,9 +264,12 @@ def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
     are the median over models, bands their interquartile range. Losses are those of the training
     step, before its update.
 
-    traces: a model's (E, N) log-loss, NaN for non-members; an iterator is read one model at a time
+    Parameters:
+        traces: a model's (E, N) log-loss, NaN for non-members; an iterator is read one model at a
+            time
 
-    Raises: ValueError when there is no model.
+    Raises:
+        ValueError: when there is no model.
     """
     rows = [np.nanquantile(_trained(trace), [0.5, 0.95], axis=1) for trace in traces]
     if not rows:

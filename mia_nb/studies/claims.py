@@ -50,19 +50,20 @@ def comparisons(
         level: confidence of an interval, in (0, 1).
         seed: of the resamples.
 
-    Returns: columns claim, part, compared, metric (auc, test_accuracy, gap, ratio of a TPR, and the
-    TPR at the smallest FPR that all settings can measure), needed (decides the claim), value,
-    low, high (at `level`), sure_low, sure_high (Bonferroni-adjusted: all comparisons of a part
-    that decides nothing, or of all parts that do, jointly: level 1 - (1 - level) /
-    comparisons), margin, outcome. "for": [low, high] above 0 (or within +-margin); "against":
-    [sure_low, sure_high] below 0 (or outside +-margin); else "open". Intervals are paired
-    (`metrics.interval`): the same samples and pairs of targets in every setting; accuracies
-    vary over pairs alone. With one pair of targets everything is "open": intervals are then
-    over samples alone, and do not show what training changes.
-    At equal accuracy `compared` also says the attacks and, of stochastic models, R, the outputs
-    averaged; "against" also says that nothing is left: the joint interval lies within +-0.01.
-    D10 has a row per attacked SDENet and measurable FPR (10 allowed false positives), value =
-    curve at the realised FPR - TPR of the target that has least room below the curve, where
+    Returns:
+        columns claim, part, compared, metric (auc, test_accuracy, gap, ratio of a TPR, and the TPR
+        at the smallest FPR that all settings can measure), needed (decides the claim), value, low,
+        high (at `level`), sure_low, sure_high (Bonferroni-adjusted: all comparisons of a part that
+        decides nothing, or of all parts that do, jointly: level 1 - (1 - level) / comparisons),
+        margin, outcome. "for": [low, high] above 0 (or within +-margin); "against": [sure_low,
+        sure_high] below 0 (or outside +-margin); else "open". Intervals are paired
+        (`metrics.interval`): the same samples and pairs of targets in every setting; accuracies
+        vary over pairs alone. With one pair of targets everything is "open": intervals are then
+        over samples alone, and do not show what training changes. At equal accuracy `compared` also
+        says the attacks and, of stochastic models, R, the outputs averaged; "against" also says
+        that nothing is left: the joint interval lies within +-0.01. D10 has a row per attacked
+        SDENet and measurable FPR (10 allowed false positives), value = curve at the realised FPR -
+        TPR of the target that has least room below the curve, where
 
             low = curve(fpr_lo) - tpr_hi,  high = curve(fpr_hi) - tpr_lo         (`tradeoff`)
 
@@ -71,8 +72,9 @@ def comparisons(
     attack) of networks with noise (those without among themselves). Non-members alone set the
     threshold, so that both ends are exact.
 
-    Raises: ValueError for settings that cannot be, for an unknown study, and when targets were
-    trained on different masks.
+    Raises:
+        ValueError: for settings that cannot be, for an unknown study, and when targets were trained
+            on different masks.
 
     Caveat: references are shared and samples of an accuracy are fixed, which no interval covers. A
     frontier made with n_resamples=0 decides nothing ("open"), and has its own number of queries.
@@ -125,23 +127,24 @@ def claims(
         ranks: `metrics.agreement`, for R7 of "recipes": it holds where every ratio's lower end is
             above 0.9, and does not where one's upper end is below.
 
-    Returns: a row per claim (index "S1", "D1", "R1" ...), columns claim, verdict, evidence,
-    compared, accuracy_apart (the largest difference of mean test accuracy between models that a
-    deciding comparison sets against each other, in points, 1 = 1 %; NaN where it sets none but
-    the same ones). "holds": every comparison that the claim needs is for it at `level`; "does
-    not hold": one is against it with all of them taken jointly, so that many comparisons do not
-    refute by chance; "not run": nothing to compare; else "not resolved", also when what was run
-    is for it but a part that it needs is missing. What follows a verdict: " (at unequal
-    accuracy)" where risks of models more than 1 point apart are compared; " (also at equal
-    accuracy)" where every comparison that decides comes out the same in the frontier, with R
-    where stochastic models were queried less often there; " (at FPR 0.1 and above)" where
-    smaller ones are not measurable. "not at equal accuracy": it holds as the models are, but a
-    comparison at equal accuracy is against it or finds nothing left. "not resolved (design
-    check failed)": an AUC resolved below 0.5 is no absence of risk. D14 never holds: it is "not
-    established", or does not hold where the ladder says that its audit refutes the nominal
-    value.
+    Returns:
+        A row per claim (index "S1", "D1", "R1" ...), columns claim, verdict, evidence, compared,
+        accuracy_apart (the largest difference of mean test accuracy between models that a deciding
+        comparison sets against each other, in points, 1 = 1 %; NaN where it sets none but the same
+        ones). "holds": every comparison that the claim needs is for it at `level`; "does not hold":
+        one is against it with all of them taken jointly, so that many comparisons do not refute by
+        chance; "not run": nothing to compare; else "not resolved", also when what was run is for it
+        but a part that it needs is missing. What follows a verdict: " (at unequal accuracy)" where
+        risks of models more than 1 point apart are compared; " (also at equal accuracy)" where
+        every comparison that decides comes out the same in the frontier, with R where stochastic
+        models were queried less often there; " (at FPR 0.1 and above)" where smaller ones are not
+        measurable. "not at equal accuracy": it holds as the models are, but a comparison at equal
+        accuracy is against it or finds nothing left. "not resolved (design check failed)": an AUC
+        resolved below 0.5 is no absence of risk. D14 never holds: it is "not established", or does
+        not hold where the ladder says that its audit refutes the nominal value.
 
-    Raises: ValueError as `comparisons` does, and for ladders that are none.
+    Raises:
+        ValueError: as `comparisons` does, and for ladders that are none.
 
     Caveat: comparisons are at the accuracies that the evidence states, rarely equal ones; claims
     are not corrected for each other, nor for the choice of data; verdicts are about the attacks

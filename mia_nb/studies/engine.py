@@ -417,7 +417,8 @@ def judge(
     """A verdict per claim from its rows in `table`: claim, verdict, evidence, compared,
     accuracy_apart.
 
-    context: what else remarks, and claims that rest on no comparison, read.
+    Parameters:
+        context: what else remarks, and claims that rest on no comparison, read.
     """
     verdicts, fewer = {}, table.attrs.get("fewer", {})
     for name, claim in study.claims.items():

@@ -153,20 +153,21 @@ def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
         sigma, samples, batch, epochs, delta, deltas: of "figure4", as in `accounting.over_epochs`;
             by default 2.0, 25,000, 512, 300, 1e-5, (1e-2, 1e-3, 1e-4, 1e-5, 1e-6).
 
-    Returns: columns paper, table, dataset, what the print calls the setting (spiking: model,
-    training, timesteps (0 = ANN), input_dropout, references; others: printed, setting), attack,
-    metric, published, ours, low, high (as in `intervals`; accuracies and generalization gap:
-    Student's t over pairs), measurable, n0, note, and of neural ODEs and SDEs the printed
-    equation. "accuracy" is the attack's, at its best threshold.
-    Of "costs" columns paper, table, model, printed (label), metric, published, unit,
-    published_ratio (to ResNet-14), ours, ours_unit, ratio, ratio_low, ratio_high (ends over the
-    baseline's opposite ends, so at least as wide as their level), note.
-    Of "figure4" columns statement, printed, ours, agrees (True, False, <NA> where not run),
-    note.
+    Returns:
+        columns paper, table, dataset, what the print calls the setting (spiking: model, training,
+        timesteps (0 = ANN), input_dropout, references; others: printed, setting), attack, metric,
+        published, ours, low, high (as in `intervals`; accuracies and generalization gap: Student's
+        t over pairs), measurable, n0, note, and of neural ODEs and SDEs the printed equation.
+        "accuracy" is the attack's, at its best threshold. Of "costs" columns paper, table, model,
+        printed (label), metric, published, unit, published_ratio (to ResNet-14), ours, ours_unit,
+        ratio, ratio_low, ratio_high (ends over the baseline's opposite ends, so at least as wide as
+        their level), note. Of "figure4" columns statement, printed, ours, agrees (True, False, <NA>
+        where not run), note.
 
-    Raises: ValueError for a table that has no place here, for settings that cannot be, for one
-    without a target; for costs that lack columns, name a family twice, are not positive or lack
-    the baseline; for accuracies without their columns, and as `accounting.over_epochs` does.
+    Raises:
+        ValueError: for a table that has no place here, for settings that cannot be, for one without
+            a target; for costs that lack columns, name a family twice, are not positive or lack the
+            baseline; for accuracies without their columns, and as `accounting.over_epochs` does.
 
     Caveat: the notes say how far ours is the printed setting. It is placed by model, blocks,
     channels, solver, and for stochastic models sigma, steps and T (Table XI: model, defense and
@@ -348,9 +349,10 @@ def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
     Parameters:
         table: what `against_papers` gives for "snn", "nsde" or "privacy", or some of its rows.
 
-    Returns: a column for each word of the setting, and one for each metric, published first:
-    "0.5458 | 0.561 [0.550, 0.571]"; "not run" where ours has no such setting; "n/m (n0 = 700)"
-    where the FPR is too low for so few non-members.
+    Returns:
+        A column for each word of the setting, and one for each metric, published first: "0.5458 |
+        0.561 [0.550, 0.571]"; "not run" where ours has no such setting; "n/m (n0 = 700)" where the
+        FPR is too low for so few non-members.
     """
     setting = list(table.columns[1 : table.columns.get_loc("metric")])
     rows: dict[tuple, dict] = {}

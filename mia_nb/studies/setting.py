@@ -212,14 +212,15 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: st
         label: of a recipe, the name that it has everywhere (`training.labels`).
         study: "nsde" refuses models that the study of neural ODEs and SDEs does not have.
 
-    Returns: a `Setting`. The model is named by its equation, so that an "odenet" built with noise
-    is an "sdenet"; other networks (tinycnn) keep their name. Options of defenses that the study
-    does not print go into `options`; a frozen network, a Lipschitz bound, a clipped state,
-    another norm than "bn", and a replaced network made of another one than ResNet-14 into
-    `variant`.
+    Returns:
+        A `Setting`. The model is named by its equation, so that an "odenet" built with noise is an
+        "sdenet"; other networks (tinycnn) keep their name. Options of defenses that the study does
+        not print go into `options`; a frozen network, a Lipschitz bound, a clipped state, another
+        norm than "bn", and a replaced network made of another one than ResNet-14 into `variant`.
 
-    Raises: ValueError when signals name no model, or one that has no place in the study, or do not
-    say how their flow was integrated.
+    Raises:
+        ValueError: when signals name no model, or one that has no place in the study, or do not say
+            how their flow was integrated.
     """
     if isinstance(info, Recipe):
         return _of_recipe(info, label, attack)

@@ -49,10 +49,10 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
     Parameters:
         scores: {label: `Scores` of any attack}.
 
-    Returns: columns recipe, fact (train and test accuracy, their gap, and the mean loss on members
-    and on non-members), value, low, high (Student's 95 % interval over pairs of targets, NaN
-    with one: of training, not of the choice of images), pairs, n1 and n0 (members,
-    non-members).
+    Returns:
+        columns recipe, fact (train and test accuracy, their gap, and the mean loss on members and
+        on non-members), value, low, high (Student's 95 % interval over pairs of targets, NaN with
+        one: of training, not of the choice of images), pairs, n1 and n0 (members, non-members).
     """
     rows = []
     for label, one in scores.items():
@@ -95,13 +95,15 @@ def defense_table(
         n_resamples: resamples behind an interval.
         seed: of the resamples.
 
-    Returns: columns name, defense, output, attack (of largest mean AUC, unadjusted), attacks (how
-    many were tried), test_acc, gap, auc, tpr@x, each with _low and _high (95 %: accuracies and
-    gaps Student's t over pairs, NaN with one pair; auc and tpr@x those of the maximum over
-    attacks, drawn together), tpr@x_measurable, queries, n1, n0, targets, pairs: the table of
-    `plots.defenses`.
+    Returns:
+        columns name, defense, output, attack (of largest mean AUC, unadjusted), attacks (how many
+        were tried), test_acc, gap, auc, tpr@x, each with _low and _high (95 %: accuracies and gaps
+        Student's t over pairs, NaN with one pair; auc and tpr@x those of the maximum over attacks,
+        drawn together), tpr@x_measurable, queries, n1, n0, targets, pairs: the table of
+        `plots.defenses`.
 
-    Raises: ValueError for settings that cannot be or have no target, and for none.
+    Raises:
+        ValueError: for settings that cannot be or have no target, and for none.
 
     Caveat: an attack that was not run is not there; no attack found is no absence of one.
     """
@@ -147,20 +149,20 @@ def varied_settings(
         n_resamples: resamples behind an interval.
         seed: of the resamples.
 
-    Returns: {setting: a row per family}, with columns the setting, auc, auc_low, auc_high
-    (`intervals`), train_acc and test_acc with _low and _high (Student's t over pairs), n1, n0,
-    pairs, group, label. "method", "blocks", "k", "T", "steps": families of ODENets and SDENets
-    that differ in nothing else, a `group` for each set of the others (an adaptive solver has no
-    number of steps: it is in every group of fixed ones). "T at equal sigma", "steps at equal
-    sigma": SDENets that may also differ in k, but not in sigma = k sqrt(steps / T). "sigma":
-    those that may also differ in k; "noise_sd": those of one method and number of blocks; both
-    left out where all have the same steps and T, which makes them k in other units. "equation":
-    ODENet-64 and its variants. Families that coincide in the setting are grouped by T and steps
-    too; where they still do, the setting is left out.
-    Of recipes {"epochs": a row per recipe, attack and metric (auc, tpr@x)}, with columns label,
-    epochs, schedule, augment, rest, attack, metric, value, low, high, measurable (whether every
-    target has the non-members that its FPR asks for, ten false positives; always for an AUC),
-    pairs, n1, n0.
+    Returns:
+        {setting: a row per family}, with columns the setting, auc, auc_low, auc_high (`intervals`),
+        train_acc and test_acc with _low and _high (Student's t over pairs), n1, n0, pairs, group,
+        label. "method", "blocks", "k", "T", "steps": families of ODENets and SDENets that differ in
+        nothing else, a `group` for each set of the others (an adaptive solver has no number of
+        steps: it is in every group of fixed ones). "T at equal sigma", "steps at equal sigma":
+        SDENets that may also differ in k, but not in sigma = k sqrt(steps / T). "sigma": those that
+        may also differ in k; "noise_sd": those of one method and number of blocks; both left out
+        where all have the same steps and T, which makes them k in other units. "equation":
+        ODENet-64 and its variants. Families that coincide in the setting are grouped by T and steps
+        too; where they still do, the setting is left out. Of recipes {"epochs": a row per recipe,
+        attack and metric (auc, tpr@x)}, with columns label, epochs, schedule, augment, rest,
+        attack, metric, value, low, high, measurable (whether every target has the non-members that
+        its FPR asks for, ten false positives; always for an AUC), pairs, n1, n0.
 
     Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """

@@ -293,7 +293,7 @@ def settling(level: Level, target, rank, outputs, closed) -> dict:
     name = f"Sample {source.samples[column]} ({source.class_of(column)})"
     figure = settings.settling(
         {side: own[model] for side, model in models.items()},
-        asked=outputs,
+        averaged=outputs,
         quiet=off if off is None else {side: float(off[m]) for side, m in models.items()},
         spread={side: own[m].std(ddof=1) for side, m in models.items()} if closed else None,
         title=f"{name}, rank {rank} of {len(source.audited):,}",

@@ -8,10 +8,8 @@ from mia_nb.workshop.cube import keep, open_cube, stored
 from mia_nb.workshop.game import game
 from mia_nb.workshop.measures import equal_accuracy, family, race_table, redrawn
 from mia_nb.workshop.parts import check, question, show
-from mia_nb.workshop.questions import Prediction
 
 __all__ = [
-    "Prediction",
     "check",
     "equal_accuracy",
     "family",

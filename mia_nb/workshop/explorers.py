@@ -135,7 +135,9 @@ def null(
     def draw(attack, design, models) -> View:
         whole = source.signals
         signals = whole if models == most else whole.select(models=slice(0, models))
-        real, drawn = redrawn(signals, attack, keep_complement=design == LEFT, n_resamples=n_resamples)
+        real, drawn = redrawn(
+            signals, attack, keep_complement=design == LEFT, n_resamples=n_resamples
+        )
         p, middle = p_value(real, drawn), drawn.mean()
         error = drawn.std(ddof=1) / np.sqrt(len(drawn))
         off = abs(middle - 0.5) > 4 * error + 1e-12

@@ -77,8 +77,8 @@ def redrawn(
 
     signals: of complementary pairs of models
     attack: name of an attack
-    keep_complement: leave the target's complementary model among its references, which makes a signal
-        out of nothing
+    keep_complement: leave the target's complementary model among its references, which makes a
+        signal out of nothing
     n_resamples: redrawn worlds
 
     Returns: (real AUC, (n_resamples,) AUCs of redrawn worlds).
