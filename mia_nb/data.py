@@ -453,11 +453,16 @@ def augment_draws(
 
 @checked
 def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-    """Crop, flip and cutout of (B, C, H, W) uint8 by `augment_draws`, as one gather and one mask.
-    Empty draws return x itself.
+    """Crop, flip and cutout as one gather and one mask.
 
-    A shifted crop sees black (0) beyond the border; the flip mirrors the crop left to right; a hole
-    is black, in the frame of the result. Black means 0 before normalisation.
+    Parameters:
+        x: (B, C, H, W) uint8.
+        draws: of `augment_draws`; empty ones return x itself.
+
+    Returns:
+        (B, C, H, W) uint8. A shifted crop sees black (0) beyond the border; the flip mirrors the
+        crop left to right; a hole is black, in the frame of the result. Black means 0 before
+        normalisation.
     """
     if not draws:
         return x

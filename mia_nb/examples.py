@@ -125,8 +125,13 @@ def write(place: Path, pool: str, signals: Signals, about: dict) -> None:
 
 
 def write_images(place: Path, numbers: list[int], x: np.ndarray) -> None:
-    """Put thumbnails into an example's folder: sample numbers, a multiple of 20, and their images
-    (n, 3, H, W) uint8."""
+    """Put thumbnails into an example's folder.
+
+    Parameters:
+        place: the folder.
+        numbers: of the samples, a multiple of 20.
+        x: (n, 3, H, W) uint8, their images.
+    """
     from PIL import Image
 
     record, side = json.loads((place / "manifest.json").read_text()), x.shape[-1]

@@ -401,7 +401,14 @@ def _all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
 
 
 def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
-    """Where the result of this key lies or would lie; nothing is made."""
+    """Where the result of this key lies or would lie; nothing is made.
+
+    Parameters:
+        root: folder of all results.
+        kind: pool, signals or run.
+        name: what the result is called, before the key.
+        key: of `content_key`.
+    """
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
     slug = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("._") or "unnamed"
@@ -411,7 +418,13 @@ def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
 def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra) -> Folder:
     """The folder of this key, made if need be.
 
-    Raises ValueError where the root cannot be written or the key clashes.
+    Parameters:
+        root, kind, name, key: as for `place`.
+        recipe: what the key was made from, kept beside the result.
+        **extra: further entries of recipe.json.
+
+    Raises:
+        ValueError: where the root cannot be written or the key clashes.
     """
     folder = place(root, kind, name, key)
     try:
@@ -436,7 +449,12 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
 
 @checked
 def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
-    """All results under the root, oldest first."""
+    """All results under the root, oldest first.
+
+    Parameters:
+        root: folder of all results.
+        kind: pool, signals or run; None: all.
+    """
     found = [
         Folder(p) for p in Path(root).absolute().glob("*-*-*") if os.path.lexists(p / "recipe.json")
     ]
@@ -446,8 +464,15 @@ def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
 
 @checked
 def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
-    """The one result whose key or folder name starts with the prefix; ValueError for none or
-    several.
+    """The one result whose key or folder name starts with the prefix.
+
+    Parameters:
+        prefix: of a key or of a folder name.
+        root: folder of all results.
+        kind: pool, signals or run; None: all.
+
+    Raises:
+        ValueError: for none or several.
     """
     everything = folders(root, kind)
     # twelve letters of the key stand in the name; only longer prefixes open a record, so a damaged
@@ -542,6 +567,11 @@ def _partial_file(folder: Folder, model: int) -> Path:
 def keep_partial(folder: Folder, model: int, signals: Signals) -> None:
     """Write one model's outputs beside the signals that are to come, so that a killed query goes on
     with the next model.
+
+    Parameters:
+        folder: of the signals.
+        model: its row in the pool.
+        signals: of this model alone.
     """
     temporary, path = folder._temporary(f"{model}.npz"), _partial_file(folder, model)
     with _all_or_nothing(temporary, path):
@@ -551,7 +581,12 @@ def keep_partial(folder: Folder, model: int, signals: Signals) -> None:
 
 
 def kept_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
-    """What `keep_partial` wrote; None where nothing is or it is damaged."""
+    """What `keep_partial` wrote; None where nothing is or it is damaged.
+
+    Parameters:
+        folder: of the signals.
+        model: its row in the pool.
+    """
     try:
         with open_file(_partial_file(folder, model)) as file:
             kept = arrays_in(file.read())  # its checksums are read too
@@ -571,8 +606,12 @@ def join_partial(
     """Signals from the partial results of these models, read and written one model at a time; until
     all is written there are none.
 
-    design: labels, member, population. info: how they were queried; becomes info.json. samples:
-    which images were queried, where not all of the pool's were.
+    Parameters:
+        folder: of the signals.
+        models: their rows in the pool.
+        design: labels, member, population.
+        info: how they were queried; becomes info.json.
+        samples: which images were queried, where not all of the pool's were.
     """
     if blocked := [f"{name}.npy" for name in FORMS if (folder.path / f"{name}.npy").is_dir()]:
         raise folder.corrupt(blocked[0], "a folder stands in its place")

@@ -60,16 +60,28 @@ def build(
 ) -> nn.Module:
     """A freshly initialised module, images (B, in_channels, H, W) -> logits (B, num_classes).
 
-    model: a key of MODELS, or "package.module:function" of a builder of your own, which is called
-    with `model_args` and with those of in_channels, num_classes, size = (H, W), mean and std (of
-    the normalisation its input went through) that its signature names; builders of
-    torchvision.models get num_classes as they come. size: a number or (H, W). The weights depend on
-    `seed` only: torch's global generator is set for the call and left as it was found. Built in
-    float32, then cast to `dtype`. Your builder is an nn.Module class, or a function or class of a
-    module that uses torch and is no part of Python or torch: recipes travel with results and say
-    what is imported and called, so this keeps others' results from calling the system, but only
-    those of people you trust are safe to load. Raises ValueError of one line for an unknown name, a
-    builder that is none or cannot be imported or called, and a result that is no module.
+    Parameters:
+        model: a key of MODELS, or "package.module:function" of a builder of your own: an nn.Module
+            class, or a function or class of a module that uses torch and is no part of Python or
+            torch.
+        model_args: its options. A builder of your own also gets those of in_channels, num_classes,
+            size = (H, W), mean and std that its signature names; builders of torchvision.models get
+            num_classes as they come.
+        in_channels: channels of an image.
+        num_classes: how many logits there are.
+        size: of the images, a number or (H, W).
+        seed: the weights depend on it only: torch's global generator is set for the call and left
+            as it was found.
+        dtype: the module is built in float32, then cast.
+        mean, std: of the normalisation that the input went through.
+
+    Raises:
+        ValueError: of one line for an unknown name, a builder that is none or cannot be imported or
+            called, and a result that is no module.
+
+    Caveat: recipes travel with results and say what is imported and called. What a builder may be
+    keeps others' results from calling the system, but only those of people you trust are safe to
+    load.
     """
     builder, args = _find(model), {**FORMS.get(model, {}), **(model_args or {})}
     height, width = (size, size) if isinstance(size, int) else size
@@ -113,16 +125,27 @@ def build(
 
 
 def architecture(model: str, model_args: dict | None = None) -> str:
-    """The model's name, of a spiking or replaced network that of the network it is made from."""
+    """The model's name, of a spiking or replaced network that of the network it is made from.
+
+    Parameters:
+        model: as for `build`.
+        model_args: its options, among them "base".
+    """
     return (model_args or {}).get("base", BASES[model]) if model in BASES else model
 
 
 def source(model: str, model_args: dict | None = None) -> str:
     """sha256 of the code of a builder of your own, "" for named models and where there is no file.
 
+    Parameters:
+        model: as for `build`.
+        model_args: its options; of a spiking ("snn") or replaced network the code is that of
+            "base".
+
     The code is its module's file, or every .py file of the package that it is in; of an installed
-    package, which has a version, the module alone. Of a spiking ("snn") or replaced network it is
-    that of `model_args["base"]`. Caveat: what a module outside of any package imports is not seen.
+    package, which has a version, the module alone.
+
+    Caveat: what a module outside of any package imports is not seen.
     """
     model = architecture(model, model_args)
     if model in MODELS or ":" not in model:
@@ -156,11 +179,15 @@ def timesteps(module: nn.Module) -> int | None:
 
 
 def check_width(module: nn.Module, images: Images) -> nn.Module:
-    """The module itself, if two of the images give outputs of shape (2, num_classes); otherwise
-    ValueError of one line.
+    """The module itself, if two of the images give outputs of shape (2, num_classes).
 
-    Runs in eval mode without gradient, so neither BatchNorm statistics nor the module's mode
-    change.
+    Parameters:
+        module: in any mode; runs in eval mode without gradient, so neither BatchNorm statistics nor
+            the module's mode change.
+        images: whose classes are counted.
+
+    Raises:
+        ValueError: of one line, where the module fails or its outputs are of another shape.
     """
     weight = next(module.parameters(), torch.zeros(()))
     probe = normalise(images.x[:2].to(weight.device), images.mean, images.std, weight.dtype)

@@ -141,16 +141,28 @@ class Damping(nn.Module):
 class FlowBlock(nn.Module):
     """h(t0) (B, channels, H, W) -> h(t0 + T) of a differential equation with a learned drift.
 
-    order=1: h' = f(t, h); augment=p appends p zero channels first, and the result has channels + p
-    (ANODE). order=2: h' = v, v' = f(t, [h, v]) (SONODE); damped: v' = f(t, h) - sigmoid(gamma) v,
-    gamma learned from -3 (HBNODE); v(t0) from a small convolutional net of h, or start="zeros". k >
-    0: noise of standard deviation k after each step (of all state), with `noise_train` and
-    `noise_eval` switches for the two modes. clip=C: h(t0) scaled to norm at most C, image by image.
-    lipschitz=L bounds the drift (order 1). `.sigma` = k sqrt(steps / T), `.noise_sd` = k
-    sqrt(steps). Solvers: `integrate`. Raises ValueError for settings that make no sense; in
-    training where the noise it wants was switched off; where gradients are asked for per sample and
-    would be wrong (adjoint ones; under Opacus' hooks also those of a bounded drift or a library's
-    solver).
+    Parameters:
+        channels: of the state that enters; the result has channels + augment.
+        t0: where integration begins.
+        steps: of a fixed-step solver, from 1.
+        T: integration time, above 0.
+        method: of `solvers.integrate`.
+        k: standard deviation of the noise after each step (of all state), from 0.
+        order: 1: h' = f(t, h). 2: h' = v, v' = f(t, [h, v]) (SONODE).
+        damped: of order 2: v' = f(t, h) - sigmoid(gamma) v, gamma learned from -3 (HBNODE).
+        augment: p zero channels appended first, which stay in the result (ANODE).
+        start: v(t0) of order 2: "conv", a small convolutional net of h, or "zeros".
+        noise_train, noise_eval: whether noise is on in training and in evaluation mode.
+        lipschitz: bound of the drift (order 1); None: none.
+        clip: largest norm of h(t0), image by image; None: any.
+        rtol, atol, adjoint: of adaptive solvers.
+
+    Attributes: `.sigma` = k sqrt(steps / T), `.noise_sd` = k sqrt(steps).
+
+    Raises:
+        ValueError: for settings that make no sense; in training where the noise it wants was
+            switched off; where gradients are asked for per sample and would be wrong (adjoint
+            ones; under Opacus' hooks also those of a bounded drift or a library's solver).
     """
 
     def __init__(
@@ -307,14 +319,25 @@ class FlowNet(nn.Module):
     """Images (B, in_channels, H, W) -> logits (B, num_classes) with flows where a ResNet-14 has
     groups of residual blocks.
 
-    layout "16-32-64": stem (stride 2), flow of `width` channels, down to 2 width, flow, down to 4
-    width, flow, mean, linear: the skeleton of `models.cnn.ResNet14`. layout "64": stem and two
-    downs of 2 width channels throughout, then one group of flows. blocks: flows one after another
-    in a group, each with its own weights, on [0, T], [T, 2T], ... norm: "bn", or "gn" (group norm:
-    no statistics of a batch, as gradients per sample need). The rest are options of every
-    `FlowBlock`; only a group's first block appends `augment` channels. Named forms: odenet,
-    odenet64, anode, sonode, hbnode, sdenet (k = .5, sigma 2). 486,122 parameters at the defaults
-    and 10 classes. Raises ValueError as `FlowBlock` does.
+    Parameters:
+        in_channels: channels of an image.
+        num_classes: how many logits there are.
+        layout: "16-32-64": stem (stride 2), flow of `width` channels, down to 2 width, flow, down
+            to 4
+            width, flow, mean, linear: the skeleton of `models.cnn.ResNet14`. "64": stem and two
+                downs
+            of 2 width channels throughout, then one group of flows.
+        width: channels of the first flow.
+        blocks: flows one after another in a group, each with its own weights, on [0, T], [T, 2T],
+            ...
+        norm: "bn", or "gn" (group norm: no statistics of a batch, as gradients per sample need).
+        augment: channels that a group's first block appends.
+        steps, T, method, k, order, damped, start, noise_train, noise_eval, lipschitz, clip, rtol,
+        atol,
+            adjoint: of every `FlowBlock`.
+
+    Named forms: odenet, odenet64, anode, sonode, hbnode, sdenet (k = .5, sigma 2). 486,122
+    parameters at the defaults and 10 classes. Raises ValueError as `FlowBlock` does.
     """
 
     def __init__(
@@ -443,13 +466,20 @@ class Replaced(nn.Module):
 
 
 def replace_last(model: nn.Module, block: nn.Module, freeze: bool = False) -> Replaced:
-    """A copy of a trained network with its last group of residual blocks replaced by `block`, to be
+    """A copy of a trained network with its last group of residual blocks replaced, to be
     fine-tuned.
 
-    model: anything with `groups` (a ModuleList) and `head`, as `models.cnn.ResNet14`. freeze: train
-    only the block and the head (the study does not say; by default everything is trained). Raises
-    ValueError for a model without groups. Caveat: what lies before the block was trained on the
-    same data without noise, and still gives it away.
+    Parameters:
+        model: anything with `groups` (a ModuleList) and `head`, as `models.cnn.ResNet14`.
+        block: what takes the group's place.
+        freeze: train only the block and the head (the study does not say; by default everything is
+            trained).
+
+    Raises:
+        ValueError: for a model without groups.
+
+    Caveat: what lies before the block was trained on the same data without noise, and still gives
+    it away.
     """
     if not isinstance(getattr(model, "groups", None), nn.ModuleList) or not hasattr(model, "head"):
         raise ValueError(
@@ -478,8 +508,13 @@ def replaced(
     """The builder behind `models.build("replaced", {"base": ..., "k": ...})`: `replace_last` of a
     named or own network.
 
-    flow: options of `FlowBlock` except augment. The study's defaults: k = .5, 16 steps, T = 1, so
-    sigma 2.
+    Parameters:
+        in_channels, num_classes, size, mean, std: as for `models.build`.
+        base: the network whose last group is replaced, as `model` there.
+        base_args: its options.
+        freeze: as for `replace_last`.
+        k: noise of a step; the study's defaults: k = .5, 16 steps, T = 1, so sigma 2.
+        **flow: options of `FlowBlock` except augment.
     """
     network = models.build(
         base,
@@ -510,9 +545,11 @@ def flow_blocks(module: nn.Module) -> Iterator[tuple[str, FlowBlock]]:
 
 
 def set_noise(module: nn.Module, on: bool | None) -> nn.Module:
-    """Force the noise of all FlowBlocks on or off in both modes; None: as they were built.
+    """Force the noise of all FlowBlocks on or off in both modes.
 
-    The module itself comes back.
+    Parameters:
+        module: any that holds FlowBlocks; it comes back.
+        on: True, False, or None: as they were built.
     """
     for _, block in flow_blocks(module):
         block.forced = on
@@ -551,6 +588,10 @@ def describe(module: nn.Module) -> dict | None:
 def blown_up(module: nn.Module, x: Tensor) -> str | None:
     """One line that names the first FlowBlock whose state is not finite on these images, None where
     all are.
+
+    Parameters:
+        module: any that holds FlowBlocks.
+        x: normalised images (B, C, H, W).
     """
     found: list[str] = []
 

@@ -95,15 +95,25 @@ class SNN(InTime):
     """A network of `Spike` sites over T time steps: images (B, C, H, W) or events (T, B, C, H, W)
     -> logits (B, K).
 
-    net: a traced network of `sites.trace`, or a module of your own that calls `Spike` where it used
-    a ReLU. readout: "mean" (default), "sum" or "last" over time of the last layer, which does not
-    spike; "sum" is "mean" at temperature 1/T and so changes every confidence. encode: "constant",
-    "rate" (Bernoulli(x) per step, random), "latency", or a function of x that returns (T, B, ...);
-    rate and latency need pixels in [0, 1] and so undo the normalisation by mean and std first;
-    latency fits its spike times into the T steps unless encode_args says normalize=False.
-    fold=False runs step by step (the same outputs in eval mode; batch norm statistics per step in
-    train mode). Attributes: timesteps, readout, report (a row per site, after `convert`). Raises
-    ValueError for events of another T.
+    Parameters:
+        net: a traced network of `sites.trace`, or a module of your own that calls `Spike` where it
+            used a ReLU.
+        timesteps: T, from 1.
+        readout: "mean", "sum" or "last" over time of the last layer, which does not spike; "sum" is
+            "mean" at temperature 1/T and so changes every confidence.
+        encode: "constant", "rate" (Bernoulli(x) per step, random), "latency", or a function of x
+            that returns (T, B, ...).
+        encode_args: of the encoding. Latency fits its spike times into the T steps unless
+            normalize=False.
+        mean, std: of the images' normalisation, which rate and latency undo, as they need pixels in
+            [0, 1].
+        fold: False runs step by step (the same outputs in eval mode; batch norm statistics per
+            step in train mode).
+
+    Attributes: timesteps, readout, report (a row per site, after `convert`).
+
+    Raises:
+        ValueError: for events of another T.
     """
 
     def __init__(
@@ -248,11 +258,17 @@ class Stepwise(InTime):
     """A network of snntorch neurons, called once per time step with its state cleared before and
     after every batch.
 
-    net(x_t (B, ...)) returns logits (B, K) or a tuple whose entry `output` they are. Never call
-    such a network yourself between batches: its membranes would carry one batch into the next, and
-    scores would depend on the order of the questions. snntorch.utils.reset sees top-level children
-    only and resets other living networks too; here every state tensor of every neuron of this
-    network, and no other, is dropped. readout, encode and events as in `SNN`.
+    Parameters:
+        net: net(x_t (B, ...)) returns logits (B, K) or a tuple. Never call it yourself between
+            batches: its membranes would carry one batch into the next, and scores would depend on
+                the order of
+            the queries.
+        timesteps: T, from 1.
+        output: the entry of a tuple that the logits are.
+        readout, encode, encode_args, mean, std: as in `SNN`.
+
+    snntorch.utils.reset sees top-level children only and resets other living networks too; here
+    every state tensor of every neuron of this network, and no other, is dropped.
     """
 
     def __init__(
@@ -310,9 +326,18 @@ def calibrate(
     """Histograms of the positive activations at every site, in one pass of the plain network in
     eval mode.
 
-    net: a model or a traced network. batches: normalised images (B, C, H, W). Memory is groups x
-    bins per site, whatever the amount of data. Use the model's own training half: never another
-    model's, never evaluation non-members.
+    Parameters:
+        net: a model or a traced network.
+        batches: normalised images (B, C, H, W) of the model's own training half: never another
+            model's, never evaluation non-members.
+        per_channel: a histogram for each channel, else for each layer.
+        bins: of each; memory is groups x bins per site, whatever the amount of data.
+
+    Returns:
+        A `Histogram` per site, in the order of the network.
+
+    Raises:
+        ValueError: for no batches.
     """
     net = net if places.traced(net) else places.trace(net, Spike)[0]
     found: dict[str, Histogram] = {}
@@ -383,16 +408,33 @@ def convert(
     """A spiking copy of a trained ReLU network, thresholds fitted on its activations, u0 = theta /
     2; in eval mode.
 
-    theta minimises E |a - Q_T(a)|^p over a site's positive activations a (thresholds.py), one per
-    layer or per channel, for T = fit_T (default: timesteps; fit_T = 1 with more steps is the
-    released conversion, meant for fine-tuning). batches: normalised images of the model's own
-    training half; or histograms from `calibrate`, to fit several T at the price of one. pool="avg"
-    replaces max-pooling, which belongs before the training of the model. options: as `SNN`.
-    `.report` has a row per site: theta and u0 (means over channels), the expected error, the mass
-    above theta, which is clipped, and the firing rate measured on up to 1,024 of the images. Dead
-    sites get a threshold that is never reached. Raises ValueError naming the place and the way out
-    for what cannot be converted, and where the traced network, with ReLU at its sites, gives the
-    first batch other outputs than the model.
+    Parameters:
+        model: trained; its ReLUs become spiking sites.
+        timesteps: T of the copy.
+        batches: normalised images (B, C, H, W) of the model's own training half.
+        fit_T: T that thresholds are fitted for; None: timesteps. 1 with more steps is the released
+            conversion, meant for fine-tuning.
+        per_channel: one threshold a channel, else one a layer.
+        p: theta minimises E |a - Q_T(a)|^p over a site's positive activations a (thresholds.py).
+        bins: of the histograms.
+        pool: "keep", or "avg" to replace max-pooling, which belongs before the training of the
+            model.
+        histograms: of `calibrate`, instead of batches: several T at the price of one.
+        learn: whether thresholds can be trained later.
+        surrogate, surrogate_args: gradient of the spikes, for later training.
+        **options: as `SNN`.
+
+    Returns:
+        An `SNN`. Its `.report` has a row per site: theta and u0 (means over channels), the expected
+        error, the mass above theta, which is clipped, and the firing rate measured on up to 1,024
+        of the images. Dead sites get a threshold that is never reached.
+
+    Raises:
+        ValueError: naming the place and the way out for what cannot be converted, and where the
+            traced network, with ReLU at its sites, gives the first batch other outputs than the
+            model.
+
+    Source: Bojkovic et al. 2024.
     """
     timesteps = whole("timesteps", timesteps)
     fit_T = timesteps if fit_T is None else fit_T
@@ -496,9 +538,16 @@ def spiking(
     """The same network with LIF neurons in place of its ReLUs, to be trained with spikes from the
     start.
 
-    Defaults (beta .5, hard reset, differentiated, LocalZO in closed form, amplitude 1) are those
-    released with Mukhoty et al. 2023; Guan et al. 2025 name the method only. options: those of
-    `Spike` and of `SNN`.
+    Parameters:
+        model: a network with ReLUs, trained or not.
+        timesteps: T, from 1.
+        theta: threshold of all neurons.
+        learn: whether thresholds are trained.
+        pool: "keep", or "avg" to replace max-pooling.
+        **options: those of `Spike` and of `SNN`.
+
+    Source: the defaults (beta .5, hard reset, differentiated, LocalZO in closed form, amplitude 1)
+    are those released with Mukhoty et al. 2023; Guan et al. 2025 name the method only.
     """
     of_spike = {k: options.pop(k) for k in (*DIRECT, "surrogate_args") if k in options}
     net, _ = places.trace(model, lambda: Spike(theta, 0.0, learn=learn, **{**DIRECT, **of_spike}))
@@ -522,9 +571,16 @@ def network(
     """The builder behind `models.build("snn", {"base": ..., "timesteps": ...})`: `spiking` of a
     named or own network.
 
-    The weights start as those of the plain network of the same seed. calibration: how a converted
-    pool's thresholds were fitted (see training.convert_pool); neurons are then those of conversion,
-    and the thresholds come with the weights. options: those of `spiking`.
+    Parameters:
+        in_channels, num_classes, size, mean, std: as for `models.build`.
+        base: the network that becomes spiking, as `model` there; its weights start as those of the
+            plain network of the same seed.
+        base_args: its options.
+        timesteps: T, from 1.
+        calibration: how a converted pool's thresholds were fitted (`training.convert_pool`):
+            neurons are then those of conversion, and the thresholds come with the weights.
+        pool: "keep", or "avg" to replace max-pooling.
+        **options: those of `spiking`.
     """
     plain = models.build(
         base,
@@ -549,9 +605,21 @@ def retime(snn: SNN, timesteps: int) -> SNN:
 
 
 def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
-    """What spikes on these images, a row per site: rate = mean of spk over neurons, steps and
-    images; silent = share of neurons that never fired; always = share that fired at every step of
-    every image. In eval mode. No claim about energy."""
+    """What spikes on these images, in eval mode.
+
+    Parameters:
+        snn: a spiking network.
+        batches: normalised images (B, C, H, W).
+
+    Returns:
+        A row per site: rate = mean of spk over neurons, steps and images; silent = share of neurons
+        that never fired; always = share that fired at every step of every image.
+
+    Raises:
+        ValueError: for no batches.
+
+    Caveat: no claim about energy.
+    """
     totals: dict[str, list] = {}
 
     def count(name: str, module, args, out: Tensor) -> None:
@@ -593,8 +661,18 @@ def _copy(snn: SNN, **changes) -> SNN:
 
 
 def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One image x (1, C, H, W) at one site: spk (T, neurons) bool, mem (T, neurons) before the
-    reset, theta (neurons,).
+    """One image at one site, step by step.
+
+    Parameters:
+        snn: a spiking network.
+        x: (1, C, H, W) normalised.
+        site: its name, as in `.report`.
+
+    Returns:
+        spk (T, neurons) bool, mem (T, neurons) before the reset, theta (neurons,).
+
+    Raises:
+        ValueError: for a site that is not there.
     """
     spikes = snn.spikes()
     if site not in spikes:

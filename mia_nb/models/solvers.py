@@ -57,22 +57,42 @@ def integrate(
     atol: float = 1e-3,
     adjoint: bool = False,
 ) -> Tensor:
-    """h(t0 + T) of dh/dt = drift(t, h), h(t0) = h (B, ...); after each of `steps` steps noise of
-    standard deviation k is added.
+    """h(t0 + T) of dh/dt = drift(t, h), h(t0) = h; after each of `steps` steps noise of standard
+    deviation k is added.
 
-    euler with k > 0 is Euler-Maruyama; rk4 is the classical tableau (coefficients >= 0, so a step's
-    Lipschitz factor is at most sum_{j<=4} (dt L)^j / j!), its noise comes after the step.
-    stoch_rk4: one draw W = k n a step, W/2, W/2, W added inside stages 2 to 4 and W to the result
-    (public code of Oganesyan, Volokhova and Vetrov; equal to rk4 only where the drift is 0).
-    dopri5, dopri8, bosh3, fehlberg2, adaptive_heun: torchdiffeq, steps chosen by rtol and atol, no
-    noise; adjoint=True solves backwards in time for the gradient: little memory, approximate, and
-    wrong for gradients per sample. srk, milstein: torchsde with diffusion k sqrt(steps / T). Noise
-    comes from `generator`, else from torch's global one. The own loop (first three) works under
-    torch.func.vmap and compiles whole. Under autocast the state stays float32: increments smaller
-    than its 256th part would be lost in bfloat16. Raises ValueError for settings that make no
-    sense, a missing library, a state that blows up in an adaptive solver. Caveats: a fixed grid is
-    not checked for its accuracy, and may give inf; an adaptive solver chooses its steps for the
-    whole batch, so within the tolerances a state's solution depends on its companions.
+    Parameters:
+        drift: (t, h) -> dh/dt, of the shape of h.
+        h: (B, ...) the state at t0. Under autocast it stays float32: increments smaller than its
+            256th part would be lost in bfloat16.
+        steps: of a fixed grid, from 1.
+        T: integration time, above 0.
+        t0: where it begins.
+        method: "euler": with k > 0 Euler-Maruyama.
+            "rk4": the classical tableau (coefficients >= 0, so a step's Lipschitz factor is at most
+            sum_{j<=4} (dt L)^j / j!); its noise comes after the step.
+            "stoch_rk4": one draw W = k n a step, W/2, W/2, W added inside stages 2 to 4 and W to
+                the
+            result; equal to rk4 only where the drift is 0.
+            "dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun": torchdiffeq, no noise.
+            "srk", "milstein": torchsde with diffusion k sqrt(steps / T).
+        k: standard deviation of the noise of a step, from 0.
+        generator: of the noise; None: torch's global one.
+        rtol, atol: tolerances, by which torchdiffeq chooses its steps.
+        adjoint: torchdiffeq solves backwards in time for the gradient: little memory, approximate,
+            and wrong for gradients per sample.
+
+    Returns:
+        The state (B, ...) at t0 + T.
+
+    Raises:
+        ValueError: for settings that make no sense, a missing library, a state that blows up in an
+            adaptive solver.
+
+    Source: public code of Oganesyan, Volokhova and Vetrov (stoch_rk4).
+
+    Caveats: a fixed grid is not checked for its accuracy, and may give inf; an adaptive solver
+    chooses its steps for the whole batch, so within the tolerances a state's solution depends on
+    its companions. The own loop (the first three) works under torch.func.vmap and compiles whole.
     """
     check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol, adjoint=adjoint)
     h = widened(h)
