@@ -75,7 +75,13 @@ def export(
 ) -> Path:
     """Write `page` of executed notebooks to a file; return its path.
 
-    Raises ValueError naming a file that is no notebook.
+    Parameters:
+        notebooks: their paths.
+        out: the file.
+        title, provenance: as for `page`.
+
+    Raises:
+        ValueError: naming a file that is no notebook.
     """
     there = {path: path.read_bytes() if path.is_file() else b"" for path in map(Path, notebooks)}
     text, out = page(there, title=title, provenance=provenance), Path(out)
@@ -94,13 +100,21 @@ def page(
 ) -> str:
     """The outputs of executed notebooks as one page that asks nothing of the network.
 
-    The lead is a sentence or two under the title. What cells tagged `headline` put out stands on
-    top, under "In short"; provenance {name: value} (what was run, where, with which versions) at
-    the end. Every plotly figure is drawn by plotly.js, inlined once (4.8 MB; left out where there
-    is no figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a content
-    security policy forbids every request and every script but the page's own two. Caveats: charts
-    need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped. Raises
-    ValueError naming a file that is no notebook.
+    Parameters:
+        notebooks: {path: what the file holds}. What cells tagged `headline` put out stands on top,
+            under "In short".
+        title: of the page.
+        lead: a sentence or two under the title.
+        provenance: {name: value}, what was run, where, with which versions; at the end.
+
+    Raises:
+        ValueError: naming a file that is no notebook.
+
+    Every plotly figure is drawn by plotly.js, inlined once (4.8 MB; left out where there is no
+    figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a content
+    security policy forbids every request and every script but the page's own two.
+
+    Caveats: charts need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped.
     """
     sections, contents, short = [], [], []
     for number, (path, data) in enumerate(notebooks.items(), 1):

@@ -43,6 +43,33 @@ def test_every_attack_has_its_paper():
     }
 
 
+def page_maker():
+    """docs/site.py as a module."""
+    spec = importlib.util.spec_from_file_location("page_maker", ROOT / "docs" / "site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_parameter_of_a_public_function_has_a_line_in_its_docstring():
+    site, missing = page_maker(), {}
+    for path in (path for room in site.rooms() for path in site.exported(room)):
+        module, _, name = path.rpartition(".")
+        source = site.source_of(module.removeprefix("mia_nb.").replace(".", "/"))
+        found = [n for n in ast.parse(source.read_text()).body if getattr(n, "name", "") == name]
+        for node in (n for n in found if isinstance(n, ast.FunctionDef)):
+            names = {
+                a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            }
+            _, _, lines = (ast.get_docstring(node) or "").partition("\nParameters:\n")
+            named = re.findall(r"^    ([\w*, ]+):", lines.partition("\n\n")[0], re.MULTILINE)
+            if len(names) > 1 and (
+                without := names - {n.strip() for t in named for n in t.split(",")}
+            ):
+                missing[path] = sorted(without)
+    assert not missing
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob(".github/**/*.yml")), ids=lambda path: path.name)
 def test_what_github_reads_is_yaml(path):
     found = yaml.safe_load(path.read_text())

@@ -166,7 +166,8 @@ def audit_model(
         groups: (n_train + n_test,) labels, for the same results per group as per class.
         n_resamples: resamples of the bootstrap.
 
-    Returns: a `ModelAudit`; print it, or let a notebook show it.
+    Returns:
+        A `ModelAudit`; print it, or let a notebook show it.
 
     First `shift_guard` compares the raw inputs: where it tells the two sides apart, so may attacks,
     whatever was memorised. Without other models half of `test` is set aside as population, by which

@@ -38,14 +38,17 @@ def by_group(
         n_resamples: resamples of the bootstrap.
         seed: of the bootstrap.
 
-    Returns: auc and tpr@0.1 (thresholds within the group), each with _low and _high (95 %, those of
-    `metrics.intervals`), n1, n0 (of the target that has fewest), a remark: "n/m" below 5 members or
-    non-members, "few" below 30, "tpr n/m" where 10 % false positives are fewer than 10 samples; and
-    above, the group's AUC minus the mean of the other groups', with ends of `metrics.interval` at
-    level 1 - 0.05 / G over the G groups that are not few (NaN for the others). A group stands out
-    where above_low > 0: where all groups leak alike one or more do in at most 2.5 % of audits.
+    Returns:
+        auc and tpr@0.1 (thresholds within the group), each with _low and _high (95 %, those of
+        `metrics.intervals`), n1, n0 (of the target that has fewest), a remark: "n/m" below 5
+        members or non-members, "few" below 30, "tpr n/m" where 10 % false positives are fewer than
+        10 samples; and above, the group's AUC minus the mean of the other groups', with ends of
+        `metrics.interval` at level 1 - 0.05 / G over the G groups that are not few (NaN for the
+        others). A group stands out where above_low > 0: where all groups leak alike one or more do
+        in at most 2.5 % of audits.
 
-    Raises: ValueError for another number of groups than samples.
+    Raises:
+        ValueError: for another number of groups than samples.
 
     Caveat: the ends of auc and tpr are one group's own; of 20 groups one misses the truth.
     """

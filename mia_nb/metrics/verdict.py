@@ -71,9 +71,10 @@ def verdict(
         n_resamples: bootstrap resamples behind the intervals.
         seed: of the resamples.
 
-    Returns: a `Verdict`. The strongest attack is picked afterwards, by its true positive rate at
-    the lowest measurable false positive rate; the text says so where there are several. Where
-    something leaks, `next` tells what bought most in this project's own studies (`advice`).
+    Returns:
+        A `Verdict`. The strongest attack is picked afterwards, by its true positive rate at the
+        lowest measurable false positive rate; the text says so where there are several. Where
+        something leaks, `next` tells what bought most in this project's own studies (`advice`).
 
     Example:
         >>> import mia_nb as mia
@@ -161,8 +162,9 @@ def _unmeasured(row: pd.Series, measurable: Sequence[float]) -> list[str]:
 def advice() -> pd.DataFrame:
     """What changing the training bought in this project's own studies, first what cost no accuracy.
 
-    Returns: columns change, found, price, recipe, source, read from `advice.yaml` beside this file,
-    where each row quotes the committed lines that its numbers come from.
+    Returns:
+        columns change, found, price, recipe, source, read from `advice.yaml` beside this file,
+        where each row quotes the committed lines that its numbers come from.
 
     Caveat: measured on these recipes and images; no promise for others.
     """

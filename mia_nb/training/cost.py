@@ -28,11 +28,12 @@ def step_cost(
 ) -> dict:
     """What one plainly trained model costs, from single optimiser steps.
 
-    recipe: what is trained; a derived recipe starts from fresh weights. Nothing is stored.
-    images: what it is trained on.
-    samples: training images of an epoch; None: half of those that are not set aside.
-    repeats: steps that are timed, after one that warms up.
-    device: as for `train_pool`; a CPU takes one thread.
+    Parameters:
+        recipe: what is trained; a derived recipe starts from fresh weights. Nothing is stored.
+        images: what it is trained on.
+        samples: training images of an epoch; None: half of those that are not set aside.
+        repeats: steps that are timed, after one that warms up.
+        device: as for `train_pool`; a CPU takes one thread.
 
     Returns:
         {"parameters"; "seconds" of an epoch: the median step, times its steps; "memory_mib": on a
@@ -76,12 +77,14 @@ def estimate(
 ) -> dict:
     """How long a pool would take on this machine, from one measured epoch of one group.
 
-    recipe: what would be trained; a derived recipe starts from fresh weights. Nothing is stored.
-    images: what it would be trained on.
-    member: (M, N) of booleans, with split="given".
-    device, strategy: as for `train_pool`.
-    workers: processes of this machine, None for as many as `train_pool` takes.
-    limit: seconds; an epoch that takes longer is measured over fewer of its steps.
+    Parameters:
+        recipe: what would be trained; a derived recipe starts from fresh weights. Nothing is
+            stored.
+        images: what it would be trained on.
+        member: (M, N) of booleans, with split="given".
+        device, strategy: as for `train_pool`.
+        workers: processes of this machine, None for as many as `train_pool` takes.
+        limit: seconds; an epoch that takes longer is measured over fewer of its steps.
 
     Returns:
         {"seconds": epoch * epochs * ceil(groups / together); "epoch": seconds of a group's epoch;

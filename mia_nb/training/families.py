@@ -74,9 +74,10 @@ MEMBERS = (*SPLIT, "seed")
 def changes(family: str | dict) -> dict:
     """The fields of a Recipe that a named recipe changes.
 
-    family: "fast" (one cycle, 16 epochs), "long" (100 epochs), "paper-snn" or "paper-nsde" (those
-        of the two studies); or a mapping, maybe on top of a name: {"recipe": "fast", "augment":
-        "none"} is the fast recipe without augmentation.
+    Parameters:
+        family: "fast" (one cycle, 16 epochs), "long" (100 epochs), "paper-snn" or "paper-nsde"
+            (those of the two studies); or a mapping, maybe on top of a name: {"recipe": "fast",
+            "augment": "none"} is the fast recipe without augmentation.
 
     Returns:
         {field: value}, for `Recipe(**...)` or as a family of `family_pools`.
@@ -108,9 +109,11 @@ def changes(family: str | dict) -> dict:
 def label(recipe: Recipe) -> str:
     """What a result is labelled with, since how long a model trained decides what it leaks.
 
-    recipe: of the models. Schedule, epochs and augmentation are always named; of what else changes
-        memorisation (optimiser, learning rate, batch, loss, dtype, defense, a parent) whatever is
-        not a Recipe's default. A recipe with all entries of a named one carries that name in front.
+    Parameters:
+        recipe: of the models. Schedule, epochs and augmentation are always named; of what else
+            changes memorisation (optimiser, learning rate, batch, loss, dtype, defense, a parent)
+            whatever is not a Recipe's default. A recipe with all entries of a named one carries
+            that name in front.
 
     Returns:
         One line.
@@ -129,7 +132,8 @@ def label(recipe: Recipe) -> str:
 def labels(recipes: list[Recipe]) -> list[str]:
     """`label` of several recipes, for results beside each other.
 
-    recipes: their labels leave out what all have besides schedule, epochs and augmentation.
+    Parameters:
+        recipes: their labels leave out what all have besides schedule, epochs and augmentation.
 
     Returns:
         One line each, in order. Two that are alike in all this (say, of other models) are told
@@ -202,19 +206,21 @@ def family_pools(
 
     All families are checked before the first is trained; what is stored comes back at once.
 
-    families: changes to `recipe`, say {"model": "sdenet", "model_args": {"k": 0.3}}. {"replace": i,
-        ...} is replace-then-finetune: the last group of family i's networks becomes a fresh SDE
-        block, and training goes on (model_args are the block's; freeze: only block and head learn).
-        {"weights_of": i, "model": ...} puts the weights of family i into another model that takes
-        them, say an odenet's into an sdenet built with noise_train=False, so that noise is added
-        only in queries (a replaced network keeps its arguments but those given).
-    recipe: what all have unless a family changes it.
-    images: what they are trained on.
-    model_args: of every network; a family's own come after them.
-    flow: of every differential equation, those of replaced networks too; likewise.
-    finetune: changes to the recipe of replaced networks, and freeze.
-    root: the folder of results.
-    options: as for `train_pool`.
+    Parameters:
+        families: changes to `recipe`, say {"model": "sdenet", "model_args": {"k": 0.3}}.
+            {"replace": i, ...} is replace-then-finetune: the last group of family i's networks
+            becomes a fresh SDE block, and training goes on (model_args are the block's; freeze:
+            only block and head learn). {"weights_of": i, "model": ...} puts the weights of family i
+            into another model that takes them, say an odenet's into an sdenet built with
+            noise_train=False, so that noise is added only in queries (a replaced network keeps its
+            arguments but those given).
+        recipe: what all have unless a family changes it.
+        images: what they are trained on.
+        model_args: of every network; a family's own come after them.
+        flow: of every differential equation, those of replaced networks too; likewise.
+        finetune: changes to the recipe of replaced networks, and freeze.
+        root: the folder of results.
+        options: as for `train_pool`.
 
     Returns:
         One `Pool` a family, in order.

@@ -140,8 +140,9 @@ class Plan(NamedTuple):
 def sampling(recipe: Recipe, members: int) -> dict:
     """Sampling rate and steps of a training, as an accountant of differential privacy wants them.
 
-    recipe: its batch and epochs count.
-    members: images that a model trains on.
+    Parameters:
+        recipe: its batch and epochs count.
+        members: images that a model trains on.
 
     Returns:
         {"sample_rate": batch / members, "steps": optimiser steps}.
@@ -270,8 +271,9 @@ class Group:
         """Per-sample losses (G, B) of normalised images (G, B, C, H, W) and labels (G, B), and what
         each model minimises (G,).
 
-        draws: the defense's, each (G, ...); without them those of a first step are taken.
-        objective: by default the defense's.
+        Parameters:
+            draws: the defense's, each (G, ...); without them those of a first step are taken.
+            objective: by default the defense's.
         """
         draws = self.draws(epoch, 1, y)(0) if draws is None else draws
         one = partial(

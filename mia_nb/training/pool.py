@@ -34,12 +34,13 @@ TRACE_LIMIT = 2**30  # bytes of loss traces that `Pool.traces` puts into memory
 class Pool:
     """Trained models and who their members are, read from `folder`; every checksum is verified.
 
-    recipe: what the models were trained by.
-    key: sha256 (hex) of all that determines them; twelve letters of it name the folder.
-    member: (M, N) bool, the images that each of M models trained on.
-    population: (N,) bool, images set aside before training.
-    folder: where the files lie, a `store.Folder`.
-    epoch: that of the weights, None for the end of training; see `at`.
+    Fields:
+        recipe: what the models were trained by.
+        key: sha256 (hex) of all that determines them; twelve letters of it name the folder.
+        member: (M, N) bool, the images that each of M models trained on.
+        population: (N,) bool, images set aside before training.
+        folder: where the files lie, a `store.Folder`.
+        epoch: that of the weights, None for the end of training; see `at`.
     """
 
     recipe: Recipe
@@ -114,7 +115,8 @@ class Pool:
     def trace(self, model: int) -> np.ndarray:
         """(E, N) of one row, as in `traces`; all NaN for a row not trained to its end.
 
-        model: the row's number, from 0.
+        Parameters:
+            model: the row's number, from 0.
         """
         full = np.full((self.recipe.epochs, self.member.shape[1]), np.nan, np.float16)
         if self.status[model] == "trained":
@@ -127,7 +129,8 @@ class Pool:
     def at(self, epoch: int) -> Pool:
         """The same pool with the weights that it had after this epoch.
 
-        epoch: one of `recipe.snapshots`, or the last.
+        Parameters:
+            epoch: one of `recipe.snapshots`, or the last.
 
         Raises:
             ValueError: the weights of this epoch were not kept.
@@ -146,7 +149,8 @@ class Pool:
     def state(self, model: int) -> dict[str, torch.Tensor]:
         """State dictionary of one row, on the CPU.
 
-        model: the row's number, from 0.
+        Parameters:
+            model: the row's number, from 0.
 
         Raises:
             ValueError: the row diverged, or there is none of this number.
@@ -175,7 +179,8 @@ class Pool:
 
         It takes normalised images (B, C, H, W) and gives logits (B, K).
 
-        model: the row's number, from 0.
+        Parameters:
+            model: the row's number, from 0.
 
         Raises:
             ValueError: as `state`; or the code of a builder of your own is another one by now.
@@ -248,8 +253,9 @@ class Pool:
 def load_pool(prefix: str, root: str | Path = "results") -> Pool:
     """The trained pool whose key or folder name starts with a prefix.
 
-    prefix: first letters of the key, or of the folder's name.
-    root: the folder of results that it lies in.
+    Parameters:
+        prefix: first letters of the key, or of the folder's name.
+        root: the folder of results that it lies in.
 
     Returns:
         A `Pool`.

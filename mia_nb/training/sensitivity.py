@@ -25,10 +25,11 @@ def sensitivity(
 ) -> pd.DataFrame:
     """How far a differential equation can stretch distances between hidden states, measured.
 
-    pool: trained networks with a FlowBlock.
-    models: row numbers, None for all.
-    limit: so many images, the first of the pool's, are looked at.
-    iterations: of the power method, for `local`.
+    Parameters:
+        pool: trained networks with a FlowBlock.
+        models: row numbers, None for all.
+        limit: so many images, the first of the pool's, are looked at.
+        iterations: of the power method, for `local`.
 
     Returns:
         A row per model and block: model; block; certified: an upper bound of the drift's Lipschitz

@@ -72,17 +72,18 @@ def convert_pool(
     augmentation: no model's thresholds know of an image that the model did not train on. Resumes
     model by model; what was converted comes back at once. `Pool.conversion_report` gives the fits.
 
-    pool: trained networks; the converted ones lie beside it, in the same root.
-    images: the pool's own.
-    timesteps: T, the steps that the spiking networks take.
-    fit_T: steps that the thresholds are fitted for; None: T.
-    per_channel: one threshold a channel, not one a layer.
-    p: thresholds minimise the mean absolute error (1) or the mean square (2).
-    calibration: members that a model is calibrated on, at most.
-    pool_layers: "keep", or "avg" to replace max-pooling.
-    readout: "mean", "sum" or "last" of the logits over T.
-    device, progress, force: as for `train_pool`.
-    network: surrogate, surrogate_args, learn, fold for later training; encode, encode_args.
+    Parameters:
+        pool: trained networks; the converted ones lie beside it, in the same root.
+        images: the pool's own.
+        timesteps: T, the steps that the spiking networks take.
+        fit_T: steps that the thresholds are fitted for; None: T.
+        per_channel: one threshold a channel, not one a layer.
+        p: thresholds minimise the mean absolute error (1) or the mean square (2).
+        calibration: members that a model is calibrated on, at most.
+        pool_layers: "keep", or "avg" to replace max-pooling.
+        readout: "mean", "sum" or "last" of the logits over T.
+        device, progress, force: as for `train_pool`.
+        network: surrogate, surrogate_args, learn, fold for later training; encode, encode_args.
 
     Returns:
         A `Pool`.
@@ -253,15 +254,16 @@ def hybrid_pools(
     The networks are converted at T = 1 and fine-tuned; then T = 2, 3, ... start from the weights of
     T - 1 and keep the thresholds of T = 1.
 
-    pool: trained networks; all that is derived lies beside it, in the same root.
-    images: the pool's own.
-    timesteps: the last T.
-    epochs: one number, or one per T (those beyond `timesteps` are not used).
-    lr, batch, schedule, optimizer, loss: as in a Recipe, for every T.
-    optimizer_args: None: for SGD momentum .9 without Nesterov and weight decay, else none.
-    augment, dtype: None: the network's own.
-    conversion: options of `convert_pool` (per_channel, p, readout, surrogate, ...).
-    train: options of `train_pool`.
+    Parameters:
+        pool: trained networks; all that is derived lies beside it, in the same root.
+        images: the pool's own.
+        timesteps: the last T.
+        epochs: one number, or one per T (those beyond `timesteps` are not used).
+        lr, batch, schedule, optimizer, loss: as in a Recipe, for every T.
+        optimizer_args: None: for SGD momentum .9 without Nesterov and weight decay, else none.
+        augment, dtype: None: the network's own.
+        conversion: options of `convert_pool` (per_channel, p, readout, surrogate, ...).
+        train: options of `train_pool`.
 
     Returns:
         {1: Pool, 2: Pool, ..., timesteps: Pool}.
@@ -329,14 +331,15 @@ def conversion_quality(
 ) -> pd.DataFrame:
     """How much accuracy a conversion costs without any training. Nothing is stored.
 
-    pool: trained networks that do not spike.
-    images: the pool's own.
-    timesteps: each T that is tried; one calibration per model and grouping serves all.
-    models: row numbers.
-    calibration: members that a model is calibrated on, at most.
-    limit: images that a model is queried with, at most, of those that it did not train on
-        (population included).
-    device: as for `train_pool`.
+    Parameters:
+        pool: trained networks that do not spike.
+        images: the pool's own.
+        timesteps: each T that is tried; one calibration per model and grouping serves all.
+        models: row numbers.
+        calibration: members that a model is calibrated on, at most.
+        limit: images that a model is queried with, at most, of those that it did not train on
+            (population included).
+        device: as for `train_pool`.
 
     Returns:
         A row per model, T, fit and grouping: model; timesteps; fit ("refit" for this T, or "reused"

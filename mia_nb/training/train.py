@@ -86,26 +86,28 @@ def train_pool(
     A model depends on the recipe, its row and the epoch alone. A killed run goes on: on a CPU to
     the same bits, on a GPU up to the order of its sums.
 
-    recipe: what determines the models. Its `parent`, the key of a pool in the same root, makes row
-        m go on from that pool's row m, on the same members; with epochs=0 the weights are taken as
-        they are, say at other `timesteps`.
-    images: what they are trained on.
-    member: (M, N) of booleans, or 0 and 1, with split="given"; None draws it from the recipe's
-        split, population and seed. Rows that are alike repeat one training, and are no references
-        of each other.
-    root: the folder of results.
-    device: "cpu", "cuda" or "cuda:NUMBER"; None takes a GPU where there is one.
-    strategy: how models share the machine. "auto" is a rule: stacked where a step's activations fit
-        a core's cache (on a GPU: below a million weights), else plain. "plain", "stacked" and
-        "stacked:G" may be followed by "+compiled". "graph:G": G plain models in one CUDA graph.
-        "measure" times a step of each, and keeps what it measured in measured.json below root. What
-        cannot be done is trained without, and one line says why.
-    workers: processes, by default one a core or one a GPU; or an engine by name ("dask:8", "ray:8",
-        "slurm:8", "joblib:8") or as an executor, whose workers must see `root`. A worker that is
-        lost costs one unit (a model or a stacked group), which another goes on with.
-    progress: show a bar, or plain lines where MIA_NB_MODE is batch.
-    force: train again what is there.
-    checkpoint: seconds between part files of a running group.
+    Parameters:
+        recipe: what determines the models. Its `parent`, the key of a pool in the same root, makes
+            row m go on from that pool's row m, on the same members; with epochs=0 the weights are
+            taken as they are, say at other `timesteps`.
+        images: what they are trained on.
+        member: (M, N) of booleans, or 0 and 1, with split="given"; None draws it from the recipe's
+            split, population and seed. Rows that are alike repeat one training, and are no
+            references of each other.
+        root: the folder of results.
+        device: "cpu", "cuda" or "cuda:NUMBER"; None takes a GPU where there is one.
+        strategy: how models share the machine. "auto" is a rule: stacked where a step's activations
+            fit a core's cache (on a GPU: below a million weights), else plain. "plain", "stacked"
+            and "stacked:G" may be followed by "+compiled". "graph:G": G plain models in one CUDA
+            graph. "measure" times a step of each, and keeps what it measured in measured.json below
+            root. What cannot be done is trained without, and one line says why.
+        workers: processes, by default one a core or one a GPU; or an engine by name ("dask:8",
+            "ray:8", "slurm:8", "joblib:8") or as an executor, whose workers must see `root`. A
+            worker that is lost costs one unit (a model or a stacked group), which another goes on
+            with.
+        progress: show a bar, or plain lines where MIA_NB_MODE is batch.
+        force: train again what is there.
+        checkpoint: seconds between part files of a running group.
 
     Returns:
         A `Pool`.
@@ -169,7 +171,8 @@ def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options) -> Pool
     """Train every model of a pool further: `recipe` with the pool as its parent and its split,
     beside it in the same root.
 
-    options: as for `train_pool`. Raises ValueError as that does.
+    Parameters:
+        options: as for `train_pool`. Raises ValueError as that does.
     """
     at_the_end(pool)
     recipe = recipe.replace(parent=pool.key, **{n: getattr(pool.recipe, n) for n in SPLIT})

@@ -429,7 +429,8 @@ def helpers(count: int, gpus: list[str] = ()) -> Iterator[list]:
     """Helper processes, started early so that they load torch while this process gets ready; put to
     work by `set_to_work`. They end when this process ends, whatever the reason.
 
-    gpus: names to deal out in turn; this process keeps the first.
+    Parameters:
+        gpus: names to deal out in turn; this process keeps the first.
     """
     # the same import path, so that a user's own model builders are found
     path = os.pathsep.join(place or os.getcwd() for place in sys.path)

@@ -45,7 +45,8 @@ def compare(sources: Sequence[Source]) -> Explorer:
     Parameters:
         sources: what to choose from, as `sources` gives them
 
-    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+    Returns:
+        An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` and `html()` export it. Without sources a message that says what to run.
 
     Filter: words that all must be in a result's name, to shorten the list; what is ticked stays.

@@ -38,10 +38,11 @@ def measure(
     targets. Intervals as `metrics.intervals`, the gain's as `metrics.difference`: paired, from the
     same draws of samples and pairs of targets.
 
-    scores: {key: scores}
-    reference: the key that the others are compared with; None: no gain
-    fpr: false-positive rates x
-    sampled: {key: draws of `bootstrap`}, where they were made before
+    Parameters:
+        scores: {key: scores}
+        reference: the key that the others are compared with; None: no gain
+        fpr: false-positive rates x
+        sampled: {key: draws of `bootstrap`}, where they were made before
 
     Raises ValueError where masks or pairs of a row and of the reference differ.
     """

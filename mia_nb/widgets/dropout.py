@@ -70,7 +70,8 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     Parameters:
         sources: what to find the pools in, as `sources` gives them
 
-    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+    Returns:
+        An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` and `html()` export it. Without sources a message that says what to run.
 
     Pools: those with stored signals of the plain query and of at least one p (query(...,

@@ -63,19 +63,21 @@ class Explorer:
     A ValueError of `draw`, or of what controls follow, is shown in place and the pictures stay as
     they were. In batch mode (papermill) sentence, figures and table are displayed once.
 
-    name: the title
-    controls: {name: widget with a value}
-    draw: function of the values of all controls and states, by name
-    rows: names of the figures, row by row
-    follow: {control: {trait: function of other controls}}: what a control offers, where it starts.
-        Each function takes by name the values that it depends on, and is called when one of them
-        has changed. "options": what is chosen stays where it is offered, else the first option is.
-        "value": it may take the control's own value too, whose change alone is no reason to call.
-    adjust: function of all values -> {control: {trait: value}}, called before every picture
-    state: {name: value}: further arguments of `draw` that no control holds
-    clicks: {figure: what takes the customdata of a clicked point}: the name of a control or state,
-        or a function (number, values) -> {name: value}
-    lassos: {figure: control or state that takes the customdata of all selected points}
+    Parameters:
+        name: the title
+        controls: {name: widget with a value}
+        draw: function of the values of all controls and states, by name
+        rows: names of the figures, row by row
+        follow: {control: {trait: function of other controls}}: what a control offers, where it
+            starts. Each function takes by name the values that it depends on, and is called when
+            one of them has changed. "options": what is chosen stays where it is offered, else the
+            first option is. "value": it may take the control's own value too, whose change alone is
+            no reason to call.
+        adjust: function of all values -> {control: {trait: value}}, called before every picture
+        state: {name: value}: further arguments of `draw` that no control holds
+        clicks: {figure: what takes the customdata of a clicked point}: the name of a control or
+            state, or a function (number, values) -> {name: value}
+        lassos: {figure: control or state that takes the customdata of all selected points}
     """
 
     def __init__(

@@ -56,7 +56,8 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
         n_resamples: how often the test redraws the masks
         seed: of these n_resamples
 
-    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+    Returns:
+        An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` and `html()` export it. Without sources a message that says what to run.
 
     Ranked by d_i = mean over pairs of targets of (z_t,i with i in t) - (z_t',i with i out of t'),

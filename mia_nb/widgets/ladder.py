@@ -98,10 +98,12 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         sources: what to choose the pool from, as `sources` gives them; () for formulas only
         delta: above 0 and below 1, where its slider starts
 
-    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+    Returns:
+        An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` and `html()` export it. Without sources a message that says what to run.
 
-    Raises: ValueError for a delta outside (0, 1).
+    Raises:
+        ValueError: for a delta outside (0, 1).
 
     Sigma: of the equation, k = sigma sqrt(T / steps); of a network trained by DP-SGD its noise
     multiplier. Epochs: times the steps of one epoch. Rows 1 to 4 follow; row 5 and the ROC are of

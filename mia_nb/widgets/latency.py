@@ -63,7 +63,8 @@ def latency(sources: Sequence[Source]) -> Explorer:
     Parameters:
         sources: what to find the networks in, as `sources` gives them
 
-    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+    Returns:
+        An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` and `html()` export it. Without sources a message that says what to run.
 
     Networks: every spiking pool that was queried step by step (query(..., per_step=True); t: the

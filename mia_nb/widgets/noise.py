@@ -73,7 +73,8 @@ def noise(sources: Sequence[Source]) -> Explorer:
     Parameters:
         sources: what to find the pools in, as `sources` gives them
 
-    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+    Returns:
+        An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` and `html()` export it. Without sources a message that says what to run.
 
     Pools that differ in the noise per step k alone share an entry, sigma chooses among them. One

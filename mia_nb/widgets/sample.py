@@ -78,7 +78,8 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         sample: number of the sample to start with, in the pool's images; None for that whose worlds
             differ most
 
-    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+    Returns:
+        An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` and `html()` export it. Without sources a message that says what to run.
 
     Choose a sample by a click or by its number; a lasso shows who is in a subset. References come a

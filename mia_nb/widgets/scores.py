@@ -46,7 +46,8 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         attacks: names of those to offer; () for all that the pool's references support
         at: false-positive rate, 0 to 1, at which the threshold starts
 
-    Returns: an `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+    Returns:
+        An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` and `html()` export it. Without sources a message that says what to run.
 
     Rates are means over targets, with the interval of `plots.roc_pair`: pointwise, the wider of

@@ -17,7 +17,8 @@ def setup(namespace: dict) -> None:
         namespace: `globals()` of the notebook; its annotated names (`attacks: list = []`) are
             checked, and replaced where they change
 
-    Raises: ValueError that names what does not fit, and what is nobody's.
+    Raises:
+        ValueError: that names what does not fit, and what is nobody's.
 
     Every annotated name must hold a value of its type; text where something else was wanted is read
     as YAML, so that `papermill -p force false` means False. The mappings `recipe`, `source`,

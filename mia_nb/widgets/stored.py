@@ -193,7 +193,8 @@ def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -
         pool: only signals of this pool, the beginning of its key; "" for those of all pools
         limit: at most so many, the newest
 
-    Returns: a list of `Source`; [] where nothing is stored.
+    Returns:
+        A list of `Source`; [] where nothing is stored.
     """
     pools = {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
     found: list[Source] = []

@@ -74,8 +74,9 @@ def explore(sources: Sequence[Source]) -> Tabs:
     Parameters:
         sources: what to choose from, as `sources` gives them
 
-    Returns: tabs; `explore(found)["Dropout"]` is the explorer of that title. In batch mode all are
-        shown one after the other.
+    Returns:
+        tabs; `explore(found)["Dropout"]` is the explorer of that title. In batch mode all are shown
+        one after the other.
     """
     explorers = {
         "Scores and ROC": scores,

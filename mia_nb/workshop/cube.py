@@ -37,10 +37,12 @@ def stored(signals: Signals, results: str | Path = "results") -> Source:
     """The Source of signals that `query` has just returned: the same outputs with images and loss
     traces beside them.
 
-    signals: as `query` returned them
-    results: folder of stored results
+    Parameters:
+        signals: as `query` returned them
+        results: folder of stored results
 
-    Raises: ValueError for signals that are not stored in this folder.
+    Raises:
+        ValueError: for signals that are not stored in this folder.
     """
     wanted = _same({"draws": signals.query_kind, **signals.info})
     for source in reversed(sources(results, pool=signals.info.get("pool", "?"), limit=10_000)):
@@ -54,12 +56,16 @@ def stored(signals: Signals, results: str | Path = "results") -> Source:
 def keep(results: str | Path, roles: dict[str, Signals], *, facts: dict | None = None) -> Path:
     """Write results/workshop.json: which stored signals play which role in the workshop.
 
-    results: folder of stored results; its newest cube replaces the one before
-    roles: {role: Signals as `query` returned them}; "noise/0.5" belongs to the group "noise"
-    facts: numbers that only the training side can compute (an accountant's), as JSON
+    Parameters:
+        results: folder of stored results; its newest cube replaces the one before
+        roles: {role: Signals as `query` returned them}; "noise/0.5" belongs to the group "noise"
+        facts: numbers that only the training side can compute (an accountant's), as JSON
 
-    Returns: the path of the file.
-    Raises: ValueError for signals that are not stored in this folder.
+    Returns:
+        The path of the file.
+
+    Raises:
+        ValueError: for signals that are not stored in this folder.
     """
     found = {role: stored(signals, results) for role, signals in roles.items()}
     chosen = {
@@ -78,10 +84,14 @@ def keep(results: str | Path, roles: dict[str, Signals], *, facts: dict | None =
 def open_cube(results: str | Path = "results") -> Cube:
     """The workshop's cube, {role: Source}, as `keep` stored it; no signals are read yet.
 
-    results: folder of stored results
+    Parameters:
+        results: folder of stored results
 
-    Returns: a dict, with `group(name)` for the roles "name/..." and `facts`, the stored numbers.
-    Raises: ValueError of one line where the cube was not built or is damaged.
+    Returns:
+        A dict, with `group(name)` for the roles "name/..." and `facts`, the stored numbers.
+
+    Raises:
+        ValueError: of one line where the cube was not built or is damaged.
     """
     path = Path(results) / INDEX
     if not path.is_file():

@@ -96,13 +96,16 @@ def game(
     submitted. The box around one's point and the intervals are 95 % Clopper-Pearson on ten trials
     each.
 
-    source: signals with images, of the cube or of `stored`
-    target: the model under attack, its row number
-    attacks: names of the attacks that play too
-    guesses: numbers from 1 to 20 that are ticked from the start
-    reveal: submit at once
+    Parameters:
+        source: signals with images, of the cube or of `stored`
+        target: the model under attack, its row number
+        attacks: names of the attacks that play too
+        guesses: numbers from 1 to 20 that are ticked from the start
+        reveal: submit at once
 
-    Returns: an explorer; a static figure in batch mode.
+    Returns:
+        An explorer; a static figure in batch mode.
+
     Caveat: twenty guesses say little about a guesser.
     """
     if source.images is None:

@@ -75,14 +75,18 @@ def redrawn(
     real mask would be one of the redrawn ones: the p-value is (1 + #{drawn >= real}) /
     (n_resamples + 1).
 
-    signals: of complementary pairs of models
-    attack: name of an attack
-    keep_complement: leave the target's complementary model among its references, which makes a
-        signal out of nothing
-    n_resamples: redrawn worlds
+    Parameters:
+        signals: of complementary pairs of models
+        attack: name of an attack
+        keep_complement: leave the target's complementary model among its references, which makes a
+            signal out of nothing
+        n_resamples: redrawn worlds
 
-    Returns: (real AUC, (n_resamples,) AUCs of redrawn worlds).
-    Raises: ValueError as `attacks.score`, and for too few pairs.
+    Returns:
+        (real AUC, (n_resamples,) AUCs of redrawn worlds).
+
+    Raises:
+        ValueError: as `attacks.score`, and for too few pairs.
     """
     targets = np.flatnonzero(pair_ids(signals) < 2)
     worlds = redraw(signals, n_resamples, np.random.default_rng(0))
@@ -134,11 +138,13 @@ def with_references(
 def race_table(signals: Signals, *, budgets: tuple[int, ...] = BUDGETS) -> pd.DataFrame:
     """What every attack of the race finds with 1, 4, 16 and 64 reference models.
 
-    signals: of complementary pairs of models; eight pairs are attacked
-    budgets: numbers of reference models; those larger than the pool are left out
+    Parameters:
+        signals: of complementary pairs of models; eight pairs are attacked
+        budgets: numbers of reference models; those larger than the pool are left out
 
-    Returns: a row per attack, budget and metric with columns attack, references, metric, value,
-        low, high, targets, n0; NaN where an attack cannot run on so few. Ends are 95 %, those of
+    Returns:
+        A row per attack, budget and metric with columns attack, references, metric, value, low,
+        high, targets, n0; NaN where an attack cannot run on so few. Ends are 95 %, those of
         `metrics.intervals` with 200 bootstrap resamples.
     """
     rows = []
@@ -168,7 +174,8 @@ def lattice_scores(source: Source, references: int) -> dict[str, Scores]:
 def family(info: dict) -> str:
     """How models were trained, in words: "ordinary", "RelaxLoss", "DP-SGD", "noisy (sigma = 2)".
 
-    info: of the Signals or the Source of these models
+    Parameters:
+        info: of the Signals or the Source of these models
     """
     flow, defense = info.get("flow") or {}, info.get("defense") or ""
     noisy = f"noisy (sigma = {flow['sigma']:.3g})" if flow.get("k") else ""
@@ -200,9 +207,11 @@ def equal_accuracy(sources: Sequence[Source]) -> pd.DataFrame:
 
     That is a point of test accuracy below the highest mean that both reach, in whole per cent.
 
-    sources: families queried at several epochs, `cube.group("fight")`
+    Parameters:
+        sources: families queried at several epochs, `cube.group("fight")`
 
-    Returns: `metrics.matched` of the two, indexed by family; columns difference, difference_low,
+    Returns:
+        `metrics.matched` of the two, indexed by family; columns difference, difference_low,
         difference_high are the AUC of the second minus that of the first, with its 95 % interval.
     """
     table = frontier(tuple(sources))

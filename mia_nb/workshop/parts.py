@@ -61,11 +61,15 @@ def read_part(number: int, cube: Cube) -> Part:
 def question(part: int, cube: Cube) -> Prediction:
     """The question that a part begins with; its answer comes after one's own.
 
-    part: 1 to 11
-    cube: of `open_cube`
+    Parameters:
+        part: 1 to 11
+        cube: of `open_cube`
 
-    Returns: a `Prediction`: radio buttons or a slider; in batch mode the folded answer.
-    Raises: ValueError for another number, and for a cube that lacks what the part needs.
+    Returns:
+        A `Prediction`: radio buttons or a slider; in batch mode the folded answer.
+
+    Raises:
+        ValueError: for another number, and for a cube that lacks what the part needs.
     """
     record = read_part(part, cube)
     return Prediction(record.question, record.options, answer=record.answer, why=record.why)
@@ -74,11 +78,15 @@ def question(part: int, cube: Cube) -> Prediction:
 def show(part: int, cube: Cube) -> Explorer:
     """The demonstration of a part: an explorer, a static figure in batch mode.
 
-    part: 1 to 11
-    cube: of `open_cube`
+    Parameters:
+        part: 1 to 11
+        cube: of `open_cube`
 
-    Returns: the explorer, not yet displayed.
-    Raises: ValueError for another number, and for a cube that lacks what the part needs.
+    Returns:
+        The explorer, not yet displayed.
+
+    Raises:
+        ValueError: for another number, and for a cube that lacks what the part needs.
     """
     return read_part(part, cube).demonstration()
 
@@ -89,11 +97,13 @@ def check(part: int, value, cube: Cube) -> bool:
     The hint depends on what is wrong and does not give the answer away. What cannot be read, or a
     cube that lacks what the part needs, is said in words: this raises nothing.
 
-    part: 1 to 11
-    value: a number or one of the words more, less, cannot say; None is "not answered yet"
-    cube: of `open_cube`
+    Parameters:
+        part: 1 to 11
+        value: a number or one of the words more, less, cannot say; None is "not answered yet"
+        cube: of `open_cube`
 
-    Returns: whether it is right.
+    Returns:
+        whether it is right.
     """
     right = False
     try:

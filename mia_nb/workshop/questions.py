@@ -25,12 +25,14 @@ class Prediction:
     kernel before the participant has answered; in batch mode both are folded away. `told` is the
     text of the answer, "" before one was given.
 
-    question: the text
-    options: what can be chosen; (smallest, largest) or a range makes a slider
-    answer: one of the options, or a number for a slider
-    why: what to learn from it
+    Parameters:
+        question: the text
+        options: what can be chosen; (smallest, largest) or a range makes a slider
+        answer: one of the options, or a number for a slider
+        why: what to learn from it
 
-    Raises: ValueError for fewer than two options, and for an answer that is none of them.
+    Raises:
+        ValueError: for fewer than two options, and for an answer that is none of them.
     """
 
     def __init__(self, question: str, options, *, answer, why: str = ""):
@@ -54,10 +56,14 @@ class Prediction:
     def answered(self, value) -> str:
         """Answer as a hand would.
 
-        value: one of the options
+        Parameters:
+            value: one of the options
 
-        Returns: the text that is then shown.
-        Raises: ValueError for what is no option.
+        Returns:
+            The text that is then shown.
+
+        Raises:
+            ValueError: for what is no option.
         """
         if value not in self.options:
             raise ValueError(f"{value!r} is none of the options {self.options}")
