@@ -97,6 +97,11 @@ def test_an_entry_that_the_engine_does_not_know_is_refused_in_one_line(tmp_path)
         ValueError, match=r"typo.yaml is no study: claim X1 has unknown entries \['need'\]"
     ):
         studies.claims(path, {})
+    path.write_text(textwrap.dedent(OWN).replace("along: queries", "along: lr"))
+    with pytest.raises(
+        ValueError, match=r"claim X1 has unknown entries \['lr'\]; fields of a setting are model"
+    ):
+        studies.claims(path, {})
     path.write_text(textwrap.dedent(OWN).replace("needs: one network", "need: one network"))
     with pytest.raises(
         ValueError, match=r"typo.yaml is no study: .* unexpected keyword argument 'need'"

@@ -261,7 +261,7 @@ def _compared(
     if not (k := int(np.median(np.minimum(inside, count - inside)))):
         raise ValueError(
             f"the {count} references leave most samples without a model on one side; wanted some"
-            " trained with and some without each sample (mia-nb plan n_resamples such masks)"
+            " trained with and some without each sample (mia-nb plan draws such masks)"
         )
     signals = outputs_from(arrays, "finished", "").signals
     found = judged(signals, suite(k), targets=[0], doubt=doubt)

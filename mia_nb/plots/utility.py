@@ -46,7 +46,7 @@ def gap_against_risk(scores: Scores | dict[str, Scores], *, fpr: float | None = 
 
     Parameters:
         scores: of one attack, or {name: Scores}
-        fpr: None n_resamples the AUC, a false positive rate the TPR there
+        fpr: None draws the AUC, a false positive rate the TPR there
     """
     scores = named(scores)
     figure, gaps = _gap_plane(scores, fpr)

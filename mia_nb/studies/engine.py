@@ -163,9 +163,15 @@ def load(study: str | Path) -> Study:
     try:
         claims = {name: Claim(**claim) for name, claim in entries["claims"].items()}
         for name, join in ((name, join) for name, claim in claims.items() for join in claim.joins):
-            parts = [(join, JOIN), *((entry, COMPARISON) for entry in join["compare"])]
+            fields = (one for key in ("but", "differ", "instead_of") for one in join.get(key, ()))
+            parts = [
+                (join, JOIN),
+                *((entry, COMPARISON) for entry in join["compare"]),
+                ([join.get("along", "model"), *fields], dir(Setting)),
+            ]
             if strange := [entry for part, known in parts for entry in part if entry not in known]:
-                raise ValueError(f"claim {name} has unknown entries {strange}")
+                known = f"fields of a setting are {', '.join(Setting._fields)}"
+                raise ValueError(f"claim {name} has unknown entries {strange}; {known}")
         return Study(**entries | {"claims": claims})
     except (KeyError, TypeError, ValueError) as reason:
         raise ValueError(f"{path.name} is no study: {reason}") from None
@@ -260,7 +266,7 @@ def strongest(settings, *networks: Setting) -> list[tuple[Setting, ...]]:
     """For each network the attacks that all of them have, so that families are compared by their
     worst case; maybe none.
 
-    What only stochastic networks can be asked (`STOCHASTIC_ONLY`) counts beside these where all
+    What only stochastic networks can be queried for (`STOCHASTIC_ONLY`) counts beside these where all
     stochastic ones have it.
     """
     attacks = dict.fromkeys(one.attack for one in settings)
@@ -311,7 +317,7 @@ def compare(
 
     @cache
     def measured(one: Setting) -> dict:
-        """{metric: (values of the targets, their n_resamples or None)}"""
+        """{metric: (values of the targets, their resampled values or None)}"""
         scores = settings[one]
         drawn = bootstrap(scores, FPR, n_resamples=n_resamples, seed=seed)
         points = dict(zip(names(FPR), per_target_metrics(scores, FPR).T, strict=True))

@@ -15,7 +15,7 @@ from mia_nb.studies.remarks import looked_at, looks
 from mia_nb.studies.setting import Setting
 from mia_nb.types import Scores
 
-CURVE = 1.0  # epsilon of the curve that Figure 5 n_resamples
+CURVE = 1.0  # epsilon of the curve that Figure 5 draws
 
 
 def below_curve(

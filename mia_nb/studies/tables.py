@@ -69,16 +69,24 @@ def _risks_of_recipes(
     rows = []
     for one, scores in settings.items():
         row = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed).loc[""]
-        about = {"label": one.recipe, "epochs": one.epochs, "schedule": one.schedule}
-        about |= {"augment": one.augmentation, "rest": one.rest, "attack": one.attack}
-        for metric in (name for name in names(fpr) if name != "advantage"):
-            ends = (row[metric], row[f"{metric}_low"], row[f"{metric}_high"])
-            risk = {"metric": metric, **dict(zip(("value", "low", "high"), ends, strict=True))}
-            rows.append(
-                about
-                | risk
-                | {"measurable": row.get(f"{metric}_measurable", True), **_sizes(scores)}
-            )
+        rows += [
+            {
+                "label": one.recipe,
+                "epochs": one.epochs,
+                "schedule": one.schedule,
+                "augment": one.augmentation,
+                "rest": one.rest,
+                "attack": one.attack,
+                "metric": metric,
+                "value": row[metric],
+                "low": row[f"{metric}_low"],
+                "high": row[f"{metric}_high"],
+                "measurable": row.get(f"{metric}_measurable", True),
+                **_sizes(scores),
+            }
+            for metric in names(fpr)
+            if metric != "advantage"
+        ]
     return pd.DataFrame(rows)
 
 
@@ -221,10 +229,8 @@ def _beside_fixed(flows: pd.DataFrame) -> pd.DataFrame:
 
 def _row(one: Setting, scores: Scores, n_resamples: int, seed: int) -> dict:
     """One family: its setting, risk and accuracies."""
-    auc, right = (
-        intervals(scores, (), n_resamples=n_resamples, seed=seed).loc["auc"],
-        accuracies(scores),
-    )
+    auc = intervals(scores, (), n_resamples=n_resamples, seed=seed).loc["auc"]
+    right = accuracies(scores)
     row = {name: getattr(one, name) for name in (*HELD, "label", "adaptive")}
     # 2.0000001 is 2
     row |= {name: float(f"{getattr(one, name):.4g}") for name in OTHER_UNITS}
