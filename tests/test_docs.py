@@ -3,7 +3,9 @@ link of it leads somewhere, and nothing of it is fetched from elsewhere.
 """
 
 import ast
+import doctest
 import html
+import importlib
 import importlib.util
 import json
 import os
@@ -197,3 +199,9 @@ def test_the_reference_has_every_public_name_and_the_search_finds_it(site):
         )
     recipe = html.unescape((site[0] / "reference" / "types.html").read_text())
     assert "a number of images in an optimiser step, from 1 up" in recipe  # a field's description
+
+
+@pytest.mark.parametrize("name", ["accounting", "models.snn", "models.solvers"])
+def test_the_examples_of_docstrings_run(name, capsys):
+    found = doctest.testmod(importlib.import_module(f"mia_nb.{name}"))
+    assert found.attempted and not found.failed, capsys.readouterr().out

@@ -434,6 +434,12 @@ def convert(
             traced network, with ReLU at its sites, gives the first batch other outputs than the
             model.
 
+    Example:
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> x = torch.rand(32, 1, 2, 2)
+        >>> convert(net, 4, [x])(x).shape
+        torch.Size([32, 3])
+
     Source: Bojkovic et al. 2024.
     """
     timesteps = whole("timesteps", timesteps)

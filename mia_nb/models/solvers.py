@@ -88,6 +88,11 @@ def integrate(
         ValueError: for settings that make no sense, a missing library, a state that blows up in an
             adaptive solver.
 
+    Example:
+        >>> h = torch.ones(1, 1)
+        >>> integrate(lambda t, h: -h, h, steps=4, method="rk4")  # exp(-1) = 0.3679
+        tensor([[0.3679]])
+
     Source: public code of Oganesyan, Volokhova and Vetrov (stoch_rk4).
 
     Caveats: a fixed grid is not checked for its accuracy, and may give inf; an adaptive solver

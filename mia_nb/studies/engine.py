@@ -266,8 +266,8 @@ def strongest(settings, *networks: Setting) -> list[tuple[Setting, ...]]:
     """For each network the attacks that all of them have, so that families are compared by their
     worst case; maybe none.
 
-    What only stochastic networks can be queried for (`STOCHASTIC_ONLY`) counts beside these where all
-    stochastic ones have it.
+    What only stochastic networks can be queried for (`STOCHASTIC_ONLY`) counts beside these where
+    all stochastic ones have it.
     """
     attacks = dict.fromkeys(one.attack for one in settings)
     run = {name: [one._replace(attack=name) in settings for one in networks] for name in attacks}
