@@ -201,7 +201,17 @@ def test_the_reference_has_every_public_name_and_the_search_finds_it(site):
     assert "a number of images in an optimiser step, from 1 up" in recipe  # a field's description
 
 
-@pytest.mark.parametrize("name", ["accounting", "models.snn", "models.solvers"])
+EXAMPLES = (
+    "accounting",
+    "examples",
+    "models.snn",
+    "models.solvers",
+    "training.families",
+    "training.loop",
+)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_of_docstrings_run(name, capsys):
     found = doctest.testmod(importlib.import_module(f"mia_nb.{name}"))
     assert found.attempted and not found.failed, capsys.readouterr().out
