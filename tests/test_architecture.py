@@ -102,7 +102,7 @@ BUDGET = {
     "querying": 274,
     "report": 126,
     "store": 306,
-    "studies": 1050,
+    "studies": 1048,
     "training": 2069,
     "types": 217,
     "widgets": 1973,
