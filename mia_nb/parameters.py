@@ -159,6 +159,24 @@ def read_yaml(text: str, where: str) -> Any:
         raise ValueError(f"{where[:80]} is nested too deep") from None
 
 
+def refuse_values(path: Path, values: Mapping[str, Any]) -> None:
+    """Run the cells of a notebook that check its parameters alone, before there is a kernel.
+
+    Parameters:
+        path: the notebook; cells whose id begins with `checks` refuse by a ValueError.
+        values: of all its parameters, records as mappings.
+
+    Raises ValueError, which begins with the notebook's name, for what they refuse.
+    """
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    checks = [cell["source"] for cell in cells if cell.get("id", "").startswith("checks")]
+    records = {name: kind(**values[name]) for name, kind in RECORDS.items() if name in values}
+    try:
+        exec("\n".join(map("".join, checks)), {**values, **records})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path.stem}: {error}") from error
+
+
 def read_parameters(path: Path) -> dict[str, Parameter]:
     """The parameters of a notebook by name, from its one cell tagged `parameters`; {} where there
     is no such cell.

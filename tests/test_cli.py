@@ -243,6 +243,24 @@ def test_bad_input_is_one_line_and_exit_2_before_anything_runs(desk, capsys, arg
     assert not (desk / "results").exists()
 
 
+REFUSED = {  # by the notebooks' own cells, on parameters alone
+    "attack -p attacks=[rmja]": "03_attack: unknown attack 'rmja'; did you mean 'rmia'?",
+    "attack -p pool=abcd": "starts with 'abcd'; there: nothing yet",
+    "attack -p pool=example:cifar10/resnet1": "did you mean 'cifar10/resnet14'?",
+    "attack -p pool=example:cifar10/resnet14 -p spiking=hybrid": "leave out spiking and references",
+    "attack -p align=foo": "align='foo' is not one of none, affine, quantile",
+}
+
+
+@pytest.mark.parametrize(("line", "says"), REFUSED.items())
+def test_what_parameters_alone_tell_is_refused_before_a_kernel_starts(
+    tmp_path, capsys, monkeypatch, line, says
+):
+    monkeypatch.setattr(runner, "execute", None)
+    assert main(["run", *line.split(), "--results", str(tmp_path / "results")]) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "results").exists()
+
+
 def test_a_results_folder_that_cannot_be_written_is_one_line_and_exit_2(desk, capsys):
     (desk / "file").write_text("")
     assert main(["run", "train", "--results", "file/results"]) == 2
