@@ -178,8 +178,8 @@ def refuse_values(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_parameters(path: Path) -> dict[str, Parameter]:
-    """The parameters of a notebook by name, from its one cell tagged `parameters`; {} where there
-    is no such cell.
+    """The parameters of a notebook by name, from its one cell tagged `parameters` and the folded
+    one whose id is `advanced`; {} where none is tagged.
     """
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -190,7 +190,8 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
         raise ValueError(f"{path} is not a notebook: {error}") from error
     if len(tagged) > 1:
         raise ValueError(f"{path} has {len(tagged)} cells tagged `parameters`; wanted one")
-    return parse("".join(tagged[0]["source"]), path) if tagged else {}
+    few = [cell for cell in cells if cell.get("id") == "advanced"]
+    return parse("\n".join("".join(one["source"]) for one in tagged + few), path) if tagged else {}
 
 
 def parse(source: str, path: Path) -> dict[str, Parameter]:
@@ -349,7 +350,7 @@ def _type_of(annotation: Any) -> str:
 def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """`complete` for a running notebook, from the names that its parameters cell annotated.
 
-    A kernel keeps the source of every cell: the last one that declares says what the defaults were
+    A kernel keeps the source of every cell: those that declare say what the defaults were
     before papermill set other values, and the cell that papermill added what was given for bare
     names of fields.
     """
@@ -360,7 +361,7 @@ def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
             nodes = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
             injected = [node.targets[0].id for node in nodes]
         elif re.match(r"\w+: [\w |]+ = ", source):
-            declared = parse(source, Path("this notebook"))
+            declared |= parse(source, Path("this notebook"))
     known, given = {}, []
     for name, kind in namespace.get("__annotations__", {}).items():
         if name in namespace:

@@ -118,7 +118,7 @@ BUDGET = {
     "metrics": 1142,
     "models": 1243,
     "plots": 1393,
-    "parameters": 184,
+    "parameters": 185,
     "querying": 274,
     "report": 126,
     "store": 306,

@@ -252,6 +252,7 @@ def test_parameters_are_checked_before_anything_is_computed(path):
     code = [
         c for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"
     ]
+    code = code[code[0]["id"] == "advanced" :]
     assert code[0]["metadata"]["tags"] == ["parameters"]
     first = "".join(code[1]["source"]).splitlines()
     check = first.index(next(line for line in first if "widgets.setup(globals())" in line))
