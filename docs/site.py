@@ -309,7 +309,9 @@ def settings(build: Path) -> dict:
     titles = {page: cells_of(path)[0]["source"] for path, page in notebooks().items()}
     titles = {page: text_of(text).partition("\n")[0].lstrip("# ") for page, text in titles.items()}
     parts = [page for page in titles if page.startswith("tutorials/workshop/")]
-    alone = [{f"{Path(p).stem[:2]} {titles[p]}": p} for p in titles if p not in parts]
+    numbers = {page: re.match(r"\d*", Path(page).stem)[0] for page in titles}
+    alone = [{f"{numbers[p]} {titles[p]}".strip(): p} for p in titles if p not in parts]
+    alone.sort(key=lambda entry: next(iter(entry))[0].isdigit())
     for section in config["nav"]:
         if "Tutorials" in section:
             section["Tutorials"] += [*alone, {"Workshop": parts}]

@@ -159,9 +159,27 @@ def read_yaml(text: str, where: str) -> Any:
         raise ValueError(f"{where[:80]} is nested too deep") from None
 
 
+def refuse_values(path: Path, values: Mapping[str, Any]) -> None:
+    """Run the cells of a notebook that check its parameters alone, before there is a kernel.
+
+    Parameters:
+        path: the notebook; cells whose id begins with `checks` refuse by a ValueError.
+        values: of all its parameters, records as mappings.
+
+    Raises ValueError, which begins with the notebook's name, for what they refuse.
+    """
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    checks = [cell["source"] for cell in cells if cell.get("id", "").startswith("checks")]
+    records = {name: kind(**values[name]) for name, kind in RECORDS.items() if name in values}
+    try:
+        exec("\n".join(map("".join, checks)), {**values, **records})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path.stem}: {error}") from error
+
+
 def read_parameters(path: Path) -> dict[str, Parameter]:
-    """The parameters of a notebook by name, from its one cell tagged `parameters`; {} where there
-    is no such cell.
+    """The parameters of a notebook by name, from its one cell tagged `parameters` and the folded
+    one whose id is `advanced`; {} where none is tagged.
     """
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -172,7 +190,8 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
         raise ValueError(f"{path} is not a notebook: {error}") from error
     if len(tagged) > 1:
         raise ValueError(f"{path} has {len(tagged)} cells tagged `parameters`; wanted one")
-    return parse("".join(tagged[0]["source"]), path) if tagged else {}
+    few = [cell for cell in cells if cell.get("id") == "advanced"]
+    return parse("\n".join("".join(one["source"]) for one in tagged + few), path) if tagged else {}
 
 
 def parse(source: str, path: Path) -> dict[str, Parameter]:
@@ -331,7 +350,7 @@ def _type_of(annotation: Any) -> str:
 def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """`complete` for a running notebook, from the names that its parameters cell annotated.
 
-    A kernel keeps the source of every cell: the last one that declares says what the defaults were
+    A kernel keeps the source of every cell: those that declare say what the defaults were
     before papermill set other values, and the cell that papermill added what was given for bare
     names of fields.
     """
@@ -342,7 +361,7 @@ def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
             nodes = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
             injected = [node.targets[0].id for node in nodes]
         elif re.match(r"\w+: [\w |]+ = ", source):
-            declared = parse(source, Path("this notebook"))
+            declared |= parse(source, Path("this notebook"))
     known, given = {}, []
     for name, kind in namespace.get("__annotations__", {}).items():
         if name in namespace:

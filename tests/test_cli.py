@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -241,6 +242,35 @@ def test_bad_input_is_one_line_and_exit_2_before_anything_runs(desk, capsys, arg
     err = capsys.readouterr().err
     assert status == 2 and says in err and err.count("\n") == 1
     assert not (desk / "results").exists()
+
+
+REFUSED = {  # by the notebooks' own cells, on parameters alone
+    "attack -p attacks=[rmja]": "03_attack: unknown attack 'rmja'; did you mean 'rmia'?",
+    "attack -p pool=abcd": "starts with 'abcd'; there: nothing yet",
+    "attack -p pool=example:cifar10/resnet1": "did you mean 'cifar10/resnet14'?",
+    "attack -p pool=example:cifar10/resnet14 -p spiking=hybrid": "leave out spiking and references",
+    "attack -p align=foo": "align='foo' is not one of none, affine, quantile",
+    "convert -p timesteps=0": "timesteps=0, ",
+    "dropout_sweep -p models=4": "4 models: two pairs choose and one is attacked, so take 6 or more",
+    "dropout_sweep -p rates=[2]": "rates=[2]: wanted a network to convert, and rates between 0 and 1",
+    "nsde_privacy -p trials=0": "trials=0: wanted the trainings on these images",
+    "defenses -p outputs=[memgard]": "output='memgard' is none; output defenses are memguard",
+    "audit_your_model -p fail_if=[auk>1]": "auk>1",
+    "audit_your_model -p pool=example:cifar10/resnet14": "mia-nb run train --preset cifar10",
+    "neural_de -p attacks=[rmja]": "09_neural_de: unknown attack 'rmja'",
+    "recipes -p 'recipes=[{epochs: 5}]'": "a comparison wants two or more",
+    "worst_case -p num_models=4": "num_models=4: wanted 8 or more; half are attacked",
+    "worst_case -p fpr=1": "fpr=1.0, delta=1e-05: wanted fractions between 0 and 1",
+}
+
+
+@pytest.mark.parametrize(("line", "says"), REFUSED.items())
+def test_what_parameters_alone_tell_is_refused_before_a_kernel_starts(
+    tmp_path, capsys, monkeypatch, line, says
+):
+    monkeypatch.setattr(runner, "execute", None)
+    assert main(["run", *shlex.split(line), "--results", str(tmp_path / "results")]) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "results").exists()
 
 
 def test_a_results_folder_that_cannot_be_written_is_one_line_and_exit_2(desk, capsys):

@@ -113,7 +113,7 @@ def test_attack_makes_the_same_spiking_target_and_takes_its_parent_as_reference(
     size = {**SIZE, "spiking": "hybrid", "references": "parent", "align": "affine"}
     run = Run("03_attack", folder / "results", folder / "attack.ipynb", **size)
     assert f"snn tinycnn T=2 on digits, pool {pools[2, 2, True].key[:12]}" in run.text("signals")
-    assert "references tinycnn" in run.text("signals")
+    assert "references tinycnn" in run.text("references")
 
 
 def test_attack_takes_answers_after_every_time_step(folder, pools):

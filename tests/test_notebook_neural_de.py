@@ -520,7 +520,7 @@ def test_a_stochastic_pool_can_be_asked_without_its_noise_with_references_that_w
     assert "the answers carry no noise" in run.text("again") and "again" not in run.figures()
     assert silent[name].query_kind == silent[
         other
-    ].query_kind == "plain" and "compare with the run without" in run.text("signals")
+    ].query_kind == "plain" and "compare with the run without" in run.text("references")
     truth = metrics.summary(
         {w: score(w, silent[name], silent[other]) for w in ("rmia", "loss")}, **DRAWS
     )

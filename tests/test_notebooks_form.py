@@ -40,7 +40,7 @@ def test_there_are_notebooks_and_presets():
 def test_a_notebook_is_stripped(notebook):
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook["cells"])
     assert set(notebook["metadata"]) <= {"kernelspec", "language_info"}
-    assert all(set(cell["metadata"]) <= {"tags"} for cell in notebook["cells"])
+    assert all(set(cell["metadata"]) <= {"tags", "jupyter"} for cell in notebook["cells"])
 
 
 def test_a_notebook_asks_for_the_kernel_python3(notebook):
@@ -54,7 +54,7 @@ def test_cell_ids_are_there_and_name_one_cell_each(notebook):
 
 def test_cells_are_short_and_define_nothing(notebook):
     for source in code(notebook):
-        assert len(source.splitlines()) <= 15, source
+        assert len(source.splitlines()) <= 10, source
         nodes = list(ast.walk(ast.parse(source)))
         assert not any(
             isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
@@ -94,6 +94,18 @@ def test_a_parameters_cell_is_short_and_names_few_fields_of_its_records(path):
     records = {name: one.default for name, one in known.items() if name in parameters.RECORDS}
     assert all(len(fields) <= 6 for fields in records.values())
     assert parameters.complete(known, []).keys() == known.keys()
+
+
+OPENING = [path for path in FOLDER.glob("[01]*.ipynb") if path.stem != "08_explore"]
+
+
+@pytest.mark.parametrize("path", OPENING, ids=lambda path: path.stem)
+def test_a_notebook_opens_with_its_question_and_answer_and_folds_what_few_change(path):
+    cells = {cell["id"]: cell for cell in json.loads(path.read_text())["cells"]}
+    title = "".join(cells["title"]["source"])
+    assert "**Question.**" in title and "**Answer.**" in title and "```" not in title
+    for name in ("advanced", "set-up"):
+        assert cells[name]["metadata"] == {"jupyter": {"source_hidden": True}}
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mia_nb.attacks.inputs import check
 from mia_nb.attacks.margins import combine_queries, log_p, over_queries
-from mia_nb.checks import checked, one_of
+from mia_nb.checks import checked, one_of, refuse
 from mia_nb.types import Signals
 
 METRICS = {
@@ -125,8 +125,15 @@ def shokri(
     and non-members.
     """
     one_of("classifier", classifier, ("logistic", "mlp"))
-    if per_class not in ("auto", True, False):
-        raise ValueError(f"per_class={per_class!r} is not one of auto, True, False")
+    refuse(
+        {
+            f"per_class={per_class!r} is not one of auto, True, False": (
+                per_class not in ("auto", True, False)
+            ),
+            "shokri needs sorted log-probabilities (top_log_p), and these signals have none: query"
+            " a pool, or use the other attacks": not target.top_log_p.shape[-1],
+        }
+    )
     check("shokri", target, references, needs_references=True, same_samples=False)
     model, sample = _rows(references, max_rows, seed)
     member, labels = references.member[model, sample], references.labels[sample]

@@ -26,7 +26,7 @@ from mia_nb import __version__, store
 from mia_nb.checks import duration
 from mia_nb.cli import notebooks
 from mia_nb.cli.notebooks import PACKAGE, Step
-from mia_nb.parameters import changed, read_parameters
+from mia_nb.parameters import changed, read_parameters, refuse_values
 
 STATUS, REPORT, PROVENANCE = "status.json", "report.html", "provenance.json"
 LIBRARIES = (
@@ -101,6 +101,8 @@ def run(
     status.json. Raises ValueError for bad input met on the way, or Failed.
     """
     results = Path(results).absolute()
+    for step in steps:
+        refuse_values(step.notebook, step.parameters | {"results": str(results)})
     recipe = _recipe(steps)
     folder = store.open_folder(
         results, "run", name, store.content_key(recipe), recipe, version=__version__

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mia_nb import models, store
-from mia_nb.checks import checked, row_numbers, whole
+from mia_nb.checks import checked, refuse, row_numbers, whole
 from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.work import (
@@ -263,6 +263,14 @@ def load_pool(prefix: str, root: str | Path = "results") -> Pool:
     Raises:
         ValueError: there is none, several, or an unfinished one.
     """
+    refuse(
+        {
+            f"{prefix} is signals alone, for mia-nb run attack -p pool={prefix}; a pool with images"
+            " and weights is made by: mia-nb run train --preset cifar10 -p download=true": (
+                str(prefix).startswith("example:")
+            )
+        }
+    )
     folder = store.find(prefix, root, "pool")
     member, population = masks(folder)
     pool = Pool(recipe_of(folder), folder.key, member, population, folder)
