@@ -117,7 +117,7 @@ BUDGET = {
     "defenses": 255,
     "metrics": 1142,
     "models": 1243,
-    "plots": 1393,
+    "plots": 1382,
     "parameters": 177,
     "querying": 274,
     "report": 126,
@@ -126,7 +126,7 @@ BUDGET = {
     "training": 2069,
     "types": 217,
     "widgets": 1973,
-    "workshop": 762,
+    "workshop": 757,
     "__init__": 14,
 }
 
