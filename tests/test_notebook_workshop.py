@@ -121,7 +121,7 @@ def test_the_parts_follow_the_table():
 
 def test_runs_are_named_after_the_preset_and_leave_every_part_and_a_report(runs):
     for run, name, numbers in zip(
-        runs, ("run-workshop-", "run-workshop-electives-"), (COURSE, ELECTIVES), strict=True
+        runs, ("run-workshop-", "run-workshop_electives-"), (COURSE, ELECTIVES), strict=True
     ):
         assert run.path.name.startswith(name)
         files = {f"{PARTS[number - 1].stem}.ipynb" for number in numbers}

@@ -462,11 +462,8 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
     assert game.view.table is None and not any(
         "these 20" in trace["name"] for trace in game.view.figures["plane"]["data"]
     )
-    before = game.view.figures["plane"]["layout"]["title"]
-    assert (
-        "Attacks on all images" in before["text"]
-        and "after you submit" in before["subtitle"]["text"]
-    )
+    before = game.view.figures["plane"]["layout"]["title"]["text"]
+    assert "Attacks on all images" in before and "after you submit" in before
     scored = game.set(score=True).figures["images"]["layout"]["shapes"]
     assert sum(shape["type"] == "rect" for shape in scored) == 20
     assert game.view.table["who"].tolist() == ["you", "loss", "rmia"]
@@ -477,10 +474,10 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
 
 def test_after_scoring_a_line_explains_frames_and_crosses(source):
     game = workshop.game(source, guesses=(1, 2))
-    told = game.view.figures["images"]["layout"]["title"]["subtitle"]["text"]
-    assert "click to accuse" in told and "vermillion" not in told
-    told = game.set(score=True).figures["images"]["layout"]["title"]["subtitle"]["text"]
-    assert "solid vermillion frame" in told and "dashed blue" in told and "cross" in told
+    told = game.view.figures["images"]["layout"]["title"]["text"]
+    assert "Click to accuse" in told and "vermillion" not in told
+    told = game.set(score=True).figures["images"]["layout"]["title"]["text"]
+    assert "Solid vermillion frame" in told and "dashed blue" in told and "cross" in told
 
 
 def test_only_pictures_drawn_at_random_are_dealt_and_the_others_are_grey(source):

@@ -40,15 +40,11 @@ FRAMES = {
     True: {"color": MEMBER, "width": 4, "dash": "solid"},
     False: {"color": NON_MEMBER, "width": 4, "dash": "dash"},
 }
-CLICK = "click to accuse; a green frame marks whom you accuse"
+CLICK = "How sure the model is of each image's right class. Click to accuse: green frame"
 LEGEND = (
-    "solid vermillion frame: was in the training data; dashed blue frame: was not; pink cross: your"
-    " guess was wrong"
+    "Solid vermillion frame: a member; dashed blue frame: a non-member; pink cross: a wrong guess"
 )
-BEFORE = {
-    "text": "Attacks on all images",
-    "subtitle": {"text": "the points of these 20 appear after you submit"},
-}
+BEFORE = "Attacks on all images; the points of these 20 appear after you submit"
 
 
 class Hand(NamedTuple):
@@ -117,14 +113,14 @@ def game(
     if source.images is None:
         return message(TITLE, WITHOUT_IMAGES.format(source.label))
     curves = {name: _of_target(source.scores(name), target) for name in attacks}
-    before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(title=BEFORE))
+    before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(title_text=BEFORE))
     hand_of = cache(lambda number: deal(source, target=target, seed=number - 1))
 
     @cache
     def images(number) -> dict:
-        hand, title = hand_of(number), "How sure the model is of each image's right class"
+        hand = hand_of(number)
         x, below = source.images[hand.columns], [text.replace(": ", "<br>") for text in hand.labels]
-        return sheet(x, below, NUMBERS, title, columns=COLUMNS, note=CLICK)
+        return sheet(x, below, NUMBERS, CLICK, columns=COLUMNS)
 
     def draw(hand, accuse, score, **_) -> View:
         columns, member, _ = hand_of(hand)
@@ -221,7 +217,7 @@ def _framed(images: dict, mine: np.ndarray, member: np.ndarray | None) -> dict:
     """
     points = images["data"][1]
     x, y = (np.frombuffer(base64.b64decode(points[axis]["bdata"]), np.float32) for axis in "xy")
-    half, shapes = float(np.diff(np.unique(x))[:1].sum() or 72) / 2 - 3, []
+    half, shapes = float(np.diff(np.unique(x))[:1].sum() or 72) / 2 - 5, []
     for i, (across, down) in enumerate(zip(map(float, x), map(float, y), strict=True)):
         box = {"x0": across - half, "x1": across + half, "y0": down - half, "y1": down + half}
         if member is None:
@@ -231,5 +227,5 @@ def _framed(images: dict, mine: np.ndarray, member: np.ndarray | None) -> dict:
         falling = {"type": "line", "line": CROSS} | box
         rising = falling | {"y0": box["y1"], "y1": box["y0"]}
         shapes += [falling, rising] if mine[i] != member[i] else []
-    title = images["layout"]["title"] | {"subtitle": {"text": CLICK if member is None else LEGEND}}
+    title = images["layout"]["title"] | {"text": CLICK if member is None else LEGEND}
     return images | {"layout": images["layout"] | {"shapes": shapes, "title": title}}
