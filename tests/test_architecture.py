@@ -117,7 +117,7 @@ BUDGET = {
     "defenses": 255,
     "metrics": 1142,
     "models": 1243,
-    "plots": 1382,
+    "plots": 1394,
     "parameters": 177,
     "querying": 274,
     "report": 126,

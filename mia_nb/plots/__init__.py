@@ -20,6 +20,7 @@ from mia_nb.plots.settings import (
     risk_against_epochs,
 )
 from mia_nb.plots.spiking import confidences, raster, sites
+from mia_nb.plots.teaching import found_again
 from mia_nb.plots.utility import (
     costs,
     defenses,
@@ -40,6 +41,7 @@ __all__ = [
     "costs",
     "defenses",
     "families_gap",
+    "found_again",
     "frontier_lines",
     "gap_against_risk",
     "heatmap",

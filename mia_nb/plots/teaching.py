@@ -249,3 +249,48 @@ def levels(score, member, *, name: str, most: int = 80) -> go.Figure:
         yaxis={"title": "share of group", "tickformat": "~%"},
         legend=BELOW,
     )
+
+
+def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
+    """By how many repetitions of the training a member is found.
+
+    Bars: share of the trials found by 0, 1, ..., S repetitions; grey marks: what independent lists
+    of those sizes would give.
+
+    hits: {group: (S, trials) bool}, a trial = a target's member
+    name: of the attack and its threshold
+    """
+    figure, most = go.Figure(), max((len(flags) for flags in hits.values()), default=0)
+    for i, (group, flags) in enumerate(hits.items()):
+        seeds, trials = flags.shape
+        x, chance = np.arange(seeds + 1), np.ones(1)
+        for p in flags.mean(1):
+            chance = np.convolve(chance, [1 - p, p])
+        figure.add_bar(
+            x=x,
+            y=np.bincount(flags.sum(0), minlength=seeds + 1) / max(trials, 1),
+            offsetgroup=str(i),
+            name=f"{group} ({trials:,} trials)",
+            marker=_hatched(LINES[(1, 0)[i % 2]], ("/", "\\")[i % 2]),
+            hovertemplate=f"found by %{{x}} of {seeds}: %{{y:.1%}} of {group}<extra></extra>",
+        )
+        figure.add_scatter(
+            x=x + (-0.2 if i == 0 else 0.2) * (len(hits) > 1),
+            y=chance,
+            mode="markers",
+            marker={"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": GREY}},
+            showlegend=i == 0,
+            name="independent lists",
+            hovertemplate=f"{group}, by chance: %{{y:.1%}}<extra></extra>",
+        )
+    each = ", ".join(f"{flags.all(0).mean():.1%} of {group}" for group, flags in hits.items())
+    return finish(
+        figure,
+        f"{name}: every repetition finds {each}",
+        "grey marks: by chance",
+        height=420,
+        xaxis={"tickvals": list(range(most + 1)), "title": "repetitions that find the member"},
+        yaxis={"title": "share of members", "tickformat": "~%"},
+        legend=BELOW,
+        barmode="group",
+    )
