@@ -6,23 +6,28 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
-from mia_nb import attacks, metrics, plots, store, workshop
+from mia_nb import attacks, metrics, plots, workshop
 from mia_nb.cli import notebooks
 from mia_nb.metrics.pairs import units
 from mia_nb.plots import teaching
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source
-from mia_nb.workshop import answers, explorers, measures, parts, questions
-from mia_nb.workshop.cube import Cube
+from mia_nb.workshop import answers, explorers, measures, parts
+from mia_nb.workshop.cube import INDEX, Cube, Pictures
 from mia_nb.workshop.game import deal
 
 MODELS, SAMPLES = 12, 300
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 
 
 def cube_of(
@@ -73,6 +78,7 @@ def cube(source) -> Cube:
         {
             "small": source,
             "pool": source,
+            "race": source,
             "noise/0.25": noisy,
             "spikes/steps": Source("steps", replace(steps, margin=clearer)),
         }
@@ -193,15 +199,18 @@ def test_the_check_of_accusations_knows_the_usual_mistakes(capsys, cube):
 
 def test_the_check_of_two_worlds_notices_the_sign_and_the_targets_complementary_model(capsys, cube):
     _, references = cube["pool"].signals.hold_out(0)
-    phi, inside = references.margin[:, 0, 42], references.member[:, 42]
+    phi, inside = references.margin[:, 0, parts.IMAGE], references.member[:, parts.IMAGE]
     gap = phi[inside].mean() - phi[~inside].mean()
     assert said(capsys, 3, gap, cube)[0] and "sign" in said(capsys, 3, -gap, cube)[1]
-    whole, member = cube["pool"].signals.margin[:, 0, 42], cube["pool"].signals.member[:, 42]
+    whole, member = (
+        cube["pool"].signals.margin[:, 0, parts.IMAGE],
+        cube["pool"].signals.member[:, parts.IMAGE],
+    )
     assert "hold_out" in said(capsys, 3, whole[member].mean() - whole[~member].mean(), cube)[1]
 
 
 def test_the_check_of_the_budget_names_how_far_behind_and_never_the_answer(capsys, cube):
-    table = workshop.race_table(cube["pool"].signals)
+    table = workshop.race_table(cube["race"].signals)
     best = table[table["metric"] == "AUC"].groupby("references")["value"].max()
     enough = int(best.index[best > best.max() - 0.01].min())
     assert said(capsys, 4, enough, cube)[0]
@@ -258,12 +267,12 @@ def test_the_ceiling_of_epsilon_eight_is_the_smaller_of_two_lines(capsys, cube):
 def right_answers(cube) -> dict[int, float]:
     """The truths of the parts that ask for a number with decimals, from their definitions."""
     rmia, pool, (_, references) = (
-        cube["small"].scores("rmia"),
+        cube["pool"].scores("rmia"),
         cube["pool"].signals,
         cube["pool"].signals.hold_out(0),
     )
     at = metrics.tpr_at(rmia.value[0], rmia.member[0], 0.05)
-    phi, inside = references.margin[:, 0, 42], references.member[:, 42]
+    phi, inside = references.margin[:, 0, parts.IMAGE], references.member[:, parts.IMAGE]
     real, drawn = workshop.redrawn(cube["small"].signals, "loss")
     tied = attacks.score("attack_r_lattice", pool.select(models=range(6)), targets=0)
     noisy = cube["noise/0.25"].signals
@@ -276,7 +285,7 @@ def right_answers(cube) -> dict[int, float]:
         5: (1 + (drawn >= real).sum()) / (len(drawn) + 1),
         6: metrics.roc(tied.value[0], tied.member[0]).fpr[1],
         8: often - once,
-        9: canary_aucs(cube)[0],
+        9: odd_aucs(cube)[0],
         11: 1 - math.exp(-8) * (1 - 1e-5 - 0.01),
     }
 
@@ -287,32 +296,25 @@ def mean_auc(scores) -> float:
     )
 
 
-def canary_aucs(cube) -> tuple[float, float]:
-    """RMIA's AUC among canaries and among the others, averaged over targets and trainings."""
-    found = []
-    for source in cube.group("canary"):
-        mask, scores = source.canaries, source.scores("rmia")
-        rows = zip(scores.value, scores.member, strict=True)
-        found.append([[metrics.auc(v[at], m[at]) for at in (mask, ~mask)] for v, m in rows])
-    return tuple(np.mean(found, axis=(0, 1)))
+def odd_aucs(cube) -> tuple[float, float]:
+    """RMIA's AUC among every third image and among the others, over the first half of the
+    targets.
+    """
+    odd, scores = np.arange(SAMPLES) % 3 == 1, cube["pool"].scores("rmia")
+    rows = list(zip(scores.value, scores.member, strict=True))[: len(scores.value) // 2]
+    return tuple(np.mean([[metrics.auc(v[at], m[at]) for at in (odd, ~odd)] for v, m in rows], 0))
 
 
 @pytest.fixture(scope="module")
-def crowded(cube, tmp_path_factory) -> Cube:
-    """The cube with two trainings whose canaries, every third image, are given away more than the
-    others.
+def crowded(cube) -> Cube:
+    """The cube with a pool in which every third image is one that nobody gets right, and is given
+    away more than the others.
     """
-    more, root = Cube(cube), tmp_path_factory.mktemp("canaries")
-    for number in range(2):
-        pool = store.open_folder(root, "pool", "toy", f"{number}" * 64, {"model": "toy"})
-        canary = np.arange(SAMPLES) % 3 == 1
-        pool.write_array("canary.npy", canary)
-        signals = cube_of(0.8, models=8, seed=10 + number)
-        shift = np.where(canary, 0.9, -0.3)[None, None] * signals.member[:, None]
-        more[f"canary/{number}"] = Source(
-            "canaries", replace(signals, margin=signals.margin + shift), pool=pool
-        )
-    return more
+    odd, signals = np.arange(SAMPLES) % 3 == 1, cube_of(seed=10)
+    shift = np.where(odd, 0.8, -0.3)[None, None] * signals.member[:, None]
+    correct = np.broadcast_to(~odd, signals.correct.shape)
+    pool = replace(signals, margin=signals.margin + shift, correct=correct)
+    return Cube({**cube, "pool": Source("odd", pool)})
 
 
 def digits(value: float, count: int) -> float:
@@ -363,14 +365,24 @@ def test_a_rounding_that_fits_a_mistake_as_well_is_not_accepted():
     assert [words for _, words in verdict[2:]] == ["Close: give one digit more.", "mistake", "hint"]
 
 
-def test_the_check_of_canaries_knows_who_was_counted(capsys, crowded):
-    odd, others = canary_aucs(crowded)
+def test_the_check_of_the_odd_ones_knows_who_was_counted(capsys, crowded):
+    odd, others = odd_aucs(crowded)
     assert odd > others and said(capsys, 9, odd, crowded)[0]
     assert "wrong way round" in said(capsys, 9, others, crowded)[1]
-    each = [mean_auc(crowded[f"canary/{number}"].scores("rmia")) for number in range(2)]
-    assert "average over everybody" in said(capsys, 9, np.mean(each), crowded)[1]
-    assert all("one training, and everybody" in said(capsys, 9, auc, crowded)[1] for auc in each)
+    everybody = mean_auc(crowded["pool"].scores("rmia"))
+    assert "average over everybody" in said(capsys, 9, everybody, crowded)[1]
     assert not said(capsys, 9, odd - 0.02, crowded)[0] and not said(capsys, 9, 1 - odd, crowded)[0]
+    assert parts.read_part(9, crowded).answer.startswith("odd ones")
+
+
+def test_models_that_are_attacked_do_not_choose_who_is_odd():
+    """In a world without a leak those whom the other half gets wrong have an AUC of one half."""
+    signals = cube_of(0.0, models=16)
+    signals = replace(signals, correct=signals.margin > 1.5)
+    scores = measures.first_half(Source("null", signals).scores("loss"))
+    odd = workshop.odd_ones(signals)
+    value, low, high = measures.auc_among(scores, odd)
+    assert 5 < odd.sum() < SAMPLES / 2 and low <= 0.5 <= high and low < value < high
 
 
 @pytest.mark.parametrize(("leak", "answer"), [(0.2, "less"), (2.4, "more"), (1.0, "cannot say")])
@@ -411,7 +423,7 @@ def test_truths_follow_the_world_they_are_asked_about():
     assert (
         abs(parts.read_part(1, nothing).answer - 10)
         < 0.5
-        < parts.read_part(1, {"small": Source("x", cube_of())}).answer - 10
+        < parts.read_part(1, {"pool": Source("x", cube_of())}).answer - 10
     )
 
 
@@ -450,17 +462,31 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
     assert game.view.table is None and not any(
         "these 20" in trace["name"] for trace in game.view.figures["plane"]["data"]
     )
-    before = game.view.figures["plane"]["layout"]["title"]
-    assert (
-        "Attacks on all images" in before["text"]
-        and "after you submit" in before["subtitle"]["text"]
-    )
+    before = game.view.figures["plane"]["layout"]["title"]["text"]
+    assert "Attacks on all images" in before and "after you submit" in before
     scored = game.set(score=True).figures["images"]["layout"]["shapes"]
     assert sum(shape["type"] == "rect" for shape in scored) == 20
     assert game.view.table["who"].tolist() == ["you", "loss", "rmia"]
     assert sum("these 20" in trace["name"] for trace in game.view.figures["plane"]["data"]) == 3
     wrong = (np.isin(np.arange(1, 21), (1, 2, 3)) != deal(source).member).sum()
     assert sum(shape["type"] == "line" for shape in scored) == 2 * wrong
+
+
+def test_after_scoring_a_line_explains_frames_and_crosses(source):
+    game = workshop.game(source, guesses=(1, 2))
+    told = game.view.figures["images"]["layout"]["title"]["text"]
+    assert "Click to accuse" in told and "vermillion" not in told
+    told = game.set(score=True).figures["images"]["layout"]["title"]["text"]
+    assert "Solid vermillion frame" in told and "dashed blue" in told and "cross" in told
+
+
+def test_only_pictures_drawn_at_random_are_dealt_and_the_others_are_grey(source):
+    tiles = {number: np.full((3, 4, 4), number, np.uint8) for number in range(250)}
+    pictures = Pictures(tiles)  # the first fifty are the exposed ones
+    assert pictures.dealt.tolist() == list(range(50, 250))
+    assert (pictures[[7, 299]][0] == 7).all() and (pictures[299] == 235).all()
+    own = Source("toy", source.signals, images=pictures)
+    assert all(set(deal(own, seed=seed).columns) <= set(range(50, 250)) for seed in range(5))
 
 
 def test_a_click_accuses_and_a_second_one_takes_it_back(source):
@@ -481,7 +507,7 @@ def test_attacks_in_the_game_accuse_the_ten_that_they_score_highest(source):
 
 def test_a_game_without_images_says_so_in_place():
     game = workshop.game(Source("no pictures", cube_of()))
-    assert game.view is None and "mia-nb run workshop" in game.error
+    assert game.view is None and "no images are stored" in game.error
 
 
 def test_the_race_gives_every_target_its_budget_and_never_its_complementary_model(source):
@@ -581,17 +607,51 @@ def test_the_gradients_are_those_of_the_loss():
     np.testing.assert_allclose(found.weight, np.outer(slope, x), rtol=1e-5, atol=1e-8)
 
 
-def test_without_a_cube_one_line_says_how_to_build_it(tmp_path):
-    with pytest.raises(ValueError, match=r"no workshop cube in .*mia-nb run workshop"):
+def test_what_an_elective_lacks_is_said_in_one_line(tmp_path):
+    cube = workshop.open_cube(tmp_path)  # nothing is stored there: the course needs nothing
+    assert {"pool", "small"} < set(cube) and len(cube.group("fight")) == 16
+    for role in ("race", "noise", "spikes/steps"):
+        with pytest.raises(ValueError, match=rf"{role} .*{INDEX}.*mia-nb run workshop-electives"):
+            cube.group(role)
+    with pytest.raises(ValueError, match="needs the file"):
+        workshop.question(4, cube)
+    (tmp_path / INDEX).write_text("{")
+    with pytest.raises(ValueError, match=r"damaged.*mia-nb run workshop-electives"):
         workshop.open_cube(tmp_path)
-    (tmp_path / "workshop.json").write_text("{")
-    with pytest.raises(ValueError, match=r"damaged.*mia-nb run workshop"):
+    (tmp_path / INDEX).write_text(json.dumps({"roles": {"race": {"signals": "ab", "pool": "cd"}}}))
+    with pytest.raises(ValueError, match=r"lacks race.*mia-nb run workshop-electives"):
         workshop.open_cube(tmp_path)
-    (tmp_path / "workshop.json").write_text(
-        json.dumps({"roles": {"small": {"signals": "ab", "pool": "cd"}}, "facts": {}})
+
+
+def test_the_course_runs_on_what_is_shipped_and_imports_no_torch():
+    """Every course part's notebook code, its question, demonstration, solution and check."""
+    code = [
+        "import os, re, json, sys",
+        "os.environ['MIA_NB_MODE'] = 'batch'",
+        "results, mode = 'nowhere', 'batch'",
+    ]
+    for path in sorted((FOLDER / "workshop").glob("*.ipynb")):
+        if int(path.stem[:2]) not in (1, 2, 3, 5, 9, 10) and "introduction" not in path.stem:
+            continue
+        cells = {c["id"]: c for c in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+        solution = "".join(cells.get("solution", {"source": ""})["source"])
+        for name, cell in cells.items():
+            source = "".join(cell["source"])
+            if name == "exercise":
+                source = re.search(r"```python\n(.*?)```", solution, re.S)[1]
+            if cell["cell_type"] == "code" and name not in ("parameters", "set-up"):
+                code.append(source)
+            if name == "set-up":
+                code.append("\n".join(x for x in source.splitlines() if "import" in x))
+    code.append("print('torch' in sys.modules, 'sklearn' in sys.modules)")
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=True
     )
-    with pytest.raises(ValueError, match=r"lacks small.*mia-nb run workshop"):
-        workshop.open_cube(tmp_path)
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "False False"
+    assert [one.partition(".")[0] for one in lines if one.startswith("Part ")] == [
+        f"Part {part}: right" for part in (1, 2, 3, 5, 9, 10)
+    ]
 
 
 def test_signals_that_are_not_stored_cannot_play_a_role(tmp_path):
@@ -602,7 +662,7 @@ def test_signals_that_are_not_stored_cannot_play_a_role(tmp_path):
 def test_a_group_is_found_by_its_name_and_a_missing_one_is_named(cube):
     assert cube.group("noise") == cube.group("noise/0.25") == [cube["noise/0.25"]]
     assert cube.group("small") == [cube["small"]]
-    with pytest.raises(ValueError, match="no canary; it has small, pool"):
+    with pytest.raises(ValueError, match="canary is an elective's"):
         cube.group("canary")
 
 

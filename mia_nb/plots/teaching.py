@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from mia_nb import metrics
+from mia_nb.metrics.curve import thin
 from mia_nb.plots.curves import AXES
 from mia_nb.plots.marks import band, step_counts
 from mia_nb.plots.style import (
@@ -54,7 +55,7 @@ def guesser(
         x=[0, 1], y=[0, 1], name="random guessing", mode="lines", line=DOTTED, hoverinfo="skip"
     )
     for i, (name, pair) in enumerate(curves.items()):
-        curve, style = metrics.roc(*pair), look(i)
+        curve, style = thin(metrics.roc(*pair), int((~pair[1]).sum())), look(i)
         figure.add_scatter(
             x=curve.fpr,
             y=curve.tpr,

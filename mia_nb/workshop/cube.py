@@ -1,5 +1,5 @@
-"""The stored signals that the workshop runs on: which of them plays which role, written down by the
-notebook that queries.
+"""The outputs that the workshop runs on: those that travel with the package, and for some electives
+those that a notebook stored.
 """
 
 from __future__ import annotations
@@ -8,29 +8,61 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
+
 from mia_nb import store
+from mia_nb.examples import examples, load_example, thumbnails
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source, label, sources
 
 INDEX = "workshop.json"
-BUILD = "build it with: mia-nb run workshop"
+BUILD = "make it with: mia-nb run workshop-electives"
+FIGHTERS = ("ordinary", "relaxloss", "dp_sgd")  # of data/digits; the first is compared with
+FEWER = 20  # of so many samples one is in the small role: worlds are redrawn in seconds
+RANDOM = 200  # of the thumbnails, those behind the exposed ones, are of samples drawn at random
+BLANK = 235  # grey of a picture that is not shipped
 
 
 class Cube(dict[str, Source]):
-    """{role: Source} of the workshop's stored signals; a role with a slash belongs to a group."""
+    """{role: Source} of the workshop's outputs; a role with a slash belongs to a group."""
 
-    def __init__(self, roles=(), *, facts: dict | None = None):
-        super().__init__(roles)
-        self.facts = facts or {}  # numbers that only the training side can compute
+    def __missing__(self, role: str):
+        raise ValueError(
+            f"{role} is an elective's and needs the file {INDEX} in the results folder; {BUILD}"
+        )
 
     def group(self, name: str) -> list[Source]:
         """The sources whose role is `name` or begins with "name/", in the order in which they were
         kept. ValueError for none.
         """
         members = [source for role, source in self.items() if f"{role}/".startswith(f"{name}/")]
-        if not members:
-            raise ValueError(f"the cube has no {name}; it has {', '.join(self)}")
-        return members
+        return members or self[name]
+
+
+class Pictures:
+    """Thumbnails of some of many samples, a grey square for every other; `dealt` are the samples
+    that were drawn at random.
+    """
+
+    def __init__(self, tiles: dict[int, np.ndarray]):
+        self.tiles, self.dealt = tiles, np.array([*tiles][-RANDOM:])
+
+    def __getitem__(self, index) -> np.ndarray:
+        if np.ndim(index):
+            return np.stack([self[one] for one in np.asarray(index)])
+        blank = np.full_like(next(iter(self.tiles.values())), BLANK)
+        return self.tiles.get(int(index), blank)
+
+
+def shipped() -> Cube:
+    """The roles that need nothing trained."""
+    signals, title = load_example("cifar10/resnet14"), "CIFAR-10, ResNet14"
+    few = signals.select(samples=range(0, len(signals.labels), FEWER))
+    about = {"images": Pictures(thumbnails()), "classes": signals.info["classes"]}
+    cube = Cube(pool=Source(title, signals, **about), small=Source(f"{title}, few images", few))
+    for name in sorted(examples("digits"), key=lambda name: FIGHTERS.index(name[7:-3])):
+        cube[f"fight/{name[7:]}"] = Source(name, load_example(name))
+    return cube
 
 
 def stored(signals: Signals, results: str | Path = "results") -> Source:
@@ -53,13 +85,18 @@ def stored(signals: Signals, results: str | Path = "results") -> Source:
     )
 
 
-def keep(results: str | Path, roles: dict[str, Signals], *, facts: dict | None = None) -> Path:
-    """Write results/workshop.json: which stored signals play which role in the workshop.
+def keep(results: str | Path, roles: dict[str, Signals]) -> Path:
+    """Write results/workshop.json: which stored signals play which role in the electives.
 
+<<<<<<< HEAD
     Parameters:
         results: folder of stored results; its newest cube replaces the one before
         roles: {role: Signals as `query` returned them}; "noise/0.5" belongs to the group "noise"
         facts: numbers that only the training side can compute (an accountant's), as JSON
+=======
+    results: folder of stored results; its newest cube replaces the one before
+    roles: {role: Signals as `query` returned them}; "noise/0.5" belongs to the group "noise"
+>>>>>>> workshop
 
     Returns:
         The path of the file.
@@ -74,16 +111,16 @@ def keep(results: str | Path, roles: dict[str, Signals], *, facts: dict | None =
     }
     path = Path(results) / INDEX
     draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(
-        json.dumps({"roles": chosen, "facts": facts or {}}, indent=1), encoding="utf-8"
-    )
+    draft.write_text(json.dumps({"roles": chosen}, indent=1), encoding="utf-8")
     draft.replace(path)
     return path
 
 
 def open_cube(results: str | Path = "results") -> Cube:
-    """The workshop's cube, {role: Source}, as `keep` stored it; no signals are read yet.
+    """The workshop's cube, {role: Source}: what is shipped, and what `keep` stored for electives;
+    no signals are read yet.
 
+<<<<<<< HEAD
     Parameters:
         results: folder of stored results
 
@@ -92,13 +129,19 @@ def open_cube(results: str | Path = "results") -> Cube:
 
     Raises:
         ValueError: of one line where the cube was not built or is damaged.
+=======
+    results: folder of stored results; it need not exist for the course
+
+    Returns: a dict, with `group(name)` for the roles "name/...". A role that was not stored is a
+        ValueError of one line that says what is missing.
+    Raises: ValueError of one line where what was stored is damaged.
+>>>>>>> workshop
     """
-    path = Path(results) / INDEX
+    path, cube = Path(results) / INDEX, shipped()
     if not path.is_file():
-        raise ValueError(f"there is no workshop cube in {results}; {BUILD}")
+        return cube
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        roles, cube = dict(record["roles"]), Cube(facts=dict(record["facts"]))
+        roles = dict(json.loads(path.read_text(encoding="utf-8"))["roles"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); {BUILD}") from error
     for role, keys in roles.items():

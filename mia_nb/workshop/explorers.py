@@ -1,5 +1,5 @@
-"""The workshop's explorers: what each budget buys, worlds without a leak, ties, a fair fight,
-repeated trainings, and a record read off its gradients.
+"""The workshop's explorers: what each budget buys, worlds without a leak, ties, a fair fight, and a
+record read off its gradients.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ipywidgets as W
 import numpy as np
 import pandas as pd
 
-from mia_nb import auditing, metrics, plots
+from mia_nb import metrics, plots
 from mia_nb.metrics.curve import tie_mass
 from mia_nb.metrics.frontier import frontier_means
 from mia_nb.plots import samples as pictures
@@ -29,14 +29,14 @@ from mia_nb.widgets.explorer import (
     steps,
 )
 from mia_nb.widgets.stored import Source
-from mia_nb.workshop.game import WITHOUT_IMAGES
+from mia_nb.workshop.game import WITHOUT_IMAGES, pictured
 from mia_nb.workshop.measures import (
     BUDGETS,
     DRAWS,
+    FAMILIES,
     METRICS,
     RACERS,
     RATE,
-    canary_auc,
     frontier,
     gradients,
     lattice_scores,
@@ -49,7 +49,7 @@ from mia_nb.workshop.measures import (
 )
 
 RACE, NULL, LATTICE = "Budget race", "Is it real?", "The lattice"
-FIGHT, SUPPORT, LEAK = "A fair fight", "Found again?", "Two gradients"
+FIGHT, LEAK = "A fair fight", "Two gradients"
 HELD, LEFT = "pair held out", "leave one out"
 DESIGNS = {
     HELD: "the target and its complementary model are no references",
@@ -57,7 +57,6 @@ DESIGNS = {
 }
 SIZES = (4, 8, 16)  # models of a world that membership is dealt anew in
 TIES = (2, 4, 8, 14, 16, 32, 64)  # references of the lattice
-ALARMS = {"5 %": 0.05, "10 %": 0.1, "2 %": 0.02}
 SIGMAS = (0, 2, 20, 200, 2000)
 VERDICTS = {
     "less": "gives away less",
@@ -226,23 +225,14 @@ def _tied(name: str, scores, rate: float, key: str) -> dict:
     }
 
 
-def fight(
-    sources: Sequence[Source], *, epsilon: dict[str, float] | None = None, delta: float = 1e-5
-) -> Explorer:
+def fight(sources: Sequence[Source]) -> Explorer:
     """Leakage (strongest of three attacks) against test accuracy along training, and families
     compared at one accuracy.
 
     The line is an accuracy; the table reads every curve there, by linear interpolation and without
     extrapolation, and gives the difference to the first family with its 95 % interval
-    (`metrics.matched`). epsilon: {"family/epoch": accounted number} of DP-SGD at `delta`, written
-    beside its points.
+    (`metrics.matched`). What the accountant says of DP-SGD is written beside its points.
     """
-    if len(sources) < 2:
-        return message(
-            FIGHT,
-            "a fight needs two families queried at several epochs; build the cube with: mia-nb run"
-            " workshop",
-        )
     table = frontier(tuple(sources))
     means = frontier_means(table)
     ends = means.sort_values("epoch").groupby("family", sort=False).tail(1).set_index("family")
@@ -251,7 +241,7 @@ def fight(
     @cache  # one for all places of the line
     def picture(shown) -> dict:
         figure = plots.frontier_lines(means[means["family"].isin(shown)])
-        _add_epsilons(figure, means, shown, epsilon or {}, delta)
+        _add_epsilons(figure, means, shown, sources)
         title = "AUC of the strongest attack against test accuracy, along training"
         return plain(figure.update_layout(title_text=title))
 
@@ -284,7 +274,7 @@ def fight(
     high = float(np.ceil(100 * means["test_acc"].max()) / 100)
     controls = {
         "shown": Ticks("families", names, names, limit=len(names)),
-        "accuracy": slider("accuracy", low, high, min(max(0.9, low), high), 0.01, form=".0%"),
+        "accuracy": slider("accuracy", low, high, min(max(0.95, low), high), 0.01, form=".0%"),
     }
     return Explorer(FIGHT, controls, cache(draw), rows=[["fight"]])
 
@@ -307,89 +297,17 @@ def _family_row(at: pd.Series, end: pd.Series) -> dict:
     }
 
 
-def _add_epsilons(figure, means: pd.DataFrame, shown, epsilon: dict, delta: float) -> None:
+def _add_epsilons(figure, means: pd.DataFrame, shown, sources: Sequence[Source]) -> None:
     """The accountant's numbers beside the points they belong to."""
-    for name in shown:
-        rows = means[means["family"] == name].sort_values("epoch")
-        for k, row in enumerate(rows.itertuples()):
-            if (value := epsilon.get(f"{name}/{row.epoch}")) is not None:
-                style = {"showarrow": False, "yshift": -24 - 14 * (k % 2), "font": {"size": 11}}
-                figure.add_annotation(x=row.test_acc, y=row.auc, text=f"ε {value:.1f}", **style)
-    if any(key.split("/")[0] in shown for key in epsilon):
-        figure.layout.title.subtitle.text += f"; ε: accounted for DP-SGD so far, at delta {delta:g}"
-
-
-def support(
-    sources: Sequence[Source], *, names: Sequence[str] = ("rmia", "nig", "loss")
-) -> Explorer:
-    """Who is found again when the same members are trained on with other seeds: the mislabelled
-    images, and all others.
-
-    Bars: by how many trainings a member is found, at thresholds where a share of the non-members is
-    accused. Repetitions share their members; grey: what independent lists
-    of the same sizes would give.
-    """
-    if len(sources) < 2:
-        return message(
-            SUPPORT,
-            "repetitions need two trainings or more on the same members: mia-nb run workshop",
-        )
-    canary = sources[0].canaries
-    groups = {"canaries": canary, "all others": ~canary}
-
-    def draw(attack, alarms) -> View:
-        accused, member = _accused(sources, attack, ALARMS[alarms])
-        hits = {name: accused[:, member & mask] for name, mask in groups.items()}
-        rows = [
-            {
-                "images": name,
-                "members found by one training": f"{hits[name].mean():.1%}",
-                "by every training": f"{hits[name].all(0).mean():.1%}",
-                "non-members accused": f"{accused[:, ~member & mask].mean():.1%}",
-                "AUC": with_interval(*canary_auc(sources, attack, mask)),
-                "how many": int(mask.sum()),
-            }
-            for name, mask in groups.items()
-        ]
-        overlap = ""
-        if len(sources) > 2:
-            again = np.stack([source.scores(attack).value[0] for source in sources])
-            lists = auditing.stability({attack: again}, member[0], fpr=ALARMS[alarms])
-            overlap = f"; lists of one target overlap by {lists.iloc[0]['jaccard']:.0%}"
-        odd, others = (row["members found by one training"] for row in rows)
-        sentence = (
-            f"{attack} at {alarms} false alarms finds {odd} of the mislabelled members and"
-            f" {others} of the others{overlap} ({len(sources)} seeds, {len(member)} targets,"
-            f" {int(canary.sum())} canaries)"
-        )
-        note = (
-            "AUC: mean over targets and seeds, 95 % over pairs of targets; who is found by one seed"
-            " only is not a finding yet"
-        )
-        figures = {"again": plain(plots.found_again(hits, name=attack))}
-        return View(sentence, figures, pd.DataFrame(rows), note)
-
-    controls = {
-        "attack": dropdown("attack", list(names), names[0]),
-        "alarms": buttons("alarms", list(ALARMS), "10 %"),
-    }
-    return Explorer(SUPPORT, controls, cache(draw), rows=[["again"]])
-
-
-def _accused(sources: Sequence[Source], attack: str, rate: float) -> tuple[np.ndarray, np.ndarray]:
-    """((seeds, targets, N) who scores above what at most a share `rate` of the target's non-members
-    exceed, (targets, N) who is a member). ValueError where trainings differ in their members.
-    """
-    scores, accused = [source.scores(attack) for source in sources], []
-    for source, own in zip(sources, scores, strict=True):
-        if not np.array_equal(own.member, scores[0].member):
-            raise ValueError(
-                f"{source.label} has other members than {sources[0].label}: repetitions share them"
-            )
-        outside = [np.sort(v[~m])[::-1] for v, m in zip(own.value, own.member, strict=True)]
-        cuts = [falling[int(np.floor(rate * len(falling) + 1e-9))] for falling in outside]
-        accused.append(own.value > np.array(cuts)[:, None])
-    return np.array(accused), scores[0].member
+    private = [s.info for s in sources if "epsilon" in s.info and FAMILIES["dp_sgd"] in shown]
+    rows = means[means["family"] == FAMILIES["dp_sgd"]].set_index("epoch")
+    for k, info in enumerate(private):
+        style = {"showarrow": False, "yshift": -24 - 14 * (k % 2), "font": {"size": 11}}
+        place = {"x": rows.loc[info["epoch"], "test_acc"], "y": rows.loc[info["epoch"], "auc"]}
+        figure.add_annotation(text=f"ε {info['epsilon']:.1f}", **place, **style)
+    if private:
+        delta = f"; ε: accounted for DP-SGD so far, at delta {private[0]['delta']:g}"
+        figure.layout.title.subtitle.text += delta
 
 
 def leak(source: Source) -> Explorer:
@@ -404,7 +322,8 @@ def leak(source: Source) -> Explorer:
         return message(LEAK, WITHOUT_IMAGES.format(source.label))
 
     def draw(image, sigma) -> View:
-        x, label = np.asarray(source.images[image], float) / 255, int(source.signals.labels[image])
+        column = pictured(source)[image]
+        x, label = np.asarray(source.images[column], float) / 255, source.signals.labels[column]
         leaked = gradients(x, label, len(source.classes), sigma=sigma, seed=image)
         record, guess = recovered(leaked)
         record = record.reshape(x.shape)
@@ -431,7 +350,7 @@ def leak(source: Source) -> Explorer:
         figure = pictures.sheet(both, captions, [0, 1], title, columns=8)
         return View(sentence, {"record": figure}, pd.DataFrame([row]), note)
 
-    last = len(source.signals.labels) - 1
+    last = len(pictured(source)) - 1
     controls = {
         "image": W.IntSlider(description="image", min=0, max=last, value=3, **ROW),
         "sigma": steps("sigma", SIGMAS, 2),

@@ -29,21 +29,22 @@ from mia_nb.widgets.explorer import (
 from mia_nb.widgets.stored import Source
 
 TITLE = "The membership game"
-WITHOUT_IMAGES = "no images are stored with {}; build the cube with: mia-nb run workshop"
+WITHOUT_IMAGES = "no images are stored with {}; load them with the pool's own images"
 SIDE = 10  # members, and as many non-members, in a hand
 COLUMNS = 10
 DEALS = 20
 NUMBERS = range(1, 2 * SIDE + 1)
-ACCUSED = {"color": LINES[2], "width": 4}
+ACCUSED = {"color": LINES[0], "width": 4}
 CROSS = {"color": "#CC79A7", "width": 4}
 FRAMES = {
     True: {"color": MEMBER, "width": 4, "dash": "solid"},
     False: {"color": NON_MEMBER, "width": 4, "dash": "dash"},
 }
-BEFORE = {
-    "text": "Attacks on all images",
-    "subtitle": {"text": "the points of these 20 appear after you submit"},
-}
+CLICK = "How sure the model is of each image's right class. Click to accuse: green frame"
+LEGEND = (
+    "Solid vermillion frame: a member; dashed blue frame: a non-member; pink cross: a wrong guess"
+)
+BEFORE = "Attacks on all images; the points of these 20 appear after you submit"
 
 
 class Hand(NamedTuple):
@@ -66,21 +67,25 @@ class Hand(NamedTuple):
         return tuple(f"{number}: {percent:.{k}f} %" for number, percent, k in each)
 
 
+def pictured(source: Source) -> np.ndarray:
+    """Columns whose pictures may be dealt: of thumbnails those of samples drawn at random."""
+    return getattr(source.images, "dealt", source.audited)
+
+
 def deal(source: Source, *, target: int = 0, seed: int = 0) -> Hand:
     """Ten members and ten non-members of a target in random order, the same for the same seed.
 
     ValueError for too few.
     """
     signals, rng = source.signals, np.random.default_rng([12, target, seed])
-    inside = signals.member[target, source.audited]
+    able = pictured(source)
+    inside = signals.member[target, able]
     if min(inside.sum(), (~inside).sum()) < SIDE:
         raise ValueError(
             f"model {target} has {inside.sum()} members of {len(inside)}: a hand needs {SIDE} on"
             " either side"
         )
-    sides = [
-        rng.choice(source.audited[inside == side], SIDE, replace=False) for side in (True, False)
-    ]
+    sides = [rng.choice(able[inside == side], SIDE, replace=False) for side in (True, False)]
     columns = rng.permutation(np.concatenate(sides))
     margin = over_queries(signals.margin[target : target + 1], signals.query_kind)[0, columns]
     return Hand(columns, signals.member[target, columns], np.exp(-np.logaddexp(0, -margin)))
@@ -111,14 +116,14 @@ def game(
     if source.images is None:
         return message(TITLE, WITHOUT_IMAGES.format(source.label))
     curves = {name: _of_target(source.scores(name), target) for name in attacks}
-    before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(title=BEFORE))
+    before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(title_text=BEFORE))
     hand_of = cache(lambda number: deal(source, target=target, seed=number - 1))
 
     @cache
     def images(number) -> dict:
-        hand, title = hand_of(number), "How sure the model is of each image's right class"
-        x, note = source.images[hand.columns], "click to accuse"
-        return sheet(x, hand.labels, NUMBERS, title, columns=COLUMNS, note=note)
+        hand = hand_of(number)
+        x, below = source.images[hand.columns], [text.replace(": ", "<br>") for text in hand.labels]
+        return sheet(x, below, NUMBERS, CLICK, columns=COLUMNS)
 
     def draw(hand, accuse, score, **_) -> View:
         columns, member, _ = hand_of(hand)
@@ -135,10 +140,7 @@ def game(
         accused = {name: _highest(value[at]) for name, (value, _) in curves.items()}
         sentence, points, table = _scored(accused | {"you": mine}, member)
         plane = plain(guesser(curves, points, SIDE, SIDE))
-        note = (
-            "solid frames: members; dashed: non-members; a cross marks a wrong guess; attacks"
-            " accuse the ten they score highest"
-        )
+        note = "attacks accuse the ten they score highest"
         return View(sentence, {"images": framed, "plane": plane}, table, note)
 
     def adjust(values) -> dict:
@@ -218,7 +220,7 @@ def _framed(images: dict, mine: np.ndarray, member: np.ndarray | None) -> dict:
     """
     points = images["data"][1]
     x, y = (np.frombuffer(base64.b64decode(points[axis]["bdata"]), np.float32) for axis in "xy")
-    half, shapes = float(np.diff(np.unique(x))[:1].sum() or 72) / 2 - 3, []
+    half, shapes = float(np.diff(np.unique(x))[:1].sum() or 72) / 2 - 5, []
     for i, (across, down) in enumerate(zip(map(float, x), map(float, y), strict=True)):
         box = {"x0": across - half, "x1": across + half, "y0": down - half, "y1": down + half}
         if member is None:
@@ -228,4 +230,5 @@ def _framed(images: dict, mine: np.ndarray, member: np.ndarray | None) -> dict:
         falling = {"type": "line", "line": CROSS} | box
         rising = falling | {"y0": box["y1"], "y1": box["y0"]}
         shapes += [falling, rising] if mine[i] != member[i] else []
-    return images | {"layout": images["layout"] | {"shapes": shapes}}
+    title = images["layout"]["title"] | {"text": CLICK if member is None else LEGEND}
+    return images | {"layout": images["layout"] | {"shapes": shapes, "title": title}}

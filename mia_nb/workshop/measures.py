@@ -17,9 +17,9 @@ from mia_nb import attacks, metrics
 from mia_nb.metrics.frontier import frontier_means
 from mia_nb.metrics.null import redraw
 from mia_nb.metrics.pairs import units
-from mia_nb.metrics.uncertainty import interval, per_target_metrics
+from mia_nb.metrics.uncertainty import per_target_metrics
 from mia_nb.types import Scores, Signals
-from mia_nb.widgets.stored import Source
+from mia_nb.widgets.stored import Source, rows_of
 
 DRAWS = 100  # redrawn worlds, and bootstrap samples of a frontier
 BUDGETS = (1, 4, 16, 64)
@@ -171,6 +171,7 @@ def lattice_scores(source: Source, references: int) -> dict[str, Scores]:
     }
 
 
+<<<<<<< HEAD
 def family(info: dict) -> str:
     """How models were trained, in words: "ordinary", "RelaxLoss", "DP-SGD", "noisy (sigma = 2)".
 
@@ -182,13 +183,14 @@ def family(info: dict) -> str:
     return noisy or FAMILIES.get(defense, defense)
 
 
+=======
+>>>>>>> workshop
 @remembered
 def frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
     """`metrics.frontier` of families queried at several epochs: a row per family, epoch, attack and
     target.
 
-    The epoch of the end of training is its number of epochs. Attacks that refuse a family's
-    references are left out.
+    Attacks that refuse a family's references are left out.
     """
     runs: dict[str, dict] = {}
     for source in sources:
@@ -196,8 +198,8 @@ def frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
         for name in STRONGEST_OF:
             with suppress(ValueError):
                 scores[name] = source.scores(name)
-        epoch = source.info.get("epoch") or source.recipe["epochs"]
-        runs.setdefault(family(source.info), {})[epoch] = scores
+        epoch = source.info["epoch"]
+        runs.setdefault(FAMILIES[source.info.get("defense") or ""], {})[epoch] = scores
     in_order = {name: dict(sorted(epochs.items())) for name, epochs in runs.items()}
     return metrics.frontier(in_order, (), n_resamples=DRAWS)
 
@@ -222,17 +224,31 @@ def equal_accuracy(sources: Sequence[Source]) -> pd.DataFrame:
     return matched.set_index("family")
 
 
-def canary_auc(
-    sources: Sequence[Source], attack: str, mask: np.ndarray
-) -> tuple[float, float, float]:
-    """(mean over targets and seeds, low, high) of the AUC on the columns `mask` (N audited,); 95 %
-    over pairs of targets.
+def first_half(scores: Scores) -> Scores:
+    """The scores of the first half of the models."""
+    return rows_of(scores, np.arange(len(scores.targets) // 2))
+
+
+@remembered
+def odd_ones(signals: Signals) -> np.ndarray:
+    """(N,) bool: images that most of the models which never saw them get wrong.
+
+    The second half of the models decides, so that the first half can be attacked: a model that
+    chose its own images would look better attacked than it is.
+
+    signals: of models in complementary pairs
     """
-    scores = [source.scores(attack) for source in sources]
-    chosen = (replace(s, value=s.value[:, mask], member=s.member[:, mask]) for s in scores)
-    values = np.mean([per_target_metrics(own, ())[:, 0] for own in chosen], axis=0)
-    low, high = interval(values, scores[0].pair)
-    return float(values.mean()), float(np.fmax(low, 0)), float(np.fmin(high, 1))
+    half = slice(len(signals.margin) // 2, None)
+    outside = ~signals.member[half]
+    right = (signals.correct[half, 0] & outside).sum(0)
+    return right < 0.5 * outside.sum(0)
+
+
+def auc_among(scores: Scores, mask: np.ndarray) -> tuple[float, float, float]:
+    """(mean over targets, low, high) of the AUC on the columns `mask` (N audited,); 95 %."""
+    own = replace(scores, value=scores.value[:, mask], member=scores.member[:, mask])
+    row = metrics.intervals(own, (), n_resamples=DRAWS).loc["auc", ["value", "low", "high"]]
+    return tuple(map(float, row))
 
 
 class Gradients(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import bdtrc
 
 from mia_nb import accounting, attacks, metrics, widgets
+from mia_nb.metrics.uncertainty import measurable_rates
 from mia_nb.types import Scores, Signals
 from mia_nb.widgets.explorer import Explorer
 from mia_nb.widgets.networks import query_kind
@@ -23,10 +24,12 @@ from mia_nb.workshop.cube import Cube
 from mia_nb.workshop.game import game
 from mia_nb.workshop.measures import (
     RATE,
-    canary_auc,
+    auc_among,
     equal_accuracy,
+    first_half,
     lattice_scores,
     mean_auc,
+    odd_ones,
     outcome,
     p_value,
     race_table,
@@ -37,7 +40,7 @@ from mia_nb.workshop.measures import (
 from mia_nb.workshop.questions import Prediction
 
 CLOSE = 0.01  # AUCs nearer than this are called equal in the workshop's texts
-IMAGE = 42  # of part 3
+IMAGE = 266  # of part 3
 
 
 class Part(NamedTuple):
@@ -126,7 +129,7 @@ def right_of_twenty(scores: Scores) -> float:
 
 
 def _attacker(cube: Cube) -> Part:
-    loss, rmia = (right_of_twenty(cube["small"].scores(name)) for name in ("loss", "rmia"))
+    loss, rmia = (right_of_twenty(cube["pool"].scores(name)) for name in ("loss", "rmia"))
     chance = bdtrc(np.arange(21) - 1, 20, 0.5)  # of so many right or more
     least = int(np.flatnonzero(chance < 0.05)[0])
     too_small = (
@@ -151,14 +154,15 @@ def _attacker(cube: Cube) -> Part:
             {n: text.format(n, chance[n]) for n, text in enumerate(texts)},
             "A whole number from 0 to 20 is wanted.",
         ),
-        partial(game, cube["small"]),
+        partial(game, cube["pool"]),
     )
 
 
 def _threshold(cube: Cube) -> Part:
-    scores = cube["small"].scores("rmia")
+    scores = cube["pool"].scores("rmia")
     value, member = scores.value[0], scores.member[0]
-    curve, right_end = metrics.roc(value, member), metrics.tpr_at(value, member, 0.02)
+    lowest = (measurable_rates(scores) or [0.02])[0]
+    curve, right_end = metrics.roc(value, member), metrics.tpr_at(value, member, lowest)
     best = int(np.argmax(curve.tpr - curve.fpr))
     common = float(metrics.ppv(curve.tpr[best], curve.fpr[best], 0.01))
     at, few = metrics.tpr_at(value, member, RATE), right_end.fpr_realised
@@ -204,7 +208,7 @@ def _threshold(cube: Cube) -> Part:
             ],
             share=True,
         ),
-        partial(widgets.scores, [cube["small"]], attacks=["rmia", "loss", "nig"], at=0.1),
+        partial(widgets.scores, [cube["pool"]], attacks=["rmia", "loss"], at=0.1),
     )
 
 
@@ -259,7 +263,7 @@ def _worlds(cube: Cube) -> Part:
 
 
 def _budget(cube: Cube) -> Part:
-    signals, options = cube["pool"].signals, ("loss", "rmia", "nig", "lira_per_sample")
+    signals, options = cube["race"].signals, ("loss", "rmia", "nig", "lira_per_sample")
     winners, why = [], []
     for count in (4, min(64, len(signals.margin) - 2)):
         scores = {name: with_references(signals, name, count) for name in options}
@@ -286,7 +290,7 @@ def _budget(cube: Cube) -> Part:
         winners[0],
         " ".join(why),
         Choice(least, comments | {least: praise}, wanted),
-        partial(explorers.race, cube["pool"]),
+        partial(explorers.race, cube["race"]),
     )
 
 
@@ -400,7 +404,7 @@ def _steps(cube: Cube) -> Part:
                 " zero do they lie?"
             ),
         ),
-        partial(widgets.latency, [*cube.group("spikes"), cube["small"]]),
+        partial(widgets.latency, cube.group("spikes")),
     )
 
 
@@ -444,52 +448,43 @@ def _noise(cube: Cube) -> Part:
 
 
 def _exposed(cube: Cube) -> Part:
-    sources = cube.group("canary")
-    mask = sources[0].canaries
-    odd, others = (canary_auc(sources, "rmia", side) for side in (mask, ~mask))
-    every = [mean_auc(source.scores("rmia")) for source in sources]
+    source = cube["pool"]
+    mask, rmia = odd_ones(source.signals), first_half(source.scores("rmia"))
+    odd, others = (auc_among(rmia, side) for side in (mask, ~mask))
     answers = {
-        "more": "odd and mislabelled ones",
-        "less": "typical ones",
+        "more": "odd ones, which other models get wrong",
+        "less": "typical ones, which other models get right",
         "cannot say": "all alike",
     }
     return Part(
         "Which images will be most at risk?",
         tuple(answers.values()),
-        answers[outcome(odd[0] - others[0], odd[0] - others[0])],
-        f"RMIA's AUC is {with_interval(*odd)} among the mislabelled images,"
+        answers["more" if odd[1] > others[2] else "less" if odd[2] < others[1] else "cannot say"],
+        f"RMIA's AUC is {with_interval(*odd)} among the {mask.sum():,} odd images,"
         f" {with_interval(*others)} among the others.",
         Number(
             [odd[0]],
             praise=(
-                f"{odd[0]:.3f} among the mislabelled, {others[0]:.3f} among the others: one"
-                " average for all would hide that."
+                f"{odd[0]:.3f} among the odd ones, {others[0]:.3f} among the others: one average"
+                " for all would hide that."
             ),
-            hint=(
-                "For every training and target: metrics.auc(value[canary], member[canary]); then"
-                " the mean."
-            ),
+            hint="For every model: metrics.auc(value[odd], member[odd]); then the mean.",
             mistakes=[
                 (
                     [others[0]],
-                    "That is the AUC among the images that are no canaries: the mask is the wrong"
-                    " way round.",
+                    "That is the AUC among the images that are not odd: the mask is the wrong way"
+                    " round.",
                 ),
                 (
-                    [float(np.mean(every))],
-                    "That is the average over everybody. Take the canaries' columns of score and"
+                    [mean_auc(rmia), mean_auc(source.scores("rmia"))],
+                    "That is the average over everybody. Take the odd images' columns of value and"
                     " member alone.",
-                ),
-                (
-                    every,
-                    "That is one training, and everybody: choose the canaries' columns, and"
-                    " average over all trainings.",
                 ),
             ],
             tolerance=2e-4,
             share=True,
         ),
-        partial(explorers.support, sources),
+        partial(widgets.exposed, [source]),
     )
 
 
@@ -527,7 +522,7 @@ def _fight(cube: Cube) -> Part:
         answers[resolved],
         why,
         word(resolved, praise, hint),
-        partial(explorers.fight, cube.group("fight"), **cube.facts),
+        partial(explorers.fight, cube.group("fight")),
     )
 
 
@@ -565,7 +560,7 @@ def _claims(cube: Cube) -> Part:
             tolerance=1e-4,
             share=True,
         ),
-        partial(explorers.leak, cube["small"]),
+        partial(explorers.leak, cube["pool"]),
     )
 
 
