@@ -156,7 +156,8 @@ def report(folder: store.Folder, files: list[str] | None = None) -> Path:
         for step in read_status(folder)
         if step["file"] in files
     }
-    title, lead = f"{folder.name} {folder.key[:12]}", facts.pop("about", "")
+    date = min(step["started"] for step in read_status(folder) if step["file"] in files)[:10]
+    title, lead = f"Membership inference: {folder.name}, {date}", facts.pop("about", "")
     executed = {folder.path / file: folder.read_bytes(file) for file in files}
     folder.write_bytes(REPORT, page(executed, title=title, lead=lead, provenance=facts).encode())
     return folder.path / REPORT
