@@ -4,7 +4,7 @@ const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('g
 const ink = () => getComputedStyle(document.body).color, drawn = [];
 function draw(block) {
   const place = block.previousElementSibling;
-  if (!window.Plotly || place.dataset.drawn || !place.offsetParent) return;  // what is folded is drawn when it opens
+  if (!window.Plotly || place.dataset.drawn || place.closest('details:not([open])')) return;  // what is folded is drawn when it opens
   const figure = JSON.parse(block.textContent), layout = figure.layout || {}, own = layout.font && layout.font.color;
   place.dataset.drawn = 1;
   layout.paper_bgcolor = 'rgba(0,0,0,0)';
