@@ -1,73 +1,35 @@
-"""Executed notebooks -> one HTML page that needs no network: prose, tables, pictures, plotly
-figures, code folded away.
+"""Executed notebooks -> one HTML page that needs no network: a verdict, then of every notebook its
+question, its result in words and one picture; everything else folded.
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html
 import json
 import os
 import re
 from pathlib import Path
-
-from mia_nb import __version__
+from typing import NamedTuple
 
 PLOTLY = "application/vnd.plotly.v1+json"
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 TAGS = """a abbr b blockquote br caption code col colgroup dd del details div dl dt em figure figcaption h1 h2 h3 h4 h5 h6 hr i
 img kbd li mark ol p pre s small span strong sub summary sup table tbody td tfoot th thead tr u ul var"""
+HERE = Path(__file__)
+ROLES = ("verdict", "headline", "picture")  # tags of cells whose outputs stand outside the folds
+GLOSSARY = (HERE.parent / "published/glossary.md", HERE.parent.parent / "docs/glossary.md")
+NOT_RUN = re.compile(r"<tr>(?:(?!</tr>).)*?<t[dh][^>]*>not run\b.*?</tr>", re.DOTALL)
+NAN = re.compile(r"(?<![\w.])nan(?![\w.])", re.IGNORECASE)
+MARKUP = re.compile(r"(<abbr.*?</abbr>|<script.*?</script>|<[^>]*>)", re.DOTALL)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 PROGRESS = re.compile(r".*: \d+ %, .* left\n")  # of interest while it runs
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #666; --line: #d0d0d0;
-  --paper: #fff; --tint: #f4f5f7; --link: #0072b2 }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e4e4; --soft: #a0a0a0; --line: #444; --paper: #16181b; --tint: #212429; --link: #56b4e9 } }
-* { box-sizing: border-box }
-body { margin: 0 auto; padding: 2rem 1.2rem; max-width: 70rem; color: var(--ink); background: var(--paper);
-  font: 16px/1.55 system-ui, sans-serif }
-p, main > section > ul, main > section > ol { max-width: 50rem }
-a { color: var(--link) }
-header, footer { color: var(--soft) }
-header h1 { color: var(--ink); margin-bottom: .2rem }
-section { border-top: 1px solid var(--line); margin-top: 2.5rem; padding-top: .5rem }
-nav { background: var(--tint); border-radius: 6px; padding: .8rem 1rem; margin: 1.5rem 0 }
-nav > ol { columns: 22rem 2 } nav li { break-inside: avoid }
-nav ol { margin: 0; padding-left: 1.4rem } nav ol ol { list-style: none; padding-left: 1rem }
-pre, code { font: 13px/1.45 ui-monospace, monospace }
-pre { overflow-x: auto; padding: .6rem .8rem; margin: .4rem 0; background: var(--tint); border-radius: 6px;
-  white-space: pre-wrap }
-pre.stderr { color: var(--soft) } pre.error { border-left: 4px solid #d55e00 }
-details { margin: .6rem 0 } summary { cursor: pointer; color: var(--soft); font-size: 13px }
-.table { overflow-x: auto } table { border-collapse: collapse; font-size: 14px; margin: .6rem 0 }
-th, td { padding: .25rem .6rem; min-width: 4.5rem; border-bottom: 1px solid var(--line); text-align: right }
-table.facts th, table.facts td { text-align: left; vertical-align: top; overflow-wrap: anywhere }
-thead th { border-bottom-color: var(--soft) } tbody th { text-align: left }
-img { max-width: 100% } .plot { width: 100%; min-height: 320px; margin: .6rem 0 }
-@media print { body { max-width: none; padding: 0 } nav, details:not([open]), .modebar, noscript { display: none }
-  .plot, tr, img { break-inside: avoid } h1, h2, h3, header { break-after: avoid } section { break-before: page }
-  header ~ main > section:first-child { break-before: avoid; border: 0; margin-top: 0 }
-  a { color: inherit; text-decoration: none } }
-@page { margin: 14mm }
-"""
+STYLE = HERE.with_name("report.css").read_text(encoding="utf-8")
 
-DRAW = """
-for (const block of document.querySelectorAll('script.figure')) {
-  const figure = JSON.parse(block.textContent), place = block.previousElementSibling, layout = figure.layout || {};
-  const own = layout.font && layout.font.color;
-  layout.paper_bgcolor = 'rgba(0,0,0,0)';
-  layout.autosize = true; delete layout.width;
-  layout.font = {...layout.font};
-  const ink = () => own || getComputedStyle(document.body).color;
-  layout.font.color = ink();
-  const config = {...figure.config, responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: ''};
-  Plotly.newPlot(place, figure.data, layout, config);
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => Plotly.relayout(place, {'font.color': ink()}));
-}
-"""
+DRAW = HERE.with_name("report.js").read_text(encoding="utf-8")
 
 
 def export(
@@ -101,51 +63,122 @@ def page(
     """The outputs of executed notebooks as one page that asks nothing of the network.
 
     Parameters:
-        notebooks: {path: what the file holds}. What cells tagged `headline` put out stands on top,
-            under "In short".
-        title: of the page.
-        lead: a sentence or two under the title.
-        provenance: {name: value}, what was run, where, with which versions; at the end.
+        notebooks: {path: content} of executed .ipynb files, in the page's order.
+        title: the page's.
+        lead: a sentence or two under it.
+        provenance: {name: value}: what was run, where, with which versions; folded, at the end.
 
-    Raises:
-        ValueError: naming a file that is no notebook.
-
+    Returns: HTML. On top the outputs of the cell tagged `verdict`, beside its notebook's picture.
+    Then of every notebook its title, the first sentence of its text, the outputs of cells tagged
+    `headline`, and one picture: the first figure of a cell tagged `picture`, or else its first.
+    Everything else is folded and drawn when it is opened. Rows of what was not run are left out.
     Every plotly figure is drawn by plotly.js, inlined once (4.8 MB; left out where there is no
-    figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a content
-    security policy forbids every request and every script but the page's own two.
+    figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a content security
+    policy forbids every request and every script but the page's own two.
+
+    Raises: ValueError naming a file that is no notebook.
 
     Caveats: charts need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped.
     """
-    sections, contents, short = [], [], []
-    for number, (path, data) in enumerate(notebooks.items(), 1):
-        cells = _cells(path, data)
-        body, headings = _number_headings("\n".join(map(_cell, cells)), f"s{number}")
-        name = headings[0][2] if headings else html.escape(path.stem)
-        inner = "".join(
-            f'<li><a href="#{i}">{text}</a></li>' for level, i, text in headings[1:] if level == 2
-        )
-        contents.append(f'<li><a href="#s{number}">{name}</a>{inner and f"<ol>{inner}</ol>"}</li>')
-        sections.append(f'<section id="s{number}">\n{body}\n</section>')
-        if headline := "\n".join(
-            _outputs(cell)
-            for cell in cells
-            if "headline" in cell.get("metadata", {}).get("tags", [])
-        ):
-            short.append(f'<h3><a href="#s{number}">{name}</a></h3>\n{headline}')
-    if short:
-        sections.insert(0, f'<section id="short"><h2>In short</h2>\n{"".join(short)}</section>')
-        contents.insert(0, '<li><a href="#short">In short</a></li>')
+    terms = _glossary()
+    parts = [_part(n, path, data) for n, (path, data) in enumerate(notebooks.items(), 1)]
+    top = next((part for part in parts if part.outputs["verdict"]), None)
+    contents = "".join(f'<li><a href="#{part.id}">{part.name}</a></li>' for part in parts)
+    sections = [
+        top and f'<section id="verdict">{_explained(top.verdict(), terms)}</section>',
+        lead and f"<p>{html.escape(lead)}</p>",
+        f'<nav aria-label="Contents"><ul>{contents}</ul></nav>',
+        *(part.section(terms, without_picture=part is top) for part in parts),
+    ]
     if provenance:
         rows = "".join(
             f"<tr><th>{html.escape(n)}</th><td>{html.escape(str(v))}</td></tr>"
             for n, v in provenance.items()
         )
         sections.append(
-            '<section id="provenance"><h2>Provenance</h2><table'
-            f' class="facts">{rows}</table></section>'
+            '<section id="provenance"><details><summary>Provenance: what was run, where, with which'
+            f' versions</summary><table class="facts">{rows}</table></details></section>'
         )
-        contents.append('<li><a href="#provenance">Provenance</a></li>')
-    return _page(title, lead, contents, sections)
+    return _page(title, [section for section in sections if section])
+
+
+class Part(NamedTuple):
+    """A notebook on the page: its anchor, title and question; HTML of what stands outside the fold
+    by role, and of the rest; and what the rest holds.
+    """
+
+    id: str
+    name: str
+    question: str
+    outputs: dict[str, str]
+    rest: str
+    holds: str
+
+    def verdict(self) -> str:
+        """The verdict, its heading made the page's, over the picture."""
+        return re.sub("<(/?)h3>", r"<\1h2>", self.outputs["verdict"]) + self.outputs["picture"]
+
+    def section(self, terms: dict[str, str], without_picture: bool) -> str:
+        picture = "" if without_picture else self.outputs["picture"]
+        return (
+            f'<section id="{self.id}">\n<h2>{self.name}</h2>\n<p>{self.question}</p>\n'
+            f"{_explained(self.outputs['headline'], dict(terms))}\n{picture}\n"
+            f'<details class="rest"><summary>All of this notebook: {self.holds}</summary>\n'
+            f"{self.rest}\n</details>\n</section>"
+        )
+
+
+def _part(number: int, path: Path, data: bytes) -> Part:
+    cells = _cells(path, data)
+    shown = {role: [cell for cell in cells if role in _tags(cell)] for role in ROLES}
+    outputs = {role: "\n".join(map(_outputs, shown[role])) for role in ("verdict", "headline")}
+    figures = (
+        output
+        for cell in shown["picture"] or cells
+        for output in cell.get("outputs", [])
+        if PLOTLY in output.get("data", {}) or set(PICTURES) & set(output.get("data", {}))
+    )
+    picture = next(figures, None)
+    outputs["picture"] = _output(picture) if picture else ""
+    if picture:  # shown outside the fold, not twice
+        for cell in cells:
+            cell["outputs"] = [one for one in cell.get("outputs", []) if one is not picture]
+    body = "\n".join(map(_cell, cells))
+    heading = re.search(r"<h1>(.*?)</h1>\s*(?:<p>(.*?[.?!])(?=\s|</p>).*?</p>)?", body, re.DOTALL)
+    words = [re.sub(r"<[^>]+>", "", text or "") for text in heading.groups()] if heading else []
+    counts = {"table": body.count("<table"), "picture": body.count('class="plot"')}
+    holds = [f"{count} {what}{'s' * (count > 1)}" for what, count in counts.items() if count]
+    name, question = words or (html.escape(path.stem), "")
+    return Part(f"s{number}", name, question, outputs, body, ", ".join([*holds, "code and text"]))
+
+
+def _tags(cell: dict) -> list[str]:
+    return cell.get("metadata", {}).get("tags", [])
+
+
+def _glossary() -> dict[str, str]:
+    """{term: meaning} of docs/glossary.md, longest first."""
+    text = next((path.read_text(encoding="utf-8") for path in GLOSSARY if path.is_file()), "")
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", text, re.MULTILINE)[1:]
+    terms = {
+        re.sub(r" \(.*\)|`", "", term).strip(): meaning.replace("`", "")
+        for names, meaning in rows
+        for term in names.split(",")
+    }
+    return {term: terms[term] for term in sorted(terms, key=len, reverse=True) if len(term) > 2}
+
+
+def _explained(markup: str, terms: dict[str, str]) -> str:
+    """The markup with the first mention of each term explained on hover; takes those from terms."""
+    for term in list(terms):
+        mention = re.compile(rf"(?<!\w){re.escape(term)}s?(?!\w)", re.IGNORECASE)
+        pieces = MARKUP.split(markup)  # text, then markup, by turns
+        where = next((i for i in range(0, len(pieces), 2) if mention.search(pieces[i])), None)
+        if where is not None:
+            said = f'<abbr title="{html.escape(terms.pop(term))}">'
+            pieces[where] = mention.sub(rf"{said}\g<0></abbr>", pieces[where], count=1)
+            markup = "".join(pieces)
+    return markup
 
 
 def _cells(path: Path, data: bytes) -> list[dict]:
@@ -164,24 +197,21 @@ def _cells(path: Path, data: bytes) -> list[dict]:
     return CoalesceStreamsPreprocessor().preprocess(node, {})[0]["cells"]
 
 
-def _page(title: str, lead: str, contents: list[str], sections: list[str]) -> str:
-    scripts = []
+def _page(title: str, sections: list[str]) -> str:
+    code, allowed = "", "'none'"
     if any('class="figure"' in section for section in sections):
         from plotly.offline import get_plotlyjs
 
-        scripts = [get_plotlyjs(), DRAW]
-    allowed = [
-        f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'"
-        for s in scripts
-    ]
-    # plotly.js compiles functions to draw gl traces
-    allowed.append("'unsafe-eval'" if scripts else "'none'")
+        packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+        code = f'<script type="text/plain" id="plotly">{packed}</script>\n<script>{DRAW}</script>'
+        known = base64.b64encode(hashlib.sha256(DRAW.encode()).digest()).decode()
+        # plotly.js is unpacked by the page's own script, and compiles functions to draw gl traces
+        allowed = f"'sha256-{known}' 'unsafe-eval'"
     policy = (
-        f"default-src 'none'; script-src {' '.join(allowed)}; "
+        f"default-src 'none'; script-src {allowed}; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    title = html.escape(title)
-    tags, body = "\n".join(f"<script>{s}</script>" for s in scripts), "\n".join(sections)
+    title, body = html.escape(title), "\n".join(sections)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -192,28 +222,14 @@ def _page(title: str, lead: str, contents: list[str], sections: list[str]) -> st
 <style>{STYLE}</style>
 </head>
 <body>
-<header><h1>{title}</h1>mia_nb {__version__}<p>{html.escape(lead)}</p></header>
-<nav aria-label="Contents"><ol>{"".join(contents)}</ol></nav>
+<header><h1>{title}</h1></header>
 <main>
 {body}
 </main>
-{tags}
+{code}
 </body>
 </html>
 """
-
-
-def _number_headings(body: str, prefix: str) -> tuple[str, list[tuple[int, str, str]]]:
-    """Give h1..h3 an id; return (body, [(level, id, text)])."""
-    headings = []
-
-    def tag(match):
-        headings.append(
-            (int(match[1]), f"{prefix}-{len(headings)}", re.sub(r"<[^>]+>", "", match[2]))
-        )
-        return f'<h{match[1]} id="{headings[-1][1]}">{match[2]}</h{match[1]}>'
-
-    return re.sub(r"<h([1-3])>(.*?)</h\1>", tag, body, flags=re.DOTALL), headings
 
 
 def _cell(cell: dict) -> str:
@@ -222,9 +238,9 @@ def _cell(cell: dict) -> str:
         return _markdown(source, cell.get("attachments", {}))
     if cell.get("cell_type") != "code" or not source.strip():
         return ""
-    injected = "injected-parameters" in cell.get("metadata", {}).get("tags", [])
+    injected = "injected-parameters" in _tags(cell)
     summary = "parameters of this run" if injected else f"code {cell.get('execution_count') or ''}"
-    code = f"<details{' open' if injected else ''}><summary>{summary}</summary><pre>{html.escape(source)}</pre></details>"
+    code = f"<details><summary>{summary}</summary><pre>{html.escape(source)}</pre></details>"
     return code + "\n" + _outputs(cell)
 
 
@@ -236,7 +252,7 @@ def _output(output: dict) -> str:
     kind = output.get("output_type")
     if kind == "stream":
         name = "stderr" if output.get("name") == "stderr" else "stdout"
-        text = PROGRESS.sub("", _terminal(output.get("text", "")))
+        text = NAN.sub("–", PROGRESS.sub("", _terminal(output.get("text", ""))))
         return text.strip() and f'<pre class="{name}">{html.escape(text)}</pre>'
     if kind == "error":
         trace = (
@@ -260,7 +276,9 @@ def _output(output: dict) -> str:
                 f' src="data:{mime};base64,{encoded}">'
             )
     if "text/html" in data:
-        return f'<div class="table">{_clean(data["text/html"])}</div>'
+        return (
+            f'<div class="table">{NAN.sub("–", NOT_RUN.sub("", _clean(data["text/html"])))}</div>'
+        )
     if "text/markdown" in data:
         return _markdown(data["text/markdown"], {})
     return f"<pre>{html.escape(data['text/plain'])}</pre>" if "text/plain" in data else ""

@@ -100,7 +100,7 @@ BUDGET = {
     "plots": 1393,
     "parameters": 185,
     "querying": 274,
-    "report": 126,
+    "report": 164,
     "store": 306,
     "studies": 1048,
     "training": 2070,

@@ -149,6 +149,10 @@ def copy_with_environment(notebook: Path, to: Path, **variables: str) -> None:
     to.write_text(json.dumps(node))
 
 
+UNFOLD = "document.querySelectorAll('details').forEach(fold => { fold.open = true; })"
+WORDS = 2500  # that a reader of the demo's report meets before anything is unfolded
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_report_opened_from_disk_without_network_draws_every_figure(tmp_path, browser, dark):
     table = v4.new_output(
@@ -159,6 +163,8 @@ def test_a_report_opened_from_disk_without_network_draws_every_figure(tmp_path, 
     out = export([first, executed(tmp_path / "b.ipynb", figure())], tmp_path / "report.html")
     with lab.fresh_page(browser, offline=True, dark=dark) as (page, external, errors):
         page.goto(out.as_uri())
+        lab.wait_for_figures(page, 2)  # one a notebook
+        page.evaluate(UNFOLD)
         lab.wait_for_figures(page, 3)
         assert (
             page.evaluate("document.querySelectorAll('table').length") == 1
@@ -177,6 +183,10 @@ def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browse
     )
     with lab.fresh_page(browser, offline=True) as (page, external, errors):
         page.goto((demo.path / "report.html").as_uri())
+        lab.wait_for_figures(page, len([file for file in demo.files() if file.endswith(".ipynb")]))
+        assert 300 < len(page.inner_text("body").split()) <= WORDS
+        assert page.evaluate("document.querySelector('#verdict').offsetHeight") < 900
+        page.evaluate(UNFOLD)
         lab.wait_for_figures(page, count)
         assert (external, errors) == ([], [])
 

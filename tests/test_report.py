@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import re
 from pathlib import Path
@@ -11,7 +12,10 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from nbformat import v4
+from plotly.offline import get_plotlyjs
 
+from mia_nb import store
+from mia_nb.cli.run import verdict_lines
 from mia_nb.report import DRAW, export
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -68,9 +72,9 @@ def test_prose_tables_streams_and_pictures_are_there_and_code_is_folded(tmp_path
         ),
     )
     assert re.search(r"<h1>T &amp; T</h1>", page) and re.search(
-        r'<h2 id="s1-1">A section</h2>\s*<p>Prose.</p>', page
+        r"<h2>A section</h2>\s*<p>Prose.</p>", page
     )
-    assert '<a href="#s1">A title</a><ol><li><a href="#s1-1">A section</a></li></ol>' in page
+    assert '<li><a href="#s1">A title</a></li>' in page
     assert '<pre class="stdout">done\nred\n</pre>' in page and "epoch 1" not in page
     assert "<th>auc</th>" in page and "<td>0.625</td>" in page
     assert f'src="data:image/png;base64,{PIXEL}"' in page
@@ -109,7 +113,7 @@ def test_what_a_notebook_could_smuggle_in_neither_runs_nor_loads(tmp_path):
     text = re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
     assert re.findall(r"<script[^>]*>", text) == [
         '<script type="application/json" class="figure">',
-        "<script>",
+        '<script type="text/plain" id="plotly">',
         "<script>",
     ]
     before_plotly = text.partition("<script>")[0]
@@ -125,8 +129,10 @@ def test_figures_share_one_plotly_and_the_page_names_no_outside_address(tmp_path
     first = executed(tmp_path / "a.ipynb", figure(), figure("Second"))
     second = executed(tmp_path / "b.ipynb", figure("Third"), markdown="no heading")
     page = export([first, second], tmp_path / "out.html").read_text()
-    assert page.count("<script>") == 2 and page.count('class="figure">') == 3 and DRAW in page
-    assert 4.5e6 < len(page) < 5.5e6
+    assert page.count("<script>") == 1 and page.count('class="figure">') == 3 and DRAW in page
+    packed = re.search(r'id="plotly">([^<]*)<', page)[1]
+    assert gzip.decompress(base64.b64decode(packed)).decode() == get_plotlyjs()
+    assert 1e6 < len(page) < 2.5e6
     assert not re.search(
         r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//", page
     )
@@ -134,7 +140,7 @@ def test_figures_share_one_plotly_and_the_page_names_no_outside_address(tmp_path
     assert (
         policy.startswith("default-src 'none'")
         and "http" not in policy
-        and policy.count("sha256-") == 2
+        and policy.count("sha256-") == 1
     )
     assert '<a href="#s2">b</a>' in page and 'aria-label="Third"' in page
     assert not list(tmp_path.glob(".tmp*"))
@@ -162,31 +168,57 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path):
         export([tmp_path / "a.ipynb"], tmp_path / "out.html")
 
 
-def test_what_headline_cells_put_out_stands_on_top_and_provenance_at_the_end(tmp_path):
-    first = executed(tmp_path / "a.ipynb", v4.new_output("stream", name="stdout", text="7 % found"))
-    node = json.loads(first.read_text())
-    node["cells"][1]["metadata"] = {"tags": ["headline"]}
-    first.write_text(json.dumps(node))
+def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_path):
+    def cell(name, *outputs, tag=None):
+        made = v4.new_code_cell(f"code_of_{name}", outputs=list(outputs), execution_count=1)
+        return made | {"metadata": {"tags": [tag]} if tag else {}}
+
+    def said(text):
+        return v4.new_output("stream", name="stdout", text=text)
+
+    words = v4.new_output("display_data", {"text/markdown": "### AUC is told\n\n* 7 % found"})
+    cells = [
+        v4.new_markdown_cell("# A title\n\nIs it *so*? And more of the like.\n\n## Below"),
+        cell("verdict", words, tag="verdict"),
+        cell("first", figure("First"), said("all the details")),
+        cell("chosen", figure("Chosen"), tag="picture"),
+        cell("headline", said("AUC .6"), tag="headline"),
+    ]
+    (tmp_path / "a.ipynb").write_text(json.dumps(v4.new_notebook(cells=cells)))
+    second = executed(
+        tmp_path / "b.ipynb", said("more details"), figure("Only"), markdown="# Other"
+    )
     facts = {"Python": "3.11", "<b>": "a & b"}
-    page = export(
-        [first, executed(tmp_path / "b.ipynb")], tmp_path / "out.html", provenance=facts
-    ).read_text()
-    short, body, last = (
-        page.index('id="short"'),
-        page.index('<section id="s1">'),
-        page.index('<section id="provenance">'),
+    page = export([tmp_path / "a.ipynb", second], tmp_path / "out.html", provenance=facts)
+    body = page.read_text().partition("<body>")[2]
+    outside = re.sub(r"<details.*?</details>\n</section>", "", body, flags=re.DOTALL)
+    for shown in ("7 % found", "A title", "Is it so?", "AUC .6", ">Chosen<", ">Only<"):
+        assert shown.strip("<>") in outside
+    for folded in ("all the details", "more details", "code_of", "And more", "First", "Below"):
+        assert folded in body and folded not in outside
+    assert body.count('aria-label="Chosen"') == 1 and body.index("7 % found") < body.index(
+        'id="s1"'
     )
-    assert (
-        page.index("7 % found") < body < last
-        and short < page.index("7 % found")
-        and page.count("7 % found") == 2
-    )
-    assert (
-        '<a href="#s1">A title</a></h3>' in page and "<th>&lt;b&gt;</th><td>a &amp; b</td>" in page
-    )
-    assert "secret_code" not in page[short:body]
+    assert '<abbr title="chance that a random member' in outside
+    assert body.count("<h2>A title</h2>") == 1 and "1 picture, code and text</summary>" in body
+    assert "<th>&lt;b&gt;</th><td>a &amp; b</td>" in body.partition('id="provenance"')[2]
     plain = export([executed(tmp_path / "c.ipynb")], tmp_path / "plain.html").read_text()
-    assert 'id="short"' not in plain and 'id="provenance"' not in plain
+    assert 'id="verdict"' not in plain and 'id="provenance"' not in plain
+
+
+def test_rows_of_what_was_not_run_are_left_out_and_no_number_is_called_nan(tmp_path):
+    table = pd.DataFrame(
+        {"verdict": ["holds", "not run", "not run (one pair)"], "auc": [0.5, 0.7, 0.8]},
+        index=["S1", "S2", "S3"],
+    )
+    table.loc["S4"] = ["open", float("nan")]
+    page = page_of(
+        tmp_path,
+        v4.new_output("display_data", {"text/html": table.to_html()}),
+        v4.new_output("stream", name="stdout", text="mean nan, nanosecond"),
+    )
+    assert "S1" in page and "S4" in page and "<td>–</td>" in page and "mean –, nanosecond" in page
+    assert not re.search(r"not run|S2|S3|NaN|\bnan\b", page)
 
 
 @pytest.mark.parametrize(
@@ -205,3 +237,21 @@ def test_what_has_not_the_form_of_a_notebook_is_named_in_one_line(tmp_path, text
     with pytest.raises(ValueError, match=r"a\.ipynb is not a notebook") as caught:
         export([tmp_path / "a.ipynb"], tmp_path / "out.html")
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_a_verdict_is_said_in_lines_of_a_terminal_that_part_no_number_from_its_unit(tmp_path):
+    folder = store.open_folder(tmp_path, "run", "one", "a" * 64, {}, version="1")
+    words = (
+        "### digits: told\n\n* "
+        + "At 10 % false positives it finds 21 % of all. " * 4
+        + "\n* B.\n* C.\n* D.\n"
+    )
+    cell = v4.new_code_cell("x", outputs=[v4.new_output("display_data", {"text/markdown": words})])
+    plain = v4.new_notebook(cells=[v4.new_code_cell("x")])
+    folder.write_json("a.ipynb", plain)
+    assert verdict_lines(folder) == []
+    cell["metadata"] = {"tags": ["verdict"]}
+    folder.write_json("b.ipynb", v4.new_notebook(cells=[cell]))
+    lines = verdict_lines(folder)
+    assert lines[0] == "digits: told" and lines[-2:] == ["B.", "C."] and len(lines) > 4
+    assert max(map(len, lines)) < 80 and not any(line.endswith(("10", "21")) for line in lines)

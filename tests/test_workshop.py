@@ -22,7 +22,7 @@ from mia_nb.metrics.pairs import units
 from mia_nb.plots import teaching
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source
-from mia_nb.workshop import answers, explorers, measures, parts
+from mia_nb.workshop import answers, explorers, measures, parts, questions
 from mia_nb.workshop.cube import INDEX, Cube, Pictures
 from mia_nb.workshop.game import deal
 

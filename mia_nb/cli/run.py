@@ -16,6 +16,7 @@ import platform
 import re
 import shutil
 import sys
+import textwrap
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,8 +84,25 @@ def command(args) -> None:
     name = Path(preset).stem if whole else steps[0].notebook.stem
     about = notebooks.about(preset, where) if whole else ""
     folder = run(name, steps, args.results, force=args.force, about=about)
+    print(*verdict_lines(folder), sep="\n")
     for file in [f for f in folder.files() if f.endswith(".ipynb")] + [REPORT]:
         print(f"  {os.path.relpath(folder.path / file)}")
+
+
+def verdict_lines(folder: store.Folder, sentences: int = 3) -> list[str]:
+    """The first sentences of a run's verdict, in lines of a terminal; none where it has none."""
+    outputs = (
+        "".join(output["data"]["text/markdown"])
+        for file in folder.files()
+        if file.endswith(".ipynb")
+        for cell in json.loads(folder.read_bytes(file))["cells"]
+        if "verdict" in cell["metadata"].get("tags", ())
+        for output in cell.get("outputs", ())
+        if "text/markdown" in output.get("data", {})
+    )
+    lines = [line.lstrip("#* ") for line in next(outputs, "").splitlines() if line.strip()]
+    kept = (re.sub(r"(\d) %", "\\1\u00a0%", line) for line in lines[: sentences + 1])
+    return [part for line in kept for part in textwrap.wrap(line, 79, subsequent_indent="  ")]
 
 
 def run(
@@ -158,7 +176,8 @@ def report(folder: store.Folder, files: list[str] | None = None) -> Path:
         for step in read_status(folder)
         if step["file"] in files
     }
-    title, lead = f"{folder.name} {folder.key[:12]}", facts.pop("about", "")
+    date = min(step["started"] for step in read_status(folder) if step["file"] in files)[:10]
+    title, lead = f"Membership inference: {folder.name}, {date}", facts.pop("about", "")
     executed = {folder.path / file: folder.read_bytes(file) for file in files}
     folder.write_bytes(REPORT, page(executed, title=title, lead=lead, provenance=facts).encode())
     return folder.path / REPORT
