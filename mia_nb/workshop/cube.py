@@ -91,11 +91,11 @@ def keep(results: str | Path, roles: dict[str, Signals]) -> Path:
     <<<<<<< HEAD
         Parameters:
             results: folder of stored results; its newest cube replaces the one before
-            roles: {role: Signals as `query` returned them}; "noise/0.5" belongs to the group "noise"
+            roles: {role: Signals as `query` returned them}; "noise/0.5" is of group "noise"
             facts: numbers that only the training side can compute (an accountant's), as JSON
     =======
         results: folder of stored results; its newest cube replaces the one before
-        roles: {role: Signals as `query` returned them}; "noise/0.5" belongs to the group "noise"
+        roles: {role: Signals as `query` returned them}; "noise/0.5" is of group "noise"
     >>>>>>> workshop
 
         Returns:
@@ -132,7 +132,7 @@ def open_cube(results: str | Path = "results") -> Cube:
     =======
         results: folder of stored results; it need not exist for the course
 
-        Returns: a dict, with `group(name)` for the roles "name/...". A role that was not stored is a
+        Returns: a dict, with `group(name)` for the roles "name/...". A role that was not stored: a
             ValueError of one line that says what is missing.
         Raises: ValueError of one line where what was stored is damaged.
     >>>>>>> workshop

@@ -171,20 +171,6 @@ def lattice_scores(source: Source, references: int) -> dict[str, Scores]:
     }
 
 
-<<<<<<< HEAD
-def family(info: dict) -> str:
-    """How models were trained, in words: "ordinary", "RelaxLoss", "DP-SGD", "noisy (sigma = 2)".
-
-    Parameters:
-        info: of the Signals or the Source of these models
-    """
-    flow, defense = info.get("flow") or {}, info.get("defense") or ""
-    noisy = f"noisy (sigma = {flow['sigma']:.3g})" if flow.get("k") else ""
-    return noisy or FAMILIES.get(defense, defense)
-
-
-=======
->>>>>>> workshop
 @remembered
 def frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
     """`metrics.frontier` of families queried at several epochs: a row per family, epoch, attack and
