@@ -88,21 +88,15 @@ def stored(signals: Signals, results: str | Path = "results") -> Source:
 def keep(results: str | Path, roles: dict[str, Signals]) -> Path:
     """Write results/workshop.json: which stored signals play which role in the electives.
 
-    <<<<<<< HEAD
-        Parameters:
-            results: folder of stored results; its newest cube replaces the one before
-            roles: {role: Signals as `query` returned them}; "noise/0.5" is of group "noise"
-            facts: numbers that only the training side can compute (an accountant's), as JSON
-    =======
+    Parameters:
         results: folder of stored results; its newest cube replaces the one before
         roles: {role: Signals as `query` returned them}; "noise/0.5" is of group "noise"
-    >>>>>>> workshop
 
-        Returns:
-            The path of the file.
+    Returns:
+        The path of the file.
 
-        Raises:
-            ValueError: for signals that are not stored in this folder.
+    Raises:
+        ValueError: for signals that are not stored in this folder.
     """
     found = {role: stored(signals, results) for role, signals in roles.items()}
     chosen = {
@@ -118,24 +112,17 @@ def keep(results: str | Path, roles: dict[str, Signals]) -> Path:
 
 def open_cube(results: str | Path = "results") -> Cube:
     """The workshop's cube, {role: Source}: what is shipped, and what `keep` stored for electives;
-        no signals are read yet.
+    no signals are read from disk for the electives yet.
 
-    <<<<<<< HEAD
-        Parameters:
-            results: folder of stored results
-
-        Returns:
-            A dict, with `group(name)` for the roles "name/..." and `facts`, the stored numbers.
-
-        Raises:
-            ValueError: of one line where the cube was not built or is damaged.
-    =======
+    Parameters:
         results: folder of stored results; it need not exist for the course
 
-        Returns: a dict, with `group(name)` for the roles "name/...". A role that was not stored: a
-            ValueError of one line that says what is missing.
-        Raises: ValueError of one line where what was stored is damaged.
-    >>>>>>> workshop
+    Returns:
+        A dict, with `group(name)` for the roles "name/...". A role that was not stored is a
+        ValueError of one line that says what is missing.
+
+    Raises:
+        ValueError: of one line where what was stored is damaged.
     """
     path, cube = Path(results) / INDEX, shipped()
     if not path.is_file():
