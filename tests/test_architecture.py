@@ -91,7 +91,7 @@ BUDGET = {
     "attacks": 845,
     "auditing": 1558,
     "checks": 152,
-    "cli": 833,
+    "cli": 848,
     "data": 263,
     "examples": 89,
     "defenses": 255,

@@ -159,6 +159,12 @@ def test_shokri_learns_nothing_from_permuted_labels_and_the_opposite_from_flippe
     assert abs(np.mean(aucs) - 0.5) < 4 * np.std(aucs, ddof=1) / np.sqrt(12)
 
 
+def test_shokri_refuses_signals_without_log_probabilities():
+    target, references = leaking().hold_out(0)
+    with pytest.raises(ValueError, match="shokri needs sorted log-probabilities"):
+        attacks.learned.shokri(replace(target, top_log_p=target.top_log_p[..., :0]), references)
+
+
 def test_shokri_draws_rows_evenly_over_classes_and_membership():
     from mia_nb.attacks.learned import _rows
 

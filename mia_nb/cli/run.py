@@ -28,6 +28,7 @@ from mia_nb.checks import duration
 from mia_nb.cli import notebooks
 from mia_nb.cli.notebooks import PACKAGE, Step
 from mia_nb.parameters import changed, read_parameters, refuse_values
+from mia_nb.types import Recipe
 
 STATUS, REPORT, PROVENANCE = "status.json", "report.html", "provenance.json"
 LIBRARIES = (
@@ -120,7 +121,7 @@ def run(
     """
     results = Path(results).absolute()
     for step in steps:
-        refuse_values(step.notebook, step.parameters | {"results": str(results)})
+        _refuse(step, results)
     recipe = _recipe(steps)
     folder = store.open_folder(
         results, "run", name, store.content_key(recipe), recipe, version=__version__
@@ -231,6 +232,26 @@ def read_status(folder: store.Folder) -> list[dict]:
             step | {"status": "killed"} if step["status"] == "running" else step for step in steps
         ]
     return steps
+
+
+def _refuse(step: Step, results: Path) -> None:
+    """ValueError for what parameters alone can tell, before a kernel starts: by the notebook's own
+    checks, and for a network, a defense or a data set that there is not."""
+    refuse_values(step.notebook, step.parameters | {"results": str(results)})
+    new = changed(read_parameters(step.notebook), step.parameters)
+    if new.get("recipe", {}).keys() & {"model", "model_args", "defense", "optimizer", "loss"}:
+        from mia_nb import models  # brings torch, which nothing else here waits for
+        from mia_nb.training.train import complete
+
+        recipe = complete(Recipe(**step.parameters["recipe"]))
+        if ":" not in recipe.model and recipe.model not in models.BASES:
+            size = {"in_channels": 3, "num_classes": 2, "size": 32, "seed": 0}
+            models.build(recipe.model, recipe.model_args, **size)
+    if not Path(name := new.get("source", {}).get("dataset", ".")).expanduser().exists():
+        from mia_nb import data
+
+        if name not in data.DATASETS and not name.startswith("synthetic"):
+            data.load(**step.parameters["source"])  # refuses it
 
 
 def _run_step(
