@@ -441,7 +441,6 @@ def dashboard(results: Path, log: Path):
         str(port),
         "--no-browser",
     ]
-    command += ["--notebooks", str(NOTEBOOKS)]
     with open(log, "w") as out:
         server = subprocess.Popen(
             command,
@@ -462,9 +461,9 @@ def dashboard(results: Path, log: Path):
                 time.sleep(0.2)
         yield address
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, 15)
-        server.wait(20)
+        server.terminate()
+        status = server.wait(20)
+    assert status == 0 and "Traceback" not in log.read_text()
 
 
 def test_the_dashboard_shows_explorers_without_code_and_asks_nothing_of_the_network(

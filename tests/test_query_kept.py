@@ -69,11 +69,11 @@ def test_whoever_cleans_while_a_query_runs_leaves_its_files_alone(
 def test_what_was_damaged_and_cleaned_is_asked_about_anew(pool, images, tmp_path, asked, name):
     first = query(pool, images, **OPTIONS)
     (folder,) = store.folders(tmp_path, "signals")
-    (source,) = widgets.sources(tmp_path)
+    (source,) = widgets.sources(tmp_path, shipped=False)
     numbers = source.samples
     spoil(folder.path / f"{name}.{'json' if name == 'info' else 'npy'}")
     assert sum("missing, truncated or altered" in line for line in stored._tidy(folder)) == 1
-    assert stored.status(folder) == "partial" and widgets.sources(tmp_path) == []
+    assert stored.status(folder) == "partial" and widgets.sources(tmp_path, shipped=False) == []
     if name in ("samples", "info"):
         with pytest.raises(store.Corrupt, match=name):
             _ = widgets.stored.Source("x", folder=folder, pool=pool.folder, info={}).samples
@@ -82,7 +82,7 @@ def test_what_was_damaged_and_cleaned_is_asked_about_anew(pool, images, tmp_path
         asked == [0, 1, 2, 3] * 2 and stored.status(folder) == "done" and again.info == first.info
     )
     assert all(np.array_equal(getattr(again, field), getattr(first, field)) for field in PER_MODEL)
-    assert np.array_equal(widgets.sources(tmp_path)[0].samples, numbers)
+    assert np.array_equal(widgets.sources(tmp_path, shipped=False)[0].samples, numbers)
 
 
 def test_a_fault_of_the_disk_is_no_reason_to_ask_again(pool, images, asked, monkeypatch):

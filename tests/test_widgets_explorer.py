@@ -15,12 +15,14 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from attack_worlds import gaussian
+from scipy.special import ndtri
 from scipy.stats import beta
 from worlds import bernoulli, world
 
 from mia_nb import attacks, data, metrics, query, store, training, widgets
 from mia_nb.metrics.curve import tie_mass
 from mia_nb.types import Recipe
+from mia_nb.widgets import compared
 from mia_nb.widgets import figure as live
 from mia_nb.widgets.explorer import Explorer, Ticks, View, message, plain, slider
 from mia_nb.widgets.scores import Rates
@@ -307,7 +309,9 @@ def test_a_damaged_source_is_a_message_and_the_others_live(stored, tmp_path):
     data_ = bytearray(broken.read_bytes())
     data_[200] ^= 1
     broken.write_bytes(data_)
-    found = sorted(widgets.sources(root), key=lambda one: one.folder.path != broken.parent)
+    found = sorted(
+        widgets.sources(root, shipped=False), key=lambda one: one.folder.path != broken.parent
+    )
     explorer = widgets.scores(found)
     assert "missing, truncated or altered" in explorer.error
     assert explorer.set(pool=found[1].label).figures
@@ -321,7 +325,7 @@ def test_a_damaged_source_is_a_message_and_the_others_live(stored, tmp_path):
 
 
 def test_samples_are_called_by_their_number_in_the_pool(stored):
-    limited = widgets.sources(stored[0])[2]
+    limited = widgets.sources(stored[0], shipped=False)[2]
     number = int(limited.numbers[5])
     assert limited.column(number) == 5 and number == limited.samples[limited.audited[5]]
     absent = next(n for n in range(240) if n not in limited.numbers)
@@ -336,7 +340,7 @@ def test_images_of_others_are_no_source_and_equal_labels_are_told_apart(stored, 
     shutil.copytree(stored[0], root)
     pool = training.load_pool(stored[2].key[:12], root)
     query(pool, data.load("digits", limit=100, seed=3), progress=False)
-    assert len(widgets.sources(root)) == 3
+    assert len(widgets.sources(root, shipped=False)) == 3
     twice = [widgets.stored.Source("x", gaussian()), widgets.stored.Source("x", gaussian(seed=2))]
     assert list(widgets.scores(twice).controls["pool"].options) == ["x (1)", "x (2)"]
 
@@ -375,7 +379,8 @@ def test_the_threshold_is_one_thing_in_the_histogram_on_the_curve_and_in_the_num
         star = next(
             note for note in view.figures["roc"]["layout"]["annotations"] if note["text"] == "★"
         )
-        assert view.figures["histogram"]["layout"]["shapes"][0]["x0"] == threshold
+        line = view.figures["histogram"]["layout"]["shapes"][0]
+        assert line["x0"] == pytest.approx(ndtri(1 - accused[~member].mean())) and line["editable"]
         assert (star["x"], star["y"]) == (accused[~member].mean(), accused[member].mean())
         assert (
             view.table["members accused"][0] == f"{(accused & member).sum():,} of {member.sum():,}"
@@ -438,9 +443,10 @@ def test_another_pool_offers_its_own_targets_and_attacks():
 
 
 def test_nothing_stored_is_a_message_that_says_what_to_run(tmp_path):
-    explorer = widgets.scores(widgets.sources(tmp_path))
+    explorer = widgets.scores(widgets.sources(tmp_path, shipped=False))
     assert "mia-nb run all --preset demo" in explorer.error
-    assert "nothing is stored" in explorer.widget.children[1].value
+    _ = explorer.widget
+    assert "nothing is stored" in explorer._message.value
 
 
 def test_an_update_at_fifty_thousand_samples_and_sixteen_models_takes_milliseconds_of_the_kernel():
@@ -473,12 +479,14 @@ def stored(tmp_path_factory):
 
 def test_stored_signals_come_with_their_images_classes_traces_and_recipe(stored):
     root, images, pool, plain = stored
-    first, dropped, limited = widgets.sources(root)
+    first, dropped, limited = widgets.sources(root, shipped=False)
     assert np.array_equal(first.signals.margin, plain.margin) and first.classes == images.classes
-    assert first.label == f"digits tinycnn {pool.key[:4]}" or first.label.startswith(
-        f"digits tinycnn {pool.key[:4]} "
+    assert first.label == f"digits, TinyCNN ({pool.key[:4]})"
+    assert dropped.label.endswith("dropout 0.1, 2 queries") and dropped.signals.margin.shape == (
+        4,
+        2,
+        240,
     )
-    assert dropped.label.endswith("dropout 0.1 x 2") and dropped.signals.margin.shape == (4, 2, 240)
     assert all(np.array_equal(first.images[n], images.x[n].numpy()) for n in (0, 100, 239))
     assert first.recipe["epochs"] == 2 and len(first.audited) == 200
     assert np.array_equal(first.trace(1), pool.trace(1).astype(np.float32), equal_nan=True)
@@ -495,12 +503,12 @@ def test_sources_pass_over_what_is_damaged(stored, tmp_path):
     shutil.copytree(stored[0], root)
     folder = next(root.glob("signals-*"))
     (folder / "info.json").write_text("{}")
-    assert len(widgets.sources(root)) == 2
-    assert widgets.sources(root, pool="ffff") == []
+    assert len(widgets.sources(root, shipped=False)) == 2
+    assert widgets.sources(root, pool="ffff", shipped=False) == []
 
 
 def test_scores_of_a_source_are_those_of_the_attack(stored):
-    first = widgets.sources(stored[0])[0]
+    first = widgets.sources(stored[0], shipped=False)[0]
     assert np.array_equal(first.scores("rmia").value, attacks.score("rmia", stored[3]).value)
     assert first.scores("rmia") is first.scores("rmia")
     table = widgets.scores([first]).set(attack="rmia", target="all").table
@@ -535,7 +543,7 @@ def test_signals_whose_record_is_damaged_are_named_and_hide_no_others(
     folder.write_json(
         "info.json", before | info if isinstance(info, dict) and "draws" not in info else info
     )
-    assert len(widgets.sources(root)) == 2
+    assert len(widgets.sources(root, shipped=False)) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and f"{folder.path.name} is damaged and passed over" in said
 
@@ -543,8 +551,109 @@ def test_signals_whose_record_is_damaged_are_named_and_hide_no_others(
 def test_samples_that_the_pool_does_not_have_are_named(stored, tmp_path):
     root = tmp_path / "copy"
     shutil.copytree(stored[0], root)
-    limited = next(source for source in widgets.sources(root) if source.folder.has("samples.npy"))
+    limited = next(
+        source
+        for source in widgets.sources(root, shipped=False)
+        if source.folder.has("samples.npy")
+    )
     limited.folder.write_array("samples.npy", limited.samples + 1_000_000)
-    (again,) = (source for source in widgets.sources(root) if source.folder == limited.folder)
+    (again,) = (
+        source for source in widgets.sources(root, shipped=False) if source.folder == limited.folder
+    )
     with pytest.raises(store.Corrupt, match=r"samples\.npy is not what it should be"):
         _ = again.images
+
+
+def test_the_pool_chosen_in_one_tab_is_chosen_in_all():
+    a, b = (widgets.stored.Source(name, world(6, 300, leak=1.0)) for name in "ab")
+    tabs = widgets.explore([a, b])
+    page = tabs._widget()
+    tabs["Scores and ROC"].controls["pool"].value = "b"
+    page.selected_index = 1
+    assert tabs["One sample, two worlds"].values["pool"] == "b"
+    tabs["One sample, two worlds"].controls["pool"].value = "a"
+    page.selected_index = 0
+    assert tabs["Scores and ROC"].values["pool"] == "a"
+    page.selected_index = 3  # no spiking network: a message
+    page.selected_index = 6
+    assert tabs["Privacy ladder"].values["source"] == "a"
+
+
+def test_words_shorten_the_list_of_pools_and_what_is_chosen_stays():
+    found = [widgets.stored.Source(f"digits, net {i}", world(2, 60, seed=i)) for i in range(7)]
+    explorer = widgets.scores(found)
+    _ = explorer.widget
+    explorer.find.value = "NET 5 digits"
+    assert explorer.controls["pool"].options == ("digits, net 0", "digits, net 5")
+    assert explorer.values["pool"] == "digits, net 0" and explorer.error == ""
+    explorer.find.value = ""
+    assert len(explorer.controls["pool"].options) == 7
+
+
+def test_the_line_in_the_histogram_is_dragged_to_the_nearest_threshold():
+    explorer = widgets.scores([source()])
+    _ = explorer.widget
+    before = explorer.values["threshold"]
+    explorer._figures["histogram"].event = {"kind": "drag", "numbers": [], "x": ndtri(0.98)}
+    row = explorer.view.table.iloc[0]
+    assert explorer.values["threshold"] > before and 0.018 < float(row["FPR"]) < 0.022
+    shapes = json.loads(explorer._figures["histogram"].figure)["layout"]["shapes"]
+    assert shapes[0]["x0"] == pytest.approx(ndtri(1 - float(row["FPR"])), abs=0.01)
+
+
+def test_a_long_tail_of_scores_hides_no_member_in_the_last_bin():
+    one = attacks.score("loss", world(4, 2000, leak=1.0))
+    stretched = replace(one, value=np.exp(np.exp(one.value / 4)))
+    places = [compared.place_of(scores)(scores.value)[one.member] for scores in (one, stretched)]
+    shares = np.histogram(places[1], 60)[0] / len(places[1])
+    assert np.array_equal(*places) and shares.max() < 0.1 and (shares > 0.01).sum() > 20
+    assert np.histogram(stretched.value[one.member], 60)[0].max() > 0.9 * len(places[1])
+    axis = compared.ranked(stretched)["layout"]["xaxis"]
+    assert axis["ticktext"][axis["tickvals"].index(0)] == "50 %"
+
+
+def test_on_a_page_pictures_are_low_and_the_threshold_is_as_wide_as_they_are():
+    explorer = widgets.scores([source()])
+    figures = {name: explorer._styled(name)["layout"] for name in ("histogram", "roc")}
+    assert sum(layout["height"] for layout in figures.values()) < 500
+    assert "at a prior of 1/2" in explorer.view.sentence and explorer.controls["threshold"] in (
+        explorer.widget.children[-1].children[1].children
+    )
+
+
+def test_names_say_in_words_what_was_trained_and_how_it_was_queried():
+    info = {"dataset": "digits", "family": "snn tinycnn T=1", "base": "tinycnn", "timesteps": 1}
+    info |= {"pool": "d4c7" * 16, "draws": "dropout", "input_dropout": 0.02, "queries": 4}
+    words = widgets.stored.label(info, {"model": "snn", "parent": "e092", "epochs": 3})
+    name = "digits, TinyCNN as spiking network, T = 1, hybrid (d4c7)"
+    assert words == f"{name}, dropout 0.02, 4 queries"
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory):
+    return widgets.sources(tmp_path_factory.mktemp("empty") / "missing")
+
+
+def test_signals_that_come_with_the_package_are_there_without_any_results(shipped):
+    (first, *_) = shipped
+    count, *rest = first.signals.margin.shape
+    assert first.label == f"CIFAR-10, ResNet14, {count} networks (shipped)"
+    assert rest == [1, 50_000] and first.recipe["epochs"] == 24
+    key = first.info["pool"][:8]
+    for pool in (key, "example:cifar10/resnet14"):
+        assert [one.label for one in widgets.sources("missing", pool=pool)] == [first.label]
+    assert widgets.sources("missing", pool="ffff") == []
+    known = [number for number in range(200) if first.images[number].std() > 0]
+    assert first.images[5].shape == (3, 32, 32) and len(known) < 20
+    assert first.images[np.array([24227, 24228])].shape == (2, 3, 32, 32)
+
+
+def test_every_explorer_shows_the_shipped_signals_or_says_what_makes_others(shipped):
+    tabs = widgets.explore(shipped[:1])
+    for title in ("Scores and ROC", "Vulnerable samples", "Privacy ladder", "Run comparison"):
+        assert tabs[title].error == "" and tabs[title].view.sentence
+    assert "mia-nb run 01_train -p dataset=cifar10" in tabs["Vulnerable samples"].view.note
+    for title in ("Latency", "Dropout", "Noise is not privacy"):
+        assert "mia-nb run" in tabs[title].error
+    with pytest.raises(ValueError, match="shokri needs sorted log-probabilities"):
+        attacks.score("shokri", shipped[0].signals.select(samples=slice(0, 400)), targets=0)

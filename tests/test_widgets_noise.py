@@ -350,16 +350,18 @@ def test_a_pool_is_called_by_what_is_known_of_it_but_its_noise(tmp_path):
     facts["family"] = "sdenet sigma=1 (noise sd 1)"
     assert (
         title(Source("x", folder=folder, info=facts), 1)
-        == "toy sdenet abcd, epoch 2, T = 1, 4 steps"
+        == "toy, SDENet (abcd), epoch 2, T = 1, 4 steps"
     )
-    assert title(Source("x", folder=folder, info=facts), 3) == "toy sdenet, epoch 2, T = 1, 4 steps"
+    assert (
+        title(Source("x", folder=folder, info=facts), 3) == "toy, SDENet, epoch 2, T = 1, 4 steps"
+    )
     other = facts | {
         "model": "replaced",
         "base": "resnet14",
         "family": "resnet14 with its last group replaced sigma=1 (noise sd 1)",
     }
     assert title(Source("x", folder=folder, info=other), 3).startswith(
-        "toy resnet14 with its last group replaced, epoch 2"
+        "toy, ResNet14 with its last group replaced, epoch 2"
     )
     dropped = {
         "pool": "abcdef",
@@ -368,7 +370,7 @@ def test_a_pool_is_called_by_what_is_known_of_it_but_its_noise(tmp_path):
         "draws": "noise",
         "queries": 4,
     }
-    assert title(Source("x", folder=folder, info=dropped), 1) == "toy vgg11 abcd"
+    assert title(Source("x", folder=folder, info=dropped), 1) == "toy, vgg11 (abcd)"
 
 
 def test_of_four_answers_scored_at_doublings_three_may_be_asked_for(monkeypatch):

@@ -284,7 +284,7 @@ def test_a_damaged_file_is_answered_in_place_and_the_next_source_works(signals, 
         store.open_folder(tmp_path, "signals", "here", "cd" * 32, {}),
         dataclasses.replace(signals, info=info),
     )
-    (bad,) = widgets.sources(tmp_path)
+    (bad,) = widgets.sources(tmp_path, shipped=False)
     file = bad.folder.path / "margin.npy"
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 255
@@ -322,7 +322,7 @@ def scattered(tmp_path_factory):
         pool.write_array(f"losses_{m:03d}.npy", values.astype(np.float32))
     folder = store.open_folder(root, "signals", "here", "cd" * 32, {})
     save_signals(folder, part, samples)
-    (found,) = widgets.sources(root)
+    (found,) = widgets.sources(root, shipped=False)
     return found, samples[~aside], samples[aside]
 
 
@@ -691,7 +691,7 @@ def stored(tmp_path_factory):
     for m in range(8):
         pool.write_array(f"losses_{m:03d}.npy", log[m][:, signals.member[m]])
     save_signals(store.open_folder(root, "signals", "here", "cd" * 32, {}), signals)
-    (found,) = widgets.sources(root)
+    (found,) = widgets.sources(root, shipped=False)
     return found, log, canary
 
 

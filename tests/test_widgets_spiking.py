@@ -24,6 +24,7 @@ from mia_nb.widgets.stored import Source
 MODELS, SAMPLES = 8, 1400
 LEAKS = (0.2, 0.8, 1.4)  # of a network's answer after 1, 2, 3 steps
 RATES = (0.02, 0.1)
+SPIKING = "synthetic, TinyCNN as spiking network"
 
 
 def answers(leaks, noise, *, query_kind, seed=0, models=MODELS, **info):
@@ -230,12 +231,12 @@ def test_networks_of_different_t_show_a_recording_of_the_same_pool_and_epoch_and
     stepwise["instant"].raster = stepwise["early"].raster = steps.raster
     number = next(n for n in range(0, 1200, 100) if steps.signals.member[0, n])
     late = latency([*alone.values(), *stepwise.values()])
-    words = title(late.set(network="net T=2, 3", t=3, sample=number), "raster")
+    words = title(late.set(network="net, T = 2, 3", t=3, sample=number), "raster")
     assert f"confidence {np.exp(alone[3].signals.log_p[0, 0, number]):.3f} with T = 3" in words
     assert "No spikes" in title(late.set(t=2), "raster")
-    assert "No spikes" in title(late.set(network="silent T=3, step by step", t=3), "raster")
+    assert "No spikes" in title(late.set(network="silent, T = 3, step by step", t=3), "raster")
     late = latency([*alone.values(), stepwise["early"]])
-    assert "No spikes" in title(late.set(network="net T=2, 3", t=3), "raster")
+    assert "No spikes" in title(late.set(network="net, T = 2, 3", t=3), "raster")
 
 
 def test_without_a_recording_the_picture_says_which_question_makes_one(plain):
@@ -373,14 +374,11 @@ def test_a_click_on_a_cell_moves_the_sliders_and_a_slider_moves_the_cell(sweep):
 
 def test_the_chosen_cells_histogram_stands_beside_the_plain_one(sweep):
     figure = sweep.set(attack="loss", p=0.1, queries=1).figures["histogram"]
-    assert [note["text"] for note in figure["layout"]["annotations"]] == ["p = 0.1, Q = 1", "plain"]
-    for name in ("members", "non-members"):
-        left, right = (array(trace["y"]) for trace in figure["data"] if trace["name"] == name)
-        assert (
-            left[:-1].sum() == pytest.approx(1)
-            and right[:-1].sum() == pytest.approx(1)
-            and not np.array_equal(left, right)
-        )
+    names = ["non-members", "members, p = 0.1, Q = 1", "members, plain"]
+    assert [trace["name"] for trace in figure["data"]] == names
+    shares = [array(trace["y"])[:-1] for trace in figure["data"]]
+    assert all(share.sum() == pytest.approx(1) for share in shares)
+    assert not np.array_equal(shares[1], shares[2])
 
 
 def test_the_map_never_calls_a_cell_the_best(sweep):
@@ -439,9 +437,9 @@ def test_stored_pools_that_differ_in_t_alone_are_one_network_beside_their_parent
     found, network, converted = stored
     entries = networks(found)
     assert list(entries) == [
-        "tinycnn converted T=2, step by step",
-        "tinycnn converted T=1, 2",
-        "tinycnn converted T=1, 2, dropout 0.1 x 2",
+        f"{SPIKING}, T = 2, converted, step by step",
+        f"{SPIKING}, T = 1, 2, converted",
+        f"{SPIKING}, T = 1, 2, converted, dropout 0.1, 2 queries",
     ]
     for name, one in entries.items():
         # and not the twin, trained on the same members later
@@ -469,7 +467,7 @@ def test_stored_results_are_explored_without_an_error(stored):
         }
     assert "same dropout" in view.sentence
     # recorded when the same pool was asked step by step
-    recorded = late.set(network="tinycnn converted T=1, 2", t=2)
+    recorded = late.set(network=f"{SPIKING}, T = 1, 2, converted", t=2)
     assert "confidence" in title(recorded, "raster") and "No spikes" in title(
         late.set(t=1), "raster"
     )
@@ -486,7 +484,7 @@ def test_a_damaged_recording_is_told_in_its_place_and_damaged_answers_leave_the_
     (raster,) = root.glob("*/raster.npz")
     raster.write_bytes(b"other bytes")
     late = latency(sources(root))
-    view = late.set(network="tinycnn converted T=1, 2", t=2)
+    view = late.set(network=f"{SPIKING}, T = 1, 2, converted", t=2)
     assert (
         "cannot be read" in title(view, "raster")
         and "raster.npz" in title(view, "raster")
@@ -496,7 +494,9 @@ def test_a_damaged_recording_is_told_in_its_place_and_damaged_answers_leave_the_
     (first.folder.path / "margin.npy").write_bytes(b"other bytes")
     late = latency(sources(root))
     assert late.view is None and "margin.npy is missing, truncated or altered" in late.error
-    assert late.set(network="tinycnn converted T=1, 2", t=2).sentence.startswith("With T = 2")
+    assert late.set(network=f"{SPIKING}, T = 1, 2, converted", t=2).sentence.startswith(
+        "With T = 2"
+    )
     first = next(iter(queried(sources(root)).values())).plain
     (first.folder.path / "margin.npy").write_bytes(b"other bytes")
     sweep = dropout(sources(root))

@@ -238,7 +238,6 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
         "dashboard:serve",
         "open all explorers in the browser, without code (needs voila)",
         [
-            NOTEBOOKS,
             _option(
                 "--port",
                 type=int,

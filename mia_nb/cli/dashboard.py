@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -14,8 +15,8 @@ from pathlib import Path
 from jupyter_core.paths import jupyter_path
 
 from mia_nb.checks import refuse
-from mia_nb.cli.notebooks import find_notebook, folders
 
+PAGE = "from mia_nb import widgets\nwidgets.setup({{}})\nwidgets.explore(widgets.sources({!r}))"
 IDLE = 600  # seconds after which a page that nobody looks at loses its kernel
 ARGUMENTS = (
     "--Voila.ip=127.0.0.1",
@@ -26,50 +27,52 @@ ARGUMENTS = (
 
 
 def serve(args) -> int:
-    """`mia-nb explore`: serve notebook 08_explore at 127.0.0.1 until interrupted; Voila's exit
-    status.
+    """`mia-nb explore`: serve the explorers at 127.0.0.1 until interrupted (Ctrl-C, SIGTERM);
+    Voila's exit status.
 
-    Every visit starts a kernel of its own. Raises ValueError where Voila is not installed or
-    nothing is stored.
+    Every visit starts a kernel of its own. Raises ValueError where Voila is not installed.
     """
     import nbformat
 
-    results, port = args.results, args.port
-    with socket.socket() as probe:
-        taken = probe.connect_ex(("127.0.0.1", port)) == 0
     refuse(
         {
             "voila is not installed; add it with: pip install 'mia_nb[dashboard]'": (
                 importlib.util.find_spec("voila") is None
             ),
-            f"nothing to explore in {results} yet; start with: mia-nb run all --preset demo": (
-                not any(Path(results).glob("signals-*"))
+            f"port {args.port} is taken; stop what listens there, or choose another with --port": (
+                _taken(args.port)
             ),
-            f"port {port} is taken; stop what listens there, or choose another with --port": taken,
         }
     )
-    notebook = nbformat.read(find_notebook("08_explore", folders(args.notebooks)), as_version=4)
-    cells = notebook.cells
-    after = (
-        next(i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])) + 1
-    )
-    given = f'results, mode = {str(Path(results).absolute())!r}, "live"'
-    notebook.cells = [*cells[:after], nbformat.v4.new_code_cell(given), *cells[after:]]
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "explore.ipynb")
-        nbformat.write(notebook, page)
+        cell = nbformat.v4.new_code_cell(PAGE.format(str(Path(args.results).absolute())))
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), page)
         _without_network(Path(folder))
-        options = [*ARGUMENTS, f"--port={port}", *["--no-browser"] * args.no_browser]
-        path = os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH")]))
         environment = os.environ | {
             "MIA_NB_MODE": "live",
             "JUPYTER_PLATFORM_DIRS": "1",
-            "JUPYTER_PATH": path,
+            "JUPYTER_PATH": os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH")])),
         }
-        print(f"http://127.0.0.1:{port}/ (stop with Ctrl-C)", flush=True)
-        return subprocess.run(
-            [sys.executable, "-m", "voila", str(page), *options], env=environment
-        ).returncode
+        print(f"http://127.0.0.1:{args.port}/ (stop with Ctrl-C)", flush=True)
+        options = [*ARGUMENTS, f"--port={args.port}", *["--no-browser"] * args.no_browser]
+        command = [sys.executable, "-m", "voila", str(page), *options]
+        # in a session of its own: a key pressed here reaches it once, from here
+        server = subprocess.Popen(command, env=environment, start_new_session=True)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # interrupted, Voila ends its kernels; while it starts it has none
+            signal.signal(
+                number,
+                lambda *_: server.send_signal(
+                    signal.SIGINT if _taken(args.port) else signal.SIGTERM
+                ),
+            )
+        return 0 if server.wait() == -signal.SIGTERM else server.returncode
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _without_network(folder: Path) -> None:

@@ -189,13 +189,21 @@ def mean_roc(scores: Scores, log: bool, level: float = 0.95) -> Curve:
         # at a vertical rise np.interp gives its upper end
         rows = np.array([np.interp(fpr, r.fpr, r.tpr) for r, _ in rocs])
     lines = np.array([fpr, rows.mean(0), *band(rows, scores.pair, n1, level)])
-    if log:
-        lines = lines[:, (lines[:2] > 0).all(axis=0)]
+    floors = [r.fpr[r.fpr > 0][0] for r, _ in rocs]
+    if log:  # below the ties of any target the mean is no rate that all of them reach
+        lines = lines[
+            :, (lines[:2] > 0).all(axis=0) & ~((fpr < max(floors)) & (max(floors) > 10 / min(n0s)))
+        ]
         lines[2] = np.maximum(lines[2], 1 / n1)
     else:
         lines = np.pad(lines, ((0, 0), (1, 0)))
-    auc = float(np.mean([metrics.auc(*pair) for pair in pairs]))
-    return Curve(*lines, auc, n1, min(n0s), float(np.mean([r.fpr[r.fpr > 0][0] for r, _ in rocs])))
+    return Curve(
+        *lines,
+        float(np.mean([metrics.auc(*pair) for pair in pairs])),
+        n1,
+        min(n0s),
+        float(np.mean(floors)),
+    )
 
 
 def band(

@@ -21,6 +21,7 @@ from mia_nb.widgets.explorer import (
     Ticks,
     View,
     dropdown,
+    matching,
     message,
     plain,
     remarks,
@@ -33,7 +34,7 @@ LISTED = 40  # tick boxes at once
 APART = 0.02  # of test accuracy: more is another utility
 UNPAIRED = "other members or images: not paired"
 # of info: which results these are, not how they were made
-IDENTITY = {"pool", "models", "key", "family"}
+IDENTITY = {"pool", "models", "key", "family", "recipe", "classes", "images", "example"}
 ABSENT = "-"
 CHANGES = {"AUC minus A's": "auc", f"TPR at {100 * FPR[-1]:g} % minus A's": f"tpr@{FPR[-1]:g}"}
 
@@ -93,29 +94,39 @@ def compare(sources: Sequence[Source]) -> Explorer:
             {a: settings(found[label]) for a, label in zip(LETTERS, results, strict=False)}
         )
         table = pd.concat([with_changes(columns, against), changed]).reset_index(names="")
-        texts = {
-            "below the accuracies: only settings that differ": against,
-            unequal(scores): unequal(scores),
-        }
-        note = remarks(texts, [flag for one in scores.values() for flag in one.info["flags"]])
-        words = sentence(attack, scores, columns, against)
-        return View(words, {"roc": picture(results, attack)}, table, note)
+        flags = [flag for one in scores.values() for flag in one.info["flags"]]
+        return View(
+            sentence(attack, scores, columns, against),
+            {"roc": picture(results, attack)},
+            table,
+            remarks(
+                {
+                    "below the accuracies: only settings that differ": against,
+                    unequal(scores): unequal(scores),
+                },
+                flags,
+            ),
+        )
 
     def listed(filter, results) -> tuple[str, ...]:
         """What is ticked, and what the words of the filter match."""
-        words = filter.lower().split()
-        matching = [label for label in found if all(word in label.lower() for word in words)]
-        return (*results, *[label for label in matching if label not in results][:LISTED])
+        return matching(found, filter, *results)[: LISTED + len(results)]
 
-    first = tuple(found)[:2]
-    hint = "words, e.g. sdenet noise"
     controls = {
-        "filter": W.Text(description="filter", placeholder=hint, continuous_update=False, **ROW),
-        "results": Ticks("compare (at most 4)", first, first, limit=len(LETTERS), height="320px"),
+        "filter": W.Text(
+            description="filter", placeholder="e.g. sdenet noise", continuous_update=False, **ROW
+        ),
+        "results": Ticks(
+            "compare (at most 4)",
+            tuple(found)[:2],
+            tuple(found)[:2],
+            limit=len(LETTERS),
+            height="320px",
+        ),
         "attack": dropdown("attack"),
     }
     follow = {"results": {"options": listed}, "attack": {"options": common}}
-    return Explorer(TITLE, controls, draw, rows=[["roc"]], follow=follow)
+    return Explorer(TITLE, controls, draw, rows=[["roc"]], heights={"roc": 300}, follow=follow)
 
 
 def numbers(scores: Scores) -> dict[str, str]:
@@ -146,8 +157,9 @@ def same_images(one: Source, other: Source) -> bool:
     """
     pools = [s.pool for s in (one, other) if s.pool is not None and s.pool.has("images.json")]
     digests = {pool.read_json("images.json", digest=str)["digest"] for pool in pools}
-    images = [(s.numbers, s.signals.labels[s.audited]) for s in (one, other)]
-    return len(digests) < 2 and all(map(np.array_equal, *images))
+    return len(digests) < 2 and all(
+        map(np.array_equal, *[(s.numbers, s.signals.labels[s.audited]) for s in (one, other)])
+    )
 
 
 def settings(source: Source) -> dict:
@@ -156,8 +168,7 @@ def settings(source: Source) -> dict:
     """
     recipe = flat(source.recipe)
     query = flat({name: value for name, value in source.info.items() if name not in IDENTITY})
-    own = {n if recipe.get(n, v) == v else f"query.{n}": v for n, v in query.items()}
-    return recipe | own
+    return recipe | {n if recipe.get(n, v) == v else f"query.{n}": v for n, v in query.items()}
 
 
 def flat(record: dict) -> dict:

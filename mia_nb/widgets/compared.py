@@ -2,21 +2,30 @@
 them.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtri
 
 from mia_nb import metrics, plots
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.uncertainty import FPR, bootstrap, interval
+from mia_nb.plots.style import look
 from mia_nb.types import Scores
 from mia_nb.widgets.explorer import plain, with_layout, with_title
 
 DRAWS = 200  # of the bootstrap
 BINS = 60  # of a histogram of half the width
-HEADING = {"yref": "y domain", "y": 1.02, "yanchor": "bottom", "showarrow": False}
 BELOW = {"orientation": "h", "y": -0.3, "yanchor": "top"}
+MARKS = [0.99, 0.9, 0.5, 0.1, 0.01, 0.001, 1e-4]  # false-positive rates
+RANKS = {
+    "title": {"text": "FPR at this threshold"},
+    "tickangle": 0,
+    "tickvals": (-ndtri(MARKS)).tolist(),
+    "ticktext": [f"{100 * fpr:g} %" for fpr in MARKS],
+}
 ENDS = ("", "_low", "_high")
 ORACLE = "thresholds set with hindsight (oracle)"
 CHOSEN = "\N{BLACK RIGHT-POINTING TRIANGLE}"
@@ -52,8 +61,10 @@ def measure(
         values = metrics.intervals(one, fpr, sampled=sampled[key]).T.to_dict("list")
         if reference is not None:
             gain = (facts[key]["auc"] - facts[reference]["auc"]).to_numpy()
-            drawn = sampled[key]["auc"] - sampled[reference]["auc"]
-            values["gain"] = [gain.mean(), *interval(gain, one.pair, drawn)]
+            values["gain"] = [
+                gain.mean(),
+                *interval(gain, one.pair, sampled[key]["auc"] - sampled[reference]["auc"]),
+            ]
         rows[key] = {n + end: x for n, v in values.items() for end, x in zip(ENDS, v, strict=True)}
         rows[key] |= facts[key][MEANS].mean().to_dict() | {"targets": len(facts[key])}
         rows[key] |= facts[key][["n0", "n1"]].min().to_dict()
@@ -68,23 +79,35 @@ def beside(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
     return {"histogram": histograms(scores, f"Scores of {attack}: {names}"), "roc": plain(roc)}
 
 
-def histograms(scores: dict[str, Scores], title: str, **axis) -> dict:
-    """Histograms side by side, a panel each, on one scale of shares; `axis`: more of every axis of
-    scores.
+def histograms(scores: dict[str, Scores], title: str) -> dict:
+    """Members of each by their rank among its own non-members, who look the same in all."""
+    (first, *others), names = [ranked(one) for one in scores.values()], [*scores]
+    members = [first["data"][1] | {"name": f"members, {names[0]}"}]
+    for i, (name, figure) in enumerate(zip(names[1:], others, strict=True)):
+        line = {"shape": "hv", "color": look(i).colour, "dash": look(i + 1).dash, "width": 2}
+        members.append(
+            figure["data"][1] | {"name": f"members, {name}", "line": line, "fill": "none"}
+        )
+    figure = first | {"data": [first["data"][0] | {"name": "non-members"}, *members]}
+    return with_title(with_layout(figure, legend=BELOW, height=330), title)
+
+
+def place_of(scores: Scores) -> Callable[[np.ndarray], np.ndarray]:
+    """Function of scores: the normal quantile of the share of all targets' non-members below."""
+    outside = np.sort(scores.value[~scores.member & ~np.isnan(scores.value)])
+    edge = 0.5 / len(outside)
+    return lambda value: ndtri(
+        np.clip(np.searchsorted(outside, value) / len(outside), edge, 1 - edge)
+    )
+
+
+def ranked(scores: Scores, *, bins: int = BINS) -> dict:
+    """The histogram of scores by their rank among non-members, who look normal then: what few
+    members betray by is seen however long the tail of the scores is.
     """
-    figures = [plain(plots.histogram(one, bins=BINS)) for one in scores.values()]
-    traces, parts, headings, width = [], {}, [], 1 / len(figures)
-    for i, (name, figure) in enumerate(zip(scores, figures, strict=True)):
-        number = f"{i + 1 if i else ''}"
-        for trace in figure["data"]:
-            group = trace["name"].split(" (")[0]
-            place = {"xaxis": f"x{number}", "legendgroup": group, "showlegend": i == 0}
-            traces.append(trace | place | {"name": group})
-        place = {"domain": [i * width, (i + 0.96) * width], "anchor": "y"}
-        parts[f"xaxis{number}"] = figure["layout"]["xaxis"] | axis | place
-        headings.append(HEADING | {"xref": f"x{number} domain", "x": 0.5, "text": name})
-    figure = with_layout(figures[0], **parts, annotations=headings, legend=BELOW, height=330)
-    return with_title(figure | {"data": traces}, title)
+    value = np.where(np.isnan(scores.value), np.nan, place_of(scores)(scores.value))
+    figure = plain(plots.histogram(replace(scores, value=value), bins=bins))
+    return with_layout(figure, xaxis=figure["layout"]["xaxis"] | RANKS)
 
 
 def rate(rows: pd.DataFrame) -> float | None:
@@ -92,8 +115,9 @@ def rate(rows: pd.DataFrame) -> float | None:
     none.
     """
     told = (x for x in FPR if measurable(f"tpr@{x:g}", rows["n0"].min()))
-    reached = (x for x in told if ((rows["fpr_floor"] <= x) | (rows[f"tpr@{x:g}"] > 0)).all())
-    return next(reached, None)
+    return next(
+        (x for x in told if ((rows["fpr_floor"] <= x) | (rows[f"tpr@{x:g}"] > 0)).all()), None
+    )
 
 
 def told(rows: pd.DataFrame, key: Hashable, attack: str = "") -> str:
@@ -141,14 +165,15 @@ def tied(rows: pd.DataFrame) -> bool:
 def sizes(rows: pd.DataFrame) -> str:
     """Numbers of targets and of samples behind the rows."""
     n1, n0, count = rows[["n1", "n0", "targets"]].min()
-    targets = f"{count:.0f} target{'s' * (count > 1)}"
-    return f"{targets} with {n1:,.0f} members and {n0:,.0f} non-members each"
+    return (
+        f"{count:.0f} target{'s' * (count > 1)} with {n1:,.0f} members and {n0:,.0f} non-members"
+        " each"
+    )
 
 
 def ends(value: float, low: float, high: float, form: str = ".3f", *, unit: str = "") -> str:
     """A value and its interval: "0.617 [0.547, 0.685]"; n/m for what is not known."""
-    known = np.isfinite([low, high]).all()
-    interval = f"{low:{form}}, {high:{form}}" if known else NOT_MEASURABLE
+    interval = f"{low:{form}}, {high:{form}}" if np.isfinite([low, high]).all() else NOT_MEASURABLE
     return NOT_MEASURABLE if np.isnan(value) else f"{value:{form}}{unit} [{interval}]"
 
 

@@ -38,7 +38,6 @@ UNKNOWN = (
 )
 PLAIN = "plain"
 KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
-AHEAD = 2e6  # scores in a map of which all cells are drawn at once, so that no click waits
 
 
 class Queried(NamedTuple):
@@ -100,18 +99,20 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         both = {how(*one): (*at, *one) for one in dict.fromkeys((cell, (0.0, 1)))}
         scores = {name: chosen(*one) for name, one in both.items()}
         sampled = {name: drawn(*one) for name, one in both.items()}
-        rows = compared.measure(scores, PLAIN, sampled=sampled)
-        return rows, {"map": mapped(grid(*at), cell, at[2])} | compared.beside(scores, at[2])
+        return compared.measure(scores, PLAIN, sampled=sampled), {
+            "map": mapped(grid(*at), cell, at[2])
+        } | compared.beside(scores, at[2])
 
     def draw(pool, target, attack, p, queries) -> View:
         at, cell, cells = (pool, target, attack), (p, queries), found[pool].cells
-        if len(cells) * chosen(*at, 0.0, 1).value.size <= AHEAD:
-            for one in cells:
-                shown(at, one)
         rows, figures = shown(at, cell)
         table = compared.numbers(rows, how(*cell), reference=PLAIN)
-        words = note(found[pool], rows, len(cells), chosen(*at, *cell).info["flags"])
-        return View(sentence(rows, p, queries, attack), figures, table, words)
+        return View(
+            sentence(rows, p, queries, attack),
+            figures,
+            table,
+            note(found[pool], rows, len(cells), chosen(*at, *cell).info["flags"]),
+        )
 
     def fewer(pool, p, queries) -> int:
         """As many as there are of these queries."""
@@ -136,8 +137,16 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         "p": steps("dropout p", [0.0], 0.0),
         "queries": steps("queries Q", [END], END),
     }
-    rows = [["map"], ["histogram"], ["roc"]]
-    return Explorer(TITLE, controls, draw, rows=rows, follow=follow, clicks={"map": clicked})
+    return Explorer(
+        TITLE,
+        controls,
+        draw,
+        rows=[["map", "histogram"], ["roc"]],
+        follow=follow,
+        pools=found,
+        heights={"map": 230, "histogram": 230, "roc": 285},
+        clicks={"map": clicked},
+    )
 
 
 def _rate(source: Source) -> float | None:
@@ -173,9 +182,8 @@ def table_of(scores: dict[tuple[float, int], Scores]) -> pd.DataFrame:
     for (p, queries), one in scores.items():
         facts = metrics.per_target(one, ())
         pairs = facts.groupby("pair")["auc"].mean()
-        error = pairs.sem()
-        if len(pairs) == 1:
-            error = auc_null_error(*facts[["n1", "n0"]].min())
+        alone = len(pairs) == 1
+        error = auc_null_error(*facts[["n1", "n0"]].min()) if alone else pairs.sem()
         rows.append({"p": p, "queries": queries, "value": pairs.mean(), "error": error})
     return pd.DataFrame(rows)
 
@@ -189,8 +197,10 @@ def mapped(table: pd.DataFrame, cell: tuple[float, int], attack: str) -> dict:
     words = f"AUC of {attack} over input dropout p and queries Q: {low:.3f} to {high:.3f}"
     note = "★ and outline: the cell shown below, click another; ± one standard error"
     title = figure["layout"]["title"] | {"text": words, "subtitle": {"text": note}}
-    data = [figure["data"][0] | {"customdata": cells}, *figure["data"][1:]]
-    return with_layout(figure | {"data": data}, title=title)
+    return with_layout(
+        figure | {"data": [figure["data"][0] | {"customdata": cells}, *figure["data"][1:]]},
+        title=title,
+    )
 
 
 def how(p: float, queries: int) -> str:
@@ -215,12 +225,17 @@ def sentence(rows: pd.DataFrame, p: float, queries: int, attack: str) -> str:
 def note(one: Queried, rows: pd.DataFrame, cells: int, flags: Sequence[str]) -> str:
     """What the numbers rest on, how not to read the map, and what is missing in it."""
     call = query_call(one.plain, input_dropout=0.05, queries=8)
-    texts = {
-        compared.sizes(rows): True,
-        f"one of {cells} cells tried on the same targets: to pick p and Q by this map is a"
-        " selection that flatters the attacker; metrics.choose picks them on other models": True,
-        f"only p = {min(one.at):g} was queried; more: {MORE}, or of any pool {call}": len(one.at)
-        == 1,
-        compared.ORACLE: True,
-    }
-    return remarks(texts, flags)
+    return remarks(
+        {
+            compared.sizes(rows): True,
+            f"one of {cells} cells tried on the same targets: to pick p and Q by this map is a"
+            " selection that flatters the attacker; metrics.choose picks them on other"
+            " models": True,
+            f"only p = {min(one.at):g} was queried; more: {MORE}, or of any pool {call}": len(
+                one.at
+            )
+            == 1,
+            compared.ORACLE: True,
+        },
+        flags,
+    )

@@ -9,7 +9,6 @@ import inspect
 import json
 import os
 import re
-import textwrap
 import time
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
@@ -35,11 +34,27 @@ ALERT = '<div role="alert" style="border-left:4px solid #D55E00;padding:.2rem .6
 STATUS = """<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">
 <b>{}</b>: {}</div>"""
 # a wide table scrolls in its column, it does not widen it
+# beside each other on one screen: what is longer scrolls in its own column
+PANE = {
+    "min_width": "0",
+    "max_height": "max(430px, calc(100vh - 250px))",
+    "overflow": "hidden auto",
+}
+# side by side where wide
+GRID = {"grid_template_columns": "repeat(auto-fit, minmax(min(100%, 300px), 1fr))", "width": "100%"}
+STYLE = """<style>
+.jupyter-widget-tab > .lm-TabBar > .lm-TabBar-content { flex-wrap: wrap }
+.jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 0 auto !important; max-width: none }
+.mia-nb-pane > * { flex-shrink: 0 }
+.mia-nb-pane .widget-toggle-buttons { flex-wrap: nowrap }
+.mia-nb-pane .widget-toggle-button { padding: 0 .5rem; margin: 1px }
+</style>"""
 NUMBERS = """<div style="width:0;min-width:100%">{}
 <div style="opacity:.75;line-height:1.4;margin-top:.5rem">{}</div></div>"""
 SCROLLED = """<style>
-.mia-nb th, .mia-nb td { text-align: left; padding: .1rem .9rem .1rem 0; line-height: 1.5 }
-</style><div class="mia-nb" style="overflow-x:auto;white-space:nowrap">"""
+.mia-nb th, .mia-nb td { text-align: left; vertical-align: top; line-height: 1.5;
+  padding: .1rem .9rem .1rem 0 }
+</style><div class="mia-nb" style="overflow-x:auto">"""
 FLOWING = '<div style="display:flex;flex-wrap:wrap;gap:.3rem 1.6rem;line-height:1.3">{}</div>'
 CELL = '<div><div style="opacity:.7">{}</div><div>{}</div></div>'
 
@@ -74,10 +89,15 @@ class Explorer:
             first option is. "value": it may take the control's own value too, whose change alone is
             no reason to call.
         adjust: function of all values -> {control: {trait: value}}, called before every picture
+        pools: {name: sources}: what the first control chooses from; it stands on top, in full
+            width, beside words that shorten its list
+        heights: {figure: pixels} on a page; a report keeps the figure's own
+        wide: names of controls that stand above the pictures, as wide as they are
         state: {name: value}: further arguments of `draw` that no control holds
         clicks: {figure: what takes the customdata of a clicked point}: the name of a control or
             state, or a function (number, values) -> {name: value}
         lassos: {figure: control or state that takes the customdata of all selected points}
+        drags: {figure: function (x, values) -> {name: value}} of a line that was dragged to x
     """
 
     def __init__(
@@ -89,13 +109,21 @@ class Explorer:
         rows,
         follow=None,
         adjust=None,
+        pools=None,
+        heights=None,
+        wide=(),
         state=None,
         clicks=None,
         lassos=None,
+        drags=None,
     ):
         self.name, self.controls, self._draw, self.rows = name, controls, draw, rows
         self._follow, self._adjust = follow or {}, adjust or (lambda values: {})
-        self.state, self._clicks, self._lassos = dict(state or {}), clicks or {}, lassos or {}
+        self.pools, self._heights, self._wide = pools or {}, heights or {}, wide
+        self.state = dict(state or {})
+        self.chooser = next(iter(controls.values())) if self.pools else None
+        self.find = W.Text(placeholder="find, e.g. digits hybrid", layout=W.Layout(width="200px"))
+        self._hands = {"click": clicks or {}, "select": lassos or {}, "drag": drags or {}}
         self._followed: dict[tuple[str, str], dict] = {}  # what each function was last called with
         self._busy, self._timer, self._drawn, self.error = False, None, 0.0, ""
         self.view: View | None = None
@@ -110,8 +138,10 @@ class Explorer:
     @property
     def settings(self) -> str:
         """What the controls say, in a line: a picture that is passed on must tell what it is of."""
-        labels = {n: getattr(c, "label", c.value) for n, c in self.controls.items()}
-        return "; ".join(f"{name}: {_label(label)}" for name, label in labels.items())
+        return "; ".join(
+            f"{name}: {_label(getattr(control, 'label', control.value))}"
+            for name, control in self.controls.items()
+        )
 
     def set(self, **values) -> View:
         """Set controls or state, as a hand would; the new view.
@@ -137,8 +167,8 @@ class Explorer:
         """
         view = self._something()
         comments = [" ".join(s.split()) for s in (f"{self.name}: {view.sentence}", self.settings)]
-        rows = "" if view.table is None else view.table.map(_inert).to_csv(index=False)
-        return "".join(f"# {line}\n" for line in comments) + rows
+        told = "".join(f"# {line}\n" for line in comments)
+        return told + ("" if view.table is None else view.table.map(_inert).to_csv(index=False))
 
     def html(self) -> str:
         """Sentence, settings, figures and table as one page that opens without a network."""
@@ -166,8 +196,8 @@ class Explorer:
         for figure in map(go.Figure, view.figures.values()):
             if figure.data or figure.layout.images:  # not one that waits for a hand
                 display(figure)
-        texts = [html.escape(text) for text in (view.note, self.settings) if text]
-        small = "".join(f"<p><small>{text}</small></p>" for text in texts)
+        texts = filter(None, (view.note, self.settings))
+        small = "".join(f"<p><small>{html.escape(text)}</small></p>" for text in texts)
         if self.view is not None:
             display(HTML(_table(view.table) + small))
 
@@ -185,25 +215,37 @@ class Explorer:
             self._button("PNG", "every picture", self._pictures),
             self._button("HTML", "one page for a reader", partial(self._save, "html")),
         ]
-        left = W.VBox(
-            [*self.controls.values(), W.HBox(exports)],
-            layout=W.Layout(width="260px", min_width="260px"),
-        )
-        right = []
-        for row in self.rows:  # side by side where wide
-            least = 360 if len(row) > 1 else 0
-            columns = f"repeat(auto-fit, minmax(min(100%, {least}px), 1fr))"
-            layout = W.Layout(grid_template_columns=columns, width="100%")
-            right.append(W.GridBox([self._figures[name] for name in row], layout=layout))
-        right = W.VBox([*right, self._numbers], layout=W.Layout(flex="1 1 480px", min_width="0"))
-        body = W.HBox([left, right], layout=W.Layout(width="100%", flex_flow="row wrap"))
-        widget = W.VBox([self._sentence, self._message, body], layout=W.Layout(width="100%"))
+        above = [self.controls[name] for name in self._wide]
+        left = [c for c in self.controls.values() if c is not self.chooser and c not in above]
+        left.append(W.HBox(exports if self.rows else []))
+        right = [
+            *above,
+            *(W.GridBox([self._figures[n] for n in row], layout=GRID) for row in self.rows),
+        ]
+        short = self.view is None or self.view.table is None or len(self.view.table) == 1
+        (left if short else right).append(self._numbers)
+        pane, whole = partial(W.VBox, _dom_classes=["mia-nb-pane"]), W.Layout(width="100%")
+        left = pane(left, layout={"flex": "0 0 240px"} | PANE)
+        right = pane(right, layout={"flex": "1 1 300px"} | PANE)
         self._tell()
-        return widget
+        body = W.HBox([left, right], layout=whole)
+        top = [W.HTML(STYLE), self._choice(), self._sentence, self._message]
+        return W.VBox([*top, body], layout=whole)
+
+    def _choice(self) -> W.Widget:
+        """The choice of the pool in full width, beside words that shorten its list."""
+
+        def narrow(change) -> None:
+            self._busy, chosen = True, self.chooser.value
+            _put(self.chooser, "options", matching(self.pools, change["new"], chosen), "find")
+            self._busy = False
+
+        self.find.observe(narrow, "value")
+        shown = [self.chooser][: len(self.pools)] + [self.find] * (len(self.pools) > 5)
+        return W.HBox(shown, layout=W.Layout(width="100%"))
 
     def _button(self, label: str, what: str, action: Callable) -> W.Button:
-        layout = W.Layout(width="76px")
-        button = W.Button(description=label, tooltip=f"download {what}", layout=layout)
+        button = W.Button(description=label, tooltip=f"download {what}", layout={"width": "76px"})
         button.on_click(lambda _: self._guarded(action, self.error))
         return button
 
@@ -213,22 +255,27 @@ class Explorer:
 
     def _save(self, suffix: str) -> None:
         text = {"csv": self.csv, "html": self.html}[suffix]()
-        message = {"name": f"{self._slug}.{suffix}", "mime": f"text/{suffix}", "text": text}
-        next(iter(self._figures.values())).send(message | {"kind": "save"})
+        next(iter(self._figures.values())).send(
+            {"name": f"{self._slug}.{suffix}", "mime": f"text/{suffix}", "text": text}
+            | {"kind": "save"}
+        )
 
     def _pictures(self) -> None:
         for name, figure in self._figures.items():
             figure.send({"kind": "png", "name": f"{self._slug}-{name}"})
 
     def _pointed(self, figure: str, event: dict) -> None:
-        """A hand clicked a point, or drew a lasso around some."""
-        numbers, clicked = event.get("numbers", []), event.get("kind") == "click"
-        place = (self._clicks if clicked else self._lassos).get(figure)
-        if place is None or (clicked and not numbers):
+        """A hand clicked a point, drew a lasso around some, or dragged a line."""
+        numbers, kind = event.get("numbers", []), event.get("kind")
+        place = self._hands.get(kind, {}).get(figure)
+        if place is None or (kind == "click" and not numbers):
             return
-        value = numbers[0] if clicked else tuple(numbers)
-        moved = place(value, self.values) if callable(place) else {place: value}
-        self._guarded(lambda: self._show(**moved))
+        value = {"click": numbers[:1], "select": [tuple(numbers)], "drag": [event.get("x")]}[kind]
+        self._guarded(
+            lambda: self._show(
+                **(place(*value, self.values) if callable(place) else {place: value[0]})
+            )
+        )
 
     def _changed(self, change: dict) -> None:
         """A hand moved a control.
@@ -311,18 +358,16 @@ class Explorer:
                 figure.show(self._styled(name))
 
     def _styled(self, name: str) -> dict:
-        """For a column of a page: a short title.
-
-        The zoom stays while only sliders move or points are clicked.
-        """
+        """For a column of a page; the zoom stays while only sliders move or points are clicked."""
         moving = {n for n, c in self.controls.items() if isinstance(c, SLIDERS)}
-        moving |= {place for place in self._clicks.values() if isinstance(place, str)}
+        moving |= {place for place in self._hands["click"].values() if isinstance(place, str)}
         fixed = {n: str(c.value) for n, c in self.controls.items() if n not in moving}
         figure = plain(self.view.figures[name])
-        words = (figure["layout"].get("title", {}).get("text") or "").split("<br>")
-        lines = [line for part in words for line in textwrap.wrap(part, 78)]
-        title = {"text": "<br>".join(lines), "font": {"size": 12}}
-        return with_layout(figure, uirevision=json.dumps(fixed), title=title)
+        return with_layout(
+            figure,
+            uirevision=json.dumps(fixed),
+            height=self._heights.get(name, figure["layout"].get("height", 400)),
+        )
 
 
 def _put(control: W.Widget, trait: str, value, name: str) -> None:
@@ -343,14 +388,26 @@ def _put(control: W.Widget, trait: str, value, name: str) -> None:
 
 def _label(value) -> str:
     """A control's value in a line of settings."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
+    form = {float: "{:.4g}".format, tuple: ", ".join}.get(type(value), str)
+    return form(value)
+
+
+def matching(names: Iterable[str], words: str, *chosen: str) -> tuple[str, ...]:
+    """What is chosen already, and the names in which all of the words stand."""
+    wanted = words.lower().split()
+    return tuple(
+        dict.fromkeys([*chosen, *(n for n in names if all(w in n.lower() for w in wanted))])
+    )
 
 
 def _table(table: pd.DataFrame | None) -> str:
-    form = {"index": False, "border": 0, "na_rep": "n/m", "float_format": "{:.4g}".format}
-    return "" if table is None else table.to_html(**form)
+    return (
+        ""
+        if table is None
+        else table.to_html(
+            **{"index": False, "border": 0, "na_rep": "n/m", "float_format": "{:.4g}".format}
+        )
+    )
 
 
 def _inert(cell):
@@ -394,9 +451,13 @@ class Ticks(W.VBox):
         return proposal["value"][-self.limit :]
 
     def _build(self, _) -> None:
-        layout = W.Layout(width="98%", min_height="26px")
         self.box.children = [
-            W.Checkbox(o in self.value, description=str(o), indent=False, layout=layout)
+            W.Checkbox(
+                o in self.value,
+                description=str(o),
+                indent=False,
+                layout={"width": "98%", "min_height": "26px"},
+            )
             for o in self.options
         ]
         for box, option in zip(self.box.children, self.options, strict=True):
@@ -430,8 +491,12 @@ buttons = partial(
 def slider(
     description: str, low: float, high: float, value: float, step: float, *, form: str = ".3g"
 ) -> W.FloatSlider:
-    limits = {"min": low, "max": high, "value": value, "step": step}
-    return W.FloatSlider(description=description, readout_format=form, **limits, **ROW)
+    return W.FloatSlider(
+        description=description,
+        readout_format=form,
+        **{"min": low, "max": high, "value": value, "step": step},
+        **ROW,
+    )
 
 
 def count(description: str) -> W.IntSlider:
@@ -475,8 +540,9 @@ def with_title(figure: dict, text: str) -> dict:
     return with_layout(figure, title=figure["layout"].get("title", {}) | {"text": text})
 
 
-def with_line(figure: dict, x: float) -> dict:
-    """The plain figure with an upright line at x."""
-    ends = {"x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain"}
-    line = {"type": "line", "line": {"color": GREY}} | ends
-    return with_layout(figure, shapes=[*figure["layout"].get("shapes", []), line])
+def with_line(figure: dict, x: float, **look) -> dict:
+    """The plain figure with an upright line at x; `look`: more of it (`editable`: to drag)."""
+    line = {"type": "line", "line": {"color": GREY}, "yref": "y domain", "y0": 0, "y1": 1}
+    return with_layout(
+        figure, shapes=[*figure["layout"].get("shapes", []), line | {"x0": x, "x1": x} | look]
+    )

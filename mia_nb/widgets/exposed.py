@@ -96,8 +96,12 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
             "ranking": pictures.marked(spread, float(value[column])),
         }
         row = numbers(source, ranked, column) | test_numbers(outcome, column)
-        words = sentence(source, ranked, rows, outcome, attack)
-        return View(words, figures, pd.DataFrame([row]), note(ranked, outcome))
+        return View(
+            sentence(source, ranked, rows, outcome, attack),
+            figures,
+            pd.DataFrame([row]),
+            note(source, ranked, outcome),
+        )
 
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
     # shown in place
@@ -121,8 +125,17 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
         "page": {"max": pages, "value": lambda pool, attack, kind, outputs, canary: 1},
         "sample": {"value": leader},
     }
-    rows, clicks = [["sheet"], ["margins", "traces"], ["ranking"]], {"sheet": "sample"}
-    return Explorer(TITLE, controls, draw, rows=rows, follow=follow, state=state, clicks=clicks)
+    return Explorer(
+        TITLE,
+        controls,
+        draw,
+        rows=[["sheet"], ["margins", "traces"], ["ranking"]],
+        follow=follow,
+        pools=found,
+        heights={"sheet": 270, "margins": 245, "traces": 245, "ranking": 220},
+        state=state,
+        clicks={"sheet": "sample"},
+    )
 
 
 @lru_cache(4)
@@ -131,8 +144,9 @@ def right(source: Source) -> np.ndarray:
     queries; NaN without such models.
     """
     signals, audited = source.signals, source.audited
-    correct = over_queries(signals.correct, signals.query_kind)[:, audited]
-    return mean_of(correct, ~signals.member[:, audited])
+    return mean_of(
+        over_queries(signals.correct, signals.query_kind)[:, audited], ~signals.member[:, audited]
+    )
 
 
 @lru_cache(32)
@@ -164,8 +178,12 @@ def margins(source: Source, one: int) -> dict:
     margin = over_queries(signals.margin[:, :, [one]], signals.query_kind)
     inside = signals.member[:, [one]]
     with_it, without = (shown(mean_of(margin, side)[0], ".2f") for side in (inside, ~inside))
-    sentence = f"margins of all {len(margin)} models: {with_it} with it, {without} without it"
-    return pictures.two_worlds(margin[:, 0], inside[:, 0], sentence, height=330)
+    return pictures.two_worlds(
+        margin[:, 0],
+        inside[:, 0],
+        f"margins of all {len(margin)} models: {with_it} with it, {without} without it",
+        height=330,
+    )
 
 
 @lru_cache(16)
@@ -175,10 +193,11 @@ def sheet(source: Source, columns: tuple[int, ...], start: int, sample: int) -> 
     words = [f"{n}<br>{source.class_of(one)}" for n, one in zip(numbers, own, strict=True)]
     ranks = f"ranks {start + 1:,} to {start + len(columns):,}"
     if source.images is None:
-        names = ", ".join(words).replace("<br>", " ")
-        return pictures.empty(f"no images are stored with these signals; {ranks}: {names}")
-    title = f"{ranks} of the list; click one"
-    return pictures.sheet(source.images[own], words, numbers, title, chosen=sample)
+        why = "no images are stored with these signals"
+        return pictures.empty(f"{why}; {ranks}: {', '.join(words)}".replace("<br>", " "))
+    return pictures.sheet(
+        source.images[own], words, numbers, f"{ranks} of the list; click one", chosen=sample
+    )
 
 
 @lru_cache(16)
@@ -203,8 +222,9 @@ def ranking(source: Source, attack: str) -> Ranking:
     known = np.flatnonzero(np.isfinite(parts).all(0))
     tops = [set(known[np.argsort(-part[known], kind="stable")[:PAGE]]) for part in parts]
     alike = rank_correlation(*(part[known] for part in parts)) if len(known) > 2 else np.nan
-    listed = order[~np.isnan(value[order])]
-    return Ranking(value, half, units, listed, (alike, len(tops[0] & tops[1])))
+    return Ranking(
+        value, half, units, order[~np.isnan(value[order])], (alike, len(tops[0] & tops[1]))
+    )
 
 
 def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
@@ -255,8 +275,7 @@ def tested(source: Source, attack: str, n_resamples: int, seed: int) -> Tested:
             value[:, columns], member[:, columns] = one.value, one.member
             yield replace(one, value=value, member=member)
 
-    table = auditing.vulnerability(scores, null=full())
-    return Tested(table, np.concatenate(null), columns)
+    return Tested(auditing.vulnerability(scores, null=full()), np.concatenate(null), columns)
 
 
 def sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, attack: str) -> str:
@@ -310,17 +329,20 @@ def test_numbers(outcome: Tested | None, column: int) -> dict:
     }
     if column in outcome.columns:
         row["AUC over targets"] += f" (redrawn masks: {shown(line['null_auc'], '.3f')})"
-        row["p"] = f"{shown(line['p'])} (no less than {shown(line['smallest_p'])})"
-        row["q"] = shown(line["q"])
+        row |= {
+            "p": f"{shown(line['p'])} (no less than {shown(line['smallest_p'])})",
+            "q": shown(line["q"]),
+        }
     return row
 
 
-def note(ranked: Ranking, outcome: Tested | None) -> str:
+def note(source: Source, ranked: Ranking, outcome: Tested | None) -> str:
     """What the ranking rests on and how far it can be trusted."""
     alike, common = ranked.agreement
     missing = int(np.isnan(ranked.value).sum())
     lack = "samples lack" if missing > 1 else "sample lacks"
     texts = {
+        source.lacks: source.lacks,
         "with another seed other images stand on top": True,
         f"two halves of the targets: rank correlation {alike:.2f}, {common} of the {PAGE} on top"
         " in common": np.isfinite(alike),

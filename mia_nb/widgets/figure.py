@@ -14,10 +14,37 @@ import anywidget
 import traitlets
 from ipywidgets import widget_serialization
 
+from mia_nb.plots.style import GREY
+
 LIBRARY = "export default {render() {}};"
+# In a column of a page the sentence stands above already: a smaller title, as wide as the column,
+# without the line below it; a legend never over an axis title
+DRESSED = """;
+module.exports.dressed = (layout, place) => {
+  const usual = layout.template?.layout ?? {}, title = layout.title ?? {};
+  const words = (title.text ?? "").split("<br>"), lines = [""];
+  const room = Math.max(place.clientWidth, 280) / 6.9;
+  for (const word of words.join(" ").split(" ")) {
+    const longer = `${lines.at(-1)} ${word}`.trim();
+    if (longer.length > room && lines.at(-1)) lines.push(word);
+    else lines[lines.length - 1] = longer;
+  }
+  const more = 15 * (lines.length - words.length) - 24;
+  const pad = {b: (title.pad?.b ?? usual.title?.pad?.b ?? 24) + more, l: 8};
+  const margin = {...usual.margin, ...layout.margin};
+  const below = layout.legend?.y < 0 ? {yref: "container", y: 0, yanchor: "bottom"} : {};
+  return {
+    ...layout, autosize: true, legend: {...layout.legend, ...below},
+    title: {text: lines.join("<br>"), font: {size: 12}, xref: "container", pad},
+    margin: {...margin, t: (margin.t ?? 76) + more - 20},
+  };
+};
+"""
+# GREY is read on neither a white nor a black page: each gets a grey of its own.
 # `shown`: Plotly computes anew what is not the same object as before; a moved mark must not cost a
 # whole curve
-DRAW = """
+DRAW = " ".join(
+    """
 const page = globalThis.__mia_nb ??= {};
 
 async function unpack(view) {
@@ -65,9 +92,11 @@ async function render({model, el}) {
   const config = {
     responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
   };
-  let shown = [];
+  let shown = [], dark = false;
   const draw = async () => {
-    const {data, layout} = JSON.parse(model.get("figure"));
+    dark = (getComputedStyle(el).color.match(/\\d+/) ?? [0])[0] > 127;
+    const text = model.get("figure").replaceAll("GREY", dark ? "#B0B0B0" : "#595959");
+    const {data, layout} = JSON.parse(text);
     shown = data.map((trace, i) => {
       const text = JSON.stringify(trace);
       return shown[i]?.text === text ? shown[i] : {text, trace: decoded(trace)};
@@ -75,7 +104,7 @@ async function render({model, el}) {
     place.style.height = `${layout.height ?? 400}px`;
     place.setAttribute("aria-label", layout.title?.text ?? "chart");
     const traces = shown.map(one => one.trace);
-    await Plotly.react(place, traces, {...layout, autosize: true}, config);
+    await Plotly.react(place, traces, Plotly.dressed(layout, place), config);
     requestAnimationFrame(() => setTimeout(() => { place.dataset.drawn = model.get("count"); }));
   };
   await draw();
@@ -88,13 +117,20 @@ async function render({model, el}) {
   place.on("plotly_click", event => tell("click", event));
   place.on("plotly_selected", event => event && tell("select", event));
   place.on("plotly_deselect", () => tell("select", {points: []}));
+  place.on("plotly_relayout", event => {
+    const x = event["shapes[0].x0"];
+    if (x === undefined) return;
+    tell("drag", {points: [{x}]});
+    draw();
+  });
   model.on("change:count", draw);
   model.on("msg:custom", message => {
     if (message.kind === "save")
       download(message.name, new Blob([message.text], {type: message.mime}));
     if (message.kind === "png") {
       const {data, layout, offsetWidth: width, offsetHeight: height} = place;
-      const ink = {...layout, paper_bgcolor: "white", plot_bgcolor: "white"};
+      const paper = dark ? "#111" : "white";
+      const ink = {...layout, paper_bgcolor: paper, plot_bgcolor: paper};
       const format = {format: "png", scale: 2, width, height, filename: message.name};
       Plotly.downloadImage({data, layout: ink}, format);
     }
@@ -104,7 +140,8 @@ async function render({model, el}) {
   return () => { observer.disconnect(); Plotly.purge(place); };
 }
 export default {render};
-"""
+""".replace("GREY", GREY).split()
+)  # every figure of a saved notebook holds it
 
 
 class Library(anywidget.AnyWidget):
@@ -115,8 +152,8 @@ class Library(anywidget.AnyWidget):
 
 
 class Figure(anywidget.AnyWidget):
-    """`figure` as JSON, redrawn when `count` changes; `event`: {"kind": "click" | "select",
-    "numbers": customdata, ...}.
+    """`figure` as JSON, redrawn when `count` changes; `event`: {"kind": "click" | "select" |
+    "drag", "numbers": customdata, "x": ...}.
     """
 
     _esm = DRAW
@@ -140,4 +177,4 @@ class Figure(anywidget.AnyWidget):
 def library() -> Library:
     from plotly.offline import get_plotlyjs
 
-    return Library(source=gzip.compress(get_plotlyjs().encode(), mtime=0))
+    return Library(source=gzip.compress((get_plotlyjs() + DRESSED).encode(), mtime=0))

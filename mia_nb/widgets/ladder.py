@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import NamedTuple
@@ -145,13 +146,17 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         sentence += f" (delta {delta:g}, add/remove one record{coins})"
         roc = with_bounds(base(source, attack), claims(table), delta, rates(source, attack), moved)
         columns = table[["label", "shown", "relation", "verdict", "method", "note", "remark"]]
-        words = note(own, assumed, moved, why)
-        return View(sentence, {"ladder": narrow(figure), "roc": roc}, columns, words)
+        return View(
+            sentence,
+            {"ladder": narrow(figure), "roc": roc},
+            columns,
+            note(own, assumed, moved, why),
+        )
 
     first, deltas = start(found), sorted({*DELTAS, float(delta)})
     marks = [(f"{one:.0e}" if one in DELTAS else f"{one:g}", one) for one in deltas]
     controls = {
-        "source": dropdown("source", [FORMULAS, *found], first),
+        "source": dropdown("pool", [FORMULAS, *found], first),
         "attack": dropdown("attack"),
         "sigma": steps("sigma", strengths(STUDY["sigma"]), STUDY["sigma"]),
         "epochs": count("epochs"),
@@ -175,7 +180,15 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         },
         "accountant": {"disabled": lambda source: not training(source).flow},
     }
-    return Explorer(TITLE, controls, draw, rows=[["ladder"], ["roc"]], follow=follow)
+    return Explorer(
+        TITLE,
+        controls,
+        draw,
+        rows=[["ladder"], ["roc"]],
+        follow=follow,
+        heights={"ladder": 280, "roc": 270},
+        pools={FORMULAS: (), **found},
+    )
 
 
 def strengths(trained: float) -> list[tuple[str, float]]:
@@ -213,7 +226,8 @@ def known(source: Source | None) -> Training:
     if not recipe or recipe.get("parent"):
         return Training(flow, None, None, 0, epochs, DERIVED if recipe else NO_RECIPE)
     args = recipe.get("defense_args", {}) if recipe.get("defense") == "dp_sgd" else {}
-    member, batch = source.pool.read_array("member.npy"), recipe["batch"]
+    stored, batch = source.pool is not None, recipe["batch"]
+    member = source.pool.read_array("member.npy") if stored else source.signals.member
     members = int(member.sum(1).mean())
     if recipe.get("split") == "bernoulli":  # as many as are expected
         members = (member.shape[1] - recipe.get("population", 0)) // 2
@@ -229,20 +243,22 @@ def spread(flow: dict, sigma: float) -> float:
 def note(own: Training, lipschitz: float | None, moved: list[str], why: str) -> str:
     """What the numbers rest on, and what they do not say."""
     assumed = lipschitz is not None
-    holds = {
-        "none is an upper or lower bound of another; row 4 alone may be called a guarantee for"
-        " the training set, and only of DP-SGD": True,
-        own.why: own.why,
-        "the study's setting; its records and batch are not stated: 25,000 and 512 are"
-        " assumed": assumed,
-        f"L = {lipschitz or 0:g} and clip {STUDY['clip']} are assumed too, nobody measured"
-        " them": assumed,
-        f"moved: {', '.join(moved)}; row 5 and the ROC are of the stored training and say nothing"
-        " about this one": moved,
-        "row 4 counts one training, not those that its settings took to find": own.noise_multiplier,
-        f"no audit: {why}": why,
-    }
-    return remarks(holds)
+    return remarks(
+        {
+            "none is an upper or lower bound of another; row 4 alone may be called a guarantee for"
+            " the training set, and only of DP-SGD": True,
+            own.why: own.why,
+            "the study's setting; its records and batch are not stated: 25,000 and 512 are"
+            " assumed": assumed,
+            f"L = {lipschitz or 0:g} and clip {STUDY['clip']} are assumed too, nobody measured"
+            " them": assumed,
+            f"moved: {', '.join(moved)}; row 5 and the ROC are of the stored training and say"
+            " nothing about this one": moved,
+            "row 4 counts one training, not those that its settings took to"
+            " find": own.noise_multiplier,
+            f"no audit: {why}": why,
+        }
+    )
 
 
 def moves(own: Training, sigma: float, epochs: int) -> list[str]:
@@ -263,22 +279,28 @@ def rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz) 
     if flow is not None and abs(sigma - own.noise) > 1e-6:
         flow = flow | {"k": spread(flow, sigma)}
     args = {"delta": delta, "audited": None if moved else record, "flow": flow}
-    bounds = None if lipschitz is None else {"certified": lipschitz}
     table = auditing.ladder(
-        **args, nominal=nominal, lipschitz=bounds, accountant=how, sampling=sampling
+        **args,
+        nominal=nominal,
+        lipschitz=None if lipschitz is None else {"certified": lipschitz},
+        accountant=how,
+        sampling=sampling,
     )
     if own.noise_multiplier is not None and nominal:
         dp_sgd = nominal | {"noise_multiplier": own.noise_multiplier if flow else sigma}
         table.loc[3] = auditing.ladder(**args, dp_sgd=dp_sgd, accountant="rdp").loc[3]
     if lipschitz is not None:
-        assumed = {"shown": "certified L", "method": "certified L"}
-        table = table.replace(assumed, "assumed L", regex=True)
+        table = table.replace(
+            {"shown": "certified L", "method": "certified L"}, "assumed L", regex=True
+        )
     if record is None:
         table.loc[4, ["note", "remark"]] = (UNAUDITED if why else "", why)
     elif moved:
         table.loc[4] = auditing.ladder(delta=delta, audited=record).loc[4]
-        table.loc[4, "shown"] += " (stored training)"
-        table.loc[4, "note"] += "; of the stored training, not of the values set here"
+        table.loc[4, ["shown", "note"]] += [
+            " (stored training)",
+            "; of the stored training, not of the values set here",
+        ]
         table.loc[table["epsilon"].notna() & (table["row"] < 5), "verdict"] = NOT_COMPARED
     return table
 
@@ -303,7 +325,13 @@ def narrow(figure: dict) -> dict:
     """
     layout = figure["layout"]
     notes = [note | {"x": 1, "xanchor": "right"} for note in layout["annotations"]]
-    figure = with_layout(figure, annotations=notes, height=layout["height"] + 60)
+    names = [re.sub(r" (\(|with)", r"<br>\1", name) for name in layout["yaxis"]["ticktext"]]
+    figure = with_layout(
+        figure,
+        annotations=notes,
+        height=layout["height"] + 60,
+        yaxis=layout["yaxis"] | {"ticktext": names},
+    )
     return with_title(figure, HEADING)
 
 
@@ -335,8 +363,15 @@ def frame(source: Source | None, attack: str) -> dict:
         return plain(plots.roc_bounds({attack: source.scores(attack)}, bounds=()))
     axis = {"type": "log", "dtick": 1, "tickformat": "~%", "range": [-6, 0.02]}
     names = {"xaxis": "false positives (FPR)", "yaxis": "members found (TPR)"}
-    axes = {place: axis | {"title": name} for place, name in names.items()}
-    return plain(finish(go.Figure(), "", height=520, legend=BELOW | {"y": -0.14}, **axes))
+    return plain(
+        finish(
+            go.Figure(),
+            "",
+            height=520,
+            legend=BELOW | {"y": -0.14},
+            **{place: axis | {"title": name} for place, name in names.items()},
+        )
+    )
 
 
 def with_bounds(figure: dict, curves: dict[str, float], delta: float, rate, moved) -> dict:

@@ -42,10 +42,6 @@ UNREADABLE = "The spikes recorded cannot be read: {}"
 UNRECORDED = (("nothing recorded", -1),)
 CONFIDENCE = "Confidence in the right class: members, non-members"
 KEPT = 8  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
-AHEAD = 8  # of so many time steps all pictures are drawn at once, so that the slider never waits
-HEIGHTS = {"curve": 290, "confidence": 320, "raster": 440}
-# far enough below that the axis keeps its title
-LEGENDS = {"curve": -0.45, "confidence": -0.6, "raster": -0.22}
 KINDS = {  # what a network gives: (the line of its curve, who is given what)
     "cumulative": (
         "after t steps",
@@ -93,27 +89,25 @@ def latency(sources: Sequence[Source]) -> Explorer:
 
     @cache
     def curve(network, attack, target) -> dict:
-        return sized("curve", against(measured(network, attack, target), found[network], attack))
+        return plain(against(measured(network, attack, target), found[network], attack))
 
     @cache
     def pictures(network, attack, target, t) -> dict[str, dict]:
         one = found[network]
         scores = {one.when(u): chosen(network, attack, target, u) for u in one.pair(t)}
         outputs = {one.when(u): confidences(one.signals(u), target) for u in one.pair(t)}
-        return compared.beside(scores, attack) | {"confidence": sized("confidence", sure(outputs))}
+        return compared.beside(scores, attack) | {"confidence": plain(sure(outputs))}
 
     @cache
     def spikes(network, t, number) -> dict:
         one, (source, why) = found[network], recorded(network, t)
         if number < 0:
             return empty(unrecorded(one, t, why), height=110)
-        return sized("raster", raster(one, t, source, number))
+        return plain(raster(one, t, source, number))
 
     def draw(network, target, attack, t, sample) -> View:
         one, at = found[network], (network, attack, target)
         rows, reference = measured(*at), one.when(ORDINARY) if one.ordinary else None
-        for u in one.outputs if len(one.outputs) <= AHEAD else ():
-            pictures(*at, u)
         figures = {"curve": with_line(curve(*at), t)} | pictures(*at, t)
         figures["raster"] = spikes(network, t, sample)
         table = compared.numbers(rows.rename(index=one.when), one.when(t), reference=reference)
@@ -125,7 +119,7 @@ def latency(sources: Sequence[Source]) -> Explorer:
 
     first = next(iter(found))
     controls = {
-        "network": dropdown("network", list(found), first),
+        "network": dropdown("pool", list(found), first),
         "target": dropdown("target", [ALL], ALL),
         "attack": dropdown("attack"),
         "t": steps("steps t", list(found[first].outputs), found[first].middle),
@@ -143,16 +137,27 @@ def latency(sources: Sequence[Source]) -> Explorer:
             "disabled": lambda network, t: samples(network, t) == UNRECORDED,
         },
     }
-    rows = [[name] for name in ("curve", "histogram", "roc", "confidence", "raster")]
-    return Explorer(TITLE, controls, draw, rows=rows, follow=follow, clicks={"curve": "t"})
+    return Explorer(
+        TITLE,
+        controls,
+        draw,
+        rows=[["curve", "histogram"], ["roc"], ["confidence"], ["raster"]],
+        follow=follow,
+        pools=found,
+        heights={"curve": 230, "histogram": 230, "roc": 285, "confidence": 320, "raster": 440},
+        clicks={"curve": "t"},
+    )
 
 
 def sentence(one: Network, attack: str, rows: pd.DataFrame, t: int) -> str:
     """ "After 2 of 4 steps rmia finds 12.0 % of members at 10 % false alarms (95 %: 10.1-14.0), n0
     = 898; after all 4: ..."
     """
-    others = [u for u in (max(one.outputs), ORDINARY) if u != t and u in one.times]
-    words = [f"{one.when(u)}: {compared.told(rows, u)}" for u in others]
+    words = [
+        f"{one.when(u)}: {compared.told(rows, u)}"
+        for u in (max(one.outputs), ORDINARY)
+        if u != t and u in one.times
+    ]
     text = "; ".join([f"{one.when(t)} {compared.told(rows, t, attack)}", *words])
     return text[:1].upper() + text[1:]
 
@@ -192,8 +197,8 @@ def confidences(signals: Signals, target) -> tuple[np.ndarray, np.ndarray]:
     """
     models = slice(None) if target == ALL else [target]
     audited = ~signals.population
-    value, member = np.exp(signals.log_p[models]).mean(1), signals.member[models]
-    value, member = value[:, audited], member[:, audited]
+    value = np.exp(signals.log_p[models]).mean(1)[:, audited]
+    member = signals.member[models][:, audited]
     return value[member], value[~member]
 
 
@@ -253,10 +258,3 @@ def numbered(own: Source, source: Source | None) -> tuple[tuple[str, int], ...]:
     names = [own.class_of(own.audited[own.column(number)]) for number in both]
     options = [(f"sample {n} ({name})", n) for n, name in zip(both, names, strict=True)]
     return tuple(options) or UNRECORDED
-
-
-def sized(name: str, figure: go.Figure) -> dict:
-    """As JSON, of a height that leaves room for the others on a screen, its legend in its place."""
-    title = " ".join((figure.layout.title.text or "").split("<br>"))
-    legend = {"y": LEGENDS[name]}
-    return plain(figure.update_layout(height=HEIGHTS[name], title_text=title, legend=legend))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mia_nb import attacks, store
 from mia_nb.types import Scores, Signals
-from mia_nb.widgets.stored import Source, unique
+from mia_nb.widgets.stored import Source, asked, trained, unique
 
 ORDINARY = 0  # the time steps of a network that has none
 # how outputs are queried where nothing is said
@@ -68,8 +68,9 @@ class Network(NamedTuple):
     def when(self, t: int) -> str:
         """In words, to go before or after a verb."""
         if t == ORDINARY:
-            dropped = self.ordinary.info.get("input_dropout")
-            return "ordinary network, same dropout" if dropped else "ordinary network"
+            return "ordinary network" + (
+                ", same dropout" if self.ordinary.info.get("input_dropout") else ""
+            )
         last = max(self.outputs)
         words = {"": f"with T = {t}", "instant": f"in step {t} alone"}
         after = f"after {t} of {last} steps" if t < last else f"after all {last} steps"
@@ -81,7 +82,7 @@ def networks(sources: Sequence[Source]) -> dict[str, Network]:
 
     One entry for every source with an output per time step, and one for every set of spiking pools
     that have members, recipe and parent's parent in common and were queried in the same way, but
-    differ in T; of two with equal T the newest. The data set is named where there are several.
+    differ in T; of two with equal T the newest.
     """
     pools = _pools(sources)
     single = [source for source in sources if query_kind(source) != "steps"]
@@ -91,20 +92,16 @@ def networks(sources: Sequence[Source]) -> dict[str, Network]:
         each = ", each alone" if kind(source) == "instant" else ""
         outputs = dict.fromkeys(range(1, count + 1), source)
         network = Network(outputs, kind(source), ordinary(source, single, pools))
-        entries.append((f"{_name(source)} T={count}, step by step{each}", network))
+        entries.append((f"{_name(source, count)}, step by step{each}", network))
     groups: dict[tuple, dict[int, Source]] = {}
     for source in (source for source in single if source.info.get("timesteps")):
         group = groups.setdefault((*alike(source), _training(source, pools)), {})
         group[source.info["timesteps"]] = source
     for group in (dict(sorted(group.items())) for group in groups.values() if len(group) > 1):
         first, last = next(iter(group.values())), next(reversed(group.values()))
-        name = f"{_name(first)} T={', '.join(map(str, group))}{_queried(first)}"
+        name = f"{_name(first, ', '.join(map(str, group)))}{_queried(first)}"
         entries.append((name, Network(group, "", ordinary(last, single, pools))))
-    several = len({one.any.info.get("dataset") for _, one in entries}) > 1
-    data = [one.any.info.get("dataset") or "" if several else "" for _, one in entries]
-    return unique(
-        (f"{d} {name}".strip(), one) for d, (name, one) in zip(data, entries, strict=True)
-    )
+    return unique(entries)
 
 
 def query_kind(source: Source) -> str:
@@ -164,19 +161,16 @@ def _shows(source: Source, own: Source) -> bool:
     return bool(pools[0][0]) and pools[0] == pools[1] and source.rows[0] in own.rows
 
 
-def _name(source: Source) -> str:
-    """How the network came to spike: "tinycnn fine-tuned"."""
-    recipe = source.recipe
-    if not recipe:
-        return source.label
-    derived = "fine-tuned" if recipe["epochs"] else "converted"
-    way = "direct" if recipe.get("parent") is None else derived
-    return f"{source.info.get('base', recipe['model'])} {way}"
+def _name(source: Source, timesteps) -> str:
+    """The network of so many time steps in words."""
+    if not source.recipe:
+        return f"{source.label}, T = {timesteps}"
+    return trained(source.info | {"timesteps": timesteps, "pool": ""}, source.recipe)
 
 
 def _queried(source: Source) -> str:
-    """The words of a label that say how it was queried: ", dropout 0.02 x 3"."""
-    return "".join(f", {words}" for words in source.label.split(", ")[1:]) if source.recipe else ""
+    """The words of a label that say how it was queried: ", dropout 0.02, 3 queries"."""
+    return "".join(f", {words}" for words in asked(source.info)) if source.recipe else ""
 
 
 def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:
@@ -203,7 +197,7 @@ def _training(source: Source, pools: dict[str, store.Folder]) -> str:
     args["calibration"] = without(args.get("calibration") or {}, "fit_T")
     first = ancestors(source, pools)[-1:]
     scope = source.info.get("mask_scope")
-    return json.dumps([recipe, args, _name(source), first, scope], sort_keys=True)
+    return json.dumps([recipe, args, _name(source, "any"), first, scope], sort_keys=True)
 
 
 def without(record: dict, *names: str) -> dict:

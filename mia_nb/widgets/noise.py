@@ -141,8 +141,15 @@ def noise(sources: Sequence[Source]) -> Explorer:
         "outputs": {"max": lambda pool, sigma: groups[pool][sigma].most, "value": lambda: END},
         "sample": {"max": lambda pool, sigma: len(source_of(pool, sigma).audited)},
     }
-    places = [["sample"], ["curve"], ["histogram"], ["roc"]]
-    return Explorer(TITLE, controls, draw, rows=places, follow=follow)
+    return Explorer(
+        TITLE,
+        controls,
+        draw,
+        rows=[["sample", "curve"], ["roc"], ["histogram"]],
+        follow=follow,
+        pools=groups,
+        heights={"sample": 230, "curve": 230, "roc": 285, "histogram": 230},
+    )
 
 
 class Level(NamedTuple):
@@ -161,8 +168,11 @@ def scored(level: Level, attack, target, outputs) -> Scores:
     """Of a target, or of all, with their first outputs, the references too."""
     if target == ALL and outputs == level.most:
         return level.source.scores(attack)
-    signals = level.source.signals.select(queries=slice(0, outputs))
-    return attacks.score(attack, signals, targets=None if target == ALL else target)
+    return attacks.score(
+        attack,
+        level.source.signals.select(queries=slice(0, outputs)),
+        targets=None if target == ALL else target,
+    )
 
 
 @lru_cache(LOOKS)
@@ -210,20 +220,23 @@ def closed_form(level: Level, attack, target) -> pd.DataFrame | None:
     """
     if isinstance(variances(level), str):
         return None
-    auc = measured(level, attack, target, level.most)["auc"]
-    return separation(auc, variances(level), [*range(1, level.most + 1), np.inf])
+    return separation(
+        measured(level, attack, target, level.most)["auc"],
+        variances(level),
+        [*range(1, level.most + 1), np.inf],
+    )
 
 
 @lru_cache(LOOKS)
 def histograms(level: Level, attack, target, outputs) -> dict:
-    """Scores after one output and after several, on one axis."""
-    counts = {"after one output": 1, f"after {outputs} outputs": outputs}
-    counts = counts if outputs > 1 else {"after one output": 1}
+    """Scores after one output and after several."""
+    counts = {f"after {outputs} outputs" if r > 1 else "after one output": r for r in (1, outputs)}
     share = {r: measured(level, attack, target, r)["auc"] for r in counts.values()}
     words = f"A member outscores a non-member in {share[1]:.1%} of cases (one output)"
     words += f", {share[outputs]:.1%} ({outputs})" if outputs > 1 else ""
-    scores = {name: scored(level, attack, target, r) for name, r in counts.items()}
-    return compared.histograms(scores, words, matches="x")
+    return compared.histograms(
+        {name: scored(level, attack, target, r) for name, r in counts.items()}, words
+    )
 
 
 @lru_cache(LOOKS)
@@ -244,8 +257,18 @@ def roc(level: Level, attack, target, outputs, closed) -> dict:
     fpr = np.geomspace(1e-5, 1, 200)
     tpr = ndtr(ndtri(fpr) + theory.loc[outputs, "d"])
     line = CLOSED | {"x": fpr.round(7).tolist(), "y": tpr.round(6).tolist()}
-    planes = [{"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2", "showlegend": False}]
-    return figure | {"data": [*figure["data"], *(line | plane for plane in planes)]}
+    return figure | {
+        "data": [
+            *figure["data"],
+            *(
+                line | plane
+                for plane in [
+                    {"xaxis": "x", "yaxis": "y"},
+                    {"xaxis": "x2", "yaxis": "y2", "showlegend": False},
+                ]
+            ),
+        ]
+    }
 
 
 @lru_cache(LOOKS)
@@ -258,8 +281,7 @@ def against(level: Level, attack, target, closed) -> dict:
     name = "queried R times"
     ends = {} if off is None else {name: tuple(off[list(settings.ENDS)])}
     table = {name: averaged(level, attack, target)}
-    figure = plots.query_curves(table, noise_off=ends, closed=theory)
-    return plain(figure.update_layout(height=370))
+    return plain(plots.query_curves(table, noise_off=ends, closed=theory).update_layout(height=370))
 
 
 def curve(level: Level, attack, target, outputs, closed) -> dict:
@@ -268,8 +290,7 @@ def curve(level: Level, attack, target, outputs, closed) -> dict:
         against(level, attack, target, closed),
         measured(level, attack, target, outputs)["auc"],
     )
-    star = STAR | {"x": [np.log2(outputs)], "y": [auc]}
-    return figure | {"data": [*figure["data"], star]}
+    return figure | {"data": [*figure["data"], (STAR | {"x": [np.log2(outputs)], "y": [auc]})]}
 
 
 @lru_cache(LOOKS)
@@ -292,14 +313,15 @@ def settling(level: Level, target, rank, outputs, closed) -> dict:
     models = two_worlds(member[:, column], member[:, source.audited], first)
     off = level.quiet and level.quiet.signals.margin[:, :, column].mean(1)
     name = f"Sample {source.samples[column]} ({source.class_of(column)})"
-    figure = settings.settling(
-        {side: own[model] for side, model in models.items()},
-        averaged=outputs,
-        quiet=off if off is None else {side: float(off[m]) for side, m in models.items()},
-        spread={side: own[m].std(ddof=1) for side, m in models.items()} if closed else None,
-        title=f"{name}, rank {rank} of {len(source.audited):,}",
+    return plain(
+        settings.settling(
+            {side: own[model] for side, model in models.items()},
+            averaged=outputs,
+            quiet=off if off is None else {side: float(off[m]) for side, m in models.items()},
+            spread={side: own[m].std(ddof=1) for side, m in models.items()} if closed else None,
+            title=f"{name}, rank {rank} of {len(source.audited):,}",
+        )
     )
-    return plain(figure)
 
 
 def numbers(level: Level, attack, target, outputs) -> pd.DataFrame:
@@ -317,8 +339,9 @@ def numbers(level: Level, attack, target, outputs) -> pd.DataFrame:
         "d' measured": [f"{one:.3f}" for one in d],
         "d' closed form": [compared.shown(one, ".3f") for one in known],
     }
-    sizes = {name: [f"{n:,.0f}" for n in table[name]] for name in ("targets", "n1", "n0")}
-    return pd.DataFrame(columns | sizes)
+    return pd.DataFrame(
+        columns | {name: [f"{n:,.0f}" for n in table[name]] for name in ("targets", "n1", "n0")}
+    )
 
 
 def note(level: Level, attack, target, closed) -> str:
@@ -332,13 +355,15 @@ def note(level: Level, attack, target, closed) -> str:
         s2, v = (compared.ends(*three, ".3g") for three in each)
         words = f"variance of the margin between outputs s2 = {s2}, between models v = {v}"
         told = [words, *FORMULA * closed]
-    texts = {
-        "95 % intervals": True,
-        LEFT: True,
-        f"outputs with the noise off are not stored: {call}": level.quiet is None,
-        RANKED: True,
-    }
-    return remarks(texts, [*scored(level, attack, target, 1).info["flags"], *told])
+    return remarks(
+        {
+            "95 % intervals": True,
+            LEFT: True,
+            f"outputs with the noise off are not stored: {call}": level.quiet is None,
+            RANKED: True,
+        },
+        [*scored(level, attack, target, 1).info["flags"], *told],
+    )
 
 
 def grouped(sources: Sequence[Source]) -> dict[str, dict[str, Level]]:
@@ -368,15 +393,14 @@ def _but_its_noise(source: Source) -> str:
     trained = without(recipe, "snapshots") | {"model_args": without(args, "k")}
     equation = without(_flow(source), "k", "sigma", "noise_sd")
     queried = {name: source.info.get(name) for name in SAME}
-    alone = [trained, equation, queried] if _flow(source) else [source.label]
-    return json.dumps(alone, sort_keys=True, default=str)
+    known = [trained, equation, queried]
+    return json.dumps(known if _flow(source) else [source.label], sort_keys=True, default=str)
 
 
 def strength(source: Source) -> str:
     """How strong the noise is, in words."""
-    if not (flow := _flow(source)):
-        return "noise as built"
-    return f"sigma = {flow['sigma']:.3g} (noise sd {flow['noise_sd']:.3g})"
+    words = "sigma = {sigma:.3g} (noise sd {noise_sd:.3g})"
+    return words.format(**_flow(source)) if _flow(source) else "noise as built"
 
 
 def short(words: str) -> str:
@@ -388,11 +412,10 @@ def title(source: Source, levels: int) -> str:
     """The pools of a group in words."""
     info, flow, name = source.info, _flow(source), source.label
     if source.folder is not None:
-        changed = {"draws": "plain", "queries": 1, "pool": "" if levels > 1 else info.get("pool")}
-        if flow:
-            replaced = f"{info.get('base')} with its last group replaced"
-            changed["family"] = replaced if "base" in info else info["model"]
-        name = label(info | changed, source.recipe)
+        replaced = f"{info.get('base')} with its last group replaced"
+        family = (replaced if "base" in info else info["model"]) if flow else info["family"]
+        changed = {"draws": "plain", "queries": 1, "family": family}
+        name = label(info | changed | ({"pool": ""} if levels > 1 else {}), source.recipe)
     timed = flow.get("T") and flow.get("steps")
     return f"{name}, T = {flow['T']:g}, {flow['steps']} steps" if timed else name
 
@@ -402,11 +425,9 @@ def silent(source: Source, sources: Sequence[Source]) -> Source | None:
     noise switched off.
     """
     pool, but = source.info.get("pool"), ("queries", "draws")
-    plain = [
-        o for o in reversed(sources) if o.info.get("noise") is False and query_kind(o) == "plain"
-    ]
-    own = (o for o in plain if pool and o.info.get("pool") == pool)
-    return next((o for o in own if alike(o, but=but) == alike(source, but=but)), None)
+    own = (o for o in reversed(sources) if pool and o.info.get("pool") == pool)
+    quiet = (o for o in own if o.info.get("noise") is False and query_kind(o) == "plain")
+    return next((o for o in quiet if alike(o, but=but) == alike(source, but=but)), None)
 
 
 def averaging(source: Source) -> list[str]:

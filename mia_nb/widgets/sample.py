@@ -127,8 +127,8 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         row |= numbers(world, one, gap, ratio) | {"score": shown(y[column], ".4g")}
         truly = truths(world, source.audited, member, column) if truth else {}
         row |= truly | ({"lasso": who} if len(lasso) else {})
-        side = "is a member" if trained else "is a non-member"
-        sentence = remarks({f"Sample {sample} ({about}): {words}": True, side: truth})
+        sentence = f"Sample {sample} ({about}): {words}"
+        sentence += f"; is a {'member' if trained else 'non-member'}" if truth else ""
         return View(sentence, figures, pd.DataFrame([row]), note(source, world, k, attack))
 
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
@@ -154,6 +154,8 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         draw,
         rows=[["scatter", "margins"], ["image", "traces"], ["subset"]],
         follow=follow,
+        pools=found,
+        heights={"scatter": 255, "margins": 255, "image": 250, "traces": 250},
         state={"subset": ()},
         clicks={"scatter": "sample"},
         lassos={"scatter": "subset"},
@@ -179,8 +181,11 @@ def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signal
             " train two pairs or more"
         )
     others = others[np.argsort(units(own[others]), kind="stable")]
-    alone = source.signals.select(models=[target]).hide()
-    return others, source.signals.select(models=others), alone
+    return (
+        others,
+        source.signals.select(models=others),
+        source.signals.select(models=[target]).hide(),
+    )
 
 
 @lru_cache(64)
@@ -197,8 +202,7 @@ def evidence(source: Source, target: int, k: int, variance: str) -> Evidence:
             gauss = lira_fit(alone, others, variance=variance, combine=combine)[1]
         except ValueError as error:  # one reference a side
             flags = [str(error)]
-    ratio = (gauss or student).log_ratio(phi)
-    return Evidence(others, phi, gauss, student, ratio, flags)
+    return Evidence(others, phi, gauss, student, (gauss or student).log_ratio(phi), flags)
 
 
 def plane(source: Source, target: int, attack: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -212,8 +216,11 @@ def plane(source: Source, target: int, attack: str) -> tuple[np.ndarray, np.ndar
 def points(source: Source, target: int, attack: str, truth: bool) -> dict:
     """The scatter of a target's scores, without the sample's mark."""
     *scores, member = plane(source, target, attack)
-    options = {"names": ("loss", attack), "numbers": source.numbers, "points": DOTS}
-    figure = pictures.score_points(*scores, member if truth else None, **options)
+    figure = pictures.score_points(
+        *scores,
+        member if truth else None,
+        **{"names": ("loss", attack), "numbers": source.numbers, "points": DOTS},
+    )
     same = f"{source.label} {target} {attack}"  # zoom and lasso stay while samples change
     axes = {a: figure["layout"][a] | {"uirevision": same} for a in ("xaxis", "yaxis")}
     return with_layout(figure, **axes, selectionrevision=same, modebar={"uirevision": same})
@@ -225,16 +232,19 @@ def image(source: Source, target: int, one: int) -> dict:
     if source.images is None:
         return pictures.empty("no images are stored with these signals")
     sure = expit(source.signals.margin[target, :, one]).mean()
-    words = f"labelled {source.class_of(one)}; target {verdict(source, target, one)}"
-    return pictures.picture(source.images[one], f"{words}, p = {sure:.3g}")
+    words = (
+        f"labelled {source.class_of(one)}; target {verdict(source, target, one)}, p = {sure:.3g}"
+    )
+    return pictures.picture(source.images[one], words)
 
 
 @lru_cache(8)
 def crowd(source: Source, target: int, lasso: tuple[int, ...], who: str, truth: bool) -> dict:
     """The images of those in a lasso."""
     if not lasso:
-        words = "Draw a lasso around points of the scatter to see who they are"
-        return pictures.empty(words, height=90)
+        return pictures.empty(
+            "Draw a lasso around points of the scatter to see who they are", height=90
+        )
     own, numbers = source.audited[list(lasso)], source.numbers[list(lasso)]
     member, marks = source.signals.member[target, own], np.full(len(own), "")
     if truth:
@@ -284,16 +294,16 @@ def told(world: Evidence, one: int, k: int, variance: str) -> tuple[str, str, st
     low, high, least, most = spans.ravel()
     cells = ends(gap, low, high, ".3g"), ends(ratio if world.gauss else np.nan, least, most, ".3g")
     if n.min() == 0:
-        side = "IN" if n[0] == 0 else "OUT"
-        return f"none of these references is {side}, so there is no ratio: take more", *cells
+        none = f"none of these references is {'OUT' if n[0] else 'IN'}"
+        return f"{none}, so there is no ratio: take more", *cells
     who = f"{n[0]} IN and {n[1]} OUT references"
     if n[0] == n[1] == k:
         who = f"k = {k} reference{'s' * (k > 1)} a side"
     says = "the log likelihood ratio is" if world.gauss else "only Student-t LiRA gives a ratio,"
     words = f"IN and OUT models differ by {gap:.2g} nats"
     if np.isnan(least):
-        why = "no interval: one reference on a side"
-        return f"{words}; from {who} {says} {ratio:.2g}, {why}", *cells
+        words += f"; from {who} {says} {ratio:.2g}"
+        return f"{words}, no interval: one reference on a side", *cells
     like = "looks like a member" if ratio > 0 else "looks like a non-member"
     like = like if least > 0 or most < 0 else "undecided"
     words += f" [{low:.2g}, {high:.2g}]; from {who} {says} {ratio:.2g} [{least:.2g}, {most:.2g}]"
@@ -337,26 +347,33 @@ def note(source: Source, world: Evidence, k: int, attack: str) -> str:
     refs = world.references
     queries, steps = refs.margin.shape[1], refs.query_kind == "steps"
     unpaired = not (refs.member.sum(0) == k)[source.audited].all()
-    texts = {
-        "95 % intervals given these references": True,
-        "the target's complementary model is no reference": True,
-        f"no complementary pairs: k = {k} stands for {len(refs.margin)} models, shared out by"
-        " chance": unpaired,
-        "margins after the last time step": queries > 1 and steps,
-        f"margins are means of {queries} queries": queries > 1 and not steps,
-        "losses: references that trained on it, dashed and shaded all members; non-members have no"
-        " training loss": True,
-        f"score: {attack} with all references; what one ratio proves depends on how often it errs:"
-        " see Scores and ROC": True,
-    }
-    return remarks(texts, world.flags)
+    return remarks(
+        {
+            source.lacks: source.lacks,
+            "95 % intervals given these references": True,
+            "the target's complementary model is no reference": True,
+            f"no complementary pairs: k = {k} stands for {len(refs.margin)} models, shared out by"
+            " chance": unpaired,
+            "margins after the last time step": queries > 1 and steps,
+            f"margins are means of {queries} queries": queries > 1 and not steps,
+            "losses: references that trained on it, dashed and shaded all members; non-members"
+            " have no training loss": True,
+            f"score: {attack} with all references; what one ratio proves depends on how often it"
+            " errs: see Scores and ROC": True,
+        },
+        world.flags,
+    )
 
 
 def ringed(points: dict, x: float, y: float, sample: int) -> dict:
     """The scatter with a ring around the sample; an empty one where it has no place."""
     there = bool(np.isfinite([x, y]).all())
-    ring = RING | {"x": [float(x)] * there, "y": [float(y)] * there, "name": f"sample {sample}"}
-    return points | {"data": [*points["data"], ring]}
+    return points | {
+        "data": [
+            *points["data"],
+            (RING | {"x": [float(x)] * there, "y": [float(y)] * there, "name": f"sample {sample}"}),
+        ]
+    }
 
 
 def margins(world: Evidence, everyone: Signals, rows, one: int, trained: bool | None) -> dict:
@@ -412,5 +429,9 @@ def traces(source: Source, rows: tuple[int, ...], one: int, target: int | None =
     own = every[target] if target is not None and target < len(every) and trained[target] else None
     ended = lines[:, -1][~np.isnan(lines[:, -1])]
     here = f"{np.median(ended):.2g} here" if len(ended) else "no reference trained on it"
-    sentence = f"loss in the last epoch: {here}, {everyone[1, -1]:.2g} for the median member"
-    return pictures.sample_traces(lines, everyone, sentence, own=own)
+    return pictures.sample_traces(
+        lines,
+        everyone,
+        f"loss in the last epoch: {here}, {everyone[1, -1]:.2g} for the median member",
+        own=own,
+    )

@@ -8,13 +8,14 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtr, ndtri
 
 from mia_nb import metrics, plots
 from mia_nb.metrics.curve import tie_mass
 from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
-from mia_nb.widgets.compared import ORACLE, ends
+from mia_nb.widgets.compared import ORACLE, ends, place_of, ranked, shown
 from mia_nb.widgets.explorer import (
     Explorer,
     Ticks,
@@ -34,7 +35,8 @@ from mia_nb.widgets.stored import ALL, NOTHING, Source, named, only
 TITLE = "Scores and ROC"
 PRIORS = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 BOTH = "numbers and star: one threshold for all targets; the curve: a threshold for each"
-LINEAR, TAIL = 91, 80  # positions of the threshold above and below 10 % false positives
+STEPS = 150  # positions of the threshold
+INSIDE = {"x": 0, "y": 1, "yanchor": "top"}
 
 
 def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float = 0.1) -> Explorer:
@@ -69,7 +71,14 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     @cache
     def pictures(pool, attack, target, others) -> tuple[dict, dict]:
         drawn = {name: chosen(pool, name, target) for name in dict.fromkeys((attack, *others))}
-        return plain(plots.histogram(drawn[attack])), plain(plots.roc_pair(drawn))
+        return with_layout(ranked(drawn[attack], bins=100), legend=INSIDE), plain(
+            plots.roc_pair(drawn)
+        )
+
+    def dragged(x, values) -> dict:
+        which = [values[name] for name in ("pool", "attack", "target")]
+        place = place_of(chosen(*which))
+        return {"threshold": min(rates(*which).grid(), key=lambda t: abs(place(t) - x))}
 
     def offered(pool) -> tuple[str, ...]:
         return tuple(attacks or found[pool].attacks())
@@ -86,13 +95,17 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             f"{attack} finds {100 * tpr:.1f} % of members at {100 * fpr:.3g} % false positives"
             f" (95 %: {100 * low:.1f}-{100 * high:.1f}), n0 = {size[1].min():,}"
         )
-        few = "below resolution: fewer than ten false positives"
-        sentence = remarks({found: True, few: fpr * size[1].min() < 10})
-        ppv = f"{metrics.ppv(tpr, fpr, PRIORS[prior]):.3f}" if tp + fp else "n/m"
+        ppv = metrics.ppv(tpr, fpr, PRIORS[prior]) if tp + fp else np.nan
+        texts = {
+            found: True,
+            f"at a prior of {prior}, {100 * ppv:.3g} % of those accused are members": tp + fp,
+            "below resolution: fewer than ten false positives": fpr * size[1].min() < 10,
+        }
         row = {
+            "threshold": f"{threshold:.4g}",
             "TPR": ends(tpr, low, high, ".4f"),
             "FPR": f"{fpr:.4f}",
-            f"PPV at prior {prior}": ppv,
+            f"PPV at prior {prior}": shown(ppv, ".3f"),
             "members accused": f"{tp:,} of {size[0].sum():,}",
             "false positives": f"{fp:,} of {size[1].sum():,}",
             "AUC": ends(area["value"], area["low"], area["high"]),
@@ -102,16 +115,24 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             "targets": len(one.targets),
         }
         histogram, roc = pictures(*which, compare)
-        roc = with_star(roc, fpr, tpr, f"AUC {area['value']:.3f}; star: the threshold")
-        figures = {"histogram": with_line(histogram, threshold), "roc": roc}
-        note = remarks({ORACLE: True, BOTH: target == ALL}, one.info["flags"])
-        return View(sentence, figures, pd.DataFrame([row]), note)
+        words = f"a random member outscores a random non-member in {area['value']:.1%} of cases"
+        histogram = with_title(histogram, f"{attack}: {words}; drag the line")
+        figures = {
+            "histogram": with_line(histogram, float(place_of(one)(threshold)), editable=True),
+            "roc": with_star(roc, fpr, tpr, f"AUC {area['value']:.3f}; star: the threshold"),
+        }
+        return View(
+            remarks(texts),
+            figures,
+            pd.DataFrame([row]),
+            remarks({ORACLE: True, BOTH: target == ALL}, one.info["flags"]),
+        )
 
     controls = {  # filled by what they follow, where a damaged source is a message
         "pool": dropdown("pool", list(found), next(iter(found))),
         "target": dropdown("target", [ALL], ALL),
         "attack": dropdown("attack"),
-        "compare": Ticks("compare with", ["loss"], ["loss"]),
+        "compare": Ticks("compare with", ["loss"], ["loss"], height="112px"),
         "threshold": steps("threshold", [("", 0.0)], 0.0),
         "prior": buttons("prior", list(PRIORS), "1/2"),
     }
@@ -120,13 +141,13 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         "attack": {"options": offered},
         "compare": {"options": lambda pool, attack: [x for x in offered(pool) if x != attack]},
         "threshold": {
-            "options": lambda pool, attack, target: [
-                (f"{threshold:.3g}", threshold) for threshold in rates(pool, attack, target).grid()
-            ],
+            "options": lambda pool, attack, target: rates(pool, attack, target).marks(),
             "value": start,
         },
     }
-    return Explorer(TITLE, controls, draw, rows=[["histogram"], ["roc"]], follow=follow)
+    options = {"pools": found, "heights": {"histogram": 195, "roc": 285}, "wide": ["threshold"]}
+    options |= {"follow": follow, "drags": {"histogram": dragged}}
+    return Explorer(TITLE, controls, draw, rows=[["histogram"], ["roc"]], **options)
 
 
 def with_star(roc: dict, fpr: float, tpr: float, title: str) -> dict:
@@ -134,10 +155,12 @@ def with_star(roc: dict, fpr: float, tpr: float, title: str) -> dict:
     star = {"text": "★", "font": {"size": 20, "color": GREY}, "showarrow": False}
     stars = [star | {"x": fpr, "y": tpr, "xref": "x", "yref": "y"}]
     if fpr > 0 and tpr > 0:  # on logarithmic axes a note stands at the exponent
-        place = {"x": math.log10(fpr), "y": math.log10(tpr), "xref": "x2", "yref": "y2"}
-        stars.append(star | place)
-    notes = [*roc["layout"].get("annotations", []), *stars]
-    return with_title(with_layout(roc, annotations=notes), title)
+        stars.append(
+            star | {"x": math.log10(fpr), "y": math.log10(tpr), "xref": "x2", "yref": "y2"}
+        )
+    return with_title(
+        with_layout(roc, annotations=[*roc["layout"].get("annotations", []), *stars]), title
+    )
 
 
 class Rates:
@@ -161,17 +184,25 @@ class Rates:
         )
         n1, n0 = self.sizes
         (low,), (high,) = band((tp / n1)[:, None], self.pair, int(n1.min()))
-        rates = ((tp / n1).mean(), (fp / n0).mean(), low, high)
-        return *map(float, rates), int(tp.sum()), int(fp.sum())
+        return (
+            *map(float, ((tp / n1).mean(), (fp / n0).mean(), low, high)),
+            int(tp.sum()),
+            int(fp.sum()),
+        )
 
     def grid(self) -> list[float]:
-        """Thresholds from accusing all to accusing none, close together where few non-members are
-        accused.
+        """Thresholds from accusing all to accusing none, even steps of the normal quantile of the
+        false-positive rate.
         """
-        n0 = min(len(s) for s in self.outside)
-        tail = np.geomspace(0.1, 1 / n0, TAIL)[1:] if n0 > 10 else []
-        fpr = np.concatenate([np.linspace(1, 0.1, LINEAR), tail])
-        outside = np.concatenate(self.outside)
-        thresholds = np.quantile(outside, 1 - fpr, method="higher")
-        top = np.nextafter(max(outside.max(), *(s.max() for s in self.inside)), np.inf)
+        inside, outside = np.concatenate(self.inside), np.concatenate(self.outside)
+        few = max(-ndtri(1 / min(len(s) for s in self.outside)), 0)
+        fpr = [1, *ndtr(-np.linspace(-2, few, STEPS))]
+        thresholds = np.quantile(outside, 1 - np.array(fpr), method="higher")
+        top = np.nextafter(max(outside.max(), inside.max()), np.inf)
         return sorted({float(t) for t in (*thresholds, top) if np.isfinite(t)})
+
+    def marks(self) -> list[tuple[str, float]]:
+        """The grid for a slider, each threshold called by its false-positive rate."""
+        outside = np.sort(np.concatenate(self.outside))
+        fpr = 1 - np.searchsorted(outside, self.grid()) / len(outside)
+        return [(f"{100 * x:.3g} %", t) for x, t in zip(fpr, self.grid(), strict=True)]

@@ -12,10 +12,32 @@ from typing import Any
 import numpy as np
 
 from mia_nb import attacks, store
+from mia_nb.examples import PREFIX, examples, load_example, thumbnails
 from mia_nb.types import Scores, Signals
 
 NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
 ALL = "all"  # targets, rather than one
+NAMES = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "fashion_mnist": "Fashion-MNIST",
+    "tinycnn": "TinyCNN",
+    "resnet14": "ResNet14",
+    "resnet18": "ResNet18",
+    "vgg16": "VGG16",
+    "odenet": "ODENet",
+    "odenet64": "ODENet64",
+    "anode": "ANODE",
+    "sonode": "SONODE",
+    "hbnode": "HBNODE",
+    "sdenet": "SDENet",
+}
+
+
+LACKS = (
+    "images that are grey, training losses and weights are not shipped; a pool that has them:"
+    " mia-nb run 01_train -p dataset=cifar10 -p model=resnet14"
+)
 
 
 class Source:
@@ -34,9 +56,12 @@ class Source:
         self._signals, self._images, self._classes, self._scores = signals, images, classes, {}
         # who was queried, and how: without reading the arrays
         self.info = info if info is not None else dict(signals.info)
+        self.lacks = LACKS if "example" in self.info else ""
 
     @cached_property
     def signals(self) -> Signals:
+        if "example" in self.info:
+            return load_example(self.info["example"])
         return self._signals if self._signals is not None else store.load_signals(self.folder)
 
     @cached_property
@@ -76,8 +101,11 @@ class Source:
         """One spiking layer at work on a few of these samples, as `models.recording` tells; None
         where none was kept.
         """
-        kept = self.folder is not None and self.folder.has("raster.npz")
-        return self.folder.read_arrays("raster.npz") if kept else None
+        return (
+            self.folder.read_arrays("raster.npz")
+            if (self.folder is not None and self.folder.has("raster.npz"))
+            else None
+        )
 
     @property
     def has_canaries(self) -> bool:
@@ -91,7 +119,7 @@ class Source:
     @property
     def recipe(self) -> dict:
         """How the pool was trained; {} where it is not known."""
-        return self.pool.recipe if self.pool is not None else {}
+        return self.pool.recipe if self.pool is not None else self.info.get("recipe", {})
 
     @cached_property
     def audited(self) -> np.ndarray:
@@ -129,8 +157,11 @@ class Source:
         train a classifier.
         """
         k, queries = self.scores("loss").info["k"], self.signals.margin.shape[1]
-        names = attacks.literature(k, self.signals.query_kind, queries)
-        return [name for name in names if name not in ("shokri", "song_mittal")]
+        return [
+            name
+            for name in attacks.literature(k, self.signals.query_kind, queries)
+            if name not in ("shokri", "song_mittal")
+        ]
 
     def trace(self, model: int) -> np.ndarray | None:
         """(E, N) natural logarithms of training losses of one model, NaN where it did not train;
@@ -159,8 +190,10 @@ class Source:
     @property
     def kinds(self) -> list[tuple[str, int]]:
         """What a control offers: every class by its name, and its label."""
-        count = max(len(self.classes), int(self.signals.labels.max()) + 1)
-        return [(self._name(label), label) for label in range(count)]
+        return [
+            (self._name(label), label)
+            for label in range(max(len(self.classes), int(self.signals.labels.max()) + 1))
+        ]
 
     @property
     def targets(self) -> list[int | str]:
@@ -183,15 +216,31 @@ class _Chosen:
         return np.asarray(self.x[self.samples[index]])
 
 
-def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -> list[Source]:
-    """Stored signals whose membership is known, oldest first: what explorers choose from.
+class _Thumbnails:
+    """Images by sample number; those that are not shipped are grey."""
+
+    def __init__(self, x: dict[int, np.ndarray]):
+        self.x, self.grey = x, np.full_like(next(iter(x.values())), 128)
+
+    def __getitem__(self, index) -> np.ndarray:
+        found = np.stack([self.x.get(int(i), self.grey) for i in np.atleast_1d(index)])
+        return found if np.ndim(index) else found[0]
+
+
+def sources(
+    root: str | Path = "results", *, pool: str = "", limit: int = 200, shipped: bool = True
+) -> list[Source]:
+    """Stored signals whose membership is known, oldest first, then those that are shipped: what
+    explorers choose from.
 
     Half-written results are passed over, damaged ones with a line on standard error.
 
     Parameters:
         root: folder of results
-        pool: only signals of this pool, the beginning of its key; "" for those of all pools
-        limit: at most so many, the newest
+        pool: only signals of this pool, the beginning of its key or of "example:cifar10/resnet14";
+            "" for those of all pools
+        limit: at most so many stored ones, the newest
+        shipped: whether those that come with the package are among them
 
     Returns:
         A list of `Source`; [] where nothing is stored.
@@ -205,7 +254,20 @@ def sources(root: str | Path = "results", *, pool: str = "", limit: int = 200) -
             print(f"{folder.path.name} is damaged and passed over: {error}", file=sys.stderr)
         if len(found) == limit:
             break
-    return found[::-1]
+    return found[::-1] + [source for source in _shipped(pool) if shipped]
+
+
+def _shipped(pool: str) -> list[Source]:
+    """The signals that come with the package, of this pool."""
+    found, x = [], _Thumbnails(thumbnails())
+    for name, about in examples().items():
+        own, usual = about["info"], {"dataset": "cifar10", "draws": "plain", "queries": 1}
+        info = usual | own | {"example": name}
+        if f"{PREFIX}{name}".startswith(pool) or info["pool"].startswith(pool):
+            words = trained(info | {"pool": ""}, info["recipe"])
+            words += f", {len(about['test_accuracy'])} networks (shipped)"
+            found.append(Source(words, images=x, info=info, classes=info["classes"]))
+    return found
 
 
 def _whole(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> list[Source]:
@@ -219,8 +281,11 @@ def _whole(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> l
     if not all(isinstance(row, int) for row in info.get("models") or []):
         raise folder.corrupt("info.json", f"models={info['models']}: wanted numbers of rows")
     samples = store.load_samples(folder)
-    source = Source(label(info, own.recipe), folder=folder, pool=own, info=info)
-    return [source] if samples is None or len(samples) else []
+    return (
+        [Source(label(info, own.recipe), folder=folder, pool=own, info=info)]
+        if samples is None or len(samples)
+        else []
+    )
 
 
 def named(sources: Sequence[Source]) -> dict[str, Source]:
@@ -240,20 +305,47 @@ def unique(entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     }
 
 
+def pools_of(entry) -> set[str]:
+    """Keys of the pools of what an explorer offers: a source, or several in a tuple or a dict."""
+    if isinstance(entry, Source):
+        return {entry.info.get("pool") or entry.label}
+    parts = entry.values() if isinstance(entry, dict) else entry if isinstance(entry, tuple) else ()
+    return set().union(*map(pools_of, parts))
+
+
 def label(info: dict, recipe: dict) -> str:
-    """Who was queried and how, in a line: "digits resnet14 d5ec, dropout 0.02 x 3"."""
-    network = (info.get("dataset"), info.get("family", recipe.get("model", "?")))
-    query = "noise off" if info.get("noise") is False else info.get("draws", "plain")
-    query += f" {info['input_dropout']:g}" if info.get("input_dropout") else ""
-    query += f" x {info['queries']}" if info.get("queries", 1) > 1 else ""
-    words = [
-        " ".join(filter(None, (*network, (info.get("pool") or "")[:4]))),
-        recipe.get("defense") or "",
-        f"epoch {info['epoch']}" if info.get("epoch") else "",
-        f"behind {info['output']}" if info.get("output") else "",
-        query if query != "plain" else "",
-    ]
-    return ", ".join(filter(None, words))
+    """Who was queried and how, in words: "digits, ResNet14 (d5ec), dropout 0.02, 3 queries"."""
+    return ", ".join([trained(info, recipe), *asked(info)])
+
+
+def trained(info: dict, recipe: dict) -> str:
+    """The networks in words: "digits, TinyCNN as spiking network, T = 1, hybrid (d5ec)"."""
+    network = " ".join(NAMES.get(word, word) for word in info.get("family", "?").split())
+    if "base" in info and info.get("timesteps"):
+        way = (
+            ("hybrid" if recipe.get("epochs") else "converted")
+            if recipe.get("parent")
+            else "direct"
+        )
+        network = (
+            f"{NAMES.get(info['base'], info['base'])} as spiking network, T = {info['timesteps']},"
+            f" {way}"
+        )
+    words = [NAMES.get(info.get("dataset"), info.get("dataset")), network, recipe.get("defense")]
+    return ", ".join(filter(None, words)) + (f" ({info['pool'][:4]})" if info.get("pool") else "")
+
+
+def asked(info: dict) -> list[str]:
+    """How networks were queried, in words; [] for one plain query at the end of training."""
+    drawn, count = info.get("draws", "plain"), info.get("queries", 1)
+    words = {"steps": "step by step", "noise": "with noise", "plain": ""}.get(drawn, drawn)
+    words = "noise off" if info.get("noise") is False else words
+    words += f" {info['input_dropout']:g}" if info.get("input_dropout") else ""
+    queries = f"{count} queries" if count > 1 else ""
+    epoch, output = info.get("epoch"), info.get("output")
+    return list(
+        filter(None, [epoch and f"epoch {epoch}", output and f"behind {output}", words, queries])
+    )
 
 
 def only(scores: Scores, target: int | str) -> Scores:

@@ -16,12 +16,7 @@ from mia_nb.widgets.latency import latency
 from mia_nb.widgets.noise import noise
 from mia_nb.widgets.sample import sample
 from mia_nb.widgets.scores import scores
-from mia_nb.widgets.stored import Source
-
-WHOLE_TITLES = (
-    "<style>.jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 0 auto !important; max-width:"
-    " none }</style>"
-)
+from mia_nb.widgets.stored import Source, pools_of
 
 
 class Tabs:
@@ -29,11 +24,11 @@ class Tabs:
     after the other.
 
     Live, an explorer is made when its tab is first opened: a page of two dozen pictures would be
-    slow to appear and to follow.
+    slow to appear and to follow. The pool that is chosen in one is chosen in all.
     """
 
     def __init__(self, makers: dict[str, Callable[[], Explorer]]):
-        self.makers, self.made = makers, {}
+        self.makers, self.made, self._pool, self._following = makers, {}, ("", set()), False
 
     def __getitem__(self, title: str) -> Explorer:
         if title not in self.made:
@@ -54,18 +49,40 @@ class Tabs:
 
     def _widget(self) -> W.Widget:
         titles = tuple(self.makers)
-        tab = W.Tab([W.VBox() for _ in titles], titles=titles, layout=W.Layout(width="100%"))
+        tab = W.Tab([W.VBox() for _ in titles], titles=titles, layout=W.Layout(margin="0"))
 
         def opened(change) -> None:
-            place = tab.children[change["new"]] if change["new"] is not None else None
-            if place is not None and not place.children:
+            if change["new"] is None:
+                return
+            place, title = tab.children[change["new"]], titles[change["new"]]
+            if not place.children:
                 place.children = [W.Label("reading ...")]
-                place.children = [self[titles[change["new"]]].widget]
+                explorer = self[title]
+                place.children = [explorer.widget]
+                if explorer.pools:
+                    explorer.chooser.observe(partial(self._chosen, explorer), "value")
+            if title in self.made:
+                self._follow(self.made[title])
 
         tab.observe(opened, "selected_index")
         tab.selected_index = 0
         opened({"new": 0})
-        return W.VBox([W.HTML(WHOLE_TITLES), tab], layout=W.Layout(width="100%"))
+        return tab
+
+    def _chosen(self, explorer: Explorer, change: dict) -> None:
+        """A hand chose a pool: the other tabs turn to it when they are opened."""
+        if not self._following:
+            self._pool = change["new"], pools_of(explorer.pools[change["new"]])
+
+    def _follow(self, explorer: Explorer) -> None:
+        """Turn to the pool chosen elsewhere, if this explorer has something of it."""
+        name, keys = self._pool
+        near = [one for one, entry in explorer.pools.items() if pools_of(entry) & keys]
+        if near:
+            self._following, explorer.find.value = True, ""
+            likely = [one for one in (name, explorer.chooser.value) if one in near]
+            explorer.chooser.value = [*likely, *near][0]
+            self._following = False
 
 
 def explore(sources: Sequence[Source]) -> Tabs:
@@ -78,14 +95,18 @@ def explore(sources: Sequence[Source]) -> Tabs:
         tabs; `explore(found)["Dropout"]` is the explorer of that title. In batch mode all are shown
         one after the other.
     """
-    explorers = {
-        "Scores and ROC": scores,
-        "One sample, two worlds": sample,
-        "Vulnerable samples": exposed,
-        "Latency": latency,
-        "Dropout": dropout,
-        "Noise is not privacy": noise,
-        "Privacy ladder": ladder,
-        "Run comparison": compare,
-    }
-    return Tabs({title: partial(make, sources) for title, make in explorers.items()})
+    return Tabs(
+        {
+            title: partial(make, sources)
+            for title, make in {
+                "Scores and ROC": scores,
+                "One sample, two worlds": sample,
+                "Vulnerable samples": exposed,
+                "Latency": latency,
+                "Dropout": dropout,
+                "Noise is not privacy": noise,
+                "Privacy ladder": ladder,
+                "Run comparison": compare,
+            }.items()
+        }
+    )
