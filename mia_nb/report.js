@@ -9,6 +9,9 @@ function draw(block) {
   place.dataset.drawn = 1;
   layout.paper_bgcolor = 'rgba(0,0,0,0)';
   layout.autosize = true; delete layout.width;
+  const asked = layout.height || 450;
+  layout.height = place.clientHeight;
+  if (layout.legend && layout.legend.y < 0) layout.legend.y *= (asked - 150) / (layout.height - 150);  // stays below the axis title
   layout.font = {...layout.font, color: own || ink()};
   const config = {...figure.config, responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: ''};
   Plotly.newPlot(place, figure.data, layout, config);

@@ -21,6 +21,7 @@ img kbd li mark ol p pre s small span strong sub summary sup table tbody td tfoo
 HERE = Path(__file__)
 ROLES = ("verdict", "headline", "picture")  # tags of cells whose outputs stand outside the folds
 GLOSSARY = (HERE.parent / "published/glossary.md", HERE.parent.parent / "docs/glossary.md")
+TABLE = re.compile(r'<div class="table">.*?</table>\s*</div>', re.DOTALL)  # as `_output` makes it
 NOT_RUN = re.compile(r"<tr>(?:(?!</tr>).)*?<t[dh][^>]*>not run\b.*?</tr>", re.DOTALL)
 NAN = re.compile(r"(?<![\w.])nan(?![\w.])", re.IGNORECASE)
 MARKUP = re.compile(r"(<abbr.*?</abbr>|<script.*?</script>|<[^>]*>)", re.DOTALL)
@@ -88,7 +89,7 @@ def page(
         top and f'<section id="verdict">{_explained(top.verdict(), terms)}</section>',
         lead and f"<p>{html.escape(lead)}</p>",
         f'<nav aria-label="Contents"><ul>{contents}</ul></nav>',
-        *(part.section(terms, without_picture=part is top) for part in parts),
+        *(part.section(terms, is_top=part is top) for part in parts),
     ]
     if provenance:
         rows = "".join(
@@ -118,8 +119,10 @@ class Part(NamedTuple):
         """The verdict, its heading made the page's, over the picture."""
         return re.sub("<(/?)h3>", r"<\1h2>", self.outputs["verdict"]) + self.outputs["picture"]
 
-    def section(self, terms: dict[str, str], without_picture: bool) -> str:
-        picture = "" if without_picture else self.outputs["picture"]
+    def section(self, terms: dict[str, str], is_top: bool) -> str:
+        """The notebook's section; of the one whose verdict and picture stand on top a link there."""
+        above = '<p><a href="#verdict">Its result is the verdict on top.</a></p>'
+        picture = above if is_top else self.outputs["picture"]
         return (
             f'<section id="{self.id}">\n<h2>{self.name}</h2>\n<p>{self.question}</p>\n'
             f"{_explained(self.outputs['headline'], dict(terms))}\n{picture}\n"
@@ -140,16 +143,21 @@ def _part(number: int, path: Path, data: bytes) -> Part:
     )
     picture = next(figures, None)
     outputs["picture"] = _output(picture) if picture else ""
-    if picture:  # shown outside the fold, not twice
+    if picture:  # shown outside the fold, not twice; its title says in words what a table holds
+        outputs["headline"] = TABLE.sub("", outputs["headline"])
         for cell in cells:
             cell["outputs"] = [one for one in cell.get("outputs", []) if one is not picture]
     body = "\n".join(map(_cell, cells))
-    heading = re.search(r"<h1>(.*?)</h1>\s*(?:<p>(.*?[.?!])(?=\s|</p>).*?</p>)?", body, re.DOTALL)
+    heading = re.search(r"<h1>(.*?)</h1>\s*(?:<p>(.*?)</p>)?", body, re.DOTALL)
     words = [re.sub(r"<[^>]+>", "", text or "") for text in heading.groups()] if heading else []
     counts = {"table": body.count("<table"), "picture": body.count('class="plot"')}
     holds = [f"{count} {what}{'s' * (count > 1)}" for what, count in counts.items() if count]
-    name, question = words or (html.escape(path.stem), "")
-    return Part(f"s{number}", name, question, outputs, body, ", ".join([*holds, "code and text"]))
+    name, opening = words or (html.escape(path.stem), "")
+    sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", opening, re.DOTALL)
+    question = next((one for one in sentences if one.endswith("?")), "".join(sentences[:1]))
+    return Part(
+        f"s{number}", name, question.strip(), outputs, body, ", ".join([*holds, "code and text"])
+    )
 
 
 def _tags(cell: dict) -> list[str]:
@@ -276,12 +284,16 @@ def _output(output: dict) -> str:
                 f' src="data:{mime};base64,{encoded}">'
             )
     if "text/html" in data:
-        return (
-            f'<div class="table">{NAN.sub("–", NOT_RUN.sub("", _clean(data["text/html"])))}</div>'
-        )
+        return f'<div class="table">{_without_missing(_clean(data["text/html"]))}</div>'
     if "text/markdown" in data:
         return _markdown(data["text/markdown"], {})
     return f"<pre>{html.escape(data['text/plain'])}</pre>" if "text/plain" in data else ""
+
+
+def _without_missing(table: str) -> str:
+    """Without rows of what was not run; a dash for it where rows share a heading, and for NaN."""
+    table = table.replace("not run", "–") if "rowspan" in table else NOT_RUN.sub("", table)
+    return NAN.sub("–", table)
 
 
 def _figure(figure: dict) -> str:
