@@ -100,7 +100,7 @@ BUDGET = {
     "plots": 1394,
     "parameters": 185,
     "querying": 274,
-    "report": 164,
+    "report": 172,
     "store": 306,
     "studies": 1048,
     "training": 2070,
