@@ -19,6 +19,7 @@ PICTURES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 TAGS = """a abbr b blockquote br caption code col colgroup dd del details div dl dt em figure figcaption h1 h2 h3 h4 h5 h6 hr i
 img kbd li mark ol p pre s small span strong sub summary sup table tbody td tfoot th thead tr u ul var"""
 HERE = Path(__file__)
+WORDS = ("text/markdown", "text/html", "text/plain")
 ROLES = ("verdict", "headline", "picture")  # tags of cells whose outputs stand outside the folds
 GLOSSARY = (HERE.parent / "published/glossary.md", HERE.parent.parent / "docs/glossary.md")
 TABLE = re.compile(r'<div class="table">.*?</table>\s*</div>', re.DOTALL)  # as `_output` makes it
@@ -134,12 +135,15 @@ class Part(NamedTuple):
 def _part(number: int, path: Path, data: bytes) -> Part:
     cells = _cells(path, data)
     shown = {role: [cell for cell in cells if role in _tags(cell)] for role in ROLES}
-    outputs = {role: "\n".join(map(_outputs, shown[role])) for role in ("verdict", "headline")}
+    outputs = {
+        "verdict": _outputs(*shown["verdict"], kinds=("text/markdown",)),
+        "headline": _outputs(*shown["headline"], kinds=WORDS),
+    }
     figures = (
         output
         for cell in shown["picture"] or cells
         for output in cell.get("outputs", [])
-        if PLOTLY in output.get("data", {}) or set(PICTURES) & set(output.get("data", {}))
+        if _drawn(output)
     )
     picture = next(figures, None)
     outputs["picture"] = _output(picture) if picture else ""
@@ -252,8 +256,20 @@ def _cell(cell: dict) -> str:
     return code + "\n" + _outputs(cell)
 
 
-def _outputs(cell: dict) -> str:
-    return "\n".join(map(_output, cell.get("outputs", [])))
+def _outputs(*cells: dict, kinds: tuple[str, ...] = ()) -> str:
+    """What cells put out; kinds: only what is of one of these, and prints."""
+    return "\n".join(
+        _output(output)
+        for cell in cells
+        for output in cell.get("outputs", [])
+        if not kinds
+        or "data" not in output
+        or ({*kinds} & {*output["data"]} and not _drawn(output))
+    )
+
+
+def _drawn(output: dict) -> bool:
+    return bool({PLOTLY, *PICTURES} & {*output.get("data", {})})
 
 
 def _output(output: dict) -> str:

@@ -46,7 +46,8 @@ class Verdict(NamedTuple):
         return "\n".join([self.title, *self.sentences, "Next: " + " ".join(self.next)])
 
     def _repr_markdown_(self) -> str:
-        lines = "\n".join(f"* {one}" for one in (*self.sentences, "Next: " + " ".join(self.next)))
+        first, *more = self.next
+        lines = "\n".join(f"* {one}" for one in (*self.sentences, f"Next: {first}", *more))
         return f"### {self.title}\n\n{lines}\n"
 
 
