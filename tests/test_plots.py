@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pytest
 
 from mia_nb import metrics, plots
-from mia_nb.plots import curves
+from mia_nb.plots import curves, marks
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.types import Scores
 
@@ -414,3 +414,8 @@ def test_figures_share_the_template_fit_their_page_and_say_a_sentence():
 def test_plots_leave_torch_alone():
     code = "import sys, mia_nb.plots, mia_nb.widgets; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_bins_of_equal_values_are_one_unit_wide_around_them():
+    assert np.allclose(marks.bins(3, 3, 4), [2.5, 2.75, 3, 3.25, 3.5])
+    assert np.allclose(marks.bins(0, 1, 2), [0, 0.5, 1])

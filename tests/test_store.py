@@ -102,8 +102,10 @@ def test_find_takes_a_unique_prefix_of_key_or_name_and_lists_what_is_there(tmp_p
     assert store.find("a", tmp_path, kind="pool") == one
     with pytest.raises(ValueError, match="fits 2 results"):
         store.find("a", tmp_path)
-    with pytest.raises(ValueError, match="digits_tinycnn-ab0000000000"):
+    with pytest.raises(ValueError, match=r"no result in .*digits_tinycnn-ab0000000000"):
         store.find("zz", tmp_path)
+    with pytest.raises(ValueError, match=r"no signals in .* starts with 'ab'"):
+        store.find("ab", tmp_path, kind="signals")
 
 
 def test_a_damaged_record_does_not_hide_the_other_results(tmp_path):
