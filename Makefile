@@ -1,9 +1,10 @@
-# Every target sets itself up in .venv. On Linux without a GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
-# saves about 2 GB of CUDA packages.
+# Every target sets itself up in .venv. On Linux without an NVIDIA driver torch comes from its index of CPU wheels, which saves about
+# 2 GB of CUDA packages; where that index cannot be reached, from the usual one.
 PYTHON ?= python3
 VENV   ?= .venv
 RUN    := $(VENV)/bin
 JOBS   ?= 2
+CPU    ?= https://download.pytorch.org/whl/cpu
 # a file's tests stay in one process, which trains their pools once
 SPREAD := --dist loadfile --no-loadscope-reorder
 
@@ -15,6 +16,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mia_nb needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	@if [ "$$(uname)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then \
+	  $(RUN)/python -m pip install --quiet --retries 0 --timeout 10 --no-deps --constraint constraints.txt --index-url $(CPU) torch torchvision || \
+	    echo "$(CPU) gave no torch: the usual packages are taken"; fi
 	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,dev,docs]'
 	@touch $@
 

@@ -29,6 +29,7 @@ def options(doc: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=doc.split("\n\n")[0])
     parser.add_argument(
         "--quick",
+        "--toy",
         action="store_true",
         help="toy sizes: shows that it runs, says nothing about speed",
     )

@@ -1,5 +1,5 @@
 """One training step and one forward of a spiking ResNet18 by execution: step by step with snntorch
-neurons, folded, with the static prefix, with compiled neurons. Ratios within one run, interleaved
+neurons, folded, and with the static prefix. Ratios within one run, interleaved
 medians, and what autograd keeps for the backward pass.
 
     python benchmarks/spiking.py [--rounds 7] [--width 16] [--timesteps 4] [--batch 64] [--threads
@@ -59,7 +59,6 @@ def networks(width: int, timesteps: int) -> dict[str, nn.Module]:
         "snntorch Leaky, step by step": snn.Stepwise(Plain(stepwise), timesteps),
         "fold": copy.deepcopy(folded),
         "fold, static prefix": copy.deepcopy(folded),
-        "fold, static prefix, compiled neurons": copy.deepcopy(folded).compile_neurons(),
     }
 
 

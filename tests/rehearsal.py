@@ -19,6 +19,10 @@ from mia_nb.types import Recipe
 
 SMALL = {"num_models": 2, "epochs": 2, "batch": 16, "lr": 0.05, "dtype": "float32"}
 SNN = {"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 2}}
+SPIKING = {
+    "model": "snn",
+    "model_args": {"base": "resnet18", "base_args": {"width": 4}, "timesteps": 4},
+}
 FLOW = {"width": 8, "steps": 2}
 FAMILIES = {  # name: (recipe, launches of a plain step at most, waits of it)
     "tinycnn": ({"model_args": {"width": 4}}, 60, 0),
@@ -26,8 +30,9 @@ FAMILIES = {  # name: (recipe, launches of a plain step at most, waits of it)
     "resnet18": ({"model": "resnet18", "model_args": {"width": 4}}, 200, 0),
     "vgg16": ({"model": "vgg16", "model_args": {"width": 4}}, 240, 0),
     "bfloat16": ({"model": "resnet14", "model_args": {"width": 4}, "dtype": "bfloat16"}, 300, 0),
-    "snn": (SNN, 250, 0),
-    "snn tet": ({**SNN, "loss": "tet"}, 270, 0),
+    "snn": (SNN, 100, 0),
+    "snn tet": ({**SNN, "loss": "tet"}, 120, 0),
+    "snn resnet18": (SPIKING, 530, 0),
     "odenet": ({"model": "odenet", "model_args": FLOW}, 400, 0),
     "sdenet": ({"model": "sdenet", "model_args": {**FLOW, "k": 0.1}}, 420, 0),
     "replaced": ({"model": "replaced", "model_args": {"base_args": {"width": 4}}}, 900, 0),

@@ -14,7 +14,6 @@ import pytest
 import snntorch
 import snntorch.surrogate
 import torch
-from torch._dynamo.utils import counters
 from torch.func import grad, vmap
 
 from mia_nb.models import neurons
@@ -191,6 +190,28 @@ def test_outputs_and_gradients_are_those_of_a_plain_loop_with_a_custom_function(
     assert torch.equal(results[0][0], results[1][0]) and results[0][1].abs().sum() > 0
 
 
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("detach_reset", [True, False])
+@pytest.mark.parametrize("reset", ["soft", "hard"])
+@pytest.mark.parametrize(("beta", "amplitude"), [(1.0, None), (0.5, 1.0), (0.8, 2.0)])
+def test_the_form_for_a_gpu_has_the_outputs_and_gradients_of_the_loop(
+    beta, amplitude, reset, detach_reset, static
+):
+    theta, w, results = noise(5, seed=2).abs() + 0.5, noise(4, 3, 5, 6, seed=1), []
+    options = {"reset": reset, "surrogate": neurons.local_zo, "detach_reset": detach_reset}
+    for few in (False, True):
+        x = noise(1 if static else 4, 3, 5, 6).requires_grad_()
+        shown = x.expand(4, 3, 5, 6)
+        if few:
+            values = neurons.placed(shown, theta, theta / 3, amplitude)
+            out = neurons.Few.apply(shown, *values, beta, *options.values(), amplitude == 1)
+        else:
+            out = multistep(shown, theta, theta / 3, amplitude=amplitude, beta=beta, **options)
+        results.append((out, torch.autograd.grad((w * out).sum(), x)[0]))
+    assert torch.equal(results[0][0], results[1][0]) and results[0][1].abs().sum() > 0
+    torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-12, atol=1e-13)
+
+
 def test_gradients_are_those_of_snntorch_with_the_same_surrogate():
     w, gradients = noise(8, 5, 20, seed=1, dtype=torch.float32), []
     ours = partial(multistep, theta=1.0, u0=0.0, surrogate=surrogate("snntorch:atan", alpha=2.0))
@@ -307,65 +328,3 @@ def test_errors_name_the_argument_and_the_choices(call, says):
     with pytest.raises(ValueError) as error:
         call()
     assert says in str(error.value) and "\n" not in str(error.value)
-
-
-# --------------------------------------------------------------------------------------------------
-# compiled
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"beta": 0.5, "reset": "hard", "detach_reset": False, "surrogate": neurons.local_zo}],
-)
-def test_the_compiled_neuron_is_the_plain_one_in_outputs_and_gradients(options):
-    for T, per_channel, last, static in ((4, 1, 0, 0), (4, 0, 1, 0), (4, 1, 1, 1)):
-        x = noise(3, 4, 5, 6) if static else noise(T, 3, 4, 5, 6)
-        if last:
-            x = x.flatten(0, -4).contiguous(memory_format=torch.channels_last).view_as(x)
-        theta = torch.tensor(
-            [0.5, 1.0, 2.0, 1e4] if per_channel else 1.0, dtype=torch.float64, requires_grad=True
-        )
-        x.requires_grad_()
-        results = []
-        for compiled in (False, True):
-            out = multistep(
-                x.expand(T, *x.shape) if static else x,
-                theta,
-                theta / 2,
-                compiled=compiled,
-                **options,
-            )
-            weight = noise(T, 3, 4, 5, 6, seed=1)
-            results.append((out, *torch.autograd.grad((weight * out).sum(), (x, theta))))
-        assert torch.equal(results[0][0], results[1][0])
-        for plain, fused in zip(*results, strict=True):
-            torch.testing.assert_close(fused, plain, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.slow
-def test_more_numbers_of_time_steps_than_torch_compiles_by_default_stay_compiled():
-    for T in range(1, 10):
-        x = noise(T, 2, 6)
-        before = counters["stats"]["unique_graphs"]
-        assert torch.equal(
-            multistep(x, 1.0, 0.25, compiled=True, beta=0.75), multistep(x, 1.0, 0.25, beta=0.75)
-        )
-    assert counters["stats"]["unique_graphs"] == before + 1
-
-
-def test_without_a_compiler_the_plain_loop_runs_after_one_warning(monkeypatch):
-    def no_compiler(*args, **options):
-        raise RuntimeError("no C++ compiler here")
-
-    monkeypatch.setattr(torch, "compile", no_compiler)
-    neurons._compiled.cache_clear()
-    try:
-        x = noise(4, 3, 5)
-        with pytest.warns(UserWarning, match="neurons run uncompiled: no C\\+\\+ compiler here"):
-            first = multistep(x, 1.0, 0.5, compiled=True)
-        assert torch.equal(first, multistep(x, 1.0, 0.5)) and torch.equal(
-            multistep(x, 1.0, 0.5, compiled=True), first
-        )
-    finally:
-        neurons._compiled.cache_clear()

@@ -125,23 +125,6 @@ def test_folded_gradients_equal_those_of_single_steps(kind):
     assert gradients[0][0].abs().sum() > 0
 
 
-@pytest.mark.slow
-def test_compiled_neurons_change_nothing(make):
-    x, net = images(), make()
-    before = net(x)
-    gradients = torch.autograd.grad(before.square().sum(), list(net.parameters()))
-    after = net.compile_neurons()(x)
-    assert torch.equal(after, before)
-    for a, b in zip(
-        torch.autograd.grad(after.square().sum(), list(net.parameters())), gradients, strict=True
-    ):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-    with torch.no_grad():
-        assert torch.equal(
-            copy.deepcopy(net)(x.contiguous(memory_format=torch.channels_last)), before
-        )
-
-
 def stacked(nets):
     """(function of parameters, buffers and images for one model, parameters, buffers)."""
     parameters, buffers = stack_module_state(nets)

@@ -1,5 +1,6 @@
 """The CUDA path on a machine without a GPU, where the pretended device is at hand."""
 
+import json
 import os
 import subprocess
 import sys
@@ -20,14 +21,28 @@ pytestmark = [
         not (TOOL / "fakecuda.py").exists(), reason="no pretended CUDA device (MIA_NB_FAKECUDA)"
     ),
 ]
+PATH = os.pathsep.join(map(str, (TOOL, HERE, HERE.parent, HERE.parent / "benchmarks")))
 
 
 @pytest.mark.parametrize(("file", "chosen"), [("rehearsal.py", ""), ("test_gpu.py", QUICK)])
 def test_the_cuda_path_keeps_the_rules_of_a_gpu(file, chosen, tmp_path):
-    path = os.pathsep.join([str(TOOL), str(HERE), str(HERE.parent)])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "fakecuda", "-p", "no:cacheprovider"]
     command += ["--tb=short", "--basetemp", str(tmp_path / "t"), "-k", chosen, str(HERE / file)]
     done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+        command, env=os.environ | {"PYTHONPATH": PATH}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("part", range(1, 7))
+def test_a_part_of_the_plan_for_a_gpu_runs_at_toy_size(part, tmp_path):
+    script = HERE.parent / "benchmarks" / "gpu.py"
+    start = f"import fakecuda, runpy; fakecuda.install(); runpy.run_path({str(script)!r}, None, '__main__')"
+    command = [sys.executable, "-c", start, "--toy", "--part", str(part), "--out", str(tmp_path)]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": PATH}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    found = json.loads((tmp_path / f"part{part}.json").read_text())
+    assert found["rows"] and found["left"] == [] and "problems" not in found
+    assert (tmp_path / f"part{part}.md").read_text().startswith(f"**Part {part}**")

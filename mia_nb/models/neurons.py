@@ -7,16 +7,13 @@ Sources: Bojkovic et al. 2024 (conversion, boxcar), Mukhoty et al. 2023 (LocalZO
 
 from __future__ import annotations
 
-import inspect
 import math
-import warnings
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from mia_nb import models
 from mia_nb.checks import one_of
 
 # (v, theta, amplitude) -> d spk / d v, v = mem - theta
@@ -187,7 +184,6 @@ def multistep(
     surrogate: Surrogate = boxcar,
     detach_reset: bool = True,
     return_mem: bool = False,
-    compiled: bool = False,
 ):
     """Integrate and fire over x (T, B, ...): out (T, B, ...) in x's dtype, with return_mem also the
     potentials before reset.
@@ -198,18 +194,22 @@ def multistep(
     beta = 1 is IF, below LIF. theta > 0 and u0: numbers, or (C,) for x (T, B, C, ...). amplitude
     None means theta, as in conversion. detach_reset: no gradient through the spike in the reset
     (False as in the code of LocalZO). The potential has theta's dtype where that is the wider one.
-    compiled: one fused kernel for the loop, which falls back to this form with a warning where
-    there is no compiler, and in silence inside torch.func. Fires on mem = theta, where snntorch
-    does not; the residual decays, while snntorch subtracts theta after the decay: another neuron
-    for beta < 1.
+    Fires on mem = theta, where snntorch does not; the residual decays, while snntorch subtracts
+    theta after the decay: another neuron for beta < 1.
     """
     one_of("reset", reset, RESETS)
-    theta, u0, amplitude = placed(x, theta, u0, amplitude)
+    unit, (theta, u0, amplitude) = amplitude == 1, placed(x, theta, u0, amplitude)
     rest = (beta, reset, surrogate, detach_reset)
-    if compiled and not return_mem and not transformed():
-        return _fused(x, theta, u0, amplitude, rest)
     if not (return_mem or torch.is_grad_enabled() or transformed()):
         return _in_place(x, theta, u0, amplitude, beta, reset)
+    # a custom gradient would be lost under torch.func, and while torch compiles
+    traced = transformed() or torch.compiler.is_compiling()
+    if (
+        x.is_cuda
+        and x.requires_grad
+        and not (traced or return_mem or theta.requires_grad or u0.requires_grad)
+    ):
+        return Few.apply(x, theta, u0, amplitude, *rest, unit)
     outs, mems = _loop(x.unbind(0), theta, u0, amplitude, *rest, return_mem)
     # cat, not stack: it keeps the channels-last order of its parts
     out = torch.cat(outs).unflatten(0, (len(outs), -1))
@@ -241,12 +241,7 @@ def _in_place(
     x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, beta: float, reset: str
 ) -> Tensor:
     """`multistep` bit by bit where nobody wants a gradient: a third of the passes over memory."""
-    order = sorted(range(x.ndim - 1), key=x[0].stride, reverse=True)  # keeps channels last
-    size, mem = (len(x) * x.shape[1], *x.shape[2:]), torch.empty_like(x[0], dtype=theta.dtype)
-    out = torch.empty_permuted(size, order, dtype=x.dtype, device=x.device).unflatten(
-        0, x.shape[:2]
-    )
-    mem.copy_(u0)
+    out, mem = _room(x, x.dtype), torch.empty_like(x[0], dtype=theta.dtype).copy_(u0)
     for x_t, spk in zip(x, out, strict=True):
         (mem if beta == 1 else mem.mul_(beta)).add_(x_t)
         torch.ge(mem, theta, out=spk)
@@ -255,41 +250,49 @@ def _in_place(
     return out
 
 
-def _fused(x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, rest: tuple) -> Tensor:
-    """`_loop` compiled on flat memory (T, N) of any length, so that one kernel serves all layers of
-    either memory order.
-    """
+def _room(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Memory (T, B, ...) for what is as large as x, in the memory order of its steps."""
     order = sorted(range(x.ndim - 1), key=x[0].stride, reverse=True)  # keeps channels last
-
-    def flat(value):
-        return value if value.ndim == 0 else value.expand(x.shape[1:]).permute(order).reshape(-1)
-
-    ordered = x.permute(0, *(1 + axis for axis in order))
-    once = 1 if x.stride(0) == 0 else len(x)  # the same input at every step
-    rows = ordered[:once].reshape(once, -1)
-    out = _compiled()(rows, len(x) // once, flat(theta), flat(u0), flat(amplitude), *rest)
-    return out.view(ordered.shape).permute(
-        0, *(1 + order.index(axis) for axis in range(len(order)))
-    )
+    size = (len(x) * x.shape[1], *x.shape[2:])
+    return torch.empty_permuted(size, order, dtype=dtype, device=x.device).unflatten(0, x.shape[:2])
 
 
-def _flat_loop(x: Tensor, repeats: int, *rest) -> Tensor:
-    return torch.stack(_loop(list(x.unbind(0)) * repeats, *rest)[0])
+class Few(torch.autograd.Function):
+    """`_loop` in few kernels, for a GPU, where launches cost more than arithmetic.
 
+    Only the recursion goes step by step; the surrogate is taken at all steps at once, and what the
+    backward recursion multiplies by is kept. The same sums as `_loop`, rounded otherwise.
+    """
 
-@lru_cache(maxsize=1)
-def _compiled():
-    """`_flat_loop` compiled, or itself where compilation does not work here."""
-    try:
-        # four kernels for every T (grad or not, same input or not); torch stops at 8 unless told,
-        # from 2.13 on
-        known = "recompile_limit" in inspect.signature(torch.compile).parameters
-        fused = torch.compile(
-            _flat_loop, dynamic=True, **({"recompile_limit": 64} if known else {})
-        )
-        one = torch.ones(())
-        fused(torch.zeros(2, 6), 1, one, one / 2, one, 1.0, "soft", boxcar, True)
-    except Exception as error:  # no C++ compiler, no Triton, a platform without inductor
-        warnings.warn(f"neurons run uncompiled: {models.first_line(error)}", stacklevel=3)
-        return _flat_loop
-    return fused
+    @staticmethod
+    def forward(ctx, x, theta, u0, amplitude, beta, reset, surrogate, detach_reset, unit):
+        """Arguments as `_loop`, x (T, B, ...); unit: whether the amplitude is 1."""
+        mem, flag, spk = (_room(x, dtype) for dtype in (theta.dtype, theta.dtype, x.dtype))
+        torch.add(x[0], u0, alpha=beta, out=mem[0])
+        for t in range(1, len(x)):
+            last, after = mem[t - 1], flag[t - 1]
+            if reset == "hard":
+                torch.lt(last, theta, out=after)
+                torch.addcmul(x[t], last, after, value=beta, out=mem[t])
+            else:
+                left = torch.addcmul(last, theta, torch.ge(last, theta, out=after), value=-1)
+                torch.add(x[t], left, alpha=beta, out=mem[t])
+        slope, ctx.beta, ctx.dtype = surrogate(mem - theta, theta, amplitude), beta, x.dtype
+        # d mem after the reset / d mem before it
+        hard = reset == "hard"
+        through = flag[:-1] if hard else torch.ones_like(theta).expand_as(mem[1:])
+        if not detach_reset:
+            through = torch.addcmul(through, mem[:-1] if hard else theta, slope[:-1], value=-1)
+        ctx.save_for_backward(slope if unit else amplitude * slope, through)
+        torch.ge(mem, theta, out=spk)
+        return spk if unit else spk.mul_(amplitude)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        """From the last step to the first."""
+        slope, through = ctx.saved_tensors
+        found = grad * slope
+        for t in reversed(range(len(found) - 1)):
+            found[t].addcmul_(found[t + 1], through[t], value=ctx.beta)
+        return found.to(ctx.dtype), *[None] * 8

@@ -116,7 +116,7 @@ class Spike(nn.Module):
             "detach_reset": detach_reset,
             "surrogate": neurons.surrogate(surrogate, **(surrogate_args or {})),
         }
-        self.learn, self.compiled = learn, False
+        self.learn = learn
         self.place(theta, u0)
 
     def place(self, theta, u0) -> None:
@@ -133,9 +133,7 @@ class Spike(nn.Module):
         -> (timesteps * B, ...).
         """
         x = x.expand(timesteps, *x.shape) if static else x.unflatten(0, (timesteps, -1))
-        return neurons.multistep(
-            x, self.theta, self.u0, compiled=self.compiled, **self.options
-        ).flatten(0, 1)
+        return neurons.multistep(x, self.theta, self.u0, **self.options).flatten(0, 1)
 
     def _load_from_state_dict(self, state, prefix, *rest):
         # a checkpoint decides whether thresholds are numbers or one per channel

@@ -156,14 +156,6 @@ class SNN(InTime):
         rows, static = (x, True) if events is None else (events.flatten(0, 1), False)
         return self.net(rows, self.timesteps, static).unflatten(0, (self.timesteps, -1))
 
-    def compile_neurons(self, on: bool = True) -> SNN:
-        """Run the neurons as compiled kernels, which pays in long trainings; needs a C++ compiler
-        or a GPU with Triton.
-        """
-        for spike in self.spikes().values():
-            spike.compiled = on
-        return self
-
 
 def _hooked_by_opacus(net: nn.Module) -> bool:
     """Whether per-sample gradients are collected here, be the network the wrapped module or a part
