@@ -18,6 +18,7 @@ from mia_nb.auditing.bounds import epsilon_lower, mu_lower, population_level
 from mia_nb.auditing.canaries import canary_labels
 from mia_nb.auditing.one_run import check_bernoulli, one_run, one_run_epsilon
 from mia_nb.cli import notebooks
+from mia_nb.metrics.agreement import memorisation
 from mia_nb.metrics.curve import advantage, balanced_accuracy, null_advantage
 from mia_nb.parameters import described, read_parameters
 from mia_nb.querying import query
@@ -323,7 +324,7 @@ def signatures(w: World) -> list[tuple]:
             {"runs": {"a": {1: {"loss": w.scores}}}, "n_resamples": 5},
             {"n_resamples": "n_resamples0"},
         ),
-        (metrics.memorisation, {"signals": s}, {}),
+        (memorisation, {"signals": s}, {}),
         (epsilon_lower, counts | {"delta": 1e-5}, {}),
         (mu_lower, counts, {}),
         (population_level, {"scores": w.scores, "delta": 1e-5}, {"seed": ""}),

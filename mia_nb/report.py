@@ -70,15 +70,17 @@ def page(
         lead: a sentence or two under it.
         provenance: {name: value}: what was run, where, with which versions; folded, at the end.
 
-    Returns: HTML. On top the outputs of the cell tagged `verdict`, beside its notebook's picture.
-    Then of every notebook its title, the first sentence of its text, the outputs of cells tagged
-    `headline`, and one picture: the first figure of a cell tagged `picture`, or else its first.
-    Everything else is folded and drawn when it is opened. Rows of what was not run are left out.
-    Every plotly figure is drawn by plotly.js, inlined once (4.8 MB; left out where there is no
-    figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a content security
-    policy forbids every request and every script but the page's own two.
+    Returns:
+        HTML. On top the outputs of the cell tagged `verdict`, beside its notebook's picture. Then
+        of every notebook its title, the first sentence of its text, the outputs of cells tagged
+        `headline`, and one picture: the first figure of a cell tagged `picture`, or else its first.
+        Everything else is folded and drawn when it is opened. Rows of what was not run are left
+        out. Every plotly figure is drawn by plotly.js, inlined once (4.8 MB; left out where there
+        is no figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a
+        content security policy forbids every request and every script but the page's own two.
 
-    Raises: ValueError naming a file that is no notebook.
+    Raises:
+        ValueError: naming a file that is no notebook.
 
     Caveats: charts need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped.
     """

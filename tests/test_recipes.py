@@ -15,6 +15,7 @@ import yaml
 from mia_nb import metrics, plots, studies, training
 from mia_nb.attacks import score
 from mia_nb.data import paired_membership
+from mia_nb.metrics.agreement import memorisation
 from mia_nb.training import changes, label, labels, train
 from mia_nb.training.families import RECIPES
 from mia_nb.types import Recipe, Signals
@@ -126,8 +127,8 @@ def test_exposure_is_the_mean_margin_inside_minus_that_outside():
     inside, outside = (
         np.where(mask, one.margin[:, 0], 0).sum(0) / 8 for mask in (one.member, ~one.member)
     )
-    assert metrics.memorisation(one).shape == (8, 1000)
-    assert metrics.memorisation(one).mean(0) == pytest.approx(inside - outside)
+    assert memorisation(one).shape == (8, 1000)
+    assert memorisation(one).mean(0) == pytest.approx(inside - outside)
 
 
 @pytest.mark.slow
@@ -179,7 +180,7 @@ def test_noise_that_recipes_share_model_by_model_is_no_agreement():
         )
         for seed, name in enumerate("ab")
     }
-    naive = np.corrcoef(*(metrics.memorisation(one).mean(0) for one in pools.values()))[0, 1]
+    naive = np.corrcoef(*(memorisation(one).mean(0) for one in pools.values()))[0, 1]
     row = metrics.agreement(pools).iloc[0]
     assert naive > 0.3 and row["low"] < 0 < row["high"] and abs(row["correlation"]) < 0.1
 
@@ -210,7 +211,7 @@ def test_agreement_refuses_what_is_not_paired_or_not_shared():
         metrics.agreement({"a": one})
     coins = np.random.default_rng(0).random((6, 1000)) < 0.5
     with pytest.raises(ValueError, match="not complementary pairs"):
-        metrics.memorisation(world(strengths(0), 0, member=coins))
+        memorisation(world(strengths(0), 0, member=coins))
 
 
 def test_a_population_is_left_out_and_samples_without_exposure_have_no_ceiling():
@@ -220,7 +221,7 @@ def test_a_population_is_left_out_and_samples_without_exposure_have_no_ceiling()
     one, other = (
         replace(world(strengths(0), seed, member=member), population=aside) for seed in (1, 2)
     )
-    assert metrics.memorisation(one).shape == (4, 700)
+    assert memorisation(one).shape == (4, 700)
     assert metrics.agreement({"a": one, "b": other}).iloc[0]["samples"] == 700
     flat = signals(member, np.random.default_rng(0).normal(size=1000) + np.zeros(member.shape))
     flat = replace(flat, population=aside)

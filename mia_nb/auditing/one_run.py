@@ -28,7 +28,7 @@ from scipy.special import (
 from mia_nb.accounting import gaussian_epsilon
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, first_of, mask, one_of, reals, refuse, whole
-from mia_nb.types import Scores, Signals
+from mia_nb.types import Scores, Signals, pair_ids
 
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
 NODES = np.polynomial.legendre.leggauss(96)
@@ -382,7 +382,7 @@ def coin_fault(member: np.ndarray) -> str:
     if not models or samples < 2:
         columns = f"{samples} columns" if models else "no rows"
         return f"member has {columns}: coins cannot be judged on less than 2 samples"
-    repeated = models - len({(row ^ row[0]).tobytes() for row in member})
+    repeated = models - len(np.unique(pair_ids(member)))
     sums, total = member.sum(1), int(member.sum())
     most = (samples + int(np.abs(2 * sums - samples).max())) // 2
     near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))

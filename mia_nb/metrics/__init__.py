@@ -1,6 +1,6 @@
 """Metrics: ROC, intervals, result tables, negative control, choices. NumPy only."""
 
-from mia_nb.metrics.agreement import agreement, memorisation
+from mia_nb.metrics.agreement import agreement
 from mia_nb.metrics.curve import auc, clopper_pearson, ppv, roc, tpr_at
 from mia_nb.metrics.frontier import frontier, matched
 from mia_nb.metrics.groups import by_group, readable_groups
@@ -25,7 +25,6 @@ __all__ = [
     "interval",
     "intervals",
     "matched",
-    "memorisation",
     "per_target",
     "ppv",
     "query_curve",

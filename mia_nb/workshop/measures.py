@@ -222,7 +222,8 @@ def odd_ones(signals: Signals) -> np.ndarray:
     The second half of the models decides, so that the first half can be attacked: a model that
     chose its own images would look better attacked than it is.
 
-    signals: of models in complementary pairs
+    Parameters:
+        signals: of models in complementary pairs
     """
     half = slice(len(signals.margin) // 2, None)
     outside = ~signals.member[half]
