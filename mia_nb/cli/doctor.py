@@ -28,6 +28,7 @@ def examine(args) -> int:
         "mia_nb": lambda: f"{__version__}, Python {platform.python_version()} at {sys.executable}",
         "packages": _packages,
         "torch": _torch,
+        "speed": _speed,
         "torchvision": _torchvision,
         "results": lambda: _writable(Path(args.results)),
         "kernel": _kernel,
@@ -58,6 +59,33 @@ def _torch() -> str:
     else:
         where = f"no CUDA device, {torch.get_num_threads()} CPU threads"
     return f"{torch.__version__} (CUDA build {torch.version.cuda or 'none'}): {where}"
+
+
+def _speed() -> str:
+    """Memory, what may be captured and compiled, and how fast a matrix product is, by dtype."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    device, size = ("cuda", 8192) if cuda else ("cpu", 1024)
+    wait = torch.cuda.synchronize if cuda else lambda: None
+    compiler = cuda or any(map(shutil.which, ("c++", "g++", "clang++", "cl")))
+    words = [
+        f"{torch.cuda.mem_get_info()[0] / 2**30:.1f} GiB free" if cuda else "",
+        "" if cuda else "nothing to capture",
+        f"compiler {'there' if compiler else 'missing: no compiled steps'}",
+    ]
+    for dtype in (torch.float32, torch.bfloat16):
+        a = torch.randn(size, size, device=device, dtype=dtype)
+        rates = []
+        for _ in range(3):
+            wait()
+            start = time.perf_counter()
+            a @ a
+            wait()
+            rates.append(2e-12 * size**3 / (time.perf_counter() - start))
+        name = str(dtype).removeprefix("torch.")
+        words.append(f"{name} product of {size} x {size}: {max(rates):.3g} TFLOP/s")
+    return ", ".join(filter(None, words))
 
 
 def _torchvision() -> str:
