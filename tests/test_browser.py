@@ -150,7 +150,7 @@ def copy_with_environment(notebook: Path, to: Path, **variables: str) -> None:
 
 
 UNFOLD = "document.querySelectorAll('details').forEach(fold => { fold.open = true; })"
-WORDS = 2500  # that a reader of the demo's report meets before anything is unfolded
+VISIBLE_WORDS = 2500  # that a reader of the demo's report meets before anything is unfolded
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -184,7 +184,7 @@ def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browse
     with lab.fresh_page(browser, offline=True) as (page, external, errors):
         page.goto((demo.path / "report.html").as_uri())
         lab.wait_for_figures(page, len([file for file in demo.files() if file.endswith(".ipynb")]))
-        assert 300 < len(page.inner_text("body").split()) <= WORDS
+        assert 300 < len(page.inner_text("body").split()) <= VISIBLE_WORDS
         assert page.evaluate("document.querySelector('#verdict').offsetHeight") < 900
         page.evaluate(UNFOLD)
         lab.wait_for_figures(page, count)
