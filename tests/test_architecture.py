@@ -97,7 +97,7 @@ BUDGET = {
     "defenses": 255,
     "metrics": 1143,
     "models": 1243,
-    "plots": 1394,
+    "plots": 1400,
     "parameters": 185,
     "querying": 274,
     "report": 175,

@@ -419,3 +419,13 @@ def test_plots_leave_torch_alone():
 def test_bins_of_equal_values_are_one_unit_wide_around_them():
     assert np.allclose(marks.bins(3, 3, 4), [2.5, 2.75, 3, 3.25, 3.5])
     assert np.allclose(marks.bins(0, 1, 2), [0, 0.5, 1])
+
+
+def test_a_rocs_title_names_what_finds_most_at_the_rate_it_states_not_the_largest_area():
+    fpr, none = np.array([0.01, 0.1, 1.0]), np.zeros(3)
+    area = curves.Curve(fpr, np.array([0.02, 0.2, 1.0]), none, none, 0.7, 900, 900, 0.01)
+    early = area._replace(tpr=np.array([0.05, 0.3, 1.0]), auc=0.6)
+    said = curves._at_the_lowest_rate
+    assert said({"area": area, "early": early}).startswith("early finds 30.0 % of members at 10 %")
+    few = {"area": area._replace(n0=50), "early": early._replace(n0=50)}
+    assert said(few).startswith("area: AUC 0.700; n0 = 50 is too few")

@@ -152,19 +152,27 @@ def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figu
     below = {"legend": {"orientation": "h", "y": -0.18, "yanchor": "top"}}
     return finish(
         figure,
-        _at_the_lowest_rate(best, panels[-1][best]),
+        _at_the_lowest_rate(panels[-1]),
         note,
         **{"height": 440} if len(views) == 1 else {"height": 500} | below,
     )
 
 
-def _at_the_lowest_rate(name: str, curve: Curve) -> str:
-    """The TPR at the lowest usual FPR that the non-members resolve, else the AUC."""
+def _at_the_lowest_rate(curves: dict[str, Curve]) -> str:
+    """Highest TPR at the lowest usual FPR that the non-members resolve, else the highest AUC."""
+    n0 = min(curve.n0 for curve in curves.values())
     for fpr in (0.001, 0.01, 0.1):
-        if math.floor(fpr * curve.n0 + 1e-9) >= MIN_FALSE_POSITIVES:
-            at = np.searchsorted(curve.fpr, fpr + 1e-9, side="right") - 1
-            return f"{_finds(name, curve.tpr[at] if at >= 0 else 0.0, fpr)}, n0 = {curve.n0}"
+        if math.floor(fpr * n0 + 1e-9) >= MIN_FALSE_POSITIVES:
+            tpr = {name: _reached(curve, fpr) for name, curve in curves.items()}
+            best = max(tpr, key=tpr.get)
+            return f"{_finds(best, tpr[best], fpr)}, n0 = {curves[best].n0}"
+    name, curve = max(curves.items(), key=lambda each: each[1].auc)
     return f"{name}: AUC {curve.auc:.3f}; n0 = {curve.n0} is too few for a rate at a low FPR"
+
+
+def _reached(curve: Curve, fpr: float) -> float:
+    at = np.searchsorted(curve.fpr, fpr + 1e-9, side="right") - 1
+    return float(curve.tpr[at]) if at >= 0 else 0.0
 
 
 def mean_roc(scores: Scores, log: bool, level: float = 0.95) -> Curve:
