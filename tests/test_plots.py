@@ -429,3 +429,16 @@ def test_a_rocs_title_names_what_finds_most_at_the_rate_it_states_not_the_larges
     assert said({"area": area, "early": early}).startswith("early finds 30.0 % of members at 10 %")
     few = {"area": area._replace(n0=50), "early": early._replace(n0=50)}
     assert said(few).startswith("area: AUC 0.700; n0 = 50 is too few")
+
+
+def test_the_staircase_of_log_axes_is_the_best_vertex_within_the_false_positives():
+    rng = np.random.default_rng(3)
+    member = np.arange(60) < 30
+    value = np.round(rng.normal(size=60) + member, 1)  # with ties
+    one = np.ones(1, int)
+    scores = Scores(value[None], member[None], one - 1, one - 1, one * 0.5, one * 0.5, {})
+    curve = curves.mean_roc(scores, True)
+    steps = [value >= at for at in np.unique(value)]
+    for fpr, tpr in zip(curve.fpr, curve.tpr, strict=True):
+        allowed = [step for step in steps if step[~member].sum() <= round(fpr * 30)]
+        assert tpr == pytest.approx(max(step[member].mean() for step in allowed))
