@@ -325,7 +325,7 @@ def _figure(figure: dict) -> str:
     }
     text = json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
     return (
-        f'<div class="plot" role="img" aria-label="{html.escape(str(label or "chart"))}"'
+        f'<div class="plot" role="figure" aria-label="{html.escape(str(label or "chart"))}"'
         f' style="height:{float(height):.0f}px"><noscript>This chart needs'
         ' JavaScript.</noscript></div>\n<script type="application/json"'
         f' class="figure">{text}</script>'
