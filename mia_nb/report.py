@@ -120,7 +120,8 @@ class Part(NamedTuple):
 
     def verdict(self) -> str:
         """The verdict, its heading made the page's, over the picture."""
-        return re.sub("<(/?)h3>", r"<\1h2>", self.outputs["verdict"]) + self.outputs["picture"]
+        words = re.sub(r"(?<=\d) %", "&nbsp;%", self.outputs["verdict"])
+        return re.sub("<(/?)h3>", r"<\1h2>", words) + self.outputs["picture"]
 
     def section(self, terms: dict[str, str], is_top: bool) -> str:
         """The notebook's section; of the one whose verdict and picture stand on top a link there."""

@@ -100,7 +100,7 @@ BUDGET = {
     "plots": 1400,
     "parameters": 185,
     "querying": 274,
-    "report": 175,
+    "report": 176,
     "store": 306,
     "studies": 1048,
     "training": 2070,

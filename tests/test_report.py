@@ -192,11 +192,11 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
     page = export([tmp_path / "a.ipynb", second], tmp_path / "out.html", provenance=facts)
     body = page.read_text().partition("<body>")[2]
     outside = re.sub(r"<details.*?</details>\n</section>", "", body, flags=re.DOTALL)
-    for shown in ("7 % found", "A title", "Is it so?", "AUC .6", ">Chosen<", ">Only<"):
+    for shown in ("7&nbsp;% found", "A title", "Is it so?", "AUC .6", ">Chosen<", ">Only<"):
         assert shown.strip("<>") in outside
     for folded in ("all the details", "more details", "code_of", "And more", "First", "Below"):
         assert folded in body and folded not in outside
-    assert body.count('aria-label="Chosen"') == 1 and body.index("7 % found") < body.index(
+    assert body.count('aria-label="Chosen"') == 1 and body.index("7&nbsp;% found") < body.index(
         'id="s1"'
     )
     assert '<abbr title="chance that a random member' in outside
