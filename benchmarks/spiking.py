@@ -19,7 +19,7 @@ from ordinary import kept
 from torch import nn
 
 from mia_nb import models
-from mia_nb.models import neurons, snn
+from mia_nb.models import snn
 
 
 class Leaky(nn.Module):
@@ -71,21 +71,6 @@ def step(net: nn.Module, x: torch.Tensor, y: torch.Tensor, backward: bool) -> No
             net(x)
 
 
-def neuron_alone(count: int, timesteps: int, batch: int) -> None:
-    x = torch.randn(timesteps, batch, 16, 32, 32, requires_grad=True)
-    theta, u0 = torch.tensor(1.0), torch.tensor(0.5)
-
-    def run(compiled: bool) -> None:
-        neurons.multistep(x, theta, u0, compiled=compiled).sum().backward()
-
-    taken = rounds({compiled: partial(run, compiled) for compiled in (False, True)}, count)
-    plain, fused = (statistics.median(seconds) for seconds in taken.values())
-    print(
-        f"neuron alone, {tuple(x.shape)}, forward and backward: {1e3 * plain:.0f} ms, compiled"
-        f" x{plain / fused:.1f}"
-    )
-
-
 def main() -> None:
     parser = options(__doc__)
     for name, value in (
@@ -103,8 +88,6 @@ def main() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(args.batch, 3, 32, 32), torch.randint(0, 10, (args.batch,))
     nets = networks(args.width, args.timesteps)
-    if args.quick:
-        nets.popitem()  # compiling takes most of a minute
     # shown as events, so that nothing counts as the same at every step
     shown = {name: x.expand(args.timesteps, *x.shape) if name == "fold" else x for name in nets}
     with report("Spiking networks, one step", args.quick):
@@ -127,8 +110,6 @@ def main() -> None:
         table(["variant", "forward", "forward and backward", "saved for backward"], rows)
         base = [1e3 * middle[first, b] for b in (False, True)]
         print(f"{first}: {base[0]:.0f} ms forward, {base[1]:.0f} ms forward and backward")
-        if not args.quick:
-            neuron_alone(args.rounds, args.timesteps, args.batch)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,8 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
     # nothing was trained or asked
     assert not {"queries", "epochs", "split"} & result["provenance"]["parameters"].keys()
     json.dumps(result, allow_nan=False)
-    tagged = [cell for cell in notebook["cells"] if "headline" in cell["metadata"].get("tags", [])]
+    roles = {"verdict", "headline"}
+    tagged = [cell for cell in notebook["cells"] if roles & {*cell["metadata"].get("tags", [])}]
     assert len(tagged) == 2 and result["headline"] in "".join(tagged[0]["outputs"][0]["text"])
     headings = re.findall(
         r"^## (.*)$", "\n".join("".join(cell["source"]) for cell in notebook["cells"]), re.MULTILINE
