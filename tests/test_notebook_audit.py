@@ -104,10 +104,11 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
     json.dumps(result, allow_nan=False)
     roles = {"verdict", "headline"}
     tagged = [cell for cell in notebook["cells"] if roles & {*cell["metadata"].get("tags", [])}]
-    said = "".join(tagged[0]["outputs"][0]["text"]).splitlines()[0]
-    assert len(tagged) == 2 and said.startswith("The strongest of 6 attacks, nig, tells members")
+    first = "".join(tagged[0]["outputs"][0]["text"]).splitlines()[0]
+    assert len(tagged) == 2 and first.startswith("The strongest of 6 attacks, nig, tells members")
     assert (
-        result["headline"] == f"{said} No class or group is resolved above the others (4 compared)."
+        result["headline"]
+        == f"{first} No class or group is resolved above the others (4 compared)."
     )
     headings = re.findall(
         r"^## (.*)$", "\n".join("".join(cell["source"]) for cell in notebook["cells"]), re.MULTILINE
