@@ -16,8 +16,11 @@ from typing import NamedTuple
 
 PLOTLY = "application/vnd.plotly.v1+json"
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
-TAGS = """a abbr b blockquote br caption code col colgroup dd del details div dl dt em figure figcaption h1 h2 h3 h4 h5 h6 hr i
-img kbd li mark ol p pre s small span strong sub summary sup table tbody td tfoot th thead tr u ul var"""
+TAGS = """
+a abbr b blockquote br caption code col colgroup dd del details div dl dt em figure figcaption
+h1 h2 h3 h4 h5 h6 hr i img kbd li mark ol p pre s small span strong sub summary sup table tbody
+td tfoot th thead tr u ul var
+"""
 HERE = Path(__file__)
 WORDS = ("text/markdown", "text/html", "text/plain")
 ROLES = ("verdict", "headline", "picture")  # tags of cells whose outputs stand outside the folds
