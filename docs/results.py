@@ -54,8 +54,8 @@ def measured(name: str) -> tuple[dict[str, Scores], pd.DataFrame]:
     control = metrics.self_test(signals, list(ATTACKS), samples=None)
     summary = metrics.summary(scores, FPR, self_test=control).drop("max")
     print(
-        f"{name}: {len(scores)} attacks {scored:.1f} s, negative control and intervals"
-        f" {time.perf_counter() - begun - scored:.1f} s"
+        f"{name}: opened {opened:.1f} s, {len(scores)} attacks {scored:.1f} s, negative"
+        f" control and intervals {time.perf_counter() - begun - opened - scored:.1f} s"
     )
     return scores, summary
 

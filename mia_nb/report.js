@@ -4,16 +4,21 @@ const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('g
 const ink = () => getComputedStyle(document.body).color, drawn = [];
 function draw(block) {
   const place = block.previousElementSibling;
-  if (!window.Plotly || place.dataset.drawn || place.closest('details:not([open])')) return;  // what is folded is drawn when it opens
-  const figure = JSON.parse(block.textContent), layout = figure.layout || {}, own = layout.font && layout.font.color;
+  // what is folded is drawn when it opens
+  if (!window.Plotly || place.dataset.drawn || place.closest('details:not([open])')) return;
+  const figure = JSON.parse(block.textContent), layout = figure.layout || {};
+  const own = layout.font && layout.font.color;
   place.dataset.drawn = 1;
   layout.paper_bgcolor = 'rgba(0,0,0,0)';
   layout.autosize = true; delete layout.width;
-  const asked = layout.height || 450;
+  const wanted = layout.height || 450;
   layout.height = place.clientHeight;
-  if (layout.legend && layout.legend.y < 0) layout.legend.y *= (asked - 150) / (layout.height - 150);  // stays below the axis title
+  if (layout.legend && layout.legend.y < 0) {  // stays below the axis title
+    layout.legend.y *= (wanted - 150) / (layout.height - 150);
+  }
   layout.font = {...layout.font, color: own || ink()};
-  const config = {...figure.config, responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: ''};
+  const quiet = {displaylogo: false, showSendToCloud: false, plotlyServerURL: ''};
+  const config = {...figure.config, ...quiet, responsive: true};
   Plotly.newPlot(place, figure.data, layout, config);
   drawn.push([place, own]);
 }
@@ -21,6 +26,7 @@ const all = () => document.querySelectorAll('script.figure').forEach(draw);
 new Response(stream).text().then(code => { (0, eval)(code); all(); });
 document.querySelectorAll('details').forEach(fold => fold.addEventListener('toggle', all));
 const ofAll = change => drawn.forEach(([place, own]) => Plotly.relayout(place, change(own)));
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => ofAll(own => ({'font.color': own || ink()})));
+const inked = () => ofAll(own => ({'font.color': own || ink()}));
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', inked);
 addEventListener('beforeprint', () => ofAll(() => ({width: 680})));
 addEventListener('afterprint', () => ofAll(() => ({width: null, autosize: true})));

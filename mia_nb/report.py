@@ -127,7 +127,7 @@ class Part(NamedTuple):
         return re.sub("<(/?)h3>", r"<\1h2>", words) + self.outputs["picture"]
 
     def section(self, terms: dict[str, str], is_top: bool) -> str:
-        """The notebook's section; of the one whose verdict and picture stand on top a link there."""
+        """The notebook's section; that of the page's verdict and first picture links to them."""
         above = '<p><a href="#verdict">Its result is the verdict on top.</a></p>'
         picture = above if is_top else self.outputs["picture"]
         return (

@@ -85,9 +85,9 @@ def command(args) -> None:
     name = Path(preset).stem if whole else steps[0].notebook.stem
     about = notebooks.about(preset, where) if whole else ""
     folder = run(name, steps, args.results, force=args.force, about=about)
-    print(*verdict_lines(folder), sep="\n")
-    for file in [f for f in folder.files() if f.endswith(".ipynb")] + [REPORT]:
-        print(f"  {os.path.relpath(folder.path / file)}")
+    files = [f for f in folder.files() if f.endswith(".ipynb")] + [REPORT]
+    paths = [f"  {os.path.relpath(folder.path / file)}" for file in files]
+    print(*verdict_lines(folder), *paths, sep="\n")
 
 
 def verdict_lines(folder: store.Folder, sentences: int = 3) -> list[str]:
