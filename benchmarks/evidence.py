@@ -36,7 +36,7 @@ ORDINARY = {
     "dtype": "bfloat16",
     "seed": 0,
 }
-EQUATION = {"num_models": 8, "epochs": 16, "snapshots": [4, 8, 12]}
+EQUATION = {"num_models": 8, "epochs": 10, "snapshots": [4, 6, 8]}
 POOLS = {  # name: recipe of a pool that is trained from nothing
     "resnet14": ORDINARY,
     "relaxloss": ORDINARY
@@ -55,8 +55,8 @@ POOLS = {  # name: recipe of a pool that is trained from nothing
         "model_args": {"width": 32},
         "defense": "dp_sgd",
         # epsilon 8 by RDP at delta 1e-5, of the 25,000 members' batches alone
-        "defense_args": {"noise_multiplier": 0.7693},
-        "epochs": 20,
+        "defense_args": {"noise_multiplier": 0.7087},
+        "epochs": 12,
         "batch": 512,
         "lr": 2.0,
         "schedule": "cosine",
@@ -66,11 +66,22 @@ POOLS = {  # name: recipe of a pool that is trained from nothing
     "sdenet": ORDINARY
     | EQUATION
     | {"model": "sdenet", "model_args": {"width": 16, "steps": 8, "k": 0.25}},  # sigma 0.71
+    "snn-direct-T2": ORDINARY
+    | {
+        "num_models": 8,
+        "snapshots": [],
+        "model": "snn",
+        "model_args": {"base": "resnet14", "base_args": {"width": 16}, "timesteps": 2},
+        "epochs": 8,
+        "lr": 2e-3,
+        "optimizer": "adam",
+    },
     "resnet14-long": ORDINARY | {"epochs": 48, "num_models": 8, "snapshots": []},
 }
 TUNED = {"timesteps": 2, "epochs": [2, 1], "lr": 5e-3, "batch": 64}
 DERIVED = {  # name: (the pool it is made from, how)
     "snn-converted-T4": ("resnet14", lambda pool, images: convert_pool(pool, images, 4)),
+    "snn-hybrid-T1": ("resnet14", lambda pool, images: hybrid_pools(pool, images, **TUNED)[1]),
     "snn-hybrid-T2": ("resnet14", lambda pool, images: hybrid_pools(pool, images, **TUNED)[2]),
 }
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -113,7 +124,8 @@ def ship(name: str, pool, images, place: Path) -> None:
     """Query a pool and put its signals beside the others that travel with the package."""
     begun = time.perf_counter()
     signals = querying.query(pool, images)
-    examples.write(place, name, signals, about(pool, signals, images))
+    names = examples.LOGARITHMS if len(signals.margin) == 16 else ("modified_entropy",)
+    examples.write(place, name, signals, about(pool, signals, images), names)
     size = sum(path.stat().st_size for path in place.iterdir()) / 1e6
     print(
         f"{name}: shipped, {size:.1f} MB in all, {time.perf_counter() - begun:,.0f} s", flush=True

@@ -4,8 +4,9 @@ own, with nothing trained and nothing downloaded.
 
     data/cifar10/manifest.json  how each pool was made, checksums of the files (data/README.md)
                  design.npz     labels (N,) uint8 and member (M, N / 8) uint8, bits packed
-                 <pool>.npz     margin (M, N) float16; entropy and modified_entropy (M, N) float16,
-                                their natural logarithms; correct (M, N / 8) uint8, bits packed
+                 <pool>.npz     margin (2, N, M) uint8, the low and the high bytes of float16;
+                                modified_entropy and, of 16 models, entropy in the same way, their
+                                natural logarithms; correct (M, N / 8) uint8, bits packed
                  images.png     thumbnails side by side, for the samples that the manifest numbers
 """
 
@@ -22,7 +23,7 @@ from mia_nb.checks import checked, hint
 from mia_nb.types import Signals
 
 PLACES = (Path(__file__).parent.parent / "data", Path(__file__).parent / "published")
-FORMAT = 1
+FORMAT = 2
 PREFIX = "example:"  # before a name, where the key of a pool may stand too
 TILES = 20  # thumbnails in a row of images.png
 LOGARITHMS = ("entropy", "modified_entropy")
@@ -38,7 +39,7 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
     Returns: signals of 16 or 8 models in complementary pairs, one query, 50,000 samples; `info`
     holds the recipe. Raises ValueError for an unknown name and for a file that was altered.
     Caveats: margins are rounded to float16; the sorted log-probabilities that the attack `shokri`
-    needs are not shipped.
+    needs are not shipped, and entropies of 8 models are not (NaN; the modified ones are).
 
     Example:
         >>> signals = load_example("cifar10/resnet14")
@@ -52,8 +53,9 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
         known = [f"{dataset}/{one}" for one in record["pools"]]
         raise ValueError(f"no example {name!r}{hint(name, known)}; there are {', '.join(known)}")
     design, arrays = (_arrays(place, record, file) for file in ("design.npz", f"{pool}.npz"))
-    models, samples = arrays["margin"].shape
-    cubes = {name: arrays[name].astype(float)[:, None] for name in ("margin", *LOGARITHMS)}
+    models, samples = len(arrays["correct"]), len(design["labels"])
+    cubes = {name: np.full((models, 1, samples), np.nan) for name in LOGARITHMS}
+    cubes |= {name: _joined(arrays[name])[:, None] for name in arrays if name != "correct"}
     cubes |= {name: np.exp(cubes[name]) for name in LOGARITHMS}
     return Signals(
         labels=design["labels"].astype(np.int64),
@@ -91,7 +93,9 @@ def thumbnails(dataset: str = "cifar10") -> dict[int, np.ndarray]:
     return dict(zip(record["images"], rows.reshape(-1, 3, side, side), strict=False))
 
 
-def write(place: Path, pool: str, signals: Signals, about: dict) -> None:
+def write(
+    place: Path, pool: str, signals: Signals, about: dict, names: tuple[str, ...] = LOGARITHMS
+) -> None:
     """Add the signals of a pool to an example's folder, as float16 and bits.
 
     Parameters:
@@ -99,6 +103,7 @@ def write(place: Path, pool: str, signals: Signals, about: dict) -> None:
         pool: its name there.
         signals: (M, 1, N), without a population; a pool with fewer models has the design's first.
         about: what the manifest records of it; `info` in it becomes the signals' `info`.
+        names: which of the entropies travel.
 
     Raises ValueError for signals with another design.
     """
@@ -115,10 +120,10 @@ def write(place: Path, pool: str, signals: Signals, about: dict) -> None:
             raise ValueError(f"{pool} has other labels or members than the pools in {place}")
     else:
         _write(place, record, "design.npz", design)
-    arrays = {"margin": signals.margin[:, 0].astype(np.float16)}
+    arrays = {"margin": _split(signals.margin[:, 0])}
     arrays["correct"] = np.packbits(signals.correct[:, 0], axis=1)
     with np.errstate(divide="ignore"):
-        arrays |= {n: np.log(getattr(signals, n)[:, 0]).astype(np.float16) for n in LOGARITHMS}
+        arrays |= {n: _split(np.log(getattr(signals, n)[:, 0])) for n in names}
     _write(place, record, f"{pool}.npz", arrays)
     record.setdefault("pools", {})[pool] = about
     path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -178,6 +183,18 @@ def _bytes(place: Path, record: dict, name: str) -> bytes:
 def _arrays(place: Path, record: dict, name: str) -> dict[str, np.ndarray]:
     with np.load(io.BytesIO(_bytes(place, record, name)), allow_pickle=False) as arrays:
         return dict(arrays)
+
+
+def _split(values: np.ndarray) -> np.ndarray:
+    """The bytes of (M, N) values as float16, (2, N, M): apart they compress better."""
+    bits = values.T.astype("<f2").view("<u2")
+    return np.stack([bits & 255, bits >> 8]).astype(np.uint8)
+
+
+def _joined(parts: np.ndarray) -> np.ndarray:
+    """The values (M, N) of their bytes (2, N, M)."""
+    low, high = parts.astype("<u2")
+    return (low | high << 8).view("<f2").T.astype(float)
 
 
 def _unpacked(bits: np.ndarray, samples: int) -> np.ndarray:

@@ -3,12 +3,14 @@ other designs and unknown names are refused in one line; tables printed from the
 full arrays."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 from mia_nb import examples, metrics
 from mia_nb.attacks import score
+from mia_nb.attacks.learned import song_mittal
 from mia_nb.types import Signals
 
 
@@ -44,6 +46,18 @@ def test_what_is_read_is_what_was_written_to_float16(written):
         np.testing.assert_allclose(got, wanted, rtol=2**-11, atol=1e-4)
     assert read.info["recipe"] == {"epochs": 3} and read.info["example"] == "cifar10/one"
     assert np.array_equal(read.margin, examples.load_example("example:cifar10/one").margin)
+
+
+def test_entropies_that_did_not_travel_are_missing_and_refused_in_one_line(written):
+    place, signals = written
+    examples.write(place, "short", signals, {"info": {}}, ("modified_entropy",))
+    read, whole = (examples.load_example(f"cifar10/{name}") for name in ("short", "one"))
+    assert np.isnan(read.entropy).all() and read.entropy.shape == whole.entropy.shape
+    assert np.array_equal(read.modified_entropy, whole.modified_entropy)
+    again, first = (score("song_mittal", one).value for one in (read, whole))
+    assert np.array_equal(again, first)
+    with pytest.raises(ValueError, match="'entropy': these signals hold no entropies"):
+        score(partial(song_mittal, metric="entropy"), read)
 
 
 def test_extreme_outputs_keep_their_order(tmp_path, monkeypatch):

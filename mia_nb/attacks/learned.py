@@ -63,6 +63,8 @@ def song_mittal(
         same_samples=False,
     )
     value = _metric(target, metric)[0]
+    missing = "these signals hold no entropies: query the pool itself, or take another metric"
+    refuse({missing: bool(np.isnan(value).all())}, f"song_mittal with metric={metric!r}: ")
     if metric == "correctness":
         return value
     audited = ~references.population
