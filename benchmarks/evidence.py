@@ -36,7 +36,7 @@ ORDINARY = {
     "dtype": "bfloat16",
     "seed": 0,
 }
-EQUATION = {"num_models": 8, "epochs": 10, "snapshots": [4, 6, 8]}
+EQUATION = {"num_models": 8, "epochs": 8, "snapshots": [2, 4, 6]}
 POOLS = {  # name: recipe of a pool that is trained from nothing
     "resnet14": ORDINARY,
     "relaxloss": ORDINARY
@@ -66,16 +66,17 @@ POOLS = {  # name: recipe of a pool that is trained from nothing
     "sdenet": ORDINARY
     | EQUATION
     | {"model": "sdenet", "model_args": {"width": 16, "steps": 8, "k": 0.25}},  # sigma 0.71
-    "snn-direct-T2": ORDINARY
+    "snn-direct-T1": ORDINARY
     | {
         "num_models": 8,
         "snapshots": [],
         "model": "snn",
-        "model_args": {"base": "resnet14", "base_args": {"width": 16}, "timesteps": 2},
+        "model_args": {"base": "resnet14", "base_args": {"width": 16}, "timesteps": 1},
         "epochs": 8,
         "lr": 2e-3,
         "optimizer": "adam",
     },
+    "resnet14-short": ORDINARY | {"epochs": 12, "num_models": 8, "snapshots": []},
     "resnet14-long": ORDINARY | {"epochs": 48, "num_models": 8, "snapshots": []},
 }
 TUNED = {"timesteps": 2, "epochs": [2, 1], "lr": 5e-3, "batch": 64}

@@ -25,10 +25,16 @@ FPR = (0.01, 0.001)
 SPIKING = {  # pool: its place in the study of spiking networks
     "resnet14": Setting("ann"),
     "snn-converted-T4": Setting("snn", training="convert", timesteps=4),
+    "snn-hybrid-T1": Setting("snn", training="hybrid", timesteps=1),
     "snn-hybrid-T2": Setting("snn", training="hybrid", timesteps=2),
+    "snn-direct-T1": Setting("snn", training="direct", timesteps=1),
 }
 EQUATIONS = ("resnet14", "odenet", "sdenet")
-LENGTHS = {"resnet14": "24 epochs", "resnet14-long": "48 epochs"}
+LENGTHS = {
+    "resnet14-short": "12 epochs",
+    "resnet14": "24 epochs",
+    "resnet14-long": "48 epochs",
+}
 
 
 def interval(row, name: str) -> str:
