@@ -1,24 +1,28 @@
 """The tables of docs/results.md at full size, from the shipped signals: python docs/results.py
 
-Replaces what stands between the two markers of that page, and draws results-roc.png beside it
-(needs Chromium and playwright, as pictures.py).
+Replaces what stands between the markers of that page, and draws results-roc.png beside it (needs
+Chromium and playwright, as pictures.py). With --store FOLDER --images FILE, what
+benchmarks/evidence.py trained, also the tables that need networks: at equal accuracy along
+training, and whether the shipped signals print the digits of the stored ones.
 """
 
 from __future__ import annotations
 
+import argparse
+import resource
 import time
 from pathlib import Path
 
 import pandas as pd
 
-from mia_nb import examples, metrics, plots, studies
+from mia_nb import data, examples, metrics, plots, querying, studies, training
 from mia_nb.attacks import align, score
 from mia_nb.metrics.verdict import METHODS
 from mia_nb.studies import Setting, setting
 from mia_nb.types import Recipe, Scores, Signals
 
 PAGE = Path(__file__).parent / "results.md"
-BEGIN, END = "<!-- full size: begin -->", "<!-- full size: end -->"
+MARKS = ("<!-- {}: begin -->", "<!-- {}: end -->")
 NAMES = METHODS | {"lira_global": "LiRA, one variance", "lira_shrunk": "LiRA, shrunken variances"}
 ATTACKS = ("rmia", "nig", "lira_global", "lira_shrunk", "attack_r", "attack_p", "loss")
 FPR = (0.01, 0.001)
@@ -30,6 +34,9 @@ SPIKING = {  # pool: its place in the study of spiking networks
     "snn-direct-T1": Setting("snn", training="direct", timesteps=1),
 }
 EQUATIONS = ("resnet14", "odenet", "sdenet")
+DEFENSES = {"relaxloss": "RelaxLoss", "dp-sgd": "DP-SGD", "resnet14-short": "half as many epochs"}
+PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
+SWIFT = ("rmia", "nig", "loss")  # along training
 LENGTHS = {
     "resnet14-short": "12 epochs",
     "resnet14": "24 epochs",
@@ -61,7 +68,9 @@ def measured(name: str) -> tuple[dict[str, Scores], pd.DataFrame]:
     summary = metrics.summary(scores, FPR, self_test=control).drop("max")
     print(
         f"{name}: opened {opened:.1f} s, {len(scores)} attacks {scored:.1f} s, negative"
-        f" control and intervals {time.perf_counter() - begun - opened - scored:.1f} s"
+        f" control and intervals {time.perf_counter() - begun - opened - scored:.1f} s,"
+        f" {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB at most so far",
+        flush=True,
     )
     return scores, summary
 
@@ -156,32 +165,144 @@ def lengths(signals: dict[str, Signals]) -> dict[Setting, Scores]:
     }
 
 
-def verdicts() -> list[str]:
-    """Claims of the studies that the shipped pools can decide."""
-    there = {name.removeprefix("cifar10/") for name in examples.examples()}
-    lines = []
+def there(names) -> dict[str, Signals]:
+    """The shipped signals of these pools, those that there are."""
+    known = {name.removeprefix("cifar10/") for name in examples.examples()}
+    return {name: examples.load_example(f"cifar10/{name}") for name in names if name in known}
+
+
+def verdicts(frontier: pd.DataFrame | None = None) -> list[str]:
+    """Claims of the studies that the shipped pools can decide, and what was printed beside them.
+
+    frontier: along training, for those that compare at equal accuracy.
+    """
+    lines, printed = [], []
     studied = (("snn", spiking, SPIKING), ("nsde", equations, EQUATIONS))
     for study, settings_of, names in (*studied, ("recipes", lengths, LENGTHS)):
-        present = [name for name in names if name in there]
-        if len(present) < 2:
+        signals = there(names)
+        if len(signals) < 2:
             continue
-        signals = alike({name: examples.load_example(f"cifar10/{name}") for name in present})
-        found = studies.claims(study, settings_of(signals))
+        settings = settings_of(alike(signals))
+        along = {"frontier": frontier} if study == "nsde" and frontier is not None else {}
+        found = studies.claims(study, settings, **along)
         for number, row in found[found["verdict"] != "not run"].iterrows():
             evidence = row["evidence"].replace("|", "/")
             lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {evidence} |")
+        if study != "recipes":
+            printed += beside(study, settings)
     says = ["", "What published claims, and ours on recipes, come to at this size:"]
-    return [*says, *table("claim", "at this size", "evidence"), *lines] if lines else []
+    claimed = [*says, *table("claim", "at this size", "evidence"), *lines] if lines else []
+    return claimed + printed
+
+
+def beside(study: str, settings: dict[Setting, Scores]) -> list[str]:
+    """What the study's paper printed, ours beside it."""
+    ours = studies.against_papers(study, settings, ours="ResNet14 of width 16, 25,000 members")
+    measured = ours[ours["ours"].notna()]
+    if not len(measured):
+        return []
+    rows = studies.against_papers_readable(measured).drop(columns="dataset")
+    rows = rows.loc[:, (rows != "").any()]
+    cells = [
+        [str(value).replace("|", "/") for value in row] for row in rows.itertuples(index=False)
+    ]
+    lines = [
+        "",
+        f"Printed by {PAPERS[study]} / measured here, on smaller networks and shorter recipes:",
+    ]
+    return [*lines, *table(*rows.columns), *(f"| {' | '.join(row)} |" for row in cells)]
+
+
+def defenses() -> list[str]:
+    """What defenses leave to find, beside the undefended networks of the same masks."""
+    signals = alike(there(("resnet14", *DEFENSES)))
+    found = {name: score("rmia", one) for name, one in signals.items()}
+    plain, rows = found.pop("resnet14"), []
+    for name, one in found.items():
+        gaps = metrics.difference(one, plain, FPR)
+        cells = [
+            f"{100 * (one.accuracy - plain.accuracy)[:, 1].mean():+.1f}",
+            *(f"{gap['value']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]" for gap in
+              (gaps.loc["auc"], 100 * gaps.loc["tpr@0.001"])),
+        ]  # fmt: skip
+        rows.append(f"| {DEFENSES[name]} | {' | '.join(cells)} |")
+    head = ["", "What RMIA finds, beside the undefended networks of the same masks:"]
+    columns = ("defense", "test accuracy, points", "AUC", "TPR at 0.1 % FPR, points")
+    return [*head, *table(*columns), *rows] if rows else []
+
+
+def along(store: str, images) -> pd.DataFrame:
+    """The frontier of the families that have snapshots: the first 8 models at every epoch kept."""
+    runs = {}
+    for one in alike(there(EQUATIONS)).values():
+        pool = training.load_pool(one.info["pool"], root=store)
+        options = {"models": range(len(one.margin)), "progress": False}
+        then = {n: querying.query(pool.at(n), images, **options) for n in pool.recipe.snapshots}
+        family = setting(one.info, "rmia", study="nsde").label
+        runs[family] = {
+            epoch: {word: score(word, signals) for word in SWIFT}
+            for epoch, signals in (then | {pool.recipe.epochs: one}).items()
+        }
+    return metrics.frontier(runs, FPR)
+
+
+def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
+    """Where families were equally accurate on their way: what each then gave away."""
+    first, *others = frontier["family"].unique()
+    lines = ["", f"At equal test accuracy along training, against {first}, paired:"]
+    lines += table("family", "test accuracy, %", "AUC", "AUC - that of the first", "pairs")
+    for name in others:
+        pair = frontier[frontier["family"].isin([first, name])]
+        matched = metrics.matched(pair, baseline=first)
+        for _, row in matched[matched["family"] == name].dropna(subset="difference").iterrows():
+            ends = f"[{row['difference_low']:+.3f}, {row['difference_high']:+.3f}]"
+            lines.append(
+                f"| {name} | {100 * row['level']:.1f} | {row['value']:.3f} [{row['low']:.3f},"
+                f" {row['high']:.3f}] | {row['difference']:+.3f} {ends} |"
+                f" {row['difference_pairs']} |"
+            )
+    return lines
+
+
+def round_trip(name: str, store: str, images) -> str:
+    """Whether the shipped signals of a pool print what the stored ones print."""
+    shipped = examples.load_example(name)
+    pool = training.load_pool(shipped.info["pool"], root=store)
+    full = querying.query(pool, images, progress=False)
+    texts = []
+    for signals in (full, shipped):
+        summary = metrics.summary({word: score(word, signals) for word in ATTACKS}, FPR)
+        texts.append([rates(row) for _, row in summary.iterrows()])
+    changed = sum(a != b for a, b in zip(*texts, strict=True))
+    return f"{name} ({len(full.margin)} models): {changed} of {len(texts[0])} rows differ"
+
+
+def replace(page: str, mark: str, lines: list[str]) -> str:
+    """The page with other lines between two markers."""
+    begin, end = (one.format(mark) for one in MARKS)
+    before, after = page[: page.index(begin)], page[page.index(end) + len(end) :]
+    return "\n".join([before + begin, *lines, end + after])
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--store", help="results folder of benchmarks/evidence.py")
+    parser.add_argument("--images", help="the images of that training")
+    given = parser.parse_args()
+    page, frontier = PAGE.read_text(encoding="utf-8"), None
+    if given.store:
+        images = data.load(given.images, data_root=given.store)
+        for name in examples.examples():
+            print(round_trip(name, given.store, images), flush=True)
+        frontier = along(given.store, images)
+        page = replace(page, "equal accuracy", at_equal_accuracy(frontier))
     all_scores, summaries = {}, {}
     for name in examples.examples():
         all_scores[name], summaries[name] = measured(name)
-    text = "\n".join([BEGIN, *pools(all_scores, summaries), *verdicts(), END])
-    page = PAGE.read_text(encoding="utf-8")
-    before, after = page[: page.index(BEGIN)], page[page.index(END) + len(END) :]
-    PAGE.write_text(before + text + after, encoding="utf-8")
+    lines = [*pools(all_scores, summaries), *defenses(), *verdicts(frontier)]
+    PAGE.write_text(replace(page, "full size", lines), encoding="utf-8")
     from pictures import screenshot
 
     figure = plots.roc_pair({name: scores["rmia"] for name, scores in all_scores.items()})
