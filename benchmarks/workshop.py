@@ -33,6 +33,7 @@ def main(place: Path, results: str = "results") -> None:
             then = pool.at(epoch)
             signals = querying.query(then, images)
             info = {**signals.info, "epoch": epoch, "recipe": pool.recipe.to_json()}
+            info["classes"] = [str(digit) for digit in range(10)]
             if pool.recipe.defense == "dp_sgd":
                 noise = pool.recipe.defense_args["noise_multiplier"]
                 spent = accounting.epsilon(noise_multiplier=noise, **then.sampling, delta=DELTA)
