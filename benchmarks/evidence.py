@@ -21,8 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from mia_nb import data, examples, querying
+from mia_nb.attacks import score
 from mia_nb.training import convert_pool, hybrid_pools, train_pool
 from mia_nb.types import Recipe
+from mia_nb.widgets.exposed import separations
 
 ORDINARY = {
     "model": "resnet14",
@@ -85,6 +87,7 @@ DERIVED = {  # name: (the pool it is made from, how)
     "snn-hybrid-T1": ("resnet14", lambda pool, images: hybrid_pools(pool, images, **TUNED)[1]),
     "snn-hybrid-T2": ("resnet14", lambda pool, images: hybrid_pools(pool, images, **TUNED)[2]),
 }
+LISTS = ("rmia", "nig", "lira_global", "attack_r")  # attacks whose lists have pictures
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 KNOWN = [*POOLS, *DERIVED]
 
@@ -134,15 +137,12 @@ def ship(name: str, pool, images, place: Path) -> None:
 
 
 def pictures(name: str, images, place: Path) -> None:
-    """Thumbnails of the samples that a pool's networks memorise most, and of random ones."""
+    """Thumbnails of the samples that lead any attack's list of exposed ones, and of random ones."""
     signals = examples.load_example(f"cifar10/{name}")
-    inside, outside = (
-        np.where(side, signals.margin[:, 0], np.nan) for side in (signals.member, ~signals.member)
-    )
-    separation = np.nanmean(inside, 0) - np.nanmean(outside, 0)
-    spread = np.sqrt(np.nanvar(inside, 0) + np.nanvar(outside, 0))
-    exposed = np.argsort(-separation / spread, kind="stable")[:200]
-    others = np.setdiff1d(np.arange(len(separation)), exposed)
+    orders = [np.argsort(-separations(score(word, signals))[0], kind="stable") for word in LISTS]
+    first = np.argsort(orders, axis=1).min(0)  # the best place of every sample in any list
+    exposed = np.argsort(first, kind="stable")[:200]
+    others = np.setdiff1d(np.arange(len(first)), exposed)
     random = np.random.default_rng(0).choice(others, 200, replace=False)
     numbers = [*map(int, exposed), *sorted(map(int, random))]
     examples.write_images(place, numbers, images.x[numbers].numpy())

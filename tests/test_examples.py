@@ -12,6 +12,7 @@ from mia_nb import examples, metrics
 from mia_nb.attacks import score
 from mia_nb.attacks.learned import song_mittal
 from mia_nb.types import Signals
+from mia_nb.widgets.exposed import separations
 
 
 def make(models=8, samples=2000, seed=0, leak=0.5):
@@ -155,6 +156,8 @@ def test_shipped_thumbnails_are_images_of_many_samples():
     images = examples.thumbnails()
     assert len(images) == 400 and all(0 <= number < 50_000 for number in images)
     assert all(one.shape == (3, 32, 32) and one.std() > 0 for one in images.values())
+    separated = separations(score("rmia", examples.load_example("cifar10/resnet14")))[0]
+    assert set(map(int, np.argsort(-separated)[:48])) <= set(images)  # two pages of the explorer
 
 
 def test_the_shipped_folder_is_small_enough_for_a_wheel():
