@@ -4,9 +4,10 @@ own, with nothing trained and nothing downloaded.
 
     data/cifar10/manifest.json  how each pool was made, checksums of the files (data/README.md)
                  design.npz     labels (N,) uint8 and member (M, N / 8) uint8, bits packed
-                 <pool>.npz     margin (2, N, M) uint8, the low and the high bytes of float16;
-                                modified_entropy and, of 16 models, entropy in the same way, their
-                                natural logarithms; correct (M, N / 8) uint8, bits packed
+                 <pool>.npz     margin (2, N, M) uint8, the low and the high bytes of int16: times
+                                scale (), which is a power of two; modified_entropy and, of 16
+                                models, entropy (2, N, M) uint8, the bytes of float16, natural
+                                logarithms; correct (M, N / 8) uint8, bits packed
                  images.png     thumbnails side by side, for the samples that the manifest numbers
 """
 
@@ -38,7 +39,7 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
 
     Returns: signals of 16 or 8 models in complementary pairs, one query, 50,000 samples; `info`
     holds the recipe. Raises ValueError for an unknown name and for a file that was altered.
-    Caveats: margins are rounded to float16; the sorted log-probabilities that the attack `shokri`
+    Caveats: margins are rounded to 16 bits; the sorted log-probabilities that the attack `shokri`
     needs are not shipped, and entropies of 8 models are not (NaN; the modified ones are).
 
     Example:
@@ -55,7 +56,8 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
     design, arrays = (_arrays(place, record, file) for file in ("design.npz", f"{pool}.npz"))
     models, samples = len(arrays["correct"]), len(design["labels"])
     cubes = {name: np.full((models, 1, samples), np.nan) for name in LOGARITHMS}
-    cubes |= {name: _joined(arrays[name])[:, None] for name in arrays if name != "correct"}
+    cubes |= {name: _joined(arrays[name], "<f2")[:, None] for name in LOGARITHMS if name in arrays}
+    cubes["margin"] = _joined(arrays["margin"], "<i2")[:, None] / arrays["scale"]
     cubes |= {name: np.exp(cubes[name]) for name in LOGARITHMS}
     return Signals(
         labels=design["labels"].astype(np.int64),
@@ -96,7 +98,7 @@ def thumbnails(dataset: str = "cifar10") -> dict[int, np.ndarray]:
 def write(
     place: Path, pool: str, signals: Signals, about: dict, names: tuple[str, ...] = LOGARITHMS
 ) -> None:
-    """Add the signals of a pool to an example's folder, as float16 and bits.
+    """Add the signals of a pool to an example's folder, in numbers of 16 bits and bits.
 
     Parameters:
         place: the folder, whose design (labels, membership) the first pool written sets.
@@ -120,10 +122,12 @@ def write(
             raise ValueError(f"{pool} has other labels or members than the pools in {place}")
     else:
         _write(place, record, "design.npz", design)
-    arrays = {"margin": _split(signals.margin[:, 0])}
+    # ties among rounded margins decide rates at few false positives: as fine as 16 bits allow
+    scale = 2.0 ** np.floor(np.log2(32767 / max(np.abs(signals.margin).max(), 1e-3)))
+    arrays = {"margin": _split(np.round(signals.margin[:, 0] * scale), "<i2"), "scale": scale}
     arrays["correct"] = np.packbits(signals.correct[:, 0], axis=1)
     with np.errstate(divide="ignore"):
-        arrays |= {n: _split(np.log(getattr(signals, n)[:, 0])) for n in names}
+        arrays |= {n: _split(np.log(getattr(signals, n)[:, 0]), "<f2") for n in names}
     _write(place, record, f"{pool}.npz", arrays)
     record.setdefault("pools", {})[pool] = about
     path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -185,16 +189,16 @@ def _arrays(place: Path, record: dict, name: str) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def _split(values: np.ndarray) -> np.ndarray:
-    """The bytes of (M, N) values as float16, (2, N, M): apart they compress better."""
-    bits = values.T.astype("<f2").view("<u2")
+def _split(values: np.ndarray, dtype: str) -> np.ndarray:
+    """The bytes of (M, N) values as numbers of 16 bits, (2, N, M): apart they compress better."""
+    bits = np.ascontiguousarray(values.T).astype(dtype).view("<u2")
     return np.stack([bits & 255, bits >> 8]).astype(np.uint8)
 
 
-def _joined(parts: np.ndarray) -> np.ndarray:
+def _joined(parts: np.ndarray, dtype: str) -> np.ndarray:
     """The values (M, N) of their bytes (2, N, M)."""
     low, high = parts.astype("<u2")
-    return (low | high << 8).view("<f2").T.astype(float)
+    return (low | high << 8).view(dtype).T.astype(float)
 
 
 def _unpacked(bits: np.ndarray, samples: int) -> np.ndarray:
