@@ -12,7 +12,7 @@ import os
 import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -400,11 +400,16 @@ def normalise(
     Returns:
         (..., C, H, W) of this dtype, on the device of x.
     """
-    work = torch.float64 if dtype == torch.float64 else torch.float32
-    mean, std = (torch.tensor(value, dtype=torch.float64)[:, None, None] for value in (mean, std))
-    # non-blocking: a step on a GPU waits for nothing
-    scale, shift = (t.to(x.device, work, non_blocking=True) for t in (1 / (255 * std), -mean / std))
-    return x.to(work).mul_(scale).add_(shift).to(dtype)
+    scale, shift = _scale(tuple(map(float, mean)), tuple(map(float, std)), x.device, dtype)
+    return x.to(scale.dtype).mul_(scale).add_(shift).to(dtype)
+
+
+@lru_cache(maxsize=16)  # so that a step on a GPU copies nothing and waits for nothing
+def _scale(mean: tuple, std: tuple, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(
+        [[1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]],
+        dtype=torch.float64,
+    )[..., None, None].to(device, torch.promote_types(dtype, torch.float32))
 
 
 @checked

@@ -108,7 +108,6 @@ def test_networks_of_equations_train_stacked_and_answer_with_noise_on_the_gpu(im
             "snapshots": [2],
         }
     )
-    # equal in law there, not in bits: a group draws its noise from one generator
     for strategy in ("plain", "stacked"):
         pool = training.train_pool(
             recipe,
@@ -205,17 +204,23 @@ def test_a_resumed_graph_group_goes_on_to_the_same_numbers(images):
             torch.testing.assert_close(resumed.weights(slot)[name], tensor, rtol=1e-9, atol=1e-9)
 
 
-def test_a_noisy_network_is_not_captured(images, tmp_path, capsys):
-    recipe = Recipe(
-        **{**RECIPE.to_json(), "model": "sdenet", "model_args": {"width": 4, "steps": 2}}
-    )
-    pool = training.train_pool(
-        recipe, images, root=tmp_path, device="cuda", strategy="graph:2", progress=False
-    )
-    assert (
-        "random numbers" in capsys.readouterr().err
-        and not pool.folder.read_json("execution.json")["graph"]
-    )
+def test_a_noisy_network_is_captured_with_new_noise_at_each_step(images, tmp_path, capsys):
+    from mia_nb.training import graphs, loop
+
+    changes = {"model": "sdenet", "model_args": {"width": 4, "steps": 2, "k": 0.1}}
+    recipe = Recipe(**{**RECIPE.to_json(), **changes})
+    options = {"device": "cuda", "progress": False, "strategy": "graph:2"}
+    pool = training.train_pool(recipe, images, root=tmp_path, **options)
+    assert pool.folder.read_json("execution.json")["graph"], capsys.readouterr().err
+    there = images._replace(x=images.x.cuda(), y=images.y.cuda())
+    plan = loop.Plan(recipe, there, np.ones((4, 400), bool), torch.device("cuda"), False, True)
+    # the noise of steps that are not captured, in the same order; one model draws as a plain one
+    captured, eager = (graphs.GraphGroup(plan._replace(graph=g), [0, 1]) for g in (True, False))
+    alone, first = loop.Group(plan, [0]), graphs.GraphGroup(plan._replace(graph=True), [0])
+    for pair in ((captured, eager), (first, alone)):
+        losses = [group.epoch(0, [])[1] for group in pair]
+        torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
+    assert captured.graph and first.graph
 
 
 class Waiting(nn.Module):

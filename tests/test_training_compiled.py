@@ -463,7 +463,7 @@ def test_a_cpu_that_has_no_memory_left_says_it_in_these_words():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_the_step_of_a_graph_group_is_the_plain_one(images, optimizer):
-    recipe = TINY.replace(optimizer=optimizer, lr=graphs.EXACT, schedule="constant", augment="flip")
+    recipe = TINY.replace(optimizer=optimizer, lr=loop.EXACT, schedule="constant", augment="flip")
     plan = plan_of(recipe, images)
     together = graphs.GraphGroup(plan, [0, 2])
     for slot, row in enumerate(together.ids):
@@ -567,10 +567,8 @@ def test_a_unit_of_a_graph_goes_on_from_its_part_file(images, tmp_path, optimize
 
 
 def test_a_step_that_a_graph_would_change_is_found(images):
-    assert graphs.difference(plan_of(TINY, images), 2) is None
-    assert "random numbers" in graphs.difference(
-        plan_of(MLP.replace(model="toys:dropout_mlp"), images), 2
-    )
+    for recipe in (TINY, MLP.replace(model="toys:dropout_mlp")):  # noise in the models' order
+        assert graphs.difference(plan_of(recipe, images), 2) is None
 
     class Careless(graphs.GraphGroup):
         def run(self):  # a graph that never sees the second batch
@@ -581,6 +579,32 @@ def test_a_step_that_a_graph_would_change_is_found(images):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graphs, "GraphGroup", Careless)
         assert "losses of its captured step 2" in graphs.difference(plan_of(TINY, images), 2)
+
+    class Frozen(graphs.GraphGroup):
+        def run(self):  # a graph that repeats the noise of its capture
+            torch.manual_seed(7)
+            super().run()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "GraphGroup", Frozen)
+        noisy = plan_of(MLP.replace(model="toys:dropout_mlp"), images)
+        assert "losses of its captured step 1" in graphs.difference(noisy, 2)
+
+
+def test_models_in_a_graph_draw_noise_one_after_another_and_warming_up_draws_none(images):
+    plan = plan_of(MLP.replace(model="toys:dropout_mlp"), images)
+    warmed, cold, first = (graphs.GraphGroup(plan, rows) for rows in ([0, 1], [0, 1], [0]))
+    losses = cold.epoch(0, [])[1]
+    with loop.random_state_kept(plan.device):
+        warmed.x.normal_(generator=torch.Generator().manual_seed(0))
+    before = torch.get_rng_state()
+    warmed.warm_up()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(warmed.epoch(0, [])[1], losses)
+    # the first step of the first model is that of a plain one; one model alone is one throughout
+    alone = loop.Group(plan, [0]).epoch(0, [])[1]
+    assert torch.equal(losses[0, : plan.recipe.batch], alone[0, : plan.recipe.batch])
+    torch.testing.assert_close(first.epoch(0, [])[1], alone, rtol=1e-6, atol=1e-6)
 
 
 def test_a_graph_on_a_cpu_is_refused_in_one_line_and_recorded_as_plain(images, tmp_path, capsys):

@@ -40,9 +40,9 @@ class ClippedGroup(Group):
         drawn = torch.rand(self.plan.steps, len(members), generator=coins) < rate
         return members.expand(drawn.shape)[drawn][None], drawn.sum(1).tolist()
 
-    def seed_noise(self, epoch: int, purpose: str = "noise", *, each: bool | None = None) -> None:
+    def seed_noise(self, epoch: int, purpose: str = "noise") -> None:
         """Start an epoch's noise, that of the steps included."""
-        super().seed_noise(epoch, purpose, each=each)
+        super().seed_noise(epoch, purpose)
         self.noise = torch.Generator(self.plan.device).manual_seed(
             mix(self.training, epoch, "clip")
         )

@@ -2,7 +2,9 @@
 leaves most of a GPU idle, several run side by side, and a step of all of them is one launch.
 
 The step is the plain one, model after model, with the learning rate in a tensor. Without a graph,
-on any device, the same step runs as it is. Sources: PyTorch's notes on CUDA semantics,
+on any device, the same step runs as it is. Noise comes from the device's own generator, which a
+graph draws on anew at each replay, in the order of the models: one model in a graph has the noise
+of a plain one, the others are equal in law. Sources: PyTorch's notes on CUDA semantics,
 "Whole-network capture"; NVIDIA's guide to CUDA graphs in PyTorch. Caveat: fused optimisers read a
 learning rate tensor in float32, also of float64 weights.
 """
@@ -19,17 +21,13 @@ from torch import Tensor
 
 from mia_nb.checks import first_of
 from mia_nb.defenses import Defense
-from mia_nb.training.compiled import SIMPLE, reason
-from mia_nb.training.loop import (
-    EXACT,
-    Group,
-    Plan,
-    mismatch,
-    random_state_kept,
-    short_of_memory,
-)
+from mia_nb.training.compiled import reason
+from mia_nb.training.loop import Group, Plan, mismatch, random_state_kept, short_of_memory
 
 WARM_UP = 3  # steps before a capture, as PyTorch's notes have it
+TRIAL = 32  # images of a step that is compared in float64, at most
+# defenses whose step is the same in every epoch
+SAME = (None, "l1", "l2", "label_smoothing", "dropout")
 
 
 @lru_cache
@@ -118,14 +116,11 @@ class GraphGroup(Group):
                     self.out[slot].copy_(
                         one.descend(self.x[slot, None], self.y[slot, None], draws={})[0]
                     )
-        except BaseException:
+        finally:
             for stream in forked:
                 # of a capture that is invalid by now: the first error says more
                 with contextlib.suppress(RuntimeError):
                     here.wait_stream(stream)
-            raise
-        for stream in forked:
-            here.wait_stream(stream)
 
     def capture_or_not(self) -> torch.cuda.CUDAGraph | None:
         """The graph; None, with one line, where it cannot be captured.
@@ -178,8 +173,8 @@ class GraphGroup(Group):
 
     @contextlib.contextmanager
     def untouched(self) -> Iterator[None]:
-        """Steps inside leave no trace, also those that fail: weights and buffers are put back, and
-        so is the optimisers' state.
+        """Steps inside leave no trace, also those that fail: weights, buffers and random generators
+        are put back, and so is the optimisers' state.
 
         Of that, what was not there before becomes 0, from which the first step comes out as from
         none.
@@ -191,7 +186,8 @@ class GraphGroup(Group):
         owners = [owner._buffers for one in self.each for owner in one.module.modules()]
         places = [(owner, name, tensor) for owner in owners for name, tensor in owner.items()]
         try:
-            yield
+            with random_state_kept(self.plan.device):
+                yield
         finally:
             torch.clear_autocast_cache()
             if self.plan.device.type == "cuda":
@@ -245,16 +241,17 @@ class GraphGroup(Group):
 def why_no_graph(plan: Plan, models: int) -> str | None:
     """One line that says why a plan's models cannot be trained in a CUDA graph, or None.
 
-    Three steps in float64 must give what eager plain ones give, weights, buffers and losses to
-    1e-10; and then a capture must come about in the recipe's own precision.
+    Three steps of two models in float64 must give what eager plain ones give, weights, buffers and
+    losses to 1e-10, with the noise in the graph's order; and then a capture of all of them must
+    come about in the recipe's own precision.
     """
     recipe = plan.recipe
     obstacles = {
         f"CUDA graphs need a GPU, and this is {plan.device}": plan.device.type != "cuda",
-        "the plateau schedule needs a learning rate per model": recipe.schedule == "plateau",
-        f"the defense {recipe.defense} is not the same step every time": (
-            recipe.defense not in SIMPLE or recipe.defense == "early_stopping"
+        "the plateau schedule needs a learning rate per model": (
+            recipe.schedule == "plateau" and models > 1
         ),
+        f"the defense {recipe.defense} is not the same step every time": recipe.defense not in SAME,
         "dampening makes an optimiser's first step another one than those after it": (
             recipe.optimizer_args.get("dampening")
         ),
@@ -263,31 +260,21 @@ def why_no_graph(plan: Plan, models: int) -> str | None:
         return reason_why
     plan, models = plan._replace(graph=True), min(models, len(plan.member))
     try:
-        if (reason_why := difference(plan, models)) is None and recipe.dtype != "float64":
+        if (reason_why := difference(plan, min(models, 2))) is None and recipe.dtype != "float64":
             with random_state_kept(plan.device):
                 GraphGroup(plan, list(range(models))).capture()
         return reason_why
-    except Exception as error:  # whatever a capture does not support
-        return reason(error)
+    except Exception as error:  # whatever a capture does not support; training halves the models
+        return None if short_of_memory(error) else reason(error)
 
 
 def difference(plan: Plan, models: int) -> str | None:
     """What three steps of a group change differently from eager plain ones in float64; None for
     nothing.
     """
-    trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"))
-    rows, batch = list(range(models)), plan.recipe.batch
-    group, alone = GraphGroup(trial, rows), [Group(trial._replace(graph=False), [m]) for m in rows]
+    recipe = plan.recipe.replace(dtype="float64", batch=min(plan.recipe.batch, TRIAL))
+    group = GraphGroup(plan._replace(recipe=recipe), list(range(models)))
+    alone = [Group(group.plan._replace(graph=False), [m]) for m in group.ids]
     with random_state_kept(plan.device):
         group.begun, group.graph = True, group.capture() if plan.graph else None
-        before = random_state(plan.device)
-        x, y = group.shown(slice(batch), {}), plan.images.y[:batch]
-        Group(trial._replace(graph=False), [0]).step(x[None], y[None], EXACT, draws={})
-        if not torch.equal(random_state(plan.device), before):
-            return "its forward draws random numbers, which a graph would draw otherwise"
-        return mismatch(group, alone, 3, batch, "captured")
-
-
-def random_state(device: torch.device) -> Tensor:
-    """State of the generator that a forward on this device draws from."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+        return mismatch(group, alone, 3, recipe.batch, "captured")

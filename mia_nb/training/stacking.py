@@ -89,9 +89,6 @@ def _drawn(h: Tensor, generators: list[torch.Generator]) -> Tensor:
 def _drawn_each(models: int, axes, h: Tensor, generators: list[torch.Generator]):
     """Slot after slot as each model alone would draw from its generator."""
     h = h.movedim(axes[0], 0)
-    # on a GPU many small draws would cost more than the step: equal in law
-    if len(generators) == 1:
-        return _drawn(h, generators), 0
     return torch.stack([_drawn(h[0], [g]) for g in generators]), 0
 
 

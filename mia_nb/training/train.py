@@ -96,8 +96,10 @@ def train_pool(
             references of each other.
         root: the folder of results.
         device: "cpu", "cuda" or "cuda:NUMBER"; None takes a GPU where there is one.
-        strategy: how models share the machine. "auto" is a rule: stacked where a step's activations
-            fit a core's cache (on a GPU: below a million weights), else plain. "plain", "stacked"
+        strategy: how models share the machine. "auto" is a rule: on a GPU several models in one
+            CUDA graph, as many as their activations allow; where that cannot be done, and on a CPU,
+            stacked where a step's activations fit a core's cache (on a GPU: below a million
+            weights), else plain. "plain", "stacked"
             and "stacked:G" may be followed by "+compiled". "graph:G": G plain models in one CUDA
             graph. "measure" times a step of each, and keeps what it measured in measured.json below
             root. What cannot be done is trained without, and one line says why.

@@ -264,8 +264,8 @@ def train_unit(
     """Train one group to the end, in halves where it does not fit into memory. ValueError for one
     model that does not fit.
 
-    On a CPU stacked models do not depend on how many they are; on a GPU only in law where they draw
-    noise.
+    On a CPU stacked models do not depend on how many they are; on a GPU sums run in another order,
+    and models in a graph draw noise one after another, equal in law.
     """
     try:
         return _train_group(folder, plan, rows, checkpoint, progress)
