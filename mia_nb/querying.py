@@ -136,7 +136,7 @@ def query(
     weights = (pool.folder.files().get(pool.weights_name(m), "") for m in rows)
     key = store.content_key({"pool": pool.key, **options}, images.digest, *weights)
     folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
-    size = _together(pool, images, noise, batch)
+    size = _together(pool, images, noise, batch, device)
     with pool.folder.lock(f"signals-{key[:12]}"):
         signals = None if force else _stored(folder, progress)
         if signals is None:
@@ -150,11 +150,13 @@ def query(
     return signals
 
 
-def _together(pool: Pool, images: Images, noise: bool | None, batch: int | None) -> int:
-    """Images in one forward pass, in whole blocks: `batch`, or 512, of tiny ones more. Noisy
-    outputs do not depend on `batch`; the global generator takes one seed, and so one block at a
-    time."""
-    most = max(VALUES // images.x[0].numel() // BLOCK, 1) * BLOCK
+def _together(
+    pool: Pool, images: Images, noise: bool | None, batch: int | None, device: torch.device
+) -> int:
+    """Images in one forward pass, in whole blocks: `batch`, or 512 (on a GPU 2,048), of tiny ones
+    more. Noisy outputs do not depend on `batch`; the global generator takes one seed, and so one
+    block at a time."""
+    most = max(VALUES // images.x[0].numel() // BLOCK, 1 if device.type == "cpu" else 8) * BLOCK
     batch = max(most, 512) if batch is None else max(whole("batch", batch) // BLOCK, 1) * BLOCK
     return batch if not noise else most if _own_noise(pool) else BLOCK
 
@@ -279,15 +281,16 @@ def _query_models(
     images, member, population, chosen = _queried_images(pool, images, options.get("limit"))
     there = images._replace(x=images.x.to(device_of(device)), y=images.y.to(device))
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
-    # on a CPU models side by side, one thread each: a network's own threads mostly wait for each
-    # other. Dropout and the noise of models from elsewhere draw from the one global generator
-    alone = device.type != "cpu" or (options["noise"] and not _own_noise(pool))
+    # models side by side, one thread each: on a CPU a network's own threads mostly wait for each
+    # other; a GPU works on one model while masks are drawn for others, and their answers measured.
+    # Dropout and the noise of models from elsewhere draw from the one global generator
+    alone, on_gpu = options["noise"] and not _own_noise(pool), device.type == "cuda"
     left = [m for m in rows if store.kept_partial(folder, m) is None]
-    side_by_side = 1 if alone else max(min(cores(), len(left)), 1)
+    side_by_side = 1 if alone else max(min(cores(), len(left), 4 if on_gpu else len(left)), 1)
     modules: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
     for _ in range(side_by_side):
         modules.put(module := pool.model(rows[0]).to(device))
-        if device.type == "cpu" and timesteps(module) and _named(pool):  # others may view
+        if (on_gpu or timesteps(module)) and _named(pool):  # others may view
             module.to(memory_format=torch.channels_last)
     labels, family = images.y.cpu().numpy(), _family(pool, module)
 
@@ -310,7 +313,7 @@ def _query_models(
 
     with (
         threads(1 if side_by_side > 1 else torch.get_num_threads()),
-        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        torch.random.fork_rng(devices=[device] if on_gpu else []),
         ThreadPoolExecutor(side_by_side) as executor,
     ):
         bar = tqdm(
@@ -385,14 +388,20 @@ def _outputs(
         )
         # no draw depends on the batch
         logits = [fitting(partial(one, q), batch, BLOCK) for q in range(options["queries"])]
-        return logits[0] if options.get("per_step") else np.stack(logits)
+        # the one copy out of a GPU, and all that waits for it
+        return (logits[0] if options.get("per_step") else torch.stack(logits)).cpu().numpy()
 
     if (output := options.get("output")) is None:
         return logits_of(images)
     random = None
     if defenses.OUTPUTS[output].random:  # as many images of uniform pixels
-        draw = torch.Generator().manual_seed(mix(options["seed"], "random images"))
-        x = torch.randint(0, 256, images.x.shape, generator=draw, dtype=torch.uint8)
+        x = torch.randint(
+            0,
+            256,
+            images.x.shape,
+            generator=torch.Generator().manual_seed(mix(options["seed"], "random images")),
+            dtype=torch.uint8,
+        )
         random = logits_of(images._replace(x=x.to(images.x.device)))
     return defenses.change_output(output, logits_of(images), random, **options["output_args"])
 
@@ -458,9 +467,10 @@ def _logits(
     options: dict,
     dtype: str,
     steps: int | None,
-) -> np.ndarray:
-    """(N, K) logits of query q, (T, N, K) per step; whole blocks at a time, of spiking networks a
-    part of them that makes as many rows with its `steps` time steps."""
+) -> Tensor:
+    """(N, K) logits of query q in float64, (T, N, K) per step, where the images are; whole blocks
+    at a time, of spiking networks a part of them that makes as many rows with its `steps` time
+    steps. Nothing here waits for a GPU."""
     logits, samples, part = [], len(images.y), max(1, batch // (steps or 1))
     for start in range(0, samples, batch):
         cut = slice(start, min(start + batch, samples))
@@ -479,7 +489,7 @@ def _logits(
             logits.append(_noisy(run, x, sizes, [(options["seed"], model, q, b) for b in blocks]))
         else:
             logits += [run(few) for few in x.split(part, -4)]
-    return torch.cat(logits, -2).double().cpu().numpy()
+    return torch.cat(logits, -2).double()
 
 
 def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Tensor:
@@ -487,8 +497,13 @@ def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Ten
         data.augment_draws(ops, n, *x.shape[2:], torch.Generator().manual_seed(mix(*s, "augment")))
         for n, s in zip(sizes, seeds, strict=True)
     ]
-    return data.apply_augment(
-        x, {k: torch.cat([d[k] for d in drawn]).to(x.device) for k in drawn[0]}
+    return data.apply_augment(x, {k: _sent([d[k] for d in drawn], 0, x) for k in drawn[0]})
+
+
+def _sent(parts: list[Tensor], axis: int, x: Tensor) -> Tensor:
+    """Parts drawn on the CPU as one tensor where x is; a copy that nobody waits for."""
+    return (torch.cat(parts, axis).pin_memory() if x.is_cuda else torch.cat(parts, axis)).to(
+        x.device, non_blocking=True
     )
 
 
@@ -498,13 +513,20 @@ def _masks(
     """1[u > p] per element, with `steps` (steps, B, ...): one for each time step; drawn on the CPU,
     whatever the device.
     """
-    drawn = [
-        torch.rand(
-            steps or 1, n, *x.shape[1:], generator=torch.Generator().manual_seed(mix(*s, "mask"))
-        )
-        for n, s in zip(sizes, seeds, strict=True)
-    ]
-    masks = (torch.cat(drawn, 1) > p).to(x.device, x.dtype)
+    masks = _sent(
+        [
+            torch.rand(
+                steps or 1,
+                n,
+                *x.shape[1:],
+                generator=torch.Generator().manual_seed(mix(*s, "mask")),
+            )
+            > p
+            for n, s in zip(sizes, seeds, strict=True)
+        ],
+        1,
+        x,
+    ).to(x.dtype)
     return masks if steps else masks[0]
 
 
