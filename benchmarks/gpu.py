@@ -11,8 +11,15 @@
 6  recipes: what the fast and the long one leak
 
 Figures go to partN.json and partN.md in --out (default: $OUT, else build/gpu), each row as soon as
-it is there. Parts 3, 5 and 6 train on --images, whatever `mia_nb.data.load` reads, and keep pools
-in --results: a part that ran out of time goes on when it is run again. The bf16 peak is that of a
+it is there; part 5 adds a manifest and one file a pool, to be copied over those in data/cifar10. No
+part writes more than eight files, nor one above 16 MiB, nor a folder. Parts 3, 5 and 6 train on
+--images and keep pools in --results: a part that ran out of time goes on when it is run again.
+Images are whatever `mia_nb.data.load` reads, or an archive of class folders, which is small enough
+to travel with a copy of the repository and decoded where it arrives, by all cores:
+
+    python benchmarks/gpu.py --part 3 --images cifar10-jpeg.tar.gz --out FOLDER    # so 5 and 6
+
+Parts 1, 2 and 4 need no images of yours. The bf16 peak is that of a
 large matrix product, measured first; minutes are those of this run. Floating-point operations are counted on the plain eager
 network (two for a multiplication and addition). Rates are medians of whole epochs with everything
 that belongs to them: order, gathering, crop and flip, losses copied back. A row that fails says so,
@@ -25,9 +32,11 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import statistics
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -151,7 +160,7 @@ class Run:
     @cached_property
     def images(self) -> Images:
         """Those that pools are trained on."""
-        return data.load("synthetic:classes=10,n=256,size=16" if self.toy else self.source)
+        return loaded("synthetic:classes=10,n=256,size=16" if self.toy else self.source)
 
     def pool(self, recipe: dict) -> tuple[training.pool.Pool, float]:
         """The pool of a recipe and the minutes that its training took in this run."""
@@ -159,6 +168,16 @@ class Run:
         place = {"root": self.results, "device": str(self.device), "progress": not self.toy}
         pool = training.train_pool(Recipe(**recipe), self.images, **place)
         return pool, (time.monotonic() - begun) / 60
+
+
+def loaded(source: str) -> Images:
+    """What `data.load` reads, or what is in a .tar or .tar.gz of class folders of images."""
+    if not source.endswith((".tar", ".tar.gz", ".tgz")):
+        return data.load(source)
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(source) as archive:
+        archive.extractall(folder, filter="data")
+        (only,) = Path(folder).iterdir()
+        return data.load(only, data_root=folder)
 
 
 class TimeUp(BaseException):
@@ -483,14 +502,19 @@ def sixteen(run: Run) -> None:
 
 
 def signals(run: Run) -> None:
-    """Part 5."""
+    """Part 5: beside what is shipped, whose labels and members they must have."""
+    place = run.results / "shipped"
+    if not run.toy and not place.exists():
+        shutil.copytree(ROOT / "data/cifar10", place)
     for name in run.pools or SHIPPED:
         begun = time.monotonic()
         base, derive = evidence.DERIVED.get(name, (name, lambda pool, images: pool))
 
         def made(name=name, base=base, derive=derive) -> training.pool.Pool:
             pool = derive(run.pool(POOLS[base])[0], run.images)
-            evidence.ship(name, pool, run.images, run.out / "signals")
+            evidence.ship(name, pool, run.images, place)
+            for file in ("manifest.json", f"{name}.npz"):
+                shutil.copy(place / file, run.out)
             return pool
 
         if (pool := run.attempt(name, made)) is None:
@@ -549,6 +573,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--results", type=Path)
     args = parser.parse_args()
+    if len(args.pools or ()) > len(SHIPPED):
+        parser.error(f"at most {len(SHIPPED)} --pools a run: more files do not come back")
     place = Path(tempfile.mkdtemp() if args.quick else ROOT / "build")
     args.out = args.out or Path(os.environ.get("OUT") or place / "gpu")
     args.results = args.results or place / "gpu-results"

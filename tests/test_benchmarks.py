@@ -6,9 +6,14 @@ import math
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+
+from mia_nb import data
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
@@ -75,6 +80,24 @@ def test_a_benchmark_prints_tables_of_positive_finite_numbers(name):
                 float(n.replace(",", "")) for cell in cells[1:] for n in NUMBER.findall(cell)
             ]
             assert numbers and max(numbers) > 0
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar"])
+def test_gpu_reads_an_archive_of_class_folders_as_the_folder(tmp_path, suffix):
+    import gpu
+
+    rng = np.random.default_rng(0)
+    for name in ("cat/0.jpg", "cat/1.jpg", "dog/0.jpg"):
+        file = tmp_path / "pets" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(file)
+    with tarfile.open(
+        tmp_path / f"pets{suffix}", "w:gz" if suffix == ".tar.gz" else "w"
+    ) as archive:
+        archive.add(tmp_path / "pets", "pets")
+    there = gpu.loaded(str(tmp_path / f"pets{suffix}"))
+    assert there.classes == ("cat", "dog") and there.name == "pets"
+    assert there.digest == data.load(tmp_path / "pets", data_root=tmp_path).digest
 
 
 def test_gpu_refuses_in_one_line_where_there_is_none():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +47,12 @@ def test_a_part_of_the_plan_for_a_gpu_runs_at_toy_size(part, tmp_path):
     found = json.loads((tmp_path / f"part{part}.json").read_text())
     assert found["rows"] and found["left"] == [] and "problems" not in found
     assert (tmp_path / f"part{part}.md").read_text().startswith(f"**Part {part}**")
+    assert_it_travels(tmp_path)
+
+
+def assert_it_travels(folder):
+    """Figures come back from a machine that is lent as a few files of a moderate size."""
+    there = list(folder.rglob("*"))
+    assert len(there) <= 8 and all(path.is_file() for path in there)
+    assert all(re.fullmatch(r"[\w.-]+", path.name, re.ASCII) for path in there)
+    assert sum(path.stat().st_size for path in there) < 8 * 16 * 2**20
