@@ -3,7 +3,7 @@ mixes devices, no step waits, no two streams touch the same memory without an or
 
 Not collected by itself: tests/test_rehearsal.py runs it in a process of its own, with the plugin
 `fakecuda` that pretends. What it lies about stands in its docstring; numbers and speed are among
-that. Launches and waits of a step are bounded here, as measured on 22 November 2026.
+that. Launches and waits of a step are bounded here, as measured on 23 November 2026.
 """
 
 import fakecuda
@@ -25,17 +25,17 @@ SPIKING = {
 }
 FLOW = {"width": 8, "steps": 2}
 FAMILIES = {  # name: (recipe, launches of a plain step at most, waits of it)
-    "tinycnn": ({"model_args": {"width": 4}}, 60, 0),
-    "resnet14": ({"model": "resnet14", "model_args": {"width": 4}}, 210, 0),
-    "resnet18": ({"model": "resnet18", "model_args": {"width": 4}}, 200, 0),
-    "vgg16": ({"model": "vgg16", "model_args": {"width": 4}}, 240, 0),
-    "bfloat16": ({"model": "resnet14", "model_args": {"width": 4}, "dtype": "bfloat16"}, 300, 0),
-    "snn": (SNN, 100, 0),
-    "snn tet": ({**SNN, "loss": "tet"}, 120, 0),
-    "snn resnet18": (SPIKING, 530, 0),
-    "odenet": ({"model": "odenet", "model_args": FLOW}, 400, 0),
-    "sdenet": ({"model": "sdenet", "model_args": {**FLOW, "k": 0.1}}, 420, 0),
-    "replaced": ({"model": "replaced", "model_args": {"base_args": {"width": 4}}}, 900, 0),
+    "tinycnn": ({"model_args": {"width": 4}}, 40, 0),
+    "resnet14": ({"model": "resnet14", "model_args": {"width": 4}}, 185, 0),
+    "resnet18": ({"model": "resnet18", "model_args": {"width": 4}}, 170, 0),
+    "vgg16": ({"model": "vgg16", "model_args": {"width": 4}}, 135, 0),
+    "bfloat16": ({"model": "resnet14", "model_args": {"width": 4}, "dtype": "bfloat16"}, 270, 0),
+    "snn": (SNN, 85, 0),
+    "snn tet": ({**SNN, "loss": "tet"}, 100, 0),
+    "snn resnet18": (SPIKING, 515, 0),
+    "odenet": ({"model": "odenet", "model_args": FLOW}, 180, 0),
+    "sdenet": ({"model": "sdenet", "model_args": {**FLOW, "k": 0.1}}, 200, 0),
+    "replaced": ({"model": "replaced", "model_args": {"base_args": {"width": 4}}}, 600, 0),
 }
 DEFENSES = ("l1", "l2", "early_stopping", "dropout", "label_smoothing", "mmd_mixup", "relaxloss")
 AUGMENTATIONS = ("crop", "flip", "cutout", "crop+flip+cutout")

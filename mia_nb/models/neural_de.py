@@ -78,7 +78,10 @@ class ConcatConv2d(nn.Module):
         mapped = self.state(h)
         # one time channel serves all images, unless gradients per sample are wanted
         one = h[:, :1] if torch.is_grad_enabled() else h[:1, :1]
-        return (mapped if scale is None else scale * mapped) + self.time(t * torch.ones_like(one))
+        return (mapped if scale is None else scale * mapped) + self.time(
+            # a number fills in one kernel
+            t * torch.ones_like(one) if isinstance(t, Tensor) else torch.full_like(one, t)
+        )
 
 
 class Drift(nn.Module):

@@ -62,7 +62,7 @@ def _laplace(v: Tensor) -> Tensor:
 
 
 LOCAL_ZO = {
-    "normal": (lambda u: (-u.square() / 2).exp() / math.sqrt(2 * math.pi), torch.randn_like),
+    "normal": (lambda u: (u.square() * -0.5).exp() / math.sqrt(2 * math.pi), torch.randn_like),
     "uniform": (
         lambda u: (3 - u.square()).clamp(min=0) / (4 * math.sqrt(3)),
         lambda v: torch.empty_like(v).uniform_(-math.sqrt(3), math.sqrt(3)),
