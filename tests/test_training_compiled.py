@@ -5,6 +5,7 @@ that are remembered.
 import gc
 import json
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -142,6 +143,27 @@ def test_by_rule_nothing_is_compiled_or_captured_and_old_records_say_neither(ima
         how = execution.choose(plan_of(recipe, images), "cpu", "auto", 1)
         assert not how["compiled"] and not how["graph"]
     assert str(execution.recorded_strategy({"stacked": True, "group": 8})) == "stacked:8"
+
+
+@pytest.mark.parametrize(
+    ("room", "schedule", "expected"),
+    [
+        (100, "one_cycle", 10),  # two graphs, and not one of 16 beside one of 4
+        (5.5, "one_cycle", 5),
+        (9, "one_cycle", 7),
+        (0.3, "one_cycle", 1),
+        (100, "plateau", 1),  # a learning rate per model
+    ],
+)
+def test_a_graph_takes_as_many_models_as_their_activations_allow(
+    images, monkeypatch, room, schedule, expected
+):
+    plan = plan_of(TINY.replace(num_models=20, schedule=schedule, batch=64), images)
+    few = plan.recipe.replace(batch=32)
+    each = 2 * loop.saved_bytes(plan._replace(recipe=few))  # of 64 images
+    memory = SimpleNamespace(total_memory=16 * room * each)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
+    assert execution.side_by_side(plan) == expected
 
 
 @pytest.mark.slow
