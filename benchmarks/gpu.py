@@ -54,7 +54,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from mia_nb import attacks, cli, data, metrics, query, training
-from mia_nb.training import clipped, compiled, loop
+from mia_nb.training import clipped, compiled, execution, loop
 from mia_nb.types import Images, Recipe
 
 TIMESTEPS = 4
@@ -498,7 +498,8 @@ def sixteen(run: Run) -> None:
     models, recipe = len(pool.member), pool.recipe
     rate = pool.member.sum() * recipe.epochs / (60 * minutes)
     _, found = accuracies(pool, run)
-    run.row(models=models, minutes=minutes, **{"images/s": float(rate)}, **found)
+    way = str(execution.recorded_strategy(pool.folder.read_json("execution.json")))
+    run.row(models=models, strategy=way, minutes=minutes, **{"images/s": float(rate)}, **found)
 
 
 def signals(run: Run) -> None:
