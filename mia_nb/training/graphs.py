@@ -5,7 +5,8 @@ The step is the plain one, model after model, with the learning rate in a tensor
 on any device, the same step runs as it is. Noise comes from the device's own generator, which a
 graph draws on anew at each replay, in the order of the models: one model in a graph has the noise
 of a plain one, the others are equal in law. Sources: PyTorch's notes on CUDA semantics,
-"Whole-network capture"; NVIDIA's guide to CUDA graphs in PyTorch. Caveat: fused optimisers read a
+"Whole-network capture", and its Note [CUDA Graph-safe RNG states] (graphed draws are bitwise those
+of eager code); NVIDIA's guide to CUDA graphs in PyTorch. Caveat: fused optimisers read a
 learning rate tensor in float32, also of float64 weights.
 """
 
