@@ -16,14 +16,12 @@ from pathlib import Path
 import pandas as pd
 
 from mia_nb import data, examples, metrics, plots, querying, studies, training
-from mia_nb.attacks import align, score
-from mia_nb.metrics.verdict import METHODS
+from mia_nb.attacks import NAMES, align, score
 from mia_nb.studies import Setting, setting
 from mia_nb.types import Recipe, Scores, Signals
 
 PAGE = Path(__file__).parent / "results.md"
 MARKS = ("<!-- {}: begin -->", "<!-- {}: end -->")
-NAMES = METHODS | {"lira_global": "LiRA, one variance", "lira_shrunk": "LiRA, shrunken variances"}
 ATTACKS = ("rmia", "nig", "lira_global", "lira_shrunk", "attack_r", "attack_p", "loss")
 FPR = (0.01, 0.001)
 SPIKING = {  # pool: its place in the study of spiking networks

@@ -74,7 +74,8 @@ def page(
         provenance: {name: value}: what was run, where, with which versions; folded, at the end.
 
     Returns:
-        HTML. On top the outputs of the cell tagged `verdict`, beside its notebook's picture. Then
+        HTML. On top the outputs of the cell tagged `verdict`, beside its notebook's picture; one
+        that is a notebook's headline too stands there only where there is no other. Then
         of every notebook its title, the first sentence of its text, the outputs of cells tagged
         `headline`, and one picture: the first figure of a cell tagged `picture`, or else its first.
         Everything else is folded and drawn when it is opened. Rows of what was not run are left
@@ -89,7 +90,11 @@ def page(
     """
     terms = _glossary()
     parts = [_part(n, path, data) for n, (path, data) in enumerate(notebooks.items(), 1)]
-    top = next((part for part in parts if part.outputs["verdict"]), None)
+    top = min(
+        (part for part in parts if part.outputs["verdict"]),
+        key=lambda part: part.outputs["verdict"] in part.outputs["headline"],
+        default=None,
+    )
     contents = "".join(f'<li><a href="#{part.id}">{part.name}</a></li>' for part in parts)
     sections = [
         top and f'<section id="verdict">{_explained(top.verdict(), terms)}</section>',
@@ -128,11 +133,11 @@ class Part(NamedTuple):
 
     def section(self, terms: dict[str, str], is_top: bool) -> str:
         """The notebook's section; that of the page's verdict and first picture links to them."""
-        above = '<p><a href="#verdict">Its result is the verdict on top.</a></p>'
-        picture = above if is_top else self.outputs["picture"]
+        above = '<p><a href="#verdict">Its result is the verdict on top.</a></p>' * is_top
+        words = self.outputs["headline"].replace(self.outputs["verdict"] * is_top, "")
         return (
             f'<section id="{self.id}">\n<h2>{self.name}</h2>\n<p>{self.question}</p>\n'
-            f"{_explained(self.outputs['headline'], dict(terms))}\n{picture}\n"
+            f"{_explained(words, dict(terms))}\n{above or self.outputs['picture']}\n"
             f'<details class="rest"><summary>All of this notebook: {self.holds}</summary>\n'
             f"{self.rest}\n</details>\n</section>"
         )

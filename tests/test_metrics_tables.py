@@ -71,8 +71,10 @@ def test_an_fpr_too_low_for_the_non_members_keeps_its_number_and_is_shown_as_not
     table = metrics.summary({"loss": pool(0.7)}, fpr=(0.01, 0.1), n_resamples=50)
     assert not table.loc["loss", "tpr@0.01_measurable"] and table.loc["loss", "tpr@0.01"] > 0
     view = metrics.readable(table)
-    assert view.loc["loss", "TPR at FPR 0.01"] == "n/m (n0 = 200)"
-    assert view.loc["loss", "TPR at FPR 0.1"].startswith(f"{table.loc['loss', 'tpr@0.1']:.3f} [")
+    assert view.loc["loss threshold", "TPR at FPR 0.01"] == "n/m (n0 = 200)"
+    assert view.loc["loss threshold", "TPR at FPR 0.1"].startswith(
+        f"{table.loc['loss', 'tpr@0.1']:.3f} ["
+    )
     assert table.loc["loss", "ppv_fpr"] == 0.1
 
 

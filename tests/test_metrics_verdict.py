@@ -10,7 +10,7 @@ import yaml
 from test_examples import make
 
 from mia_nb import metrics
-from mia_nb.attacks import score
+from mia_nb.attacks import ATTACKS, NAMES, in_words, score
 from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.verdict import verdict
 
@@ -36,6 +36,25 @@ def test_a_leak_is_said_with_its_interval_its_rate_and_what_a_reader_may_conclud
     assert "Not measurable with 1,200 non-members: false positive rates of 0.1 %" in text
     assert "reference models on each side: 3" in text
     assert "was not run" in text and "Run the negative control." in text
+
+
+def test_a_summary_that_is_there_is_read_and_one_of_other_scores_or_rates_refused():
+    result, scores = said()
+    table = metrics.summary(scores, n_resamples=50)
+    assert verdict(scores, table=table) == result
+    others = {"rmia": scores["rmia"]}
+    for wrong in (metrics.summary(others, n_resamples=5), metrics.summary(scores, (0.1,))):
+        with pytest.raises(ValueError, match=r"wanted metrics\.summary of the same scores"):
+            verdict(scores, table=wrong)
+
+
+def test_every_attack_has_one_name_of_its_own_for_people_and_a_users_own_its_key():
+    assert set(NAMES) == set(ATTACKS) and len(set(NAMES.values())) == len(NAMES)
+    assert in_words("nig") == "Student-t LiRA" and in_words("mine") == "mine"
+    scores = {name: score(name, make()) for name in ("nig", "loss")}
+    table = metrics.summary(scores | {"mine": scores["loss"]}, n_resamples=5)
+    assert list(table.index) == ["nig", "loss", "mine", "max"]
+    assert list(metrics.readable(table).index)[:3] == ["Student-t LiRA", "loss threshold", "mine"]
 
 
 def test_where_nothing_leaks_nothing_is_claimed_and_nothing_is_promised():
@@ -134,6 +153,10 @@ def test_every_number_of_the_advice_stands_in_the_committed_source_that_it_names
     for entry in entries:
         source = " ".join((PACKAGE.parent / entry["source"]).read_text().split())
         quotes = " ".join(entry["quotes"])
+        halves = re.findall(r"(\d+\.\d+) \+- (\.\d+)", quotes)  # told as the interval's two ends
+        ends = [float(middle) + sign * float(half) for middle, half in halves for sign in (-1, 1)]
+        quotes += " ".join(f"{end:.2f}" for end in ends)
+        assert "+-" not in entry["price"] + entry["found"]
         assert all(" ".join(quote.split()) in source for quote in entry["quotes"]), entry["change"]
         for number in re.findall(r"\d*\.\d+", entry["found"] + entry["price"] + entry["change"]):
             assert number in quotes, (entry["change"], number)

@@ -13,7 +13,7 @@ import pytest
 from test_notebooks import Run
 
 from mia_nb import metrics, query, studies, training
-from mia_nb.attacks import align, score
+from mia_nb.attacks import NAMES, align, score
 from mia_nb.attacks.single import attack_p
 from mia_nb.studies import Setting
 
@@ -111,8 +111,9 @@ def used(swept) -> dict[str, tuple[float, int]]:
 def result(swept) -> dict[tuple, str]:
     """{(references, models, dropout, attack): "AUC [low, high]"}."""
     (_, *head), _, *rows = table(swept.html("result"))
+    keys = {name: key for key, name in NAMES.items()}
     return {
-        (*row[:3], attack): text
+        (*row[:3], keys.get(attack, attack)): text
         for row in rows
         for attack, text in zip(head[2:], row[3:], strict=True)
         if text
@@ -234,7 +235,7 @@ def test_the_gain_of_spikes_is_set_against_that_of_the_ann(swept, result):
     assert set(beyond) == {"hybrid T=1", "hybrid T=2", "direct T=2"}
     for name, (value, low, high) in beyond.items():
         assert value == pytest.approx(gains[name] - gains["ANN"], abs=2e-4) and low < value < high
-    assert f"{len(beyond)} intervals" in swept.text("verdict")
+    assert f"Of {len(beyond)} intervals" in swept.text("verdict")
 
 
 def test_the_claims_are_those_of_the_same_scores(swept, cells, pools, used):

@@ -108,10 +108,10 @@ def test_the_counterexamples_show_what_the_text_says(ran):
     lines = ran.text("counter-gradient").strip().splitlines()
     assert [line.split(":")[0] for line in lines] == ["sigma 2", "sigma 2000"]
     for line in lines:
-        error, said, true = re.search(
-            r"recovered to (\S+); label said (\S+), is (\S+)", line
+        decimals, said, true = re.search(
+            r"recovered to (\S+) decimals; label said (\S+), is (\S+)", line
         ).groups()
-        assert float(error) < 1e-5 and said == true
+        assert float(decimals) > 5 and said == true
 
 
 def test_every_ladder_has_the_five_labels_and_the_values_of_its_pool(ran, pools):
@@ -147,9 +147,9 @@ def test_the_audits_are_those_of_the_stored_pools_with_every_attack_paid_for(ran
     pool = pool_of(pools, defense=None, width=4, steps=None)
     signals = query(pool, pool.images(), progress=False)
     rows = [row for row in table(ran.html("audits"))[2:] if row[0].startswith("ResNet-14")]
-    assert [row[1] for row in rows] == ["rmia", "loss"]
-    for row in rows:
-        one = auditing.audit(auditing.score_split(row[1], signals), delta=1e-5, attempts=2)
+    assert [row[1] for row in rows] == ["RMIA", "loss threshold"]
+    for row, attack in zip(rows, ("rmia", "loss"), strict=True):
+        one = auditing.audit(auditing.score_split(attack, signals), delta=1e-5, attempts=2)
         assert [float(text) for text in row[2:]] == pytest.approx(
             [one.epsilon, one.at_most, one.runs, one.canaries, one.guesses, one.correct, one.alpha],
             abs=6e-5,

@@ -11,7 +11,7 @@ from test_notebook_neural_de import mean_auc, picture, title
 from test_notebooks import Run
 
 from mia_nb import metrics, query, studies, training
-from mia_nb.attacks import score
+from mia_nb.attacks import in_words, score
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 SIZE = {
@@ -113,7 +113,7 @@ def test_the_headline_names_the_strongest_attack_of_each_recipe(run, cells):
         )
         assert (
             line.startswith(f"{name}: AUC {mean_auc(cells[best]):.3f} [")
-            and f"] by {best.attack}, 4 pairs, 200 + 200" in line
+            and f"] by {in_words(best.attack)}, 4 pairs, 200 + 200" in line
         )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from mia_nb import metrics, plots, query, training
 from mia_nb.attacks import align as aligned
-from mia_nb.attacks import literature, score
+from mia_nb.attacks import in_words, literature, score
 from mia_nb.cli.run import execute
 from mia_nb.parameters import read_parameters, record_of
 from mia_nb.types import Recipe
@@ -143,7 +143,8 @@ def test_verdicts_and_table_repeat_what_the_stored_signals_give(attacked, signal
     assert attacked.text("verdicts").splitlines() == lines
     readable = metrics.readable(table)
     assert all(
-        f"<td>{readable.loc[name, 'AUC']}</td>" in attacked.html("result") for name in scores
+        f"<td>{readable.loc[in_words(name), 'AUC']}</td>" in attacked.html("result")
+        for name in scores
     )
     assert 0.5 < table.loc["rmia", "auc"] < 0.95 and table["auc"].between(0.4, 1).all()
 
@@ -212,8 +213,8 @@ def test_a_key_chooses_the_pool_over_the_recipe_and_references_may_come_from_ano
     assert "targets tinycnn, references tinycnn, align affine" in run.text("references")
     target, others = (aligned(query(p, pool.images(), progress=False)) for p in (pool, other))
     table = metrics.summary({"rmia": score("rmia", target, others)}, n_resamples=100)
-    assert metrics.readable(table).loc["rmia", "AUC"] in run.html("result")
-    assert "loss, rmia" in run.text("attacks") and run.text("verdicts").count("\n") == 2
+    assert metrics.readable(table).loc["RMIA", "AUC"] in run.html("result")
+    assert "loss threshold; RMIA" in run.text("attacks") and run.text("verdicts").count("\n") == 2
 
 
 @pytest.mark.slow
@@ -243,7 +244,7 @@ def test_shipped_signals_are_attacked_with_nothing_on_the_disk(folder):
     chosen = {"pool": "example:cifar10/resnet14", "attacks": ["rmia", "shokri", "loss"]}
     run = Run("03_attack", folder / "none", folder / "shipped.ipynb", **chosen, n_resamples=5)
     assert run.text("signals").startswith("16 models resnet14 on example:cifar10/resnet14")
-    assert run.text("attacks").splitlines()[0] == "k = 7: rmia, loss"
+    assert run.text("attacks").splitlines()[0] == "k = 7: RMIA; loss threshold"
     assert "shokri is left out" in run.text("attacks") and "0.592 [0." in run.html("result")
 
 

@@ -94,7 +94,7 @@ def test_the_side_by_side_view_holds_both_scales_and_names_each_attack_once():
     figure = plots.roc_pair(scores)
     assert figure.layout.xaxis.type != "log" and figure.layout.xaxis2.type == "log"
     named = [t.name for t in figure.data if t.showlegend and t.name]
-    assert len(named) == 2 and named[0].startswith("rmia") and named[1].startswith("loss")
+    assert len(named) == 2 and named[0].startswith("RMIA") and named[1].startswith("loss threshold")
 
 
 def test_the_band_of_one_target_is_its_clopper_pearson_interval():
@@ -297,13 +297,13 @@ def test_summary_and_verdict_repeat_the_tables_numbers():
         {"rmia": gaussian_scores(), "loss": gaussian_scores(shift=0.3, name="loss")}, n_resamples=50
     )
     points = plots.summary(table).data[0]
-    assert list(points.y) == ["loss", "rmia"]
+    assert list(points.y) == ["loss threshold", "RMIA"]
     np.testing.assert_allclose(points.x, table.loc[["loss", "rmia"], "auc"].astype(float))
     np.testing.assert_allclose(
         points.x + points.error_x.array, table.loc[["loss", "rmia"], "auc_high"].astype(float)
     )
     row = table.loc["rmia"]
-    wanted = f"rmia finds {100 * row['tpr@0.1']:.1f} % of members at 10 % FPR (95 %: "
+    wanted = f"RMIA finds {100 * row['tpr@0.1']:.1f} % of members at 10 % FPR (95 %: "
     assert plots.verdict(row).startswith(wanted) and plots.verdict(row).endswith("n0 = 300")
 
 
@@ -311,8 +311,8 @@ def test_of_equal_attacks_the_summary_names_the_first_of_the_table():
     scores = gaussian_scores()
     figure = plots.summary(metrics.summary({"rmia": scores, "base": scores}, n_resamples=50))
     assert (
-        figure.layout.title.text.startswith("rmia separates best")
-        and figure.data[0].y[-1] == "rmia"
+        figure.layout.title.text.startswith("RMIA separates best")
+        and figure.data[0].y[-1] == "RMIA"
     )
 
 
@@ -338,13 +338,13 @@ def test_the_verdict_takes_the_smallest_measurable_rate_and_the_auc_without_one(
     for x, measurable in ((0.01, False), (0.1, True)):
         row[f"tpr@{x:g}"], row[f"tpr@{x:g}_low"], row[f"tpr@{x:g}_high"] = 0.068, 0.051, 0.088
         row[f"tpr@{x:g}_measurable"] = measurable
-    assert plots.verdict(row) == "rmia finds 6.8 % of members at 10 % FPR (95 %: 5.1-8.8), n0 = 898"
+    assert plots.verdict(row) == "RMIA finds 6.8 % of members at 10 % FPR (95 %: 5.1-8.8), n0 = 898"
     row["tpr@0.01_measurable"] = True
     assert "at 1 % FPR" in plots.verdict(row)
     row["tpr@0.01_measurable"] = row["tpr@0.1_measurable"] = False
     assert (
         plots.verdict(row)
-        == "rmia has AUC 0.600 (95 %: 0.550-0.650); n0 = 898 is too few for a rate at a low FPR"
+        == "RMIA has AUC 0.600 (95 %: 0.550-0.650); n0 = 898 is too few for a rate at a low FPR"
     )
 
 
@@ -353,7 +353,7 @@ def test_a_zero_that_comes_from_ties_is_not_called_a_result():
     scores.value[:] = scores.value > -1
     row = metrics.summary({"correctness": scores}, n_resamples=20).loc["correctness"]
     assert re.search(
-        r"^correctness has AUC 0\.\d+ .*; its tied scores allow no FPR below 6\d %$",
+        r"^correctness rule has AUC 0\.\d+ .*; its tied scores allow no FPR below 6\d %$",
         plots.verdict(row),
     )
 

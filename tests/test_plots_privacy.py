@@ -417,7 +417,7 @@ def test_only_what_is_resolved_is_called_above_a_bound():
 def test_a_gaussian_curve_can_be_exceeded_where_the_line_is_not():
     between = 0.5 * (accounting.gaussian_mu(8.0, 1e-5) + norm.ppf(0.999) - norm.ppf(0.1))
     figure = plots.roc_bounds(scores(between, samples=1900), bounds=((8.0, 1e-5),))
-    assert "rmia is above GDP of epsilon 8, delta 1e-05 at FPR 10 % (4 of 4)" in title(figure)
+    assert "RMIA is above GDP of epsilon 8, delta 1e-05 at FPR 10 % (4 of 4)" in title(figure)
     assert "above epsilon 8" not in title(figure)  # the line allows all there
 
 
@@ -439,9 +439,9 @@ def test_what_a_single_look_would_call_above_is_not_above_after_all_looks():
 
 def test_every_target_is_drawn_beside_the_mean():
     figure = plots.roc_bounds(scores(1.0))
-    thin = [t for t in figure.data if t.name == "rmia, target"]
+    thin = [t for t in figure.data if t.name == "RMIA, target"]
     assert len(thin) == 4 and all(t.line.width < 1 for t in thin)
-    bold = next(t for t in figure.data if (t.name or "").startswith("rmia  AUC"))
+    bold = next(t for t in figure.data if (t.name or "").startswith("RMIA  AUC"))
     at = [t.y[np.searchsorted(np.array(t.x), 0.1 + 1e-6, side="right") - 1] for t in thin]
     assert bold.y[np.searchsorted(np.array(bold.x), 0.1 + 1e-6, side="right") - 1] == pytest.approx(
         np.mean(at), abs=0.002

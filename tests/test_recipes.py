@@ -401,7 +401,7 @@ def test_a_rate_that_cannot_be_measured_is_marked_in_the_table_and_not_drawn(ris
     figure = plots.risk_against_epochs(risks)
     assert [a["text"] for a in figure.layout.annotations] == ["AUC", "TPR at 10 % FPR"]
     assert "not measurable with so few: TPR at 1 % FPR" in figure.layout.title.subtitle.text
-    (drawn,) = (trace for trace in figure.data if trace.name == "rmia" and trace.xaxis == "x")
+    (drawn,) = (trace for trace in figure.data if trace.name == "RMIA" and trace.xaxis == "x")
     truth = risks[(risks["metric"] == "auc") & (risks["attack"] == "rmia")]
     assert drawn.y == pytest.approx(truth["value"]) and 2**drawn.x == pytest.approx(
         truth["epochs"], rel=0.1

@@ -206,6 +206,26 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
     assert 'id="verdict"' not in plain and 'id="provenance"' not in plain
 
 
+def test_a_headline_that_is_a_verdict_stands_on_top_until_a_notebook_has_one_of_its_own(tmp_path):
+    def notebook(name, words, *tags):
+        told = v4.new_output("display_data", {"text/markdown": f"### Told\n\n* {words}"})
+        cell = v4.new_code_cell("x", outputs=[told]) | {"metadata": {"tags": list(tags)}}
+        cells = [v4.new_markdown_cell(f"# {name}"), cell]
+        (tmp_path / f"{name}.ipynb").write_text(json.dumps(v4.new_notebook(cells=cells)))
+        return tmp_path / f"{name}.ipynb"
+
+    first = notebook("first", "shipped leak", "headline", "verdict")
+    own = notebook("own", "trained leak", "verdict")
+    for notebooks, top, below in (
+        ([first], "shipped leak", None),
+        ([first, own], "trained leak", "shipped leak"),
+    ):
+        body = export(notebooks, tmp_path / "out.html").read_text().partition("<body>")[2]
+        outside = re.sub(r"<details.*?</details>\n</section>", "", body, flags=re.DOTALL)
+        above, _, rest = outside.partition("<nav")
+        assert top in above and top not in rest and (below is None or below in rest)
+
+
 def test_rows_of_what_was_not_run_are_left_out_and_no_number_is_called_nan(tmp_path):
     table = pd.DataFrame(
         {"verdict": ["holds", "not run", "not run (one pair)"], "auc": [0.5, 0.7, 0.8]},

@@ -227,12 +227,12 @@ def test_what_leaves_the_page_says_what_it_is_of(monkeypatch):
     explorer = widgets.scores([source()])
     explorer.set(target=3, attack="rmia")
     for text in (explorer.csv(), explorer.html()):
-        assert "pool: world; target: 3; attack: rmia" in text
+        assert "pool: world; target: 3; attack: RMIA" in text
     shown = []
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     monkeypatch.setattr("mia_nb.widgets.explorer.display", shown.append)
     explorer._ipython_display_()
-    assert "pool: world; target: 3; attack: rmia" in shown[-1].data
+    assert "pool: world; target: 3; attack: RMIA" in shown[-1].data
 
 
 def test_a_spreadsheet_gets_no_formula_from_a_class_name():
@@ -431,7 +431,7 @@ def test_a_rate_that_rests_on_fewer_than_ten_false_alarms_is_called_below_resolu
 def test_another_pool_offers_its_own_targets_and_attacks():
     few = widgets.stored.Source("few", world(2, 300, leak=1.0))
     explorer = widgets.scores([source(), few])
-    assert "rmia" in explorer.controls["attack"].options
+    assert ("RMIA", "rmia") in explorer.controls["attack"].options
     explorer.set(target=7)
     view = explorer.set(pool="few")
     assert explorer.values["target"] == "all" and explorer.controls["target"].options == (
@@ -439,7 +439,7 @@ def test_another_pool_offers_its_own_targets_and_attacks():
         0,
         1,
     )
-    assert "rmia" not in explorer.controls["attack"].options and view.table["k"][0] == 0
+    assert ("RMIA", "rmia") not in explorer.controls["attack"].options and view.table["k"][0] == 0
 
 
 def test_nothing_stored_is_a_message_that_says_what_to_run(tmp_path):

@@ -126,7 +126,10 @@ def test_the_sentence_compares_t_with_all_steps_and_with_the_ordinary_network_an
     late,
 ):
     words = late.set(target="all", attack="loss", t=2).sentence
-    assert words.startswith("After 2 of 3 steps loss finds ") and "; after all 3 steps: " in words
+    assert (
+        words.startswith("After 2 of 3 steps loss threshold finds ")
+        and "; after all 3 steps: " in words
+    )
     assert "; ordinary network: " in words and words.count("(95 %: ") == 3 and "n0 = 700" in words
     assert "after all" not in late.set(t=3).sentence[1:]
 
@@ -165,8 +168,8 @@ def test_moving_t_moves_the_marker_the_histogram_the_roc_and_the_confidence(late
         )
     names = [trace["name"] for trace in views[0].figures["roc"]["data"] if trace.get("showlegend")]
     assert [name.split("  ")[0] for name in names] == [
-        "loss, after 1 of 3 steps",
-        "loss, ordinary network",
+        "loss threshold, after 1 of 3 steps",
+        "loss threshold, ordinary network",
     ]
     # a click on a point sets t
     assert set(array(views[0].figures["curve"]["data"][-1]["customdata"])) == {1, 2, 3}
@@ -344,10 +347,10 @@ def test_the_difference_from_the_plain_question_is_the_paired_one_of_the_metrics
     ).loc["auc"]
     assert f"AUC changes by {gain:+.3f} [{low:+.3f}, {high:+.3f}]" in view.sentence
     assert (
-        view.sentence.startswith("With p = 0.02 and 4 queries loss finds ")
+        view.sentence.startswith("With p = 0.02 and 4 queries loss threshold finds ")
         and "queried plainly: " in view.sentence
     )
-    assert sweep.set(p=0.0).sentence.startswith("Queried plainly loss finds ")
+    assert sweep.set(p=0.0).sentence.startswith("Queried plainly loss threshold finds ")
 
 
 def test_a_click_on_a_cell_moves_the_sliders_and_a_slider_moves_the_cell(sweep):

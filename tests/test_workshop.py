@@ -466,7 +466,7 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
     assert "Attacks on all images" in before and "after you submit" in before
     scored = game.set(score=True).figures["images"]["layout"]["shapes"]
     assert sum(shape["type"] == "rect" for shape in scored) == 20
-    assert game.view.table["who"].tolist() == ["you", "loss", "rmia"]
+    assert game.view.table["who"].tolist() == ["you", "loss threshold", "RMIA"]
     assert sum("these 20" in trace["name"] for trace in game.view.figures["plane"]["data"]) == 3
     wrong = (np.isin(np.arange(1, 21), (1, 2, 3)) != deal(source).member).sum()
     assert sum(shape["type"] == "line" for shape in scored) == 2 * wrong
@@ -501,7 +501,7 @@ def test_a_click_accuses_and_a_second_one_takes_it_back(source):
 def test_attacks_in_the_game_accuse_the_ten_that_they_score_highest(source):
     hand, loss = deal(source), source.scores("loss")
     top = np.argsort(-loss.value[0, hand.columns])[:10]
-    row = workshop.game(source, reveal=True).view.table.set_index("who").loc["loss"]
+    row = workshop.game(source, reveal=True).view.table.set_index("who").loc["loss threshold"]
     assert row["members found"].startswith(f"{hand.member[top].sum()} of 10")
 
 
@@ -543,7 +543,7 @@ def test_likelihood_ratios_cannot_run_on_one_reference_and_the_table_says_so(sou
         and table["rmia", 4, "AUC"] > table["loss", 4, "AUC"]
     )
     race = explorers.race(source, budgets=(1, 4))
-    assert "n/m" in race.view.table.set_index("attack").loc["nig", "1 reference"]
+    assert "n/m" in race.view.table.set_index("attack").loc["Student-t LiRA", "1 reference"]
     with pytest.raises(ValueError, match="tick one attack"):
         race.set(shown=())
 
@@ -570,7 +570,7 @@ def test_the_lattice_has_one_value_more_than_references_and_its_first_step_is_wi
         tied, free = measures.lattice_scores(source, references).values()
         assert set(np.unique(tied.value)) <= {i / references for i in range(references + 1)}
         assert len(np.unique(free.value[0])) == SAMPLES
-    tied = measures.lattice_scores(Source("little", cube_of(0.2)), 4)["attack_r (share beaten)"]
+    tied = measures.lattice_scores(Source("little", cube_of(0.2)), 4)["Attack-R (share beaten)"]
     explorer = explorers.lattice(Source("little", cube_of(0.2)))
     floor = (tied.value[0] == 1)[~tied.member[0]].mean()
     assert floor > 0.05 and f"fewer than {100 * floor:.1f} %" in explorer.view.sentence

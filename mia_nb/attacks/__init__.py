@@ -9,7 +9,7 @@ references, and left out of Scores.
 from __future__ import annotations
 
 from mia_nb.attacks.margins import align
-from mia_nb.attacks.registry import ATTACKS, literature, suite
+from mia_nb.attacks.registry import ATTACKS, NAMES, in_words, literature, suite
 from mia_nb.attacks.scoring import find, score
 
-__all__ = ["ATTACKS", "align", "find", "literature", "score", "suite"]
+__all__ = ["ATTACKS", "NAMES", "align", "find", "in_words", "literature", "score", "suite"]

@@ -79,7 +79,13 @@ def fused(
     )
     member, scored = known.member[rows].ravel(), np.isfinite(train).all(1)
     train, test = standardised(train[scored], test)
-    train, test = standardised(*(_products(np.arcsinh(x)) for x in (train, test)))
+    train, test = standardised(
+        # and all products of two of the columns that describe a sample's outputs
+        *(
+            np.hstack([x, *(x[:, i : i + 1] * x[:, i:SHAPES] for i in range(SHAPES))])
+            for x in map(np.arcsinh, (train, test))
+        )
+    )
     member, weight = member[scored], None
     for _ in range(2):
         model = LogisticRegression(C=PENALTY, solver="newton-cholesky", tol=1e-8)
@@ -91,11 +97,6 @@ def fused(
     score = np.full(target.labels.shape, np.nan)
     score[usable] = np.einsum("nf,f->n", test, model.coef_[0]) + model.intercept_
     return score
-
-
-def _products(x: np.ndarray) -> np.ndarray:
-    """x, and all products of two of the columns that describe a sample's outputs."""
-    return np.hstack([x, *(x[:, i : i + 1] * x[:, i:SHAPES] for i in range(SHAPES))])
 
 
 SHAPES = 7  # features of `_ratio`

@@ -42,6 +42,31 @@ ATTACKS: dict[str, Attack] = {
     "fused": fused,
 }
 
+NAMES = {  # of every attack wherever people read; the key is for code
+    "loss": "loss threshold",
+    "correctness": "correctness rule",
+    "attack_p": "Attack-P",
+    "vote": "label-only vote",
+    "attack_r": "Attack-R",
+    "attack_r_lattice": "Attack-R, counted",
+    "watson": "difficulty calibration",
+    "shokri": "shadow-model classifier (Shokri et al.)",
+    "song_mittal": "threshold per class (Song and Mittal)",
+    "lira": "LiRA",
+    "lira_global": "LiRA, one variance",
+    "lira_shrunk": "LiRA, shrunken variances",
+    "lira_per_sample": "LiRA, variance per sample",
+    "lira_offline": "LiRA, offline",
+    "lira_joint": "LiRA, mean and spread",
+    "rmia": "RMIA",
+    "rmia_offline": "RMIA, offline",
+    "rmia_count": "RMIA, counted",
+    "base": "BASE (Lassila et al.)",
+    "nig": "Student-t LiRA",
+    "nig_offline": "Student-t LiRA, offline",
+    "fused": "combination of several",
+}
+
 SUITES = (  # from this many references a side: headline first, then what is printed beside it
     (32, ("lira_per_sample", "nig", "rmia")),
     (16, ("nig", "rmia", "lira_shrunk")),
@@ -50,6 +75,11 @@ SUITES = (  # from this many references a side: headline first, then what is pri
     (1, ("rmia", "watson", "nig")),
     (0, ("loss", "attack_p")),
 )
+
+
+def in_words(key: str) -> str:
+    """The name of an attack for people; of an attack of your own, its key."""
+    return NAMES.get(key, key)
 
 
 @checked

@@ -21,7 +21,7 @@ import pandas as pd
 
 from mia_nb import store
 from mia_nb._image_files import npz_arrays
-from mia_nb.attacks import score, suite
+from mia_nb.attacks import in_words, score, suite
 from mia_nb.attacks.single import attack_p
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.outputs import LOOK, outputs_from
@@ -320,9 +320,9 @@ def _finding(verdict: Verdict, doubted: bool) -> str:
     what = "answers train and test differently" if verdict.low > 0.5 else FOUND[OPEN]
     return (
         f"{what if doubted else FOUND[verdict.outcome]}: the strongest of {verdict.attacks} attacks"
-        f" ({verdict.attack}) ranks a random member above a random non-member with probability"
-        f" {verdict.value:.3f} [{verdict.low:.3f}, {verdict.high:.3f}], where guessing gives 0.5"
-        f" ({verdict.n1:,} members, {verdict.n0:,} non-members)"
+        f" ({in_words(verdict.attack)}) ranks a random member above a random non-member"
+        f" with probability {verdict.value:.3f} [{verdict.low:.3f}, {verdict.high:.3f}], where"
+        f" guessing gives 0.5 ({verdict.n1:,} members, {verdict.n0:,} non-members)"
     )
 
 

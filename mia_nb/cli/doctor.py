@@ -26,7 +26,9 @@ def examine(args) -> int:
     """`mia-nb doctor`: print one line per check; 1 if any failed, else 0."""
     checks: dict[str, Callable[[], str]] = {
         "mia_nb": lambda: f"{__version__}, Python {platform.python_version()} at {sys.executable}",
-        "packages": _packages,
+        "packages": lambda: ", ".join(
+            f"{name} {importlib.metadata.version(name)}" for name in PACKAGES.split()
+        ),
         "torch": _torch,
         "speed": _speed,
         "torchvision": _torchvision,
@@ -45,10 +47,6 @@ def examine(args) -> int:
             failed += 1
             print(f"{name:<12} WRONG: {error}", flush=True)
     return 1 if failed else 0
-
-
-def _packages() -> str:
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES.split())
 
 
 def _torch() -> str:

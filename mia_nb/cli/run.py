@@ -92,16 +92,17 @@ def command(args) -> None:
 
 def verdict_lines(folder: store.Folder, sentences: int = 3) -> list[str]:
     """The first sentences of a run's verdict, in lines of a terminal; none where it has none."""
-    outputs = (
-        "".join(output["data"]["text/markdown"])
+    told = [
+        ("headline" in cell["metadata"]["tags"], "".join(output["data"]["text/markdown"]))
         for file in folder.files()
         if file.endswith(".ipynb")
         for cell in json.loads(folder.read_bytes(file))["cells"]
         if "verdict" in cell["metadata"].get("tags", ())
         for output in cell.get("outputs", ())
         if "text/markdown" in output.get("data", {})
-    )
-    lines = [line.lstrip("#* ") for line in next(outputs, "").splitlines() if line.strip()]
+    ]
+    _, text = min(told, key=lambda one: one[0], default=(False, ""))  # as on top of the report
+    lines = [line.lstrip("#* ") for line in text.splitlines() if line.strip()]
     kept = (re.sub(r"(\d) %", "\\1\u00a0%", line) for line in lines[: sentences + 1])
     return [part for line in kept for part in textwrap.wrap(line, 79, subsequent_indent="  ")]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from mia_nb.attacks import NAMES
 from mia_nb.checks import checked, holding, instance, refuse
 from mia_nb.metrics.curve import (
     PRIORS,
@@ -303,8 +304,9 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         table: of `summary`.
 
     Returns:
-        A row per attack: "0.626 [0.611, 0.640]" for what was measured, "n/m (n0 = 900)" for what so
-        few non-members cannot tell, "0: tied scores allow no lower FPR" where ties force zero.
+        A row per attack, by its name in words: "0.626 [0.611, 0.640]" for what was
+        measured, "n/m (n0 = 900)" for what so few non-members cannot tell, "0: tied scores allow
+        no lower FPR" where ties force zero.
     """
     every = [row for _, row in table.iterrows()]
     rate = [column for column in table if column.startswith("tpr@") and "_" not in column]
@@ -325,7 +327,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     if "self_test" in table:
         view["self-test"] = table["self_test"]
     view = pd.DataFrame(view, index=table.index)
-    return view.rename(index={"max": "strongest attack (picked afterwards)"})
+    return view.rename(index=NAMES | {"max": "strongest attack (picked afterwards)"})
 
 
 def _interval(row, name: str) -> str:

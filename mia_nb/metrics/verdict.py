@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from mia_nb.checks import checked
+from mia_nb.attacks import in_words
+from mia_nb.checks import checked, refuse
 from mia_nb.metrics.curve import ppv
 from mia_nb.metrics.groups import by_group, largest_contribution
 from mia_nb.metrics.tables import summary
@@ -19,18 +20,6 @@ from mia_nb.types import Scores
 RATES = (0.001, 0.01, 0.1)
 PRIOR = 0.01  # one image in a hundred is a member
 NEEDED = 10  # false positives below which a rate is not measurable
-METHODS = {
-    "rmia": "RMIA",
-    "nig": "Student-t LiRA",
-    "base": "BASE (Lassila et al.)",
-    "vote": "the label-only vote",
-    "watson": "difficulty calibration",
-    "loss": "the loss threshold",
-    "correctness": "right or wrong alone",
-    "attack_p": "Attack-P",
-    "attack_r": "Attack-R",
-    "fused": "the combination of several",
-}
 
 
 class Verdict(NamedTuple):
@@ -55,6 +44,7 @@ class Verdict(NamedTuple):
 def verdict(
     scores: Scores | dict[str, Scores],
     *,
+    table: pd.DataFrame | None = None,
     self_test=None,
     about: str = "",
     groups=None,
@@ -65,12 +55,16 @@ def verdict(
 
     Parameters:
         scores: of one attack or of several, {name: Scores}.
+        table: `metrics.summary` of these scores, where it is there already; None: computed.
         self_test: the negative control (`metrics.self_test`), or None where it was not run.
         about: which models and data, for the title.
         groups: (N,) label of each audited sample, its class or what else may matter. The groups
             that stand out by an interval adjusted for their number are named (`metrics.by_group`).
         n_resamples: bootstrap resamples behind the intervals.
         seed: of the resamples.
+
+    Raises:
+        ValueError: for a table of other scores or rates.
 
     Returns:
         A `Verdict`. The strongest attack is picked afterwards, by its true positive rate at the
@@ -84,9 +78,16 @@ def verdict(
         members can be told from non-members
     """
     scores = {"attack": scores} if isinstance(scores, Scores) else scores
-    table = summary(scores, RATES, n_resamples=n_resamples, seed=seed, self_test=self_test).drop(
-        "max"
+    table = summary(scores, RATES, n_resamples=n_resamples, seed=seed) if table is None else table
+    refuse(
+        {
+            f"table has the rows {', '.join(map(str, table.index))}: wanted metrics.summary of the"
+            f" same scores at the false positive rates {RATES}": list(table.index)
+            != [*scores, "max"]
+            or not {f"tpr@{x:g}_measurable" for x in RATES} <= {*table}
+        }
     )
+    table = table.drop("max")
     measurable = [x for x in RATES if table[f"tpr@{x:g}_measurable"].astype(bool).all()]
     row = table.loc[table[f"tpr@{measurable[0]:g}" if measurable else "auc"].idxmax()]
     found = _found(row, measurable, len(table))
@@ -110,7 +111,7 @@ def verdict(
         _control(self_test),
         *_unmeasured(row, measurable),
         f"{row['targets']} models attacked in turn, {row['n1'] + row['n0']:,} images each"
-        + (f", reference models on each side: {row['k']:g}." if _known(row["k"]) else "."),
+        + (f", reference models on each side: {row['k']:g}." if pd.notna(row["k"]) else "."),
     ]
     steps = _next(row, leaks, failed, self_test, measurable)
     title = f"{about}: {title}" if about else title
@@ -119,9 +120,11 @@ def verdict(
 
 def _found(row: pd.Series, measurable: Sequence[float], attacks: int) -> list[str]:
     """What the strongest attack finds at the lowest measurable rate."""
-    method = METHODS.get(row.name, row.name)
-    who = f"the strongest of {attacks} attacks ({method}, picked afterwards)"
-    who = who if attacks > 1 else method
+    name = in_words(row.name)
+    alone = name if name[0].isupper() else f"the {name}"
+    who = (
+        f"the strongest of {attacks} attacks ({name}, picked afterwards)" if attacks > 1 else alone
+    )
     auc = (
         f"{'It' if measurable else who[0].upper() + who[1:]} scores a random member above a random"
         f" non-member {_percent(row['auc'])} of the time, 95 % interval"
@@ -208,10 +211,6 @@ def _next(row, leaks: bool, failed: bool, self_test, measurable) -> list[str]:
     if self_test is None:
         steps.append("Run the negative control.")
     return steps
-
-
-def _known(value) -> bool:
-    return value is not None and value == value
 
 
 def _percent(share: float) -> str:

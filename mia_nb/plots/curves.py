@@ -16,7 +16,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from mia_nb import metrics
+from mia_nb import attacks, metrics
 from mia_nb.accounting import gaussian_mu, tradeoff
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, thin
 from mia_nb.metrics.uncertainty import interval
@@ -64,7 +64,7 @@ class Curve(NamedTuple):
 def verdict(row: pd.Series) -> str:
     """One row of `metrics.summary` in words, at its smallest measurable false positive rate.
 
-    "rmia finds 21.3 % of members at 10 % FPR (95 %: 19.0-23.9), n0 = 898". Without such a rate, or
+    "RMIA finds 21.3 % of members at 10 % FPR (95 %: 19.0-23.9), n0 = 898". Without such a rate, or
     where tied scores do not reach it, the AUC.
 
     Parameters:
@@ -80,8 +80,9 @@ def verdict(row: pd.Series) -> str:
     if fpr is not None and (row[f"tpr@{fpr:g}"] > 0 or row["fpr_floor"] <= fpr):
         tpr, low, high = (row[f"tpr@{fpr:g}{end}"] for end in ("", "_low", "_high"))
         ends = f"(95 %: {100 * low:.1f}-{100 * high:.1f})"
-        return f"{_finds(row.name, tpr, fpr)} {ends}, n0 = {row['n0']:.0f}"
-    auc = f"{row.name} has AUC {row['auc']:.3f} (95 %: {row['auc_low']:.3f}-{row['auc_high']:.3f})"
+        return f"{_finds(attacks.in_words(row.name), tpr, fpr)} {ends}, n0 = {row['n0']:.0f}"
+    ends = f"(95 %: {row['auc_low']:.3f}-{row['auc_high']:.3f})"
+    auc = f"{attacks.in_words(row.name)} has AUC {row['auc']:.3f} {ends}"
     if fpr is None:
         return f"{auc}; n0 = {row['n0']:.0f} is too few for a rate at a low FPR"
     return f"{auc}; its tied scores allow no FPR below {100 * row['fpr_floor']:.0f} %"

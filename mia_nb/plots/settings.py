@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from mia_nb.attacks import in_words
 from mia_nb.plots.marks import band, bars, column_bars, level, offset, triple
 from mia_nb.plots.style import (
     BELOW,
@@ -436,7 +437,7 @@ def risk_against_epochs(table: pd.DataFrame) -> go.Figure:
                 mine = mine[(mine[GROUP] == list(key)).all(axis=1)].sort_values("epochs")
                 # groups side by side, their attacks in order, a place free between two groups
                 beside = offset(i * (len(attacks) + 1) + j, len(groups) * (len(attacks) + 1) - 1)
-                label = f"{attack}, {name}" if name else attack
+                label = f"{in_words(attack)}, {name}" if name else in_words(attack)
                 _add_risk(figure, mine, label, i, LINES[j % len(LINES)], beside, column)
         figure.add_hline(y=chance(metric), line=DOTTED, row=1, col=column)
     epochs = sorted(table["epochs"].unique())
@@ -515,8 +516,8 @@ def _rise(table: pd.DataFrame, groups: dict[tuple, str]) -> str:
     key, rows = max(best.groupby(GROUP, sort=False), key=lambda item: len(item[1]))
     rows = rows.sort_values("epochs")
     parts = [
-        f"AUC {row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}] ({row['attack']}) after"
-        f" {row['epochs']} epochs"
+        f"AUC {row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}] ({in_words(row['attack'])})"
+        f" after {row['epochs']} epochs"
         for _, row in rows.iloc[[0, -1] if len(rows) > 1 else [0]].iterrows()
     ]
     return (f"{groups[key]}: " if groups[key] else "") + ", ".join(parts)
@@ -623,7 +624,7 @@ def query_curves(
     table["line"] = table["family"]
     if "attack" in table:
         several = table.groupby("family")["attack"].transform("nunique") > 1
-        table.loc[several, "line"] += ", " + table["attack"]
+        table.loc[several, "line"] += ", " + table["attack"].map(in_words)
     counts = np.unique(table["R"].to_numpy(float))
     counts = counts[np.isfinite(counts)]
     limit = np.log2(counts[-1]) + 1.5

@@ -24,11 +24,8 @@ from mia_nb.plots.style import (
 from mia_nb.plots.tables import need
 from mia_nb.types import Signals
 
-ROWS = 200  # neurons in a raster
-TRACED = 3
 BINS = 50
 BESIDE = 0.82  # where a picture beside a raster begins
-ENLARGED = 192  # pixels of that picture: enlarged here, as browsers would blur a small one
 
 
 def sites(report: pd.DataFrame) -> go.Figure:
@@ -224,7 +221,7 @@ def raster(spk, mem, theta, *, image=None, name: str = "one sample") -> go.Figur
     steps, rate = np.arange(1, len(spk) + 1), spk.mean(0)
     order = np.argsort(rate, kind="stable")
     traced = _traced(rate, order, mem)
-    ranks = np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)
+    ranks = np.linspace(0, len(order) - 1, min(200, len(order))).round().astype(int)
     drawn = order[np.union1d(ranks, np.flatnonzero(np.isin(order, traced)))]
     figure = make_subplots(2, 1, shared_xaxes=True, row_heights=[0.55, 0.45], vertical_spacing=0.07)
     _add_spikes(figure, spk[:, drawn], drawn, traced, steps)
@@ -280,7 +277,7 @@ def _traced(rate: np.ndarray, order: np.ndarray, mem: np.ndarray) -> np.ndarray:
     """Busiest, median and least busy of the neurons that fire; of a silent layer the ones that come
     closest.
     """
-    closest = np.argsort(mem.max(0), kind="stable")[-TRACED:]
+    closest = np.argsort(mem.max(0), kind="stable")[-3:]
     active = order[rate[order] > 0] if rate.any() else closest
     return active[np.unique([len(active) - 1, len(active) // 2, 0])[::-1]]
 
@@ -343,7 +340,8 @@ def _add_membranes(figure: go.Figure, spk, mem, levels, traced, steps, *, shared
 def _add_image(figure: go.Figure, image: np.ndarray) -> None:
     if image.ndim != 3 or image.shape[0] not in (1, 3) or image.dtype != np.uint8:
         raise ValueError(f"image {image.shape} {image.dtype}: wanted (1 or 3, H, W) uint8")
-    times = -(-ENLARGED // max(image.shape[1:]))
+    # to 192 pixels: enlarged here, as browsers would blur a small one
+    times = -(-192 // max(image.shape[1:]))
     source = png(rgb(image).repeat(times, 0).repeat(times, 1))
     figure.add_layout_image(
         source=source, xref="paper", yref="paper", x=BESIDE, y=1, sizex=1 - BESIDE, sizey=0.5

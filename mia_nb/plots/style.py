@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
+from mia_nb.attacks import in_words
 from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Scores
 
@@ -121,11 +122,12 @@ def span(values) -> str:
 
 def named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
     """Scores of several attacks, {name: Scores}, from one or from several."""
-    return {name_of(scores): scores} if isinstance(scores, Scores) else scores
+    scores = {name_of(scores): scores} if isinstance(scores, Scores) else scores
+    return {in_words(name): one for name, one in scores.items()}
 
 
 def name_of(scores: Scores) -> str:
-    return str(scores.info.get("attack", "score"))
+    return in_words(str(scores.info.get("attack", "score")))
 
 
 def targets(scores: Scores) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from mia_nb import metrics
+from mia_nb import attacks, metrics
 from mia_nb.metrics.curve import thin
 from mia_nb.plots.curves import AXES
 from mia_nb.plots.marks import band, step_counts
@@ -139,7 +139,7 @@ def budget_race(
             mode="lines+markers",
             marker={"size": 9, "symbol": symbol},
             line={"color": colour, "dash": dash, "width": 2},
-            name=name,
+            name=attacks.in_words(name),
             legendgroup=name,
             hovertemplate="%{y:.3f} with %{customdata} references",
         )
@@ -147,7 +147,7 @@ def budget_race(
         figure.add_hline(y=chance, line=DOTTED)
     table = table.dropna(subset="value")
     best = table.loc[table.groupby("references")["value"].idxmax()]
-    winners = zip(best["attack"], best["references"], strict=True)
+    winners = zip(best["attack"].map(attacks.in_words), best["references"], strict=True)
     return finish(
         figure,
         f"Highest: {', '.join(f'{name} with {budget}' for name, budget in winners)}",

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from mia_nb import metrics
+from mia_nb import attacks, metrics
 from mia_nb.metrics.curve import auc_null_error
 from mia_nb.metrics.frontier import frontier_means
 from mia_nb.plots.marks import bars, column_bars, offset
@@ -22,6 +22,7 @@ from mia_nb.plots.style import (
     finish,
     listed,
     look,
+    name_of,
     named,
     span,
     targets,
@@ -107,7 +108,7 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
             len(means) > 1 and f"{least}: {means[least][metric]:.3f} at {means[least]['gap']:.1%}",
         ),
         clauses(
-            listed(own.info.get("attack", "score") for own in scores.values()),
+            listed(map(name_of, scores.values())),
             "one point per target",
             f"legend: mean [95 %, {_over(table)}]",
             f"bars: {GAP_BARS[fpr is None]}",
@@ -217,7 +218,9 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
         figure.add_scatter(
             x=rows["test_acc"],
             y=rows[metric],
-            customdata=np.column_stack([rows["epoch"], rows["attack"], pairs]),
+            customdata=np.column_stack(
+                [rows["epoch"], rows["attack"].map(attacks.in_words), pairs]
+            ),
             mode="lines+markers+text",
             name=str(family),
             text=rows["epoch"].astype(str),
@@ -451,7 +454,7 @@ def _add_defense(
         error_x=column_bars(row, x, thickness=1.2, width=0),
         error_y=column_bars(row, metric, thickness=1.2, width=0),
         hovertemplate=(
-            f"{name} ({network['attack']}): {metric_name(metric)} %{{y:.3f}},"
+            f"{name} ({attacks.in_words(network['attack'])}): {metric_name(metric)} %{{y:.3f}},"
             " %{x:.1%}<extra></extra>"
         ),
         **place,

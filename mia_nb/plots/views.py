@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from mia_nb import metrics
+from mia_nb import attacks, metrics
 from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.plots import marks
 from mia_nb.plots.style import (
@@ -195,7 +195,7 @@ def summary(table: pd.DataFrame) -> go.Figure:
     auc, figure = table["auc"].astype(float), go.Figure()
     figure.add_scatter(
         x=auc,
-        y=table.index,
+        y=[*map(attacks.in_words, table.index)],
         mode="markers",
         showlegend=False,
         hovertemplate="%{y}: AUC %{x:.3f}",
@@ -211,7 +211,7 @@ def summary(table: pd.DataFrame) -> go.Figure:
         figure.add_vline(x=auc["correctness"], line=DOTTED)
     return finish(
         figure,
-        f"{best.name} separates best: AUC {best['auc']:.3f} (95 %:"
+        f"{attacks.in_words(best.name)} separates best: AUC {best['auc']:.3f} (95 %:"
         f" {best['auc_low']:.3f}-{best['auc_high']:.3f})",
         "bars 95 %; solid line: random guessing; dotted: accuracy alone; open markers carry flags",
         height=170 + 26 * len(table),
@@ -271,7 +271,10 @@ def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
     Raises:
         ValueError: when there is no model.
     """
-    rows = [np.nanquantile(_trained(trace), [0.5, 0.95], axis=1) for trace in traces]
+    trained = (  # (E, members): without the columns a model never trained on
+        np.asarray(trace, dtype=np.float32)[:, ~np.isnan(trace).all(0)] for trace in traces
+    )
+    rows = [np.nanquantile(losses, [0.5, 0.95], axis=1) for losses in trained]
     if not rows:
         raise ValueError("no loss traces: pass (pool.trace(m) for m in range(num_models))")
     loss = np.exp(np.array(rows, dtype=np.float64))  # (M, 2, E)
@@ -298,8 +301,3 @@ def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
         xaxis_title="epoch",
         yaxis={"title": "loss (nats)", "type": "log", "dtick": 1, "tickformat": "~g"},
     )
-
-
-def _trained(trace: np.ndarray) -> np.ndarray:
-    """(E, members): without the columns a model never trained on."""
-    return np.asarray(trace, dtype=np.float32)[:, ~np.isnan(trace).all(0)]

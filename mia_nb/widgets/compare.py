@@ -8,7 +8,7 @@ import ipywidgets as W
 import numpy as np
 import pandas as pd
 
-from mia_nb import metrics, plots
+from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.uncertainty import FPR, fewest_non_members
@@ -25,6 +25,7 @@ from mia_nb.widgets.explorer import (
     message,
     plain,
     remarks,
+    worded,
 )
 from mia_nb.widgets.stored import NOTHING, Source, named
 
@@ -125,7 +126,10 @@ def compare(sources: Sequence[Source]) -> Explorer:
         ),
         "attack": dropdown("attack"),
     }
-    follow = {"results": {"options": listed}, "attack": {"options": common}}
+    follow = {
+        "results": {"options": listed},
+        "attack": {"options": lambda results: worded(common(results))},
+    }
     return Explorer(TITLE, controls, draw, rows=[["roc"]], heights={"roc": 300}, follow=follow)
 
 
@@ -215,7 +219,7 @@ def with_changes(columns: dict[str, dict], against: dict) -> pd.DataFrame:
 def sentence(attack: str, scores: dict, columns: dict[str, dict], against: dict) -> str:
     """AUC of each, and the largest paired difference."""
     each = ", ".join(f"{letter} {cells['AUC']}" for letter, cells in columns.items())
-    words = f"{attack}: AUC {each}"
+    words = f"{attacks.in_words(attack)}: AUC {each}"
     known = {a: tuple(one.loc["auc"]) for a, one in against.items() if one is not None}
     if known:
         most = max(known, key=lambda letter: abs(known[letter][0]))

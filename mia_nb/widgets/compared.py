@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from mia_nb import metrics, plots
+from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.uncertainty import FPR, bootstrap, interval
 from mia_nb.plots.style import look
@@ -28,7 +28,6 @@ RANKS = {
 }
 ENDS = ("", "_low", "_high")
 ORACLE = "thresholds set with hindsight (oracle)"
-CHOSEN = "\N{BLACK RIGHT-POINTING TRIANGLE}"
 NOT_MEASURABLE = "n/m"
 MEANS = ["tie_mass", "fpr_floor", "train_acc", "test_acc"]
 
@@ -74,9 +73,16 @@ def measure(
 def beside(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
     """Named scores beside each other: histograms, a panel each, and ROCs in one picture."""
     names = " beside ".join(scores)
-    roc = plots.roc_pair({f"{attack}, {name}": one for name, one in scores.items()})
-    roc.update_layout(height=420, title_text=f"ROC of {attack}: {names}", legend_y=-0.22)
-    return {"histogram": histograms(scores, f"Scores of {attack}: {names}"), "roc": plain(roc)}
+    roc = plots.roc_pair(
+        {f"{attacks.in_words(attack)}, {name}": one for name, one in scores.items()}
+    )
+    roc.update_layout(
+        height=420, title_text=f"ROC of {attacks.in_words(attack)}: {names}", legend_y=-0.22
+    )
+    return {
+        "histogram": histograms(scores, f"Scores of {attacks.in_words(attack)}: {names}"),
+        "roc": plain(roc),
+    }
 
 
 def histograms(scores: dict[str, Scores], title: str) -> dict:
@@ -121,7 +127,7 @@ def rate(rows: pd.DataFrame) -> float | None:
 
 
 def told(rows: pd.DataFrame, key: Hashable, attack: str = "") -> str:
-    """A row in words: "12.0 % (95 %: 10.1-14.0)", or with the attack "rmia finds 12.0 % of members
+    """A row in words: "12.0 % (95 %: 10.1-14.0)", or with the attack "RMIA finds 12.0 % of members
     at ..., n0 = 898".
 
     Where no rate is measurable in every row, the AUC.
@@ -135,7 +141,7 @@ def told(rows: pd.DataFrame, key: Hashable, attack: str = "") -> str:
     finds = f"has AUC {value}"
     if x is not None:
         finds = f"finds {value} of members at {100 * x:g} % false positives"
-    return f"{attack} {finds} {interval}, n0 = {rows['n0'].min():,}"
+    return f"{attacks.in_words(attack)} {finds} {interval}, n0 = {rows['n0'].min():,}"
 
 
 def numbers(rows: pd.DataFrame, at: Hashable, *, reference: Hashable = None) -> pd.DataFrame:
@@ -144,7 +150,12 @@ def numbers(rows: pd.DataFrame, at: Hashable, *, reference: Hashable = None) -> 
     def column(name: str, form: str = ".3f") -> list[str]:
         return [ends(*each, form) for each in rows[[name + end for end in ENDS]].to_numpy()]
 
-    table = pd.DataFrame({"": np.where(rows.index == at, CHOSEN, ""), "queried": rows.index})
+    table = pd.DataFrame(
+        {
+            "": np.where(rows.index == at, "\N{BLACK RIGHT-POINTING TRIANGLE}", ""),
+            "queried": rows.index,
+        }
+    )
     table["AUC"] = column("auc")
     if (x := rate(rows)) is not None:
         table[f"TPR at {100 * x:g} % FPR"] = column(f"tpr@{x:g}")

@@ -23,6 +23,7 @@ from mia_nb.widgets.explorer import (
     remarks,
     steps,
     with_layout,
+    worded,
 )
 from mia_nb.widgets.networks import alike, doublings, query_call, query_count, query_kind
 from mia_nb.widgets.stored import ALL, Source, only, unique
@@ -123,7 +124,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
 
     follow = {
         "target": {"options": lambda pool: found[pool].plain.targets},
-        "attack": {"options": lambda pool: found[pool].plain.attacks()},
+        "attack": {"options": lambda pool: worded(found[pool].plain.attacks())},
         "p": {
             "options": lambda pool: [0.0, *found[pool].at],
             "value": lambda pool: min(found[pool].at),
@@ -190,11 +191,12 @@ def table_of(scores: dict[tuple[float, int], Scores]) -> pd.DataFrame:
 
 def mapped(table: pd.DataFrame, cell: tuple[float, int], attack: str) -> dict:
     """The map with one cell outlined; cells carry their numbers, those not queried none."""
-    figure = plain(plots.heatmap(table, chosen=cell, name=f"AUC of {attack}"))
+    who = attacks.in_words(attack)
+    figure = plain(plots.heatmap(table, chosen=cell, name=f"AUC of {who}"))
     number = table.reset_index().pivot(index="p", columns="queries", values="index")
     cells = number.astype(object).where(number.notna(), None).to_numpy().tolist()
     low, high = table["value"].min(), table["value"].max()
-    words = f"AUC of {attack} over input dropout p and queries Q: {low:.3f} to {high:.3f}"
+    words = f"AUC of {who} over input dropout p and queries Q: {low:.3f} to {high:.3f}"
     note = "★ and outline: the cell shown below, click another; ± one standard error"
     title = figure["layout"]["title"] | {"text": words, "subtitle": {"text": note}}
     return with_layout(
@@ -208,7 +210,7 @@ def how(p: float, queries: int) -> str:
 
 
 def sentence(rows: pd.DataFrame, p: float, queries: int, attack: str) -> str:
-    """ "With p = 0.02 and 4 queries rmia finds ..., n0 = 898; queried plainly: ...; AUC changes by
+    """ "With p = 0.02 and 4 queries RMIA finds ..., n0 = 898; queried plainly: ...; AUC changes by
     +0.004 [-0.002, +0.009]"
     """
     if not p:

@@ -20,6 +20,7 @@ import plotly.graph_objects as go
 import traitlets
 from IPython.display import HTML, display
 
+from mia_nb.attacks import in_words
 from mia_nb.plots.style import GREY
 from mia_nb.widgets.figure import Figure
 
@@ -454,7 +455,7 @@ class Ticks(W.VBox):
         self.box.children = [
             W.Checkbox(
                 o in self.value,
-                description=str(o),
+                description=in_words(str(o)),
                 indent=False,
                 layout={"width": "98%", "min_height": "26px"},
             )
@@ -480,6 +481,11 @@ ROW = {"layout": {"width": "98%"}, "style": {"description_width": "72px"}}
 def dropdown(description: str, options=(), value=None, *, kind=W.Dropdown, **look):
     """A control that chooses one of the options."""
     return kind(description=description, options=options, value=value, **ROW | look)
+
+
+def worded(attacks: Iterable[str]) -> list[tuple[str, str]]:
+    """Options of a control: attacks by their names for people, the keys as values."""
+    return [(in_words(key), key) for key in attacks]
 
 
 steps = partial(dropdown, kind=W.SelectionSlider)

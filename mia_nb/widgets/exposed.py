@@ -11,14 +11,24 @@ import ipywidgets as W
 import numpy as np
 import pandas as pd
 
-from mia_nb import auditing
+from mia_nb import attacks, auditing
 from mia_nb.attacks.margins import over_queries
 from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.plots import samples as pictures
 from mia_nb.types import Scores
 from mia_nb.widgets.compared import ends, mean_of, shown
-from mia_nb.widgets.explorer import ROW, Explorer, View, count, dropdown, message, remarks, tick
+from mia_nb.widgets.explorer import (
+    ROW,
+    Explorer,
+    View,
+    count,
+    dropdown,
+    message,
+    remarks,
+    tick,
+    worded,
+)
 from mia_nb.widgets.sample import traces
 from mia_nb.widgets.stored import ALL, NOTHING, Source, named, rows_of
 
@@ -119,7 +129,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
     if not any(source.has_canaries for source in found.values()):
         state["canary"] = controls.pop("canary").value
     follow = {
-        "attack": {"options": lambda pool: found[pool].attacks()},
+        "attack": {"options": lambda pool: worded(found[pool].attacks())},
         "kind": {"options": lambda pool: [(ALL, ALL), *found[pool].kinds]},
         # another list starts at its top
         "page": {"max": pages, "value": lambda pool, attack, kind, outputs, canary: 1},
@@ -282,7 +292,7 @@ def sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, atta
     """Who leads the list, and how many are exposed beyond chance where that was tested."""
     top, several = int(rows[0]), "s" if len(rows) > 1 else ""
     start = (
-        f"By {attack}, sample {source.numbers[top]} (labelled"
+        f"By {attacks.in_words(attack)}, sample {source.numbers[top]} (labelled"
         f" {source.class_of(source.audited[top])}) leads {len(rows):,} sample{several}: its score"
         f" is higher by {ranked.value[top]:.2f} sd where it is a member (mean over {ranked.units};"
         " no interval, as it was chosen for being high)"

@@ -27,12 +27,12 @@ from mia_nb.widgets.explorer import (
     steps,
     with_layout,
     with_title,
+    worded,
 )
 from mia_nb.widgets.stored import Source, named
 
 TITLE = "Privacy ladder"
 FORMULAS = "no pool: formulas only"
-NO_ATTACK = "none"
 DESIGNED = (
     "members drawn by split={!r} are no fair coins, which the bound rests on; train the pool with"
     " split='bernoulli'"
@@ -56,9 +56,7 @@ STUDY = {
 }
 NO_RECIPE = "rows 1, 2 and 4 lack the recipe of the training: it is not stored with these signals"
 DERIVED = "a derived pool's own steps say nothing of what its parent saw: no row counts them"
-HEADING = "Five different epsilons; none is an upper or lower bound of another"
 VACUOUS = 0.99
-UNAUDITED = "not audited: no pool, or members not drawn by coins"
 NOT_COMPARED = "row 5 belongs to the stored training: not compared"
 
 
@@ -129,7 +127,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
 
     def offered(source) -> list[str]:
         names = found[source].attacks() if source in found else []
-        return [name for name in ATTACKS if name in names] or [NO_ATTACK]
+        return [name for name in ATTACKS if name in names] or ["none"]
 
     @cache
     def evidence(source, attack, delta) -> tuple:
@@ -165,7 +163,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
         "accountant": buttons("accountant", list(ACCOUNTANTS), next(iter(ACCOUNTANTS))),
     }
     follow = {
-        "attack": {"options": offered},
+        "attack": {"options": lambda source: worded(offered(source))},
         "lipschitz": {"disabled": lambda source: source != FORMULAS},
         "sigma": {
             "disabled": lambda source: not training(source).noisy,
@@ -294,7 +292,10 @@ def rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz) 
             {"shown": "certified L", "method": "certified L"}, "assumed L", regex=True
         )
     if record is None:
-        table.loc[4, ["note", "remark"]] = (UNAUDITED if why else "", why)
+        table.loc[4, ["note", "remark"]] = (
+            "not audited: no pool, or members not drawn by coins" if why else "",
+            why,
+        )
     elif moved:
         table.loc[4] = auditing.ladder(delta=delta, audited=record).loc[4]
         table.loc[4, ["shown", "note"]] += [
@@ -332,7 +333,7 @@ def narrow(figure: dict) -> dict:
         height=layout["height"] + 60,
         yaxis=layout["yaxis"] | {"ticktext": names},
     )
-    return with_title(figure, HEADING)
+    return with_title(figure, "Five different epsilons; none is an upper or lower bound of another")
 
 
 def claims(table: pd.DataFrame) -> dict[str, float]:

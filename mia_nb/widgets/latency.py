@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from scipy.special import expit
 
-from mia_nb import plots
+from mia_nb import attacks, plots
 from mia_nb.plots.samples import empty
 from mia_nb.plots.style import GREY
 from mia_nb.types import Scores, Signals
@@ -24,6 +24,7 @@ from mia_nb.widgets.explorer import (
     remarks,
     steps,
     with_line,
+    worded,
 )
 from mia_nb.widgets.networks import ORDINARY, Network, networks, query_call, recorder
 from mia_nb.widgets.stored import ALL, Source, only
@@ -38,9 +39,7 @@ RANDOM = (
     "Spikes of this network cannot be recorded: it encodes an image as random spikes, others"
     " whenever it is queried"
 )
-UNREADABLE = "The spikes recorded cannot be read: {}"
 UNRECORDED = (("nothing recorded", -1),)
-CONFIDENCE = "Confidence in the right class: members, non-members"
 KEPT = 8  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
 KINDS = {  # what a network gives: (the line of its curve, who is given what)
     "cumulative": (
@@ -127,7 +126,7 @@ def latency(sources: Sequence[Source]) -> Explorer:
     }
     follow = {
         "target": {"options": lambda network: found[network].any.targets},
-        "attack": {"options": lambda network: found[network].any.attacks()},
+        "attack": {"options": lambda network: worded(found[network].any.attacks())},
         "t": {
             "options": lambda network: list(found[network].outputs),
             "value": lambda network, t: t if t in found[network].outputs else found[network].middle,
@@ -150,7 +149,7 @@ def latency(sources: Sequence[Source]) -> Explorer:
 
 
 def sentence(one: Network, attack: str, rows: pd.DataFrame, t: int) -> str:
-    """ "After 2 of 4 steps rmia finds 12.0 % of members at 10 % false alarms (95 %: 10.1-14.0), n0
+    """ "After 2 of 4 steps RMIA finds 12.0 % of members at 10 % false alarms (95 %: 10.1-14.0), n0
     = 898; after all 4: ..."
     """
     words = [
@@ -186,7 +185,9 @@ def against(rows: pd.DataFrame, one: Network, attack: str) -> go.Figure:
     line = values.drop(index=ORDINARY, errors="ignore").rename_axis("timesteps").reset_index()
     level = {one.when(ORDINARY): tuple(values.loc[ORDINARY])} if one.ordinary else None
     figure = plots.against_timesteps(
-        line.assign(line=KINDS[one.per_step][0]), reference=level, y_title=f"AUC of {attack}"
+        line.assign(line=KINDS[one.per_step][0]),
+        reference=level,
+        y_title=f"AUC of {attacks.in_words(attack)}",
     )
     return figure.update_xaxes(title_text="time steps t" if one.per_step else "time steps T")
 
@@ -204,7 +205,9 @@ def confidences(signals: Signals, target) -> tuple[np.ndarray, np.ndarray]:
 
 def sure(outputs: dict[str, tuple[np.ndarray, np.ndarray]]) -> go.Figure:
     """`plots.confidences` with short headings."""
-    figure = plots.confidences(outputs).update_layout(title_text=CONFIDENCE)
+    figure = plots.confidences(outputs).update_layout(
+        title_text="Confidence in the right class: members, non-members"
+    )
     return figure.for_each_annotation(
         lambda heading: heading.update(text=heading.text.split("<br>")[0])
     )
@@ -248,7 +251,7 @@ def unrecorded(one: Network, t: int, why: str) -> str:
     if own.recipe.get("model_args", {}).get("encode") == "rate":
         return RANDOM
     call = query_call(own, per_step="instant" if one.per_step == "instant" else True)
-    return UNREADABLE.format(why) if why else QUERY.format(call)
+    return f"The spikes recorded cannot be read: {why}" if why else QUERY.format(call)
 
 
 def numbered(own: Source, source: Source | None) -> tuple[tuple[str, int], ...]:

@@ -27,6 +27,7 @@ from mia_nb.widgets.explorer import (
     steps,
     tick,
     with_title,
+    worded,
 )
 from mia_nb.widgets.networks import alike, doublings, query_call, query_count, query_kind, without
 from mia_nb.widgets.stored import ALL, Source, label, only, unique
@@ -112,7 +113,7 @@ def noise(sources: Sequence[Source]) -> Explorer:
         sentence += f", {outputs} outputs {auc(now)}" if outputs > 1 else ""
         sentence += f", the model without its noise {auc(quiet)}" if quiet is not None else ""
         who = f"{now['targets']:.0f} targets" if target == ALL else f"target {target}"
-        sentence += f" ({attack}, {who}, n0 = {now['n0']:,.0f})"
+        sentence += f" ({attacks.in_words(attack)}, {who}, n0 = {now['n0']:,.0f})"
         return View(sentence, figures, numbers(level, *at, outputs), note(level, *at, closed))
 
     def start(pool, sigma, target) -> int | str:
@@ -137,7 +138,7 @@ def noise(sources: Sequence[Source]) -> Explorer:
             "disabled": lambda pool: len(groups[pool]) == 1,
         },
         "target": {"options": lambda pool, sigma: source_of(pool, sigma).targets, "value": start},
-        "attack": {"options": lambda pool, sigma: averaging(source_of(pool, sigma))},
+        "attack": {"options": lambda pool, sigma: worded(averaging(source_of(pool, sigma)))},
         "outputs": {"max": lambda pool, sigma: groups[pool][sigma].most, "value": lambda: END},
         "sample": {"max": lambda pool, sigma: len(source_of(pool, sigma).audited)},
     }

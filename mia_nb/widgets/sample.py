@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 
-from mia_nb import metrics
+from mia_nb import attacks, metrics
 from mia_nb.attacks.likelihood import Fit, lira_fit, nig_fit
 from mia_nb.attacks.margins import over_queries
 from mia_nb.metrics.pairs import units
@@ -32,6 +32,7 @@ from mia_nb.widgets.explorer import (
     remarks,
     tick,
     with_layout,
+    worded,
 )
 from mia_nb.widgets.stored import NOTHING, Source, named
 
@@ -144,7 +145,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     }
     follow = {
         "target": {"options": lambda pool: found[pool].targets[1:]},
-        "attack": {"options": lambda pool: found[pool].attacks()},
+        "attack": {"options": lambda pool: worded(found[pool].attacks())},
         "k": {"max": most, "value": lambda pool: END},
         "sample": {"value": start},
     }
@@ -219,7 +220,11 @@ def points(source: Source, target: int, attack: str, truth: bool) -> dict:
     figure = pictures.score_points(
         *scores,
         member if truth else None,
-        **{"names": ("loss", attack), "numbers": source.numbers, "points": DOTS},
+        **{
+            "names": (attacks.in_words("loss"), attacks.in_words(attack)),
+            "numbers": source.numbers,
+            "points": DOTS,
+        },
     )
     same = f"{source.label} {target} {attack}"  # zoom and lasso stay while samples change
     axes = {a: figure["layout"][a] | {"uirevision": same} for a in ("xaxis", "yaxis")}
@@ -358,8 +363,8 @@ def note(source: Source, world: Evidence, k: int, attack: str) -> str:
             f"margins are means of {queries} queries": queries > 1 and not steps,
             "losses: references that trained on it, dashed and shaded all members; non-members"
             " have no training loss": True,
-            f"score: {attack} with all references; what one ratio proves depends on how often it"
-            " errs: see Scores and ROC": True,
+            f"score: {attacks.in_words(attack)} with all references; what one ratio proves depends"
+            " on how often it errs: see Scores and ROC": True,
         },
         world.flags,
     )

@@ -11,6 +11,7 @@ import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from mia_nb import metrics, plots
+from mia_nb.attacks import in_words
 from mia_nb.metrics.curve import tie_mass
 from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
@@ -29,6 +30,7 @@ from mia_nb.widgets.explorer import (
     with_layout,
     with_line,
     with_title,
+    worded,
 )
 from mia_nb.widgets.stored import ALL, NOTHING, Source, named, only
 
@@ -92,8 +94,8 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         one, area, size = chosen(*which), auc(*which), rates(*which).sizes
         tpr, fpr, low, high, tp, fp = rates(*which)(threshold)
         found = (
-            f"{attack} finds {100 * tpr:.1f} % of members at {100 * fpr:.3g} % false positives"
-            f" (95 %: {100 * low:.1f}-{100 * high:.1f}), n0 = {size[1].min():,}"
+            f"{in_words(attack)} finds {100 * tpr:.1f} % of members at {100 * fpr:.3g} %"
+            f" false positives (95 %: {100 * low:.1f}-{100 * high:.1f}), n0 = {size[1].min():,}"
         )
         ppv = metrics.ppv(tpr, fpr, PRIORS[prior]) if tp + fp else np.nan
         texts = {
@@ -116,7 +118,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         }
         histogram, roc = pictures(*which, compare)
         words = f"a random member outscores a random non-member in {area['value']:.1%} of cases"
-        histogram = with_title(histogram, f"{attack}: {words}; drag the line")
+        histogram = with_title(histogram, f"{in_words(attack)}: {words}; drag the line")
         figures = {
             "histogram": with_line(histogram, float(place_of(one)(threshold)), editable=True),
             "roc": with_star(roc, fpr, tpr, f"AUC {area['value']:.3f}; star: the threshold"),
@@ -138,7 +140,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     }
     follow = {
         "target": {"options": lambda pool: found[pool].targets},
-        "attack": {"options": offered},
+        "attack": {"options": lambda pool: worded(offered(pool))},
         "compare": {"options": lambda pool, attack: [x for x in offered(pool) if x != attack]},
         "threshold": {
             "options": lambda pool, attack, target: rates(pool, attack, target).marks(),

@@ -11,7 +11,7 @@ import ipywidgets as W
 import numpy as np
 import pandas as pd
 
-from mia_nb import metrics, plots
+from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.curve import tie_mass
 from mia_nb.metrics.frontier import frontier_means
 from mia_nb.plots import samples as pictures
@@ -27,6 +27,7 @@ from mia_nb.widgets.explorer import (
     plain,
     slider,
     steps,
+    worded,
 )
 from mia_nb.widgets.stored import Source
 from mia_nb.workshop.game import WITHOUT_IMAGES, pictured
@@ -87,7 +88,8 @@ def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
         figure = teaching.budget_race(table, metric=metric, chance=chance)
         ran = table.dropna(subset="value")
         best = [
-            f"{row.attack} with {row.references} ({with_interval(row.value, row.low, row.high)})"
+            f"{attacks.in_words(row.attack)} with {row.references}"
+            f" ({with_interval(row.value, row.low, row.high)})"
             for row in ran.loc[ran.groupby("references")["value"].idxmax()].itertuples()
         ]
         most = table.loc[table["targets"].idxmax()]
@@ -95,14 +97,16 @@ def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
             f"Highest {metric}: {'; '.join(best)}; {most['targets']} targets, n0 = {most['n0']}"
         )
         note = (
-            "n/m: cannot run with so few; with one reference rmia weighs models equally; the"
+            "n/m: cannot run with so few; with one reference RMIA weighs models equally; the"
             " highest is chosen with hindsight"
         )
         shares = map(with_interval, table["value"], table["low"], table["high"])
         wide = table.assign(value=list(shares))
         wide = wide.pivot(index="attack", columns="references", values="value").reindex(shown)
         wide.columns = [f"{k} references" if k > 1 else "1 reference" for k in wide.columns]
-        return View(sentence, {"race": plain(figure)}, wide.reset_index(), note)
+        return View(
+            sentence, {"race": plain(figure)}, wide.rename(attacks.NAMES).reset_index(), note
+        )
 
     controls = {
         "metric": buttons("metric", list(METRICS), "AUC"),
@@ -148,12 +152,12 @@ def null(
         low, high = np.quantile(drawn, [0.025, 0.975])
         n0 = int((~signals.member[0, source.audited]).sum())
         sentence = (
-            f"{attack} on nothing: AUC {middle:.3f} (95 % of {len(drawn)} worlds:"
+            f"{attacks.in_words(attack)} on nothing: AUC {middle:.3f} (95 % of {len(drawn)} worlds:"
             f" {low:.3f}-{high:.3f}); {verdict}; {models} models, {min(4, models)} targets,"
             f" n0 = {n0:,}"
         )
         row = {
-            "attack": attack,
+            "attack": attacks.in_words(attack),
             "design": design,
             "models": models,
             "real AUC": f"{real:.4f}",
@@ -162,12 +166,14 @@ def null(
             "p": f"{p:.3g}",
             "verdict": "FAIL" if off else "pass",
         }
-        figure = teaching.null_band(real, drawn, name=attack, design=DESIGNS[design])
+        figure = teaching.null_band(
+            real, drawn, name=attacks.in_words(attack), design=DESIGNS[design]
+        )
         note = f"{DESIGNS[design]}; a redrawn world keeps every output and deals the members anew"
         return View(sentence, {"null": plain(figure)}, pd.DataFrame([row]), note)
 
     controls = {
-        "attack": dropdown("attack", list(names), names[0]),
+        "attack": dropdown("attack", worded(names), names[0]),
         "design": buttons("design", list(DESIGNS), HELD),
         "models": steps("models", sizes, sizes[-1]),
     }
@@ -197,7 +203,7 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
             f" fewer than {100 * float(first['smallest FPR above 0']):.1f} % of non-members; {key}"
             f" is {first[key]}, of the difference {second[key]}, n0 = {first['n0']:,}"
         )
-        counted, name = next(iter(scores.values())), f"attack_r with {references} references"
+        counted, name = next(iter(scores.values())), f"Attack-R with {references} references"
         bars = teaching.levels(counted.value[0], counted.member[0], name=name)
         figures = {"levels": plain(bars), "roc": plain(plots.roc_pair(scores))}
         note = (

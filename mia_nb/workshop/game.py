@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import metrics
+from mia_nb.attacks import in_words
 from mia_nb.attacks.margins import over_queries
 from mia_nb.plots.samples import sheet
 from mia_nb.plots.style import LINES, MEMBER, NON_MEMBER, row_of
@@ -115,7 +116,7 @@ def game(
     """
     if source.images is None:
         return message(TITLE, WITHOUT_IMAGES.format(source.label))
-    curves = {name: _of_target(source.scores(name), target) for name in attacks}
+    curves = {in_words(name): _of_target(source.scores(name), target) for name in attacks}
     before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(title_text=BEFORE))
     hand_of = cache(lambda number: deal(source, target=target, seed=number - 1))
 

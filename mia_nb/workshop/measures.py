@@ -164,10 +164,12 @@ def lattice_scores(source: Source, references: int) -> dict[str, Scores]:
     """Attack-R as a share of beaten references, and as a difference, on the first pair with so many
     references. ValueError for more than there are.
     """
-    names = {"attack_r (share beaten)": "attack_r_lattice", "attack_r (difference)": "attack_r"}
     return {
         title: with_references(source.signals, name, references, pairs=1)
-        for title, name in names.items()
+        for title, name in (
+            ("Attack-R (share beaten)", "attack_r_lattice"),
+            ("Attack-R (difference)", "attack_r"),
+        )
     }
 
 

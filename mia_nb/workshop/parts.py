@@ -269,8 +269,12 @@ def _budget(cube: Cube) -> Part:
         scores = {name: with_references(signals, name, count) for name in options}
         values = {name: mean_auc(ran) for name, ran in scores.items() if ran is not None}
         winners.append(max(values, key=values.get))
-        listed = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
-        why.append(f"AUC with {count} references: {listed}; highest: {winners[-1]}.")
+        listed = ", ".join(
+            f"{attacks.in_words(name)} {value:.3f}" for name, value in values.items()
+        )
+        why.append(
+            f"AUC with {count} references: {listed}; highest: {attacks.in_words(winners[-1])}."
+        )
     table = race_table(signals)
     best = table[table["metric"] == "AUC"].groupby("references")["value"].max()
     most, least = best.index.max(), int(best.index[best > best.max() - CLOSE].min())
@@ -286,8 +290,8 @@ def _budget(cube: Cube) -> Part:
     wanted = f"One of the budgets is wanted: {', '.join(map(str, best.index))}."
     return Part(
         "Which attack wins with 4 reference models?",
-        options,
-        winners[0],
+        [*map(attacks.in_words, options)],
+        attacks.in_words(winners[0]),
         " ".join(why),
         Choice(least, comments | {least: praise}, wanted),
         partial(explorers.race, cube["race"]),
@@ -439,7 +443,7 @@ def _noise(cube: Cube) -> Part:
             mistakes=[
                 ([-gain], "The sign: many outputs minus one."),
                 ([first, last], "That is one of the two AUCs; wanted is their difference."),
-                ([of_loss], "That is the loss attack's gain; take rmia."),
+                ([of_loss], "That is the loss attack's gain; take RMIA."),
             ],
             tolerance=2e-4,
         ),
