@@ -177,9 +177,9 @@ def test_every_picture_is_there_light_and_titled_as_the_stored_pools_say(
 def test_every_network_is_named_by_its_defense_with_its_pool(compared, pools, answers):
     lines = [line for line in compared.text("names").splitlines() if ", pool " in line]
     for line, (name, one) in zip(lines, answers.items(), strict=True):
-        label = line.removeprefix(f"{name}: ").split(", answers")[0]
+        label = line.removeprefix(f"{name}: ").split(", queries")[0]
         assert sorted(label.split(", ")) == sorted(setting(one.info, "").label.split(", "))
-        assert f", answers {one.margin.shape[1]}" in line
+        assert f", queries {one.margin.shape[1]}" in line
         assert line.endswith(f", pool {pools.get(name, pools['no defense']).key[:12]}")
     stopped = pools["early stopping"].stopped
     assert f", stopped after epochs {min(stopped)} to {max(stopped)}, " in lines[2]
@@ -387,8 +387,8 @@ def test_it_ends_in_doubt(compared, scores, best, answers):
             "no accuracy in common" not in compared.html("verdicts")
         ),
         "no AUC lies below one half": min(highs) > 0.5,
-        "stochastic families were asked 16 times or more, along training too": False,
-        "the label-only attack asked about damaged copies": True,
+        "stochastic families were queried 16 times or more, along training too": False,
+        "the label-only attack queried damaged copies": True,
         "one attack is the strongest everywhere": len(set(best.values())) == 1,
         "at least eight models, so that intervals can be narrow": True,
         "a rate at 1 % false alarms is measurable": False,

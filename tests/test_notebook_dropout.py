@@ -279,7 +279,7 @@ def test_it_ends_in_doubt(swept):
     assert re.match(r"negative control (passed|FAILED): \d+ checks", swept.text("self-test"))
     doubts = {row[0]: row[1] for row in table(swept.html("doubts"))[1:]}
     assert doubts["a rate at 1 % false alarms is measurable"] == "check failed"
-    assert doubts["all families are asked with masks of one kind"] == "holds"
+    assert doubts["all families are queried with masks of one kind"] == "holds"
     assert {row[0] for row in table(swept.html("stability"))[1:]} == set(FAMILIES)
 
 
@@ -317,7 +317,7 @@ def test_masks_per_step_are_for_spikes_only_and_what_is_left_out_is_said(folder,
     }
     assert run.text("beside").startswith("0 of ") and "not run" in run.html("published")
     doubts = {row[0]: row[1] for row in table(run.html("doubts"))[1:]}
-    assert doubts["all families are asked with masks of one kind"] == "check failed"
+    assert doubts["all families are queried with masks of one kind"] == "check failed"
 
 
 def test_too_few_models_for_a_choice_are_refused_with_a_way_out(folder, swept):

@@ -196,13 +196,13 @@ def test_every_picture_is_there_and_light(compared):
 
 
 def test_every_family_is_named_by_its_equation_with_noise_answers_and_key(compared, pools, answers):
-    lines = [line for line in compared.text("answers").splitlines() if " answers, " in line]
+    lines = [line for line in compared.text("answers").splitlines() if " queries, " in line]
     for line, (name, pool) in zip(lines, pools.items(), strict=True):
         about = "no equation" if name == "ResNet-14" else CELLS[name].method
         noise = ", sigma 0.707, noise sd 0.707" if name in STOCHASTIC else ""
         assert (
             line
-            == f"{name}: {about}{noise}, {answers[name].margin.shape[1]} answers, {pool.key[:12]}"
+            == f"{name}: {about}{noise}, {answers[name].margin.shape[1]} queries, {pool.key[:12]}"
         )
         assert answers[name].query_kind == ("noise" if name in STOCHASTIC else "plain")
 
@@ -436,7 +436,7 @@ def test_it_ends_in_doubt(compared, scores, best, answers):
             np.ptp(list(test.values())) < 0.01
         ),
         "no AUC lies below one half": min(highs) > 0.5,
-        "every stochastic family was asked 16 times or more": False,
+        "every stochastic family was queried 16 times or more": False,
         "one attack is the strongest on every family": len(set(best.values())) == 1,
         "at least four pairs of targets, so that intervals can be narrow": True,
         "a rate at 1 % false alarms is measurable": False,
@@ -466,7 +466,7 @@ def test_a_bad_family_fails_in_one_clear_line_and_nothing_is_lost(folder, compar
 def test_one_question_to_a_stochastic_family_draws_no_curve(folder, compared, pools):
     size = SIZE | {"queries": 1, "along": 1, "families": SIZE["families"][:4:3]}
     run = Run("09_neural_de", folder / "results", folder / "once.ipynb", **size)
-    assert run.text("pools").count("cached") == 2 and "1 answers" in run.text("answers")
+    assert run.text("pools").count("cached") == 2 and "1 queries" in run.text("answers")
     assert not pictures(run, "queries") and "queries is 1" in run.text("split")
     name = STOCHASTIC[0]
     once = mean_auc(score("loss", ask(pools[name])))
@@ -477,13 +477,13 @@ def test_one_question_to_a_stochastic_family_draws_no_curve(folder, compared, po
 def test_families_without_noise_are_compared_without_asking_again(folder, compared, scores):
     size = SIZE | {"families": SIZE["families"][:2], "queries": 16}
     run = Run("09_neural_de", folder / "results", folder / "silent.ipynb", **size)
-    assert "no family answers with noise" in run.text("split") and not pictures(run, "queries")
+    assert "no family has noisy outputs" in run.text("split") and not pictures(run, "queries")
     assert rows(run, "attacks", 1) == {
         name: rows(compared, "attacks", 1)[name] for name in list(CELLS)[:2]
     }
     assert run.text("settings").strip() == "the families differ in no single setting"
     doubts = {name: row[0] for name, row in rows(run, "doubts", 1).items()}
-    assert doubts["every stochastic family was asked 16 times or more"] == "holds"
+    assert doubts["every stochastic family was queried 16 times or more"] == "holds"
     assert run.text("self-test").strip().endswith("on ODENet, 2 steps")
 
 
@@ -507,7 +507,7 @@ def test_asking_a_stored_stochastic_pool_again_shows_its_curve(
     asked, limit = picture(run, "again")["data"]
     truth = metrics.query_curve(answers[name], best[name], queries=(1, 4), **DRAWS)
     assert [*asked["y"], *limit["y"]] == pytest.approx(truth["auc"].tolist(), nan_ok=True)
-    assert "not asked" not in run.text("again")
+    assert "not run" not in run.text("again")
     for word, one in scores[name].items():
         assert f"<td>{mean_auc(one):.3f} [" in run.html("result"), word
 
@@ -517,7 +517,7 @@ def test_a_stochastic_pool_can_be_asked_without_its_noise_with_references_that_w
 ):
     name, other = STOCHASTIC[:2]
     run = attacked(folder, pools[name], "quiet", noise=False, references=pools[other].key[:12])
-    assert "the answers carry no noise" in run.text("again") and "again" not in run.figures()
+    assert "the outputs carry no noise" in run.text("again") and "again" not in run.figures()
     assert silent[name].query_kind == silent[
         other
     ].query_kind == "plain" and "compare with the run without" in run.text("references")

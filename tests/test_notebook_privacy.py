@@ -180,7 +180,7 @@ def test_the_doubts_are_told_and_the_chain_is_tested(ran):
     assert ran.text("self-test").startswith("negative control passed")
     rows = {row[0]: row[1] for row in table(ran.html("doubts"))[1:]}
     assert rows["the negative control passed"] == "holds"
-    assert rows["every stochastic network was asked 16 times or more"] == "check failed"
+    assert rows["every stochastic network was queried 16 times or more"] == "check failed"
 
 
 @pytest.mark.parametrize(

@@ -128,8 +128,8 @@ def test_weights_along_training_are_kept_and_know_less_than_those_at_its_end(poo
     assert then.loss[:, 0][then.member].mean() > signals.loss[:, 0][signals.member].mean()
 
 
-def test_answers_that_are_always_the_same_are_not_asked_for_again(attacked):
-    assert attacked.text("again").startswith("not asked: the answers carry no noise")
+def test_outputs_that_are_always_the_same_are_not_queried_again(attacked):
+    assert attacked.text("again").startswith("not run: the outputs carry no noise")
 
 
 def test_the_attack_finds_the_stored_pool_and_does_not_train_it_again(attacked):
