@@ -95,7 +95,7 @@ BUDGET = {
     "data": 263,
     "examples": 98,
     "defenses": 255,
-    "metrics": 1144,
+    "metrics": 1148,
     "models": 1243,
     "plots": 1400,
     "parameters": 185,

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from test_examples import make
@@ -12,7 +13,7 @@ from test_examples import make
 from mia_nb import metrics
 from mia_nb.attacks import ATTACKS, NAMES, in_words, score
 from mia_nb.metrics.groups import largest_contribution
-from mia_nb.metrics.verdict import verdict
+from mia_nb.metrics.verdict import _percents, verdict
 
 PACKAGE = Path(metrics.__file__).parent.parent
 
@@ -171,3 +172,10 @@ def test_it_shows_itself_in_a_notebook_and_takes_one_attack_alone():
         quiet, value=np.random.default_rng(0).normal(size=quiet.value.shape)
     )
     assert verdict(shuffled, n_resamples=20).title == "no attack is resolved from guessing"
+
+
+def test_a_narrow_interval_is_printed_with_digits_that_show_it():
+    row = pd.Series({"auc": 0.5209, "auc_low": 0.5191, "auc_high": 0.5224})
+    assert _percents(row, "auc") == ("52.1 %", "51.9 % to 52.2 %")
+    row = pd.Series({"auc": 0.592, "auc_low": 0.56, "auc_high": 0.62})
+    assert _percents(row, "auc") == ("59 %", "56 % to 62 %")

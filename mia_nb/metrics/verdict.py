@@ -125,19 +125,20 @@ def _found(row: pd.Series, measurable: Sequence[float], attacks: int) -> list[st
     who = (
         f"the strongest of {attacks} attacks ({name}, picked afterwards)" if attacks > 1 else alone
     )
+    share, ends = _percents(row, "auc")
     auc = (
         f"{'It' if measurable else who[0].upper() + who[1:]} scores a random member above a random"
-        f" non-member {_percent(row['auc'])} of the time, 95 % interval"
-        f" {_percents(row, 'auc')}; guessing gives 50 %."
+        f" non-member {share} of the time, 95 % interval {ends}; guessing gives 50 %."
     )
     if not measurable:
         return [auc]
     x = measurable[0]
     tpr, low = row[f"tpr@{x:g}"], row[f"tpr@{x:g}_low"]
     times = f"{tpr / x:.1f} times chance" if low > x else "not resolved from chance"
+    share, ends = _percents(row, f"tpr@{x:g}")
     lines = [
-        f"At {_percent(x)} false positives {who} finds {_percent(tpr)} of the members, 95 %"
-        f" interval {_percents(row, f'tpr@{x:g}')}: {times}."
+        f"At {_percent(x)} false positives {who} finds {share} of the members, 95 %"
+        f" interval {ends}: {times}."
     ]
     if low > x:
         share, least = (float(ppv(rate, x, PRIOR)) for rate in (tpr, low))
@@ -213,12 +214,15 @@ def _next(row, leaks: bool, failed: bool, self_test, measurable) -> list[str]:
     return steps
 
 
-def _percent(share: float) -> str:
-    """24 %, 2.4 %, 0.24 %: two digits, three near the whole."""
+def _percent(share: float, more: int = 0) -> str:
+    """24 %, 2.4 %, 0.24 %: two digits, three near the whole, and `more`."""
     value = 100 * share
-    digits = 0 if 10 <= value < 99 or value == 100 else 1 if value >= 1 else 2
+    digits = more + (0 if 10 <= value < 99 or value == 100 else 1 if value >= 1 else 2)
     return f"{value:.{digits}f}".rstrip("0").rstrip(".") + " %" if digits else f"{value:.0f} %"
 
 
-def _percents(row: pd.Series, name: str) -> str:
-    return f"{_percent(row[f'{name}_low'])} to {_percent(row[f'{name}_high'])}"
+def _percents(row: pd.Series, name: str) -> tuple[str, str]:
+    """A value and its ends, with a digit more where the ends would print alike."""
+    value, low, high = (row[name + end] for end in ("", "_low", "_high"))
+    more = int(_percent(low) == _percent(high))
+    return _percent(value, more), f"{_percent(low, more)} to {_percent(high, more)}"
