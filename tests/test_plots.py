@@ -369,9 +369,9 @@ def test_a_sheet_shows_the_pixels_between_frames_of_the_membership_colour():
     sheet = np.asarray(
         Image.open(io.BytesIO(base64.b64decode(figure.data[0].source.split(",")[1])))
     )
-    # 8 pixels are shown by 64, between gaps of 10
-    np.testing.assert_array_equal(sheet[5:69:8, 79:143:8, :3], x[1].transpose(1, 2, 0))
-    assert tuple(sheet[4, 9]) == (0xD5, 0x5E, 0x00, 255) and tuple(sheet[4, 90]) == (
+    # 8 pixels are shown by 64, between gaps of 10 above each other and 21 beside each other
+    np.testing.assert_array_equal(sheet[5:69:8, 95:159:8, :3], x[1].transpose(1, 2, 0))
+    assert tuple(sheet[4, 9]) == (0xD5, 0x5E, 0x00, 255) and tuple(sheet[4, 106]) == (
         0x00,
         0x72,
         0xB2,

@@ -334,12 +334,12 @@ def test_attacks_of_one_curve_are_lines_of_their_own_and_an_open_limit_is_said()
     both = pd.concat([curve(limit=np.nan, half=0.01), curve((0.6, 0.7), (4, 64), attack="nig")])
     figure = plots.query_curves({"SDENet": both, "ODENet, dropout": curve()})
     assert [t.name for t in figure.data if t.showlegend] == [
-        "SDENet, rmia",
-        "SDENet, nig",
+        "SDENet, RMIA",
+        "SDENet, Student-t LiRA",
         "ODENet, dropout",
     ]
     assert list(figure.layout.xaxis.ticktext) == ["1", "4", "16", "64", "∞"]
-    np.testing.assert_allclose(trace(figure, "SDENet, nig").x, [2, 6])
+    np.testing.assert_allclose(trace(figure, "SDENet, Student-t LiRA").x, [2, 6])
     assert title(figure).endswith("no limit could be extrapolated")
 
 
@@ -360,8 +360,8 @@ def test_an_attack_on_the_spread_of_answers_is_drawn_from_two_queries_on_and_has
         for name in ("rmia", "lira_joint")
     )
     drawn = {t.name: t for t in plots.query_curves({"SDENet": both}).data if t.showlegend}
-    assert len(drawn["SDENet, rmia"].x) == 3 and len(drawn["SDENet, lira_joint"].x) == 2
-    assert drawn["SDENet, lira_joint"].y[1] > 0.8 > 0.6 > drawn["SDENet, rmia"].y[2]
+    assert len(drawn["SDENet, RMIA"].x) == 3 and len(drawn["SDENet, LiRA, mean and spread"].x) == 2
+    assert drawn["SDENet, LiRA, mean and spread"].y[1] > 0.8 > 0.6 > drawn["SDENet, RMIA"].y[2]
     joint = both[both["attack"] == "lira_joint"]
     assert joint.index.tolist() == [2, 16, np.inf] and np.isnan(joint.loc[np.inf, "auc"])
     with pytest.raises(ValueError, match="needs several queries"):

@@ -390,7 +390,9 @@ def _add_rows(
                 "line": {"width": 4, "color": colour},
             },
             text=[f" {row['shown']}"],
-            textposition="middle right" if placed and not arrow else "top right",
+            textposition=f"top {'center' if placed else 'right'}"
+            if arrow or not placed
+            else "middle right",
             textfont={"color": colour if name else GREY, "size": 12},
             name=name or "epsilon",
             hovertemplate=f"{hover}<extra>{name}</extra>",

@@ -322,12 +322,12 @@ def sheet(
     x, numbers = np.asarray(x), np.asarray(numbers, int)
     factor = max(1, SMALL // max(x.shape[2:]))
     height, width = factor * x.shape[2], factor * x.shape[3]
-    gap = max(height, width) // 8 + 2
+    gap, across = max(height, width) // 8 + 2, width + width // 3  # room for captions
     pitch, rows = height + height // 2 + gap, -(-len(x) // columns)
-    canvas = np.zeros((rows * pitch, columns * (width + gap), 4), np.uint8)
+    canvas = np.zeros((rows * pitch, columns * across, 4), np.uint8)
     place = np.arange(len(x))
     tops = (place // columns) * pitch + gap // 2
-    lefts = (place % columns) * (width + gap) + gap // 2
+    lefts = (place % columns) * across + (across - width) // 2
     words, outlines, below = [], [], {"yanchor": "top", "showarrow": False, "font": {"size": 11}}
     for image, caption, number, top, left in zip(x, captions, numbers, tops, lefts, strict=True):
         if frames is not None:

@@ -21,7 +21,6 @@ from mia_nb.widgets.explorer import (
     Ticks,
     View,
     dropdown,
-    matching,
     message,
     plain,
     remarks,
@@ -110,8 +109,10 @@ def compare(sources: Sequence[Source]) -> Explorer:
         )
 
     def listed(filter, results) -> tuple[str, ...]:
-        """What is ticked, and what the words of the filter match."""
-        return matching(found, filter, *results)[: LISTED + len(results)]
+        """What is ticked, and the names in which all words of the filter stand."""
+        wanted = filter.lower().split()
+        fitting = [name for name in found if all(word in name.lower() for word in wanted)]
+        return tuple(dict.fromkeys([*results, *fitting]))[: LISTED + len(results)]
 
     controls = {
         "filter": W.Text(

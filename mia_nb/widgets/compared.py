@@ -21,10 +21,11 @@ BINS = 60  # of a histogram of half the width
 BELOW = {"orientation": "h", "y": -0.3, "yanchor": "top"}
 MARKS = [0.99, 0.9, 0.5, 0.1, 0.01, 0.001, 1e-4]  # false-positive rates
 RANKS = {
-    "title": {"text": "FPR at this threshold"},
+    "title": {"text": "FPR at this threshold (%)"},
     "tickangle": 0,
     "tickvals": (-ndtri(MARKS)).tolist(),
-    "ticktext": [f"{100 * fpr:g} %" for fpr in MARKS],
+    "ticktext": [f"{100 * fpr:g}" for fpr in MARKS],
+    "tickfont": {"size": 10},
 }
 ENDS = ("", "_low", "_high")
 ORACLE = "thresholds set with hindsight (oracle)"

@@ -26,6 +26,7 @@ from mia_nb.widgets.explorer import (
     worded,
 )
 from mia_nb.widgets.networks import alike, doublings, query_call, query_count, query_kind
+from mia_nb.widgets.pools import Pools
 from mia_nb.widgets.stored import ALL, Source, only, unique
 
 TITLE = "Dropout"
@@ -132,7 +133,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         "queries": {"options": lambda pool, p: found[pool].queries(p), "value": fewer},
     }
     controls = {
-        "pool": dropdown("pool", list(found), next(iter(found))),
+        "pool": Pools("pool", found, next(iter(found))),
         "target": dropdown("target", [ALL], ALL),
         "attack": dropdown("attack"),
         "p": steps("dropout p", [0.0], 0.0),
@@ -199,8 +200,11 @@ def mapped(table: pd.DataFrame, cell: tuple[float, int], attack: str) -> dict:
     words = f"AUC of {who} over input dropout p and queries Q: {low:.3f} to {high:.3f}"
     note = "★ and outline: the cell shown below, click another; ± one standard error"
     title = figure["layout"]["title"] | {"text": words, "subtitle": {"text": note}}
+    # two lines and no bar of colours: a column of a page is narrow, and the cells say their numbers
+    texts = [[text.replace(" ±", "<br>±") for text in row] for row in figure["data"][0]["text"]]
+    own = {"customdata": cells, "text": texts, "showscale": False}
     return with_layout(
-        figure | {"data": [figure["data"][0] | {"customdata": cells}, *figure["data"][1:]]},
+        figure | {"data": [figure["data"][0] | own, *figure["data"][1:]]},
         title=title,
     )
 

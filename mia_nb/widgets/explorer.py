@@ -45,10 +45,15 @@ PANE = {
 GRID = {"grid_template_columns": "repeat(auto-fit, minmax(min(100%, 300px), 1fr))", "width": "100%"}
 STYLE = """<style>
 .jupyter-widget-tab > .lm-TabBar > .lm-TabBar-content { flex-wrap: wrap }
-.jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 0 auto !important; max-width: none }
+.jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab {
+  flex: 0 0 auto !important; max-width: none; color: var(--jp-ui-font-color1) !important
+}
 .mia-nb-pane > * { flex-shrink: 0 }
 .mia-nb-pane .widget-toggle-buttons { flex-wrap: nowrap }
 .mia-nb-pane .widget-toggle-button { padding: 0 .5rem; margin: 1px }
+.mia-nb-pane .widget-checkbox { height: auto; line-height: 1.3; flex-shrink: 0 }
+.mia-nb-pane .widget-checkbox .widget-label-basic { white-space: normal; padding: .2rem 0 }
+body[data-voila] .mia-nb-pane { max-height: max(430px, calc(100vh - 220px)) !important }
 </style>"""
 NUMBERS = """<div style="width:0;min-width:100%">{}
 <div style="opacity:.75;line-height:1.4;margin-top:.5rem">{}</div></div>"""
@@ -91,7 +96,7 @@ class Explorer:
             no reason to call.
         adjust: function of all values -> {control: {trait: value}}, called before every picture
         pools: {name: sources}: what the first control chooses from; it stands on top, in full
-            width, beside words that shorten its list
+            width
         heights: {figure: pixels} on a page; a report keeps the figure's own
         wide: names of controls that stand above the pictures, as wide as they are
         state: {name: value}: further arguments of `draw` that no control holds
@@ -123,7 +128,6 @@ class Explorer:
         self.pools, self._heights, self._wide = pools or {}, heights or {}, wide
         self.state = dict(state or {})
         self.chooser = next(iter(controls.values())) if self.pools else None
-        self.find = W.Text(placeholder="find, e.g. digits hybrid", layout=W.Layout(width="200px"))
         self._hands = {"click": clicks or {}, "select": lassos or {}, "drag": drags or {}}
         self._followed: dict[tuple[str, str], dict] = {}  # what each function was last called with
         self._busy, self._timer, self._drawn, self.error = False, None, 0.0, ""
@@ -230,20 +234,9 @@ class Explorer:
         right = pane(right, layout={"flex": "1 1 300px"} | PANE)
         self._tell()
         body = W.HBox([left, right], layout=whole)
-        top = [W.HTML(STYLE), self._choice(), self._sentence, self._message]
+        chooser = [self.chooser] * bool(self.pools)
+        top = [W.HTML(STYLE), *chooser, self._sentence, self._message]
         return W.VBox([*top, body], layout=whole)
-
-    def _choice(self) -> W.Widget:
-        """The choice of the pool in full width, beside words that shorten its list."""
-
-        def narrow(change) -> None:
-            self._busy, chosen = True, self.chooser.value
-            _put(self.chooser, "options", matching(self.pools, change["new"], chosen), "find")
-            self._busy = False
-
-        self.find.observe(narrow, "value")
-        shown = [self.chooser][: len(self.pools)] + [self.find] * (len(self.pools) > 5)
-        return W.HBox(shown, layout=W.Layout(width="100%"))
 
     def _button(self, label: str, what: str, action: Callable) -> W.Button:
         button = W.Button(description=label, tooltip=f"download {what}", layout={"width": "76px"})
@@ -391,14 +384,6 @@ def _label(value) -> str:
     """A control's value in a line of settings."""
     form = {float: "{:.4g}".format, tuple: ", ".join}.get(type(value), str)
     return form(value)
-
-
-def matching(names: Iterable[str], words: str, *chosen: str) -> tuple[str, ...]:
-    """What is chosen already, and the names in which all of the words stand."""
-    wanted = words.lower().split()
-    return tuple(
-        dict.fromkeys([*chosen, *(n for n in names if all(w in n.lower() for w in wanted))])
-    )
 
 
 def _table(table: pd.DataFrame | None) -> str:

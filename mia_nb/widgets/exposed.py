@@ -29,6 +29,7 @@ from mia_nb.widgets.explorer import (
     tick,
     worded,
 )
+from mia_nb.widgets.pools import Pools
 from mia_nb.widgets.sample import traces
 from mia_nb.widgets.stored import ALL, NOTHING, Source, named, rows_of
 
@@ -116,7 +117,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
     # shown in place
     controls = {
-        "pool": dropdown("pool", list(found), next(iter(found))),
+        "pool": Pools("pool", found, next(iter(found))),
         "attack": dropdown("attack"),
         "kind": dropdown("class", [ALL], ALL),
         "outputs": dropdown("outputs", list(FILTERS), ALL),

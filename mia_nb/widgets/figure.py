@@ -32,9 +32,18 @@ module.exports.dressed = (layout, place) => {
   const more = 15 * (lines.length - words.length) - 24;
   const pad = {b: (title.pad?.b ?? usual.title?.pad?.b ?? 24) + more, l: 8};
   const margin = {...usual.margin, ...layout.margin};
+  // the sliders beside it have names for the eye alone
+  for (const handle of document.querySelectorAll(".noUi-handle:not([aria-label])")) {
+    const words = handle.closest(".widget-slider")?.querySelector(".widget-label")?.textContent;
+    handle.setAttribute("aria-label", words || "value");
+  }
+  const named = title => typeof title === "string" ? {text: title} : title;
+  const axes = Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name)).map(
+    ([name, axis]) => [name, {...axis, title: {...named(axis.title), font: {size: 11}}}]);
   const below = layout.legend?.y < 0 ? {yref: "container", y: 0, yanchor: "bottom"} : {};
   return {
-    ...layout, autosize: true, legend: {...layout.legend, ...below},
+    ...layout, ...Object.fromEntries(axes), autosize: true,
+    legend: {...layout.legend, ...below, font: {size: 12}},
     title: {text: lines.join("<br>"), font: {size: 12}, xref: "container", pad},
     margin: {...margin, t: (margin.t ?? 76) + more - 20},
   };

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from mia_nb import accounting, auditing, plots
 from mia_nb.auditing.ladder import number
-from mia_nb.plots.style import BELOW, DASHES, GREY, finish, translucent
+from mia_nb.plots.style import BELOW, DASHES, GREY, SMALL, finish, translucent
 from mia_nb.widgets import compared
 from mia_nb.widgets.explorer import (
     Explorer,
@@ -29,6 +29,7 @@ from mia_nb.widgets.explorer import (
     with_title,
     worded,
 )
+from mia_nb.widgets.pools import Pools
 from mia_nb.widgets.stored import Source, named
 
 TITLE = "Privacy ladder"
@@ -154,7 +155,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
     first, deltas = start(found), sorted({*DELTAS, float(delta)})
     marks = [(f"{one:.0e}" if one in DELTAS else f"{one:g}", one) for one in deltas]
     controls = {
-        "source": dropdown("pool", [FORMULAS, *found], first),
+        "source": Pools("pool", [FORMULAS, *found], first),
         "attack": dropdown("attack"),
         "sigma": steps("sigma", strengths(STUDY["sigma"]), STUDY["sigma"]),
         "epochs": count("epochs"),
@@ -325,7 +326,8 @@ def narrow(figure: dict) -> dict:
     labels.
     """
     layout = figure["layout"]
-    notes = [note | {"x": 1, "xanchor": "right"} for note in layout["annotations"]]
+    placed = {"x": 1, "xanchor": "right", "font": SMALL | {"size": 10}}
+    notes = [note | placed for note in layout["annotations"]]
     names = [re.sub(r" (\(|with)", r"<br>\1", name) for name in layout["yaxis"]["ticktext"]]
     figure = with_layout(
         figure,

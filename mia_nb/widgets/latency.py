@@ -27,6 +27,7 @@ from mia_nb.widgets.explorer import (
     worded,
 )
 from mia_nb.widgets.networks import ORDINARY, Network, networks, query_call, recorder
+from mia_nb.widgets.pools import Pools
 from mia_nb.widgets.stored import ALL, Source, only
 
 TITLE = "Latency"
@@ -118,7 +119,7 @@ def latency(sources: Sequence[Source]) -> Explorer:
 
     first = next(iter(found))
     controls = {
-        "network": dropdown("pool", list(found), first),
+        "network": Pools("pool", found, first),
         "target": dropdown("target", [ALL], ALL),
         "attack": dropdown("attack"),
         "t": steps("steps t", list(found[first].outputs), found[first].middle),

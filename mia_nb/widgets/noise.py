@@ -30,6 +30,7 @@ from mia_nb.widgets.explorer import (
     worded,
 )
 from mia_nb.widgets.networks import alike, doublings, query_call, query_count, query_kind, without
+from mia_nb.widgets.pools import Pools
 from mia_nb.widgets.stored import ALL, Source, label, only, unique
 
 TITLE = "Noise is not privacy"
@@ -124,7 +125,7 @@ def noise(sources: Sequence[Source]) -> Explorer:
         return target if target in source.targets else ALL
 
     controls = {
-        "pool": dropdown("pool", list(groups), next(iter(groups))),
+        "pool": Pools("pool", groups, next(iter(groups))),
         "sigma": steps("sigma", [""], ""),
         "target": dropdown("target"),
         "attack": dropdown("attack"),

@@ -34,6 +34,7 @@ from mia_nb.widgets.explorer import (
     with_layout,
     worded,
 )
+from mia_nb.widgets.pools import Pools
 from mia_nb.widgets.stored import NOTHING, Source, named
 
 TITLE = "One sample, two worlds"
@@ -135,7 +136,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
     # shown in place
     controls = {
-        "pool": dropdown("pool", list(found), next(iter(found))),
+        "pool": Pools("pool", found, next(iter(found))),
         "target": dropdown("target", [0], 0),
         "attack": dropdown("attack"),
         "sample": W.IntText(description="sample", value=-1, **ROW),

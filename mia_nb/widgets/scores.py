@@ -32,6 +32,7 @@ from mia_nb.widgets.explorer import (
     with_title,
     worded,
 )
+from mia_nb.widgets.pools import Pools
 from mia_nb.widgets.stored import ALL, NOTHING, Source, named, only
 
 TITLE = "Scores and ROC"
@@ -131,7 +132,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         )
 
     controls = {  # filled by what they follow, where a damaged source is a message
-        "pool": dropdown("pool", list(found), next(iter(found))),
+        "pool": Pools("pool", found, next(iter(found))),
         "target": dropdown("target", [ALL], ALL),
         "attack": dropdown("attack"),
         "compare": Ticks("compare with", ["loss"], ["loss"], height="112px"),

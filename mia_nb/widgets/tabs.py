@@ -79,7 +79,7 @@ class Tabs:
         name, keys = self._pool
         near = [one for one, entry in explorer.pools.items() if pools_of(entry) & keys]
         if near:
-            self._following, explorer.find.value = True, ""
+            self._following = True
             likely = [one for one in (name, explorer.chooser.value) if one in near]
             explorer.chooser.value = [*likely, *near][0]
             self._following = False
