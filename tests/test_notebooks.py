@@ -245,7 +245,9 @@ def test_shipped_signals_are_attacked_with_nothing_on_the_disk(folder):
     run = Run("03_attack", folder / "none", folder / "shipped.ipynb", **chosen, n_resamples=5)
     assert run.text("signals").startswith("16 models resnet14 on example:cifar10/resnet14")
     assert run.text("attacks").splitlines()[0] == "k = 7: RMIA; loss threshold"
-    assert "shokri is left out" in run.text("attacks") and "0.592 [0." in run.html("result")
+    assert "shadow-model classifier is left out" in run.text("attacks") and "0.592 [0." in run.html(
+        "result"
+    )
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)

@@ -183,7 +183,8 @@ def measured_advice(rows: int = 2) -> list[str]:
     """The first rows of `advice` as sentences, and where the others stand."""
     table = advice()
     told = [
-        f"{one.change[0].upper() + one.change[1:]}: {one.found}; price: {one.price} ({one.recipe})."
+        f"{one.change[0].upper() + one.change[1:]}: {one.found}; price: {one.price};"
+        f" measured on {one.recipe}."
         for one in table.head(rows).itertuples()
     ]
     rest = f"metrics.advice() lists {len(table) - rows} more, DP-SGD among them."
