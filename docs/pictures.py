@@ -1,19 +1,21 @@
 """The README's pictures, drawn by the project itself: python docs/pictures.py [results folder with
-the demo's pool].
+the demo's pool]; `python docs/pictures.py explorers` photographs the explorers alone.
 
-Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright; the explorers are photographed
-in JupyterLab.
+Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pandas as pd
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Error, sync_playwright
 
 from mia_nb import accounting, attacks, auditing, data, metrics, plots, query, studies, training
 from mia_nb.types import Recipe
@@ -63,21 +65,42 @@ def main(root: str = "results") -> None:
     spiking(images, root)
     equations(images, root)
     privacy(images, root)
-    explorers(root)
+    explorers()
 
 
-def explorers(root: str) -> None:
-    """Two explorers, live in JupyterLab, on the networks of `main`."""
-    sys.path.insert(0, str(HERE.parent / "tests"))
-    import lab
-
-    pool = training.train_pool(Recipe(), data.load("digits"), root=root)
-    found = f"widgets.sources({str(Path(root).absolute())!r}, pool={pool.key!r})"
-    cells = ["from mia_nb import widgets", f"widgets.scores({found})", f"widgets.sample({found})"]
-    with tempfile.TemporaryDirectory() as folder, lab.alone(Path(folder), cells) as (page, _, _, _):
-        page.wait_for_timeout(2000)
-        for cell, name in ((1, "explore-scores"), (2, "explore-sample")):
-            page.locator(".jp-Cell-outputArea").nth(cell).screenshot(path=HERE / f"{name}.png")
+def explorers(port: int = 8844) -> None:
+    """Two explorers as `mia-nb explore` opens them on the shipped signals."""
+    address, size = f"http://127.0.0.1:{port}/", {"width": 1366, "height": 768}
+    with tempfile.TemporaryDirectory() as empty, sync_playwright() as playwright:
+        options = (f"--port={port}", f"--results={empty}")
+        served = subprocess.Popen(
+            [sys.executable, "-m", "mia_nb.cli", "explore", "--no-browser", *options]
+        )
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
+            args=["--no-sandbox", "--disable-gpu"],
+        )
+        try:
+            page = browser.new_page(viewport=size)
+            deadline = time.monotonic() + 60
+            while served.poll() is None and time.monotonic() < deadline:
+                with contextlib.suppress(Error):
+                    page.goto(address, timeout=120_000)
+                    break
+                time.sleep(0.5)
+            for tab, name in (
+                ("Scores and ROC", "explore-scores"),
+                ("One sample, two worlds", "explore-sample"),
+            ):
+                page.locator(".lm-TabBar-tab", has_text=tab).click(timeout=120_000)
+                page.locator("[role=status]:visible").first.wait_for(timeout=120_000)
+                page.locator("[role=figure][data-drawn]:visible").first.wait_for(timeout=120_000)
+                page.wait_for_timeout(3000)
+                page.screenshot(path=HERE / f"{name}.png")
+        finally:
+            browser.close()
+            served.terminate()
+            served.wait()
 
 
 def spiking(images, root: str) -> None:
@@ -194,4 +217,4 @@ def privacy(images, root: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    explorers() if sys.argv[1:] == ["explorers"] else main(*sys.argv[1:])

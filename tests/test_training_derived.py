@@ -493,4 +493,4 @@ def test_conversion_quality_counts_the_right_answers_of_every_conversion_made_al
             )(x)
             network = pool.model(1)(x)
         right = [int((answers.argmax(1) == images.y[asked]).sum()) for answers in (alone, network)]
-        assert [row.right, row.network] == right and row.asked == 60
+        assert [row.right, row.network] == right and row.images == 60

@@ -343,8 +343,8 @@ def conversion_quality(
 
     Returns:
         A row per model, T, fit and grouping: model; timesteps; fit ("refit" for this T, or "reused"
-        from T = 1); per ("layer" or "channel"); right, of `asked` images; network: right answers of
-        the network itself.
+        from T = 1); per ("layer" or "channel"); right, of `images` images; network: those
+        that the network itself gets right.
 
     Raises:
         ValueError: as `convert_pool`.
@@ -361,7 +361,7 @@ def conversion_quality(
         for m in models:
             rows += _quality(pool, images, m, timesteps, calibration, limit, device)
     return pd.DataFrame(
-        rows, columns=["model", "timesteps", "fit", "per", "right", "asked", "network"]
+        rows, columns=["model", "timesteps", "fit", "per", "right", "images", "network"]
     )
 
 
@@ -383,7 +383,7 @@ def _quality(
         images.x[chosen].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype]
     )
     y = images.y[chosen].to(device)
-    about = {"model": m, "asked": len(y), "network": int(_right(model, x, y))}
+    about = {"model": m, "images": len(y), "network": int(_right(model, x, y))}
     for per_channel in (False, True):
         histograms = snn.calibrate(
             model, _own_half(pool, images, m, calibration, device), per_channel=per_channel

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mia_nb import attacks, store
 from mia_nb.types import Scores, Signals
-from mia_nb.widgets.stored import Source, asked, trained, unique
+from mia_nb.widgets.stored import Source, queried, trained, unique
 
 ORDINARY = 0  # the time steps of a network that has none
 # how outputs are queried where nothing is said
@@ -170,7 +170,7 @@ def _name(source: Source, timesteps) -> str:
 
 def _queried(source: Source) -> str:
     """The words of a label that say how it was queried: ", dropout 0.02, 3 queries"."""
-    return "".join(f", {words}" for words in asked(source.info)) if source.recipe else ""
+    return "".join(f", {words}" for words in queried(source.info)) if source.recipe else ""
 
 
 def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:

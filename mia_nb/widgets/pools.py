@@ -10,9 +10,8 @@ const SEARCHED = 5;
 
 function render({model, el}) {
   el.classList.add("jupyter-widgets", "widget-inline-hbox", "widget-dropdown", "widget-text");
-  el.style.width = "98%";
   el.innerHTML = `<span class="widget-label"></span><select style="flex: 1"></select>
-    <input type="search" placeholder="find, e.g. digits hybrid" aria-label="find"
+    <input type="text" placeholder="find, e.g. digits hybrid" aria-label="find"
       style="flex: 0 1 200px">`;
   const [label, list, find] = el.children;
   const option = name => new Option(name, name, false, name === model.get("value"));
@@ -63,7 +62,11 @@ class Pools(anywidget.AnyWidget):
     def __init__(self, description: str, options: Iterable[str], value: str):
         names = tuple(options)
         super().__init__(
-            description=description, options=names, headings=headings(names), value=value
+            description=description,
+            options=names,
+            headings=headings(names),
+            value=value,
+            layout={"width": "98%"},
         )
 
     @traitlets.validate("value")

@@ -315,7 +315,7 @@ def pools_of(entry) -> set[str]:
 
 def label(info: dict, recipe: dict) -> str:
     """Who was queried and how, in words: "digits, ResNet14 (d5ec), dropout 0.02, 3 queries"."""
-    return ", ".join([trained(info, recipe), *asked(info)])
+    return ", ".join([trained(info, recipe), *queried(info)])
 
 
 def trained(info: dict, recipe: dict) -> str:
@@ -335,7 +335,7 @@ def trained(info: dict, recipe: dict) -> str:
     return ", ".join(filter(None, words)) + (f" ({info['pool'][:4]})" if info.get("pool") else "")
 
 
-def asked(info: dict) -> list[str]:
+def queried(info: dict) -> list[str]:
     """How networks were queried, in words; [] for one plain query at the end of training."""
     drawn, count = info.get("draws", "plain"), info.get("queries", 1)
     words = {"steps": "step by step", "noise": "with noise", "plain": ""}.get(drawn, drawn)
