@@ -14,7 +14,7 @@ from test_notebook_dropout import table
 from test_notebooks import FIGURE, Run
 
 from mia_nb import metrics, query, studies, training
-from mia_nb.attacks import score
+from mia_nb.attacks import in_words, score
 from mia_nb.studies import Setting
 
 pytestmark = pytest.mark.notebook
@@ -249,7 +249,7 @@ def test_every_attack_on_every_family_has_its_auc_with_an_interval_and_the_last_
     compared, scores
 ):
     head, *_ = table(compared.html("attacks"))
-    assert head == ["AUC", "rmia", "loss", "max"]
+    assert head == ["AUC", "RMIA", "loss threshold", "max"]
     shown = rows(compared, "attacks", 1)
     assert list(shown) == list(CELLS)
     for name, found in scores.items():
@@ -263,7 +263,9 @@ def test_every_attack_on_every_family_has_its_auc_with_an_interval_and_the_last_
 
 def test_the_strongest_attack_of_each_family_is_the_one_that_is_drawn(compared, scores, best):
     shown = rows(compared, "rates", 1)
-    assert {name: row[0] for name, row in shown.items()} == best
+    assert {name: row[0] for name, row in shown.items()} == {
+        name: in_words(word) for name, word in best.items()
+    }
     drawn = {trace["name"].split(":")[0]: trace for trace in picture(compared, "gap")["data"][1:]}
     for name, word in best.items():
         one = scores[name][word]
@@ -526,5 +528,5 @@ def test_a_stochastic_pool_can_be_asked_without_its_noise_with_references_that_w
     )
     assert all(
         f"<td>{text}</td>" in run.html("result")
-        for text in metrics.readable(truth).loc[["rmia", "loss"], "AUC"]
+        for text in metrics.readable(truth.loc[["rmia", "loss"]])["AUC"]
     )
