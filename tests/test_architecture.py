@@ -91,7 +91,7 @@ BUDGET = {
     "attacks": 848,
     "auditing": 1558,
     "checks": 152,
-    "cli": 866,
+    "cli": 873,
     "data": 263,
     "examples": 98,
     "defenses": 255,

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 from jupyter_core.paths import jupyter_path
@@ -18,6 +19,7 @@ from mia_nb.checks import refuse
 
 PAGE = "from mia_nb import widgets\nwidgets.setup({{}})\nwidgets.explore(widgets.sources({!r}))"
 IDLE = 600  # seconds after which a page that nobody looks at loses its kernel
+GRACE = 10  # seconds that Voila has for ending its kernels
 ARGUMENTS = (
     "--Voila.ip=127.0.0.1",
     "--VoilaConfiguration.show_tracebacks=False",
@@ -59,14 +61,16 @@ def serve(args) -> int:
         command = [sys.executable, "-m", "voila", str(page), *options]
         # in a session of its own: a key pressed here reaches it once, from here
         server = subprocess.Popen(command, env=environment, start_new_session=True)
-        for number in (signal.SIGINT, signal.SIGTERM):
+
+        def stop(*_):
             # interrupted, Voila ends its kernels; while it starts it has none
-            signal.signal(
-                number,
-                lambda *_: server.send_signal(
-                    signal.SIGINT if _taken(args.port) else signal.SIGTERM
-                ),
-            )
+            server.send_signal(signal.SIGINT if _taken(args.port) else signal.SIGTERM)
+            late = threading.Timer(GRACE, server.terminate)  # kernels end with their parent
+            late.daemon = True
+            late.start()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
         return 0 if server.wait() == -signal.SIGTERM else server.returncode
 
 
