@@ -184,8 +184,9 @@ def verdicts(frontier: pd.DataFrame | None = None) -> list[str]:
         along = {"frontier": frontier} if study == "nsde" and frontier is not None else {}
         found = studies.claims(study, settings, **along)
         for number, row in found[found["verdict"] != "not run"].iterrows():
-            evidence = row["evidence"].replace("|", "/")
-            lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {evidence} |")
+            first, _, rest = row["evidence"].replace("|", "/").partition("; ")
+            more = f"<details><summary>{first}</summary>{rest}</details>" if rest else first
+            lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {more} |")
         if study != "recipes":
             printed += beside(study, settings)
     says = ["", "What published claims, and ours on recipes, come to at this size:"]

@@ -337,4 +337,4 @@ def test_with_a_plan_fixed_beforehand_every_model_is_attacked_by_it(folder, swep
     truth = metrics.per_target(score("rmia", asked(pools["ANN"], 0.05, 2)))["auc"].mean()
     (_, *head), _, *rows = table(run.html("result"))
     (shown,) = [row for row in rows if row[:3] == ["own", "ANN", "yes"]]
-    assert auc(shown[2 + head[1:].index("rmia")]) == pytest.approx(truth, abs=6e-4)
+    assert auc(shown[2 + head[1:].index(NAMES["rmia"])]) == pytest.approx(truth, abs=6e-4)
