@@ -7,7 +7,8 @@ import os
 import plotly.io as pio
 import pytest
 
-from mia_nb import widgets
+from mia_nb import load_example, widgets, workshop
+from mia_nb.widgets import Source
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +123,9 @@ def test_a_name_that_is_nobodys_is_refused_although_papermill_would_take_it():
         exec(compile(cell, "cell", "exec", dont_inherit=True), found)
     with pytest.raises(ValueError, match=r"no parameter 'epoch'; did you mean 'epochs'\?"):
         widgets.setup(found)
+
+
+def test_a_source_of_some_samples_of_shipped_signals_shows_those_alone():
+    few = load_example("digits/ordinary-05").select(samples=range(0, 1797, 20))
+    assert Source("few", few).signals is few and few.margin.shape == (16, 1, 90)
+    assert workshop.open_cube("nowhere")["small"].signals.margin.shape == (16, 1, 2500)

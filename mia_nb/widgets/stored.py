@@ -60,9 +60,11 @@ class Source:
 
     @cached_property
     def signals(self) -> Signals:
+        if self._signals is not None:
+            return self._signals
         if "example" in self.info:
             return load_example(self.info["example"])
-        return self._signals if self._signals is not None else store.load_signals(self.folder)
+        return store.load_signals(self.folder)
 
     @cached_property
     def samples(self) -> np.ndarray:
