@@ -160,7 +160,7 @@ class Run:
     @cached_property
     def images(self) -> Images:
         """Those that pools are trained on."""
-        return loaded("synthetic:classes=10,n=256,size=16" if self.toy else self.source)
+        return loaded("synthetic:classes=10,n=96,size=16" if self.toy else self.source)
 
     def pool(self, recipe: dict) -> tuple[training.pool.Pool, float]:
         """The pool of a recipe and the minutes that its training took in this run."""
@@ -198,7 +198,7 @@ def sound(run: Run) -> None:
     """Part 1."""
     import pytest
 
-    seen, chosen = Tests(), ["-k", "step_waits"] if run.toy else []
+    seen, chosen = Tests(), ["-k", "step_waits and plain"] if run.toy else []
     with tempfile.TemporaryDirectory() as folder:
         words = ["-q", "--tb=short", "-p", "no:cacheprovider", "--basetemp", f"{folder}/t"]
         begun = time.monotonic()
@@ -427,9 +427,9 @@ def asking(
                 )
             )
 
-    yield "asking, plain loop, fp32", ordinary
-    yield "asking, ours, fp32", partial(ours, "float32")
-    yield "asking, ours, bf16", partial(ours, "bfloat16")
+    yield "querying, plain loop, fp32", ordinary
+    yield "querying, ours, fp32", partial(ours, "float32")
+    yield "querying, ours, bf16", partial(ours, "bfloat16")
 
 
 def rates(run: Run, nets: dict[str, Net], compared: bool) -> None:

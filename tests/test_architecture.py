@@ -91,7 +91,7 @@ BUDGET = {
     "attacks": 848,
     "auditing": 1558,
     "checks": 152,
-    "cli": 873,
+    "cli": 878,
     "data": 263,
     "examples": 98,
     "defenses": 255,
@@ -105,7 +105,7 @@ BUDGET = {
     "studies": 1048,
     "training": 2070,
     "types": 217,
-    "widgets": 1992,
+    "widgets": 1994,
     "workshop": 756,
     "__init__": 14,
 }

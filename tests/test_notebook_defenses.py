@@ -424,7 +424,7 @@ def test_one_family_without_output_defenses_and_votes_is_attacked_all_the_same(
         "cached"
     ) == 1 and "none of these trainings has a guarantee" in run.text("dp-sgd")
     head, *_ = table(run.html("attacks"))
-    assert head == ["AUC", *(word for word in ATTACKS if word not in ASKED_AGAIN), "max"]
+    assert head == ["AUC", *(in_words(word) for word in ATTACKS if word not in ASKED_AGAIN), "max"]
     before = rows(compared, "attacks", 1)["no defense"]
     assert rows(run, "attacks", 1)["no defense"][:3] == before[:3] and not run.html("lattice")
     assert {row[0] for row in rows(run, "claims", 1).values()} == {"not run"}

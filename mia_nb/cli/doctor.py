@@ -12,10 +12,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from mia_nb import __version__, store
 
+MEASURABLE = 0.01  # seconds that a matrix product should take to be timed
 PACKAGES = (
     "torch torchvision numpy pandas scipy scikit-learn plotly papermill nbclient ipykernel"
     " jupyterlab ipywidgets anywidget"
@@ -64,7 +66,7 @@ def _speed() -> str:
     import torch
 
     cuda = torch.cuda.is_available()
-    device, size = ("cuda", 8192) if cuda else ("cpu", 1024)
+    device, largest = ("cuda", 8192) if cuda else ("cpu", 1024)
     wait = torch.cuda.synchronize if cuda else lambda: None
     compiler = cuda or any(map(shutil.which, ("c++", "g++", "clang++", "cl")))
     words = [
@@ -73,17 +75,22 @@ def _speed() -> str:
         f"compiler {'there' if compiler else 'missing: no compiled steps'}",
     ]
     for dtype in (torch.float32, torch.bfloat16):
-        a = torch.randn(size, size, device=device, dtype=dtype)
-        rates = []
-        for _ in range(3):
-            wait()
-            start = time.perf_counter()
-            a @ a
-            wait()
-            rates.append(2e-12 * size**3 / (time.perf_counter() - start))
+        size, seconds = 512, 0.0
+        while seconds < MEASURABLE and size < largest:
+            size *= 2
+            a = torch.randn(size, size, device=device, dtype=dtype)
+            seconds = min(_seconds(partial(torch.mm, a, a), wait) for _ in range(3))
         name = str(dtype).removeprefix("torch.")
-        words.append(f"{name} product of {size} x {size}: {max(rates):.3g} TFLOP/s")
+        words.append(f"{name} product of {size} x {size}: {2e-12 * size**3 / seconds:.3g} TFLOP/s")
     return ", ".join(filter(None, words))
+
+
+def _seconds(work, wait) -> float:
+    wait()
+    start = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - start
 
 
 def _torchvision() -> str:
