@@ -105,7 +105,7 @@ BUDGET = {
     "studies": 1048,
     "training": 2070,
     "types": 217,
-    "widgets": 1994,
+    "widgets": 1992,
     "workshop": 756,
     "__init__": 14,
 }

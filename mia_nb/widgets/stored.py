@@ -60,11 +60,9 @@ class Source:
 
     @cached_property
     def signals(self) -> Signals:
-        if self._signals is not None:
-            return self._signals
-        if "example" in self.info:
+        if self._signals is None and "example" in self.info:
             return load_example(self.info["example"])
-        return store.load_signals(self.folder)
+        return self._signals if self._signals is not None else store.load_signals(self.folder)
 
     @cached_property
     def samples(self) -> np.ndarray:
