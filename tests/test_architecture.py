@@ -103,7 +103,7 @@ BUDGET = {
     "report": 176,
     "store": 306,
     "studies": 1048,
-    "training": 2070,
+    "training": 2074,
     "types": 217,
     "widgets": 1992,
     "workshop": 756,

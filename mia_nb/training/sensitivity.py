@@ -15,6 +15,7 @@ from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models.neural_de import flow_blocks, local_lipschitz, set_noise
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.pool import Pool
+from mia_nb.training.work import threads, useful_threads
 
 EXACT = "donot_use_mm_for_euclid_dist"  # small distances between large norms would be rounded
 
@@ -49,40 +50,45 @@ def sensitivity(
     models = row_numbers("models", models, len(pool.member)).tolist()
     whole("limit", limit, 2)  # distances are between pairs
     whole("iterations", iterations)
-    images, rows = pool.images(), []
-    for m in models:
-        module = set_noise(pool.model(m), False)
-        blocks = list(flow_blocks(module))
-        if not blocks:
-            raise ValueError(
-                f"{pool.recipe.model} has no differential equation whose sensitivity could be"
-                " measured"
+    images = pool.images()
+    x = data.normalise(images.x[:limit], images.mean, images.std, DTYPES[pool.recipe.dtype])
+    with threads(useful_threads(x.numel())):
+        rows = [row for m in models for row in _rows(pool, m, x, iterations)]
+    return pd.DataFrame(rows).assign(images=len(x))
+
+
+def _rows(pool: Pool, m: int, x: torch.Tensor, iterations: int) -> list[dict]:
+    """A row per block of one model."""
+    module, rows = set_noise(pool.model(m), False), []
+    blocks = list(flow_blocks(module))
+    if not blocks:
+        raise ValueError(
+            f"{pool.recipe.model} has no differential equation whose sensitivity could be measured"
+        )
+    for name, block, before, after in _states(module, blocks, x):
+        entering = block.entering(before)
+        flat = entering.flatten(1)
+        facts = {"certified": np.nan, "local": np.nan}
+        if block.order == 1:
+            facts["certified"] = block.drift.certified_lipschitz(tuple(before.shape[-2:]))
+            ends = (
+                (block.solver["t0"], entering),
+                (block.solver["t0"] + block.solver["T"], after),
             )
-        x = data.normalise(images.x[:limit], images.mean, images.std, DTYPES[pool.recipe.dtype])
-        for name, block, before, after in _states(module, blocks, x):
-            entering = block.entering(before)
-            flat = entering.flatten(1)
-            facts = {"certified": np.nan, "local": np.nan}
-            if block.order == 1:
-                facts["certified"] = block.drift.certified_lipschitz(tuple(before.shape[-2:]))
-                ends = (
-                    (block.solver["t0"], entering),
-                    (block.solver["t0"] + block.solver["T"], after),
-                )
-                facts["local"] = max(
-                    float(local_lipschitz(block.drift, h, t, iterations=iterations).detach().max())
-                    for t, h in ends
-                )
-            rows.append(
-                {
-                    "model": m,
-                    "block": name,
-                    **facts,
-                    "norm": float(flat.norm(dim=1).max()),
-                    "distance": float(torch.cdist(flat, flat, compute_mode=EXACT).max()),
-                }
+            facts["local"] = max(
+                float(local_lipschitz(block.drift, h, t, iterations=iterations).detach().max())
+                for t, h in ends
             )
-    return pd.DataFrame(rows).assign(images=len(images.x[:limit]))
+        rows.append(
+            {
+                "model": m,
+                "block": name,
+                **facts,
+                "norm": float(flat.norm(dim=1).max()),
+                "distance": float(torch.cdist(flat, flat, compute_mode=EXACT).max()),
+            }
+        )
+    return rows
 
 
 def _states(module: torch.nn.Module, blocks: list, x: torch.Tensor) -> list[tuple]:
