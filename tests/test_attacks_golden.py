@@ -24,7 +24,7 @@ from mia_nb.types import Signals
 SMALL = np.load(Path(__file__).parent / "golden" / "attacks.npz")
 # the constant of log N that cancels online and that our offline form drops
 HALF_LOG_TAU = np.log(2 * np.pi) / 2
-pytestmark = pytest.mark.filterwarnings("ignore:watson ranks")
+pytestmark = pytest.mark.filterwarnings("ignore:difficulty calibration had")
 
 
 def whole(name):

@@ -15,7 +15,7 @@ from scipy.stats import t as student
 
 from mia_nb import attacks
 
-pytestmark = pytest.mark.filterwarnings("ignore:lira has")
+pytestmark = pytest.mark.filterwarnings("ignore:LiRA has")
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 

@@ -15,7 +15,10 @@ from mia_nb import attacks
 from mia_nb.types import Signals
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:lira has", "ignore:watson ranks", "ignore:song_mittal:", "ignore:nig has one pair"
+    "ignore:LiRA has",
+    "ignore:difficulty calibration had",
+    "ignore:song_mittal:",
+    "ignore:Student-t LiRA has one pair",
 )
 # which needs several answers of a stochastic model
 NAMES = [name for name in attacks.ATTACKS if name != "lira_joint"]

@@ -11,7 +11,7 @@ from attack_worlds import gaussian, pairs
 
 from mia_nb import attacks
 
-pytestmark = pytest.mark.filterwarnings("ignore:lira has")
+pytestmark = pytest.mark.filterwarnings("ignore:LiRA has")
 
 
 @pytest.mark.parametrize("name", ["loss", "rmia_count", "lira_shrunk", "nig", "shokri", "vote"])
@@ -152,7 +152,9 @@ def test_info_names_the_attack_its_options_and_its_queries():
     assert info["attack"] == "lira_global" and info["options"] == {"variance": "global"}
     assert (info["k"], info["queries"], info["draws"], info["combine"]) == (2, 3, "augment", "llr")
     assert info["keys"] == {"target": "abc", "references": "abc"}
-    assert info["flags"] == ["lira has 2 references on a side: rmia and nig are steadier below 4"]
+    assert info["flags"] == [
+        "LiRA has 2 references on a side: RMIA and Student-t LiRA are steadier below 4"
+    ]
     assert (
         attacks.score(partial(attacks.likelihood.lira, variance="global"), world).info["attack"]
         == "lira_global"

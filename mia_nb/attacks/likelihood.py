@@ -137,7 +137,7 @@ def lira(
         variance = "per_sample" if fewest >= 32 else "shrunk"
     if fewest < 4:
         warnings.warn(
-            f"lira has {fewest} references on a side: rmia and nig are steadier below 4",
+            f"LiRA has {fewest} references on a side: RMIA and Student-t LiRA are steadier below 4",
             stacklevel=2,
         )
     pairs = per_query(target, references, "lira", combine)
@@ -440,7 +440,7 @@ def variance_prior(free, ss, audited, a0, between=None) -> tuple[float, float]:
     used = audited & (free > 0)
     if not used.any():
         warnings.warn(
-            "nig has one pair only: its variance is the spread between samples, a rough guess",
+            "Student-t LiRA has one pair only: its variance, the spread of samples, is a guess",
             stacklevel=4,
         )
         a0 = a0 or 3.0

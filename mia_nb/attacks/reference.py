@@ -145,7 +145,8 @@ def watson(
     ranked = score[side.audited][np.argsort(phi_t[side.audited])]
     if len(ranked) > 2 and (np.diff(ranked) > 0).all():
         warnings.warn(
-            "watson ranks exactly as the loss attack: calibration had no effect", stacklevel=2
+            "difficulty calibration had no effect: it ranks exactly as the loss does",
+            stacklevel=2,
         )
     return score
 

@@ -122,7 +122,7 @@ def modified_entropy(target: Signals, references: Signals | None = None) -> np.n
 ALONE = suite(0) | {
     "attack_p": partial(attack_p, form="population"),
     "entropy": entropy,
-    "modified_entropy": modified_entropy,
+    "modified entropy": modified_entropy,
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mia_nb.attacks import NAMES
+from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked, holding, instance, refuse
 from mia_nb.metrics.curve import (
     PRIORS,
@@ -289,7 +289,7 @@ def _max_row(table: pd.DataFrame, fpr) -> dict:
         record[name] = table.loc[attack, name]
         if name != "advantage":
             record |= {end: table[end].max() for end in (f"{name}_low", f"{name}_high")}
-    picked = ", ".join(f"{name} {attack}" for name, attack in best.items())
+    picked = ", ".join(f"{name} {in_words(attack)}" for name, attack in best.items())
     return record | {
         "balanced_accuracy": (1 + record["advantage"]) / 2,
         "flags": f"unadjusted: {picked}",
