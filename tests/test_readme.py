@@ -73,7 +73,7 @@ def test_the_python_of_a_page_runs_as_printed(page, here, capfd):
         exec(compile(block, page, "exec"), names)
     if page == "docs/howto/audit.md":
         printed = capfd.readouterr().out
-        assert "rmia" in printed and "n/m" in printed and "auc>0.6: " in printed
+        assert "RMIA" in printed and "n/m" in printed and "auc>0.6: " in printed
 
 
 def test_the_readme_is_short():
