@@ -73,14 +73,19 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
 
 def examples(dataset: str = "cifar10") -> dict[str, dict]:
     """What is shipped: name of each pool, for `load_example`, and how it was made (recipe, seconds,
-    accuracies, versions).
+    accuracies, versions); pools without a defense first, of these the largest.
 
     Example:
         >>> "cifar10/resnet14" in examples()
         True
     """
     pools = _record(_place(dataset))["pools"]
-    return {f"{dataset}/{name}": about for name, about in pools.items()}
+
+    def place(name: str) -> tuple:
+        recipe = pools[name]["info"].get("recipe", {})
+        return bool(recipe.get("defense")), -recipe.get("num_models", 0), name
+
+    return {f"{dataset}/{name}": pools[name] for name in sorted(pools, key=place)}
 
 
 def thumbnails(dataset: str = "cifar10") -> dict[int, np.ndarray]:

@@ -93,7 +93,7 @@ BUDGET = {
     "checks": 152,
     "cli": 878,
     "data": 263,
-    "examples": 98,
+    "examples": 101,
     "defenses": 255,
     "metrics": 1148,
     "models": 1243,
@@ -105,7 +105,7 @@ BUDGET = {
     "studies": 1048,
     "training": 2074,
     "types": 217,
-    "widgets": 1992,
+    "widgets": 1993,
     "workshop": 756,
     "__init__": 14,
 }

@@ -31,6 +31,9 @@ NAMES = {
     "sonode": "SONODE",
     "hbnode": "HBNODE",
     "sdenet": "SDENet",
+    "dp_sgd": "DP-SGD",
+    "relaxloss": "RelaxLoss",
+    "mmd_mixup": "mixup with MMD",
 }
 
 
@@ -331,7 +334,8 @@ def trained(info: dict, recipe: dict) -> str:
             f"{NAMES.get(info['base'], info['base'])} as spiking network, T = {info['timesteps']},"
             f" {way}"
         )
-    words = [NAMES.get(info.get("dataset"), info.get("dataset")), network, recipe.get("defense")]
+    data, defense = (NAMES.get(key, key) for key in (info.get("dataset"), recipe.get("defense")))
+    words = [data, network, defense]
     return ", ".join(filter(None, words)) + (f" ({info['pool'][:4]})" if info.get("pool") else "")
 
 
