@@ -25,7 +25,6 @@ PAGE = Path(__file__).parent / "results.md"
 MARKS = ("<!-- {}: begin -->", "<!-- {}: end -->")
 ATTACKS = ("rmia", "nig", "lira_global", "lira_shrunk", "attack_r", "attack_p", "loss")
 FPR = (0.01, 0.001)
-FIRST = "cifar10/resnet14"  # of the tables and the picture
 SPIKING = {  # pool: its place in the study of spiking networks
     "resnet14": Setting("ann"),
     "snn-converted-T4": Setting("snn", training="convert", timesteps=4),
@@ -299,7 +298,7 @@ def main() -> None:
             print(round_trip(name, given.store, images), flush=True)
         frontier = along(given.store, images)
         page = replace(page, "equal accuracy", at_equal_accuracy(frontier))
-    names = sorted(examples.examples(), key=lambda name: name != FIRST)
+    names = list(examples.examples())
     with ProcessPoolExecutor(2) as pair:
         found = dict(zip(names, pair.map(measured, names), strict=True))
     all_scores, summaries = ({name: one[i] for name, one in found.items()} for i in (0, 1))
