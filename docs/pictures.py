@@ -60,7 +60,7 @@ def main(root: str = "results") -> None:
     table = metrics.summary(
         scores, self_test=metrics.self_test(signals, attacks.suite(7), n_resamples=50)
     )
-    screenshot([plots.roc_pair(scores), plots.summary(table)], HERE / "roc.png", [1000, 600], 520)
+    screenshot([plots.roc_pair(scores), plots.summary(table)], HERE / "roc.png", [1000, 800], 520)
     print(metrics.readable(table).to_string())
     spiking(images, root)
     equations(images, root)
@@ -147,20 +147,20 @@ def equations(images, root: str) -> None:
     )
     runs = {}
     for pool in pools:
-        answers = {epoch: query(pool.at(epoch), images) for epoch in [*kept, 6]}
-        name = studies.setting(answers[6].info, "").label
+        signals = {epoch: query(pool.at(epoch), images) for epoch in [*kept, 6]}
+        name = studies.setting(signals[6].info, "").label
         runs[name] = {
             e: {word: attacks.score(word, one) for word in ("rmia", "loss")}
-            for e, one in answers.items()
+            for e, one in signals.items()
         }
-    asked, quiet = (
+    noisy, quiet = (
         query(pools[2], images, queries=16),
         query(pools[2], images, noise=False),
     )
     level = tuple(
         metrics.intervals(attacks.score("rmia", quiet), ()).loc["auc", ["value", "low", "high"]]
     )
-    curve = plots.query_curves({name: metrics.query_curve(asked)}, noise_off={name: level})
+    curve = plots.query_curves({name: metrics.query_curve(noisy)}, noise_off={name: level})
     screenshot(
         [plots.frontier_lines(metrics.frontier(runs)), curve],
         HERE / "equations.png",

@@ -1,6 +1,6 @@
 """The tables of docs/results.md at full size, from the shipped signals: python docs/results.py
 
-Replaces what stands between the markers of that page, and draws results-roc.png beside it (needs
+Replaces what stands between the markers of that page, and draws its pictures beside it (needs
 Chromium and playwright, as pictures.py). With --store FOLDER --images FILE, what
 benchmarks/evidence.py trained, also the tables that need networks: at equal accuracy along
 training, and whether the shipped signals print the digits of the stored ones.
@@ -202,7 +202,7 @@ def beside(study: str, settings: dict[Setting, Scores]) -> list[str]:
     if not len(measured):
         return []
     rows = studies.against_papers_readable(measured).drop(columns="dataset")
-    rows = rows.loc[:, (rows != "").any()]
+    rows = rows.loc[:, (rows != "").any()].replace({"attack": NAMES})
     cells = [
         [str(value).replace("|", "/") for value in row] for row in rows.itertuples(index=False)
     ]
@@ -249,7 +249,9 @@ def along(store: str, images) -> pd.DataFrame:
 def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
     """Where families were equally accurate on their way: what each then gave away."""
     first, *others = frontier["family"].unique()
-    lines = ["", f"At equal test accuracy along training, against {first}, paired:"]
+    picture = "AUC against test accuracy along training, networks and differential equations"
+    lines = ["", f"![{picture}](results-equations.png)"]
+    lines += ["", f"At equal test accuracy along training, against {first}, paired:"]
     lines += table("family", "test accuracy, %", "AUC", "AUC - that of the first", "pairs")
     for name in others:
         pair = frontier[frontier["family"].isin([first, name])]
@@ -265,16 +267,22 @@ def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
 
 
 def round_trip(name: str, store: str, images) -> str:
-    """Whether the shipped signals of a pool print what the stored ones print."""
+    """Whether the shipped signals of a pool print what the stored ones print: as the package prints
+    them, and as this page does, with two decimals of a per cent.
+    """
     shipped = examples.load_example(name)
     pool = training.load_pool(shipped.info["pool"], root=store)
     full = querying.query(pool, images, progress=False)
-    texts = []
+    plain, fine = [], []
     for signals in (full, shipped):
         summary = metrics.summary({word: score(word, signals) for word in ATTACKS}, FPR)
-        texts.append([rates(row) for _, row in summary.iterrows()])
-    changed = sum(a != b for a, b in zip(*texts, strict=True))
-    return f"{name} ({len(full.margin)} models): {changed} of {len(texts[0])} rows differ"
+        plain.append(metrics.readable(summary).to_numpy().tolist())
+        fine.append([rates(row) for _, row in summary.iterrows()])
+    counts = [sum(a != b for a, b in zip(*texts, strict=True)) for texts in (plain, fine)]
+    return (
+        f"{name} ({len(full.margin)} models), of {len(fine[0])} rows: {counts[0]} differ as"
+        f" `metrics.readable` prints them, {counts[1]} as this page does"
+    )
 
 
 def replace(page: str, mark: str, lines: list[str]) -> str:
@@ -282,6 +290,13 @@ def replace(page: str, mark: str, lines: list[str]) -> str:
     begin, end = (one.format(mark) for one in MARKS)
     before, after = page[: page.index(begin)], page[page.index(end) + len(end) :]
     return "\n".join([before + begin, *lines, end + after])
+
+
+def drawn(figure, name: str) -> None:
+    """A picture beside the page."""
+    from pictures import screenshot
+
+    screenshot([figure], PAGE.with_name(name), [1000], 480)
 
 
 def main() -> None:
@@ -298,16 +313,15 @@ def main() -> None:
             print(round_trip(name, given.store, images), flush=True)
         frontier = along(given.store, images)
         page = replace(page, "equal accuracy", at_equal_accuracy(frontier))
+        drawn(plots.frontier_lines(frontier), "results-equations.png")
     names = list(examples.examples())
     with ProcessPoolExecutor(2) as pair:
         found = dict(zip(names, pair.map(measured, names), strict=True))
     all_scores, summaries = ({name: one[i] for name, one in found.items()} for i in (0, 1))
     lines = [*pools(all_scores, summaries), *defenses(), *verdicts(frontier)]
     PAGE.write_text(replace(page, "full size", lines), encoding="utf-8")
-    from pictures import screenshot
-
     figure = plots.roc_pair({name: scores["rmia"] for name, scores in all_scores.items()})
-    screenshot([figure], PAGE.with_name("results-roc.png"), [1000], 480)
+    drawn(figure, "results-roc.png")
 
 
 if __name__ == "__main__":

@@ -471,7 +471,7 @@ sys.path.insert(0, sys.argv[2])
 from mia_nb import data, models, training
 from mia_nb.types import Recipe
 images = data.load("synthetic:classes=4,n=160,size=8,channels=1,seed=1")
-recipe = Recipe(num_models=4, epochs=90, batch=16, lr=0.05, model_args={"width": 4})
+recipe = Recipe(num_models=4, epochs=60, batch=16, lr=0.05, model_args={"width": 4})
 training.train_pool(recipe, images, root=sys.argv[1], workers=2, checkpoint=0, progress=False)
 """
 

@@ -198,8 +198,9 @@ def _silenced(signals: Signals, row: int) -> Signals:
 def _mean_auc(signals: Signals, attack, units: np.ndarray, targets=None) -> float:
     """AUC averaged over targets within each unit, then over units."""
     scores = attack(signals, targets=targets)
-    values = pd.Series([auc(*scored(scores, row)) for row in range(len(scores.value))])
-    return float(values.groupby(units[scores.targets]).mean().mean())
+    values = np.array([auc(*scored(scores, row)) for row in range(len(scores.value))])
+    groups = units[scores.targets]
+    return float(np.mean([values[groups == unit].mean() for unit in np.unique(groups)]))
 
 
 def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, rng) -> list[tuple]:
