@@ -95,7 +95,7 @@ BUDGET = {
     "data": 263,
     "examples": 101,
     "defenses": 255,
-    "metrics": 1148,
+    "metrics": 1149,
     "models": 1243,
     "plots": 1400,
     "parameters": 185,
