@@ -264,6 +264,29 @@ def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
     return lines
 
 
+def stopped_earlier(frontier: pd.DataFrame) -> list[str]:
+    """What the undefended networks gave away where, along training, they were as accurate as
+    another pool is at its end: by RMIA, 8 models each.
+    """
+    first = frontier["family"].iloc[0]
+    network, rows = frontier[frontier["family"] == first], []
+    others = [name for name in (*SPIKING, *DEFENSES) if name != "resnet14"]
+    for name, one in alike(there(others)).items():
+        scores = score("rmia", one)
+        row = metrics.summary({"rmia": scores}, FPR).loc["rmia"]
+        level = row["test_acc"]
+        then = metrics.matched(network, levels=[level], attack="rmia").iloc[0]
+        if then["pairs"] > 1:
+            there_then = f"{then['value']:.3f} [{then['low']:.3f}, {then['high']:.3f}]"
+            rows.append(
+                f"| {name} | {100 * level:.1f} | {interval(row, 'auc')} | {there_then} |"
+                f" {then['pairs']} |"
+            )
+    lines = ["", f"Networks at their end, and {first} where it was as accurate on its way (RMIA):"]
+    columns = ("pool", "test accuracy, %", "AUC", f"AUC of {first} then", "pairs")
+    return [*lines, *table(*columns), *rows]
+
+
 def masked(store: str, images) -> list[str]:
     """What ten queries with some values of the image set to zero find, of 8 models and 20,000
     images each.
@@ -337,7 +360,8 @@ def main() -> None:
         for name in examples.examples():
             print(round_trip(name, given.store, images), flush=True)
         frontier = along(given.store, images)
-        page = replace(page, "equal accuracy", at_equal_accuracy(frontier))
+        lines = [*at_equal_accuracy(frontier), *stopped_earlier(frontier)]
+        page = replace(page, "equal accuracy", lines)
         page = replace(page, "masked images", masked(given.store, images))
         drawn(plots.frontier_lines(frontier), "results-equations.png")
     names = list(examples.examples())
