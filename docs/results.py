@@ -34,7 +34,11 @@ SPIKING = {  # pool: its place in the study of spiking networks
     "snn-direct-T1": Setting("snn", training="direct", timesteps=1),
 }
 EQUATIONS = ("resnet14", "odenet", "sdenet")
-DEFENSES = {"relaxloss": "RelaxLoss", "dp-sgd": "DP-SGD", "resnet14-short": "half as many epochs"}
+DEFENSES = {
+    "relaxloss": "RelaxLoss",
+    "dp-sgd": "DP-SGD (TinyCNN, 12 epochs, no augmentation)",
+    "resnet14-short": "half as many epochs",
+}
 PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
 MASKED = {"resnet14": (0.01, 0.05), "snn-hybrid-T2": (0.01,)}  # 0.01: the share in the paper's code
 SWIFT = ("rmia", "nig", "loss")  # along training
@@ -61,7 +65,8 @@ def table(*columns: str) -> list[str]:
 
 def measured(name: str) -> tuple[dict[str, Scores], pd.DataFrame]:
     """The scores of every attack on one shipped pool, and their summary with negative control."""
-    signals, begun = examples.load_example(name), time.perf_counter()
+    begun = time.perf_counter()
+    signals = examples.load_example(name)
     opened = time.perf_counter() - begun
     scores = {attack: score(attack, signals) for attack in ATTACKS}
     scored = time.perf_counter() - begun - opened
@@ -192,7 +197,11 @@ def verdicts(frontier: pd.DataFrame | None = None) -> list[str]:
             lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {more} |")
         if study != "recipes":
             printed += beside(study, settings)
-    says = ["", "What published claims, and ours on recipes, come to at this size:"]
+    says = [
+        "",
+        "What published claims, and ours on recipes, come to at this size, by the first 8 models of"
+        " each pool, so that all have the same references:",
+    ]
     claimed = [*says, *table("claim", "at this size", "evidence"), *lines] if lines else []
     return claimed + printed
 
@@ -208,9 +217,11 @@ def beside(study: str, settings: dict[Setting, Scores]) -> list[str]:
     cells = [
         [str(value).replace("|", "/") for value in row] for row in rows.itertuples(index=False)
     ]
+    count = len(next(iter(settings.values())).targets)
     lines = [
         "",
-        f"Printed by {PAPERS[study]} / measured here, on smaller networks and shorter recipes:",
+        f"Printed by {PAPERS[study]} / measured here, on smaller networks, shorter recipes and the"
+        f" first {count} models of each pool:",
     ]
     return [*lines, *table(*rows.columns), *(f"| {' | '.join(row)} |" for row in cells)]
 
@@ -224,7 +235,7 @@ def defenses() -> list[str]:
         right = f"{100 * (one.accuracy - plain.accuracy)[:, 1].mean():+.1f}"
         cells = [right, *gaps(one, plain, 0.001)]
         rows.append(f"| {DEFENSES[name]} | {' | '.join(cells)} |")
-    head = ["", "What RMIA finds, beside the undefended networks of the same masks:"]
+    head = ["", "What RMIA finds, beside ResNet14 of the same masks, 8 models each:"]
     columns = ("defense", "test accuracy, points", "AUC", "TPR at 0.1 % FPR, points")
     return [*head, *table(*columns), *rows] if rows else []
 
@@ -291,7 +302,11 @@ def masked(store: str, images) -> list[str]:
     """What ten queries with some values of the image set to zero find, of 8 models and 20,000
     images each.
     """
-    lines = ["", "RMIA with ten queries of masked images (input dropout), against one plain query:"]
+    lines = [
+        "",
+        "RMIA with ten queries of masked images (input dropout), against one plain query, of the"
+        " first 8 models and 20,000 images:",
+    ]
     lines += table("pool", "share set to zero", "AUC", "AUC, difference", "TPR at 1 % FPR, points")
     for name, shares in MASKED.items():
         key = examples.load_example(f"cifar10/{name}").info["pool"]

@@ -406,10 +406,10 @@ def normalise(
 
 @lru_cache(maxsize=16)  # so that a step on a GPU copies nothing and waits for nothing
 def _scale(mean: tuple, std: tuple, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return torch.tensor(
-        [[1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]],
-        dtype=torch.float64,
-    )[..., None, None].to(device, torch.promote_types(dtype, torch.float32))
+    rows = [[1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]]
+    with torch.inference_mode(False):  # it is kept, and others may need gradients through it
+        scale = torch.tensor(rows, dtype=torch.float64)[..., None, None]
+        return scale.to(device, torch.promote_types(dtype, torch.float32))
 
 
 @checked

@@ -362,9 +362,9 @@ def _own_images(pool: Pool, images: Images) -> bool:
 
 def _own_noise(pool: Pool) -> bool:
     """Whether all noise of the pool's models is that of SDE blocks, which can be given a generator
-    each.
+    each; dropout layers draw from the global one.
     """
-    return pool.recipe.model in FLOWS and _named(pool)
+    return pool.recipe.model in FLOWS and _named(pool) and pool.recipe.defense != "dropout"
 
 
 def _named(pool: Pool) -> bool:
@@ -386,10 +386,13 @@ def _outputs(
         one = partial(
             _logits, run, images, model, options=options, dtype=dtype, steps=timesteps(module)
         )
-        # no draw depends on the batch
-        logits = [fitting(partial(one, q), batch, BLOCK) for q in range(options["queries"])]
+        queries, every = options["queries"], None
+        for q in range(queries):
+            logits = fitting(partial(one, q), batch, BLOCK)  # no draw depends on the batch
+            every = logits.new_empty(queries, *logits.shape) if every is None else every
+            every[q] = logits
         # the one copy out of a GPU, and all that waits for it
-        return (logits[0] if options.get("per_step") else torch.stack(logits)).cpu().numpy()
+        return (every[0] if options.get("per_step") else every).cpu().numpy()
 
     if (output := options.get("output")) is None:
         return logits_of(images)

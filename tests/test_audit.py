@@ -823,6 +823,7 @@ def test_copies_on_both_sides_are_counted_and_said():
     same = np.r_[np.arange(40), np.arange(40), np.arange(80, 400)]
     copied = replace(signals.select(samples=same), member=member)
     assert copies(copied) == 80
+    assert copies(replace(copied, entropy=np.full_like(copied.entropy, np.nan))) == 80
     one_side = np.where(np.arange(400) < 80, True, member)
     assert copies(replace(copied, member=one_side)) == 0
     (remark,) = auditing.comparable(copied)["remarks"]

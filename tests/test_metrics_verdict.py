@@ -24,6 +24,12 @@ def said(models=8, samples=2400, leak=0.6, names=("rmia", "loss"), **options):
     return verdict(scores, n_resamples=50, **options), scores
 
 
+def test_an_attack_of_ones_own_is_called_by_its_key():
+    scores = said()[1]["rmia"]
+    assert "false positives my_attack finds" in str(verdict({"my_attack": scores}, n_resamples=20))
+    assert "the loss threshold finds" in str(verdict({"loss": scores}, n_resamples=20))
+
+
 def test_a_leak_is_said_with_its_interval_its_rate_and_what_a_reader_may_conclude():
     result, scores = said(about="ten classes")
     assert result.title == "ten classes: members can be told from non-members"

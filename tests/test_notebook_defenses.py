@@ -52,8 +52,8 @@ SIZE = {
 }
 TRAINED = ["no defense", "L2", "early stopping", "DP-SGD", "SDENet sigma=2"]
 NAMES = [*TRAINED, "MemGuard", "HAMP"]
-ATTACKS = ["rmia", "loss", "correctness", "vote", "rmia, 4 copies"]
-ASKED_AGAIN = {"vote": "vote", "rmia, 4 copies": "rmia"}  # about damaged copies
+ATTACKS = ["rmia", "loss", "correctness", "vote", "RMIA, 4 copies"]
+ASKED_AGAIN = {"vote": "vote", "RMIA, 4 copies": "rmia"}  # about damaged copies
 DRAWS = {"n_resamples": SIZE["n_resamples"]}
 
 

@@ -56,6 +56,12 @@ def ask(pool, images, **options):
     return query(pool, images, progress=False, device="cpu", **options)
 
 
+def test_noise_of_blocks_beside_dropout_layers_is_the_same_whoever_draws_beside(images, tmp_path):
+    pool = train(SDE, images, tmp_path, defense="dropout", epochs=1, snapshots=[])
+    first, again = (ask(pool, images, noise=True, force=True) for _ in range(2))
+    assert np.array_equal(first.margin, again.margin)
+
+
 def margins(module, images, generators=None, block=256):
     """(N,) by hand, block after block, each with its generator; without noise where there is
     none.

@@ -163,6 +163,7 @@ def test_ticks_keep_the_newest_when_more_than_their_limit_are_ticked():
         True,
         True,
     ]
+    assert Ticks("compare", ["loss", "rmia"], ["loss", "rmia"]).label == "loss threshold, RMIA"
     ticks.options = ("b", "d")
     assert ticks.value == ("b",) and [box.description for box in ticks.box.children] == ["b", "d"]
 
@@ -637,7 +638,7 @@ def shipped(tmp_path_factory):
 def test_signals_that_come_with_the_package_are_there_without_any_results(shipped):
     (first, *_) = shipped
     count, *rest = first.signals.margin.shape
-    assert first.label == f"CIFAR-10, ResNet14, {count} networks (shipped)"
+    assert first.label == f"CIFAR-10, ResNet14, 24 epochs, {count} networks (shipped)"
     assert rest == [1, 50_000] and first.recipe["epochs"] == 24
     key = first.info["pool"][:8]
     for pool in (key, "example:cifar10/resnet14"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.polynomial.legendre import legvander
@@ -73,10 +74,15 @@ def fused(
     rows = np.concatenate([np.flatnonzero(pairs == pair) for pair in order])[:pseudo]
     if (most := max_rows // len(rows)) < len(usable):
         known = known.select(samples=np.sort(rng.choice(len(usable), most, replace=False)))
-    train = np.vstack([_features(*known.hold_out(row), allow_unequal) for row in rows])
-    test = _features(
-        target.select(samples=usable), references.select(samples=usable), allow_unequal
-    )
+    # some shipped signals hold no entropies
+    entropies = [
+        name
+        for name in ("entropy", "modified_entropy")
+        if not any(np.isnan(getattr(s, name)).all() for s in (target, references))
+    ]
+    features = partial(_features, entropies=entropies, allow_unequal=allow_unequal)
+    train = np.vstack([features(*known.hold_out(row)) for row in rows])
+    test = features(target.select(samples=usable), references.select(samples=usable))
     member, scored = known.member[rows].ravel(), np.isfinite(train).all(1)
     train, test = standardised(train[scored], test)
     train, test = standardised(
@@ -102,7 +108,7 @@ def fused(
 SHAPES = 7  # features of `_ratio`
 
 
-def _features(target, references, allow_unequal) -> np.ndarray:
+def _features(target, references, *, entropies, allow_unequal) -> np.ndarray:
     """(N, F); NaN for samples with fewer than two references on a side."""
     n_in = references.member.sum(0)
     able = np.minimum(n_in, len(references.member) - n_in) > 1
@@ -124,7 +130,7 @@ def _features(target, references, allow_unequal) -> np.ndarray:
         attack_r(*both),
         target.margin[0].mean(0),
     ]
-    for name in ("entropy", "modified_entropy"):
+    for name in entropies:
         logs = [-np.log(over_queries(getattr(s, name), s.query_kind) + 1e-12) for s in both]
         features.append(_ratio(logs, references.member)[0])
     if target.shape[1] > 1:

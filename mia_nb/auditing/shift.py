@@ -181,7 +181,9 @@ def copies(signals: Signals) -> int:
     whose outputs differ by numerical or fresh noise are not found.
     """
     audited = ~signals.population
-    rows = np.vstack([signals.labels[None], signals.margin[:, 0], signals.entropy[:, 0]])
+    # some shipped signals hold no entropies
+    outputs = (np.nan_to_num(one[:, 0]) for one in (signals.entropy, signals.modified_entropy))
+    rows = np.vstack([signals.labels[None], signals.margin[:, 0], *outputs])
     group, size = np.unique(rows[:, audited].T, axis=0, return_inverse=True, return_counts=True)[1:]
     members = signals.member[:, audited]
     inside = np.array([np.bincount(group.ravel(), mask, len(size)) for mask in members])

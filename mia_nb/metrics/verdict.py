@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from mia_nb.attacks import in_words
+from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked, refuse
 from mia_nb.metrics.curve import ppv
 from mia_nb.metrics.groups import by_group, largest_contribution
@@ -64,7 +64,7 @@ def verdict(
         seed: of the resamples.
 
     Raises:
-        ValueError: for a table of other scores or rates.
+        ValueError: for a table of other attacks or rates.
 
     Returns:
         A `Verdict`. The strongest attack is picked afterwards, by its true positive rate at the
@@ -121,7 +121,8 @@ def verdict(
 def _found(row: pd.Series, measurable: Sequence[float], attacks: int) -> list[str]:
     """What the strongest attack finds at the lowest measurable rate."""
     name = in_words(row.name)
-    alone = name if name[0].isupper() else f"the {name}"
+    # an attack of your own is called by its key
+    alone = f"the {name}" if row.name in ("attack", *NAMES) and name[0].islower() else name
     who = (
         f"the strongest of {attacks} attacks ({name}, picked afterwards)" if attacks > 1 else alone
     )

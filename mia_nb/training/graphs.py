@@ -259,14 +259,15 @@ def why_no_graph(plan: Plan, models: int) -> str | None:
     }
     if reason_why := first_of(obstacles):
         return reason_why
-    plan, models = plan._replace(graph=True), min(models, len(plan.member))
+    plan, models, alike = plan._replace(graph=True), min(models, len(plan.member)), False
     try:
-        if (reason_why := difference(plan, min(models, 2))) is None and recipe.dtype != "float64":
+        reason_why = difference(plan, min(models, 2))
+        if (alike := reason_why is None) and recipe.dtype != "float64":
             with random_state_kept(plan.device):
                 GraphGroup(plan, list(range(models))).capture()
         return reason_why
     except Exception as error:  # whatever a capture does not support; training halves the models
-        return None if short_of_memory(error) else reason(error)
+        return None if alike and short_of_memory(error) else reason(error)
 
 
 def difference(plan: Plan, models: int) -> str | None:

@@ -436,6 +436,11 @@ class Ticks(W.VBox):
             raise traitlets.TraitError(f"{unknown} is not offered")
         return proposal["value"][-self.limit :]
 
+    @property
+    def label(self) -> str:
+        """What is ticked, in words."""
+        return ", ".join(in_words(str(value)) for value in self.value)
+
     def _build(self, _) -> None:
         self.box.children = [
             W.Checkbox(

@@ -268,6 +268,8 @@ def _shipped(pool: str) -> list[Source]:
         info = usual | own | {"example": name}
         if f"{PREFIX}{name}".startswith(pool) or info["pool"].startswith(pool):
             words = trained(info | {"pool": ""}, info["recipe"])
+            if epochs := info["recipe"]["epochs"]:
+                words += f", {epochs} epochs"
             words += f", {len(about['test_accuracy'])} networks (shipped)"
             found.append(Source(words, images=x, info=info, classes=info["classes"]))
     return found
