@@ -329,13 +329,13 @@ def gaps(one: Scores, other: Scores, rate: float) -> list[str]:
     ]
 
 
-def round_trip(name: str, store: str, images) -> str:
+def round_trip(name: str, store: str, path: str) -> str:
     """Whether the shipped signals of a pool print what the stored ones print: as the package prints
     them, and as this page does, with two decimals of a per cent.
     """
     shipped = examples.load_example(name)
     pool = training.load_pool(shipped.info["pool"], root=store)
-    full = querying.query(pool, images, progress=False)
+    full = querying.query(pool, data.load(path, data_root=store), progress=False)
     plain, fine = [], []
     for signals in (full, shipped):
         summary = metrics.summary({word: score(word, signals) for word in ATTACKS}, FPR)
@@ -372,8 +372,10 @@ def main() -> None:
     page, frontier = PAGE.read_text(encoding="utf-8"), None
     if given.store:
         images = data.load(given.images, data_root=given.store)
-        for name in examples.examples():
-            print(round_trip(name, given.store, images), flush=True)
+        compared = partial(round_trip, store=given.store, path=given.images)
+        with ProcessPoolExecutor(2) as pair:
+            for line in pair.map(compared, examples.examples()):
+                print(line, flush=True)
         frontier = along(given.store, images)
         lines = [*at_equal_accuracy(frontier), *stopped_earlier(frontier)]
         page = replace(page, "equal accuracy", lines)
