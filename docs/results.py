@@ -41,6 +41,7 @@ DEFENSES = {
 }
 PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
 MASKED = {"resnet14": (0.01, 0.05), "snn-hybrid-T2": (0.01,)}  # 0.01: the share in the paper's code
+DRAWN = ("resnet14", "relaxloss", "resnet14-short", "odenet", "snn-hybrid-T2", "dp-sgd")
 SWIFT = ("rmia", "nig", "loss")  # along training
 LENGTHS = {
     "resnet14-short": "12 epochs",
@@ -387,8 +388,8 @@ def main() -> None:
     all_scores, summaries = ({name: one[i] for name, one in found.items()} for i in (0, 1))
     lines = [*pools(all_scores, summaries), *defenses(), *verdicts(frontier)]
     PAGE.write_text(replace(page, "full size", lines), encoding="utf-8")
-    figure = plots.roc_pair({name: scores["rmia"] for name, scores in all_scores.items()})
-    drawn(figure, "results-roc.png")
+    curves = {name: score("rmia", one) for name, one in alike(there(DRAWN)).items()}
+    drawn(plots.roc_pair(curves), "results-roc.png")
 
 
 if __name__ == "__main__":
