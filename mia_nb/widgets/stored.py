@@ -261,9 +261,11 @@ def sources(
 
 
 def _shipped(pool: str) -> list[Source]:
-    """The signals that come with the package, of this pool."""
-    found, x = [], _Thumbnails(thumbnails())
-    for name, about in examples().items():
+    """The signals that come with the package, of this pool: its name, or what names begin with."""
+    found, x, known = [], _Thumbnails(thumbnails()), examples()
+    if (exact := pool.removeprefix(PREFIX)) in known:  # other names may begin with it
+        known = {exact: known[exact]}
+    for name, about in known.items():
         own, usual = about["info"], {"dataset": "cifar10", "draws": "plain", "queries": 1}
         info = usual | own | {"example": name}
         if f"{PREFIX}{name}".startswith(pool) or info["pool"].startswith(pool):
