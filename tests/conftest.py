@@ -12,6 +12,11 @@ import numpy as np
 import pytest
 
 
+def pytest_collection_modifyitems(items) -> None:
+    """The file that takes longest first, so that no process is left alone with it at the end."""
+    items.sort(key=lambda item: item.path.name != "test_rehearsal.py")
+
+
 @pytest.fixture(params=["small", "whole"])
 def official(request):
     """The published spiking layer's inputs, outputs and gradients: our small copy, and the whole

@@ -112,7 +112,10 @@ def test_a_captured_step_is_a_few_launches(images, name):
     ("changes", "reason"),
     [
         ({"defense": "relaxloss"}, "the defense relaxloss is not the same step every time"),
-        ({"model": "odenet", "model_args": FLOW | {"method": "dopri5"}}, "its step waits for"),
+        (
+            {"model": "odenet", "model_args": FLOW | {"method": "dopri5"}, "epochs": 1},
+            "its step waits for",
+        ),
     ],
 )
 def test_what_cannot_be_captured_is_trained_otherwise_in_one_line(
