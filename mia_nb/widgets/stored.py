@@ -263,16 +263,14 @@ def sources(
 def _shipped(pool: str) -> list[Source]:
     """The signals that come with the package, of this pool: its name, or what names begin with."""
     found, x, known = [], _Thumbnails(thumbnails()), examples()
-    if (exact := pool.removeprefix(PREFIX)) in known:  # other names may begin with it
-        known = {exact: known[exact]}
+    usual = {"dataset": "cifar10", "draws": "plain", "queries": 1}
     for name, about in known.items():
-        own, usual = about["info"], {"dataset": "cifar10", "draws": "plain", "queries": 1}
-        info = usual | own | {"example": name}
-        if f"{PREFIX}{name}".startswith(pool) or info["pool"].startswith(pool):
+        info = usual | about["info"] | {"example": name}
+        begins = f"{PREFIX}{name}".startswith(pool) or info["pool"].startswith(pool)
+        if pool == PREFIX + name or (pool.removeprefix(PREFIX) not in known and begins):
+            epochs, networks = info["recipe"]["epochs"], len(about["test_accuracy"])
             words = trained(info | {"pool": ""}, info["recipe"])
-            if epochs := info["recipe"]["epochs"]:
-                words += f", {epochs} epochs"
-            words += f", {len(about['test_accuracy'])} networks (shipped)"
+            words += (f", {epochs} epochs" if epochs else "") + f", {networks} networks (shipped)"
             found.append(Source(words, images=x, info=info, classes=info["classes"]))
     return found
 
