@@ -282,7 +282,7 @@ def _query_models(
     there = images._replace(x=images.x.to(device_of(device)), y=images.y.to(device))
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
     # models side by side, one thread each: on a CPU a network's own threads mostly wait for each
-    # other; a GPU works on one model while masks are drawn for others, and their answers measured.
+    # other; a GPU works on one model while masks are drawn for others, and their outputs measured.
     # Dropout and the noise of models from elsewhere draw from the one global generator
     alone, on_gpu = options["noise"] and not _own_noise(pool), device.type == "cuda"
     left = [m for m in rows if store.kept_partial(folder, m) is None]

@@ -27,10 +27,10 @@ TINY = [
     "small={num_models: 6, epochs: 3}",
     "spiking={num_models: 6, epochs: 3}",
     "timesteps=2",
-    "questions=2",
+    "masked_queries=2",
     "noisy={num_models: 4, epochs: 1}",
     "strengths=[0.1, 0.25]",
-    "answers=4",
+    "noisy_queries=4",
     "noisy_images=120",
     "claims={num_models: 6, epochs: 3, batch: 32}",
 ]

@@ -547,7 +547,7 @@ def test_what_noise_adds_is_split_into_training_and_asking():
     assert gains == {
         "gain of noise in both": pytest.approx(zero - auc[ASKED[-1]]),
         "gain of noise in training alone": pytest.approx(zero - auc[NOISES[1]]),
-        "gain of noise in asking alone": pytest.approx(zero - auc[NOISES[2]]),
+        "gain of noise in queries alone": pytest.approx(zero - auc[NOISES[2]]),
     }
     assert table[table["needed"]]["compared"].tolist() == [
         "ResNet-14 - SDENet sigma=0, lira_global"
@@ -749,15 +749,15 @@ def test_two_networks_of_almost_one_sigma_are_two_and_rounding_makes_none():
 @pytest.mark.parametrize(
     ("settings", "missing"),
     [
-        ([SDENET], "training alone, asking alone"),
+        ([SDENET], "training alone, queries alone"),
         ([SDENET, NOISES[1], NOISES[2]], ""),
         ([NOISES[2]], "both, training alone"),
         (
             [SDENET._replace(method="rk4"), *(cell._replace(method="rk4") for cell in NOISES[1:])],
             "neither",
         ),
-        ([], "both, training alone, asking alone"),
-        ([SDENET._replace(k=0.4)], "both, training alone, asking alone"),
+        ([], "both, training alone, queries alone"),
+        ([SDENET._replace(k=0.4)], "both, training alone, queries alone"),
     ],
 )
 def test_where_noise_was_not_tried_is_said(settings, missing):

@@ -51,7 +51,7 @@ PRINTED_OPTIONS = {
 NOISE_IN = {
     (True, True): "both",
     (True, False): "training alone",
-    (False, True): "asking alone",
+    (False, True): "queries alone",
     (False, False): "neither",
 }
 
