@@ -81,8 +81,7 @@ def test_the_populations_threshold_has_the_false_positives_it_was_set_for():
 
 
 @pytest.mark.slow
-def test_of_200_worlds_each_a_null_and_a_leak_are_told_at_the_stated_error_rates(monkeypatch):
-    monkeypatch.setattr(finished, "REDRAWS", 10)  # of the control, half of the time
+def test_of_200_worlds_each_a_null_and_a_leak_are_told_at_the_stated_error_rates():
     worlds, leak, n = 200, 0.5, 200
     truth = {0.0: 0.5, leak: norm.cdf(leak / np.sqrt(2))}
     for planted_leak, auc in truth.items():

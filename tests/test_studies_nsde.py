@@ -536,7 +536,7 @@ def test_the_most_queries_decide_about_noise_and_fewer_are_shown():
     assert verdicts({c: s for c, s in cells.items() if c.queries == 1})["D6"] == "holds"
 
 
-def test_what_noise_adds_is_split_into_training_and_asking():
+def test_what_noise_adds_is_split_into_training_and_queries():
     cells = study(as_claimed, settings=[RESNET, *ASKED[-1:], *NOISES])
     table = studies.comparisons("nsde", cells, n_resamples=DRAWS).query(
         "claim == 'D9' and metric == 'auc'"
