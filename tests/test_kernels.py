@@ -49,6 +49,18 @@ print(json.dumps({
     "main": [__name__, sys.argv[0].rsplit("/")[-1].split(".")[0]],
 }), "|", random.random(), np.random.rand(), torch.rand(1).item(), os.getppid())
 """
+# as ipykernel does at times, where its control thread is later than its main thread
+FLUSHED = """
+import pathlib, sys, zmq
+kernel, end = get_ipython().kernel, get_ipython().kernel.do_shutdown
+def flush():
+    pathlib.Path("flushed").touch()
+    raise zmq.ZMQError(zmq.ENOTSOCK)
+async def shut(restart):
+    sys.stdout.flush = flush
+    return await end(restart)
+kernel.do_shutdown = shut
+"""
 VARY = ("JPY_PARENT_PID", "MIA_NB_FORK")
 
 
@@ -116,6 +128,15 @@ def test_a_kernel_that_dies_or_whose_parent_was_killed_is_told_and_the_next_one_
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     assert run(tmp_path, "print(1 + 1)") == "2\n"
+
+
+@pytest.mark.parametrize("forked", ["0", "1"])
+def test_a_kernel_that_ends_while_it_flushes_says_nothing(tmp_path, monkeypatch, capfd, forked):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MIA_NB_FORK", forked)
+    run(tmp_path, FLUSHED)
+    assert (tmp_path / "flushed").exists()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.slow

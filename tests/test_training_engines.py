@@ -104,13 +104,14 @@ def test_a_worker_killed_inside_a_model_costs_no_model_and_none_is_trained_twice
     )
     assert not (tmp_path / "fuse").exists()  # somebody did die
     assert made(killed) == made(whole) and len(made(whole)) == 8
-    assert set(times_written(killed).values()) == {1}
+    # joblib stops its other worker with the dead one: at worst between a model's two files
+    twice = [file for file, times in times_written(killed).items() if times != 1]
+    assert len(twice) <= (workers == "joblib:2")
     steps, of_whole = (
         (tmp_path / name).read_text().splitlines() for name in ("steps", "steps of the whole")
     )
     # five steps an epoch, dead in the eighth: three of the second epoch are done again, and none of
-    # the first, which is stored; joblib stops its other worker with the dead one, which costs that
-    # one five steps at most
+    # the first, which is stored; joblib's other worker does five again at most
     again = len(steps) - len(of_whole)
     assert 3 <= again <= 8 if workers == "joblib:2" else again == 3
     assert str(os.getpid()) not in steps  # this process only looked on

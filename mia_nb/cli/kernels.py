@@ -27,8 +27,8 @@ class BatchKernels(AsyncKernelManager):
     inherited warning filters.
     """
 
-    # a kernel's own log warns of TCP at each start and complains when interrupted; errors of cells
-    # do not go there
+    # a kernel's own log warns of TCP at each start and complains when interrupted, and tornado's
+    # says at times that a kernel which ends flushed a closed socket; errors of cells go to neither
     kernel_spec = KernelSpec(
         argv=[
             sys.executable,
@@ -37,6 +37,7 @@ class BatchKernels(AsyncKernelManager):
             "-f",
             "{connection_file}",
             "--log-level=CRITICAL",
+            "--IPKernelApp.logging_config={'loggers': {'tornado.general': {'level': 'CRITICAL'}}}",
         ],
         display_name="Python 3 (ipykernel)",
         language="python",
