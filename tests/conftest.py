@@ -11,10 +11,13 @@ os.environ["LOKY_MAX_CPU_COUNT"] = "1"
 import numpy as np
 import pytest
 
+LONG = ("browser", "rehearsal", "training_engines", "notebook_workshop", "benchmarks", "training")
+
 
 def pytest_collection_modifyitems(items) -> None:
-    """The file that takes longest first, so that no process is left alone with it at the end."""
-    items.sort(key=lambda item: item.path.name != "test_rehearsal.py")
+    """Files that take longest first, so that no process is left alone with one at the end."""
+    files = [f"test_{name}.py" for name in LONG]
+    items.sort(key=lambda item: (*files, item.path.name).index(item.path.name))
 
 
 @pytest.fixture(params=["small", "whole"])

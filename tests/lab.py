@@ -120,14 +120,14 @@ def fresh_page(browser, *, offline: bool = False, dark: bool = False) -> Iterato
         "websocket", lambda w: None if w.url.startswith(inside) else watched.external.append(w.url)
     )
 
-    def listen(message) -> None:
+    def listen(error: str) -> None:
         # anywidget gives a widget two seconds to start, which a busy machine may exceed; tests wait
         # for every figure to be drawn, so that one that does not start fails there
-        if message.type == "error" and "[anywidget] Failed to initialize" not in message.text:
-            watched.errors.append(message.text)
+        if "[anywidget] Failed to initialize" not in error:
+            watched.errors.append(error)
 
-    page.on("console", listen)
-    page.on("pageerror", lambda e: watched.errors.append(str(e)))
+    page.on("console", lambda said: listen(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda raised: listen(str(raised)))
     try:
         yield watched
     finally:

@@ -71,7 +71,7 @@ def counted_epoch(group):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_trains_answers_and_is_attacked(images, tmp_path, name):
-    recipe = Recipe(**{**SMALL, **FAMILIES[name][0]})
+    recipe = Recipe(**{**SMALL, "batch": 32, **FAMILIES[name][0]})
     before = torch.cuda.get_rng_state()
     pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
     assert torch.equal(torch.cuda.get_rng_state(), before), "the caller's generator was used"
@@ -113,7 +113,12 @@ def test_a_captured_step_is_a_few_launches(images, name):
     [
         ({"defense": "relaxloss"}, "the defense relaxloss is not the same step every time"),
         (
-            {"model": "odenet", "model_args": FLOW | {"method": "dopri5"}, "epochs": 1},
+            {
+                "model": "odenet",
+                "model_args": FLOW | {"method": "dopri5"},
+                "epochs": 1,
+                "batch": 64,
+            },
             "its step waits for",
         ),
     ],

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -139,9 +139,9 @@ def test_more_correct_guesses_never_lower_a_bound_and_more_confidence_never_rais
 @pytest.mark.parametrize("method", METHODS)
 def test_fifty_thousand_canaries_take_less_than_a_second(method):
     for guesses, correct in ((50_000, 30_000), (12_500, 12_000), (50_000, 45_000), (500, 500)):
-        start = perf_counter()
+        start = process_time()
         assert bound(50_000, guesses, correct, method=method) > 0
-        assert perf_counter() - start < 1
+        assert process_time() - start < 1
 
 
 def slow_steinke(m, r, v, delta, alpha=0.05):
@@ -187,12 +187,12 @@ def test_the_gaussian_recursion_that_stops_early_rejects_what_the_whole_one_does
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_thousand_million_canaries_are_judged_at_once(method):
-    m, start = 10**9, perf_counter()
+    m, start = 10**9, process_time()
     few = [
         bound(m, r, v, 1e-11, method=method)
         for r, v in ((m, 6 * 10**8), (10**6, 10**6), (m, 5 * 10**8))
     ]
-    assert perf_counter() - start < 1
+    assert process_time() - start < 1
     assert few[0] > 0.4 and few[1] > 5 and few[2] == 0
     # thirty standard deviations above chance
     at = [bound(n, n, int(n / 2 + 15 * n**0.5), 0.01 / n, method=method) for n in (10**8, 10**9)]

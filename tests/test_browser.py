@@ -191,14 +191,7 @@ def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browse
         assert (external, errors) == ([], [])
 
 
-def quick(names: list[str], *chosen: str) -> list:
-    """Parameters of which the others are for the slow tests."""
-    return [
-        name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names
-    ]
-
-
-@pytest.mark.parametrize("name", quick(names_of("demo"), "03_attack.ipynb"))
+@pytest.mark.parametrize("name", ["quickstart.ipynb", "03_attack.ipynb"])  # others: with the tour
 def test_a_notebook_of_the_demo_shows_its_figures_in_jupyterlab(demo, name, server, browser):
     stored = stored_figures(demo.path / name)
     assert stored > 0

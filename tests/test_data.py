@@ -16,7 +16,7 @@ import warnings
 import zipfile
 import zlib
 from io import BytesIO
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -421,14 +421,14 @@ def test_images_of_hundreds_of_millions_of_pixels_are_refused_by_their_header(
 ):
     path, _ = colours
     (path / "cat" / ("0.png" if first else "zebra.png")).write_bytes(png_header(side, side))
-    start = perf_counter()
+    start = process_time()
     with (
         warnings.catch_warnings(),
         pytest.raises(ValueError, match="has more than 89 million pixels: scale") as error,
     ):
         warnings.simplefilter("error")
         data.load(path, data_root=tmp_path, size=size)
-    assert perf_counter() - start < 1 and "\n" not in str(error.value)
+    assert process_time() - start < 1 and "\n" not in str(error.value)
 
 
 def test_an_image_of_another_size_is_refused_undecoded(colours, tmp_path):
@@ -774,10 +774,10 @@ MEMBERS = {
 @pytest.mark.parametrize("what", MEMBERS)
 def test_members_are_held_against_their_headers_before_they_are_read(tmp_path, what):
     change, says = MEMBERS[what]
-    path, start = archive(tmp_path / "set.npz", **(FULL | change)), perf_counter()
+    path, start = archive(tmp_path / "set.npz", **(FULL | change)), process_time()
     with pytest.raises(ValueError, match=says) as error:
         data.load(path)
-    assert perf_counter() - start < 1 and len(one_line(error)) < 400
+    assert process_time() - start < 1 and len(one_line(error)) < 400
 
 
 def test_members_that_nobody_wants_are_not_read(tmp_path):

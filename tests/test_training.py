@@ -283,9 +283,9 @@ def test_a_finished_pool_comes_back_without_training(images, tmp_path):
     pool = train(SMALL, images, tmp_path)
     before = digests(pool.folder.path)
     manifest = (pool.folder.path / "manifest.jsonl").read_bytes()
-    begun = time.perf_counter()
+    begun = time.process_time()
     train(SMALL, images, tmp_path)
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
     assert (
         digests(pool.folder.path) == before
         and (pool.folder.path / "manifest.jsonl").read_bytes() == manifest

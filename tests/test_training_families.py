@@ -230,7 +230,7 @@ def test_seconds_are_those_of_as_many_steps_as_an_epoch_has(images):
     )
     assert 0 < one < thousand
     # within a factor of ten on a busy machine
-    assert thousand / one == pytest.approx(1000, rel=0.9)
+    assert 100 < thousand / one < 10_000
     assert default < thousand / 20  # (90 - 10) / 2 images are two steps
     assert cost(images, "resnet14", 10_000, batch=32)["seconds"] > 10 * one
 

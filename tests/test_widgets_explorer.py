@@ -457,9 +457,9 @@ def test_an_update_at_fifty_thousand_samples_and_sixteen_models_takes_millisecon
     _ = explorer.widget
     took = []
     for threshold in positions(explorer)[::20]:
-        explorer._drawn, start = 0.0, time.perf_counter()
+        explorer._drawn, start = 0.0, time.process_time()
         explorer.controls["threshold"].value = threshold
-        took.append(time.perf_counter() - start)
+        took.append(time.process_time() - start)
     # 0.015 s on a quiet machine
     assert explorer.values["threshold"] == threshold and np.median(took) < 0.5
 
