@@ -37,6 +37,7 @@ PAGES = {  # pages that lie elsewhere in the repository: where they are on the s
     "notebooks/workshop": "tutorials/index.md",
 }
 LINK = re.compile(r"(\]\(|(?:src|href)=\")([^)\s#\"]+)(?=[)\s#\"])")
+INTERVAL = re.compile(r"(?<=\d) (\[[-+\d.]+,) (?=[-+\d.]+\])")
 PARAGRAPH = "\n\n"
 PLOTLY = "application/vnd.plotly.v1+json"
 LONG = 10  # a cell with more lines of code is folded
@@ -79,6 +80,14 @@ def relinked(text: str, source: str, page: str) -> str:
         return match[1] + posixpath.relpath(known[path], posixpath.dirname(page) or ".")
 
     return LINK.sub(place, text)
+
+
+def unbroken(text: str) -> str:
+    """Markdown whose tables break no line within an interval."""
+    return "\n".join(
+        INTERVAL.sub("\u00a0\\1\u00a0", line) if line.startswith("|") else line
+        for line in text.split("\n")
+    )
 
 
 def assigned(tree: ast.Module) -> list[tuple[str, ast.expr]]:
@@ -285,7 +294,7 @@ def pages(results: Path) -> dict[str, str]:
         f"docs/{path.relative_to(ROOT / 'docs').as_posix()}" for path in ROOT.glob("docs/**/*.md")
     }
     made = {
-        place: relinked((ROOT / source).read_text(), source, place)
+        place: unbroken(relinked((ROOT / source).read_text(), source, place))
         for source, place in places().items()
         if source in own or (source in PAGES and source.endswith(".md"))
     }
