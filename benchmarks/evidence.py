@@ -81,11 +81,18 @@ POOLS = {  # name: recipe of a pool that is trained from nothing
     "resnet14-short": ORDINARY | {"epochs": 12, "num_models": 8, "snapshots": []},
     "resnet14-long": ORDINARY | {"epochs": 48, "num_models": 8, "snapshots": []},
 }
-TUNED = {"timesteps": 2, "epochs": [2, 1], "lr": 5e-3, "batch": 64}
+TUNED = {"epochs": [2, 1, 1, 1], "lr": 5e-3, "batch": 64}
+
+
+def tuned(timesteps: int):
+    """How a pool's networks become spiking ones by hybrid training up to this many time steps."""
+    return lambda pool, images: hybrid_pools(pool, images, timesteps=timesteps, **TUNED)[timesteps]
+
+
 DERIVED = {  # name: (the pool it is made from, how)
     "snn-converted-T4": ("resnet14", lambda pool, images: convert_pool(pool, images, 4)),
-    "snn-hybrid-T1": ("resnet14", lambda pool, images: hybrid_pools(pool, images, **TUNED)[1]),
-    "snn-hybrid-T2": ("resnet14", lambda pool, images: hybrid_pools(pool, images, **TUNED)[2]),
+    "snn-hybrid-T1": ("resnet14", tuned(1)),
+    "snn-hybrid-T4": ("resnet14", tuned(4)),
 }
 LISTS = ("rmia", "nig", "lira_global", "attack_r")  # attacks whose lists have pictures
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -128,7 +135,7 @@ def ship(name: str, pool, images, place: Path) -> None:
     """Query a pool and put its signals beside the others that travel with the package."""
     begun = time.perf_counter()
     signals = querying.query(pool, images)
-    whole = name in ("resnet14", "snn-hybrid-T2")  # of all pools it would be over 25 MB
+    whole = name in ("resnet14", "snn-hybrid-T4")  # of all pools it would be over 25 MB
     names = examples.LOGARITHMS if whole else ("modified_entropy",)
     examples.write(place, name, signals, about(pool, signals, images), names)
     size = sum(path.stat().st_size for path in place.iterdir()) / 1e6

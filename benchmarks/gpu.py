@@ -87,7 +87,7 @@ POOLS = evidence.POOLS | {
     | spiking(base="resnet14")
     | {"num_models": 8, "lr": 0.002, "optimizer": "adam"},
 }
-SHIPPED = ("resnet18", "snn-direct-T4", "snn-hybrid-T2", "odenet", "sdenet")
+SHIPPED = ("resnet18", "snn-direct-T4", "snn-hybrid-T4", "odenet", "sdenet")
 SMALL = {"num_models": 4, "epochs": 1, "snapshots": [], "batch": 16}
 
 

@@ -27,7 +27,7 @@ TABLES = {  # what a script's tables must say, and how many there are at least
     "querying": (["plain loop, images/s", "cached answer"], 1),
     "scoring": (["rmia", "lira", "exponent"], 3),
     "startup": (["import mia_nb.attacks", "mia-nb --help"], 2),
-    "gpu": (["% of bf16 peak", "stacked:2", "querying, ours", "snn-hybrid-T2", "rmia"], 6),
+    "gpu": (["% of bf16 peak", "stacked:2", "querying, ours", "snn-hybrid-T4", "rmia"], 6),
     "spiking": (["static prefix"], 1),
     "flows": (["torchdiffeq dopri5", "stacked by 8", "ResNet-14"], 3),
     "privacy": (["dp_sgd", "prv"], 2),
