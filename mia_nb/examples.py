@@ -40,8 +40,8 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
     Returns: signals of 16 or 8 models in complementary pairs, one query, 50,000 samples; `info`
     holds the recipe. Raises ValueError for an unknown name and for a file that was altered.
     Caveats: margins are rounded to 16 bits; the sorted log-probabilities that the attack `shokri`
-    needs are not shipped, nor are entropies of pools of 8 models and of snn-hybrid-T1 (NaN; the
-    modified ones are).
+    needs are not shipped, and entropies only of resnet14 and snn-hybrid-T4 (elsewhere NaN; the
+    modified ones are there).
 
     Example:
         >>> signals = load_example("cifar10/resnet14")
