@@ -41,7 +41,7 @@ CHANGES = {
     "resnet14-long": "twice as many epochs",
 }
 PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
-MASKED = {"resnet14": (0.01, 0.05), "snn-hybrid-T4": (0.01,)}  # 0.01: the share in the paper's code
+MASKED = {"resnet14": (0.01, 0.05), "snn-hybrid-T1": (0.01,)}  # 0.01: the share in the paper's code
 DRAWN = ("resnet14-long", "resnet14", "resnet14-short", "odenet", "snn-hybrid-T4", "dp-sgd")
 SWIFT = ("rmia", "nig", "loss")  # along training
 LENGTHS = {
