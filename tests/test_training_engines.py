@@ -33,6 +33,15 @@ SMALL = Recipe(num_models=8, epochs=3, batch=16, lr=0.05, model_args={"width": 4
 ENGINES = ["joblib:2", "dask:2", "ray:2", "submitit"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def environment():
+    """As it was: dask sets the threads of its workers in the process that starts them."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="module")
 def images():
     return data.load("synthetic:classes=4,n=160,size=8,channels=1,seed=1")
