@@ -162,9 +162,11 @@ class Run:
         """Those that pools are trained on."""
         return loaded("synthetic:classes=10,n=128,size=16" if self.toy else self.source)
 
-    def pool(self, recipe: dict) -> tuple[training.pool.Pool, float]:
-        """The pool of a recipe and the minutes that its training took in this run."""
-        begun, recipe = time.monotonic(), small(recipe) | SMALL if self.toy else recipe
+    def pool(self, recipe: dict, **toy) -> tuple[training.pool.Pool, float]:
+        """The pool of a recipe and the minutes that its training took in this run; `toy` changes
+        it at toy size.
+        """
+        begun, recipe = time.monotonic(), small(recipe) | SMALL | toy if self.toy else recipe
         place = {"root": self.results, "device": str(self.device), "progress": not self.toy}
         pool = training.train_pool(Recipe(**recipe), self.images, **place)
         return pool, (time.monotonic() - begun) / 60
@@ -512,7 +514,7 @@ def signals(run: Run) -> None:
         base, derive = evidence.DERIVED.get(name, (name, lambda pool, images: pool))
 
         def made(name=name, base=base, derive=derive) -> training.pool.Pool:
-            pool = derive(run.pool(POOLS[base])[0], run.images)
+            pool = derive(run.pool(POOLS[base], num_models=2)[0], run.images)
             evidence.ship(name, pool, run.images, place)
             for file in ("manifest.json", f"{name}.npz"):
                 shutil.copy(place / file, run.out)

@@ -471,7 +471,7 @@ sys.path.insert(0, sys.argv[2])
 from mia_nb import data, models, training
 from mia_nb.types import Recipe
 images = data.load("synthetic:classes=4,n=160,size=8,channels=1,seed=1")
-recipe = Recipe(num_models=4, epochs=60, batch=16, lr=0.05, model_args={"width": 4})
+recipe = Recipe(num_models=4, epochs=30, batch=16, lr=0.05, model_args={"width": 4})
 training.train_pool(recipe, images, root=sys.argv[1], workers=2, checkpoint=0, progress=False)
 """
 
@@ -492,7 +492,7 @@ def test_a_pool_killed_five_times_ends_with_the_bytes_of_one_never_killed(tmp_pa
         )
 
     for _ in range(5):
-        enough = written() + rng.randint(1, 40)
+        enough = written() + rng.randint(1, 20)
         process = start(tmp_path / "killed")
         while process.poll() is None and written() < enough:
             time.sleep(0.001)
