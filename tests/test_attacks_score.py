@@ -212,7 +212,7 @@ def test_two_readouts_of_spiking_networks_are_flagged_as_two_scales():
     assert "two scales" in attacks.score("rmia", total, mean).info["flags"][0]
 
 
-def test_references_that_were_asked_by_another_plan_are_flagged_with_what_differs():
+def test_references_that_were_queried_by_another_plan_are_flagged_with_what_differs():
     world = gaussian(8, 40, queries=3, query_kind="dropout")
     plan = {
         "queries": 3,
@@ -261,7 +261,7 @@ def test_a_plan_has_as_many_queries_as_were_kept():
     assert flags == ["targets queried with queries 2, references with 3: not one plan"]
 
 
-def test_answers_after_every_time_step_are_flagged_as_a_stronger_attacker():
+def test_outputs_after_every_time_step_are_flagged_as_a_stronger_attacker():
     world = gaussian(8, 40, queries=3, query_kind="steps")
     assert attacks.score("rmia", world).info["flags"] == [
         "outputs after every time step: a stronger attacker"

@@ -103,7 +103,7 @@ def test_a_shift_of_the_inputs_is_said_before_any_number():
     found = quick(logits, (x1, y1), (x0, y0))
     assert not found.shift.passed and found.verdict.outcome == "not established"
     assert found.text.startswith("What tells members from non-members here may be their distrib")
-    assert "answers train and test differently" in found.text
+    assert "treats train and test differently" in found.text
 
 
 # --------------------------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ def test_every_picture_is_there_and_light(compared):
     )
 
 
-def test_every_family_is_named_by_its_equation_with_noise_answers_and_key(compared, pools, answers):
+def test_every_family_is_named_by_its_equation_with_noise_outputs_and_key(compared, pools, answers):
     lines = [line for line in compared.text("answers").splitlines() if " queries, " in line]
     for line, (name, pool) in zip(lines, pools.items(), strict=True):
         about = "no equation" if name == "ResNet-14" else CELLS[name].method
@@ -308,7 +308,7 @@ def test_differences_at_equal_accuracy_are_to_the_first_family_or_say_why_there_
     assert drawn  # else nothing was compared
 
 
-def test_the_curve_over_questions_is_that_of_the_stored_answers_and_its_level_that_of_silence(
+def test_the_curve_over_queries_is_that_of_the_stored_outputs_and_its_level_that_of_no_noise(
     compared, answers, silent, scores, best
 ):
     drawn = picture(compared, "queries")["data"]
@@ -327,7 +327,7 @@ def test_the_curve_over_questions_is_that_of_the_stored_answers_and_its_level_th
     }
 
 
-def test_the_margins_variance_is_split_as_the_stored_answers_say(compared, answers):
+def test_the_margins_variance_is_split_as_the_stored_outputs_say(compared, answers):
     shown = rows(compared, "split", 1)
     assert list(shown) == STOCHASTIC
     for name, (between_queries, between_models) in shown.items():
@@ -356,7 +356,7 @@ def cells(answers, silent):
     return found
 
 
-def test_noise_in_training_and_in_asking_stand_side_by_side(compared, cells):
+def test_noise_in_training_and_in_queries_stand_side_by_side(compared, cells):
     shown = rows(compared, "flags", 1)
     off = [f"{name}, noise off" for name in STOCHASTIC]
     assert list(shown) == [*CELLS, *off]
@@ -476,7 +476,7 @@ def test_one_question_to_a_stochastic_family_draws_no_curve(folder, compared, po
     assert list(rows(run, "flags", 1)) == ["ResNet-14", name, f"{name}, noise off"]
 
 
-def test_families_without_noise_are_compared_without_asking_again(folder, compared, scores):
+def test_families_without_noise_are_compared_without_querying_again(folder, compared, scores):
     size = SIZE | {"families": SIZE["families"][:2], "queries": 16}
     run = Run("09_neural_de", folder / "results", folder / "silent.ipynb", **size)
     assert "no family has noisy outputs" in run.text("split") and not pictures(run, "queries")
@@ -514,7 +514,7 @@ def test_asking_a_stored_stochastic_pool_again_shows_its_curve(
         assert f"<td>{mean_auc(one):.3f} [" in run.html("result"), word
 
 
-def test_a_stochastic_pool_can_be_asked_without_its_noise_with_references_that_were_trained_without_it(
+def test_a_stochastic_pool_can_be_queried_without_its_noise_with_references_that_were_trained_without_it(
     folder, pools, silent
 ):
     name, other = STOCHASTIC[:2]

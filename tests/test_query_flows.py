@@ -82,7 +82,7 @@ def overwrite(pool, model, change):
     pool.folder.write_bytes(weights_name(model), safetensors.torch.save(state))
 
 
-def test_an_sde_is_asked_with_its_noise_as_built_and_without_it_only_when_told(pool, images):
+def test_an_sde_is_queried_with_its_noise_as_built_and_without_it_only_when_told(pool, images):
     as_built, quiet = ask(pool, images), ask(pool, images, noise=False)
     assert (as_built.query_kind, quiet.query_kind) == (
         "noise",
@@ -122,7 +122,7 @@ def test_every_query_is_the_forward_under_the_seed_of_its_model_query_and_block(
 
 
 @pytest.mark.parametrize("side_by_side", [1, 2])
-def test_no_bit_of_a_noisy_answer_depends_on_batch_companions_workers_or_number_of_queries(
+def test_no_bit_of_a_noisy_output_depends_on_batch_companions_workers_or_number_of_queries(
     side_by_side, pool, noisy, images, monkeypatch
 ):
     monkeypatch.setattr(querying, "cores", lambda: side_by_side)
@@ -141,7 +141,7 @@ def test_no_bit_of_a_noisy_answer_depends_on_batch_companions_workers_or_number_
     )
 
 
-def test_blocks_of_tiny_images_are_asked_together_and_draw_as_if_alone(
+def test_blocks_of_tiny_images_are_queried_together_and_draw_as_if_alone(
     pool, noisy, images, monkeypatch
 ):
     sizes, forward = [], querying._forward
@@ -188,7 +188,7 @@ def test_noise_of_a_library_s_solver_is_one_path_a_block_and_does_not_depend_on_
     )
 
 
-def test_asking_with_noise_leaves_the_global_generator_as_found(pool, images, monkeypatch):
+def test_querying_with_noise_leaves_the_global_generator_as_found(pool, images, monkeypatch):
     for workers in (1, 2):
         monkeypatch.setattr(querying, "cores", lambda workers=workers: workers)
         before = torch.get_rng_state()
@@ -264,7 +264,7 @@ def test_dropout_layers_draw_from_the_global_generator_block_by_block_as_before(
             )
 
 
-def test_dropout_beside_an_sde_block_is_asked_with_both_and_with_neither(images, root):
+def test_dropout_beside_an_sde_block_is_queried_with_both_and_with_neither(images, root):
     both = train(ODE, images, root, model="toys_flow:dropout_and_flow", model_args={}, epochs=3)
     on = ask(both, images, noise=True, queries=2)
     assert np.array_equal(
@@ -289,7 +289,7 @@ def test_a_model_that_ignores_its_seed_is_caught(images, root):
     assert "\n" not in str(caught.value)
 
 
-def test_a_limit_asks_a_fixed_random_choice_that_keeps_masks_and_population(pool, images):
+def test_a_limit_queries_a_fixed_random_choice_that_keeps_masks_and_population(pool, images):
     some, whole = ask(pool, images, limit=100, noise=False), ask(pool, images, noise=False)
     assert some.margin.shape == (4, 1, 160) and some.population.sum() == 60 == pool.population.sum()
     # where each answer belongs, found from the answers themselves
@@ -310,7 +310,7 @@ def test_a_limit_asks_a_fixed_random_choice_that_keeps_masks_and_population(pool
     assert np.array_equal(ask(pool, images, limit=30, noise=False).population.sum(), 30)
 
 
-def test_limits_that_leave_nothing_to_ask_are_refused_and_large_ones_ask_all(pool, images):
+def test_limits_that_leave_nothing_to_query_are_refused_and_large_ones_query_all(pool, images):
     before = len(store.folders(pool.folder.path.parent, "signals"))
     for limit in (0, -3):
         with pytest.raises(
@@ -341,7 +341,7 @@ def test_a_state_that_blew_up_is_named_with_its_model_and_block(noise, images, r
     assert ask(broken, images, noise=noise, models=[0, 2, 3]).margin.shape == (3, 1, 600)
 
 
-def test_signals_say_which_equation_answered_and_are_the_same_from_the_cache(pool, images, root):
+def test_signals_say_which_equation_gave_them_and_are_the_same_from_the_cache(pool, images, root):
     fresh = ask(pool, images, force=True)
     info = ask(pool, images).info
     assert info == fresh.info and info["model"] == "sdenet" and info["pool"] == pool.key
@@ -381,7 +381,7 @@ def test_every_kept_epoch_has_signals_of_its_own_and_the_last_has_the_pools(pool
     assert len(store.folders(pool.folder.path.parent, "signals")) == before
 
 
-def test_a_replaced_network_is_asked_with_the_noise_of_its_new_block(images, root):
+def test_a_replaced_network_is_queried_with_the_noise_of_its_new_block(images, root):
     start = train(ODE, images, root, model="resnet14", model_args={"width": 4, "blocks": 1})
     recipe = Recipe(epochs=2, batch=64, lr=0.05)
     options = {"progress": False, "workers": 1, "strategy": "plain"}
@@ -400,7 +400,7 @@ def test_a_replaced_network_is_asked_with_the_noise_of_its_new_block(images, roo
     assert np.array_equal(on.member, start.member)
 
 
-def test_answers_of_an_adaptive_solver_depend_on_no_batch_size(images, root):
+def test_outputs_of_an_adaptive_solver_depend_on_no_batch_size(images, root):
     adaptive = train(ODE, images, root, num_models=2, model_args={"width": 4, "method": "dopri5"})
     one, other = (ask(adaptive, images, batch=size, force=True) for size in (256, 5000))
     assert np.array_equal(one.margin, other.margin)

@@ -159,7 +159,7 @@ def test_the_smallest_realisable_false_positive_rate_is_that_of_the_first_tie_bl
     assert tied_floor(one) == 2 / 3
 
 
-def test_signals_say_which_defense_they_were_asked_behind():
+def test_signals_say_which_defense_they_were_queried_behind():
     plain = {"model": "resnet14", "queries": 1}
     assert studies.setting(plain, "rmia") == PLAIN._replace(attack="rmia")
     assert (

@@ -579,7 +579,7 @@ def test_families_are_compared_by_the_strongest_attack_that_both_have():
     assert verdicts(cells)["D1"] == "does not hold"
 
 
-def test_what_only_stochastic_networks_can_be_asked_counts_on_their_side():
+def test_what_only_stochastic_networks_can_be_queried_counts_on_their_side():
     def leak(cell):  # the joint attack finds what the mean of the answers does not
         return {"odenet": 0.6, "sdenet": 0.9 if cell.attack == "lira_joint" else 0.3}[cell.model]
 
@@ -829,7 +829,7 @@ def test_checkpoints_that_share_no_accuracy_or_hold_one_pair_decide_nothing():
         assert "at equal accuracy: 1 of 1 not compared" in claims.loc["D1", "evidence"]
 
 
-def test_equal_accuracy_says_the_attack_and_how_often_stochastic_networks_were_asked():
+def test_equal_accuracy_says_the_attack_and_how_often_stochastic_networks_were_queried():
     def asked(count, cells):
         curves = curves_of(
             0.5, ("ODENet", "SDENet sigma=2"), info={"queries": count} if count else None

@@ -128,7 +128,7 @@ def test_an_odenet_is_the_noiseless_end_of_the_noises_of_sdenets_and_sigma_and_s
     assert list(found) == ["k"] and groups(found["k"], "k") == {"": [0.0, 0.3, 0.6]}
 
 
-def test_networks_asked_without_their_noise_or_trained_without_it_are_not_points_of_the_same_line():
+def test_networks_queried_without_their_noise_or_trained_without_it_are_not_points_of_the_same_line():
     quiet, hidden = SDENET._replace(noise=False), SDENET._replace(noise_train=False)
     found = varied(SDENET, SDENET._replace(k=0.6), quiet, quiet._replace(k=0.6), hidden)
     assert list(found) == ["k"]

@@ -66,7 +66,7 @@ def d_prime(answers):
 
 
 @pytest.mark.parametrize("answers", [1, 4, 16])
-def test_the_separation_after_r_answers_is_the_closed_form_within_its_error(explorer, answers):
+def test_the_separation_after_r_outputs_is_the_closed_form_within_its_error(explorer, answers):
     table = explorer.set(attack="loss", target="all", outputs=answers).table.set_index("outputs")
     row = table.loc[str(answers)]
     low, high = (
@@ -77,7 +77,7 @@ def test_the_separation_after_r_answers_is_the_closed_form_within_its_error(expl
     assert float(row["d' closed form"]) == pytest.approx(d_prime(answers), rel=0.06)
 
 
-def test_infinitely_many_answers_tend_to_the_margins_without_noise(explorer):
+def test_infinitely_many_outputs_tend_to_the_margins_without_noise(explorer):
     row = explorer.set(attack="loss", target="all").table.set_index("outputs").loc["noise off"]
     assert float(row["d' measured"]) == pytest.approx(DELTA / SIGMA, rel=0.06)
     assert float(row["d' closed form"]) == pytest.approx(DELTA / SIGMA, rel=0.1)
@@ -96,7 +96,7 @@ def test_the_closed_form_is_the_known_ratio_of_spreads():
 
 
 @pytest.mark.parametrize("attack", ["loss", "rmia"])
-def test_all_answers_are_the_plain_attack_on_all_queries_and_one_is_the_first(explorer, attack):
+def test_all_outputs_are_the_plain_attack_on_all_queries_and_one_is_the_first(explorer, attack):
     noisy, quiet = world()
     table = explorer.set(attack=attack, target="all", outputs=QUERIES).table.set_index("outputs")
     for words, signals in (("16", noisy), ("1", noisy.select(queries=[0])), ("noise off", quiet)):
@@ -115,7 +115,7 @@ def test_the_curve_agrees_with_the_table_of_metrics(explorer):
     assert explorer.view.sentence.count(f"{wanted.loc[4, 'auc']:.3f}") == 1
 
 
-def test_the_sentence_names_one_answer_many_and_the_noise_off_with_intervals_and_size(explorer):
+def test_the_sentence_names_one_output_many_and_the_noise_off_with_intervals_and_size(explorer):
     sentence = explorer.set(attack="loss", target="all", outputs=16).sentence
     assert sentence.startswith("sigma = 1 (noise sd 1): one output gives AUC 0.")
     assert "16 outputs 0." in sentence and "the model without its noise 0." in sentence
@@ -136,7 +136,7 @@ def test_every_control_changes_a_picture(explorer):
         assert explorer.set(**{control: other}).figures != before, control
 
 
-def test_a_running_mean_settles_on_the_mean_of_all_answers_of_the_chosen_models(explorer):
+def test_a_running_mean_settles_on_the_mean_of_all_outputs_of_the_chosen_models(explorer):
     noisy, _ = world()
     view = explorer.set(attack="loss", target=3, outputs=16, sample=5)
     title = view.figures["sample"]["layout"]["title"]["text"]
@@ -192,7 +192,7 @@ def test_the_noise_off_twin_is_of_the_same_pool_and_epoch():
     assert (level.source, level.quiet) == (own[0], own[1])
 
 
-def test_of_two_askings_of_one_pool_the_one_with_more_answers_counts():
+def test_of_two_queries_of_one_pool_the_one_with_more_outputs_counts():
     noisy, _ = world(samples=60)
     few = stored(noisy.select(queries=slice(0, 4)))[0]
     few.info["queries"] = 4
@@ -201,7 +201,7 @@ def test_of_two_askings_of_one_pool_the_one_with_more_answers_counts():
     assert levels["sigma = 1 (noise sd 1)"].source is many
 
 
-def test_without_stored_noise_off_the_explorer_says_how_to_ask():
+def test_without_stored_noise_off_the_explorer_says_how_to_query():
     explorer = noise(stored(world(samples=60)[0]))
     assert "without its noise" not in explorer.view.sentence
     assert "query.query(training.load_pool('aaaa'), images, noise=False)" in explorer.view.note
@@ -250,7 +250,7 @@ def test_one_target_has_the_scores_it_has_among_all(explorer, attack):
     assert f"5 outputs {auc:.3f} [" in explorer.set(attack=attack, target=6, outputs=5).sentence
 
 
-def test_the_twin_without_noise_answered_about_the_same_samples_and_is_the_newest_that_did():
+def test_the_twin_without_noise_was_queried_for_the_same_samples_and_is_the_newest_that_did():
     noisy, quiet = world()
     (some,) = stored(noisy.select(samples=np.arange(300, 600)), limit=300)
     whole = stored(noisy, quiet)[1]
@@ -274,7 +274,7 @@ def test_the_twin_without_noise_answered_about_the_same_samples_and_is_the_newes
     assert "images, limit=300, noise=False)" in explorer.view.note
 
 
-def test_dotted_levels_are_the_margins_without_noise_and_funnels_lie_where_the_mean_of_r_answers_does(
+def test_dotted_levels_are_the_margins_without_noise_and_funnels_lie_where_the_mean_of_r_outputs_does(
     explorer,
 ):
     noisy, quiet = world()
@@ -299,7 +299,7 @@ def test_dotted_levels_are_the_margins_without_noise_and_funnels_lie_where_the_m
         )
 
 
-def test_noisy_answers_from_memory_need_no_word_on_how_they_were_asked():
+def test_noisy_outputs_from_memory_need_no_word_on_how_they_were_queried():
     noisy, _ = world(samples=60)
     view = noise([Source("mine", noisy)]).view
     auc = metrics.auc(*(part[0] for part in (attacks.score("loss", noisy).value, noisy.member)))
@@ -325,7 +325,7 @@ def test_a_first_pool_whose_members_are_hidden_is_told_in_place_and_the_others_a
 
 
 @pytest.mark.slow
-def test_scores_of_many_attacks_and_answers_are_not_all_kept():
+def test_scores_of_many_attacks_and_outputs_are_not_all_kept():
     explorer, attacks_ = noise(stored(world(samples=60)[0])), ("loss", "attack_p")
     gc.collect()
     before = sum(type(thing) is Scores for thing in gc.get_objects())
@@ -373,7 +373,7 @@ def test_a_pool_is_called_by_what_is_known_of_it_but_its_noise(tmp_path):
     assert title(Source("x", folder=folder, info=dropped), 1) == "toy, vgg11 (abcd)"
 
 
-def test_of_four_answers_scored_at_doublings_three_may_be_asked_for(monkeypatch):
+def test_of_four_outputs_scored_at_doublings_three_may_be_chosen(monkeypatch):
     noisy, _ = world(samples=60, queries=4)
     monkeypatch.setattr(sys.modules["mia_nb.widgets.noise"], "AHEAD", 1)
     (one,) = stored(noisy)

@@ -52,7 +52,7 @@ MODEL = (
     " scikit-learn pass model.predict_log_proba"
 )
 VARIES = (
-    f"{LOOK} the model answers a sample differently when it is queried again or among others: put"
+    f"{LOOK} the model's output for a sample differs when it is queried again or among others: put"
     " it in evaluation mode (model.eval()), and average its noise where it has any."
 )
 UNTESTED = "Raw inputs could not be compared: that train and test come from one source is assumed."
@@ -317,7 +317,7 @@ def _judged(
 
 def _finding(verdict: Verdict, doubted: bool) -> str:
     """The verdict in words, with its numbers."""
-    what = "answers train and test differently" if verdict.low > 0.5 else FOUND[OPEN]
+    what = "treats train and test differently" if verdict.low > 0.5 else FOUND[OPEN]
     return (
         f"{what if doubted else FOUND[verdict.outcome]}: the strongest of {verdict.attacks} attacks"
         f" ({in_words(verdict.attack)}) ranks a random member above a random non-member"
@@ -408,16 +408,16 @@ def outputs(model, x: np.ndarray, *, batch: int = 512, device=None) -> np.ndarra
     Raises ValueError of one line where the model fails or gives other shapes.
     """
     order = np.random.default_rng(0).permutation(len(x))
-    with _queried(model, device) as ask:
+    with _queried(model, device) as query:
         cuts = range(0, len(x), batch)
-        parts = [_answer(ask, x[order[start : start + batch]]) for start in cuts]
+        parts = [_batch_outputs(query, x[order[start : start + batch]]) for start in cuts]
     return np.concatenate(parts)[np.argsort(order)]
 
 
-def _answer(ask: Callable, x: np.ndarray) -> np.ndarray:
+def _batch_outputs(query: Callable, x: np.ndarray) -> np.ndarray:
     """Logits of one batch."""
     try:
-        logits = numpy_of(ask(x))
+        logits = numpy_of(query(x))
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(f"the model fails on a batch {x.shape} of {x.dtype}: {reason}") from error
@@ -441,7 +441,7 @@ def _queried(model, device) -> Iterator[Callable]:
     modes = {part: part.training for part in model.modules()}
     weight = next(model.to(device).parameters(), torch.zeros(()))
 
-    def ask(x):
+    def query(x):
         x = torch.as_tensor(x, device=weight.device)
         found = model(x.to(weight.dtype) if x.is_floating_point() else x)
         return getattr(found, "logits", found)
@@ -449,7 +449,7 @@ def _queried(model, device) -> Iterator[Callable]:
     try:
         with torch.inference_mode():
             model.eval()
-            yield ask
+            yield query
     finally:
         for part, training in modes.items():
             part.training = training

@@ -385,7 +385,7 @@ def check(
     )
     if same and not _alike(module, parent.model(0), images):
         raise ValueError(
-            f"{recipe.model} with the parent's weights answers otherwise than the parent: it"
+            f"{recipe.model} with the parent's weights gives other outputs than the parent: it"
             " computes with what its state dictionary does not hold; register that as persistent"
             " buffers"
         )
