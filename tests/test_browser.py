@@ -445,13 +445,11 @@ def dashboard(results: Path, log: Path):
     address = f"http://127.0.0.1:{port}/"
     try:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and server.poll() is None:
-            try:
-                urllib.request.urlopen(address + "voila/static/nothing", timeout=1).close()
-            except urllib.error.HTTPError:  # it answers; asking for / would start a kernel
-                break
-            except OSError:
-                time.sleep(0.2)
+        while address not in log.read_text() and server.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        with contextlib.suppress(urllib.error.HTTPError):  # 404: asking for / starts a kernel
+            urllib.request.urlopen(address + "voila/static/nothing").close()
         yield address
     finally:
         server.terminate()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from jupyter_core.paths import jupyter_path
@@ -22,6 +23,7 @@ IDLE = 600  # seconds after which a page that nobody looks at loses its kernel
 GRACE = 10  # seconds that Voila has for ending its kernels
 ARGUMENTS = (
     "--Voila.ip=127.0.0.1",
+    "--Voila.log_level=WARN",
     "--VoilaConfiguration.show_tracebacks=False",
     f"--MappingKernelManager.cull_idle_timeout={IDLE}",
     "--MappingKernelManager.cull_interval=60",
@@ -56,7 +58,6 @@ def serve(args) -> int:
             "JUPYTER_PLATFORM_DIRS": "1",
             "JUPYTER_PATH": os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH")])),
         }
-        print(f"http://127.0.0.1:{args.port}/ (stop with Ctrl-C)", flush=True)
         options = [*ARGUMENTS, f"--port={args.port}", *["--no-browser"] * args.no_browser]
         command = [sys.executable, "-m", "voila", str(page), *options]
         # in a session of its own: a key pressed here reaches it once, from here
@@ -71,6 +72,10 @@ def serve(args) -> int:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
+        while server.poll() is None and not _taken(args.port):
+            time.sleep(0.1)
+        if server.poll() is None:  # before it listens, a browser is refused
+            print(f"http://127.0.0.1:{args.port}/ (stop with Ctrl-C)", flush=True)
         return 0 if server.wait() == -signal.SIGTERM else server.returncode
 
 
