@@ -188,8 +188,11 @@ def measured_advice(rows: int = 2) -> list[str]:
         f" measured on {one.recipe}."
         for one in table.head(rows).itertuples()
     ]
-    rest = f"metrics.advice() lists {len(table) - rows} more, DP-SGD among them."
-    return ["In this project's own studies, which promise nothing for yours:", *told, rest]
+    rest = (
+        "These are this project's own studies, which promise nothing for yours; metrics.advice()"
+        f" lists {len(table) - rows} more, DP-SGD among them."
+    )
+    return [*told, rest]
 
 
 def _next(row, leaks: bool, failed: bool, self_test, measurable) -> list[str]:
