@@ -101,7 +101,7 @@ def pools(all_scores: dict, summaries: dict[str, pd.DataFrame]) -> list[str]:
     """A row for every pool, by RMIA; then the attacks on the first; then what leads where."""
     lines = table(
         "pool",
-        "models",
+        "models (references a side)",
         "train / test accuracy, %",
         "AUC of RMIA",
         "TPR at 1 % FPR, %",
@@ -112,7 +112,8 @@ def pools(all_scores: dict, summaries: dict[str, pd.DataFrame]) -> list[str]:
         row = summary.loc["rmia"]
         right = f"{100 * row['train_acc']:.1f} / {100 * row['test_acc']:.1f}"
         count, pool = len(all_scores[name]["rmia"].targets), name.removeprefix("cifar10/")
-        lines.append(f"| {pool} | {count} | {right} | {rates(row)} | {row['self_test']} |")
+        models = f"{count} ({count // 2 - 1})"
+        lines.append(f"| {pool} | {models} | {right} | {rates(row)} | {row['self_test']} |")
     first = next(iter(summaries))
     lines += ["", f"Every attack on `{first}`:"]
     lines += table("attack", "AUC", "TPR at 1 % FPR, %", "TPR at 0.1 % FPR, %")

@@ -224,9 +224,31 @@ def test_an_fpr_that_ours_cannot_measure_is_said_so_in_the_table_that_people_rea
     row = view.loc[("2", "cifar10", "snn-resnet18", 1, False, "rmia")]
     assert row["TPR at FPR 0.001"] == "0.0084 | n/m (n0 = 1000)"
     assert row["AUC"].startswith("0.5989 | 0.") and row["TPR at FPR 0.01"].startswith("0.0382 | 0.")
+    places = [len(row[name].split()[2]) for name in ("AUC", "TPR at FPR 0.01")]
+    assert places == [len("0.123"), len("0.1234")]
     assert (
         view.loc[("2", "cifar100", "snn-resnet18", 1, False, "rmia"), "AUC"] == "0.6906 | not run"
     )
+
+
+def test_a_margin_as_wide_as_the_rate_itself_decides_no_tpr():
+    cells = study(as_claimed, samples=2000, targets=4)
+    table = studies.comparisons("snn", cells, n_resamples=DRAWS)
+    beside = table[table["metric"] == "tpr@0.01"].groupby("claim").size()
+    assert beside["S1"] and "S7" not in beside and (table["claim"] == "S7").any()
+
+
+def test_the_evidence_names_a_comparison_that_keeps_a_claim_from_holding():
+    cells = study(as_claimed, rising, samples=1000)
+    table = studies.comparisons("snn", cells, n_resamples=DRAWS)
+    rows = table[(table["claim"] == "S1") & (table["metric"] == "auc")]
+    rows = rows[rows["part"] == rows["part"].iloc[0]]
+    largest = rows["value"].idxmax()
+    table.loc[rows.index, "outcome"] = "for"
+    table.loc[largest, "outcome"] = "open"
+    found = studies.claims("snn", cells, comparisons=table).loc["S1"]
+    assert found["verdict"] == "not resolved"
+    assert f"least {rows.loc[largest, 'compared']} {rows['value'].max():+.3f}" in found["evidence"]
 
 
 def test_oddities_of_the_print_stay_with_the_number():

@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+import timeit
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -79,18 +80,11 @@ def _speed() -> str:
         while seconds < MEASURABLE and size < largest:
             size *= 2
             a = torch.randn(size, size, device=device, dtype=dtype)
-            seconds = min(_seconds(partial(torch.mm, a, a), wait) for _ in range(3))
+            product = partial(torch.mm, a, a)
+            seconds = min(timeit.repeat(lambda work=product: (work(), wait()), number=1, repeat=3))
         name = str(dtype).removeprefix("torch.")
         words.append(f"{name} product of {size} x {size}: {2e-12 * size**3 / seconds:.3g} TFLOP/s")
     return ", ".join(filter(None, words))
-
-
-def _seconds(work, wait) -> float:
-    wait()
-    start = time.perf_counter()
-    work()
-    wait()
-    return time.perf_counter() - start
 
 
 def _torchvision() -> str:

@@ -349,13 +349,20 @@ def _same_masks(settings: dict[Setting, Scores]):
 
 
 def _with_tpr(claim: Claim, found: list[Contrast], tpr: str | None) -> Iterator[Contrast]:
-    """The contrasts of a claim; every AUC that decides gets its TPR beside it."""
+    """The contrasts of a claim; every AUC that decides gets its TPR beside it, where a margin is
+    not as wide as the rate itself.
+    """
     for contrast in found:
         if contrast.minus == "curve":
             continue
         if contrast.metric != TPR:
             yield contrast
-        beside = contrast.metric == "auc" and contrast.needed and contrast.tpr
+        beside = (
+            contrast.metric == "auc"
+            and contrast.needed
+            and contrast.tpr
+            and (claim.tpr or contrast.margin < _rate(tpr or ""))
+        )
         if tpr and (contrast.metric == TPR or beside):
             yield contrast._replace(metric=tpr, needed=claim.tpr if beside else contrast.needed)
 
@@ -436,11 +443,10 @@ def judge(
         evidence = [f"not run: needs {claim.needs}"]
         if len(rows):
             about = {"study": study, "settings": settings, "wanted": wanted, **context}
-            said = (text for one in claim.remarks for text in REMARKS[one](rows, **about))
             evidence = [
                 *_evidence(rows),
                 *(f"{part}: not run" for part in missing),
-                *said,
+                *(text for one in claim.remarks for text in REMARKS[one](rows, **about)),
                 *([FAILED] if failed else []),
                 *_caveats(wanted, settings),
             ]
@@ -505,11 +511,12 @@ def _evidence(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def _least(group: pd.DataFrame) -> pd.Series:
-    """The smallest difference; under a margin the largest in size; a difference that is no number
-    where all are none.
+    """First those that are not for the claim: of these, or of all, the smallest difference; under
+    a margin the largest in size; a difference that is no number where all are none.
     """
     size = group["value"].where(group["margin"] == 0, -group["value"].abs())
-    return group.loc[size.idxmin() if size.notna().any() else group.index[0]]
+    order = pd.DataFrame({"for": group["outcome"] == "for", "size": size})
+    return group.loc[order.sort_values(["for", "size"]).index[0]]
 
 
 def _accuracy(wanted: list[Contrast], settings: dict[Setting, Scores]) -> dict[str, np.ndarray]:

@@ -368,7 +368,9 @@ def _ours(row) -> str:
         return "not run"
     if not row["measurable"]:
         return f"n/m (n0 = {row['n0']})"
-    return f"{row['ours']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+    return "{ours:.{places}f} [{low:.{places}f}, {high:.{places}f}]".format(
+        **row, places=4 if row["metric"].startswith("tpr@") else 3
+    )
 
 
 @checked
