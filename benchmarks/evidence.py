@@ -39,6 +39,21 @@ ORDINARY = {
     "seed": 0,
 }
 EQUATION = {"num_models": 8, "epochs": 8, "snapshots": [2, 4, 6]}
+
+
+def direct(timesteps: int) -> dict:
+    """Recipe of spiking networks that are trained from the start."""
+    return ORDINARY | {
+        "num_models": 8,
+        "snapshots": [],
+        "model": "snn",
+        "model_args": {"base": "resnet14", "base_args": {"width": 16}, "timesteps": timesteps},
+        "epochs": 8,
+        "lr": 2e-3,
+        "optimizer": "adam",
+    }
+
+
 POOLS = {  # name: recipe of a pool that is trained from nothing
     "resnet14": ORDINARY,
     "relaxloss": ORDINARY
@@ -68,16 +83,8 @@ POOLS = {  # name: recipe of a pool that is trained from nothing
     "sdenet": ORDINARY
     | EQUATION
     | {"model": "sdenet", "model_args": {"width": 16, "steps": 8, "k": 0.25}},  # sigma 0.71
-    "snn-direct-T1": ORDINARY
-    | {
-        "num_models": 8,
-        "snapshots": [],
-        "model": "snn",
-        "model_args": {"base": "resnet14", "base_args": {"width": 16}, "timesteps": 1},
-        "epochs": 8,
-        "lr": 2e-3,
-        "optimizer": "adam",
-    },
+    "snn-direct-T1": direct(1),
+    "snn-direct-T4": direct(4),
     "resnet14-short": ORDINARY | {"epochs": 12, "num_models": 8, "snapshots": []},
     "resnet14-long": ORDINARY | {"epochs": 48, "num_models": 8, "snapshots": []},
 }
