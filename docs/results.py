@@ -2,8 +2,8 @@
 
 Replaces what stands between the markers of that page, and draws its pictures beside it (needs
 Chromium and playwright, as pictures.py). With --store FOLDER --images FILE, what
-benchmarks/evidence.py trained, also the tables that need networks: at equal accuracy along
-training, and whether the shipped signals print the digits of the stored ones.
+benchmarks/evidence.py trained, also what needs networks: tables at equal accuracy along training,
+the claims that rest on them, and whether the shipped signals print the digits of the stored ones.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ SPIKING = {  # pool: its place in the study of spiking networks
     "snn-hybrid-T1": Setting("snn", training="hybrid", timesteps=1),
     "snn-hybrid-T4": Setting("snn", training="hybrid", timesteps=4),
     "snn-direct-T1": Setting("snn", training="direct", timesteps=1),
+    "snn-direct-T4": Setting("snn", training="direct", timesteps=4),
 }
 EQUATIONS = ("resnet14", "odenet", "sdenet")
 CHANGES = {
@@ -174,39 +175,34 @@ def lengths(signals: dict[str, Signals]) -> dict[Setting, Scores]:
     }
 
 
+STUDIES = {  # study: its settings from signals, the pools that it takes
+    "snn": (spiking, SPIKING),
+    "nsde": (equations, EQUATIONS),
+    "recipes": (lengths, LENGTHS),
+}
+
+
 def there(names) -> dict[str, Signals]:
     """The shipped signals of these pools, those that there are."""
     known = {name.removeprefix("cifar10/") for name in examples.examples()}
     return {name: examples.load_example(f"cifar10/{name}") for name in names if name in known}
 
 
-def verdicts(frontier: pd.DataFrame | None = None) -> list[str]:
-    """Claims of the studies that the shipped pools can decide, and what was printed beside them.
+def claims(study: str, frontier: pd.DataFrame | None = None) -> list[str]:
+    """Those of a study's claims that the shipped pools can decide, and what was printed beside.
 
     frontier: along training, for those that compare at equal accuracy.
     """
-    lines, printed = [], []
-    studied = (("snn", spiking, SPIKING), ("nsde", equations, EQUATIONS))
-    for study, settings_of, names in (*studied, ("recipes", lengths, LENGTHS)):
-        signals = there(names)
-        if len(signals) < 2:
-            continue
-        settings = settings_of(alike(signals))
-        along = {"frontier": frontier} if study == "nsde" and frontier is not None else {}
-        found = studies.claims(study, settings, **along)
-        for number, row in found[found["verdict"] != "not run"].iterrows():
-            first, _, rest = row["evidence"].replace("|", "/").partition("; ")
-            more = f"<details><summary>{first}</summary>{rest}</details>" if rest else first
-            lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {more} |")
-        if study != "recipes":
-            printed += beside(study, settings)
-    says = [
-        "",
-        "What published claims, and ours on recipes, come to at this size, by the first 8 models of"
-        " each pool, so that all have the same references:",
-    ]
-    claimed = [*says, *table("claim", "at this size", "evidence"), *lines] if lines else []
-    return claimed + printed
+    settings_of, names = STUDIES[study]
+    settings = settings_of(alike(there(names)))
+    along = {} if frontier is None else {"frontier": frontier}
+    found, lines = studies.claims(study, settings, **along), []
+    for number, row in found[found["verdict"] != "not run"].iterrows():
+        first, _, rest = row["evidence"].replace("|", "/").partition("; ")
+        more = f"<details><summary>{first}</summary>{rest}</details>" if rest else first
+        lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {more} |")
+    printed = beside(study, settings) if study in PAPERS else []
+    return [*table("claim", "at this size", "evidence"), *lines, *printed]
 
 
 def beside(study: str, settings: dict[Setting, Scores]) -> list[str]:
@@ -388,8 +384,11 @@ def main() -> None:
     with ProcessPoolExecutor(2) as pair:
         found = dict(zip(names, pair.map(measured, names), strict=True))
     all_scores, summaries = ({name: one[i] for name, one in found.items()} for i in (0, 1))
-    lines = [*pools(all_scores, summaries), *changes(), *verdicts(frontier)]
-    PAGE.write_text(replace(page, "full size", lines), encoding="utf-8")
+    page = replace(page, "full size", [*pools(all_scores, summaries), *changes()])
+    for study in STUDIES:
+        if study != "nsde" or frontier is not None:  # its claims are decided along training
+            page = replace(page, f"claims: {study}", claims(study, frontier))
+    PAGE.write_text(page, encoding="utf-8")
     curves = {name: score("rmia", one) for name, one in alike(there(DRAWN)).items()}
     drawn(plots.roc_pair(curves), "results-roc.png")
 
