@@ -335,7 +335,7 @@ def test_the_order_of_attacks_is_asked_where_it_is_sure_under_the_shortest_recip
         claims = studies.claims("recipes", found, n_resamples=50)
         assert (
             claims.loc["R8", "verdict"] == verdict
-            and "rmia - loss under 80" in claims.loc["R8", "evidence"]
+            and "RMIA - loss under 80" in claims.loc["R8", "evidence"]
         )
     alike = {c: cells[c._replace(attack="loss")] for c in cells}
     # no order to ask for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import study_worlds as worlds
 
 from mia_nb import studies
+from mia_nb.attacks import NAMES
 
 GOLDEN = Path(__file__).parent / "golden" / "studies"
 DIGITS = "%.7g"
@@ -79,13 +81,23 @@ def claims_of(study) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.concat(verdicts, ignore_index=True), comparisons.sort_values(order)
 
 
+def named(text: str) -> str:
+    """Attacks by their names, which take the place of their keys."""
+    keys = [key for key in NAMES if key.startswith(("rmia", "lira", "nig", "attack"))]
+    return re.sub(rf"\b({'|'.join(keys)})\b", lambda key: NAMES[key[0]], text)
+
+
 def agree(table: pd.DataFrame, name: str):
-    """The table is the frozen one: numbers to 6 digits, texts exactly."""
+    """The table is the frozen one: numbers to 6 digits, texts exactly; evidence, frozen with the
+    keys of attacks, now has their names.
+    """
     texts = StringIO(table.to_csv(index=False, float_format=DIGITS))
     found, wanted = (
         pd.read_csv(file, keep_default_na=False, dtype=str)
         for file in (texts, GOLDEN / f"{name}.csv")
     )
+    if "evidence" in wanted:
+        wanted["evidence"] = wanted["evidence"].map(named).map(phrases)
     assert set(wanted.columns) <= set(found.columns) and len(found) == len(wanted)
     for column in wanted:
         ours, frozen = (pd.to_numeric(t[column], errors="coerce") for t in (found, wanted))

@@ -845,7 +845,7 @@ def test_equal_accuracy_says_the_attack_and_how_often_stochastic_networks_were_q
     ):
         verdict, evidence = asked(count, cells)
         assert verdict == f"holds (also at equal accuracy{bracket})"
-        assert f"(4 pairs), lira_global, {said} +0." in evidence
+        assert f"(4 pairs), LiRA, one variance, {said} +0." in evidence
     verdict, evidence = asked(4, study(as_claimed, settings=[ODENET, SDENET]))
     assert verdict == "holds (also at equal accuracy)"
     pair = curves_of(0.5, info={"queries": 1})

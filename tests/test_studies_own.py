@@ -58,7 +58,7 @@ def test_a_study_of_ones_own_gets_comparisons_and_verdicts(own, settings):
     ]
     claims = studies.claims(own, settings, n_resamples=50)
     assert claims["verdict"].to_dict() == {"X1": "holds", "X2": "not resolved"}
-    assert "rmia: not run" in claims.loc["X2", "evidence"]
+    assert "RMIA: not run" in claims.loc["X2", "evidence"]
     assert studies.claims(own, {}, n_resamples=50)["verdict"].eq("not run").all()
 
 

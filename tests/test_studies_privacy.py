@@ -184,7 +184,7 @@ def test_a_curve_is_exceeded_only_when_one_target_exceeds_it_after_all_looks():
     assert verdict(world({SDE: on_it}), "D10") == "not resolved"
     two = world({SDE: 0.05}) | world({SDE: 1.6}, attacks=("rmia",))
     row = studies.claims("privacy", two, n_resamples=DRAWS).loc["D10"]
-    assert row["verdict"] == "does not hold" and "lira_global tpr@0.1: " in row["evidence"]
+    assert row["verdict"] == "does not hold" and "LiRA, one variance tpr@0.1: " in row["evidence"]
     # 8 targets, 1 rate, 2 attacks
     assert "a curve counts as exceeded only at 95 % over 16 looks together" in row["evidence"]
 
@@ -345,7 +345,7 @@ def test_memguards_zero_holds_by_ties_and_not_as_a_measure_of_what_is_left():
     )
     evidence = studies.claims("privacy", smooth, n_resamples=DRAWS).loc["D15", "evidence"]
     assert (
-        "lira_per_sample 0.2" in evidence.split("TPR at 10 % FPR")[1]
+        "LiRA, variance per sample 0.2" in evidence.split("TPR at 10 % FPR")[1]
         and evidence.count("by ties") == 1
     )
 

@@ -37,6 +37,7 @@ pair:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -48,6 +49,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from mia_nb.attacks import in_words
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.uncertainty import (
@@ -332,9 +334,11 @@ def compare(
         jointly = Counter(map(_family, wanted))
         for contrast in wanted:
             sure, scores = 1 - (1 - level) / jointly[_family(contrast)], settings[contrast.first]
-            row = row_of(name, contrast, *_estimate(contrast, measured, scores.pair, (level, sure)))
-            # then the intervals are of samples only
-            rows.append(row | ({"outcome": "open"} if one_pair(scores) else {}))
+            rows.append(
+                row_of(name, contrast, *_estimate(contrast, measured, scores.pair, (level, sure)))
+                # then the intervals are of samples only
+                | ({"outcome": "open"} if one_pair(scores) else {})
+            )
     return rows
 
 
@@ -458,7 +462,9 @@ def judge(
         verdicts[name] = {
             "claim": claim.sentence,
             "verdict": "not resolved (design check failed)" if failed else verdict,
-            "evidence": "; ".join(evidence),
+            "evidence": re.sub(
+                r"\b(?:rmia|lira|nig|attack)\w*", lambda key: in_words(key[0]), "; ".join(evidence)
+            ),
             "compared": "; ".join(dict.fromkeys(needed["compared"])),
             "accuracy_apart": 100 * apart,
         }
@@ -521,10 +527,12 @@ def _least(group: pd.DataFrame) -> pd.Series:
 
 def _accuracy(wanted: list[Contrast], settings: dict[Setting, Scores]) -> dict[str, np.ndarray]:
     """Mean train and test accuracy of all models compared, by their names."""
-    compared = {one for contrast in wanted for _, side in contrast.terms for one in side}
     accuracy: dict[str, np.ndarray] = {}
     # plain sorts first: the model as it is used
-    for one in sorted(compared, key=lambda one: (one.recipe, one)):
+    for one in sorted(
+        {one for contrast in wanted for _, side in contrast.terms for one in side},
+        key=lambda one: (one.recipe, one),
+    ):
         accuracy.setdefault(one.models, settings[one].accuracy.mean(0))
     return accuracy
 
