@@ -104,7 +104,8 @@ def test_networks_of_equations_train_stacked_and_answer_with_noise_on_the_gpu(im
             **RECIPE.to_json(),
             "model": "sdenet",
             "model_args": args,
-            "epochs": 10,
+            "num_models": 2,
+            "epochs": 6,
             "snapshots": [2],
         }
     )
@@ -119,7 +120,7 @@ def test_networks_of_equations_train_stacked_and_answer_with_noise_on_the_gpu(im
         )
         assert pool.folder.read_json("execution.json")["stacked"] == (strategy == "stacked")
         signals = query(pool, images, queries=4, device="cuda", progress=False)
-        assert signals.draws == "noise" and signals.margin.std(1).min() > 0
+        assert signals.query_kind == "noise" and signals.margin.std(1).min() > 0
         assert signals.correct[:, 0][signals.member].mean() > 0.5
         again = query(pool, images, queries=4, device="cuda", batch=256, force=True, progress=False)
         np.testing.assert_array_equal(again.margin, signals.margin)
@@ -131,6 +132,8 @@ def test_a_librarys_sde_solver_answers_on_the_gpu_and_a_step_tells_its_peak(imag
             **RECIPE.to_json(),
             "model": "sdenet",
             "model_args": {"width": 4, "steps": 2, "method": "srk"},
+            "num_models": 2,
+            "batch": 64,
             "epochs": 1,
         }
     )
