@@ -24,7 +24,6 @@ from mia_nb import data, examples, querying
 from mia_nb.attacks import score
 from mia_nb.training import convert_pool, hybrid_pools, train_pool
 from mia_nb.types import Recipe
-from mia_nb.widgets.exposed import separations
 
 ORDINARY = {
     "model": "resnet14",
@@ -142,7 +141,7 @@ def ship(name: str, pool, images, place: Path) -> None:
     """Query a pool and put its signals beside the others that travel with the package."""
     begun = time.perf_counter()
     signals = querying.query(pool, images)
-    whole = name in ("resnet14", "snn-hybrid-T4")  # of all pools it would be over 25 MB
+    whole = name == "resnet14"  # of all pools it would be over 25 MB
     names = examples.LOGARITHMS if whole else ("modified_entropy",)
     examples.write(place, name, signals, about(pool, signals, images), names)
     size = sum(path.stat().st_size for path in place.iterdir()) / 1e6
@@ -153,6 +152,8 @@ def ship(name: str, pool, images, place: Path) -> None:
 
 def pictures(name: str, images, place: Path) -> None:
     """Thumbnails of the samples that lead any attack's list of exposed ones, and of random ones."""
+    from mia_nb.widgets.exposed import separations  # a machine that trains may lack widgets
+
     signals = examples.load_example(f"cifar10/{name}")
     orders = [np.argsort(-separations(score(word, signals))[0], kind="stable") for word in LISTS]
     first = np.argsort(orders, axis=1).min(0)  # the best place of every sample in any list

@@ -5,8 +5,8 @@ own, with nothing trained and nothing downloaded.
     data/cifar10/manifest.json  how each pool was made, checksums of the files (data/README.md)
                  design.npz     labels (N,) uint8 and member (M, N / 8) uint8, bits packed
                  <pool>.npz     margin (2, N, M) uint8, the low and the high bytes of int16: times
-                                scale (), which is a power of two; modified_entropy and, of most
-                                pools of 16, entropy (2, N, M) uint8, the bytes of float16, natural
+                                scale (), which is a power of two; modified_entropy and, of some
+                                pools, entropy (2, N, M) uint8, the bytes of float16, natural
                                 logarithms; correct (M, N / 8) uint8, bits packed
                  images.png     thumbnails side by side, for the samples that the manifest numbers
 """
@@ -40,8 +40,8 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
     Returns: signals of 16 or 8 models in complementary pairs, one query, 50,000 samples; `info`
     holds the recipe. Raises ValueError for an unknown name and for a file that was altered.
     Caveats: margins are rounded to 16 bits; the sorted log-probabilities that the attack `shokri`
-    needs are not shipped, and entropies only of resnet14 and snn-hybrid-T4 (elsewhere NaN; the
-    modified ones are there).
+    needs are not shipped, and entropies only of resnet14 (elsewhere NaN; the modified ones are
+    there).
 
     Example:
         >>> signals = load_example("cifar10/resnet14")
